@@ -1,0 +1,46 @@
+// A collective as this rank knows it: from its own program, from a peer's announcement, or both.
+
+#ifndef FFI_PROTOCOL_COLLECTIVE_H_
+#define FFI_PROTOCOL_COLLECTIVE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/bucket_layout.h"
+#include "ffi/protocol/submission.h"
+
+namespace optireduce {
+
+struct Collective {
+  Collective(CollectiveId the_id, const CollectiveSpec& the_spec, MemberIndex the_self,
+             std::size_t payload_bytes_max)
+      : id(the_id),
+        spec(the_spec),
+        self(the_self),
+        layout(the_spec.elements, SizeOf(the_spec.element_type),
+               static_cast<std::uint16_t>(the_spec.members.size()), payload_bytes_max),
+        announced_at(the_spec.members.size()) {}
+
+  std::optional<MemberIndex> MemberOf(Rank rank) const { return optireduce::MemberOf(spec, rank); }
+  Rank RankOf(MemberIndex member) const { return spec.members[member.index()]; }
+
+  CollectiveId id;
+  CollectiveSpec spec;
+  MemberIndex self;
+  BucketLayout layout;
+  std::optional<Sequence> submitted;  // the highest that this rank's program has called
+  // By member: when its announcement was first seen, and for which call.
+  struct Announced {
+    Instant at;
+    Sequence sequence;
+  };
+  std::vector<std::optional<Announced>> announced_at;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_COLLECTIVE_H_

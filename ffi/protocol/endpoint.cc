@@ -1,0 +1,498 @@
+#include "ffi/protocol/endpoint.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "ffi/base/check.h"
+#include "ffi/protocol/endpoint_impl.h"
+#include "ffi/protocol/wire.h"
+#include "ffi/schedule/tar.h"
+
+namespace optireduce {
+namespace {
+
+// Chosen: an announcement with its members and the longest name still fits the smallest datagram.
+constexpr std::size_t kNameBytesMax = 200;
+// Source: RFC 791 has every host take 576 bytes; less 28 for IPv4 and UDP.
+constexpr std::size_t kDatagramBytesMin = 548;
+// Source: the largest UDP payload over IPv4, 65,535 - 28.
+constexpr std::size_t kDatagramBytesMax = 65507;
+// Chosen: the announcement's bitmap of members stays within 128 bytes.
+constexpr std::uint16_t kWorldSizeMax = 1024;
+
+Status Invalid(std::string message) {
+  return {StatusCode::kInvalidArgument, "jax_optireduce: " + std::move(message)};
+}
+
+std::string DirectionLabel(std::uint16_t lane, Rank from, Rank to) {
+  return "jax_optireduce " + std::to_string(kWireVersion) + " lane " + std::to_string(lane) +
+         " from " + std::to_string(from.value()) + " to " + std::to_string(to.value());
+}
+
+}  // namespace
+
+Endpoint::Impl::Impl(const EndpointOptions& options)
+    : options_(options), peers_(options.world_size), directory_(options) {}
+
+Status Endpoint::Impl::MakePeers() {
+  const std::size_t others = std::max<std::size_t>(options_.world_size - 1u, 1);
+  const FlowOptions flow{
+      // Half of the buffer: the kernel charges each datagram more than its payload.
+      .window_bytes_max = options_.receive_buffer_bytes / 2 / others,
+      .datagram_bytes_max = options_.datagram_bytes_max,
+  };
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+    const Rank rank(r);
+    if (rank == options_.rank) continue;
+    Result<Key> to = DeriveKey(options_.secret, DirectionLabel(options_.lane, options_.rank, rank));
+    Result<Key> from = DeriveKey(options_.secret, DirectionLabel(options_.lane, rank, options_.rank));
+    if (!to.ok()) return to.status();
+    if (!from.ok()) return from.status();
+    Result<Sealer> seal = Sealer::Create(to.value());
+    Result<Sealer> open = Sealer::Create(from.value());
+    if (!seal.ok()) return seal.status();
+    if (!open.ok()) return open.status();
+    peers_[r] = std::make_unique<Peer>(flow, std::move(seal.value()), std::move(open.value()));
+  }
+  return {};
+}
+
+// ---- The local program.
+
+Status Endpoint::Impl::Validate(const Submission& submission) const {
+  const CollectiveSpec& spec = submission.spec;
+  if (leaving_) return *leaving_;
+  if (spec.name.size() > kNameBytesMax) {
+    return Invalid("the name of a collective may have " + std::to_string(kNameBytesMax) +
+                   " bytes, got " + std::to_string(spec.name.size()));
+  }
+  const bool ascending =
+      std::ranges::adjacent_find(spec.members, std::greater_equal<>()) == spec.members.end();
+  if (spec.members.empty() || !ascending || spec.members.back().value() >= options_.world_size ||
+      !MemberOf(spec, options_.rank)) {
+    return Invalid("the members of '" + spec.name +
+                   "' must be ascending ranks of this session and contain this rank");
+  }
+  std::uint64_t elements = 0;
+  for (const Leaf& leaf : submission.leaves) elements += leaf.elements;
+  if (elements != spec.elements) {
+    return Invalid("'" + spec.name + "' has " + std::to_string(spec.elements) +
+                   " elements, but its leaves have " + std::to_string(elements));
+  }
+  if (spec.element_type == ElementType::kInt32 && spec.reduce_scatter == LatePolicy::kDrop) {
+    return Invalid("'" + spec.name +
+                   "' drops what is late and rescales the sum, which integers do not allow; use "
+                   "mode=\"exact\"");
+  }
+  return {};
+}
+
+Status Endpoint::Impl::RefuseUnreachable(const CollectiveSpec& spec) const {
+  if (spec.reduce_scatter != LatePolicy::kWait && spec.all_gather != LatePolicy::kWait) return {};
+  for (const Rank member : spec.members) {
+    if (member == options_.rank) continue;
+    const Peer& other = peer(member);
+    if (!other.left && !other.lost) continue;
+    return {StatusCode::kUnavailable,
+            "jax_optireduce: '" + spec.name + "' needs rank " + std::to_string(member.value()) +
+                ", but " + (other.left ? *other.left : *other.lost)};
+  }
+  return {};
+}
+
+Status Endpoint::Impl::Submit(Instant now, Submission submission) {
+  if (Status status = Validate(submission); !status.ok()) return status;
+  if (Status status = RefuseUnreachable(submission.spec); !status.ok()) return status;
+  Result<Collective*> learnt = directory_.Learn(submission.spec);
+  if (!learnt.ok()) return learnt.status();
+  Collective& collective = *learnt.value();
+  const Sequence sequence = submission.sequence;
+  if (collective.submitted && sequence <= *collective.submitted) {
+    return Invalid("the calls of a collective must have growing numbers (step=): got " +
+                   Describe(submission.spec, sequence) + " after call " +
+                   std::to_string(collective.submitted->value()) +
+                   "; use another name= to start again");
+  }
+  const bool first = !collective.submitted;
+  collective.submitted = sequence;
+  if (submission.spec.members.size() == 1 || submission.spec.elements == 0) {
+    ++counters_.calls_completed;
+    events_.push_back({.token = submission.token, .status = {}, .stats = {.slowest = options_.rank}});
+    return {};
+  }
+  const CallId call{.collective = collective.id, .sequence = sequence};
+  if (submission.spec.all_gather == LatePolicy::kDrop) {
+    // The program has jumped over these (step=); nobody waits for them.
+    std::erase_if(active_, [&](const auto& entry) {
+      return entry.first.collective == call.collective && entry.first < call &&
+             !entry.second.exchange.submitted();
+    });
+  }
+  const auto open = active_.find(call);
+  Active& active = open != active_.end() ? open->second : Open(now, collective, sequence);
+  active.exchange.Submit(now, std::move(submission));
+  if (first) Announce(collective, sequence, 0);
+  QueueAll(active);
+  if (Waits(active.exchange) && next_tick_ == kNever) next_tick_ = now;
+  if (FailIfMismatched(now, active.exchange)) return {};
+  FinishIfComplete(now, active);
+  return {};
+}
+
+Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, const Collective& collective,
+                                             Sequence sequence) {
+  const std::uint16_t members = collective.layout.members();
+  std::vector<std::vector<MemberIndex>>& orders = send_orders_[members];
+  for (std::uint16_t m = static_cast<std::uint16_t>(orders.size()); m < members; ++m) {
+    orders.push_back(TarSendOrder(members, MemberIndex(m)));
+  }
+  const std::uint16_t incast = options_.incast == 0 ? members : options_.incast;
+  const CallId call{.collective = collective.id, .sequence = sequence};
+  const auto [at, inserted] = active_.try_emplace(
+      call, Active{.exchange = Exchange(collective, sequence, now, pool_,
+                                        orders[collective.self.index()], incast),
+                   .queued = std::vector<bool>(members)});
+  OR_CHECK(inserted);
+  return at->second;
+}
+
+void Endpoint::Impl::Leave(Instant now, const Status& why) {
+  if (leaving_) return;
+  leaving_ = why.ok() ? Status(StatusCode::kCancelled, "jax_optireduce: the communicator is closed")
+                      : why;
+  std::vector<CallId> calls;
+  for (const auto& [call, active] : active_) {
+    if (active.exchange.submitted() && !active.exchange.finished()) calls.push_back(call);
+  }
+  for (const CallId call : calls) Fail(now, call, *leaving_);
+  for (const auto& other : peers_) {
+    if (other) other->farewell = Peer::Farewell::kWanted;
+  }
+}
+
+bool Endpoint::Impl::finished() const {
+  return leaving_ && std::ranges::all_of(peers_, [](const auto& other) {
+           return !other || other->left || other->lost || other->flow.unanswered() ||
+                  other->farewell == Peer::Farewell::kDelivered;
+         });
+}
+
+std::optional<CallDone> Endpoint::Impl::PollEvent() {
+  if (events_.empty()) return std::nullopt;
+  CallDone done = std::move(events_.front());
+  events_.pop_front();
+  return done;
+}
+
+// ---- Datagrams.
+
+void Endpoint::Impl::HandleDatagram(Instant now, std::span<const std::byte> datagram) {
+  if (datagram.size() > options_.datagram_bytes_max) {
+    ++counters_.rejected_oversized;
+    return;
+  }
+  const ParsedHeader parsed = ParseHeader(datagram);
+  if (!parsed.header) {
+    ++(parsed.error == ParseError::kVersion ? counters_.rejected_version
+                                            : counters_.rejected_malformed);
+    return;
+  }
+  const Header& header = *parsed.header;
+  if (header.session != options_.session || header.source.value() >= options_.world_size ||
+      header.source == options_.rank) {
+    ++counters_.rejected_foreign;
+    return;
+  }
+  Peer& from = peer(header.source);
+  const std::size_t content_bytes = datagram.size() - kTagBytes;
+  if (!from.open.Verify(header.number, datagram.first(content_bytes),
+                        datagram.subspan(content_bytes).first<kTagBytes>())) {
+    ++counters_.rejected_unauthenticated;
+    return;
+  }
+  if (from.flow.Seen(header.number)) {
+    ++counters_.rejected_replayed;
+    return;
+  }
+  from.last_heard = now;
+  if (!Dispatch(now, header, datagram.subspan(kHeaderBytes, content_bytes - kHeaderBytes))) return;
+  ++counters_.datagrams_received;
+  counters_.bytes_received += datagram.size();
+  from.flow.Record(now, header.number, header.kind != DatagramKind::kAcknowledgement);
+}
+
+bool Endpoint::Impl::Dispatch(Instant now, const Header& header,
+                              std::span<const std::byte> payload) {
+  switch (header.kind) {
+    case DatagramKind::kContribution:
+    case DatagramKind::kResult:
+      return TakeSegment(now, header, payload);
+    case DatagramKind::kAnnouncement:
+      return TakeAnnouncement(now, header, payload);
+    case DatagramKind::kAcknowledgement:
+      TakeAcknowledgement(now, header, payload);
+      return true;
+    case DatagramKind::kLeave:
+      TakeLeave(now, header, payload);
+      return true;
+    case DatagramKind::kProbe:
+      return true;
+  }
+  FailCheck("known datagram kind", __FILE__, __LINE__);
+}
+
+Endpoint::Impl::Active* Endpoint::Impl::Admit(Instant now, const Header& header, MemberIndex from) {
+  if (const auto open = active_.find(header.call); open != active_.end()) return &open->second;
+  const Collective& collective = *directory_.Find(header.call.collective);
+  if (collective.submitted && header.call.sequence <= *collective.submitted) {
+    ++counters_.segments_stale;
+    return nullptr;
+  }
+  // Ahead of the local program: bounded in calls and in memory.
+  std::uint32_t ahead = 0;
+  for (auto it = active_.lower_bound({.collective = collective.id, .sequence = Sequence(0)});
+       it != active_.end() && it->first.collective == collective.id; ++it) {
+    if (!it->second.exchange.submitted()) ++ahead;
+  }
+  const std::size_t needed = collective.layout.Shard(collective.self).bytes *
+                             (collective.layout.members() - 1u);
+  if (ahead >= options_.max_lag || pool_.used_bytes() + needed > options_.early_bytes_max) {
+    ++counters_.rejected_early;
+    return nullptr;
+  }
+  Active& active = Open(now, collective, header.call.sequence);
+  active.exchange.Heard(from);
+  return &active;
+}
+
+bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
+                                 std::span<const std::byte> payload) {
+  const Collective* collective = directory_.Find(header.call.collective);
+  if (collective == nullptr) {
+    // Its announcement is still under way.
+    ++counters_.rejected_early;
+    return false;
+  }
+  const std::optional<MemberIndex> from = collective->MemberOf(header.source);
+  if (!from) {
+    ++counters_.rejected_mismatched;
+    return false;
+  }
+  const std::uint64_t refused = counters_.rejected_early;
+  Active* active = Admit(now, header, *from);
+  if (active == nullptr) return counters_.rejected_early == refused;
+  Exchange& exchange = active->exchange;
+  const bool contribution = header.kind == DatagramKind::kContribution;
+  const bool first = !exchange.heard(*from);
+  const std::size_t results = exchange.sums();
+  switch (contribution ? exchange.TakeContribution(*from, header.segment, payload)
+                       : exchange.TakeResult(*from, header.segment, header.contributors, payload)) {
+    case Exchange::Receipt::kMismatched:
+      ++counters_.rejected_mismatched;
+      return false;
+    case Exchange::Receipt::kDuplicate:
+      ++counters_.segments_duplicate;
+      return true;
+    case Exchange::Receipt::kLate:
+      ++counters_.segments_late;
+      return true;
+    case Exchange::Receipt::kNew:
+      break;
+  }
+  if (contribution && first) ReleaseEarlier(header.call, header.source);
+  if (exchange.sums() != results) QueueAll(*active);
+  // A peer in the same call of the same name with other facts disagrees with the local program.
+  if (first && !exchange.submitted()) {
+    for (const Collective* other : directory_.Named(collective->spec.name)) {
+      const auto open = active_.find({.collective = other->id, .sequence = header.call.sequence});
+      if (other != collective && open != active_.end()) {
+        FailIfMismatched(now, open->second.exchange);
+      }
+    }
+  }
+  FinishIfComplete(now, *active);
+  return true;
+}
+
+bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
+                                      std::span<const std::byte> payload) {
+  const std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options_.world_size);
+  if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kNameBytesMax) {
+    ++counters_.rejected_malformed;
+    return false;
+  }
+  const std::optional<MemberIndex> from = MemberOf(*spec, header.source);
+  if (!from || !MemberOf(*spec, options_.rank)) {
+    ++counters_.rejected_mismatched;
+    return false;
+  }
+  Result<Collective*> learnt = directory_.Learn(*spec);
+  if (!learnt.ok()) {
+    ++counters_.rejected_mismatched;
+    return false;
+  }
+  Collective& collective = *learnt.value();
+  auto& announced = collective.announced_at[from->index()];
+  if (!announced) announced = {.at = now, .sequence = header.call.sequence};
+  if (header.flags & kFlagWaiting) NoteWaiting(now, peer(header.source), header.call);
+  if (const auto open = active_.find(header.call); open != active_.end()) {
+    open->second.exchange.Heard(*from);
+  }
+  for (const Collective* other : directory_.Named(collective.spec.name)) {
+    const auto open = active_.find({.collective = other->id, .sequence = header.call.sequence});
+    if (open != active_.end()) FailIfMismatched(now, open->second.exchange);
+  }
+  return true;
+}
+
+void Endpoint::Impl::TakeAcknowledgement(Instant now, const Header& header,
+                                         std::span<const std::byte> payload) {
+  const std::optional<Acknowledgement> news = ParseAcknowledgement(payload);
+  if (!news) {
+    ++counters_.rejected_malformed;
+    return;
+  }
+  Settle(header.source, peer(header.source).flow.HandleAcknowledgement(now, *news));
+}
+
+void Endpoint::Impl::TakeLeave(Instant now, const Header& header,
+                               std::span<const std::byte> payload) {
+  Peer& from = peer(header.source);
+  if (from.left) return;
+  from.left = "rank " + std::to_string(header.source.value()) + " has left: " +
+              std::string(reinterpret_cast<const char*>(payload.data()), payload.size());
+  std::vector<CallId> failing;
+  for (auto& [call, active] : active_) {
+    const std::optional<MemberIndex> member =
+        active.exchange.collective().MemberOf(header.source);
+    if (!member) continue;
+    if (Waits(active.exchange) && active.exchange.Needs(*member)) failing.push_back(call);
+    active.exchange.Release(*member);
+  }
+  for (const CallId call : failing) {
+    const Exchange& exchange = active_.at(call).exchange;
+    Fail(now, call,
+         {StatusCode::kUnavailable,
+          "jax_optireduce: " + *from.left + "; rank " + std::to_string(options_.rank.value()) +
+              " waits for it in " + Describe(exchange.collective().spec, call.sequence) +
+              ". Every rank must make the same number of calls"});
+  }
+  // A call that only the one that left had opened will never be called here.
+  std::erase_if(active_, [&](const auto& entry) {
+    const Exchange& exchange = entry.second.exchange;
+    return !exchange.submitted() && exchange.OnlyHeard(header.source);
+  });
+  std::vector<CallId> finished;
+  for (const auto& [call, active] : active_) {
+    if (active.exchange.finished()) finished.push_back(call);
+  }
+  for (const CallId call : finished) EraseIfRemovable(call);
+}
+
+void Endpoint::Impl::Settle(Rank to, const std::vector<Fate>& fates) {
+  Peer& other = peer(to);
+  for (const Fate& fate : fates) {
+    const Cargo& cargo = fate.cargo;
+    if (cargo.kind == DatagramKind::kLeave) {
+      other.farewell = fate.delivered ? Peer::Farewell::kDelivered : Peer::Farewell::kWanted;
+    } else if (cargo.kind == DatagramKind::kAnnouncement) {
+      // What a rank waits in is reported again anyway.
+      if (!fate.delivered && cargo.flags == 0) other.control.push_back(cargo);
+    } else if (cargo.kind != DatagramKind::kProbe) {
+      const auto open = active_.find(cargo.call);
+      if (open == active_.end()) continue;
+      Exchange& exchange = open->second.exchange;
+      const MemberIndex member = *exchange.collective().MemberOf(to);
+      const Outbox::Item item{.kind = cargo.kind, .segment = cargo.segment};
+      if (fate.delivered) {
+        exchange.Delivered(member, item);
+      } else if (exchange.Lost(member, item) == Exchange::Repair::kAgain) {
+        ++counters_.segments_repaired;
+        Queue(open->second, member);
+      } else {
+        ++counters_.segments_abandoned;
+      }
+      EraseIfRemovable(cargo.call);
+    }
+  }
+}
+
+void Endpoint::Impl::ReleaseEarlier(CallId call, Rank from) {
+  std::vector<CallId> earlier;
+  for (auto it = active_.lower_bound({.collective = call.collective, .sequence = Sequence(0)});
+       it != active_.end() && it->first < call; ++it) {
+    Exchange& exchange = it->second.exchange;
+    // Only where nothing is dropped does a later call prove that the earlier one is complete there.
+    if (exchange.collective().spec.all_gather != LatePolicy::kWait) return;
+    exchange.Release(*exchange.collective().MemberOf(from));
+    earlier.push_back(it->first);
+  }
+  for (const CallId done : earlier) EraseIfRemovable(done);
+}
+
+void Endpoint::Impl::FinishIfComplete(Instant now, Active& active) {
+  Exchange& exchange = active.exchange;
+  if (!exchange.complete()) return;
+  Status status;
+  CheckDropped(now, exchange, status);
+  ++(status.ok() ? counters_.calls_completed : counters_.calls_failed);
+  events_.push_back(exchange.Finish(now, std::move(status)));
+  EraseIfRemovable(exchange.call());
+}
+
+void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
+  const auto open = active_.find(call);
+  OR_CHECK(open != active_.end());
+  ++counters_.calls_failed;
+  events_.push_back(open->second.exchange.Finish(now, std::move(why)));
+  active_.erase(open);
+}
+
+void Endpoint::Impl::EraseIfRemovable(CallId call) {
+  const auto open = active_.find(call);
+  if (open != active_.end() && open->second.exchange.removable()) active_.erase(open);
+}
+
+// ---- The public face.
+
+Endpoint::Endpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Endpoint::~Endpoint() = default;
+
+Result<std::unique_ptr<Endpoint>> Endpoint::Create(const EndpointOptions& options) {
+  if (options.world_size == 0 || options.world_size > kWorldSizeMax ||
+      options.rank.value() >= options.world_size) {
+    return Invalid("the world size must be 1 to " + std::to_string(kWorldSizeMax) +
+                   " and the rank below it, got rank " + std::to_string(options.rank.value()) +
+                   " of " + std::to_string(options.world_size));
+  }
+  if (options.datagram_bytes_max < kDatagramBytesMin ||
+      options.datagram_bytes_max > kDatagramBytesMax) {
+    return Invalid("datagrams must have " + std::to_string(kDatagramBytesMin) + " to " +
+                   std::to_string(kDatagramBytesMax) + " bytes, got " +
+                   std::to_string(options.datagram_bytes_max));
+  }
+  auto impl = std::make_unique<Impl>(options);
+  if (Status status = impl->MakePeers(); !status.ok()) return status;
+  return std::unique_ptr<Endpoint>(new Endpoint(std::move(impl)));
+}
+
+Status Endpoint::Submit(Instant now, Submission submission) {
+  return impl_->Submit(now, std::move(submission));
+}
+void Endpoint::HandleDatagram(Instant now, std::span<const std::byte> datagram) {
+  impl_->HandleDatagram(now, datagram);
+}
+void Endpoint::HandleTimeout(Instant now) { impl_->HandleTimeout(now); }
+std::optional<Transmit> Endpoint::PollTransmit(Instant now, std::span<std::byte> buffer,
+                                               std::size_t batch_max) {
+  return impl_->PollTransmit(now, buffer, batch_max);
+}
+Instant Endpoint::PollTimeout() const { return impl_->PollTimeout(); }
+std::optional<CallDone> Endpoint::PollEvent() { return impl_->PollEvent(); }
+void Endpoint::Leave(Instant now, const Status& why) { impl_->Leave(now, why); }
+bool Endpoint::finished() const { return impl_->finished(); }
+std::size_t Endpoint::memory_bytes() const { return impl_->memory_bytes(); }
+const Counters& Endpoint::counters() const { return impl_->counters(); }
+
+}  // namespace optireduce

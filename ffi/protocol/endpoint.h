@@ -1,0 +1,91 @@
+// One rank's end of a session: all its calls and all its peers, as a state machine without sockets,
+// clocks, threads or randomness. A driver (runtime/lane.cc on UDP, sim/simulate.cc in virtual time)
+// feeds it and drains it:
+//
+//   Submit, HandleDatagram, HandleTimeout   go in;
+//   PollTransmit, PollTimeout, PollEvent    come out.
+//
+// After any of the three that go in, poll the three that come out: PollTransmit until it returns
+// nothing (or the network takes no more), PollEvent until it returns nothing, and PollTimeout once.
+// Sending may create events and events may need sending, so poll events after transmits. A driver
+// that could not send may come back later: nothing is lost by not polling.
+//
+// Owned by one thread. Not thread-safe, on purpose.
+
+#ifndef FFI_PROTOCOL_ENDPOINT_H_
+#define FFI_PROTOCOL_ENDPOINT_H_
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/options.h"
+#include "ffi/protocol/stats.h"
+#include "ffi/protocol/submission.h"
+
+namespace optireduce {
+
+// Datagrams to one peer, back to back at the front of the buffer given to PollTransmit: all of
+// `datagram_bytes`, the last one possibly shorter. What UDP_SEGMENT takes in one call.
+struct Transmit {
+  Rank to;
+  std::size_t bytes = 0;           // of all of them together
+  std::size_t datagram_bytes = 0;  // of each but the last
+};
+
+class Endpoint {
+ public:
+  static Result<std::unique_ptr<Endpoint>> Create(const EndpointOptions& options);
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  // Starts a call. Exactly one CallDone with its token follows, sooner or later, unless this returns
+  // an error: wrong members, a call already under way, a sequence that is over.
+  Status Submit(Instant now, Submission submission);
+
+  // Takes one UDP payload, from anywhere: what does not belong here is counted and has no effect.
+  void HandleDatagram(Instant now, std::span<const std::byte> datagram);
+
+  // Does what is due. Spurious calls are harmless.
+  void HandleTimeout(Instant now);
+
+  // Writes the next datagrams to send; `buffer` must hold at least one of the session's largest.
+  // `batch_max` limits how many (1 where the kernel has no segmentation offload).
+  std::optional<Transmit> PollTransmit(Instant now, std::span<std::byte> buffer,
+                                       std::size_t batch_max);
+
+  // When to call HandleTimeout; kNever when nothing is pending.
+  Instant PollTimeout() const;
+
+  std::optional<CallDone> PollEvent();
+
+  // Fails every call under way with `why`; their leaves are not touched any more. Peers that wait for
+  // this rank in one of these calls are told, so that theirs fail too. The endpoint stays usable.
+  void Cancel(Instant now, const Status& why);
+
+  // Fails every call with `why` and tells the peers that this rank leaves, so that theirs need not
+  // wait for a timeout. Further submissions are refused.
+  void Leave(Instant now, const Status& why);
+  // After Leave(): every peer that still listens has what it needs from this rank, and knows.
+  bool finished() const;
+
+  // Bytes held for calls, beyond the leaves themselves.
+  std::size_t memory_bytes() const;
+
+  const Counters& counters() const;
+
+ private:
+  class Impl;
+  explicit Endpoint(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_ENDPOINT_H_

@@ -1,0 +1,117 @@
+// The state of an endpoint. Its members are defined by theme: endpoint.cc (what comes in),
+// endpoint_send.cc (what goes out), endpoint_watch.cc (who is missing, who disagrees).
+
+#ifndef FFI_PROTOCOL_ENDPOINT_IMPL_H_
+#define FFI_PROTOCOL_ENDPOINT_IMPL_H_
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ffi/protocol/buffer_pool.h"
+#include "ffi/protocol/directory.h"
+#include "ffi/protocol/endpoint.h"
+#include "ffi/protocol/exchange.h"
+#include "ffi/protocol/peer.h"
+
+namespace optireduce {
+
+class Endpoint::Impl {
+ public:
+  explicit Impl(const EndpointOptions& options);
+  Status MakePeers();
+
+  Status Submit(Instant now, Submission submission);
+  void HandleDatagram(Instant now, std::span<const std::byte> datagram);
+  void HandleTimeout(Instant now);
+  std::optional<Transmit> PollTransmit(Instant now, std::span<std::byte> buffer,
+                                       std::size_t batch_max);
+  Instant PollTimeout() const;
+  std::optional<CallDone> PollEvent();
+  void Leave(Instant now, const Status& why);
+  bool finished() const;
+  std::size_t memory_bytes() const { return pool_.used_bytes(); }
+  const Counters& counters() const { return counters_; }
+
+ private:
+  // A call that is open, with what the endpoint needs to serve it.
+  struct Active {
+    Exchange exchange;
+    std::vector<bool> queued;  // by member: the call stands in that peer's `ready`
+  };
+
+  // ---- endpoint.cc
+  Status Validate(const Submission& submission) const;
+  Status RefuseUnreachable(const CollectiveSpec& spec) const;
+  Active& Open(Instant now, const Collective& collective, Sequence sequence);
+  // The call a peer's datagram belongs to; opens it when that is allowed. Null: counted.
+  Active* Admit(Instant now, const Header& header, MemberIndex from);
+  // Each returns false when the datagram could not be taken now and has to come again.
+  bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
+  bool TakeSegment(Instant now, const Header& header, std::span<const std::byte> payload);
+  bool TakeAnnouncement(Instant now, const Header& header, std::span<const std::byte> payload);
+  void TakeAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
+  void TakeLeave(Instant now, const Header& header, std::span<const std::byte> payload);
+  void Settle(Rank peer, const std::vector<Fate>& fates);
+  void FinishIfComplete(Instant now, Active& active);
+  void Fail(Instant now, CallId call, Status why);
+  void EraseIfRemovable(CallId call);
+  // The peer calls `header.call`: it has everything of the calls before.
+  void ReleaseEarlier(CallId call, Rank peer);
+
+  // ---- endpoint_send.cc
+  void Queue(Active& active, MemberIndex to);
+  void QueueAll(Active& active);
+  void Announce(const Collective& collective, Sequence sequence, std::uint8_t flags);
+  std::optional<Transmit> PollPeer(Instant now, Rank to, std::span<std::byte> buffer,
+                                   std::size_t batch_max);
+  std::optional<Transmit> SendAcknowledgement(Instant now, Rank to, std::span<std::byte> buffer);
+  std::optional<Transmit> SendControl(Instant now, Rank to, std::span<std::byte> buffer);
+  std::optional<Transmit> SendSegments(Instant now, Rank to, std::span<std::byte> buffer,
+                                       std::size_t batch_max);
+  // The next segment for a peer, and the call it belongs to; drops calls that have none.
+  Active* NextSegment(Rank to, Outbox::Item& item);
+  // Completes a datagram whose payload stands in `buffer` behind the header; returns its size.
+  std::size_t Seal(Rank to, Header header, std::size_t payload_bytes, std::span<std::byte> buffer);
+  void WantFarewells();
+
+  // ---- endpoint_watch.cc
+  void Tick(Instant now);
+  // Fails the call if a member is silent for too long or left; asks the quiet ones for a sign.
+  bool FailIfAbandoned(Instant now, const Exchange& exchange);
+  void ReportWaiting(Instant now, const Exchange& exchange);
+  void NoteWaiting(Instant now, Peer& peer, CallId call);
+  // Fails the call if a member waits in another one that this rank has not called.
+  bool FailIfCrossed(Instant now, const Exchange& exchange);
+  // Fails the call if a member calls the same name and sequence as something else.
+  bool FailIfMismatched(Instant now, const Exchange& exchange);
+  Status Disagreement(const Exchange& exchange, Rank peer, const CollectiveSpec& theirs,
+                      Sequence their_sequence) const;
+  // After a call that dropped everything of a live peer: is it calling something else?
+  void CheckDropped(Instant now, const Exchange& exchange, Status& status) const;
+  bool Waits(const Exchange& exchange) const;
+
+  Peer& peer(Rank rank) { return *peers_[rank.index()]; }
+  const Peer& peer(Rank rank) const { return *peers_[rank.index()]; }
+
+  EndpointOptions options_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at the own one
+  Directory directory_;
+  BufferPool pool_;  // outlives the exchanges
+  // For each group size that occurs, the send order of every member.
+  std::map<std::uint16_t, std::vector<std::vector<MemberIndex>>> send_orders_;
+  std::map<CallId, Active> active_;
+  std::deque<CallDone> events_;
+  Counters counters_;
+  std::uint16_t next_peer_ = 0;  // whom PollTransmit asks first
+  Instant next_tick_ = kNever;   // set while a call waits
+  std::optional<Status> leaving_;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_ENDPOINT_IMPL_H_

@@ -1,0 +1,185 @@
+// What an endpoint sends, and when: acknowledgements first, then control datagrams, then segments as
+// far as the window to the peer is open. Peers take turns.
+
+#include <algorithm>
+#include <string_view>
+
+#include "ffi/base/bytes.h"
+#include "ffi/base/check.h"
+#include "ffi/protocol/endpoint_impl.h"
+#include "ffi/protocol/wire.h"
+
+namespace optireduce {
+
+void Endpoint::Impl::Queue(Active& active, MemberIndex to) {
+  if (active.queued[to.index()] || to == active.exchange.collective().self) return;
+  active.queued[to.index()] = true;
+  peer(active.exchange.collective().RankOf(to)).ready.push_back(active.exchange.call());
+}
+
+void Endpoint::Impl::QueueAll(Active& active) {
+  for (std::uint16_t m = 0; m < active.queued.size(); ++m) Queue(active, MemberIndex(m));
+}
+
+void Endpoint::Impl::Announce(const Collective& collective, Sequence sequence, std::uint8_t flags) {
+  for (const Rank member : collective.spec.members) {
+    if (member == options_.rank) continue;
+    peer(member).control.push_back({.kind = DatagramKind::kAnnouncement,
+                                    .flags = flags,
+                                    .call = {.collective = collective.id, .sequence = sequence},
+                                    .segment = {}});
+  }
+}
+
+std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std::byte> buffer,
+                                                     std::size_t batch_max) {
+  OR_CHECK(buffer.size() >= options_.datagram_bytes_max && batch_max > 0);
+  if (leaving_) WantFarewells();
+  for (std::uint16_t turn = 0; turn < options_.world_size; ++turn) {
+    const Rank to(static_cast<std::uint16_t>((next_peer_ + turn) % options_.world_size));
+    if (to == options_.rank) continue;
+    if (const auto transmit = PollPeer(now, to, buffer, batch_max)) {
+      next_peer_ = static_cast<std::uint16_t>((to.value() + 1) % options_.world_size);
+      return transmit;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Transmit> Endpoint::Impl::PollPeer(Instant now, Rank to, std::span<std::byte> buffer,
+                                                 std::size_t batch_max) {
+  Peer& other = peer(to);
+  if (other.flow.AcknowledgementDue(now)) return SendAcknowledgement(now, to, buffer);
+  if (other.flow.TakeProbe()) other.control.push_front({.kind = DatagramKind::kProbe});
+  if (!other.control.empty() && other.flow.CanTrack()) return SendControl(now, to, buffer);
+  return SendSegments(now, to, buffer, batch_max);
+}
+
+std::size_t Endpoint::Impl::Seal(Rank to, Header header, std::size_t payload_bytes,
+                                 std::span<std::byte> buffer) {
+  header.source = options_.rank;
+  header.session = options_.session;
+  EncodeHeader(header, buffer.first<kHeaderBytes>());
+  const std::size_t content_bytes = kHeaderBytes + payload_bytes;
+  peer(to).seal.Seal(header.number, buffer.first(content_bytes),
+                     buffer.subspan(content_bytes).first<kTagBytes>());
+  ++counters_.datagrams_sent;
+  counters_.bytes_sent += content_bytes + kTagBytes;
+  return content_bytes + kTagBytes;
+}
+
+std::optional<Transmit> Endpoint::Impl::SendAcknowledgement(Instant now, Rank to,
+                                                            std::span<std::byte> buffer) {
+  Flow& flow = peer(to).flow;
+  EncodeAcknowledgement(flow.TakeAcknowledgement(now),
+                        buffer.subspan<kHeaderBytes, kAcknowledgementBytes>());
+  Header header;
+  header.kind = DatagramKind::kAcknowledgement;
+  header.number = flow.Untracked();
+  const std::size_t bytes = Seal(to, header, kAcknowledgementBytes, buffer);
+  return Transmit{.to = to, .bytes = bytes, .datagram_bytes = bytes};
+}
+
+std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
+                                                    std::span<std::byte> buffer) {
+  Peer& other = peer(to);
+  const Cargo cargo = other.control.front();
+  other.control.pop_front();
+  const std::span<std::byte> payload =
+      buffer.first(options_.datagram_bytes_max - kTagBytes).subspan(kHeaderBytes);
+  std::size_t payload_bytes = 0;
+  if (cargo.kind == DatagramKind::kAnnouncement) {
+    payload_bytes = EncodeAnnouncement(directory_.Find(cargo.call.collective)->spec, payload);
+  } else if (cargo.kind == DatagramKind::kLeave) {
+    ByteWriter writer(payload);
+    writer.Write(std::string_view(leaving_->message()).substr(0, payload.size()));
+    payload_bytes = writer.size();
+    other.farewell = Peer::Farewell::kSent;
+  } else {
+    ++counters_.probes_sent;
+  }
+  Header header;
+  header.kind = cargo.kind;
+  header.flags = cargo.flags;
+  header.call = cargo.call;
+  header.number = other.flow.Track(now, cargo, kOverheadBytes + payload_bytes);
+  const std::size_t bytes = Seal(to, header, payload_bytes, buffer);
+  return Transmit{.to = to, .bytes = bytes, .datagram_bytes = bytes};
+}
+
+Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Rank to, Outbox::Item& item) {
+  Peer& other = peer(to);
+  while (!other.ready.empty()) {
+    const auto open = active_.find(other.ready.front());
+    if (open != active_.end()) {
+      Active& active = open->second;
+      const MemberIndex member = *active.exchange.collective().MemberOf(to);
+      active.exchange.SetStalled(member, other.flow.unanswered());
+      if (const auto next = active.exchange.Next(member)) {
+        item = *next;
+        return &active;
+      }
+      active.queued[member.index()] = false;
+    }
+    other.ready.pop_front();
+  }
+  return nullptr;
+}
+
+std::optional<Transmit> Endpoint::Impl::SendSegments(Instant now, Rank to,
+                                                     std::span<std::byte> buffer,
+                                                     std::size_t batch_max) {
+  Flow& flow = peer(to).flow;
+  Transmit transmit{.to = to, .bytes = 0, .datagram_bytes = 0};
+  Outbox::Item item{};
+  for (std::size_t count = 0; count < batch_max; ++count) {
+    Active* active = NextSegment(to, item);
+    if (active == nullptr) break;
+    Exchange& exchange = active->exchange;
+    const std::size_t payload_bytes = exchange.PayloadBytes(item);
+    const std::size_t bytes = kOverheadBytes + payload_bytes;
+    if (transmit.bytes + bytes > buffer.size() || !flow.CanSend(bytes)) break;
+    if (transmit.bytes == 0) transmit.datagram_bytes = bytes;
+    // A batch is cut into equal datagrams; only its last may be shorter.
+    if (bytes > transmit.datagram_bytes) break;
+    const std::span<std::byte> datagram = buffer.subspan(transmit.bytes, bytes);
+    exchange.WritePayload(item, datagram.subspan(kHeaderBytes, payload_bytes));
+    Header header;
+    header.kind = item.kind;
+    header.call = exchange.call();
+    header.segment = item.segment;
+    header.contributors = exchange.Contributors(item);
+    const Cargo cargo{
+        .kind = item.kind, .flags = 0, .call = header.call, .segment = item.segment};
+    header.number = flow.Track(now, cargo, bytes);
+    transmit.bytes += Seal(to, header, payload_bytes, datagram);
+    const MemberIndex member = *exchange.collective().MemberOf(to);
+    exchange.Sent(member, item);
+    // With limited incast, the end of one peer's contributions is the turn of the next.
+    if (options_.incast != 0 && item.kind == DatagramKind::kContribution &&
+        !exchange.contributing(member)) {
+      QueueAll(*active);
+    }
+    if (bytes < transmit.datagram_bytes) break;
+  }
+  if (transmit.bytes == 0) return std::nullopt;
+  return transmit;
+}
+
+void Endpoint::Impl::WantFarewells() {
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+    const Rank rank(r);
+    if (rank == options_.rank || peer(rank).farewell != Peer::Farewell::kWanted) continue;
+    // Sums that the peer does not have yet come first: without them its call would fail.
+    const bool owes = std::ranges::any_of(active_, [&](const auto& entry) {
+      const Exchange& exchange = entry.second.exchange;
+      const auto member = exchange.collective().MemberOf(rank);
+      return member && exchange.finished() && !exchange.Served(*member);
+    });
+    if (owes && !peer(rank).flow.unanswered()) continue;
+    peer(rank).farewell = Peer::Farewell::kSent;
+    peer(rank).control.push_back({.kind = DatagramKind::kLeave});
+  }
+}
+
+}  // namespace optireduce

@@ -1,0 +1,209 @@
+// Who is missing, and who disagrees. A call that waits must end: with a result, or with an error
+// that names the rank at fault. Silence is measured on the network thread of the other rank, so a
+// program that merely computes for long is never taken for dead.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "ffi/protocol/endpoint_impl.h"
+#include "ffi/protocol/wire.h"
+
+namespace optireduce {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Chosen: waiting for longer than this is worth a report to the one waited for.
+constexpr Duration kReportInterval = milliseconds(500);
+// Chosen: a report older than four intervals no longer tells what the peer is doing.
+constexpr Duration kReportLifetime = 4 * kReportInterval;
+// Chosen: a program has a few calls under way at once; more reports tell nothing new.
+constexpr std::size_t kWaitingMax = 8;
+// Chosen: a quarter of the time after which a peer is given up, so that three signs may be lost.
+constexpr int kSignsPerTimeout = 4;
+
+double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+std::string RoundedSeconds(Duration duration) {
+  const auto tenths = static_cast<long>(Seconds(duration) * 10);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+}  // namespace
+
+bool Endpoint::Impl::Waits(const Exchange& exchange) const {
+  const CollectiveSpec& spec = exchange.collective().spec;
+  return exchange.submitted() && !exchange.finished() &&
+         (spec.reduce_scatter == LatePolicy::kWait || spec.all_gather == LatePolicy::kWait);
+}
+
+void Endpoint::Impl::HandleTimeout(Instant now) {
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+    if (peers_[r]) Settle(Rank(r), peers_[r]->flow.HandleTimeout(now));
+  }
+  std::vector<CallId> due;
+  for (const auto& [call, active] : active_) {
+    if (now >= active.exchange.deadline()) due.push_back(call);
+  }
+  for (const CallId call : due) {
+    Active& active = active_.at(call);
+    const std::size_t sums = active.exchange.sums();
+    counters_.stages_expired += static_cast<std::uint64_t>(active.exchange.Expire(now));
+    if (active.exchange.sums() != sums) QueueAll(active);
+    FinishIfComplete(now, active);
+    EraseIfRemovable(call);
+  }
+  if (now >= next_tick_) Tick(now);
+}
+
+Instant Endpoint::Impl::PollTimeout() const {
+  Instant at = next_tick_;
+  for (const auto& other : peers_) {
+    if (other) at = std::min(at, other->flow.timeout());
+  }
+  for (const auto& [call, active] : active_) at = std::min(at, active.exchange.deadline());
+  return at;
+}
+
+void Endpoint::Impl::Tick(Instant now) {
+  std::vector<CallId> waiting;
+  for (const auto& [call, active] : active_) {
+    if (Waits(active.exchange)) waiting.push_back(call);
+  }
+  next_tick_ = kNever;
+  for (const CallId call : waiting) {
+    const Exchange& exchange = active_.at(call).exchange;
+    if (FailIfAbandoned(now, exchange) || FailIfCrossed(now, exchange)) continue;
+    ReportWaiting(now, exchange);
+    next_tick_ = now + std::min({kReportInterval, options_.peer_timeout / kSignsPerTimeout,
+                                 options_.mismatch_timeout / kSignsPerTimeout});
+  }
+}
+
+bool Endpoint::Impl::FailIfAbandoned(Instant now, const Exchange& exchange) {
+  const CallId call = exchange.call();
+  for (const Rank member : exchange.collective().spec.members) {
+    if (member == options_.rank) continue;
+    Peer& other = peer(member);
+    const Duration silence = now - std::max(other.last_heard, exchange.submitted_at());
+    if (silence >= options_.peer_timeout) {
+      other.lost = other.left ? *other.left
+                              : "rank " + std::to_string(member.value()) +
+                                    " has been silent for more than " +
+                                    RoundedSeconds(options_.peer_timeout) + " (peer_timeout_s)";
+      Fail(now, call,
+           {StatusCode::kUnavailable,
+            "jax_optireduce: " + *other.lost + "; rank " + std::to_string(options_.rank.value()) +
+                " waits for it in " + Describe(exchange.collective().spec, call.sequence) +
+                ". Is its process alive, and can UDP pass both ways?"});
+      return true;
+    }
+    const bool asked = std::ranges::any_of(
+        other.control, [](const Cargo& cargo) { return cargo.kind == DatagramKind::kProbe; });
+    if (silence >= options_.peer_timeout / kSignsPerTimeout && !asked) {
+      other.control.push_back({.kind = DatagramKind::kProbe});
+    }
+  }
+  return false;
+}
+
+void Endpoint::Impl::ReportWaiting(Instant now, const Exchange& exchange) {
+  if (now - exchange.submitted_at() < kReportInterval) return;
+  for (const Rank member : exchange.collective().spec.members) {
+    if (member == options_.rank) continue;
+    if (exchange.heard(*exchange.collective().MemberOf(member))) continue;
+    Peer& other = peer(member);
+    if (other.control.size() >= kWaitingMax) continue;
+    other.control.push_back({.kind = DatagramKind::kAnnouncement,
+                             .flags = kFlagWaiting,
+                             .call = exchange.call(),
+                             .segment = {}});
+  }
+}
+
+void Endpoint::Impl::NoteWaiting(Instant now, Peer& from, CallId call) {
+  std::erase_if(from.waiting,
+                [&](const Peer::Waiting& report) { return now - report.last > kReportLifetime; });
+  for (Peer::Waiting& report : from.waiting) {
+    if (report.call != call) continue;
+    report.last = now;
+    return;
+  }
+  if (from.waiting.size() < kWaitingMax) {
+    from.waiting.push_back({.call = call, .first = now, .last = now});
+  }
+}
+
+Status Endpoint::Impl::Disagreement(const Exchange& exchange, Rank other,
+                                    const CollectiveSpec& theirs, Sequence their_sequence) const {
+  return {StatusCode::kInvalidArgument,
+          "jax_optireduce: the ranks disagree: rank " + std::to_string(options_.rank.value()) +
+              " is in " + Describe(exchange.collective().spec, exchange.call().sequence) +
+              ", rank " + std::to_string(other.value()) + " is in " +
+              Describe(theirs, their_sequence) +
+              ". Every rank must make the same calls, with the same names, shapes, dtypes and "
+              "modes, the same number of times"};
+}
+
+bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
+  if (now - exchange.submitted_at() < options_.mismatch_timeout) return false;
+  for (const Rank member : exchange.collective().spec.members) {
+    if (member == options_.rank) continue;
+    if (exchange.heard(*exchange.collective().MemberOf(member))) continue;
+    for (const Peer::Waiting& report : peer(member).waiting) {
+      const Collective& theirs = *directory_.Find(report.call.collective);
+      // Called here, unless this rank's program has jumped over it.
+      const auto open = active_.find(report.call);
+      const bool called = theirs.submitted && report.call.sequence <= *theirs.submitted &&
+                          (open == active_.end() || open->second.exchange.submitted());
+      if (called || now - report.last > kReportLifetime) continue;
+      // The first report came when the peer had waited for one interval already.
+      if (now - report.first + kReportInterval < options_.mismatch_timeout) continue;
+      Fail(now, exchange.call(),
+           Disagreement(exchange, member, theirs.spec, report.call.sequence));
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Endpoint::Impl::FailIfMismatched(Instant now, const Exchange& exchange) {
+  if (!exchange.submitted() || exchange.finished()) return false;
+  const Collective& ours = exchange.collective();
+  const Sequence sequence = exchange.call().sequence;
+  for (const Collective* theirs : directory_.Named(ours.spec.name)) {
+    if (theirs == &ours || theirs->spec.members != ours.spec.members) continue;
+    const auto open = active_.find({.collective = theirs->id, .sequence = sequence});
+    for (std::uint16_t m = 0; m < theirs->layout.members(); ++m) {
+      const MemberIndex member(m);
+      const auto& announced = theirs->announced_at[m];
+      const bool there = (announced && announced->sequence == sequence) ||
+                         (open != active_.end() && open->second.exchange.heard(member));
+      if (!there || member == ours.self) continue;
+      Fail(now, exchange.call(),
+           Disagreement(exchange, theirs->RankOf(member), theirs->spec, sequence));
+      return true;
+    }
+  }
+  return false;
+}
+
+void Endpoint::Impl::CheckDropped(Instant now, const Exchange& exchange, Status& status) const {
+  if (exchange.collective().spec.reduce_scatter != LatePolicy::kDrop) return;
+  for (const Rank member : exchange.collective().spec.members) {
+    if (member == options_.rank) continue;
+    const Peer& other = peer(member);
+    const MemberIndex index = *exchange.collective().MemberOf(member);
+    // Nothing of it, though it lives, and it has never called this collective: what does it call?
+    if (exchange.heard(index) || exchange.collective().announced_at[index.index()]) continue;
+    if (now - other.last_heard > exchange.collective().spec.reduce_scatter_deadline) continue;
+    const auto crossed = directory_.FindAnnouncedOnly(member, now - options_.mismatch_timeout);
+    if (!crossed) continue;
+    status = Disagreement(exchange, member, crossed->spec,
+                          crossed->announced_at[crossed->MemberOf(member)->index()]->sequence);
+    return;
+  }
+}
+
+}  // namespace optireduce

@@ -1,0 +1,138 @@
+// The datagrams between this rank and one peer, in both directions: numbering, acknowledgement,
+// detection of loss, and how much may be under way. It knows nothing of collectives; what a datagram
+// carried is a value that comes back with its fate.
+//
+// A number is used once: what is lost is sent again under a new one (as in QUIC, RFC 9000 13.3), so
+// an acknowledgement is never ambiguous, every tag has its own nonce, and a replay is seen by its
+// number alone.
+//
+// Loss is found by the receiver's report, not by silence: a datagram is lost when a later one was
+// acknowledged and enough others, or enough time, lie between them (RFC 9002 6.1). Silence makes a
+// probe, whose acknowledgement then tells.
+
+#ifndef FFI_PROTOCOL_FLOW_H_
+#define FFI_PROTOCOL_FLOW_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/wire.h"
+
+namespace optireduce {
+
+// What a datagram carried, as far as its loss matters.
+struct Cargo {
+  DatagramKind kind = DatagramKind::kProbe;
+  std::uint8_t flags = 0;
+  CallId call{};
+  SegmentIndex segment{};
+};
+
+struct Fate {
+  Cargo cargo;
+  bool delivered = false;
+};
+
+struct FlowOptions {
+  std::size_t window_bytes_max = 0;     // what the peer's socket holds, divided among its senders
+  std::size_t datagram_bytes_max = 0;
+};
+
+class Flow {
+ public:
+  explicit Flow(const FlowOptions& options);
+
+  // ---- Sending.
+
+  // True while the window has room for `bytes` more.
+  bool CanSend(std::size_t bytes) const;
+  // True while one more can be tracked; control datagrams need no window.
+  bool CanTrack() const { return count_ < ring_.size(); }
+  // The number for a datagram that leaves now and whose fate is of interest.
+  std::uint64_t Track(Instant now, const Cargo& cargo, std::size_t bytes);
+  // The number for one that is not: an acknowledgement.
+  std::uint64_t Untracked() { return next_number_++; }
+
+  // Both return the fates that became known, valid until the next call of either.
+  const std::vector<Fate>& HandleAcknowledgement(Instant now, const Acknowledgement& news);
+  const std::vector<Fate>& HandleTimeout(Instant now);
+  // True once after each time that a probe is due; the caller then sends one.
+  bool TakeProbe();
+  // Without one acknowledgement for several probes: sending more would be in vain for now.
+  bool unanswered() const;
+
+  // ---- Receiving.
+
+  // True when the number was received before, or is too old to tell.
+  bool Seen(std::uint64_t number) const;
+  // Notes an accepted datagram. `wants_acknowledgement` is false for an acknowledgement.
+  void Record(Instant now, std::uint64_t number, bool wants_acknowledgement);
+  bool AcknowledgementDue(Instant now) const;
+  Acknowledgement TakeAcknowledgement(Instant now);
+
+  // When HandleTimeout has to be called, or an acknowledgement falls due.
+  Instant timeout() const;
+
+  std::size_t window_bytes() const { return window_bytes_; }
+
+ private:
+  struct InFlight {
+    std::uint64_t number;
+    Instant sent_at;
+    Cargo cargo;
+    std::uint32_t bytes;
+    bool settled;
+  };
+
+  void MeasureRoundTrip(Duration sample);
+  void Settle(InFlight& datagram, bool delivered);
+  void DetectLoss(Instant now);
+  void AdaptWindow(Instant now);
+  void PopSettled();
+  Duration ProbeInterval() const;
+  // In-flight datagrams in order of number: a ring.
+  InFlight& At(std::size_t position) { return ring_[(head_ + position) % ring_.size()]; }
+
+  FlowOptions options_;
+
+  std::uint64_t next_number_ = 0;
+  std::vector<InFlight> ring_;
+  std::size_t head_ = 0;
+  std::size_t count_ = 0;
+  std::size_t in_flight_bytes_ = 0;
+  std::optional<std::uint64_t> largest_acknowledged_;
+  Instant largest_acknowledged_sent_at_{};
+  Instant last_sent_at_{};
+  Instant last_progress_at_{};
+  bool probe_due_ = false;
+  int probes_unanswered_ = 0;
+  std::vector<Fate> fates_;
+
+  bool measured_ = false;
+  Duration smoothed_{};
+  Duration variation_{};
+
+  std::size_t window_bytes_;
+  bool slow_start_ = true;
+  Instant window_epoch_end_{};
+  std::size_t epoch_delivered_ = 0;
+  std::size_t epoch_lost_ = 0;
+  bool epoch_limited_ = false;  // the window, not the program, held data back
+
+  static constexpr std::size_t kSeenBits = 4096;
+  std::array<std::uint64_t, kSeenBits / 64> seen_{};  // bit of number n at n % kSeenBits
+  std::optional<std::uint64_t> largest_seen_;
+  std::optional<std::uint64_t> largest_wanted_;  // of those that want an acknowledgement
+  Instant largest_wanted_at_{};
+  std::uint32_t unacknowledged_ = 0;
+  Instant acknowledge_at_ = kNever;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_FLOW_H_

@@ -1,0 +1,56 @@
+// What can be set for an endpoint, each with its unit and where the default comes from. Filled and
+// validated by the communicator; the protocol trusts it.
+
+#ifndef FFI_PROTOCOL_OPTIONS_H_
+#define FFI_PROTOCOL_OPTIONS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+#include "ffi/crypto/seal.h"
+
+namespace optireduce {
+
+struct EndpointOptions {
+  Rank rank;
+  std::uint16_t world_size = 1;
+
+  // Separates sessions: a datagram with another tag is foreign. Derived from the secret.
+  std::uint32_t session = 0;
+  Secret secret{};
+  // Lanes are endpoints of their own; each has its own keys.
+  std::uint16_t lane = 0;
+
+  // Largest UDP payload that crosses every path of the session in one piece, header and tag included.
+  // Chosen: 1500 (Ethernet) - 20 (IPv4) - 8 (UDP); the communicator measures the path instead.
+  std::size_t datagram_bytes_max = 1472;
+
+  // How long a peer may be silent before a call that waits for it fails.
+  // Source: design of the modes; long enough for a paused virtual machine.
+  Duration peer_timeout = std::chrono::seconds(30);
+
+  // How long two ranks may wait for each other in different calls before both fail.
+  // Chosen: longer than two ranks take to start independent calls in different order.
+  Duration mismatch_timeout = std::chrono::seconds(10);
+
+  // Senders that serve one receiver at the same time (I of the paper); 0 means all of them.
+  std::uint16_t incast = 0;
+
+  // Bytes that all peers together may have under way to one rank: what its socket buffer holds.
+  std::size_t receive_buffer_bytes = 2u << 20;
+
+  // Calls of one collective that peers may be ahead of this rank before their datagrams are refused.
+  // Source: max_lag of the design.
+  std::uint32_t max_lag = 2;
+
+  // Memory for calls that this rank's program has not reached yet.
+  // Chosen: several hundred buckets of 25 MB among 4 ranks.
+  std::size_t early_bytes_max = std::size_t{4} << 30;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_OPTIONS_H_

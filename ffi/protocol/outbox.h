@@ -1,0 +1,72 @@
+// What one call still has to send to one peer: its contributions to the peer's shard, and the sums
+// of its own shard. Indices only; the bytes are read when a datagram is made.
+
+#ifndef FFI_PROTOCOL_OUTBOX_H_
+#define FFI_PROTOCOL_OUTBOX_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ffi/base/bitmap.h"
+#include "ffi/base/ids.h"
+#include "ffi/protocol/wire.h"
+
+namespace optireduce {
+
+class Outbox {
+ public:
+  // Shards as [first segment, count).
+  Outbox(SegmentIndex peer_shard, std::uint32_t peer_segments, SegmentIndex own_shard,
+         std::uint32_t own_segments)
+      : peer_shard_(peer_shard.value()),
+        peer_segments_(peer_segments),
+        own_shard_(own_shard.value()),
+        delivered_(own_segments) {}
+
+  struct Item {
+    DatagramKind kind;
+    SegmentIndex segment;
+  };
+
+  // The next to send, in this order: sums sent again, new sums (`sums` lists them as they became
+  // ready), contributions sent again, new contributions (if `contribute`). Repairs stand before new
+  // segments of their kind because somebody waits for them already.
+  std::optional<Item> Next(const std::vector<SegmentIndex>& sums, bool contribute);
+  // Takes what Next returned.
+  void Pop(const Item& item);
+
+  void Lost(const Item& item) { Repairs(item.kind).push_back(item.segment); }
+  // The peer has this sum.
+  void Delivered(SegmentIndex sum) { delivered_.Insert(sum.value() - own_shard_); }
+  bool Delivered() const { return delivered_.full(); }
+  void DeliverAll();
+
+  bool stalled() const { return stalled_; }
+  void SetStalled(bool stalled) { stalled_ = stalled; }
+
+  bool contributing() const {
+    return next_contribution_ < peer_segments_ || !contribution_repairs_.empty();
+  }
+  void AbandonContributions();
+
+ private:
+  std::vector<SegmentIndex>& Repairs(DatagramKind kind) {
+    return kind == DatagramKind::kResult ? sum_repairs_ : contribution_repairs_;
+  }
+
+  std::uint32_t peer_shard_;
+  std::uint32_t peer_segments_;
+  std::uint32_t own_shard_;
+  std::uint32_t next_contribution_ = 0;
+  std::uint32_t next_sum_ = 0;
+  bool stalled_ = false;
+  std::vector<SegmentIndex> contribution_repairs_;
+  std::vector<SegmentIndex> sum_repairs_;
+  Bitmap delivered_;  // sums that the peer has
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_OUTBOX_H_

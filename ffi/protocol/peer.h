@@ -1,0 +1,50 @@
+// What an endpoint knows of one other rank.
+
+#ifndef FFI_PROTOCOL_PEER_H_
+#define FFI_PROTOCOL_PEER_H_
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+#include "ffi/crypto/seal.h"
+#include "ffi/protocol/flow.h"
+
+namespace optireduce {
+
+struct Peer {
+  Peer(const FlowOptions& options, Sealer to, Sealer from)
+      : flow(options), seal(std::move(to)), open(std::move(from)) {}
+
+  Flow flow;
+  Sealer seal;  // datagrams to the peer
+  Sealer open;  // datagrams from the peer
+
+  Instant last_heard{};  // an authenticated datagram
+  std::optional<std::string> left;  // it said that it leaves, and why
+  std::optional<std::string> lost;  // it was given up, and why
+
+  // Announcements, probes and the farewell, in order. Bounded by what is open: each is queued once.
+  std::deque<Cargo> control;
+  // Calls that may have something to send to the peer, in the order of their opening.
+  std::deque<CallId> ready;
+
+  enum class Farewell : std::uint8_t { kNone, kWanted, kSent, kDelivered };
+  Farewell farewell = Farewell::kNone;
+
+  // Calls in which the peer said that it waits.
+  struct Waiting {
+    CallId call;
+    Instant first;
+    Instant last;
+  };
+  std::vector<Waiting> waiting;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_PEER_H_

@@ -1,0 +1,76 @@
+// Stage one at the owner: the contributions to one shard, kept by source until they can be added in
+// rank order. A bitmap for each source makes a repeated segment harmless.
+//
+// Memory: one shard for each other member. The sum is written over one of the contributions that
+// went into it, so that it costs none of its own; it stays until every member has it.
+
+#ifndef FFI_PROTOCOL_REDUCTION_H_
+#define FFI_PROTOCOL_REDUCTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ffi/base/bitmap.h"
+#include "ffi/base/ids.h"
+#include "ffi/codec/element_type.h"
+#include "ffi/protocol/bucket_layout.h"
+#include "ffi/protocol/bucket_view.h"
+#include "ffi/protocol/buffer_pool.h"
+
+namespace optireduce {
+
+class Reduction {
+ public:
+  // The shard of `owner`. `layout` must outlive this.
+  Reduction(const BucketLayout& layout, MemberIndex owner, ElementType element_type,
+            BufferPool& pool);
+
+  enum class Receipt : std::uint8_t { kNew, kDuplicate, kLate };
+  // `payload` has the size of the segment, which is one of the shard. Late: it was reduced without.
+  Receipt Receive(MemberIndex source, SegmentIndex segment, std::span<const std::byte> payload);
+
+  // From now on the owner's own contribution is read from `bucket`.
+  void Attach(const BucketView* bucket) { own_ = bucket; }
+  // From now on no more than what was reduced may be asked for.
+  void Detach() { own_ = nullptr; }
+
+  // Every other member's contribution and the owner's own are there, and it is not reduced yet.
+  bool Ready(SegmentIndex segment) const;
+  bool Reduced(SegmentIndex segment) const { return reduced_.Contains(Within(segment)); }
+  bool finished() const { return reduced_.full(); }
+
+  // Adds what is there; contributions() of it may be anything from 1. With `rescale` the sum is
+  // multiplied by members / contributions: an unbiased estimate when those that are missing do not
+  // depend on their values. False, without effect, if nothing is there.
+  bool Reduce(SegmentIndex segment, bool rescale);
+
+  std::span<const std::byte> Sum(SegmentIndex segment) const;
+  std::uint16_t contributions(SegmentIndex segment) const;
+  // Segments of the shard that `source` has contributed.
+  std::size_t received(MemberIndex source) const { return received_[source.index()].count(); }
+
+ private:
+  std::size_t Within(SegmentIndex segment) const {
+    return segment.value() - layout_.FirstSegment(owner_).value();
+  }
+  std::byte* Slot(MemberIndex source, SegmentIndex segment) const;
+
+  const BucketLayout& layout_;
+  MemberIndex owner_;
+  ElementType element_type_;
+  const BucketView* own_ = nullptr;
+  Buffer staging_;                         // by source without the owner
+  std::vector<Bitmap> received_;           // by source, of segments within the shard
+  std::vector<std::uint16_t> arrived_;     // by segment: contributions, without the owner's
+  std::vector<std::uint16_t> summed_;      // by segment: contributions in its sum
+  std::vector<MemberIndex> sum_slot_;      // by segment: whose slot holds the sum
+  Bitmap reduced_;
+  std::vector<std::byte> scratch_;         // one segment that lies across leaves
+  std::vector<const std::byte*> sources_;  // used by Reduce
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_REDUCTION_H_

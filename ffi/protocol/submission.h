@@ -1,0 +1,90 @@
+// A call on its way into an endpoint, and out of it again.
+
+#ifndef FFI_PROTOCOL_SUBMISSION_H_
+#define FFI_PROTOCOL_SUBMISSION_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/codec/element_type.h"
+
+namespace optireduce {
+
+// What happens to data that is late. `carry` (into the next call) will stand beside these two.
+// The values travel on the wire: never renumber.
+enum class LatePolicy : std::uint8_t {
+  kWait = 0,  // repaired until it is there; only a dead peer ends the wait, with an error
+  kDrop = 1,  // the stage closes at its deadline without it
+};
+
+// What all ranks must agree on for a call to be the same call.
+struct CollectiveSpec {
+  std::string name;          // what the user, or the call site, calls it
+  std::string description;   // name, dtype, shapes, mode: what an error message shows
+  std::uint64_t fingerprint = 0;  // hash of shapes, dtype, mode and operation
+  ElementType element_type = ElementType::kFloat32;
+  std::uint64_t elements = 0;    // of the bucket: the sum over its leaves
+  LatePolicy reduce_scatter = LatePolicy::kWait;
+  LatePolicy all_gather = LatePolicy::kWait;
+  // For kDrop, from the start of the stage: T_rs and T_ag. A call ends by their sum.
+  Duration reduce_scatter_deadline{};
+  Duration all_gather_deadline{};
+  std::vector<Rank> members;  // ascending; member i owns shard i
+};
+
+// The position of `rank` among the members, if it is one.
+inline std::optional<MemberIndex> MemberOf(const CollectiveSpec& spec, Rank rank) {
+  const auto at = std::ranges::lower_bound(spec.members, rank);
+  if (at == spec.members.end() || *at != rank) return std::nullopt;
+  return MemberIndex(static_cast<std::uint16_t>(at - spec.members.begin()));
+}
+
+// True when both describe the same collective (texts aside).
+inline bool SameCollective(const CollectiveSpec& a, const CollectiveSpec& b) {
+  return a.fingerprint == b.fingerprint && a.element_type == b.element_type &&
+         a.elements == b.elements && a.reduce_scatter == b.reduce_scatter &&
+         a.all_gather == b.all_gather && a.reduce_scatter_deadline == b.reduce_scatter_deadline &&
+         a.all_gather_deadline == b.all_gather_deadline && a.members == b.members;
+}
+
+// A piece of the bucket; reduced in place.
+struct Leaf {
+  std::byte* data = nullptr;
+  std::uint64_t elements = 0;
+};
+
+struct Submission {
+  CollectiveSpec spec;
+  Sequence sequence;
+  std::vector<Leaf> leaves;  // together `spec.elements`; valid until the call's CallDone
+  std::uint64_t token = 0;   // comes back in CallDone
+};
+
+// How one call went. Fractions are in [0, 1].
+struct CallStats {
+  // Of the results that this rank got: contributions missing from the sums.
+  double missing_contributions = 0;
+  // Elements of the result that did not come in time; they are zero.
+  double missing_results = 0;
+  Duration elapsed{};              // from the submission
+  std::uint64_t repaired = 0;      // segments that this rank sent again
+  std::uint64_t late = 0;          // segments that came for this call after their stage had closed
+  Rank slowest;                    // whose data came last, or did not come
+};
+
+struct CallDone {
+  std::uint64_t token = 0;
+  Status status;  // not ok: the leaves hold no meaningful values
+  CallStats stats;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_SUBMISSION_H_

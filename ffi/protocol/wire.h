@@ -1,0 +1,113 @@
+// The datagram: a 28-byte little-endian header, a payload, a 12-byte tag. The one place where bytes
+// become meaning; everything after ParseHeader and its siblings may trust what it is given.
+//
+//   0  u8   version (upper 4 bits), kind (lower 4)
+//   1  u8   flags
+//   2  u16  source rank
+//   4  u32  session
+//   8  u32  collective
+//   12 u32  sequence
+//   16 u32  segment
+//   20 u48  number: counts the datagrams of one direction; the nonce of the tag
+//   26 u16  contributors
+//
+// Identity (collective, sequence, segment, source) is in the header, never in the order of arrival.
+// The shard is not a field: a segment is counted over the whole bucket. The epoch is part of what
+// the session tag and the keys are derived from.
+
+#ifndef FFI_PROTOCOL_WIRE_H_
+#define FFI_PROTOCOL_WIRE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+#include "ffi/crypto/seal.h"
+#include "ffi/protocol/submission.h"
+
+namespace optireduce {
+
+// Chosen: 1 for the first published format; ranks of different versions do not talk.
+inline constexpr std::uint8_t kWireVersion = 1;
+// Chosen: the layout above; with the tag 40 bytes, the budget of the design.
+inline constexpr std::size_t kHeaderBytes = 28;
+// Chosen: what a datagram costs beyond the payload it carries.
+inline constexpr std::size_t kOverheadBytes = kHeaderBytes + kTagBytes;
+// Chosen: 48 bits of a counter; four years at two million datagrams a second.
+inline constexpr std::uint64_t kNumberMax = (std::uint64_t{1} << 48) - 1;
+
+enum class DatagramKind : std::uint8_t {
+  kContribution = 1,     // a segment on its way to the owner of its shard
+  kResult = 2,           // a reduced segment on its way to everyone
+  kAcknowledgement = 3,  // which numbers arrived
+  kAnnouncement = 4,     // what a collective is; what a rank waits in
+  kProbe = 5,            // asks for an acknowledgement
+  kLeave = 6,            // the sender will call nothing more
+};
+
+// Flags of an announcement.
+// Chosen: bit 0; the sender's program waits in this call.
+inline constexpr std::uint8_t kFlagWaiting = 1;
+
+struct Header {
+  DatagramKind kind = DatagramKind::kProbe;
+  std::uint8_t flags = 0;
+  Rank source;
+  std::uint32_t session = 0;
+  CallId call;
+  SegmentIndex segment;
+  std::uint64_t number = 0;
+  std::uint16_t contributors = 0;  // of a result: how many ranks are in the sum
+
+  friend bool operator==(const Header&, const Header&) = default;
+};
+
+enum class ParseError : std::uint8_t { kMalformed, kVersion };
+
+struct ParsedHeader {
+  std::optional<Header> header;
+  ParseError error = ParseError::kMalformed;  // meaningful without a header
+};
+
+void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
+ParsedHeader ParseHeader(std::span<const std::byte> datagram);
+
+// Which numbers have arrived: `largest`, and of the numbers below it those whose bit is set (bit i
+// stands for largest - 1 - i).
+// Chosen: 256 numbers are some thirty acknowledgements, so that many in a row may be lost.
+inline constexpr std::size_t kAcknowledgedBits = 256;
+struct Acknowledgement {
+  std::uint64_t largest = 0;
+  Duration delay{};  // between the arrival of `largest` and the sending of this
+  std::array<std::uint64_t, kAcknowledgedBits / 64> bits{};
+
+  bool Contains(std::uint64_t number) const;
+};
+
+// Chosen: largest (6), delay in microseconds (4), the bits.
+inline constexpr std::size_t kAcknowledgementBytes = 6 + 4 + kAcknowledgedBits / 8;
+
+void EncodeAcknowledgement(const Acknowledgement& acknowledgement,
+                           std::span<std::byte, kAcknowledgementBytes> out);
+std::optional<Acknowledgement> ParseAcknowledgement(std::span<const std::byte> payload);
+
+// Writes what peers must know of a collective. Name and description are cut where the datagram ends,
+// which never cuts the facts. Returns the bytes written.
+std::size_t EncodeAnnouncement(const CollectiveSpec& spec, std::span<std::byte> out);
+// Nothing when it is inconsistent in itself or names a member outside [0, world_size).
+std::optional<CollectiveSpec> ParseAnnouncement(std::span<const std::byte> payload,
+                                                std::uint16_t world_size);
+
+// FNV-1a over the bytes; the same on every rank.
+std::uint64_t HashBytes(std::string_view bytes, std::uint64_t seed = 0);
+// The identity of a collective: its name, fingerprint and members.
+CollectiveId IdOf(const CollectiveSpec& spec);
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_WIRE_H_
