@@ -93,10 +93,10 @@ Status Endpoint::Impl::RefuseUnreachable(const CollectiveSpec& spec) const {
   for (const Rank member : spec.members) {
     if (member == options_.rank) continue;
     const Peer& other = peer(member);
-    if (!other.left && !other.lost) continue;
+    if (!other.gone()) continue;
     return {StatusCode::kUnavailable,
             "jax_optireduce: '" + spec.name + "' needs rank " + std::to_string(member.value()) +
-                ", but " + (other.left ? *other.left : *other.lost)};
+                ", but " + other.why_gone()};
   }
   return {};
 }
@@ -135,7 +135,7 @@ Status Endpoint::Impl::Submit(Instant now, Submission submission) {
   if (first) Announce(collective, sequence, 0);
   QueueAll(active);
   if (Waits(active.exchange) && next_tick_ == kNever) next_tick_ = now;
-  if (FailIfMismatched(now, active.exchange)) return {};
+  if (FailIfMismatched(now, active.exchange) || FailIfGivenUp(now, active.exchange)) return {};
   FinishIfComplete(now, active);
   return {};
 }
@@ -157,15 +157,19 @@ Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, const Collective& coll
   return at->second;
 }
 
-void Endpoint::Impl::Leave(Instant now, const Status& why) {
-  if (leaving_) return;
-  leaving_ = why.ok() ? Status(StatusCode::kCancelled, "jax_optireduce: the communicator is closed")
-                      : why;
+void Endpoint::Impl::Cancel(Instant now, const Status& why) {
   std::vector<CallId> calls;
   for (const auto& [call, active] : active_) {
     if (active.exchange.submitted() && !active.exchange.finished()) calls.push_back(call);
   }
-  for (const CallId call : calls) Fail(now, call, *leaving_);
+  for (const CallId call : calls) Fail(now, call, why);
+}
+
+void Endpoint::Impl::Leave(Instant now, const Status& why) {
+  if (leaving_) return;
+  OR_CHECK(!why.ok());
+  Cancel(now, why);
+  leaving_ = why;
   for (const auto& other : peers_) {
     if (other) other->farewell = Peer::Farewell::kWanted;
   }
@@ -173,7 +177,7 @@ void Endpoint::Impl::Leave(Instant now, const Status& why) {
 
 bool Endpoint::Impl::finished() const {
   return leaving_ && std::ranges::all_of(peers_, [](const auto& other) {
-           return !other || other->left || other->lost || other->flow.unanswered() ||
+           return !other || other->gone() || other->flow.unanswered() ||
                   other->farewell == Peer::Farewell::kDelivered;
          });
 }
@@ -216,6 +220,7 @@ void Endpoint::Impl::HandleDatagram(Instant now, std::span<const std::byte> data
     return;
   }
   from.last_heard = now;
+  from.lost.reset();
   if (!Dispatch(now, header, datagram.subspan(kHeaderBytes, content_bytes - kHeaderBytes))) return;
   ++counters_.datagrams_received;
   counters_.bytes_received += datagram.size();
@@ -242,7 +247,7 @@ bool Endpoint::Impl::Dispatch(Instant now, const Header& header,
   FailCheck("known datagram kind", __FILE__, __LINE__);
 }
 
-Endpoint::Impl::Active* Endpoint::Impl::Admit(Instant now, const Header& header, MemberIndex from) {
+Endpoint::Impl::Active* Endpoint::Impl::Admit(Instant now, const Header& header) {
   if (const auto open = active_.find(header.call); open != active_.end()) return &open->second;
   const Collective& collective = *directory_.Find(header.call.collective);
   if (collective.submitted && header.call.sequence <= *collective.submitted) {
@@ -261,9 +266,7 @@ Endpoint::Impl::Active* Endpoint::Impl::Admit(Instant now, const Header& header,
     ++counters_.rejected_early;
     return nullptr;
   }
-  Active& active = Open(now, collective, header.call.sequence);
-  active.exchange.Heard(from);
-  return &active;
+  return &Open(now, collective, header.call.sequence);
 }
 
 bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
@@ -280,7 +283,7 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
     return false;
   }
   const std::uint64_t refused = counters_.rejected_early;
-  Active* active = Admit(now, header, *from);
+  Active* active = Admit(now, header);
   if (active == nullptr) return counters_.rejected_early == refused;
   Exchange& exchange = active->exchange;
   const bool contribution = header.kind == DatagramKind::kContribution;
@@ -335,7 +338,12 @@ bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
   Collective& collective = *learnt.value();
   auto& announced = collective.announced_at[from->index()];
   if (!announced) announced = {.at = now, .sequence = header.call.sequence};
-  if (header.flags & kFlagWaiting) NoteWaiting(now, peer(header.source), header.call);
+  if (header.flags & kFlagGaveUp) {
+    TakeGaveUp(now, header.source,
+               {.call = header.call, .why = spec->description, .flags = header.flags});
+    return true;
+  }
+  if (header.flags & kFlagWaiting) NoteWaiting(now, header.source, header.call);
   if (const auto open = active_.find(header.call); open != active_.end()) {
     open->second.exchange.Heard(*from);
   }
@@ -362,32 +370,7 @@ void Endpoint::Impl::TakeLeave(Instant now, const Header& header,
   if (from.left) return;
   from.left = "rank " + std::to_string(header.source.value()) + " has left: " +
               std::string(reinterpret_cast<const char*>(payload.data()), payload.size());
-  std::vector<CallId> failing;
-  for (auto& [call, active] : active_) {
-    const std::optional<MemberIndex> member =
-        active.exchange.collective().MemberOf(header.source);
-    if (!member) continue;
-    if (Waits(active.exchange) && active.exchange.Needs(*member)) failing.push_back(call);
-    active.exchange.Release(*member);
-  }
-  for (const CallId call : failing) {
-    const Exchange& exchange = active_.at(call).exchange;
-    Fail(now, call,
-         {StatusCode::kUnavailable,
-          "jax_optireduce: " + *from.left + "; rank " + std::to_string(options_.rank.value()) +
-              " waits for it in " + Describe(exchange.collective().spec, call.sequence) +
-              ". Every rank must make the same number of calls"});
-  }
-  // A call that only the one that left had opened will never be called here.
-  std::erase_if(active_, [&](const auto& entry) {
-    const Exchange& exchange = entry.second.exchange;
-    return !exchange.submitted() && exchange.OnlyHeard(header.source);
-  });
-  std::vector<CallId> finished;
-  for (const auto& [call, active] : active_) {
-    if (active.exchange.finished()) finished.push_back(call);
-  }
-  for (const CallId call : finished) EraseIfRemovable(call);
+  Forget(now, header.source);
 }
 
 void Endpoint::Impl::Settle(Rank to, const std::vector<Fate>& fates) {
@@ -398,7 +381,8 @@ void Endpoint::Impl::Settle(Rank to, const std::vector<Fate>& fates) {
       other.farewell = fate.delivered ? Peer::Farewell::kDelivered : Peer::Farewell::kWanted;
     } else if (cargo.kind == DatagramKind::kAnnouncement) {
       // What a rank waits in is reported again anyway.
-      if (!fate.delivered && cargo.flags == 0) other.control.push_back(cargo);
+      const bool again = !fate.delivered && cargo.flags != kFlagWaiting && !other.gone();
+      if (again) other.control.push_back(cargo);
     } else if (cargo.kind != DatagramKind::kProbe) {
       const auto open = active_.find(cargo.call);
       if (open == active_.end()) continue;
@@ -445,6 +429,8 @@ void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
   const auto open = active_.find(call);
   OR_CHECK(open != active_.end());
   ++counters_.calls_failed;
+  // Peers that wait in the same call, or will, must not wait for this rank.
+  if (Waits(open->second.exchange)) GiveUp(open->second.exchange, why);
   events_.push_back(open->second.exchange.Finish(now, std::move(why)));
   active_.erase(open);
 }
@@ -490,6 +476,7 @@ std::optional<Transmit> Endpoint::PollTransmit(Instant now, std::span<std::byte>
 }
 Instant Endpoint::PollTimeout() const { return impl_->PollTimeout(); }
 std::optional<CallDone> Endpoint::PollEvent() { return impl_->PollEvent(); }
+void Endpoint::Cancel(Instant now, const Status& why) { impl_->Cancel(now, why); }
 void Endpoint::Leave(Instant now, const Status& why) { impl_->Leave(now, why); }
 bool Endpoint::finished() const { return impl_->finished(); }
 std::size_t Endpoint::memory_bytes() const { return impl_->memory_bytes(); }

@@ -65,12 +65,13 @@ class Endpoint {
 
   std::optional<CallDone> PollEvent();
 
-  // Fails every call under way with `why`; their leaves are not touched any more. Peers that wait for
-  // this rank in one of these calls are told, so that theirs fail too. The endpoint stays usable.
+  // Fails every call under way with `why`, which is not ok; their leaves are not touched any more.
+  // The endpoint stays usable. Peers that wait for this rank in one of these calls find out when it
+  // calls something else, or leaves.
   void Cancel(Instant now, const Status& why);
 
-  // Fails every call with `why` and tells the peers that this rank leaves, so that theirs need not
-  // wait for a timeout. Further submissions are refused.
+  // Fails every call with `why`, which is not ok, and tells the peers that this rank leaves, so that
+  // theirs need not wait for a timeout. Further submissions are refused.
   void Leave(Instant now, const Status& why);
   // After Leave(): every peer that still listens has what it needs from this rank, and knows.
   bool finished() const;

@@ -32,6 +32,7 @@ class Endpoint::Impl {
                                        std::size_t batch_max);
   Instant PollTimeout() const;
   std::optional<CallDone> PollEvent();
+  void Cancel(Instant now, const Status& why);
   void Leave(Instant now, const Status& why);
   bool finished() const;
   std::size_t memory_bytes() const { return pool_.used_bytes(); }
@@ -49,7 +50,7 @@ class Endpoint::Impl {
   Status RefuseUnreachable(const CollectiveSpec& spec) const;
   Active& Open(Instant now, const Collective& collective, Sequence sequence);
   // The call a peer's datagram belongs to; opens it when that is allowed. Null: counted.
-  Active* Admit(Instant now, const Header& header, MemberIndex from);
+  Active* Admit(Instant now, const Header& header);
   // Each returns false when the datagram could not be taken now and has to come again.
   bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
   bool TakeSegment(Instant now, const Header& header, std::span<const std::byte> payload);
@@ -84,7 +85,18 @@ class Endpoint::Impl {
   // Fails the call if a member is silent for too long or left; asks the quiet ones for a sign.
   bool FailIfAbandoned(Instant now, const Exchange& exchange);
   void ReportWaiting(Instant now, const Exchange& exchange);
-  void NoteWaiting(Instant now, Peer& peer, CallId call);
+  void NoteWaiting(Instant now, Rank from, CallId call);
+  // Tells the members that this rank has ended the call with an error.
+  void GiveUp(const Exchange& exchange, const Status& why);
+  std::string WhyGaveUp(CallId call) const;
+  void TakeGaveUp(Instant now, Rank from, GaveUp news);
+  // Fails the call if a member has already ended it with an error.
+  bool FailIfGivenUp(Instant now, const Exchange& exchange);
+  // Gives up peers that do not answer for too long, whether or not a call waits for them.
+  void GiveUpSilentPeers(Instant now);
+  // After a peer has gone: fails what needs it, keeps nothing for it.
+  void Forget(Instant now, Rank gone);
+  std::string SilenceOf(Rank rank) const;
   // Fails the call if a member waits in another one that this rank has not called.
   bool FailIfCrossed(Instant now, const Exchange& exchange);
   // Fails the call if a member calls the same name and sequence as something else.
@@ -110,6 +122,8 @@ class Endpoint::Impl {
   std::uint16_t next_peer_ = 0;  // whom PollTransmit asks first
   Instant next_tick_ = kNever;   // set while a call waits
   std::optional<Status> leaving_;
+  // Waiting calls that this rank has ended with an error, and which; the newest few.
+  std::deque<GaveUp> gave_up_;
 };
 
 }  // namespace optireduce

@@ -13,8 +13,10 @@ namespace optireduce {
 
 void Endpoint::Impl::Queue(Active& active, MemberIndex to) {
   if (active.queued[to.index()] || to == active.exchange.collective().self) return;
+  Peer& other = peer(active.exchange.collective().RankOf(to));
+  if (other.gone()) return;
   active.queued[to.index()] = true;
-  peer(active.exchange.collective().RankOf(to)).ready.push_back(active.exchange.call());
+  other.ready.push_back(active.exchange.call());
 }
 
 void Endpoint::Impl::QueueAll(Active& active) {
@@ -23,7 +25,7 @@ void Endpoint::Impl::QueueAll(Active& active) {
 
 void Endpoint::Impl::Announce(const Collective& collective, Sequence sequence, std::uint8_t flags) {
   for (const Rank member : collective.spec.members) {
-    if (member == options_.rank) continue;
+    if (member == options_.rank || peer(member).gone()) continue;
     peer(member).control.push_back({.kind = DatagramKind::kAnnouncement,
                                     .flags = flags,
                                     .call = {.collective = collective.id, .sequence = sequence},
@@ -49,7 +51,9 @@ std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std:
 std::optional<Transmit> Endpoint::Impl::PollPeer(Instant now, Rank to, std::span<std::byte> buffer,
                                                  std::size_t batch_max) {
   Peer& other = peer(to);
+  if (other.last_heard == Instant()) other.last_heard = now;
   if (other.flow.AcknowledgementDue(now)) return SendAcknowledgement(now, to, buffer);
+  if (other.gone()) return std::nullopt;
   if (other.flow.TakeProbe()) other.control.push_front({.kind = DatagramKind::kProbe});
   if (!other.control.empty() && other.flow.CanTrack()) return SendControl(now, to, buffer);
   return SendSegments(now, to, buffer, batch_max);
@@ -89,7 +93,10 @@ std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
       buffer.first(options_.datagram_bytes_max - kTagBytes).subspan(kHeaderBytes);
   std::size_t payload_bytes = 0;
   if (cargo.kind == DatagramKind::kAnnouncement) {
-    payload_bytes = EncodeAnnouncement(directory_.Find(cargo.call.collective)->spec, payload);
+    const CollectiveSpec& spec = directory_.Find(cargo.call.collective)->spec;
+    const bool gave_up = (cargo.flags & kFlagGaveUp) != 0;
+    payload_bytes =
+        EncodeAnnouncement(spec, gave_up ? WhyGaveUp(cargo.call) : spec.description, payload);
   } else if (cargo.kind == DatagramKind::kLeave) {
     ByteWriter writer(payload);
     writer.Write(std::string_view(leaving_->message()).substr(0, payload.size()));

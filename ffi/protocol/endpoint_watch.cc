@@ -22,12 +22,22 @@ constexpr Duration kReportLifetime = 4 * kReportInterval;
 constexpr std::size_t kWaitingMax = 8;
 // Chosen: a quarter of the time after which a peer is given up, so that three signs may be lost.
 constexpr int kSignsPerTimeout = 4;
+// Chosen: errors are rare, and after a few of them a program has ended.
+constexpr std::size_t kGaveUpMax = 64;
 
 double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 std::string RoundedSeconds(Duration duration) {
   const auto tenths = static_cast<long>(Seconds(duration) * 10);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+// The error of a call that cannot be completed since `rank` has ended it, or another, with one.
+Status FailureOf(Rank rank, const GaveUp& news, const std::string& ours) {
+  const bool disagreed = (news.flags & kFlagDisagreed) != 0;
+  return {disagreed ? StatusCode::kInvalidArgument : StatusCode::kAborted,
+          "jax_optireduce: " + ours + " cannot be completed: rank " +
+              std::to_string(rank.value()) + " has stopped with this error: " + news.why};
 }
 
 }  // namespace
@@ -42,6 +52,7 @@ void Endpoint::Impl::HandleTimeout(Instant now) {
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
     if (peers_[r]) Settle(Rank(r), peers_[r]->flow.HandleTimeout(now));
   }
+  GiveUpSilentPeers(now);
   std::vector<CallId> due;
   for (const auto& [call, active] : active_) {
     if (now >= active.exchange.deadline()) due.push_back(call);
@@ -73,7 +84,9 @@ void Endpoint::Impl::Tick(Instant now) {
   }
   next_tick_ = kNever;
   for (const CallId call : waiting) {
-    const Exchange& exchange = active_.at(call).exchange;
+    const auto open = active_.find(call);
+    if (open == active_.end()) continue;  // failed together with another one
+    const Exchange& exchange = open->second.exchange;
     if (FailIfAbandoned(now, exchange) || FailIfCrossed(now, exchange)) continue;
     ReportWaiting(now, exchange);
     next_tick_ = now + std::min({kReportInterval, options_.peer_timeout / kSignsPerTimeout,
@@ -83,20 +96,25 @@ void Endpoint::Impl::Tick(Instant now) {
 
 bool Endpoint::Impl::FailIfAbandoned(Instant now, const Exchange& exchange) {
   const CallId call = exchange.call();
-  for (const Rank member : exchange.collective().spec.members) {
+  // By value: the exchange may end inside the loop.
+  const std::vector<Rank> members = exchange.collective().spec.members;
+  const Instant submitted_at = exchange.submitted_at();
+  for (const Rank member : members) {
     if (member == options_.rank) continue;
     Peer& other = peer(member);
-    const Duration silence = now - std::max(other.last_heard, exchange.submitted_at());
+    const Duration silence = now - std::max(other.last_heard, submitted_at);
     if (silence >= options_.peer_timeout) {
-      other.lost = other.left ? *other.left
-                              : "rank " + std::to_string(member.value()) +
-                                    " has been silent for more than " +
-                                    RoundedSeconds(options_.peer_timeout) + " (peer_timeout_s)";
-      Fail(now, call,
-           {StatusCode::kUnavailable,
-            "jax_optireduce: " + *other.lost + "; rank " + std::to_string(options_.rank.value()) +
-                " waits for it in " + Describe(exchange.collective().spec, call.sequence) +
-                ". Is its process alive, and can UDP pass both ways?"});
+      // Even where this rank has all it needs of it: another one may not.
+      if (!other.gone()) {
+        other.lost = SilenceOf(member);
+        Forget(now, member);
+      }
+      if (active_.contains(call)) {
+        Fail(now, call,
+             {StatusCode::kUnavailable,
+              "jax_optireduce: " + other.why_gone() + "; others wait for it in " +
+                  Describe(active_.at(call).exchange.collective().spec, call.sequence)});
+      }
       return true;
     }
     const bool asked = std::ranges::any_of(
@@ -112,9 +130,9 @@ void Endpoint::Impl::ReportWaiting(Instant now, const Exchange& exchange) {
   if (now - exchange.submitted_at() < kReportInterval) return;
   for (const Rank member : exchange.collective().spec.members) {
     if (member == options_.rank) continue;
-    if (exchange.heard(*exchange.collective().MemberOf(member))) continue;
+    if (!exchange.Needs(*exchange.collective().MemberOf(member))) continue;
     Peer& other = peer(member);
-    if (other.control.size() >= kWaitingMax) continue;
+    if (other.gone() || other.control.size() >= kWaitingMax) continue;
     other.control.push_back({.kind = DatagramKind::kAnnouncement,
                              .flags = kFlagWaiting,
                              .call = exchange.call(),
@@ -122,9 +140,16 @@ void Endpoint::Impl::ReportWaiting(Instant now, const Exchange& exchange) {
   }
 }
 
-void Endpoint::Impl::NoteWaiting(Instant now, Peer& from, CallId call) {
+void Endpoint::Impl::NoteWaiting(Instant now, Rank rank, CallId call) {
+  Peer& from = peer(rank);
   std::erase_if(from.waiting,
                 [&](const Peer::Waiting& report) { return now - report.last > kReportLifetime; });
+  for (const GaveUp& ours : gave_up_) {
+    if (ours.call != call) continue;
+    // It has not heard of it: it was silent at that time.
+    from.control.push_back(
+        {.kind = DatagramKind::kAnnouncement, .flags = ours.flags, .call = call});
+  }
   for (Peer::Waiting& report : from.waiting) {
     if (report.call != call) continue;
     report.last = now;
@@ -133,6 +158,98 @@ void Endpoint::Impl::NoteWaiting(Instant now, Peer& from, CallId call) {
   if (from.waiting.size() < kWaitingMax) {
     from.waiting.push_back({.call = call, .first = now, .last = now});
   }
+}
+
+void Endpoint::Impl::GiveUp(const Exchange& exchange, const Status& why) {
+  // Invalid arguments are what Disagreement() reports.
+  const bool disagreed = why.code() == StatusCode::kInvalidArgument;
+  const std::uint8_t flags = disagreed ? kFlagGaveUp | kFlagDisagreed : kFlagGaveUp;
+  gave_up_.push_back({.call = exchange.call(), .why = why.message(), .flags = flags});
+  if (gave_up_.size() > kGaveUpMax) gave_up_.pop_front();
+  Announce(exchange.collective(), exchange.call().sequence, flags);
+}
+
+std::string Endpoint::Impl::WhyGaveUp(CallId call) const {
+  const auto at = std::ranges::find(gave_up_, call, &GaveUp::call);
+  return at == gave_up_.end() ? "" : at->why;
+}
+
+void Endpoint::Impl::TakeGaveUp(Instant now, Rank from, GaveUp news) {
+  std::vector<CallId> failing;
+  for (const auto& [ours, active] : active_) {
+    const auto member = active.exchange.collective().MemberOf(from);
+    if (!member || !Waits(active.exchange)) continue;
+    // A rank that disagrees was there instead of in the calls that wait for it here.
+    const bool instead = (news.flags & kFlagDisagreed) && !active.exchange.heard(*member);
+    if (ours == news.call || instead) failing.push_back(ours);
+  }
+  for (const CallId ours : failing) {
+    const CollectiveSpec& spec = active_.at(ours).exchange.collective().spec;
+    Fail(now, ours, FailureOf(from, news, Describe(spec, ours.sequence)));
+  }
+  auto& gave_up = peer(from).gave_up;
+  gave_up.push_back(std::move(news));
+  if (gave_up.size() > kGaveUpMax) gave_up.pop_front();
+}
+
+bool Endpoint::Impl::FailIfGivenUp(Instant now, const Exchange& exchange) {
+  if (!Waits(exchange)) return false;
+  const CallId call = exchange.call();
+  for (const Rank member : exchange.collective().spec.members) {
+    if (member == options_.rank) continue;
+    const auto& gave_up = peer(member).gave_up;
+    const auto news = std::ranges::find(gave_up, call, &GaveUp::call);
+    if (news == gave_up.end()) continue;
+    Fail(now, call,
+         FailureOf(member, *news, Describe(exchange.collective().spec, call.sequence)));
+    return true;
+  }
+  return false;
+}
+
+void Endpoint::Impl::GiveUpSilentPeers(Instant now) {
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+    if (!peers_[r] || peers_[r]->gone() || !peers_[r]->flow.unanswered()) continue;
+    if (now - peers_[r]->last_heard < options_.peer_timeout) continue;
+    peers_[r]->lost = SilenceOf(Rank(r));
+    Forget(now, Rank(r));
+  }
+}
+
+void Endpoint::Impl::Forget(Instant now, Rank gone) {
+  Peer& other = peer(gone);
+  other.control.clear();
+  other.ready.clear();
+  std::vector<CallId> failing;
+  std::vector<CallId> finished;
+  for (auto& [call, active] : active_) {
+    Exchange& exchange = active.exchange;
+    const std::optional<MemberIndex> member = exchange.collective().MemberOf(gone);
+    if (!member) continue;
+    active.queued[member->index()] = false;
+    if (Waits(exchange) && exchange.Needs(*member)) failing.push_back(call);
+    if (exchange.finished()) finished.push_back(call);
+    exchange.Release(*member);
+  }
+  for (const CallId call : failing) {
+    Fail(now, call,
+         {StatusCode::kUnavailable,
+          "jax_optireduce: " + other.why_gone() + "; rank " +
+              std::to_string(options_.rank.value()) + " waits for it in " +
+              Describe(active_.at(call).exchange.collective().spec, call.sequence) +
+              (other.left ? ". Every rank must make the same number of calls"
+                          : ". Is its process alive, and can UDP pass both ways?")});
+  }
+  for (const CallId call : finished) EraseIfRemovable(call);
+  // A call that only the one that is gone had opened will never be called here.
+  std::erase_if(active_, [&](const auto& entry) {
+    return !entry.second.exchange.submitted() && entry.second.exchange.OnlyHeard(gone);
+  });
+}
+
+std::string Endpoint::Impl::SilenceOf(Rank rank) const {
+  return "rank " + std::to_string(rank.value()) + " has been silent for more than " +
+         RoundedSeconds(options_.peer_timeout) + " (peer_timeout_s)";
 }
 
 Status Endpoint::Impl::Disagreement(const Exchange& exchange, Rank other,

@@ -3,6 +3,7 @@
 #ifndef FFI_PROTOCOL_PEER_H_
 #define FFI_PROTOCOL_PEER_H_
 
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
@@ -16,6 +17,13 @@
 
 namespace optireduce {
 
+// A call that a rank has ended with an error.
+struct GaveUp {
+  CallId call;
+  std::string why;
+  std::uint8_t flags = 0;  // of the announcement that tells it
+};
+
 struct Peer {
   Peer(const FlowOptions& options, Sealer to, Sealer from)
       : flow(options), seal(std::move(to)), open(std::move(from)) {}
@@ -24,9 +32,15 @@ struct Peer {
   Sealer seal;  // datagrams to the peer
   Sealer open;  // datagrams from the peer
 
-  Instant last_heard{};  // an authenticated datagram
+  // Nothing is sent to it, nothing is kept for it.
+  bool gone() const { return left.has_value() || lost.has_value(); }
+  const std::string& why_gone() const { return left ? *left : *lost; }
+
+  Instant last_heard{};  // an authenticated datagram; at first, when something was first sent
   std::optional<std::string> left;  // it said that it leaves, and why
-  std::optional<std::string> lost;  // it was given up, and why
+  std::optional<std::string> lost;  // it was silent for too long; until it is heard again
+
+  std::deque<GaveUp> gave_up;  // the newest few
 
   // Announcements, probes and the farewell, in order. Bounded by what is open: each is queued once.
   std::deque<Cargo> control;

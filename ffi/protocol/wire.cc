@@ -106,7 +106,8 @@ std::optional<Acknowledgement> ParseAcknowledgement(std::span<const std::byte> p
   return acknowledgement;
 }
 
-std::size_t EncodeAnnouncement(const CollectiveSpec& spec, std::span<std::byte> out) {
+std::size_t EncodeAnnouncement(const CollectiveSpec& spec, std::string_view text,
+                               std::span<std::byte> out) {
   OR_CHECK(!spec.members.empty());
   ByteWriter writer(out);
   writer.Write(spec.fingerprint);
@@ -130,7 +131,7 @@ std::size_t EncodeAnnouncement(const CollectiveSpec& spec, std::span<std::byte> 
   OR_CHECK(writer.ok() && out.size() - writer.size() >= 4);
   const std::size_t text_bytes = out.size() - writer.size() - 4;
   WriteText(writer, spec.name, text_bytes / 2);
-  WriteText(writer, spec.description, text_bytes - std::min(spec.name.size(), text_bytes / 2));
+  WriteText(writer, text, text_bytes - std::min(spec.name.size(), text_bytes / 2));
   OR_CHECK(writer.ok());
   return writer.size();
 }
@@ -175,7 +176,14 @@ std::uint64_t HashBytes(std::string_view bytes, std::uint64_t seed) {
 
 CollectiveId IdOf(const CollectiveSpec& spec) {
   std::uint64_t hash = HashBytes(spec.name, spec.fingerprint);
-  for (const Rank member : spec.members) hash = Mix(hash ^ member.value());
+  for (const std::uint64_t fact :
+       {static_cast<std::uint64_t>(spec.element_type), spec.elements,
+        static_cast<std::uint64_t>(spec.reduce_scatter), static_cast<std::uint64_t>(spec.all_gather),
+        static_cast<std::uint64_t>(spec.reduce_scatter_deadline.count()),
+        static_cast<std::uint64_t>(spec.all_gather_deadline.count())}) {
+    hash = Mix(hash ^ Mix(fact + 1));
+  }
+  for (const Rank member : spec.members) hash = Mix(hash ^ Mix(member.value() + 1u));
   return CollectiveId(static_cast<std::uint32_t>(Mix(hash)));
 }
 

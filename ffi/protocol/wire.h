@@ -24,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
@@ -53,6 +54,10 @@ enum class DatagramKind : std::uint8_t {
 // Flags of an announcement.
 // Chosen: bit 0; the sender's program waits in this call.
 inline constexpr std::uint8_t kFlagWaiting = 1;
+// Chosen: bit 1; the sender has ended this call with an error, which stands for the description.
+inline constexpr std::uint8_t kFlagGaveUp = 2;
+// Chosen: bit 2; with kFlagGaveUp: the error is that the ranks call different things.
+inline constexpr std::uint8_t kFlagDisagreed = 4;
 
 struct Header {
   DatagramKind kind = DatagramKind::kProbe;
@@ -96,16 +101,17 @@ void EncodeAcknowledgement(const Acknowledgement& acknowledgement,
                            std::span<std::byte, kAcknowledgementBytes> out);
 std::optional<Acknowledgement> ParseAcknowledgement(std::span<const std::byte> payload);
 
-// Writes what peers must know of a collective. Name and description are cut where the datagram ends,
-// which never cuts the facts. Returns the bytes written.
-std::size_t EncodeAnnouncement(const CollectiveSpec& spec, std::span<std::byte> out);
+// Writes what peers must know of a collective; `text` stands for its description. Name and text are
+// cut where the datagram ends, which never cuts the facts. Returns the bytes written.
+std::size_t EncodeAnnouncement(const CollectiveSpec& spec, std::string_view text,
+                               std::span<std::byte> out);
 // Nothing when it is inconsistent in itself or names a member outside [0, world_size).
 std::optional<CollectiveSpec> ParseAnnouncement(std::span<const std::byte> payload,
                                                 std::uint16_t world_size);
 
 // FNV-1a over the bytes; the same on every rank.
 std::uint64_t HashBytes(std::string_view bytes, std::uint64_t seed = 0);
-// The identity of a collective: its name, fingerprint and members.
+// The identity of a collective: a hash of everything in it but the description.
 CollectiveId IdOf(const CollectiveSpec& spec);
 
 }  // namespace optireduce

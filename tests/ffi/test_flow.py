@@ -1,0 +1,174 @@
+"""Numbers, acknowledgements, loss and the window between two ranks. Times in seconds."""
+
+import random
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from jax_optireduce import _testing
+
+DATAGRAM_BYTES = 1472
+
+
+def make_flow(window_bytes_max: int = 1 << 20):
+    return _testing.Flow(window_bytes_max, DATAGRAM_BYTES)
+
+
+def test_a_delivered_datagram_is_reported_once():
+    sender, receiver = make_flow(), make_flow()
+    receiver.record(0.001, sender.track(0.0, 11, DATAGRAM_BYTES))
+    news = receiver.take_acknowledgement(0.001)
+    assert sender.handle_acknowledgement(0.002, news) == [(11, True)]
+    assert sender.handle_acknowledgement(0.003, news) == []
+
+
+def test_a_datagram_overtaken_by_many_is_lost():
+    sender, receiver = make_flow(), make_flow()
+    numbers = [sender.track(0.0, cargo, DATAGRAM_BYTES) for cargo in range(20)]
+    for number in numbers[1:]:
+        receiver.record(0.001, number)
+    fates = sender.handle_acknowledgement(0.002, receiver.take_acknowledgement(0.001))
+    assert (0, False) in fates
+    assert sorted(fates) == [(0, False), *[(cargo, True) for cargo in range(1, 20)]]
+
+
+def test_a_datagram_overtaken_by_a_few_is_not_lost_yet():
+    sender, receiver = make_flow(), make_flow()
+    numbers = [sender.track(0.0, cargo, DATAGRAM_BYTES) for cargo in range(5)]
+    for number in numbers[1:]:
+        receiver.record(0.001, number)
+    fates = sender.handle_acknowledgement(0.002, receiver.take_acknowledgement(0.001))
+    assert (0, False) not in fates
+    receiver.record(0.003, numbers[0])
+    fates = sender.handle_acknowledgement(0.004, receiver.take_acknowledgement(0.003))
+    assert fates == [(0, True)]
+
+
+def test_silence_makes_a_probe_whose_answer_finds_the_loss():
+    sender, receiver = make_flow(), make_flow()
+    sender.track(0.0, 5, DATAGRAM_BYTES)
+    at = sender.timeout()
+    assert 0 < at < 1
+    assert sender.handle_timeout(at) == []
+    assert sender.take_probe()
+    assert not sender.take_probe()
+    receiver.record(at + 0.001, sender.track(at, 99, 40))
+    fates = sender.handle_acknowledgement(
+        at + 0.002, receiver.take_acknowledgement(at + 0.001)
+    )
+    assert sorted(fates) == [(5, False), (99, True)]
+
+
+def test_a_peer_that_never_answers_is_given_up_and_its_window_shrinks():
+    sender = make_flow()
+    before = sender.window_bytes()
+    sender.track(0.0, 5, DATAGRAM_BYTES)
+    fates = []
+    for _ in range(10):
+        fates += sender.handle_timeout(sender.timeout())
+        sender.take_probe()
+        if fates:
+            break
+    assert fates == [(5, False)]
+    assert sender.window_bytes() < before
+
+
+def test_the_window_limits_what_is_under_way():
+    sender = make_flow()
+    sent = 0
+    while sender.can_send(DATAGRAM_BYTES):
+        sender.track(0.0, sent, DATAGRAM_BYTES)
+        sent += 1
+    assert sent == sender.window_bytes() // DATAGRAM_BYTES
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.05])
+def test_a_few_per_cent_of_random_loss_do_not_shrink_the_window(loss):
+    sender, receiver = make_flow(), make_flow()
+    rng = random.Random(7)
+    before = sender.window_bytes()
+    now = 0.0
+    for _ in range(200):
+        while sender.can_send(DATAGRAM_BYTES):
+            number = sender.track(now, 0, DATAGRAM_BYTES)
+            if rng.random() >= loss:
+                receiver.record(now + 0.0005, number)
+        now += 0.001
+        sender.handle_acknowledgement(now, receiver.take_acknowledgement(now))
+    assert sender.window_bytes() >= before
+
+
+def test_loss_of_every_other_datagram_shrinks_the_window():
+    sender, receiver = make_flow(), make_flow()
+    before = sender.window_bytes()
+    now = 0.0
+    for _ in range(50):
+        for cargo in range(40):
+            if not sender.can_send(DATAGRAM_BYTES):
+                break
+            number = sender.track(now, cargo, DATAGRAM_BYTES)
+            if number % 2:
+                receiver.record(now + 0.0005, number)
+        now += 0.001
+        sender.handle_acknowledgement(now, receiver.take_acknowledgement(now))
+    assert sender.window_bytes() < before / 2
+
+
+@hypothesis.given(st.lists(st.integers(0, 10_000), unique=True, min_size=1, max_size=300))
+def test_a_number_is_seen_after_it_was_recorded_and_never_before(numbers):
+    flow = make_flow()
+    largest = -1
+    for number in numbers:
+        # A number far behind the largest counts as seen: nobody can tell any more.
+        too_old = largest - number >= 4096
+        assert flow.seen(number) == too_old
+        if not too_old:
+            flow.record(0.0, number)
+            assert flow.seen(number)
+        largest = max(largest, number)
+
+
+@hypothesis.given(st.integers(0, 2**32), st.floats(0, 0.4))
+def test_every_tracked_datagram_gets_exactly_one_fate(seed, loss):
+    rng = random.Random(seed)
+    sender, receiver = make_flow(), make_flow()
+    fates: dict[int, bool] = {}
+
+    def note(news):
+        for cargo, delivered in news:
+            assert cargo not in fates
+            fates[cargo] = delivered
+
+    arrived = set()
+    now = 0.0
+    cargo = 0
+    for _ in range(60):
+        for _ in range(rng.randrange(12)):
+            if sender.can_send(DATAGRAM_BYTES):
+                number = sender.track(now, cargo, DATAGRAM_BYTES)
+                if rng.random() >= loss:
+                    receiver.record(now, number)
+                    arrived.add(cargo)
+                cargo += 1
+        now += 0.001
+        if receiver.acknowledgement_due(now) and rng.random() >= loss:
+            note(sender.handle_acknowledgement(now, receiver.take_acknowledgement(now)))
+        if sender.timeout() <= now:
+            note(sender.handle_timeout(now))
+            if sender.take_probe():
+                sender.track(now, cargo, 40)  # lost
+                cargo += 1
+    for _ in range(50):
+        now = max(now, sender.timeout())
+        if now > 1e6:
+            break
+        note(sender.handle_timeout(now))
+        if sender.take_probe():
+            receiver.record(now, sender.track(now, cargo, 40))
+            arrived.add(cargo)
+            cargo += 1
+            now += 0.001
+            note(sender.handle_acknowledgement(now, receiver.take_acknowledgement(now)))
+    assert sorted(fates) == list(range(cargo))
+    assert all(tracked in arrived for tracked, delivered in fates.items() if delivered)
