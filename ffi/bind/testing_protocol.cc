@@ -73,8 +73,11 @@ nb::object ParseHeaderOf(const nb::bytes& datagram) {
 CollectiveSpec SpecOf(const std::string& name, const std::string& description,
                       std::uint64_t fingerprint, std::uint64_t elements, bool drop,
                       double deadline_s, const std::vector<int>& members) {
-  CollectiveSpec spec{.name = name, .description = description, .fingerprint = fingerprint,
-                      .elements = elements};
+  CollectiveSpec spec;
+  spec.name = name;
+  spec.description = description;
+  spec.fingerprint = fingerprint;
+  spec.elements = elements;
   if (drop) spec.reduce_scatter = spec.all_gather = LatePolicy::kDrop;
   spec.reduce_scatter_deadline = At(deadline_s / 2).time_since_epoch();
   spec.all_gather_deadline = At(deadline_s / 2).time_since_epoch();
@@ -109,8 +112,8 @@ class TestFlow {
 
   bool CanSend(std::size_t bytes) const { return flow_.CanSend(bytes); }
   std::uint64_t Track(double now, std::uint32_t cargo, std::size_t bytes) {
-    return flow_.Track(At(now), {.kind = DatagramKind::kContribution,
-                                 .segment = SegmentIndex(cargo)}, bytes);
+    return flow_.Track(
+        At(now), {.kind = DatagramKind::kContribution, .segment = SegmentIndex(cargo)}, bytes);
   }
   using Fates = std::vector<std::pair<std::uint32_t, bool>>;
   Fates HandleAcknowledgement(double now, const nb::bytes& payload) {

@@ -116,8 +116,9 @@ std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
 
 Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Rank to, Outbox::Item& item) {
   Peer& other = peer(to);
-  while (!other.ready.empty()) {
-    const auto open = active_.find(other.ready.front());
+  for (std::size_t calls = other.ready.size(); calls > 0; --calls) {
+    const CallId call = other.ready.front();
+    const auto open = active_.find(call);
     if (open != active_.end()) {
       Active& active = open->second;
       const MemberIndex member = *active.exchange.collective().MemberOf(to);
@@ -126,7 +127,9 @@ Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Rank to, Outbox::Item& item)
         item = *next;
         return &active;
       }
-      active.queued[member.index()] = false;
+      active.queued[member.index()] = active.exchange.HeldBack(member);
+      // Not its turn yet among the `incast`; it stays, behind the others.
+      if (active.queued[member.index()]) other.ready.push_back(call);
     }
     other.ready.pop_front();
   }
@@ -160,13 +163,7 @@ std::optional<Transmit> Endpoint::Impl::SendSegments(Instant now, Rank to,
         .kind = item.kind, .flags = 0, .call = header.call, .segment = item.segment};
     header.number = flow.Track(now, cargo, bytes);
     transmit.bytes += Seal(to, header, payload_bytes, datagram);
-    const MemberIndex member = *exchange.collective().MemberOf(to);
-    exchange.Sent(member, item);
-    // With limited incast, the end of one peer's contributions is the turn of the next.
-    if (options_.incast != 0 && item.kind == DatagramKind::kContribution &&
-        !exchange.contributing(member)) {
-      QueueAll(*active);
-    }
+    exchange.Sent(*exchange.collective().MemberOf(to), item);
     if (bytes < transmit.datagram_bytes) break;
   }
   if (transmit.bytes == 0) return std::nullopt;

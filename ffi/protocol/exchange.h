@@ -73,7 +73,10 @@ class Exchange {
   void WritePayload(const Outbox::Item& item, std::span<std::byte> out) const;
   std::uint16_t Contributors(const Outbox::Item& item) const;
   void Sent(MemberIndex to, const Outbox::Item& item) { outbox(to).Pop(item); }
-  bool contributing(MemberIndex to) const { return outboxes_[to.index()].contributing(); }
+  // There are contributions for `to`, but others' turn comes first.
+  bool HeldBack(MemberIndex to) const {
+    return submitted() && !finished_ && outboxes_[to.index()].contributing() && !MayContribute(to);
+  }
 
   enum class Repair : std::uint8_t { kNotNeeded, kAgain, kAbandoned };
   Repair Lost(MemberIndex to, const Outbox::Item& item);
