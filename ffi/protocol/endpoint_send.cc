@@ -51,12 +51,14 @@ std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std:
 std::optional<Transmit> Endpoint::Impl::PollPeer(Instant now, Rank to, std::span<std::byte> buffer,
                                                  std::size_t batch_max) {
   Peer& other = peer(to);
-  if (other.last_heard == Instant()) other.last_heard = now;
   if (other.flow.AcknowledgementDue(now)) return SendAcknowledgement(now, to, buffer);
   if (other.gone()) return std::nullopt;
   if (other.flow.TakeProbe()) other.control.push_front({.kind = DatagramKind::kProbe});
-  if (!other.control.empty() && other.flow.CanTrack()) return SendControl(now, to, buffer);
-  return SendSegments(now, to, buffer, batch_max);
+  const auto transmit = !other.control.empty() && other.flow.CanTrack()
+                            ? SendControl(now, to, buffer)
+                            : SendSegments(now, to, buffer, batch_max);
+  if (transmit && other.asked <= other.last_heard) other.asked = now;
+  return transmit;
 }
 
 std::size_t Endpoint::Impl::Seal(Rank to, Header header, std::size_t payload_bytes,

@@ -210,7 +210,7 @@ bool Endpoint::Impl::FailIfGivenUp(Instant now, const Exchange& exchange) {
 void Endpoint::Impl::GiveUpSilentPeers(Instant now) {
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
     if (!peers_[r] || peers_[r]->gone() || !peers_[r]->flow.unanswered()) continue;
-    if (now - peers_[r]->last_heard < options_.peer_timeout) continue;
+    if (peers_[r]->Silence(now) < options_.peer_timeout) continue;
     peers_[r]->lost = SilenceOf(Rank(r));
     Forget(now, Rank(r));
   }

@@ -3,6 +3,7 @@
 #ifndef FFI_PROTOCOL_PEER_H_
 #define FFI_PROTOCOL_PEER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -36,7 +37,10 @@ struct Peer {
   bool gone() const { return left.has_value() || lost.has_value(); }
   const std::string& why_gone() const { return left ? *left : *lost; }
 
-  Instant last_heard{};  // an authenticated datagram; at first, when something was first sent
+  Instant last_heard{};  // an authenticated datagram
+  Instant asked{};       // the first datagram to it since then that wants an answer
+  // A peer that nobody asks is not silent.
+  Duration Silence(Instant now) const { return now - std::max(last_heard, asked); }
   std::optional<std::string> left;  // it said that it leaves, and why
   std::optional<std::string> lost;  // it was silent for too long; until it is heard again
 
