@@ -1,0 +1,115 @@
+// Sums and seals for tests.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ffi/bind/testing.h"
+#include "ffi/codec/element_type.h"
+#include "ffi/codec/reduce.h"
+#include "ffi/crypto/seal.h"
+
+namespace nb = nanobind;
+
+namespace optireduce {
+namespace {
+
+std::span<const std::byte> BytesOf(const nb::bytes& bytes) {
+  return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
+}
+
+template <typename T>
+T Unwrap(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.status().message());
+  return std::move(result.value());
+}
+
+ElementType ElementTypeOf(const std::string& name) {
+  for (std::uint8_t i = 0; i < kElementTypes; ++i) {
+    if (NameOf(static_cast<ElementType>(i)) == name) return static_cast<ElementType>(i);
+  }
+  throw nb::value_error(("no element type is called " + name).c_str());
+}
+
+// The sum as bytes. Every buffer begins `misalignment` bytes after an aligned address. With
+// `in_place` >= 0 the result takes the place of that contribution. What lies around the result must
+// not change; a RuntimeError tells when it does.
+nb::bytes SumOf(const std::string& dtype, const std::vector<nb::bytes>& contributions, double scale,
+                std::size_t misalignment, int in_place) {
+  const ElementType type = ElementTypeOf(dtype);
+  const std::size_t bytes = contributions.at(0).size();
+  constexpr std::size_t kGuardBytes = 64;
+  constexpr std::byte kGuard{0xA5};
+  const std::size_t begin = kGuardBytes + misalignment;
+  const std::vector<std::byte> empty(begin + bytes + kGuardBytes, kGuard);
+  std::vector<std::vector<std::byte>> buffers(contributions.size() + 1, empty);
+  std::vector<const std::byte*> sources;
+  for (std::size_t i = 0; i < contributions.size(); ++i) {
+    if (contributions[i].size() != bytes) throw nb::value_error("contributions differ in length");
+    std::byte* const at = buffers[i].data() + begin;
+    if (bytes > 0) std::memcpy(at, contributions[i].data(), bytes);
+    sources.push_back(at);
+  }
+  std::vector<std::byte>& target =
+      in_place < 0 ? buffers.back() : buffers.at(static_cast<std::size_t>(in_place));
+  SumContributions(type, sources, bytes / SizeOf(type), scale, target.data() + begin);
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    const bool inside = i >= begin && i < begin + bytes;
+    if (!inside && target[i] != kGuard) throw std::runtime_error("wrote beyond the result");
+  }
+  return nb::bytes(target.data() + begin, bytes);
+}
+
+nb::bytes DeriveKeyOf(const nb::bytes& secret, const std::string& info) {
+  Secret shared;
+  if (secret.size() != shared.size()) throw nb::value_error("a secret has 32 bytes");
+  std::memcpy(shared.data(), secret.data(), shared.size());
+  const Key key = Unwrap(DeriveKey(shared, info));
+  return nb::bytes(key.data(), key.size());
+}
+
+class TestSealer {
+ public:
+  explicit TestSealer(const nb::bytes& key) : sealer_(Unwrap(Sealer::Create(KeyOf(key)))) {}
+
+  nb::bytes Seal(std::uint64_t number, const nb::bytes& content) {
+    std::array<std::byte, kTagBytes> tag;
+    sealer_.Seal(number, BytesOf(content), tag);
+    return nb::bytes(tag.data(), tag.size());
+  }
+  bool Verify(std::uint64_t number, const nb::bytes& content, const nb::bytes& tag) {
+    if (tag.size() != kTagBytes) throw nb::value_error("a tag has 12 bytes");
+    return sealer_.Verify(number, BytesOf(content), BytesOf(tag).first<kTagBytes>());
+  }
+
+ private:
+  static Key KeyOf(const nb::bytes& bytes) {
+    Key key;
+    if (bytes.size() != key.size()) throw nb::value_error("a key has 16 bytes");
+    std::memcpy(key.data(), bytes.data(), key.size());
+    return key;
+  }
+
+  Sealer sealer_;
+};
+
+}  // namespace
+
+void BindCodec(nb::module_& m) {
+  m.def("sum_contributions", &SumOf, nb::arg("dtype"), nb::arg("contributions"),
+        nb::arg("scale") = 1.0, nb::arg("misalignment") = 0, nb::arg("in_place") = -1);
+  m.def("derive_key", &DeriveKeyOf, nb::arg("secret"), nb::arg("info"));
+  nb::class_<TestSealer>(m, "Sealer")
+      .def(nb::init<const nb::bytes&>(), nb::arg("key"))
+      .def("seal", &TestSealer::Seal, nb::arg("number"), nb::arg("content"))
+      .def("verify", &TestSealer::Verify, nb::arg("number"), nb::arg("content"), nb::arg("tag"));
+}
+
+}  // namespace optireduce

@@ -1,0 +1,45 @@
+// Compiling one loop for several vector widths, to be chosen when the program starts. Builds are
+// made for any x86-64 processor, and yet the sums should use what the one at hand has.
+
+#ifndef FFI_CODEC_DISPATCH_H_
+#define FFI_CODEC_DISPATCH_H_
+
+// For __GLIBC__.
+#include <cstddef>
+
+// The choice at run time is an "indirect function" of the dynamic linker. The C library must know
+// them; and they run before a sanitizer has set up its memory, which they would use.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || \
+    __has_feature(memory_sanitizer)
+#define OR_SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define OR_SANITIZED 1
+#endif
+
+// Put in front of a function. What it calls must be OR_INLINE to be compiled for its width.
+#if defined(__x86_64__) && defined(__GNUC__) && defined(__GLIBC__) && !defined(OR_SANITIZED)
+#define OR_VECTOR_WIDTHS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define OR_VECTOR_WIDTHS
+#endif
+
+#if defined(__GNUC__)
+#define OR_INLINE [[gnu::always_inline]] inline
+#else
+#define OR_INLINE inline
+#endif
+
+// Put in front of a loop whose turns touch different elements: what one turn writes, no other
+// reads. The compiler cannot see that when the result may stand in the place of one of the inputs.
+#if defined(__clang__)
+#define OR_INDEPENDENT_TURNS _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define OR_INDEPENDENT_TURNS _Pragma("GCC ivdep")
+#else
+#define OR_INDEPENDENT_TURNS
+#endif
+
+#endif  // FFI_CODEC_DISPATCH_H_

@@ -1,0 +1,115 @@
+#include "ffi/crypto/seal.h"
+
+#include <openssl/core_names.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/kdf.h>
+#include <openssl/params.h>
+
+#include <climits>
+#include <string>
+#include <utility>
+
+#include "ffi/base/bytes.h"
+#include "ffi/base/check.h"
+
+namespace optireduce {
+namespace {
+
+// Source: NIST SP 800-38D, 5.2.1.1: with 96 bits the nonce is used as it is, without hashing.
+constexpr std::size_t kNonceBytes = 12;
+
+struct Free {
+  void operator()(EVP_KDF* kdf) const { EVP_KDF_free(kdf); }
+  void operator()(EVP_KDF_CTX* context) const { EVP_KDF_CTX_free(context); }
+  void operator()(EVP_CIPHER* cipher) const { EVP_CIPHER_free(cipher); }
+  void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
+};
+
+Status Unavailable(const std::string& what) {
+  return Status(StatusCode::kUnavailable,
+                "libcrypto offers no " + what +
+                    ", which authenticates every datagram; use OpenSSL 3.0 or newer with its "
+                    "default provider enabled (see openssl.cnf).");
+}
+
+unsigned char* Raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
+const unsigned char* Raw(const std::byte* bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes);
+}
+
+// OpenSSL takes its parameters through pointers to what it only reads.
+OSSL_PARAM OctetParameter(const char* name, const void* data, std::size_t bytes) {
+  return OSSL_PARAM_construct_octet_string(name, const_cast<void*>(data), bytes);
+}
+
+}  // namespace
+
+Result<Key> DeriveKey(const Secret& secret, std::string_view info) {
+  const std::unique_ptr<EVP_KDF, Free> kdf(EVP_KDF_fetch(nullptr, OSSL_KDF_NAME_HKDF, nullptr));
+  if (kdf == nullptr) return Unavailable("HKDF");
+  const std::unique_ptr<EVP_KDF_CTX, Free> context(EVP_KDF_CTX_new(kdf.get()));
+  if (context == nullptr) return Unavailable("HKDF");
+  std::string digest = OSSL_DIGEST_NAME_SHA2_256;
+  const std::array<OSSL_PARAM, 4> parameters = {
+      OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest.data(), 0),
+      OctetParameter(OSSL_KDF_PARAM_KEY, secret.data(), secret.size()),
+      OctetParameter(OSSL_KDF_PARAM_INFO, info.data(), info.size()),
+      OSSL_PARAM_construct_end(),
+  };
+  Key key{};
+  if (EVP_KDF_derive(context.get(), Raw(key.data()), key.size(), parameters.data()) != 1) {
+    return Unavailable("HKDF with SHA-256");
+  }
+  return key;
+}
+
+struct Sealer::Cipher {
+  std::unique_ptr<EVP_CIPHER, Free> cipher;
+  // Holds the expanded key; only the nonce is new for each datagram.
+  std::unique_ptr<EVP_CIPHER_CTX, Free> context;
+};
+
+Sealer::Sealer(std::unique_ptr<Cipher> cipher) : cipher_(std::move(cipher)) {}
+Sealer::Sealer(Sealer&&) noexcept = default;
+Sealer& Sealer::operator=(Sealer&&) noexcept = default;
+Sealer::~Sealer() = default;
+
+Result<Sealer> Sealer::Create(const Key& key) {
+  auto cipher = std::make_unique<Cipher>();
+  cipher->cipher.reset(EVP_CIPHER_fetch(nullptr, "AES-128-GCM", nullptr));
+  if (cipher->cipher == nullptr) return Unavailable("AES-128-GCM");
+  OR_CHECK(EVP_CIPHER_get_iv_length(cipher->cipher.get()) == static_cast<int>(kNonceBytes));
+  cipher->context.reset(EVP_CIPHER_CTX_new());
+  if (cipher->context == nullptr || EVP_EncryptInit_ex2(cipher->context.get(), cipher->cipher.get(),
+                                                        Raw(key.data()), nullptr, nullptr) != 1) {
+    return Unavailable("AES-128-GCM");
+  }
+  return Sealer(std::move(cipher));
+}
+
+void Sealer::Seal(std::uint64_t number, std::span<const std::byte> content,
+                  std::span<std::byte, kTagBytes> tag) {
+  OR_CHECK(content.size() <= INT_MAX);
+  std::array<std::byte, kNonceBytes> nonce{};
+  ByteWriter(nonce).Write(number);
+  EVP_CIPHER_CTX* const context = cipher_->context.get();
+  // GMAC is GCM that encrypts nothing: all content is associated data.
+  int written = 0;
+  const bool sealed =
+      EVP_EncryptInit_ex2(context, nullptr, nullptr, Raw(nonce.data()), nullptr) == 1 &&
+      EVP_EncryptUpdate(context, nullptr, &written, Raw(content.data()),
+                        static_cast<int>(content.size())) == 1 &&
+      EVP_EncryptFinal_ex(context, Raw(tag.data()), &written) == 1 && written == 0 &&
+      EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, kTagBytes, tag.data()) == 1;
+  OR_CHECK(sealed);
+}
+
+bool Sealer::Verify(std::uint64_t number, std::span<const std::byte> content,
+                    std::span<const std::byte, kTagBytes> tag) {
+  std::array<std::byte, kTagBytes> expected;
+  Seal(number, content, expected);
+  return CRYPTO_memcmp(expected.data(), tag.data(), kTagBytes) == 0;
+}
+
+}  // namespace optireduce

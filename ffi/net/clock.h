@@ -1,0 +1,20 @@
+// The one reading of the operating system's clock.
+
+#ifndef FFI_NET_CLOCK_H_
+#define FFI_NET_CLOCK_H_
+
+#include <chrono>
+
+#include "ffi/base/time.h"
+
+namespace optireduce {
+
+// Monotonic: a step of the wall clock changes nothing.
+inline Instant ClockNow() {
+  return Instant(std::chrono::duration_cast<Duration>(
+      std::chrono::steady_clock::now().time_since_epoch()));
+}
+
+}  // namespace optireduce
+
+#endif  // FFI_NET_CLOCK_H_

@@ -1,0 +1,45 @@
+// The world as a lane sees it: datagrams out, datagrams in, and waiting for either.
+
+#ifndef FFI_NET_DATAGRAM_PORT_H_
+#define FFI_NET_DATAGRAM_PORT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+
+namespace optireduce {
+
+class DatagramPort {
+ public:
+  virtual ~DatagramPort() = default;
+
+  // Sends the datagrams that stand back to back in `bytes`, each `datagram_bytes` long but the
+  // last. False when the network takes no more now: nothing of them was sent, Wait() returns when
+  // it may.
+  virtual bool Send(Rank to, std::span<const std::byte> bytes, std::size_t datagram_bytes) = 0;
+
+  // Hands every datagram that is waiting, up to a bound of the port, to `take`; the bytes are valid
+  // during the call. Returns how many there were.
+  virtual std::size_t Receive(const std::function<void(std::span<const std::byte>)>& take) = 0;
+
+  // Returns when there is something to receive, when a refused Send may succeed, when Wake() was
+  // called, or at `until`. Spurious returns are allowed.
+  virtual void Wait(Instant until) = 0;
+
+  // Ends a Wait() that is under way, or else the next one. The only call for other threads.
+  virtual void Wake() = 0;
+
+  // How many datagrams one Send may hold; 1 without segmentation offload.
+  virtual std::size_t batch_max() const = 0;
+
+  // Datagrams that the kernel dropped because the socket's buffer was full, as far as it tells.
+  virtual std::uint64_t socket_drops() const = 0;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_NET_DATAGRAM_PORT_H_

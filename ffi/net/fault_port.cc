@@ -1,0 +1,205 @@
+#include "ffi/net/fault_port.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "ffi/base/check.h"
+#include "ffi/net/clock.h"
+
+namespace optireduce {
+namespace {
+
+constexpr std::uint32_t kMillion = 1'000'000;
+
+// A datagram that is held back is overtaken by 1 to this many.
+// Chosen: enough to trip a protocol that takes three later datagrams as a sign of loss.
+constexpr std::uint64_t kOvertakersMax = 8;
+// The longest that it waits for them. Chosen: ends the wait when nothing else is sent, and is
+// longer than a datagram is ever late on a network that works.
+constexpr Duration kHoldBackMax = std::chrono::milliseconds(20);
+// Chosen: bound the memory, at 64 kB each, to what a test machine has; beyond, datagrams are not
+// held back any more, or not accepted.
+constexpr std::size_t kHeldBackMax = 1024;
+constexpr std::size_t kQueuedMax = 16 * 1024;
+
+// Chosen: longer than any test; what is more is probably milliseconds meant as seconds.
+constexpr Duration kDelayMax = std::chrono::seconds(60);
+// Source: IEEE 754 binary64 holds every whole number up to 2^53.
+constexpr double kSeedMax = 9007199254740992.0;
+
+struct Fraction {
+  const char* name;
+  std::uint32_t Faults::*ppm;
+};
+
+constexpr std::array<Fraction, 5> kFractions = {{
+    {.name = "loss", .ppm = &Faults::loss_ppm},
+    {.name = "duplicate", .ppm = &Faults::duplicate_ppm},
+    {.name = "reorder", .ppm = &Faults::reorder_ppm},
+    {.name = "corrupt", .ppm = &Faults::corrupt_ppm},
+    {.name = "truncate", .ppm = &Faults::truncate_ppm},
+}};
+
+Status Invalid(const std::string& message) {
+  return Status(StatusCode::kInvalidArgument, "faults: " + message);
+}
+
+Status OutOfRange(const std::string& name, double value, const std::string& expected) {
+  return Invalid(name + " must be " + expected + ", got " + std::to_string(value) + ".");
+}
+
+}  // namespace
+
+Status Faults::Validate() const {
+  for (const Fraction& fraction : kFractions) {
+    const std::uint32_t ppm = this->*fraction.ppm;
+    if (ppm > kMillion) {
+      return Invalid(std::string(fraction.name) + "_ppm must be in [0, 1000000], got " +
+                     std::to_string(ppm) + "; 1000000 harms every datagram.");
+    }
+  }
+  if (delay < Duration::zero() || delay > kDelayMax) {
+    return OutOfRange("delay", std::chrono::duration<double>(delay).count(), "0 to 60 seconds");
+  }
+  return {};
+}
+
+Result<Faults> Faults::FromMap(const std::map<std::string, double>& settings) {
+  Faults faults;
+  for (const auto& [name, value] : settings) {
+    const auto fraction = std::ranges::find_if(
+        kFractions, [&wanted = name](const Fraction& f) { return wanted == f.name; });
+    // Comparisons are written so that NaN fails them.
+    if (fraction != kFractions.end()) {
+      if (!(value >= 0.0 && value <= 1.0)) {
+        return OutOfRange(name, value, "a fraction in [0, 1], such as 0.01 for one in a hundred");
+      }
+      faults.*fraction->ppm = static_cast<std::uint32_t>(std::lround(value * kMillion));
+    } else if (name == "delay_s") {
+      if (!(value >= 0.0 && value <= std::chrono::duration<double>(kDelayMax).count())) {
+        return OutOfRange(name, value, "0 to 60 seconds");
+      }
+      faults.delay = std::chrono::round<Duration>(std::chrono::duration<double>(value));
+    } else if (name == "seed") {
+      if (!(value >= 0.0 && value <= kSeedMax) || std::floor(value) != value) {
+        return OutOfRange(name, value, "a whole number in [0, 2^53]");
+      }
+      faults.seed = static_cast<std::uint64_t>(value);
+    } else {
+      return Invalid("there is no \"" + name +
+                     "\"; expected loss, duplicate, reorder, corrupt, truncate (fractions in "
+                     "[0, 1]), delay_s (seconds) or seed (a whole number).");
+    }
+  }
+  return faults;
+}
+
+FaultPort::FaultPort(std::unique_ptr<DatagramPort> port, const Faults& faults)
+    : port_(std::move(port)), faults_(faults), prng_(faults.seed) {
+  OR_CHECK(faults.Validate().ok());
+}
+
+bool FaultPort::Send(Rank to, std::span<const std::byte> bytes, std::size_t datagram_bytes) {
+  OR_CHECK(datagram_bytes > 0);
+  const Instant now = ClockNow();
+  if (!Flush(now) || queue_.size() >= kQueuedMax) return false;
+  while (!bytes.empty()) {
+    const std::size_t length = std::min(datagram_bytes, bytes.size());
+    Offer(to, bytes.first(length), now);
+    bytes = bytes.subspan(length);
+  }
+  // What the port below refuses now stays in the queue.
+  Flush(now);
+  return true;
+}
+
+void FaultPort::Offer(Rank to, std::span<const std::byte> datagram, Instant now) {
+  // All draws, whether they are needed or not: one fault must not shift the fate of later
+  // datagrams.
+  const bool lose = prng_.Chance(faults_.loss_ppm);
+  const bool duplicate = prng_.Chance(faults_.duplicate_ppm);
+  const bool reorder = prng_.Chance(faults_.reorder_ppm);
+  const bool corrupt = prng_.Chance(faults_.corrupt_ppm);
+  const bool truncate = prng_.Chance(faults_.truncate_ppm);
+  const std::uint64_t where = prng_.Next();
+  const std::uint64_t length = prng_.Next();
+  const std::uint64_t overtakers = 1 + prng_.Below(kOvertakersMax);
+
+  ++counters_.offered;
+  if (lose) {
+    ++counters_.lost;
+    return;
+  }
+  Held harmed{.to = to, .bytes = std::vector<std::byte>(datagram.begin(), datagram.end())};
+  if (truncate && harmed.bytes.size() > 1) {
+    ++counters_.truncated;
+    harmed.bytes.resize(1 + length % (harmed.bytes.size() - 1));
+  }
+  if (corrupt) {
+    ++counters_.corrupted;
+    const std::size_t bit = where % (8 * harmed.bytes.size());
+    harmed.bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+  }
+  if (duplicate) {
+    ++counters_.duplicated;
+    Enqueue(harmed, now);
+  }
+  if (reorder && held_back_.size() < kHeldBackMax) {
+    ++counters_.reordered;
+    harmed.overtakers = overtakers;
+    harmed.leaves_at = now + kHoldBackMax;
+    held_back_.push_back(std::move(harmed));
+  } else {
+    Enqueue(std::move(harmed), now);
+  }
+}
+
+void FaultPort::Enqueue(Held datagram, Instant now) {
+  datagram.leaves_at = now + faults_.delay;
+  queue_.push_back(std::move(datagram));
+  for (Held& held : held_back_) {
+    if (held.overtakers > 0) --held.overtakers;
+  }
+  ReleaseOvertaken(now);
+}
+
+void FaultPort::ReleaseOvertaken(Instant now) {
+  const auto stays = [now](const Held& held) {
+    return held.overtakers > 0 && held.leaves_at > now;
+  };
+  const auto released = std::stable_partition(held_back_.begin(), held_back_.end(), stays);
+  for (auto held = released; held != held_back_.end(); ++held) {
+    held->leaves_at = now + faults_.delay;
+    queue_.push_back(std::move(*held));
+  }
+  held_back_.erase(released, held_back_.end());
+}
+
+bool FaultPort::Flush(Instant now) {
+  ReleaseOvertaken(now);
+  while (!queue_.empty() && queue_.front().leaves_at <= now) {
+    const Held& next = queue_.front();
+    if (!port_->Send(next.to, next.bytes, next.bytes.size())) return false;
+    queue_.pop_front();
+  }
+  return true;
+}
+
+std::size_t FaultPort::Receive(const std::function<void(std::span<const std::byte>)>& take) {
+  Flush(ClockNow());
+  return port_->Receive(take);
+}
+
+void FaultPort::Wait(Instant until) {
+  const bool flushed = Flush(ClockNow());
+  // When the port below takes no more, it ends its own wait as soon as it may take the next.
+  if (flushed && !queue_.empty()) until = std::min(until, queue_.front().leaves_at);
+  for (const Held& held : held_back_) until = std::min(until, held.leaves_at);
+  port_->Wait(until);
+  Flush(ClockNow());
+}
+
+}  // namespace optireduce

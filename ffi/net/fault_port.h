@@ -1,0 +1,101 @@
+// A DatagramPort that harms what is sent, for tests on real sockets: without root, without a
+// special network, and the same for the same seed.
+//
+// The seed decides what happens to the first, second, third... datagram that is sent, whatever its
+// destination. (When something is held back, what overtakes it depends on the traffic, and on
+// time.)
+//
+// Owned by one thread, the one that waits; only Wake() is for others. Datagrams that are held back
+// leave inside a later Send, Receive or Wait.
+
+#ifndef FFI_NET_FAULT_PORT_H_
+#define FFI_NET_FAULT_PORT_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/prng.h"
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/net/datagram_port.h"
+
+namespace optireduce {
+
+// How often each harm is done, in parts per million of the datagrams. They are independent: one
+// datagram may suffer several.
+struct Faults {
+  std::uint32_t loss_ppm = 0;
+  std::uint32_t duplicate_ppm = 0;
+  std::uint32_t reorder_ppm = 0;   // held back until others have overtaken it
+  std::uint32_t corrupt_ppm = 0;   // one bit flipped
+  std::uint32_t truncate_ppm = 0;  // the end missing; at least one byte is left
+  Duration delay{};                // of every datagram
+  std::uint64_t seed = 0;
+
+  Status Validate() const;
+
+  // From what a user writes: `loss`, `duplicate`, `reorder`, `corrupt`, `truncate` as fractions in
+  // [0, 1], `delay_s` in seconds, `seed` as a whole number. What is not named is 0.
+  static Result<Faults> FromMap(const std::map<std::string, double>& settings);
+};
+
+// What was done so far, in datagrams.
+struct FaultCounters {
+  std::uint64_t offered = 0;  // given to Send and accepted
+  std::uint64_t lost = 0;
+  std::uint64_t duplicated = 0;
+  std::uint64_t reordered = 0;
+  std::uint64_t corrupted = 0;
+  std::uint64_t truncated = 0;
+};
+
+class FaultPort : public DatagramPort {
+ public:
+  // `faults` must be valid.
+  FaultPort(std::unique_ptr<DatagramPort> port, const Faults& faults);
+
+  const FaultCounters& counters() const { return counters_; }
+
+  bool Send(Rank to, std::span<const std::byte> bytes, std::size_t datagram_bytes) override;
+  std::size_t Receive(const std::function<void(std::span<const std::byte>)>& take) override;
+  void Wait(Instant until) override;
+  void Wake() override { port_->Wake(); }
+  std::size_t batch_max() const override { return port_->batch_max(); }
+  std::uint64_t socket_drops() const override { return port_->socket_drops(); }
+
+ private:
+  struct Held {
+    Rank to;
+    Instant leaves_at{};
+    // How many datagrams must still overtake it before it leaves ahead of `leaves_at`.
+    std::uint64_t overtakers = 0;
+    std::vector<std::byte> bytes;
+  };
+
+  void Offer(Rank to, std::span<const std::byte> datagram, Instant now);
+  void Enqueue(Held datagram, Instant now);
+  // Sends what may leave. False when the port below takes no more now.
+  bool Flush(Instant now);
+  // Moves what was overtaken often enough, or long enough, back into the queue.
+  void ReleaseOvertaken(Instant now);
+
+  const std::unique_ptr<DatagramPort> port_;
+  const Faults faults_;
+  Prng prng_;
+  FaultCounters counters_;
+  std::deque<Held> queue_;       // in the order in which they leave
+  std::vector<Held> held_back_;  // waiting to be overtaken
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_NET_FAULT_PORT_H_

@@ -1,0 +1,26 @@
+// What UDP can do on this host, found out by trying.
+
+#ifndef FFI_NET_UDP_OFFLOAD_H_
+#define FFI_NET_UDP_OFFLOAD_H_
+
+#include <cstddef>
+
+#include "ffi/base/status.h"
+
+namespace optireduce {
+
+struct UdpFeatures {
+  bool gso = false;                      // a batch leaves in one call (UDP_SEGMENT)
+  bool gro = false;                      // a batch arrives in one call (UDP_GRO)
+  std::size_t receive_buffer_bytes = 0;  // granted to a socket that asks for the default
+  std::size_t loopback_mtu_bytes = 0;
+};
+
+// Sends one batch over a pair of sockets on loopback, which are closed again. Takes a few
+// milliseconds at most when datagrams get through, a second when they do not. A real network card
+// may still refuse what loopback takes; a port finds that out by itself.
+Result<UdpFeatures> ProbeUdp();
+
+}  // namespace optireduce
+
+#endif  // FFI_NET_UDP_OFFLOAD_H_

@@ -1,0 +1,143 @@
+// A DatagramPort over one UDP socket of Linux: many datagrams per system call, both ways.
+//
+// Sending uses segmentation offload (UDP_SEGMENT): a batch crosses the kernel as one buffer. Where
+// the kernel or the device refuses that, the port notices once, and from then on sends datagram by
+// datagram. Receiving uses UDP_GRO in the same way. Nothing is allocated per datagram.
+//
+// Trouble of one peer stays with that peer. With IP_RECVERR a full queue of this host is reported
+// (ENOBUFS) instead of silently losing what was sent; but errors that concern an earlier datagram,
+// such as the refusal of a dead peer, then fail the next call on the socket, whomever that one is
+// for. The port takes such errors off the socket, counts them, and repeats its own call.
+
+#ifndef FFI_NET_UDP_PORT_H_
+#define FFI_NET_UDP_PORT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/net/datagram_port.h"
+#include "ffi/net/socket.h"
+
+namespace optireduce {
+
+// The largest payload of one UDP datagram, and of one batch.
+// Source: 65535 (total length of IPv4, RFC 791) less 20 (IPv4 header) and 8 (UDP header, RFC 768).
+inline constexpr std::size_t kUdpPayloadBytesMax = 65507;
+
+struct UdpPortOptions {
+  // Numeric IPv4 or IPv6 address of this host, or "0.0.0.0" or "::" for all of one family. Peers
+  // must be of the same family.
+  std::string bind_address = "0.0.0.0";
+  std::uint16_t port = 0;  // 0: the kernel chooses
+  // Chosen: 4 MiB absorb 35 ms at 1 Gbit/s. The kernel may grant less (net.core.rmem_max).
+  std::size_t receive_buffer_bytes = std::size_t{4} << 20;
+  // Chosen: the kernel's usual default. A large one would only move the queue from the protocol,
+  // which can reorder it, to the kernel, which cannot.
+  std::size_t send_buffer_bytes = 208 * 1024;
+  bool segmentation_offload = true;  // false: as on a host without UDP_SEGMENT
+  bool receive_offload = true;       // false: as on a host without UDP_GRO
+};
+
+struct PeerAddress {
+  std::string address;  // numeric
+  std::uint16_t port = 0;
+};
+
+// Datagrams that did not reach the network or their peer, as far as the kernel told. All of them
+// are ordinary loss to the protocol.
+struct UdpErrors {
+  std::uint64_t refused = 0;      // nobody listens at the peer's port (yet, or any more)
+  std::uint64_t unreachable = 0;  // no way to the peer, or forbidden by a firewall of this host
+  std::uint64_t too_large = 0;    // larger than the path takes
+  std::uint64_t unsent = 0;       // the rest of a batch that was only partly accepted
+  std::uint64_t queue_full = 0;   // times that a queue of this host refused a batch: back-pressure
+};
+
+class UdpPort : public DatagramPort {
+ public:
+  static Result<std::unique_ptr<UdpPort>> Create(const UdpPortOptions& options);
+  ~UdpPort() override;
+  UdpPort(const UdpPort&) = delete;
+  UdpPort& operator=(const UdpPort&) = delete;
+
+  // The peers by rank; `datagram_bytes_max` is the longest that Send will be given, which decides
+  // how many fit into one call (batch_max). Before the first Send; a rank that is never sent to
+  // needs an entry too.
+  Status SetPeers(const std::vector<PeerAddress>& peers, std::size_t datagram_bytes_max);
+
+  // The MTU in bytes, IP header included, that the kernel knows for the path to a numeric address.
+  static Result<std::size_t> path_mtu_bytes(const std::string& address);
+
+  std::uint16_t local_port() const { return local_port_; }
+  // How many bytes of datagrams the kernel promised to hold: half of what it reports, because it
+  // counts its own bookkeeping too, and reserves as much again for it.
+  std::size_t granted_receive_buffer_bytes() const { return granted_receive_buffer_bytes_; }
+  bool segmentation_offload() const { return segmentation_offload_; }
+  bool receive_offload() const { return receive_offload_; }
+  const UdpErrors& errors() const { return errors_; }
+
+  // DatagramPort. All but Wake() belong to one thread, the one that waits.
+  bool Send(Rank to, std::span<const std::byte> bytes, std::size_t datagram_bytes) override;
+  std::size_t Receive(const std::function<void(std::span<const std::byte>)>& take) override;
+  void Wait(Instant until) override;
+  void Wake() override;
+  std::size_t batch_max() const override { return batch_max_; }
+  std::uint64_t socket_drops() const override { return socket_drops_; }
+
+ private:
+  enum class Outcome : std::uint8_t {
+    kSent,
+    kLost,            // the network's fault; counted, as good as sent
+    kSocketFull,      // POLLOUT tells when to go on
+    kQueueFull,       // nothing tells when to go on
+    kOffloadRefused,  // the datagrams may leave one by one
+    kAgain,           // the error was that of an earlier datagram, and is dealt with
+  };
+
+  // What one recvmmsg() fills.
+  struct ReceiveBuffers;
+
+  UdpPort(Descriptor socket, Descriptor wake, int family);
+
+  Status Configure(const UdpPortOptions& options);
+  void ConfigureBuffers(const UdpPortOptions& options);
+
+  Outcome SendBatch(const SocketAddress& peer, std::span<const std::byte> bytes,
+                    std::size_t datagram_bytes);
+  Outcome SendEach(const SocketAddress& peer, std::span<const std::byte> bytes,
+                   std::size_t datagram_bytes);
+  Outcome Classify(int error, bool offloaded, int attempt);
+  std::size_t Split(std::size_t message, std::size_t bytes,
+                    const std::function<void(std::span<const std::byte>)>& take);
+  // Takes the errors of earlier datagrams off the socket, so that they do not fail the next call.
+  void DrainErrors();
+  void CountError(int error);
+
+  const Descriptor socket_;
+  const Descriptor wake_;
+  const int family_;
+  std::uint16_t local_port_ = 0;
+  std::size_t granted_receive_buffer_bytes_ = 0;
+  bool segmentation_offload_ = false;
+  bool receive_offload_ = false;
+  std::size_t datagram_bytes_max_ = kUdpPayloadBytesMax;
+  std::size_t batch_max_ = 1;
+  std::vector<SocketAddress> peers_;
+  std::unique_ptr<ReceiveBuffers> receive_;
+  UdpErrors errors_;
+  std::uint64_t socket_drops_ = 0;
+  bool timer_slack_set_ = false;
+  Outcome refused_ = Outcome::kSent;  // why the last Send was refused, until the next Wait is over
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_NET_UDP_PORT_H_

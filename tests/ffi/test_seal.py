@@ -1,0 +1,203 @@
+"""Keys and tags: RFC 5869 and the GCM specification, by independent means."""
+
+import hashlib
+import hmac
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from jax_optireduce import _testing
+
+TAG_BYTES = 12
+
+keys = st.binary(min_size=16, max_size=16)
+numbers = st.integers(0, 2**64 - 1)
+
+
+def hkdf_sha256(secret: bytes, salt: bytes, info: bytes, length: int) -> bytes:
+    """RFC 5869, from Python's own HMAC."""
+    key = hmac.digest(salt or bytes(32), secret, hashlib.sha256)
+    output = block = b""
+    while len(output) < length:
+        counter = bytes([len(output) // 32 + 1])
+        block = hmac.digest(key, block + info + counter, hashlib.sha256)
+        output += block
+    return output[:length]
+
+
+def multiply_in_aes_field(a: int, b: int) -> int:
+    product = 0
+    for bit in range(8):
+        if b >> bit & 1:
+            product ^= a << bit
+    for bit in range(14, 7, -1):
+        if product >> bit & 1:
+            product ^= 0x11B << (bit - 8)
+    return product
+
+
+def substitution_table() -> list[int]:
+    """The S-box of AES: inverse in GF(2^8), then an affine map (FIPS 197, 5.1.1)."""
+    inverse = [0] * 256
+    for a in range(1, 256):
+        inverse[a] = next(b for b in range(256) if multiply_in_aes_field(a, b) == 1)
+    table = []
+    for value in inverse:
+        turned = [((value << k) | (value >> (8 - k))) & 0xFF for k in range(5)]
+        table.append(0x63 ^ turned[0] ^ turned[1] ^ turned[2] ^ turned[3] ^ turned[4])
+    return table
+
+
+SUBSTITUTION = substitution_table()
+
+
+def aes_128_encrypt(key: bytes, block: bytes) -> bytes:
+    """One block (FIPS 197)."""
+    words = [list(key[i : i + 4]) for i in range(0, 16, 4)]
+    constant = 1
+    for i in range(4, 44):
+        word = words[i - 1]
+        if i % 4 == 0:
+            word = [SUBSTITUTION[b] for b in word[1:] + word[:1]]
+            word[0] ^= constant
+            constant = multiply_in_aes_field(constant, 2)
+        words.append([a ^ b for a, b in zip(words[i - 4], word, strict=True)])
+    expanded = [byte for word in words for byte in word]
+    round_keys = [expanded[16 * r : 16 * r + 16] for r in range(11)]
+
+    state = [a ^ b for a, b in zip(block, round_keys[0], strict=True)]
+    for r in range(1, 11):
+        state = [SUBSTITUTION[b] for b in state]
+        state = [state[(i + 4 * (i % 4)) % 16] for i in range(16)]
+        if r < 10:
+            columns = [state[column : column + 4] for column in range(0, 16, 4)]
+            state = [
+                multiply_in_aes_field(c[i], 2)
+                ^ multiply_in_aes_field(c[(i + 1) % 4], 3)
+                ^ c[(i + 2) % 4]
+                ^ c[(i + 3) % 4]
+                for c in columns
+                for i in range(4)
+            ]
+        state = [a ^ b for a, b in zip(state, round_keys[r], strict=True)]
+    return bytes(state)
+
+
+def gcm_tag(key: bytes, nonce: bytes, associated: bytes, ciphertext: bytes) -> bytes:
+    """The 16-byte tag of NIST SP 800-38D over data that is encrypted already."""
+    point = int.from_bytes(aes_128_encrypt(key, bytes(16)), "big")
+    lengths = (8 * len(associated)).to_bytes(8, "big")
+    lengths += (8 * len(ciphertext)).to_bytes(8, "big")
+    padded = b"".join(
+        part + bytes(-len(part) % 16) for part in (associated, ciphertext, lengths)
+    )
+    value = 0
+    for i in range(0, len(padded), 16):
+        x, y, value = value ^ int.from_bytes(padded[i : i + 16], "big"), point, 0
+        for bit in range(127, -1, -1):
+            if x >> bit & 1:
+                value ^= y
+            y = y >> 1 ^ (0xE1 << 120 if y & 1 else 0)
+    mask = aes_128_encrypt(key, nonce + (1).to_bytes(4, "big"))
+    return (value ^ int.from_bytes(mask, "big")).to_bytes(16, "big")
+
+
+def gmac(key: bytes, number: int, content: bytes) -> bytes:
+    nonce = number.to_bytes(8, "little") + bytes(4)
+    return gcm_tag(key, nonce, content, b"")[:TAG_BYTES]
+
+
+def test_the_reference_for_keys_gives_the_answers_of_rfc_5869():
+    secret = b"\x0b" * 22
+    expanded = hkdf_sha256(
+        secret, bytes(range(13)), bytes(range(0xF0, 0xFA)), 42
+    )  # A.1
+    assert expanded.hex() == (
+        "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf"
+        "34007208d5b887185865"
+    )
+    expanded = hkdf_sha256(secret, b"", b"", 42)  # A.3
+    assert expanded.hex() == (
+        "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
+        "9d201395faa4b61a96c8"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "nonce", "associated", "ciphertext", "tag"),
+    [  # Test cases 1, 2 and 4 of McGrew and Viega, "The Galois/Counter Mode".
+        ("00" * 16, "00" * 12, "", "", "58e2fccefa7e3061367f1d57a4e7455a"),
+        (
+            "00" * 16,
+            "00" * 12,
+            "",
+            "0388dace60b6a392f328c2b971b2fe78",
+            "ab6e47d42cec13bdf53a67b21257bddf",
+        ),
+        (
+            "feffe9928665731c6d6a8f9467308308",
+            "cafebabefacedbaddecaf888",
+            "feedfacedeadbeeffeedfacedeadbeefabaddad2",
+            (
+                "42831ec2217774244b7221b784d0d49ce3aa212f2c02a4e035c17e2329aca12e"
+                "21d514b25466931c7d8f6a5aac84aa051ba30b396a0aac973d58e091"
+            ),
+            "5bc94fbc3221a5db94fae95ae7121a47",
+        ),
+    ],
+)
+def test_the_reference_for_tags_gives_the_answers_of_gcm(
+    key, nonce, associated, ciphertext, tag
+):
+    given = [bytes.fromhex(text) for text in (key, nonce, associated, ciphertext)]
+    assert gcm_tag(*given).hex() == tag
+
+
+def test_the_tag_of_nothing_is_the_known_answer():
+    assert _testing.Sealer(bytes(16)).seal(0, b"").hex() == "58e2fccefa7e3061367f1d57"
+
+
+@hypothesis.given(
+    st.binary(min_size=32, max_size=32), st.text(st.characters(codec="ascii"))
+)
+def test_keys_are_hkdf_of_the_secret(secret, info):
+    expected = hkdf_sha256(secret, b"", info.encode(), 16)
+    assert _testing.derive_key(secret, info) == expected
+
+
+@hypothesis.settings(deadline=None, max_examples=50)
+@hypothesis.given(keys, numbers, st.binary(max_size=400))
+def test_tags_are_gmac(key, number, content):
+    assert _testing.Sealer(key).seal(number, content) == gmac(key, number, content)
+
+
+@hypothesis.given(
+    keys, st.lists(st.tuples(numbers, st.binary(max_size=2000)), max_size=10)
+)
+def test_a_tag_does_not_depend_on_what_was_sealed_before(key, datagrams):
+    used = _testing.Sealer(key)
+    for number, content in datagrams:
+        tag = used.seal(number, content)
+        assert tag == _testing.Sealer(key).seal(number, content)
+        assert used.verify(number, content, tag)
+
+
+@hypothesis.given(keys, numbers, st.binary(min_size=1, max_size=1500), st.data())
+def test_any_changed_bit_is_noticed(key, number, content, data):
+    def flip(given: bytes, name: str) -> bytes:
+        bit = data.draw(st.integers(0, 8 * len(given) - 1), label=name)
+        changed = bytearray(given)
+        changed[bit // 8] ^= 1 << bit % 8
+        return bytes(changed)
+
+    sealer = _testing.Sealer(key)
+    tag = sealer.seal(number, content)
+    assert not sealer.verify(number, content, flip(tag, "tag"))
+    assert not sealer.verify(number, flip(content, "content"), tag)
+    other_number = int.from_bytes(
+        flip(number.to_bytes(8, "little"), "number"), "little"
+    )
+    assert not sealer.verify(other_number, content, tag)
+    assert not _testing.Sealer(flip(key, "key")).verify(number, content, tag)
+    assert sealer.verify(number, content, tag)
