@@ -388,7 +388,7 @@ void Endpoint::Impl::Settle(Rank to, const std::vector<Fate>& fates) {
       if (open == active_.end()) continue;
       Exchange& exchange = open->second.exchange;
       const MemberIndex member = *exchange.collective().MemberOf(to);
-      const Outbox::Item item{.kind = cargo.kind, .segment = cargo.segment};
+      const Outbox::Item item{.kind = cargo.kind, .segment = cargo.segment, .repair = true};
       if (fate.delivered) {
         exchange.Delivered(member, item);
       } else if (exchange.Lost(member, item) == Exchange::Repair::kAgain) {

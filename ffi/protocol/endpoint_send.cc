@@ -169,6 +169,13 @@ std::optional<Transmit> Endpoint::Impl::SendSegments(Instant now, Rank to,
     if (bytes < transmit.datagram_bytes) break;
   }
   if (transmit.bytes == 0) return std::nullopt;
+  // A call whose segments are refused for now is repaired again and again; the others, one of which
+  // may be what the peer waits for, get their turn in between.
+  std::deque<CallId>& ready = peer(to).ready;
+  if (item.repair && !ready.empty()) {
+    ready.push_back(ready.front());
+    ready.pop_front();
+  }
   return transmit;
 }
 

@@ -9,14 +9,16 @@ std::optional<Outbox::Item> Outbox::Next(const std::vector<SegmentIndex>& sums, 
     sum_repairs_.pop_back();
   }
   if (!sum_repairs_.empty()) {
-    return Item{.kind = DatagramKind::kResult, .segment = sum_repairs_.back()};
+    return Item{.kind = DatagramKind::kResult, .segment = sum_repairs_.back(), .repair = true};
   }
   if (next_sum_ < sums.size() && !delivered_.full()) {
     return Item{.kind = DatagramKind::kResult, .segment = sums[next_sum_]};
   }
   if (!contribute) return std::nullopt;
   if (!contribution_repairs_.empty()) {
-    return Item{.kind = DatagramKind::kContribution, .segment = contribution_repairs_.back()};
+    return Item{.kind = DatagramKind::kContribution,
+                .segment = contribution_repairs_.back(),
+                .repair = true};
   }
   if (next_contribution_ < peer_segments_) {
     return Item{.kind = DatagramKind::kContribution,

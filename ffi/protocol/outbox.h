@@ -28,6 +28,7 @@ class Outbox {
   struct Item {
     DatagramKind kind;
     SegmentIndex segment;
+    bool repair = false;  // it was sent before
   };
 
   // The next to send, in this order: sums sent again, new sums (`sums` lists them as they became
