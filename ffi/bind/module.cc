@@ -1,0 +1,209 @@
+// The extension module `_native`: what Python sees of the library. Types are in
+// jax_optireduce/_native.pyi.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ffi/bind/module_simulate.h"
+#include "ffi/bind/registry.h"
+#include "ffi/bind/xla_allreduce.h"
+#include "ffi/net/fault_port.h"
+#include "ffi/net/udp_offload.h"
+#include "ffi/protocol/wire.h"
+#include "ffi/runtime/communicator.h"
+
+namespace optireduce {
+namespace {
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+// Arguments that cannot be right are a ValueError, everything else is a RuntimeError.
+void RaiseUnlessOk(const Status& status) {
+  if (status.ok()) return;
+  if (status.code() == StatusCode::kInvalidArgument) {
+    throw nb::value_error(status.message().c_str());
+  }
+  throw std::runtime_error(status.message());
+}
+
+template <typename T>
+T ValueOrRaise(Result<T> result) {
+  RaiseUnlessOk(result.status());
+  return std::move(result.value());
+}
+
+Duration Seconds(const char* setting, double seconds) {
+  // Chosen: a limit that no duration overflows at, and nobody waits for.
+  constexpr double kSecondsMax = 1e9;
+  if (!(seconds > 0) || seconds > kSecondsMax) {
+    throw nb::value_error(
+        (std::string(setting) + " must be positive seconds, got " + std::to_string(seconds) + ".")
+            .c_str());
+  }
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+Secret SecretOf(const nb::bytes& bytes) {
+  Secret secret;
+  if (bytes.size() != secret.size()) {
+    throw nb::value_error(("secret must be " + std::to_string(secret.size()) + " bytes, got " +
+                           std::to_string(bytes.size()) +
+                           "; make one with secrets.token_bytes() on rank 0 and share it.")
+                              .c_str());
+  }
+  std::memcpy(secret.data(), bytes.data(), secret.size());
+  return secret;
+}
+
+// What Python holds. The registry holds the communicator too, until close().
+class PyCommunicator {
+ public:
+  explicit PyCommunicator(const CommunicatorOptions& options)
+      : communicator_(ValueOrRaise(Registry::Global().Open(options))) {}
+
+  std::vector<std::uint16_t> Ports() const { return communicator_->ports(); }
+  std::size_t PathMtuBytes(const std::string& address) const {
+    return ValueOrRaise(Communicator::PathMtuBytes(address));
+  }
+  std::size_t GrantedReceiveBufferBytes() const {
+    return communicator_->granted_receive_buffer_bytes();
+  }
+  void Connect(const std::vector<std::pair<std::string, std::vector<std::uint16_t>>>& ranks,
+               std::size_t datagram_bytes_max, std::size_t peer_receive_buffer_bytes) {
+    std::vector<RankAddress> addresses;
+    for (const auto& [address, ports] : ranks) {
+      addresses.push_back({.address = address, .ports = ports});
+    }
+    RaiseUnlessOk(communicator_->Connect(addresses, datagram_bytes_max, peer_receive_buffer_bytes));
+  }
+  void Cancel(const std::string& reason) { communicator_->Cancel(reason); }
+  void Close(const std::string& reason) { Registry::Global().Close(communicator_, reason); }
+  std::map<std::string, std::uint64_t> Counters() const {
+    const auto counters = communicator_->counters();
+    return {counters.begin(), counters.end()};
+  }
+  nb::dict Features() const {
+    const SocketFeatures features = communicator_->features();
+    nb::dict named;
+    named["gso"] = features.segmentation_offload;
+    named["gro"] = features.receive_offload;
+    named["receive_buffer_bytes"] = communicator_->granted_receive_buffer_bytes();
+    named["datagram_bytes_max"] = communicator_->datagram_bytes_max();
+    return named;
+  }
+
+ private:
+  std::shared_ptr<Communicator> communicator_;
+};
+
+void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16_t rank,
+                      std::uint16_t world_size, const nb::bytes& secret,
+                      const std::string& bind_address, std::uint16_t lanes, std::uint16_t incast,
+                      std::size_t receive_buffer_bytes, std::uint32_t max_lag,
+                      double peer_timeout_s, double mismatch_timeout_s, double deadline_s,
+                      const std::map<std::string, double>& faults) {
+  const CommunicatorOptions options{
+      .name = name,
+      .rank = Rank(rank),
+      .world_size = world_size,
+      .secret = SecretOf(secret),
+      .bind_address = bind_address,
+      .lanes = lanes,
+      .incast = incast,
+      .receive_buffer_bytes = receive_buffer_bytes,
+      .max_lag = max_lag,
+      .peer_timeout = Seconds("peer_timeout_s", peer_timeout_s),
+      .mismatch_timeout = Seconds("mismatch_timeout_s", mismatch_timeout_s),
+      .deadline = Seconds("deadline_s", deadline_s),
+      .faults =
+          faults.empty() ? std::nullopt : std::optional(ValueOrRaise(Faults::FromMap(faults)))};
+  const nb::gil_scoped_release release;
+  new (self) PyCommunicator(options);
+}
+
+void BindCommunicator(nb::module_& module) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<PyCommunicator>(module, "Communicator",
+                             "This process's end of a session: sockets, threads and calls.")
+      .def("__init__", &OpenCommunicator, nb::kw_only(), "name"_a, "rank"_a, "world_size"_a,
+           "secret"_a, "bind_address"_a, "lanes"_a, "incast"_a, "receive_buffer_bytes"_a,
+           "max_lag"_a, "peer_timeout_s"_a, "mismatch_timeout_s"_a, "deadline_s"_a, "faults"_a)
+      .def("ports", &PyCommunicator::Ports)
+      .def("path_mtu_bytes", &PyCommunicator::PathMtuBytes, "address"_a, Release())
+      .def("granted_receive_buffer_bytes", &PyCommunicator::GrantedReceiveBufferBytes)
+      .def("connect", &PyCommunicator::Connect, "peers"_a, "datagram_bytes_max"_a,
+           "peer_receive_buffer_bytes"_a, Release())
+      .def("cancel", &PyCommunicator::Cancel, "reason"_a, Release())
+      .def("close", &PyCommunicator::Close, "reason"_a, Release())
+      .def("counters", &PyCommunicator::Counters, Release())
+      .def("features", &PyCommunicator::Features);
+}
+
+// By target name, for jax.ffi.register_ffi_target().
+nb::dict Registrations() {
+  nb::dict capsules;
+  const auto add = [&capsules](const char* target, XLA_FFI_Handler* handler) {
+    capsules[target] = nb::capsule(reinterpret_cast<void*>(handler));
+  };
+  add("jax_optireduce_allreduce", &AllReduceHandler);
+  add("jax_optireduce_sequence", &SequenceHandler);
+  return capsules;
+}
+
+nb::dict ProbeUdpFeatures() {
+  UdpFeatures features;
+  {
+    const nb::gil_scoped_release release;
+    features = ValueOrRaise(ProbeUdp());
+  }
+  nb::dict named;
+  named["gso"] = features.gso;
+  named["gro"] = features.gro;
+  named["receive_buffer_bytes"] = features.receive_buffer_bytes;
+  named["loopback_mtu_bytes"] = features.loopback_mtu_bytes;
+  return named;
+}
+
+void InterruptOnSignal(int fd) { RaiseUnlessOk(Registry::Global().InterruptOnSignal(fd)); }
+
+// No call may be pending, nor a lane running, when the libraries below start to tear themselves
+// down.
+void CloseAll() {
+  InterruptOnSignal(-1);
+  for (const auto& communicator : Registry::Global().All()) {
+    Registry::Global().Close(communicator, "the process exits");
+  }
+}
+
+}  // namespace
+}  // namespace optireduce
+
+NB_MODULE(_native, module) {
+  namespace nb = nanobind;
+  using nb::literals::operator""_a;
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  module.doc() = "The C++ part of jax_optireduce.";
+  module.def("registrations", &optireduce::Registrations);
+  module.def("wire_version", [] { return static_cast<int>(optireduce::kWireVersion); });
+  module.def("interrupt_on_signal", &optireduce::InterruptOnSignal, "fd"_a, Release());
+  module.def("probe_udp", &optireduce::ProbeUdpFeatures);
+  optireduce::BindSimulate(module);
+  optireduce::BindCommunicator(module);
+  nb::module_::import_("atexit").attr("register")(
+      nb::cpp_function(&optireduce::CloseAll, Release()));
+}

@@ -1,0 +1,66 @@
+#include "ffi/bind/registry.h"
+
+#include <csignal>
+#include <utility>
+
+namespace optireduce {
+
+Registry& Registry::Global() {
+  static Registry* const registry = new Registry;
+  return *registry;
+}
+
+Registry::Registry() : pool_(std::make_shared<CompletionPool>()) {}
+
+Result<std::shared_ptr<Communicator>> Registry::Open(const CommunicatorOptions& options) {
+  const std::lock_guard lock(mutex_);
+  if (communicators_.contains(options.name)) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "a communicator named \"" + options.name +
+                      "\" is open in this process; close it first, or give this one another name.");
+  }
+  Result<std::shared_ptr<Communicator>> opened = Communicator::Create(options, pool_);
+  if (opened.ok()) communicators_.emplace(options.name, opened.value());
+  return opened;
+}
+
+void Registry::Close(const std::shared_ptr<Communicator>& communicator, const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto entry = communicators_.find(communicator->options().name);
+    if (entry != communicators_.end() && entry->second == communicator) communicators_.erase(entry);
+  }
+  communicator->Close(reason);
+}
+
+Result<std::shared_ptr<Communicator>> Registry::Find(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  const auto entry = communicators_.find(name);
+  if (entry != communicators_.end()) return entry->second;
+  return Status(StatusCode::kFailedPrecondition,
+                "no communicator named \"" + std::string(name) +
+                    "\" is open in this process; call jax_optireduce.init() before the first step, "
+                    "and jax_optireduce.shutdown() only after the last one.");
+}
+
+std::vector<std::shared_ptr<Communicator>> Registry::All() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Communicator>> all;
+  for (const auto& [name, communicator] : communicators_) all.push_back(communicator);
+  return all;
+}
+
+Status Registry::InterruptOnSignal(int fd) {
+  const std::lock_guard lock(watcher_mutex_);
+  watcher_.reset();
+  if (fd < 0) return Status();
+  Result<std::unique_ptr<SignalWatcher>> watcher = SignalWatcher::Create(fd, [this](int signal) {
+    if (signal != SIGINT) return;
+    for (const auto& communicator : All()) communicator->Cancel("interrupted");
+  });
+  if (!watcher.ok()) return watcher.status();
+  watcher_ = std::move(watcher.value());
+  return Status();
+}
+
+}  // namespace optireduce

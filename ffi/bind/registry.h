@@ -1,0 +1,59 @@
+// Which communicator a compiled program means. Programs name it by a string, never by a pointer:
+// they are cached across restarts of the process.
+//
+// The one piece of process-wide state in the project: XLA calls a handler with nothing but its
+// operands and attributes.
+
+#ifndef FFI_BIND_REGISTRY_H_
+#define FFI_BIND_REGISTRY_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ffi/base/status.h"
+#include "ffi/bind/signal_watcher.h"
+#include "ffi/runtime/communicator.h"
+#include "ffi/runtime/completion_pool.h"
+
+namespace optireduce {
+
+// Thread-safe.
+class Registry {
+ public:
+  // Never destroyed: at exit, threads of XLA may still be inside a handler.
+  static Registry& Global();
+
+  // Creates a communicator and enters it under its name, which must be free.
+  Result<std::shared_ptr<Communicator>> Open(const CommunicatorOptions& options);
+  // Closes it and frees its name. No-op when it was closed before.
+  void Close(const std::shared_ptr<Communicator>& communicator, const std::string& reason);
+
+  // The error says how to open one.
+  Result<std::shared_ptr<Communicator>> Find(std::string_view name) const;
+  std::vector<std::shared_ptr<Communicator>> All() const;
+
+  // Cancels the calls of all communicators whenever the number of SIGINT can be read from `fd`,
+  // which stays the caller's; replaces an earlier one. -1: not any more.
+  Status InterruptOnSignal(int fd);
+
+  // Where calls of all communicators complete; outlives them all.
+  const std::shared_ptr<CompletionPool>& pool() const { return pool_; }
+
+ private:
+  Registry();
+
+  const std::shared_ptr<CompletionPool> pool_;
+  std::mutex watcher_mutex_;  // guards `watcher_`
+  std::unique_ptr<SignalWatcher> watcher_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::map<std::string, std::shared_ptr<Communicator>, std::less<>> communicators_;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_BIND_REGISTRY_H_

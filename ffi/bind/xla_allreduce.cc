@@ -1,0 +1,320 @@
+#include "ffi/bind/xla_allreduce.h"
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/status.h"
+#include "ffi/bind/registry.h"
+#include "ffi/bind/status_encoding.h"
+#include "ffi/codec/element_type.h"
+#include "ffi/runtime/communicator.h"
+#include "ffi/runtime/meeting.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace optireduce {
+namespace {
+
+namespace ffi = xla::ffi;
+
+constexpr std::size_t kStats = 8;  // floats in the last result
+
+// Bytes of a collective's name.
+// Chosen: with what is added for groups and lanes it stays within the 200 bytes of an announcement.
+constexpr std::size_t kNameBytesMax = 160;
+
+// What the program says about a call, as views into the call frame: valid until the handler
+// returns.
+struct Attributes {
+  std::string_view communicator;
+  std::string_view name;
+  std::string_view description;
+  std::string_view mode;
+  std::int64_t fingerprint = 0;
+  ffi::Span<const std::int32_t> group_processes;
+  std::int64_t group_size = 0;
+};
+
+Status Invalid(std::string_view name, std::string_view what) {
+  return Status(StatusCode::kInvalidArgument,
+                "all-reduce \"" + std::string(name) + "\": " + std::string(what));
+}
+
+std::optional<ElementType> ElementTypeOf(ffi::DataType type) {
+  switch (type) {
+    case ffi::DataType::F32:
+      return ElementType::kFloat32;
+    case ffi::DataType::BF16:
+      return ElementType::kBfloat16;
+    case ffi::DataType::F16:
+      return ElementType::kFloat16;
+    case ffi::DataType::F64:
+      return ElementType::kFloat64;
+    case ffi::DataType::S32:
+      return ElementType::kInt32;
+    default:
+      return std::nullopt;
+  }
+}
+
+Status ReadMode(const Attributes& attributes, CollectiveSpec& spec) {
+  if (attributes.mode == "exact") {
+    spec.reduce_scatter = spec.all_gather = LatePolicy::kWait;
+  } else if (attributes.mode == "lossy") {
+    spec.reduce_scatter = spec.all_gather = LatePolicy::kDrop;
+  } else {
+    return Invalid(attributes.name, "mode must be \"exact\" or \"lossy\", got \"" +
+                                        std::string(attributes.mode) + "\".");
+  }
+  return Status();
+}
+
+// Who takes part: the processes of the device's group, and which of its ranks are local.
+Status ReadGroup(const Attributes& attributes, const std::int32_t* group_rank, Rank process,
+                 std::uint16_t world_size, DeviceCall& call) {
+  const std::string_view name = attributes.name;
+  const auto entries = static_cast<std::int64_t>(attributes.group_processes.size());
+  const std::int64_t size = attributes.group_size;
+  if (size < 1 || entries < 1 || entries % size != 0) {
+    return Invalid(name, "group_processes must be [groups, group_size]: got " +
+                             std::to_string(entries) + " entries for group_size " +
+                             std::to_string(size) + ".");
+  }
+  const std::int64_t groups = entries / size;
+  const std::int64_t group = group_rank[0];
+  const std::int64_t rank = group_rank[1];
+  if (group < 0 || group >= groups || rank < 0 || rank >= size) {
+    return Invalid(name, "(group, rank) must be below (" + std::to_string(groups) + ", " +
+                             std::to_string(size) + "), got (" + std::to_string(group) + ", " +
+                             std::to_string(rank) + ").");
+  }
+  call.group = static_cast<std::uint32_t>(group);
+  call.groups = static_cast<std::uint32_t>(groups);
+  call.rank = static_cast<std::uint32_t>(rank);
+  std::set<Rank> members;
+  for (std::int64_t i = 0; i < size; ++i) {
+    const std::int32_t member =
+        attributes.group_processes[static_cast<std::size_t>(group * size + i)];
+    if (member < 0 || member >= world_size) {
+      return Invalid(name, "rank " + std::to_string(i) + " of the group is on process " +
+                               std::to_string(member) +
+                               ", but the communicator has processes 0 to " +
+                               std::to_string(world_size - 1) +
+                               ". Was init() called with all processes of the mesh?");
+    }
+    members.insert(Rank(static_cast<std::uint16_t>(member)));
+    if (member == process.value()) call.local_ranks.push_back(static_cast<std::uint32_t>(i));
+    if (i == rank && member != process.value()) {
+      return Invalid(name, "rank " + std::to_string(rank) + " of the group belongs to process " +
+                               std::to_string(member) + ", but this is process " +
+                               std::to_string(process.value()) +
+                               ". The mesh must list each device under the process that owns it.");
+    }
+  }
+  call.spec.members.assign(members.begin(), members.end());
+  return Status();
+}
+
+// Copies pointers and sizes out of the call frame; a leaf that XLA did not alias is copied first.
+Status ReadLeaves(std::string_view name, ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                  DeviceCall& call) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto argument = arguments.get<ffi::AnyBuffer>(i);
+    auto result = results.get<ffi::AnyBuffer>(i);
+    if (!argument.has_value() || !result.has_value()) {
+      return Invalid(name, "leaf " + std::to_string(i) + " is not an array.");
+    }
+    const ffi::AnyBuffer& in = *argument;
+    ffi::AnyBuffer out = **result;
+    const std::optional<ElementType> type = ElementTypeOf(in.element_type());
+    if (!type) {
+      return Invalid(name,
+                     "the dtype of leaf " + std::to_string(i) +
+                         " cannot be summed; convert it to float32, bfloat16, float16, float64 or "
+                         "int32.");
+    }
+    if (i == 0) call.spec.element_type = *type;
+    if (*type != call.spec.element_type) {
+      return Invalid(name, "all leaves of a call must have one dtype: leaf 0 is " +
+                               std::string(NameOf(call.spec.element_type)) + ", leaf " +
+                               std::to_string(i) + " is " + std::string(NameOf(*type)) + ".");
+    }
+    if (out.element_type() != in.element_type() || out.element_count() != in.element_count()) {
+      return Invalid(name, "result " + std::to_string(i) +
+                               " must have the shape and dtype of leaf " + std::to_string(i) + ".");
+    }
+    if (in.element_count() == 0) continue;
+    if (in.untyped_data() != out.untyped_data()) {
+      std::memcpy(out.untyped_data(), in.untyped_data(), in.size_bytes());
+    }
+    call.leaves.push_back({.data = static_cast<std::byte*>(out.untyped_data()),
+                           .elements = static_cast<std::uint64_t>(in.element_count())});
+    call.spec.elements += static_cast<std::uint64_t>(in.element_count());
+  }
+  return Status();
+}
+
+// The float array that is the last result, or null.
+float* StatsOf(ffi::RemainingRets results) {
+  auto last = results.get<ffi::AnyBuffer>(results.size() - 1);
+  if (!last.has_value()) return nullptr;
+  ffi::AnyBuffer buffer = **last;
+  const bool fits = buffer.element_type() == ffi::DataType::F32 && buffer.element_count() == kStats;
+  return fits ? static_cast<float*>(buffer.untyped_data()) : nullptr;
+}
+
+void WriteStats(const DeviceResult& result, float* stats) {
+  const CallStats& call = result.stats;
+  const std::array<double, kStats> values = {call.missing_contributions,
+                                             call.missing_results,
+                                             std::chrono::duration<double>(call.elapsed).count(),
+                                             static_cast<double>(call.repaired),
+                                             static_cast<double>(call.late),
+                                             static_cast<double>(call.slowest.value()),
+                                             static_cast<double>(result.sequence.value()),
+                                             0.0};
+  for (std::size_t i = 0; i < kStats; ++i) stats[i] = static_cast<float>(values[i]);
+}
+
+// Everything that can be wrong with a call is found here, before it is started.
+Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
+                      ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
+                      ffi::RemainingRets results, ffi::Promise promise) {
+  Result<std::shared_ptr<Communicator>> found = Registry::Global().Find(attributes.communicator);
+  if (!found.ok()) return found.status();
+  Communicator& communicator = *found.value();
+  const std::string_view name = attributes.name;
+  if (group_rank.element_count() != 2) {
+    return Invalid(name, "the first operand must be (group, rank) as s32[2].");
+  }
+  if (results.size() != arguments.size() + 1) {
+    return Invalid(name, "expected one result for each of the " + std::to_string(arguments.size()) +
+                             " leaves and one for the stats, got " +
+                             std::to_string(results.size()) + ".");
+  }
+  float* const stats = StatsOf(results);
+  if (stats == nullptr) return Invalid(name, "the last result must be the stats, f32[8].");
+  if (name.empty() || name.size() > kNameBytesMax) {
+    return Invalid(name.substr(0, kNameBytesMax),
+                   "name must have from 1 to " + std::to_string(kNameBytesMax) + " bytes, got " +
+                       std::to_string(name.size()) + ".");
+  }
+  DeviceCall call;
+  call.spec.name = name;
+  call.spec.description = attributes.description;
+  call.spec.fingerprint = static_cast<std::uint64_t>(attributes.fingerprint);
+  if (Status status = ReadMode(attributes, call.spec); !status.ok()) return status;
+  const CommunicatorOptions& options = communicator.options();
+  if (Status status =
+          ReadGroup(attributes, group_rank.typed_data(), options.rank, options.world_size, call);
+      !status.ok()) {
+    return status;
+  }
+  const std::int32_t step_value = *step.typed_data();
+  if (step_value < -1) {
+    return Invalid(name, "step must be 0 or more, got " + std::to_string(step_value) +
+                             "; leave it out to have the calls counted.");
+  }
+  if (step_value >= 0) call.step = Sequence(static_cast<std::uint32_t>(step_value));
+  if (Status status = ReadLeaves(name, arguments, results, call); !status.ok()) return status;
+  call.done = [promise = std::move(promise), stats](const DeviceResult& result) mutable {
+    WriteStats(result, stats);
+    // May run the rest of the program, here and now.
+    if (result.status.ok()) {
+      promise.SetAvailable();
+    } else {
+      promise.SetError(EncodeError(result.status));
+    }
+  };
+  communicator.Start(std::move(call));
+  return Status();
+}
+
+ffi::Future AllReduce(std::string_view communicator, std::string_view name,
+                      std::string_view description, std::string_view mode, std::int64_t fingerprint,
+                      ffi::Span<const std::int32_t> group_processes, std::int64_t group_size,
+                      ffi::BufferR1<ffi::S32> group_rank, ffi::BufferR0<ffi::S32> step,
+                      ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  const Attributes attributes{.communicator = communicator,
+                              .name = name,
+                              .description = description,
+                              .mode = mode,
+                              .fingerprint = fingerprint,
+                              .group_processes = group_processes,
+                              .group_size = group_size};
+  Status status;
+  try {
+    status = StartAllReduce(attributes, group_rank, step, arguments, results, promise);
+  } catch (const std::exception& unexpected) {
+    status = Status(StatusCode::kInternal, unexpected.what());
+  }
+  // XLA has not seen the future yet, so nothing of the program can run in here.
+  if (!status.ok()) promise.SetError(EncodeError(status));
+  return future;
+}
+
+ffi::Error TakeSequence(std::string_view communicator, std::string_view name,
+                        ffi::BufferR1<ffi::S32> group_rank,
+                        ffi::Result<ffi::BufferR0<ffi::S32>> sequence) try {
+  Result<std::shared_ptr<Communicator>> found = Registry::Global().Find(communicator);
+  if (!found.ok()) return EncodeError(found.status());
+  const std::int32_t* const values = group_rank.typed_data();
+  if (group_rank.element_count() != 2 || values[0] < 0 || values[1] < 0) {
+    return EncodeError(Invalid(name, "the operand must be (group, rank) as s32[2], 0 or more."));
+  }
+  const Sequence taken =
+      found.value()->TakeTicket(std::string(name), static_cast<std::uint32_t>(values[0]),
+                                static_cast<std::uint32_t>(values[1]));
+  if (taken.value() > static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max())) {
+    return EncodeError(Status(StatusCode::kResourceExhausted,
+                              "2^31 calls of one name were made; give the call a new name=."));
+  }
+  *sequence->typed_data() = static_cast<std::int32_t>(taken.value());
+  return ffi::Error::Success();
+} catch (const std::exception& unexpected) {
+  return EncodeError(Status(StatusCode::kInternal, unexpected.what()));
+}
+
+}  // namespace
+
+XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame) {
+  XLA_FFI_DEFINE_HANDLER(handler, AllReduce,
+                         ffi::Ffi::Bind()
+                             .Attr<std::string_view>("communicator")
+                             .Attr<std::string_view>("name")
+                             .Attr<std::string_view>("description")
+                             .Attr<std::string_view>("mode")
+                             .Attr<std::int64_t>("fingerprint")
+                             .Attr<ffi::Span<const std::int32_t>>("group_processes")
+                             .Attr<std::int64_t>("group_size")
+                             .Arg<ffi::BufferR1<ffi::S32>>()
+                             .Arg<ffi::BufferR0<ffi::S32>>()
+                             .RemainingArgs()
+                             .RemainingRets());
+  return (*handler)(call_frame);
+}
+
+XLA_FFI_Error* SequenceHandler(XLA_FFI_CallFrame* call_frame) {
+  XLA_FFI_DEFINE_HANDLER(handler, TakeSequence,
+                         ffi::Ffi::Bind()
+                             .Attr<std::string_view>("communicator")
+                             .Attr<std::string_view>("name")
+                             .Arg<ffi::BufferR1<ffi::S32>>()
+                             .Ret<ffi::BufferR0<ffi::S32>>());
+  return (*handler)(call_frame);
+}
+
+}  // namespace optireduce

@@ -1,0 +1,297 @@
+#include "ffi/runtime/communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "ffi/base/bytes.h"
+#include "ffi/base/prng.h"
+#include "ffi/protocol/endpoint.h"
+#include "ffi/protocol/options.h"
+#include "ffi/protocol/stats.h"
+#include "ffi/runtime/bucket_parts.h"
+
+namespace optireduce {
+namespace {
+
+// Chosen: more flows than a network card has queues to spread them over; each one is a thread.
+constexpr std::uint16_t kLanesMax = 64;
+
+Status Invalid(std::string message) {
+  return Status(StatusCode::kInvalidArgument, std::move(message));
+}
+
+Status ValidateOptions(const CommunicatorOptions& options) {
+  if (options.name.empty()) return Invalid("name must not be empty; pass e.g. \"default\".");
+  if (options.world_size < 1) return Invalid("world_size must be at least 1, got 0.");
+  if (options.rank.value() >= options.world_size) {
+    return Invalid("rank must be below world_size (" + std::to_string(options.world_size) +
+                   "), got " + std::to_string(options.rank.value()) + ".");
+  }
+  if (options.lanes < 1 || options.lanes > kLanesMax) {
+    return Invalid("lanes must be from 1 to " + std::to_string(kLanesMax) + ", got " +
+                   std::to_string(options.lanes) + ".");
+  }
+  const auto positive = [](const char* setting, Duration value) {
+    return value > Duration::zero()
+               ? Status()
+               : Invalid(std::string(setting) + " must be positive seconds, got " +
+                         std::to_string(std::chrono::duration<double>(value).count()) + ".");
+  };
+  for (const Status& status : {positive("peer_timeout_s", options.peer_timeout),
+                               positive("mismatch_timeout_s", options.mismatch_timeout),
+                               positive("deadline_s", options.deadline)}) {
+    if (!status.ok()) return status;
+  }
+  return Status();
+}
+
+// Chosen: any value that all ranks derive alike and others do not know would do.
+Result<std::uint32_t> SessionTag(const Secret& secret) {
+  Result<Key> key = DeriveKey(secret, "session");
+  if (!key.ok()) return key.status();
+  return ByteReader(key.value()).Read<std::uint32_t>();
+}
+
+// The parts of one call, until the last of them is done.
+struct PartsUnderWay {
+  std::mutex mutex;
+  std::size_t left = 0;
+  PartOutcomes outcomes;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Communicator>> Communicator::Create(const CommunicatorOptions& options,
+                                                           std::shared_ptr<CompletionPool> pool) {
+  if (Status status = ValidateOptions(options); !status.ok()) return status;
+  auto communicator = std::shared_ptr<Communicator>(new Communicator(options, std::move(pool)));
+  communicator->OpenMeeting();
+  if (options.world_size > 1) {
+    if (Status status = communicator->OpenPorts(); !status.ok()) return status;
+  }
+  return communicator;
+}
+
+Communicator::Communicator(const CommunicatorOptions& options, std::shared_ptr<CompletionPool> pool)
+    : options_(options), pool_(std::move(pool)) {}
+
+Communicator::~Communicator() { Close("the communicator was destroyed"); }
+
+void Communicator::OpenMeeting() {
+  // Weak: the meeting belongs to the communicator, and outlives it only while its tasks run.
+  meeting_ = Meeting::Create(
+      pool_,
+      [weak = weak_from_this(), pool = pool_](Submission submission, CallDoneFunction done) {
+        if (const auto communicator = weak.lock()) {
+          communicator->Submit(std::move(submission), std::move(done));
+          return;
+        }
+        pool->Run([done = std::move(done)] {
+          done(Status(StatusCode::kCancelled, "the communicator was destroyed"), CallStats{});
+        });
+      },
+      options_.peer_timeout);
+}
+
+Status Communicator::OpenPorts() {
+  for (std::uint16_t lane = 0; lane < options_.lanes; ++lane) {
+    Result<std::unique_ptr<UdpPort>> port =
+        UdpPort::Create(UdpPortOptions{.bind_address = options_.bind_address,
+                                       .receive_buffer_bytes = options_.receive_buffer_bytes});
+    if (!port.ok()) return port.status();
+    ports_.push_back(port.value()->local_port());
+    features_.segmentation_offload =
+        (lane == 0 || features_.segmentation_offload) && port.value()->segmentation_offload();
+    features_.receive_offload =
+        (lane == 0 || features_.receive_offload) && port.value()->receive_offload();
+    const std::size_t granted = port.value()->granted_receive_buffer_bytes();
+    granted_receive_buffer_bytes_ =
+        lane == 0 ? granted : std::min(granted_receive_buffer_bytes_, granted);
+    unconnected_.push_back(std::move(port.value()));
+  }
+  return Status();
+}
+
+Status Communicator::ValidateRanks(const std::vector<RankAddress>& ranks,
+                                   std::size_t datagram_bytes_max) const {
+  if (closed_) return *closed_;
+  if (datagram_bytes_max_ != 0) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "connect() may be called once; open another communicator to connect anew.");
+  }
+  if (ranks.size() != options_.world_size) {
+    return Invalid("connect() needs the address of every rank, this one included: expected " +
+                   std::to_string(options_.world_size) + ", got " + std::to_string(ranks.size()) +
+                   ".");
+  }
+  for (const RankAddress& rank : ranks) {
+    if (options_.world_size > 1 && rank.ports.size() != options_.lanes) {
+      return Invalid("every rank must have the same number of lanes: this one has " +
+                     std::to_string(options_.lanes) + ", " + rank.address + " has " +
+                     std::to_string(rank.ports.size()) + ".");
+    }
+  }
+  if (datagram_bytes_max == 0) return Invalid("datagram_bytes_max must be positive bytes, got 0.");
+  return Status();
+}
+
+Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max,
+                             std::size_t peer_receive_buffer_bytes) {
+  const std::lock_guard lock(mutex_);
+  if (Status status = ValidateRanks(ranks, datagram_bytes_max); !status.ok()) return status;
+  Result<std::uint32_t> session = SessionTag(options_.secret);
+  if (!session.ok()) return session.status();
+  // First everything that can fail, so that a failed connect() may be repeated.
+  std::vector<std::unique_ptr<Endpoint>> endpoints;
+  for (std::uint16_t lane = 0; lane < unconnected_.size(); ++lane) {
+    std::vector<PeerAddress> peers;
+    for (const RankAddress& rank : ranks) {
+      peers.push_back({.address = rank.address, .port = rank.ports[lane]});
+    }
+    if (Status status = unconnected_[lane]->SetPeers(peers, datagram_bytes_max); !status.ok()) {
+      return status;
+    }
+    Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(
+        EndpointOptionsOf(lane, session.value(), datagram_bytes_max, peer_receive_buffer_bytes));
+    if (!endpoint.ok()) return endpoint.status();
+    endpoints.push_back(std::move(endpoint.value()));
+  }
+  for (std::uint16_t lane = 0; lane < endpoints.size(); ++lane) {
+    std::unique_ptr<DatagramPort> port = std::move(unconnected_[lane]);
+    if (options_.faults) {
+      Faults faults = *options_.faults;
+      // Other faults on every rank and lane, from the one seed.
+      faults.seed = Mix(Mix(faults.seed + options_.rank.value()) + lane);
+      port = std::make_unique<FaultPort>(std::move(port), faults);
+    }
+    lanes_.push_back(
+        std::make_unique<Lane>(std::move(port), std::move(endpoints[lane]), datagram_bytes_max));
+  }
+  unconnected_.clear();
+  datagram_bytes_max_ = datagram_bytes_max;
+  return Status();
+}
+
+EndpointOptions Communicator::EndpointOptionsOf(std::uint16_t lane, std::uint32_t session,
+                                                std::size_t datagram_bytes_max,
+                                                std::size_t peer_receive_buffer_bytes) const {
+  return EndpointOptions{.rank = options_.rank,
+                         .world_size = options_.world_size,
+                         .session = session,
+                         .secret = options_.secret,
+                         .lane = lane,
+                         .datagram_bytes_max = datagram_bytes_max,
+                         .peer_timeout = options_.peer_timeout,
+                         .mismatch_timeout = options_.mismatch_timeout,
+                         .incast = options_.incast,
+                         .receive_buffer_bytes = peer_receive_buffer_bytes,
+                         .max_lag = options_.max_lag};
+}
+
+void Communicator::Start(DeviceCall call) {
+  // Half for each stage: both move the same number of bytes.
+  call.spec.reduce_scatter_deadline = options_.deadline / 2;
+  call.spec.all_gather_deadline = options_.deadline - options_.deadline / 2;
+  meeting_->Start(std::move(call));
+}
+
+Status Communicator::Readiness() const {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return *closed_;
+  if (datagram_bytes_max_ == 0) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "communicator \"" + options_.name +
+                      "\" is not connected yet; call jax_optireduce.init() before the first step.");
+  }
+  return Status();
+}
+
+void Communicator::Submit(Submission submission, CallDoneFunction done) {
+  if (const Status status = Readiness(); !status.ok()) {
+    return Complete(std::move(done), status, CallStats{});
+  }
+  // A sum of one contribution, or of no elements, is there already.
+  if (submission.spec.members.size() <= 1 || submission.spec.elements == 0) {
+    return Complete(std::move(done), Status(), CallStats{.slowest = options_.rank});
+  }
+  SubmitToLanes(std::move(submission), std::move(done));
+}
+
+void Communicator::SubmitToLanes(Submission submission, CallDoneFunction done) {
+  std::vector<BucketPart> parts = CutBucket(submission, lanes_.size());
+  auto under_way = std::make_shared<PartsUnderWay>();
+  under_way->left = parts.size();
+  const auto shared_done = std::make_shared<CallDoneFunction>(std::move(done));
+  for (BucketPart& part : parts) {
+    const std::uint64_t elements = part.submission.spec.elements;
+    lanes_[part.lane]->Submit(
+        std::move(part.submission),
+        // `this` is safe, since the lanes end before it does; holding a share of it would not be:
+        // the last one could be dropped here, on the lane's thread, which cannot join itself.
+        [this, under_way, shared_done, elements](const Status& status, const CallStats& stats) {
+          {
+            const std::lock_guard lock(under_way->mutex);
+            under_way->outcomes.Add(status, stats, elements);
+            if (--under_way->left > 0) return;
+          }
+          Complete(std::move(*shared_done), under_way->outcomes.status(),
+                   under_way->outcomes.stats());
+        });
+  }
+}
+
+void Communicator::Complete(CallDoneFunction done, const Status& status, const CallStats& stats) {
+  ++(status.ok() ? calls_completed_ : calls_failed_);
+  pool_->Run([done = std::move(done), status, stats] { done(status, stats); });
+}
+
+void Communicator::Cancel(const std::string& reason) {
+  const Status why(StatusCode::kCancelled, reason);
+  meeting_->Cancel(why);
+  const std::lock_guard lock(mutex_);
+  for (const auto& lane : lanes_) lane->Cancel(why);
+}
+
+void Communicator::Close(const std::string& reason) {
+  const Status why(StatusCode::kCancelled, reason);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!closed_) closed_ = why;
+    unconnected_.clear();
+    // All at once, so that their lingering overlaps. From here on `lanes_` does not change.
+    for (const auto& lane : lanes_) lane->StartClosing(why);
+  }
+  meeting_->Close(why);
+  for (const auto& lane : lanes_) lane->Close(why);
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> Communicator::counters() const {
+  LaneSnapshot sum;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& lane : lanes_) {
+      const LaneSnapshot snapshot = lane->snapshot();
+#define OPTIREDUCE_ADD_COUNTER(name, meaning) sum.counters.name += snapshot.counters.name;
+      OPTIREDUCE_COUNTERS(OPTIREDUCE_ADD_COUNTER)
+#undef OPTIREDUCE_ADD_COUNTER
+      sum.socket_drops += snapshot.socket_drops;
+      sum.memory_bytes += snapshot.memory_bytes;
+    }
+  }
+  // A bucket that was cut for several lanes is one call to the user.
+  sum.counters.calls_completed = calls_completed_;
+  sum.counters.calls_failed = calls_failed_ + meeting_->failures();
+  std::vector<std::pair<std::string, std::uint64_t>> named;
+#define OPTIREDUCE_NAME_COUNTER(name, meaning) named.emplace_back(#name, sum.counters.name);
+  OPTIREDUCE_COUNTERS(OPTIREDUCE_NAME_COUNTER)
+#undef OPTIREDUCE_NAME_COUNTER
+  named.emplace_back("socket_drops", sum.socket_drops);
+  named.emplace_back("memory_bytes", sum.memory_bytes);
+  const CompletionPoolCounters pool = pool_->counters();
+  named.emplace_back("completion_threads_peak", pool.threads_peak);
+  named.emplace_back("completions_waited", pool.waited);
+  return named;
+}
+
+}  // namespace optireduce

@@ -1,0 +1,139 @@
+// One process's end of a session: its lanes, its calls, and the meeting of its devices.
+
+#ifndef FFI_RUNTIME_COMMUNICATOR_H_
+#define FFI_RUNTIME_COMMUNICATOR_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/crypto/seal.h"
+#include "ffi/net/fault_port.h"
+#include "ffi/net/udp_port.h"
+#include "ffi/protocol/options.h"
+#include "ffi/protocol/submission.h"
+#include "ffi/runtime/completion_pool.h"
+#include "ffi/runtime/lane.h"
+#include "ffi/runtime/meeting.h"
+
+namespace optireduce {
+
+struct CommunicatorOptions {
+  std::string name;
+  Rank rank;
+  std::uint16_t world_size = 1;
+  Secret secret{};
+  std::string bind_address;  // IPv4 or IPv6; its family decides that of the session
+  std::uint16_t lanes = 1;
+  std::uint16_t incast = 0;  // 0: all peers at once
+  std::size_t receive_buffer_bytes = 0;
+  std::uint32_t max_lag = 2;
+  Duration peer_timeout{};
+  Duration mismatch_timeout{};
+  Duration deadline{};  // of a call in a mode that drops what is late: both stages together
+  std::optional<Faults> faults;
+};
+
+// Where the lanes of a rank listen.
+struct RankAddress {
+  std::string address;
+  std::vector<std::uint16_t> ports;  // one for each lane
+};
+
+// What the kernel granted to all sockets alike.
+struct SocketFeatures {
+  bool segmentation_offload = false;
+  bool receive_offload = false;
+};
+
+// Thread-safe.
+class Communicator : public std::enable_shared_from_this<Communicator> {
+ public:
+  // Validates the options and binds the sockets; sends nothing. A world of one process has none.
+  static Result<std::shared_ptr<Communicator>> Create(const CommunicatorOptions& options,
+                                                      std::shared_ptr<CompletionPool> pool);
+  // As Close("the communicator was destroyed").
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  std::vector<std::uint16_t> ports() const { return ports_; }
+  static Result<std::size_t> PathMtuBytes(const std::string& address) {
+    return UdpPort::path_mtu_bytes(address);
+  }
+  // Of the socket that got least.
+  std::size_t granted_receive_buffer_bytes() const { return granted_receive_buffer_bytes_; }
+
+  SocketFeatures features() const { return features_; }
+
+  // Starts the lanes. `ranks` holds every rank, this one included; `datagram_bytes_max` must cross
+  // every path and be the same on all ranks; `peer_receive_buffer_bytes` is what the smallest
+  // socket of the session got. Once.
+  Status Connect(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max,
+                 std::size_t peer_receive_buffer_bytes);
+
+  // The part of one local device in a call; see Meeting::Start. Fills in the deadlines.
+  void Start(DeviceCall call);
+  Sequence TakeTicket(const std::string& name, std::uint32_t group, std::uint32_t rank) {
+    return meeting_->TakeTicket(name, group, rank);
+  }
+
+  // One call of the whole process. `done` is called once, on the completion pool.
+  void Submit(Submission submission, CallDoneFunction done);
+
+  // Fails every call under way with kCancelled; later ones are not concerned.
+  void Cancel(const std::string& reason);
+  // The same for good: tells the peers, ends the threads. May be repeated.
+  void Close(const std::string& reason);
+
+  // Every counter by name, summed over the lanes.
+  std::vector<std::pair<std::string, std::uint64_t>> counters() const;
+
+  const CommunicatorOptions& options() const { return options_; }
+  // 0 before Connect().
+  std::size_t datagram_bytes_max() const { return datagram_bytes_max_; }
+
+ private:
+  explicit Communicator(const CommunicatorOptions& options, std::shared_ptr<CompletionPool> pool);
+  Status OpenPorts();
+  void OpenMeeting();
+  // With the mutex held.
+  Status ValidateRanks(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max) const;
+  EndpointOptions EndpointOptionsOf(std::uint16_t lane, std::uint32_t session,
+                                    std::size_t datagram_bytes_max,
+                                    std::size_t peer_receive_buffer_bytes) const;
+  // Why no call can be submitted, or ok.
+  Status Readiness() const;
+  void SubmitToLanes(Submission submission, CallDoneFunction done);
+  // Counts the call and calls `done` on the completion pool.
+  void Complete(CallDoneFunction done, const Status& status, const CallStats& stats);
+
+  const CommunicatorOptions options_;
+  const std::shared_ptr<CompletionPool> pool_;
+  std::shared_ptr<Meeting> meeting_;
+  std::vector<std::uint16_t> ports_;
+  std::size_t granted_receive_buffer_bytes_ = 0;
+  SocketFeatures features_;
+  std::atomic<std::size_t> datagram_bytes_max_ = 0;
+  std::atomic<std::uint64_t> calls_completed_ = 0;
+  std::atomic<std::uint64_t> calls_failed_ = 0;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::vector<std::unique_ptr<UdpPort>> unconnected_;
+  std::optional<Status> closed_;
+  // Filled once, by Connect(), and never changed: a reader that has seen it may keep using it.
+  std::vector<std::unique_ptr<Lane>> lanes_;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_RUNTIME_COMMUNICATOR_H_

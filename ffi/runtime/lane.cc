@@ -1,0 +1,234 @@
+#include "ffi/runtime/lane.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <iterator>
+#include <span>
+#include <utility>
+
+#include "ffi/base/check.h"
+#include "ffi/net/clock.h"
+
+namespace optireduce {
+namespace {
+
+// Batches sent before the lane looks at what arrived: acknowledgements must not wait behind a
+// bucket, nor the socket's receive buffer fill up meanwhile.
+// Chosen: 4 batches of 64 kB leave in well under a millisecond even on a slow core.
+constexpr int kBatchesPerTurn = 4;
+
+// How long at least a lane waits when the port has refused a batch, lest it spins.
+// Chosen: a port that takes batches again ends the wait sooner; 1 ms is 125 kB at 1 Gbit/s.
+constexpr Duration kRefusedPause = std::chrono::milliseconds(1);
+
+// How long a closing lane goes on at most, until the peers have what they still need from this rank
+// and know that it leaves.
+// Chosen: several round trips and repairs of any network that this is made for; short for a user
+// who waits.
+constexpr Duration kLinger = std::chrono::seconds(1);
+
+}  // namespace
+
+Lane::Lane(std::unique_ptr<DatagramPort> port, std::unique_ptr<Endpoint> endpoint,
+           std::size_t datagram_bytes_max)
+    : port_(std::move(port)),
+      endpoint_(std::move(endpoint)),
+      buffer_(datagram_bytes_max * std::max<std::size_t>(1, port_->batch_max())),
+      thread_([this] { Run(); }) {}
+
+Lane::~Lane() { Close(Status(StatusCode::kCancelled, "the communicator was destroyed")); }
+
+void Lane::Submit(Submission submission, CallDoneFunction done) {
+  std::optional<Status> closed;
+  {
+    const std::lock_guard lock(mutex_);
+    closed = closed_;
+    if (!closed) queue_.push_back({std::move(submission), std::move(done)});
+  }
+  if (closed) {
+    done(*closed, CallStats{});
+  } else {
+    port_->Wake();
+  }
+}
+
+void Lane::Cancel(const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = why;
+    cancelled_queued_ = queue_.size();
+  }
+  port_->Wake();
+}
+
+void Lane::StartClosing(const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    if (!closed_) closed_ = why;
+  }
+  port_->Wake();
+}
+
+void Lane::Close(const Status& why) {
+  StartClosing(why);
+  const std::lock_guard lock(join_mutex_);
+  if (thread_.joinable()) thread_.join();
+}
+
+LaneSnapshot Lane::snapshot() const {
+  const std::lock_guard lock(mutex_);
+  return snapshot_;
+}
+
+void Lane::Run() {
+  Status why;
+  try {
+    Loop();
+    why = CloseReason();
+    Linger(why);
+  } catch (const BrokenInvariant& broken) {
+    why = Status(StatusCode::kInternal,
+                 std::string("this lane found an error of its own and stopped, rather than adding "
+                             "wrong numbers: ") +
+                     broken.what());
+  } catch (const std::exception& unexpected) {
+    // Out of memory, for one. The process goes on; its calls must end.
+    why = Status(StatusCode::kInternal, std::string("this lane stopped: ") + unexpected.what());
+  }
+  FailAll(why);
+}
+
+void Lane::Loop() {
+  while (TakeRequests()) {
+    const bool received = ReceiveSome();
+    if (const Instant now = ClockNow(); now >= endpoint_->PollTimeout()) {
+      endpoint_->HandleTimeout(now);
+    }
+    HandOver();  // A finished call need not wait until others' datagrams are sent.
+    const bool sent = SendSome();
+    HandOver();
+    if (received || sent) continue;
+    Publish();
+    port_->Wait(NextTurn());
+  }
+}
+
+Instant Lane::NextTurn() const {
+  const Instant due = endpoint_->PollTimeout();
+  // What is due may be sending, and the port takes nothing: Wait() returns when it does.
+  return refused_ ? std::max(due, ClockNow() + kRefusedPause) : due;
+}
+
+bool Lane::TakeRequests() {
+  std::optional<Status> cancelled;
+  std::size_t cancelled_queued = 0;
+  bool closing = false;
+  {
+    const std::lock_guard lock(mutex_);
+    taken_.swap(queue_);
+    cancelled = std::exchange(cancelled_, std::nullopt);
+    cancelled_queued = std::exchange(cancelled_queued_, 0);
+    closing = closing_;
+  }
+  if (cancelled) {
+    endpoint_->Cancel(ClockNow(), *cancelled);
+    HandOver();
+  }
+  for (std::size_t i = 0; i < taken_.size(); ++i) {
+    Pending& pending = taken_[i];
+    if (i < cancelled_queued) {
+      std::exchange(pending.done, nullptr)(*cancelled, CallStats{});
+      continue;
+    }
+    const std::uint64_t token = next_token_++;
+    pending.submission.token = token;
+    const auto call = calls_.emplace(token, std::exchange(pending.done, nullptr)).first;
+    const Status status = endpoint_->Submit(ClockNow(), std::move(pending.submission));
+    if (status.ok()) continue;
+    call->second(status, CallStats{});
+    calls_.erase(call);
+  }
+  taken_.clear();
+  return !closing;
+}
+
+bool Lane::ReceiveSome() {
+  const std::size_t received = port_->Receive([this](std::span<const std::byte> datagram) {
+    endpoint_->HandleDatagram(ClockNow(), datagram);
+  });
+  return received > 0;
+}
+
+// True when there may be more to send at once.
+bool Lane::SendSome() {
+  for (int i = 0; i < kBatchesPerTurn; ++i) {
+    if (!refused_) {
+      refused_ = endpoint_->PollTransmit(ClockNow(), buffer_, port_->batch_max());
+      if (!refused_) return false;
+    }
+    const auto bytes = std::span<const std::byte>(buffer_).first(refused_->bytes);
+    // Wait() returns when the network takes more.
+    if (!port_->Send(refused_->to, bytes, refused_->datagram_bytes)) return false;
+    refused_.reset();
+  }
+  return true;
+}
+
+void Lane::HandOver() {
+  bool any = false;
+  while (const std::optional<CallDone> event = endpoint_->PollEvent()) {
+    const auto call = calls_.find(event->token);
+    OR_CHECK(call != calls_.end());
+    const CallDoneFunction done = std::move(call->second);
+    calls_.erase(call);
+    // Before `done`: who looks at the counters after a call finds the call in them.
+    if (!any) Publish();
+    any = true;
+    done(event->status, event->stats);
+  }
+}
+
+void Lane::Linger(const Status& why) {
+  const Instant end = ClockNow() + kLinger;
+  endpoint_->Leave(ClockNow(), why);
+  HandOver();
+  for (Instant now = ClockNow(); now < end && !endpoint_->finished(); now = ClockNow()) {
+    const bool received = ReceiveSome();
+    if (now >= endpoint_->PollTimeout()) endpoint_->HandleTimeout(now);
+    if (SendSome() || received) continue;
+    port_->Wait(std::min(NextTurn(), end));
+  }
+  Publish();
+}
+
+void Lane::Publish() {
+  const std::lock_guard lock(mutex_);
+  snapshot_ = {.counters = endpoint_->counters(),
+               .socket_drops = port_->socket_drops(),
+               .memory_bytes = endpoint_->memory_bytes()};
+}
+
+Status Lane::CloseReason() const {
+  const std::lock_guard lock(mutex_);
+  OR_CHECK(closed_.has_value());
+  return *closed_;
+}
+
+void Lane::FailAll(const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = why;
+    std::ranges::move(queue_, std::back_inserter(taken_));
+    queue_.clear();
+  }
+  for (auto& [token, done] : calls_) done(why, CallStats{});
+  calls_.clear();
+  for (Pending& pending : taken_) {
+    if (pending.done) pending.done(why, CallStats{});
+  }
+  taken_.clear();
+}
+
+}  // namespace optireduce

@@ -1,0 +1,103 @@
+// One thread with its port and its endpoint: the loop that drives the protocol on the real world.
+
+#ifndef FFI_RUNTIME_LANE_H_
+#define FFI_RUNTIME_LANE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/net/datagram_port.h"
+#include "ffi/protocol/endpoint.h"
+#include "ffi/protocol/stats.h"
+#include "ffi/protocol/submission.h"
+
+namespace optireduce {
+
+// Called exactly once for each submission, on the lane's thread or (when the lane takes no more) on
+// the submitter's: it must not block, wait for the lane, or throw.
+using CallDoneFunction = std::function<void(const Status& status, const CallStats& stats)>;
+
+// What a lane looks like from outside; a recent copy.
+struct LaneSnapshot {
+  Counters counters;
+  std::uint64_t socket_drops = 0;
+  std::uint64_t memory_bytes = 0;
+};
+
+class Lane {
+ public:
+  // Starts the thread, which owns port and endpoint from here on. `datagram_bytes_max` is the
+  // session's.
+  Lane(std::unique_ptr<DatagramPort> port, std::unique_ptr<Endpoint> endpoint,
+       std::size_t datagram_bytes_max);
+  // As Close("the communicator was destroyed").
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  // The calls below and `snapshot` are for any thread. Submission::token is the lane's to set.
+  void Submit(Submission submission, CallDoneFunction done);
+  // Fails every call under way, those submitted before included; later ones are not concerned.
+  void Cancel(const Status& why);
+  // Fails every call under way, tells the peers that this rank leaves, and ends the thread. Takes
+  // as long as the peers need to hear it and to get what this rank owes them, 1 s at most. Later
+  // submissions fail. May be repeated.
+  void Close(const Status& why);
+  // The same without waiting for the end.
+  void StartClosing(const Status& why);
+  LaneSnapshot snapshot() const;
+
+ private:
+  struct Pending {
+    Submission submission;
+    CallDoneFunction done;
+  };
+  // Everything below runs on the lane's thread.
+  void Run();
+  void Loop();
+  // Takes what other threads left. False when the lane is to end.
+  bool TakeRequests();
+  bool ReceiveSome();
+  bool SendSome();
+  void HandOver();
+  // When to go on if nothing happens before.
+  Instant NextTurn() const;
+  void Linger(const Status& why);
+  void Publish();
+  Status CloseReason() const;
+  // Answers all calls, taken or not, with `why` and takes no more.
+  void FailAll(const Status& why);
+
+  const std::unique_ptr<DatagramPort> port_;
+  const std::unique_ptr<Endpoint> endpoint_;
+  std::vector<std::byte> buffer_;
+  std::optional<Transmit> refused_;  // by the port; stands in `buffer_` and goes first
+  std::unordered_map<std::uint64_t, CallDoneFunction> calls_;  // by token
+  std::uint64_t next_token_ = 1;
+  std::vector<Pending> taken_;  // reused from turn to turn
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::vector<Pending> queue_;
+  std::optional<Status> cancelled_;  // for the calls under way and the first `cancelled_queued_`
+  std::size_t cancelled_queued_ = 0;
+  std::optional<Status> closed_;  // why no submission is taken any more
+  bool closing_ = false;
+  LaneSnapshot snapshot_;
+
+  std::mutex join_mutex_;  // Close() may be called by several threads
+  std::thread thread_;     // last: it uses everything above
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_RUNTIME_LANE_H_

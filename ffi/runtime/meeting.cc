@@ -1,0 +1,365 @@
+#include "ffi/runtime/meeting.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <iterator>
+#include <sstream>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "ffi/base/check.h"
+#include "ffi/codec/reduce.h"
+#include "ffi/net/clock.h"
+
+namespace optireduce {
+namespace {
+
+// Collectives that one process can name.
+// Chosen: far more call sites than a program has; a name made anew for every step is found out.
+constexpr std::size_t kCollectivesMax = 1 << 16;
+
+std::string Quoted(std::string_view name) {
+  std::string quoted(1, '"');
+  quoted += name;
+  quoted += '"';
+  return quoted;
+}
+
+std::string Listed(const std::vector<std::uint32_t>& ranks) {
+  std::string list;
+  for (const std::uint32_t rank : ranks) {
+    if (!list.empty()) list += ", ";
+    list += std::to_string(rank);
+  }
+  return list;
+}
+
+std::string Described(const DeviceCall& call, Sequence sequence) {
+  return "rank " + std::to_string(call.rank) + " called " + call.spec.description + " (call " +
+         std::to_string(sequence.value()) + ")";
+}
+
+Status TooManyNames(const std::string& name) {
+  return Status(StatusCode::kResourceExhausted,
+                "this process has used " + std::to_string(kCollectivesMax) +
+                    " names of collectives, the last one " + Quoted(name) +
+                    ". Give a call the same name= in every step; number the steps with step= "
+                    "instead.");
+}
+
+bool SameLeaves(const DeviceCall& a, const DeviceCall& b) {
+  return std::ranges::equal(a.leaves, b.leaves, {}, &Leaf::elements, &Leaf::elements);
+}
+
+bool SameCollective(const DeviceCall& a, const DeviceCall& b) {
+  return a.spec.fingerprint == b.spec.fingerprint && a.spec.element_type == b.spec.element_type &&
+         a.spec.reduce_scatter == b.spec.reduce_scatter && a.spec.all_gather == b.spec.all_gather &&
+         a.spec.members == b.spec.members && a.local_ranks == b.local_ranks &&
+         a.groups == b.groups && SameLeaves(a, b);
+}
+
+void CopyLeaves(const DeviceCall& from, const DeviceCall& to) {
+  const std::size_t element_bytes = SizeOf(from.spec.element_type);
+  for (std::size_t i = 0; i < from.leaves.size(); ++i) {
+    const std::size_t bytes = static_cast<std::size_t>(from.leaves[i].elements) * element_bytes;
+    if (bytes > 0) std::memcpy(to.leaves[i].data, from.leaves[i].data, bytes);
+  }
+}
+
+}  // namespace
+
+// One call on its way from the first device's start to the last device's completion.
+struct Meeting::Gathering {
+  Key key;
+  Sequence sequence;
+  Instant deadline;                 // for all devices to come
+  std::vector<DeviceCall> calls;    // in the order of coming; sorted by rank when all have come
+  std::uint64_t cancellations = 0;  // before the last device came
+  Instant complete_at;
+  std::atomic<std::size_t> copies_left = 0;
+};
+
+std::shared_ptr<Meeting> Meeting::Create(std::shared_ptr<CompletionPool> pool,
+                                         SubmitFunction submit, Duration peer_timeout) {
+  return std::shared_ptr<Meeting>(new Meeting(std::move(pool), std::move(submit), peer_timeout));
+}
+
+Meeting::Meeting(std::shared_ptr<CompletionPool> pool, SubmitFunction submit, Duration peer_timeout)
+    : pool_(std::move(pool)), submit_(std::move(submit)), peer_timeout_(peer_timeout) {}
+
+Meeting::~Meeting() { Close(Status(StatusCode::kCancelled, "the communicator was destroyed")); }
+
+void Meeting::Start(DeviceCall call) {
+  std::shared_ptr<Gathering> gathering;
+  {
+    const std::lock_guard lock(mutex_);
+    const Key key{call.spec.name, call.group};
+    if (closed_) return Reject(std::move(call), *closed_);
+    if (!collectives_.contains(key) && collectives_.size() >= kCollectivesMax) {
+      return Reject(std::move(call), TooManyNames(key.name));
+    }
+    Collective& collective = collectives_[key];
+    Result<Sequence> sequence = TakeSequence(collective, call);
+    if (!sequence.ok()) return Reject(std::move(call), sequence.status());
+    gathering = Join(key, collective, std::move(call), sequence.value());
+  }
+  if (!gathering) return;
+  // With one device there is nothing to add, and the network can have the call at once.
+  if (gathering->calls.size() == 1) return HandToNetwork(gathering);
+  pool_->Run([self = shared_from_this(), gathering] { self->Reduce(gathering); });
+}
+
+Sequence Meeting::TakeTicket(const std::string& name, std::uint32_t group, std::uint32_t rank) {
+  const std::lock_guard lock(mutex_);
+  return Sequence(collectives_[Key{name, group}].slots[rank].next++);
+}
+
+Result<Sequence> Meeting::TakeSequence(Collective& collective, const DeviceCall& call) {
+  Slot& slot = collective.slots[call.rank];
+  if (slot.in_flight) {
+    return Status(StatusCode::kInvalidArgument,
+                  "rank " + std::to_string(call.rank) + " started " + Quoted(call.spec.name) +
+                      " while its call before (" + std::to_string(slot.last.value_or(0)) +
+                      ") was not over. Two calls that can run at the same time need names of "
+                      "their own: give each one name=\"...\".");
+  }
+  if (call.step && slot.last && call.step->value() <= *slot.last) {
+    return Status(StatusCode::kInvalidArgument,
+                  "step must grow from call to call: " + Quoted(call.spec.name) + " on rank " +
+                      std::to_string(call.rank) + " got step " +
+                      std::to_string(call.step->value()) + " after " + std::to_string(*slot.last) +
+                      ". Pass a counter that never goes back, or leave step= out to have the "
+                      "calls counted.");
+  }
+  const std::uint32_t sequence = call.step ? call.step->value() : slot.next;
+  slot.last = sequence;
+  slot.next = std::max(slot.next, sequence + 1);
+  if (call.local_ranks.size() > 1 && collective.failed_through &&
+      sequence <= *collective.failed_through) {
+    const Status failure = collective.failure;
+    if (!call.step) {
+      // The devices do not agree on how many calls there were. Those that wait now would meet this
+      // device's next call, which belongs to another step: a wrong sum. All start anew together.
+      if (collective.gathering) Fail(*collective.gathering, failure);
+      Realign(collective);
+    }
+    return Status(failure.code(), "this call had failed before rank " + std::to_string(call.rank) +
+                                      " started it: " + failure.message());
+  }
+  return Sequence(sequence);
+}
+
+std::shared_ptr<Meeting::Gathering> Meeting::Join(const Key& key, Collective& collective,
+                                                  DeviceCall call, Sequence sequence) {
+  if (!collective.gathering) {
+    auto gathering = std::make_shared<Gathering>();
+    gathering->key = key;
+    gathering->sequence = sequence;
+    gathering->deadline = SaturatingAdd(ClockNow(), peer_timeout_);
+    collective.gathering = gatherings_.insert(gatherings_.end(), std::move(gathering));
+  }
+  const Gatherings::iterator position = *collective.gathering;
+  const std::shared_ptr<Gathering> gathering = *position;
+  std::vector<DeviceCall>& calls = gathering->calls;
+  collective.slots[call.rank].in_flight = true;
+  calls.push_back(std::move(call));
+  const DeviceCall& first = calls.front();
+  const DeviceCall& last = calls.back();
+  if (gathering->sequence != sequence || !SameCollective(first, last)) {
+    const Status why(StatusCode::kInvalidArgument,
+                     "the devices of this process do not agree on " + Quoted(key.name) + ": " +
+                         Described(first, gathering->sequence) + ", but " +
+                         Described(last, sequence) +
+                         ". All devices must make the same calls with the same shapes, dtypes, "
+                         "mode and step; calls that differ need different name=.");
+    gathering->sequence = std::max(gathering->sequence, sequence);
+    Fail(position, why);
+    return nullptr;
+  }
+  if (calls.size() < first.local_ranks.size()) {
+    if (calls.size() == 1) StartWatching();
+    return nullptr;
+  }
+  gatherings_.erase(position);
+  collective.gathering.reset();
+  gathering->cancellations = cancellations_;
+  gathering->complete_at = ClockNow();
+  std::ranges::sort(calls, {}, &DeviceCall::rank);
+  return gathering;
+}
+
+void Meeting::Fail(Gatherings::iterator which, const Status& why) {
+  const std::shared_ptr<Gathering> gathering = *which;
+  gatherings_.erase(which);
+  Collective& collective = collectives_[gathering->key];
+  collective.gathering.reset();
+  collective.failed_through =
+      std::max(collective.failed_through.value_or(0), gathering->sequence.value());
+  collective.failure = why;
+  ++failures_;
+  for (DeviceCall& call : gathering->calls) {
+    collective.slots[call.rank].in_flight = false;
+    const DeviceResult result{.status = why, .stats = {}, .sequence = gathering->sequence};
+    pool_->Run([done = std::move(call.done), result] { done(result); });
+  }
+}
+
+void Meeting::Realign(Collective& collective) {
+  std::uint32_t next = 0;
+  for (const auto& [rank, slot] : collective.slots) next = std::max(next, slot.next);
+  for (auto& [rank, slot] : collective.slots) slot.next = next;
+}
+
+void Meeting::Reject(DeviceCall call, const Status& why) {
+  ++failures_;
+  pool_->Run([done = std::move(call.done), why] {
+    done(DeviceResult{.status = why, .stats = {}, .sequence = {}});
+  });
+}
+
+void Meeting::Reduce(const std::shared_ptr<Gathering>& gathering) {
+  std::vector<DeviceCall>& calls = gathering->calls;
+  try {
+    const std::vector<Leaf>& into = calls.front().leaves;
+    std::vector<const std::byte*> contributions(calls.size());
+    for (std::size_t leaf = 0; leaf < into.size(); ++leaf) {
+      for (std::size_t i = 0; i < calls.size(); ++i) contributions[i] = calls[i].leaves[leaf].data;
+      SumContributions(calls.front().spec.element_type, contributions,
+                       static_cast<std::size_t>(into[leaf].elements), 1.0, into[leaf].data);
+    }
+  } catch (const std::exception& unexpected) {
+    ++failures_;
+    return Finish(gathering, Status(StatusCode::kInternal, unexpected.what()), CallStats{});
+  }
+  std::optional<Status> cancelled;
+  {
+    const std::lock_guard lock(mutex_);
+    if (gathering->cancellations != cancellations_) cancelled = cancel_reason_;
+  }
+  if (cancelled) {
+    ++failures_;
+    return Finish(gathering, *cancelled, CallStats{});
+  }
+  HandToNetwork(gathering);
+}
+
+void Meeting::HandToNetwork(const std::shared_ptr<Gathering>& gathering) {
+  const DeviceCall& call = gathering->calls.front();
+  Submission submission{.spec = call.spec, .sequence = gathering->sequence, .leaves = call.leaves};
+  // Two groups can have the same processes (each with other devices of theirs): the group is part
+  // of what tells their calls apart on the wire.
+  if (call.groups > 1) submission.spec.name += "[group " + std::to_string(call.group) + "]";
+  submit_(std::move(submission),
+          [self = shared_from_this(), gathering](const Status& status, const CallStats& stats) {
+            self->Finish(gathering, status, stats);
+          });
+}
+
+void Meeting::Finish(const std::shared_ptr<Gathering>& gathering, const Status& status,
+                     const CallStats& stats) {
+  std::vector<DeviceCall>& calls = gathering->calls;
+  DeviceResult result{.status = status, .stats = stats, .sequence = gathering->sequence};
+  if (calls.size() > 1) result.stats.elapsed = ClockNow() - gathering->complete_at;
+  gathering->copies_left = calls.size() - 1;
+  for (std::size_t i = 1; i < calls.size(); ++i) {
+    // A task each: completing one device may wait for another one's completion.
+    pool_->Run([self = shared_from_this(), gathering, i, result] {
+      if (result.status.ok()) CopyLeaves(gathering->calls.front(), gathering->calls[i]);
+      if (--gathering->copies_left == 0) {
+        // XLA may reuse the first device's buffer as soon as that device is completed, so it comes
+        // last.
+        self->pool_->Run([self, gathering, result] { self->Complete(*gathering, 0, result); });
+      }
+      self->Complete(*gathering, i, result);
+    });
+  }
+  if (calls.size() == 1) Complete(*gathering, 0, result);
+}
+
+void Meeting::Complete(Gathering& gathering, std::size_t device, const DeviceResult& result) {
+  DeviceCall& call = gathering.calls[device];
+  {
+    // Before `done`: it may start the next call.
+    const std::lock_guard lock(mutex_);
+    collectives_[gathering.key].slots[call.rank].in_flight = false;
+  }
+  const auto done = std::exchange(call.done, nullptr);
+  done(result);
+}
+
+void Meeting::StartWatching() {
+  if (!watcher_.joinable()) {
+    try {
+      watcher_ = std::thread([this] { Watch(); });
+    } catch (const std::system_error&) {
+      return;  // No more threads in this process; the next call that waits tries again.
+    }
+  }
+  // While it waits for an earlier deadline it needs no signal: this one comes later.
+  if (watching_until_told_) changed_.notify_all();
+}
+
+void Meeting::Watch() {
+  std::unique_lock lock(mutex_);
+  while (!closed_) {
+    if (gatherings_.empty()) {
+      watching_until_told_ = true;
+      changed_.wait(lock);
+      watching_until_told_ = false;
+      continue;
+    }
+    const Instant now = ClockNow();
+    const Gathering& oldest = *gatherings_.front();
+    if (now < oldest.deadline) {
+      changed_.wait_for(lock, oldest.deadline - now);
+      continue;
+    }
+    Fail(gatherings_.begin(), MissingDevices(oldest));
+  }
+}
+
+Status Meeting::MissingDevices(const Gathering& gathering) const {
+  const DeviceCall& first = gathering.calls.front();
+  std::vector<std::uint32_t> came;
+  for (const DeviceCall& call : gathering.calls) came.push_back(call.rank);
+  std::ranges::sort(came);
+  std::vector<std::uint32_t> missing;
+  std::ranges::set_difference(first.local_ranks, came, std::back_inserter(missing));
+  std::ostringstream waited;
+  waited << std::chrono::duration<double>(peer_timeout_).count() << " s (peer_timeout_s)";
+  return Status(StatusCode::kDeadlineExceeded,
+                "of the devices of this process, rank " + Listed(missing) + " did not start " +
+                    first.spec.description + " (call " +
+                    std::to_string(gathering.sequence.value()) + ") within " + waited.str() +
+                    " of the first; rank " + Listed(came) +
+                    " did. Every device must make the same calls: look for a cond that differs "
+                    "between devices, or an earlier error of the missing ones.");
+}
+
+void Meeting::Cancel(const Status& why) {
+  const std::lock_guard lock(mutex_);
+  CancelWaiting(why);
+}
+
+void Meeting::Close(const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    CancelWaiting(why);
+    if (!closed_) closed_ = why;
+    changed_.notify_all();
+  }
+  const std::lock_guard lock(join_mutex_);
+  if (watcher_.joinable()) watcher_.join();
+}
+
+void Meeting::CancelWaiting(const Status& why) {
+  ++cancellations_;
+  cancel_reason_ = why;
+  while (!gatherings_.empty()) Fail(gatherings_.begin(), why);
+}
+
+}  // namespace optireduce

@@ -1,0 +1,156 @@
+// Where the devices of one process meet before the network: a call of a collective leaves the
+// process once, with the sum of its devices' contributions, and its result is given to all of them.
+//
+// Also the place that knows which call a device makes: XLA starts independent calls in a different
+// order on every device, so calls are told apart by (name, group, rank) and a sequence of their
+// own, never by the order in which they come.
+
+#ifndef FFI_RUNTIME_MEETING_H_
+#define FFI_RUNTIME_MEETING_H_
+
+#include <atomic>
+#include <compare>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/submission.h"
+#include "ffi/runtime/completion_pool.h"
+#include "ffi/runtime/lane.h"
+
+namespace optireduce {
+
+// How a call went for one device.
+struct DeviceResult {
+  Status status;  // not ok: the leaves hold no meaningful values
+  CallStats stats;
+  Sequence sequence;
+};
+
+// The part of one device in one call.
+struct DeviceCall {
+  CollectiveSpec spec;  // `members` are the processes of the group; `name` is the user's
+  std::uint32_t group = 0;
+  std::uint32_t groups = 1;
+  std::uint32_t rank = 0;  // in the group
+  // Ranks of the group that are devices of this process, ascending; `rank` is one of them.
+  std::vector<std::uint32_t> local_ranks;
+  // The caller's own sequence, which has to grow; without it calls are counted.
+  std::optional<Sequence> step;
+  std::vector<Leaf> leaves;  // valid until `done`
+  // Called once, on the completion pool.
+  std::function<void(const DeviceResult&)> done;
+};
+
+// Hands a call to the network; `done` is called once, on the completion pool.
+using SubmitFunction = std::function<void(Submission submission, CallDoneFunction done)>;
+
+// Thread-safe.
+class Meeting : public std::enable_shared_from_this<Meeting> {
+ public:
+  // `peer_timeout`: how long the first device of a call waits for the last one.
+  static std::shared_ptr<Meeting> Create(std::shared_ptr<CompletionPool> pool,
+                                         SubmitFunction submit, Duration peer_timeout);
+  // As Close("the communicator was destroyed").
+  ~Meeting();
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  // Never blocks: everything that comes of the call comes through `call.done`.
+  void Start(DeviceCall call);
+
+  // Takes the next sequence of (name, group, rank), for a caller that must know it before the call
+  // and passes it as `step`.
+  Sequence TakeTicket(const std::string& name, std::uint32_t group, std::uint32_t rank);
+
+  // Fails every call whose devices have not all come, or that has not reached the network yet.
+  void Cancel(const Status& why);
+  // The same as Cancel, and every later call fails too. May be repeated.
+  void Close(const Status& why);
+
+  // Calls that failed before the network had them.
+  std::uint64_t failures() const { return failures_; }
+
+ private:
+  struct Gathering;
+  using Gatherings = std::list<std::shared_ptr<Gathering>>;
+
+  struct Key {
+    std::string name;
+    std::uint32_t group = 0;
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+  // The calls of one device.
+  struct Slot {
+    std::uint32_t next = 0;  // what a call without a step takes
+    std::optional<std::uint32_t> last;
+    bool in_flight = false;
+  };
+  struct Collective {
+    std::map<std::uint32_t, Slot> slots;  // by rank
+    // The one call that some but not all local devices have started. There cannot be two: a device
+    // starts its next call when this one is over.
+    std::optional<Gatherings::iterator> gathering;
+    // The newest call that failed before all devices came, and why: for those that come after.
+    std::optional<std::uint32_t> failed_through;
+    Status failure;
+  };
+
+  Meeting(std::shared_ptr<CompletionPool> pool, SubmitFunction submit, Duration peer_timeout);
+
+  // With the mutex held.
+  Result<Sequence> TakeSequence(Collective& collective, const DeviceCall& call);
+  // The call when all its devices have come, otherwise null.
+  std::shared_ptr<Gathering> Join(const Key& key, Collective& collective, DeviceCall call,
+                                  Sequence sequence);
+  void Fail(Gatherings::iterator which, const Status& why);
+  static void Realign(Collective& collective);
+  void Reject(DeviceCall call, const Status& why);
+  void CancelWaiting(const Status& why);
+  void StartWatching();
+  Status MissingDevices(const Gathering& gathering) const;
+
+  // On the completion pool.
+  void Reduce(const std::shared_ptr<Gathering>& gathering);
+  void Finish(const std::shared_ptr<Gathering>& gathering, const Status& status,
+              const CallStats& stats);
+  void Complete(Gathering& gathering, std::size_t device, const DeviceResult& result);
+
+  void HandToNetwork(const std::shared_ptr<Gathering>& gathering);
+
+  // On a thread of its own: fails what waits for too long.
+  void Watch();
+
+  const std::shared_ptr<CompletionPool> pool_;
+  const SubmitFunction submit_;
+  const Duration peer_timeout_;
+  std::atomic<std::uint64_t> failures_ = 0;
+
+  std::mutex mutex_;  // guards what follows
+  std::map<Key, Collective> collectives_;
+  Gatherings gatherings_;  // oldest first
+  std::uint64_t cancellations_ = 0;
+  Status cancel_reason_;
+  std::optional<Status> closed_;
+  std::condition_variable changed_;  // for the watching thread
+  bool watching_until_told_ = false;
+
+  std::mutex join_mutex_;  // Close() may be called by several threads
+  std::thread watcher_;    // started when devices meet for the first time
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_RUNTIME_MEETING_H_

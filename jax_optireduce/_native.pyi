@@ -1,0 +1,127 @@
+"""Types of the extension module, built from `ffi/`.
+
+Arguments that cannot be right raise ValueError, everything else that fails raises
+RuntimeError. Calls that may wait release the GIL.
+"""
+
+from collections.abc import Mapping, Sequence
+
+def registrations() -> Mapping[str, object]:
+    """Capsules of the XLA FFI handlers, by target name, for the platform "cpu".
+
+    "jax_optireduce_allreduce" sums leaves over a group; "jax_optireduce_sequence"
+    takes the sequence of the next call. ffi/bind/xla_allreduce.h has their operands,
+    results and attributes.
+    """
+
+def wire_version() -> int:
+    """The version of the datagram format; ranks of different versions do not talk."""
+
+class Communicator:
+    """This process's end of a session: sockets, threads and calls.
+
+    Opening it binds the sockets; nothing is sent before `connect`. Programs find it by
+    its name until `close`. A world of one process has no sockets and no threads, but
+    has to be connected too.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        rank: int,
+        world_size: int,
+        secret: bytes,
+        bind_address: str,
+        lanes: int,
+        incast: int,
+        receive_buffer_bytes: int,
+        max_lag: int,
+        peer_timeout_s: float,
+        mismatch_timeout_s: float,
+        deadline_s: float,
+        faults: Mapping[str, float],
+    ) -> None:
+        """Opens the sockets.
+
+        Args:
+          name: what programs call it; free in this process.
+          rank: this process, in [0, world_size).
+          world_size: processes of the session.
+          secret: 32 bytes that only the ranks of this session share.
+          bind_address: numeric IPv4 or IPv6 address; all ranks use one family.
+          lanes: threads with a socket each, 1 to 64, the same on all ranks.
+          incast: senders that serve one receiver at the same time; 0 means all.
+          receive_buffer_bytes: asked for each socket; the kernel may grant less.
+          max_lag: calls that peers may be ahead.
+          peer_timeout_s: how long a peer, or a device of this process, may be silent
+            before a call that waits for it fails.
+          mismatch_timeout_s: how long ranks may wait for each other in different calls.
+          deadline_s: of a whole call in mode "lossy"; each stage gets half of it.
+          faults: harm done to what is sent, for tests: `loss`, `duplicate`, `reorder`,
+            `corrupt`, `truncate` (fractions), `delay_s`, `seed`. Empty: none.
+        """
+
+    def ports(self) -> list[int]:
+        """The UDP port of each lane."""
+
+    def path_mtu_bytes(self, address: str) -> int:
+        """The kernel's MTU of the path to an IPv4 or IPv6 address, in bytes."""
+
+    def granted_receive_buffer_bytes(self) -> int:
+        """Of the socket that got least, in bytes; 0 in a world of one process."""
+
+    def connect(
+        self,
+        peers: Sequence[tuple[str, Sequence[int]]],
+        datagram_bytes_max: int,
+        peer_receive_buffer_bytes: int,
+    ) -> None:
+        """Starts the lanes. Once; may be repeated when it raised.
+
+        Args:
+          peers: (address, ports) of every rank in order, this one included.
+          datagram_bytes_max: largest UDP payload that crosses every path of the
+            session, in bytes; the same on all ranks.
+          peer_receive_buffer_bytes: what the smallest socket of the session was
+            granted, in bytes.
+        """
+
+    def cancel(self, reason: str) -> None:
+        """Fails every call under way with CANCELLED; the communicator stays usable."""
+
+    def close(self, reason: str) -> None:
+        """Fails every call under way, tells the peers, stops the threads.
+
+        Takes 1 s at most. The name is free afterwards. May be repeated; runs by itself
+        at exit.
+        """
+
+    def counters(self) -> dict[str, int]:
+        """Every counter by name, summed over the lanes."""
+
+    def features(self) -> dict[str, object]:
+        """What the sockets got: gso, gro, receive_buffer_bytes, datagram_bytes_max."""
+
+def interrupt_on_signal(fd: int) -> None:
+    """Cancels every call under way when SIGINT's number can be read from `fd`.
+
+    Args:
+      fd: the reading end of the pair given to `signal.set_wakeup_fd`; stays the
+        caller's, and open until the next call of this function. -1 stops it.
+    """
+
+def probe_udp() -> dict[str, object]:
+    """Finds out what UDP can do on this host.
+
+    Returns:
+      gso, gro (bool), receive_buffer_bytes, loopback_mtu_bytes.
+    """
+
+def simulate(scenario: str) -> dict[str, object]:
+    """Runs one scenario ("seed=7 ranks=4 ...") in virtual time.
+
+    Returns:
+      "ok" (bool), "failure" (str, empty when ok), "scenario" (str, complete),
+      "hash" (int), "counters", "faults" (dict[str, int]), "virtual_s" (float).
+    """
