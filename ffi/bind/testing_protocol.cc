@@ -129,9 +129,9 @@ class TestFlow {
   void Record(double now, std::uint64_t number) { flow_.Record(At(now), number, true); }
   bool AcknowledgementDue(double now) const { return flow_.AcknowledgementDue(At(now)); }
   nb::bytes TakeAcknowledgement(double now) {
-    std::array<std::byte, kAcknowledgementBytes> payload;
-    EncodeAcknowledgement(flow_.TakeAcknowledgement(At(now)), payload);
-    return ToBytes(payload);
+    std::array<std::byte, kAcknowledgementBytesMax> payload;
+    const std::size_t bytes = EncodeAcknowledgement(flow_.TakeAcknowledgement(At(now)), payload);
+    return ToBytes(std::span(payload).first(bytes));
   }
 
  private:

@@ -77,12 +77,12 @@ std::size_t Endpoint::Impl::Seal(Rank to, Header header, std::size_t payload_byt
 std::optional<Transmit> Endpoint::Impl::SendAcknowledgement(Instant now, Rank to,
                                                             std::span<std::byte> buffer) {
   Flow& flow = peer(to).flow;
-  EncodeAcknowledgement(flow.TakeAcknowledgement(now),
-                        buffer.subspan<kHeaderBytes, kAcknowledgementBytes>());
+  const std::size_t payload_bytes = EncodeAcknowledgement(
+      flow.TakeAcknowledgement(now), buffer.subspan<kHeaderBytes, kAcknowledgementBytesMax>());
   Header header;
   header.kind = DatagramKind::kAcknowledgement;
   header.number = flow.Untracked();
-  const std::size_t bytes = Seal(to, header, kAcknowledgementBytes, buffer);
+  const std::size_t bytes = Seal(to, header, payload_bytes, buffer);
   return Transmit{.to = to, .bytes = bytes, .datagram_bytes = bytes};
 }
 

@@ -37,6 +37,10 @@ constexpr std::uint32_t kAcknowledgeEvery = 8;
 // Chosen: long enough to cover a batch, short against a probe interval.
 constexpr Duration kAcknowledgeDelayMax = microseconds(500);
 
+// Chosen: some thirty acknowledgements in a row may be lost before a datagram that arrived is taken
+// for lost.
+constexpr std::uint64_t kRepeatedNumbers = 256;
+
 // Chosen: two GSO batches of Ethernet datagrams.
 constexpr std::size_t kFirstWindowDatagrams = 64;
 // Chosen: keeps acknowledgements coming, kAcknowledgeEvery of them per window.
@@ -232,12 +236,20 @@ Acknowledgement Flow::TakeAcknowledgement(Instant now) {
   OR_CHECK(largest_wanted_.has_value());
   unacknowledged_ = 0;
   acknowledge_at_ = kNever;
-  Acknowledgement news{.largest = *largest_wanted_, .delay = now - largest_wanted_at_, .bits = {}};
-  for (std::uint64_t i = 0; i < kAcknowledgedBits && i < news.largest; ++i) {
+  Acknowledgement news;
+  news.largest = *largest_wanted_;
+  news.delay = now - largest_wanted_at_;
+  // Everything since the last one, and some numbers before it: that one may be lost.
+  const std::uint64_t fresh = news.largest - std::min(last_acknowledged_, news.largest);
+  const std::uint64_t count =
+      std::min({fresh + kRepeatedNumbers, news.largest, kAcknowledgedWordsMax * 64});
+  news.words = (count + 63) / 64;
+  for (std::uint64_t i = 0; i < count; ++i) {
     const std::uint64_t bit = (news.largest - 1 - i) % kSeenBits;
     const std::uint64_t value = (seen_[bit / 64] >> (bit % 64)) & 1;
     news.bits[i / 64] |= value << (i % 64);
   }
+  last_acknowledged_ = news.largest;
   return news;
 }
 

@@ -129,6 +129,7 @@ class Flow {
   std::optional<std::uint64_t> largest_seen_;
   std::optional<std::uint64_t> largest_wanted_;  // of those that want an acknowledgement
   Instant largest_wanted_at_{};
+  std::uint64_t last_acknowledged_ = 0;  // `largest` of the last acknowledgement
   std::uint32_t unacknowledged_ = 0;
   Instant acknowledge_at_ = kNever;
 };

@@ -82,27 +82,34 @@ ParsedHeader ParseHeader(std::span<const std::byte> datagram) {
 bool Acknowledgement::Contains(std::uint64_t number) const {
   if (number >= largest) return number == largest;
   const std::uint64_t back = largest - 1 - number;
-  return back < kAcknowledgedBits && (bits[back / 64] >> (back % 64)) & 1;
+  return back < words * 64 && (bits[back / 64] >> (back % 64)) & 1;
 }
 
-void EncodeAcknowledgement(const Acknowledgement& acknowledgement,
-                           std::span<std::byte, kAcknowledgementBytes> out) {
+std::size_t EncodeAcknowledgement(const Acknowledgement& acknowledgement,
+                                  std::span<std::byte, kAcknowledgementBytesMax> out) {
   ByteWriter writer(out);
   const auto delay =
       std::chrono::duration_cast<std::chrono::microseconds>(acknowledgement.delay).count();
   writer.Write(acknowledgement.largest, 6);
   writer.Write(static_cast<std::uint32_t>(std::clamp<std::int64_t>(delay, 0, UINT32_MAX)));
-  for (const std::uint64_t word : acknowledgement.bits) writer.Write(word);
-  OR_CHECK(writer.ok() && writer.size() == kAcknowledgementBytes);
+  for (std::size_t i = 0; i < acknowledgement.words; ++i) writer.Write(acknowledgement.bits[i]);
+  OR_CHECK(writer.ok());
+  return writer.size();
 }
 
 std::optional<Acknowledgement> ParseAcknowledgement(std::span<const std::byte> payload) {
-  if (payload.size() != kAcknowledgementBytes) return std::nullopt;
   ByteReader reader(payload);
   Acknowledgement acknowledgement;
   acknowledgement.largest = reader.Read<std::uint64_t>(6);
   acknowledgement.delay = std::chrono::microseconds(reader.Read<std::uint32_t>());
-  for (std::uint64_t& word : acknowledgement.bits) word = reader.Read<std::uint64_t>();
+  if (reader.remaining() % 8 != 0 || reader.remaining() / 8 > kAcknowledgedWordsMax) {
+    return std::nullopt;
+  }
+  acknowledgement.words = reader.remaining() / 8;
+  for (std::size_t i = 0; i < acknowledgement.words; ++i) {
+    acknowledgement.bits[i] = reader.Read<std::uint64_t>();
+  }
+  if (!reader.ok()) return std::nullopt;
   return acknowledgement;
 }
 

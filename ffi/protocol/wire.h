@@ -83,22 +83,24 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 ParsedHeader ParseHeader(std::span<const std::byte> datagram);
 
 // Which numbers have arrived: `largest`, and of the numbers below it those whose bit is set (bit i
-// stands for largest - 1 - i).
-// Chosen: 256 numbers are some thirty acknowledgements, so that many in a row may be lost.
-inline constexpr std::size_t kAcknowledgedBits = 256;
+// stands for largest - 1 - i). As many words of bits as the receiver finds worth repeating.
+// Chosen: what 480 bytes hold; one turn of a receiver may take in a thousand datagrams.
+inline constexpr std::size_t kAcknowledgedWordsMax = 60;
 struct Acknowledgement {
   std::uint64_t largest = 0;
   Duration delay{};  // between the arrival of `largest` and the sending of this
-  std::array<std::uint64_t, kAcknowledgedBits / 64> bits{};
+  std::size_t words = 0;
+  std::array<std::uint64_t, kAcknowledgedWordsMax> bits{};
 
   bool Contains(std::uint64_t number) const;
 };
 
 // Chosen: largest (6), delay in microseconds (4), the bits.
-inline constexpr std::size_t kAcknowledgementBytes = 6 + 4 + kAcknowledgedBits / 8;
+inline constexpr std::size_t kAcknowledgementBytesMax = 6 + 4 + kAcknowledgedWordsMax * 8;
 
-void EncodeAcknowledgement(const Acknowledgement& acknowledgement,
-                           std::span<std::byte, kAcknowledgementBytes> out);
+// Returns the bytes written.
+std::size_t EncodeAcknowledgement(const Acknowledgement& acknowledgement,
+                                  std::span<std::byte, kAcknowledgementBytesMax> out);
 std::optional<Acknowledgement> ParseAcknowledgement(std::span<const std::byte> payload);
 
 // Writes what peers must know of a collective; `text` stands for its description. Name and text are

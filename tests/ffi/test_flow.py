@@ -33,6 +33,23 @@ def test_a_datagram_overtaken_by_many_is_lost():
     assert sorted(fates) == [(0, False), *[(cargo, True) for cargo in range(1, 20)]]
 
 
+def test_one_acknowledgement_for_a_thousand_datagrams_tells_of_all_of_them():
+    sender, receiver = make_flow(4 << 20), make_flow(4 << 20)
+    count = 0
+    while count < 1000:
+        sent = []
+        while sender.can_send(DATAGRAM_BYTES):
+            sent.append(sender.track(float(count), count, DATAGRAM_BYTES))
+            count += 1
+        for number in sent:
+            receiver.record(float(count), number)
+        fates = sender.handle_acknowledgement(
+            float(count), receiver.take_acknowledgement(float(count))
+        )
+        assert len(fates) == len(sent)
+        assert all(delivered for _, delivered in fates)
+
+
 def test_a_datagram_overtaken_by_a_few_is_not_lost_yet():
     sender, receiver = make_flow(), make_flow()
     numbers = [sender.track(0.0, cargo, DATAGRAM_BYTES) for cargo in range(5)]
