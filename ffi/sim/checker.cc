@@ -1,0 +1,437 @@
+#include "ffi/sim/checker.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "ffi/base/check.h"
+#include "ffi/base/prng.h"
+#include "ffi/protocol/wire.h"
+#include "ffi/sim/result_check.h"
+
+namespace optireduce {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// Bytes before and after each leaf that nobody may write. Chosen: one cache line.
+constexpr std::size_t kMarginBytes = 64;
+constexpr std::byte kMarginValue{0xA5};
+
+// Chosen: what a driver may be late that could not send and so does not know the next timeout.
+constexpr Duration kBlockedSlack = microseconds(200);
+// How late a dead peer may be noticed beyond peer_timeout.
+// Source: kReportInterval of endpoint_watch.cc, the longest pause between two looks.
+constexpr Duration kWatchInterval = milliseconds(500);
+// How long an exact call may need when nothing goes wrong any more, beyond the time of its bytes.
+// Source: kProbeIntervalMax of flow.cc is 1 s; chosen: two such silences in a row.
+constexpr Duration kLivenessBase = std::chrono::seconds(2);
+// Chosen: every byte may be sent so many times while the windows recover.
+constexpr std::uint64_t kLivenessRepeats = 20;
+
+// Chosen: a clean run sends 2 (N - 1) / N * S and the headers, and nothing twice.
+constexpr double kWireExcessMax = 1.05;
+// Chosen: acknowledgements and probes that a call costs between two ranks, however small it is.
+constexpr std::uint64_t kControlDatagramsPerCall = 6;
+// Chosen: a probe, or an acknowledgement where little was lost.
+constexpr std::uint64_t kControlBytesMax = 128;
+// Chosen: an announcement with the longest description of a scenario.
+constexpr std::uint64_t kAnnouncementBytesMax = 512;
+
+std::uint64_t HashOf(std::span<const std::byte> bytes) {
+  std::uint64_t hash = bytes.size();
+  std::size_t i = 0;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, &bytes[i], 8);
+    hash = Mix(hash ^ word) + 1;
+  }
+  for (; i < bytes.size(); ++i) hash = Mix(hash ^ static_cast<std::uint64_t>(bytes[i])) + 1;
+  return hash;
+}
+
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+bool Names(const std::string& text, Rank rank) {
+  const std::string name = "rank " + std::to_string(rank.value());
+  for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
+    const std::size_t next = at + name.size();
+    // "rank 1" is not named by "rank 12".
+    if (next == text.size() || text[next] < '0' || text[next] > '9') return true;
+  }
+  return false;
+}
+
+std::string Milliseconds(Duration duration) {
+  return std::to_string(static_cast<double>(duration.count()) / 1e6) + " ms";
+}
+
+}  // namespace
+
+Checker::Checker(const Scenario& scenario, const Workload& workload)
+    : scenario_(scenario), workload_(workload), seen_(scenario.ranks) {
+  for (std::uint16_t rank = 0; rank < scenario.ranks; ++rank) {
+    seen_[rank].asked.assign(scenario.ranks, kNever);
+    seen_[rank].heard.assign(scenario.ranks, Instant{});
+    seen_[rank].heard_any.assign(scenario.ranks, Instant{});
+    memory_bound_.push_back(MemoryBound(Rank(rank)));
+  }
+}
+
+void Checker::Fail(Instant now, Rank rank, const std::string& what) {
+  if (!failure_.empty()) return;
+  failure_ = "at " + Milliseconds(now - Instant{}) + " rank " + std::to_string(rank.value()) +
+             ": " + what;
+}
+
+Duration Checker::DriverSlack() const {
+  const bool blocks = scenario_.refuse_ppm > 0 || scenario_.unaware == 0;
+  return microseconds(scenario_.timer_late_us) + (blocks ? kBlockedSlack : Duration{});
+}
+
+Duration Checker::LivenessBound() const {
+  std::uint64_t bytes = 0;
+  for (const SimCollective& collective : workload_.collectives()) {
+    const std::uint64_t segments = collective.bytes() / (scenario_.datagram_bytes / 2) + 1;
+    bytes += collective.bytes() + segments * (kOverheadBytes + kWireOverheadBytes);
+  }
+  // Everything that all ranks send may have to pass one link.
+  bytes *= 2 * scenario_.ranks * kLivenessRepeats;
+  const double rate_bytes_per_s = static_cast<double>(scenario_.rate_mbps) * 1e6 / 8 /
+                                  static_cast<double>(scenario_.slow_factor);
+  const double wire_s = static_cast<double>(bytes) / rate_bytes_per_s;
+  return kLivenessBase + Duration(static_cast<Duration::rep>(wire_s * 1e9)) +
+         kLivenessRepeats * (microseconds(2 * scenario_.delay_us) + DriverSlack() +
+                             microseconds(scenario_.refuse_ppm > 0 ? scenario_.refuse_us : 0));
+}
+
+std::size_t Checker::MemoryBound(Rank rank) const {
+  std::size_t bytes = 0;
+  for (const SimCollective& collective : workload_.collectives()) {
+    if (!collective.HasMember(rank)) continue;
+    const std::size_t members = collective.spec.members.size();
+    const std::size_t element_bytes = SizeOf(collective.spec.element_type);
+    const std::size_t shard = (collective.spec.elements / members + 1) * element_bytes;
+    // Contributions of the others to the own shard, and results that came before the local call.
+    const std::size_t call = shard * members + collective.bytes() + element_bytes;
+    // One that is under way, those that peers still acknowledge, and those they are ahead. Lossy
+    // calls do not wait for each other's acknowledgements, so that more of them stay open.
+    bytes += call * ((collective.lossy() ? 4 : 2) + scenario_.max_lag);
+  }
+  return bytes;
+}
+
+bool Checker::Gone(Rank from, Rank rank) const {
+  if (seen_[rank.index()].stopped_at || seen_[rank.index()].left_at) return true;
+  // Those on either side of a long cut may give each other up.
+  return scenario_.cut_is_long() &&
+         (from.value() == scenario_.cut_rank || rank.value() == scenario_.cut_rank);
+}
+
+// ---------------------------------------------------------------------------------- calls
+
+Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
+  Record record{.rank = rank,
+                .call = call,
+                .collective = workload_.CollectiveAt(call.collective, rank),
+                .leaves = {},
+                .submitted_at = now};
+  const SimCollective& collective = record.collective;
+  std::vector<std::byte> bucket(collective.bytes());
+  workload_.Fill(collective, call, collective.MemberOf(rank), bucket);
+  Submission submission{.spec = collective.spec,
+                        .sequence = workload_.SequenceOf(call),
+                        .leaves = {},
+                        .token = records_.size()};
+  std::size_t offset = 0;
+  for (const std::uint64_t elements : collective.leaf_elements) {
+    const std::size_t bytes = elements * SizeOf(collective.spec.element_type);
+    std::vector<std::byte> leaf(bytes + 2 * kMarginBytes, kMarginValue);
+    std::copy_n(bucket.begin() + static_cast<std::ptrdiff_t>(offset), bytes,
+                leaf.begin() + kMarginBytes);
+    offset += bytes;
+    record.leaves.push_back(std::move(leaf));
+    submission.leaves.push_back({record.leaves.back().data() + kMarginBytes, elements});
+  }
+  records_.push_back(std::move(record));
+  return submission;
+}
+
+void Checker::Submitted(Instant now, std::uint64_t token, const Status& status) {
+  Record& record = records_[token];
+  if (status.ok()) {
+    record.submitted = true;
+    Instant& ready = ready_at_[{record.call.collective, record.call.index}];
+    ready = std::max(ready, now);
+    return;
+  }
+  CheckError(now, record, status);
+}
+
+std::vector<std::byte> Checker::Gather(const Record& record) const {
+  std::vector<std::byte> bucket;
+  for (const std::vector<std::byte>& leaf : record.leaves) {
+    bucket.insert(bucket.end(), leaf.begin() + kMarginBytes, leaf.end() - kMarginBytes);
+  }
+  return bucket;
+}
+
+bool Checker::MarginsIntact(const Record& record) const {
+  const auto intact = [](std::byte byte) { return byte == kMarginValue; };
+  return std::ranges::all_of(record.leaves, [&](const std::vector<std::byte>& leaf) {
+    return std::all_of(leaf.begin(), leaf.begin() + kMarginBytes, intact) &&
+           std::all_of(leaf.end() - kMarginBytes, leaf.end(), intact);
+  });
+}
+
+void Checker::Done(Instant now, Rank rank, const CallDone& done) {
+  if (done.token >= records_.size() || records_[done.token].rank != rank) {
+    return Fail(now, rank, "a call ended that it never made");
+  }
+  Record& record = records_[done.token];
+  if (record.done || !record.submitted) {
+    return Fail(now, rank, "a call ended twice, or after it was refused");
+  }
+  record.done = true;
+  record.done_at = now;
+  ++(done.status.ok() ? seen_[rank.index()].completed : seen_[rank.index()].failed);
+  if (!MarginsIntact(record)) return Fail(now, rank, "bytes beside a leaf were written");
+  const std::vector<std::byte> bucket = Gather(record);
+  record.hash = HashOf(bucket);
+  CheckTime(now, record, done);
+  if (!done.status.ok()) return CheckError(now, record, done.status);
+  CheckResult(now, record, done);
+}
+
+void Checker::CheckResult(Instant now, const Record& record, const CallDone& done) {
+  const std::vector<std::byte> bucket = Gather(record);
+  std::string wrong;
+  if (record.collective.lossy()) {
+    wrong = CheckLossyResult(workload_, record.collective, record.call, bucket, done.stats);
+  } else {
+    std::vector<std::byte>& reference =
+        references_[{record.call.collective, record.call.index}];
+    if (reference.empty()) {
+      reference = workload_.Reference(workload_.collectives()[record.call.collective], record.call);
+    }
+    wrong = CheckExactResult(record.collective, bucket, reference, done.stats);
+  }
+  if (!wrong.empty()) {
+    Fail(now, record.rank,
+         "the result of call " + std::to_string(record.call.index) + " of '" +
+             record.collective.spec.description + "' " + wrong);
+  }
+  if (!record.collective.HasMember(done.stats.slowest)) {
+    Fail(now, record.rank, "the slowest rank of a call is not one of its members");
+  }
+}
+
+void Checker::CheckTime(Instant now, const Record& record, const CallDone& done) {
+  const Duration took = now - record.submitted_at;
+  if (done.stats.elapsed > took || done.stats.elapsed + DriverSlack() < took) {
+    Fail(now, record.rank,
+         "a call took " + Milliseconds(took) + ", but its stats say " +
+             Milliseconds(done.stats.elapsed));
+  }
+  if (record.collective.lossy()) {
+    const CollectiveSpec& spec = record.collective.spec;
+    const Duration bound =
+        spec.reduce_scatter_deadline + spec.all_gather_deadline + DriverSlack();
+    if (took > bound) {
+      Fail(now, record.rank,
+           "a lossy call took " + Milliseconds(took) + "; its deadline is " + Milliseconds(bound));
+    }
+    return;
+  }
+  if (!done.status.ok()) return;
+  const Instant ready = ready_at_[{record.call.collective, record.call.index}];
+  const Instant from =
+      std::max({ready, Instant{} + microseconds(scenario_.faults_end_us),
+                Instant{} + microseconds(scenario_.cut_at_us + scenario_.cut_for_us)});
+  liveness_worst_ = std::max(liveness_worst_, now - from);
+  if (now > from + LivenessBound()) {
+    Fail(now, record.rank,
+         "an exact call ended " + Milliseconds(now - from) +
+             " after every rank had called and faults had ended; the bound is " +
+             Milliseconds(LivenessBound()));
+  }
+}
+
+void Checker::CheckError(Instant now, const Record& record, const Status& status) {
+  const std::string of = "call " + std::to_string(record.call.index) + " of '" +
+                         record.collective.spec.description + "' failed: " + status.message();
+  // Its own leaving is reason enough, for every mode.
+  if (seen_[record.rank.index()].left_at) return;
+  if (record.collective.lossy()) return Fail(now, record.rank, "a lossy " + of);
+  if (scenario_.mismatch != 0) return CheckMismatchError(now, record, status);
+  const std::vector<Rank>& members = record.collective.spec.members;
+  const bool named = std::ranges::any_of(members, [&](Rank member) {
+    return member != record.rank && Gone(record.rank, member) && Names(status.message(), member);
+  });
+  if (!named) return Fail(now, record.rank, "without naming a member that is gone, " + of);
+  CheckSilence(now, record, status);
+}
+
+void Checker::CheckMismatchError(Instant now, const Record& record, const Status& status) {
+  const std::string& own = record.collective.spec.description;
+  bool other = false;
+  for (std::size_t c = 0; c < workload_.collectives().size(); ++c) {
+    for (std::uint16_t rank = 0; rank < scenario_.ranks; ++rank) {
+      const std::string description = workload_.CollectiveAt(c, Rank(rank)).spec.description;
+      other = other || (description != own && Contains(status.message(), description));
+    }
+  }
+  if (!other || !Contains(status.message(), own)) {
+    Fail(now, record.rank,
+         "the error of a mismatch does not name both sides: " + status.message());
+  }
+}
+
+Instant Checker::AskedAt(Instant now, Rank rank, Rank peer) const {
+  Instant asked = seen_[rank.index()].asked[peer.index()];
+  for (const Record& record : records_) {
+    const bool waits = record.rank == rank && record.submitted && record.done_at >= now &&
+                       record.collective.HasMember(peer);
+    if (waits) asked = std::min(asked, record.submitted_at);
+  }
+  return asked;
+}
+
+void Checker::CheckSilence(Instant now, const Record& record, const Status& status) {
+  const Seen& seen = seen_[record.rank.index()];
+  const Duration peer_timeout = microseconds(scenario_.peer_timeout_us);
+  Instant earliest = kNever;
+  Instant latest{};
+  for (const Rank member : record.collective.spec.members) {
+    if (member == record.rank || !Gone(record.rank, member)) continue;
+    // One that left has said so, which needs no silence.
+    if (seen_[member.index()].left_at) earliest = Instant{};
+    // Silence counts only from when the peer had a reason to speak.
+    const Instant since =
+        std::max(seen.heard[member.index()], AskedAt(now, record.rank, member));
+    // A refusal at once: this rank gave the peer up in a call before.
+    if (record.submitted) earliest = std::min(earliest, since + peer_timeout);
+    else earliest = Instant{};
+    latest = std::max({latest, seen.heard_any[member.index()], record.submitted_at});
+  }
+  if (now < earliest) {
+    Fail(now, record.rank, "gave a peer up " + Milliseconds(earliest - now) +
+                               " before peer_timeout: " + status.message());
+  }
+  latest = latest + peer_timeout + std::min(kWatchInterval, peer_timeout / 4) + DriverSlack();
+  if (now > latest) {
+    Fail(now, record.rank, "gave a peer up " + Milliseconds(now - latest) +
+                               " later than peer_timeout allows: " + status.message());
+  }
+}
+
+// ---------------------------------------------------------------------------------- events
+
+void Checker::Stopped(Instant now, Rank rank) { seen_[rank.index()].stopped_at = now; }
+void Checker::Left(Instant now, Rank rank) { seen_[rank.index()].left_at = now; }
+
+void Checker::Delivered(Instant now, const Delivery& delivery) {
+  Seen& seen = seen_[delivery.to.index()];
+  ++seen.delivered;
+  if (delivery.origin == Origin::kGenuine) {
+    seen.heard[delivery.from.index()] = now;
+    seen.asked[delivery.from.index()] = kNever;
+  }
+  if (delivery.origin != Origin::kDamaged) seen.heard_any[delivery.from.index()] = now;
+}
+
+void Checker::Polled(Instant now, Rank rank, const Transmit& transmit, std::size_t batch_max) {
+  Seen& seen = seen_[rank.index()];
+  if (transmit.to == rank || transmit.to.index() >= seen_.size() || transmit.bytes == 0 ||
+      transmit.datagram_bytes == 0 || transmit.datagram_bytes > scenario_.datagram_bytes) {
+    return Fail(now, rank, "a transmit goes nowhere, is empty, or has too large datagrams");
+  }
+  const std::size_t datagrams =
+      (transmit.bytes + transmit.datagram_bytes - 1) / transmit.datagram_bytes;
+  if (datagrams > batch_max) Fail(now, rank, "a transmit has more datagrams than asked for");
+  Instant& asked = seen.asked[transmit.to.index()];
+  asked = std::min(asked, now);
+  seen.sent += datagrams;
+  seen.sent_bytes += transmit.bytes;
+}
+
+void Checker::Driven(Instant now, Rank rank, const Endpoint& endpoint) {
+  const Seen& seen = seen_[rank.index()];
+  const Counters& c = endpoint.counters();
+  const std::uint64_t taken =
+      c.datagrams_received + c.rejected_malformed + c.rejected_oversized + c.rejected_version +
+      c.rejected_foreign + c.rejected_unauthenticated + c.rejected_replayed + c.rejected_early +
+      c.rejected_mismatched;
+  if (taken != seen.delivered) {
+    Fail(now, rank, "received + rejected is " + std::to_string(taken) + ", but it was given " +
+                        std::to_string(seen.delivered) + " datagrams");
+  }
+  if (c.datagrams_sent != seen.sent || c.bytes_sent != seen.sent_bytes) {
+    Fail(now, rank, "it counts " + std::to_string(c.datagrams_sent) + " datagrams sent, but sent " +
+                        std::to_string(seen.sent));
+  }
+  if (c.calls_completed != seen.completed || c.calls_failed != seen.failed) {
+    Fail(now, rank, "its counters of calls differ from the calls that ended");
+  }
+  if (endpoint.memory_bytes() > memory_bound_[rank.index()]) {
+    Fail(now, rank, "it holds " + std::to_string(endpoint.memory_bytes()) +
+                        " bytes; the bound is " + std::to_string(memory_bound_[rank.index()]));
+  }
+}
+
+void Checker::CheckEfficiency(Instant now, const Network& network) {
+  const FaultCounters& faults = network.faults();
+#define OPTIREDUCE_ADD_FAULT(name, meaning) +faults.name
+  const std::uint64_t all = 0 OPTIREDUCE_FAULTS(OPTIREDUCE_ADD_FAULT);
+#undef OPTIREDUCE_ADD_FAULT
+  if (all != 0 || scenario_.has_failure()) return;
+  // Those that come early may be refused, and are then sent again.
+  if (scenario_.start_skew_us + scenario_.think_us + scenario_.straggle_ppm > 0) return;
+  double data = 0;
+  std::uint64_t control = 0;
+  for (const SimCollective& collective : workload_.collectives()) {
+    const auto members = static_cast<std::uint64_t>(collective.spec.members.size());
+    const std::uint64_t payload = (scenario_.datagram_bytes - kOverheadBytes) / 8 * 8;
+    const std::uint64_t shard = collective.bytes() / members + 8;
+    const std::uint64_t segments = members * (shard / payload + 1);
+    const std::uint64_t once = collective.bytes() + segments * kOverheadBytes;
+    data += static_cast<double>(2 * (members - 1) * once * scenario_.calls);
+    control += members * (members - 1) *
+               (kAnnouncementBytesMax + scenario_.calls * kControlDatagramsPerCall *
+                                            (kOverheadBytes + kAcknowledgementBytesMax));
+  }
+  std::uint64_t sent = 0;
+  for (const Seen& seen : seen_) sent += seen.sent_bytes;
+  if (static_cast<double>(sent) > data * kWireExcessMax + static_cast<double>(control)) {
+    Fail(now, Rank(0), "a clean run sent " + std::to_string(sent) + " bytes; data and headers are " +
+                           std::to_string(data) + ", control is at most " + std::to_string(control));
+  }
+}
+
+void Checker::FailOpenCalls(Instant now) {
+  for (const Record& record : records_) {
+    if (seen_[record.rank.index()].stopped_at || !record.submitted || record.done) continue;
+    Fail(now, record.rank, "call " + std::to_string(record.call.index) + " of '" +
+                               record.collective.spec.description +
+                               "' never ended; it was made at " +
+                               Milliseconds(record.submitted_at - Instant{}));
+  }
+}
+
+void Checker::Finish(Instant now, const Network& network) {
+  FailOpenCalls(now);
+  for (const Record& record : records_) {
+    if (seen_[record.rank.index()].stopped_at || !record.done) continue;
+    if (HashOf(Gather(record)) != record.hash || !MarginsIntact(record)) {
+      Fail(now, record.rank, "a leaf was written after its call had ended: call " +
+                                 std::to_string(record.call.index) + " of '" +
+                                 record.collective.spec.description + "'");
+    }
+  }
+  CheckEfficiency(now, network);
+}
+
+}  // namespace optireduce

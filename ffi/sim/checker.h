@@ -1,0 +1,113 @@
+// What must hold in every run, whatever the network did. Called on every event; remembers the first
+// thing that did not hold, after which the run ends.
+
+#ifndef FFI_SIM_CHECKER_H_
+#define FFI_SIM_CHECKER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/endpoint.h"
+#include "ffi/sim/network.h"
+#include "ffi/sim/scenario.h"
+#include "ffi/sim/workload.h"
+
+namespace optireduce {
+
+class Checker {
+ public:
+  Checker(const Scenario& scenario, const Workload& workload);
+
+  // Empty while everything held.
+  const std::string& failure() const { return failure_; }
+  void Fail(Instant now, Rank rank, const std::string& what);
+
+  // ---- What the ranks do, in the order in which they do it.
+
+  // A call begins: makes its leaves and fills them. The token is that of the submission.
+  Submission Begin(Instant now, Rank rank, SimCall call);
+  // The endpoint took it, or refused it.
+  void Submitted(Instant now, std::uint64_t token, const Status& status);
+  void Done(Instant now, Rank rank, const CallDone& done);
+  void Stopped(Instant now, Rank rank);
+  void Left(Instant now, Rank rank);
+
+  // A datagram arrives at a rank that still listens.
+  void Delivered(Instant now, const Delivery& delivery);
+  // A transmit that the endpoint asked for.
+  void Polled(Instant now, Rank rank, const Transmit& transmit, std::size_t batch_max);
+  // After the rank's endpoint was driven.
+  void Driven(Instant now, Rank rank, const Endpoint& endpoint);
+
+  // ---- The end: nothing is pending any more.
+  void FailOpenCalls(Instant now);
+  void Finish(Instant now, const Network& network);
+
+  // How long an exact call may take once all its ranks have called and no fault is active.
+  Duration LivenessBound() const;
+  // How long exact calls took beyond what their ranks and faults explain: the reserve of the bound.
+  Duration liveness_worst() const { return liveness_worst_; }
+
+ private:
+  struct Record {
+    Rank rank;
+    SimCall call;
+    SimCollective collective;
+    std::vector<std::vector<std::byte>> leaves;  // with a margin on either side
+    Instant submitted_at{};
+    bool submitted = false;
+    bool done = false;
+    Instant done_at = kNever;
+    std::uint64_t hash = 0;  // of the leaves when the call was done
+  };
+  struct Seen {
+    std::uint64_t delivered = 0;
+    std::uint64_t sent = 0;
+    std::uint64_t sent_bytes = 0;
+    std::uint64_t completed = 0;
+    std::uint64_t failed = 0;
+    std::optional<Instant> stopped_at;
+    std::optional<Instant> left_at;
+    std::vector<Instant> asked;      // by rank: when it was first sent something without an answer
+    std::vector<Instant> heard;      // by rank: the last genuine datagram of it
+    std::vector<Instant> heard_any;  // by rank: the last one that might pass for its own
+  };
+
+  // Whether `from` may give `rank` up.
+  bool Gone(Rank from, Rank rank) const;
+  void CheckResult(Instant now, const Record& record, const CallDone& done);
+  void CheckTime(Instant now, const Record& record, const CallDone& done);
+  void CheckError(Instant now, const Record& record, const Status& status);
+  void CheckMismatchError(Instant now, const Record& record, const Status& status);
+  void CheckSilence(Instant now, const Record& record, const Status& status);
+  // When `rank` began to wait for an answer of `peer`, if it has not heard it since.
+  Instant AskedAt(Instant now, Rank rank, Rank peer) const;
+  void CheckEfficiency(Instant now, const Network& network);
+  bool MarginsIntact(const Record& record) const;
+  std::vector<std::byte> Gather(const Record& record) const;
+  std::size_t MemoryBound(Rank rank) const;
+  // What a driver that wakes late, or that cannot send, may add to any time.
+  Duration DriverSlack() const;
+
+  Scenario scenario_;
+  const Workload& workload_;
+  std::string failure_;
+  std::vector<Record> records_;  // by token
+  std::vector<Seen> seen_;       // by rank
+  std::vector<std::size_t> memory_bound_;
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<std::byte>> references_;
+  // By (collective, index): when the last of its members called.
+  std::map<std::pair<std::size_t, std::size_t>, Instant> ready_at_;
+  Duration liveness_worst_{};
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_SIM_CHECKER_H_

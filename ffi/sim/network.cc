@@ -1,0 +1,224 @@
+#include "ffi/sim/network.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ffi/base/check.h"
+#include "ffi/protocol/wire.h"
+
+namespace optireduce {
+namespace {
+
+// Old datagrams kept for replay. Chosen: more than one call of a small scenario sends.
+constexpr std::size_t kOldMax = 256;
+// Chosen: one datagram in so many is kept, so that old ones of many calls are there.
+constexpr std::uint64_t kRememberOneIn = 4;
+// Chosen: one bit to a few; a tag must catch both.
+constexpr std::uint64_t kFlippedBitsMax = 4;
+// Chosen: some stay below the session's largest datagram, some do not.
+constexpr std::uint64_t kExtraBytesMax = 64;
+// Chosen: longer than any datagram of a session on an Ethernet.
+constexpr std::uint64_t kGarbageBytesMax = 2000;
+// Chosen: a copy of a copy is enough.
+constexpr std::uint64_t kCopiesMax = 3;
+
+}  // namespace
+
+Network::Network(const NetworkOptions& options)
+    : options_(options.faults),
+      prng_(options.seed),
+      burst_until_(options.up.size()),
+      cut_(options.up.size()) {
+  OR_CHECK(options.up.size() == options.down.size());
+  for (const LinkOptions& link : options.up) up_.emplace_back(link);
+  for (const LinkOptions& link : options.down) down_.emplace_back(link);
+}
+
+void Network::AddForeign(std::span<const std::byte> datagram) {
+  foreign_.emplace_back(datagram.begin(), datagram.end());
+}
+
+bool Network::HasRoom(Instant now, Rank from, std::size_t bytes, std::size_t datagrams) const {
+  return up_[from.index()].HasRoom(now, bytes + datagrams * kWireOverheadBytes);
+}
+
+Instant Network::RoomAt(Instant now, Rank from, std::size_t bytes, std::size_t datagrams) const {
+  return up_[from.index()].RoomAt(now, bytes + datagrams * kWireOverheadBytes);
+}
+
+Duration Network::Random(Duration max) {
+  return Duration(static_cast<Duration::rep>(
+      prng_.Below(static_cast<std::uint64_t>(max.count()) + 1)));
+}
+
+std::size_t Network::Store(std::span<const std::byte> bytes) {
+  if (free_slots_.empty()) {
+    free_slots_.push_back(slots_.size());
+    slots_.emplace_back();
+  }
+  const std::size_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  slots_[slot].assign(bytes.begin(), bytes.end());
+  return slot;
+}
+
+void Network::Fly(Instant at, std::span<const std::byte> bytes, Rank from, Rank to,
+                  Origin origin) {
+  events_.Push(at, Flight{Store(bytes), from, to, origin, true});
+}
+
+bool Network::IsLost(Instant now, Rank from) {
+  Instant& burst_until = burst_until_[from.index()];
+  if (now >= burst_until && prng_.Chance(options_.burst_ppm)) {
+    burst_until = now + Random(options_.burst);
+  }
+  if (now < burst_until) {
+    ++faults_.lost_in_burst;
+    return true;
+  }
+  if (prng_.Chance(options_.loss_ppm)) {
+    ++faults_.lost;
+    return true;
+  }
+  return false;
+}
+
+Origin Network::Damage(std::vector<std::byte>& bytes) {
+  Origin origin = Origin::kGenuine;
+  if (!bytes.empty() && prng_.Chance(options_.corrupt_ppm)) {
+    ++faults_.corrupted;
+    origin = Origin::kDamaged;
+    // Half of them in the header, which has more ways to be wrong than a payload.
+    for (std::uint64_t flips = 1 + prng_.Below(kFlippedBitsMax); flips > 0; --flips) {
+      const std::size_t reach =
+          prng_.Below(2) == 0 ? std::min(kHeaderBytes, bytes.size()) : bytes.size();
+      bytes[prng_.Below(reach)] ^= static_cast<std::byte>(1u << prng_.Below(8));
+    }
+  }
+  if (!bytes.empty() && prng_.Chance(options_.truncate_ppm)) {
+    ++faults_.truncated;
+    origin = Origin::kDamaged;
+    bytes.resize(prng_.Below(bytes.size()));
+  }
+  if (prng_.Chance(options_.extend_ppm)) {
+    ++faults_.extended;
+    origin = Origin::kDamaged;
+    for (std::uint64_t extra = 1 + prng_.Below(kExtraBytesMax); extra > 0; --extra) {
+      bytes.push_back(static_cast<std::byte>(prng_.Below(256)));
+    }
+  }
+  return origin;
+}
+
+void Network::Inject(Instant at, Rank from, Rank to) {
+  if (!foreign_.empty() && prng_.Chance(options_.foreign_ppm)) {
+    ++faults_.foreign;
+    Fly(at, foreign_[prng_.Below(foreign_.size())], from, to, Origin::kInjected);
+  }
+  if (prng_.Chance(options_.garbage_ppm)) {
+    ++faults_.garbage;
+    scratch_.resize(prng_.Below(kGarbageBytesMax));
+    for (std::byte& byte : scratch_) byte = static_cast<std::byte>(prng_.Below(256));
+    Fly(at, scratch_, from, to, Origin::kInjected);
+  }
+  if (!old_.empty() && prng_.Chance(options_.replay_ppm)) {
+    ++faults_.replayed;
+    const Old& old = old_[prng_.Below(old_.size())];
+    Fly(at, old.bytes, old.from, old.to, Origin::kInjected);
+  }
+  if (!old_.empty() && prng_.Chance(options_.misdirect_ppm)) {
+    ++faults_.misdirected;
+    const Old& old = old_[prng_.Below(old_.size())];
+    // Back to its own sender is the most tempting place of all: a reflection.
+    Fly(at, old.bytes, old.from, prng_.Below(2) == 0 ? old.from : to, Origin::kInjected);
+  }
+}
+
+void Network::Remember(std::span<const std::byte> datagram, Rank from, Rank to) {
+  if (options_.replay_ppm == 0 && options_.misdirect_ppm == 0) return;
+  if (prng_.Below(kRememberOneIn) != 0) return;
+  Old old{{datagram.begin(), datagram.end()}, from, to};
+  if (old_.size() < kOldMax) {
+    old_.push_back(std::move(old));
+  } else {
+    old_[prng_.Below(kOldMax)] = std::move(old);
+  }
+}
+
+void Network::Send(Instant now, Rank from, Rank to, std::span<const std::byte> datagram) {
+  OR_CHECK(from.index() < up_.size() && to.index() < up_.size());
+  ++sent_;
+  if (cut_[from.index()]) {
+    ++faults_.cut;
+    return;
+  }
+  const bool faulty = now < options_.end;
+  Link& up = up_[from.index()];
+  if (faulty && prng_.Chance(options_.stall_ppm)) {
+    ++faults_.stalled;
+    up.Stall(now + Random(options_.stall));
+  }
+  const std::optional<Instant> at_switch = up.Offer(now, datagram.size() + kWireOverheadBytes);
+  if (!at_switch) {
+    ++faults_.queue_full_up;
+    return;
+  }
+  if (!faulty) {
+    Fly(*at_switch, datagram, from, to, Origin::kGenuine);
+    return;
+  }
+  Inject(*at_switch, from, to);
+  Remember(datagram, from, to);
+  if (prng_.Chance(options_.duplicate_ppm)) {
+    for (std::uint64_t copies = 1 + prng_.Below(kCopiesMax); copies > 0; --copies) {
+      ++faults_.duplicated;
+      Fly(*at_switch + Random(options_.reorder), datagram, from, to, Origin::kCopy);
+    }
+  }
+  if (IsLost(now, from)) return;
+  scratch_.assign(datagram.begin(), datagram.end());
+  const Origin origin = Damage(scratch_);
+  Instant at = *at_switch;
+  if (prng_.Chance(options_.reorder_ppm)) {
+    ++faults_.reordered;
+    at += Random(options_.reorder);
+  }
+  Fly(at, scratch_, from, to, origin);
+}
+
+std::optional<Delivery> Network::Step() {
+  if (lent_slot_) free_slots_.push_back(*lent_slot_);
+  lent_slot_.reset();
+  const Instant now = events_.next();
+  Flight flight = events_.Pop();
+  if (flight.at_switch) {
+    const std::size_t bytes = slots_[flight.slot].size() + kWireOverheadBytes;
+    const std::optional<Instant> arrives = down_[flight.to.index()].Offer(now, bytes);
+    if (arrives) {
+      flight.at_switch = false;
+      events_.Push(*arrives, flight);
+    } else {
+      ++faults_.queue_full_switch;
+      free_slots_.push_back(flight.slot);
+    }
+    return std::nullopt;
+  }
+  if (cut_[flight.to.index()]) {
+    ++faults_.cut;
+    free_slots_.push_back(flight.slot);
+    return std::nullopt;
+  }
+  ++delivered_;
+  lent_slot_ = flight.slot;
+  return Delivery{flight.from, flight.to, flight.origin, slots_[flight.slot]};
+}
+
+bool Network::Adds() const {
+  const std::uint64_t entered = sent_ + faults_.duplicated + faults_.foreign + faults_.garbage +
+                                faults_.replayed + faults_.misdirected;
+  const std::uint64_t dropped = faults_.lost + faults_.lost_in_burst + faults_.cut +
+                                faults_.queue_full_up + faults_.queue_full_switch;
+  return entered == delivered_ + in_flight() + dropped;
+}
+
+}  // namespace optireduce

@@ -1,0 +1,164 @@
+// The world of a simulated session: every rank has an up-link to one switch, the switch has a
+// byte-bounded output queue towards every rank, and between the two anything may happen.
+//
+//   rank 0 ==up-link==> +--------+ ==output queue and down-link==> rank 0
+//   rank 1 ==up-link==> | switch | ==output queue and down-link==> rank 1
+//   rank 2 ==up-link==> +--------+ ==output queue and down-link==> rank 2
+//
+// Faults strike where an up-link enters the switch; injected datagrams enter there too.
+
+#ifndef FFI_SIM_NETWORK_H_
+#define FFI_SIM_NETWORK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/prng.h"
+#include "ffi/base/time.h"
+#include "ffi/sim/event_queue.h"
+#include "ffi/sim/link.h"
+
+namespace optireduce {
+
+// What a datagram costs on an Ethernet beyond its UDP payload.
+// Source: RFC 768 (UDP, 8), RFC 791 (IPv4, 20), IEEE 802.3 (header 14, check 4, preamble 8, gap 12).
+inline constexpr std::size_t kWireOverheadBytes = 66;
+
+// X(name, meaning): everything that can happen to a datagram, counted.
+#define OPTIREDUCE_FAULTS(X)                                                      \
+  X(lost, "lost alone")                                                           \
+  X(lost_in_burst, "lost because everything from its rank was lost for a while")  \
+  X(duplicated, "arrived twice or more; counts the copies")                       \
+  X(reordered, "held back by a random time")                                      \
+  X(stalled, "times that an up-link stood still")                                 \
+  X(corrupted, "arrived with flipped bits")                                       \
+  X(truncated, "arrived shorter")                                                 \
+  X(extended, "arrived longer")                                                   \
+  X(foreign, "injected: of another session, or sealed with another secret")       \
+  X(garbage, "injected: random bytes")                                            \
+  X(replayed, "injected: an old datagram again")                                  \
+  X(misdirected, "injected: an old datagram to another rank than its own")        \
+  X(cut, "to or from a rank that is cut off")                                     \
+  X(queue_full_up, "dropped at an up-link")                                       \
+  X(queue_full_switch, "dropped at an output queue of the switch")
+
+struct FaultCounters {
+#define OPTIREDUCE_DECLARE_FAULT(name, meaning) std::uint64_t name = 0;
+  OPTIREDUCE_FAULTS(OPTIREDUCE_DECLARE_FAULT)
+#undef OPTIREDUCE_DECLARE_FAULT
+};
+
+// Chances per datagram in parts per million; times are the most that one event may last.
+struct FaultOptions {
+  std::uint32_t loss_ppm = 0;
+  std::uint32_t burst_ppm = 0;
+  Duration burst{};
+  std::uint32_t duplicate_ppm = 0;
+  std::uint32_t reorder_ppm = 0;
+  Duration reorder{};  // also how late a copy may come
+  std::uint32_t stall_ppm = 0;
+  Duration stall{};
+  std::uint32_t corrupt_ppm = 0;
+  std::uint32_t truncate_ppm = 0;
+  std::uint32_t extend_ppm = 0;
+  std::uint32_t foreign_ppm = 0;
+  std::uint32_t garbage_ppm = 0;
+  std::uint32_t replay_ppm = 0;
+  std::uint32_t misdirect_ppm = 0;
+  Instant end = kNever;  // no fault starts later; what is on its way still arrives
+};
+
+struct NetworkOptions {
+  std::uint64_t seed = 0;
+  std::vector<LinkOptions> up;    // by rank
+  std::vector<LinkOptions> down;  // by rank
+  FaultOptions faults;
+};
+
+// Whether the bytes are what their sender wrote, for the rank that gets them.
+enum class Origin : std::uint8_t { kGenuine, kCopy, kDamaged, kInjected };
+
+struct Delivery {
+  Rank from;  // where it came from, or claims to
+  Rank to;
+  Origin origin = Origin::kGenuine;
+  std::span<const std::byte> datagram;  // valid until the next call of Step
+};
+
+class Network {
+ public:
+  explicit Network(const NetworkOptions& options);
+
+  // Datagrams of another session, for injection.
+  void AddForeign(std::span<const std::byte> datagram);
+
+  // Whether the up-link takes so many bytes in so many datagrams without dropping any.
+  bool HasRoom(Instant now, Rank from, std::size_t bytes, std::size_t datagrams) const;
+  Instant RoomAt(Instant now, Rank from, std::size_t bytes, std::size_t datagrams) const;
+
+  void Send(Instant now, Rank from, Rank to, std::span<const std::byte> datagram);
+
+  // While a rank is cut off nothing passes its links, in either direction.
+  void SetCut(Rank rank, bool cut) { cut_[rank.index()] = cut; }
+
+  // When Step must be called; kNever when nothing is on its way.
+  Instant next() const { return events_.next(); }
+  // Does the next thing that is due; a datagram that arrives at its rank comes out.
+  std::optional<Delivery> Step();
+
+  const FaultCounters& faults() const { return faults_; }
+  std::uint64_t sent() const { return sent_; }
+  std::uint64_t delivered() const { return delivered_; }
+  std::uint64_t in_flight() const { return events_.size(); }
+  const Link& up(Rank rank) const { return up_[rank.index()]; }
+  const Link& down(Rank rank) const { return down_[rank.index()]; }
+  // Every datagram that entered is delivered, on its way, or dropped under one name.
+  bool Adds() const;
+
+ private:
+  struct Flight {
+    std::size_t slot;
+    Rank from;
+    Rank to;
+    Origin origin;
+    bool at_switch;  // arrives at the switch next, otherwise at the rank
+  };
+
+  Duration Random(Duration max);
+  std::size_t Store(std::span<const std::byte> bytes);
+  void Fly(Instant at, std::span<const std::byte> bytes, Rank from, Rank to, Origin origin);
+  bool IsLost(Instant now, Rank from);
+  Origin Damage(std::vector<std::byte>& bytes);
+  void Inject(Instant at, Rank from, Rank to);
+  void Remember(std::span<const std::byte> datagram, Rank from, Rank to);
+
+  FaultOptions options_;
+  Prng prng_;
+  std::vector<Link> up_;
+  std::vector<Link> down_;
+  std::vector<Instant> burst_until_;  // by sender
+  std::vector<bool> cut_;             // by rank
+  EventQueue<Flight> events_;
+  std::vector<std::vector<std::byte>> slots_;
+  std::vector<std::size_t> free_slots_;
+  std::optional<std::size_t> lent_slot_;  // of the delivery that Step returned last
+  std::vector<std::byte> scratch_;
+  std::vector<std::vector<std::byte>> foreign_;
+  struct Old {
+    std::vector<std::byte> bytes;
+    Rank from;
+    Rank to;
+  };
+  std::vector<Old> old_;
+  FaultCounters faults_;
+  std::uint64_t sent_ = 0;
+  std::uint64_t delivered_ = 0;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_SIM_NETWORK_H_

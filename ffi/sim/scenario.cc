@@ -1,0 +1,370 @@
+#include "ffi/sim/scenario.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/check.h"
+#include "ffi/base/prng.h"
+
+namespace optireduce {
+namespace {
+
+struct Field {
+  std::string_view name;
+  std::uint64_t Scenario::* member;
+  std::uint64_t default_value;
+  std::uint64_t least;
+  std::uint64_t most;
+  std::string_view meaning;
+};
+
+constexpr Field kFields[] = {
+#define OPTIREDUCE_DESCRIBE_FIELD(name, default_value, least, most, meaning) \
+  {#name, &Scenario::name, default_value, least, most, meaning},
+    OPTIREDUCE_SCENARIO_FIELDS(OPTIREDUCE_DESCRIBE_FIELD)
+#undef OPTIREDUCE_DESCRIBE_FIELD
+};
+
+constexpr std::string_view kElementTypeWords[] = {"float32", "bfloat16", "float16",
+                                                  "float64", "int32",    "mixed"};
+constexpr std::string_view kModeWords[] = {"exact", "lossy", "mixed"};
+constexpr std::string_view kFillWords[] = {"integers", "floats"};
+constexpr std::string_view kMismatchWords[] = {"none", "fingerprint", "name", "extra_call",
+                                               "elements"};
+
+// The words of a field, in the order of their values; none for a number.
+std::span<const std::string_view> WordsOf(std::string_view name) {
+  if (name == "element_type") return kElementTypeWords;
+  if (name == "mode") return kModeWords;
+  if (name == "fill") return kFillWords;
+  if (name == "mismatch") return kMismatchWords;
+  return {};
+}
+
+Status Invalid(std::string message) {
+  return {StatusCode::kInvalidArgument, std::move(message)};
+}
+
+// How many letters of two words differ, place by place, and by how much their lengths do. Enough to
+// find the key that was meant.
+std::size_t Distance(std::string_view a, std::string_view b) {
+  std::size_t distance = a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) distance += a[i] != b[i];
+  return distance;
+}
+
+const Field* Find(std::string_view name) {
+  for (const Field& field : kFields) {
+    if (field.name == name) return &field;
+  }
+  return nullptr;
+}
+
+Status UnknownKey(std::string_view key) {
+  const auto closer = [key](const Field& a, const Field& b) {
+    return Distance(a.name, key) < Distance(b.name, key);
+  };
+  const Field& nearest = *std::min_element(std::begin(kFields), std::end(kFields), closer);
+  return Invalid("a scenario has no field '" + std::string(key) + "'; did you mean '" +
+                 std::string(nearest.name) + "'? `--help` lists them all.");
+}
+
+Status Set(Scenario& scenario, std::string_view key, std::string_view value) {
+  const Field* field = Find(key);
+  if (field == nullptr) return UnknownKey(key);
+  const std::span<const std::string_view> words = WordsOf(key);
+  const auto word = std::find(words.begin(), words.end(), value);
+  if (word != words.end()) {
+    scenario.*(field->member) = static_cast<std::uint64_t>(word - words.begin());
+    return {};
+  }
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  const bool read = error == std::errc() && end == value.data() + value.size();
+  if (!words.empty() || !read || number < field->least || number > field->most) {
+    return Invalid("the scenario's " + std::string(key) + " cannot be '" + std::string(value) +
+                   "'; write " +
+                   (words.empty() ? "a whole number from " + std::to_string(field->least) + " to " +
+                                        std::to_string(field->most)
+                                  : "one of: " + std::string(field->meaning)) +
+                   ".");
+  }
+  scenario.*(field->member) = number;
+  return {};
+}
+
+Status Validate(const Scenario& scenario) {
+  const std::uint64_t named = std::max({scenario.stop_rank, scenario.leave_rank, scenario.cut_rank,
+                                        scenario.mismatch_rank, scenario.slow_rank});
+  if (named >= scenario.ranks) {
+    return Invalid("the scenario names rank " + std::to_string(named) + ", but has only ranks=" +
+                   std::to_string(scenario.ranks) + "; ranks count from 0.");
+  }
+  // 16: a float32 holds every sum of 16 powers of two, which is how contributions are told apart.
+  if (scenario.sim_mode() != SimMode::kExact && scenario.ranks > 16) {
+    return Invalid("mode=lossy and mode=mixed need ranks=16 or fewer, got ranks=" +
+                   std::to_string(scenario.ranks) + ".");
+  }
+  if (scenario.mismatch != 0 && (scenario.ranks < 2 || scenario.collectives < 2 ||
+                                 scenario.subsets != 0 || scenario.sim_mode() != SimMode::kExact)) {
+    return Invalid("mismatch= needs at least ranks=2 collectives=2, mode=exact and subsets=0.");
+  }
+  if (scenario.mismatch != 0 && (scenario.sequential == 0 || scenario.shuffled != 0)) {
+    return Invalid("mismatch= needs sequential=1 shuffled=0: only ranks whose programs run in "
+                   "order wait for each other in different calls.");
+  }
+  if (scenario.sequential != 0 && scenario.shuffled != 0) {
+    return Invalid("sequential=1 shuffled=1 deadlocks every rank; choose one of them.");
+  }
+  return {};
+}
+
+// ---------------------------------------------------------------------------------- swarm
+
+class Swarm {
+ public:
+  Swarm(std::uint64_t seed, ScenarioSize size)
+      : prng_(Mix(seed) ^ (size == ScenarioSize::kSmall ? 0 : 1)), size_(size) {
+    scenario_.seed = seed;
+  }
+
+  Scenario Make() {
+    ChooseProgram();
+    ChooseNetwork();
+    ChooseOptions();
+    ChooseTimes();
+    ChooseFaults();
+    ChooseFailure();
+    return scenario_;
+  }
+
+ private:
+  bool OneIn(std::uint64_t n) { return prng_.Below(n) == 0; }
+  std::uint64_t Between(std::uint64_t least, std::uint64_t most) {
+    return least + prng_.Below(most - least + 1);
+  }
+  // Every order of magnitude is as likely as every other.
+  std::uint64_t Wild(std::uint64_t least, std::uint64_t most) {
+    std::uint64_t high = least;
+    std::uint64_t doublings = 0;
+    while (high < most) {
+      high *= 2;
+      ++doublings;
+    }
+    const std::uint64_t base = least << prng_.Below(doublings + 1);
+    return std::min(most, base + prng_.Below(base));
+  }
+  std::uint32_t WildPpm(std::uint64_t most) { return static_cast<std::uint32_t>(Wild(100, most)); }
+
+  void ChooseProgram();
+  void ChooseNetwork();
+  void ChooseOptions();
+  void ChooseTimes();
+  void ChooseFaults();
+  void ChooseFailure();
+
+  Prng prng_;
+  ScenarioSize size_;
+  Scenario scenario_;
+};
+
+void Swarm::ChooseProgram() {
+  Scenario& s = scenario_;
+  const bool small = size_ == ScenarioSize::kSmall;
+  s.ranks = small ? (OneIn(20) ? 1 : Between(2, 8)) : Between(2, 16);
+  s.element_type = Between(0, 5);
+  // In elements of 4 bytes: 8 KiB and 256 KiB.
+  s.elements = small ? Wild(1, 2048) : Wild(4096, 65'536);
+  s.leaves = OneIn(2) ? 1 : Between(1, 8);
+  s.mode = Between(0, 2);
+  s.fill = Between(0, 1);
+  s.collectives = OneIn(2) ? 1 : Between(2, 4);
+  s.calls = small ? Between(1, 6) : Between(1, 3);
+  s.subsets = s.collectives > 1 && s.ranks > 2 && OneIn(3);
+  s.sequential = OneIn(3);
+  s.shuffled = s.sequential == 0 && OneIn(2);
+  if (OneIn(8)) s.sequence_first = prng_.Below(UINT32_MAX - 4096);
+  if (OneIn(8)) s.sequence_step = Between(2, 64);
+  s.leave_at_end = OneIn(3);
+}
+
+void Swarm::ChooseNetwork() {
+  Scenario& s = scenario_;
+  s.rate_mbps = size_ == ScenarioSize::kSmall ? Wild(10, 100'000) : Wild(100, 100'000);
+  s.delay_us = Wild(1, 2000);
+  if (OneIn(4)) {
+    s.slow_rank = prng_.Below(s.ranks);
+    s.slow_factor = Between(2, 10);
+  }
+  s.queue_bytes = OneIn(2) ? 1 << 20 : Wild(4096, 1 << 20);
+  s.socket_bytes = OneIn(2) ? 1 << 18 : Wild(4096, 1 << 18);
+  s.unaware = OneIn(10);
+  if (OneIn(4)) {
+    s.refuse_ppm = WildPpm(500'000);
+    s.refuse_us = Wild(1, 5000);
+  }
+  if (OneIn(4)) s.timer_late_us = Wild(1, 2000);
+}
+
+void Swarm::ChooseOptions() {
+  Scenario& s = scenario_;
+  s.batch_max = OneIn(2) ? 1 : Between(2, 44);
+  const std::uint64_t usual[] = {548, 576, 1472, 8972};
+  s.datagram_bytes = usual[prng_.Below(std::size(usual))];
+  s.incast = OneIn(2) ? 0 : Between(1, s.ranks);
+  s.receive_buffer_bytes = OneIn(2) ? 2 << 20 : Wild(16'384, 2 << 20);
+  s.max_lag = Between(1, 4);
+  if (OneIn(10)) s.early_bytes_max = Wild(1, 65'536);
+}
+
+void Swarm::ChooseTimes() {
+  Scenario& s = scenario_;
+  if (OneIn(2)) s.start_skew_us = Wild(1, 100'000);
+  if (OneIn(2)) s.think_us = Wild(1, 20'000);
+  if (OneIn(3)) {
+    s.straggle_ppm = WildPpm(500'000);
+    // Some are later than peer_timeout: a rank that computes for long is not a dead rank.
+    s.straggle_us = OneIn(4) ? Wild(1'000'000, 8'000'000) : Wild(100, 200'000);
+  }
+  s.faults_end_us = Wild(10'000, 1'000'000);
+  s.peer_timeout_us = Between(3'000'000, 5'000'000);
+  // Ranks whose program orders differ wait for each other as long as the slowest of them straggles.
+  s.mismatch_timeout_us = 2'000'000 + s.start_skew_us +
+                          s.collectives * s.calls * (s.straggle_us + s.think_us + s.faults_end_us);
+  s.mismatch_timeout_us = std::min<std::uint64_t>(s.mismatch_timeout_us, 600'000'000);
+  s.reduce_scatter_deadline_us = Wild(100, 100'000);
+  s.all_gather_deadline_us = Wild(100, 100'000);
+}
+
+void Swarm::ChooseFaults() {
+  Scenario& s = scenario_;
+  if (OneIn(5)) return;  // some runs are clean
+  const auto some = [this](std::uint64_t& field, std::uint64_t most) {
+    if (OneIn(3)) field = WildPpm(most);
+  };
+  some(s.loss_ppm, 400'000);
+  some(s.burst_ppm, 20'000);
+  some(s.duplicate_ppm, 300'000);
+  some(s.reorder_ppm, 500'000);
+  some(s.stall_ppm, 10'000);
+  some(s.corrupt_ppm, 200'000);
+  some(s.truncate_ppm, 100'000);
+  some(s.extend_ppm, 100'000);
+  some(s.foreign_ppm, 300'000);
+  some(s.garbage_ppm, 300'000);
+  some(s.replay_ppm, 500'000);
+  some(s.misdirect_ppm, 300'000);
+  if (s.burst_ppm > 0) s.burst_us = Wild(100, 200'000);
+  if (s.reorder_ppm > 0 || s.duplicate_ppm > 0) s.reorder_us = Wild(10, 100'000);
+  if (s.stall_ppm > 0) s.stall_us = Wild(100, 100'000);
+}
+
+void Swarm::ChooseFailure() {
+  Scenario& s = scenario_;
+  if (s.ranks < 2) return;
+  const std::uint64_t when_us = Wild(10, 200'000);
+  switch (prng_.Below(10)) {
+    case 0:
+      s.stop_at_us = when_us;
+      s.stop_rank = prng_.Below(s.ranks);
+      break;
+    case 1:
+      s.leave_at_us = when_us;
+      s.leave_rank = prng_.Below(s.ranks);
+      break;
+    case 2:
+      s.cut_at_us = when_us;
+      s.cut_rank = prng_.Below(s.ranks);
+      s.cut_for_us = OneIn(2) ? Between(1, s.peer_timeout_us / 2)
+                              : Between(2 * s.peer_timeout_us, 3 * s.peer_timeout_us);
+      break;
+    case 3:
+      s.mismatch = Between(1, 4);
+      s.mismatch_rank = prng_.Below(s.ranks);
+      s.mode = static_cast<std::uint64_t>(SimMode::kExact);
+      s.sequential = 1;
+      s.shuffled = 0;
+      s.subsets = 0;
+      s.collectives = std::max<std::uint64_t>(s.collectives, 2);
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace
+
+Scenario MakeScenario(std::uint64_t seed, ScenarioSize size) {
+  const Scenario scenario = Swarm(seed, size).Make();
+  OR_CHECK(Validate(scenario).ok());
+  return scenario;
+}
+
+std::string Print(const Scenario& scenario) {
+  std::string line;
+  for (const Field& field : kFields) {
+    const std::uint64_t value = scenario.*(field.member);
+    if (value == field.default_value && field.name != "seed") continue;
+    const std::span<const std::string_view> words = WordsOf(field.name);
+    if (!line.empty()) line += ' ';
+    line += std::string(field.name) + '=' +
+            (words.empty() ? std::to_string(value) : std::string(words[value]));
+  }
+  return line;
+}
+
+Result<Scenario> ParseScenario(std::string_view line) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  std::vector<std::pair<std::string_view, std::string_view>> items;
+  while (true) {
+    line.remove_prefix(std::min(line.find_first_not_of(kSpace), line.size()));
+    if (line.empty()) break;
+    const std::string_view item = line.substr(0, line.find_first_of(kSpace));
+    line.remove_prefix(item.size());
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos) {
+      return Invalid("a scenario is written as key=value pairs, got '" + std::string(item) +
+                     "'; for example: seed=7 ranks=4 loss_ppm=30000");
+    }
+    items.emplace_back(item.substr(0, equals), item.substr(equals + 1));
+  }
+  // Which scenario the line starts from comes first, wherever it stands.
+  Scenario scenario;
+  std::string_view size;
+  for (const auto& [key, value] : items) {
+    if (key == "size") size = value;
+    if (key != "seed") continue;
+    if (Status set = Set(scenario, key, value); !set.ok()) return set;
+  }
+  if (!size.empty()) {
+    if (size != "small" && size != "medium") {
+      return Invalid("the scenario's size cannot be '" + std::string(size) +
+                     "'; write small or medium, or leave it out.");
+    }
+    scenario = MakeScenario(scenario.seed,
+                            size == "small" ? ScenarioSize::kSmall : ScenarioSize::kMedium);
+  }
+  for (const auto& [key, value] : items) {
+    if (key == "size") continue;
+    if (Status set = Set(scenario, key, value); !set.ok()) return set;
+  }
+  if (Status valid = Validate(scenario); !valid.ok()) return valid;
+  return scenario;
+}
+
+std::string DescribeScenarioFields() {
+  std::string text;
+  for (const Field& field : kFields) {
+    const std::span<const std::string_view> words = WordsOf(field.name);
+    text += "  " + std::string(field.name) + " (" +
+            (words.empty() ? std::to_string(field.default_value)
+                           : std::string(words[field.default_value])) +
+            "): " + std::string(field.meaning) + "\n";
+  }
+  return text;
+}
+
+}  // namespace optireduce

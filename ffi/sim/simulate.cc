@@ -1,0 +1,544 @@
+#include "ffi/sim/simulate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/check.h"
+#include "ffi/base/prng.h"
+#include "ffi/protocol/endpoint.h"
+#include "ffi/sim/checker.h"
+#include "ffi/sim/event_queue.h"
+#include "ffi/sim/trace.h"
+#include "ffi/sim/workload.h"
+
+namespace optireduce {
+namespace {
+
+using std::chrono::microseconds;
+
+// Chosen: a run that needs more has no end; the largest medium seeds need a tenth of it.
+constexpr std::uint64_t kEventsMax = 50'000'000;
+// Chosen: what probes with doubled pauses may need after everything else is over.
+constexpr Duration kRestMax = std::chrono::seconds(10);
+// Chosen: a timer may be spurious now and then; so often in a row, with nothing sent, received or
+// ended between, is a spin.
+constexpr int kIdleTimersMax = 200;
+// A driver that cannot send does not know which of the endpoint's timeouts are only waiting to be
+// sent. Chosen: it looks again after this time.
+constexpr Duration kBlockedInterval = microseconds(100);
+// Chosen: one delivery in 64 is followed by a timeout that was not asked for.
+constexpr std::uint64_t kSpuriousOneIn = 64;
+// Chosen: enough datagrams of another session to choose from.
+constexpr int kForeignDatagrams = 8;
+
+constexpr Duration Microseconds(std::uint64_t value) {
+  return microseconds(static_cast<std::int64_t>(value));
+}
+
+NetworkOptions NetworkOf(const Scenario& s) {
+  NetworkOptions options;
+  options.seed = Mix(s.seed ^ 0x6E6574ull);
+  for (std::uint64_t rank = 0; rank < s.ranks; ++rank) {
+    const std::uint64_t factor = rank == s.slow_rank ? s.slow_factor : 1;
+    LinkOptions link{.rate_mbps = std::max<std::uint64_t>(s.rate_mbps / factor, 1),
+                     .propagation = Microseconds(s.delay_us),
+                     .queue_bytes_max = s.socket_bytes};
+    options.up.push_back(link);
+    link.queue_bytes_max = s.queue_bytes;
+    options.down.push_back(link);
+  }
+  const auto ppm = [](std::uint64_t value) { return static_cast<std::uint32_t>(value); };
+  options.faults = {
+      .loss_ppm = ppm(s.loss_ppm),
+      .burst_ppm = ppm(s.burst_ppm),
+      .burst = Microseconds(s.burst_us),
+      .duplicate_ppm = ppm(s.duplicate_ppm),
+      .reorder_ppm = ppm(s.reorder_ppm),
+      .reorder = Microseconds(s.reorder_us),
+      .stall_ppm = ppm(s.stall_ppm),
+      .stall = Microseconds(s.stall_us),
+      .corrupt_ppm = ppm(s.corrupt_ppm),
+      .truncate_ppm = ppm(s.truncate_ppm),
+      .extend_ppm = ppm(s.extend_ppm),
+      .foreign_ppm = ppm(s.foreign_ppm),
+      .garbage_ppm = ppm(s.garbage_ppm),
+      .replay_ppm = ppm(s.replay_ppm),
+      .misdirect_ppm = ppm(s.misdirect_ppm),
+      .end = Instant{} + Microseconds(s.faults_end_us),
+  };
+  return options;
+}
+
+EndpointOptions EndpointOf(const Scenario& s, Rank rank, std::uint64_t session) {
+  EndpointOptions options;
+  options.rank = rank;
+  options.world_size = static_cast<std::uint16_t>(s.ranks);
+  options.session = static_cast<std::uint32_t>(session);
+  Prng prng(Mix(session));
+  for (std::byte& byte : options.secret) byte = static_cast<std::byte>(prng.Below(256));
+  options.datagram_bytes_max = s.datagram_bytes;
+  options.peer_timeout = Microseconds(s.peer_timeout_us);
+  options.mismatch_timeout = Microseconds(s.mismatch_timeout_us);
+  options.incast = static_cast<std::uint16_t>(s.incast);
+  options.receive_buffer_bytes = s.receive_buffer_bytes;
+  options.max_lag = static_cast<std::uint32_t>(s.max_lag);
+  options.early_bytes_max = s.early_bytes_max;
+  return options;
+}
+
+std::unique_ptr<Endpoint> MakeEndpoint(const EndpointOptions& options) {
+  Result<std::unique_ptr<Endpoint>> made = Endpoint::Create(options);
+  OR_CHECK(made.ok());
+  return std::move(made.value());
+}
+
+class Simulation {
+ public:
+  Simulation(const Scenario& scenario, std::ostream* trace);
+  SimulationReport Run();
+
+ private:
+  enum class EventKind : std::uint8_t { kCall, kTimer, kRoom, kStop, kLeave, kCut, kMend };
+  static std::string_view NameOf(EventKind kind);
+  struct Event {
+    EventKind kind;
+    Rank rank;
+    std::size_t chain = 0;  // of kCall
+  };
+  struct Chain {
+    std::vector<SimCall> calls;
+    std::size_t next = 0;
+    std::optional<std::uint64_t> token;  // of the call under way
+  };
+  // One rank: its endpoint, its program and the driver between endpoint and network.
+  struct Host {
+    std::unique_ptr<Endpoint> endpoint;
+    std::vector<Chain> chains;
+    std::vector<std::byte> buffer;
+    std::optional<Transmit> refused;  // in `buffer`, waiting for room
+    bool blocked = false;
+    bool silent = false;   // stopped, or its process has ended
+    bool leaving = false;
+    std::optional<Status> error;  // that ended its program
+    Instant timer = kNever;   // when the endpoint wants to be called
+    Instant wakes = kNever;   // when the next kTimer comes
+    int idle_timers = 0;
+    std::size_t chains_left = 0;
+  };
+
+  Host& host(Rank rank) { return hosts_[rank.index()]; }
+  Duration Random(std::uint64_t most_us) { return Microseconds(prng_.Below(most_us + 1)); }
+
+  void AddForeignDatagrams();
+  void StartPrograms();
+  Instant RestsBy() const;
+  bool Step();
+  void HandleEvent(const Event& event);
+  void HandleDelivery(const Delivery& delivery);
+  void HandleTimer(Rank rank);
+  void MakeCall(Rank rank, std::size_t chain);
+  void ScheduleCall(Rank rank, std::size_t chain, Duration pause);
+  void EndProgram(Rank rank, const Status& why);
+  void LeaveNow(Rank rank, const Status& why);
+  // Polls the three that come out, as the contract of the endpoint says.
+  void Drive(Rank rank);
+  bool Transmits(Rank rank);
+  bool SendOrBlock(Rank rank);
+  bool TakeEvents(Rank rank);
+  void SetTimer(Rank rank);
+  void FailRestless();
+  void FinishRun();
+
+  Scenario scenario_;
+  Prng prng_;
+  Workload workload_;
+  Checker checker_;
+  Network network_;
+  std::vector<Host> hosts_;
+  EventQueue<Event> events_;
+  Trace trace_;
+  Instant now_{};
+  Instant rests_by_{};  // nothing may be pending later
+  std::uint64_t steps_ = 0;
+};
+
+Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
+    : scenario_(scenario),
+      prng_(Mix(scenario.seed ^ 0x686F7374ull)),
+      workload_(scenario),
+      checker_(scenario_, workload_),
+      network_(NetworkOf(scenario)),
+      trace_(trace) {
+  const std::uint64_t session = Mix(scenario.seed ^ 0x73657373ull);
+  for (std::uint16_t r = 0; r < scenario.ranks; ++r) {
+    Host made;
+    made.endpoint = MakeEndpoint(EndpointOf(scenario, Rank(r), session));
+    made.buffer.resize(scenario.batch_max * scenario.datagram_bytes);
+    for (std::vector<SimCall>& calls : workload_.ProgramOf(Rank(r))) {
+      made.chains.push_back({.calls = std::move(calls), .next = 0, .token = {}});
+    }
+    made.chains_left = made.chains.size();
+    hosts_.push_back(std::move(made));
+  }
+  if (scenario.foreign_ppm > 0 && scenario.ranks > 1) AddForeignDatagrams();
+}
+
+void Simulation::AddForeignDatagrams() {
+  // What another job on the same hosts sends, and what somebody sends who has seen our session tag
+  // but does not have the secret.
+  const std::uint64_t session = Mix(scenario_.seed ^ 0x73657373ull);
+  std::vector<std::byte> leaf(64);
+  std::vector<std::byte> buffer(scenario_.datagram_bytes);
+  for (const bool knows_session : {false, true}) {
+    EndpointOptions options = EndpointOf(scenario_, Rank(0), session + 1);
+    if (knows_session) options.session = static_cast<std::uint32_t>(session);
+    const std::unique_ptr<Endpoint> stranger = MakeEndpoint(options);
+    CollectiveSpec spec;
+    spec.name = "foreign";
+    spec.elements = leaf.size() / SizeOf(spec.element_type);
+    for (std::uint16_t r = 0; r < scenario_.ranks; ++r) spec.members.push_back(Rank(r));
+    Submission submission{
+        .spec = spec, .sequence = Sequence(0), .leaves = {{leaf.data(), spec.elements}}};
+    OR_CHECK(stranger->Submit(now_, std::move(submission)).ok());
+    for (int i = 0; i < kForeignDatagrams; ++i) {
+      const std::optional<Transmit> transmit = stranger->PollTransmit(now_, buffer, 1);
+      if (!transmit) break;
+      network_.AddForeign(std::span(buffer).first(transmit->bytes));
+    }
+  }
+}
+
+void Simulation::StartPrograms() {
+  for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
+    const Duration skew = Random(scenario_.start_skew_us);
+    for (std::size_t chain = 0; chain < host(Rank(r)).chains.size(); ++chain) {
+      ScheduleCall(Rank(r), chain, skew);
+    }
+  }
+  const auto plan = [this](EventKind kind, std::uint64_t at_us, std::uint64_t rank) {
+    events_.Push(Instant{} + Microseconds(at_us), {kind, Rank(static_cast<std::uint16_t>(rank))});
+  };
+  const Scenario& s = scenario_;
+  if (s.stop_at_us > 0) plan(EventKind::kStop, s.stop_at_us, s.stop_rank);
+  if (s.leave_at_us > 0) plan(EventKind::kLeave, s.leave_at_us, s.leave_rank);
+  if (s.cut_at_us > 0) {
+    plan(EventKind::kCut, s.cut_at_us, s.cut_rank);
+    plan(EventKind::kMend, s.cut_at_us + s.cut_for_us, s.cut_rank);
+  }
+}
+
+Instant Simulation::RestsBy() const {
+  const Scenario& s = scenario_;
+  // As if all calls of a rank were made one after the other, each as late as can be.
+  const std::uint64_t calls_us = s.collectives * (s.calls + 1) * (s.think_us + s.straggle_us);
+  const std::uint64_t lossy_us = s.collectives * (s.calls + 1) *
+                                 (s.reduce_scatter_deadline_us + s.all_gather_deadline_us);
+  return Instant{} + kRestMax + checker_.LivenessBound() +
+         Microseconds(s.start_skew_us + calls_us + lossy_us + s.faults_end_us + s.stop_at_us +
+                      s.leave_at_us + s.cut_at_us + s.cut_for_us + 2 * s.peer_timeout_us +
+                      (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
+}
+
+SimulationReport Simulation::Run() {
+  SimulationReport report;
+  try {
+    StartPrograms();
+    rests_by_ = RestsBy();
+    while (checker_.failure().empty() && Step()) {
+    }
+    if (checker_.failure().empty()) FinishRun();
+    report.failure = checker_.failure();
+  } catch (const std::exception& error) {
+    report.failure = "at " + std::to_string((now_ - Instant{}).count()) + " ns: " + error.what();
+  }
+  report.hash = trace_.hash();
+  report.events = steps_;
+  report.virtual_time = now_ - Instant{};
+  report.liveness_worst = checker_.liveness_worst();
+  report.faults = network_.faults();
+  for (const Host& each : hosts_) {
+    const Counters& counters = each.endpoint->counters();
+#define OPTIREDUCE_ADD_COUNTER(name, meaning) report.counters.name += counters.name;
+    OPTIREDUCE_COUNTERS(OPTIREDUCE_ADD_COUNTER)
+#undef OPTIREDUCE_ADD_COUNTER
+  }
+  return report;
+}
+
+bool Simulation::Step() {
+  const Instant next = std::min(events_.next(), network_.next());
+  if (next == kNever) return false;
+  now_ = next;
+  if (++steps_ > kEventsMax || now_ > rests_by_) {
+    FailRestless();
+    return false;
+  }
+  // Of equal times the ranks come first; what matters is that it is always the same one.
+  if (events_.next() <= network_.next()) {
+    HandleEvent(events_.Pop());
+  } else if (const std::optional<Delivery> delivery = network_.Step()) {
+    HandleDelivery(*delivery);
+  }
+  if (!network_.Adds()) checker_.Fail(now_, Rank(0), "the network has lost count");
+  return true;
+}
+
+std::string_view Simulation::NameOf(EventKind kind) {
+  switch (kind) {
+    case EventKind::kCall:
+      return "is at a call of chain";
+    case EventKind::kTimer:
+      return "wakes";
+    case EventKind::kRoom:
+      return "may send again";
+    case EventKind::kStop:
+      return "stops";
+    case EventKind::kLeave:
+      return "leaves";
+    case EventKind::kCut:
+      return "is cut off";
+    case EventKind::kMend:
+      return "is connected again";
+  }
+  FailCheck("known event kind", __FILE__, __LINE__);
+}
+
+void Simulation::HandleEvent(const Event& event) {
+  trace_.Act(now_, event.rank, NameOf(event.kind), event.chain);
+  if (host(event.rank).silent) return;
+  switch (event.kind) {
+    case EventKind::kCall:
+      return MakeCall(event.rank, event.chain);
+    case EventKind::kTimer:
+      return HandleTimer(event.rank);
+    case EventKind::kRoom:
+      host(event.rank).blocked = false;
+      return Drive(event.rank);
+    case EventKind::kStop:
+      checker_.Stopped(now_, event.rank);
+      host(event.rank).silent = true;
+      return;
+    case EventKind::kCut:
+      return network_.SetCut(event.rank, true);
+    case EventKind::kMend:
+      return network_.SetCut(event.rank, false);
+    case EventKind::kLeave:
+      return LeaveNow(event.rank, {StatusCode::kCancelled, "it was told to leave"});
+  }
+}
+
+void Simulation::HandleDelivery(const Delivery& delivery) {
+  trace_.Datagram(now_, delivery.to, "gets from", delivery.from, delivery.datagram);
+  Host& to = host(delivery.to);
+  if (to.silent) return;
+  checker_.Delivered(now_, delivery);
+  to.idle_timers = 0;
+  to.endpoint->HandleDatagram(now_, delivery.datagram);
+  if (prng_.Below(kSpuriousOneIn) == 0) to.endpoint->HandleTimeout(now_);
+  Drive(delivery.to);
+}
+
+// ---------------------------------------------------------------------------------- programs
+
+void Simulation::ScheduleCall(Rank rank, std::size_t chain, Duration pause) {
+  if (prng_.Chance(static_cast<std::uint32_t>(scenario_.straggle_ppm))) {
+    pause += Random(scenario_.straggle_us);
+  }
+  events_.Push(now_ + pause, {EventKind::kCall, rank, chain});
+}
+
+void Simulation::MakeCall(Rank rank, std::size_t chain_index) {
+  Chain& chain = host(rank).chains[chain_index];
+  // The program ended between.
+  if (chain.next == chain.calls.size()) return;
+  Submission submission = checker_.Begin(now_, rank, chain.calls[chain.next]);
+  const std::uint64_t token = submission.token;
+  trace_.Act(now_, rank, "submits", token, submission.spec.description);
+  const Status status = host(rank).endpoint->Submit(now_, std::move(submission));
+  checker_.Submitted(now_, token, status);
+  if (status.ok()) {
+    chain.token = token;
+  } else {
+    EndProgram(rank, status);
+  }
+  Drive(rank);
+}
+
+bool Simulation::TakeEvents(Rank rank) {
+  bool any = false;
+  while (const std::optional<CallDone> done = host(rank).endpoint->PollEvent()) {
+    any = true;
+    trace_.Act(now_, rank, done->status.ok() ? "completes" : "fails", done->token,
+               done->status.message());
+    checker_.Done(now_, rank, *done);
+    if (!done->status.ok()) {
+      EndProgram(rank, done->status);
+      continue;
+    }
+    for (std::size_t i = 0; i < host(rank).chains.size(); ++i) {
+      Chain& chain = host(rank).chains[i];
+      if (chain.token != done->token) continue;
+      chain.token.reset();
+      if (chain.next == chain.calls.size()) continue;
+      if (++chain.next < chain.calls.size()) {
+        ScheduleCall(rank, i, Random(scenario_.think_us));
+      } else if (--host(rank).chains_left == 0) {
+        EndProgram(rank, {});
+      }
+    }
+  }
+  return any;
+}
+
+void Simulation::EndProgram(Rank rank, const Status& why) {
+  // What is under way still ends; nothing new begins.
+  for (Chain& chain : host(rank).chains) chain.next = chain.calls.size();
+  // A program that ends by an error exits, and so leaves; unless the test is that ranks that stay
+  // find the reason by themselves.
+  const bool exits = !why.ok() && scenario_.mismatch == 0;
+  if (exits || scenario_.leave_at_end != 0) {
+    LeaveNow(rank, why.ok() ? Status(StatusCode::kCancelled, "its program has ended") : why);
+  }
+}
+
+void Simulation::LeaveNow(Rank rank, const Status& why) {
+  Host& leaving = host(rank);
+  if (leaving.leaving) return;
+  leaving.leaving = true;
+  checker_.Left(now_, rank);
+  leaving.endpoint->Leave(now_, why);
+  for (Chain& chain : leaving.chains) chain.next = chain.calls.size();
+  Drive(rank);
+}
+
+// ---------------------------------------------------------------------------------- the driver
+
+void Simulation::Drive(Rank rank) {
+  Host& driven = host(rank);
+  if (driven.silent) return;
+  bool more = true;
+  while (more && checker_.failure().empty()) {
+    more = Transmits(rank);
+    more = TakeEvents(rank) || more;
+    if (more) driven.idle_timers = 0;
+  }
+  if (driven.silent) return;
+  checker_.Driven(now_, rank, *driven.endpoint);
+  if (driven.leaving && !driven.refused && driven.endpoint->finished()) {
+    driven.silent = true;  // its process exits
+    return;
+  }
+  SetTimer(rank);
+}
+
+bool Simulation::Transmits(Rank rank) {
+  Host& sender = host(rank);
+  bool any = false;
+  while (!sender.blocked) {
+    if (!sender.refused) {
+      const std::size_t batch_max = 1 + prng_.Below(scenario_.batch_max);
+      sender.refused = sender.endpoint->PollTransmit(
+          now_, std::span(sender.buffer).first(batch_max * scenario_.datagram_bytes), batch_max);
+      if (!sender.refused) break;
+      checker_.Polled(now_, rank, *sender.refused, batch_max);
+      if (!checker_.failure().empty()) break;
+    }
+    any = true;
+    if (!SendOrBlock(rank)) break;
+  }
+  return any;
+}
+
+bool Simulation::SendOrBlock(Rank rank) {
+  Host& sender = host(rank);
+  const Transmit transmit = *sender.refused;
+  const std::size_t datagrams =
+      (transmit.bytes + transmit.datagram_bytes - 1) / transmit.datagram_bytes;
+  std::optional<Instant> room_at;
+  if (prng_.Chance(static_cast<std::uint32_t>(scenario_.refuse_ppm))) {
+    room_at = now_ + Duration(1) + Random(scenario_.refuse_us);
+  } else if (scenario_.unaware == 0 &&
+             !network_.HasRoom(now_, rank, transmit.bytes, datagrams)) {
+    room_at = network_.RoomAt(now_, rank, transmit.bytes, datagrams) + Duration(1);
+  }
+  if (room_at) {
+    sender.blocked = true;
+    events_.Push(*room_at, {EventKind::kRoom, rank});
+    return false;
+  }
+  for (std::size_t at = 0; at < transmit.bytes; at += transmit.datagram_bytes) {
+    const std::size_t bytes = std::min(transmit.datagram_bytes, transmit.bytes - at);
+    const std::span<const std::byte> datagram = std::span(sender.buffer).subspan(at, bytes);
+    trace_.Datagram(now_, rank, "sends to", transmit.to, datagram);
+    network_.Send(now_, rank, transmit.to, datagram);
+  }
+  sender.refused.reset();
+  return true;
+}
+
+void Simulation::SetTimer(Rank rank) {
+  Host& driven = host(rank);
+  driven.timer = driven.endpoint->PollTimeout();
+  if (driven.timer == kNever) return;
+  if (driven.timer <= now_ && driven.blocked) driven.timer = now_ + kBlockedInterval;
+  // A wake-up that comes earlier looks again; one that is later is one too many, and harmless.
+  const Instant wakes = std::max(driven.timer, now_) + Random(scenario_.timer_late_us);
+  if (wakes >= driven.wakes) return;
+  driven.wakes = wakes;
+  events_.Push(wakes, {EventKind::kTimer, rank});
+}
+
+void Simulation::HandleTimer(Rank rank) {
+  Host& driven = host(rank);
+  // One that an earlier one has overtaken.
+  if (now_ < driven.wakes) return;
+  driven.wakes = kNever;
+  if (driven.timer > now_ && !driven.blocked) return SetTimer(rank);
+  if (++driven.idle_timers > kIdleTimersMax && !driven.blocked) {
+    checker_.Fail(now_, rank, "its timeouts come again and again without any progress");
+  }
+  driven.endpoint->HandleTimeout(now_);
+  Drive(rank);
+}
+
+// ---------------------------------------------------------------------------------- the end
+
+void Simulation::FailRestless() {
+  checker_.FailOpenCalls(now_);
+  for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
+    const Host& each = host(Rank(r));
+    if (each.silent || each.timer == kNever) continue;
+    checker_.Fail(now_, Rank(r), std::string("it does not come to rest, though every call ended") +
+                                     (each.leaving ? "; it is leaving" : ""));
+  }
+  checker_.Fail(now_, Rank(0), "the run does not come to an end");
+}
+
+void Simulation::FinishRun() {
+  for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
+    const Host& each = host(Rank(r));
+    // Ranks that disagree and stay keep what a peer has sent for a call that they never make.
+    if (each.silent || scenario_.mismatch != 0) continue;
+    if (each.endpoint->memory_bytes() != 0) {
+      checker_.Fail(now_, Rank(r), "it holds " + std::to_string(each.endpoint->memory_bytes()) +
+                                       " bytes though nothing is pending any more");
+    }
+  }
+  checker_.Finish(now_, network_);
+}
+
+}  // namespace
+
+SimulationReport Simulate(const Scenario& scenario, std::ostream* trace) {
+  return Simulation(scenario, trace).Run();
+}
+
+}  // namespace optireduce

@@ -1,0 +1,36 @@
+// One scenario, in virtual time: the production endpoints, driven by their five calls exactly as
+// the contract in protocol/endpoint.h says, on a simulated network, under the eyes of the checker.
+
+#ifndef FFI_SIM_SIMULATE_H_
+#define FFI_SIM_SIMULATE_H_
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+
+#include "ffi/base/time.h"
+#include "ffi/protocol/stats.h"
+#include "ffi/sim/network.h"
+#include "ffi/sim/scenario.h"
+
+namespace optireduce {
+
+struct SimulationReport {
+  std::string failure;       // empty when everything held
+  std::uint64_t hash = 0;    // of every event: equal for equal scenarios
+  std::uint64_t events = 0;  // in the network and at the ranks
+  Duration virtual_time{};   // until nothing was pending any more
+  Duration liveness_worst{};  // longest that an exact call took after all was well
+  Counters counters;         // summed over the ranks
+  FaultCounters faults;
+
+  bool ok() const { return failure.empty(); }
+};
+
+// Never throws: a broken invariant is a failure like any other. Every event is a line in `trace`,
+// unless that is null.
+SimulationReport Simulate(const Scenario& scenario, std::ostream* trace = nullptr);
+
+}  // namespace optireduce
+
+#endif  // FFI_SIM_SIMULATE_H_

@@ -1,0 +1,335 @@
+#include "ffi/sim/workload.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "ffi/base/check.h"
+#include "ffi/base/prng.h"
+
+namespace optireduce {
+namespace {
+
+// Chosen: any odd constant keeps the hashes of neighbours apart.
+constexpr std::uint64_t kStride = 0x9E3779B97F4A7C15ull;
+
+// Different uses of the seed must not draw the same numbers.
+enum class Draw : std::uint64_t { kShape = 1, kOrder, kValue, kPattern };
+
+std::uint64_t Hash(std::uint64_t seed, Draw draw, std::uint64_t a, std::uint64_t b = 0,
+                   std::uint64_t c = 0) {
+  std::uint64_t hash = Mix(seed + kStride * static_cast<std::uint64_t>(draw));
+  hash = Mix(hash + kStride * (a + 1));
+  hash = Mix(hash + kStride * (b + 1));
+  return Mix(hash + kStride * (c + 1));
+}
+
+float Bfloat16ToFloat(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+std::uint16_t FloatToBfloat16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16);
+}
+
+// By arithmetic rather than by bits: slow, and unlike any production kernel, which is the point of a
+// reference.
+double Float16ToDouble(std::uint16_t bits) {
+  const int exponent = (bits >> 10) & 0x1F;
+  const int mantissa = bits & 0x3FF;
+  double magnitude = 0;
+  if (exponent == 0x1F) {
+    magnitude = mantissa == 0 ? HUGE_VAL : std::nan("");
+  } else if (exponent == 0) {
+    magnitude = std::ldexp(mantissa, -24);
+  } else {
+    magnitude = std::ldexp(mantissa + 1024, exponent - 25);
+  }
+  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+std::uint16_t DoubleToFloat16(double value) {
+  const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000 : 0);
+  const double magnitude = std::fabs(value);
+  // Half way between the largest number and what would follow it rounds to infinity.
+  if (magnitude >= 65520.0) return static_cast<std::uint16_t>(sign | 0x7C00);
+  if (magnitude == 0) return sign;
+  const int exponent = std::max(std::ilogb(magnitude), -14);
+  const double steps = std::nearbyint(std::ldexp(magnitude, 10 - exponent));
+  // A carry out of the mantissa raises the exponent by itself, as it does in the format.
+  const int bits = static_cast<int>(steps) + (exponent + 14) * 1024;
+  return static_cast<std::uint16_t>(sign | bits);
+}
+
+template <typename T>
+T Load(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+template <typename T>
+void Store(T value, std::byte* to) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+// A float with a full mantissa, over enough binades that the order of adding shows.
+double RandomFloat(ElementType type, std::uint64_t hash) {
+  const double sign = (hash >> 63) != 0 ? -1 : 1;
+  // Chosen: one in 64 is a zero of either sign.
+  if ((hash & 63) == 0) return sign * 0.0;
+  switch (type) {
+    case ElementType::kFloat64: {
+      const auto mantissa = static_cast<double>((hash >> 6) & ((1ull << 52) - 1));
+      return sign * std::ldexp(mantissa + 0x1p52, static_cast<int>((hash >> 58) % 31) - 67);
+    }
+    case ElementType::kFloat16: {
+      const auto mantissa = static_cast<double>((hash >> 6) & 0x3FF);
+      return sign * std::ldexp(mantissa + 1024, static_cast<int>((hash >> 40) % 12) - 16);
+    }
+    case ElementType::kBfloat16: {
+      const auto mantissa = static_cast<double>((hash >> 6) & 0x7F);
+      return sign * std::ldexp(mantissa + 128, static_cast<int>((hash >> 40) % 40) - 27);
+    }
+    default: {
+      const auto mantissa = static_cast<double>((hash >> 6) & 0x7FFFFF);
+      return sign * std::ldexp(mantissa + 0x1p23, static_cast<int>((hash >> 40) % 40) - 43);
+    }
+  }
+}
+
+std::vector<Rank> SomeRanks(std::uint64_t ranks, bool subset, std::uint64_t hash) {
+  Prng prng(hash);
+  std::vector<Rank> members;
+  for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+    if (!subset || prng.Below(2) == 0) members.push_back(Rank(static_cast<std::uint16_t>(rank)));
+  }
+  // A collective needs two members to be one.
+  for (std::uint16_t rank = 0; members.size() < std::min<std::size_t>(ranks, 2); ++rank) {
+    if (std::ranges::find(members, Rank(rank)) == members.end()) members.push_back(Rank(rank));
+  }
+  std::ranges::sort(members);
+  return members;
+}
+
+std::vector<std::uint64_t> CutLeaves(std::uint64_t elements, std::uint64_t leaves, Prng& prng) {
+  std::vector<std::uint64_t> cuts{0, elements};
+  for (std::uint64_t i = 1 + prng.Below(leaves); i > 1; --i) {
+    cuts.push_back(prng.Below(elements + 1));
+  }
+  std::ranges::sort(cuts);
+  std::vector<std::uint64_t> sizes;
+  for (std::size_t i = 1; i < cuts.size(); ++i) sizes.push_back(cuts[i] - cuts[i - 1]);
+  return sizes;
+}
+
+std::string Describe(const CollectiveSpec& spec) {
+  return spec.name + ": " + std::string(NameOf(spec.element_type)) + "[" +
+         std::to_string(spec.elements) + "] " +
+         (spec.reduce_scatter == LatePolicy::kDrop ? "lossy" : "exact");
+}
+
+SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
+  Prng prng(Hash(scenario.seed, Draw::kShape, index));
+  SimCollective made;
+  CollectiveSpec& spec = made.spec;
+  spec.name = "collective " + std::to_string(index);
+  spec.elements = index == 0 ? scenario.elements : 1 + prng.Below(scenario.elements);
+  const bool lossy = scenario.sim_mode() == SimMode::kLossy ||
+                     (scenario.sim_mode() == SimMode::kMixed && prng.Below(2) == 0);
+  const bool mixed = scenario.element_type == static_cast<std::uint64_t>(SimElementType::kMixed);
+  spec.element_type =
+      static_cast<ElementType>(mixed ? prng.Below(kElementTypes) : scenario.element_type);
+  if (lossy) {
+    spec.reduce_scatter = LatePolicy::kDrop;
+    spec.all_gather = LatePolicy::kDrop;
+    spec.reduce_scatter_deadline = std::chrono::microseconds(scenario.reduce_scatter_deadline_us);
+    spec.all_gather_deadline = std::chrono::microseconds(scenario.all_gather_deadline_us);
+    // Integers cannot be rescaled: a lossy sum of them does not exist.
+    if (spec.element_type == ElementType::kInt32) spec.element_type = ElementType::kFloat32;
+  }
+  spec.members = SomeRanks(scenario.ranks, scenario.subsets != 0 && index > 0, prng.Next());
+  spec.description = Describe(spec);
+  spec.fingerprint = Mix(spec.elements * kElementTypes + static_cast<std::uint64_t>(spec.element_type));
+  made.leaf_elements = CutLeaves(spec.elements, scenario.leaves, prng);
+  return made;
+}
+
+}  // namespace
+
+double LoadElement(ElementType type, const std::byte* from) {
+  switch (type) {
+    case ElementType::kFloat32:
+      return Load<float>(from);
+    case ElementType::kBfloat16:
+      return Bfloat16ToFloat(Load<std::uint16_t>(from));
+    case ElementType::kFloat16:
+      return Float16ToDouble(Load<std::uint16_t>(from));
+    case ElementType::kFloat64:
+      return Load<double>(from);
+    case ElementType::kInt32:
+      return Load<std::int32_t>(from);
+  }
+  FailCheck("known element type", __FILE__, __LINE__);
+}
+
+void StoreElement(ElementType type, double value, std::byte* to) {
+  switch (type) {
+    case ElementType::kFloat32:
+      return Store(static_cast<float>(value), to);
+    case ElementType::kBfloat16:
+      return Store(FloatToBfloat16(static_cast<float>(value)), to);
+    case ElementType::kFloat16:
+      return Store(DoubleToFloat16(value), to);
+    case ElementType::kFloat64:
+      return Store(value, to);
+    case ElementType::kInt32:
+      return Store(static_cast<std::int32_t>(value), to);
+  }
+  FailCheck("known element type", __FILE__, __LINE__);
+}
+
+bool SimCollective::HasMember(Rank rank) const {
+  return std::ranges::find(spec.members, rank) != spec.members.end();
+}
+
+std::size_t SimCollective::MemberOf(Rank rank) const {
+  const auto member = std::ranges::find(spec.members, rank);
+  OR_CHECK(member != spec.members.end());
+  return static_cast<std::size_t>(member - spec.members.begin());
+}
+
+Workload::Workload(const Scenario& scenario) : scenario_(scenario) {
+  for (std::size_t i = 0; i < scenario.collectives; ++i) {
+    collectives_.push_back(MakeCollective(scenario, i));
+  }
+}
+
+SimCollective Workload::CollectiveAt(std::size_t collective, Rank rank) const {
+  SimCollective seen = collectives_[collective];
+  const bool differs = rank.value() == scenario_.mismatch_rank &&
+                       collective + 1 == collectives_.size();
+  if (!differs) return seen;
+  CollectiveSpec& spec = seen.spec;
+  switch (scenario_.sim_mismatch()) {
+    case SimMismatch::kFingerprint:
+      spec.elements += 1;
+      seen.leaf_elements.back() += 1;
+      spec.fingerprint = Mix(spec.fingerprint);
+      break;
+    case SimMismatch::kName:
+      spec.name = "misnamed";
+      break;
+    case SimMismatch::kElements:
+      // Two fingerprints that are equal by accident: what then still differs must not be added.
+      spec.elements += 1;
+      seen.leaf_elements.back() += 1;
+      break;
+    case SimMismatch::kNone:
+    case SimMismatch::kExtraCall:
+      return seen;
+  }
+  spec.description = Describe(spec);
+  return seen;
+}
+
+Sequence Workload::SequenceOf(SimCall call) const {
+  return Sequence(static_cast<std::uint32_t>(scenario_.sequence_first +
+                                             call.index * scenario_.sequence_step));
+}
+
+std::vector<std::vector<SimCall>> Workload::ProgramOf(Rank rank) const {
+  std::vector<std::vector<SimCall>> chains;
+  if (scenario_.sequential != 0) {
+    chains.emplace_back();
+    const bool extra = scenario_.sim_mismatch() == SimMismatch::kExtraCall &&
+                       rank.value() == scenario_.mismatch_rank;
+    for (std::size_t index = 0; index < scenario_.calls; ++index) {
+      for (std::size_t c = 0; c < collectives_.size(); ++c) {
+        if (!collectives_[c].HasMember(rank)) continue;
+        chains[0].push_back({.collective = c, .index = index});
+        // One call more of the first collective, where the others go on to the second.
+        if (extra && index == 0 && c == 0) chains[0].push_back({.collective = 0, .index = 1});
+      }
+    }
+    return chains;
+  }
+  for (std::size_t c = 0; c < collectives_.size(); ++c) {
+    if (!collectives_[c].HasMember(rank)) continue;
+    std::vector<SimCall>& chain = chains.emplace_back();
+    for (std::size_t index = 0; index < scenario_.calls; ++index) {
+      chain.push_back({.collective = c, .index = index});
+    }
+  }
+  if (scenario_.shuffled != 0) {
+    Prng prng(Hash(scenario_.seed, Draw::kOrder, rank.value()));
+    for (std::size_t i = chains.size(); i > 1; --i) std::swap(chains[i - 1], chains[prng.Below(i)]);
+  }
+  return chains;
+}
+
+double Workload::Pattern(SimCall call, std::uint64_t element) const {
+  // Chosen: 4 bits and a sign, so that with 16 members a float32 still holds every sum exactly.
+  const std::uint64_t hash =
+      Hash(scenario_.seed, Draw::kPattern, call.collective, call.index, element);
+  const auto magnitude = static_cast<double>(1 + (hash >> 1) % 15);
+  return (hash & 1) != 0 ? -magnitude : magnitude;
+}
+
+double Workload::WeightOf(ElementType type) {
+  // Chosen: with 16 members the largest sum of float16 stays below 65504 after rescaling.
+  return type == ElementType::kFloat16 ? 1.0 / 256 : 1.0;
+}
+
+double Workload::Contribution(const SimCollective& collective, SimCall call, std::size_t member,
+                              std::uint64_t element) const {
+  const ElementType type = collective.spec.element_type;
+  if (collective.lossy()) {
+    return std::ldexp(WeightOf(type) * Pattern(call, element), static_cast<int>(member));
+  }
+  const std::uint64_t hash =
+      Hash(scenario_.seed, Draw::kValue, call.collective * 4096 + call.index, member, element);
+  if (type == ElementType::kInt32) return static_cast<std::int32_t>(hash >> 32);
+  if (scenario_.fill == static_cast<std::uint64_t>(SimFill::kFloats)) {
+    return RandomFloat(type, hash);
+  }
+  return static_cast<double>(hash % 16) - 8;
+}
+
+void Workload::Fill(const SimCollective& collective, SimCall call, std::size_t member,
+                    std::span<std::byte> bucket) const {
+  const ElementType type = collective.spec.element_type;
+  for (std::uint64_t i = 0; i < collective.spec.elements; ++i) {
+    StoreElement(type, Contribution(collective, call, member, i), &bucket[i * SizeOf(type)]);
+  }
+}
+
+std::vector<std::byte> Workload::Reference(const SimCollective& collective, SimCall call) const {
+  const ElementType type = collective.spec.element_type;
+  const std::size_t members = collective.spec.members.size();
+  std::vector<std::byte> sums(collective.bytes());
+  for (std::uint64_t i = 0; i < collective.spec.elements; ++i) {
+    const double first = Contribution(collective, call, 0, i);
+    // The declared arithmetic: float32 for 32 bits and fewer, in rank order, rounded once.
+    auto sum_float = static_cast<float>(first);
+    double sum_double = first;
+    auto sum_bits = static_cast<std::uint32_t>(static_cast<std::int64_t>(first));
+    for (std::size_t member = 1; member < members; ++member) {
+      const double value = Contribution(collective, call, member, i);
+      sum_float += static_cast<float>(value);
+      sum_double += value;
+      sum_bits += static_cast<std::uint32_t>(static_cast<std::int64_t>(value));
+    }
+    double sum = sum_float;
+    if (type == ElementType::kFloat64) sum = sum_double;
+    if (type == ElementType::kInt32) sum = static_cast<std::int32_t>(sum_bits);
+    StoreElement(type, sum, &sums[i * SizeOf(type)]);
+  }
+  return sums;
+}
+
+}  // namespace optireduce

@@ -1,0 +1,73 @@
+// What the ranks of a scenario call, in which order, and with which numbers. A pure function of the
+// scenario, so that a contribution, or the sum of all, can be computed anywhere and at any time.
+
+#ifndef FFI_SIM_WORKLOAD_H_
+#define FFI_SIM_WORKLOAD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/protocol/submission.h"
+#include "ffi/sim/scenario.h"
+
+namespace optireduce {
+
+// One call as a program names it.
+struct SimCall {
+  std::size_t collective = 0;
+  std::size_t index = 0;  // of the calls of this collective, from 0
+};
+
+struct SimCollective {
+  CollectiveSpec spec;
+  std::vector<std::uint64_t> leaf_elements;
+
+  bool lossy() const { return spec.reduce_scatter == LatePolicy::kDrop; }
+  bool HasMember(Rank rank) const;
+  std::size_t MemberOf(Rank rank) const;
+  std::size_t bytes() const { return spec.elements * SizeOf(spec.element_type); }
+};
+
+class Workload {
+ public:
+  explicit Workload(const Scenario& scenario);
+
+  std::span<const SimCollective> collectives() const { return collectives_; }
+  // What `rank` submits: it differs from the others' in a scenario with a mismatch.
+  SimCollective CollectiveAt(std::size_t collective, Rank rank) const;
+  Sequence SequenceOf(SimCall call) const;
+
+  // The program of a rank: chains that run at the same time, each one call after the other, in the
+  // order in which the rank starts them.
+  std::vector<std::vector<SimCall>> ProgramOf(Rank rank) const;
+
+  // Writes the contribution of one member, leaf after leaf without gaps.
+  void Fill(const SimCollective& collective, SimCall call, std::size_t member,
+            std::span<std::byte> bucket) const;
+  // The sum over the first `members` of them, added in rank order.
+  std::vector<std::byte> Reference(const SimCollective& collective, SimCall call) const;
+
+  // In lossy calls member m contributes weight * 2^m * Pattern(element), so that the sum tells which
+  // contributions are in it.
+  double Pattern(SimCall call, std::uint64_t element) const;
+  static double WeightOf(ElementType type);
+
+ private:
+  double Contribution(const SimCollective& collective, SimCall call, std::size_t member,
+                      std::uint64_t element) const;
+
+  Scenario scenario_;
+  std::vector<SimCollective> collectives_;
+};
+
+// One element as a number; exact for every element type.
+double LoadElement(ElementType type, const std::byte* from);
+// Rounds to nearest even.
+void StoreElement(ElementType type, double value, std::byte* to);
+
+}  // namespace optireduce
+
+#endif  // FFI_SIM_WORKLOAD_H_

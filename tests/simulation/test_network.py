@@ -1,0 +1,296 @@
+"""The simulated network itself: a simulator that is wrong proves nothing."""
+
+import itertools
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from jax_optireduce import _testing
+
+# Source: UDP 8, IPv4 20, Ethernet 38 bytes, as kWireOverheadBytes in ffi/sim/network.h.
+OVERHEAD_BYTES = 66
+MS = 1_000_000  # nanoseconds
+
+
+def make_network(
+    ranks=2, seed=1, rate_mbps=1000, socket=1 << 20, queue=1 << 20, **faults
+):
+    return _testing.SimNetwork(
+        ranks=ranks,
+        seed=seed,
+        rate_mbps=rate_mbps,
+        propagation_ns=10_000,
+        socket_bytes=socket,
+        queue_bytes=queue,
+        faults=faults,
+    )
+
+
+def send_many(network, count, sender=0, receiver=1, size=100, every_ns=10_000):
+    for i in range(count):
+        network.send(
+            i * every_ns, sender, receiver, i.to_bytes(4, "little") * (size // 4)
+        )
+
+
+# ---------------------------------------------------------------------- events
+
+
+@hypothesis.given(st.lists(st.integers(0, 5)))
+def test_events_come_by_time_and_then_in_the_order_they_were_pushed(times):
+    events = [(at, str(i)) for i, at in enumerate(times)]
+    expected = [label for _, label in sorted(events, key=lambda e: (e[0], int(e[1])))]
+    assert _testing.event_order(events) == expected
+
+
+# ---------------------------------------------------------------------- links
+
+
+def test_a_datagram_takes_its_bytes_over_the_rate_and_the_propagation():
+    link = _testing.SimLink(rate_mbps=1000, propagation_ns=5000, queue_bytes_max=10_000)
+    # 1000 bytes at 1 Gbit/s are 8 microseconds.
+    assert link.offer(0, 1000) == 8000 + 5000
+    assert link.queued_bytes(0) == 1000
+    assert link.queued_bytes(4000) == 500
+    assert link.offer(4000, 1000) == 16_000 + 5000
+    assert link.offer(100_000, 1000) == 108_000 + 5000
+
+
+def test_a_full_queue_drops_and_counts():
+    link = _testing.SimLink(rate_mbps=1000, propagation_ns=0, queue_bytes_max=3000)
+    arrivals = [link.offer(0, 1000) for _ in range(5)]
+    assert arrivals == [8000, 16_000, 24_000, None, None]
+    assert (link.carried, link.dropped) == (3, 2)
+    assert not link.has_room(0, 1000)
+    assert link.room_at(0, 1000) == 8000
+    assert link.has_room(8000, 1000)
+
+
+def test_a_datagram_larger_than_the_queue_fits_an_empty_one():
+    link = _testing.SimLink(rate_mbps=1000, propagation_ns=0, queue_bytes_max=100)
+    assert link.offer(0, 1000) == 8000
+    assert link.offer(0, 1) is None
+    assert link.room_at(0, 1000) == 8000
+
+
+def test_a_stalled_link_keeps_what_waits_in_order():
+    link = _testing.SimLink(rate_mbps=1000, propagation_ns=0, queue_bytes_max=1 << 20)
+    link.stall(1 * MS)
+    assert [link.offer(0, 1000), link.offer(0, 1000)] == [MS + 8000, MS + 16_000]
+
+
+@hypothesis.given(
+    rate_mbps=st.integers(1, 400_000),
+    sizes=st.lists(st.integers(1, 9000), min_size=1, max_size=50),
+)
+def test_a_busy_link_carries_exactly_its_rate(rate_mbps, sizes):
+    link = _testing.SimLink(
+        rate_mbps=rate_mbps, propagation_ns=0, queue_bytes_max=1 << 30
+    )
+    last = [link.offer(0, size) for size in sizes][-1]
+    wanted_ns = sum(sizes) * 8000 / rate_mbps
+    # Integers: the picoseconds of a byte are cut, the nanoseconds of all rounded up.
+    assert wanted_ns * 0.95 <= last <= wanted_ns + len(sizes)
+
+
+# ---------------------------------------------------------------------- the switch
+
+
+def test_a_datagram_passes_two_links():
+    network = make_network()
+    network.send(0, 0, 1, bytes(1000 - OVERHEAD_BYTES))
+    [(at_ns, sender, receiver, origin, content)] = network.run()
+    assert at_ns == 2 * (8000 + 10_000)
+    assert (sender, receiver, origin) == (0, 1, "genuine")
+    assert content == bytes(1000 - OVERHEAD_BYTES)
+
+
+def test_senders_to_one_receiver_share_its_link_fairly():
+    network = make_network(ranks=5)
+    for _ in range(200):
+        for sender in range(1, 5):
+            network.send(0, sender, 0, bytes(934))
+    arrivals = network.run()
+    assert len(arrivals) == 800
+    # All four up-links are as fast as the one down-link: it is busy all the time, and
+    # each sender gets a quarter of it at any time.
+    assert arrivals[-1][0] - arrivals[0][0] == pytest.approx(799 * 8000)
+    for first in range(0, 800, 100):
+        senders = [sender for _, sender, *_ in arrivals[first : first + 100]]
+        assert all(senders.count(sender) == 25 for sender in range(1, 5))
+
+
+def test_too_many_senders_overflow_the_queue_of_the_switch():
+    network = make_network(ranks=5, queue=20_000)
+    for _ in range(100):
+        for sender in range(1, 5):
+            network.send(0, sender, 0, bytes(934))
+    arrived = len(network.run())
+    faults = network.faults()
+    assert faults["queue_full_switch"] == 400 - arrived
+    assert arrived < 250
+    assert faults["queue_full_up"] == 0
+
+
+def test_a_full_up_link_drops():
+    network = make_network(socket=5000)
+    send_many(network, 100, size=1000, every_ns=0)
+    assert len(network.run()) == 4
+    assert network.faults()["queue_full_up"] == 96
+
+
+def test_nothing_passes_a_cut_and_all_passes_after_it():
+    network = make_network(ranks=3)
+    network.set_cut(1, True)
+    network.send(0, 0, 1, b"to")
+    network.send(0, 1, 2, b"from")
+    network.send(0, 0, 2, b"past")
+    assert [content for *_, content in network.run()] == [b"past"]
+    assert network.faults()["cut"] == 2
+    network.set_cut(1, False)
+    network.send(MS, 0, 1, b"again")
+    assert [content for *_, content in network.run()] == [b"again"]
+
+
+# ---------------------------------------------------------------------- faults
+
+
+def test_loss_has_its_chance():
+    network = make_network(loss_ppm=200_000)
+    send_many(network, 5000)
+    arrived = len(network.run())
+    assert network.faults()["lost"] == 5000 - arrived
+    assert 0.17 < 1 - arrived / 5000 < 0.23
+
+
+def test_a_burst_loses_everything_of_one_rank_for_a_while():
+    network = make_network(ranks=3, burst_ppm=5000, burst_ns=1 * MS)
+    send_many(network, 5000)
+    send_many(network, 50, sender=2, every_ns=MS)
+    arrived = [
+        int.from_bytes(c[:4], "little") for _, s, _, _, c in network.run() if s == 0
+    ]
+    gaps = [b - a for a, b in itertools.pairwise(arrived) if b - a > 1]
+    assert network.faults()["lost_in_burst"] > 100
+    assert max(gaps) > 20  # up to a millisecond, a hundred datagrams
+
+
+def test_copies_come_beside_the_original():
+    network = make_network(duplicate_ppm=500_000, reorder_ns=MS)
+    send_many(network, 1000)
+    arrivals = network.run()
+    copies = network.faults()["duplicated"]
+    assert copies > 500
+    assert len(arrivals) == 1000 + copies
+    assert sum(origin == "copy" for *_, origin, _ in arrivals) == copies
+    assert {content for *_, content in arrivals} == {
+        i.to_bytes(4, "little") * 25 for i in range(1000)
+    }
+
+
+def test_held_back_datagrams_are_overtaken():
+    network = make_network(reorder_ppm=300_000, reorder_ns=MS)
+    send_many(network, 1000)
+    order = [int.from_bytes(content[:4], "little") for *_, content in network.run()]
+    assert sorted(order) == list(range(1000))
+    assert order != sorted(order)
+    assert 200 < network.faults()["reordered"] < 400
+
+
+@pytest.mark.parametrize(
+    ("field", "counter", "changed"),
+    [
+        ("corrupt_ppm", "corrupted", lambda c: len(c) == 100),
+        ("truncate_ppm", "truncated", lambda c: len(c) < 100),
+        ("extend_ppm", "extended", lambda c: len(c) > 100),
+    ],
+)
+def test_damage_is_marked_and_counted(field, counter, changed):
+    network = make_network(**{field: 300_000})
+    send_many(network, 1000)
+    damaged = [content for *_, origin, content in network.run() if origin == "damaged"]
+    assert len(damaged) == network.faults()[counter]
+    assert 200 < len(damaged) < 400
+    assert all(changed(content) for content in damaged)
+
+
+def test_injected_datagrams_are_marked_and_counted():
+    network = make_network(
+        ranks=3,
+        foreign_ppm=200_000,
+        garbage_ppm=200_000,
+        replay_ppm=200_000,
+        misdirect_ppm=200_000,
+    )
+    network.add_foreign(b"foreign")
+    send_many(network, 1000)
+    arrivals = network.run()
+    injected = [(r, content) for _, _, r, o, content in arrivals if o == "injected"]
+    faults = network.faults()
+    kinds = [faults[k] for k in ("foreign", "garbage", "replayed", "misdirected")]
+    assert all(100 < kind < 300 for kind in kinds)
+    assert len(injected) == sum(kinds)
+    assert sum(content == b"foreign" for _, content in injected) == faults["foreign"]
+    assert any(receiver == 0 for receiver, _ in injected)  # a reflection
+
+
+def test_equal_seeds_give_equal_networks_and_others_do_not():
+    def run(seed):
+        network = make_network(
+            seed=seed,
+            loss_ppm=100_000,
+            reorder_ppm=100_000,
+            reorder_ns=MS,
+            corrupt_ppm=9000,
+        )
+        send_many(network, 500)
+        return network.run()
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+# ---------------------------------------------------------------------- scenarios
+
+
+def test_a_scenario_prints_what_differs_and_reads_it_back():
+    line = "seed=7 ranks=4 mode=lossy loss_ppm=30000"
+    assert _testing.normalise_scenario(line) == line
+    assert (
+        _testing.normalise_scenario("loss_ppm=30000 mode=lossy ranks=4 seed=7") == line
+    )
+
+
+@hypothesis.given(
+    seed=st.integers(0, 2**64 - 1), size=st.sampled_from(["small", "medium"])
+)
+def test_every_seed_makes_a_scenario_that_reads_back(seed, size):
+    line = _testing.normalise_scenario(f"seed={seed} size={size}")
+    assert _testing.normalise_scenario(line) == line
+
+
+def test_a_line_changes_the_scenario_of_its_seed():
+    whole = _testing.normalise_scenario("seed=11 size=small").split()
+    changed = _testing.normalise_scenario("calls=33 size=small seed=11").split()
+    assert "calls=33" in changed
+    unchanged = {field for field in whole if not field.startswith("calls=")}
+    assert unchanged <= set(changed)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("seed=1 los_ppm=3", "did you mean 'loss_ppm'"),
+        ("seed=1 ranks", "key=value"),
+        ("seed=1 ranks=0", "from 1 to 64"),
+        ("seed=1 ranks=x", "from 1 to 64"),
+        ("seed=1 mode=fast", "exact lossy mixed"),
+        ("seed=1 ranks=2 stop_rank=2", "rank 2"),
+        ("seed=1 size=huge", "small or medium"),
+        ("seed=1 ranks=17 mode=lossy", "ranks=16"),
+    ],
+)
+def test_a_wrong_line_says_what_is_wrong(line, message):
+    with pytest.raises(ValueError, match=message):
+        _testing.normalise_scenario(line)

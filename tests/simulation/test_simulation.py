@@ -1,0 +1,263 @@
+"""The protocol in virtual time: thousands of seeds, and scenarios that shrink.
+
+A failure prints the line that replays it:
+
+    python -m jax_optireduce simulate --scenario "seed=7 ranks=4 loss_ppm=30000"
+"""
+
+import re
+import subprocess
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from jax_optireduce import __main__ as command_line
+from jax_optireduce import _native
+
+PROGRAM = Path(_native.__file__).parent / "bin" / "optireduce_simulate"
+REGRESSIONS = Path(__file__).parent / "regressions.txt"
+
+# Only a rank that runs another program can send what is refused under this name.
+NOT_CAUSED_HERE = {"endpoint.rejected_mismatched"}
+
+# More loss than peer_timeout allows for: the checker must call that a failure.
+HOPELESS = "seed=1 loss_ppm=1000000 faults_end_us=600000000 peer_timeout_us=1000000"
+
+
+def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def counters_of(output: str) -> dict[str, int]:
+    return {
+        name: int(value)
+        for name, value in re.findall(r"^  (\S+\.\S+) (\d+)$", output, re.MULTILINE)
+    }
+
+
+def assert_holds(line: str) -> dict[str, object]:
+    report = _native.simulate(line)
+    assert report["ok"], (
+        f"{report['failure']}\n"
+        f'replay: python -m jax_optireduce simulate --scenario "{report["scenario"]}"'
+    )
+    return report
+
+
+# ---------------------------------------------------------------------- in bulk
+
+
+@pytest.fixture(scope="module")
+def bulk() -> dict[str, subprocess.CompletedProcess[str]]:
+    """2,000 small and 200 medium seeds; the program runs every 50th of them twice."""
+    return {
+        size: run_program("--seed", "1", "--count", count, "--size", size, "--counters")
+        for size, count in (("small", "2000"), ("medium", "200"))
+    }
+
+
+@pytest.mark.parametrize("size", ["small", "medium"])
+def test_every_seed_holds(bulk, size):
+    assert bulk[size].returncode == 0, bulk[size].stdout + bulk[size].stderr
+
+
+def test_every_fault_and_every_counter_occurs(bulk):
+    small, medium = (counters_of(bulk[size].stdout) for size in ("small", "medium"))
+    assert len(small) > 30
+    never = {name for name in small if small[name] + medium[name] == 0}
+    assert never == NOT_CAUSED_HERE
+
+
+def test_every_scenario_that_ever_failed_holds():
+    result = run_program("--file", str(REGRESSIONS))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_a_failure_prints_the_line_that_replays_it():
+    result = run_program("--scenario", HOPELESS)
+    assert result.returncode == 1
+    [line] = re.findall(r'replay: optireduce_simulate --scenario "(.*)"', result.stdout)
+    assert run_program("--scenario", line).returncode == 1
+
+
+def test_a_wrong_argument_is_no_failed_run():
+    assert run_program("--scenario", "los_ppm=1").returncode == 2
+    assert run_program("--frobnicate").returncode == 2
+
+
+# ---------------------------------------------------------------------- one by one
+
+
+def test_a_scenario_replays_bit_for_bit():
+    line = "seed=5 size=small"
+    assert _native.simulate(line) == _native.simulate(line)
+    assert (
+        _native.simulate(line)["hash"] != _native.simulate("seed=6 size=small")["hash"]
+    )
+
+
+def test_what_can_not_hold_is_found():
+    report = _native.simulate(HOPELESS)
+    assert not report["ok"]
+    assert "without naming a member that is gone" in report["failure"]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+@pytest.mark.parametrize("mode", ["exact", "lossy"])
+def test_a_clean_run_sends_everything_once(ranks, mode):
+    elements, segment_bytes = 65_536, 1472 - 40
+    report = assert_holds(
+        f"ranks={ranks} mode={mode} elements={elements} rate_mbps=10000 batch_max=16"
+    )
+    payload_bytes = 2 * (ranks - 1) * elements * 4
+    headers_bytes = 40 * payload_bytes / segment_bytes
+    assert report["counters"]["bytes_sent"] < 1.05 * (payload_bytes + headers_bytes)
+    assert sum(report["faults"].values()) == 0
+
+
+def test_a_rank_that_computes_for_long_is_not_dead():
+    report = assert_holds(
+        "seed=3 ranks=4 calls=3 straggle_ppm=300000 straggle_us=8000000 "
+        "peer_timeout_us=2000000 loss_ppm=50000"
+    )
+    assert report["counters"]["calls_completed"] == 12
+    assert report["virtual_s"] > 4
+
+
+def test_a_short_cut_costs_nothing_but_time():
+    report = assert_holds(
+        "seed=4 ranks=4 calls=20 think_us=5000 cut_at_us=20000 cut_for_us=1000000 "
+        "cut_rank=2 peer_timeout_us=3000000"
+    )
+    assert report["counters"]["calls_completed"] == 80
+    assert report["faults"]["cut"] > 0
+
+
+@pytest.mark.parametrize(
+    "failure",
+    ["stop_at_us=7000", "leave_at_us=7000", "cut_at_us=7000 cut_for_us=9000000"],
+)
+@pytest.mark.parametrize("incast", [0, 1, 3])
+def test_exact_calls_name_the_rank_that_is_gone(failure, incast):
+    report = assert_holds(
+        f"seed=5 ranks=5 calls=40 elements=20000 think_us=200 incast={incast} {failure}"
+    )
+    assert 4 <= report["counters"]["calls_completed"] < 5 * 40
+
+
+@pytest.mark.parametrize("failure", ["stop_at_us=2000", "leave_at_us=2000"])
+def test_lossy_calls_go_on_without_the_rank_that_is_gone(failure):
+    report = assert_holds(
+        f"seed=6 ranks=5 calls=20 elements=2000 mode=lossy think_us=200 {failure}"
+    )
+    assert report["counters"]["calls_completed"] >= 4 * 20
+
+
+@pytest.mark.parametrize("mismatch", ["fingerprint", "name", "extra_call", "elements"])
+@pytest.mark.parametrize("skew_us", [0, 5_000_000])
+def test_ranks_that_disagree_all_learn_with_whom(mismatch, skew_us):
+    report = assert_holds(
+        f"seed=7 ranks=4 collectives=3 calls=2 sequential=1 mismatch={mismatch} "
+        f"mismatch_rank=1 start_skew_us={skew_us} loss_ppm=100000 faults_end_us=100000"
+    )
+    assert report["counters"]["calls_failed"] == 4
+
+
+@pytest.mark.parametrize("loss_ppm", [10_000, 100_000, 300_000])
+def test_lossy_calls_stay_within_their_deadline_whatever_is_lost(loss_ppm):
+    report = assert_holds(
+        f"seed=8 ranks=8 calls=10 elements=60000 mode=lossy loss_ppm={loss_ppm} "
+        "rate_mbps=10000 reduce_scatter_deadline_us=3000 all_gather_deadline_us=3000"
+    )
+    assert report["counters"]["calls_completed"] == 80
+    assert report["counters"]["segments_abandoned"] > 0
+
+
+# ---------------------------------------------------------------------- shrinking
+
+PPM = st.one_of(st.just(0), st.integers(1, 300_000))
+FAULTS = (
+    "loss",
+    "burst",
+    "duplicate",
+    "reorder",
+    "stall",
+    "corrupt",
+    "truncate",
+    "extend",
+    "foreign",
+    "garbage",
+    "replay",
+    "misdirect",
+)
+
+
+@st.composite
+def scenarios(draw) -> str:
+    """Lines of few ranks, few segments and few faults, which shrink to fewer."""
+    ranks = draw(st.integers(1, 6))
+    fields = {
+        "seed": draw(st.integers(0, 1000)),
+        "ranks": ranks,
+        "calls": draw(st.integers(1, 4)),
+        "collectives": draw(st.integers(1, 3)),
+        "elements": draw(st.integers(1, 2000)),
+        "leaves": draw(st.integers(1, 4)),
+        "element_type": draw(
+            st.sampled_from(["float32", "bfloat16", "float16", "float64", "int32"])
+        ),
+        "mode": draw(st.sampled_from(["exact", "lossy", "mixed"])),
+        "fill": draw(st.sampled_from(["integers", "floats"])),
+        "incast": draw(st.integers(0, ranks)),
+        "max_lag": draw(st.integers(1, 3)),
+        "batch_max": draw(st.integers(1, 8)),
+        "datagram_bytes": draw(st.sampled_from([1472, 548, 9000])),
+        "start_skew_us": draw(st.integers(0, 100_000)),
+        "think_us": draw(st.integers(0, 5000)),
+        "leave_at_end": draw(st.integers(0, 1)),
+        "queue_bytes": draw(st.integers(2048, 1 << 20)),
+        "socket_bytes": draw(st.integers(2048, 1 << 18)),
+        "refuse_ppm": draw(PPM),
+        "timer_late_us": draw(st.integers(0, 1000)),
+        "mismatch_timeout_us": 60_000_000,
+    }
+    for fault in draw(st.lists(st.sampled_from(FAULTS), unique=True, max_size=4)):
+        fields[f"{fault}_ppm"] = draw(PPM)
+    gone = draw(st.sampled_from([None, "stop", "leave", "cut"]))
+    if gone and ranks > 1:
+        fields[f"{gone}_at_us"] = draw(st.integers(1, 100_000))
+        fields[f"{gone}_rank"] = draw(st.integers(0, ranks - 1))
+        if gone == "cut":
+            fields["cut_for_us"] = draw(st.sampled_from([1_000_000, 7_000_000]))
+    return " ".join(f"{key}={value}" for key, value in fields.items())
+
+
+@hypothesis.settings(max_examples=500, deadline=None)
+@hypothesis.given(line=scenarios())
+def test_any_scenario_holds(line):
+    assert_holds(line)
+
+
+# ---------------------------------------------------------------------- the tool
+
+
+def test_the_tool_runs_seeds_and_prints_counters(capsys):
+    assert command_line.main(["simulate", "--seed", "1", "--count", "5"]) == 0
+    output = capsys.readouterr().out
+    assert "datagrams_sent" in output
+    assert "5 runs" in output
+
+
+def test_the_tool_prints_the_line_that_replays_a_failure(capsys):
+    assert command_line.main(["simulate", "--scenario", HOPELESS]) == 1
+    output = " ".join(capsys.readouterr().out.split())
+    assert "python -m jax_optireduce simulate --scenario" in output
+
+
+def test_the_tool_refuses_an_unknown_field(capsys):
+    assert command_line.main(["simulate", "--scenario", "los_ppm=1"]) == 2
+    assert "did you mean 'loss_ppm'" in capsys.readouterr().err
