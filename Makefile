@@ -1,0 +1,98 @@
+# Every target sets up what it needs, and does nothing twice. `make help` lists them.
+#
+#   PYTHON=python3.12       another interpreter (give other VENV_* with it)
+#   PYTEST_ARGS="-k wire"   more arguments for pytest
+#   SEED=7                  what `make simulate` replays
+
+PYTHON ?= python3
+VENV_TEST ?= .venv-test
+VENV_DEMO ?= .venv-demo
+BUILD ?= build
+PYTEST_ARGS ?=
+SEED ?= 1
+# Chosen: small and medium scenarios together take about a minute under the sanitizers.
+SANITIZE_SMALL ?= 1000
+SANITIZE_MEDIUM ?= 50
+
+CORE := $(shell find ffi -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
+PIP_QUIET := --quiet --disable-pip-version-check
+# An editable install serves the Python files from the checkout; the build folder is kept, so
+# that a change of one .cc file compiles one file.
+INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable .
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test sanitize simulate lint fmt wheel clean prerequisites
+
+help:
+	@echo 'make demo      train a small model on several ranks of this host, with and without loss'
+	@echo 'make test      build with tests, run the whole suite (PYTEST_ARGS=...)'
+	@echo 'make sanitize  the simulator under the address and undefined-behaviour sanitizers'
+	@echo 'make simulate  replay one simulated run (SEED=...)'
+	@echo 'make lint      ruff, and the rules that this project checks itself'
+	@echo 'make fmt       format Python and C++'
+	@echo 'make wheel     build and try a wheel, in dist/'
+	@echo 'make clean     remove what the targets above have made'
+
+demo: $(VENV_DEMO)/.installed
+	$(VENV_DEMO)/bin/python examples/digits.py
+
+test: $(VENV_TEST)/.installed
+	$(VENV_TEST)/bin/python -m pytest $(PYTEST_ARGS)
+
+sanitize: $(VENV_TEST)/.requirements
+	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" cmake -G Ninja -S ffi -B $(BUILD)/sanitize \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DOPTIREDUCE_PYTHON=OFF \
+	  -DOPTIREDUCE_SANITIZE=address,undefined
+	$(VENV_TEST)/bin/cmake --build $(BUILD)/sanitize --target optireduce_simulate
+	$(BUILD)/sanitize/optireduce_simulate --file tests/simulation/regressions.txt
+	$(BUILD)/sanitize/optireduce_simulate --seed 1 --count $(SANITIZE_SMALL) --size small
+	$(BUILD)/sanitize/optireduce_simulate --seed 1 --count $(SANITIZE_MEDIUM) --size medium
+
+simulate: $(VENV_TEST)/.installed
+	$(VENV_TEST)/bin/python -m jax_optireduce simulate --seed $(SEED)
+
+lint: $(VENV_TEST)/.installed
+	$(VENV_TEST)/bin/ruff check .
+	$(VENV_TEST)/bin/ruff format --check .
+	$(VENV_TEST)/bin/python -m pytest tests/lint
+
+fmt: $(VENV_TEST)/.requirements
+	$(VENV_TEST)/bin/ruff check --fix-only .
+	$(VENV_TEST)/bin/ruff format .
+	find ffi -name '*.cc' -o -name '*.h' | xargs $(VENV_TEST)/bin/clang-format -i
+
+# In a folder without the checkout, so that what is tried is the wheel.
+wheel: | prerequisites
+	rm -rf $(BUILD)/wheel && mkdir -p $(BUILD)/wheel
+	$(PYTHON) -m venv $(BUILD)/wheel/venv
+	$(BUILD)/wheel/venv/bin/python -m pip wheel $(PIP_QUIET) --no-deps --wheel-dir dist .
+	$(BUILD)/wheel/venv/bin/python -m pip install $(PIP_QUIET) dist/*.whl
+	cd $(BUILD)/wheel && venv/bin/python -m jax_optireduce simulate --seed $(SEED)
+	@ls dist/*.whl
+
+clean:
+	rm -rf $(BUILD) dist $(VENV_TEST) $(VENV_DEMO)
+
+prerequisites:
+	@tools/check_prerequisites.sh "$(PYTHON)"
+
+$(VENV_TEST)/.requirements $(VENV_DEMO)/.requirements: %/.requirements: \
+    pyproject.toml tools/requirements.py | prerequisites
+	$(PYTHON) -m venv $*
+	$*/bin/python tools/requirements.py $(EXTRA) > $*/requirements.txt
+	$*/bin/python -m pip install $(PIP_QUIET) --requirement $*/requirements.txt
+	touch $@
+
+$(VENV_TEST)/.requirements: EXTRA = test
+$(VENV_DEMO)/.requirements: EXTRA = examples
+
+$(VENV_TEST)/.installed: $(VENV_TEST)/.requirements $(CORE)
+	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" $(VENV_TEST)/bin/python $(INSTALL) \
+	  --config-settings=build-dir=$(BUILD)/$(notdir $(VENV_TEST)) \
+	  --config-settings=cmake.define.OPTIREDUCE_TESTING=ON
+	touch $@
+
+$(VENV_DEMO)/.installed: $(VENV_DEMO)/.requirements $(CORE)
+	PATH="$(abspath $(VENV_DEMO))/bin:$$PATH" $(VENV_DEMO)/bin/python $(INSTALL) \
+	  --config-settings=build-dir=$(BUILD)/$(notdir $(VENV_DEMO))
+	touch $@

@@ -1,0 +1,82 @@
+"""What the documents show exists: snippets compile, names and links lead somewhere."""
+
+import ast
+import re
+
+import pytest
+from source_tree import ROOT, files, relative, text
+
+_PAGES = files(".md")
+_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+_HTML_LINK = re.compile(r'(?:src|href|srcset)="([^"]+)"')
+
+
+def _snippets() -> list[tuple[str, str]]:
+    return [
+        (
+            f"{relative(page)}:{text(page)[: match.start()].count(chr(10)) + 1}",
+            match.group(2),
+        )
+        for page in _PAGES
+        for match in _FENCE.finditer(text(page))
+        if match.group(1) == "python"
+    ]
+
+
+def _public_names() -> set[str]:
+    """The names that __init__.py defines or imports, without running it."""
+    names = {"tools"}
+    for node in ast.parse(text(ROOT / "jax_optireduce/__init__.py")).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            names |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+    return {name for name in names if not name.startswith("_") or name == "__version__"}
+
+
+@pytest.mark.parametrize(("where", "snippet"), _snippets())
+def test_python_snippets_compile_and_use_public_names(where, snippet):
+    tree = ast.parse(snippet, where)
+    aliases = set()
+    used = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            aliases |= {
+                alias.asname or alias.name
+                for alias in node.names
+                if alias.name == "jax_optireduce"
+            }
+        elif isinstance(node, ast.ImportFrom) and node.module == "jax_optireduce":
+            used += [alias.name for alias in node.names]
+    used += [
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in aliases | {"jax_optireduce"}
+    ]
+    unknown = set(used) - _public_names()
+    assert not unknown, f"{where}: jax_optireduce has no {sorted(unknown)}"
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=relative)
+def test_links_to_files_lead_somewhere(page):
+    outside_code = _FENCE.sub("", text(page))
+    targets = [a or b for a, b in _LINK.findall(outside_code)]
+    targets += _HTML_LINK.findall(outside_code)
+    for target in targets:
+        if re.match(r"[a-z]+:", target) or target.startswith("#"):
+            continue
+        path = target.split("#")[0]
+        assert (page.parent / path).exists(), f"{relative(page)}: no file {target}"
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=relative)
+def test_paths_in_backquotes_exist(page):
+    for path in re.findall(
+        r"`((?:ffi|tests|jax_optireduce|examples|docs|tools)/[\w./-]+)`", text(page)
+    ):
+        assert (ROOT / path).exists(), f"{relative(page)}: no file {path}"

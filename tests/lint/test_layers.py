@@ -1,0 +1,215 @@
+"""Holds the layers of the C++ core: the table below is the truth.
+
+It is compared with every #include, with ffi/CMakeLists.txt and with BUILD.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from source_tree import ROOT, code, files, includes, relative, text
+
+# Layer -> layers it may include.
+LAYERS = {
+    "base": set(),
+    "codec": {"base"},
+    "crypto": {"base"},
+    "schedule": {"base"},
+    "protocol": {"base", "codec", "crypto", "schedule"},
+    "net": {"base"},
+    "sim": {"base", "codec", "crypto", "schedule", "protocol"},
+    "runtime": {"base", "codec", "crypto", "schedule", "protocol", "net"},
+    "bind": {
+        "base",
+        "codec",
+        "crypto",
+        "schedule",
+        "protocol",
+        "net",
+        "sim",
+        "runtime",
+    },
+}
+
+# Layers without threads, clocks, chance or the outside: a replay gives the same bits.
+PURE = ("base", "codec", "crypto", "schedule", "protocol")
+_BANNED_HEADERS = {
+    "<atomic>",
+    "<condition_variable>",
+    "<fstream>",
+    "<future>",
+    "<iostream>",
+    "<mutex>",
+    "<random>",
+    "<shared_mutex>",
+    "<stop_token>",
+    "<thread>",
+    "<unistd.h>",
+}
+_BANNED_CODE = {
+    "a clock": r"\b(steady_clock|system_clock|high_resolution_clock|clock_gettime)\b",
+    "the environment": r"\b(getenv|secure_getenv|setenv)\b",
+    "unseeded randomness": r"\b(rand|srand|random_device|getrandom|RAND_bytes)\b",
+    "output": r"\b(std::cout|std::cerr|std::clog|printf)\b",
+    "a variable that outlives the call": (
+        r"\bthread_local\b|^\s+static (?!constexpr|_assert)[^()]*[=;{]"
+    ),
+}
+
+_CXX = files(".h", ".cc")
+
+
+def _layer(path: Path) -> str:
+    return path.relative_to(ROOT / "ffi").parts[0]
+
+
+def _sources_of_layers() -> dict[str, set[str]]:
+    found = {layer: set() for layer in LAYERS}
+    for path in files(".cc"):
+        found[_layer(path)].add(path.relative_to(ROOT / "ffi").as_posix())
+    return found
+
+
+def test_the_table_names_the_layers_that_exist():
+    folders = {path.name for path in (ROOT / "ffi").iterdir() if path.is_dir()}
+    assert folders == set(LAYERS)
+
+
+def test_the_table_has_no_cycle_and_is_complete():
+    order = list(LAYERS)
+    for layer, below in LAYERS.items():
+        assert all(order.index(other) < order.index(layer) for other in below)
+        for other in below:
+            assert LAYERS[other] <= below, f"{layer} may reach {other} but not below it"
+
+
+@pytest.mark.parametrize("path", _CXX, ids=relative)
+def test_includes_stay_within_the_allowed_layers(path):
+    layer = _layer(path)
+    for number, target in includes(path):
+        if not target.startswith('"'):
+            assert not target.startswith("<ffi/"), f"{relative(path)}:{number}: quotes"
+            continue
+        where = f"{relative(path)}:{number}: #include {target}"
+        foreign = target.startswith('"xla/')
+        if foreign:
+            assert layer == "bind", f"{where}: only bind knows XLA"
+            continue
+        assert target.startswith('"ffi/'), f"{where}: write the full path, ffi/..."
+        assert (ROOT / target.strip('"')).is_file(), f"{where}: no such file"
+        other = target.strip('"').split("/")[1]
+        assert other == layer or other in LAYERS[layer], (
+            f"{where}: {layer} may include {sorted(LAYERS[layer])}"
+        )
+
+
+@pytest.mark.parametrize("path", [p for p in _CXX if _layer(p) in PURE], ids=relative)
+def test_pure_layers_have_no_threads_clocks_or_chance(path):
+    for number, target in includes(path):
+        banned = target in _BANNED_HEADERS or target.startswith("<sys/")
+        assert not banned, f"{relative(path)}:{number}: {target} in a pure layer"
+    for number, line in enumerate(code(path).splitlines(), 1):
+        for what, pattern in _BANNED_CODE.items():
+            assert not re.search(pattern, line), (
+                f"{relative(path)}:{number}: {what} in a pure layer: {line.strip()}"
+            )
+
+
+def test_only_bind_knows_python_and_only_crypto_knows_openssl():
+    for path in _CXX:
+        for number, target in includes(path):
+            where = f"{relative(path)}:{number}: {target}"
+            if target.startswith(("<nanobind/", "<Python.h")):
+                assert _layer(path) == "bind", where
+            if target.startswith("<openssl/"):
+                assert _layer(path) == "crypto", where
+
+
+class TestCMake:
+    """ffi/CMakeLists.txt has one target per layer, with the links of the table."""
+
+    commands = tuple(
+        re.findall(
+            r"^\s*(\w+)\(([^()]*)\)",
+            re.sub(r"#.*", "", text(ROOT / "ffi/CMakeLists.txt")),
+            re.MULTILINE,
+        )
+    )
+
+    def arguments(self, command: str, target: str) -> list[str]:
+        found = [c[1].split() for c in self.commands if c[0] == command]
+        return [word for words in found if words[0] == target for word in words[1:]]
+
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_links_exactly_what_it_may_include(self, layer):
+        linked = self.arguments("target_link_libraries", f"optireduce_{layer}")
+        ours = {w.removeprefix("optireduce_") for w in linked if "optireduce_" in w}
+        assert ours - {"flags"} == LAYERS[layer]
+
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_lists_every_source_file_once(self, layer):
+        listed = [
+            word
+            for command, arguments in self.commands
+            if command in {"add_library", "add_executable", "nanobind_add_module"}
+            for word in arguments.split()
+            if word.startswith(f"{layer}/")
+        ]
+        assert sorted(listed) == sorted(_sources_of_layers()[layer])
+
+
+class TestBazel:
+    """BUILD (its syntax is Python's) draws the same layers."""
+
+    # Of each rule its name, srcs and deps, and under "hdrs" what is globbed.
+    rules = tuple(
+        {
+            k.arg: ast.literal_eval(k.value.args[0] if k.arg == "hdrs" else k.value)
+            for k in node.keywords
+            if k.arg in ("name", "srcs", "hdrs", "deps")
+        }
+        for node in ast.walk(ast.parse(text(ROOT / "BUILD")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("cc_")
+    )
+
+    def rule(self, name: str) -> dict:
+        found = [rule for rule in self.rules if rule["name"] == name]
+        assert len(found) == 1, f"BUILD must have one rule named {name}"
+        return found[0]
+
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_depends_on_exactly_what_it_may_include(self, layer):
+        deps = self.rule(layer).get("deps", ())
+        ours = {dep[1:] for dep in deps if dep.startswith(":")}
+        assert ours == LAYERS[layer]
+
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_globs_the_headers_of_its_folder(self, layer):
+        assert self.rule(layer)["hdrs"] == [f"ffi/{layer}/*.h"]
+
+    @pytest.mark.parametrize("layer", LAYERS)
+    def test_lists_every_source_file_once(self, layer):
+        listed = [
+            source.removeprefix("ffi/")
+            for rule in self.rules
+            for source in rule.get("srcs", ())
+            if source.startswith(f"ffi/{layer}/")
+        ]
+        python = {s for s in _sources_of_layers()[layer] if needs_python(s)}
+        assert sorted(listed) == sorted(_sources_of_layers()[layer] - python)
+
+
+def needs_python(source: str) -> bool:
+    """Whether a file of bind/ is part of an extension module: Bazel builds none."""
+    path = ROOT / "ffi" / source
+    seen, pending = set(), [path]
+    while pending:
+        seen.add(current := pending.pop())
+        for _, target in includes(current):
+            if target.startswith(("<nanobind/", "<Python.h")):
+                return True
+            below = ROOT / target.strip('"')
+            if target.startswith('"ffi/bind/') and below not in seen:
+                pending.append(below)
+    return False

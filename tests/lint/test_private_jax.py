@@ -1,0 +1,48 @@
+"""One file may know what JAX does not promise to keep."""
+
+import ast
+
+import pytest
+from source_tree import ROOT, files, relative, text
+
+_PACKAGE = [p for p in files(".py") if p.is_relative_to(ROOT / "jax_optireduce")]
+_REST = [p for p in files(".py") if p not in _PACKAGE]
+
+
+def _private_uses(source: str) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)]
+        else:
+            continue
+        found += [
+            f"{node.lineno}: {name}"
+            for name in names
+            if name.split(".")[0] in ("jax", "jaxlib")
+            and any(
+                part.startswith("_") and not part.endswith("__")
+                for part in name.split(".")
+            )
+        ]
+    return found
+
+
+@pytest.mark.parametrize("path", _PACKAGE + _REST, ids=relative)
+def test_only_compat_uses_private_names_of_jax(path):
+    if path.name == "_compat.py":
+        return
+    found = _private_uses(text(path))
+    assert not found, (
+        f"{relative(path)}: private names of JAX, move to _compat: {found}"
+    )
+
+
+def test_the_rule_sees_private_imports_and_attributes():
+    assert _private_uses("from jax._src import core") == ["1: jax._src.core"]
+    assert _private_uses("import jax\njax._src.core") != []
+    assert _private_uses("import jax\njax.lax.psum, jax.__version__") == []

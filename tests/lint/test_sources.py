@@ -1,0 +1,53 @@
+"""Every constant of the protocol says where its value comes from."""
+
+import re
+
+import pytest
+from source_tree import ROOT, files, relative, text
+
+_CONSTANT = re.compile(r"\bconstexpr\b[^=({]*?\b(k[A-Z]\w*)\s*(?:=|\{)")
+_ORIGIN = re.compile(r"//.*\b(Source|Chosen):")
+
+
+def _undocumented(lines: list[str]) -> list[str]:
+    """Returns "line: name" of constants without an origin above them or beside them.
+
+    One comment serves the constants that follow it without an empty line between. A
+    constant that is computed from others, without a number of its own, needs none.
+    """
+    found = []
+    for number, line in enumerate(lines, 1):
+        match = _CONSTANT.search(line)
+        if not match:
+            continue
+        value = line[match.end() :] + (lines[number] if ";" not in line else "")
+        value = value.split(";")[0].split("//")[0]
+        if not re.search(r"(?<![\w])\d", value):
+            continue
+        block = [line]
+        for above in reversed(lines[: number - 1]):
+            if not above.strip():
+                break
+            block.append(above)
+        if not any(_ORIGIN.search(near) for near in block):
+            found.append(f"{number}: {match.group(1)}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in files(".h", ".cc") if p.is_relative_to(ROOT / "ffi/protocol")],
+    ids=relative,
+)
+def test_constants_name_their_source(path):
+    found = _undocumented(text(path).splitlines())
+    assert not found, (
+        f"{relative(path)}: write '// Source: ...' (a paper, an RFC) or "
+        f"'// Chosen: ...' (an experiment) at {found}"
+    )
+
+
+def test_the_rule_sees_a_constant_without_origin():
+    lines = ["constexpr int kA = 3;", "", "// Chosen: by hand.", "constexpr int kB{4};"]
+    assert _undocumented(lines) == ["1: kA"]
+    assert _undocumented(["constexpr int kC = kA * kB;"]) == []
