@@ -1,0 +1,56 @@
+"""The command line: `python -m jax_optireduce <verb> ...`.
+
+Exit codes, for every verb: 0, all is well; 1, the verb ran and found a failure (a check
+of `doctor`, a scenario of `simulate`); 2, the command line was not understood. `launch`
+passes on what its processes end with, see there.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+# Verb -> (module, one line of help). A module is imported when its verb is asked for.
+VERBS = {
+    "launch": ("launch", "run a program as several processes on this host"),
+    "doctor": ("doctor", "check this host, and say how to mend what slows it down"),
+    "simulate": ("simulate", "run or replay the protocol in virtual time, from a seed"),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Shows the whole help, not only the usage line, and exits with 2."""
+        self.print_help(sys.stderr)
+        self.exit(2, f"\n{self.prog}: {message}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb.
+
+    Args:
+      argv: the arguments after the program's name; None takes those of this process.
+
+    Returns:
+      The exit code.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _Parser(
+        prog="python -m jax_optireduce",
+        description="Tools of jax_optireduce. `<verb> --help` describes each.",
+        epilog="Exit codes: 0 well, 1 a failure was found, 2 usage.",
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="<verb>", required=True)
+    for verb, (module, summary) in VERBS.items():
+        sub = verbs.add_parser(verb, help=summary, description=summary)
+        if verb in arguments[:1]:
+            tool = importlib.import_module(f"jax_optireduce.tools.{module}")
+            tool.add_arguments(sub)
+            sub.set_defaults(run=tool.run)
+    parsed = parser.parse_args(arguments)
+    return parsed.run(parsed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""What a collective may be given, and where it may stand: checked while it is traced.
+
+Each function returns what it was given in one form, or raises an error that says what
+to write instead.
+"""
+
+import math
+import numbers
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_optireduce import _compat, _identity, _primitive
+from jax_optireduce._errors import AxisError, UsageError, did_you_mean
+
+AxisName = Hashable | Sequence[Hashable]
+
+MODES = ("exact", "lossy")
+# Modes of the design that are not in this version.
+_LATER_MODES = ("agreed", "bounded")
+
+_FLOATS = ("float32", "bfloat16", "float16", "float64")
+_SUPPORTED = (*_FLOATS, "int32")
+
+
+def checked_key(name: str | None, kind: str) -> str:
+    """Returns the user's name, or one made of the place in the user's code.
+
+    Raises:
+      UsageError: the name is not a string that fits into a message.
+    """
+    if name is None:
+        return _identity.call_site_key(kind)
+    if (
+        not isinstance(name, str)
+        or not name
+        or len(name) > 100
+        or not name.isprintable()
+    ):
+        raise UsageError(
+            f"name must be 1 to 100 printable characters, got {name!r}; or leave it "
+            "out."
+        )
+    return name
+
+
+def check_mode(mode: str) -> None:
+    """Raises `UsageError` when `mode` is not one of this version."""
+    if mode in MODES:
+        return
+    if mode in _LATER_MODES:
+        raise UsageError(
+            f"mode {mode!r} comes with the next version; write mode='exact' to wait "
+            "for every rank, or mode='lossy' to leave out what is late."
+        )
+    raise UsageError(
+        f"mode must be 'exact' or 'lossy', got {mode!r}."
+        + (did_you_mean(mode, MODES) if isinstance(mode, str) else "")
+    )
+
+
+def checked_step(step: Any) -> jax.Array | None:
+    """Returns the step as int32 [], or None.
+
+    Raises:
+      UsageError: it is no whole number, no scalar, or negative.
+    """
+    if step is None:
+        return None
+    is_array = hasattr(step, "dtype")
+    whole = (
+        np.issubdtype(step.dtype, np.integer)
+        if is_array
+        else isinstance(step, int) and not isinstance(step, bool)
+    )
+    if not whole or np.ndim(step) != 0:
+        raise UsageError(
+            "step must be one whole number (int32 [] or int), such as the optimizer's "
+            f"count, got {step!r}."
+        )
+    known = not isinstance(step, jax.core.Tracer)
+    if known and not 0 <= int(step) < 2**31:
+        raise UsageError(
+            f"step must be from 0 to 2**31 - 1, got {int(step)}; leave it out to have "
+            "the calls counted."
+        )
+    return jnp.asarray(step).astype(jnp.int32)
+
+
+def checked_axes(axis_name: AxisName, kind: str) -> tuple[tuple[Any, ...], int]:
+    """Returns the axes as a tuple, and the number of ranks over them.
+
+    Raises:
+      AxisError: an axis is not mapped here.
+      UsageError: an axis is given twice, or some axis of the mesh is not manual.
+    """
+    axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    if not axes or len(set(axes)) != len(axes):
+        raise UsageError(
+            f"{kind} needs an axis name or a tuple of different ones, got "
+            f"{axis_name!r}."
+        )
+    mesh = _compat.mesh_axes()
+    mapped = [name for name, (_, manual) in mesh.items() if manual]
+    for axis in axes:
+        if not _is_mapped(axis):
+            raise AxisError(_unknown_axis(axis, kind, mapped))
+    automatic = [name for name, (n, manual) in mesh.items() if n > 1 and not manual]
+    if automatic and any(axis in mapped for axis in axes):
+        raise UsageError(
+            f"{kind} over {axes} inside a shard_map that maps only {mapped}: the "
+            f"compiler splits the data over {automatic} behind its back. Leave out "
+            "axis_names= so that jax.shard_map maps all axes, and name them in the "
+            "specs."
+        )
+    return axes, math.prod(lax.axis_size(axis) for axis in axes)
+
+
+def _is_mapped(axis: Any) -> bool:
+    # An int is the position of an axis of an array for JAX, and named for nobody.
+    if isinstance(axis, int):
+        return False
+    try:
+        lax.axis_size(axis)
+    except NameError:
+        return False
+    return True
+
+
+def _unknown_axis(axis: Any, kind: str, mapped: Sequence[str]) -> str:
+    if isinstance(axis, int):
+        return (
+            f"{kind} sums over named axes, got the position {axis}; use x.sum({axis}) "
+            "for an axis of the array itself."
+        )
+    if not mapped:
+        return (
+            f"{kind} over axis {axis!r}, but no axis of a mesh is mapped here. Call it "
+            "inside jax.shard_map(f, mesh=..., in_specs=..., out_specs=...), which may "
+            "be inside jax.jit, or inside jax.pmap(f, axis_name=...)."
+        )
+    names = [str(name) for name in mapped]
+    return (
+        f"{kind} over axis {axis!r}, which is not mapped here; mapped are: "
+        f"{', '.join(names)}.{did_you_mean(str(axis), names)}"
+    )
+
+
+def check_leaf(
+    leaf: Any, axes: tuple[str, ...], place: str, *, mode: str, mean: bool
+) -> None:
+    """Raises `UsageError` when a traced leaf cannot be reduced."""
+    _check_dtype(leaf.dtype, place)
+    if mean and str(leaf.dtype) not in _FLOATS:
+        raise UsageError(
+            f"{place}: the mean of {leaf.dtype} would be of another dtype; write "
+            "x.astype(jnp.float32), or psum and divide."
+        )
+    if mode == "lossy" and str(leaf.dtype) not in _FLOATS:
+        raise UsageError(
+            f"{place}: mode 'lossy' scales what came, which integers cannot; write "
+            f"mode='exact' for {leaf.dtype}."
+        )
+    if not _primitive.is_typed(axes):
+        return
+    varying = _compat.varying_axes(leaf)
+    fixed = [axis for axis in _primitive.of_the_mesh(axes) if axis not in varying]
+    if fixed:
+        raise UsageError(
+            f"{place}: it does not vary over {fixed}, so it is reduced already: under "
+            "check_vma=True, JAX sums the gradient of replicated parameters by itself, "
+            "over its own transport, and a second sum would multiply it. Write "
+            "params = sync_in_backward(params, axis) before the loss; or params = "
+            f"jax.lax.pcast(params, {tuple(fixed)}, to='varying') before jax.grad; or "
+            "check_vma=False in jax.shard_map."
+        )
+
+
+def _check_dtype(dtype: Any, place: str) -> None:
+    if str(dtype) in _SUPPORTED:
+        return
+    if str(dtype) == "bool":
+        advice = "x.astype(jnp.int32)"
+    elif jnp.issubdtype(dtype, jnp.complexfloating):
+        advice = "the real and the imaginary part as two leaves"
+    else:
+        advice = "x.astype(jnp.int32) or x.astype(jnp.float32)"
+    raise UsageError(
+        f"{place}: dtype {dtype} is not supported; supported are "
+        f"{', '.join(_SUPPORTED)}. Write {advice}."
+    )
+
+
+def constant(leaf: Any, place: str) -> Any:
+    """Returns a leaf that is no tracer, as a number or an array."""
+    if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
+        _check_dtype(leaf.dtype, place)
+        return leaf
+    if isinstance(leaf, numbers.Real) and not isinstance(leaf, bool):
+        return leaf
+    raise UsageError(
+        f"{place}: expected an array or a number, got {leaf!r} of type "
+        f"{type(leaf).__name__}."
+    )

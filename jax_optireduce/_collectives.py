@@ -1,0 +1,274 @@
+"""`psum` and `pmean`: the calls of `jax.lax`, on our transport."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_optireduce import (
+    _bucketing,
+    _checks,
+    _communicator,
+    _primitive,
+    _stats,
+)
+from jax_optireduce._checks import AxisName
+from jax_optireduce._options import Options
+
+
+def psum(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    mode: str = "exact",
+    step: Any = None,
+    name: str | None = None,
+) -> Any:
+    """Sums every leaf over a mapped axis.
+
+    Call it where `jax.lax.psum` works: inside `jax.shard_map` with all axes manual,
+    inside `jax.pmap`, or over the axis of a named `jax.vmap`. It can be differentiated,
+    batched, scanned, rematerialised and jitted like `jax.lax.psum`.
+
+    Differs from `jax.lax.psum` in:
+
+    * Contributions are added in the order of the ranks, in float32 for bfloat16 and
+      float16, so the last bits may differ. They are the same on every rank.
+    * A value that does not vary over the axis (check_vma=True) is an error, because it
+      is reduced already; `jax.lax.psum` multiplies it by the size of the axis.
+    * Booleans, complex numbers and integers other than int32 are errors.
+    * `axis_index_groups` and positional axes do not exist.
+    * Only the CPU backend; elsewhere set JAX_OPTIREDUCE_BACKEND=xla.
+    * A jitted function that holds a call and is itself called twice in one program
+      needs the second call to depend on the first: they share one identity.
+    * In mode "lossy" what is late is left out, and `psum_with_stats` says how much.
+
+    Args:
+      tree: leaves of any shape, float32, bfloat16, float16, float64 or int32 (mode
+        "lossy": no int32). Python numbers and arrays that are no tracers are the same
+        on every rank, so they are multiplied by the size of the axis: `psum(1, axis)`
+        is the size.
+      axis_name: a mapped axis or a tuple of them.
+      mode: "exact" waits for every rank; a rank that died is an error after
+        `Options.peer_timeout_s`. "lossy" ends after `Options.deadline_s` and scales
+        what came by the number of ranks over that of the contributions in it.
+      step: int32 [] or Python int, at least 0: the number of this call, larger than
+        that of the call before; such as the optimizer's step. Ranks whose program may
+        repeat or leave out a call (a restart, a branch) must pass it. None counts the
+        calls.
+      name: names the collective in error messages, and tells apart two calls that may
+        be under way together. None takes the place in the code.
+
+    Returns:
+      The same tree, with the shapes and dtypes of the leaves.
+
+    Raises:
+      AxisError: the axis is not mapped here.
+      UsageError: a leaf, the mode, the step, or the place in the program does not fit.
+      NotInitializedError: `jax_optireduce.init` was not called.
+    """
+    return _reduce(tree, axis_name, "psum", mode=mode, step=step, name=name)[0]
+
+
+def psum_with_stats(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    mode: str = "exact",
+    step: Any = None,
+    name: str | None = None,
+) -> tuple[Any, _stats.CollectiveStats]:
+    """Sums every leaf over a mapped axis, and reports how it went.
+
+    Differs from `jax.lax.psum` in: what `psum` differs in, and the second result.
+
+    Args:
+      tree: see `psum`.
+      axis_name: see `psum`.
+      mode: see `psum`.
+      step: see `psum`.
+      name: see `psum`.
+
+    Returns:
+      The sums, and this rank's `CollectiveStats`.
+
+    Raises:
+      AxisError: see `psum`.
+      UsageError: see `psum`.
+      NotInitializedError: see `psum`.
+    """
+    return _reduce(tree, axis_name, "psum", mode=mode, step=step, name=name)
+
+
+def pmean(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    mode: str = "exact",
+    step: Any = None,
+    name: str | None = None,
+) -> Any:
+    """Averages every leaf over a mapped axis.
+
+    Differs from `jax.lax.pmean` in: what `psum` differs in from `jax.lax.psum`, and in
+    that integer arrays are an error, because their mean would be of another dtype.
+
+    Args:
+      tree: leaves of any shape, float32, bfloat16, float16 or float64.
+      axis_name: see `psum`.
+      mode: see `psum`; "lossy" gives the mean over the contributions that came.
+      step: see `psum`.
+      name: see `psum`.
+
+    Returns:
+      The same tree, with the shapes and dtypes of the leaves.
+
+    Raises:
+      AxisError: see `psum`.
+      UsageError: see `psum`.
+      NotInitializedError: see `psum`.
+    """
+    return _reduce(tree, axis_name, "pmean", mode=mode, step=step, name=name)[0]
+
+
+def pmean_with_stats(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    mode: str = "exact",
+    step: Any = None,
+    name: str | None = None,
+) -> tuple[Any, _stats.CollectiveStats]:
+    """Averages every leaf over a mapped axis, and reports how it went.
+
+    Differs from `jax.lax.pmean` in: what `pmean` differs in, and the second result.
+
+    Args:
+      tree: see `pmean`.
+      axis_name: see `psum`.
+      mode: see `pmean`.
+      step: see `psum`.
+      name: see `psum`.
+
+    Returns:
+      The means, and this rank's `CollectiveStats`.
+
+    Raises:
+      AxisError: see `psum`.
+      UsageError: see `psum`.
+      NotInitializedError: see `psum`.
+    """
+    return _reduce(tree, axis_name, "pmean", mode=mode, step=step, name=name)
+
+
+def _reduce(
+    tree: Any,
+    axis_name: AxisName,
+    kind: str,
+    *,
+    mode: str,
+    step: Any,
+    name: str | None,
+) -> tuple[Any, _stats.CollectiveStats]:
+    key = _checks.checked_key(name, kind)
+    mean = kind == "pmean"
+    return reduce_tree(
+        tree, axis_name, kind=kind, key=key, mode=mode, step=step, mean=mean
+    )
+
+
+def reduce_tree(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    kind: str,
+    key: str,
+    mode: str,
+    step: Any,
+    mean: bool,
+    reverse: bool = False,
+) -> tuple[Any, _stats.CollectiveStats]:
+    """Sums or averages a tree in buckets: the body of every public function.
+
+    Args:
+      tree: see `psum`.
+      axis_name: see `psum`.
+      kind: name of the public function, for messages.
+      key: names the collective; a suffix is added where it takes several buckets.
+      mode: see `psum`.
+      step: see `psum`.
+      mean: whether to divide by the number of ranks.
+      reverse: whether buckets start with the last leaf.
+
+    Returns:
+      The reduced tree, and this rank's report.
+
+    Raises:
+      AxisError: see `psum`.
+      UsageError: see `psum`.
+      NotInitializedError: see `psum`.
+    """
+    communicator = _communicator.current(kind)
+    options = communicator.options
+    _checks.check_mode(mode)
+    axes, size = _checks.checked_axes(axis_name, kind)
+    step = _checks.checked_step(step)
+    paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
+    traced: dict[int, Any] = {}
+    results: dict[int, Any] = {}
+    for i, (path, leaf) in enumerate(paths_and_leaves):
+        place = f"{kind} of leaf {jax.tree_util.keystr(path) or '(the argument)'}"
+        if isinstance(leaf, jax.core.Tracer):
+            _checks.check_leaf(leaf, axes, place, mode=mode, mean=mean)
+            traced[i] = leaf
+        else:
+            # Part of the program, and so the same on every rank.
+            results[i] = _checks.constant(leaf, place) * size
+    sums, stats = _sum_leaves(
+        traced, axes, options, key=key, mode=mode, step=step, reverse=reverse
+    )
+    results.update(sums)
+    ordered = [results[i] / size if mean else results[i] for i in range(len(results))]
+    return jax.tree_util.tree_unflatten(treedef, ordered), stats
+
+
+def _sum_leaves(
+    leaves: dict[int, Any],
+    axes: tuple[str, ...],
+    options: Options,
+    *,
+    key: str,
+    mode: str,
+    step: jax.Array | None,
+    reverse: bool,
+) -> tuple[dict[int, Any], _stats.CollectiveStats]:
+    """Sums leaves, given and returned by their position in the tree."""
+    if options.backend == "xla":
+        return {i: lax.psum(leaf, axes) for i, leaf in leaves.items()}, (
+            _stats.from_vectors([], [])
+        )
+    positions = list(leaves)
+    plan = _bucketing.plan_buckets(
+        [leaf.shape for leaf in leaves.values()],
+        [leaf.dtype for leaf in leaves.values()],
+        bucket_bytes=options.bucket_bytes,
+        reverse=reverse,
+    )
+    # Leaves without elements stay out of the plan. Made anew, they vary over nothing.
+    sums = {i: jnp.zeros(x.shape, x.dtype) for i, x in leaves.items() if x.size == 0}
+    vectors = []
+    for number, bucket in enumerate(plan):
+        members = [positions[i] for i in bucket.leaves]
+        totals, vector = _primitive.allreduce(
+            [leaves[i] for i in members],
+            axes=axes,
+            key=f"{key} [{number}]" if len(plan) > 1 else key,
+            mode=mode,
+            step=step,
+            rotated=mode == "lossy" and options.hadamard,
+            communicator=_communicator.NAME,
+        )
+        sums.update(zip(members, totals, strict=True))
+        vectors.append(vector)
+    return sums, _stats.from_vectors(vectors, [bucket.elements for bucket in plan])

@@ -1,0 +1,209 @@
+"""`init`, `Communicator`, `shutdown`: this process's membership in a session."""
+
+import dataclasses
+import logging
+import os
+from types import TracebackType
+from typing import Any, Self
+
+from jax_optireduce import _compat, _exit, _options, _rendezvous
+from jax_optireduce._errors import NotInitializedError
+from jax_optireduce._options import Options
+
+_log = logging.getLogger("jax_optireduce")
+
+# The one communicator of a process has one name, so that a compiled program finds it.
+NAME = "default"
+
+
+class Communicator:
+    """This process's membership in a session; what `init` returns.
+
+    A context manager: leaving it calls `close`.
+
+    Attributes:
+      rank: index of this process, from 0. The ranks of a mesh axis are counted by
+        `jax.lax.axis_index`; a process with several devices holds several of them.
+      world_size: number of processes.
+      options: the options in force.
+      datagram_bytes: the largest UDP payload that crosses all paths, in bytes; 0 with
+        the backend "xla".
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        options: Options,
+        native: Any | None,
+        datagram_bytes: int,
+    ) -> None:
+        """For `init`; programs call that."""
+        self.rank = rank
+        self.world_size = world_size
+        self.options = options
+        self.datagram_bytes = datagram_bytes
+        self._native = native
+
+    def __enter__(self) -> Self:
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Calls `close`."""
+        self.close("the program left the communicator's with block")
+
+    def __repr__(self) -> str:
+        """Says who this is."""
+        return (
+            f"Communicator(rank={self.rank}, world_size={self.world_size}, "
+            f"backend={self.options.backend!r})"
+        )
+
+    def counters(self) -> dict[str, int]:
+        """Returns every counter by name, since `init`; empty with the backend "xla"."""
+        return {} if self._native is None else self._native.counters()
+
+    def features(self) -> dict[str, object]:
+        """Returns what the kernel granted the sockets; empty with the backend "xla"."""
+        return {} if self._native is None else self._native.features()
+
+    def close(self, reason: str = "closed by the program") -> None:
+        """Fails every call under way and leaves the session; may be repeated.
+
+        Args:
+          reason: what the calls' errors say, here and on the peers.
+        """
+        if _session.current is self:
+            _session.current = None
+        if self._native is not None:
+            self._native.close(reason)
+
+    def cancel(self, reason: str = "cancelled by the program") -> None:
+        """Fails every call under way; later calls work again.
+
+        Args:
+          reason: what the calls' errors say.
+        """
+        if self._native is not None:
+            self._native.cancel(reason)
+
+
+@dataclasses.dataclass
+class _Session:
+    """What this process has joined: the only state of this module.
+
+    Attributes:
+      current: the communicator, between `init` and `shutdown`.
+      generation: how many sessions were begun; equal on all ranks, which begin them
+        together.
+    """
+
+    current: Communicator | None = None
+    generation: int = 0
+
+
+_session = _Session()
+
+
+def init(**options: Any) -> Communicator:
+    """Joins the processes of this program; call it once, before the first collective.
+
+    Initialises `jax.distributed` when the program has not: from
+    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or when JAX detects a
+    cluster (SLURM, Kubernetes, Cloud TPU, Open MPI). It then sets
+    `jax_enable_recoverability`, so that the death of one process (other than process 0)
+    does not end the others. Without any of these it is a program of one process.
+
+    Args:
+      **options: fields of `Options`. An option that is not given comes from the
+        environment variable JAX_OPTIREDUCE_<FIELD>, or else is the default.
+
+    Returns:
+      The communicator, which every collective of this process uses from now on.
+
+    Raises:
+      UsageError: an option is unknown or does not fit.
+      NotInitializedError: there is a communicator already.
+      RendezvousError: a process did not come, or ranks differ in version or options.
+
+    Example:
+      >>> import jax_optireduce
+      >>> with jax_optireduce.init(peer_timeout_s=20.0) as communicator:
+      ...     print(communicator.world_size)
+      1
+    """
+    if _session.current is not None:
+        raise NotInitializedError(
+            f"jax_optireduce.init was called before and gave {_session.current!r}; "
+            "call it once per process, or jax_optireduce.shutdown() before the next "
+            "one."
+        )
+    resolved, origins = _options.resolve(options, os.environ)
+    _rendezvous.initialize_distributed(resolved)
+    # Before anything can fail: processes that do not fit together must part as well.
+    _exit.install(_close, resolved.shutdown_timeout_s)
+    rank, world_size = _compat.process()
+    label = f"jax_optireduce/{_session.generation}"
+    _session.generation += 1
+    native, datagram_bytes = _rendezvous.join(label, NAME, rank, world_size, resolved)
+    communicator = Communicator(rank, world_size, resolved, native, datagram_bytes)
+    _session.current = communicator
+    settings = ", ".join(
+        f"{name}={getattr(resolved, name)!r} ({origin})"
+        for name, origin in origins.items()
+    )
+    _log.info(
+        "%r, datagrams of %d bytes, %s",
+        communicator,
+        communicator.datagram_bytes,
+        settings or "all options default",
+    )
+    return communicator
+
+
+def shutdown() -> None:
+    """Leaves the session: fails the calls under way, here and with the peers.
+
+    All ranks should have finished their calls (`jax.block_until_ready`). `init` may be
+    called again afterwards, by all ranks. Without a communicator nothing happens.
+    """
+    _close("the program called jax_optireduce.shutdown()")
+
+
+def stats() -> dict[str, int]:
+    """Returns the counters of this process since `init`, by name.
+
+    They count datagrams, bytes, repairs and refusals, see `Communicator.counters`.
+
+    Raises:
+      NotInitializedError: `init` was not called.
+    """
+    return current("stats").counters()
+
+
+def current(kind: str) -> Communicator:
+    """Returns the communicator.
+
+    Args:
+      kind: the function that needs it, for the message.
+
+    Raises:
+      NotInitializedError: there is none.
+    """
+    if _session.current is None:
+        raise NotInitializedError(
+            f"{kind} needs a communicator; call jax_optireduce.init() at the start of "
+            "the program, before the first jax computation, in every process."
+        )
+    return _session.current
+
+
+def _close(reason: str) -> None:
+    if _session.current is not None:
+        _session.current.close(reason)

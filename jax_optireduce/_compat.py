@@ -1,0 +1,194 @@
+"""Everything that JAX does not promise to keep: the only file with non-public names.
+
+Tried with JAX 0.10.2 and 0.12.0. Where a public way exists it is the fallback.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from jax_optireduce._errors import RendezvousError, UsageError
+
+try:
+    from jax._src import clusters as _clusters
+    from jax._src import distributed as _distributed
+except ImportError:  # A later JAX moved them; the fallbacks below take over.
+    _clusters = None
+    _distributed = None
+
+# Whether JAX still has the client behind `publish` and `wait_for`.
+HAS_KEY_VALUE_CLIENT = _distributed is not None
+
+# Key of our counters in the cache that JAX keeps for each module while it is lowered.
+_ORDINALS = "jax_optireduce.ordinals"
+
+
+# --- Types under shard_map -----------------------------------------------------------
+
+
+def varying_axes(x: Any) -> frozenset[str]:
+    """Returns the manual axes over which `x` varies; empty under check_vma=False."""
+    return frozenset(jax.typeof(x).mat.varying)
+
+
+def reduced_type(aval: Any, axes: Iterable[str]) -> Any:
+    """Returns the type of a sum over `axes`: it does not vary over them any more."""
+    varying = frozenset(aval.mat.varying) - frozenset(axes)
+    manual_axis_type = aval.mat.update(varying=varying)
+    return aval.update(manual_axis_type=manual_axis_type, weak_type=False)
+
+
+def stats_type(rank_aval: Any, axes: Iterable[str], size: int) -> Any:
+    """Returns the type of a statistics vector, made from that of the rank operand."""
+    aval = rank_aval.update(shape=(size,), dtype=np.dtype(np.float32))
+    return reduced_type(aval, axes)
+
+
+def mesh_axes() -> dict[str, tuple[int, bool]]:
+    """Returns (size, is it manual here?) of every axis of the mesh in context."""
+    mesh = jax.sharding.get_abstract_mesh()
+    manual = frozenset(mesh.manual_axes)
+    return {name: (size, name in manual) for name, size in mesh.shape.items()}
+
+
+# --- Lowering ------------------------------------------------------------------------
+
+
+def lowering_mesh(ctx: Any) -> jax.sharding.Mesh:
+    """Returns the devices of the program that is being lowered.
+
+    Raises:
+      UsageError: the program is lowered without devices.
+    """
+    mesh = getattr(ctx.module_context.axis_context, "mesh", None)
+    if not isinstance(mesh, jax.sharding.Mesh):
+        raise UsageError(
+            "a collective was lowered without a mesh of devices; call it inside "
+            "jax.shard_map with a concrete mesh (or jax.pmap), not while exporting."
+        )
+    return mesh
+
+
+def next_ordinal(ctx: Any, key: str) -> int:
+    """Returns how many equations with `key` this module has lowered before."""
+    ordinals = ctx.module_context.lowering_cache.setdefault(_ORDINALS, {})
+    ordinals[key] = ordinals.get(key, -1) + 1
+    return ordinals[key]
+
+
+def without_manual_types(ctx: Any) -> Any:
+    """Returns `ctx` with inputs of plain types, to lower local code with."""
+    plain = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
+    return ctx.replace(avals_in=plain)
+
+
+# --- Processes -----------------------------------------------------------------------
+
+
+def process() -> tuple[int, int]:
+    """Returns (index of this process, number of processes)."""
+    if not jax.distributed.is_initialized():
+        return 0, 1
+    if _distributed is not None:
+        state = _distributed.global_state
+        return state.process_id, state.num_processes
+    return jax.process_index(), jax.process_count()
+
+
+def coordinator_address() -> str | None:
+    """Returns "host:port" of JAX's coordination service, if it is known."""
+    state = getattr(_distributed, "global_state", None)
+    address = getattr(state, "coordinator_address", None)
+    return address or os.environ.get("JAX_COORDINATOR_ADDRESS")
+
+
+def in_cluster() -> bool:
+    """Whether JAX detects a cluster of several processes (SLURM, Kubernetes, ...)."""
+    types = getattr(getattr(_clusters, "ClusterEnv", None), "_cluster_types", ())
+    for cluster in types:
+        if cluster.opt_in_only_method or not cluster.is_env_present():
+            continue
+        try:
+            if (cluster.get_process_count() or 1) > 1:
+                return True
+        except (AttributeError, NotImplementedError, OSError, ValueError, KeyError):
+            continue
+    return False
+
+
+def publish(key: str, value: bytes) -> None:
+    """Gives `value` to whoever waits for `key`; failures do not matter at exit."""
+    client = _client()
+    if client is not None:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            client.key_value_set_bytes(key, value)
+
+
+def wait_for(key: str, timeout_s: float) -> bool:
+    """Waits until `key` was published; returns False when it was not in time."""
+    client = _client()
+    if client is None:
+        return False
+    try:
+        client.blocking_key_value_get_bytes(key, max(1, int(timeout_s * 1000)))
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
+def _client() -> Any:
+    """Returns the key-value client of JAX's coordination service, if there is one."""
+    return getattr(getattr(_distributed, "global_state", None), "client", None)
+
+
+def exchange(label: str, payload: bytes, timeout_s: float) -> list[bytes]:
+    """Gives `payload` to every process and returns what each gave, in rank order.
+
+    Args:
+      label: names this exchange; the same on all ranks, used once.
+      payload: at least one byte; ranks may give different lengths.
+      timeout_s: how long to wait for the slowest, in seconds.
+
+    Raises:
+      RendezvousError: a process gave nothing in time.
+    """
+    rank, world_size = process()
+    if world_size == 1:
+        return [payload]
+    client = _client()
+    if client is None:
+        return _exchange_publicly(payload)
+    client.key_value_set_bytes(f"{label}/{rank}", payload)
+    answers = []
+    for peer in range(world_size):
+        try:
+            answer = client.blocking_key_value_get_bytes(
+                f"{label}/{peer}", int(timeout_s * 1000)
+            )
+        except jax.errors.JaxRuntimeError as error:
+            raise RendezvousError(
+                f"process {peer} of {world_size} did not come to the rendezvous, which "
+                f"waits {timeout_s:g} s. Every process must call "
+                "jax_optireduce.init(), as often as the others; if one needs longer to "
+                "start, pass rendezvous_timeout_s=. JAX's coordination service says: "
+                + str(error).splitlines()[0]
+            ) from error
+        answers.append(answer)
+    return answers
+
+
+def _exchange_publicly(payload: bytes) -> list[bytes]:
+    """The same through an XLA collective, should the key-value client be gone."""
+    own = np.frombuffer(payload, np.uint8)
+    sizes = multihost_utils.process_allgather(np.asarray([own.size], np.int32))
+    sizes = np.asarray(sizes).reshape(-1)
+    padded = np.zeros(int(sizes.max()), np.uint8)
+    padded[: own.size] = own
+    rows = np.asarray(multihost_utils.process_allgather(padded))
+    rows = rows.reshape(sizes.size, -1)
+    return [rows[i, :size].tobytes() for i, size in enumerate(sizes)]

@@ -1,0 +1,135 @@
+"""Randomised Hadamard transform: spreads the cost of a lost datagram over a bucket.
+
+A call that closes without its last datagrams loses the same part of every gradient, and
+those parameters would never be trained. `encode` rotates the bucket first, so that a
+lost coefficient is a little noise on 1024 entries instead of the loss of one; the mean
+over calls is then right whatever the pattern of the losses, as long as the pattern does
+not look at the signs. The rotation is linear and the same on every rank, so ranks can
+add encoded buckets and decode the sum.
+
+Three choices make it cheap and safe:
+
+* Blocks of 1024 entries, as H32 (x) H32: two matrix products instead of ten passes.
+* A bucket of B blocks is seen as a matrix [1024, B] whose *columns* are blocks: entry
+  i belongs to block i mod B. The result has the same shape, which is coefficient-major,
+  without any transpose: a run of r lost coefficients costs each block ceil(r / B) of
+  its 1024, any contiguous shard holds an equal share of every block (to one
+  coefficient), and the zeros that fill up the last rows are shared out to all blocks.
+* Signs from a counter hash of (key, position): a few integer operations that fuse with
+  their neighbours, where the generator of `jax.random` is tens of times slower.
+
+A NaN or an infinity spreads over its own block, entries i mod B, and no further.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+# Entries of a full block; a power of two.
+# Chosen: interleaved blocks of 1024 behave under loss like one transform of the whole
+# bucket, and 1024 = 32 * 32 needs two products by a matrix that stays in the L1 cache.
+BLOCK_SIZE = 1024
+
+# Multipliers of a 32-bit integer mixing function with low bias.
+# Source: Chris Wellons, "Prospecting for Hash Functions" (lowbias32, later constants).
+_MIX_1 = np.uint32(0x21F0AAAD)
+_MIX_2 = np.uint32(0xD35A2D97)
+# 2^32 / golden ratio, made odd: makes a second, unrelated word out of the key.
+# Source: Knuth, The Art of Computer Programming, volume 3, section 6.4.
+_GOLDEN = np.uint32(0x9E3779B9)
+
+
+def padded_size(n: int) -> int:
+    """Returns how many coefficients `encode` makes of `n` entries.
+
+    That is `n` rounded up to whole blocks of 1024; a bucket shorter than that is one
+    block of the next power of two, so that a few entries do not become a thousand.
+    """
+    block = _block_size(n)
+    return -(-n // block) * block
+
+
+def encode(flat: jax.Array, *, key: jax.Array) -> jax.Array:
+    """Rotates a bucket: orthonormal, other signs for every key.
+
+    Args:
+      flat: float32 or float64 [n].
+      key: uint32 [], equal on every rank, another one for every call.
+
+    Returns:
+      The coefficients, [padded_size(n)], same dtype, coefficient-major over the blocks.
+    """
+    (n,) = flat.shape
+    padded = jnp.pad(flat, (0, padded_size(n) - n))
+    return _transform(_flip(padded, key), _block_size(n))
+
+
+def decode(encoded: jax.Array, n: int, *, key: jax.Array) -> jax.Array:
+    """Undoes `encode`.
+
+    A coefficient that was lost should be 0; multiply by 1 / (1 - share lost) to keep
+    the mean over many calls right.
+
+    Args:
+      encoded: float32 or float64 [padded_size(n)].
+      n: Entries of the bucket before `encode`.
+      key: uint32 [], the one given to `encode`.
+
+    Returns:
+      The bucket, [n], same dtype.
+
+    Raises:
+      ValueError: `encoded` is not what `encode` makes of `n` entries.
+    """
+    if encoded.shape != (padded_size(n),):
+        raise ValueError(
+            f"a bucket of n={n} entries has encoded shape ({padded_size(n)},), but "
+            f"`encoded` has {encoded.shape}; pass the n that encode() was given"
+        )
+    # The Sylvester matrix is symmetric, so the transform is its own inverse.
+    return _flip(_transform(encoded, _block_size(n)), key)[:n]
+
+
+def _block_size(n: int) -> int:
+    """Returns the entries of a block in a bucket of `n` entries: a power of two."""
+    return min(BLOCK_SIZE, 1 << max(n - 1, 0).bit_length())
+
+
+def _sylvester(size: int) -> np.ndarray:
+    """Returns the Hadamard matrix of +1 and -1, float32 [size, size], size = 2^k."""
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix
+
+
+def _transform(flat: jax.Array, block: int) -> jax.Array:
+    """Transforms the columns of `flat` seen as [block, blocks]; orthonormal."""
+    # H_block = H_rows (x) H_columns: one product along each half of the block index.
+    columns = 1 << ((block.bit_length() - 1) // 2)
+    rows = block // columns
+    blocks = flat.size // block
+    # The scale goes with the first product, so that sums of large entries do not
+    # overflow; 1/32 for a full block, which costs no rounding.
+    first = jnp.asarray(_sylvester(rows) / np.sqrt(block), flat.dtype)
+    # Repeated for every row: that makes the product batched, which needs no transpose.
+    second = jnp.asarray(_sylvester(columns), flat.dtype)
+    second = jnp.broadcast_to(second, (rows, columns, columns))
+    # HIGHEST, because accelerators may round the factors to bfloat16 otherwise.
+    x = flat.reshape(rows, columns * blocks)
+    x = jnp.matmul(first, x, precision=lax.Precision.HIGHEST)
+    x = x.reshape(rows, columns, blocks)
+    x = jnp.matmul(second, x, precision=lax.Precision.HIGHEST)
+    return x.reshape(flat.shape)
+
+
+def _flip(flat: jax.Array, key: jax.Array) -> jax.Array:
+    """Changes the sign of about half of the entries, chosen by `key`."""
+    # The key enters twice. If it entered once, at the front, the signs of one key would
+    # be a permutation of those of another.
+    mixed = lax.iota(jnp.uint32, flat.size) ^ key
+    mixed = (mixed ^ (mixed >> 16)) * _MIX_1
+    mixed = (mixed ^ (mixed >> 15) ^ (key * _GOLDEN)) * _MIX_2
+    # The best mixed bit of a product is its highest one.
+    return jnp.where((mixed >> 31) != 0, -flat, flat)

@@ -1,0 +1,339 @@
+"""`allreduce_p`: a sum over mapped axes as a JAX primitive, and all of its rules.
+
+The primitive is pure for JAX, so that `jax.checkpoint`, `scan` and `cond` work, and has
+a side effect for XLA only, so that two equal calls are not merged or moved out of a
+loop. Its operands are (rank, step, *leaves), its results (*sums, statistics):
+
+  rank   int32 [2]: which group of ranks this is, and which rank of it. An operand, so
+         that the compiled program is the same on every rank.
+  step   int32 []: the number of the call, or -1 to count.
+  leaves of one dtype.
+
+Sums and statistics follow the types of `jax.lax.psum`: what was added over an axis does
+not vary over it any more.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from jax_optireduce import _compat, _hadamard, _identity, _stats
+from jax_optireduce._errors import UsageError
+
+ALLREDUCE_TARGET = "jax_optireduce_allreduce"
+SEQUENCE_TARGET = "jax_optireduce_sequence"
+
+# 2^32 / golden ratio, made odd: consecutive steps get keys with nothing in common.
+# Source: Knuth, The Art of Computer Programming, volume 3, section 6.4.
+_GOLDEN = np.uint32(0x9E3779B9)
+
+allreduce_p = Primitive("optireduce_allreduce")
+allreduce_p.multiple_results = True
+
+
+def allreduce(
+    leaves: Sequence[jax.Array],
+    *,
+    axes: tuple[str, ...],
+    key: str,
+    mode: str,
+    step: jax.Array | None,
+    rotated: bool,
+    communicator: str,
+) -> tuple[list[jax.Array], jax.Array]:
+    """Sums leaves over `axes`; arguments are validated by the callers.
+
+    Args:
+      leaves: at least one; all of one dtype.
+      axes: mapped axes, of the mesh or of a named `vmap`.
+      key: names the collective, see `_identity`.
+      mode: "exact" or "lossy".
+      step: int32 [], or None to count the calls.
+      rotated: whether a lossy call goes through the Hadamard transform.
+      communicator: name of the communicator to run on.
+
+    Returns:
+      The sums, and the statistics vector, float32 [8].
+    """
+    counted = step is None
+    *sums, vector = allreduce_p.bind(
+        _group_and_rank(axes),
+        jnp.asarray(-1 if counted else step, jnp.int32),
+        *leaves,
+        axes=axes,
+        key=key,
+        mode=mode,
+        counted=counted,
+        rotated=rotated,
+        typed=is_typed(axes),
+        communicator=communicator,
+    )
+    return sums, vector
+
+
+def of_the_mesh(axes: Sequence[str]) -> tuple[str, ...]:
+    """Returns those of `axes` that a mesh maps; the others belong to a named `vmap`."""
+    mesh = _compat.mesh_axes()
+    return tuple(axis for axis in axes if axis in mesh and mesh[axis][1])
+
+
+def is_typed(axes: Sequence[str]) -> bool:
+    """Whether JAX tracks here what varies over `axes` (check_vma=True)."""
+    mapped = of_the_mesh(axes)
+    return bool(mapped) and bool(_compat.varying_axes(lax.axis_index(mapped)))
+
+
+def _group_and_rank(axes: tuple[str, ...]) -> jax.Array:
+    """Returns which group of ranks this device is in, and its rank there; int32 [2]."""
+    mapped = of_the_mesh(axes)
+    if not mapped:
+        return jnp.zeros(2, jnp.int32)
+    others = tuple(
+        name
+        for name, (_, manual) in _compat.mesh_axes().items()
+        if manual and name not in axes
+    )
+    group = lax.axis_index(others) if others else jnp.int32(0)
+    return jnp.stack([group, lax.axis_index(mapped)])
+
+
+def _abstract_eval(
+    rank: Any, _step: Any, *leaves: Any, axes: tuple[str, ...], **_: Any
+) -> list[Any]:
+    sums = [_compat.reduced_type(leaf, axes) for leaf in leaves]
+    return [*sums, _compat.stats_type(rank, axes, _stats.VECTOR_SIZE)]
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, key: str, **params: Any
+) -> tuple[list[Any], list[Any]]:
+    """The same sum of the tangents, under a key of its own: both calls are live."""
+    rank, step, *_ = primals
+    results = allreduce_p.bind(*primals, key=key, **params)
+    tangents_out = [ad.Zero(jax.typeof(r).to_tangent_aval()) for r in results]
+    live = {i: t for i, t in enumerate(tangents[2:]) if not isinstance(t, ad.Zero)}
+    if live:
+        sums = allreduce_p.bind(rank, step, *live.values(), key=f"{key}:jvp", **params)
+        for i, tangent in zip(live, sums, strict=False):
+            tangents_out[i] = tangent
+    return results, tangents_out
+
+
+def _transpose(
+    cotangents: Sequence[Any],
+    rank: Any,
+    step: Any,
+    *leaves: Any,
+    axes: tuple[str, ...],
+    key: str,
+    typed: bool,
+    **params: Any,
+) -> list[Any]:
+    """Follows `jax.lax.psum`: a sum again where types are not tracked, else no call.
+
+    Tracked, the cotangent is the same on every rank and only its type changes.
+    Untracked, JAX takes every value for one that varies, and so the transpose of a sum
+    is a sum.
+    """
+    # The last cotangent is that of the statistics, which depend on nothing linearly.
+    live = {
+        i: ct
+        for i, (ct, leaf) in enumerate(zip(cotangents[:-1], leaves, strict=True))
+        if ad.is_undefined_primal(leaf) and not isinstance(ct, ad.Zero)
+    }
+    results: list[Any] = [
+        ad.Zero(leaf.aval) if ad.is_undefined_primal(leaf) else None for leaf in leaves
+    ]
+    if live and typed:
+        mapped = of_the_mesh(axes)
+        for i, ct in live.items():
+            results[i] = lax.pcast(ct, mapped, to="varying")
+    elif live:
+        sums = allreduce_p.bind(
+            rank,
+            step,
+            *live.values(),
+            axes=axes,
+            key=f"{key}:transpose",
+            typed=typed,
+            **params,
+        )
+        for i, total in zip(live, sums, strict=False):
+            results[i] = total
+    return [None, None, *results]
+
+
+def _batch(
+    axis_data: Any,
+    args: Sequence[Any],
+    dims: Sequence[Any],
+    *,
+    axes: tuple[str, ...],
+    typed: bool,
+    **params: Any,
+) -> tuple[list[Any], list[Any]]:
+    """Adds up a named `vmap` axis on the spot; any other batch is part of the leaf."""
+    rank, step, *leaves = args
+    leaf_dims = dims[2:]
+    if dims[1] is not None:
+        raise UsageError(
+            "`step` was mapped by jax.vmap, but all elements of a batch travel in one "
+            "call; pass a step that does not depend on the mapped axis."
+        )
+    if axis_data.name not in axes:
+        # The rank belongs to the mesh, so an axis of a `vmap` never maps it.
+        results = allreduce_p.bind(
+            rank, step, *leaves, axes=axes, typed=typed, **params
+        )
+        return results, [*leaf_dims, None]
+    local = [
+        leaf * axis_data.size if dim is None else leaf.sum(dim).astype(leaf.dtype)
+        for leaf, dim in zip(leaves, leaf_dims, strict=True)
+    ]
+    remaining = tuple(axis for axis in axes if axis != axis_data.name)
+    if not remaining:
+        return [*local, _stats.empty_vector()], [None] * (len(local) + 1)
+    results = allreduce_p.bind(
+        _group_and_rank(remaining),
+        step,
+        *local,
+        axes=remaining,
+        typed=is_typed(remaining),
+        **params,
+    )
+    return results, [None] * len(results)
+
+
+def _lower_cpu(
+    ctx: Any,
+    *operands: Any,
+    axes: tuple[str, ...],
+    key: str,
+    mode: str,
+    counted: bool,
+    rotated: bool,
+    typed: bool,
+    communicator: str,
+) -> Any:
+    """Emits the FFI call; a lossy one with the arithmetic around it."""
+    del typed  # A matter of types, which are gone by now.
+    groups = _groups(_compat.lowering_mesh(ctx), axes)
+    processes = [device.process_index for device in groups.flat]
+    devices = np.vectorize(lambda device: device.id, otypes=[int])(groups)
+    key = _identity.numbered(key, _compat.next_ordinal(ctx, key))
+    group_size = groups.shape[1]
+    leaves = ctx.avals_in[2:]
+    about = {"mode": mode, "group_size": group_size, "rotated": rotated}
+    attributes = {
+        "communicator": communicator,
+        "name": _identity.collective_name(key, devices),
+        "description": _identity.describe(key, leaves, **about),
+        "mode": mode,
+        "fingerprint": np.int64(_identity.fingerprint(leaves, **about)),
+        "group_processes": np.array(processes, np.int32),
+        "group_size": np.int64(group_size),
+    }
+
+    def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
+        if mode == "exact":
+            return _call(rank, step, leaves, attributes)
+        return _lossy(rank, step, leaves, attributes, counted=counted, rotated=rotated)
+
+    return mlir.lower_fun(program, multiple_results=True)(
+        _compat.without_manual_types(ctx), *operands
+    )
+
+
+def _lower_elsewhere(ctx: Any, *_: Any, **__: Any) -> Any:
+    platforms = ", ".join(ctx.module_context.platforms)
+    raise NotImplementedError(
+        f"this version of jax_optireduce runs on CPU only, not on {platforms}. Set "
+        "JAX_OPTIREDUCE_BACKEND=xla there: every call becomes the jax.lax one."
+    )
+
+
+def _groups(mesh: jax.sharding.Mesh, axes: Sequence[str]) -> np.ndarray:
+    """Returns the device of each rank of each group, [groups, group size]."""
+    names = list(mesh.axis_names)
+    others = [name for name in names if name not in axes]
+    order = [names.index(name) for name in (*others, *axes)]
+    devices = np.transpose(mesh.devices, order)
+    group_size = int(np.prod([mesh.shape[axis] for axis in axes]))
+    return devices.reshape(-1, group_size)
+
+
+def _call(
+    rank: jax.Array,
+    step: jax.Array,
+    leaves: Sequence[jax.Array],
+    attributes: dict[str, Any],
+) -> list[jax.Array]:
+    """Calls the handler in place; returns the sums and the statistics vector."""
+    # Aliased not only for the memory: otherwise XLA's reuse of buffers would chain
+    # calls that have nothing to do with each other.
+    results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+    vector = jax.ShapeDtypeStruct((_stats.VECTOR_SIZE,), jnp.float32)
+    call = jax.ffi.ffi_call(
+        ALLREDUCE_TARGET,
+        (*results, vector),
+        has_side_effect=True,
+        input_output_aliases={i + 2: i for i in range(len(leaves))},
+    )
+    return call(rank, step, *leaves, **attributes)
+
+
+def _lossy(
+    rank: jax.Array,
+    step: jax.Array,
+    leaves: Sequence[jax.Array],
+    attributes: dict[str, Any],
+    *,
+    counted: bool,
+    rotated: bool,
+) -> list[jax.Array]:
+    """Moves the leaves as one bucket, rotated so that loss falls on all of it alike."""
+    flat = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
+    n, dtype = flat.size, flat.dtype
+    if not rotated:
+        total, vector = _call(rank, step, [flat], attributes)
+        return [*_split(total, leaves), vector]
+    if counted:
+        # The signs depend on the number of the call, so the number is drawn beforehand.
+        draw = jax.ffi.ffi_call(
+            SEQUENCE_TARGET, jax.ShapeDtypeStruct((), jnp.int32), has_side_effect=True
+        )
+        names = {name: attributes[name] for name in ("communicator", "name")}
+        step = draw(rank, **names)
+    salt = np.uint32(_identity.hash64(attributes["name"]) & 0xFFFFFFFF)
+    key = (step.astype(jnp.uint32) * _GOLDEN) ^ salt
+    # Half precision travels as it is, but is not precise enough to be rotated in.
+    wide = jnp.promote_types(dtype, jnp.float32)
+    encoded = _hadamard.encode(flat.astype(wide), key=key).astype(dtype)
+    total, vector = _call(rank, step, [encoded], attributes)
+    arrived = 1 - _stats.missing_results(vector)
+    # Coefficients that did not come are zero: scaled up, the mean over calls is right.
+    scale = jnp.where(arrived > 0, 1 / arrived, 0).astype(wide)
+    decoded = _hadamard.decode(total.astype(wide) * scale, n, key=key)
+    return [*_split(decoded.astype(dtype), leaves), vector]
+
+
+def _split(flat: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
+    ends = np.cumsum([leaf.size for leaf in like])
+    parts = jnp.split(flat, ends[:-1])
+    return [part.reshape(leaf.shape) for part, leaf in zip(parts, like, strict=True)]
+
+
+# The registration table: which rule serves which transformation.
+allreduce_p.def_abstract_eval(_abstract_eval)
+ad.primitive_jvps[allreduce_p] = _jvp
+ad.primitive_transposes[allreduce_p] = _transpose
+batching.fancy_primitive_batchers[allreduce_p] = _batch
+# Not cacheable: the rule must run once per equation, to number those of one key.
+mlir.register_lowering(allreduce_p, _lower_elsewhere, cacheable=False)
+mlir.register_lowering(allreduce_p, _lower_cpu, platform="cpu", cacheable=False)

@@ -1,0 +1,260 @@
+"""How the processes of a program find each other.
+
+It goes through JAX's coordination service, in two rounds in which every process tells
+every other one the same kinds of things: first its address and its options, then, its
+sockets being open, its ports and what its paths and buffers hold.
+"""
+
+import ipaddress
+import json
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jax_optireduce import _compat, _native, _options
+from jax_optireduce._errors import RendezvousError, UsageError
+from jax_optireduce._options import Options
+
+_log = logging.getLogger("jax_optireduce")
+
+# Source: RFC 5869 and the 256-bit secret of the design.
+_SECRET_BYTES = 32
+
+# Bytes of IP and UDP headers in front of a payload, by version of IP.
+# Source: RFC 791 (20), RFC 8200 (40), RFC 768 (8).
+_HEADER_BYTES = {4: 28, 6: 48}
+
+
+def initialize_distributed(options: Options) -> None:
+    """Initialises `jax.distributed` where the surroundings ask for it.
+
+    Raises:
+      UsageError: the environment is incomplete.
+      RendezvousError: JAX could not do it.
+    """
+    if jax.distributed.is_initialized():
+        if not jax.config.jax_enable_recoverability:
+            _log.warning(
+                "jax.distributed was initialized without jax_enable_recoverability: "
+                "the death of one process will end all others. Let "
+                "jax_optireduce.init() initialize it, or set that option before."
+            )
+        return
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    given = {name: os.environ[name] for name in names if os.environ.get(name)}
+    arguments: dict[str, Any] = {}
+    if len(given) == len(names):
+        try:
+            arguments["num_processes"] = int(given["JAX_NUM_PROCESSES"])
+            arguments["process_id"] = int(given["JAX_PROCESS_ID"])
+        except ValueError:
+            raise UsageError(
+                "JAX_NUM_PROCESSES and JAX_PROCESS_ID must be whole numbers, got "
+                f"{given['JAX_NUM_PROCESSES']!r} and {given['JAX_PROCESS_ID']!r}."
+            ) from None
+        arguments["coordinator_address"] = given["JAX_COORDINATOR_ADDRESS"]
+        if arguments["num_processes"] == 1:
+            return
+    elif not _compat.in_cluster():
+        if "JAX_NUM_PROCESSES" in given or "JAX_PROCESS_ID" in given:
+            missing = [name for name in names if name not in given]
+            raise UsageError(
+                f"the environment sets {', '.join(given)} but not "
+                f"{', '.join(missing)}; set all three, or call "
+                "jax.distributed.initialize(...) before init()."
+            )
+        return
+    # Without it, JAX ends every process within the heartbeat timeout of the first
+    # death. With it, JAX ends those that are still at work when process 0 leaves, which
+    # `_exit` prevents, if it can.
+    if _compat.HAS_KEY_VALUE_CLIENT:
+        jax.config.update("jax_enable_recoverability", True)
+    try:
+        jax.distributed.initialize(
+            **arguments,
+            initialization_timeout=max(1, round(options.rendezvous_timeout_s)),
+            heartbeat_timeout_seconds=options.heartbeat_timeout_s,
+            shutdown_timeout_seconds=options.shutdown_timeout_s,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise RendezvousError(
+            f"jax.distributed.initialize failed: {error}. Call jax_optireduce.init() "
+            "before the first jax computation (jax.devices() is one), and check that "
+            "JAX_COORDINATOR_ADDRESS is an address of process 0 that all can reach."
+        ) from error
+
+
+def join(
+    label: str, name: str, rank: int, world_size: int, options: Options
+) -> tuple[Any | None, int]:
+    """Finds the other processes and opens the session with them.
+
+    Args:
+      label: of this session, never used before; the same on all ranks.
+      name: of the communicator.
+      rank: index of this process.
+      world_size: number of processes.
+      options: of this process.
+
+    Returns:
+      The native communicator, connected, and the largest datagram in bytes; None and 0
+      with the backend "xla".
+
+    Raises:
+      RendezvousError: a process did not come, or ranks do not fit together.
+    """
+    timeout_s = options.rendezvous_timeout_s
+    address = options.bind_address or _address_towards(_coordinator_host())
+    # The secret protects against whoever can send datagrams, not against whoever can
+    # read the coordination service, which carries the program's own state as well.
+    secret = secrets.token_bytes(_SECRET_BYTES) if rank == 0 else b""
+    hellos = _exchange(
+        f"{label}/hello",
+        {
+            "address": address,
+            "agreed": options.agreed(),
+            "secret": secret.hex(),
+            "wire_version": _native.wire_version(),
+        },
+        timeout_s,
+    )
+    _check_agreement(hellos)
+    if options.backend == "xla":
+        return None, 0
+    for target, capsule in _native.registrations().items():
+        jax.ffi.register_ffi_target(target, capsule, platform="cpu")
+    addresses = _addresses(hellos)
+    native = _native.Communicator(
+        name=name,
+        rank=rank,
+        world_size=world_size,
+        secret=bytes.fromhex(hellos[0]["secret"]),
+        bind_address=addresses[rank],
+        lanes=options.lanes,
+        incast=options.incast,
+        receive_buffer_bytes=options.receive_buffer_bytes,
+        max_lag=options.max_lag,
+        peer_timeout_s=options.peer_timeout_s,
+        mismatch_timeout_s=options.mismatch_timeout_s,
+        deadline_s=options.deadline_s,
+        faults=dict(options.faults),
+    )
+    try:
+        datagram_bytes = _connect(native, label, addresses, options)
+    except BaseException:
+        native.close("the rendezvous failed")
+        raise
+    return native, datagram_bytes
+
+
+def _connect(
+    native: Any, label: str, addresses: Sequence[str], options: Options
+) -> int:
+    """Tells the peers this process's ports, and returns the size of a datagram."""
+    payload_bytes = min(
+        native.path_mtu_bytes(address)
+        - _HEADER_BYTES[ipaddress.ip_address(address).version]
+        for address in set(addresses)
+    )
+    answers = _exchange(
+        f"{label}/sockets",
+        {
+            "ports": native.ports(),
+            "payload_bytes": payload_bytes,
+            "receive_buffer_bytes": native.granted_receive_buffer_bytes(),
+        },
+        options.rendezvous_timeout_s,
+    )
+    datagram_bytes = min(
+        options.datagram_bytes_max or _options.DATAGRAM_BYTES_MAX,
+        *(answer["payload_bytes"] for answer in answers),
+    )
+    if datagram_bytes < _options.DATAGRAM_BYTES_MIN:
+        raise RendezvousError(
+            f"some path between the ranks carries only {datagram_bytes} bytes of UDP "
+            f"payload; {_options.DATAGRAM_BYTES_MIN} are needed. Check the MTU of the "
+            "network interfaces."
+        )
+    native.connect(
+        [
+            (address, answer["ports"])
+            for address, answer in zip(addresses, answers, strict=True)
+        ],
+        datagram_bytes,
+        min(answer["receive_buffer_bytes"] for answer in answers),
+    )
+    return datagram_bytes
+
+
+def _exchange(
+    label: str, record: Mapping[str, Any], timeout_s: float
+) -> list[dict[str, Any]]:
+    answers = _compat.exchange(label, json.dumps(record).encode(), timeout_s)
+    return [json.loads(answer) for answer in answers]
+
+
+def _check_agreement(hellos: Sequence[Mapping[str, Any]]) -> None:
+    """Raises the same error on every rank when any two do not fit together."""
+    versions = [hello["wire_version"] for hello in hellos]
+    for rank, version in enumerate(versions):
+        if version != versions[0]:
+            raise RendezvousError(
+                f"rank 0 speaks version {versions[0]} of the wire format and rank "
+                f"{rank} version {version}; install the same jax_optireduce everywhere."
+            )
+    difference = _options.describe_difference([hello["agreed"] for hello in hellos])
+    if difference:
+        raise RendezvousError(
+            f"the ranks were given different options: {difference}. Pass the same ones "
+            "to init() and set the same JAX_OPTIREDUCE_* variables on every rank."
+        )
+
+
+def _coordinator_host() -> str | None:
+    address = _compat.coordinator_address()
+    return address.rsplit(":", 1)[0].strip("[]") if address else None
+
+
+def _addresses(hellos: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the address of every rank; raises when some are out of reach."""
+    addresses = [hello["address"] for hello in hellos]
+    local = [ipaddress.ip_address(address).is_loopback for address in addresses]
+    if any(local) and not all(local):
+        here = [r for r, is_local in enumerate(local) if is_local]
+        raise RendezvousError(
+            f"ranks {here} found only a loopback address ({addresses[here[0]]}), while "
+            "others are on other hosts: the coordinator's name leads to loopback "
+            "there. Give JAX_COORDINATOR_ADDRESS as an IP address, or set "
+            "JAX_OPTIREDUCE_BIND_ADDRESS on these ranks to one that the others can "
+            "reach."
+        )
+    return addresses
+
+
+def _address_towards(host: str | None) -> str:
+    """Returns this host's address on the way to `host`; nothing is sent.
+
+    Our own host name is not looked up: in containers and on Debian it often leads to
+    loopback, or nowhere.
+    """
+    if host is None:
+        return "127.0.0.1"
+    try:
+        # Port 9 is "discard"; connecting a UDP socket only looks up the route.
+        family, kind, protocol, _, target = socket.getaddrinfo(
+            host, 9, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(target)
+            return probe.getsockname()[0]
+    except OSError as error:
+        raise RendezvousError(
+            f"this host finds no way to the coordinator {host!r}: {error}. Set "
+            "JAX_OPTIREDUCE_BIND_ADDRESS to an address of this host that the other "
+            "ranks can reach."
+        ) from error

@@ -1,0 +1,1 @@
+"""The verbs of `python -m jax_optireduce`, one module each."""

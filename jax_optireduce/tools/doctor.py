@@ -1,0 +1,373 @@
+"""`python -m jax_optireduce doctor`: checks this host, and says how to mend it.
+
+Each line is PASS, WARN (it works, slower or with more loss than it could) or FAIL (it
+does not work), with the command that mends it. `--json` prints the same for programs:
+
+    {"ok": true, "checks": [{"name": ..., "level": "PASS", "found": ..., "mend": ...}]}
+
+Exit codes: 0, nothing failed; 1, a check failed; 2, the command line was not
+understood.
+"""
+
+import argparse
+import ctypes
+import dataclasses
+import enum
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import rich.console
+import rich.text
+
+from jax_optireduce import _native
+from jax_optireduce._options import Options
+
+# Source: Linux 4.18 brought UDP_SEGMENT (GSO), Linux 5.0 UDP_GRO.
+_KERNEL_FOR_OFFLOADS = (5, 0)
+
+# Source: RFC 894, the MTU of Ethernet, in bytes.
+_ETHERNET_MTU_BYTES = 1500
+
+# Source: RFC 791, section 3.1, the datagram that every host must take, in bytes.
+_SMALLEST_MTU_BYTES = 576
+
+# Chosen: JAX with a small model, and the buffers of a few buckets of 25 MiB, in bytes.
+_MEMORY_WANTED_BYTES = 2 << 30
+
+_MIB_BYTES = 1 << 20
+
+
+class Level(enum.StrEnum):
+    """How good or bad a finding is."""
+
+    PASS = "PASS"  # noqa: S105 (no password)
+    WARN = "WARN"
+    FAIL = "FAIL"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check:
+    """One finding.
+
+    Attributes:
+      name: what was looked at.
+      level: how good it is.
+      found: what was found, in words, with units.
+      mend: the command or step that mends it; "" if there is nothing to mend.
+    """
+
+    name: str
+    level: Level
+    found: str
+    mend: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of this verb to `parser`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = __doc__
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Checks this host and prints the findings.
+
+    Args:
+      args: what `add_arguments` describes.
+
+    Returns:
+      The exit code, see above.
+    """
+    checks = examine()
+    ok = all(check.level is not Level.FAIL for check in checks)
+    if args.json:
+        found = [dataclasses.asdict(check) for check in checks]
+        print(json.dumps({"ok": ok, "checks": found}, indent=2))
+    else:
+        _print(checks)
+    return 0 if ok else 1
+
+
+def examine() -> list[Check]:
+    """Returns the findings about this host, in the order in which they are shown."""
+    udp = _native.probe_udp()
+    wanted_bytes = Options().receive_buffer_bytes
+    return [
+        check_kernel(platform.system(), platform.release()),
+        check_jax(
+            importlib.metadata.version("jax"),
+            importlib.metadata.requires("jax_optireduce") or (),
+        ),
+        check_libcrypto(_mapped_libraries("libcrypto")),
+        check_ciphers(_words("/proc/cpuinfo", ("flags", "Features"))),
+        check_buffer(_number("/proc/sys/net/core/rmem_max"), wanted_bytes),
+        check_offload("GSO, sending many datagrams at once", bool(udp["gso"])),
+        check_offload("GRO, receiving many at once", bool(udp["gro"])),
+        *(check_mtu(name, mtu) for name, mtu in sorted(_interfaces().items())),
+        check_cores(len(os.sched_getaffinity(0)), _quota_cores()),
+        check_memory(_available_bytes()),
+    ]
+
+
+def check_kernel(system: str, release: str) -> Check:
+    """Checks that the kernel is Linux, and new enough for the UDP offloads.
+
+    Args:
+      system: as `platform.system()` gives it.
+      release: as `platform.release()` gives it, "6.1.0-18-amd64".
+    """
+    name, found = "kernel", f"{system} {release}"
+    if system != "Linux":
+        return Check(
+            name=name,
+            level=Level.FAIL,
+            found=found,
+            mend="use a Linux host or container",
+        )
+    version = tuple(int(part) for part in re.findall(r"\d+", release)[:2])
+    if version < _KERNEL_FOR_OFFLOADS:
+        return Check(
+            name=name, level=Level.WARN, found=found, mend="use Linux 5.0 or newer"
+        )
+    return Check(name=name, level=Level.PASS, found=found)
+
+
+def check_jax(version: str, requirements: Iterable[str]) -> Check:
+    """Checks the installed JAX against the range that this package was tested with.
+
+    Args:
+      version: the installed one, "0.10.2".
+      requirements: those of this package, one of them like "jax<0.13,>=0.10".
+    """
+    span = next((r for r in requirements if re.match(r"jax\s*[<>=!~]", r)), "jax")
+    limits = re.findall(r"(>=|<)\s*([\d.]+)", span)
+    have = _release(version)
+    inside = all(
+        have >= _release(limit) if sign == ">=" else have < _release(limit)
+        for sign, limit in limits
+    )
+    return Check(
+        name="JAX",
+        level=Level.PASS if inside else Level.WARN,
+        found=f"{version}, tested range {span.removeprefix('jax')}",
+        mend="" if inside else f"pip install '{span}'",
+    )
+
+
+def check_libcrypto(libraries: Iterable[str]) -> Check:
+    """Checks the libcrypto that the extension module has loaded.
+
+    Args:
+      libraries: the paths of the libcrypto files in this process.
+    """
+    paths = sorted(libraries)
+    if not paths:
+        return Check(
+            name="libcrypto",
+            level=Level.FAIL,
+            found="none is loaded",
+            mend="apt-get install libssl3 (Fedora: dnf install openssl-libs)",
+        )
+    version = ctypes.CDLL(paths[0]).OpenSSL_version
+    version.restype, version.argtypes = ctypes.c_char_p, [ctypes.c_int]
+    return Check(
+        name="libcrypto",
+        level=Level.PASS,
+        found=f"{version(0).decode()}, {paths[0]}",
+    )
+
+
+def check_ciphers(features: set[str]) -> Check:
+    """Checks that the processor computes AES and its authentication in hardware.
+
+    Args:
+      features: the flags of /proc/cpuinfo.
+    """
+    if {"aes", "pclmulqdq"} <= features or {"aes", "pmull"} <= features:
+        return Check(name="AES in hardware", level=Level.PASS, found="yes")
+    return Check(
+        name="AES in hardware",
+        level=Level.WARN,
+        found="no; authentication costs several times more time of the processor",
+        mend="show the host's processor to the virtual machine (QEMU: -cpu host)",
+    )
+
+
+def check_buffer(limit_bytes: int | None, wanted_bytes: int) -> Check:
+    """Checks the limit of receive buffers; too small a buffer loses datagrams.
+
+    Args:
+      limit_bytes: the limit; None if it cannot be read.
+      wanted_bytes: what the communicator asks for by default.
+    """
+    name = "net.core.rmem_max"
+    mend = f"sudo sysctl -w {name}={wanted_bytes}"
+    if limit_bytes is None:
+        return Check(
+            name=name,
+            level=Level.WARN,
+            found="not visible here (a container); ask on the host",
+            mend=mend,
+        )
+    enough = limit_bytes >= wanted_bytes
+    return Check(
+        name=name,
+        level=Level.PASS if enough else Level.WARN,
+        found=(
+            f"{limit_bytes / _MIB_BYTES:.2f} MiB, {wanted_bytes / _MIB_BYTES:g} wanted"
+        ),
+        mend="" if enough else mend,
+    )
+
+
+def check_offload(name: str, available: bool) -> Check:
+    """Checks one UDP offload of the kernel.
+
+    Args:
+      name: what it does.
+      available: whether a socket of this process got it.
+    """
+    if available:
+        return Check(name=name, level=Level.PASS, found="on")
+    return Check(
+        name=name,
+        level=Level.WARN,
+        found="off; each datagram costs a system call",
+        mend="use Linux 5.0 or newer, and no user-space network such as gVisor",
+    )
+
+
+def check_mtu(interface: str, mtu_bytes: int) -> Check:
+    """Checks the largest IP packet of one interface.
+
+    Args:
+      interface: its name.
+      mtu_bytes: its MTU.
+    """
+    if mtu_bytes >= _ETHERNET_MTU_BYTES:
+        level = Level.PASS
+    elif mtu_bytes >= _SMALLEST_MTU_BYTES:
+        level = Level.WARN
+    else:
+        level = Level.FAIL
+    mend = f"sudo ip link set dev {interface} mtu {_ETHERNET_MTU_BYTES}"
+    return Check(
+        name=f"MTU of {interface}",
+        level=level,
+        found=f"{mtu_bytes} bytes",
+        mend="" if level is Level.PASS else mend,
+    )
+
+
+def check_cores(cores: int, quota_cores: float) -> Check:
+    """Checks that the network threads have a core beside the computation.
+
+    Args:
+      cores: those that this process may use.
+      quota_cores: processor time per time that its container may use; infinite if it
+        is unbounded.
+    """
+    usable = min(cores, quota_cores)
+    bounded = f", {quota_cores:g} by the container" if quota_cores < cores else ""
+    few = usable < 2
+    return Check(
+        name="cores",
+        level=Level.WARN if few else Level.PASS,
+        found=f"{cores}{bounded}",
+        mend="give each process at least 2 cores" if few else "",
+    )
+
+
+def check_memory(available_bytes: int) -> Check:
+    """Checks the memory that is left.
+
+    Args:
+      available_bytes: what a process can still get.
+    """
+    enough = available_bytes >= _MEMORY_WANTED_BYTES
+    return Check(
+        name="memory",
+        level=Level.PASS if enough else Level.WARN,
+        found=f"{available_bytes / 2**30:.1f} GiB available",
+        mend="" if enough else "end other programs, or give the container more memory",
+    )
+
+
+def _print(checks: Iterable[Check]) -> None:
+    # Rich leaves out the colours where the output is no terminal; a command that was
+    # broken into lines could not be copied, hence the soft wrap.
+    console = rich.console.Console(soft_wrap=True, highlight=False)
+    styles = {Level.PASS: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+    for check in checks:
+        line = rich.text.Text(check.level, styles[check.level])
+        console.print(line.append(f"  {check.name}: {check.found}", "default"))
+        if check.mend:
+            console.print(rich.text.Text(f"      mend: {check.mend}"))
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version: "0.12.0.1" -> (0, 12)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def _read(path: str) -> str:
+    """A file of the kernel's, "" if it is not there or not for us."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _number(path: str) -> int | None:
+    text = _read(path).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _words(path: str, keys: Iterable[str]) -> set[str]:
+    """The words behind the first "key : words" line with one of `keys`."""
+    for line in _read(path).splitlines():
+        key, _, words = line.partition(":")
+        if key.strip() in keys:
+            return set(words.split())
+    return set()
+
+
+def _mapped_libraries(stem: str) -> set[str]:
+    """The files of this process's memory map whose name begins with `stem`."""
+    paths = (
+        line.split(maxsplit=5)[5:] for line in _read("/proc/self/maps").splitlines()
+    )
+    return {path[0] for path in paths if path and Path(path[0]).name.startswith(stem)}
+
+
+def _interfaces() -> Mapping[str, int]:
+    """MTU in bytes of each interface that is up."""
+    found = {}
+    for folder in Path("/sys/class/net").glob("*"):
+        mtu_bytes = _number(f"{folder}/mtu")
+        if mtu_bytes is not None and _read(f"{folder}/operstate").strip() != "down":
+            found[folder.name] = mtu_bytes
+    return found
+
+
+def _quota_cores() -> float:
+    """Processor time per time that the control group allows."""
+    quota, _, period = _read("/sys/fs/cgroup/cpu.max").strip().partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period else math.inf
+
+
+def _available_bytes() -> int:
+    """Memory that this process can still get, in bytes."""
+    fields = dict(re.findall(r"(\w+):\s+(\d+) kB", _read("/proc/meminfo")))
+    available = int(fields.get("MemAvailable", 0)) * 1024
+    limit = _number("/sys/fs/cgroup/memory.max")
+    used = _number("/sys/fs/cgroup/memory.current")
+    if limit is not None and used is not None:
+        available = min(available, limit - used)
+    return available

@@ -1,0 +1,379 @@
+"""`python -m jax_optireduce launch`: one program as several processes on this host.
+
+    python -m jax_optireduce launch -n 4 train.py --steps 100
+    python -m jax_optireduce launch -n 2 --devices-per-process 2 -m my_package.train
+
+Each process gets `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`,
+which `jax_optireduce.init()` reads, and cores of its own where there are enough. Its
+lines are shown behind its rank, "[2] loss 0.31". On several hosts use SLURM, Kubernetes
+or whatever starts processes there: the same program runs unchanged.
+
+No process outlives the launcher. When one fails, the others have `--grace-s` seconds to
+report what they noticed; then they get SIGTERM, and after as long again SIGKILL. Ctrl-C
+and SIGTERM are passed on at once. Should the launcher itself be killed, the kernel
+kills the processes it started (but not what those had started themselves).
+
+Exit codes: 0, every process ended with 0; otherwise the code of the first that failed
+(128 + the signal's number if a signal ended it); 130 after Ctrl-C, 143 after SIGTERM;
+2, the command line was not understood.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import itertools
+import math
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+# What one read of a pipe takes, in bytes. Source: pipe(7), the capacity of a pipe.
+_READ_BYTES = 65536
+
+# Added to a signal's number to make an exit code. Source: the habit of POSIX shells.
+_EXIT_BY_SIGNAL = 128
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of this verb to `parser`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = __doc__
+    parser.add_argument(
+        "-n", "--processes", type=_positive, required=True, help="how many processes"
+    )
+    parser.add_argument(
+        "--devices-per-process",
+        type=_positive,
+        default=1,
+        metavar="K",
+        help="CPU devices that JAX shows in each process (default 1)",
+    )
+    parser.add_argument(
+        "--cores",
+        choices=("auto", "none"),
+        default="auto",
+        help="auto: cores of its own for each process, if there is one for each; "
+        "none: all cores for all (default auto)",
+    )
+    parser.add_argument(
+        "--grace-s",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="seconds from a failure to SIGTERM, and on to SIGKILL (default 5)",
+    )
+    parser.add_argument(
+        "-m",
+        dest="module",
+        action="store_true",
+        help="the target is a module, as in `python -m`",
+    )
+    parser.add_argument("target", help="the script, or with -m the module")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="arguments of the program"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Starts the processes and stays until the last has ended.
+
+    Args:
+      args: what `add_arguments` describes.
+
+    Returns:
+      The exit code, see above.
+    """
+    if not args.module and not Path(args.target).is_file():
+        print(
+            f"launch: there is no file {args.target!r} here; "
+            "give the path of a script, or -m and the name of a module.",
+            file=sys.stderr,
+        )
+        return 2
+    program = [sys.executable]
+    program += ["-m", args.target] if args.module else [args.target]
+    program += args.arguments
+    with _reserved_port() as reservation:
+        address = f"127.0.0.1:{reservation.getsockname()[1]}"
+        cores = (
+            core_sets(args.processes, os.sched_getaffinity(0))
+            if args.cores == "auto"
+            else [()] * args.processes
+        )
+        environments = [
+            environment(
+                os.environ,
+                rank=rank,
+                processes=args.processes,
+                coordinator=address,
+                devices_per_process=args.devices_per_process,
+            )
+            for rank in range(args.processes)
+        ]
+        return _Launch(args.grace_s).run(program, environments, cores)
+
+
+def core_sets(processes: int, available: set[int]) -> list[tuple[int, ...]]:
+    """Divides cores among processes, in blocks that differ by at most one core.
+
+    Args:
+      processes: how many processes.
+      available: the numbers of the cores to divide.
+
+    Returns:
+      One tuple of cores per process; all empty, which means no pinning, when there are
+      fewer cores than processes: the scheduler shares better than a fixed rule.
+    """
+    ordered = sorted(available)
+    if processes > len(ordered):
+        return [()] * processes
+    bounds = [len(ordered) * i // processes for i in range(processes + 1)]
+    return [tuple(ordered[a:b]) for a, b in itertools.pairwise(bounds)]
+
+
+def environment(
+    inherited: Mapping[str, str],
+    *,
+    rank: int,
+    processes: int,
+    coordinator: str,
+    devices_per_process: int,
+) -> dict[str, str]:
+    """Returns the environment of one process.
+
+    Args:
+      inherited: the launcher's own environment.
+      rank: the process's index.
+      processes: how many there are.
+      coordinator: "address:port" of JAX's coordination service, which process 0 starts.
+      devices_per_process: CPU devices that JAX shows in each process.
+    """
+    # The older way to ask for several CPU devices; JAX refuses to be asked twice.
+    flags = re.sub(
+        r"--xla_force_host_platform_device_count=\d+",
+        "",
+        inherited.get("XLA_FLAGS", ""),
+    )
+    return {
+        # An accelerator would belong to one process only.
+        "JAX_PLATFORMS": "cpu",
+        # A line is shown when it is written, not when a buffer is full.
+        "PYTHONUNBUFFERED": "1",
+        **inherited,
+        "XLA_FLAGS": flags.strip(),
+        "JAX_COORDINATOR_ADDRESS": coordinator,
+        # JAX would listen on every interface, and this session is for this host alone.
+        "JAX_COORDINATOR_BIND_ADDRESS": coordinator,
+        "JAX_NUM_CPU_DEVICES": str(devices_per_process),
+        "JAX_NUM_PROCESSES": str(processes),
+        "JAX_PROCESS_ID": str(rank),
+    }
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+    return value
+
+
+def _reserved_port() -> socket.socket:
+    """Returns a socket that keeps a loopback port free for the coordination service.
+
+    gRPC listens with SO_REUSEPORT, so it gets the port that is bound here without
+    listening; nobody else of another user does, and no second launcher chooses it.
+    """
+    reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reservation.bind(("127.0.0.1", 0))
+    return reservation
+
+
+@dataclasses.dataclass
+class _Output:
+    """One stream of one process, cut into lines."""
+
+    rank: int
+    source: BinaryIO
+    sink: BinaryIO
+    rest: bytes = b""
+
+    def drain(self) -> bool:
+        """Shows the whole lines that have come; False when the stream has ended."""
+        while True:
+            try:
+                data = os.read(self.source.fileno(), _READ_BYTES)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            *lines, self.rest = (self.rest + data).split(b"\n")
+            self._show(lines)
+
+    def finish(self) -> None:
+        """Shows what has come, the last line even if it has no end."""
+        self.drain()
+        if self.rest:
+            self._show([self.rest])
+            self.rest = b""
+        self.source.close()
+
+    def _show(self, lines: Sequence[bytes]) -> None:
+        prefix = b"[%d] " % self.rank
+        self.sink.write(b"".join(prefix + line + b"\n" for line in lines))
+        self.sink.flush()
+
+
+class _Launch:
+    """The processes of one launch, and the loop that watches them."""
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._selector = selectors.DefaultSelector()
+        # The interpreter writes the number of each signal to one end.
+        self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)
+        self._woken.setblocking(False)
+        self._alive: dict[int, subprocess.Popen[bytes]] = {}
+        self._outputs: dict[int, list[_Output]] = {}
+        self._exit_code = 0
+        # What to send next to those still alive, and when (monotonic seconds).
+        self._next_signal = signal.SIGTERM
+        self._signal_at_s = math.inf
+
+    def run(
+        self,
+        program: Sequence[str],
+        environments: Sequence[Mapping[str, str]],
+        cores: Sequence[tuple[int, ...]],
+    ) -> int:
+        self._selector.register(self._woken, selectors.EVENT_READ, self._on_signal)
+        handlers = {s: signal.signal(s, lambda *_: None) for s in _PASSED_ON}
+        previous_fd = signal.set_wakeup_fd(self._wake.fileno())
+        try:
+            for rank, variables in enumerate(environments):
+                self._start(rank, program, variables, cores[rank])
+            while self._alive:
+                self._turn()
+        finally:
+            for rank in list(self._alive):
+                self._send(rank, signal.SIGKILL)
+                self._alive[rank].wait()
+            signal.set_wakeup_fd(previous_fd)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            self._selector.close()
+            self._wake.close()
+            self._woken.close()
+        return self._exit_code
+
+    def _start(
+        self,
+        rank: int,
+        program: Sequence[str],
+        variables: Mapping[str, str],
+        cores: tuple[int, ...],
+    ) -> None:
+        child = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(Path(__file__).with_name("_exec_child.py")),
+        ]
+        process = subprocess.Popen(
+            [*child, str(os.getpid()), ",".join(map(str, cores)), *program],
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            # A group of its own: the terminal's Ctrl-C reaches it once, through us, and
+            # what the program starts itself can be ended with it.
+            process_group=0,
+        )
+        self._alive[rank] = process
+        self._outputs[rank] = []
+        pipes = (
+            (process.stdout, sys.stdout.buffer),
+            (process.stderr, sys.stderr.buffer),
+        )
+        for source, sink in pipes:
+            os.set_blocking(source.fileno(), False)
+            output = _Output(rank, source, sink)
+            self._outputs[rank].append(output)
+            self._selector.register(
+                source,
+                selectors.EVENT_READ,
+                lambda output=output: self._on_output(output),
+            )
+        ended = os.pidfd_open(process.pid)
+        self._selector.register(
+            ended, selectors.EVENT_READ, lambda: self._on_exit(rank, ended)
+        )
+
+    def _turn(self) -> None:
+        """Waits for the next event or the next signal that is due, and handles it."""
+        wait_s = max(0.0, self._signal_at_s - time.monotonic())
+        for key, _ in self._selector.select(None if wait_s == math.inf else wait_s):
+            # An earlier event of this turn may have closed what this one is about.
+            if key.fileobj in self._selector.get_map():
+                key.data()
+        if time.monotonic() >= self._signal_at_s:
+            for rank in self._alive:
+                self._send(rank, self._next_signal)
+            self._schedule(signal.SIGKILL, self._grace_s)
+
+    def _on_output(self, output: _Output) -> None:
+        if not output.drain():
+            self._selector.unregister(output.source)
+
+    def _on_exit(self, rank: int, pidfd: int) -> None:
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        # Until the process is waited for, nobody else can get its group's number.
+        self._send(rank, signal.SIGKILL)
+        code = self._alive.pop(rank).wait()
+        for output in self._outputs.pop(rank):
+            if output.source in self._selector.get_map():
+                self._selector.unregister(output.source)
+            output.finish()
+        if code == 0 or self._exit_code != 0:
+            return
+        self._exit_code = code if code > 0 else _EXIT_BY_SIGNAL - code
+        how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
+        _say(f"rank {rank} ended with {how}; the others have {self._grace_s:g} s")
+        self._schedule(signal.SIGTERM, self._grace_s)
+
+    def _on_signal(self) -> None:
+        for number in self._woken.recv(_READ_BYTES):
+            if number not in _PASSED_ON:
+                continue
+            name = signal.Signals(number).name
+            _say(f"{name}: ending {len(self._alive)} processes")
+            self._exit_code = self._exit_code or _EXIT_BY_SIGNAL + number
+            for rank in self._alive:
+                self._send(rank, signal.Signals(number))
+            self._schedule(signal.SIGKILL, self._grace_s)
+
+    def _schedule(self, number: signal.Signals, after_s: float) -> None:
+        self._next_signal = number
+        self._signal_at_s = time.monotonic() + after_s
+
+    def _send(self, rank: int, number: signal.Signals) -> None:
+        # It may end at this moment; the loop sees it next.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._alive[rank].pid, number)
+
+
+def _say(text: str) -> None:
+    print(f"[launch] {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,23 @@
+"""For all tests: eight CPU devices in one process, and a communicator where asked for.
+
+The devices have to be asked for before JAX is imported for the first time.
+"""
+
+import os
+from collections.abc import Iterator
+
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import pytest
+
+import jax_optireduce
+
+
+@pytest.fixture(scope="session")
+def communicator() -> Iterator[jax_optireduce.Communicator]:
+    """A session of this one process, shared by all tests that ask for it."""
+    with jax_optireduce.init() as joined:
+        yield joined

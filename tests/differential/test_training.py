@@ -1,0 +1,168 @@
+"""Training with SGD: every form of integration takes the steps of `jax.lax.pmean`.
+
+With SGD, because an optimizer that normalises its steps would hide a wrong factor.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import lax
+from jax.sharding import AxisType, PartitionSpec
+
+import jax_optireduce
+
+pytestmark = pytest.mark.usefixtures("communicator")
+
+_P = PartitionSpec
+_STEPS = 50
+_RATE = 0.05
+
+
+def _parameters() -> dict[str, jax.Array]:
+    keys = jax.random.split(jax.random.key(0), 2)
+    return {
+        "hidden": jax.random.normal(keys[0], (6, 8)) / 3,
+        "out": jax.random.normal(keys[1], (8, 1)) / 3,
+        "bias": jnp.zeros(()),
+    }
+
+
+def _loss(params: Any, x: Any, y: Any) -> Any:
+    predicted = jnp.tanh(x @ params["hidden"]) @ params["out"] + params["bias"]
+    return ((predicted[:, 0] - y) ** 2).mean()
+
+
+def _train(gradient: Callable[..., Any], *, vma: bool) -> Any:
+    """Returns the parameters after 50 steps on 4 ranks, each with its own batch."""
+    mesh = jax.make_mesh(
+        (4,), ("dp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4]
+    )
+
+    def step(params: Any, x: Any, y: Any) -> Any:
+        updates = gradient(params, x, y)
+        return jax.tree.map(lambda p, g: p - _RATE * g, params, updates)
+
+    mapped = jax.jit(
+        jax.shard_map(
+            step,
+            mesh=mesh,
+            in_specs=(_P(), _P("dp"), _P("dp")),
+            out_specs=_P(),
+            check_vma=vma,
+        )
+    )
+    random = np.random.default_rng(1)
+    params = _parameters()
+    for _ in range(_STEPS):
+        x = jnp.asarray(random.normal(size=(32, 6)), jnp.float32)
+        params = mapped(params, x, jnp.sin(x.sum(1)))
+    return params
+
+
+def _varying(params: Any) -> Any:
+    return jax.tree.map(lambda p: lax.pcast(p, "dp", to="varying"), params)
+
+
+def _reference(params: Any, x: Any, y: Any) -> Any:
+    return lax.pmean(jax.grad(_loss)(params, x, y), "dp")
+
+
+def _after_pcast(params: Any, x: Any, y: Any) -> Any:
+    gradients = jax.grad(_loss)(_varying(params), x, y)
+    return jax_optireduce.allreduce_gradients(gradients, "dp")
+
+
+def _untyped(params: Any, x: Any, y: Any) -> Any:
+    return jax_optireduce.allreduce_gradients(jax.grad(_loss)(params, x, y), "dp")
+
+
+def _in_backward(params: Any, x: Any, y: Any) -> Any:
+    def loss(p: Any) -> Any:
+        return _loss(jax_optireduce.sync_in_backward(p, "dp"), x, y)
+
+    return jax.grad(loss)(params)
+
+
+def _with_optax(params: Any, x: Any, y: Any) -> Any:
+    optimizer = optax.chain(jax_optireduce.all_reduce_gradients("dp"), optax.scale(1.0))
+    gradients = jax.grad(_loss)(params, x, y)
+    return optimizer.update(gradients, optimizer.init(params), params)[0]
+
+
+def _with_optax_after_pcast(params: Any, x: Any, y: Any) -> Any:
+    return _with_optax(_varying(params), x, y)
+
+
+def _sum_instead_of_mean(params: Any, x: Any, y: Any) -> Any:
+    return jax_optireduce.psum(jax.grad(_loss)(params, x, y), "dp")
+
+
+@pytest.fixture(scope="module")
+def expected() -> Any:
+    return _train(_reference, vma=False)
+
+
+def _distance(a: Any, b: Any) -> float:
+    squares = jax.tree.map(lambda x, y: jnp.sum((x - y) ** 2), a, b)
+    return float(jnp.sqrt(sum(jax.tree.leaves(squares))))
+
+
+@pytest.mark.parametrize(
+    ("form", "vma"),
+    [
+        (_after_pcast, True),
+        (_untyped, False),
+        (_in_backward, True),
+        (_in_backward, False),
+        (_with_optax, False),
+        (_with_optax_after_pcast, True),
+    ],
+)
+def test_form_takes_the_steps_of_pmean(expected, form, vma):
+    trained = _train(form, vma=vma)
+    assert _distance(trained, expected) < 1e-5
+    assert _distance(trained, _parameters()) > 0.1
+
+
+def test_factor_of_the_world_size_would_be_noticed(expected):
+    assert _distance(_train(_sum_instead_of_mean, vma=False), expected) > 0.1
+
+
+def test_lossy_without_loss_takes_the_same_steps(expected):
+    def form(params: Any, x: Any, y: Any) -> Any:
+        gradients = jax.grad(_loss)(params, x, y)
+        return jax_optireduce.allreduce_gradients(gradients, "dp", mode="lossy")
+
+    assert _distance(_train(form, vma=False), expected) < 1e-4
+
+
+def test_sync_in_backward_leaves_values_and_integers_alone():
+    mesh = jax.make_mesh(
+        (4,), ("dp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4]
+    )
+    params = {"w": jnp.arange(3.0), "count": jnp.int32(5)}
+
+    def local(p: Any, x: Any, step: Any) -> Any:
+        def loss(w: Any) -> Any:
+            synced = jax_optireduce.sync_in_backward({**p, "w": w}, "dp", step=step)
+            return (synced["w"] * x).sum() * synced["count"]
+
+        value = jax_optireduce.sync_in_backward(p, "dp")
+        return lax.pmean(value["w"], "dp"), jax.grad(loss)(p["w"])
+
+    for number, vma in enumerate((True, False)):
+        mapped = jax.shard_map(
+            local,
+            mesh=mesh,
+            in_specs=(_P(), _P("dp"), _P()),
+            out_specs=_P(),
+            check_vma=vma,
+        )
+        value, gradient = jax.jit(mapped)(params, jnp.arange(4.0), jnp.int32(number))
+        np.testing.assert_array_equal(value, params["w"])
+        np.testing.assert_array_equal(gradient, jnp.full(3, 5 * 1.5))

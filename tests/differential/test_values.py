@@ -1,0 +1,195 @@
+"""For any tree, dtype and world size, mode "exact" gives the bits of `jax.lax`.
+
+On whole numbers, whose sums are the same in any order.
+"""
+
+from typing import Any
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from jax import lax
+from jax.sharding import AxisType, PartitionSpec
+
+import jax_optireduce
+
+pytestmark = pytest.mark.usefixtures("communicator")
+
+_P = PartitionSpec
+
+_FLOATS = ("float32", "bfloat16", "float16", "float64")
+_SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
+_LEAVES = st.tuples(_SHAPES, st.sampled_from((*_FLOATS, "int32")))
+_TREES = st.recursive(
+    _LEAVES,
+    lambda trees: (
+        st.lists(trees, max_size=4)
+        | st.dictionaries(st.sampled_from("abc"), trees, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def _is_leaf(node: Any) -> bool:
+    return isinstance(node, tuple)
+
+
+def _mesh(world_size: int) -> jax.sharding.Mesh:
+    devices = jax.devices()[:world_size]
+    return jax.make_mesh(
+        (world_size,), ("dp",), axis_types=(AxisType.Auto,), devices=devices
+    )
+
+
+def _reduced(reduce: Any, tree: Any, world_size: int, *, vma: bool = True) -> Any:
+    mapped = jax.shard_map(
+        lambda t: reduce(jax.tree.map(lambda x: x[0], t), "dp"),
+        mesh=_mesh(world_size),
+        in_specs=_P("dp"),
+        out_specs=_P(),
+        check_vma=vma,
+    )
+    return jax.jit(mapped)(tree)
+
+
+def _assert_same_bits(ours: Any, theirs: Any) -> None:
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+@hypothesis.settings(max_examples=25, deadline=None)
+@hypothesis.given(
+    tree=_TREES,
+    world_size=st.integers(1, 8),
+    seed=st.integers(0, 2**31),
+    vma=st.booleans(),
+)
+def test_any_tree_gives_the_bits_of_lax(tree, world_size, seed, vma):
+    random = np.random.default_rng(seed)
+    with jax.enable_x64():
+        values = jax.tree.map(
+            lambda leaf: jnp.asarray(
+                random.integers(-8, 9, (world_size, *leaf[0])), leaf[1]
+            ),
+            tree,
+            is_leaf=_is_leaf,
+        )
+        _assert_same_bits(
+            _reduced(jax_optireduce.psum, values, world_size, vma=vma),
+            _reduced(lax.psum, values, world_size, vma=vma),
+        )
+
+
+@pytest.mark.parametrize("dtype", _FLOATS)
+def test_mean_of_every_float_keeps_its_dtype_and_bits(dtype):
+    with jax.enable_x64():
+        x = jnp.asarray(np.arange(24).reshape(4, 6) - 9, dtype)
+        ours = _reduced(jax_optireduce.pmean, x, 4)
+        _assert_same_bits(ours, _reduced(lax.pmean, x, 4))
+        assert ours.dtype == dtype
+
+
+def test_small_buckets_of_many_leaves_give_the_bits_of_lax():
+    random = np.random.default_rng(3)
+    leaves = [
+        jnp.asarray(random.integers(-8, 9, (4, 1 + i % 7)), jnp.float32)
+        for i in range(160)
+    ]
+    _assert_same_bits(
+        _reduced(jax_optireduce.psum, leaves, 4), _reduced(lax.psum, leaves, 4)
+    )
+    _assert_same_bits(
+        _reduced(jax_optireduce.allreduce_gradients, leaves, 4),
+        _reduced(lax.pmean, leaves, 4),
+    )
+
+
+def test_contributions_are_added_in_rank_order():
+    # In this order, and in no other, float32 loses both ones.
+    x = jnp.array([[1e8], [1.0], [1.0], [-1e8]], jnp.float32)
+    total = np.float32(0)
+    for row in np.asarray(x):
+        total = np.float32(total + row[0])
+    assert _reduced(jax_optireduce.psum, x, 4)[0] == total
+
+
+def test_report_of_an_exact_call_counts_the_calls_and_loses_nothing():
+    def reduce(tree: Any, axis: str) -> Any:
+        return jax_optireduce.psum_with_stats(tree, axis, name="counted")[1]
+
+    mapped = jax.jit(
+        jax.shard_map(
+            lambda x: reduce(x, "dp"), mesh=_mesh(4), in_specs=_P("dp"), out_specs=_P()
+        )
+    )
+    reports = [mapped(jnp.ones(4)) for _ in range(3)]
+    assert [int(r.sequence) for r in reports] == [0, 1, 2]
+    for report in reports:
+        assert float(report.missing_contributions) == 0
+        assert float(report.missing_results) == 0
+        assert float(report.elapsed_s) >= 0
+
+
+def test_step_is_the_number_of_the_call_and_must_grow():
+    def reduce(x: Any, step: Any) -> Any:
+        return jax_optireduce.psum_with_stats(x, "dp", step=step, name="stepped")
+
+    mapped = jax.jit(
+        jax.shard_map(
+            reduce, mesh=_mesh(2), in_specs=(_P("dp"), _P()), out_specs=(_P(), _P())
+        )
+    )
+    x = jnp.array([1.0, 2.0])
+    for step in (3, 4, 9):
+        total, report = mapped(x, jnp.int32(step))
+        assert (float(total[0]), int(report.sequence)) == (3.0, step)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="step must grow"):
+        jax.block_until_ready(mapped(x, jnp.int32(9)))
+    assert float(mapped(x, jnp.int32(10))[0][0]) == 3.0
+
+
+@pytest.mark.parametrize("dtype", _FLOATS)
+def test_lossy_without_loss_is_right_to_the_precision_of_the_dtype(dtype):
+    with jax.enable_x64():
+        random = np.random.default_rng(5)
+        x = {
+            "w": jnp.asarray(random.normal(size=(4, 33, 65)), dtype),
+            "b": jnp.asarray(random.normal(size=(4,)), dtype),
+        }
+
+        def lossy(tree: Any, axis: str) -> Any:
+            return jax_optireduce.pmean(tree, axis, mode="lossy")
+
+        ours, theirs = _reduced(lossy, x, 4), _reduced(lax.pmean, x, 4)
+        precision = 8 * float(jnp.finfo(dtype).eps)
+        for name in x:
+            assert ours[name].dtype == dtype
+            np.testing.assert_allclose(
+                np.asarray(ours[name], np.float64),
+                np.asarray(theirs[name], np.float64),
+                rtol=precision,
+                atol=precision,
+            )
+
+
+def test_lossy_calls_can_be_repeated_and_interleaved_with_steps():
+    def reduce(x: Any, step: Any) -> Any:
+        counted = jax_optireduce.psum_with_stats(x, "dp", mode="lossy", name="counting")
+        stepped = jax_optireduce.psum_with_stats(
+            x, "dp", mode="lossy", step=step, name="stepping"
+        )
+        return counted, stepped
+
+    mapped = jax.jit(
+        jax.shard_map(reduce, mesh=_mesh(4), in_specs=(_P("dp"), _P()), out_specs=_P())
+    )
+    x = jnp.arange(4.0)
+    for i in range(3):
+        (counted, one), (stepped, two) = mapped(x, jnp.int32(10 * i))
+        np.testing.assert_allclose([counted[0], stepped[0]], 6.0, rtol=1e-6)
+        assert (int(one.sequence), int(two.sequence)) == (i, 10 * i)

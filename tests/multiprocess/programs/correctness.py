@@ -1,0 +1,151 @@
+"""Sums of every dtype, over all kinds of groups, compared with NumPy on every rank.
+
+Prints "bits <digest>" of all that must be the same everywhere.
+"""
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import meshes
+import numpy as np
+
+import jax_optireduce as jo
+
+DTYPES = ("float32", "bfloat16", "float16", "float64", "int32")
+SHAPES = ((), (7,), (33, 65), (1 << 16,), (0, 3))
+
+
+def check_dtypes() -> list[np.ndarray]:
+    """All dtypes and shapes in one call, on whole numbers: the exact sum."""
+    mesh = meshes.make((jax.device_count(),), ("dp",))
+    devices = jax.device_count()
+    random = np.random.default_rng(1)
+    trees = {
+        f"{dtype}{shape}": random.integers(-9, 10, (devices, *shape)).astype(
+            jnp.dtype(dtype)
+        )
+        for dtype, shape in itertools.product(DTYPES, SHAPES)
+    }
+    given = {name: meshes.spread(mesh, rows) for name, rows in trees.items()}
+    program = meshes.mapped(mesh, lambda tree: jo.psum(tree, "dp"))
+    results = []
+    for _ in range(3):
+        totals = program(given)
+        for name, rows in trees.items():
+            expected = rows.astype(np.float64).sum(0)
+            for total in meshes.rows_here(totals[name]).values():
+                assert total.dtype == rows.dtype, name
+                np.testing.assert_array_equal(total.astype(np.float64), expected, name)
+                results.append(total)
+    return results
+
+
+def check_rounding(mode: str) -> list[np.ndarray]:
+    """Random values: right to the precision of the dtype."""
+    mesh = meshes.make((jax.device_count(),), ("dp",))
+    random = np.random.default_rng(2)
+    results = []
+    for dtype in ("float32", "bfloat16", "float16", "float64"):
+        rows = random.normal(size=(jax.device_count(), 40_000))
+        rows = rows.astype(jnp.dtype(dtype))
+        program = meshes.mapped(mesh, lambda x: jo.pmean(x, "dp", mode=mode))
+        means = meshes.rows_here(program(meshes.spread(mesh, rows)))
+        precision = 8 * float(jnp.finfo(dtype).eps)
+        for mean in means.values():
+            np.testing.assert_allclose(
+                mean.astype(np.float64),
+                rows.astype(np.float64).mean(0),
+                rtol=precision,
+                atol=precision,
+            )
+            results.append(mean)
+    return results
+
+
+def check_groups() -> None:
+    """Groups of some axes of a mesh: each has its own sum."""
+    if jax.device_count() != 4:
+        return
+    mesh = meshes.make((2, 2), ("a", "b"))
+    rows = np.random.default_rng(3).integers(-9, 10, (4, 5)).astype(np.float32)
+    given = meshes.spread(mesh, rows)
+
+    def sums(x: Any) -> Any:
+        return [jo.psum(x, axes) for axes in ("a", "b", ("a", "b"), ("b", "a"))]
+
+    results = meshes.mapped(mesh, sums)(given)
+    cube = rows.reshape(2, 2, 5)
+    over_all = cube.sum((0, 1))
+    for device in range(4):
+        a, b = divmod(device, 2)
+        expected = [cube[:, b].sum(0), cube[a].sum(0), over_all, over_all]
+        for result, wanted in zip(results, expected, strict=True):
+            here = meshes.rows_here(result)
+            if device in here:
+                np.testing.assert_array_equal(here[device], wanted)
+
+
+def check_some_devices() -> None:
+    """A mesh of half of the devices: the others take no part."""
+    half = jax.device_count() // 2
+    mesh = meshes.make((half,), ("dp",))
+    rows = np.arange(half * 3, dtype=np.float32).reshape(half, 3)
+    if any(d.process_index == jax.process_index() for d in mesh.devices.flat):
+        program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp"))
+        for total in meshes.rows_here(program(meshes.spread(mesh, rows))).values():
+            np.testing.assert_array_equal(total, rows.sum(0))
+
+
+def check_identity() -> None:
+    """Calls are numbered, or carry the step that the program gives."""
+    mesh = meshes.make((jax.device_count(),), ("dp",))
+    rows = np.ones((jax.device_count(), 3), np.float32)
+    steps = np.zeros(jax.device_count(), np.int32)
+
+    def both(x: Any, step: Any) -> Any:
+        counted = jo.psum_with_stats(x, "dp")[1]
+        return counted, jo.psum_with_stats(x, "dp", step=step, name="stepped")[1]
+
+    program = meshes.mapped(mesh, both)
+    for call, step in enumerate((0, 5, 1000)):
+        counted, stepped = program(
+            meshes.spread(mesh, rows), meshes.spread(mesh, steps + step)
+        )
+        for report, number in ((counted, call), (stepped, step)):
+            (sequence, *_) = meshes.rows_here(report.sequence).values()
+            (missing, *_) = meshes.rows_here(report.missing_contributions).values()
+            assert (int(sequence), float(missing)) == (number, 0.0)
+
+
+def check_gradients() -> None:
+    """A training step in the three forms agrees with the mean of all gradients."""
+    mesh = meshes.make((jax.device_count(),), ("dp",))
+    rows = np.random.default_rng(4).normal(size=(jax.device_count(), 8))
+
+    def forms(x: Any) -> Any:
+        w = jnp.ones(8)
+        gradient = jax.grad(lambda v: (v * x).sum() ** 2)
+        return (
+            jo.allreduce_gradients(gradient(w), "dp"),
+            jax.grad(lambda v: (jo.sync_in_backward(v, "dp") * x).sum() ** 2)(w),
+            jo.all_reduce_gradients("dp").update(gradient(w), None)[0],
+        )
+
+    expected = (2 * rows.sum(1)[:, None] * rows).mean(0)
+    for form in meshes.mapped(mesh, forms)(meshes.spread(mesh, rows)):
+        for gradient in meshes.rows_here(form).values():
+            np.testing.assert_allclose(gradient, expected, rtol=1e-10)
+
+
+with jo.init() as communicator:
+    results = [*check_dtypes(), *check_rounding("exact")]
+    check_groups()
+    check_some_devices()
+    check_identity()
+    check_gradients()
+    if not communicator.options.faults:
+        check_rounding("lossy")
+    # Every device holds every result: the set has each of them once.
+    print("bits", *sorted({meshes.digest(result) for result in results}))

@@ -1,0 +1,43 @@
+"""The last rank kills or stops itself between two calls; the others go on.
+
+Arguments: mode, and the signal. Prints for each later call of the others "error
+<seconds> <message>" or "value <seconds> <value> <missing contributions>".
+"""
+
+import os
+import signal
+import sys
+import time
+
+import jax
+import meshes
+import numpy as np
+
+import jax_optireduce as jo
+
+MODE, SIGNAL = sys.argv[1], signal.Signals[sys.argv[2]]
+CALLS = 3
+
+with jo.init(peer_timeout_s=2.0, deadline_s=1.0):
+    mesh = meshes.make((jax.device_count(),), ("dp",))
+    # A program that is done with its devices does not need them to compile.
+    program = meshes.mapped(
+        mesh, lambda x: jo.psum_with_stats(x, "dp", mode=MODE, name="grads")
+    )
+    given = meshes.spread(mesh, np.ones((jax.device_count(), 5000), np.float32))
+    jax.block_until_ready(program(given))
+    if jax.process_index() == jax.process_count() - 1:
+        os.kill(os.getpid(), SIGNAL)
+    for _ in range(CALLS):
+        started = time.monotonic()
+        try:
+            total, report = jax.block_until_ready(program(given))
+        except meshes.CALL_ERRORS as error:
+            seconds = time.monotonic() - started
+            print(f"error {seconds:.2f} {str(error).splitlines()[0]}", flush=True)
+            break
+        seconds = time.monotonic() - started
+        (row,) = meshes.rows_here(total).values()
+        (missing,) = meshes.rows_here(report.missing_contributions).values()
+        print(f"value {seconds:.2f} {row.mean():.3f} {missing:.3f}", flush=True)
+    print("done", flush=True)

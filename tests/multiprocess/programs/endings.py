@@ -1,0 +1,38 @@
+"""Ends in the way given as argument; prints "waiting" before a call that cannot end."""
+
+import sys
+import time
+
+import jax
+import meshes
+import numpy as np
+
+import jax_optireduce as jo
+
+HOW = sys.argv[1]
+
+jo.init()
+mesh = meshes.make((jax.device_count(),), ("dp",))
+# The arithmetic makes it too expensive for XLA to run at once in the main thread.
+program = meshes.mapped(mesh, lambda x: jo.psum(3 * x + 1, "dp", name="call"))
+given = meshes.spread(mesh, np.ones((jax.device_count(), 100_000), np.float32))
+jax.block_until_ready(program(given))
+rank = jax.process_index()
+
+if HOW == "normal":
+    jax.block_until_ready(program(given))
+elif HOW == "exception":
+    if rank == 1:
+        raise RuntimeError("rank 1 had enough")
+    jax.block_until_ready(program(given))
+elif HOW == "exit_in_flight":
+    if rank == 0:
+        pending = program(given)
+        print("waiting", flush=True)
+        sys.exit(3)
+    time.sleep(3)
+elif HOW == "interrupt":
+    print("waiting", flush=True)
+    if rank == 0:
+        jax.block_until_ready(program(given))
+    time.sleep(1000)

@@ -1,0 +1,58 @@
+"""Ranks that do not make the same call: errors on both, and never a sum.
+
+Prints for each case "<case> <seconds> <what both ranks should say>".
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import meshes
+import numpy as np
+
+import jax_optireduce as jo
+
+RANK_DEPENDENT = {
+    "shape": ({"size": 300}, {"size": 200}),
+    "dtype": ({"dtype": "float32"}, {"dtype": "int32"}),
+    "mode": ({"mode": "exact"}, {"mode": "lossy"}),
+    "name": ({"name": "left"}, {"name": "right"}),
+}
+
+
+def call(
+    *, size: int = 100, dtype: str = "float32", mode: str = "exact", name: str
+) -> Callable[[], Any]:
+    """Returns a compiled call; ranks may compile different ones."""
+    mesh = meshes.make((jax.device_count(),), ("dp",))
+    given = meshes.spread(mesh, np.ones((jax.device_count(), size), dtype))
+    program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp", mode=mode, name=name))
+    return lambda: jax.block_until_ready(program(given))
+
+
+def expect_error(case: str, function: Callable[[], Any]) -> None:
+    """Prints the error of a call, which must come."""
+    started = time.monotonic()
+    try:
+        function()
+    except meshes.CALL_ERRORS as error:
+        seconds = time.monotonic() - started
+        print(f"{case} {seconds:.1f} {str(error).splitlines()[0]}", flush=True)
+    else:
+        raise AssertionError(f"{case}: a sum instead of an error")
+
+
+with jo.init():
+    call(name="together")()
+    rank = jax.process_index()
+    for case, variants in RANK_DEPENDENT.items():
+        expect_error(case, call(**{"name": case, **variants[rank]}))
+        # After an error both can still work together.
+        call(name=f"after {case}")()
+    repeated = call(name="repeated")
+    repeated()
+    repeated()
+    expect_error("count", repeated if rank == 0 else call(name="something else"))
+    call(name="at last")()
+    print("done")

@@ -1,0 +1,51 @@
+"""Joins in the way given as argument; prints "error <message>", or "sum <sum>"."""
+
+import os
+import sys
+
+import jax
+import meshes
+import numpy as np
+
+import jax_optireduce as jo
+from jax_optireduce import _compat
+
+HOW = sys.argv[1]
+rank = int(os.environ["JAX_PROCESS_ID"])
+options = {}
+
+if HOW == "different options":
+    options = {"lanes": 1 + rank, "bucket_bytes": 1000 + rank}
+elif HOW == "without key-value client":
+    _compat._distributed = None
+    _compat.HAS_KEY_VALUE_CLIENT = False
+elif HOW == "jax.distributed initialised before":
+    jax.distributed.initialize(
+        os.environ["JAX_COORDINATOR_ADDRESS"],
+        int(os.environ["JAX_NUM_PROCESSES"]),
+        rank,
+    )
+elif HOW == "twice":
+    with jo.init():
+        pass
+
+try:
+    communicator = jo.init(**options)
+except jo.RendezvousError as error:
+    print("error", error, flush=True)
+    sys.exit(0)
+
+mesh = meshes.make((jax.device_count(),), ("dp",))
+program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp"))
+given = meshes.spread(mesh, np.arange(1, jax.device_count() + 1, dtype=np.float32))
+(total,) = meshes.rows_here(program(given)).values()
+print("sum", total, communicator.rank, communicator.world_size)
+counters = jo.stats()
+if communicator.options.backend == "xla":
+    assert counters == {}
+    assert communicator.datagram_bytes == 0
+else:
+    assert counters["calls_completed"] == 1
+    assert 548 <= communicator.datagram_bytes <= 8972
+jo.shutdown()
+jo.shutdown()

@@ -1,0 +1,163 @@
+"""Runs a program in several real processes, which meet on loopback.
+
+Each rank writes into a file of its own. Whatever goes wrong, all outputs are shown, and
+no process outlives the test.
+"""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+_PROGRAMS = Path(__file__).parent / "programs"
+
+# Chosen: a start takes 3 s on an idle machine with 2 cores, and tests share it.
+TIME_LIMIT_S = 100.0
+
+
+@dataclasses.dataclass
+class Rank:
+    """One process.
+
+    Attributes:
+      process: it runs in a session of its own, so that all of it can be killed.
+      path: its output, both streams.
+      started: `time.monotonic()`.
+      ended: the same, once `Ranks.wait` has seen it.
+    """
+
+    process: subprocess.Popen[bytes]
+    path: Path
+    started: float
+    ended: float | None = None
+
+    @property
+    def output(self) -> str:
+        return self.path.read_text(errors="replace")
+
+    @property
+    def code(self) -> int | None:
+        return self.process.returncode
+
+    def lines(self, start: str) -> list[str]:
+        """Returns the lines of the output with this start, without it."""
+        return [
+            line.removeprefix(start).strip()
+            for line in self.output.splitlines()
+            if line.startswith(start)
+        ]
+
+
+class Ranks(list[Rank]):
+    """The processes of one program, in rank order."""
+
+    def describe(self) -> str:
+        """Returns everything that a failed test should show."""
+        return "\n".join(
+            f"--- rank {i}, exit code {rank.code}\n{rank.output[-6000:]}"
+            for i, rank in enumerate(self)
+        )
+
+    def wait(self, *ranks: int, limit_s: float = TIME_LIMIT_S) -> None:
+        """Waits for the end of these ranks, or of all."""
+        waited = [self[i] for i in ranks or range(len(self))]
+        end = time.monotonic() + limit_s
+        while pending := [rank for rank in waited if rank.process.poll() is None]:
+            if time.monotonic() > end:
+                running = [self.index(rank) for rank in pending]
+                raise AssertionError(
+                    f"ranks {running} still run after {limit_s} s\n{self.describe()}"
+                )
+            self._note_ends()
+            time.sleep(0.02)
+        self._note_ends()
+
+    def wait_for(self, rank: int, line: str, limit_s: float = TIME_LIMIT_S) -> None:
+        """Waits until this rank has written a line with this start."""
+        end = time.monotonic() + limit_s
+        while not self[rank].lines(line):
+            over = self[rank].process.poll() is not None
+            if over or time.monotonic() > end:
+                raise AssertionError(
+                    f"rank {rank} never wrote {line!r}\n{self.describe()}"
+                )
+            time.sleep(0.02)
+
+    def succeed(self, *ranks: int) -> None:
+        """Waits for these ranks, or all, and expects exit code 0 of each."""
+        self.wait(*ranks)
+        codes = {i: self[i].code for i in ranks or range(len(self))}
+        assert not any(codes.values()), f"exit codes {codes}\n{self.describe()}"
+
+    def _note_ends(self) -> None:
+        for rank in self:
+            if rank.ended is None and rank.process.poll() is not None:
+                rank.ended = time.monotonic()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def start(
+    program: str,
+    *arguments: str,
+    folder: Path,
+    world_size: int,
+    devices: int = 1,
+    options: Mapping[str, object] | None = None,
+) -> Iterator[Ranks]:
+    """Starts a program of the folder `programs` in `world_size` processes.
+
+    Args:
+      program: its name, without ".py".
+      *arguments: for every rank.
+      folder: an empty folder for the outputs.
+      world_size: number of processes.
+      devices: virtual CPU devices of each.
+      options: fields of `jax_optireduce.Options`, given through the environment.
+    """
+    port = _free_port()
+    common = {
+        **os.environ,
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+        "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}",
+        "JAX_ENABLE_X64": "1",
+        "JAX_NUM_PROCESSES": str(world_size),
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONUNBUFFERED": "1",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+    }
+    # A rank that died says no goodbye, and process 0 would wait the default for it.
+    given = {"shutdown_timeout_s": 3, **(options or {})}
+    for name, value in given.items():
+        common[f"JAX_OPTIREDUCE_{name.upper()}"] = str(value)
+    ranks = Ranks()
+    try:
+        for i in range(world_size):
+            path = folder / f"rank{i}.txt"
+            with path.open("wb") as output:
+                process = subprocess.Popen(
+                    [sys.executable, _PROGRAMS / f"{program}.py", *arguments],
+                    env={**common, "JAX_PROCESS_ID": str(i)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            ranks.append(Rank(process, path, time.monotonic()))
+        yield ranks
+    finally:
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(rank.process.pid, signal.SIGKILL)
+            rank.process.wait()

@@ -1,0 +1,63 @@
+"""Real processes on loopback give the right sums, the same bits on all ranks."""
+
+import pytest
+import ranks
+
+
+@pytest.mark.parametrize(("world_size", "devices"), [(2, 1), (4, 1), (2, 2), (1, 4)])
+def test_sums_are_right_and_have_the_same_bits_on_all_ranks(
+    tmp_path, world_size, devices
+):
+    with ranks.start(
+        "correctness", folder=tmp_path, world_size=world_size, devices=devices
+    ) as started:
+        started.succeed()
+        bits = {line for rank in started for line in rank.lines("bits")}
+        assert len(bits) == 1, started.describe()
+
+
+def test_leaf_of_100_megabytes_arrives_whole(tmp_path):
+    with ranks.start("large_leaf", folder=tmp_path, world_size=2) as started:
+        started.succeed()
+
+
+def test_many_collectives_in_any_order_never_block_or_mix(tmp_path):
+    with ranks.start(
+        "stress", "200", folder=tmp_path, world_size=2, devices=2
+    ) as started:
+        started.succeed()
+
+
+def test_lanes_small_buckets_and_small_datagrams_change_nothing(tmp_path):
+    options = {
+        "lanes": 2,
+        "bucket_bytes": 4096,
+        "datagram_bytes_max": 600,
+        "incast": 1,
+    }
+    with ranks.start(
+        "correctness", folder=tmp_path, world_size=2, options=options
+    ) as started:
+        started.succeed()
+
+
+def test_lost_reordered_and_repeated_datagrams_change_nothing(tmp_path):
+    options = {"faults": "loss=0.02,duplicate=0.02,reorder=0.05,seed=3"}
+    with ranks.start(
+        "correctness", folder=tmp_path, world_size=2, options=options
+    ) as started:
+        started.succeed()
+
+
+def test_lossy_mean_over_calls_is_right_because_signs_are_fresh(tmp_path):
+    options = {"faults": "loss=0.1,seed=5", "deadline_s": 0.05}
+    with ranks.start(
+        "lossy", folder=tmp_path, world_size=3, options=options
+    ) as started:
+        started.succeed()
+        for rank in started:
+            (line,) = rank.lines("errors")
+            single, mean, lost, hidden = map(float, line.split())
+            assert lost > 0.01, line
+            assert mean < 0.3 * single, line
+            assert hidden == 0, line

@@ -1,0 +1,107 @@
+"""What goes wrong on one rank is an error on the others, in seconds, or no matter."""
+
+import re
+import signal
+
+import pytest
+import ranks
+
+# Of the programs' options below.
+_PEER_TIMEOUT_S = 2.0
+_MISMATCH_TIMEOUT_S = 2.0
+_DEADLINE_S = 1.0
+
+# Chosen: what a busy machine with 2 cores adds to a timeout.
+_SLACK_S = 5.0
+
+
+def test_ranks_in_different_calls_get_errors_that_name_both_sides(tmp_path):
+    sides = {
+        "shape": ("300", "200"),
+        "dtype": ("float32", "int32"),
+        "mode": ("exact", "lossy"),
+        "name": ("left", "right"),
+        "count": ("repeated", "something else"),
+    }
+    options = {"mismatch_timeout_s": _MISMATCH_TIMEOUT_S}
+    with ranks.start(
+        "mismatches", folder=tmp_path, world_size=2, options=options
+    ) as started:
+        started.succeed()
+        for rank in started:
+            for case, expected in sides.items():
+                (line,) = rank.lines(f"{case} ")
+                seconds, message = line.split(" ", 1)
+                assert float(seconds) < _MISMATCH_TIMEOUT_S + _SLACK_S, line
+                assert all(side in message for side in expected), line
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
+def test_exact_call_names_the_rank_that_died(tmp_path, number):
+    with ranks.start(
+        "dead_peer", "exact", number, folder=tmp_path, world_size=3
+    ) as started:
+        started.wait(0, 1)
+        for rank in started[:2]:
+            (line,) = rank.lines("error")
+            seconds, message = line.split(" ", 1)
+            assert float(seconds) < _PEER_TIMEOUT_S + _SLACK_S
+            assert re.search(r"\b(rank|process) 2\b", message), line
+            assert rank.code == 0, started.describe()
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
+def test_lossy_calls_go_on_without_the_rank_that_died(tmp_path, number):
+    with ranks.start(
+        "dead_peer", "lossy", number, folder=tmp_path, world_size=3
+    ) as started:
+        started.wait(0, 1)
+        for rank in started[:2]:
+            lines = rank.lines("value")
+            assert len(lines) == 3, started.describe()
+            for line in lines:
+                seconds, _, missing = map(float, line.split())
+                assert seconds < _DEADLINE_S + _SLACK_S
+                assert missing > 0
+            assert rank.code == 0, started.describe()
+
+
+def test_normal_exit_is_clean_and_quick(tmp_path):
+    with ranks.start("endings", "normal", folder=tmp_path, world_size=3) as started:
+        started.succeed()
+        assert not any("Error" in rank.output for rank in started)
+
+
+def test_exception_on_one_rank_ends_the_calls_of_the_others(tmp_path):
+    with ranks.start("endings", "exception", folder=tmp_path, world_size=2) as started:
+        started.wait()
+        assert started[1].code == 1
+        assert "rank 1 had enough" in started[1].output
+        assert started[0].code == 1, started.describe()
+        assert re.search(r"\b(rank|process) 1\b", started[0].output)
+        assert _difference_of_ends(started) < _SLACK_S
+
+
+def test_exit_with_calls_under_way_does_not_hang(tmp_path):
+    with ranks.start(
+        "endings", "exit_in_flight", folder=tmp_path, world_size=2
+    ) as started:
+        started.wait_for(0, "waiting")
+        started.wait(limit_s=15.0)
+        assert [rank.code for rank in started] == [3, 0], started.describe()
+
+
+def test_interrupt_ends_a_call_under_way(tmp_path):
+    with ranks.start("endings", "interrupt", folder=tmp_path, world_size=2) as started:
+        started.wait_for(0, "waiting")
+        started.wait_for(1, "waiting")
+        started[0].process.send_signal(signal.SIGINT)
+        # The other rank is alive and says no goodbye: 3 s by the option.
+        started.wait(0, limit_s=15.0)
+        assert started[0].code in (1, 130, -signal.SIGINT), started.describe()
+        assert "KeyboardInterrupt" in started[0].output, started.describe()
+
+
+def _difference_of_ends(started: ranks.Ranks) -> float:
+    ends = [rank.ended or 0.0 for rank in started]
+    return max(ends) - min(ends)

@@ -1,0 +1,103 @@
+"""`doctor`: what it makes of figures, and that it examines this host."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from jax_optireduce.tools import doctor
+from jax_optireduce.tools.doctor import Level
+
+
+@pytest.mark.parametrize(
+    ("system", "release", "level"),
+    [
+        ("Linux", "6.1.0-18-amd64", Level.PASS),
+        ("Linux", "5.0", Level.PASS),
+        ("Linux", "4.15.0", Level.WARN),
+        ("Darwin", "23.1.0", Level.FAIL),
+    ],
+)
+def test_kernel(system, release, level):
+    assert doctor.check_kernel(system, release).level is level
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [
+        ("0.9.2", Level.WARN),
+        ("0.10.2", Level.PASS),
+        ("0.12.0.1", Level.PASS),
+        ("0.13.0", Level.WARN),
+    ],
+)
+def test_jax_is_compared_with_the_range_of_the_package(version, level):
+    requirements = ["jaxlib", "jax<0.13,>=0.10", "rich"]
+    check = doctor.check_jax(version, requirements)
+    assert check.level is level
+    assert bool(check.mend) == (level is not Level.PASS)
+
+
+def test_a_small_socket_buffer_comes_with_the_command_that_raises_it():
+    check = doctor.check_buffer(212_992, 8 << 20)
+    assert check.level is Level.WARN
+    assert check.mend == "sudo sysctl -w net.core.rmem_max=8388608"
+    assert doctor.check_buffer(8 << 20, 8 << 20).level is Level.PASS
+    assert doctor.check_buffer(None, 8 << 20).level is Level.WARN
+
+
+@pytest.mark.parametrize(
+    ("mtu_bytes", "level"),
+    [(65_536, Level.PASS), (1500, Level.PASS), (1400, Level.WARN), (500, Level.FAIL)],
+)
+def test_mtu(mtu_bytes, level):
+    check = doctor.check_mtu("eth0", mtu_bytes)
+    assert check.level is level
+    assert ("eth0" in check.mend) == (level is not Level.PASS)
+
+
+def test_cores_count_the_limit_of_the_container():
+    assert doctor.check_cores(8, math.inf).level is Level.PASS
+    assert doctor.check_cores(8, 0.5).level is Level.WARN
+    assert doctor.check_cores(1, math.inf).level is Level.WARN
+
+
+def test_hardware_ciphers_of_both_architectures_count():
+    assert doctor.check_ciphers({"aes", "pclmulqdq", "sse2"}).level is Level.PASS
+    assert doctor.check_ciphers({"aes", "pmull"}).level is Level.PASS
+    assert doctor.check_ciphers({"sse2"}).level is Level.WARN
+
+
+def test_no_libcrypto_is_a_failure():
+    assert doctor.check_libcrypto([]).level is Level.FAIL
+
+
+def test_this_host_is_examined():
+    checks = {check.name: check for check in doctor.examine()}
+    assert checks["libcrypto"].found.startswith("OpenSSL 3")
+    assert checks["kernel"].level is Level.PASS
+    assert checks["MTU of lo"].level is Level.PASS
+    for check in checks.values():
+        assert bool(check.mend) == (check.level is not Level.PASS), check
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_the_exit_code_says_whether_a_check_failed(tmp_path, as_json):
+    command = [sys.executable, "-m", "jax_optireduce", "doctor"]
+    found = subprocess.run(
+        command + ["--json"] * as_json,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if as_json:
+        report = json.loads(found.stdout)
+        levels = [check["level"] for check in report["checks"]]
+        assert report["ok"] == ("FAIL" not in levels)
+    else:
+        levels = [line.split()[0] for line in found.stdout.splitlines()]
+        assert "\x1b" not in found.stdout, "colours where there is no terminal"
+    assert found.returncode == (1 if "FAIL" in levels else 0), found.stderr

@@ -1,0 +1,246 @@
+"""`launch`: real processes, real signals."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from jax_optireduce.tools import launch
+
+# Chosen: a start of Python with JAX takes some 2 s, ten times that on a busy machine.
+_PATIENCE_S = 60.0
+
+_SLEEP = "import time; print('ready'); time.sleep(1000)"
+
+
+def _start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "jax_optireduce", "launch", *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _finish(process: subprocess.Popen[str]) -> tuple[int, list[str], str]:
+    """Returns exit code, the sorted lines of the output, and the errors."""
+    with process:
+        out, err = process.communicate(timeout=_PATIENCE_S)
+    return process.returncode, sorted(out.splitlines()), err
+
+
+@pytest.fixture
+def script(tmp_path) -> Callable[[str], str]:
+    """Writes a program and returns its path."""
+
+    def write(source: str) -> str:
+        path = tmp_path / "program.py"
+        path.write_text(textwrap.dedent(source))
+        return str(path)
+
+    return write
+
+
+@contextlib.contextmanager
+def _sleepers(script, cwd: Path, count: int) -> Iterator[tuple]:
+    """A launcher whose processes have all started and sleep; and their process ids."""
+    process = _start(
+        "-n",
+        str(count),
+        "--grace-s",
+        "0.5",
+        script(f"import os; print(os.getpid())\n{_SLEEP}"),
+        cwd=cwd,
+    )
+    with process:
+        pids = []
+        while len(pids) < count:
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            pids += [int(pid) for pid in re.findall(r"^\[\d+\] (\d+)$", line)]
+        yield process, pids
+        process.kill()
+
+
+def _wait_until_gone(pids: list[int]) -> None:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    for pid in pids:
+        while Path(f"/proc/{pid}").exists():
+            status = Path(f"/proc/{pid}/status").read_text()
+            if "\nState:\tZ" in status:  # Nobody waits for it in this container.
+                break
+            assert time.monotonic() < deadline_s, f"process {pid} is still there"
+            time.sleep(0.01)
+
+
+def test_every_process_learns_its_place_and_lines_show_its_rank(script, tmp_path):
+    program = script(
+        """
+        import os, sys
+        names = ("NUM_PROCESSES", "PROCESS_ID", "NUM_CPU_DEVICES")
+        print(*(os.environ["JAX_" + name] for name in names), sys.argv[1:])
+        assert os.environ["JAX_COORDINATOR_ADDRESS"].startswith("127.0.0.1:")
+        print("no end of line", end="")
+        """
+    )
+    code, lines, _ = _finish(
+        _start(
+            "-n", "2", "--devices-per-process", "3", program, "-n", "x", cwd=tmp_path
+        )
+    )
+    assert code == 0
+    assert lines == [
+        "[0] 2 0 3 ['-n', 'x']",
+        "[0] no end of line",
+        "[1] 2 1 3 ['-n', 'x']",
+        "[1] no end of line",
+    ]
+
+
+def test_processes_meet_in_one_jax_session(script, tmp_path):
+    program = script(
+        """
+        import os, jax
+        jax.distributed.initialize(
+            num_processes=int(os.environ["JAX_NUM_PROCESSES"]),
+            process_id=int(os.environ["JAX_PROCESS_ID"]),
+        )
+        print(jax.process_index(), jax.device_count(), jax.local_device_count())
+        """
+    )
+    code, lines, err = _finish(
+        _start("-n", "2", "--devices-per-process", "2", program, cwd=tmp_path)
+    )
+    assert code == 0, err
+    assert lines == ["[0] 0 4 2", "[1] 1 4 2"]
+
+
+def test_a_module_is_run_as_python_would(tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "program.py").write_text("print(__name__, __package__)")
+    code, lines, _ = _finish(_start("-n", "1", "-m", "package.program", cwd=tmp_path))
+    assert (code, lines) == (0, ["[0] __main__ package"])
+
+
+def test_the_first_failure_decides_and_ends_the_others(script, tmp_path):
+    program = script(
+        f"""
+        import os, sys
+        if os.environ["JAX_PROCESS_ID"] == "1":
+            sys.exit(7)
+        {_SLEEP}
+        """
+    )
+    start_s = time.monotonic()
+    code, _, err = _finish(_start("-n", "3", "--grace-s", "0.2", program, cwd=tmp_path))
+    assert code == 7
+    assert "rank 1 ended with exit code 7" in err
+    assert time.monotonic() - start_s < _PATIENCE_S
+
+
+def test_the_others_may_finish_within_the_grace(script, tmp_path):
+    program = script(
+        """
+        import os, sys, time
+        if os.environ["JAX_PROCESS_ID"] == "1":
+            sys.exit(7)
+        time.sleep(0.5)
+        print("noticed")
+        """
+    )
+    code, lines, _ = _finish(
+        _start("-n", "2", "--grace-s", "30", program, cwd=tmp_path)
+    )
+    assert (code, lines) == (7, ["[0] noticed"])
+
+
+def test_a_process_that_ignores_the_polite_signal_is_killed(script, tmp_path):
+    program = script(
+        f"""
+        import os, signal, sys
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if os.environ["JAX_PROCESS_ID"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        {_SLEEP}
+        """
+    )
+    code, _, err = _finish(_start("-n", "2", "--grace-s", "0.2", program, cwd=tmp_path))
+    assert code == 128 + signal.SIGKILL
+    assert "rank 1 ended with SIGKILL" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_launcher_ends_every_process(script, tmp_path, number):
+    with _sleepers(script, tmp_path, 2) as (process, pids):
+        process.send_signal(number)
+        assert process.wait(_PATIENCE_S) == 128 + number
+        _wait_until_gone(pids)
+
+
+def test_no_process_outlives_a_killed_launcher(script, tmp_path):
+    with _sleepers(script, tmp_path, 2) as (process, pids):
+        process.kill()
+        _wait_until_gone(pids)
+
+
+def test_what_a_process_has_started_ends_with_it(script, tmp_path):
+    program = script(
+        """
+        import subprocess
+        print(subprocess.Popen(["sleep", "1000"]).pid)
+        """
+    )
+    code, lines, _ = _finish(_start("-n", "1", program, cwd=tmp_path))
+    assert code == 0
+    _wait_until_gone([int(lines[0].removeprefix("[0] "))])
+
+
+def test_each_process_has_cores_of_its_own_where_there_are_enough(script, tmp_path):
+    program = script("import os; print(sorted(os.sched_getaffinity(0)))")
+    available = os.sched_getaffinity(0)
+    count = min(2, len(available))
+    code, lines, _ = _finish(_start("-n", str(count), program, cwd=tmp_path))
+    expected = launch.core_sets(count, available)
+    assert code == 0
+    assert lines == [f"[{rank}] {list(own)}" for rank, own in enumerate(expected)]
+
+
+def test_a_missing_script_is_a_usage_error(tmp_path):
+    code, _, err = _finish(_start("-n", "1", "missing.py", cwd=tmp_path))
+    assert code == 2
+    assert "missing.py" in err
+
+
+def test_an_unknown_verb_shows_the_help(tmp_path):
+    found = subprocess.run(
+        [sys.executable, "-m", "jax_optireduce", "lunch"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 2
+    assert "launch" in found.stderr
+    assert "doctor" in found.stderr
+
+
+@hypothesis.given(st.integers(1, 70), st.sets(st.integers(0, 300), min_size=1))
+def test_cores_are_divided_fairly_and_each_is_used_once(processes, available):
+    sets = launch.core_sets(processes, available)
+    assert len(sets) == processes
+    if processes > len(available):
+        assert not any(sets)
+    else:
+        assert sorted(core for own in sets for core in own) == sorted(available)
+        assert max(map(len, sets)) - min(map(len, sets)) <= 1

@@ -1,0 +1,221 @@
+"""Mistakes are errors when the program is traced, and say what to write instead."""
+
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+import jax_optireduce
+
+pytestmark = pytest.mark.usefixtures("communicator")
+
+_P = PartitionSpec
+
+
+def _mesh(shape=(4, 2), names=("dp", "tp")):
+    return jax.make_mesh(shape, names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def _trace(function, x=None, *, check_vma=True, **arguments):
+    """Traces `function` of one shard of `x`, and runs nothing."""
+    x = jnp.ones((8, 2)) if x is None else x
+    spec = _P(*("dp", "tp")[: x.ndim])
+    mapped = jax.shard_map(
+        function,
+        mesh=_mesh(),
+        in_specs=spec,
+        out_specs=_P(),
+        check_vma=check_vma,
+        **arguments,
+    )
+    jax.jit(mapped).trace(x)
+
+
+def _rejects(match, function, *args, error=jax_optireduce.UsageError, **arguments):
+    with pytest.raises(error, match=match):
+        _trace(function, *args, **arguments)
+
+
+def test_unknown_axis_names_the_mapped_ones_and_suggests():
+    _rejects(
+        "'db', which is not mapped here; mapped are: dp, tp. Did you mean 'dp'",
+        lambda x: jax_optireduce.psum(x, "db"),
+        error=jax_optireduce.AxisError,
+    )
+
+
+def test_unknown_axis_is_a_name_error_as_from_lax():
+    _rejects("nope", lambda x: jax_optireduce.psum(x, "nope"), error=NameError)
+
+
+def test_plain_jit_is_told_to_use_shard_map():
+    with pytest.raises(jax_optireduce.AxisError, match="inside jax\\.shard_map"):
+        jax.jit(lambda x: jax_optireduce.psum(x, "dp")).trace(1.0)
+
+
+def test_positional_axis_is_told_to_use_sum():
+    _rejects("the position 0; use x.sum", lambda x: jax_optireduce.psum(x, 0))
+
+
+@pytest.mark.parametrize("axis", [(), ("dp", "dp")])
+def test_axes_must_be_some_and_different(axis):
+    _rejects("tuple of different ones", lambda x: jax_optireduce.psum(x, axis))
+
+
+def test_partly_manual_mesh_is_told_to_map_all_axes():
+    with pytest.raises(jax_optireduce.UsageError, match="Leave out axis_names="):
+        jax.jit(
+            jax.shard_map(
+                lambda x: jax_optireduce.psum(x, "dp"),
+                mesh=_mesh(),
+                in_specs=_P("dp"),
+                out_specs=_P(),
+                axis_names={"dp"},
+            )
+        ).trace(jnp.ones((8, 2)))
+
+
+def test_value_that_is_reduced_already_is_told_to_sync_in_backward():
+    def step(x):
+        gradient = jax.grad(lambda w: (w * x).sum())(jnp.float32(1))
+        return jax_optireduce.allreduce_gradients({"w": gradient}, "dp")
+
+    _rejects(r"\['w'\].*reduced already.*sync_in_backward", step)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "advice"),
+    [
+        ("bool", "x.astype\\(jnp.int32\\)"),
+        ("int8", "x.astype\\(jnp.int32\\) or"),
+        ("uint32", "x.astype\\(jnp.int32\\) or"),
+        ("complex64", "real and the imaginary part"),
+    ],
+)
+def test_unsupported_dtype_names_the_supported_ones(dtype, advice):
+    _rejects(
+        f"dtype {dtype} is not supported; supported are float32, .*int32. Write .*"
+        f"{advice}",
+        lambda x: jax_optireduce.psum(x.astype(dtype), "dp"),
+    )
+
+
+def test_mean_of_integers_is_told_to_convert():
+    _rejects(
+        "astype\\(jnp.float32\\), or psum and divide",
+        lambda x: jax_optireduce.pmean(x.astype(jnp.int32), "dp"),
+    )
+
+
+def test_lossy_integers_are_told_to_be_exact():
+    _rejects(
+        "write mode='exact'",
+        lambda x: jax_optireduce.psum(x.astype(jnp.int32), "dp", mode="lossy"),
+    )
+
+
+@pytest.mark.parametrize("leaf", [None, "text", object()])
+def test_leaf_that_is_no_array_is_an_error_and_none_is_no_leaf(leaf):
+    def step(x):
+        return jax_optireduce.psum({"x": x, "other": leaf}, ("dp", "tp"))
+
+    if leaf is None:
+        _trace(step)
+    else:
+        _rejects(r"\['other'\]: expected an array or a number", step)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("bounded", "comes with the next version; write mode='exact'"),
+        ("agreed", "comes with the next version; write mode='exact'"),
+        ("exakt", "Did you mean 'exact'"),
+        (None, "must be 'exact' or 'lossy', got None"),
+    ],
+)
+@pytest.mark.parametrize(
+    "function",
+    [
+        jax_optireduce.psum,
+        jax_optireduce.pmean,
+        jax_optireduce.allreduce_gradients,
+        jax_optireduce.sync_in_backward,
+    ],
+)
+def test_unknown_mode_names_the_known_ones(function, mode, expected):
+    _rejects(expected, lambda x: function(x, "dp", mode=mode))
+
+
+def test_optax_transformation_checks_its_mode_at_once():
+    with pytest.raises(jax_optireduce.UsageError, match="next version"):
+        jax_optireduce.all_reduce_gradients("dp", mode="bounded")
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (-1, "from 0 to"),
+        (2**31, "from 0 to"),
+        (1.5, "one whole number"),
+        (True, "one whole number"),
+        ([1, 2], "one whole number"),
+    ],
+)
+def test_step_must_be_one_whole_number(step, expected):
+    _rejects(expected, lambda x: jax_optireduce.psum(x, "dp", step=step))
+
+
+def test_step_must_not_be_mapped_by_vmap():
+    def step(x):
+        mapped = jax.vmap(lambda y, i: jax_optireduce.psum(y, "dp", step=i))
+        return mapped(x, jnp.arange(len(x)))
+
+    _rejects("does not depend on the mapped axis", step)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", 3, "x" * 300])
+def test_name_must_fit_into_a_message(name):
+    _rejects("printable characters", lambda x: jax_optireduce.psum(x, "dp", name=name))
+
+
+def test_other_platforms_are_told_to_use_the_xla_backend():
+    mapped = jax.shard_map(
+        lambda x: jax_optireduce.psum(x, ("dp", "tp")),
+        mesh=_mesh(),
+        in_specs=_P("dp", "tp"),
+        out_specs=_P(),
+    )
+    with pytest.raises(NotImplementedError, match="JAX_OPTIREDUCE_BACKEND=xla"):
+        jax.jit(mapped).trace(jnp.ones((4, 2))).lower(lowering_platforms=("tpu",))
+
+
+def test_second_init_is_told_to_shut_down_first():
+    with pytest.raises(jax_optireduce.NotInitializedError, match="called before"):
+        jax_optireduce.init()
+
+
+def test_program_without_init_is_told_to_call_it():
+    program = """
+        import jax, jax_optireduce
+        try:
+            jax.vmap(lambda x: jax_optireduce.psum(x, "i"), axis_name="i")(
+                jax.numpy.ones(2)
+            )
+        except jax_optireduce.NotInitializedError as error:
+            assert "psum needs a communicator" in str(error)
+            assert "jax_optireduce.init()" in str(error)
+            print("taught")
+        """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert result.stdout.strip() == "taught"

@@ -1,0 +1,51 @@
+"""Reports: one per call, whatever the number of its buckets."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_optireduce import CollectiveStats
+from jax_optireduce._stats import VECTOR_SIZE, empty_vector, from_vectors
+
+
+def _vector(*head):
+    return jnp.zeros(VECTOR_SIZE).at[: len(head)].set(jnp.array(head, jnp.float32))
+
+
+def test_one_bucket_reports_its_own_figures():
+    stats = from_vectors([_vector(0.25, 0.5, 1.5, 3, 2, 1, 7)], [10])
+    expected = CollectiveStats(
+        missing_contributions=0.25,
+        missing_results=0.5,
+        elapsed_s=1.5,
+        repaired=3.0,
+        late=2.0,
+        slowest_process=1.0,
+        sequence=7.0,
+    )
+    assert jax.tree.map(float, stats) == expected
+
+
+def test_buckets_are_weighted_by_elements_and_the_slowest_is_named():
+    fast, slow = _vector(0.0, 0.0, 1.0, 1, 0, 2, 5), _vector(0.4, 0.8, 3.0, 4, 6, 0, 5)
+    stats = jax.tree.map(float, from_vectors([fast, slow], [300, 100]))
+    np.testing.assert_allclose(stats.missing_contributions, 0.1, rtol=1e-6)
+    np.testing.assert_allclose(stats.missing_results, 0.2, rtol=1e-6)
+    assert (stats.elapsed_s, stats.slowest_process) == (3.0, 0.0)
+    assert (stats.repaired, stats.late, stats.sequence) == (5.0, 6.0, 5.0)
+
+
+def test_call_that_moved_nothing_lost_nothing_and_waited_for_nobody():
+    stats = from_vectors([], [])
+    assert (float(stats.missing_results), float(stats.elapsed_s)) == (0.0, 0.0)
+    assert float(stats.slowest_process) == -1.0
+    assert float(empty_vector()[5]) == -1.0
+
+
+def test_report_is_a_pytree_of_documented_scalars():
+    stats = from_vectors([], [])
+    leaves = jax.tree.leaves(stats)
+    assert len(leaves) == 7
+    assert all(leaf.shape == () and leaf.dtype == jnp.float32 for leaf in leaves)
+    for name in vars(stats):
+        assert f"{name}: " in CollectiveStats.__doc__
