@@ -1,0 +1,239 @@
+"""What `digits.py` shows at the end: a table, a plot, and the figures as JSON."""
+
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+# The runs, in their order, and how they are called on the screen.
+TITLES = {
+    "gloo": "lax.pmean (Gloo)",
+    "exact": "optireduce exact",
+    "lossy": "optireduce lossy",
+}
+
+# Source: Okabe and Ito, "Color Universal Design": told apart with any colour vision.
+COLOURS = {"gloo": "#555555", "exact": "#0072B2", "lossy": "#D55E00"}
+DASHES: dict[str, Any] = {"gloo": (0, (1, 1)), "exact": "-", "lossy": (0, (5, 2))}
+
+# Largest relative distance between the parameters of two runs that differ only in the
+# order of additions. Chosen: rounding is 6e-8 per step, and training amplifies it.
+TOLERANCE = 1e-3
+
+# Lowest accuracy on the plot, in percent. Chosen: above it the runs can be told apart.
+PLOT_FROM = 80.0
+
+# Height of the lowest name on the plot, in percent. Chosen: three fit below the lines.
+LABELS_FROM = 84.0
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn", "jax_optireduce")
+
+
+def summarise(results: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads what the runs wrote and compares their parameters.
+
+    Args:
+      results: folder with <transport>.json and <transport>.npy.
+      settings: the options of the demonstration.
+
+    Returns:
+      The content of demo-summary.json.
+    """
+    runs, params = {}, {}
+    for transport in TITLES:
+        runs[transport] = json.loads((results / f"{transport}.json").read_text())
+        params[transport] = np.load(results / f"{transport}.npy").astype(np.float64)
+    for transport, figures in runs.items():
+        difference = np.linalg.norm(params[transport] - params["gloo"])
+        distance = float(difference / np.linalg.norm(params["gloo"]))
+        figures["distance_to_gloo"] = distance
+    return {
+        "exact_equals_gloo": runs["exact"]["distance_to_gloo"] <= TOLERANCE,
+        "tolerance": TOLERANCE,
+        "settings": {name: _plain(value) for name, value in settings.items()},
+        "versions": {"python": platform.python_version(), **_versions()},
+        "cores": len(os.sched_getaffinity(0)),
+        "runs": runs,
+    }
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return versions
+
+
+def write(summary: Mapping[str, Any], output: Path) -> None:
+    """Writes demo-summary.json and accuracy.png into the folder `output`."""
+    text = json.dumps(summary, indent=2)
+    (output / "demo-summary.json").write_text(text + "\n")
+    plot(summary, output / "accuracy.png")
+
+
+def show(summary: Mapping[str, Any], output: Path, console: Console) -> None:
+    """Prints the table, and what it says."""
+    runs = summary["runs"]
+    # Narrow enough for 80 columns, which is also what a log gets.
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("gradients through", no_wrap=True)
+    for heading in (
+        "held-out\naccuracy",
+        "all\nsteps",
+        "step\nP50",
+        "step\nP99",
+        "\nmissing",
+        "replicas\napart",
+        "Gloo\napart",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for transport, title in TITLES.items():
+        table.add_row(title, *_cells(runs[transport]))
+    console.print()
+    console.print(table)
+    notes = Table.grid(padding=(0, 2))
+    for subject, note in _notes(summary).items():
+        notes.add_row(Text(subject, style="bold"), note)
+    console.print(notes, highlight=False)
+    console.print(f"\nIn {output}/: accuracy.png, demo-summary.json", highlight=False)
+
+
+def _notes(summary: Mapping[str, Any]) -> Mapping[str, str]:
+    """Returns what to see in the table, by subject."""
+    settings = summary["settings"]
+    exact, lossy = summary["runs"]["exact"], summary["runs"]["lossy"]
+    verdict = (
+        f"The same parameters as through Gloo after {settings['steps']} steps"
+        if summary["exact_equals_gloo"]
+        else "FAILED: not the parameters that Gloo leads to"
+    )
+    bits = "the same bits" if exact["replica_distance"] == 0 else "OTHER BITS"
+    about_exact = (
+        f"{verdict} (relative distance {exact['distance_to_gloo']:.0e}, allowed "
+        f"{summary['tolerance']:.0e}), and {bits} on every rank."
+    )
+    about_lossy = (
+        f"{_percent(settings['drop'])} of the datagrams were dropped and none was sent "
+        f"again: {_percent(lossy['missing_contributions'])} of the contributions and "
+        f"{_percent(lossy['missing_results'])} of the results are missing. No step "
+        "waits for gradients longer than its deadline of "
+        f"{1000 * settings['deadline_s']:.0f} ms. What a rank did not get is not in "
+        "its replica either, so the replicas drift apart."
+    )
+    about_times = (
+        "Of rank 0, without starting, compiling and evaluating. lax.pmean reduces each "
+        "of the 8 parameter arrays by itself, optireduce all of them in one bucket."
+    )
+    return {"exact": about_exact, "lossy": about_lossy, "times": about_times}
+
+
+def _cells(figures: Mapping[str, Any]) -> Sequence[str]:
+    """Returns the cells of one run, in the order of the columns."""
+    missing = figures["missing_contributions"] + figures["missing_results"]
+    return (
+        _percent(np.mean(figures["accuracy_by_rank"])),
+        f"{figures['seconds']:.1f} s",
+        f"{1000 * figures['step_seconds_p50']:.0f} ms",
+        f"{1000 * figures['step_seconds_p99']:.0f} ms",
+        _percent(missing / 2) if missing else "-",
+        _distance(figures["replica_distance"]),
+        _distance(figures["distance_to_gloo"]),
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _distance(value: float) -> str:
+    """Formats a relative distance; one of rounding errors is no percentage."""
+    if value == 0:
+        return "0"
+    return _percent(value) if value >= 1e-3 else f"{value:.0e}"
+
+
+def plot(summary: Mapping[str, Any], path: Path) -> None:
+    """Draws held-out accuracy against training time as a PNG picture."""
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    ends = {}
+    for transport in TITLES:
+        curve = np.array(summary["runs"][transport]["curve"])
+        seconds, accuracy = curve[:, 0], 100 * curve[:, 1]
+        axes.plot(
+            seconds,
+            accuracy,
+            color=COLOURS[transport],
+            linestyle=DASHES[transport],
+            linewidth=2.2,
+        )
+        axes.plot(seconds[-1], accuracy[-1], "o", color=COLOURS[transport])
+        ends[transport] = (seconds[-1], accuracy[-1])
+    axes.set_ylim(PLOT_FROM, 100.5)
+    axes.set_xlim(0, 1.03 * max(seconds for seconds, _ in ends.values()))
+    axes.yaxis.set_major_locator(MultipleLocator(5))
+    _label(axes, ends, summary)
+    settings = summary["settings"]
+    axes.set_title(
+        f"Handwritten digits, {settings['processes']} processes: one training, three "
+        "transports of the gradients",
+        loc="left",
+        fontsize=12,
+    )
+    axes.set_xlabel("training time (s)")
+    axes.set_ylabel("held-out accuracy (%)")
+    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=160)
+
+
+def _label(
+    axes: Any, ends: Mapping[str, tuple[float, float]], summary: Mapping[str, Any]
+) -> None:
+    """Names each line below its end, so that no legend has to be decoded."""
+    # All lines end at about the same height, so the names stand at different ones: the
+    # earlier a line ends, the lower, so that no pointer crosses a name.
+    order = sorted(ends, key=lambda transport: ends[transport][0])
+    last = ends[order[-1]][0]
+    for place, transport in enumerate(order):
+        seconds, accuracy = ends[transport]
+        title = TITLES[transport]
+        if transport == "lossy":
+            title += f", {_percent(summary['settings']['drop'])} dropped"
+        # On the side of its pointer where there is more room.
+        left = seconds < last / 2
+        axes.plot(
+            [seconds, seconds],
+            [LABELS_FROM + 4.5 * place - 1, accuracy],
+            color=COLOURS[transport],
+            linewidth=0.8,
+        )
+        axes.annotate(
+            f"{title}\n{accuracy:.1f} % after {seconds:.1f} s",
+            xy=(seconds, LABELS_FROM + 4.5 * place),
+            xytext=(6 if left else -6, 0),
+            textcoords="offset points",
+            color=COLOURS[transport],
+            ha="left" if left else "right",
+            va="center",
+            fontsize=10.5,
+            fontweight="bold",
+        )

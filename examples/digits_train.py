@@ -1,0 +1,306 @@
+"""Trains a small convolutional network on handwritten digits, in several processes.
+
+    python -m jax_optireduce launch -n 4 examples/digits_train.py --transport exact
+
+Every process holds the whole network and a part of each batch. One of three transports
+averages the gradients, and this is the only difference between the runs:
+
+    gloo   jax.lax.pmean, which on CPU goes through XLA's Gloo
+    exact  jax_optireduce: waits for everything, repairs what the network lost
+    lossy  jax_optireduce: goes on at the deadline without what was lost
+
+`digits.py` runs all three and compares them.
+"""
+
+import argparse
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax import lax
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+import jax_optireduce
+
+AXIS = "ranks"
+EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
+
+# Chosen by hand: the fastest that still learns smoothly with these images.
+LEARNING_RATE = 0.05
+MOMENTUM = 0.9
+
+# Steps between two looks at the held-out digits. Chosen: 30 points of a curve.
+EVALUATE_EVERY = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """One training run; the same on every rank.
+
+    Attributes:
+      transport: "gloo", "exact" or "lossy".
+      steps: of the optimizer.
+      batch_per_rank: images of each rank in each step.
+      seed: of the parameters, of the order of the images and of the lost datagrams.
+      drop: share of the datagrams that never arrive, in [0, 1); "lossy" only.
+      deadline_s: how long an averaging may take, in seconds; "lossy" only.
+      output: folder for the results; "" writes none.
+    """
+
+    transport: str = "exact"
+    steps: int = 300
+    batch_per_rank: int = 32
+    seed: int = 0
+    drop: float = 0.02
+    deadline_s: float = 0.1
+    output: str = ""
+
+
+class DigitNet(nnx.Module):
+    """Two convolutions and two dense layers: 151,306 parameters."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        """Draws the initial parameters from `rngs`."""
+        self.conv1 = nnx.Conv(1, 32, (3, 3), rngs=rngs)
+        self.conv2 = nnx.Conv(32, 64, (3, 3), rngs=rngs)
+        self.hidden = nnx.Linear(4 * 4 * 64, 128, rngs=rngs)
+        self.logits = nnx.Linear(128, 10, rngs=rngs)
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Maps images [n, 8, 8, 1] to logits [n, 10]."""
+        x = nnx.relu(self.conv1(images))
+        x = nnx.max_pool(nnx.relu(self.conv2(x)), (2, 2), strides=(2, 2))
+        x = nnx.relu(self.hidden(x.reshape(len(x), -1)))
+        return self.logits(x)
+
+
+def average(gradients: Any, transport: str) -> tuple[Any, jax.Array]:
+    """Averages gradients over the ranks: the one line that this package changes.
+
+    Returns:
+      The mean gradients, and which shares of the contributions and of the results are
+      missing in them, float32 [2].
+    """
+    if transport == "gloo":
+        return lax.pmean(gradients, AXIS), jnp.zeros(2)
+    gradients, stats = jax_optireduce.allreduce_gradients_with_stats(
+        gradients, AXIS, mode=transport
+    )
+    return gradients, jnp.stack([stats.missing_contributions, stats.missing_results])
+
+
+def make_step(
+    graph: nnx.GraphDef, optimizer: optax.GradientTransformation, transport: str
+) -> Any:
+    """Returns the step of one rank: (state, images, labels) -> (state, report).
+
+    The report is float32 [1, 3]: the loss on this rank's images, and what `average`
+    found missing.
+    """
+
+    def step(state: Any, images: jax.Array, labels: jax.Array) -> tuple[Any, jax.Array]:
+        params, momentum = state
+
+        def loss_fn(params: Any) -> jax.Array:
+            logits = nnx.merge(graph, params)(images)
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+            return losses.mean()
+
+        loss, gradients = jax.value_and_grad(loss_fn)(params)
+        gradients, missing = average(gradients, transport)
+        updates, momentum = optimizer.update(gradients, momentum, params)
+        params = optax.apply_updates(params, updates)
+        # The loss stays where it is: averaging it would cost another collective a step.
+        return (params, momentum), jnp.concatenate([loss[None], missing])[None]
+
+    return step
+
+
+def load(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns images [n, 8, 8, 1] in [0, 1] and labels [n]: for training, held out."""
+    digits = load_digits()
+    images = (digits.images / digits.images.max()).astype(np.float32)[..., None]
+    images, held_out_images, labels, held_out_labels = train_test_split(
+        images,
+        digits.target.astype(np.int32),
+        test_size=0.25,
+        stratify=digits.target,
+        random_state=seed,
+    )
+    return images, labels, held_out_images, held_out_labels
+
+
+def batches(
+    images: np.ndarray, labels: np.ndarray, config: Config, mesh: Mesh
+) -> Iterator[tuple[jax.Array, jax.Array]]:
+    """Yields batches without end, as global arrays of which each rank makes its part.
+
+    All ranks draw the same permutation of the images for each epoch.
+    """
+    sharding = NamedSharding(mesh, DIVIDED)
+    per_rank, ranks = config.batch_per_rank, jax.process_count()
+    generator = np.random.default_rng(config.seed)
+    while True:
+        order = generator.permutation(len(images))
+        for start in range(0, len(order) - per_rank * ranks + 1, per_rank * ranks):
+            mine = order[start + per_rank * jax.process_index() :][:per_rank]
+            yield (
+                jax.make_array_from_process_local_data(sharding, images[mine]),
+                jax.make_array_from_process_local_data(sharding, labels[mine]),
+            )
+
+
+def initialise(
+    optimizer: optax.GradientTransformation, config: Config, mesh: Mesh
+) -> tuple[nnx.GraphDef, Any]:
+    """Returns the network without its parameters, and (parameters, momentum).
+
+    The latter are global arrays of which every rank holds all.
+    """
+
+    def draw() -> Any:
+        params = nnx.state(DigitNet(nnx.Rngs(config.seed)))
+        return params, optimizer.init(params)
+
+    # Traced, drawing costs one compilation instead of one for each operation.
+    graph = nnx.graphdef(nnx.eval_shape(lambda: DigitNet(nnx.Rngs(config.seed))))
+    return graph, jax.jit(draw, out_shardings=NamedSharding(mesh, EVERYWHERE))()
+
+
+def train(config: Config) -> tuple[dict[str, Any], np.ndarray]:
+    """Trains one network.
+
+    Returns:
+      The figures of the run, for JSON, and this rank's final parameters, float32 [n].
+    """
+    ranks = jax.process_count()
+    mesh = jax.make_mesh((ranks,), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+    images, labels, held_out_images, held_out_labels = load(config.seed)
+    optimizer = optax.sgd(LEARNING_RATE, MOMENTUM)
+    graph, state = initialise(optimizer, config, mesh)
+    # check_vma=False leaves each rank's gradients alone until `average` gets them. With
+    # the default, jax.shard_map adds them up by itself, over Gloo, unless the loss
+    # begins with params = jax_optireduce.sync_in_backward(params, AXIS).
+    sharded_step = jax.shard_map(
+        make_step(graph, optimizer, config.transport),
+        mesh=mesh,
+        in_specs=(EVERYWHERE, DIVIDED, DIVIDED),
+        out_specs=(EVERYWHERE, DIVIDED),
+        check_vma=False,
+    )
+    stream = batches(images, labels, config, mesh)
+    batch = next(stream)
+    step = jax.jit(sharded_step, donate_argnums=0).lower(state, *batch).compile()
+    predict = jax.jit(lambda params, x: nnx.merge(graph, params)(x).argmax(-1))
+
+    def accuracy(state: Any) -> float:
+        predicted = predict(of_this_rank(state[0]), held_out_images)
+        return float(np.mean(np.asarray(predicted) == held_out_labels))
+
+    curve = [(0.0, accuracy(state))]
+    seconds, reports = [], []
+    wait_for_all("start")
+    for number in range(1, config.steps + 1):
+        start = time.perf_counter()
+        state, report = jax.block_until_ready(step(state, *batch))
+        seconds.append(time.perf_counter() - start)
+        reports.append(of_this_rank(report)[0])
+        batch = next(stream)
+        if number % EVALUATE_EVERY == 0 or number == config.steps:
+            curve.append((sum(seconds), accuracy(state)))
+            say(number, config.steps, float(reports[-1][0]), *curve[-1])
+            # Who is late from the evaluation would be late in the next step.
+            wait_for_all(f"step {number}")
+    own = np.concatenate(
+        [np.asarray(leaf).ravel() for leaf in jax.tree.leaves(of_this_rank(state[0]))]
+    )
+    figures = {"transport": config.transport, "curve": curve}
+    return figures | across_ranks(own, seconds, reports, curve[-1][1]), own
+
+
+def across_ranks(
+    own: np.ndarray, seconds: list[float], reports: list[jax.Array], accuracy: float
+) -> dict[str, Any]:
+    """Returns the figures for which the ranks have to be put side by side.
+
+    Args:
+      own: this rank's parameters, float32 [n].
+      seconds: how long each step took on this rank.
+      reports: of each step, see `make_step`.
+      accuracy: of this rank's parameters on the held-out digits.
+    """
+    replicas = gather(own)
+    mean_replica = replicas.astype(np.float64).mean(axis=0)
+    distances = np.linalg.norm(replicas - mean_replica, axis=1)
+    missing = gather(np.mean(reports, axis=0)).mean(axis=0)
+    return {
+        "accuracy_by_rank": gather(np.float32([accuracy])).ravel().tolist(),
+        "seconds": sum(seconds),
+        "step_seconds_p50": float(np.percentile(seconds, 50)),
+        "step_seconds_p99": float(np.percentile(seconds, 99)),
+        "missing_contributions": float(missing[1]),
+        "missing_results": float(missing[2]),
+        "replica_distance": float(distances.max() / np.linalg.norm(mean_replica)),
+        "parameters": int(own.size),
+    }
+
+
+def gather(row: np.ndarray) -> np.ndarray:
+    """Returns the rows of all ranks, [ranks, n]."""
+    return multihost_utils.process_allgather(row).reshape(-1, row.size)
+
+
+def of_this_rank(tree: Any) -> Any:
+    """Returns the part of global arrays that this process holds."""
+    return jax.tree.map(lambda x: x.addressable_data(0), tree)
+
+
+def wait_for_all(where: str) -> None:
+    """Waits until every rank is here; not part of the times that are reported."""
+    multihost_utils.sync_global_devices(where)
+
+
+def say(step: int, steps: int, loss: float, seconds: float, accuracy: float) -> None:
+    """Prints one line of progress, on rank 0."""
+    if jax.process_index() == 0:
+        print(
+            f"step {step}/{steps}  loss {loss:.4f}  accuracy {accuracy:.4f}  "
+            f"{seconds:.1f} s",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for field in dataclasses.fields(Config):
+        parser.add_argument(
+            "--" + field.name.replace("_", "-"), type=field.type, default=field.default
+        )
+    config = Config(**vars(parser.parse_args()))
+    lossy = config.transport == "lossy"
+    faults = {"loss": config.drop, "seed": config.seed} if lossy else {}
+    with jax_optireduce.init(faults=faults, deadline_s=config.deadline_s):
+        figures, params = train(config)
+    if config.output and jax.process_index() == 0:
+        folder = Path(config.output)
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / f"{config.transport}.npy", params)
+        (folder / f"{config.transport}.json").write_text(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
