@@ -63,7 +63,7 @@ fmt: $(VENV_TEST)/.requirements
 
 # In a folder without the checkout, so that what is tried is the wheel.
 wheel: | prerequisites
-	rm -rf $(BUILD)/wheel && mkdir -p $(BUILD)/wheel
+	rm -rf $(BUILD)/wheel dist/*.whl && mkdir -p $(BUILD)/wheel
 	$(PYTHON) -m venv $(BUILD)/wheel/venv
 	$(BUILD)/wheel/venv/bin/python -m pip wheel $(PIP_QUIET) --no-deps --wheel-dir dist .
 	$(BUILD)/wheel/venv/bin/python -m pip install $(PIP_QUIET) dist/*.whl

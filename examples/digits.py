@@ -9,7 +9,7 @@ through `jax.lax.pmean` (Gloo), through jax_optireduce in mode `exact`, and in m
 processes printed (<transport>.log).
 
 `digits_train.py` is the training program, `digits_report.py` makes table and plot.
-Exit codes: 0, all runs ended and `exact` got Gloo's parameters; 1 otherwise.
+Exit codes: 0, all runs ended and `exact` began as Gloo did; 1 otherwise.
 """
 
 import argparse

@@ -27,9 +27,12 @@ TITLES = {
 COLOURS = {"gloo": "#555555", "exact": "#0072B2", "lossy": "#D55E00"}
 DASHES: dict[str, Any] = {"gloo": (0, (1, 1)), "exact": "-", "lossy": (0, (5, 2))}
 
-# Largest relative distance between the parameters of two runs that differ only in the
-# order of additions. Chosen: rounding is 6e-8 per step, and training amplifies it.
-TOLERANCE = 1e-3
+# Largest relative distance, after the first few steps, between the parameters of two
+# runs that differ only in the order of additions. At the end it says nothing: where two
+# values are almost equal, rounding decides which way a ReLU or a max_pool goes, and from
+# there the runs part, by 1e-4 to 3e-3 in 300 steps. Chosen: 2e-8 was measured, one such
+# decision costs about 1e-5, a contribution that is missing or counted twice far more.
+TOLERANCE = 1e-4
 
 # Lowest accuracy on the plot, in percent. Chosen: above it the runs can be told apart.
 PLOT_FROM = 80.0
@@ -53,13 +56,15 @@ def summarise(results: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     runs, params = {}, {}
     for transport in TITLES:
         runs[transport] = json.loads((results / f"{transport}.json").read_text())
-        params[transport] = np.load(results / f"{transport}.npy").astype(np.float64)
+        with np.load(results / f"{transport}.npz") as file:
+            params[transport] = {when: file[when].astype(np.float64) for when in file}
     for transport, figures in runs.items():
-        difference = np.linalg.norm(params[transport] - params["gloo"])
-        distance = float(difference / np.linalg.norm(params["gloo"]))
-        figures["distance_to_gloo"] = distance
+        for when, reference in params["gloo"].items():
+            difference = np.linalg.norm(params[transport][when] - reference)
+            distance = float(difference / np.linalg.norm(reference))
+            figures[f"distance_to_gloo_{when}"] = distance
     return {
-        "exact_equals_gloo": runs["exact"]["distance_to_gloo"] <= TOLERANCE,
+        "exact_equals_gloo": runs["exact"]["distance_to_gloo_early"] <= TOLERANCE,
         "tolerance": TOLERANCE,
         "settings": {name: _plain(value) for name, value in settings.items()},
         "versions": {"python": platform.python_version(), **_versions()},
@@ -121,14 +126,15 @@ def _notes(summary: Mapping[str, Any]) -> Mapping[str, str]:
     settings = summary["settings"]
     exact, lossy = summary["runs"]["exact"], summary["runs"]["lossy"]
     verdict = (
-        f"The same parameters as through Gloo after {settings['steps']} steps"
+        f"The same parameters as through Gloo after {exact['early_step']} steps"
         if summary["exact_equals_gloo"]
         else "FAILED: not the parameters that Gloo leads to"
     )
     bits = "the same bits" if exact["replica_distance"] == 0 else "OTHER BITS"
     about_exact = (
-        f"{verdict} (relative distance {exact['distance_to_gloo']:.0e}, allowed "
-        f"{summary['tolerance']:.0e}), and {bits} on every rank."
+        f"{verdict} (relative distance {exact['distance_to_gloo_early']:.0e}, allowed "
+        f"{summary['tolerance']:.0e}), and {bits} on every rank to the end. Additions in "
+        "another order round differently, which training amplifies: Gloo apart."
     )
     about_lossy = (
         f"{_percent(settings['drop'])} of the datagrams were dropped and none was sent "
@@ -155,7 +161,7 @@ def _cells(figures: Mapping[str, Any]) -> Sequence[str]:
         f"{1000 * figures['step_seconds_p99']:.0f} ms",
         _percent(missing / 2) if missing else "-",
         _distance(figures["replica_distance"]),
-        _distance(figures["distance_to_gloo"]),
+        _distance(figures["distance_to_gloo_final"]),
     )
 
 

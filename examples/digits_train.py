@@ -178,11 +178,12 @@ def initialise(
     return graph, jax.jit(draw, out_shardings=NamedSharding(mesh, EVERYWHERE))()
 
 
-def train(config: Config) -> tuple[dict[str, Any], np.ndarray]:
+def train(config: Config) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Trains one network.
 
     Returns:
-      The figures of the run, for JSON, and this rank's final parameters, float32 [n].
+      The figures of the run, for JSON, and this rank's parameters, float32 [n], at the
+      first evaluation ("early") and at the end ("final").
     """
     ranks = jax.process_count()
     mesh = jax.make_mesh((ranks,), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
@@ -209,7 +210,7 @@ def train(config: Config) -> tuple[dict[str, Any], np.ndarray]:
         return float(np.mean(np.asarray(predicted) == held_out_labels))
 
     curve = [(0.0, accuracy(state))]
-    seconds, reports = [], []
+    seconds, reports, snapshots = [], [], []
     wait_for_all("start")
     for number in range(1, config.steps + 1):
         start = time.perf_counter()
@@ -219,14 +220,17 @@ def train(config: Config) -> tuple[dict[str, Any], np.ndarray]:
         batch = next(stream)
         if number % EVALUATE_EVERY == 0 or number == config.steps:
             curve.append((sum(seconds), accuracy(state)))
+            snapshots.append(flat_parameters(state))
             say(number, config.steps, float(reports[-1][0]), *curve[-1])
             # Who is late from the evaluation would be late in the next step.
             wait_for_all(f"step {number}")
-    own = np.concatenate(
-        [np.asarray(leaf).ravel() for leaf in jax.tree.leaves(of_this_rank(state[0]))]
-    )
-    figures = {"transport": config.transport, "curve": curve}
-    return figures | across_ranks(own, seconds, reports, curve[-1][1]), own
+    figures = {
+        "transport": config.transport,
+        "curve": curve,
+        "early_step": min(EVALUATE_EVERY, config.steps),
+    }
+    figures |= across_ranks(snapshots[-1], seconds, reports, curve[-1][1])
+    return figures, {"early": snapshots[0], "final": snapshots[-1]}
 
 
 def across_ranks(
@@ -259,6 +263,12 @@ def across_ranks(
 def gather(row: np.ndarray) -> np.ndarray:
     """Returns the rows of all ranks, [ranks, n]."""
     return multihost_utils.process_allgather(row).reshape(-1, row.size)
+
+
+def flat_parameters(state: Any) -> np.ndarray:
+    """Returns this rank's parameters one after the other, float32 [n]."""
+    leaves = jax.tree.leaves(of_this_rank(state[0]))
+    return np.concatenate([np.asarray(leaf).ravel() for leaf in leaves])
 
 
 def of_this_rank(tree: Any) -> Any:
@@ -298,7 +308,7 @@ def main() -> None:
     if config.output and jax.process_index() == 0:
         folder = Path(config.output)
         folder.mkdir(parents=True, exist_ok=True)
-        np.save(folder / f"{config.transport}.npy", params)
+        np.savez(folder / f"{config.transport}.npz", **params)
         (folder / f"{config.transport}.json").write_text(json.dumps(figures))
 
 

@@ -1,6 +1,6 @@
 """`psum` and `pmean`: the calls of `jax.lax`, on our transport."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,24 @@ from jax_optireduce import (
 )
 from jax_optireduce._checks import AxisName
 from jax_optireduce._options import Options
+
+
+class Reduction(NamedTuple):
+    """A reduced tree, and what is known about how it came about.
+
+    Attributes:
+      tree: the sums or means.
+      vectors: the statistics vector of each bucket.
+      elements: of each bucket.
+    """
+
+    tree: Any
+    vectors: list[jax.Array]
+    elements: list[int]
+
+    def stats(self) -> _stats.CollectiveStats:
+        """Makes the report, which costs some operations that few callers need."""
+        return _stats.from_vectors(self.vectors, self.elements)
 
 
 def psum(
@@ -68,7 +86,7 @@ def psum(
       UsageError: a leaf, the mode, the step, or the place in the program does not fit.
       NotInitializedError: `jax_optireduce.init` was not called.
     """
-    return _reduce(tree, axis_name, "psum", mode=mode, step=step, name=name)[0]
+    return _reduce(tree, axis_name, "psum", mode=mode, step=step, name=name).tree
 
 
 def psum_with_stats(
@@ -98,7 +116,8 @@ def psum_with_stats(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    return _reduce(tree, axis_name, "psum", mode=mode, step=step, name=name)
+    reduction = _reduce(tree, axis_name, "psum", mode=mode, step=step, name=name)
+    return reduction.tree, reduction.stats()
 
 
 def pmean(
@@ -129,7 +148,7 @@ def pmean(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    return _reduce(tree, axis_name, "pmean", mode=mode, step=step, name=name)[0]
+    return _reduce(tree, axis_name, "pmean", mode=mode, step=step, name=name).tree
 
 
 def pmean_with_stats(
@@ -159,7 +178,8 @@ def pmean_with_stats(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    return _reduce(tree, axis_name, "pmean", mode=mode, step=step, name=name)
+    reduction = _reduce(tree, axis_name, "pmean", mode=mode, step=step, name=name)
+    return reduction.tree, reduction.stats()
 
 
 def _reduce(
@@ -170,7 +190,7 @@ def _reduce(
     mode: str,
     step: Any,
     name: str | None,
-) -> tuple[Any, _stats.CollectiveStats]:
+) -> Reduction:
     key = _checks.checked_key(name, kind)
     mean = kind == "pmean"
     return reduce_tree(
@@ -188,7 +208,7 @@ def reduce_tree(
     step: Any,
     mean: bool,
     reverse: bool = False,
-) -> tuple[Any, _stats.CollectiveStats]:
+) -> Reduction:
     """Sums or averages a tree in buckets: the body of every public function.
 
     Args:
@@ -202,7 +222,7 @@ def reduce_tree(
       reverse: whether buckets start with the last leaf.
 
     Returns:
-      The reduced tree, and this rank's report.
+      The reduced tree, and what this rank's report is made of.
 
     Raises:
       AxisError: see `psum`.
@@ -225,12 +245,13 @@ def reduce_tree(
         else:
             # Part of the program, and so the same on every rank.
             results[i] = _checks.constant(leaf, place) * size
-    sums, stats = _sum_leaves(
+    sums, vectors, elements = _sum_leaves(
         traced, axes, options, key=key, mode=mode, step=step, reverse=reverse
     )
     results.update(sums)
     ordered = [results[i] / size if mean else results[i] for i in range(len(results))]
-    return jax.tree_util.tree_unflatten(treedef, ordered), stats
+    reduced = jax.tree_util.tree_unflatten(treedef, ordered)
+    return Reduction(reduced, vectors, elements)
 
 
 def _sum_leaves(
@@ -242,12 +263,10 @@ def _sum_leaves(
     mode: str,
     step: jax.Array | None,
     reverse: bool,
-) -> tuple[dict[int, Any], _stats.CollectiveStats]:
+) -> tuple[dict[int, Any], list[jax.Array], list[int]]:
     """Sums leaves, given and returned by their position in the tree."""
     if options.backend == "xla":
-        return {i: lax.psum(leaf, axes) for i, leaf in leaves.items()}, (
-            _stats.from_vectors([], [])
-        )
+        return {i: lax.psum(leaf, axes) for i, leaf in leaves.items()}, [], []
     positions = list(leaves)
     plan = _bucketing.plan_buckets(
         [leaf.shape for leaf in leaves.values()],
@@ -271,4 +290,4 @@ def _sum_leaves(
         )
         sums.update(zip(members, totals, strict=True))
         vectors.append(vector)
-    return sums, _stats.from_vectors(vectors, [bucket.elements for bucket in plan])
+    return sums, vectors, [bucket.elements for bucket in plan]

@@ -46,9 +46,8 @@ def allreduce_gradients(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    return allreduce_gradients_with_stats(
-        tree, axis_name, mode=mode, step=step, name=name
-    )[0]
+    key = _checks.checked_key(name, "allreduce_gradients")
+    return _average(tree, axis_name, "allreduce_gradients", key, mode, step).tree
 
 
 def allreduce_gradients_with_stats(
@@ -80,7 +79,8 @@ def allreduce_gradients_with_stats(
       NotInitializedError: see `psum`.
     """
     key = _checks.checked_key(name, "allreduce_gradients")
-    return _average(tree, axis_name, "allreduce_gradients", key, mode, step)
+    reduction = _average(tree, axis_name, "allreduce_gradients", key, mode, step)
+    return reduction.tree, reduction.stats()
 
 
 def sync_in_backward(
@@ -164,10 +164,10 @@ def _sync_backward(
     cotangents: tuple[Any, ...],
 ) -> tuple[Any, Any]:
     step, static = residuals
-    means, _ = _average(cotangents, axes, "sync_in_backward", key, mode, step)
+    reduced = _average(cotangents, axes, "sync_in_backward", key, mode, step)
     means = tuple(
         _made_varying(mean, [axis for axis in axes if axis not in missing])
-        for mean, missing in zip(means, static.value, strict=True)
+        for mean, missing in zip(reduced.tree, static.value, strict=True)
     )
     none = None if step is None else np.zeros((), jax.dtypes.float0)
     return means, none
@@ -197,7 +197,7 @@ def _average(
     key: str,
     mode: str,
     step: Any,
-) -> tuple[Any, CollectiveStats]:
+) -> _collectives.Reduction:
     return _collectives.reduce_tree(
         tree,
         axis_name,

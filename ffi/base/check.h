@@ -21,10 +21,10 @@ class BrokenInvariant : public std::logic_error {
 
 }  // namespace optireduce
 
-#define OR_CHECK(expression)                                      \
-  do {                                                            \
-    if (!(expression)) [[unlikely]]                               \
-      ::optireduce::FailCheck(#expression, __FILE__, __LINE__);   \
+#define OR_CHECK(expression)                                    \
+  do {                                                          \
+    if (!(expression)) [[unlikely]]                             \
+      ::optireduce::FailCheck(#expression, __FILE__, __LINE__); \
   } while (false)
 
 #endif  // FFI_BASE_CHECK_H_

@@ -36,7 +36,8 @@ struct CallId {
 template <>
 struct std::hash<optireduce::CallId> {
   std::size_t operator()(const optireduce::CallId& call) const noexcept {
-    const std::uint64_t both = (std::uint64_t{call.collective.value()} << 32) | call.sequence.value();
+    const std::uint64_t both =
+        (std::uint64_t{call.collective.value()} << 32) | call.sequence.value();
     return std::hash<std::uint64_t>{}(both * 0x9E3779B97F4A7C15ull);
   }
 };

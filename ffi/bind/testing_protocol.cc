@@ -27,7 +27,9 @@ std::span<const std::byte> BytesOf(const nb::bytes& bytes) {
   return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
 }
 
-nb::bytes ToBytes(std::span<const std::byte> bytes) { return nb::bytes(bytes.data(), bytes.size()); }
+nb::bytes ToBytes(std::span<const std::byte> bytes) {
+  return nb::bytes(bytes.data(), bytes.size());
+}
 
 Instant At(double seconds) {
   // Rounded: what PollTimeout returned must come back as the same instant.
@@ -91,7 +93,8 @@ nb::bytes EncodeAnnouncementOf(const std::string& name, const std::string& descr
                                std::size_t bytes_max) {
   std::vector<std::byte> out(bytes_max);
   const std::size_t size = EncodeAnnouncement(
-      SpecOf(name, description, fingerprint, elements, drop, deadline_s, members), description, out);
+      SpecOf(name, description, fingerprint, elements, drop, deadline_s, members), description,
+      out);
   return ToBytes(std::span(out).first(size));
 }
 
@@ -175,8 +178,8 @@ class TestEndpoint {
         SpecOf(name, description, fingerprint, array.size(), drop, deadline_s, members);
     submission.sequence = Sequence(sequence);
     submission.token = token;
-    submission.leaves = {{.data = reinterpret_cast<std::byte*>(array.data()),
-                          .elements = array.size()}};
+    submission.leaves = {
+        {.data = reinterpret_cast<std::byte*>(array.data()), .elements = array.size()}};
     return endpoint_->Submit(At(now), std::move(submission)).message();
   }
   void HandleDatagram(double now, const nb::bytes& datagram) {
@@ -232,18 +235,17 @@ void BindProtocol(nb::module_& m) {
   m.def("parse_header", &ParseHeaderOf);
   m.def("encode_announcement", &EncodeAnnouncementOf);
   m.def("parse_announcement", &ParseAnnouncementOf);
-  m.def("bucket_segments",
-        [](std::uint64_t elements, std::size_t element_bytes, int members, std::size_t payload) {
-          const BucketLayout layout(elements, element_bytes, static_cast<std::uint16_t>(members),
-                                    payload);
-          std::vector<std::tuple<int, std::uint64_t, std::uint64_t>> segments;
-          for (std::uint32_t s = 0; s < layout.segments(); ++s) {
-            const ByteRange range = layout.Segment(SegmentIndex(s));
-            segments.emplace_back(layout.OwnerOf(SegmentIndex(s)).value(), range.offset,
-                                  range.bytes);
-          }
-          return segments;
-        });
+  m.def("bucket_segments", [](std::uint64_t elements, std::size_t element_bytes, int members,
+                              std::size_t payload) {
+    const BucketLayout layout(elements, element_bytes, static_cast<std::uint16_t>(members),
+                              payload);
+    std::vector<std::tuple<int, std::uint64_t, std::uint64_t>> segments;
+    for (std::uint32_t s = 0; s < layout.segments(); ++s) {
+      const ByteRange range = layout.Segment(SegmentIndex(s));
+      segments.emplace_back(layout.OwnerOf(SegmentIndex(s)).value(), range.offset, range.bytes);
+    }
+    return segments;
+  });
   nb::class_<TestFlow>(m, "Flow")
       .def(nb::init<std::size_t, std::size_t>())
       .def("can_send", &TestFlow::CanSend)

@@ -57,8 +57,9 @@ ByteRange BucketLayout::Segment(SegmentIndex segment) const {
   const ByteRange shard = Shard(owner);
   const std::uint64_t within =
       (segment.value() - first_segment_[owner.index()]) * segment_elements_ * element_bytes_;
-  return {.offset = shard.offset + within,
-          .bytes = std::min<std::uint64_t>(segment_elements_ * element_bytes_, shard.bytes - within)};
+  return {
+      .offset = shard.offset + within,
+      .bytes = std::min<std::uint64_t>(segment_elements_ * element_bytes_, shard.bytes - within)};
 }
 
 }  // namespace optireduce

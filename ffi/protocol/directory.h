@@ -28,7 +28,8 @@ class Directory {
   Collective* Find(CollectiveId id) const;
   // All with this name, in the order in which they were learnt.
   const std::vector<Collective*>& Named(const std::string& name) const;
-  // A collective that `member` announced before `limit` and that this rank has never called, if any.
+  // A collective that `member` announced before `limit` and that this rank has never called, if
+  // any.
   const Collective* FindAnnouncedOnly(Rank member, Instant limit) const;
 
  private:

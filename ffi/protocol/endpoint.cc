@@ -46,7 +46,8 @@ Status Endpoint::Impl::MakePeers() {
     const Rank rank(r);
     if (rank == options_.rank) continue;
     Result<Key> to = DeriveKey(options_.secret, DirectionLabel(options_.lane, options_.rank, rank));
-    Result<Key> from = DeriveKey(options_.secret, DirectionLabel(options_.lane, rank, options_.rank));
+    Result<Key> from =
+        DeriveKey(options_.secret, DirectionLabel(options_.lane, rank, options_.rank));
     if (!to.ok()) return to.status();
     if (!from.ok()) return from.status();
     Result<Sealer> seal = Sealer::Create(to.value());
@@ -94,9 +95,9 @@ Status Endpoint::Impl::RefuseUnreachable(const CollectiveSpec& spec) const {
     if (member == options_.rank) continue;
     const Peer& other = peer(member);
     if (!other.gone()) continue;
-    return {StatusCode::kUnavailable,
-            "jax_optireduce: '" + spec.name + "' needs rank " + std::to_string(member.value()) +
-                ", but " + other.why_gone()};
+    return {StatusCode::kUnavailable, "jax_optireduce: '" + spec.name + "' needs rank " +
+                                          std::to_string(member.value()) + ", but " +
+                                          other.why_gone()};
   }
   return {};
 }
@@ -118,7 +119,8 @@ Status Endpoint::Impl::Submit(Instant now, Submission submission) {
   collective.submitted = sequence;
   if (submission.spec.members.size() == 1 || submission.spec.elements == 0) {
     ++counters_.calls_completed;
-    events_.push_back({.token = submission.token, .status = {}, .stats = {.slowest = options_.rank}});
+    events_.push_back(
+        {.token = submission.token, .status = {}, .stats = {.slowest = options_.rank}});
     return {};
   }
   const CallId call{.collective = collective.id, .sequence = sequence};
@@ -260,8 +262,8 @@ Endpoint::Impl::Active* Endpoint::Impl::Admit(Instant now, const Header& header)
        it != active_.end() && it->first.collective == collective.id; ++it) {
     if (!it->second.exchange.submitted()) ++ahead;
   }
-  const std::size_t needed = collective.layout.Shard(collective.self).bytes *
-                             (collective.layout.members() - 1u);
+  const std::size_t needed =
+      collective.layout.Shard(collective.self).bytes * (collective.layout.members() - 1u);
   if (ahead >= options_.max_lag || pool_.used_bytes() + needed > options_.early_bytes_max) {
     ++counters_.rejected_early;
     return nullptr;

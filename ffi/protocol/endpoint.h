@@ -45,8 +45,8 @@ class Endpoint {
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  // Starts a call. Exactly one CallDone with its token follows, sooner or later, unless this returns
-  // an error: wrong members, a call already under way, a sequence that is over.
+  // Starts a call. Exactly one CallDone with its token follows, sooner or later, unless this
+  // returns an error: wrong members, a call already under way, a sequence that is over.
   Status Submit(Instant now, Submission submission);
 
   // Takes one UDP payload, from anywhere: what does not belong here is counted and has no effect.
@@ -70,8 +70,8 @@ class Endpoint {
   // calls something else, or leaves.
   void Cancel(Instant now, const Status& why);
 
-  // Fails every call with `why`, which is not ok, and tells the peers that this rank leaves, so that
-  // theirs need not wait for a timeout. Further submissions are refused.
+  // Fails every call with `why`, which is not ok, and tells the peers that this rank leaves, so
+  // that theirs need not wait for a timeout. Further submissions are refused.
   void Leave(Instant now, const Status& why);
   // After Leave(): every peer that still listens has what it needs from this rank, and knows.
   bool finished() const;

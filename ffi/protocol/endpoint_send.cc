@@ -1,5 +1,5 @@
-// What an endpoint sends, and when: acknowledgements first, then control datagrams, then segments as
-// far as the window to the peer is open. Peers take turns.
+// What an endpoint sends, and when: acknowledgements first, then control datagrams, then segments
+// as far as the window to the peer is open. Peers take turns.
 
 #include <algorithm>
 #include <string_view>
@@ -161,8 +161,7 @@ std::optional<Transmit> Endpoint::Impl::SendSegments(Instant now, Rank to,
     header.call = exchange.call();
     header.segment = item.segment;
     header.contributors = exchange.Contributors(item);
-    const Cargo cargo{
-        .kind = item.kind, .flags = 0, .call = header.call, .segment = item.segment};
+    const Cargo cargo{.kind = item.kind, .flags = 0, .call = header.call, .segment = item.segment};
     header.number = flow.Track(now, cargo, bytes);
     transmit.bytes += Seal(to, header, payload_bytes, datagram);
     exchange.Sent(*exchange.collective().MemberOf(to), item);

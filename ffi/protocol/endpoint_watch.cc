@@ -36,8 +36,8 @@ std::string RoundedSeconds(Duration duration) {
 Status FailureOf(Rank rank, const GaveUp& news, const std::string& ours) {
   const bool disagreed = (news.flags & kFlagDisagreed) != 0;
   return {disagreed ? StatusCode::kInvalidArgument : StatusCode::kAborted,
-          "jax_optireduce: " + ours + " cannot be completed: rank " +
-              std::to_string(rank.value()) + " has stopped with this error: " + news.why};
+          "jax_optireduce: " + ours + " cannot be completed: rank " + std::to_string(rank.value()) +
+              " has stopped with this error: " + news.why};
 }
 
 }  // namespace
@@ -200,8 +200,7 @@ bool Endpoint::Impl::FailIfGivenUp(Instant now, const Exchange& exchange) {
     const auto& gave_up = peer(member).gave_up;
     const auto news = std::ranges::find(gave_up, call, &GaveUp::call);
     if (news == gave_up.end()) continue;
-    Fail(now, call,
-         FailureOf(member, *news, Describe(exchange.collective().spec, call.sequence)));
+    Fail(now, call, FailureOf(member, *news, Describe(exchange.collective().spec, call.sequence)));
     return true;
   }
   return false;
@@ -277,8 +276,7 @@ bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
       if (called || now - report.last > kReportLifetime) continue;
       // The first report came when the peer had waited for one interval already.
       if (now - report.first + kReportInterval < options_.mismatch_timeout) continue;
-      Fail(now, exchange.call(),
-           Disagreement(exchange, member, theirs.spec, report.call.sequence));
+      Fail(now, exchange.call(), Disagreement(exchange, member, theirs.spec, report.call.sequence));
       return true;
     }
   }

@@ -44,12 +44,12 @@ void Exchange::Submit(Instant now, Submission submission) {
   for (std::uint16_t m = 0; m < layout.members(); ++m) {
     const MemberIndex member(m);
     if (layout.SegmentsOf(member) == 0) continue;
-    segment_bytes_max = std::max<std::size_t>(
-        segment_bytes_max, layout.Segment(layout.FirstSegment(member)).bytes);
+    segment_bytes_max =
+        std::max<std::size_t>(segment_bytes_max, layout.Segment(layout.FirstSegment(member)).bytes);
     if (member == collective_.self || reduced_closed_) continue;
-    outbox(member) = Outbox(layout.FirstSegment(member), layout.SegmentsOf(member),
-                            layout.FirstSegment(collective_.self),
-                            layout.SegmentsOf(collective_.self));
+    outbox(member) =
+        Outbox(layout.FirstSegment(member), layout.SegmentsOf(member),
+               layout.FirstSegment(collective_.self), layout.SegmentsOf(collective_.self));
   }
   scratch_.resize(segment_bytes_max);
   // Results that were here first.
@@ -215,8 +215,8 @@ Instant Exchange::ReduceScatterDeadline() const {
 
 Instant Exchange::CallDeadline() const {
   if (collective_.spec.all_gather == LatePolicy::kWait) return kNever;
-  return SaturatingAdd(opened_at_, collective_.spec.reduce_scatter_deadline +
-                                       collective_.spec.all_gather_deadline);
+  return SaturatingAdd(
+      opened_at_, collective_.spec.reduce_scatter_deadline + collective_.spec.all_gather_deadline);
 }
 
 Instant Exchange::deadline() const {

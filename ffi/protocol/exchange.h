@@ -5,8 +5,8 @@
 // It may open before the local program has called: then it gathers contributions, and where the
 // policy is kDrop it closes its stage by itself, so that a slow program does not delay its shard.
 //
-// Reduction is in place. A result is written over the contribution it replaces; that is safe since a
-// sum exists only after its owner has closed the segment, so that ours is either in it or late.
+// Reduction is in place. A result is written over the contribution it replaces; that is safe since
+// a sum exists only after its owner has closed the segment, so that ours is either in it or late.
 
 #ifndef FFI_PROTOCOL_EXCHANGE_H_
 #define FFI_PROTOCOL_EXCHANGE_H_
@@ -137,7 +137,7 @@ class Exchange {
 
   CallStats stats_;
   MemberIndex last_from_;
-  double contributed_ = 0;        // elements of results, times their contributors
+  double contributed_ = 0;  // elements of results, times their contributors
   std::uint64_t result_bytes_ = 0;
 };
 

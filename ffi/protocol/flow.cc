@@ -24,7 +24,8 @@ constexpr int kReorderTimeDenominator = 8;
 // Source: RFC 9002 6.1.2, kGranularity.
 constexpr Duration kGranularity = milliseconds(1);
 
-// Source: RFC 9002 6.2.2 starts from 333 ms across the Internet. Chosen: 20 ms within a data centre.
+// Source: RFC 9002 6.2.2 starts from 333 ms across the Internet. Chosen: 20 ms within a data
+// centre.
 constexpr Duration kFirstProbeInterval = milliseconds(20);
 // Chosen: below this the scheduling delays of a busy host look like loss.
 constexpr Duration kProbeIntervalMin = milliseconds(5);
@@ -54,9 +55,9 @@ constexpr std::size_t kCongestedOneIn = 8;
 Flow::Flow(const FlowOptions& options)
     : options_(options),
       ring_(kInFlightMax),
-      window_bytes_(std::max(std::min(kFirstWindowDatagrams * options.datagram_bytes_max,
-                                      options.window_bytes_max),
-                             kWindowDatagramsMin * options.datagram_bytes_max)) {}
+      window_bytes_(std::max(
+          std::min(kFirstWindowDatagrams * options.datagram_bytes_max, options.window_bytes_max),
+          kWindowDatagramsMin * options.datagram_bytes_max)) {}
 
 bool Flow::CanSend(std::size_t bytes) const {
   return CanTrack() && in_flight_bytes_ + bytes <= window_bytes_;
@@ -123,9 +124,9 @@ void Flow::Settle(InFlight& datagram, bool delivered) {
 
 void Flow::DetectLoss(Instant now) {
   if (!largest_acknowledged_) return;
-  const Duration reorder_time = std::max(
-      kGranularity, (measured_ ? smoothed_ : kFirstProbeInterval) * kReorderTimeNumerator /
-                        kReorderTimeDenominator);
+  const Duration reorder_time =
+      std::max(kGranularity, (measured_ ? smoothed_ : kFirstProbeInterval) * kReorderTimeNumerator /
+                                 kReorderTimeDenominator);
   for (std::size_t i = 0; i < count_ && At(i).number < *largest_acknowledged_; ++i) {
     InFlight& datagram = At(i);
     if (datagram.settled) continue;

@@ -1,6 +1,6 @@
 // The datagrams between this rank and one peer, in both directions: numbering, acknowledgement,
-// detection of loss, and how much may be under way. It knows nothing of collectives; what a datagram
-// carried is a value that comes back with its fate.
+// detection of loss, and how much may be under way. It knows nothing of collectives; what a
+// datagram carried is a value that comes back with its fate.
 //
 // A number is used once: what is lost is sent again under a new one (as in QUIC, RFC 9000 13.3), so
 // an acknowledgement is never ambiguous, every tag has its own nonce, and a replay is seen by its
@@ -39,7 +39,7 @@ struct Fate {
 };
 
 struct FlowOptions {
-  std::size_t window_bytes_max = 0;     // what the peer's socket holds, divided among its senders
+  std::size_t window_bytes_max = 0;  // what the peer's socket holds, divided among its senders
   std::size_t datagram_bytes_max = 0;
 };
 
@@ -124,6 +124,7 @@ class Flow {
   std::size_t epoch_lost_ = 0;
   bool epoch_limited_ = false;  // the window, not the program, held data back
 
+  // Chosen: twice what a peer may have under way, so that nothing in time is taken for too old.
   static constexpr std::size_t kSeenBits = 4096;
   std::array<std::uint64_t, kSeenBits / 64> seen_{};  // bit of number n at n % kSeenBits
   std::optional<std::uint64_t> largest_seen_;

@@ -24,8 +24,9 @@ struct EndpointOptions {
   // Lanes are endpoints of their own; each has its own keys.
   std::uint16_t lane = 0;
 
-  // Largest UDP payload that crosses every path of the session in one piece, header and tag included.
-  // Chosen: 1500 (Ethernet) - 20 (IPv4) - 8 (UDP); the communicator measures the path instead.
+  // Largest UDP payload that crosses every path of the session in one piece, header and tag
+  // included. Chosen: 1500 (Ethernet) - 20 (IPv4) - 8 (UDP); the communicator measures the path
+  // instead.
   std::size_t datagram_bytes_max = 1472;
 
   // How long a peer may be silent before a call that waits for it fails.
@@ -42,8 +43,8 @@ struct EndpointOptions {
   // Bytes that all peers together may have under way to one rank: what its socket buffer holds.
   std::size_t receive_buffer_bytes = 2u << 20;
 
-  // Calls of one collective that peers may be ahead of this rank before their datagrams are refused.
-  // Source: max_lag of the design.
+  // Calls of one collective that peers may be ahead of this rank before their datagrams are
+  // refused. Source: max_lag of the design.
   std::uint32_t max_lag = 2;
 
   // Memory for calls that this rank's program has not reached yet.

@@ -43,7 +43,8 @@ Reduction::Receipt Reduction::Receive(MemberIndex source, SegmentIndex segment,
 
 bool Reduction::Ready(SegmentIndex segment) const {
   const std::size_t within = Within(segment);
-  return own_ != nullptr && arrived_[within] + 1u == layout_.members() && !reduced_.Contains(within);
+  return own_ != nullptr && arrived_[within] + 1u == layout_.members() &&
+         !reduced_.Contains(within);
 }
 
 bool Reduction::Reduce(SegmentIndex segment, bool rescale) {

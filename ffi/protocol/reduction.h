@@ -61,11 +61,11 @@ class Reduction {
   MemberIndex owner_;
   ElementType element_type_;
   const BucketView* own_ = nullptr;
-  Buffer staging_;                         // by source without the owner
-  std::vector<Bitmap> received_;           // by source, of segments within the shard
-  std::vector<std::uint16_t> arrived_;     // by segment: contributions, without the owner's
-  std::vector<std::uint16_t> summed_;      // by segment: contributions in its sum
-  std::vector<MemberIndex> sum_slot_;      // by segment: whose slot holds the sum
+  Buffer staging_;                      // by source without the owner
+  std::vector<Bitmap> received_;        // by source, of segments within the shard
+  std::vector<std::uint16_t> arrived_;  // by segment: contributions, without the owner's
+  std::vector<std::uint16_t> summed_;   // by segment: contributions in its sum
+  std::vector<MemberIndex> sum_slot_;   // by segment: whose slot holds the sum
   Bitmap reduced_;
   std::vector<std::byte> scratch_;         // one segment that lies across leaves
   std::vector<const std::byte*> sources_;  // used by Reduce

@@ -26,11 +26,11 @@ enum class LatePolicy : std::uint8_t {
 
 // What all ranks must agree on for a call to be the same call.
 struct CollectiveSpec {
-  std::string name;          // what the user, or the call site, calls it
-  std::string description;   // name, dtype, shapes, mode: what an error message shows
+  std::string name;               // what the user, or the call site, calls it
+  std::string description;        // name, dtype, shapes, mode: what an error message shows
   std::uint64_t fingerprint = 0;  // hash of shapes, dtype, mode and operation
   ElementType element_type = ElementType::kFloat32;
-  std::uint64_t elements = 0;    // of the bucket: the sum over its leaves
+  std::uint64_t elements = 0;  // of the bucket: the sum over its leaves
   LatePolicy reduce_scatter = LatePolicy::kWait;
   LatePolicy all_gather = LatePolicy::kWait;
   // For kDrop, from the start of the stage: T_rs and T_ag. A call ends by their sum.
@@ -73,10 +73,10 @@ struct CallStats {
   double missing_contributions = 0;
   // Elements of the result that did not come in time; they are zero.
   double missing_results = 0;
-  Duration elapsed{};              // from the submission
-  std::uint64_t repaired = 0;      // segments that this rank sent again
-  std::uint64_t late = 0;          // segments that came for this call after their stage had closed
-  Rank slowest;                    // whose data came last, or did not come
+  Duration elapsed{};          // from the submission
+  std::uint64_t repaired = 0;  // segments that this rank sent again
+  std::uint64_t late = 0;      // segments that came for this call after their stage had closed
+  Rank slowest;                // whose data came last, or did not come
 };
 
 struct CallDone {

@@ -44,7 +44,8 @@ std::optional<LatePolicy> PolicyOf(std::uint8_t value) {
 void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out) {
   OR_CHECK(header.number <= kNumberMax);
   ByteWriter writer(out);
-  writer.Write(static_cast<std::uint8_t>(kWireVersion << 4 | static_cast<std::uint8_t>(header.kind)));
+  writer.Write(
+      static_cast<std::uint8_t>(kWireVersion << 4 | static_cast<std::uint8_t>(header.kind)));
   writer.Write(header.flags);
   writer.Write(header.source.value());
   writer.Write(header.session);
@@ -157,7 +158,8 @@ std::optional<CollectiveSpec> ParseAnnouncement(std::span<const std::byte> paylo
   const auto members = reader.ReadBytes(reader.Read<std::uint16_t>());
   spec.name = ReadText(reader);
   spec.description = ReadText(reader);
-  if (!reader.ok() || reader.remaining() != 0 || !reduce_scatter || !all_gather) return std::nullopt;
+  if (!reader.ok() || reader.remaining() != 0 || !reduce_scatter || !all_gather)
+    return std::nullopt;
   if (element_type >= kElementTypes || spec.elements > kElementsMax) return std::nullopt;
   for (const Duration deadline : {spec.reduce_scatter_deadline, spec.all_gather_deadline}) {
     if (deadline < Duration::zero() || deadline > kDeadlineMax) return std::nullopt;
@@ -183,11 +185,11 @@ std::uint64_t HashBytes(std::string_view bytes, std::uint64_t seed) {
 
 CollectiveId IdOf(const CollectiveSpec& spec) {
   std::uint64_t hash = HashBytes(spec.name, spec.fingerprint);
-  for (const std::uint64_t fact :
-       {static_cast<std::uint64_t>(spec.element_type), spec.elements,
-        static_cast<std::uint64_t>(spec.reduce_scatter), static_cast<std::uint64_t>(spec.all_gather),
-        static_cast<std::uint64_t>(spec.reduce_scatter_deadline.count()),
-        static_cast<std::uint64_t>(spec.all_gather_deadline.count())}) {
+  for (const std::uint64_t fact : {static_cast<std::uint64_t>(spec.element_type), spec.elements,
+                                   static_cast<std::uint64_t>(spec.reduce_scatter),
+                                   static_cast<std::uint64_t>(spec.all_gather),
+                                   static_cast<std::uint64_t>(spec.reduce_scatter_deadline.count()),
+                                   static_cast<std::uint64_t>(spec.all_gather_deadline.count())}) {
     hash = Mix(hash ^ Mix(fact + 1));
   }
   for (const Rank member : spec.members) hash = Mix(hash ^ Mix(member.value() + 1u));

@@ -30,7 +30,9 @@ def test_segments_cover_the_bucket_once_and_in_order(
 
 
 @hypothesis.given(elements=st.integers(0, 5000), members=st.integers(1, 20))
-def test_shards_differ_by_at_most_one_element_and_the_longer_come_first(elements, members):
+def test_shards_differ_by_at_most_one_element_and_the_longer_come_first(
+    elements, members
+):
     shard = [0] * members
     for owner, _, size in _testing.bucket_segments(elements, 4, members, 64):
         shard[owner] += size // 4

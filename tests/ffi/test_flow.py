@@ -1,4 +1,4 @@
-"""Numbers, acknowledgements, loss and the window between two ranks. Times in seconds."""
+"""Numbers, acknowledgements, loss and window between two ranks; times in seconds."""
 
 import random
 
@@ -132,7 +132,9 @@ def test_loss_of_every_other_datagram_shrinks_the_window():
     assert sender.window_bytes() < before / 2
 
 
-@hypothesis.given(st.lists(st.integers(0, 10_000), unique=True, min_size=1, max_size=300))
+@hypothesis.given(
+    st.lists(st.integers(0, 10_000), unique=True, min_size=1, max_size=300)
+)
 def test_a_number_is_seen_after_it_was_recorded_and_never_before(numbers):
     flow = make_flow()
     largest = -1

@@ -35,9 +35,19 @@ def test_header_and_tag_cost_forty_bytes():
 
 
 def test_header_is_little_endian_at_the_documented_offsets():
-    header = (2, 3, 0x0405, 0x06070809, 0x0A0B0C0D, 0x0E0F1011, 0x12131415, 0x161718191A1B, 7)
+    header = (
+        2,
+        3,
+        0x0405,
+        0x06070809,
+        0x0A0B0C0D,
+        0x0E0F1011,
+        0x12131415,
+        0x161718191A1B,
+        7,
+    )
     assert _testing.encode_header(header).hex() == (
-        "12" "03" "0504" "09080706" "0d0c0b0a" "11100f0e" "15141312" "1b1a19181716" "0700"
+        "12030504090807060d0c0b0a11100f0e151413121b1a191817160700"
     )
 
 
@@ -81,7 +91,9 @@ def test_every_announcement_is_read_as_it_was_written(announcement):
 
 
 @hypothesis.given(announcements, st.integers(0, 1023))
-def test_an_announcement_with_a_member_beyond_the_world_is_refused(announcement, world_size):
+def test_an_announcement_with_a_member_beyond_the_world_is_refused(
+    announcement, world_size
+):
     payload = _testing.encode_announcement(*announcement, 1432)
     inside = announcement[-1][-1] < world_size
     assert (_testing.parse_announcement(payload, world_size) is not None) == inside
