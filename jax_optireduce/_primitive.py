@@ -304,12 +304,14 @@ def _lossy(
         total, vector = _call(rank, step, [flat], attributes)
         return [*_split(total, leaves), vector]
     if counted:
-        # The signs depend on the number of the call, so the number is drawn beforehand.
+        # The signs depend on the number of the call, so the number is drawn beforehand:
+        # but not before the data is there, so that of two calls with one name, where
+        # one needs the other's result, numbers are drawn in the order of the calls.
         draw = jax.ffi.ffi_call(
             SEQUENCE_TARGET, jax.ShapeDtypeStruct((), jnp.int32), has_side_effect=True
         )
         names = {name: attributes[name] for name in ("communicator", "name")}
-        step = draw(rank, **names)
+        step = draw(rank, flat, **names)
     salt = np.uint32(_identity.hash64(attributes["name"]) & 0xFFFFFFFF)
     key = (step.astype(jnp.uint32) * _GOLDEN) ^ salt
     # Half precision travels as it is, but is not precise enough to be rotated in.

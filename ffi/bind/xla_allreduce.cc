@@ -267,7 +267,7 @@ ffi::Future AllReduce(std::string_view communicator, std::string_view name,
 }
 
 ffi::Error TakeSequence(std::string_view communicator, std::string_view name,
-                        ffi::BufferR1<ffi::S32> group_rank,
+                        ffi::BufferR1<ffi::S32> group_rank, ffi::RemainingArgs /* inputs */,
                         ffi::Result<ffi::BufferR0<ffi::S32>> sequence) try {
   Result<std::shared_ptr<Communicator>> found = Registry::Global().Find(communicator);
   if (!found.ok()) return EncodeError(found.status());
@@ -313,6 +313,9 @@ XLA_FFI_Error* SequenceHandler(XLA_FFI_CallFrame* call_frame) {
                              .Attr<std::string_view>("communicator")
                              .Attr<std::string_view>("name")
                              .Arg<ffi::BufferR1<ffi::S32>>()
+                             // What the call will add up, unread: a call that depends on an
+                             // earlier one of the same name draws its number after that one.
+                             .RemainingArgs()
                              .Ret<ffi::BufferR0<ffi::S32>>());
   return (*handler)(call_frame);
 }

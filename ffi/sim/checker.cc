@@ -400,8 +400,8 @@ void Checker::CheckEfficiency(Instant now, const Network& network) {
     const std::uint64_t once = collective.bytes() + segments * kOverheadBytes;
     data += static_cast<double>(2 * (members - 1) * once * scenario_.calls);
     control += members * (members - 1) *
-               (kAnnouncementBytesMax + scenario_.calls * kControlDatagramsPerCall *
-                                            (kOverheadBytes + kAcknowledgementBytesMax));
+               (kAnnouncementBytesMax +
+                scenario_.calls * kControlDatagramsPerCall * kControlBytesMax);
   }
   std::uint64_t sent = 0;
   for (const Seen& seen : seen_) sent += seen.sent_bytes;

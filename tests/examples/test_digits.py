@@ -47,7 +47,7 @@ def test_exact_trains_the_parameters_that_gloo_trains(demonstration):
     exact = summary["runs"]["exact"]
     assert summary["exact_equals_gloo"]
     assert exact["distance_to_gloo_early"] <= summary["tolerance"]
-    # What the tolerance has to tell from rounding: a few contributions that are missing.
+    # What the tolerance has to tell from rounding: contributions that are missing.
     lossy = summary["runs"]["lossy"]
     assert lossy["distance_to_gloo_early"] > 10 * summary["tolerance"]
     assert exact["replica_distance"] == 0

@@ -34,8 +34,10 @@ def _dense(n: int, key: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("n", "size"),
-    [(0, 0), (1, 1), (2, 2), (3, 4), (360, 512), (1000, 1024), (1024, 1024)]
-    + [(1025, 2048), (5000, 5120), (1 << 20, 1 << 20)],
+    [
+        *((0, 0), (1, 1), (2, 2), (3, 4), (360, 512), (1000, 1024), (1024, 1024)),
+        *((1025, 2048), (5000, 5120), (1 << 20, 1 << 20)),
+    ],
 )
 def test_padding_is_one_small_block_or_whole_large_ones(n: int, size: int) -> None:
     assert padded_size(n) == size
