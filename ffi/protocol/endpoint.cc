@@ -291,8 +291,10 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
   const bool contribution = header.kind == DatagramKind::kContribution;
   const bool first = !exchange.heard(*from);
   const std::size_t results = exchange.sums();
-  switch (contribution ? exchange.TakeContribution(*from, header.segment, payload)
-                       : exchange.TakeResult(*from, header.segment, header.contributors, payload)) {
+  const bool tail = (header.flags & kFlagTail) != 0;
+  switch (contribution ? exchange.TakeContribution(now, *from, header.segment, tail, payload)
+                       : exchange.TakeResult(now, *from, header.segment, header.contributors,
+                                             tail, payload)) {
     case Exchange::Receipt::kMismatched:
       ++counters_.rejected_mismatched;
       return false;

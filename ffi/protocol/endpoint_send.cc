@@ -161,6 +161,7 @@ std::optional<Transmit> Endpoint::Impl::SendSegments(Instant now, Rank to,
     header.call = exchange.call();
     header.segment = item.segment;
     header.contributors = exchange.Contributors(item);
+    if (exchange.Tail(*exchange.collective().MemberOf(to), item)) header.flags = kFlagTail;
     const Cargo cargo{.kind = item.kind, .flags = 0, .call = header.call, .segment = item.segment};
     header.number = flow.Track(now, cargo, bytes);
     transmit.bytes += Seal(to, header, payload_bytes, datagram);

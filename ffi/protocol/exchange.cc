@@ -21,12 +21,18 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       heard_(collective.layout.members()),
       last_from_(collective.self) {
   const BucketLayout& layout = collective.layout;
+  contributed_tails_.seen.resize(layout.members());
+  result_tails_.seen.resize(layout.members());
   for (std::uint16_t m = 0; m < layout.members(); ++m) {
     const MemberIndex member(m);
     const bool self = member == collective.self;
     outboxes_.emplace_back(layout.FirstSegment(member), self ? 0 : layout.SegmentsOf(member),
                            layout.FirstSegment(collective.self),
                            self ? 0 : layout.SegmentsOf(collective.self));
+    if (!self) {
+      contributed_tails_.missing += layout.SegmentsOf(collective.self) > 0;
+      result_tails_.missing += layout.SegmentsOf(member) > 0;
+    }
     // Contributions exist only once the program has called.
     outboxes_.back().AbandonContributions();
   }
@@ -52,6 +58,8 @@ void Exchange::Submit(Instant now, Submission submission) {
                layout.FirstSegment(collective_.self), layout.SegmentsOf(collective_.self));
   }
   scratch_.resize(segment_bytes_max);
+  contributed_tails_.last = std::max(contributed_tails_.last, now);
+  result_tails_.last = std::max(result_tails_.last, now);
   // Results that were here first.
   for (std::uint32_t s = 0; s < layout.segments() && early_results_.size() > 0; ++s) {
     const SegmentIndex segment(s);
@@ -70,8 +78,8 @@ void Exchange::Submit(Instant now, Submission submission) {
   }
 }
 
-Exchange::Receipt Exchange::TakeContribution(MemberIndex from, SegmentIndex segment,
-                                             std::span<const std::byte> payload) {
+Exchange::Receipt Exchange::TakeContribution(Instant now, MemberIndex from, SegmentIndex segment,
+                                             bool tail, std::span<const std::byte> payload) {
   const BucketLayout& layout = collective_.layout;
   if (segment.value() >= layout.segments() || layout.OwnerOf(segment) != collective_.self ||
       payload.size() != layout.Segment(segment).bytes) {
@@ -93,12 +101,14 @@ Exchange::Receipt Exchange::TakeContribution(MemberIndex from, SegmentIndex segm
       break;
   }
   last_from_ = from;
+  contributed_tails_.last = now;
+  if (tail) contributed_tails_.See(from);
   if (reduction_.Ready(segment)) ReduceSegment(segment, /*rescale=*/false);
   return Receipt::kNew;
 }
 
-Exchange::Receipt Exchange::TakeResult(MemberIndex from, SegmentIndex segment,
-                                       std::uint16_t contributors,
+Exchange::Receipt Exchange::TakeResult(Instant now, MemberIndex from, SegmentIndex segment,
+                                       std::uint16_t contributors, bool tail,
                                        std::span<const std::byte> payload) {
   const BucketLayout& layout = collective_.layout;
   if (segment.value() >= layout.segments() || layout.OwnerOf(segment) != from ||
@@ -125,6 +135,8 @@ Exchange::Receipt Exchange::TakeResult(MemberIndex from, SegmentIndex segment,
   gathered_.Insert(segment.index());
   CountResult(segment, contributors);
   last_from_ = from;
+  result_tails_.last = now;
+  if (tail) result_tails_.See(from);
   return Receipt::kNew;
 }
 
@@ -219,21 +231,42 @@ Instant Exchange::CallDeadline() const {
       opened_at_, collective_.spec.reduce_scatter_deadline + collective_.spec.all_gather_deadline);
 }
 
+// Chosen: what may still be under way when the last segments are there has come before a twentieth
+// of the stage is over.
+constexpr int kGraceShare = 20;
+
+Instant Exchange::EarlyReduceScatter() const {
+  if (collective_.spec.reduce_scatter == LatePolicy::kWait) return kNever;
+  if (!submitted() || contributed_tails_.missing > 0) return kNever;
+  return contributed_tails_.last + collective_.spec.reduce_scatter_deadline / kGraceShare;
+}
+
+Instant Exchange::EarlyCall() const {
+  if (collective_.spec.all_gather == LatePolicy::kWait) return kNever;
+  if (!reduced_closed_ && !reduction_.finished()) return kNever;
+  if (!submitted() || result_tails_.missing > 0) return kNever;
+  return result_tails_.last + collective_.spec.all_gather_deadline / kGraceShare;
+}
+
 Instant Exchange::deadline() const {
-  if (!reduced_closed_) return std::min(ReduceScatterDeadline(), CallDeadline());
-  return closed_ ? kNever : CallDeadline();
+  if (expired_) return kNever;
+  Instant at = CallDeadline();
+  if (!reduced_closed_) at = std::min({at, ReduceScatterDeadline(), EarlyReduceScatter()});
+  if (!closed_ && !finished_) at = std::min(at, EarlyCall());
+  return at;
 }
 
 int Exchange::Expire(Instant now) {
   int expired = 0;
-  if (!reduced_closed_ && now >= ReduceScatterDeadline()) {
+  if (!reduced_closed_ && now >= std::min(ReduceScatterDeadline(), EarlyReduceScatter())) {
     if (!reduction_.finished()) ++expired;
     CloseReduceScatter();
   }
-  if (!closed_ && now >= CallDeadline()) {
+  if (!closed_ && !finished_ && now >= std::min(CallDeadline(), EarlyCall())) {
     if (!gathered_.full()) ++expired;
     CloseAllGather();
   }
+  if (!expired_ && now >= CallDeadline()) Forget();
   return expired;
 }
 
@@ -243,13 +276,18 @@ void Exchange::CloseReduceScatter() {
     const SegmentIndex segment(collective_.layout.FirstSegment(collective_.self).value() + i);
     if (!reduction_.Reduced(segment)) ReduceSegment(segment, /*rescale=*/true);
   }
-  for (Outbox& outbox : outboxes_) outbox.AbandonContributions();
 }
 
-void Exchange::CloseAllGather() {
+void Exchange::CloseAllGather() { closed_ = true; }
+
+void Exchange::Forget() {
+  expired_ = true;
   closed_ = true;
   // Whoever opened this call at the same time has closed it too.
-  for (Outbox& outbox : outboxes_) outbox.DeliverAll();
+  for (Outbox& outbox : outboxes_) {
+    outbox.DeliverAll();
+    outbox.AbandonContributions();
+  }
 }
 
 CallDone Exchange::Finish(Instant now, Status status) {
@@ -320,7 +358,7 @@ MemberIndex Exchange::Slowest() const {
 bool Exchange::removable() const {
   if (!finished_) return false;
   return std::ranges::all_of(outboxes_, [](const Outbox& outbox) { return outbox.Delivered(); }) ||
-         closed_;
+         expired_;
 }
 
 }  // namespace optireduce

@@ -49,10 +49,11 @@ class Exchange {
   // ---- Peers.
 
   enum class Receipt : std::uint8_t { kNew, kDuplicate, kLate, kMismatched };
-  Receipt TakeContribution(MemberIndex from, SegmentIndex segment,
+  // `tail`: one of the last that `from` has for this rank in the stage.
+  Receipt TakeContribution(Instant now, MemberIndex from, SegmentIndex segment, bool tail,
                            std::span<const std::byte> payload);
-  Receipt TakeResult(MemberIndex from, SegmentIndex segment, std::uint16_t contributors,
-                     std::span<const std::byte> payload);
+  Receipt TakeResult(Instant now, MemberIndex from, SegmentIndex segment,
+                     std::uint16_t contributors, bool tail, std::span<const std::byte> payload);
   // `from` has shown that it is in this call.
   void Heard(MemberIndex from) { heard_[from.index()] = true; }
   bool heard(MemberIndex from) const { return heard_[from.index()]; }
@@ -72,6 +73,12 @@ class Exchange {
   std::size_t PayloadBytes(const Outbox::Item& item) const;
   void WritePayload(const Outbox::Item& item, std::span<std::byte> out) const;
   std::uint16_t Contributors(const Outbox::Item& item) const;
+  // Whether it is one of the last for this peer in its stage.
+  bool Tail(MemberIndex to, const Outbox::Item& item) const {
+    // Chosen: that all of them are lost is rarer than anything else that goes wrong.
+    constexpr std::uint32_t kTailSegments = 4;
+    return outboxes_[to.index()].Remaining(item.kind) <= kTailSegments;
+  }
   void Sent(MemberIndex to, const Outbox::Item& item) { outbox(to).Pop(item); }
   // There are contributions for `to`, but others' turn comes first.
   bool HeldBack(MemberIndex to) const {
@@ -105,11 +112,14 @@ class Exchange {
   Outbox& outbox(MemberIndex member) { return outboxes_[member.index()]; }
   Instant ReduceScatterDeadline() const;
   Instant CallDeadline() const;
+  Instant EarlyReduceScatter() const;
+  Instant EarlyCall() const;
   bool MayContribute(MemberIndex to) const;
   void ReduceSegment(SegmentIndex segment, bool rescale);
   void CountResult(SegmentIndex segment, std::uint16_t contributors);
   void CloseReduceScatter();
-  void CloseAllGather();
+  void CloseAllGather();  // what is missing will not come
+  void Forget();          // the deadline of the call is over: nobody waits for anything
   MemberIndex Slowest() const;
 
   const Collective& collective_;
@@ -130,6 +140,20 @@ class Exchange {
   Buffer early_results_;            // results that came before the local call
   std::vector<Outbox> outboxes_;    // by member; the own one stays empty
   std::vector<bool> heard_;         // by member
+
+  // The early end of a stage: who has sent its last segments, and when the last one came.
+  struct Tails {
+    std::vector<bool> seen;
+    std::size_t missing = 0;
+    Instant last{};
+    void See(MemberIndex from) {
+      if (!seen[from.index()]) --missing;
+      seen[from.index()] = true;
+    }
+  };
+  Tails contributed_tails_;
+  Tails result_tails_;
+  bool expired_ = false;
 
   bool reduced_closed_ = false;
   bool closed_ = false;

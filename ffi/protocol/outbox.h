@@ -52,6 +52,13 @@ class Outbox {
   }
   void AbandonContributions();
 
+  // What of one kind is still to be sent for the first time.
+  std::uint32_t Remaining(DatagramKind kind) const {
+    return kind == DatagramKind::kResult
+               ? static_cast<std::uint32_t>(delivered_.size()) - next_sum_
+               : peer_segments_ - next_contribution_;
+  }
+
  private:
   std::vector<SegmentIndex>& Repairs(DatagramKind kind) {
     return kind == DatagramKind::kResult ? sum_repairs_ : contribution_repairs_;

@@ -58,6 +58,9 @@ inline constexpr std::uint8_t kFlagWaiting = 1;
 inline constexpr std::uint8_t kFlagGaveUp = 2;
 // Chosen: bit 2; with kFlagGaveUp: the error is that the ranks call different things.
 inline constexpr std::uint8_t kFlagDisagreed = 4;
+// Flag of a contribution or a result.
+// Chosen: bit 3; it is one of the last that the sender has for the receiver in this stage.
+inline constexpr std::uint8_t kFlagTail = 8;
 
 struct Header {
   DatagramKind kind = DatagramKind::kProbe;
