@@ -231,21 +231,23 @@ Instant Exchange::CallDeadline() const {
       opened_at_, collective_.spec.reduce_scatter_deadline + collective_.spec.all_gather_deadline);
 }
 
-// Chosen: what may still be under way when the last segments are there has come before a twentieth
-// of the stage is over.
-constexpr int kGraceShare = 20;
+// Chosen: what is still under way when the last segments are there comes within a twentieth of the
+// stage's time. The second stage waits twice as long: owners may have to close the first one.
+constexpr int kReduceScatterGraceShare = 20;
+constexpr int kAllGatherGraceShare = 10;
 
 Instant Exchange::EarlyReduceScatter() const {
   if (collective_.spec.reduce_scatter == LatePolicy::kWait) return kNever;
   if (!submitted() || contributed_tails_.missing > 0) return kNever;
-  return contributed_tails_.last + collective_.spec.reduce_scatter_deadline / kGraceShare;
+  return contributed_tails_.last +
+         collective_.spec.reduce_scatter_deadline / kReduceScatterGraceShare;
 }
 
 Instant Exchange::EarlyCall() const {
   if (collective_.spec.all_gather == LatePolicy::kWait) return kNever;
   if (!reduced_closed_ && !reduction_.finished()) return kNever;
   if (!submitted() || result_tails_.missing > 0) return kNever;
-  return result_tails_.last + collective_.spec.all_gather_deadline / kGraceShare;
+  return result_tails_.last + collective_.spec.all_gather_deadline / kAllGatherGraceShare;
 }
 
 Instant Exchange::deadline() const {
