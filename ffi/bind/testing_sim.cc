@@ -68,11 +68,11 @@ class TestNetwork {
       if (!network_.Adds()) throw nb::value_error("the network has lost count");
       if (!delivery) continue;
       constexpr const char* kOrigins[] = {"genuine", "copy", "damaged", "injected"};
-      arrivals.append(nb::make_tuple(
-          now_ns, delivery->from.value(), delivery->to.value(),
-          kOrigins[static_cast<std::size_t>(delivery->origin)],
-          nb::bytes(reinterpret_cast<const char*>(delivery->datagram.data()),
-                    delivery->datagram.size())));
+      arrivals.append(
+          nb::make_tuple(now_ns, delivery->from.value(), delivery->to.value(),
+                         kOrigins[static_cast<std::size_t>(delivery->origin)],
+                         nb::bytes(reinterpret_cast<const char*>(delivery->datagram.data()),
+                                   delivery->datagram.size())));
     }
     return arrivals;
   }
@@ -143,26 +143,26 @@ void BindSim(nb::module_& m) {
   m.def("event_order", &EventOrder, nb::arg("events"));
   m.def("normalise_scenario", &NormaliseScenario, nb::arg("line"));
   nb::class_<Link>(m, "SimLink")
-      .def("__init__",
-           [](Link* self, std::uint64_t rate_mbps, std::int64_t propagation_ns,
-              std::size_t queue_bytes_max) {
-             new (self) Link(MakeLink(rate_mbps, propagation_ns, queue_bytes_max));
-           },
-           nb::arg("rate_mbps"), nb::arg("propagation_ns"), nb::arg("queue_bytes_max"))
-      .def("offer",
-           [](Link& self, std::int64_t now_ns, std::size_t bytes) -> std::optional<std::int64_t> {
-             const std::optional<Instant> at = self.Offer(At(now_ns), bytes);
-             if (!at) return std::nullopt;
-             return Nanoseconds(*at);
-           },
-           nb::arg("now_ns"), nb::arg("bytes"))
+      .def(
+          "__init__",
+          [](Link* self, std::uint64_t rate_mbps, std::int64_t propagation_ns,
+             std::size_t queue_bytes_max) {
+            new (self) Link(MakeLink(rate_mbps, propagation_ns, queue_bytes_max));
+          },
+          nb::arg("rate_mbps"), nb::arg("propagation_ns"), nb::arg("queue_bytes_max"))
+      .def(
+          "offer",
+          [](Link& self, std::int64_t now_ns, std::size_t bytes) -> std::optional<std::int64_t> {
+            const std::optional<Instant> at = self.Offer(At(now_ns), bytes);
+            if (!at) return std::nullopt;
+            return Nanoseconds(*at);
+          },
+          nb::arg("now_ns"), nb::arg("bytes"))
       .def("stall", [](Link& self, std::int64_t until_ns) { self.Stall(At(until_ns)); })
-      .def("has_room", [](const Link& self, std::int64_t now_ns, std::size_t bytes) {
-        return self.HasRoom(At(now_ns), bytes);
-      })
-      .def("room_at", [](const Link& self, std::int64_t now_ns, std::size_t bytes) {
-        return Nanoseconds(self.RoomAt(At(now_ns), bytes));
-      })
+      .def("has_room", [](const Link& self, std::int64_t now_ns,
+                          std::size_t bytes) { return self.HasRoom(At(now_ns), bytes); })
+      .def("room_at", [](const Link& self, std::int64_t now_ns,
+                         std::size_t bytes) { return Nanoseconds(self.RoomAt(At(now_ns), bytes)); })
       .def("queued_bytes",
            [](const Link& self, std::int64_t now_ns) { return self.queued_bytes(At(now_ns)); })
       .def_prop_ro("carried", &Link::carried)

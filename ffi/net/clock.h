@@ -11,8 +11,8 @@ namespace optireduce {
 
 // Monotonic: a step of the wall clock changes nothing.
 inline Instant ClockNow() {
-  return Instant(std::chrono::duration_cast<Duration>(
-      std::chrono::steady_clock::now().time_since_epoch()));
+  return Instant(
+      std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch()));
 }
 
 }  // namespace optireduce

@@ -32,7 +32,7 @@ constexpr double kSeedMax = 9007199254740992.0;
 
 struct Fraction {
   const char* name;
-  std::uint32_t Faults::*ppm;
+  std::uint32_t Faults::* ppm;
 };
 
 constexpr std::array<Fraction, 5> kFractions = {{

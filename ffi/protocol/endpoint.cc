@@ -293,8 +293,8 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
   const std::size_t results = exchange.sums();
   const bool tail = (header.flags & kFlagTail) != 0;
   switch (contribution ? exchange.TakeContribution(now, *from, header.segment, tail, payload)
-                       : exchange.TakeResult(now, *from, header.segment, header.contributors,
-                                             tail, payload)) {
+                       : exchange.TakeResult(now, *from, header.segment, header.contributors, tail,
+                                             payload)) {
     case Exchange::Receipt::kMismatched:
       ++counters_.rejected_mismatched;
       return false;

@@ -54,9 +54,8 @@ class Outbox {
 
   // What of one kind is still to be sent for the first time.
   std::uint32_t Remaining(DatagramKind kind) const {
-    return kind == DatagramKind::kResult
-               ? static_cast<std::uint32_t>(delivered_.size()) - next_sum_
-               : peer_segments_ - next_contribution_;
+    return kind == DatagramKind::kResult ? static_cast<std::uint32_t>(delivered_.size()) - next_sum_
+                                         : peer_segments_ - next_contribution_;
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <type_traits>
 
 #include "ffi/base/check.h"
 #include "ffi/base/prng.h"
@@ -21,9 +22,6 @@ constexpr std::byte kMarginValue{0xA5};
 
 // Chosen: what a driver may be late that could not send and so does not know the next timeout.
 constexpr Duration kBlockedSlack = microseconds(200);
-// How late a dead peer may be noticed beyond peer_timeout.
-// Source: kReportInterval of endpoint_watch.cc, the longest pause between two looks.
-constexpr Duration kWatchInterval = milliseconds(500);
 // How long an exact call may need when nothing goes wrong any more, beyond the time of its bytes.
 // Source: kProbeIntervalMax of flow.cc is 1 s; chosen: two such silences in a row.
 constexpr Duration kLivenessBase = std::chrono::seconds(2);
@@ -51,25 +49,11 @@ std::uint64_t HashOf(std::span<const std::byte> bytes) {
   return hash;
 }
 
-bool Contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-bool Names(const std::string& text, Rank rank) {
-  const std::string name = "rank " + std::to_string(rank.value());
-  for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
-    const std::size_t next = at + name.size();
-    // "rank 1" is not named by "rank 12".
-    if (next == text.size() || text[next] < '0' || text[next] > '9') return true;
-  }
-  return false;
-}
+}  // namespace
 
 std::string Milliseconds(Duration duration) {
   return std::to_string(static_cast<double>(duration.count()) / 1e6) + " ms";
 }
-
-}  // namespace
 
 Checker::Checker(const Scenario& scenario, const Workload& workload)
     : scenario_(scenario), workload_(workload), seen_(scenario.ranks) {
@@ -83,8 +67,8 @@ Checker::Checker(const Scenario& scenario, const Workload& workload)
 
 void Checker::Fail(Instant now, Rank rank, const std::string& what) {
   if (!failure_.empty()) return;
-  failure_ = "at " + Milliseconds(now - Instant{}) + " rank " + std::to_string(rank.value()) +
-             ": " + what;
+  failure_ =
+      "at " + Milliseconds(now - Instant{}) + " rank " + std::to_string(rank.value()) + ": " + what;
 }
 
 Duration Checker::DriverSlack() const {
@@ -124,13 +108,6 @@ std::size_t Checker::MemoryBound(Rank rank) const {
   return bytes;
 }
 
-bool Checker::Gone(Rank from, Rank rank) const {
-  if (seen_[rank.index()].stopped_at || seen_[rank.index()].left_at) return true;
-  // Those on either side of a long cut may give each other up.
-  return scenario_.cut_is_long() &&
-         (from.value() == scenario_.cut_rank || rank.value() == scenario_.cut_rank);
-}
-
 // ---------------------------------------------------------------------------------- calls
 
 Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
@@ -156,6 +133,8 @@ Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
     record.leaves.push_back(std::move(leaf));
     submission.leaves.push_back({record.leaves.back().data() + kMarginBytes, elements});
   }
+  // The endpoint holds pointers into the leaves, which moving a record must not change.
+  static_assert(std::is_nothrow_move_constructible_v<Record>);
   records_.push_back(std::move(record));
   return submission;
 }
@@ -212,8 +191,7 @@ void Checker::CheckResult(Instant now, const Record& record, const CallDone& don
   if (record.collective.lossy()) {
     wrong = CheckLossyResult(workload_, record.collective, record.call, bucket, done.stats);
   } else {
-    std::vector<std::byte>& reference =
-        references_[{record.call.collective, record.call.index}];
+    std::vector<std::byte>& reference = references_[{record.call.collective, record.call.index}];
     if (reference.empty()) {
       reference = workload_.Reference(workload_.collectives()[record.call.collective], record.call);
     }
@@ -238,8 +216,7 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
   }
   if (record.collective.lossy()) {
     const CollectiveSpec& spec = record.collective.spec;
-    const Duration bound =
-        spec.reduce_scatter_deadline + spec.all_gather_deadline + DriverSlack();
+    const Duration bound = spec.reduce_scatter_deadline + spec.all_gather_deadline + DriverSlack();
     if (took > bound) {
       Fail(now, record.rank,
            "a lossy call took " + Milliseconds(took) + "; its deadline is " + Milliseconds(bound));
@@ -260,78 +237,11 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
   }
 }
 
-void Checker::CheckError(Instant now, const Record& record, const Status& status) {
-  const std::string of = "call " + std::to_string(record.call.index) + " of '" +
-                         record.collective.spec.description + "' failed: " + status.message();
-  // Its own leaving is reason enough, for every mode.
-  if (seen_[record.rank.index()].left_at) return;
-  if (record.collective.lossy()) return Fail(now, record.rank, "a lossy " + of);
-  if (scenario_.mismatch != 0) return CheckMismatchError(now, record, status);
-  const std::vector<Rank>& members = record.collective.spec.members;
-  const bool named = std::ranges::any_of(members, [&](Rank member) {
-    return member != record.rank && Gone(record.rank, member) && Names(status.message(), member);
-  });
-  if (!named) return Fail(now, record.rank, "without naming a member that is gone, " + of);
-  CheckSilence(now, record, status);
-}
-
-void Checker::CheckMismatchError(Instant now, const Record& record, const Status& status) {
-  const std::string& own = record.collective.spec.description;
-  bool other = false;
-  for (std::size_t c = 0; c < workload_.collectives().size(); ++c) {
-    for (std::uint16_t rank = 0; rank < scenario_.ranks; ++rank) {
-      const std::string description = workload_.CollectiveAt(c, Rank(rank)).spec.description;
-      other = other || (description != own && Contains(status.message(), description));
-    }
-  }
-  if (!other || !Contains(status.message(), own)) {
-    Fail(now, record.rank,
-         "the error of a mismatch does not name both sides: " + status.message());
-  }
-}
-
-Instant Checker::AskedAt(Instant now, Rank rank, Rank peer) const {
-  Instant asked = seen_[rank.index()].asked[peer.index()];
-  for (const Record& record : records_) {
-    const bool waits = record.rank == rank && record.submitted && record.done_at >= now &&
-                       record.collective.HasMember(peer);
-    if (waits) asked = std::min(asked, record.submitted_at);
-  }
-  return asked;
-}
-
-void Checker::CheckSilence(Instant now, const Record& record, const Status& status) {
-  const Seen& seen = seen_[record.rank.index()];
-  const Duration peer_timeout = microseconds(scenario_.peer_timeout_us);
-  Instant earliest = kNever;
-  Instant latest{};
-  for (const Rank member : record.collective.spec.members) {
-    if (member == record.rank || !Gone(record.rank, member)) continue;
-    // One that left has said so, which needs no silence.
-    if (seen_[member.index()].left_at) earliest = Instant{};
-    // Silence counts only from when the peer had a reason to speak.
-    const Instant since =
-        std::max(seen.heard[member.index()], AskedAt(now, record.rank, member));
-    // A refusal at once: this rank gave the peer up in a call before.
-    if (record.submitted) earliest = std::min(earliest, since + peer_timeout);
-    else earliest = Instant{};
-    latest = std::max({latest, seen.heard_any[member.index()], record.submitted_at});
-  }
-  if (now < earliest) {
-    Fail(now, record.rank, "gave a peer up " + Milliseconds(earliest - now) +
-                               " before peer_timeout: " + status.message());
-  }
-  latest = latest + peer_timeout + std::min(kWatchInterval, peer_timeout / 4) + DriverSlack();
-  if (now > latest) {
-    Fail(now, record.rank, "gave a peer up " + Milliseconds(now - latest) +
-                               " later than peer_timeout allows: " + status.message());
-  }
-}
-
 // ---------------------------------------------------------------------------------- events
 
 void Checker::Stopped(Instant now, Rank rank) { seen_[rank.index()].stopped_at = now; }
 void Checker::Left(Instant now, Rank rank) { seen_[rank.index()].left_at = now; }
+void Checker::Cancelled(Instant now, Rank rank) { seen_[rank.index()].cancelled_at = now; }
 
 void Checker::Delivered(Instant now, const Delivery& delivery) {
   Seen& seen = seen_[delivery.to.index()];
@@ -361,24 +271,26 @@ void Checker::Polled(Instant now, Rank rank, const Transmit& transmit, std::size
 void Checker::Driven(Instant now, Rank rank, const Endpoint& endpoint) {
   const Seen& seen = seen_[rank.index()];
   const Counters& c = endpoint.counters();
-  const std::uint64_t taken =
-      c.datagrams_received + c.rejected_malformed + c.rejected_oversized + c.rejected_version +
-      c.rejected_foreign + c.rejected_unauthenticated + c.rejected_replayed + c.rejected_early +
-      c.rejected_mismatched;
+  const std::uint64_t taken = c.datagrams_received + c.rejected_malformed + c.rejected_oversized +
+                              c.rejected_version + c.rejected_foreign + c.rejected_unauthenticated +
+                              c.rejected_replayed + c.rejected_early + c.rejected_mismatched;
   if (taken != seen.delivered) {
-    Fail(now, rank, "received + rejected is " + std::to_string(taken) + ", but it was given " +
-                        std::to_string(seen.delivered) + " datagrams");
+    Fail(now, rank,
+         "received + rejected is " + std::to_string(taken) + ", but it was given " +
+             std::to_string(seen.delivered) + " datagrams");
   }
   if (c.datagrams_sent != seen.sent || c.bytes_sent != seen.sent_bytes) {
-    Fail(now, rank, "it counts " + std::to_string(c.datagrams_sent) + " datagrams sent, but sent " +
-                        std::to_string(seen.sent));
+    Fail(now, rank,
+         "it counts " + std::to_string(c.datagrams_sent) + " datagrams sent, but sent " +
+             std::to_string(seen.sent));
   }
   if (c.calls_completed != seen.completed || c.calls_failed != seen.failed) {
     Fail(now, rank, "its counters of calls differ from the calls that ended");
   }
   if (endpoint.memory_bytes() > memory_bound_[rank.index()]) {
-    Fail(now, rank, "it holds " + std::to_string(endpoint.memory_bytes()) +
-                        " bytes; the bound is " + std::to_string(memory_bound_[rank.index()]));
+    Fail(now, rank,
+         "it holds " + std::to_string(endpoint.memory_bytes()) + " bytes; the bound is " +
+             std::to_string(memory_bound_[rank.index()]));
   }
 }
 
@@ -399,25 +311,26 @@ void Checker::CheckEfficiency(Instant now, const Network& network) {
     const std::uint64_t segments = members * (shard / payload + 1);
     const std::uint64_t once = collective.bytes() + segments * kOverheadBytes;
     data += static_cast<double>(2 * (members - 1) * once * scenario_.calls);
-    control += members * (members - 1) *
-               (kAnnouncementBytesMax +
-                scenario_.calls * kControlDatagramsPerCall * kControlBytesMax);
+    control +=
+        members * (members - 1) *
+        (kAnnouncementBytesMax + scenario_.calls * kControlDatagramsPerCall * kControlBytesMax);
   }
   std::uint64_t sent = 0;
   for (const Seen& seen : seen_) sent += seen.sent_bytes;
   if (static_cast<double>(sent) > data * kWireExcessMax + static_cast<double>(control)) {
-    Fail(now, Rank(0), "a clean run sent " + std::to_string(sent) + " bytes; data and headers are " +
-                           std::to_string(data) + ", control is at most " + std::to_string(control));
+    Fail(now, Rank(0),
+         "a clean run sent " + std::to_string(sent) + " bytes; data and headers are " +
+             std::to_string(data) + ", control is at most " + std::to_string(control));
   }
 }
 
 void Checker::FailOpenCalls(Instant now) {
   for (const Record& record : records_) {
     if (seen_[record.rank.index()].stopped_at || !record.submitted || record.done) continue;
-    Fail(now, record.rank, "call " + std::to_string(record.call.index) + " of '" +
-                               record.collective.spec.description +
-                               "' never ended; it was made at " +
-                               Milliseconds(record.submitted_at - Instant{}));
+    Fail(now, record.rank,
+         "call " + std::to_string(record.call.index) + " of '" +
+             record.collective.spec.description + "' never ended; it was made at " +
+             Milliseconds(record.submitted_at - Instant{}));
   }
 }
 
@@ -426,9 +339,10 @@ void Checker::Finish(Instant now, const Network& network) {
   for (const Record& record : records_) {
     if (seen_[record.rank.index()].stopped_at || !record.done) continue;
     if (HashOf(Gather(record)) != record.hash || !MarginsIntact(record)) {
-      Fail(now, record.rank, "a leaf was written after its call had ended: call " +
-                                 std::to_string(record.call.index) + " of '" +
-                                 record.collective.spec.description + "'");
+      Fail(now, record.rank,
+           "a leaf was written after its call had ended: call " +
+               std::to_string(record.call.index) + " of '" + record.collective.spec.description +
+               "'");
     }
   }
   CheckEfficiency(now, network);

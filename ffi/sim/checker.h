@@ -21,6 +21,9 @@
 
 namespace optireduce {
 
+// For messages: "1.500000 ms".
+std::string Milliseconds(Duration duration);
+
 class Checker {
  public:
   Checker(const Scenario& scenario, const Workload& workload);
@@ -38,6 +41,7 @@ class Checker {
   void Done(Instant now, Rank rank, const CallDone& done);
   void Stopped(Instant now, Rank rank);
   void Left(Instant now, Rank rank);
+  void Cancelled(Instant now, Rank rank);
 
   // A datagram arrives at a rank that still listens.
   void Delivered(Instant now, const Delivery& delivery);
@@ -75,6 +79,7 @@ class Checker {
     std::uint64_t failed = 0;
     std::optional<Instant> stopped_at;
     std::optional<Instant> left_at;
+    std::optional<Instant> cancelled_at;
     std::vector<Instant> asked;      // by rank: when it was first sent something without an answer
     std::vector<Instant> heard;      // by rank: the last genuine datagram of it
     std::vector<Instant> heard_any;  // by rank: the last one that might pass for its own

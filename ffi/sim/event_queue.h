@@ -13,8 +13,8 @@
 
 namespace optireduce {
 
-// Events by (time, sequence): of two at one time, the one that was pushed first comes first. Nothing
-// is ever ordered by an address or by a hash table, so one seed means one run everywhere.
+// Events by (time, sequence): of two at one time, the one that was pushed first comes first.
+// Nothing is ever ordered by an address or by a hash table, so one seed means one run everywhere.
 template <typename Event>
 class EventQueue {
  public:

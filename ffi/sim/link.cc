@@ -48,7 +48,6 @@ std::optional<Instant> Link::Offer(Instant now, std::size_t bytes) {
     ++dropped_;
     return std::nullopt;
   }
-  carried_bytes_ += bytes;
   busy_until_ps_ = std::max(busy_until_ps_, Picoseconds(now)) + bytes * byte_ps_;
   return RoundUp(busy_until_ps_) + options_.propagation;
 }

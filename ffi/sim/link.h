@@ -40,7 +40,6 @@ class Link {
   std::uint64_t offered() const { return offered_; }
   std::uint64_t carried() const { return offered_ - dropped_; }
   std::uint64_t dropped() const { return dropped_; }
-  std::uint64_t carried_bytes() const { return carried_bytes_; }
 
  private:
   LinkOptions options_;
@@ -49,7 +48,6 @@ class Link {
   std::uint64_t busy_until_ps_ = 0;
   std::uint64_t offered_ = 0;
   std::uint64_t dropped_ = 0;
-  std::uint64_t carried_bytes_ = 0;
 };
 
 }  // namespace optireduce

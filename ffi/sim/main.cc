@@ -61,13 +61,20 @@ Arguments ReadArguments(const std::vector<std::string>& given) {
     } else {
       const std::string& value = given[++i];
       bool read = true;
-      if (key == "--seed") read = ReadNumber(value, arguments.seed);
-      else if (key == "--count") read = ReadNumber(value, arguments.count);
-      else if (key == "--scenario") arguments.scenario = value;
-      else if (key == "--file") arguments.file = value;
-      else if (key == "--size" && value == "small") arguments.size = ScenarioSize::kSmall;
-      else if (key == "--size" && value == "medium") arguments.size = ScenarioSize::kMedium;
-      else read = false;
+      if (key == "--seed")
+        read = ReadNumber(value, arguments.seed);
+      else if (key == "--count")
+        read = ReadNumber(value, arguments.count);
+      else if (key == "--scenario")
+        arguments.scenario = value;
+      else if (key == "--file")
+        arguments.file = value;
+      else if (key == "--size" && value == "small")
+        arguments.size = ScenarioSize::kSmall;
+      else if (key == "--size" && value == "medium")
+        arguments.size = ScenarioSize::kMedium;
+      else
+        read = false;
       if (!read) arguments.error = "cannot read: " + key + " " + value;
     }
   }
@@ -129,8 +136,8 @@ class Tally {
     events_ += report.events;
     hash_ = hash_ * 31 + report.hash;
     virtual_s_ += std::chrono::duration<double>(report.virtual_time).count();
-    liveness_worst_s_ = std::max(
-        liveness_worst_s_, std::chrono::duration<double>(report.liveness_worst).count());
+    liveness_worst_s_ =
+        std::max(liveness_worst_s_, std::chrono::duration<double>(report.liveness_worst).count());
   }
 
   std::uint64_t runs_ = 0;
@@ -186,7 +193,8 @@ int Main(const std::vector<std::string>& given) {
   for (std::uint64_t i = 0; i < count; ++i) {
     const Scenario scenario =
         listed ? scenarios[i] : MakeScenario(arguments.seed + i, arguments.size);
-    if (!tally.Run(scenario, arguments.trace ? &std::cout : nullptr) && !arguments.keep_going) break;
+    const bool held = tally.Run(scenario, arguments.trace ? &std::cout : nullptr);
+    if (!held && !arguments.keep_going) break;
   }
   if (arguments.counters) tally.PrintCounters();
   tally.PrintSummary(

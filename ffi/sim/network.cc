@@ -47,8 +47,8 @@ Instant Network::RoomAt(Instant now, Rank from, std::size_t bytes, std::size_t d
 }
 
 Duration Network::Random(Duration max) {
-  return Duration(static_cast<Duration::rep>(
-      prng_.Below(static_cast<std::uint64_t>(max.count()) + 1)));
+  return Duration(
+      static_cast<Duration::rep>(prng_.Below(static_cast<std::uint64_t>(max.count()) + 1)));
 }
 
 std::size_t Network::Store(std::span<const std::byte> bytes) {
@@ -62,8 +62,7 @@ std::size_t Network::Store(std::span<const std::byte> bytes) {
   return slot;
 }
 
-void Network::Fly(Instant at, std::span<const std::byte> bytes, Rank from, Rank to,
-                  Origin origin) {
+void Network::Fly(Instant at, std::span<const std::byte> bytes, Rank from, Rank to, Origin origin) {
   events_.Push(at, Flight{Store(bytes), from, to, origin, true});
 }
 

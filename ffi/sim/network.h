@@ -25,25 +25,26 @@
 namespace optireduce {
 
 // What a datagram costs on an Ethernet beyond its UDP payload.
-// Source: RFC 768 (UDP, 8), RFC 791 (IPv4, 20), IEEE 802.3 (header 14, check 4, preamble 8, gap 12).
+// Source: RFC 768 (UDP, 8), RFC 791 (IPv4, 20), IEEE 802.3 (header 14, check 4, preamble 8,
+// gap 12).
 inline constexpr std::size_t kWireOverheadBytes = 66;
 
 // X(name, meaning): everything that can happen to a datagram, counted.
-#define OPTIREDUCE_FAULTS(X)                                                      \
-  X(lost, "lost alone")                                                           \
-  X(lost_in_burst, "lost because everything from its rank was lost for a while")  \
-  X(duplicated, "arrived twice or more; counts the copies")                       \
-  X(reordered, "held back by a random time")                                      \
-  X(stalled, "times that an up-link stood still")                                 \
-  X(corrupted, "arrived with flipped bits")                                       \
-  X(truncated, "arrived shorter")                                                 \
-  X(extended, "arrived longer")                                                   \
-  X(foreign, "injected: of another session, or sealed with another secret")       \
-  X(garbage, "injected: random bytes")                                            \
-  X(replayed, "injected: an old datagram again")                                  \
-  X(misdirected, "injected: an old datagram to another rank than its own")        \
-  X(cut, "to or from a rank that is cut off")                                     \
-  X(queue_full_up, "dropped at an up-link")                                       \
+#define OPTIREDUCE_FAULTS(X)                                                     \
+  X(lost, "lost alone")                                                          \
+  X(lost_in_burst, "lost because everything from its rank was lost for a while") \
+  X(duplicated, "arrived twice or more; counts the copies")                      \
+  X(reordered, "held back by a random time")                                     \
+  X(stalled, "times that an up-link stood still")                                \
+  X(corrupted, "arrived with flipped bits")                                      \
+  X(truncated, "arrived shorter")                                                \
+  X(extended, "arrived longer")                                                  \
+  X(foreign, "injected: of another session, or sealed with another secret")      \
+  X(garbage, "injected: random bytes")                                           \
+  X(replayed, "injected: an old datagram again")                                 \
+  X(misdirected, "injected: an old datagram to another rank than its own")       \
+  X(cut, "to or from a rank that is cut off")                                    \
+  X(queue_full_up, "dropped at an up-link")                                      \
   X(queue_full_switch, "dropped at an output queue of the switch")
 
 struct FaultCounters {
@@ -111,11 +112,7 @@ class Network {
   std::optional<Delivery> Step();
 
   const FaultCounters& faults() const { return faults_; }
-  std::uint64_t sent() const { return sent_; }
-  std::uint64_t delivered() const { return delivered_; }
   std::uint64_t in_flight() const { return events_.size(); }
-  const Link& up(Rank rank) const { return up_[rank.index()]; }
-  const Link& down(Rank rank) const { return down_[rank.index()]; }
   // Every datagram that entered is delivered, on its way, or dropped under one name.
   bool Adds() const;
 

@@ -143,7 +143,8 @@ std::string CheckLossyResult(const Workload& workload, const SimCollective& coll
   const auto all = static_cast<double>((elements - zeros) * members);
   if (stats.missing_contributions < 1 - most / all - kFractionTolerance ||
       stats.missing_contributions > 1 - least / all + kFractionTolerance) {
-    return "misses " + std::to_string(1 - least / all) + " of the contributions, but its stats say " +
+    return "misses " + std::to_string(1 - least / all) +
+           " of the contributions, but its stats say " +
            std::to_string(stats.missing_contributions);
   }
   return {};

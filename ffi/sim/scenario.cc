@@ -44,9 +44,7 @@ std::span<const std::string_view> WordsOf(std::string_view name) {
   return {};
 }
 
-Status Invalid(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
-}
+Status Invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
 // How many letters of two words differ, place by place, and by how much their lengths do. Enough to
 // find the key that was meant.
@@ -97,8 +95,9 @@ Status Set(Scenario& scenario, std::string_view key, std::string_view value) {
 }
 
 Status Validate(const Scenario& scenario) {
-  const std::uint64_t named = std::max({scenario.stop_rank, scenario.leave_rank, scenario.cut_rank,
-                                        scenario.mismatch_rank, scenario.slow_rank});
+  const std::uint64_t named =
+      std::max({scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
+                scenario.mismatch_rank, scenario.slow_rank});
   if (named >= scenario.ranks) {
     return Invalid("the scenario names rank " + std::to_string(named) + ", but has only ranks=" +
                    std::to_string(scenario.ranks) + "; ranks count from 0.");
@@ -113,8 +112,9 @@ Status Validate(const Scenario& scenario) {
     return Invalid("mismatch= needs at least ranks=2 collectives=2, mode=exact and subsets=0.");
   }
   if (scenario.mismatch != 0 && (scenario.sequential == 0 || scenario.shuffled != 0)) {
-    return Invalid("mismatch= needs sequential=1 shuffled=0: only ranks whose programs run in "
-                   "order wait for each other in different calls.");
+    return Invalid(
+        "mismatch= needs sequential=1 shuffled=0: only ranks whose programs run in "
+        "order wait for each other in different calls.");
   }
   if (scenario.sequential != 0 && scenario.shuffled != 0) {
     return Invalid("sequential=1 shuffled=1 deadlocks every rank; choose one of them.");
@@ -266,7 +266,7 @@ void Swarm::ChooseFailure() {
   Scenario& s = scenario_;
   if (s.ranks < 2) return;
   const std::uint64_t when_us = Wild(10, 200'000);
-  switch (prng_.Below(10)) {
+  switch (prng_.Below(12)) {
     case 0:
       s.stop_at_us = when_us;
       s.stop_rank = prng_.Below(s.ranks);
@@ -282,6 +282,10 @@ void Swarm::ChooseFailure() {
                               : Between(2 * s.peer_timeout_us, 3 * s.peer_timeout_us);
       break;
     case 3:
+      s.cancel_at_us = when_us;
+      s.cancel_rank = prng_.Below(s.ranks);
+      break;
+    case 4:
       s.mismatch = Between(1, 4);
       s.mismatch_rank = prng_.Below(s.ranks);
       s.mode = static_cast<std::uint64_t>(SimMode::kExact);
@@ -344,8 +348,8 @@ Result<Scenario> ParseScenario(std::string_view line) {
       return Invalid("the scenario's size cannot be '" + std::string(size) +
                      "'; write small or medium, or leave it out.");
     }
-    scenario = MakeScenario(scenario.seed,
-                            size == "small" ? ScenarioSize::kSmall : ScenarioSize::kMedium);
+    scenario =
+        MakeScenario(scenario.seed, size == "small" ? ScenarioSize::kSmall : ScenarioSize::kMedium);
   }
   for (const auto& [key, value] : items) {
     if (key == "size") continue;

@@ -16,6 +16,7 @@
 #include "ffi/protocol/endpoint.h"
 #include "ffi/sim/checker.h"
 #include "ffi/sim/event_queue.h"
+#include "ffi/sim/setup.h"
 #include "ffi/sim/trace.h"
 #include "ffi/sim/workload.h"
 
@@ -36,69 +37,6 @@ constexpr int kIdleTimersMax = 200;
 constexpr Duration kBlockedInterval = microseconds(100);
 // Chosen: one delivery in 64 is followed by a timeout that was not asked for.
 constexpr std::uint64_t kSpuriousOneIn = 64;
-// Chosen: enough datagrams of another session to choose from.
-constexpr int kForeignDatagrams = 8;
-
-constexpr Duration Microseconds(std::uint64_t value) {
-  return microseconds(static_cast<std::int64_t>(value));
-}
-
-NetworkOptions NetworkOf(const Scenario& s) {
-  NetworkOptions options;
-  options.seed = Mix(s.seed ^ 0x6E6574ull);
-  for (std::uint64_t rank = 0; rank < s.ranks; ++rank) {
-    const std::uint64_t factor = rank == s.slow_rank ? s.slow_factor : 1;
-    LinkOptions link{.rate_mbps = std::max<std::uint64_t>(s.rate_mbps / factor, 1),
-                     .propagation = Microseconds(s.delay_us),
-                     .queue_bytes_max = s.socket_bytes};
-    options.up.push_back(link);
-    link.queue_bytes_max = s.queue_bytes;
-    options.down.push_back(link);
-  }
-  const auto ppm = [](std::uint64_t value) { return static_cast<std::uint32_t>(value); };
-  options.faults = {
-      .loss_ppm = ppm(s.loss_ppm),
-      .burst_ppm = ppm(s.burst_ppm),
-      .burst = Microseconds(s.burst_us),
-      .duplicate_ppm = ppm(s.duplicate_ppm),
-      .reorder_ppm = ppm(s.reorder_ppm),
-      .reorder = Microseconds(s.reorder_us),
-      .stall_ppm = ppm(s.stall_ppm),
-      .stall = Microseconds(s.stall_us),
-      .corrupt_ppm = ppm(s.corrupt_ppm),
-      .truncate_ppm = ppm(s.truncate_ppm),
-      .extend_ppm = ppm(s.extend_ppm),
-      .foreign_ppm = ppm(s.foreign_ppm),
-      .garbage_ppm = ppm(s.garbage_ppm),
-      .replay_ppm = ppm(s.replay_ppm),
-      .misdirect_ppm = ppm(s.misdirect_ppm),
-      .end = Instant{} + Microseconds(s.faults_end_us),
-  };
-  return options;
-}
-
-EndpointOptions EndpointOf(const Scenario& s, Rank rank, std::uint64_t session) {
-  EndpointOptions options;
-  options.rank = rank;
-  options.world_size = static_cast<std::uint16_t>(s.ranks);
-  options.session = static_cast<std::uint32_t>(session);
-  Prng prng(Mix(session));
-  for (std::byte& byte : options.secret) byte = static_cast<std::byte>(prng.Below(256));
-  options.datagram_bytes_max = s.datagram_bytes;
-  options.peer_timeout = Microseconds(s.peer_timeout_us);
-  options.mismatch_timeout = Microseconds(s.mismatch_timeout_us);
-  options.incast = static_cast<std::uint16_t>(s.incast);
-  options.receive_buffer_bytes = s.receive_buffer_bytes;
-  options.max_lag = static_cast<std::uint32_t>(s.max_lag);
-  options.early_bytes_max = s.early_bytes_max;
-  return options;
-}
-
-std::unique_ptr<Endpoint> MakeEndpoint(const EndpointOptions& options) {
-  Result<std::unique_ptr<Endpoint>> made = Endpoint::Create(options);
-  OR_CHECK(made.ok());
-  return std::move(made.value());
-}
 
 class Simulation {
  public:
@@ -106,7 +44,7 @@ class Simulation {
   SimulationReport Run();
 
  private:
-  enum class EventKind : std::uint8_t { kCall, kTimer, kRoom, kStop, kLeave, kCut, kMend };
+  enum class EventKind : std::uint8_t { kCall, kTimer, kRoom, kStop, kLeave, kCancel, kCut, kMend };
   static std::string_view NameOf(EventKind kind);
   struct Event {
     EventKind kind;
@@ -125,11 +63,11 @@ class Simulation {
     std::vector<std::byte> buffer;
     std::optional<Transmit> refused;  // in `buffer`, waiting for room
     bool blocked = false;
-    bool silent = false;   // stopped, or its process has ended
+    bool silent = false;  // stopped, or its process has ended
     bool leaving = false;
     std::optional<Status> error;  // that ended its program
-    Instant timer = kNever;   // when the endpoint wants to be called
-    Instant wakes = kNever;   // when the next kTimer comes
+    Instant timer = kNever;       // when the endpoint wants to be called
+    Instant wakes = kNever;       // when the next kTimer comes
     int idle_timers = 0;
     std::size_t chains_left = 0;
   };
@@ -137,7 +75,6 @@ class Simulation {
   Host& host(Rank rank) { return hosts_[rank.index()]; }
   Duration Random(std::uint64_t most_us) { return Microseconds(prng_.Below(most_us + 1)); }
 
-  void AddForeignDatagrams();
   void StartPrograms();
   Instant RestsBy() const;
   bool Step();
@@ -177,10 +114,9 @@ Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
       checker_(scenario_, workload_),
       network_(NetworkOf(scenario)),
       trace_(trace) {
-  const std::uint64_t session = Mix(scenario.seed ^ 0x73657373ull);
   for (std::uint16_t r = 0; r < scenario.ranks; ++r) {
     Host made;
-    made.endpoint = MakeEndpoint(EndpointOf(scenario, Rank(r), session));
+    made.endpoint = MakeEndpoint(scenario, Rank(r));
     made.buffer.resize(scenario.batch_max * scenario.datagram_bytes);
     for (std::vector<SimCall>& calls : workload_.ProgramOf(Rank(r))) {
       made.chains.push_back({.calls = std::move(calls), .next = 0, .token = {}});
@@ -188,31 +124,8 @@ Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
     made.chains_left = made.chains.size();
     hosts_.push_back(std::move(made));
   }
-  if (scenario.foreign_ppm > 0 && scenario.ranks > 1) AddForeignDatagrams();
-}
-
-void Simulation::AddForeignDatagrams() {
-  // What another job on the same hosts sends, and what somebody sends who has seen our session tag
-  // but does not have the secret.
-  const std::uint64_t session = Mix(scenario_.seed ^ 0x73657373ull);
-  std::vector<std::byte> leaf(64);
-  std::vector<std::byte> buffer(scenario_.datagram_bytes);
-  for (const bool knows_session : {false, true}) {
-    EndpointOptions options = EndpointOf(scenario_, Rank(0), session + 1);
-    if (knows_session) options.session = static_cast<std::uint32_t>(session);
-    const std::unique_ptr<Endpoint> stranger = MakeEndpoint(options);
-    CollectiveSpec spec;
-    spec.name = "foreign";
-    spec.elements = leaf.size() / SizeOf(spec.element_type);
-    for (std::uint16_t r = 0; r < scenario_.ranks; ++r) spec.members.push_back(Rank(r));
-    Submission submission{
-        .spec = spec, .sequence = Sequence(0), .leaves = {{leaf.data(), spec.elements}}};
-    OR_CHECK(stranger->Submit(now_, std::move(submission)).ok());
-    for (int i = 0; i < kForeignDatagrams; ++i) {
-      const std::optional<Transmit> transmit = stranger->PollTransmit(now_, buffer, 1);
-      if (!transmit) break;
-      network_.AddForeign(std::span(buffer).first(transmit->bytes));
-    }
+  for (const std::vector<std::byte>& datagram : ForeignDatagrams(scenario)) {
+    network_.AddForeign(datagram);
   }
 }
 
@@ -229,6 +142,7 @@ void Simulation::StartPrograms() {
   const Scenario& s = scenario_;
   if (s.stop_at_us > 0) plan(EventKind::kStop, s.stop_at_us, s.stop_rank);
   if (s.leave_at_us > 0) plan(EventKind::kLeave, s.leave_at_us, s.leave_rank);
+  if (s.cancel_at_us > 0) plan(EventKind::kCancel, s.cancel_at_us, s.cancel_rank);
   if (s.cut_at_us > 0) {
     plan(EventKind::kCut, s.cut_at_us, s.cut_rank);
     plan(EventKind::kMend, s.cut_at_us + s.cut_for_us, s.cut_rank);
@@ -239,12 +153,12 @@ Instant Simulation::RestsBy() const {
   const Scenario& s = scenario_;
   // As if all calls of a rank were made one after the other, each as late as can be.
   const std::uint64_t calls_us = s.collectives * (s.calls + 1) * (s.think_us + s.straggle_us);
-  const std::uint64_t lossy_us = s.collectives * (s.calls + 1) *
-                                 (s.reduce_scatter_deadline_us + s.all_gather_deadline_us);
+  const std::uint64_t lossy_us =
+      s.collectives * (s.calls + 1) * (s.reduce_scatter_deadline_us + s.all_gather_deadline_us);
   return Instant{} + kRestMax + checker_.LivenessBound() +
          Microseconds(s.start_skew_us + calls_us + lossy_us + s.faults_end_us + s.stop_at_us +
-                      s.leave_at_us + s.cut_at_us + s.cut_for_us + 2 * s.peer_timeout_us +
-                      (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
+                      s.leave_at_us + s.cancel_at_us + s.cut_at_us + s.cut_for_us +
+                      2 * s.peer_timeout_us + (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
 }
 
 SimulationReport Simulation::Run() {
@@ -303,6 +217,8 @@ std::string_view Simulation::NameOf(EventKind kind) {
       return "stops";
     case EventKind::kLeave:
       return "leaves";
+    case EventKind::kCancel:
+      return "cancels its calls";
     case EventKind::kCut:
       return "is cut off";
     case EventKind::kMend:
@@ -326,6 +242,10 @@ void Simulation::HandleEvent(const Event& event) {
       checker_.Stopped(now_, event.rank);
       host(event.rank).silent = true;
       return;
+    case EventKind::kCancel:
+      checker_.Cancelled(now_, event.rank);
+      host(event.rank).endpoint->Cancel(now_, {StatusCode::kCancelled, "it was interrupted"});
+      return Drive(event.rank);
     case EventKind::kCut:
       return network_.SetCut(event.rank, true);
     case EventKind::kMend:
@@ -379,7 +299,8 @@ bool Simulation::TakeEvents(Rank rank) {
     trace_.Act(now_, rank, done->status.ok() ? "completes" : "fails", done->token,
                done->status.message());
     checker_.Done(now_, rank, *done);
-    if (!done->status.ok()) {
+    // A program that was interrupted goes on with its next call.
+    if (!done->status.ok() && done->status.code() != StatusCode::kCancelled) {
       EndProgram(rank, done->status);
       continue;
     }
@@ -465,8 +386,7 @@ bool Simulation::SendOrBlock(Rank rank) {
   std::optional<Instant> room_at;
   if (prng_.Chance(static_cast<std::uint32_t>(scenario_.refuse_ppm))) {
     room_at = now_ + Duration(1) + Random(scenario_.refuse_us);
-  } else if (scenario_.unaware == 0 &&
-             !network_.HasRoom(now_, rank, transmit.bytes, datagrams)) {
+  } else if (scenario_.unaware == 0 && !network_.HasRoom(now_, rank, transmit.bytes, datagrams)) {
     room_at = network_.RoomAt(now_, rank, transmit.bytes, datagrams) + Duration(1);
   }
   if (room_at) {
@@ -516,8 +436,9 @@ void Simulation::FailRestless() {
   for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
     const Host& each = host(Rank(r));
     if (each.silent || each.timer == kNever) continue;
-    checker_.Fail(now_, Rank(r), std::string("it does not come to rest, though every call ended") +
-                                     (each.leaving ? "; it is leaving" : ""));
+    checker_.Fail(now_, Rank(r),
+                  std::string("it does not come to rest, though every call ended") +
+                      (each.leaving ? "; it is leaving" : ""));
   }
   checker_.Fail(now_, Rank(0), "the run does not come to an end");
 }
@@ -528,8 +449,9 @@ void Simulation::FinishRun() {
     // Ranks that disagree and stay keep what a peer has sent for a call that they never make.
     if (each.silent || scenario_.mismatch != 0) continue;
     if (each.endpoint->memory_bytes() != 0) {
-      checker_.Fail(now_, Rank(r), "it holds " + std::to_string(each.endpoint->memory_bytes()) +
-                                       " bytes though nothing is pending any more");
+      checker_.Fail(now_, Rank(r),
+                    "it holds " + std::to_string(each.endpoint->memory_bytes()) +
+                        " bytes though nothing is pending any more");
     }
   }
   checker_.Finish(now_, network_);

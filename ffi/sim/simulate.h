@@ -16,12 +16,12 @@
 namespace optireduce {
 
 struct SimulationReport {
-  std::string failure;       // empty when everything held
-  std::uint64_t hash = 0;    // of every event: equal for equal scenarios
-  std::uint64_t events = 0;  // in the network and at the ranks
-  Duration virtual_time{};   // until nothing was pending any more
+  std::string failure;        // empty when everything held
+  std::uint64_t hash = 0;     // of every event: equal for equal scenarios
+  std::uint64_t events = 0;   // in the network and at the ranks
+  Duration virtual_time{};    // until nothing was pending any more
   Duration liveness_worst{};  // longest that an exact call took after all was well
-  Counters counters;         // summed over the ranks
+  Counters counters;          // summed over the ranks
   FaultCounters faults;
 
   bool ok() const { return failure.empty(); }

@@ -39,8 +39,8 @@ std::uint64_t Word(std::span<const std::byte> bytes, std::size_t from) {
 
 void Trace::Print(Instant now, Rank rank, std::string_view what) {
   *out_ << std::fixed << std::setprecision(6) << std::setw(14)
-        << static_cast<double>(now.time_since_epoch().count()) / 1e6 << " ms  rank "
-        << rank.value() << ' ' << what;
+        << static_cast<double>(now.time_since_epoch().count()) / 1e6 << " ms  rank " << rank.value()
+        << ' ' << what;
 }
 
 void Trace::Act(Instant now, Rank rank, std::string_view what, std::uint64_t detail,
@@ -63,9 +63,9 @@ void Trace::Datagram(Instant now, Rank rank, std::string_view what, Rank peer,
   *out_ << ' ' << peer.value() << ": " << datagram.size() << " bytes";
   if (const std::optional<Header> header = ParseHeader(datagram).header) {
     *out_ << ", " << NameOf(header->kind) << " number " << header->number << " from "
-          << header->source.value() << " collective " << header->call.collective.value()
-          << " call " << header->call.sequence.value() << " segment " << header->segment.value()
-          << " flags " << int{header->flags};
+          << header->source.value() << " collective " << header->call.collective.value() << " call "
+          << header->call.sequence.value() << " segment " << header->segment.value() << " flags "
+          << int{header->flags};
   }
   *out_ << '\n';
 }

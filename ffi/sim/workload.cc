@@ -36,8 +36,8 @@ std::uint16_t FloatToBfloat16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16);
 }
 
-// By arithmetic rather than by bits: slow, and unlike any production kernel, which is the point of a
-// reference.
+// By arithmetic rather than by bits: slow, and unlike any production kernel, which is the point of
+// a reference.
 double Float16ToDouble(std::uint16_t bits) {
   const int exponent = (bits >> 10) & 0x1F;
   const int mantissa = bits & 0x3FF;
@@ -154,7 +154,8 @@ SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
   }
   spec.members = SomeRanks(scenario.ranks, scenario.subsets != 0 && index > 0, prng.Next());
   spec.description = Describe(spec);
-  spec.fingerprint = Mix(spec.elements * kElementTypes + static_cast<std::uint64_t>(spec.element_type));
+  const auto type = static_cast<std::uint64_t>(spec.element_type);
+  spec.fingerprint = Mix(spec.elements * kElementTypes + type);
   made.leaf_elements = CutLeaves(spec.elements, scenario.leaves, prng);
   return made;
 }
@@ -211,8 +212,8 @@ Workload::Workload(const Scenario& scenario) : scenario_(scenario) {
 
 SimCollective Workload::CollectiveAt(std::size_t collective, Rank rank) const {
   SimCollective seen = collectives_[collective];
-  const bool differs = rank.value() == scenario_.mismatch_rank &&
-                       collective + 1 == collectives_.size();
+  const bool differs =
+      rank.value() == scenario_.mismatch_rank && collective + 1 == collectives_.size();
   if (!differs) return seen;
   CollectiveSpec& spec = seen.spec;
   switch (scenario_.sim_mismatch()) {
@@ -238,8 +239,8 @@ SimCollective Workload::CollectiveAt(std::size_t collective, Rank rank) const {
 }
 
 Sequence Workload::SequenceOf(SimCall call) const {
-  return Sequence(static_cast<std::uint32_t>(scenario_.sequence_first +
-                                             call.index * scenario_.sequence_step));
+  return Sequence(
+      static_cast<std::uint32_t>(scenario_.sequence_first + call.index * scenario_.sequence_step));
 }
 
 std::vector<std::vector<SimCall>> Workload::ProgramOf(Rank rank) const {

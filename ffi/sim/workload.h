@@ -50,8 +50,8 @@ class Workload {
   // The sum over the first `members` of them, added in rank order.
   std::vector<std::byte> Reference(const SimCollective& collective, SimCall call) const;
 
-  // In lossy calls member m contributes weight * 2^m * Pattern(element), so that the sum tells which
-  // contributions are in it.
+  // In lossy calls member m contributes weight * 2^m * Pattern(element), so that the sum tells
+  // which contributions are in it.
   double Pattern(SimCall call, std::uint64_t element) const;
   static double WeightOf(ElementType type);
 

@@ -149,6 +149,15 @@ def test_exact_calls_name_the_rank_that_is_gone(failure, incast):
     assert 4 <= report["counters"]["calls_completed"] < 5 * 40
 
 
+@pytest.mark.parametrize("mode", ["exact", "lossy"])
+def test_a_rank_may_cancel_its_calls_and_go_on(mode):
+    report = assert_holds(
+        f"seed=9 ranks=4 calls=30 elements=20000 mode={mode} think_us=200 "
+        "loss_ppm=20000 cancel_at_us=7000 cancel_rank=2"
+    )
+    assert report["counters"]["calls_failed"] >= 1
+
+
 @pytest.mark.parametrize("failure", ["stop_at_us=2000", "leave_at_us=2000"])
 def test_lossy_calls_go_on_without_the_rank_that_is_gone(failure):
     report = assert_holds(
@@ -227,7 +236,7 @@ def scenarios(draw) -> str:
     }
     for fault in draw(st.lists(st.sampled_from(FAULTS), unique=True, max_size=4)):
         fields[f"{fault}_ppm"] = draw(PPM)
-    gone = draw(st.sampled_from([None, "stop", "leave", "cut"]))
+    gone = draw(st.sampled_from([None, "stop", "leave", "cancel", "cut"]))
     if gone and ranks > 1:
         fields[f"{gone}_at_us"] = draw(st.integers(1, 100_000))
         fields[f"{gone}_rank"] = draw(st.integers(0, ranks - 1))

@@ -1,0 +1,116 @@
+// Which errors a call may end with, when, and what their messages must say.
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "ffi/sim/checker.h"
+
+namespace optireduce {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// How late a dead peer may be noticed beyond peer_timeout.
+// Source: kReportInterval of endpoint_watch.cc, the longest pause between two looks.
+constexpr Duration kWatchInterval = milliseconds(500);
+
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+bool Names(const std::string& text, Rank rank) {
+  const std::string name = "rank " + std::to_string(rank.value());
+  for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
+    const std::size_t next = at + name.size();
+    // "rank 1" is not named by "rank 12".
+    if (next == text.size() || text[next] < '0' || text[next] > '9') return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool Checker::Gone(Rank from, Rank rank) const {
+  const Seen& seen = seen_[rank.index()];
+  if (seen.stopped_at || seen.left_at || seen.cancelled_at) return true;
+  // Those on either side of a long cut may give each other up.
+  return scenario_.cut_is_long() &&
+         (from.value() == scenario_.cut_rank || rank.value() == scenario_.cut_rank);
+}
+
+void Checker::CheckError(Instant now, const Record& record, const Status& status) {
+  const std::string of = "call " + std::to_string(record.call.index) + " of '" +
+                         record.collective.spec.description + "' failed: " + status.message();
+  // Its own leaving is reason enough, for every mode.
+  const Seen& seen = seen_[record.rank.index()];
+  if (seen.left_at || (seen.cancelled_at == now && status.code() == StatusCode::kCancelled)) return;
+  if (record.collective.lossy()) return Fail(now, record.rank, "a lossy " + of);
+  if (scenario_.mismatch != 0) return CheckMismatchError(now, record, status);
+  const std::vector<Rank>& members = record.collective.spec.members;
+  const bool named = std::ranges::any_of(members, [&](Rank member) {
+    return member != record.rank && Gone(record.rank, member) && Names(status.message(), member);
+  });
+  if (!named) return Fail(now, record.rank, "without naming a member that is gone, " + of);
+  CheckSilence(now, record, status);
+}
+
+void Checker::CheckMismatchError(Instant now, const Record& record, const Status& status) {
+  const std::string& own = record.collective.spec.description;
+  bool other = false;
+  for (std::size_t c = 0; c < workload_.collectives().size(); ++c) {
+    for (std::uint16_t rank = 0; rank < scenario_.ranks; ++rank) {
+      const std::string description = workload_.CollectiveAt(c, Rank(rank)).spec.description;
+      other = other || (description != own && Contains(status.message(), description));
+    }
+  }
+  if (!other || !Contains(status.message(), own)) {
+    Fail(now, record.rank, "the error of a mismatch does not name both sides: " + status.message());
+  }
+}
+
+Instant Checker::AskedAt(Instant now, Rank rank, Rank peer) const {
+  Instant asked = seen_[rank.index()].asked[peer.index()];
+  for (const Record& record : records_) {
+    const bool waits = record.rank == rank && record.submitted && record.done_at >= now &&
+                       record.collective.HasMember(peer);
+    if (waits) asked = std::min(asked, record.submitted_at);
+  }
+  return asked;
+}
+
+void Checker::CheckSilence(Instant now, const Record& record, const Status& status) {
+  const Seen& seen = seen_[record.rank.index()];
+  const Duration peer_timeout = microseconds(scenario_.peer_timeout_us);
+  Instant earliest = kNever;
+  Instant latest{};
+  for (const Rank member : record.collective.spec.members) {
+    if (member == record.rank || !Gone(record.rank, member)) continue;
+    // One that left, or that ended a call by itself, has said so, which needs no silence.
+    const Seen& other = seen_[member.index()];
+    if (other.left_at || other.cancelled_at) earliest = Instant{};
+    // Silence counts only from when the peer had a reason to speak.
+    const Instant since = std::max(seen.heard[member.index()], AskedAt(now, record.rank, member));
+    // A refusal at once: this rank gave the peer up in a call before.
+    if (record.submitted)
+      earliest = std::min(earliest, since + peer_timeout);
+    else
+      earliest = Instant{};
+    latest = std::max({latest, seen.heard_any[member.index()], record.submitted_at});
+  }
+  if (now < earliest) {
+    Fail(now, record.rank,
+         "gave a peer up " + Milliseconds(earliest - now) +
+             " before peer_timeout: " + status.message());
+  }
+  latest = latest + peer_timeout + std::min(kWatchInterval, peer_timeout / 4) + DriverSlack();
+  if (now > latest) {
+    Fail(now, record.rank,
+         "gave a peer up " + Milliseconds(now - latest) +
+             " later than peer_timeout allows: " + status.message());
+  }
+}
+
+}  // namespace optireduce

@@ -1,0 +1,113 @@
+#include "ffi/sim/setup.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "ffi/base/check.h"
+#include "ffi/base/prng.h"
+#include "ffi/protocol/options.h"
+
+namespace optireduce {
+namespace {
+
+// Chosen: enough datagrams of another session to choose from.
+constexpr int kForeignDatagrams = 8;
+
+// Different uses of one seed must not draw the same numbers. Chosen: any constants.
+constexpr std::uint64_t kNetworkSalt = 0x6E6574;
+constexpr std::uint64_t kSessionSalt = 0x73657373;
+
+std::uint64_t SessionOf(const Scenario& scenario) { return Mix(scenario.seed ^ kSessionSalt); }
+
+EndpointOptions EndpointOf(const Scenario& s, Rank rank, std::uint64_t session) {
+  EndpointOptions options;
+  options.rank = rank;
+  options.world_size = static_cast<std::uint16_t>(s.ranks);
+  options.session = static_cast<std::uint32_t>(session);
+  Prng prng(Mix(session));
+  for (std::byte& byte : options.secret) byte = static_cast<std::byte>(prng.Below(256));
+  options.datagram_bytes_max = s.datagram_bytes;
+  options.peer_timeout = Microseconds(s.peer_timeout_us);
+  options.mismatch_timeout = Microseconds(s.mismatch_timeout_us);
+  options.incast = static_cast<std::uint16_t>(s.incast);
+  options.receive_buffer_bytes = s.receive_buffer_bytes;
+  options.max_lag = static_cast<std::uint32_t>(s.max_lag);
+  options.early_bytes_max = s.early_bytes_max;
+  return options;
+}
+
+std::unique_ptr<Endpoint> Create(const EndpointOptions& options) {
+  Result<std::unique_ptr<Endpoint>> made = Endpoint::Create(options);
+  OR_CHECK(made.ok());
+  return std::move(made.value());
+}
+
+}  // namespace
+
+NetworkOptions NetworkOf(const Scenario& s) {
+  NetworkOptions options;
+  options.seed = Mix(s.seed ^ kNetworkSalt);
+  for (std::uint64_t rank = 0; rank < s.ranks; ++rank) {
+    const std::uint64_t factor = rank == s.slow_rank ? s.slow_factor : 1;
+    LinkOptions link{.rate_mbps = std::max<std::uint64_t>(s.rate_mbps / factor, 1),
+                     .propagation = Microseconds(s.delay_us),
+                     .queue_bytes_max = s.socket_bytes};
+    options.up.push_back(link);
+    link.queue_bytes_max = s.queue_bytes;
+    options.down.push_back(link);
+  }
+  const auto ppm = [](std::uint64_t value) { return static_cast<std::uint32_t>(value); };
+  options.faults = {
+      .loss_ppm = ppm(s.loss_ppm),
+      .burst_ppm = ppm(s.burst_ppm),
+      .burst = Microseconds(s.burst_us),
+      .duplicate_ppm = ppm(s.duplicate_ppm),
+      .reorder_ppm = ppm(s.reorder_ppm),
+      .reorder = Microseconds(s.reorder_us),
+      .stall_ppm = ppm(s.stall_ppm),
+      .stall = Microseconds(s.stall_us),
+      .corrupt_ppm = ppm(s.corrupt_ppm),
+      .truncate_ppm = ppm(s.truncate_ppm),
+      .extend_ppm = ppm(s.extend_ppm),
+      .foreign_ppm = ppm(s.foreign_ppm),
+      .garbage_ppm = ppm(s.garbage_ppm),
+      .replay_ppm = ppm(s.replay_ppm),
+      .misdirect_ppm = ppm(s.misdirect_ppm),
+      .end = Instant{} + Microseconds(s.faults_end_us),
+  };
+  return options;
+}
+
+std::unique_ptr<Endpoint> MakeEndpoint(const Scenario& scenario, Rank rank) {
+  return Create(EndpointOf(scenario, rank, SessionOf(scenario)));
+}
+
+std::vector<std::vector<std::byte>> ForeignDatagrams(const Scenario& scenario) {
+  std::vector<std::vector<std::byte>> datagrams;
+  if (scenario.foreign_ppm == 0 || scenario.ranks < 2) return datagrams;
+  std::vector<std::byte> leaf(64);
+  std::vector<std::byte> buffer(scenario.datagram_bytes);
+  for (const bool knows_session : {false, true}) {
+    EndpointOptions options = EndpointOf(scenario, Rank(0), SessionOf(scenario) + 1);
+    if (knows_session) options.session = static_cast<std::uint32_t>(SessionOf(scenario));
+    const std::unique_ptr<Endpoint> stranger = Create(options);
+    CollectiveSpec spec;
+    spec.name = "foreign";
+    spec.elements = leaf.size() / SizeOf(spec.element_type);
+    for (std::uint16_t r = 0; r < scenario.ranks; ++r) spec.members.push_back(Rank(r));
+    Submission submission{
+        .spec = spec, .sequence = Sequence(0), .leaves = {{leaf.data(), spec.elements}}};
+    OR_CHECK(stranger->Submit(Instant{}, std::move(submission)).ok());
+    for (int i = 0; i < kForeignDatagrams; ++i) {
+      const std::optional<Transmit> transmit = stranger->PollTransmit(Instant{}, buffer, 1);
+      if (!transmit) break;
+      const auto end = buffer.begin() + static_cast<std::ptrdiff_t>(transmit->bytes);
+      datagrams.emplace_back(buffer.begin(), end);
+    }
+  }
+  return datagrams;
+}
+
+}  // namespace optireduce
