@@ -152,7 +152,7 @@ def test_exact_calls_name_the_rank_that_is_gone(failure, incast):
 @pytest.mark.parametrize("mode", ["exact", "lossy"])
 def test_a_rank_may_cancel_its_calls_and_go_on(mode):
     report = assert_holds(
-        f"seed=9 ranks=4 calls=30 elements=20000 mode={mode} think_us=200 "
+        f"seed=9 ranks=4 calls=30 elements=20000 mode={mode} "
         "loss_ppm=20000 cancel_at_us=7000 cancel_rank=2"
     )
     assert report["counters"]["calls_failed"] >= 1
