@@ -46,7 +46,7 @@ class Endpoint {
   Endpoint& operator=(const Endpoint&) = delete;
 
   // Starts a call. Exactly one CallDone with its token follows, sooner or later, unless this
-  // returns an error: wrong members, a call already under way, a sequence that is over.
+  // returns an error: wrong members, a member that is gone, a sequence that does not grow.
   Status Submit(Instant now, Submission submission);
 
   // Takes one UDP payload, from anywhere: what does not belong here is counted and has no effect.

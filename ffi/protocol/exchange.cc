@@ -7,6 +7,14 @@
 #include "ffi/base/check.h"
 
 namespace optireduce {
+namespace {
+
+// Chosen: what is still under way when the last segments are there comes within a twentieth of the
+// stage's time. The second stage waits twice as long: owners may have to close the first one.
+constexpr int kReduceScatterGraceShare = 20;
+constexpr int kAllGatherGraceShare = 10;
+
+}  // namespace
 
 Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
                    std::span<const MemberIndex> send_order, std::uint16_t incast)
@@ -230,11 +238,6 @@ Instant Exchange::CallDeadline() const {
   return SaturatingAdd(
       opened_at_, collective_.spec.reduce_scatter_deadline + collective_.spec.all_gather_deadline);
 }
-
-// Chosen: what is still under way when the last segments are there comes within a twentieth of the
-// stage's time. The second stage waits twice as long: owners may have to close the first one.
-constexpr int kReduceScatterGraceShare = 20;
-constexpr int kAllGatherGraceShare = 10;
 
 Instant Exchange::EarlyReduceScatter() const {
   if (collective_.spec.reduce_scatter == LatePolicy::kWait) return kNever;

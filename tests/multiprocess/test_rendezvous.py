@@ -24,6 +24,20 @@ def test_processes_join(tmp_path, how):
         assert sums == [["3.0 0 2"], ["3.0 1 2"]], started.describe()
 
 
+def test_sessions_on_one_host_do_not_meet(tmp_path):
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        ranks.start("rendezvous", "plainly", folder=folders[0], world_size=2) as one,
+        ranks.start("rendezvous", "plainly", folder=folders[1], world_size=2) as other,
+    ):
+        for session in (one, other):
+            session.succeed()
+            sums = [rank.lines("sum") for rank in session]
+            assert sums == [["3.0 0 2"], ["3.0 1 2"]], session.describe()
+
+
 def test_xla_backend_gives_the_same_sums_without_change_of_code(tmp_path):
     with ranks.start(
         "rendezvous",
