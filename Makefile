@@ -11,8 +11,8 @@ BUILD ?= build
 PYTEST_ARGS ?=
 SEED ?= 1
 # Chosen: small and medium scenarios together take about a minute under the sanitizers.
-SANITIZE_SMALL ?= 1000
-SANITIZE_MEDIUM ?= 50
+SANITIZE_SMALL ?= 2000
+SANITIZE_MEDIUM ?= 200
 
 CORE := $(shell find ffi -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 PIP_QUIET := --quiet --disable-pip-version-check
