@@ -12,7 +12,8 @@ cc_library(
 def _installed_xla_ffi_impl(repository):
     python = repository.os.environ.get("PYTHON")
     if not python:
-        own = repository.path(Label("//:BUILD")).dirname.get_child(".venv-test/bin/python")
+        root = repository.path(Label("//:BUILD")).dirname
+        own = root.get_child(".venv-test").get_child("bin").get_child("python")
         python = str(own) if own.exists else "python3"
     found = repository.execute([python, "-c", "import jax; print(jax.ffi.include_dir())"])
     if found.return_code != 0:
