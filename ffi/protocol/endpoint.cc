@@ -252,10 +252,6 @@ bool Endpoint::Impl::Dispatch(Instant now, const Header& header,
 Endpoint::Impl::Active* Endpoint::Impl::Admit(Instant now, const Header& header) {
   if (const auto open = active_.find(header.call); open != active_.end()) return &open->second;
   const Collective& collective = *directory_.Find(header.call.collective);
-  if (collective.submitted && header.call.sequence <= *collective.submitted) {
-    ++counters_.segments_stale;
-    return nullptr;
-  }
   // Ahead of the local program: bounded in calls and in memory.
   std::uint32_t ahead = 0;
   for (auto it = active_.lower_bound({.collective = collective.id, .sequence = Sequence(0)});
@@ -284,9 +280,13 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
     ++counters_.rejected_mismatched;
     return false;
   }
-  const std::uint64_t refused = counters_.rejected_early;
+  const bool called = collective->submitted && header.call.sequence <= *collective->submitted;
+  if (called && !active_.contains(header.call)) {
+    ++counters_.segments_stale;
+    return true;
+  }
   Active* active = Admit(now, header);
-  if (active == nullptr) return counters_.rejected_early == refused;
+  if (active == nullptr) return false;
   Exchange& exchange = active->exchange;
   const bool contribution = header.kind == DatagramKind::kContribution;
   const bool first = !exchange.heard(*from);

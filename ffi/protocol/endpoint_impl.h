@@ -49,7 +49,7 @@ class Endpoint::Impl {
   Status Validate(const Submission& submission) const;
   Status RefuseUnreachable(const CollectiveSpec& spec) const;
   Active& Open(Instant now, const Collective& collective, Sequence sequence);
-  // The call a peer's datagram belongs to; opens it when that is allowed. Null: counted.
+  // The call a peer's datagram belongs to; opens it when that is allowed, else null and counted.
   Active* Admit(Instant now, const Header& header);
   // Each returns false when the datagram could not be taken now and has to come again.
   bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
