@@ -1,6 +1,7 @@
 #include "ffi/protocol/deadline_controller.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ffi/base/check.h"
 
@@ -21,11 +22,19 @@ constexpr std::size_t kOddCallsMax = 5;
 
 // Chosen: the overshoot that is corrected at once; the rest fades with the memory.
 constexpr int kOvershootMax = 2;
+// Chosen: if a third of the calls before were longer, 18 shorter ones in a row are chance once in
+// 1500 times; where fewer were, that is what the tail looks like.
+constexpr double kLongerBefore = 1.0 / 3;
 
 // Chosen: between ranks of one speed the typical beginnings differ by less than this factor.
 constexpr int kStragglerFactor = 4;
 // Chosen: the first call of a program waits for compilers, so two say nothing yet.
 constexpr std::size_t kBeginningsMin = 3;
+
+// What is left in memory of so many calls, as a number of calls.
+double WeightOf(std::size_t calls) {
+  return (1 - std::pow(kKeptPerCall, static_cast<double>(calls))) / (1 - kKeptPerCall);
+}
 
 }  // namespace
 
@@ -69,22 +78,37 @@ void DeadlineController::LearnFromCall() {
       call_.Clear();
       return;
     }
+    asked_.Clear();
     memory_.Clear();  // it has changed: what was before is no guide
     recent_count_ = 0;
   }
   odd_calls_ = 0;
   ++calls_;
-  memory_.Merge(call_, kKeptPerCall);
+  memory_.Fade(kKeptPerCall);
+  memory_.Add(call_);
   call_.Clear();
   learned_ = memory_.ExceededBy(options_.late_budget);
 
   recent_[recent_count_++ % kRecentCalls] = asked;
-  if (recent_count_ < kRecentCalls) return;
+  asked_.Fade(kKeptPerCall);
+  asked_.Add(asked, 1);
+  if (recent_count_ >= kRecentCalls) ForgetDrop();
+}
+
+// A drop is believed if, judging by the calls before, the last ones would hardly be so short by
+// chance.
+void DeadlineController::ForgetDrop() {
   const Duration highest = *std::max_element(recent_.begin(), recent_.end());
-  if (kOvershootMax * highest < learned_) {
-    memory_.ForgetBeyond(highest);
-    learned_ = memory_.ExceededBy(options_.late_budget);
+  if (learned_ <= kOvershootMax * highest) return;
+  const double before = asked_.total() - WeightOf(kRecentCalls);
+  if (asked_.WeightBeyond(highest) < kLongerBefore * before) return;
+  // The weight of the last calls is left, so that the next one counts as one more of them.
+  const double kept = WeightOf(kRecentCalls) / asked_.total();
+  for (LatencyHistogram* histogram : {&memory_, &asked_}) {
+    histogram->ForgetBeyond(highest);
+    histogram->Fade(kept);
   }
+  learned_ = memory_.ExceededBy(options_.late_budget);
 }
 
 // Seen from a rank in time, a slow one begins late in every call. Seen from the slow one, it is its
@@ -94,7 +118,10 @@ void DeadlineController::FindStragglers() {
     Source& source = sources_[i];
     if (source.longest_transfer > Duration(0)) source.transfers.Add(source.longest_transfer);
     source.longest_transfer = Duration(0);
-    offsets_[i] = source.typical_offset = source.offsets.Median();
+    source.typical_offset = source.offsets.Median();
+    // Two ranks of one speed are the first by turns: how late the other one is when it is not the
+    // first is what counts. Three odd calls do not change the quartile.
+    offsets_[i] = source.offsets.Quartile(3);
   }
   // The median of the others, for every source above it; the larger middle one of an even number:
   // where most are late, waiting for them is right.
@@ -107,12 +134,12 @@ void DeadlineController::FindStragglers() {
   }
 }
 
-Duration DeadlineController::Typical::Median() const {
+Duration DeadlineController::Typical::Quartile(std::size_t quarters) const {
   std::array<Duration, kTypicalCalls> sorted = values_;
-  const auto end = sorted.begin() + static_cast<std::ptrdiff_t>(std::min(count_, kTypicalCalls));
-  const auto middle = sorted.begin() + (end - sorted.begin()) / 2;
-  std::nth_element(sorted.begin(), middle, end);
-  return middle == end ? Duration(0) : *middle;
+  const std::size_t known = std::min(count_, kTypicalCalls);
+  const auto at = sorted.begin() + known * quarters / 4;
+  std::nth_element(sorted.begin(), at, sorted.begin() + known);
+  return known == 0 ? Duration(0) : *at;
 }
 
 }  // namespace optireduce

@@ -59,13 +59,14 @@ class DeadlineController {
   // Chosen: odd, and the median follows a change after eight calls.
   static constexpr std::size_t kTypicalCalls = 15;
   // Chosen: with what is seen before and after, a drop is believed within 20 calls.
-  static constexpr std::size_t kRecentCalls = 16;
+  static constexpr std::size_t kRecentCalls = 18;
 
-  // The last values, and their median.
+  // The last values.
   class Typical {
    public:
     void Add(Duration value) { values_[count_++ % kTypicalCalls] = value; }
-    Duration Median() const;
+    Duration Median() const { return Quartile(2); }
+    Duration Quartile(std::size_t quarters) const;
     std::size_t count() const { return count_; }
 
    private:
@@ -82,14 +83,16 @@ class DeadlineController {
   };
 
   void LearnFromCall();
+  void ForgetDrop();
   void FindStragglers();
 
   DeadlineOptions options_;
   std::vector<Source> sources_;
   std::vector<Duration> offsets_;  // for FindStragglers
 
-  LatencyHistogram call_;                        // since the last opening
-  LatencyHistogram memory_;                      // of all calls before, the older the less
+  LatencyHistogram call_;    // since the last opening
+  LatencyHistogram memory_;  // of all calls before, the older the less
+  LatencyHistogram asked_;   // what each of them alone would have asked for, by number of calls
   std::array<Duration, kRecentCalls> recent_{};  // what each of the last calls alone would ask for
   std::size_t recent_count_ = 0;
   std::size_t calls_ = 0;      // that brought data

@@ -21,23 +21,25 @@ class LatencyHistogram {
     total_ += weight;
   }
 
-  // Keeps `kept` (0 to 1) of all weights and adds those of `other`.
-  void Merge(const LatencyHistogram& other, double kept) {
+  void Add(const LatencyHistogram& other) {
+    for (std::size_t bin = 0; bin < kBins; ++bin) bins_[bin] += other.bins_[bin];
+    total_ += other.total_;
+  }
+
+  // Keeps `kept` (0 to 1) of every weight.
+  void Fade(double kept) {
     total_ = 0;
-    for (std::size_t bin = 0; bin < kBins; ++bin) {
-      const float old = bins_[bin] * static_cast<float>(kept);
-      bins_[bin] = (old < kNegligible ? 0.0f : old) + other.bins_[bin];
-      total_ += bins_[bin];
+    for (float& weight : bins_) {
+      weight *= static_cast<float>(kept);
+      if (weight < kNegligible) weight = 0;
+      total_ += weight;
     }
   }
 
   // Forgets what is longer than `latency` by more than the width of a bin.
   void ForgetBeyond(Duration latency) {
-    total_ = 0;
-    for (std::size_t bin = 0; bin < kBins; ++bin) {
-      if (bin > BinOf(latency)) bins_[bin] = 0.0f;
-      total_ += bins_[bin];
-    }
+    total_ -= WeightBeyond(latency);
+    std::fill(bins_.begin() + static_cast<std::ptrdiff_t>(BinOf(latency) + 1), bins_.end(), 0.0f);
   }
 
   void Clear() { *this = {}; }
@@ -51,6 +53,13 @@ class LatencyHistogram {
       if (bins_[bin] > 0 && beyond >= share * total_) return EndOf(bin);
     }
     return Duration(0);
+  }
+
+  // The weight of what is longer than `latency` by more than the width of a bin.
+  double WeightBeyond(Duration latency) const {
+    double beyond = 0;
+    for (std::size_t bin = BinOf(latency) + 1; bin < kBins; ++bin) beyond += bins_[bin];
+    return beyond;
   }
 
   double total() const { return total_; }
