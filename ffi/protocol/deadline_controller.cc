@@ -19,6 +19,8 @@ constexpr double kKeptPerCall = 0.99;
 constexpr int kFarBeyond = 4;
 // Chosen: a frozen rank makes max_lag + 1 = 3 calls late, and its repairs one or two more.
 constexpr std::size_t kOddCallsMax = 5;
+// Chosen: what happens in fewer calls than one in ten is not worth waiting for in all of them.
+constexpr std::size_t kOddOneIn = 10;
 
 // Chosen: the overshoot that is corrected at once; the rest fades with the memory.
 constexpr int kOvershootMax = 2;
@@ -61,7 +63,7 @@ void DeadlineController::Arrived(std::size_t source, Duration after_opening,
   Source& from = sources_[source];
   from.longest_transfer = std::max(from.longest_transfer, after_beginning);
   const Duration usual = std::max({learned_, from.typical_offset, options_.latency});
-  const bool far = calibrated() && after_opening - after_beginning > kFarBeyond * usual;
+  const bool far = after_opening - after_beginning > kFarBeyond * usual;
   call_.Add(from.straggler || far ? after_beginning : after_opening, share);
 }
 
@@ -74,25 +76,42 @@ bool DeadlineController::calibrated() const { return calls_ >= kCalibrationCalls
 void DeadlineController::LearnFromCall() {
   const Duration asked = call_.ExceededBy(options_.late_budget);
   if (calibrated() && asked > kFarBeyond * learned_) {
-    if (++odd_calls_ < kOddCallsMax) {
-      call_.Clear();
-      return;
-    }
-    asked_.Clear();
-    memory_.Clear();  // it has changed: what was before is no guide
-    recent_count_ = 0;
+    HoldBack(asked);
+  } else {
+    Remember(call_, asked, 1);
+    if (++calls_since_odd_ >= kOddOneIn * odd_calls_) ForgetOdd();
+    if (recent_count_ >= kRecentCalls) ForgetDrop();
   }
-  odd_calls_ = 0;
-  ++calls_;
-  memory_.Fade(kKeptPerCall);
-  memory_.Add(call_);
   call_.Clear();
-  learned_ = memory_.ExceededBy(options_.late_budget);
+}
 
-  recent_[recent_count_++ % kRecentCalls] = asked;
+void DeadlineController::Remember(const LatencyHistogram& data, Duration asked, std::size_t calls) {
+  memory_.Fade(kKeptPerCall);
+  memory_.Add(data);
   asked_.Fade(kKeptPerCall);
-  asked_.Add(asked, 1);
-  if (recent_count_ >= kRecentCalls) ForgetDrop();
+  asked_.Add(asked, static_cast<double>(calls));
+  recent_[recent_count_++ % kRecentCalls] = asked;
+  ++calls_;
+  learned_ = memory_.ExceededBy(options_.late_budget);
+}
+
+// Once there are enough odd calls, they count, and what was before the first of them counts less:
+// nothing if they all followed each other.
+void DeadlineController::HoldBack(Duration asked) {
+  odd_.Add(call_);
+  if (++odd_calls_ < kOddCallsMax) return;
+  const double kept = std::min(WeightOf(calls_since_odd_) / asked_.total(), 1.0);
+  memory_.Fade(kept);
+  asked_.Fade(kept);
+  recent_count_ = 0;
+  Remember(odd_, asked, odd_calls_);
+  ForgetOdd();
+}
+
+void DeadlineController::ForgetOdd() {
+  odd_.Clear();
+  odd_calls_ = 0;
+  calls_since_odd_ = 0;
 }
 
 // A drop is believed if, judging by the calls before, the last ones would hardly be so short by

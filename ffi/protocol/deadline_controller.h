@@ -7,14 +7,14 @@
 //   * A straggler, a rank whose program is slow, counts by the time since its own first sign in the
 //     call: waiting for a program is not what a deadline is for. So does a single start far beyond
 //     the usual.
-//   * A call beyond several times the deadline does not count at all until some have followed each
-//     other: a rank that froze once is no reason to wait longer.
-// And a drop below half is believed as soon as enough calls confirm it. So a change of any size is
-// followed within 20 calls, and what happens once is not.
+//   * A call far beyond the deadline is held back until some more came within a few dozen: a rank
+//     that froze once is no reason to wait longer.
+// And a drop below half is believed once the calls that confirm it are no chance. So a change of
+// any size is followed within 20 calls, and what happens once is not.
 //
-// Limits. A stall that comes back, but more rarely than the calls that confirm a drop, is forgotten
-// in between, so with one source in all a little more than the budget can be late. Two members
-// cannot tell the latency between them from a program's lateness; `latency` decides.
+// Limits. More than the budget is late while stalls of several times the deadline come in less than
+// about one call in ten. Two members cannot tell the latency between them from a program's
+// lateness; the option `latency` decides.
 
 #ifndef FFI_PROTOCOL_DEADLINE_CONTROLLER_H_
 #define FFI_PROTOCOL_DEADLINE_CONTROLLER_H_
@@ -83,6 +83,9 @@ class DeadlineController {
   };
 
   void LearnFromCall();
+  void Remember(const LatencyHistogram& data, Duration asked, std::size_t calls);
+  void HoldBack(Duration asked);
+  void ForgetOdd();
   void ForgetDrop();
   void FindStragglers();
 
@@ -93,10 +96,12 @@ class DeadlineController {
   LatencyHistogram call_;    // since the last opening
   LatencyHistogram memory_;  // of all calls before, the older the less
   LatencyHistogram asked_;   // what each of them alone would have asked for, by number of calls
-  std::array<Duration, kRecentCalls> recent_{};  // what each of the last calls alone would ask for
+  LatencyHistogram odd_;     // of the calls that are held back
+  std::array<Duration, kRecentCalls> recent_{};  // the last ones of asked_
   std::size_t recent_count_ = 0;
-  std::size_t calls_ = 0;      // that brought data
-  std::size_t odd_calls_ = 0;  // one after the other, not in memory_
+  std::size_t calls_ = 0;  // that brought data and were remembered
+  std::size_t odd_calls_ = 0;
+  std::size_t calls_since_odd_ = 0;  // that were not odd, since the first of odd_
   Duration learned_{};
 };
 
