@@ -137,7 +137,7 @@ void DeadlineController::FindStragglers() {
     Source& source = sources_[i];
     if (source.longest_transfer > Duration(0)) source.transfers.Add(source.longest_transfer);
     source.longest_transfer = Duration(0);
-    source.typical_offset = source.offsets.Median();
+    if (source.offsets.count() >= kBeginningsMin) source.typical_offset = source.offsets.Median();
     // Two ranks of one speed are the first by turns: how late the other one is when it is not the
     // first is what counts. Three odd calls do not change the quartile.
     offsets_[i] = source.offsets.Quartile(3);
@@ -148,15 +148,15 @@ void DeadlineController::FindStragglers() {
   std::nth_element(offsets_.begin(), middle, offsets_.end());
   const Duration usual = std::max(kStragglerFactor * *middle, options_.latency);
   for (Source& source : sources_) {
-    source.straggler = source.offsets.count() >= kBeginningsMin && source.typical_offset > usual &&
-                       source.typical_offset > source.transfers.Median();
+    source.straggler =
+        source.typical_offset > usual && source.typical_offset > source.transfers.Median();
   }
 }
 
 Duration DeadlineController::Typical::Quartile(std::size_t quarters) const {
   std::array<Duration, kTypicalCalls> sorted = values_;
   const std::size_t known = std::min(count_, kTypicalCalls);
-  const auto at = sorted.begin() + known * quarters / 4;
+  const auto at = sorted.begin() + (std::max<std::size_t>(known, 1) - 1) * quarters / 4;
   std::nth_element(sorted.begin(), at, sorted.begin() + known);
   return known == 0 ? Duration(0) : *at;
 }

@@ -8,8 +8,8 @@
 namespace optireduce {
 namespace {
 
-// Source: OptiReduce, NSDI'25: t_B is the 95th percentile of the first completion times.
-constexpr std::size_t kPercentile = 95;
+// Source: OptiReduce, NSDI'25: t_B is the 95th percentile of the first 20 times, the 19th shortest.
+constexpr std::size_t kHardBoundRank = 19;
 
 // Source: notes on the paper: the moving average keeps 0.95 of its old value.
 constexpr double kAverageKept = 0.95;
@@ -93,10 +93,7 @@ void EarlyExit::Calibrate(const StageEnd& end) {
   calibration_[calibration_count_++] =
       end.exit == StageExit::kComplete ? std::min(end.elapsed, bound_) : bound_;
   if (!calibrated()) return;
-  // The nearest rank; the order of the samples does not matter any more.
-  constexpr std::size_t kRank =
-      (kCalibrationCalls * kPercentile + 99) / 100;  // Source: its meaning
-  const auto at = calibration_.begin() + (kRank - 1);
+  const auto at = calibration_.begin() + (kHardBoundRank - 1);
   std::nth_element(calibration_.begin(), at, calibration_.end());
   hard_bound_ = std::max(*at, Duration(1));
 }

@@ -1,7 +1,5 @@
 #include "ffi/protocol/safeguards.h"
 
-#include <bit>
-
 #include "ffi/base/check.h"
 
 namespace optireduce {
@@ -13,12 +11,9 @@ constexpr double kHadamardOffLoss = 0.01;
 constexpr std::size_t kHadamardOffCalls = 100;
 
 // Source: notes on the paper: 3 skipped of 20 calls, 5 of 20, 50 in a row.
-constexpr int kWindowCalls = 20;
-constexpr int kSkipsToRecalibrate = 3;
-constexpr int kSkipsToReliable = 5;
+constexpr std::size_t kSkipsToRecalibrate = 3;
+constexpr std::size_t kSkipsToReliable = 5;
 constexpr std::size_t kSkipsToCallUser = 50;
-
-constexpr std::uint32_t kWindowMask = (std::uint32_t{1} << kWindowCalls) - 1;
 
 }  // namespace
 
@@ -36,9 +31,10 @@ SkipPolicy::SkipPolicy(double missing_max) : missing_max_(missing_max) {
 SafeguardDecision SkipPolicy::EndCall(double missing) {
   OR_CHECK(missing >= 0 && missing <= 1);
   const bool skip = missing > missing_max_;
-  const int before = std::popcount(window_);
-  window_ = (window_ << 1 | std::uint32_t{skip}) & kWindowMask;
-  const int skips = std::popcount(window_);
+  const std::size_t before = skipped_.count();
+  skipped_ <<= 1;
+  skipped_.set(0, skip);
+  const std::size_t skips = skipped_.count();
   skips_in_a_row_ = skip ? skips_in_a_row_ + 1 : 0;
 
   SafeguardDecision decision{.skip = skip};

@@ -5,6 +5,7 @@
 #ifndef FFI_PROTOCOL_SAFEGUARDS_H_
 #define FFI_PROTOCOL_SAFEGUARDS_H_
 
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 
@@ -46,8 +47,11 @@ class SkipPolicy {
   SafeguardDecision EndCall(double missing);
 
  private:
+  // Source: notes on the paper: skips are counted over 20 calls.
+  static constexpr std::size_t kWindowCalls = 20;
+
   double missing_max_;
-  std::uint32_t window_ = 0;  // of the last calls: bit 0 is the latest, 1 is skipped
+  std::bitset<kWindowCalls> skipped_;  // of the last calls; bit 0 is the latest
   std::size_t skips_in_a_row_ = 0;
 };
 

@@ -92,7 +92,7 @@ def ranks(draw):
 
 def run(drawn: Ranks, controller, calls: int) -> float:
     """Returns the mean share of the data that was late."""
-    return statistics.fmean(drawn.call(controller)[0] for _ in range(calls))
+    return sum(drawn.call(controller)[0] for _ in range(calls)) / max(calls, 1)
 
 
 # The same examples in every run: statements about chance hold for nearly all seeds.
@@ -169,7 +169,7 @@ def test_immediate_arrivals_make_the_shortest_deadline_not_none(latency):
 
 
 @repeatable
-@hypothesis.given(ranks(), st.integers(1, 40), st.data())
+@hypothesis.given(ranks(), st.integers(0, 40), st.data())
 def test_a_straggler_does_not_move_the_deadline(drawn, since, data):
     """A program that is 20 times the transfer late, from the start or later."""
     with_it, without = make_controller(drawn.sources), make_controller(drawn.sources)
