@@ -121,12 +121,12 @@ void DeadlineController::ForgetDrop() {
   if (learned_ <= kOvershootMax * highest) return;
   const double before = asked_.total() - WeightOf(kRecentCalls);
   if (asked_.WeightBeyond(highest) < kLongerBefore * before) return;
+  memory_.ForgetBeyond(highest);
+  asked_.ForgetBeyond(highest);
   // The weight of the last calls is left, so that the next one counts as one more of them.
-  const double kept = WeightOf(kRecentCalls) / asked_.total();
-  for (LatencyHistogram* histogram : {&memory_, &asked_}) {
-    histogram->ForgetBeyond(highest);
-    histogram->Fade(kept);
-  }
+  const double kept = std::min(WeightOf(kRecentCalls) / asked_.total(), 1.0);
+  memory_.Fade(kept);
+  asked_.Fade(kept);
   learned_ = memory_.ExceededBy(options_.late_budget);
 }
 

@@ -81,6 +81,7 @@ Duration EarlyExit::SampleOf(const StageEnd& end) const {
     case StageExit::kEarly:
       break;
   }
+  if (end.expected_bytes == 0) return std::min(end.elapsed, hard_bound_);
   // Compared before the division: next to nothing received would be longer than a Duration holds.
   const double received =
       static_cast<double>(end.received_bytes) / static_cast<double>(end.expected_bytes);

@@ -97,10 +97,10 @@ class TestSample:
         expected = min(elapsed * TOTAL / received, 1.0) if received else 1.0
         assert sample == pytest.approx(expected, abs=2e-9)
 
-    def test_a_stage_without_data_is_complete(self):
+    @pytest.mark.parametrize("exit_", [COMPLETE, EARLY])
+    def test_of_a_stage_without_data_it_is_the_time(self, exit_):
         early_exit = calibrate(make_early_exit())
-        assert early_exit.end_stage(COMPLETE, 0.0, 0, 0) == 0.0
-        assert early_exit.grace_fraction() == 0.01
+        assert early_exit.end_stage(exit_, 0.25, 0, 0) == 0.25
 
 
 class TestEarlyBound:
