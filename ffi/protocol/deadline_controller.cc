@@ -138,9 +138,7 @@ void DeadlineController::FindStragglers() {
     if (source.longest_transfer > Duration(0)) source.transfers.Add(source.longest_transfer);
     source.longest_transfer = Duration(0);
     if (source.offsets.count() >= kBeginningsMin) source.typical_offset = source.offsets.Median();
-    // Two ranks of one speed are the first by turns: how late the other one is when it is not the
-    // first is what counts. Three odd calls do not change the quartile.
-    offsets_[i] = source.offsets.Quartile(3);
+    offsets_[i] = source.typical_offset;
   }
   // The median of the others, for every source above it; the larger middle one of an even number:
   // where most are late, waiting for them is right.
@@ -153,12 +151,13 @@ void DeadlineController::FindStragglers() {
   }
 }
 
-Duration DeadlineController::Typical::Quartile(std::size_t quarters) const {
+Duration DeadlineController::Typical::Median() const {
   std::array<Duration, kTypicalCalls> sorted = values_;
   const std::size_t known = std::min(count_, kTypicalCalls);
-  const auto at = sorted.begin() + (std::max<std::size_t>(known, 1) - 1) * quarters / 4;
-  std::nth_element(sorted.begin(), at, sorted.begin() + known);
-  return known == 0 ? Duration(0) : *at;
+  if (known == 0) return Duration(0);
+  const auto middle = sorted.begin() + (known - 1) / 2;
+  std::nth_element(sorted.begin(), middle, sorted.begin() + known);
+  return *middle;
 }
 
 }  // namespace optireduce

@@ -61,12 +61,11 @@ class DeadlineController {
   // Chosen: with what is seen before and after, a drop is believed within 20 calls.
   static constexpr std::size_t kRecentCalls = 18;
 
-  // The last values.
+  // The last values; a few odd ones do not change their median.
   class Typical {
    public:
     void Add(Duration value) { values_[count_++ % kTypicalCalls] = value; }
-    Duration Median() const { return Quartile(2); }
-    Duration Quartile(std::size_t quarters) const;
+    Duration Median() const;  // zero when empty
     std::size_t count() const { return count_; }
 
    private:
