@@ -60,8 +60,8 @@ def psum(
     * Only the CPU backend; elsewhere set JAX_OPTIREDUCE_BACKEND=xla.
     * A jitted function that holds a call and is itself called twice in one program
       needs the second call to depend on the first: they share one identity.
-    * In modes other than "exact" a sum may lack what is late; `psum_with_stats` says how
-      much.
+    * In modes other than "exact" a sum may lack what is late; `psum_with_stats` says
+      how much.
 
     Args:
       tree: leaves of any shape, float32, bfloat16, float16, float64 or int32 (mode
