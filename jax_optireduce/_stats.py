@@ -73,6 +73,14 @@ class CollectiveStats:
     live_processes: jax.Array
 
 
+def empty() -> CollectiveStats:
+    """Returns the report of a call that moved nothing."""
+    names = [field.name for field in dataclasses.fields(CollectiveStats)]
+    scalars = {name: jnp.zeros((), jnp.float32) for name in names}
+    scalars["slowest_process"] = jnp.full((), -1, jnp.float32)
+    return CollectiveStats(**scalars)
+
+
 def empty_vector() -> jax.Array:
     """Returns the vector of a call that moved nothing, float32 [VECTOR_SIZE]."""
     vector = np.zeros(VECTOR_SIZE, np.float32)
@@ -95,7 +103,7 @@ def from_vectors(
       elements: elements of each bucket: the weights of the fractions.
     """
     if not vectors:
-        vectors, elements = [empty_vector()], [1]
+        return empty()
     table = jnp.stack(list(vectors))
     weights = np.asarray(elements, np.float64)
     weights = jnp.asarray(weights / weights.sum(), jnp.float32)
