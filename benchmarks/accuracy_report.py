@@ -53,7 +53,7 @@ def _table(task: str, optimizer: str, rows: Sequence[Row]) -> str:
         accuracies = [100 * np.mean(r["accuracy_by_rank"]) for r in reference.values()]
         spread = (
             f"`exact`: {np.mean(accuracies):.2f} %, standard deviation over "
-            f"{len(accuracies)} seeds {_deviation(accuracies):.2f} points."
+            f"{len(accuracies)} seed(s) {_deviation(accuracies):.2f} points."
         )
         lines += [spread, ""]
     columns = _columns(task, reference)
@@ -66,6 +66,8 @@ def _table(task: str, optimizer: str, rows: Sequence[Row]) -> str:
             if cell:
                 values = (str(column(cell)) for column in columns.values())
                 network = _network(condition)
+                if len(cell) < len(reference):
+                    network += f" ({len(cell)} of {len(reference)} seeds)"
                 lines.append(f"| {network} | `{scheme}` | " + " | ".join(values) + " |")
     return "\n".join(lines)
 
@@ -98,8 +100,8 @@ def _columns(
         "worst rank": worst,
         "against `exact`, points": against_exact,
     }
+    columns["loss"] = lambda rows: f"{_mean(rows, 'loss_by_rank'):.3f}"
     if task == "text":
-        columns["loss"] = lambda rows: f"{_mean(rows, 'loss_by_rank'):.3f}"
         columns["perplexity"] = lambda rows: (
             f"{np.exp(_mean(rows, 'loss_by_rank')):.2f}"
         )
