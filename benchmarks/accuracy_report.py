@@ -1,6 +1,7 @@
 """The tables of `accuracy.py`, and their place in a page."""
 
 import os
+import platform
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ def tables(rows: Sequence[Row], processes: int) -> str:
     deadline = f"{one['deadline_ms']:g} ms" if one["deadline_ms"] else "learned"
     setting = (
         f"{processes} ranks on one host with {len(os.sched_getaffinity(0))} cores, "
+        f"Python {'.'.join(platform.python_version_tuple()[:2])} (and its text), "
         f"{one['steps']} steps, {1 + max(row['seed'] for row in rows)} seeds; deadline "
         f"of `lossy` and `bounded`: {deadline}; the straggler sleeps "
         f"{one['straggler_ms']:g} ms in each step."

@@ -215,16 +215,16 @@ def drain(
         params = jax.tree.map(lambda p, g: p - rate * g, params, rest)
 
     It drains `allreduce_gradients`, `sync_in_backward`, `all_reduce_gradients` and
-    `pmean`. It may be in another jitted function than the call. In the same one, it
-    must need a result of the call, and a program that makes the call several times
-    under one name drains as often.
+    `pmean`. It may be in another jitted function than the call. In the same one, its
+    tree must come from the result of the call, and a program that makes the call
+    several times under one name drains as often.
 
     Differs from `jax.lax.pmean` in: the values of the leaves do not matter.
 
     Args:
       tree: arrays of the shapes and dtypes that were given to the call, such as the
         parameters; their values are not used.
-      axis_name: as in the call.
+      axis_name: as in the call, of the same mesh.
       name: as in the call, which must have been given one.
       mode: as in the call; in "exact" and "lossy" nothing ever is in flight.
       step: see `psum`; needed where the call is given one.
@@ -242,14 +242,15 @@ def drain(
     kind = "drain"
     _communicator.current(kind)
     _checks.check_mode(mode)
-    axes, _ = _checks.checked_axes(axis_name, kind)
+    axes, size = _checks.checked_axes(axis_name, kind)
     if name is None:
         raise UsageError(
             "drain needs the name of the calls that it drains: write "
             "name='gradients' there and here."
         )
     key = _checks.checked_key(name, kind)
-    carrying = mode in _checks.CARRYING_MODES
+    # A rank on its own is never late.
+    carrying = mode in _checks.CARRYING_MODES and size > 1
     # Never true, but the compiler does not know: the zeros need the leaves, and so a
     # drain runs after the call whose result it is given.
     never = lax.axis_index(axes) < 0

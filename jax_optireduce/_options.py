@@ -77,7 +77,8 @@ class Options:
         stages together; 0 learns it from the times that calls need. Default 0.
       late_budget: share of the data that may miss a learned deadline, between 1e-6 and
         0.5; not together with `deadline_s`. Default 0.01.
-      deadline_max_s: what a learned deadline never exceeds, in seconds. Default 1.
+      deadline_max_s: what a learned deadline never exceeds, and what a lossy call has
+        where `deadline_s` is 0, in seconds. Default 1.
       bucket_bytes: largest bucket that several leaves share, in bytes; a larger leaf is
         a bucket of its own. Default 25 MiB.
       hadamard: whether lossy calls rotate each bucket, so that a lost datagram costs
