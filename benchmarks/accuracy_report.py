@@ -32,7 +32,7 @@ def tables(rows: Sequence[Row], processes: int) -> str:
     setting = (
         f"{processes} ranks on one host with {len(os.sched_getaffinity(0))} cores, "
         f"Python {'.'.join(platform.python_version_tuple()[:2])} (and its text), "
-        f"{one['steps']} steps, {1 + max(row['seed'] for row in rows)} seeds; deadline "
+        f"{one['steps']} steps, {len({row['seed'] for row in rows})} seed(s); deadline "
         f"of `lossy` and `bounded`: {deadline}; the straggler sleeps "
         f"{one['straggler_ms']:g} ms in each step."
     )
