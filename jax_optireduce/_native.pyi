@@ -40,6 +40,9 @@ class Communicator:
         peer_timeout_s: float,
         mismatch_timeout_s: float,
         deadline_s: float,
+        late_budget: float,
+        deadline_max_s: float,
+        suspend_on_lag: bool,
         faults: Mapping[str, float],
     ) -> None:
         """Opens the sockets.
@@ -57,7 +60,12 @@ class Communicator:
           peer_timeout_s: how long a peer, or a device of this process, may be silent
             before a call that waits for it fails.
           mismatch_timeout_s: how long ranks may wait for each other in different calls.
-          deadline_s: of a whole call in mode "lossy"; each stage gets half of it.
+          deadline_s: of a whole call that does not wait; 0: learned, and in mode
+            "lossy" `deadline_max_s`.
+          late_budget: share of the data that may miss a learned deadline.
+          deadline_max_s: what a learned deadline never exceeds.
+          suspend_on_lag: a live peer more than `max_lag` calls behind is suspended;
+            otherwise it is waited for.
           faults: harm done to what is sent, for tests: `loss`, `duplicate`, `reorder`,
             `corrupt`, `truncate` (fractions), `delay_s`, `seed`. Empty: none.
         """

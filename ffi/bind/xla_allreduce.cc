@@ -28,7 +28,7 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-constexpr std::size_t kStats = 8;  // floats in the last result
+constexpr std::size_t kStats = 12;  // floats in the last result
 
 // Bytes of a collective's name.
 // Chosen: with what is added for groups and lanes it stays within the 200 bytes of an announcement.
@@ -69,7 +69,7 @@ std::optional<ElementType> ElementTypeOf(ffi::DataType type) {
 }
 
 Status ReadMode(const Attributes& attributes, CollectiveSpec& spec) {
-  if (attributes.mode == "exact") {
+  if (attributes.mode == "exact" || attributes.mode == "bounded" || attributes.mode == "agreed") {
     spec.reduce_scatter = spec.all_gather = LatePolicy::kWait;
   } else if (attributes.mode == "lossy") {
     spec.reduce_scatter = spec.all_gather = LatePolicy::kDrop;
@@ -182,8 +182,7 @@ void WriteStats(const DeviceResult& result, float* stats) {
                                              static_cast<double>(call.repaired),
                                              static_cast<double>(call.late),
                                              static_cast<double>(call.slowest.value()),
-                                             static_cast<double>(result.sequence.value()),
-                                             0.0};
+                                             static_cast<double>(result.sequence.value())};
   for (std::size_t i = 0; i < kStats; ++i) stats[i] = static_cast<float>(values[i]);
 }
 
@@ -204,7 +203,7 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
                              std::to_string(results.size()) + ".");
   }
   float* const stats = StatsOf(results);
-  if (stats == nullptr) return Invalid(name, "the last result must be the stats, f32[8].");
+  if (stats == nullptr) return Invalid(name, "the last result must be the stats, f32[12].");
   if (name.empty() || name.size() > kNameBytesMax) {
     return Invalid(name.substr(0, kNameBytesMax),
                    "name must have from 1 to " + std::to_string(kNameBytesMax) + " bytes, got " +
@@ -244,8 +243,9 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
 ffi::Future AllReduce(std::string_view communicator, std::string_view name,
                       std::string_view description, std::string_view mode, std::int64_t fingerprint,
                       ffi::Span<const std::int32_t> group_processes, std::int64_t group_size,
-                      ffi::BufferR1<ffi::S32> group_rank, ffi::BufferR0<ffi::S32> step,
-                      ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+                      std::int64_t /* drain */, ffi::BufferR1<ffi::S32> group_rank,
+                      ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
+                      ffi::RemainingRets results) {
   ffi::Promise promise;
   ffi::Future future(promise);
   const Attributes attributes{.communicator = communicator,
@@ -300,6 +300,7 @@ XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame) {
                              .Attr<std::int64_t>("fingerprint")
                              .Attr<ffi::Span<const std::int32_t>>("group_processes")
                              .Attr<std::int64_t>("group_size")
+                             .Attr<std::int64_t>("drain")
                              .Arg<ffi::BufferR1<ffi::S32>>()
                              .Arg<ffi::BufferR0<ffi::S32>>()
                              .RemainingArgs()

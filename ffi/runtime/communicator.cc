@@ -40,7 +40,7 @@ Status ValidateOptions(const CommunicatorOptions& options) {
   };
   for (const Status& status : {positive("peer_timeout_s", options.peer_timeout),
                                positive("mismatch_timeout_s", options.mismatch_timeout),
-                               positive("deadline_s", options.deadline)}) {
+                               positive("deadline_max_s", options.deadline_max)}) {
     if (!status.ok()) return status;
   }
   return Status();
@@ -190,9 +190,11 @@ EndpointOptions Communicator::EndpointOptionsOf(std::uint16_t lane, std::uint32_
 }
 
 void Communicator::Start(DeviceCall call) {
+  const Duration deadline =
+      options_.deadline > Duration::zero() ? options_.deadline : options_.deadline_max;
   // Half for each stage: both move the same number of bytes.
-  call.spec.reduce_scatter_deadline = options_.deadline / 2;
-  call.spec.all_gather_deadline = options_.deadline - options_.deadline / 2;
+  call.spec.reduce_scatter_deadline = deadline / 2;
+  call.spec.all_gather_deadline = deadline - deadline / 2;
   meeting_->Start(std::move(call));
 }
 
