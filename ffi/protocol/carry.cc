@@ -84,6 +84,17 @@ void Carry::SuspendLagging(Sequence call) {
   for (Peer& peer : peers_) peer.suspended = peer.suspended || Lags(peer, call);
 }
 
+void Carry::NoteOpening(Sequence call, Instant at) {
+  openings_[opened_++ % kOpenings] = {call, at};
+}
+
+std::optional<Instant> Carry::OpeningOf(Sequence call) const {
+  for (std::size_t i = 0; i < std::min(opened_, kOpenings); ++i) {
+    if (openings_[i].first == call) return openings_[i].second;
+  }
+  return std::nullopt;
+}
+
 void Carry::ResumeCaughtUp(Sequence call) {
   for (Peer& peer : peers_) peer.suspended = peer.suspended && Lags(peer, call);
 }

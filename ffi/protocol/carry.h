@@ -12,6 +12,7 @@
 #ifndef FFI_PROTOCOL_CARRY_H_
 #define FFI_PROTOCOL_CARRY_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,12 +27,11 @@
 #include "ffi/protocol/bucket_layout.h"
 #include "ffi/protocol/bucket_view.h"
 #include "ffi/protocol/buffer_pool.h"
+#include "ffi/protocol/call_timing.h"
 #include "ffi/protocol/call_window.h"
 #include "ffi/protocol/segment_store.h"
 
 namespace optireduce {
-
-enum class Stage : std::uint8_t { kReduceScatter, kAllGather };
 
 class Carry {
  public:
@@ -69,6 +69,9 @@ class Carry {
   void ResumeCaughtUp(Sequence call);
 
   // ---- What a peer sends to this rank.
+  // When one of the newest calls was opened here.
+  void NoteOpening(Sequence call, Instant at);
+  std::optional<Instant> OpeningOf(Sequence call) const;
   CallHistory& history(Stage stage, MemberIndex from) {
     return peers_[from.index()].history[static_cast<std::size_t>(stage)];
   }
@@ -102,6 +105,10 @@ class Carry {
   SegmentStore late_results_;
   std::vector<Peer> peers_;  // by member
   std::vector<std::byte> scratch_;
+  // Chosen: what comes for a call that is older than that many says nothing about deadlines.
+  static constexpr std::size_t kOpenings = 16;
+  std::array<std::pair<Sequence, Instant>, kOpenings> openings_{};
+  std::size_t opened_ = 0;
 };
 
 }  // namespace optireduce

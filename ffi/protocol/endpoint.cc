@@ -177,19 +177,19 @@ Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, Collective& collective
   for (std::uint16_t m = static_cast<std::uint16_t>(orders.size()); m < members; ++m) {
     orders.push_back(TarSendOrder(members, MemberIndex(m)));
   }
-  if (Carries(collective.spec) && !collective.carry) {
+  const CollectiveSpec& spec = collective.spec;
+  if (spec.reduce_scatter != LatePolicy::kWait && !collective.timing) {
+    collective.timing = std::make_unique<CallTiming>(spec, collective.self, options_.late_budget);
+  }
+  if (Carries(spec) && !collective.carry) {
     collective.carry =
         std::make_unique<Carry>(collective.layout, collective.self, collective.spec.element_type,
                                 options_.max_lag, options_.suspend_on_lag, pool_);
   }
-  const CollectiveSpec& spec = collective.spec;
-  const ExchangeOptions options{
-      .send_order = orders[collective.self.index()],
-      .incast = options_.incast == 0 ? members : options_.incast,
-      .reduce_scatter_deadline = spec.reduce_scatter_deadline,
-      .call_deadline = spec.reduce_scatter_deadline + spec.all_gather_deadline,
-      .lag_timeout = options_.peer_timeout,
-      .drain = drain};
+  const ExchangeOptions options{.send_order = orders[collective.self.index()],
+                                .incast = options_.incast == 0 ? members : options_.incast,
+                                .lag_timeout = options_.peer_timeout,
+                                .drain = drain};
   const CallId call{.collective = collective.id, .sequence = sequence};
   const auto [at, inserted] = active_.try_emplace(
       call, Active{.exchange = Exchange(collective, sequence, now, pool_, options),
@@ -332,7 +332,7 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
                                  collective->folded.value_or(Sequence(0)));
   const bool called = (collective->submitted || collective->folded) && header.call.sequence <= over;
   if (called && !active_.contains(header.call)) {
-    TakeLate(*collective, *from, header, payload);
+    TakeLate(now, *collective, *from, header, payload);
     return true;
   }
   if (leaving_ && Carries(collective->spec)) {

@@ -26,8 +26,8 @@ void Endpoint::Impl::NoteFolded(CallId call) {
   EraseIfRemovable(call);
 }
 
-void Endpoint::Impl::TakeLate(const Collective& collective, MemberIndex from, const Header& header,
-                              std::span<const std::byte> payload) {
+void Endpoint::Impl::TakeLate(Instant now, const Collective& collective, MemberIndex from,
+                              const Header& header, std::span<const std::byte> payload) {
   const BucketLayout& layout = collective.layout;
   const bool contribution = header.kind == DatagramKind::kContribution;
   const MemberIndex shard = contribution ? collective.self : from;
@@ -42,8 +42,8 @@ void Endpoint::Impl::TakeLate(const Collective& collective, MemberIndex from, co
     ++counters_.segments_stale;
     return;
   }
-  CallHistory& history =
-      collective.carry->history(contribution ? Stage::kReduceScatter : Stage::kAllGather, from);
+  const Stage stage = contribution ? Stage::kReduceScatter : Stage::kAllGather;
+  CallHistory& history = collective.carry->history(stage, from);
   const std::size_t within = header.segment.value() - layout.FirstSegment(shard).value();
   switch (history.Take(header.call.sequence, within, layout.SegmentsOf(shard))) {
     case CallHistory::Receipt::kStale:
@@ -56,6 +56,14 @@ void Endpoint::Impl::TakeLate(const Collective& collective, MemberIndex from, co
       break;
   }
   ++counters_.segments_late;
+  if (const auto opened = collective.carry->OpeningOf(header.call.sequence)) {
+    // Of its beginning only so much is known: that it was late as a whole, or was sent before.
+    const Duration after_opening = now - *opened;
+    const bool repair = (header.flags & kFlagRepair) != 0;
+    collective.timing->Arrived(
+        stage, from, after_opening, repair ? after_opening : Duration(0),
+        static_cast<double>(payload.size()) / static_cast<double>(layout.Shard(shard).bytes));
+  }
   SegmentStore& late =
       contribution ? collective.carry->late_contributions() : collective.carry->late_results();
   late.Add(header.segment, payload);

@@ -80,7 +80,7 @@ class Endpoint::Impl {
   void SubmitLate(const Submission& submission, Collective& collective);
   void NoteFolded(CallId call);
   // A segment of a call that is over here: where late data is carried, it joins a later one.
-  void TakeLate(const Collective& collective, MemberIndex from, const Header& header,
+  void TakeLate(Instant now, const Collective& collective, MemberIndex from, const Header& header,
                 std::span<const std::byte> payload);
   // The peer calls `header.call`: it has the results of calls before.
   void ReleaseEarlier(const Header& header);

@@ -11,10 +11,7 @@
 namespace optireduce {
 namespace {
 
-// Chosen: what is still under way when the last segments are there comes within a twentieth of the
-// stage's time. The second stage waits twice as long: owners may have to close the first one.
-constexpr int kReduceScatterGraceShare = 20;
-constexpr int kAllGatherGraceShare = 10;
+constexpr std::size_t Index(Stage stage) { return static_cast<std::size_t>(stage); }
 
 }  // namespace
 
@@ -27,6 +24,7 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       pool_(pool),
       carry_(collective.carry.get()),
       drain_(options.drain),
+      timing_(collective.timing.get()),
       scratch_(collective.layout.LargestSegmentBytes()),
       reduction_(collective.layout, collective.self, collective.spec.element_type, pool),
       gathered_(collective.layout.segments()),
@@ -48,7 +46,14 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       result_tails_.missing += layout.SegmentsOf(member) > 0;
     }
   }
+  if (timing_ != nullptr) {
+    timing_->Open();
+    reduce_scatter_deadline_ = timing_->reduce_scatter_deadline();
+    call_deadline_ = timing_->call_deadline();
+  }
   if (carry_ == nullptr) return;
+  carry_->NoteOpening(sequence, now);
+  for (auto& began : began_) began.assign(layout.members(), kNever);
   settled_ = Bitmap(layout.segments());
   carried_ = Bitmap(layout.segments());
   complete_before_.resize(layout.members());
@@ -82,12 +87,16 @@ void Exchange::Submit(Instant now, Submission submission, bool in_order) {
   }
   contributed_tails_.last = std::max(contributed_tails_.last, now);
   result_tails_.last = std::max(result_tails_.last, now);
+  if (carry_ != nullptr) {
+    for (const Stage stage : kBothStages) timing_->Began(stage, collective_.self, now - opened_at_);
+  }
   PlaceEarlyResults();
   reduction_.Attach(&bucket_);
   for (std::uint32_t i = 0; i < layout.SegmentsOf(collective_.self); ++i) {
     const SegmentIndex segment(layout.FirstSegment(collective_.self).value() + i);
     if (reduction_.Ready(segment)) ReduceSegment(segment, /*rescale=*/false);
   }
+  NoteReduced(now);
 }
 
 void Exchange::PlaceEarlyResults() {
@@ -123,21 +132,27 @@ Exchange::Receipt Exchange::TakeContribution(Instant now, MemberIndex from, cons
     ++stats_.late;
     return Receipt::kLate;
   }
+  if (carry_ == nullptr && timing_ != nullptr) {
+    timing_->TakeSample(from, call(), segment, header.contributors);
+  }
   switch (reduction_.Receive(from, segment, payload)) {
     case Reduction::Receipt::kDuplicate:
       return Receipt::kDuplicate;
     case Reduction::Receipt::kLate:
       ++stats_.late;
+      Time(now, Stage::kReduceScatter, from, header);
       if (carry_ != nullptr) carry_->late_contributions().Add(segment, payload);
       return Receipt::kLate;
     case Reduction::Receipt::kNew:
       break;
   }
+  Time(now, Stage::kReduceScatter, from, header);
   if (carry_ != nullptr && (header.flags & kFlagCarried)) carried_.Insert(segment.index());
   last_from_ = from;
   contributed_tails_.last = now;
   if (header.flags & kFlagTail) contributed_tails_.See(from);
   if (reduction_.Ready(segment)) ReduceSegment(segment, /*rescale=*/false);
+  NoteReduced(now);
   return Receipt::kNew;
 }
 
@@ -158,6 +173,7 @@ Exchange::Receipt Exchange::TakeResult(Instant now, MemberIndex from, const Head
   if (gathered_.Contains(segment.index())) return Receipt::kDuplicate;
   if (carry_ != nullptr ? over() : finished_ || closed_) {
     ++stats_.late;
+    Time(now, Stage::kAllGather, from, header);
     if (Windowed(Stage::kAllGather)) {
       gathered_.Insert(segment.index());
       carry_->late_results().Add(segment, payload);
@@ -174,6 +190,7 @@ Exchange::Receipt Exchange::TakeResult(Instant now, MemberIndex from, const Head
     Keep(segment);
     bucket_.Write(offset, payload);
   }
+  Time(now, Stage::kAllGather, from, header);
   gathered_.Insert(segment.index());
   if (carry_ != nullptr && (header.flags & kFlagCarried)) carried_.Insert(segment.index());
   CountResult(segment, contributors);
@@ -282,7 +299,13 @@ void Exchange::FillHeader(MemberIndex to, const Outbox::Item& item, Header& head
   header.segment = item.segment;
   header.flags = outboxes_[to.index()].Remaining(item.kind) <= kTailSegments ? kFlagTail : 0;
   if (!contribution) header.contributors = reduction_.contributions(item.segment);
-  if (carry_ == nullptr) return;
+  if (item.repair) header.flags |= kFlagRepair;
+  if (carry_ == nullptr) {
+    if (contribution && timing_ != nullptr) {
+      header.contributors = timing_->SampleFor(call(), item.segment);
+    }
+    return;
+  }
   if (contribution) header.contributors = complete_before_[to.index()];
   const bool carried = !contribution && carried_.Contains(item.segment.index());
   if (carried || Owed(to, item) != nullptr) header.flags |= kFlagCarried;
@@ -292,7 +315,10 @@ void Exchange::FillHeader(MemberIndex to, const Outbox::Item& item, Header& head
 Exchange::Repair Exchange::Lost(MemberIndex to, const Outbox::Item& item) {
   const bool contribution = item.kind == DatagramKind::kContribution;
   if (!Needed(item) || (!contribution && outbox(to).Delivered())) return Repair::kNotNeeded;
-  if (policy(contribution ? Stage::kReduceScatter : Stage::kAllGather) == LatePolicy::kDrop) {
+  const bool drops =
+      policy(contribution ? Stage::kReduceScatter : Stage::kAllGather) == LatePolicy::kDrop;
+  // The first calls measure how long it takes until everything is there.
+  if (drops && (expired_ || !timing_->calibrating())) {
     // Nothing is kept for what nobody will ask for.
     if (!contribution) outbox(to).Deliver(item.segment);
     return Repair::kAbandoned;
@@ -326,31 +352,30 @@ void Exchange::Release(MemberIndex peer) {
 
 Instant Exchange::ReduceScatterDeadline() const {
   if (policy(Stage::kReduceScatter) == LatePolicy::kWait) return kNever;
-  return SaturatingAdd(opened_at_, options_.reduce_scatter_deadline);
+  return SaturatingAdd(opened_at_, reduce_scatter_deadline_);
 }
 
 Instant Exchange::CallDeadline() const {
   if (policy(Stage::kAllGather) == LatePolicy::kWait) return kNever;
-  return SaturatingAdd(opened_at_, options_.call_deadline);
+  return SaturatingAdd(opened_at_, call_deadline_);
 }
 
 Instant Exchange::EarlyReduceScatter() const {
   if (policy(Stage::kReduceScatter) != LatePolicy::kDrop) return kNever;
   if (!submitted() || contributed_tails_.missing > 0) return kNever;
-  return contributed_tails_.last + options_.reduce_scatter_deadline / kReduceScatterGraceShare;
+  return contributed_tails_.last + timing_->grace(Stage::kReduceScatter);
 }
 
 Instant Exchange::EarlyCall() const {
   if (policy(Stage::kAllGather) != LatePolicy::kDrop) return kNever;
   if (!reduced_closed_ && !reduction_.finished()) return kNever;
   if (!submitted() || result_tails_.missing > 0) return kNever;
-  return result_tails_.last +
-         (options_.call_deadline - options_.reduce_scatter_deadline) / kAllGatherGraceShare;
+  return result_tails_.last + timing_->grace(Stage::kAllGather);
 }
 
 Instant Exchange::LagDeadline() const {
   if (!submitted() || finished_ || (!closed_ && !gathered_.full()) || !Lags()) return kNever;
-  const Instant from = std::max(*submitted_at_, opened_at_ + options_.call_deadline);
+  const Instant from = std::max(*submitted_at_, opened_at_ + call_deadline_);
   return SaturatingAdd(from, options_.lag_timeout);
 }
 
@@ -370,11 +395,14 @@ int Exchange::Expire(Instant now) {
   int expired = 0;
   if (!reduced_closed_ && now >= std::min(ReduceScatterDeadline(), EarlyReduceScatter())) {
     if (!reduction_.finished()) ++expired;
-    CloseReduceScatter();
+    CloseReduceScatter(now,
+                       now >= ReduceScatterDeadline() ? StageExit::kExpired : StageExit::kEarly);
   }
   if (!closed_ && !over() && now >= std::min(CallDeadline(), EarlyCall())) {
     if (!gathered_.full()) ++expired;
     closed_ = true;
+    TimeEnd(now, Stage::kAllGather,
+            now >= CallDeadline() ? StageExit::kExpired : StageExit::kEarly);
   }
   if (skipped_ && CanFold()) Fold();
   if (now >= LagDeadline()) carry_->SuspendLagging(sequence_);
@@ -383,8 +411,14 @@ int Exchange::Expire(Instant now) {
   return expired;
 }
 
-void Exchange::CloseReduceScatter() {
+void Exchange::NoteReduced(Instant now) {
+  if (timing_ == nullptr || reduced_closed_ || !reduction_.finished()) return;
+  CloseReduceScatter(now, StageExit::kComplete);
+}
+
+void Exchange::CloseReduceScatter(Instant now, StageExit exit) {
   reduced_closed_ = true;
+  TimeEnd(now, Stage::kReduceScatter, exit);
   for (std::uint16_t m = 0; m < missed_.size(); ++m) {
     const MemberIndex member(m);
     if (member == collective_.self) continue;
@@ -438,7 +472,8 @@ CallDone Exchange::Finish(Instant now, Status status) {
         1.0 - contributed_ / (static_cast<double>(result_bytes_) * layout.members());
   }
   stats_.elapsed = now - *submitted_at_;
-  if (!waits) stats_.deadline = options_.call_deadline;
+  if (!waits) stats_.deadline = call_deadline_;
+  if (!closed_ && status.ok()) TimeEnd(now, Stage::kAllGather, StageExit::kComplete);
   reduction_.Detach();
   bucket_ = BucketView();
   if (carry_ != nullptr) {

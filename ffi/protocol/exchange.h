@@ -43,9 +43,6 @@ struct ExchangeOptions {
   // a time.
   std::span<const MemberIndex> send_order;
   std::uint16_t incast = 1;
-  // From the opening, for a stage that does not wait.
-  Duration reduce_scatter_deadline{};
-  Duration call_deadline{};
   // How long after its deadline a call waits for peers that are too far behind.
   Duration lag_timeout{};
   bool drain = false;
@@ -159,6 +156,11 @@ class Exchange {
  private:
   Outbox& outbox(MemberIndex member) { return outboxes_[member.index()]; }
   LatePolicy policy(Stage stage) const;
+  // ---- exchange_timing.cc
+  // Learns from a segment that is new, in time or late.
+  void Time(Instant now, Stage stage, MemberIndex from, const Header& header);
+  // Learns from a stage that drops what is late, and is over.
+  void TimeEnd(Instant now, Stage stage, StageExit exit);
   Instant ReduceScatterDeadline() const;
   Instant CallDeadline() const;
   Instant EarlyReduceScatter() const;
@@ -171,7 +173,8 @@ class Exchange {
   void ReduceSegment(SegmentIndex segment, bool rescale);
   void PlaceEarlyResults();
   void CountResult(SegmentIndex segment, std::uint16_t contributors);
-  void CloseReduceScatter();
+  void NoteReduced(Instant now);
+  void CloseReduceScatter(Instant now, StageExit exit);
   void Forget();  // the deadline of the call is over: nobody waits for anything
   void ZeroMissing();
   MemberIndex Slowest() const;
@@ -205,6 +208,12 @@ class Exchange {
   BufferPool& pool_;
   Carry* carry_;
   bool drain_;
+  CallTiming* timing_;
+  // From the opening, for a stage that does not wait.
+  Duration reduce_scatter_deadline_{};
+  Duration call_deadline_{};
+  std::array<std::vector<Instant>, kStages> began_;  // by member: the first of it in a stage
+  Duration reduce_scatter_elapsed_{};
 
   std::optional<Instant> submitted_at_;
   std::uint64_t token_ = 0;
@@ -225,7 +234,7 @@ class Exchange {
   std::vector<std::uint16_t> complete_before_;  // by member, for the header
   std::vector<std::unique_ptr<SegmentStore>> kept_;  // by member: contributions, see Keep()
   // By stage and member: what was owed to it when the stage began.
-  std::array<std::vector<std::unique_ptr<SegmentStore>>, 2> owed_;
+  std::array<std::vector<std::unique_ptr<SegmentStore>>, kStages> owed_;
   Bitmap carried_;  // segments of the bucket whose sum holds data of earlier calls
   bool folded_ = false;
   bool skipped_ = false;

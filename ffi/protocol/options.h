@@ -50,6 +50,10 @@ struct EndpointOptions {
   // waited for as long as `peer_timeout`.
   bool suspend_on_lag = false;
 
+  // Share of the data that may miss a deadline that is learned; 0: deadlines are those of the
+  // calls.
+  double late_budget = 0;
+
   // Memory for calls that this rank's program has not reached yet.
   // Chosen: several hundred buckets of 25 MB among 4 ranks.
   std::size_t early_bytes_max = std::size_t{4} << 30;

@@ -9,8 +9,9 @@
 //   12 u32  sequence
 //   16 u32  segment
 //   20 u48  number: counts the datagrams of one direction; the nonce of the tag
-//   26 u16  contributors of a result; of a contribution, for how many sequences before this one its
-//           sender has every result of the receiver
+//   26 u16  of a result, how many contributors it has; of a contribution, where late data is
+//           carried, for how many sequences before this one its sender has every result of the
+//           receiver; where it is dropped, how long a stage takes (CallTiming::SampleFor)
 //
 // Identity (collective, sequence, segment, source) is in the header, never in the order of arrival.
 // The shard is not a field: a segment is counted over the whole bucket. The epoch is part of what
@@ -67,6 +68,8 @@ inline constexpr std::uint8_t kFlagTail = 8;
 inline constexpr std::uint8_t kFlagCarried = 16;
 // Chosen: bit 5; the call drains its collective.
 inline constexpr std::uint8_t kFlagDrain = 32;
+// Chosen: bit 6; it was sent before, so that its sender has been in the call for some time.
+inline constexpr std::uint8_t kFlagRepair = 64;
 
 struct Header {
   DatagramKind kind = DatagramKind::kProbe;

@@ -220,6 +220,7 @@ void Swarm::ChooseOptions() {
   s.receive_buffer_bytes = OneIn(2) ? 2 << 20 : Wild(16'384, 2 << 20);
   s.max_lag = Between(1, 4);
   s.suspend = Between(0, 1);
+  if (OneIn(2)) s.late_budget_ppm = WildPpm(500'000);
   if (OneIn(10)) s.early_bytes_max = Wild(1, 65'536);
 }
 
