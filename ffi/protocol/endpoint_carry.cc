@@ -12,7 +12,10 @@ namespace optireduce {
 void Endpoint::Impl::SubmitLate(const Submission& submission, Collective& collective) {
   const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
   collective.carry->SubmitLate(bucket);
-  CallStats stats{.missing_results = 1.0, .in_flight = 1.0, .slowest = options_.rank};
+  CallStats stats{.missing_results = 1.0,
+                  .in_flight = 1.0,
+                  .slowest = options_.rank,
+                  .live = collective.layout.members()};
   const auto all = static_cast<double>(collective.layout.bytes());
   stats.carried = static_cast<double>(collective.carry->MoveLateResults(bucket)) / all;
   ++counters_.calls_completed;

@@ -472,6 +472,7 @@ CallDone Exchange::Finish(Instant now, Status status) {
         1.0 - contributed_ / (static_cast<double>(result_bytes_) * layout.members());
   }
   stats_.elapsed = now - *submitted_at_;
+  stats_.live = layout.members();
   if (!waits) stats_.deadline = call_deadline_;
   if (!closed_ && status.ok()) TimeEnd(now, Stage::kAllGather, StageExit::kComplete);
   reduction_.Detach();

@@ -90,6 +90,7 @@ struct CallStats {
   std::uint64_t repaired = 0;  // segments that this rank sent again
   std::uint64_t late = 0;      // segments that came for this call after their stage had closed
   Rank slowest;                // whose data came last, or did not come
+  std::uint16_t live = 1;      // members that are not gone
 };
 
 struct CallDone {
