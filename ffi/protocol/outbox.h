@@ -44,6 +44,7 @@ class Outbox {
   void Deliver(SegmentIndex sum) { delivered_.Insert(sum.value() - own_shard_); }
   bool Delivered() const { return delivered_.full(); }
   void DeliverAll();
+  std::size_t undelivered() const { return delivered_.size() - delivered_.count(); }
   bool Delivered(SegmentIndex sum) const { return delivered_.Contains(sum.value() - own_shard_); }
 
   bool stalled() const { return stalled_; }
