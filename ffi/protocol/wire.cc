@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "ffi/base/bytes.h"
 #include "ffi/base/check.h"
 #include "ffi/base/prng.h"
+#include "ffi/protocol/rank_bitmap.h"
 
 namespace optireduce {
 namespace {
@@ -125,17 +127,7 @@ std::size_t EncodeAnnouncement(const CollectiveSpec& spec, std::string_view text
   writer.Write(spec.elements);
   writer.Write(static_cast<std::uint64_t>(spec.reduce_scatter_deadline.count()));
   writer.Write(static_cast<std::uint64_t>(spec.all_gather_deadline.count()));
-  // Members as a bitmap up to the highest one.
-  const std::size_t bytes = spec.members.back().index() / 8 + 1;
-  writer.Write(static_cast<std::uint16_t>(bytes));
-  auto member = spec.members.begin();
-  for (std::size_t i = 0; i < bytes; ++i) {
-    std::uint8_t bits = 0;
-    for (; member != spec.members.end() && member->index() / 8 == i; ++member) {
-      bits = static_cast<std::uint8_t>(bits | 1u << (member->index() % 8));
-    }
-    writer.Write(bits);
-  }
+  WriteRanks(writer, spec.members);
   OR_CHECK(writer.ok() && out.size() - writer.size() >= 4);
   const std::size_t text_bytes = out.size() - writer.size() - 4;
   WriteText(writer, spec.name, text_bytes / 2);
@@ -155,7 +147,7 @@ std::optional<CollectiveSpec> ParseAnnouncement(std::span<const std::byte> paylo
   spec.elements = reader.Read<std::uint64_t>();
   spec.reduce_scatter_deadline = ReadDuration(reader);
   spec.all_gather_deadline = ReadDuration(reader);
-  const auto members = reader.ReadBytes(reader.Read<std::uint16_t>());
+  auto members = ReadRanks(reader, world_size);
   spec.name = ReadText(reader);
   spec.description = ReadText(reader);
   if (!reader.ok() || reader.remaining() != 0 || !reduce_scatter || !all_gather)
@@ -167,12 +159,8 @@ std::optional<CollectiveSpec> ParseAnnouncement(std::span<const std::byte> paylo
   spec.element_type = static_cast<ElementType>(element_type);
   spec.reduce_scatter = *reduce_scatter;
   spec.all_gather = *all_gather;
-  for (std::size_t i = 0; i < members.size() * 8; ++i) {
-    if (!((std::to_integer<unsigned>(members[i / 8]) >> (i % 8)) & 1)) continue;
-    if (i >= world_size) return std::nullopt;
-    spec.members.emplace_back(static_cast<std::uint16_t>(i));
-  }
-  if (spec.members.empty()) return std::nullopt;
+  if (!members || members->empty()) return std::nullopt;
+  spec.members = std::move(*members);
   return spec;
 }
 

@@ -1,0 +1,191 @@
+// Who is a member of the session, agreed among its ranks: one that is silent for too long is
+// removed at the same call on all others.
+//
+// The session goes through views. The next view is one decision of the members of the present one,
+// by single-decree Paxos: whoever coordinates asks all for their votes under a ballot of its own
+// (a vote promises to take part in no older one), proposes a view, and has decided once more than
+// half of the members have accepted it. What may have been decided is adopted by every later
+// ballot, so that no view is ever decided in two ways, whoever dies, sleeps or is cut off. A
+// minority decides nothing.
+//
+//   Suspect -> status to all -> prepare -> votes -> proposal -> accepted -> decision
+//
+// A vote holds the newest call of each collective that the voter has begun, and from its vote on
+// the voter begins no call (frozen) until it knows the next view. All members of the next view have
+// voted, so that each collective has a first call without those removed: the newest of the votes
+// plus one. Since they are frozen in the meantime, none of them can miss a view: whoever hears of a
+// later one than the next is no member of it, and the newest decision is all that one has to tell.
+//
+// Messages are made of the state when they are sent, are sent again until they have had their
+// effect, and change nothing when they are repeated, reordered or late.
+
+#ifndef FFI_PROTOCOL_MEMBERSHIP_H_
+#define FFI_PROTOCOL_MEMBERSHIP_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/membership_message.h"
+
+namespace optireduce {
+
+// Who is a member, and from which call of each collective on; a collective that is not listed had
+// no call before.
+struct View {
+  std::uint32_t number = 0;  // 0 has all ranks
+  std::vector<Rank> members;
+  std::vector<CallId> firsts;  // ascending
+
+  bool Has(Rank rank) const;
+  // The first call of the collective in which only the members take part.
+  Sequence FirstOf(CollectiveId collective) const;
+  friend bool operator==(const View&, const View&) = default;
+};
+
+class Membership {
+ public:
+  // Needs `peer_timeout` > 0.
+  Membership(Rank self, std::uint16_t world_size, Duration peer_timeout);
+
+  // ---- What it has come to.
+
+  const View& view() const { return view_; }
+  // This rank is no member any more: view() is without it.
+  bool removed() const { return !view_.Has(self_); }
+  // The others cannot be reached, or do not agree: no decision is in sight.
+  bool stuck() const { return stuck_; }
+  // No call may begin: what this rank has voted stands until the next view.
+  bool frozen() const { return frozen_; }
+  // Members that this rank can talk to, itself included.
+  std::size_t Connected(Instant now) const;
+
+  // ---- What happens.
+
+  // The program has begun a call. Not while this is frozen.
+  void Started(CallId call);
+  // Something has come of `rank` that proves that it lives.
+  void Heard(Instant now, Rank rank);
+  // `rank` is silent for peer_timeout. Withdrawn when it is heard.
+  void Suspect(Instant now, Rank rank);
+  // The payload of a message of `from`. False when it is none.
+  bool Handle(Instant now, Rank from, std::span<const std::byte> payload);
+  void HandleTimeout(Instant now);
+  // When to call HandleTimeout; kNever when all is well.
+  Instant timeout() const { return next_tick_; }
+
+  struct Outgoing {
+    Rank to;
+    std::size_t bytes = 0;
+  };
+  // Writes the next message to send; `out` holds kMembershipBytesMax.
+  std::optional<Outgoing> Poll(Instant now, std::span<std::byte> out);
+
+ private:
+  static constexpr std::size_t kKinds = 6;
+  // A message that comes in parts: which of them are there.
+  struct Assembly {
+    MembershipMessage message;  // the calls of all parts so far
+    std::vector<bool> seen;
+    std::size_t missing = 0;
+  };
+  // What is known of another rank.
+  struct Other {
+    Instant heard_at{};
+    bool suspected = false;
+    // Whom it suspects, since when it suspects somebody, since when this rank.
+    std::vector<Rank> suspects;
+    Instant suspects_at{};
+    std::optional<Instant> suspects_since;
+    std::optional<Instant> suspects_us_since;
+    std::optional<Instant> told_at;            // the newest decision
+    std::array<bool, kKinds> due{};            // by kind: a message is to be sent
+    std::array<std::uint16_t, kKinds> part{};  // the next part of it
+    std::array<Assembly, kKinds> assemblies;   // by kind
+  };
+  struct Proposal {
+    std::vector<Rank> members;
+    std::vector<CallId> firsts;
+  };
+
+  Other& other(Rank rank) { return others_[rank.index()]; }
+  const Other& other(Rank rank) const { return others_[rank.index()]; }
+  bool Majority(std::size_t count) const { return count * 2 > view_.members.size(); }
+  bool Claims(Instant now, Rank rank) const;
+  bool Reaches(Instant now, Rank rank) const;
+  bool Concerned(Instant now) const;
+  // Something has to be decided, as far as this rank knows.
+  bool Convinced(Instant now) const;
+  bool bidding() const { return ballot_.round > 0 && ballot_.coordinator == self_; }
+
+  // ---- Messages.
+  void Due(Rank to, MembershipKind kind);
+  void DueToAll(MembershipKind kind);
+  // Without its calls; nothing when it is not wanted any more.
+  std::optional<MembershipMessage> Make(Instant now, Rank to, MembershipKind kind) const;
+  std::span<const CallId> CallsOf(MembershipKind kind) const;
+  std::optional<Outgoing> PollOther(Instant now, Rank to, std::span<std::byte> out);
+  // The whole message once all parts are there.
+  std::optional<MembershipMessage> Assemble(Rank from, MembershipMessage part);
+  void TakeStatus(Instant now, Rank from, const MembershipMessage& message);
+  void TakePrepare(Instant now, Rank from, const MembershipMessage& message);
+  void TakeVote(Instant now, Rank from, const MembershipMessage& message);
+  void TakeProposal(Instant now, Rank from, const MembershipMessage& message);
+  void TakeAccepted(Instant now, Rank from, const MembershipMessage& message);
+  bool TakeDecision(Instant now, const MembershipMessage& message);
+  void TellDecision(Instant now, Rank to);
+  void NoteSuspects(Instant now, Rank from, const std::vector<Rank>& suspects);
+
+  // ---- Agreement.
+  Duration RetryInterval() const;
+  void Tick(Instant now);
+  void SuspectSilent(Instant now);
+  void NoteStuck(Instant now);
+  bool OwnTurn(Instant now) const;
+  void Promise(Instant now, const Ballot& ballot);
+  void Bid(Instant now);
+  void ProposeIfVoted(Instant now);
+  // The voters without those that do not reach each other.
+  std::vector<Rank> Agreeable(Instant now) const;
+  bool Suspects(Instant now, Rank a, Rank b) const;
+  std::vector<CallId> FirstsAfterVotes() const;
+  std::vector<Rank> OwnSuspects() const;
+  void DecideIfAccepted(Instant now);
+  void Begin(Instant now, View view);
+
+  Rank self_;
+  Duration peer_timeout_;
+  View view_;
+  std::vector<Other> others_;   // by rank; the own one is not used
+  std::vector<CallId> newest_;  // of each collective, ascending
+  bool frozen_ = false;
+  bool stuck_ = false;
+  Instant next_tick_ = kNever;
+  std::optional<Instant> concerned_since_;
+  std::optional<Instant> convinced_since_;
+  std::optional<Instant> majority_since_;  // of members that this rank can talk to
+  std::optional<Instant> minority_since_;
+
+  // The newest ballot that is known: this rank takes part in no older one.
+  Ballot ballot_;
+  Instant ballot_at_{};
+  Ballot accepted_ballot_;
+  Proposal accepted_;
+  // As the coordinator of `ballot_`.
+  std::map<Rank, MembershipMessage> votes_;
+  bool proposed_ = false;
+  std::set<Rank> acceptors_;
+
+  std::size_t next_other_ = 0;  // whom Poll asks first
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_MEMBERSHIP_H_

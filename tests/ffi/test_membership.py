@@ -1,0 +1,439 @@
+"""Who is a member: agreed among ranks whose network loses, repeats, reorders and parts.
+
+Times are in seconds of virtual time; a peer is silent after one of them.
+"""
+
+import heapq
+import itertools
+import random
+from dataclasses import dataclass, field
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from jax_optireduce import _testing
+
+TIMEOUT = 1.0
+# How long the faults go on, and how long it may take to agree on what they have left.
+FAULTS = 8.0
+SETTLED = FAULTS + 30.0
+COLLECTIVES = 3
+
+
+@dataclass
+class Network:
+    """Joins one `Membership` for each rank; times of what is under way are random."""
+
+    ranks: int
+    seed: int = 0
+    loss: float = 0.0
+    repeats: float = 0.0
+    calls: int = COLLECTIVES
+    now: float = 0.0
+    dead: set = field(default_factory=set)
+    asleep: set = field(default_factory=set)
+    cut: set = field(default_factory=set)  # (from, to)
+    decided: dict = field(default_factory=dict)  # view -> (members, firsts)
+
+    def __post_init__(self):
+        self.random = random.Random(self.seed)
+        self.members = [
+            _testing.Membership(r, self.ranks, TIMEOUT) for r in range(self.ranks)
+        ]
+        self.heard = [[0.0] * self.ranks for _ in range(self.ranks)]
+        self.newest = [{} for _ in range(self.ranks)]
+        self.view = [0] * self.ranks
+        self.decided[0] = (list(range(self.ranks)), [])
+        self.messages = 0
+        self.events = []
+        self.order = itertools.count()
+        self.waiting = [[] for _ in range(self.ranks)]  # what comes while it sleeps
+        for r in range(self.ranks):
+            self.at(self.random.uniform(0, 0.1), self.live, r)
+            self.at(0.0, self.wake, r)
+
+    def at(self, time, action, *arguments):
+        heapq.heappush(self.events, (time, next(self.order), action, arguments))
+
+    def run(self, until):
+        while self.events and self.events[0][0] <= until:
+            self.now, _, action, arguments = heapq.heappop(self.events)
+            action(*arguments)
+        self.now = until
+
+    def runs(self, rank):
+        return rank not in self.dead and rank not in self.asleep
+
+    # ---- What goes on at a rank.
+
+    def live(self, rank):
+        """Traffic, the watch over the peers, and the program, every now and then."""
+        if rank in self.dead:
+            return
+        self.at(self.now + self.random.uniform(0.2, 0.3), self.live, rank)
+        if rank in self.asleep:
+            return
+        membership = self.members[rank]
+        if membership.removed:
+            return
+        for peer in membership.view[1]:
+            if peer == rank:
+                continue
+            self.send(rank, peer, None)
+            if self.now - self.heard[rank][peer] >= TIMEOUT:
+                membership.suspect(self.now, peer)
+        if not membership.frozen and self.calls:
+            collective = self.random.randrange(self.calls)
+            sequence = self.newest[rank].get(collective, -1) + self.random.choice(
+                [1, 1, 3]
+            )
+            self.newest[rank][collective] = sequence
+            membership.started(collective, sequence)
+        self.flush(rank)
+
+    def wake(self, rank):
+        """Does what is due; comes again as often as a timer would."""
+        if not self.runs(rank):
+            return
+        at = self.members[rank].timeout()
+        if at is not None and at <= self.now:
+            self.members[rank].handle_timeout(self.now)
+            self.flush(rank)
+
+    def flush(self, rank):
+        membership = self.members[rank]
+        while (outgoing := membership.poll(self.now)) is not None:
+            to, message = outgoing
+            assert len(message) <= _testing.MEMBERSHIP_BYTES_MAX
+            self.messages += 1
+            self.send(rank, to, message)
+        if (at := membership.timeout()) is not None:
+            self.at(max(at, self.now), self.wake, rank)
+        self.check(rank)
+
+    def send(self, sender, to, message):
+        if (sender, to) in self.cut or self.random.random() < self.loss:
+            return
+        for _ in range(1 + (self.random.random() < self.repeats)):
+            delay = self.random.choice([0.001, 0.001, 0.002, 0.03])
+            self.at(self.now + delay, self.deliver, sender, to, message)
+
+    def deliver(self, sender, to, message):
+        if to in self.dead:
+            return
+        if to in self.asleep:
+            self.waiting[to].append((sender, message))
+            return
+        self.heard[to][sender] = self.now
+        self.members[to].heard(self.now, sender)
+        if message is not None:
+            assert self.members[to].handle(self.now, sender, message)
+        self.flush(to)
+
+    # ---- Faults.
+
+    def die(self, rank):
+        self.dead.add(rank)
+
+    def sleep(self, rank, duration):
+        if self.runs(rank):
+            self.asleep.add(rank)
+            self.at(self.now + duration, self.thaw, rank)
+
+    def thaw(self, rank):
+        self.asleep.discard(rank)
+        # The watch of its endpoint may run before what has come in the meantime is read.
+        if rank not in self.dead and self.random.random() < 0.5:
+            self.live(rank)
+        waiting, self.waiting[rank] = self.waiting[rank], []
+        for sender, message in waiting:
+            self.deliver(sender, rank, message)
+        self.wake(rank)
+
+    def part(self, one_side, duration):
+        links = {
+            (a, b)
+            for a in range(self.ranks)
+            for b in range(self.ranks)
+            if (a in one_side) != (b in one_side)
+        }
+        self.break_links(links, duration)
+
+    def break_links(self, links, duration):
+        self.cut |= links
+        self.at(self.now + duration, self.cut.difference_update, links)
+
+    # ---- What has to hold.
+
+    def check(self, rank):
+        number, members, firsts = self.members[rank].view
+        known = self.decided.setdefault(number, (members, firsts))
+        assert known == (members, firsts), f"view {number} was decided twice"
+        if number == self.view[rank]:
+            return
+        assert number > self.view[rank]
+        self.view[rank] = number
+        if self.members[rank].removed:
+            return
+        assert len(members) * 2 > len(self.decided[number - 1][0])
+        for collective, sequence in self.newest[rank].items():
+            assert sequence < self.members[rank].first_of(collective)
+
+    def check_settled(self):
+        alive = [r for r in range(self.ranks) if r not in self.dead]
+        # What only the dead have known is not known.
+        newest = max((self.view[r] for r in alive), default=0)
+        members = self.decided[newest][0]
+        left = [r for r in members if r in alive]
+        for rank in alive:
+            if rank not in members:
+                assert self.members[rank].removed
+                assert not self.members[rank].stuck
+        for rank in left:
+            membership = self.members[rank]
+            assert membership.view[0] == newest
+            if len(left) * 2 > len(members):
+                assert members == left
+                assert not membership.frozen
+                assert not membership.stuck
+                assert membership.timeout() is None
+            else:
+                assert membership.stuck
+                assert membership.connected(self.now) == len(left)
+
+
+def settled(network):
+    network.run(SETTLED - 5 * TIMEOUT)
+    # Or else somebody would be suspected by chance at the end.
+    network.loss = 0.0
+    network.run(SETTLED)
+    network.check_settled()
+    return network
+
+
+faults = st.one_of(
+    st.tuples(st.just("die"), st.integers(0, 6)),
+    st.tuples(st.just("sleep"), st.integers(0, 6), st.floats(0.1, 6.0)),
+    st.tuples(
+        st.just("part"), st.sets(st.integers(0, 6), max_size=3), st.floats(0.1, 6.0)
+    ),
+    st.tuples(
+        st.just("break_links"),
+        st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=4),
+        st.floats(0.1, 6.0),
+    ),
+)
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(
+    st.integers(1, 7),
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 0.1, 0.3]),
+    st.sampled_from([0.0, 0.3]),
+    st.sampled_from([0, COLLECTIVES, 100]),
+    st.lists(st.tuples(st.floats(0, FAULTS), faults), max_size=6),
+)
+def test_a_majority_agrees_on_every_view_and_a_minority_on_none(
+    ranks, seed, loss, repeats, calls, script
+):
+    network = Network(ranks, seed, loss, repeats, calls)
+    for at, (name, *arguments) in script:
+        if isinstance(arguments[0], int):
+            arguments[0] %= ranks
+        network.at(at, getattr(network, name), *arguments)
+    # What is still cut or asleep by then comes back.
+    settled(network)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+@pytest.mark.parametrize("ranks", [3, 4, 8, 16])
+def test_a_dead_rank_is_removed_at_one_call_of_each_collective(ranks, loss):
+    network = Network(ranks, seed=1, loss=loss)
+    network.run(2.0)
+    network.die(ranks - 1)
+    network.run(2.0 + 3 * TIMEOUT)
+    members, firsts = network.decided[1]
+    assert members == list(range(ranks - 1))
+    for rank in members:
+        assert network.members[rank].view == (1, members, firsts)
+    assert dict(firsts).keys() == set(range(COLLECTIVES))
+    # A status from each to each in every interval, and the rest: no storm.
+    assert network.messages < 3 * TIMEOUT / 0.05 * ranks * ranks
+
+
+def test_without_faults_nothing_is_sent_and_nothing_decided():
+    network = Network(4)
+    network.run(5.0)
+    assert network.decided.keys() == {0}
+    assert all(membership.timeout() is None for membership in network.members)
+
+
+def test_a_suspect_that_is_heard_in_time_stays():
+    network = Network(3)
+    network.at(1.0, network.members[0].suspect, 1.0, 2)
+    network.run(1.0)
+    network.flush(0)
+    settled(network)
+    assert network.decided[max(network.decided)][0] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "after", [0.0, 0.001, 0.0015, 0.002, 0.003, 0.0045, 0.006, 0.03]
+)
+def test_the_coordinator_may_die_at_any_moment(after):
+    for seed in range(10):
+        network = Network(5, seed=seed)
+        network.run(2.0)
+        network.die(4)
+        # Until it coordinates.
+        while not network.members[0].frozen:
+            network.run(network.now + 0.0005)
+            assert network.now < 2.0 + 3 * TIMEOUT
+        network.at(network.now + after, network.die, 0)
+        settled(network)
+        assert network.decided[max(network.decided)][0] == [1, 2, 3]
+
+
+def test_several_may_die_at_once():
+    network = Network(7)
+    network.run(2.0)
+    for rank in (0, 3, 6):
+        network.die(rank)
+    settled(network)
+    assert network.decided[max(network.decided)][0] == [1, 2, 4, 5]
+
+
+def test_half_of_the_ranks_decide_nothing():
+    network = Network(4)
+    network.run(2.0)
+    network.die(1)
+    network.die(2)
+    settled(network)
+    assert network.decided.keys() == {0}
+    assert network.members[0].stuck
+    assert network.members[3].stuck
+
+
+def test_both_halves_of_a_cut_wait_for_each_other():
+    network = Network(4)
+    network.at(2.0, network.part, {0, 1}, 10.0)
+    network.run(11.0)
+    assert all(membership.stuck for membership in network.members)
+    settled(network)
+    assert network.decided[max(network.decided)][0] == [0, 1, 2, 3]
+
+
+def test_a_rank_that_slept_learns_that_it_was_removed():
+    network = Network(4)
+    network.at(2.0, network.sleep, 1, 8.0)
+    network.run(9.0)
+    assert network.decided[1][0] == [0, 2, 3]
+    assert not network.members[1].removed
+    network.run(10.1)
+    assert network.members[1].removed
+    settled(network)
+
+
+def test_of_two_that_do_not_reach_each_other_one_goes():
+    network = Network(4)
+    network.at(2.0, network.break_links, {(0, 3), (3, 0)}, 100.0)
+    settled(network)
+    assert network.decided[max(network.decided)][0] == [0, 1, 2]
+
+
+def test_a_rank_that_is_not_heard_goes():
+    network = Network(4)
+    # It hears the others, who hear it; but not one of them.
+    network.at(2.0, network.break_links, {(0, 3)}, 100.0)
+    settled(network)
+    members = network.decided[max(network.decided)][0]
+    assert len(members) == 3
+    assert not {0, 3} <= set(members)
+
+
+def test_the_one_in_the_middle_stays_when_the_lowest_reaches_only_it():
+    network = Network(5)
+    links = {(0, r) for r in (2, 3, 4)} | {(r, 0) for r in (2, 3, 4)}
+    network.at(2.0, network.break_links, links, 100.0)
+    settled(network)
+    assert network.decided[max(network.decided)][0] == [1, 2, 3, 4]
+
+
+# ---- Messages.
+
+ballots = st.tuples(st.integers(1, 2**32 - 2), st.integers(0, 1023))
+calls = st.dictionaries(
+    st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), max_size=43
+).map(lambda entries: sorted(entries.items()))
+ranks_of_a_session = st.sets(st.integers(0, 1023), min_size=1).map(sorted)
+
+
+@hypothesis.given(ballots, calls, ranks_of_a_session, st.integers(1, 2**32 - 1))
+def test_messages_survive_the_way(ballot, entries, ranks, view):
+    none = (0, 0)
+    for message in [
+        (1, True, view, ballot, none, (0, 1), ranks, []),
+        (2, False, view, ballot, none, (0, 1), [], []),
+        (3, False, view, ballot, none, (1, 3), ranks, entries),
+        (3, False, view, ballot, (1, 0), (2, 3), ranks, entries),
+        (4, False, view, ballot, none, (0, 1), ranks, entries),
+        (5, False, view, ballot, none, (0, 1), [], []),
+        (6, False, view, none, none, (0, 1525), ranks, entries),
+    ]:
+        encoded = _testing.encode_membership(message)
+        assert len(encoded) <= _testing.MEMBERSHIP_BYTES_MAX
+        assert _testing.parse_membership(encoded, 1024) == message
+        assert _testing.parse_membership(encoded, ranks[-1]) is None or not message[6]
+        assert _testing.parse_membership(encoded + b"\0", 1024) is None
+        assert _testing.parse_membership(encoded[:20], 1024) is None
+
+
+@hypothesis.given(st.binary(max_size=600))
+def test_foreign_bytes_are_refused_or_stay_what_they_are(data):
+    message = _testing.parse_membership(data, 16)
+    if message is not None:
+        again = _testing.parse_membership(_testing.encode_membership(message), 16)
+        assert again == message
+
+
+@hypothesis.settings(max_examples=300)
+@hypothesis.given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 6),
+            st.booleans(),
+            st.integers(0, 3),
+            st.tuples(st.integers(0, 3), st.integers(0, 4)),
+            st.tuples(st.integers(0, 3), st.integers(0, 4)),
+            st.tuples(st.integers(0, 2), st.integers(1, 3)),
+            st.sets(st.integers(0, 4)).map(sorted),
+            st.dictionaries(st.integers(0, 3), st.integers(0, 3)).map(
+                lambda entries: sorted(entries.items())
+            ),
+        ),
+        max_size=30,
+    )
+)
+def test_no_order_of_messages_breaks_a_rank(messages):
+    membership = _testing.Membership(0, 4, TIMEOUT)
+    now = 0.0
+    for message in messages:
+        now += 0.07
+        membership.handle(
+            now, 1 + len(messages) % 3, _testing.encode_membership(message)
+        )
+        membership.handle_timeout(now)
+        while membership.poll(now) is not None:
+            pass
+    number, members, _ = membership.view
+    assert (number == 0) == (members == [0, 1, 2, 3]) or number > 0
+
+
+def test_a_message_of_oneself_or_of_nobody_is_refused():
+    membership = _testing.Membership(0, 4, TIMEOUT)
+    status = _testing.encode_membership((1, False, 0, (0, 0), (0, 0), (0, 1), [2], []))
+    assert not membership.handle(0.0, 0, status)
+    assert not membership.handle(0.0, 4, status)
+    assert membership.handle(0.0, 1, status)
