@@ -64,7 +64,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(receive_buffer_bytes, 2 << 20, 2048, 1 << 30, "option of the endpoints")                     \
   X(max_lag, 2, 1, 64, "option of the endpoints")                                                \
   X(suspend, 0, 0, 1, "option of the endpoints: suspend_on_lag")                                 \
-  X(late_budget_ppm, 0, 0, 500000, "of endpoints; 0: deadlines do not learn")                    \
+  X(late_budget_ppm, 0, 0, 500'000, "of endpoints; 0: deadlines do not learn")                   \
   X(early_bytes_max, 1ull << 32, 0, 1ull << 40, "option of the endpoints")                       \
   X(peer_timeout_us, 3'000'000, 1, 600'000'000, "option of the endpoints")                       \
   X(mismatch_timeout_us, 2'000'000, 1, 600'000'000, "option of the endpoints")                   \
