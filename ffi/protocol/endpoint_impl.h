@@ -112,6 +112,7 @@ class Endpoint::Impl {
 
   EndpointOptions options_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at the own one
+  std::vector<std::byte> opened_;             // a payload that came encrypted
   Directory directory_;
   BufferPool pool_;  // outlives the exchanges
   // For each group size that occurs, the send order of every member.

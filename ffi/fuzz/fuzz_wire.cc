@@ -1,0 +1,76 @@
+// Fuzzing of the parser: every function that reads bytes, and the round trip of what it accepts.
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ffi/base/check.h"
+#include "ffi/fuzz/reach.h"
+#include "ffi/protocol/wire.h"
+
+namespace optireduce {
+namespace {
+
+// Chosen: the smallest datagram of any session, whose announcements may be cut, and the largest.
+constexpr std::size_t kPayloadBytesMin = 548 - kOverheadBytes;
+constexpr std::size_t kPayloadBytesMax = 65507 - kOverheadBytes;
+
+void CheckHeader(std::span<const std::byte> datagram) {
+  const ParsedHeader parsed = ParseHeader(datagram);
+  Reach(parsed.header ? static_cast<std::uint32_t>(parsed.header->kind) : 0);
+  if (!parsed.header) return;
+  std::array<std::byte, kHeaderBytes> again;
+  EncodeHeader(*parsed.header, again);
+  OR_CHECK(std::ranges::equal(again, datagram.first(kHeaderBytes)));
+}
+
+void CheckAcknowledgement(std::span<const std::byte> payload) {
+  const std::optional<Acknowledgement> news = ParseAcknowledgement(payload);
+  if (!news) return;
+  Reach(16, news->words);
+  std::array<std::byte, kAcknowledgementBytesMax> again;
+  const std::size_t bytes = EncodeAcknowledgement(*news, again);
+  OR_CHECK(std::ranges::equal(std::span(again).first(bytes), payload));
+  for (const std::uint64_t number : {std::uint64_t{0}, news->largest, news->largest + 1,
+                                     news->largest / 2, news->largest - 64 * news->words}) {
+    OR_CHECK(!news->Contains(number) || number <= news->largest);
+  }
+}
+
+void CheckAnnouncement(std::span<const std::byte> payload, std::uint16_t world_size) {
+  const std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, world_size);
+  if (!spec) return;
+  Reach(17, spec->members.size());
+  Reach(18, spec->elements);
+  Reach(19, spec->name.size());
+  Reach(20 + static_cast<std::uint32_t>(spec->element_type));
+  OR_CHECK(!spec->members.empty() && spec->members.back().value() < world_size);
+  OR_CHECK(std::ranges::is_sorted(spec->members));
+  std::vector<std::byte> out(kPayloadBytesMax);
+  out.resize(EncodeAnnouncement(*spec, spec->description, out));
+  const std::optional<CollectiveSpec> again = ParseAnnouncement(out, world_size);
+  // A text beyond the limit is cut; nothing else changes.
+  OR_CHECK(again && SameCollective(*again, *spec));
+  OR_CHECK(again->name == spec->name.substr(0, again->name.size()));
+  if (again->name == spec->name) OR_CHECK(IdOf(*again) == IdOf(*spec));
+  std::vector<std::byte> small(kPayloadBytesMin);
+  OR_CHECK(EncodeAnnouncement(*spec, spec->description, small) <= small.size());
+}
+
+}  // namespace
+}  // namespace optireduce
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  // Memory of exactly this size, so that a sanitizer sees a read beyond it.
+  const auto* bytes = reinterpret_cast<const std::byte*>(data);
+  const std::vector<std::byte> input(bytes, bytes + size);
+  optireduce::CheckHeader(input);
+  optireduce::CheckAcknowledgement(input);
+  for (const std::uint16_t world_size : {1, 3, 1024}) {
+    optireduce::CheckAnnouncement(input, world_size);
+  }
+  return 0;
+}
