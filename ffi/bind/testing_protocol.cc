@@ -107,6 +107,13 @@ nb::object ParseAnnouncementOf(const nb::bytes& payload, int world_size) {
                         spec->reduce_scatter == LatePolicy::kDrop, members);
 }
 
+// The identity that an announcement must have.
+std::uint32_t AnnouncementId(const nb::bytes& payload, int world_size) {
+  const auto spec = ParseAnnouncement(BytesOf(payload), static_cast<std::uint16_t>(world_size));
+  if (!spec) throw nb::value_error("not an announcement");
+  return IdOf(*spec).value();
+}
+
 // A flow with numbers for cargo.
 class TestFlow {
  public:
@@ -239,6 +246,7 @@ void BindProtocol(nb::module_& m) {
   m.def("parse_header", &ParseHeaderOf);
   m.def("encode_announcement", &EncodeAnnouncementOf);
   m.def("parse_announcement", &ParseAnnouncementOf);
+  m.def("announcement_id", &AnnouncementId);
   m.def("bucket_segments", [](std::uint64_t elements, std::size_t element_bytes, int members,
                               std::size_t payload) {
     const BucketLayout layout(elements, element_bytes, static_cast<std::uint16_t>(members),

@@ -121,8 +121,7 @@ class Program {
     ranks_.Poll();
     std::vector<Sent> wire = std::exchange(ranks_.wire(), {});
     for (const Sent& sent : wire) {
-      ranks_.Deliver(sent);
-      Keep(sent);
+      DeliverAndKeep(sent);
     }
     ranks_.Advance(std::chrono::microseconds(100));
   }
@@ -135,8 +134,7 @@ class Program {
     if (what == 15) return std::swap(*place, wire.back());
     const Sent sent = *place;
     if (what != 16) wire.erase(place);
-    ranks_.Deliver(sent);
-    Keep(sent);
+    DeliverAndKeep(sent);
     if (wire.size() > kOnTheWireMax) wire.resize(kOnTheWireMax);
   }
 
@@ -186,8 +184,7 @@ class Program {
     sent.datagram.resize(std::max(sent.datagram.size(), kOverheadBytes));
     MakeConsistent(sent.datagram);
     sent.datagram = ranks_.Seal(sent.from, sent.to, std::move(sent.datagram));
-    ranks_.Deliver(sent);
-    Keep(sent);
+    DeliverAndKeep(sent);
   }
 
   // Announcements are only looked at when they name themselves.
@@ -202,7 +199,12 @@ class Program {
     EncodeHeader(header, std::span(datagram).first<kHeaderBytes>());
   }
 
-  void Keep(const Sent& sent) {
+  // A datagram that was refused because it came too early is one that may come again.
+  void DeliverAndKeep(const Sent& sent) {
+    const Endpoint& target = ranks_.endpoint(sent.to);
+    const std::uint64_t received = target.counters().datagrams_received;
+    ranks_.Deliver(sent);
+    if (target.counters().datagrams_received == received) return;
     kept_.push_back(sent);
     if (kept_.size() > kKeptMax) kept_.pop_front();
   }

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "ffi/base/bytes.h"
 #include "ffi/base/check.h"
 #include "ffi/fuzz/reach.h"
 #include "ffi/protocol/wire.h"
@@ -14,9 +16,11 @@
 namespace optireduce {
 namespace {
 
-// Chosen: the smallest datagram of any session, whose announcements may be cut, and the largest.
+// Chosen: the smallest datagram of any session, whose announcements may be cut, and one in which
+// every announcement has room.
 constexpr std::size_t kPayloadBytesMin = 548 - kOverheadBytes;
-constexpr std::size_t kPayloadBytesMax = 65507 - kOverheadBytes;
+constexpr std::size_t kPayloadBytesMax = 4096 - kOverheadBytes;
+constexpr std::uint16_t kWorldSizeMax = 1024;
 
 void CheckHeader(std::span<const std::byte> datagram) {
   const ParsedHeader parsed = ParseHeader(datagram);
@@ -60,6 +64,40 @@ void CheckAnnouncement(std::span<const std::byte> payload, std::uint16_t world_s
   OR_CHECK(EncodeAnnouncement(*spec, spec->description, small) <= small.size());
 }
 
+// The input as what an announcement says, and as what becomes of its bytes on the way.
+void CheckBuilt(std::span<const std::byte> input) {
+  ByteReader reader(input);
+  CollectiveSpec spec;
+  const auto chance = reader.Read<std::uint8_t>();
+  spec.fingerprint = reader.Read<std::uint64_t>();
+  spec.elements = reader.Read<std::uint64_t>(chance % 6 + 1u) % (std::uint64_t{1} << 37);
+  spec.element_type = static_cast<ElementType>(reader.Read<std::uint8_t>() % kElementTypes);
+  spec.reduce_scatter = static_cast<LatePolicy>(chance & 1);
+  spec.all_gather = static_cast<LatePolicy>(chance >> 1 & 1);
+  spec.reduce_scatter_deadline = Duration(reader.Read<std::uint32_t>());
+  spec.all_gather_deadline = Duration(reader.Read<std::uint32_t>());
+  const auto members = reader.ReadBytes(reader.Read<std::uint8_t>());
+  for (std::uint16_t member = 0; const std::byte step : members) {
+    member = static_cast<std::uint16_t>(member + 1 + std::to_integer<unsigned>(step) % 4);
+    spec.members.emplace_back(member);
+  }
+  if (spec.members.empty()) spec.members.emplace_back(std::uint16_t{0});
+  spec.name = std::string(reader.Read<std::uint8_t>(), 'n');
+  spec.description = std::string(reader.Read<std::uint16_t>() % 600, 'd');
+  const std::size_t bytes_max = kPayloadBytesMin + reader.Read<std::uint8_t>() * 8u;
+  std::vector<std::byte> payload(bytes_max);
+  payload.resize(EncodeAnnouncement(spec, spec.description, payload));
+  const std::optional<CollectiveSpec> read = ParseAnnouncement(payload, kWorldSizeMax);
+  OR_CHECK(read && SameCollective(*read, spec));
+  Reach(32 + chance % 4u, read->name.size());
+  while (reader.ok() && reader.remaining() > 0) {
+    const auto at = reader.Read<std::uint16_t>();
+    payload[at % payload.size()] = static_cast<std::byte>(reader.Read<std::uint8_t>());
+    if (at % 16 == 0) payload.resize(1 + at / 16u % payload.size());
+    CheckAnnouncement(payload, kWorldSizeMax);
+  }
+}
+
 }  // namespace
 }  // namespace optireduce
 
@@ -69,7 +107,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::vector<std::byte> input(bytes, bytes + size);
   optireduce::CheckHeader(input);
   optireduce::CheckAcknowledgement(input);
-  for (const std::uint16_t world_size : {1, 3, 1024}) {
+  optireduce::CheckBuilt(input);
+  for (const std::uint16_t world_size : {optireduce::kWorldSizeMax, std::uint16_t{3}}) {
     optireduce::CheckAnnouncement(input, world_size);
   }
   return 0;
