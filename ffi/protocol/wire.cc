@@ -13,7 +13,7 @@ namespace {
 // Chosen: longer texts belong in a log; the datagram of the smallest path still holds this much.
 constexpr std::size_t kTextBytesMax = 400;
 
-// Chosen: 2^37 elements (512 GiB of float32) are beyond any bucket, and their segments can be counted
+// Chosen: 2^37 elements (512 GiB of float32) are beyond any bucket, and their segments are counted
 // in 32 bits even if each holds only 63 of them (float64 in the smallest datagram).
 constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 37;
 

@@ -15,7 +15,7 @@ headers = st.tuples(
     st.integers(0, 2**32 - 1),
     st.integers(0, 2**32 - 1),
     st.integers(0, 2**32 - 1),
-    st.integers(0, 2**37 - 1),
+    st.integers(0, 2**48 - 1),
     st.integers(0, 65535),
 )
 
