@@ -29,12 +29,11 @@ Status Invalid(std::string message) {
 
 Result<Key> DirectionKey(const EndpointOptions& options, Rank from, Rank to) {
   const bool encrypts = options.protection == Protection::kEncrypt;
-  return DeriveKey(options.secret,
-                   "jax_optireduce " + std::to_string(kWireVersion) +
-                       (encrypts ? " encrypted" : "") + " session " +
-                       std::to_string(options.session) + " lane " + std::to_string(options.lane) +
-                       " from " + std::to_string(from.value()) + " to " +
-                       std::to_string(to.value()));
+  return DeriveKey(
+      options.secret,
+      "jax_optireduce " + std::to_string(kWireVersion) + (encrypts ? " encrypted" : "") +
+          " session " + std::to_string(options.session) + " lane " + std::to_string(options.lane) +
+          " from " + std::to_string(from.value()) + " to " + std::to_string(to.value()));
 }
 
 Endpoint::Impl::Impl(const EndpointOptions& options)
