@@ -21,7 +21,7 @@ nb::tuple ForgeOf(std::uint64_t count, std::uint64_t seed, bool encrypt) {
   nb::dict effects;
   effects["accepted"] = report.accepted;
   effects["answered"] = report.answered;
-  effects["memory_changes"] = report.memory_changes;
+  effects["state_changes"] = report.state_changes;
   effects["calls_failed"] = report.calls_failed;
   effects["wrong_sums"] = report.wrong_sums;
   effects["memory_bytes_left"] = report.memory_bytes_left;

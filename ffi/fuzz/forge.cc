@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 #include <optional>
-#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,6 +38,27 @@ CollectiveSpec SpecOf(std::uint32_t which) {
 
 void CopyField(const Bytes& from, std::size_t at, std::size_t bytes, Bytes& to) {
   std::memcpy(to.data() + at, from.data() + at, bytes);
+}
+
+// What can be seen of an endpoint without moving it.
+struct State {
+  std::size_t memory_bytes = 0;
+  Instant timeout{};
+  std::uint64_t counted = 0;  // by all counters but those of refusals
+
+  friend bool operator==(const State&, const State&) = default;
+};
+
+State StateOf(const Endpoint& endpoint) {
+  State state;
+  state.memory_bytes = endpoint.memory_bytes();
+  state.timeout = endpoint.PollTimeout();
+  const Counters& counters = endpoint.counters();
+#define OPTIREDUCE_ADD_COUNTER(name, meaning) \
+  if (!std::string_view(#name).starts_with("rejected_")) state.counted += counters.name;
+  OPTIREDUCE_COUNTERS(OPTIREDUCE_ADD_COUNTER)
+#undef OPTIREDUCE_ADD_COUNTER
+  return state;
 }
 
 class Forger {
@@ -114,11 +135,11 @@ class Forger {
   void Deliver(const Sent& forged) {
     Endpoint& target = ranks_.endpoint(forged.to);
     const std::uint64_t received = target.counters().datagrams_received;
-    const std::size_t memory = target.memory_bytes();
+    const State before = StateOf(target);
     ranks_.Deliver(forged);
     ++report_.forged;
     report_.accepted += target.counters().datagrams_received - received;
-    report_.memory_changes += target.memory_bytes() != memory;
+    report_.state_changes += StateOf(target) != before;
   }
 
   // Nothing when chance has changed nothing.

@@ -30,10 +30,12 @@ struct ForgeReport {
 #define OPTIREDUCE_DECLARE_FORGERY(name, meaning) std::uint64_t name = 0;
   OPTIREDUCE_FORGERIES(OPTIREDUCE_DECLARE_FORGERY)
 #undef OPTIREDUCE_DECLARE_FORGERY
-  std::uint64_t forged = 0;          // all of them
-  std::uint64_t accepted = 0;        // must be 0
-  std::uint64_t answered = 0;        // made an endpoint send something: must be 0
-  std::uint64_t memory_changes = 0;  // made an endpoint hold more or less: must be 0
+  std::uint64_t forged = 0;    // all of them
+  std::uint64_t accepted = 0;  // must be 0
+  std::uint64_t answered = 0;  // made an endpoint send something: must be 0
+  // Made an endpoint hold more or less, wait for another time, or count anything but a refusal:
+  // must be 0.
+  std::uint64_t state_changes = 0;
   std::uint64_t genuine = 0;
   std::uint64_t calls_completed = 0;    // of all ranks, while all this came
   std::uint64_t calls_failed = 0;       // must be 0
@@ -42,7 +44,7 @@ struct ForgeReport {
   Counters refused;                     // of all endpoints
 
   bool passed() const {
-    return accepted == 0 && answered == 0 && memory_changes == 0 && calls_failed == 0 &&
+    return accepted == 0 && answered == 0 && state_changes == 0 && calls_failed == 0 &&
            calls_completed > 0 && wrong_sums == 0 && memory_bytes_left == 0;
   }
 };

@@ -37,7 +37,7 @@ void Print(const ForgeReport& report) {
   std::printf("effects, which must be 0:\n");
   print("accepted", report.accepted);
   print("answered", report.answered);
-  print("memory changes", report.memory_changes);
+  print("state changes", report.state_changes);
   print("calls failed", report.calls_failed);
   print("wrong sums", report.wrong_sums);
   print("memory bytes left", report.memory_bytes_left);
