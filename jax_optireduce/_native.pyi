@@ -32,6 +32,8 @@ class Communicator:
         rank: int,
         world_size: int,
         secret: bytes,
+        authenticate: bool,
+        encrypt: bool,
         bind_address: str,
         lanes: int,
         incast: int,
@@ -52,6 +54,8 @@ class Communicator:
           rank: this process, in [0, world_size).
           world_size: processes of the session.
           secret: 32 bytes that only the ranks of this session share.
+          authenticate: whether datagrams carry a tag that is checked.
+          encrypt: whether payloads are encrypted as well; needs `authenticate`.
           bind_address: numeric IPv4 or IPv6 address; all ranks use one family.
           lanes: threads with a socket each, 1 to 64, the same on all ranks.
           incast: senders that serve one receiver at the same time; 0 means all.

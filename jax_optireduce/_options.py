@@ -58,6 +58,11 @@ class Options:
       bind_address: IPv4 or IPv6 address of this host that the others can reach; ""
         finds the one that leads to the coordinator. May differ between ranks. Default
         "".
+      authenticate: whether every datagram carries a tag (AES-128-GCM) that is checked;
+        False lets whoever can send UDP change the sums, and warns at every start.
+        Default True.
+      encrypt: whether payloads are encrypted as well; headers stay readable. Needs
+        `authenticate`. Default False.
       lanes: network threads with a socket each; peers' calls are spread over them. 1 to
         64. Default 1.
       incast: ranks that send to one rank at the same time; 0 means all. Default 0.
@@ -98,6 +103,8 @@ class Options:
 
     backend: str = "optireduce"
     bind_address: str = ""
+    authenticate: bool = True
+    encrypt: bool = False
     lanes: int = 1
     incast: int = 0
     # Chosen: what 3 peers send to one rank in 25 ms at 1 Gbit/s; Linux grants less
@@ -146,6 +153,11 @@ class Options:
         self._check_faults()
         self._check_choice("backend", BACKENDS)
         self._check_choice("on_lag", LAG_POLICIES)
+        if self.encrypt and not self.authenticate:
+            raise UsageError(
+                "encrypt=True needs authenticate=True: what is only encrypted can be "
+                "changed unnoticed. Leave authenticate at its default."
+            )
         self._check_range("lanes", 1, 64)
         self._check_range("incast", 0, 65_535)
         self._check_range("receive_buffer_bytes", 64 << 10, 1 << 30)

@@ -58,6 +58,16 @@ Duration Seconds(const char* setting, double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
+Protection ProtectionOf(bool authenticate, bool encrypt) {
+  if (encrypt && !authenticate) {
+    throw nb::value_error(
+        "encrypt=True needs authenticate=True: what is encrypted only can be "
+        "changed unnoticed.");
+  }
+  if (!authenticate) return Protection::kNone;
+  return encrypt ? Protection::kEncrypt : Protection::kAuthenticate;
+}
+
 Secret SecretOf(const nb::bytes& bytes) {
   Secret secret;
   if (bytes.size() != secret.size()) {
@@ -112,9 +122,9 @@ class PyCommunicator {
 };
 
 void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16_t rank,
-                      std::uint16_t world_size, const nb::bytes& secret,
-                      const std::string& bind_address, std::uint16_t lanes, std::uint16_t incast,
-                      std::size_t receive_buffer_bytes, std::uint32_t max_lag,
+                      std::uint16_t world_size, const nb::bytes& secret, bool authenticate,
+                      bool encrypt, const std::string& bind_address, std::uint16_t lanes,
+                      std::uint16_t incast, std::size_t receive_buffer_bytes, std::uint32_t max_lag,
                       double peer_timeout_s, double mismatch_timeout_s, double deadline_s,
                       double late_budget, double deadline_max_s, bool suspend_on_lag,
                       const std::map<std::string, double>& faults) {
@@ -123,6 +133,7 @@ void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16
       .rank = Rank(rank),
       .world_size = world_size,
       .secret = SecretOf(secret),
+      .protection = ProtectionOf(authenticate, encrypt),
       .bind_address = bind_address,
       .lanes = lanes,
       .incast = incast,
@@ -146,9 +157,9 @@ void BindCommunicator(nb::module_& module) {
   nb::class_<PyCommunicator>(module, "Communicator",
                              "This process's end of a session: sockets, threads and calls.")
       .def("__init__", &OpenCommunicator, nb::kw_only(), "name"_a, "rank"_a, "world_size"_a,
-           "secret"_a, "bind_address"_a, "lanes"_a, "incast"_a, "receive_buffer_bytes"_a,
-           "max_lag"_a, "peer_timeout_s"_a, "mismatch_timeout_s"_a, "deadline_s"_a, "late_budget"_a,
-           "deadline_max_s"_a, "suspend_on_lag"_a, "faults"_a)
+           "secret"_a, "authenticate"_a, "encrypt"_a, "bind_address"_a, "lanes"_a, "incast"_a,
+           "receive_buffer_bytes"_a, "max_lag"_a, "peer_timeout_s"_a, "mismatch_timeout_s"_a,
+           "deadline_s"_a, "late_budget"_a, "deadline_max_s"_a, "suspend_on_lag"_a, "faults"_a)
       .def("ports", &PyCommunicator::Ports)
       .def("path_mtu_bytes", &PyCommunicator::PathMtuBytes, "address"_a, Release())
       .def("granted_receive_buffer_bytes", &PyCommunicator::GrantedReceiveBufferBytes)

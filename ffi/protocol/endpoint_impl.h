@@ -138,6 +138,7 @@ class Endpoint::Impl {
 
   EndpointOptions options_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at the own one
+  std::vector<std::byte> opened_;             // a payload that came encrypted
   BufferPool pool_;                           // outlives the collectives and the exchanges
   Directory directory_;
   // For each group size that occurs, the send order of every member.

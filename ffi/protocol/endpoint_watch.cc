@@ -163,7 +163,10 @@ void Endpoint::Impl::NoteWaiting(Instant now, Rank rank, CallId call) {
   std::erase_if(from.waiting,
                 [&](const Peer::Waiting& report) { return now - report.last > kReportLifetime; });
   for (const GaveUp& ours : gave_up_) {
-    if (ours.call != call) continue;
+    const bool queued = std::ranges::any_of(from.control, [&](const Cargo& cargo) {
+      return cargo.call == ours.call && cargo.flags == ours.flags;
+    });
+    if (ours.call != call || queued) continue;
     // It has not heard of it: it was silent at that time.
     from.control.push_back(
         {.kind = DatagramKind::kAnnouncement, .flags = ours.flags, .call = call});

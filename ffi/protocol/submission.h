@@ -59,6 +59,16 @@ inline bool Carries(const CollectiveSpec& spec) {
   return spec.reduce_scatter == LatePolicy::kCarry || spec.all_gather == LatePolicy::kCarry;
 }
 
+// One of the pairs of policies that are modes, with deadlines where it needs them.
+inline bool HasMode(const CollectiveSpec& spec) {
+  if (spec.reduce_scatter == LatePolicy::kWait) return spec.all_gather == LatePolicy::kWait;
+  if (spec.reduce_scatter_deadline <= Duration(0) || spec.all_gather_deadline <= Duration(0)) {
+    return false;
+  }
+  return spec.all_gather == spec.reduce_scatter ||
+         (spec.reduce_scatter == LatePolicy::kCarry && spec.all_gather == LatePolicy::kWait);
+}
+
 // A piece of the bucket; reduced in place.
 struct Leaf {
   std::byte* data = nullptr;

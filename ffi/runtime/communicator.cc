@@ -181,6 +181,7 @@ EndpointOptions Communicator::EndpointOptionsOf(std::uint16_t lane, std::uint32_
       .world_size = options_.world_size,
       .session = session,
       .secret = options_.secret,
+      .protection = options_.protection,
       .lane = lane,
       .datagram_bytes_max = datagram_bytes_max,
       .peer_timeout = options_.peer_timeout,

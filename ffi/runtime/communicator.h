@@ -32,6 +32,7 @@ struct CommunicatorOptions {
   Rank rank;
   std::uint16_t world_size = 1;
   Secret secret{};
+  Protection protection = Protection::kAuthenticate;
   std::string bind_address;  // IPv4 or IPv6; its family decides that of the session
   std::uint16_t lanes = 1;
   std::uint16_t incast = 0;  // 0: all peers at once
