@@ -142,6 +142,7 @@ def join(
         peer_timeout_s=options.peer_timeout_s,
         mismatch_timeout_s=options.mismatch_timeout_s,
         deadline_s=options.deadline_s,
+        stall_timeout_s=options.stall_timeout_s,
         faults=dict(options.faults),
     )
     try:

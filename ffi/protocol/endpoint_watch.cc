@@ -48,6 +48,23 @@ bool Endpoint::Impl::Waits(const Exchange& exchange) const {
          (spec.reduce_scatter == LatePolicy::kWait || spec.all_gather == LatePolicy::kWait);
 }
 
+std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
+  std::vector<WaitingCall> calls;
+  for (const auto& [id, active] : active_) {
+    const Exchange& exchange = active.exchange;
+    if (!exchange.submitted() || exchange.finished() || exchange.submitted_at() >= before) continue;
+    WaitingCall& call = calls.emplace_back();
+    call.token = exchange.token();
+    for (const Rank rank : exchange.collective().spec.members) {
+      const MemberIndex member = *exchange.collective().MemberOf(rank);
+      if (rank == options_.rank || !exchange.Needs(member)) continue;
+      call.ranks.push_back(rank);
+      if (!exchange.heard(member)) call.absent.push_back(rank);
+    }
+  }
+  return calls;
+}
+
 void Endpoint::Impl::HandleTimeout(Instant now) {
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
     if (peers_[r]) Settle(Rank(r), peers_[r]->flow.HandleTimeout(now));

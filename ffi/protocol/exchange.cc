@@ -27,7 +27,8 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       reduction_(collective.layout, collective.self, collective.spec.element_type, pool),
       gathered_(collective.layout.segments()),
       heard_(collective.layout.members()),
-      last_from_(collective.self) {
+      last_from_(collective.self),
+      arrivals_(collective.self, collective.layout.members()) {
   const BucketLayout& layout = collective.layout;
   contributed_tails_.seen.resize(layout.members());
   result_tails_.seen.resize(layout.members());
@@ -109,6 +110,7 @@ Exchange::Receipt Exchange::TakeContribution(Instant now, MemberIndex from, Segm
       break;
   }
   last_from_ = from;
+  arrivals_.Note(now, from);
   contributed_tails_.last = now;
   if (tail) contributed_tails_.See(from);
   if (reduction_.Ready(segment)) ReduceSegment(segment, /*rescale=*/false);
@@ -314,7 +316,7 @@ CallDone Exchange::Finish(Instant now, Status status) {
         1.0 - contributed_ / (static_cast<double>(result_bytes_) * layout.members());
   }
   stats_.elapsed = now - *submitted_at_;
-  stats_.slowest = collective_.RankOf(Slowest());
+  FindSlowest(now);
   reduction_.Detach();
   bucket_ = BucketView();
   for (Outbox& outbox : outboxes_) {
@@ -338,6 +340,17 @@ bool Exchange::Needs(MemberIndex from) const {
     if (!gathered_.Contains(layout.FirstSegment(from).value() + i)) return true;
   }
   return false;
+}
+
+void Exchange::FindSlowest(Instant now) {
+  stats_.slowest = collective_.RankOf(Slowest());
+  // A rank that owns nothing gets no contributions: it cannot tell whom it waited for.
+  if (collective_.layout.SegmentsOf(collective_.self) == 0) return;
+  const Arrivals::Latest latest = arrivals_.FindLatest(*submitted_at_, now);
+  if (latest.behind == Duration::zero()) return;
+  stats_.slowest = collective_.RankOf(latest.member);
+  stats_.behind = latest.behind;
+  stats_.absent = latest.absent;
 }
 
 MemberIndex Exchange::Slowest() const {

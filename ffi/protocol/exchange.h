@@ -20,6 +20,7 @@
 #include "ffi/base/bitmap.h"
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/arrivals.h"
 #include "ffi/protocol/bucket_view.h"
 #include "ffi/protocol/buffer_pool.h"
 #include "ffi/protocol/collective.h"
@@ -45,6 +46,7 @@ class Exchange {
   void Submit(Instant now, Submission submission);
   bool submitted() const { return submitted_at_.has_value(); }
   Instant submitted_at() const { return *submitted_at_; }
+  std::uint64_t token() const { return token_; }
 
   // ---- Peers.
 
@@ -121,6 +123,7 @@ class Exchange {
   void CloseAllGather();  // what is missing will not come
   void Forget();          // the deadline of the call is over: nobody waits for anything
   MemberIndex Slowest() const;
+  void FindSlowest(Instant now);  // for the stats
 
   const Collective& collective_;
   Sequence sequence_;
@@ -161,6 +164,7 @@ class Exchange {
 
   CallStats stats_;
   MemberIndex last_from_;
+  Arrivals arrivals_;
   double contributed_ = 0;  // elements of results, times their contributors
   std::uint64_t result_bytes_ = 0;
 };

@@ -65,6 +65,7 @@ struct Submission {
   Sequence sequence;
   std::vector<Leaf> leaves;  // together `spec.elements`; valid until the call's CallDone
   std::uint64_t token = 0;   // comes back in CallDone
+  std::uint64_t record = 0;  // the call in the flight record; the endpoint does not look at it
 };
 
 // How one call went. Fractions are in [0, 1].
@@ -77,6 +78,8 @@ struct CallStats {
   std::uint64_t repaired = 0;  // segments that this rank sent again
   std::uint64_t late = 0;      // segments that came for this call after their stage had closed
   Rank slowest;                // whose data came last, or did not come
+  Duration behind{};           // how long the call waited for it after the others' data was here
+  bool absent = false;         // nothing of it came in time
 };
 
 struct CallDone {

@@ -50,7 +50,8 @@ std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lane
     const std::uint64_t end = spec.elements * (lane + 1) / lanes;
     Submission part{.spec = spec,
                     .sequence = submission.sequence,
-                    .leaves = LeavesOfRange(submission, begin, end)};
+                    .leaves = LeavesOfRange(submission, begin, end),
+                    .record = submission.record};
     part.spec.name += "@lane " + std::to_string(lane);
     part.spec.elements = end - begin;
     parts.push_back({.lane = lane, .submission = std::move(part)});
@@ -68,6 +69,8 @@ void PartOutcomes::Add(const Status& status, const CallStats& stats, std::uint64
   if (elements_ == 0 || stats.elapsed > stats_.elapsed) {
     stats_.elapsed = stats.elapsed;
     stats_.slowest = stats.slowest;
+    stats_.behind = stats.behind;
+    stats_.absent = stats.absent;
   }
   elements_ += elements;
 }
