@@ -166,7 +166,9 @@ def describe_stall(news: Mapping[str, Any], where: str) -> str:
     what = f"call {call['sequence']} of {call['collective']!r}"
     lasted = _seconds(call["elapsed_s"])
     if call["state"] == "failed":
-        text = f"{what} failed after {lasted}: {call['error'].rstrip('.')}."
+        error = call["error"].removeprefix("jax_optireduce: ")
+        text = f"{what} failed after {lasted}: {error}"
+        text += "" if text.endswith((".", "?")) else "."
     else:
         text = f"{what} has been under way for {lasted}{_waited(call)}."
     if news["others"]:

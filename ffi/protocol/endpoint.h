@@ -43,7 +43,7 @@ struct Transmit {
 // Whom a call that is under way waits for.
 struct WaitingCall {
   std::uint64_t token = 0;   // of its submission
-  std::vector<Rank> ranks;   // something of theirs is missing
+  std::vector<Rank> ranks;   // their contributions are missing, or else their results
   std::vector<Rank> absent;  // of these, the ones that have not shown that they are in this call
 };
 

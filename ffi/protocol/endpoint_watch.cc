@@ -53,13 +53,24 @@ std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
   for (const auto& [id, active] : active_) {
     const Exchange& exchange = active.exchange;
     if (!exchange.submitted() || exchange.finished() || exchange.submitted_at() >= before) continue;
+    const Collective& collective = exchange.collective();
+    const auto holds_up = [&](MemberIndex member, bool contributed) {
+      if (member == collective.self) return false;
+      return contributed ? exchange.Needs(member) : exchange.NeedsContribution(member);
+    };
+    // Results wait for the slowest contribution: only when all of these are here, their owners are
+    // the ones to be asked.
+    bool contributed = true;
+    for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+      if (holds_up(MemberIndex(m), false)) contributed = false;
+    }
     WaitingCall& call = calls.emplace_back();
     call.token = exchange.token();
-    for (const Rank rank : exchange.collective().spec.members) {
-      const MemberIndex member = *exchange.collective().MemberOf(rank);
-      if (rank == options_.rank || !exchange.Needs(member)) continue;
-      call.ranks.push_back(rank);
-      if (!exchange.heard(member)) call.absent.push_back(rank);
+    for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+      const MemberIndex member(m);
+      if (!holds_up(member, contributed)) continue;
+      call.ranks.push_back(collective.RankOf(member));
+      if (!exchange.heard(member)) call.absent.push_back(collective.RankOf(member));
     }
   }
   return calls;

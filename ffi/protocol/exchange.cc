@@ -342,6 +342,11 @@ bool Exchange::Needs(MemberIndex from) const {
   return false;
 }
 
+bool Exchange::NeedsContribution(MemberIndex from) const {
+  return !reduced_closed_ &&
+         reduction_.received(from) < collective_.layout.SegmentsOf(collective_.self);
+}
+
 void Exchange::FindSlowest(Instant now) {
   stats_.slowest = collective_.RankOf(Slowest());
   // A rank that owns nothing gets no contributions: it cannot tell whom it waited for.

@@ -67,6 +67,8 @@ class Exchange {
   bool Served(MemberIndex to) const { return outboxes_[to.index()].Delivered(); }
   // Something of `from` is missing here.
   bool Needs(MemberIndex from) const;
+  // A contribution of `from` is missing here, and waited for.
+  bool NeedsContribution(MemberIndex from) const;
   // Whether `to` answers at all; one that does not takes no place among the `incast`.
   void SetStalled(MemberIndex to, bool stalled) { outbox(to).SetStalled(stalled); }
 

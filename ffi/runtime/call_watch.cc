@@ -99,7 +99,10 @@ void CallWatch::TellStall(const CallRecord& call) {
 
 void CallWatch::TellIfUnreachable(const CallRecord& call, const Status& status) {
   if (options_.stall_timeout == Duration::zero() || call.told || failing_) return;
-  if (status.code() != StatusCode::kUnavailable || call.elapsed < options_.unavailable_wait) return;
+  // Of the ranks that wait for the one that is gone, the first to give up tells the others.
+  const bool unreachable =
+      status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kAborted;
+  if (!unreachable || call.elapsed < options_.unavailable_wait) return;
   failing_ = true;
   TellStall(call);
 }

@@ -24,7 +24,8 @@ namespace optireduce {
 struct CallWatchOptions {
   // How long a call may be under way before it is told; 0: never.
   Duration stall_timeout{};
-  // A call that fails since a peer is unreachable was a stall if it had waited for this long.
+  // A call that fails since a peer is gone, here or at another rank, was a stall if it had waited
+  // for this long.
   Duration unavailable_wait{};
 };
 

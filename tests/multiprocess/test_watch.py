@@ -53,12 +53,7 @@ def test_a_healthy_run_logs_nothing(tmp_path):
 
 
 def test_a_frozen_rank_leaves_a_flight_record_and_the_call_goes_on(tmp_path):
-    records = tmp_path / "records"
-    options = {
-        "stall_timeout_s": _STALL_TIMEOUT_S,
-        "flight_record_dir": records,
-        "peer_timeout_s": 60,
-    }
+    options = {"stall_timeout_s": _STALL_TIMEOUT_S, "peer_timeout_s": 60}
     with ranks.start(
         "frozen", folder=tmp_path, world_size=3, options=options
     ) as started:
@@ -72,7 +67,8 @@ def test_a_frozen_rank_leaves_a_flight_record_and_the_call_goes_on(tmp_path):
             assert "call 1 of 'grads mesh=" in line
             assert "has been under way for" in line
             assert "waits for rank 2, of which nothing came" in line
-            (path,) = records.glob(f"jax_optireduce-flight-{number}-*-0.jsonl")
+            pattern = f"jax_optireduce-flight-{number}-*-0.jsonl"
+            (path,) = (tmp_path / ranks.RECORDS).glob(pattern)
             assert str(path) in line
             head, first, stalled = map(json.loads, path.read_text().splitlines())
             assert head["rank"] == number
