@@ -3,9 +3,8 @@
 import json
 import signal
 
+import pytest
 import ranks
-
-_STEPS = 30
 
 # Calls within which a slow rank has to be named, and the rank's line gets printed.
 _NAMED_WITHIN = 10
@@ -21,7 +20,7 @@ def _logged(rank: ranks.Rank) -> list[tuple[int, str]]:
 
 def test_a_rank_that_sleeps_in_every_step_is_named_by_the_others(tmp_path):
     with ranks.start(
-        *("watched", "2", "0.2", "20", "50"), folder=tmp_path, world_size=3
+        *("watched", "exact", "2", "0.2", "20", "50"), folder=tmp_path, world_size=3
     ) as started:
         started.succeed()
         for rank in started[:2]:
@@ -35,7 +34,7 @@ def test_a_rank_that_sleeps_in_every_step_is_named_by_the_others(tmp_path):
 
 def test_two_ranks_are_enough_to_tell_which_one_is_slow(tmp_path):
     with ranks.start(
-        *("watched", "0", "0.2", "50", "15"), folder=tmp_path, world_size=2
+        *("watched", "exact", "0", "0.2", "50", "15"), folder=tmp_path, world_size=2
     ) as started:
         started.succeed()
         ((step, line),) = _logged(started[1])
@@ -44,9 +43,31 @@ def test_two_ranks_are_enough_to_tell_which_one_is_slow(tmp_path):
         assert _logged(started[0]) == []
 
 
-def test_a_healthy_run_logs_nothing(tmp_path):
+def test_a_rank_that_comes_too_late_for_lossy_calls_is_named(tmp_path):
     with ranks.start(
-        *("watched", "-1", "0", "0", "50"), folder=tmp_path, world_size=3
+        *("watched", "lossy", "2", "0.5", "30", "30"),
+        folder=tmp_path,
+        world_size=3,
+        options={"deadline_s": 0.1},
+    ) as started:
+        started.succeed(0, 1)
+        for rank in started[:2]:
+            ((step, line),) = _logged(rank)
+            behind = [float(row.split()[2]) for row in rank.lines("step ")]
+            first = next(i for i, seconds in enumerate(behind) if seconds > 0)
+            assert step < first + _NAMED_WITHIN, started.describe()
+            assert "rank 2 is slow: nothing of it came in time" in line
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"), [("exact", {}), ("lossy", {"faults": "loss=0.02,seed=3"})]
+)
+def test_a_healthy_run_logs_nothing(tmp_path, mode, options):
+    with ranks.start(
+        *("watched", mode, "-1", "0", "0", "50"),
+        folder=tmp_path,
+        world_size=3,
+        options=options,
     ) as started:
         started.succeed()
         assert [_logged(rank) for rank in started] == [[], [], []], started.describe()

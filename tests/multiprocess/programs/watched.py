@@ -1,8 +1,8 @@
 """Calls in which one rank may be slow, with the log on standard output.
 
-Arguments: the rank that sleeps before each step (-1: none), seconds, the steps in which
-it does, the steps altogether. Prints "log <step> <line>" for each line of the log, and
-"step <number> <elapsed s> <behind s>" for the record of each step at the end.
+Arguments: mode, the rank that sleeps before each step (-1: none), seconds, the steps in
+which it does, the steps altogether. Prints "log <step> <line>" for each line of the
+log, and "step <number> <elapsed s> <behind s>" for the record of each step at the end.
 """
 
 import logging
@@ -15,12 +15,8 @@ import numpy as np
 
 import jax_optireduce as jo
 
-SLOW_RANK, SLEEP_S, SLOW_STEPS, STEPS = (
-    int(sys.argv[1]),
-    float(sys.argv[2]),
-    int(sys.argv[3]),
-    int(sys.argv[4]),
-)
+MODE, SLEEP_S = sys.argv[1], float(sys.argv[3])
+SLOW_RANK, SLOW_STEPS, STEPS = int(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5])
 
 
 class Print(logging.Handler):
@@ -34,7 +30,7 @@ step = -1
 logging.getLogger("jax_optireduce").addHandler(Print(logging.WARNING))
 with jo.init() as communicator:
     mesh = meshes.make((jax.device_count(),), ("dp",))
-    program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp", name="grads"))
+    program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp", mode=MODE, name="grads"))
     given = meshes.spread(mesh, np.ones((jax.device_count(), 20_000), np.float32))
     for step in range(STEPS):
         # The computation of a step.
