@@ -17,7 +17,7 @@ _CANCELLED = 1
 
 # Of slow_rank.h.
 _WINDOW = 10
-_SLOW_CALLS = 7
+_SLOW_CALLS = 8
 _BEHIND_MIN_S = 0.02
 
 # A step of training, and how long a call takes without waiting for anybody.
