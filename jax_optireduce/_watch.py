@@ -25,8 +25,8 @@ _log = logging.getLogger("jax_optireduce")
 _DUMPS_MAX = 8
 
 # How long `Watch.end` waits for the thread, in seconds.
-# Chosen: a handler that writes one line is done by then; one that blocks must not keep
-# a program from ending.
+# Chosen: a handler that writes one line is done by then, and closing must not wait for
+# one that blocks.
 _END_S = 1.0
 
 # Of the dumps of this process, in all its sessions: the only state of this module.
