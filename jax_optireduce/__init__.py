@@ -1,7 +1,8 @@
 """Collectives for JAX that end by a deadline, over UDP.
 
 `psum` and `pmean` stand in for those of `jax.lax`; `allreduce_gradients`,
-`sync_in_backward` and `all_reduce_gradients` (for Optax) average gradients.
+`sync_in_backward` and `all_reduce_gradients` (for Optax) average gradients; `drain` and
+`resync` settle what is late, and replicas that differ.
 """
 
 import pkgutil
@@ -27,6 +28,8 @@ from jax_optireduce._errors import (
 from jax_optireduce._gradients import (
     allreduce_gradients,
     allreduce_gradients_with_stats,
+    drain,
+    resync,
     sync_in_backward,
 )
 from jax_optireduce._optax import all_reduce_gradients
@@ -47,11 +50,13 @@ __all__ = [
     "all_reduce_gradients",
     "allreduce_gradients",
     "allreduce_gradients_with_stats",
+    "drain",
     "init",
     "pmean",
     "pmean_with_stats",
     "psum",
     "psum_with_stats",
+    "resync",
     "shutdown",
     "stats",
     "sync_in_backward",

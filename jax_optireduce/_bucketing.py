@@ -24,29 +24,29 @@ def plan_buckets(
     dtypes: Sequence[np.dtype],
     *,
     bucket_bytes: int,
-    reverse: bool,
 ) -> tuple[Bucket, ...]:
     """Packs leaves into buckets: of one dtype, in order, at most `bucket_bytes` each.
 
-    The plan depends on nothing but its arguments, so it is the same on every rank.
-    Leaves without elements are in no bucket: there is nothing to send.
+    It starts with the last leaf: the backward pass ends with the first layers, so the
+    last leaves' gradients can be on their way while it still computes.
+
+    The plan depends on nothing but its arguments, so it is the same on every rank, and
+    for `drain` the same as for the calls it drains. Leaves without elements are in no
+    bucket: there is nothing to send.
 
     Args:
       shapes: of each leaf.
       dtypes: of each leaf.
       bucket_bytes: largest bucket, in bytes; a larger leaf gets a bucket of its own.
-      reverse: starts with the last leaf. The backward pass ends with the first layers,
-        so the last leaves' gradients can be on their way while it still computes.
 
     Returns:
       The buckets, in the order in which they become full.
     """
-    order = range(len(shapes))
     full: list[Bucket] = []
     # Per dtype, in order of first use: positions and elements of the bucket being
     # filled.
     open_buckets: dict[np.dtype, tuple[list[int], int]] = {}
-    for index in reversed(order) if reverse else order:
+    for index in reversed(range(len(shapes))):
         dtype = np.dtype(dtypes[index])
         elements = int(np.prod(shapes[index], dtype=np.int64))
         if elements == 0:

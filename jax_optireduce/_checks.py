@@ -19,9 +19,10 @@ from jax_optireduce._errors import AxisError, UsageError, did_you_mean
 
 AxisName = Hashable | Sequence[Hashable]
 
-MODES = ("exact", "lossy")
-# Modes of the design that are not in this version.
-_LATER_MODES = ("agreed", "bounded")
+# What becomes of late data in reduce-scatter and in all-gather: see `psum`.
+MODES = ("exact", "agreed", "bounded", "lossy")
+# After a call in one of these, data may still be on its way.
+CARRYING_MODES = ("agreed", "bounded")
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
 _SUPPORTED = (*_FLOATS, "int32")
@@ -49,16 +50,11 @@ def checked_key(name: str | None, kind: str) -> str:
 
 
 def check_mode(mode: str) -> None:
-    """Raises `UsageError` when `mode` is not one of this version."""
+    """Raises `UsageError` when `mode` is none."""
     if mode in MODES:
         return
-    if mode in _LATER_MODES:
-        raise UsageError(
-            f"mode {mode!r} comes with the next version; write mode='exact' to wait "
-            "for every rank, or mode='lossy' to leave out what is late."
-        )
     raise UsageError(
-        f"mode must be 'exact' or 'lossy', got {mode!r}."
+        f"mode must be 'exact', 'agreed', 'bounded' or 'lossy', got {mode!r}."
         + (did_you_mean(mode, MODES) if isinstance(mode, str) else "")
     )
 
@@ -163,7 +159,7 @@ def check_leaf(
     if mode == "lossy" and str(leaf.dtype) not in _FLOATS:
         raise UsageError(
             f"{place}: mode 'lossy' scales what came, which integers cannot; write "
-            f"mode='exact' for {leaf.dtype}."
+            f"mode='exact' or mode='bounded' for {leaf.dtype}."
         )
     if not _primitive.is_typed(axes):
         return

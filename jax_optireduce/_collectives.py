@@ -60,7 +60,8 @@ def psum(
     * Only the CPU backend; elsewhere set JAX_OPTIREDUCE_BACKEND=xla.
     * A jitted function that holds a call and is itself called twice in one program
       needs the second call to depend on the first: they share one identity.
-    * In mode "lossy" what is late is left out, and `psum_with_stats` says how much.
+    * In modes other than "exact" a sum may lack what is late; `psum_with_stats` says
+      how much.
 
     Args:
       tree: leaves of any shape, float32, bfloat16, float16, float64 or int32 (mode
@@ -68,9 +69,14 @@ def psum(
         on every rank, so they are multiplied by the size of the axis: `psum(1, axis)`
         is the size.
       axis_name: a mapped axis or a tuple of them.
-      mode: "exact" waits for every rank; a rank that died is an error after
-        `Options.peer_timeout_s`. "lossy" ends after `Options.deadline_s` and scales
-        what came by the number of ranks over that of the contributions in it.
+      mode: what becomes of data that misses the deadline of the call. "exact" has no
+        deadline: it waits for every rank, and a rank that died is an error after
+        `Options.peer_timeout_s`. "bounded" ends by the deadline, and adds what was late
+        to a later call with the same name: nothing is lost, see `drain`. "agreed" is
+        "bounded" for the contributions, and waits for their sums, so that all ranks
+        hold the same bits. "lossy" ends by the deadline without what is late, for good,
+        and scales what came by the number of ranks over that of the contributions in
+        it. The deadline is that of `Options.deadline_s`.
       step: int32 [] or Python int, at least 0: the number of this call, larger than
         that of the call before; such as the optimizer's step. Ranks whose program may
         repeat or leave out a call (a restart, a branch) must pass it. None counts the
@@ -136,7 +142,8 @@ def pmean(
     Args:
       tree: leaves of any shape, float32, bfloat16, float16 or float64.
       axis_name: see `psum`.
-      mode: see `psum`; "lossy" gives the mean over the contributions that came.
+      mode: see `psum`; "lossy" gives the mean over the contributions that came, the
+        others divide by the number of ranks.
       step: see `psum`.
       name: see `psum`.
 
@@ -207,7 +214,7 @@ def reduce_tree(
     mode: str,
     step: Any,
     mean: bool,
-    reverse: bool = False,
+    drain: bool = False,
 ) -> Reduction:
     """Sums or averages a tree in buckets: the body of every public function.
 
@@ -219,7 +226,7 @@ def reduce_tree(
       mode: see `psum`.
       step: see `psum`.
       mean: whether to divide by the number of ranks.
-      reverse: whether buckets start with the last leaf.
+      drain: whether the call ends what earlier ones left in flight, see `drain`.
 
     Returns:
       The reduced tree, and what this rank's report is made of.
@@ -246,7 +253,7 @@ def reduce_tree(
             # Part of the program, and so the same on every rank.
             results[i] = _checks.constant(leaf, place) * size
     sums, vectors, elements = _sum_leaves(
-        traced, axes, options, key=key, mode=mode, step=step, reverse=reverse
+        traced, axes, options, key=key, mode=mode, step=step, drain=drain
     )
     results.update(sums)
     ordered = [results[i] / size if mean else results[i] for i in range(len(results))]
@@ -262,7 +269,7 @@ def _sum_leaves(
     key: str,
     mode: str,
     step: jax.Array | None,
-    reverse: bool,
+    drain: bool,
 ) -> tuple[dict[int, Any], list[jax.Array], list[int]]:
     """Sums leaves, given and returned by their position in the tree."""
     if options.backend == "xla":
@@ -272,7 +279,6 @@ def _sum_leaves(
         [leaf.shape for leaf in leaves.values()],
         [leaf.dtype for leaf in leaves.values()],
         bucket_bytes=options.bucket_bytes,
-        reverse=reverse,
     )
     # Leaves without elements stay out of the plan. Made anew, they vary over nothing.
     sums = {i: jnp.zeros(x.shape, x.dtype) for i, x in leaves.items() if x.size == 0}
@@ -286,6 +292,7 @@ def _sum_leaves(
             mode=mode,
             step=step,
             rotated=mode == "lossy" and options.hadamard,
+            drain=drain,
             communicator=_communicator.NAME,
         )
         sums.update(zip(members, totals, strict=True))

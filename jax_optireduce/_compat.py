@@ -43,10 +43,13 @@ def reduced_type(aval: Any, axes: Iterable[str]) -> Any:
     return aval.update(manual_axis_type=manual_axis_type, weak_type=False)
 
 
-def stats_type(rank_aval: Any, axes: Iterable[str], size: int) -> Any:
-    """Returns the type of a statistics vector, made from that of the rank operand."""
+def stats_type(rank_aval: Any, size: int) -> Any:
+    """Returns the type of a statistics vector, made from that of the rank operand.
+
+    It varies over nothing, for JAX, so that a program can return it from any mesh.
+    """
     aval = rank_aval.update(shape=(size,), dtype=np.dtype(np.float32))
-    return reduced_type(aval, axes)
+    return reduced_type(aval, aval.mat.varying)
 
 
 def mesh_axes() -> dict[str, tuple[int, bool]]:

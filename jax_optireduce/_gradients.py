@@ -1,4 +1,4 @@
-"""Gradients: averaged after the backward pass, or in the middle of it."""
+"""Gradients, averaged after the backward pass or in the middle of it, and replicas."""
 
 import functools
 from typing import Any
@@ -10,6 +10,7 @@ from jax import lax
 
 from jax_optireduce import _checks, _collectives, _communicator, _compat, _primitive
 from jax_optireduce._checks import AxisName
+from jax_optireduce._errors import UsageError
 from jax_optireduce._stats import CollectiveStats
 
 
@@ -17,7 +18,7 @@ def allreduce_gradients(
     tree: Any,
     axis_name: AxisName,
     *,
-    mode: str = "exact",
+    mode: str = "bounded",
     step: Any = None,
     name: str | None = None,
 ) -> Any:
@@ -29,7 +30,12 @@ def allreduce_gradients(
     Under check_vma=True the gradient of replicated parameters arrives here reduced
     already, which is an error; `sync_in_backward` is the form that fits there.
 
-    Differs from `jax.lax.pmean` in: what `pmean` differs in, and the buckets.
+    What misses the deadline of one step (mode "bounded", the default) is added to the
+    gradients of a later one. The ranks may then hold slightly different parameters;
+    `resync` makes them equal.
+
+    Differs from `jax.lax.pmean` in: what `pmean` differs in, the default mode, and the
+    buckets.
 
     Args:
       tree: gradients: leaves of any shape, float32, bfloat16, float16 or float64.
@@ -54,7 +60,7 @@ def allreduce_gradients_with_stats(
     tree: Any,
     axis_name: AxisName,
     *,
-    mode: str = "exact",
+    mode: str = "bounded",
     step: Any = None,
     name: str | None = None,
 ) -> tuple[Any, CollectiveStats]:
@@ -87,7 +93,7 @@ def sync_in_backward(
     params: Any,
     axis_name: AxisName,
     *,
-    mode: str = "exact",
+    mode: str = "bounded",
     step: Any = None,
     name: str | None = None,
 ) -> Any:
@@ -190,6 +196,136 @@ class _Static:
         return hash(self.value)
 
 
+def drain(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    name: str,
+    mode: str = "bounded",
+    step: Any = None,
+) -> Any:
+    """Returns what is still in flight of a collective, after which nothing is.
+
+    In the modes "bounded" and "agreed", data that missed the deadline of the last call
+    waits for a next one. This is that call: it contributes zeros, waits for every rank
+    and returns all that was late, like a gradient. Every rank must call it, at the same
+    point of the program. Before a checkpoint or at the end of a run::
+
+        rest = drain(gradients, "data", name="gradients")
+        params = jax.tree.map(lambda p, g: p - rate * g, params, rest)
+
+    It drains `allreduce_gradients`, `sync_in_backward`, `all_reduce_gradients` and
+    `pmean`. It may be in another jitted function than the call. In the same one, its
+    tree must come from the result of the call, and a program that makes the call
+    several times under one name drains as often.
+
+    Differs from `jax.lax.pmean` in: the values of the leaves do not matter.
+
+    Args:
+      tree: arrays of the shapes and dtypes that were given to the call, such as the
+        parameters; their values are not used.
+      axis_name: as in the call, of the same mesh.
+      name: as in the call, which must have been given one.
+      mode: as in the call; in "exact" and "lossy" nothing ever is in flight.
+      step: see `psum`; needed where the call is given one.
+
+    Returns:
+      The mean over the ranks of what was in flight: the same tree, shapes and dtypes;
+      zeros for leaves that are not floating. Ranks may see different values, because
+      each gets what it missed.
+
+    Raises:
+      AxisError: see `psum`.
+      UsageError: see `psum`; or `name` is None.
+      NotInitializedError: see `psum`.
+    """
+    kind = "drain"
+    _communicator.current(kind)
+    _checks.check_mode(mode)
+    axes, size = _checks.checked_axes(axis_name, kind)
+    if name is None:
+        raise UsageError(
+            "drain needs the name of the calls that it drains: write "
+            "name='gradients' there and here."
+        )
+    key = _checks.checked_key(name, kind)
+    # A rank on its own is never late.
+    carrying = mode in _checks.CARRYING_MODES and size > 1
+    # Never true, but the compiler does not know: the zeros need the leaves, and so a
+    # drain runs after the call whose result it is given.
+    never = lax.axis_index(axes) < 0
+
+    def zeros_for(leaf: Any) -> Any:
+        zeros = jnp.zeros(jnp.shape(leaf), jax.dtypes.result_type(leaf))
+        if not (carrying and _is_floating(leaf)):
+            return zeros
+        return jnp.where(never, lax.stop_gradient(leaf), zeros)
+
+    zeros = jax.tree.map(zeros_for, tree)
+    if not carrying:
+        return zeros
+    return _average_floating(zeros, axes, kind, key, mode, step, drain=True)
+
+
+def resync(params: Any, axis_name: AxisName) -> Any:
+    """Makes replicas equal again, bit for bit: the mean over the ranks.
+
+    In the modes "bounded" and "lossy" ranks may miss different parts of a gradient, and
+    their parameters drift apart: in "bounded" until the late part has come, but an
+    optimizer whose update is not linear, such as AdamW, makes two different steps of
+    the halves. Call it every 100 steps with such an optimizer, and before a checkpoint,
+    which holds the replica of one rank. Waits for all ranks, like mode "exact".
+
+    Differs from `jax.lax.pmean` in: leaves that are not floating stay as they are.
+
+    Args:
+      params: parameters, or (parameters, state of the optimizer); any tree.
+      axis_name: see `psum`.
+
+    Returns:
+      The same tree. Floating leaves are the mean over the ranks, and have the same bits
+      on all of them; others, such as counters, are untouched.
+
+    Raises:
+      AxisError: see `psum`.
+      UsageError: see `psum`.
+      NotInitializedError: see `psum`.
+    """
+    kind = "resync"
+    _communicator.current(kind)
+    axes, _ = _checks.checked_axes(axis_name, kind)
+    key = _checks.checked_key(None, kind)
+    return _average_floating(params, axes, kind, key, "exact", None)
+
+
+def _average_floating(
+    tree: Any,
+    axes: tuple[str, ...],
+    kind: str,
+    key: str,
+    mode: str,
+    step: Any,
+    *,
+    drain: bool = False,
+) -> Any:
+    """Averages the floating leaves, whatever their type says about the ranks."""
+    leaves, treedef = jax.tree_util.tree_flatten(tree)
+    floating = {
+        i: _made_varying(jnp.asarray(leaf), axes)
+        for i, leaf in enumerate(leaves)
+        if _is_floating(leaf)
+    }
+    values = list(floating.values())
+    means = _average(values, axes, kind, key, mode, step, drain=drain).tree
+    for i, mean in zip(floating, means, strict=True):
+        leaves[i] = mean
+    return jax.tree_util.tree_unflatten(treedef, leaves)
+
+
+def _is_floating(leaf: Any) -> bool:
+    return jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.floating)
+
+
 def _average(
     tree: Any,
     axis_name: AxisName,
@@ -197,6 +333,8 @@ def _average(
     key: str,
     mode: str,
     step: Any,
+    *,
+    drain: bool = False,
 ) -> _collectives.Reduction:
     return _collectives.reduce_tree(
         tree,
@@ -206,7 +344,7 @@ def _average(
         mode=mode,
         step=step,
         mean=True,
-        reverse=True,
+        drain=drain,
     )
 
 

@@ -41,6 +41,9 @@ class Communicator:
         peer_timeout_s: float,
         mismatch_timeout_s: float,
         deadline_s: float,
+        late_budget: float,
+        deadline_max_s: float,
+        suspend_on_lag: bool,
         stall_timeout_s: float,
         faults: Mapping[str, float],
     ) -> None:
@@ -59,7 +62,12 @@ class Communicator:
           peer_timeout_s: how long a peer, or a device of this process, may be silent
             before a call that waits for it fails.
           mismatch_timeout_s: how long ranks may wait for each other in different calls.
-          deadline_s: of a whole call in mode "lossy"; each stage gets half of it.
+          deadline_s: of a whole call that does not wait; 0: learned, and in mode
+            "lossy" `deadline_max_s`.
+          late_budget: share of the data that may miss a learned deadline.
+          deadline_max_s: what a learned deadline never exceeds.
+          suspend_on_lag: a live peer more than `max_lag` calls behind is suspended;
+            otherwise it is waited for.
           stall_timeout_s: how long a call may be under way before `wait_for_news` tells
             it; 0 means never.
           faults: harm done to what is sent, for tests: `loss`, `duplicate`, `reorder`,

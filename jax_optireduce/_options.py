@@ -16,6 +16,13 @@ ENVIRONMENT_PREFIX = "JAX_OPTIREDUCE_"
 
 BACKENDS = ("optireduce", "xla")
 
+# What a call does about a peer that is more than `max_lag` calls behind.
+LAG_POLICIES = ("wait", "suspend")
+
+# Share of the data that may miss a learned deadline, unless it is given.
+# Source: the design's late budget: what is late is added later, at little cost.
+_LATE_BUDGET = 0.01
+
 # Largest UDP payload that is chosen without being asked for, in bytes.
 # Chosen: 9000 (the largest Ethernet MTU in common use) - 20 (IPv4) - 8 (UDP). Loopback
 # would carry 65507, but a program that is tried on one host would then lose its data in
@@ -61,12 +68,19 @@ class Options:
       datagram_bytes_max: largest UDP payload, in bytes; 0 measures all paths and takes
         the smallest. Default 0.
       max_lag: calls of one collective that a rank may be ahead of another. Default 2.
+      on_lag: what a bounded or agreed call does about a peer that is alive and farther
+        behind: "wait" for it, up to `peer_timeout_s`, or "suspend" it, so that the call
+        never waits. Default "wait".
       peer_timeout_s: how long a peer may be silent before an exact call that waits for
         it fails, in seconds. Default 30.
       mismatch_timeout_s: how long two ranks may wait for each other in different calls
         before both fail, in seconds. Default 10.
-      deadline_s: how long a lossy call may take, in seconds, both stages together.
-        Default 1.
+      deadline_s: how long a bounded, agreed or lossy call may take, in seconds, both
+        stages together; 0 learns it from the times that calls need. Default 0.
+      late_budget: share of the data that may miss a learned deadline, between 1e-6 and
+        0.5; not together with `deadline_s`. Default 0.01.
+      deadline_max_s: what a learned deadline never exceeds, and what a lossy call has
+        where `deadline_s` is 0, in seconds. Default 1.
       bucket_bytes: largest bucket that several leaves share, in bytes; a larger leaf is
         a bucket of its own. Default 25 MiB.
       hadamard: whether lossy calls rotate each bucket, so that a lost datagram costs
@@ -99,12 +113,15 @@ class Options:
     datagram_bytes_max: int = 0
     # Source: max_lag of the design: a call's buffers for two steps ahead.
     max_lag: int = 2
+    on_lag: str = "wait"
     # Chosen: longer than a paused virtual machine or a garbage collection.
     peer_timeout_s: float = 30.0
     # Chosen: longer than two ranks take to start independent calls in another order.
     mismatch_timeout_s: float = 10.0
+    deadline_s: float = 0.0
+    late_budget: float = _LATE_BUDGET
     # Chosen: several times a bucket of 25 MiB at 1 Gbit/s (0.3 s).
-    deadline_s: float = 1.0
+    deadline_max_s: float = 1.0
     # Source: PyTorch's DistributedDataParallel (bucket_cap_mb=25), where it was tuned.
     bucket_bytes: int = 25 << 20
     hadamard: bool = True
@@ -137,11 +154,8 @@ class Options:
                     f"got {value!r} of type {type(value).__name__}."
                 )
         self._check_faults()
-        if self.backend not in BACKENDS:
-            raise UsageError(
-                f"backend must be 'optireduce' or 'xla', got {self.backend!r}."
-                + did_you_mean(self.backend, BACKENDS)
-            )
+        self._check_choice("backend", BACKENDS)
+        self._check_choice("on_lag", LAG_POLICIES)
         self._check_range("lanes", 1, 64)
         self._check_range("incast", 0, 65_535)
         self._check_range("receive_buffer_bytes", 64 << 10, 1 << 30)
@@ -152,16 +166,37 @@ class Options:
         for name in (
             "peer_timeout_s",
             "mismatch_timeout_s",
-            "deadline_s",
+            "deadline_max_s",
             "rendezvous_timeout_s",
         ):
             # A day; longer is a mistake of the unit.
             self._check_range(name, 1e-3, 86_400.0)
+        self._check_deadline()
         if self.stall_timeout_s != 0:
             self._check_range("stall_timeout_s", 1e-3, 86_400.0)
         # JAX takes whole seconds.
         self._check_range("heartbeat_timeout_s", 1, 86_400)
         self._check_range("shutdown_timeout_s", 1, 86_400)
+
+    def _check_deadline(self) -> None:
+        self._check_range("late_budget", 1e-6, 0.5)
+        if self.deadline_s == 0:
+            return
+        self._check_range("deadline_s", 1e-3, 86_400.0)
+        if self.late_budget != _LATE_BUDGET:
+            raise UsageError(
+                f"deadline_s={self.deadline_s:g} and late_budget={self.late_budget:g} "
+                "contradict each other: the budget says how a deadline is learned. "
+                "Give one of them."
+            )
+
+    def _check_choice(self, name: str, known: Sequence[str]) -> None:
+        value = getattr(self, name)
+        if value not in known:
+            raise UsageError(
+                f"{name} must be {' or '.join(map(repr, known))}, got {value!r}."
+                + did_you_mean(value, known)
+            )
 
     def _check_range(self, name: str, low: float, high: float) -> None:
         value = getattr(self, name)

@@ -45,6 +45,7 @@ def allreduce(
     mode: str,
     step: jax.Array | None,
     rotated: bool,
+    drain: bool,
     communicator: str,
 ) -> tuple[list[jax.Array], jax.Array]:
     """Sums leaves over `axes`; arguments are validated by the callers.
@@ -53,13 +54,15 @@ def allreduce(
       leaves: at least one; all of one dtype.
       axes: mapped axes, of the mesh or of a named `vmap`.
       key: names the collective, see `_identity`.
-      mode: "exact" or "lossy".
+      mode: see `psum`.
       step: int32 [], or None to count the calls.
       rotated: whether a lossy call goes through the Hadamard transform.
+      drain: whether the call waits for all that earlier calls with this key and mode
+        left in flight; the leaves must be zeros.
       communicator: name of the communicator to run on.
 
     Returns:
-      The sums, and the statistics vector, float32 [8].
+      The sums, and the statistics vector, float32 [VECTOR_SIZE].
     """
     counted = step is None
     *sums, vector = allreduce_p.bind(
@@ -71,6 +74,7 @@ def allreduce(
         mode=mode,
         counted=counted,
         rotated=rotated,
+        drain=drain,
         typed=is_typed(axes),
         communicator=communicator,
     )
@@ -107,7 +111,7 @@ def _abstract_eval(
     rank: Any, _step: Any, *leaves: Any, axes: tuple[str, ...], **_: Any
 ) -> list[Any]:
     sums = [_compat.reduced_type(leaf, axes) for leaf in leaves]
-    return [*sums, _compat.stats_type(rank, axes, _stats.VECTOR_SIZE)]
+    return [*sums, _compat.stats_type(rank, _stats.VECTOR_SIZE)]
 
 
 def _jvp(
@@ -218,6 +222,7 @@ def _lower_cpu(
     mode: str,
     counted: bool,
     rotated: bool,
+    drain: bool,
     typed: bool,
     communicator: str,
 ) -> Any:
@@ -226,7 +231,10 @@ def _lower_cpu(
     groups = _groups(_compat.lowering_mesh(ctx), axes)
     processes = [device.process_index for device in groups.flat]
     devices = np.vectorize(lambda device: device.id, otypes=[int])(groups)
-    key = _identity.numbered(key, _compat.next_ordinal(ctx, key))
+    # A drain is counted apart: in its module, whichever that is, the first one drains
+    # the first of the calls.
+    ordinal = _compat.next_ordinal(ctx, f"{key} drain" if drain else key)
+    key = _identity.numbered(key, ordinal)
     group_size = groups.shape[1]
     leaves = ctx.avals_in[2:]
     about = {"mode": mode, "group_size": group_size, "rotated": rotated}
@@ -235,15 +243,19 @@ def _lower_cpu(
         "name": _identity.collective_name(key, devices),
         "description": _identity.describe(key, leaves, **about),
         "mode": mode,
+        # Not in the fingerprint, which is that of the collective: calls and drains.
+        "drain": np.int64(drain),
         "fingerprint": np.int64(_identity.fingerprint(leaves, **about)),
         "group_processes": np.array(processes, np.int32),
         "group_size": np.int64(group_size),
     }
 
     def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
-        if mode == "exact":
-            return _call(rank, step, leaves, attributes)
-        return _lossy(rank, step, leaves, attributes, counted=counted, rotated=rotated)
+        if mode == "lossy":
+            return _lossy(
+                rank, step, leaves, attributes, counted=counted, rotated=rotated
+            )
+        return _call(rank, step, leaves, attributes)
 
     return mlir.lower_fun(program, multiple_results=True)(
         _compat.without_manual_types(ctx), *operands

@@ -142,6 +142,9 @@ def join(
         peer_timeout_s=options.peer_timeout_s,
         mismatch_timeout_s=options.mismatch_timeout_s,
         deadline_s=options.deadline_s,
+        late_budget=options.late_budget,
+        deadline_max_s=options.deadline_max_s,
+        suspend_on_lag=options.on_lag == "suspend",
         stall_timeout_s=options.stall_timeout_s,
         faults=dict(options.faults),
     )

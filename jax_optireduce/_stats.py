@@ -9,7 +9,7 @@ import numpy as np
 
 # Elements of the statistics vector that a call returns, by position. The C++ side fills
 # the same order (bind/xla_allreduce.cc); every element is written, unused ones with 0.
-VECTOR_SIZE = 8
+VECTOR_SIZE = 12
 _MISSING_CONTRIBUTIONS = 0
 _MISSING_RESULTS = 1
 _ELAPSED = 2
@@ -17,6 +17,10 @@ _REPAIRED = 3
 _LATE = 4
 _SLOWEST_PROCESS = 5
 _SEQUENCE = 6
+_CARRIED = 7
+_DEADLINE = 8
+_IN_FLIGHT = 9
+_LIVE_PROCESSES = 10
 
 
 @jax.tree_util.register_dataclass
@@ -25,24 +29,35 @@ class CollectiveStats:
     """How one call went, as this rank saw it: a pytree of float32 scalars.
 
     Where a call moves several buckets, fractions are means weighted by elements, counts
-    are sums, `elapsed_s` and `slowest_process` are those of the slowest bucket.
+    are sums, `elapsed_s`, `deadline_s` and `slowest_process` are those of the slowest
+    bucket.
 
-    Ranks see different values, although JAX types them as equal on all ranks (so that
+    Ranks see different values, although JAX types them as equal on all devices (so that
     `out_specs=PartitionSpec()` returns them): sum or average them before a branch of
     the program depends on them.
 
     Attributes:
       missing_contributions: share of the contributions that is missing from the sums
-        this rank got, in [0, 1]. Always 0 in mode "exact".
+        this rank got, in [0, 1]. Always 0 in mode "exact". In "bounded" and "agreed"
+        they were late and come with a later call.
       missing_results: share of the elements of the result that did not come in time, in
         [0, 1]; they are 0 (rotated: their share of each block). Always 0 in mode
-        "exact".
+        "exact" and "agreed". In "bounded" they come with a later call.
       elapsed_s: from the start of the call to its end, in seconds.
       repaired: segments that this rank sent again.
       late: segments that came for this call after their stage had closed.
       slowest_process: process whose data came last, or did not come; -1 when the call
         left no process.
       sequence: number of the call among those of its collective, or the `step` given.
+      carried: share of the elements of the result that hold data of earlier calls, in
+        [0, 1]. Always 0 in the modes "exact" and "lossy".
+      deadline_s: what the call had, both stages together, in seconds; 0 when it waited:
+        in mode "exact", and while the deadline is being learned.
+      in_flight: share of this rank's contributions and of the results it owes the
+        others that are not yet known to have arrived, in [0, 1]: what a `drain` would
+        wait for.
+      live_processes: processes that take part, the dead ones not counted; 0 for a call
+        that moved nothing.
     """
 
     missing_contributions: jax.Array
@@ -52,6 +67,18 @@ class CollectiveStats:
     late: jax.Array
     slowest_process: jax.Array
     sequence: jax.Array
+    carried: jax.Array
+    deadline_s: jax.Array
+    in_flight: jax.Array
+    live_processes: jax.Array
+
+
+def empty() -> CollectiveStats:
+    """Returns the report of a call that moved nothing."""
+    names = [field.name for field in dataclasses.fields(CollectiveStats)]
+    scalars = {name: jnp.zeros((), jnp.float32) for name in names}
+    scalars["slowest_process"] = jnp.full((), -1, jnp.float32)
+    return CollectiveStats(**scalars)
 
 
 def empty_vector() -> jax.Array:
@@ -76,7 +103,7 @@ def from_vectors(
       elements: elements of each bucket: the weights of the fractions.
     """
     if not vectors:
-        vectors, elements = [empty_vector()], [1]
+        return empty()
     table = jnp.stack(list(vectors))
     weights = np.asarray(elements, np.float64)
     weights = jnp.asarray(weights / weights.sum(), jnp.float32)
@@ -89,4 +116,8 @@ def from_vectors(
         late=table[:, _LATE].sum(),
         slowest_process=slowest[_SLOWEST_PROCESS],
         sequence=table[:, _SEQUENCE].max(),
+        carried=table[:, _CARRIED] @ weights,
+        deadline_s=slowest[_DEADLINE],
+        in_flight=table[:, _IN_FLIGHT] @ weights,
+        live_processes=table[:, _LIVE_PROCESSES].min(),
     )

@@ -24,6 +24,13 @@ class Bitmap {
     ++count_;
     return true;
   }
+  // True when the index was in the set.
+  bool Erase(std::size_t index) {
+    if (!Contains(index)) return false;
+    words_[index / 64] &= ~(std::uint64_t{1} << (index % 64));
+    --count_;
+    return true;
+  }
   bool Contains(std::size_t index) const {
     OR_CHECK(index < size_);
     return (words_[index / 64] >> (index % 64)) & 1;

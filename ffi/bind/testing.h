@@ -13,6 +13,7 @@ void BindSchedule(nanobind::module_& m);
 void BindSim(nanobind::module_& m);
 void BindNet(nanobind::module_& m);
 void BindProtocol(nanobind::module_& m);
+void BindControl(nanobind::module_& m);
 void BindWatch(nanobind::module_& m);
 
 }  // namespace optireduce

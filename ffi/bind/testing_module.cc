@@ -9,5 +9,6 @@ NB_MODULE(_testing, m) {
   optireduce::BindSim(m);
   optireduce::BindNet(m);
   optireduce::BindProtocol(m);
+  optireduce::BindControl(m);
   optireduce::BindWatch(m);
 }

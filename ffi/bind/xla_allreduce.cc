@@ -1,11 +1,13 @@
 #include "ffi/bind/xla_allreduce.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -28,7 +30,7 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-constexpr std::size_t kStats = 8;  // floats in the last result
+constexpr std::size_t kStats = 12;  // floats in the last result
 
 // Bytes of a collective's name.
 // Chosen: with what is added for groups and lanes it stays within the 200 bytes of an announcement.
@@ -44,6 +46,7 @@ struct Attributes {
   std::int64_t fingerprint = 0;
   ffi::Span<const std::int32_t> group_processes;
   std::int64_t group_size = 0;
+  bool drain = false;
 };
 
 Status Invalid(std::string_view name, std::string_view what) {
@@ -69,14 +72,23 @@ std::optional<ElementType> ElementTypeOf(ffi::DataType type) {
 }
 
 Status ReadMode(const Attributes& attributes, CollectiveSpec& spec) {
-  if (attributes.mode == "exact") {
-    spec.reduce_scatter = spec.all_gather = LatePolicy::kWait;
-  } else if (attributes.mode == "lossy") {
-    spec.reduce_scatter = spec.all_gather = LatePolicy::kDrop;
-  } else {
-    return Invalid(attributes.name, "mode must be \"exact\" or \"lossy\", got \"" +
-                                        std::string(attributes.mode) + "\".");
+  struct Mode {
+    std::string_view name;
+    LatePolicy reduce_scatter;
+    LatePolicy all_gather;
+  };
+  constexpr Mode kModes[] = {{"exact", LatePolicy::kWait, LatePolicy::kWait},
+                             {"agreed", LatePolicy::kCarry, LatePolicy::kWait},
+                             {"bounded", LatePolicy::kCarry, LatePolicy::kCarry},
+                             {"lossy", LatePolicy::kDrop, LatePolicy::kDrop}};
+  const Mode* const mode = std::ranges::find(kModes, attributes.mode, &Mode::name);
+  if (mode == std::end(kModes)) {
+    return Invalid(attributes.name,
+                   "mode must be \"exact\", \"agreed\", \"bounded\" or \"lossy\", got \"" +
+                       std::string(attributes.mode) + "\".");
   }
+  spec.reduce_scatter = mode->reduce_scatter;
+  spec.all_gather = mode->all_gather;
   return Status();
 }
 
@@ -183,7 +195,10 @@ void WriteStats(const DeviceResult& result, float* stats) {
                                              static_cast<double>(call.late),
                                              static_cast<double>(call.slowest.value()),
                                              static_cast<double>(result.sequence.value()),
-                                             0.0};
+                                             call.carried,
+                                             std::chrono::duration<double>(call.deadline).count(),
+                                             call.in_flight,
+                                             static_cast<double>(call.live)};
   for (std::size_t i = 0; i < kStats; ++i) stats[i] = static_cast<float>(values[i]);
 }
 
@@ -204,13 +219,14 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
                              std::to_string(results.size()) + ".");
   }
   float* const stats = StatsOf(results);
-  if (stats == nullptr) return Invalid(name, "the last result must be the stats, f32[8].");
+  if (stats == nullptr) return Invalid(name, "the last result must be the stats, f32[12].");
   if (name.empty() || name.size() > kNameBytesMax) {
     return Invalid(name.substr(0, kNameBytesMax),
                    "name must have from 1 to " + std::to_string(kNameBytesMax) + " bytes, got " +
                        std::to_string(name.size()) + ".");
   }
   DeviceCall call;
+  call.drain = attributes.drain;
   call.spec.name = name;
   call.spec.description = attributes.description;
   call.spec.fingerprint = static_cast<std::uint64_t>(attributes.fingerprint);
@@ -244,8 +260,9 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
 ffi::Future AllReduce(std::string_view communicator, std::string_view name,
                       std::string_view description, std::string_view mode, std::int64_t fingerprint,
                       ffi::Span<const std::int32_t> group_processes, std::int64_t group_size,
-                      ffi::BufferR1<ffi::S32> group_rank, ffi::BufferR0<ffi::S32> step,
-                      ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+                      std::int64_t drain, ffi::BufferR1<ffi::S32> group_rank,
+                      ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
+                      ffi::RemainingRets results) {
   ffi::Promise promise;
   ffi::Future future(promise);
   const Attributes attributes{.communicator = communicator,
@@ -254,7 +271,8 @@ ffi::Future AllReduce(std::string_view communicator, std::string_view name,
                               .mode = mode,
                               .fingerprint = fingerprint,
                               .group_processes = group_processes,
-                              .group_size = group_size};
+                              .group_size = group_size,
+                              .drain = drain != 0};
   Status status;
   try {
     status = StartAllReduce(attributes, group_rank, step, arguments, results, promise);
@@ -300,6 +318,7 @@ XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame) {
                              .Attr<std::int64_t>("fingerprint")
                              .Attr<ffi::Span<const std::int32_t>>("group_processes")
                              .Attr<std::int64_t>("group_size")
+                             .Attr<std::int64_t>("drain")
                              .Arg<ffi::BufferR1<ffi::S32>>()
                              .Arg<ffi::BufferR0<ffi::S32>>()
                              .RemainingArgs()

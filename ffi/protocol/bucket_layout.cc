@@ -45,6 +45,10 @@ SegmentIndex BucketLayout::FirstSegment(MemberIndex owner) const {
   return SegmentIndex(first_segment_[owner.index()]);
 }
 
+std::uint64_t BucketLayout::LargestSegmentBytes() const {
+  return std::min(segment_elements_ * element_bytes_, Shard(MemberIndex(0)).bytes);
+}
+
 MemberIndex BucketLayout::OwnerOf(SegmentIndex segment) const {
   OR_CHECK(segment.value() < segments());
   // The last owner whose first segment is not beyond this one; empty shards share their start.

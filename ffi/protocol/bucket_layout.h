@@ -36,6 +36,8 @@ class BucketLayout {
   // The first segment of a shard; its others follow.
   SegmentIndex FirstSegment(MemberIndex owner) const;
 
+  std::uint64_t LargestSegmentBytes() const;
+
   // These need segment < segments().
   MemberIndex OwnerOf(SegmentIndex segment) const;
   ByteRange Segment(SegmentIndex segment) const;

@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/bucket_layout.h"
+#include "ffi/protocol/call_timing.h"
+#include "ffi/protocol/carry.h"
 #include "ffi/protocol/submission.h"
 
 namespace optireduce {
@@ -33,6 +36,10 @@ struct Collective {
   MemberIndex self;
   BucketLayout layout;
   std::optional<Sequence> submitted;  // the highest that this rank's program has called
+  // Made with the first call, where a stage has a deadline.
+  std::unique_ptr<CallTiming> timing;
+  std::unique_ptr<Carry> carry;    // where late data is carried
+  std::optional<Sequence> folded;  // the highest that was over before the program had called it
   // By member: when its announcement was first seen, and for which call.
   struct Announced {
     Instant at;

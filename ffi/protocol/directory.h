@@ -28,6 +28,10 @@ class Directory {
   Collective* Find(CollectiveId id) const;
   // All with this name, in the order in which they were learnt.
   const std::vector<Collective*>& Named(const std::string& name) const;
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    for (const auto& [id, collective] : by_id_) visit(*collective);
+  }
   // A collective that `member` announced before `limit` and that this rank has never called, if
   // any.
   const Collective* FindAnnouncedOnly(Rank member, Instant limit) const;

@@ -89,12 +89,18 @@ Status Endpoint::Impl::Validate(const Submission& submission) const {
   return {};
 }
 
-Status Endpoint::Impl::RefuseUnreachable(const CollectiveSpec& spec) const {
-  if (spec.reduce_scatter != LatePolicy::kWait && spec.all_gather != LatePolicy::kWait) return {};
+Status Endpoint::Impl::RefuseUnreachable(const Collective& collective, Sequence sequence) const {
+  const CollectiveSpec& spec = collective.spec;
+  if (spec.reduce_scatter == LatePolicy::kDrop && spec.all_gather == LatePolicy::kDrop) return {};
   for (const Rank member : spec.members) {
     if (member == options_.rank) continue;
     const Peer& other = peer(member);
     if (!other.gone()) continue;
+    // One that has left in good order has made this call, and everything of it is here.
+    const auto open = active_.find({.collective = collective.id, .sequence = sequence});
+    const bool called = Carries(spec) && other.left && open != active_.end() &&
+                        open->second.exchange.heard(*collective.MemberOf(member));
+    if (called) continue;
     return {StatusCode::kUnavailable, "jax_optireduce: '" + spec.name + "' needs rank " +
                                           std::to_string(member.value()) + ", but " +
                                           other.why_gone()};
@@ -104,11 +110,11 @@ Status Endpoint::Impl::RefuseUnreachable(const CollectiveSpec& spec) const {
 
 Status Endpoint::Impl::Submit(Instant now, Submission submission) {
   if (Status status = Validate(submission); !status.ok()) return status;
-  if (Status status = RefuseUnreachable(submission.spec); !status.ok()) return status;
   Result<Collective*> learnt = directory_.Learn(submission.spec);
   if (!learnt.ok()) return learnt.status();
   Collective& collective = *learnt.value();
   const Sequence sequence = submission.sequence;
+  if (Status status = RefuseUnreachable(collective, sequence); !status.ok()) return status;
   if (collective.submitted && sequence <= *collective.submitted) {
     return Invalid("the calls of a collective must have growing numbers (step=): got " +
                    Describe(submission.spec, sequence) + " after call " +
@@ -123,37 +129,70 @@ Status Endpoint::Impl::Submit(Instant now, Submission submission) {
         {.token = submission.token, .status = {}, .stats = {.slowest = options_.rank}});
     return {};
   }
-  const CallId call{.collective = collective.id, .sequence = sequence};
-  if (submission.spec.all_gather == LatePolicy::kDrop) {
-    // The program has jumped over these (step=); nobody waits for them.
-    std::erase_if(active_, [&](const auto& entry) {
-      return entry.first.collective == call.collective && entry.first < call &&
-             !entry.second.exchange.submitted();
-    });
-  }
-  const auto open = active_.find(call);
-  Active& active = open != active_.end() ? open->second : Open(now, collective, sequence);
-  active.exchange.Submit(now, std::move(submission));
   if (first) Announce(collective, sequence, 0);
-  QueueAll(active);
-  if (Waits(active.exchange) && next_tick_ == kNever) next_tick_ = now;
-  if (FailIfMismatched(now, active.exchange) || FailIfGivenUp(now, active.exchange)) return {};
-  FinishIfComplete(now, active);
+  SubmitTo(now, collective, std::move(submission));
   return {};
 }
 
-Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, const Collective& collective,
-                                             Sequence sequence) {
+void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission submission) {
+  const CallId call{.collective = collective.id, .sequence = submission.sequence};
+  bool in_order = true;
+  std::vector<CallId> skipped;
+  ForEachOpen(call.collective, [&](CallId other, Active& active) {
+    if (other >= call) return;
+    Exchange& exchange = active.exchange;
+    in_order = in_order && exchange.over();
+    exchange.Compact();
+    if (exchange.submitted() || exchange.over()) return;
+    // The program has jumped over it (step=).
+    exchange.Skip();
+    skipped.push_back(other);
+  });
+  for (const CallId other : skipped) {
+    const auto open = active_.find(other);
+    if (collective.spec.all_gather == LatePolicy::kDrop) active_.erase(open);
+    if (collective.carry) Expire(now, other);
+  }
+  const auto open = active_.find(call);
+  const bool over = open != active_.end()
+                        ? open->second.exchange.folded()
+                        : collective.folded && call.sequence <= *collective.folded;
+  if (over) return SubmitLate(submission, collective);
+  Active& active = open != active_.end() ? open->second
+                                         : Open(now, collective, call.sequence,
+                                                Carries(collective.spec) && submission.drain);
+  if (submission.drain && collective.carry) active.exchange.Drain();
+  if (collective.carry) collective.carry->ResumeCaughtUp(call.sequence);
+  active.exchange.Submit(now, std::move(submission), in_order);
+  QueueAll(active);
+  if (Waits(active.exchange) && next_tick_ == kNever) next_tick_ = now;
+  if (FailIfMismatched(now, active.exchange) || FailIfGivenUp(now, active.exchange)) return;
+  FinishIfComplete(now, active);
+}
+
+Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, Collective& collective, Sequence sequence,
+                                             bool drain) {
   const std::uint16_t members = collective.layout.members();
   std::vector<std::vector<MemberIndex>>& orders = send_orders_[members];
   for (std::uint16_t m = static_cast<std::uint16_t>(orders.size()); m < members; ++m) {
     orders.push_back(TarSendOrder(members, MemberIndex(m)));
   }
-  const std::uint16_t incast = options_.incast == 0 ? members : options_.incast;
+  const CollectiveSpec& spec = collective.spec;
+  if (spec.reduce_scatter != LatePolicy::kWait && !collective.timing) {
+    collective.timing = std::make_unique<CallTiming>(spec, collective.self, options_.late_budget);
+  }
+  if (Carries(spec) && !collective.carry) {
+    collective.carry =
+        std::make_unique<Carry>(collective.layout, collective.self, collective.spec.element_type,
+                                options_.max_lag, options_.suspend_on_lag, pool_);
+  }
+  const ExchangeOptions options{.send_order = orders[collective.self.index()],
+                                .incast = options_.incast == 0 ? members : options_.incast,
+                                .lag_timeout = options_.peer_timeout,
+                                .drain = drain};
   const CallId call{.collective = collective.id, .sequence = sequence};
   const auto [at, inserted] = active_.try_emplace(
-      call, Active{.exchange = Exchange(collective, sequence, now, pool_,
-                                        orders[collective.self.index()], incast),
+      call, Active{.exchange = Exchange(collective, sequence, now, pool_, options),
                    .queued = std::vector<bool>(members)});
   OR_CHECK(inserted);
   return at->second;
@@ -251,12 +290,19 @@ bool Endpoint::Impl::Dispatch(Instant now, const Header& header,
 
 Endpoint::Impl::Active* Endpoint::Impl::Admit(Instant now, const Header& header) {
   if (const auto open = active_.find(header.call); open != active_.end()) return &open->second;
-  const Collective& collective = *directory_.Find(header.call.collective);
+  Collective& collective = *directory_.Find(header.call.collective);
   // Ahead of the local program: bounded in calls and in memory.
   std::uint32_t ahead = 0;
-  for (auto it = active_.lower_bound({.collective = collective.id, .sequence = Sequence(0)});
-       it != active_.end() && it->first.collective == collective.id; ++it) {
-    if (!it->second.exchange.submitted()) ++ahead;
+  std::optional<CallId> foldable;
+  ForEachOpen(collective.id, [&](CallId call, Active& active) {
+    if (active.exchange.submitted() || active.exchange.over()) return;
+    ++ahead;
+    if (!foldable && active.exchange.CanFold()) foldable = call;
+  });
+  if (ahead >= options_.max_lag && options_.suspend_on_lag && foldable) {
+    active_.at(*foldable).exchange.Fold();
+    --ahead;
+    NoteFolded(*foldable);
   }
   const std::size_t needed =
       collective.layout.Shard(collective.self).bytes * (collective.layout.members() - 1u);
@@ -264,7 +310,8 @@ Endpoint::Impl::Active* Endpoint::Impl::Admit(Instant now, const Header& header)
     ++counters_.rejected_early;
     return nullptr;
   }
-  return &Open(now, collective, header.call.sequence);
+  return &Open(now, collective, header.call.sequence,
+               Carries(collective.spec) && (header.flags & kFlagDrain) != 0);
 }
 
 bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
@@ -280,21 +327,27 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
     ++counters_.rejected_mismatched;
     return false;
   }
-  const bool called = collective->submitted && header.call.sequence <= *collective->submitted;
+  const bool contribution = header.kind == DatagramKind::kContribution;
+  const Sequence over = std::max(collective->submitted.value_or(Sequence(0)),
+                                 collective->folded.value_or(Sequence(0)));
+  const bool called = (collective->submitted || collective->folded) && header.call.sequence <= over;
   if (called && !active_.contains(header.call)) {
+    TakeLate(now, *collective, *from, header, payload);
+    return true;
+  }
+  if (leaving_ && Carries(collective->spec)) {
+    // The program will never make this call, and the peer must not wait for that.
     ++counters_.segments_stale;
     return true;
   }
   Active* active = Admit(now, header);
   if (active == nullptr) return false;
   Exchange& exchange = active->exchange;
-  const bool contribution = header.kind == DatagramKind::kContribution;
+  if ((header.flags & kFlagDrain) != 0 && collective->carry) exchange.Drain();
   const bool first = !exchange.heard(*from);
   const std::size_t results = exchange.sums();
-  const bool tail = (header.flags & kFlagTail) != 0;
-  switch (contribution ? exchange.TakeContribution(now, *from, header.segment, tail, payload)
-                       : exchange.TakeResult(now, *from, header.segment, header.contributors, tail,
-                                             payload)) {
+  switch (contribution ? exchange.TakeContribution(now, *from, header, payload)
+                       : exchange.TakeResult(now, *from, header, payload)) {
     case Exchange::Receipt::kMismatched:
       ++counters_.rejected_mismatched;
       return false;
@@ -307,19 +360,24 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
     case Exchange::Receipt::kNew:
       break;
   }
-  if (contribution && first) ReleaseEarlier(header.call, header.source);
+  if (contribution && first) ReleaseEarlier(header);
   if (exchange.sums() != results) QueueAll(*active);
-  // A peer in the same call of the same name with other facts disagrees with the local program.
-  if (first && !exchange.submitted()) {
-    for (const Collective* other : directory_.Named(collective->spec.name)) {
-      const auto open = active_.find({.collective = other->id, .sequence = header.call.sequence});
-      if (other != collective && open != active_.end()) {
-        FailIfMismatched(now, open->second.exchange);
-      }
-    }
-  }
+  if (first) CheckOthersNamed(now, *collective, exchange);
   FinishIfComplete(now, *active);
   return true;
+}
+
+void Endpoint::Impl::CheckOthersNamed(Instant now, const Collective& collective,
+                                      const Exchange& exchange) {
+  // A peer in the same call of the same name with other facts disagrees with the local program.
+  if (exchange.submitted()) return;
+  const Sequence sequence = exchange.call().sequence;
+  for (const Collective* other : directory_.Named(collective.spec.name)) {
+    const auto open = active_.find({.collective = other->id, .sequence = sequence});
+    if (other != &collective && open != active_.end()) {
+      FailIfMismatched(now, open->second.exchange);
+    }
+  }
 }
 
 bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
@@ -365,7 +423,7 @@ void Endpoint::Impl::TakeAcknowledgement(Instant now, const Header& header,
     ++counters_.rejected_malformed;
     return;
   }
-  Settle(header.source, peer(header.source).flow.HandleAcknowledgement(now, *news));
+  Settle(now, header.source, peer(header.source).flow.HandleAcknowledgement(now, *news));
 }
 
 void Endpoint::Impl::TakeLeave(Instant now, const Header& header,
@@ -377,8 +435,9 @@ void Endpoint::Impl::TakeLeave(Instant now, const Header& header,
   Forget(now, header.source);
 }
 
-void Endpoint::Impl::Settle(Rank to, const std::vector<Fate>& fates) {
+void Endpoint::Impl::Settle(Instant now, Rank to, const std::vector<Fate>& fates) {
   Peer& other = peer(to);
+  std::vector<CollectiveId> advanced;
   for (const Fate& fate : fates) {
     const Cargo& cargo = fate.cargo;
     if (cargo.kind == DatagramKind::kLeave) {
@@ -394,7 +453,7 @@ void Endpoint::Impl::Settle(Rank to, const std::vector<Fate>& fates) {
       const MemberIndex member = *exchange.collective().MemberOf(to);
       const Outbox::Item item{.kind = cargo.kind, .segment = cargo.segment, .repair = true};
       if (fate.delivered) {
-        exchange.Delivered(member, item);
+        if (exchange.Delivered(member, item)) advanced.push_back(cargo.call.collective);
       } else if (exchange.Lost(member, item) == Exchange::Repair::kAgain) {
         ++counters_.segments_repaired;
         Queue(open->second, member);
@@ -404,19 +463,7 @@ void Endpoint::Impl::Settle(Rank to, const std::vector<Fate>& fates) {
       EraseIfRemovable(cargo.call);
     }
   }
-}
-
-void Endpoint::Impl::ReleaseEarlier(CallId call, Rank from) {
-  std::vector<CallId> earlier;
-  for (auto it = active_.lower_bound({.collective = call.collective, .sequence = Sequence(0)});
-       it != active_.end() && it->first < call; ++it) {
-    Exchange& exchange = it->second.exchange;
-    // Only where nothing is dropped does a later call prove that the earlier one is complete there.
-    if (exchange.collective().spec.all_gather != LatePolicy::kWait) return;
-    exchange.Release(*exchange.collective().MemberOf(from));
-    earlier.push_back(it->first);
-  }
-  for (const CallId done : earlier) EraseIfRemovable(done);
+  for (const CollectiveId collective : advanced) Advance(now, collective, to);
 }
 
 void Endpoint::Impl::FinishIfComplete(Instant now, Active& active) {
@@ -426,6 +473,8 @@ void Endpoint::Impl::FinishIfComplete(Instant now, Active& active) {
   CheckDropped(now, exchange, status);
   ++(status.ok() ? counters_.calls_completed : counters_.calls_failed);
   events_.push_back(exchange.Finish(now, std::move(status)));
+  // What peers do not have yet is sent to them although the call is over.
+  if (exchange.collective().carry) QueueAll(active);
   EraseIfRemovable(exchange.call());
 }
 
@@ -434,14 +483,24 @@ void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
   OR_CHECK(open != active_.end());
   ++counters_.calls_failed;
   // Peers that wait in the same call, or will, must not wait for this rank.
-  if (Waits(open->second.exchange)) GiveUp(open->second.exchange, why);
-  events_.push_back(open->second.exchange.Finish(now, std::move(why)));
-  active_.erase(open);
+  Exchange& exchange = open->second.exchange;
+  if (Waits(exchange)) GiveUp(exchange, why);
+  events_.push_back(exchange.Finish(now, std::move(why)));
+  // Without a deadline its sums may never be there.
+  if (!exchange.collective().carry || exchange.drains()) {
+    exchange.Remember();
+    active_.erase(open);
+    return;
+  }
+  QueueAll(open->second);
+  EraseIfRemovable(call);
 }
 
 void Endpoint::Impl::EraseIfRemovable(CallId call) {
   const auto open = active_.find(call);
-  if (open != active_.end() && open->second.exchange.removable()) active_.erase(open);
+  if (open == active_.end() || !open->second.exchange.removable()) return;
+  open->second.exchange.Remember();
+  active_.erase(open);
 }
 
 // ---- The public face.

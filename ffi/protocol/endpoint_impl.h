@@ -1,5 +1,6 @@
 // The state of an endpoint. Its members are defined by theme: endpoint.cc (what comes in),
-// endpoint_send.cc (what goes out), endpoint_watch.cc (who is missing, who disagrees).
+// endpoint_carry.cc (what is late), endpoint_send.cc (what goes out), endpoint_watch.cc (who is
+// missing, who disagrees).
 
 #ifndef FFI_PROTOCOL_ENDPOINT_IMPL_H_
 #define FFI_PROTOCOL_ENDPOINT_IMPL_H_
@@ -48,22 +49,44 @@ class Endpoint::Impl {
 
   // ---- endpoint.cc
   Status Validate(const Submission& submission) const;
-  Status RefuseUnreachable(const CollectiveSpec& spec) const;
-  Active& Open(Instant now, const Collective& collective, Sequence sequence);
+  Status RefuseUnreachable(const Collective& collective, Sequence sequence) const;
+  Active& Open(Instant now, Collective& collective, Sequence sequence, bool drain);
+  // Submits to the call, opening it first where nobody has.
+  void SubmitTo(Instant now, Collective& collective, Submission submission);
+  // Calls `visit(call, active)` for the open calls of a collective, in their order.
+  template <typename Visit>
+  void ForEachOpen(CollectiveId collective, Visit visit) {
+    for (auto it = active_.lower_bound({.collective = collective, .sequence = Sequence(0)});
+         it != active_.end() && it->first.collective == collective; ++it) {
+      visit(it->first, it->second);
+    }
+  }
   // The call a peer's datagram belongs to; opens it when that is allowed, else null and counted.
   Active* Admit(Instant now, const Header& header);
   // Each returns false when the datagram could not be taken now and has to come again.
   bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
   bool TakeSegment(Instant now, const Header& header, std::span<const std::byte> payload);
+  // Fails the local program's call of the same name if a peer's differs from it.
+  void CheckOthersNamed(Instant now, const Collective& collective, const Exchange& exchange);
   bool TakeAnnouncement(Instant now, const Header& header, std::span<const std::byte> payload);
   void TakeAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
   void TakeLeave(Instant now, const Header& header, std::span<const std::byte> payload);
-  void Settle(Rank peer, const std::vector<Fate>& fates);
+  void Settle(Instant now, Rank peer, const std::vector<Fate>& fates);
   void FinishIfComplete(Instant now, Active& active);
   void Fail(Instant now, CallId call, Status why);
   void EraseIfRemovable(CallId call);
-  // The peer calls `header.call`: it has everything of the calls before.
-  void ReleaseEarlier(CallId call, Rank peer);
+
+  // ---- endpoint_carry.cc
+  // A call whose contributions and results have become part of others before the program made it.
+  void SubmitLate(const Submission& submission, Collective& collective);
+  void NoteFolded(CallId call);
+  // A segment of a call that is over here: where late data is carried, it joins a later one.
+  void TakeLate(Instant now, const Collective& collective, MemberIndex from, const Header& header,
+                std::span<const std::byte> payload);
+  // The peer calls `header.call`: it has the results of calls before.
+  void ReleaseEarlier(const Header& header);
+  // A peer has all of some call: others may go on that had to wait for this.
+  void Advance(Instant now, CollectiveId collective, Rank peer);
 
   // ---- endpoint_send.cc
   void Queue(Active& active, MemberIndex to);
@@ -75,13 +98,16 @@ class Endpoint::Impl {
   std::optional<Transmit> SendControl(Instant now, Rank to, std::span<std::byte> buffer);
   std::optional<Transmit> SendSegments(Instant now, Rank to, std::span<std::byte> buffer,
                                        std::size_t batch_max);
-  // The next segment for a peer, and the call it belongs to; drops calls that have none.
-  Active* NextSegment(Rank to, Outbox::Item& item);
+  std::optional<Transmit> SendSegmentsOf(Instant now, Rank to, std::deque<CallId>& calls,
+                                         std::span<std::byte> buffer, std::size_t batch_max);
+  // The next segment for a peer, and the call of `calls` it belongs to; drops calls that have none.
+  Active* NextSegment(Rank to, std::deque<CallId>& calls, Outbox::Item& item);
   // Completes a datagram whose payload stands in `buffer` behind the header; returns its size.
   std::size_t Seal(Rank to, Header header, std::size_t payload_bytes, std::span<std::byte> buffer);
   void WantFarewells();
 
   // ---- endpoint_watch.cc
+  void Expire(Instant now, CallId call);
   void Tick(Instant now);
   // Fails the call if a member is silent for too long or left; asks the quiet ones for a sign.
   bool FailIfAbandoned(Instant now, const Exchange& exchange);
@@ -113,8 +139,8 @@ class Endpoint::Impl {
 
   EndpointOptions options_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at the own one
+  BufferPool pool_;                           // outlives the collectives and the exchanges
   Directory directory_;
-  BufferPool pool_;  // outlives the exchanges
   // For each group size that occurs, the send order of every member.
   std::map<std::uint16_t, std::vector<std::vector<MemberIndex>>> send_orders_;
   std::map<CallId, Active> active_;

@@ -16,7 +16,7 @@ void Endpoint::Impl::Queue(Active& active, MemberIndex to) {
   Peer& other = peer(active.exchange.collective().RankOf(to));
   if (other.gone()) return;
   active.queued[to.index()] = true;
-  other.ready.push_back(active.exchange.call());
+  (active.exchange.behind() ? other.backlog : other.ready).push_back(active.exchange.call());
 }
 
 void Endpoint::Impl::QueueAll(Active& active) {
@@ -116,24 +116,27 @@ std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
   return Transmit{.to = to, .bytes = bytes, .datagram_bytes = bytes};
 }
 
-Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Rank to, Outbox::Item& item) {
+Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Rank to, std::deque<CallId>& calls,
+                                                    Outbox::Item& item) {
   Peer& other = peer(to);
-  for (std::size_t calls = other.ready.size(); calls > 0; --calls) {
-    const CallId call = other.ready.front();
+  for (std::size_t left = calls.size(); left > 0; --left) {
+    const CallId call = calls.front();
     const auto open = active_.find(call);
     if (open != active_.end()) {
       Active& active = open->second;
-      const MemberIndex member = *active.exchange.collective().MemberOf(to);
-      active.exchange.SetStalled(member, other.flow.unanswered());
-      if (const auto next = active.exchange.Next(member)) {
+      Exchange& exchange = active.exchange;
+      const MemberIndex member = *exchange.collective().MemberOf(to);
+      exchange.SetStalled(member, other.flow.unanswered());
+      const bool behind = &calls == &other.ready && exchange.behind();
+      if (const auto next = behind ? std::nullopt : exchange.Next(member)) {
         item = *next;
         return &active;
       }
-      active.queued[member.index()] = active.exchange.HeldBack(member);
+      active.queued[member.index()] = behind || exchange.HeldBack(member);
       // Not its turn yet among the `incast`; it stays, behind the others.
-      if (active.queued[member.index()]) other.ready.push_back(call);
+      if (active.queued[member.index()]) (behind ? other.backlog : calls).push_back(call);
     }
-    other.ready.pop_front();
+    calls.pop_front();
   }
   return nullptr;
 }
@@ -141,13 +144,30 @@ Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Rank to, Outbox::Item& item)
 std::optional<Transmit> Endpoint::Impl::SendSegments(Instant now, Rank to,
                                                      std::span<std::byte> buffer,
                                                      std::size_t batch_max) {
+  Peer& other = peer(to);
+  // Chosen: the backlog goes behind, but not to the end: what stands before it may be refused for
+  // as long as the peer's program waits for something of the backlog.
+  constexpr std::uint32_t kBacklogTurns = 8;
+  const bool behind_first = ++other.turns % kBacklogTurns == 0;
+  for (const bool behind : {behind_first, !behind_first}) {
+    auto& calls = behind ? other.backlog : other.ready;
+    if (const auto transmit = SendSegmentsOf(now, to, calls, buffer, batch_max)) return transmit;
+  }
+  return std::nullopt;
+}
+
+std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to,
+                                                       std::deque<CallId>& calls,
+                                                       std::span<std::byte> buffer,
+                                                       std::size_t batch_max) {
   Flow& flow = peer(to).flow;
   Transmit transmit{.to = to, .bytes = 0, .datagram_bytes = 0};
   Outbox::Item item{};
   for (std::size_t count = 0; count < batch_max; ++count) {
-    Active* active = NextSegment(to, item);
+    Active* active = NextSegment(to, calls, item);
     if (active == nullptr) break;
     Exchange& exchange = active->exchange;
+    const MemberIndex member = *exchange.collective().MemberOf(to);
     const std::size_t payload_bytes = exchange.PayloadBytes(item);
     const std::size_t bytes = kOverheadBytes + payload_bytes;
     if (transmit.bytes + bytes > buffer.size() || !flow.CanSend(bytes)) break;
@@ -155,26 +175,21 @@ std::optional<Transmit> Endpoint::Impl::SendSegments(Instant now, Rank to,
     // A batch is cut into equal datagrams; only its last may be shorter.
     if (bytes > transmit.datagram_bytes) break;
     const std::span<std::byte> datagram = buffer.subspan(transmit.bytes, bytes);
-    exchange.WritePayload(item, datagram.subspan(kHeaderBytes, payload_bytes));
+    exchange.WritePayload(member, item, datagram.subspan(kHeaderBytes, payload_bytes));
     Header header;
-    header.kind = item.kind;
-    header.call = exchange.call();
-    header.segment = item.segment;
-    header.contributors = exchange.Contributors(item);
-    if (exchange.Tail(*exchange.collective().MemberOf(to), item)) header.flags = kFlagTail;
+    exchange.FillHeader(member, item, header);
     const Cargo cargo{.kind = item.kind, .flags = 0, .call = header.call, .segment = item.segment};
     header.number = flow.Track(now, cargo, bytes);
     transmit.bytes += Seal(to, header, payload_bytes, datagram);
-    exchange.Sent(*exchange.collective().MemberOf(to), item);
+    exchange.Sent(member, item);
     if (bytes < transmit.datagram_bytes) break;
   }
   if (transmit.bytes == 0) return std::nullopt;
   // A call whose segments are refused for now is repaired again and again; the others, one of which
   // may be what the peer waits for, get their turn in between.
-  std::deque<CallId>& ready = peer(to).ready;
-  if (item.repair && !ready.empty()) {
-    ready.push_back(ready.front());
-    ready.pop_front();
+  if (item.repair && !calls.empty()) {
+    calls.push_back(calls.front());
+    calls.pop_front();
   }
   return transmit;
 }
@@ -187,7 +202,7 @@ void Endpoint::Impl::WantFarewells() {
     const bool owes = std::ranges::any_of(active_, [&](const auto& entry) {
       const Exchange& exchange = entry.second.exchange;
       const auto member = exchange.collective().MemberOf(rank);
-      return member && exchange.finished() && !exchange.Served(*member);
+      return member && exchange.over() && !exchange.Served(*member);
     });
     if (owes && !peer(rank).flow.unanswered()) continue;
     peer(rank).farewell = Peer::Farewell::kSent;

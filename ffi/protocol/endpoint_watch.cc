@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "ffi/protocol/endpoint_impl.h"
@@ -34,18 +35,24 @@ std::string RoundedSeconds(Duration duration) {
 
 // The error of a call that cannot be completed since `rank` has ended it, or another, with one.
 Status FailureOf(Rank rank, const GaveUp& news, const std::string& ours) {
+  constexpr std::string_view kStopped = " has stopped with this error: ";
   const bool disagreed = (news.flags & kFlagDisagreed) != 0;
+  std::string cause = "rank " + std::to_string(rank.value());
+  // Where it began: a chain of errors would hide that, and is cut where a datagram ends.
+  const std::size_t nested = news.why.rfind(kStopped);
+  if (nested == std::string::npos) {
+    cause += std::string(kStopped) + news.why;
+  } else {
+    cause += " has stopped because " + news.why.substr(news.why.rfind("rank ", nested));
+  }
   return {disagreed ? StatusCode::kInvalidArgument : StatusCode::kAborted,
-          "jax_optireduce: " + ours + " cannot be completed: rank " + std::to_string(rank.value()) +
-              " has stopped with this error: " + news.why};
+          "jax_optireduce: " + ours + " cannot be completed: " + cause};
 }
 
 }  // namespace
 
 bool Endpoint::Impl::Waits(const Exchange& exchange) const {
-  const CollectiveSpec& spec = exchange.collective().spec;
-  return exchange.submitted() && !exchange.finished() &&
-         (spec.reduce_scatter == LatePolicy::kWait || spec.all_gather == LatePolicy::kWait);
+  return exchange.submitted() && !exchange.finished() && exchange.waits();
 }
 
 std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
@@ -78,22 +85,31 @@ std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
 
 void Endpoint::Impl::HandleTimeout(Instant now) {
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
-    if (peers_[r]) Settle(Rank(r), peers_[r]->flow.HandleTimeout(now));
+    if (peers_[r]) Settle(now, Rank(r), peers_[r]->flow.HandleTimeout(now));
   }
   GiveUpSilentPeers(now);
   std::vector<CallId> due;
   for (const auto& [call, active] : active_) {
     if (now >= active.exchange.deadline()) due.push_back(call);
   }
-  for (const CallId call : due) {
-    Active& active = active_.at(call);
-    const std::size_t sums = active.exchange.sums();
-    counters_.stages_expired += static_cast<std::uint64_t>(active.exchange.Expire(now));
-    if (active.exchange.sums() != sums) QueueAll(active);
-    FinishIfComplete(now, active);
-    EraseIfRemovable(call);
-  }
+  for (const CallId call : due) Expire(now, call);
   if (now >= next_tick_) Tick(now);
+}
+
+void Endpoint::Impl::Expire(Instant now, CallId call) {
+  const auto open = active_.find(call);
+  if (open == active_.end()) return;
+  Active& active = open->second;
+  const std::size_t sums = active.exchange.sums();
+  const bool folded = active.exchange.folded();
+  counters_.stages_expired += static_cast<std::uint64_t>(active.exchange.Expire(now));
+  if (active.exchange.sums() != sums) QueueAll(active);
+  if (active.exchange.folded() != folded) NoteFolded(call);
+  // It may be gone by now.
+  const auto left = active_.find(call);
+  if (left == active_.end()) return;
+  FinishIfComplete(now, left->second);
+  EraseIfRemovable(call);
 }
 
 Instant Endpoint::Impl::PollTimeout() const {
@@ -113,7 +129,8 @@ void Endpoint::Impl::Tick(Instant now) {
   next_tick_ = kNever;
   for (const CallId call : waiting) {
     const auto open = active_.find(call);
-    if (open == active_.end()) continue;  // failed together with another one
+    // Failed together with another one.
+    if (open == active_.end() || !Waits(open->second.exchange)) continue;
     const Exchange& exchange = open->second.exchange;
     if (FailIfAbandoned(now, exchange) || FailIfCrossed(now, exchange)) continue;
     ReportWaiting(now, exchange);
@@ -137,7 +154,8 @@ bool Endpoint::Impl::FailIfAbandoned(Instant now, const Exchange& exchange) {
         other.lost = SilenceOf(member);
         Forget(now, member);
       }
-      if (active_.contains(call)) {
+      if (const auto open = active_.find(call);
+          open != active_.end() && Waits(open->second.exchange)) {
         Fail(now, call,
              {StatusCode::kUnavailable,
               "jax_optireduce: " + other.why_gone() + "; others wait for it in " +
@@ -247,6 +265,7 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
   Peer& other = peer(gone);
   other.control.clear();
   other.ready.clear();
+  other.backlog.clear();
   std::vector<CallId> failing;
   std::vector<CallId> finished;
   for (auto& [call, active] : active_) {
@@ -254,10 +273,17 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
     const std::optional<MemberIndex> member = exchange.collective().MemberOf(gone);
     if (!member) continue;
     active.queued[member->index()] = false;
-    if (Waits(exchange) && exchange.Needs(*member)) failing.push_back(call);
-    if (exchange.finished()) finished.push_back(call);
+    // One that has left in good order has sent everything for the calls that it has made.
+    const bool carries = exchange.submitted() && !exchange.finished() &&
+                         exchange.collective().carry && (other.lost || !exchange.heard(*member));
+    if ((Waits(exchange) || carries) && exchange.Needs(*member)) failing.push_back(call);
+    if (exchange.over()) finished.push_back(call);
     exchange.Release(*member);
   }
+  directory_.ForEach([&](const Collective& collective) {
+    const auto member = collective.MemberOf(gone);
+    if (member && collective.carry) collective.carry->Release(*member);
+  });
   for (const CallId call : failing) {
     Fail(now, call,
          {StatusCode::kUnavailable,
@@ -270,8 +296,17 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
   for (const CallId call : finished) EraseIfRemovable(call);
   // A call that only the one that is gone had opened will never be called here.
   std::erase_if(active_, [&](const auto& entry) {
-    return !entry.second.exchange.submitted() && entry.second.exchange.OnlyHeard(gone);
+    const Exchange& exchange = entry.second.exchange;
+    return !exchange.submitted() && !exchange.over() && exchange.OnlyHeard(gone);
   });
+  std::vector<CallId> complete;
+  for (const auto& [call, active] : active_) {
+    if (active.exchange.complete()) complete.push_back(call);
+  }
+  for (const CallId call : complete) {
+    const auto open = active_.find(call);
+    if (open != active_.end()) FinishIfComplete(now, open->second);
+  }
 }
 
 std::string Endpoint::Impl::SilenceOf(Rank rank) const {
@@ -302,6 +337,12 @@ bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
       const bool called = theirs.submitted && report.call.sequence <= *theirs.submitted &&
                           (open == active_.end() || open->second.exchange.submitted());
       if (called || now - report.last > kReportLifetime) continue;
+      // On its way there: an earlier call of the same collective is under way.
+      bool behind = false;
+      ForEachOpen(report.call.collective, [&](CallId, const Active& active) {
+        behind = behind || (active.exchange.submitted() && !active.exchange.finished());
+      });
+      if (behind) continue;
       // The first report came when the peer had waited for one interval already.
       if (now - report.first + kReportInterval < options_.mismatch_timeout) continue;
       Fail(now, exchange.call(), Disagreement(exchange, member, theirs.spec, report.call.sequence));
@@ -333,7 +374,7 @@ bool Endpoint::Impl::FailIfMismatched(Instant now, const Exchange& exchange) {
 }
 
 void Endpoint::Impl::CheckDropped(Instant now, const Exchange& exchange, Status& status) const {
-  if (exchange.collective().spec.reduce_scatter != LatePolicy::kDrop) return;
+  if (exchange.waits()) return;
   for (const Rank member : exchange.collective().spec.members) {
     if (member == options_.rank) continue;
     const Peer& other = peer(member);

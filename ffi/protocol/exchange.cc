@@ -1,32 +1,36 @@
 #include "ffi/protocol/exchange.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
 #include "ffi/base/check.h"
+#include "ffi/codec/reduce.h"
 
 namespace optireduce {
 namespace {
 
-// Chosen: what is still under way when the last segments are there comes within a twentieth of the
-// stage's time. The second stage waits twice as long: owners may have to close the first one.
-constexpr int kReduceScatterGraceShare = 20;
-constexpr int kAllGatherGraceShare = 10;
+constexpr std::size_t Index(Stage stage) { return static_cast<std::size_t>(stage); }
 
 }  // namespace
 
 Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
-                   std::span<const MemberIndex> send_order, std::uint16_t incast)
+                   const ExchangeOptions& options)
     : collective_(collective),
       sequence_(sequence),
       opened_at_(now),
-      send_order_(send_order),
-      incast_(incast),
+      options_(options),
       pool_(pool),
+      carry_(collective.carry.get()),
+      drain_(options.drain),
+      timing_(collective.timing.get()),
+      scratch_(collective.layout.LargestSegmentBytes()),
       reduction_(collective.layout, collective.self, collective.spec.element_type, pool),
       gathered_(collective.layout.segments()),
       heard_(collective.layout.members()),
+      missed_(collective.layout.members()),
+      unsettled_(collective.layout.members()),
       last_from_(collective.self),
       arrivals_(collective.self, collective.layout.members()) {
   const BucketLayout& layout = collective.layout;
@@ -42,12 +46,29 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       contributed_tails_.missing += layout.SegmentsOf(collective.self) > 0;
       result_tails_.missing += layout.SegmentsOf(member) > 0;
     }
-    // Contributions exist only once the program has called.
-    outboxes_.back().AbandonContributions();
   }
+  if (timing_ != nullptr) {
+    timing_->Open();
+    reduce_scatter_deadline_ = timing_->reduce_scatter_deadline();
+    call_deadline_ = timing_->call_deadline();
+  }
+  if (carry_ == nullptr) return;
+  carry_->NoteOpening(sequence, now);
+  for (auto& began : began_) began.assign(layout.members(), kNever);
+  settled_ = Bitmap(layout.segments());
+  carried_ = Bitmap(layout.segments());
+  complete_before_.resize(layout.members());
+  kept_.resize(layout.members());
+  for (auto& owed : owed_) owed.resize(layout.members());
 }
 
-void Exchange::Submit(Instant now, Submission submission) {
+LatePolicy Exchange::policy(Stage stage) const {
+  if (drain_) return LatePolicy::kWait;
+  return stage == Stage::kReduceScatter ? collective_.spec.reduce_scatter
+                                        : collective_.spec.all_gather;
+}
+
+void Exchange::Submit(Instant now, Submission submission, bool in_order) {
   OR_CHECK(!submitted());
   Expire(now);
   const BucketLayout& layout = collective_.layout;
@@ -55,41 +76,53 @@ void Exchange::Submit(Instant now, Submission submission) {
   token_ = submission.token;
   bucket_ = BucketView(submission.leaves, SizeOf(collective_.spec.element_type));
   OR_CHECK(bucket_.bytes() == layout.bytes());
-  std::size_t segment_bytes_max = 0;
   for (std::uint16_t m = 0; m < layout.members(); ++m) {
     const MemberIndex member(m);
-    if (layout.SegmentsOf(member) == 0) continue;
-    segment_bytes_max =
-        std::max<std::size_t>(segment_bytes_max, layout.Segment(layout.FirstSegment(member)).bytes);
-    if (member == collective_.self || reduced_closed_) continue;
-    outbox(member) =
-        Outbox(layout.FirstSegment(member), layout.SegmentsOf(member),
-               layout.FirstSegment(collective_.self), layout.SegmentsOf(collective_.self));
+    if (member == collective_.self) continue;
+    // Where nothing is carried, nobody wants a contribution after the close.
+    if (carry_ == nullptr && reduced_closed_) continue;
+    outbox(member).OfferContributions();
+    if (carry_ == nullptr) continue;
+    unsettled_[m] = layout.SegmentsOf(member);
+    if (in_order) complete_before_[m] = carry_->CompleteBefore(member, sequence_);
   }
-  scratch_.resize(segment_bytes_max);
   contributed_tails_.last = std::max(contributed_tails_.last, now);
   result_tails_.last = std::max(result_tails_.last, now);
-  // Results that were here first.
-  for (std::uint32_t s = 0; s < layout.segments() && early_results_.size() > 0; ++s) {
-    const SegmentIndex segment(s);
-    if (!gathered_.Contains(s) || layout.OwnerOf(segment) == collective_.self) continue;
-    const ByteRange range = layout.Segment(segment);
-    bucket_.Write(range.offset, {early_results_.data() + range.offset, range.bytes});
+  if (carry_ != nullptr) {
+    for (const Stage stage : kBothStages) timing_->Began(stage, collective_.self, now - opened_at_);
   }
-  early_results_ = Buffer();
-  for (const SegmentIndex segment : sums_) {
-    bucket_.Write(layout.Segment(segment).offset, reduction_.Sum(segment));
-  }
+  PlaceEarlyResults();
   reduction_.Attach(&bucket_);
   for (std::uint32_t i = 0; i < layout.SegmentsOf(collective_.self); ++i) {
     const SegmentIndex segment(layout.FirstSegment(collective_.self).value() + i);
     if (reduction_.Ready(segment)) ReduceSegment(segment, /*rescale=*/false);
   }
+  NoteReduced(now);
 }
 
-Exchange::Receipt Exchange::TakeContribution(Instant now, MemberIndex from, SegmentIndex segment,
-                                             bool tail, std::span<const std::byte> payload) {
+void Exchange::PlaceEarlyResults() {
   const BucketLayout& layout = collective_.layout;
+  for (std::uint32_t s = 0; s < layout.segments() && early_results_.size() > 0; ++s) {
+    const SegmentIndex segment(s);
+    if (!gathered_.Contains(s) || layout.OwnerOf(segment) == collective_.self) continue;
+    const ByteRange range = layout.Segment(segment);
+    Keep(segment);
+    bucket_.Write(range.offset, {early_results_.data() + range.offset, range.bytes});
+  }
+  early_results_ = Buffer();
+  for (const SegmentIndex segment : sums_) {
+    const ByteRange range = layout.Segment(segment);
+    if (carry_ != nullptr) {
+      carry_->late_contributions().Add(segment, {bucket_.Read(range, scratch_), range.bytes});
+    }
+    bucket_.Write(range.offset, reduction_.Sum(segment));
+  }
+}
+
+Exchange::Receipt Exchange::TakeContribution(Instant now, MemberIndex from, const Header& header,
+                                             std::span<const std::byte> payload) {
+  const BucketLayout& layout = collective_.layout;
+  const SegmentIndex segment = header.segment;
   if (segment.value() >= layout.segments() || layout.OwnerOf(segment) != collective_.self ||
       payload.size() != layout.Segment(segment).bytes) {
     return Receipt::kMismatched;
@@ -100,39 +133,53 @@ Exchange::Receipt Exchange::TakeContribution(Instant now, MemberIndex from, Segm
     ++stats_.late;
     return Receipt::kLate;
   }
+  if (carry_ == nullptr && timing_ != nullptr) {
+    timing_->TakeSample(from, call(), segment, header.contributors);
+  }
   switch (reduction_.Receive(from, segment, payload)) {
     case Reduction::Receipt::kDuplicate:
       return Receipt::kDuplicate;
     case Reduction::Receipt::kLate:
       ++stats_.late;
+      Time(now, Stage::kReduceScatter, from, header);
+      if (carry_ != nullptr) carry_->late_contributions().Add(segment, payload);
       return Receipt::kLate;
     case Reduction::Receipt::kNew:
       break;
   }
+  Time(now, Stage::kReduceScatter, from, header);
+  if (carry_ != nullptr && (header.flags & kFlagCarried)) carried_.Insert(segment.index());
   last_from_ = from;
   arrivals_.Note(now, from);
   contributed_tails_.last = now;
-  if (tail) contributed_tails_.See(from);
+  if (header.flags & kFlagTail) contributed_tails_.See(from);
   if (reduction_.Ready(segment)) ReduceSegment(segment, /*rescale=*/false);
+  NoteReduced(now);
   return Receipt::kNew;
 }
 
-Exchange::Receipt Exchange::TakeResult(Instant now, MemberIndex from, SegmentIndex segment,
-                                       std::uint16_t contributors, bool tail,
+Exchange::Receipt Exchange::TakeResult(Instant now, MemberIndex from, const Header& header,
                                        std::span<const std::byte> payload) {
   const BucketLayout& layout = collective_.layout;
+  const SegmentIndex segment = header.segment;
+  const std::uint16_t contributors = header.contributors;
   if (segment.value() >= layout.segments() || layout.OwnerOf(segment) != from ||
       from == collective_.self || payload.size() != layout.Segment(segment).bytes ||
-      contributors == 0 || contributors > layout.members()) {
+      contributors > layout.members() || (contributors == 0 && carry_ == nullptr)) {
     return Receipt::kMismatched;
   }
   const bool early = !submitted();
-  // Where nothing is dropped, a sum contains this rank's contribution: it cannot come before it.
-  if (early && collective_.spec.reduce_scatter == LatePolicy::kWait) return Receipt::kMismatched;
+  // Where contributions are waited for, a sum contains this rank's: it cannot come before it.
+  if (early && policy(Stage::kReduceScatter) == LatePolicy::kWait) return Receipt::kMismatched;
   Heard(from);
   if (gathered_.Contains(segment.index())) return Receipt::kDuplicate;
-  if (finished_ || closed_) {
+  if (carry_ != nullptr ? over() : finished_ || closed_) {
     ++stats_.late;
+    Time(now, Stage::kAllGather, from, header);
+    if (Windowed(Stage::kAllGather)) {
+      gathered_.Insert(segment.index());
+      carry_->late_results().Add(segment, payload);
+    }
     return Receipt::kLate;
   }
   const std::uint64_t offset = layout.Segment(segment).offset;
@@ -140,20 +187,35 @@ Exchange::Receipt Exchange::TakeResult(Instant now, MemberIndex from, SegmentInd
     if (early_results_.size() == 0) early_results_ = pool_.Take(layout.bytes());
     std::memcpy(early_results_.data() + offset, payload.data(), payload.size());
   } else {
+    // The sum of all contains this rank's, whose acknowledgement may still be under way.
+    if (contributors == layout.members()) SettleContribution(segment);
+    Keep(segment);
     bucket_.Write(offset, payload);
   }
+  Time(now, Stage::kAllGather, from, header);
   gathered_.Insert(segment.index());
+  if (carry_ != nullptr && (header.flags & kFlagCarried)) carried_.Insert(segment.index());
   CountResult(segment, contributors);
   last_from_ = from;
   result_tails_.last = now;
-  if (tail) result_tails_.See(from);
+  if (header.flags & kFlagTail) result_tails_.See(from);
   return Receipt::kNew;
 }
 
 void Exchange::ReduceSegment(SegmentIndex segment, bool rescale) {
-  if (!reduction_.Reduce(segment, rescale)) return;
+  if (carry_ != nullptr) {
+    SegmentStore& late = carry_->late_contributions();
+    const bool carried = late.Contains(segment);
+    reduction_.ReduceWithLate(segment, carried ? late.Get(segment) : std::span<const std::byte>());
+    if (carried) {
+      late.Remove(segment);
+      carried_.Insert(segment.index());
+    }
+  } else if (!reduction_.Reduce(segment, rescale)) {
+    return;
+  }
   const std::span<const std::byte> sum = reduction_.Sum(segment);
-  if (submitted()) bucket_.Write(collective_.layout.Segment(segment).offset, sum);
+  if (submitted() && !finished_) bucket_.Write(collective_.layout.Segment(segment).offset, sum);
   sums_.push_back(segment);
   gathered_.Insert(segment.index());
   CountResult(segment, reduction_.contributions(segment));
@@ -165,22 +227,37 @@ void Exchange::CountResult(SegmentIndex segment, std::uint16_t contributors) {
   contributed_ += static_cast<double>(bytes) * contributors;
 }
 
+bool Exchange::Contributes(MemberIndex to) const {
+  if (!submitted() || (finished_ && carry_ == nullptr)) return false;
+  return MaySend(Stage::kReduceScatter, to);
+}
+
 bool Exchange::MayContribute(MemberIndex to) const {
   // The first `incast` peers of the schedule that still have something to get from this rank.
   std::uint16_t before = 0;
-  for (const MemberIndex peer : send_order_) {
+  for (const MemberIndex peer : options_.send_order) {
     if (peer == to) return true;
     const Outbox& other = outboxes_[peer.index()];
-    if (other.contributing() && !other.stalled() && ++before >= incast_) return false;
+    if (other.contributing() && !other.stalled() && ++before >= options_.incast) return false;
   }
   return false;
 }
 
+bool Exchange::Needed(const Outbox::Item& item) const {
+  if (item.kind != DatagramKind::kContribution) return true;
+  if (carry_ != nullptr) return !settled_.Contains(item.segment.index());
+  // A result for the segment shows that its owner has closed it.
+  return !finished_ && !gathered_.Contains(item.segment.index());
+}
+
 std::optional<Outbox::Item> Exchange::Next(MemberIndex to) {
-  const bool contribute = submitted() && !finished_ && MayContribute(to);
-  while (const auto item = outbox(to).Next(sums_, contribute)) {
-    // The owner has closed this segment: a contribution to it is no use any more.
-    if (item->kind != DatagramKind::kContribution || !gathered_.Contains(item->segment.index())) {
+  static const std::vector<SegmentIndex> kNone;
+  const bool contribute = Contributes(to) && MayContribute(to);
+  const bool serve = MaySend(Stage::kAllGather, to);
+  while (const auto item = outbox(to).Next(serve ? sums_ : kNone, contribute)) {
+    if (Needed(*item)) {
+      Begin(item->kind == DatagramKind::kContribution ? Stage::kReduceScatter : Stage::kAllGather,
+            to);
       return item;
     }
     outbox(to).Pop(*item);
@@ -192,28 +269,60 @@ std::size_t Exchange::PayloadBytes(const Outbox::Item& item) const {
   return collective_.layout.Segment(item.segment).bytes;
 }
 
-void Exchange::WritePayload(const Outbox::Item& item, std::span<std::byte> out) const {
-  const std::byte* from = item.kind == DatagramKind::kResult
-                              ? reduction_.Sum(item.segment).data()
-                              : bucket_.Read(collective_.layout.Segment(item.segment), scratch_);
-  std::memcpy(out.data(), from, out.size());
+std::span<const std::byte> Exchange::Payload(const Outbox::Item& item) const {
+  if (item.kind == DatagramKind::kResult) return reduction_.Sum(item.segment);
+  const ByteRange range = collective_.layout.Segment(item.segment);
+  if (carry_ != nullptr) {
+    const auto& kept = kept_[collective_.layout.OwnerOf(item.segment).index()];
+    if (kept && kept->Contains(item.segment)) return kept->Get(item.segment);
+  }
+  return {bucket_.Read(range, scratch_), range.bytes};
 }
 
-std::uint16_t Exchange::Contributors(const Outbox::Item& item) const {
-  return item.kind == DatagramKind::kResult ? reduction_.contributions(item.segment) : 0;
+void Exchange::WritePayload(MemberIndex to, const Outbox::Item& item,
+                            std::span<std::byte> out) const {
+  const std::span<const std::byte> payload = Payload(item);
+  const SegmentStore* const owed = Owed(to, item);
+  if (owed == nullptr) {
+    std::memcpy(out.data(), payload.data(), out.size());
+    return;
+  }
+  const ElementType type = collective_.spec.element_type;
+  const std::array<const std::byte*, 2> both = {payload.data(), owed->Get(item.segment).data()};
+  SumContributions(type, both, out.size() / SizeOf(type), 1.0, out.data());
+}
+
+void Exchange::FillHeader(MemberIndex to, const Outbox::Item& item, Header& header) const {
+  // Chosen: that all of them are lost is rarer than anything else that goes wrong.
+  constexpr std::uint32_t kTailSegments = 4;
+  const bool contribution = item.kind == DatagramKind::kContribution;
+  header.kind = item.kind;
+  header.call = call();
+  header.segment = item.segment;
+  header.flags = outboxes_[to.index()].Remaining(item.kind) <= kTailSegments ? kFlagTail : 0;
+  if (!contribution) header.contributors = reduction_.contributions(item.segment);
+  if (item.repair) header.flags |= kFlagRepair;
+  if (carry_ == nullptr) {
+    if (contribution && timing_ != nullptr) {
+      header.contributors = timing_->SampleFor(call(), item.segment);
+    }
+    return;
+  }
+  if (contribution) header.contributors = complete_before_[to.index()];
+  const bool carried = !contribution && carried_.Contains(item.segment.index());
+  if (carried || Owed(to, item) != nullptr) header.flags |= kFlagCarried;
+  if (drain_) header.flags |= kFlagDrain;
 }
 
 Exchange::Repair Exchange::Lost(MemberIndex to, const Outbox::Item& item) {
   const bool contribution = item.kind == DatagramKind::kContribution;
-  // A result for the segment shows that its owner needs no contribution to it.
-  if (contribution && (finished_ || gathered_.Contains(item.segment.index()))) {
-    return Repair::kNotNeeded;
-  }
-  if (!contribution && outbox(to).Delivered()) return Repair::kNotNeeded;
-  const CollectiveSpec& spec = collective_.spec;
-  if ((contribution ? spec.reduce_scatter : spec.all_gather) == LatePolicy::kDrop) {
+  if (!Needed(item) || (!contribution && outbox(to).Delivered())) return Repair::kNotNeeded;
+  const bool drops =
+      policy(contribution ? Stage::kReduceScatter : Stage::kAllGather) == LatePolicy::kDrop;
+  // The first calls measure how long it takes until everything is there.
+  if (drops && (expired_ || !timing_->calibrating())) {
     // Nothing is kept for what nobody will ask for.
-    if (!contribution) outbox(to).Delivered(item.segment);
+    if (!contribution) outbox(to).Deliver(item.segment);
     return Repair::kAbandoned;
   }
   outbox(to).Lost(item);
@@ -221,71 +330,108 @@ Exchange::Repair Exchange::Lost(MemberIndex to, const Outbox::Item& item) {
   return Repair::kAgain;
 }
 
-void Exchange::Delivered(MemberIndex to, const Outbox::Item& item) {
-  if (item.kind == DatagramKind::kResult) outbox(to).Delivered(item.segment);
+bool Exchange::Delivered(MemberIndex to, const Outbox::Item& item) {
+  if (item.kind == DatagramKind::kContribution) {
+    SettleContribution(item.segment);
+    return unsettled_[to.index()] == 0;
+  }
+  outbox(to).Deliver(item.segment);
+  if (!outbox(to).Delivered()) return false;
+  SettleResults(to);
+  return true;
+}
+
+void Exchange::ReleaseResults(MemberIndex peer) {
+  outbox(peer).DeliverAll();
+  SettleResults(peer);
 }
 
 void Exchange::Release(MemberIndex peer) {
-  outbox(peer).DeliverAll();
+  ReleaseResults(peer);
+  SettleContributions(peer);
   outbox(peer).AbandonContributions();
 }
 
 Instant Exchange::ReduceScatterDeadline() const {
-  if (collective_.spec.reduce_scatter == LatePolicy::kWait) return kNever;
-  return SaturatingAdd(opened_at_, collective_.spec.reduce_scatter_deadline);
+  if (policy(Stage::kReduceScatter) == LatePolicy::kWait) return kNever;
+  return SaturatingAdd(opened_at_, reduce_scatter_deadline_);
 }
 
 Instant Exchange::CallDeadline() const {
-  if (collective_.spec.all_gather == LatePolicy::kWait) return kNever;
-  return SaturatingAdd(
-      opened_at_, collective_.spec.reduce_scatter_deadline + collective_.spec.all_gather_deadline);
+  if (policy(Stage::kAllGather) == LatePolicy::kWait) return kNever;
+  return SaturatingAdd(opened_at_, call_deadline_);
 }
 
 Instant Exchange::EarlyReduceScatter() const {
-  if (collective_.spec.reduce_scatter == LatePolicy::kWait) return kNever;
+  if (policy(Stage::kReduceScatter) != LatePolicy::kDrop) return kNever;
   if (!submitted() || contributed_tails_.missing > 0) return kNever;
-  return contributed_tails_.last +
-         collective_.spec.reduce_scatter_deadline / kReduceScatterGraceShare;
+  return contributed_tails_.last + timing_->grace(Stage::kReduceScatter);
 }
 
 Instant Exchange::EarlyCall() const {
-  if (collective_.spec.all_gather == LatePolicy::kWait) return kNever;
+  if (policy(Stage::kAllGather) != LatePolicy::kDrop) return kNever;
   if (!reduced_closed_ && !reduction_.finished()) return kNever;
   if (!submitted() || result_tails_.missing > 0) return kNever;
-  return result_tails_.last + collective_.spec.all_gather_deadline / kAllGatherGraceShare;
+  return result_tails_.last + timing_->grace(Stage::kAllGather);
+}
+
+Instant Exchange::LagDeadline() const {
+  if (!submitted() || finished_ || (!closed_ && !gathered_.full()) || !Lags()) return kNever;
+  const Instant from = std::max(*submitted_at_, opened_at_ + call_deadline_);
+  return SaturatingAdd(from, options_.lag_timeout);
 }
 
 Instant Exchange::deadline() const {
   if (expired_) return kNever;
-  Instant at = CallDeadline();
-  if (!reduced_closed_) at = std::min({at, ReduceScatterDeadline(), EarlyReduceScatter()});
-  if (!closed_ && !finished_) at = std::min(at, EarlyCall());
-  return at;
+  Instant at = kNever;
+  if (!reduced_closed_ && !reduction_.finished()) {
+    at = std::min(ReduceScatterDeadline(), EarlyReduceScatter());
+  }
+  if (!closed_ && !over()) at = std::min({at, CallDeadline(), EarlyCall()});
+  // After a call of this kind there is something to forget.
+  if (policy(Stage::kAllGather) == LatePolicy::kDrop) at = std::min(at, CallDeadline());
+  return std::min(at, LagDeadline());
 }
 
 int Exchange::Expire(Instant now) {
   int expired = 0;
   if (!reduced_closed_ && now >= std::min(ReduceScatterDeadline(), EarlyReduceScatter())) {
     if (!reduction_.finished()) ++expired;
-    CloseReduceScatter();
+    CloseReduceScatter(now,
+                       now >= ReduceScatterDeadline() ? StageExit::kExpired : StageExit::kEarly);
   }
-  if (!closed_ && !finished_ && now >= std::min(CallDeadline(), EarlyCall())) {
+  if (!closed_ && !over() && now >= std::min(CallDeadline(), EarlyCall())) {
     if (!gathered_.full()) ++expired;
-    CloseAllGather();
+    closed_ = true;
+    TimeEnd(now, Stage::kAllGather,
+            now >= CallDeadline() ? StageExit::kExpired : StageExit::kEarly);
   }
-  if (!expired_ && now >= CallDeadline()) Forget();
+  if (skipped_ && CanFold()) Fold();
+  if (now >= LagDeadline()) carry_->SuspendLagging(sequence_);
+  const bool drops = policy(Stage::kAllGather) == LatePolicy::kDrop;
+  if (drops && !expired_ && now >= CallDeadline()) Forget();
   return expired;
 }
 
-void Exchange::CloseReduceScatter() {
+void Exchange::NoteReduced(Instant now) {
+  if (timing_ == nullptr || reduced_closed_ || !reduction_.finished()) return;
+  CloseReduceScatter(now, StageExit::kComplete);
+}
+
+void Exchange::CloseReduceScatter(Instant now, StageExit exit) {
   reduced_closed_ = true;
+  TimeEnd(now, Stage::kReduceScatter, exit);
+  for (std::uint16_t m = 0; m < missed_.size(); ++m) {
+    const MemberIndex member(m);
+    if (member == collective_.self) continue;
+    missed_[m] = collective_.layout.SegmentsOf(collective_.self) -
+                 static_cast<std::uint32_t>(reduction_.received(member));
+  }
   for (std::uint32_t i = 0; i < collective_.layout.SegmentsOf(collective_.self); ++i) {
     const SegmentIndex segment(collective_.layout.FirstSegment(collective_.self).value() + i);
     if (!reduction_.Reduced(segment)) ReduceSegment(segment, /*rescale=*/true);
   }
 }
-
-void Exchange::CloseAllGather() { closed_ = true; }
 
 void Exchange::Forget() {
   expired_ = true;
@@ -297,31 +443,55 @@ void Exchange::Forget() {
   }
 }
 
+void Exchange::ZeroMissing() {
+  const BucketLayout& layout = collective_.layout;
+  for (std::uint32_t s = 0; s < layout.segments() && !gathered_.full(); ++s) {
+    if (gathered_.Contains(s)) continue;
+    // Zero, not the rank's own value that still lies there: that would be a result of one rank.
+    Keep(SegmentIndex(s));
+    bucket_.Zero(layout.Segment(SegmentIndex(s)));
+  }
+}
+
 CallDone Exchange::Finish(Instant now, Status status) {
   OR_CHECK(submitted() && !finished_);
-  finished_ = true;
   const BucketLayout& layout = collective_.layout;
-  if (status.ok() && !gathered_.full()) {
-    // Zero, not the rank's own value that still lies there: that would be a result of one rank.
-    for (std::uint32_t s = 0; s < layout.segments(); ++s) {
-      if (!gathered_.Contains(s)) bucket_.Zero(layout.Segment(SegmentIndex(s)));
-    }
+  const bool waits = policy(Stage::kAllGather) == LatePolicy::kWait;
+  const auto all = static_cast<double>(std::max<std::uint64_t>(layout.bytes(), 1));
+  if (carry_ != nullptr) {
+    stats_.carried = static_cast<double>(CarriedBytes()) / all;
+    stats_.in_flight = InFlight();
   }
-  if (layout.bytes() > 0) {
-    const auto all = static_cast<double>(layout.bytes());
-    stats_.missing_results = 1.0 - static_cast<double>(result_bytes_) / all;
+  FindSlowest(now);
+  if (status.ok()) {
+    ZeroMissing();
+    if (carry_ != nullptr) carry_->MoveLateResults(bucket_);
   }
+  finished_ = true;
+  if (layout.bytes() > 0) stats_.missing_results = 1.0 - static_cast<double>(result_bytes_) / all;
   if (result_bytes_ > 0) {
     stats_.missing_contributions =
         1.0 - contributed_ / (static_cast<double>(result_bytes_) * layout.members());
   }
   stats_.elapsed = now - *submitted_at_;
-  FindSlowest(now);
+  stats_.live = layout.members();
+  if (!waits) stats_.deadline = call_deadline_;
+  if (!closed_ && status.ok()) TimeEnd(now, Stage::kAllGather, StageExit::kComplete);
   reduction_.Detach();
   bucket_ = BucketView();
-  for (Outbox& outbox : outboxes_) {
-    outbox.AbandonContributions();
-    if (!status.ok()) outbox.DeliverAll();
+  if (carry_ != nullptr) {
+    // Of a call that failed, what peers do not have is theirs no more.
+    for (std::uint16_t m = 0; m < unsettled_.size() && !status.ok(); ++m) {
+      SettleContributions(MemberIndex(m));
+      outboxes_[m].AbandonContributions();
+      if (drain_) ReleaseResults(MemberIndex(m));
+    }
+    Retire();
+  } else {
+    for (Outbox& outbox : outboxes_) {
+      outbox.AbandonContributions();
+      if (!status.ok()) outbox.DeliverAll();
+    }
   }
   return {.token = token_, .status = std::move(status), .stats = stats_};
 }
@@ -333,13 +503,21 @@ bool Exchange::OnlyHeard(Rank from) const {
   return true;
 }
 
+std::uint32_t Exchange::GatheredOf(MemberIndex owner) const {
+  const BucketLayout& layout = collective_.layout;
+  const std::uint32_t segments = layout.SegmentsOf(owner);
+  if (gathered_.full()) return segments;
+  std::uint32_t gathered = 0;
+  for (std::uint32_t i = 0; i < segments; ++i) {
+    gathered += gathered_.Contains(layout.FirstSegment(owner).value() + i);
+  }
+  return gathered;
+}
+
 bool Exchange::Needs(MemberIndex from) const {
   const BucketLayout& layout = collective_.layout;
-  if (reduction_.received(from) < layout.SegmentsOf(collective_.self)) return true;
-  for (std::uint32_t i = 0; i < layout.SegmentsOf(from) && !gathered_.full(); ++i) {
-    if (!gathered_.Contains(layout.FirstSegment(from).value() + i)) return true;
-  }
-  return false;
+  return reduction_.received(from) < layout.SegmentsOf(collective_.self) ||
+         GatheredOf(from) < layout.SegmentsOf(from);
 }
 
 bool Exchange::NeedsContribution(MemberIndex from) const {
@@ -366,10 +544,10 @@ MemberIndex Exchange::Slowest() const {
   for (std::uint16_t m = 0; m < layout.members(); ++m) {
     const MemberIndex member(m);
     if (member == collective_.self) continue;
-    std::size_t missing = layout.SegmentsOf(collective_.self) - reduction_.received(member);
-    for (std::uint32_t i = 0; i < layout.SegmentsOf(member) && !gathered_.full(); ++i) {
-      if (!gathered_.Contains(layout.FirstSegment(member).value() + i)) ++missing;
-    }
+    const std::size_t contributions =
+        reduced_closed_ ? missed_[m]
+                        : layout.SegmentsOf(collective_.self) - reduction_.received(member);
+    const std::size_t missing = contributions + layout.SegmentsOf(member) - GatheredOf(member);
     if (missing > most) {
       most = missing;
       slowest = member;
@@ -379,9 +557,12 @@ MemberIndex Exchange::Slowest() const {
 }
 
 bool Exchange::removable() const {
-  if (!finished_) return false;
-  return std::ranges::all_of(outboxes_, [](const Outbox& outbox) { return outbox.Delivered(); }) ||
-         expired_;
+  if (!over()) return false;
+  const bool served =
+      std::ranges::all_of(outboxes_, [](const Outbox& outbox) { return outbox.Delivered(); });
+  if (carry_ == nullptr) return served || expired_;
+  return served && reduction_.finished() &&
+         std::ranges::all_of(unsettled_, [](std::uint32_t count) { return count == 0; });
 }
 
 }  // namespace optireduce

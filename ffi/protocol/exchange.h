@@ -2,17 +2,23 @@
 // (reduce_scatter), sums go out and come in (all_gather). What happens to data that is late is a
 // policy of each stage; everything else is the same for every mode.
 //
-// It may open before the local program has called: then it gathers contributions, and where the
-// policy is kDrop it closes its stage by itself, so that a slow program does not delay its shard.
+// It may open before the local program has called: then it gathers contributions, and unless the
+// policy is kWait it closes its stage by itself, so that a slow program does not delay its shard.
 //
 // Reduction is in place. A result is written over the contribution it replaces; that is safe since
 // a sum exists only after its owner has closed the segment, so that ours is either in it or late.
+// Late ones that are carried (exchange_carry.cc) are kept elsewhere first.
+//
+// Where late data is carried, a call that is over for the program goes on for its peers: what they
+// do not have yet is sent until they have it.
 
 #ifndef FFI_PROTOCOL_EXCHANGE_H_
 #define FFI_PROTOCOL_EXCHANGE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -23,39 +29,56 @@
 #include "ffi/protocol/arrivals.h"
 #include "ffi/protocol/bucket_view.h"
 #include "ffi/protocol/buffer_pool.h"
+#include "ffi/protocol/carry.h"
 #include "ffi/protocol/collective.h"
 #include "ffi/protocol/outbox.h"
 #include "ffi/protocol/reduction.h"
+#include "ffi/protocol/segment_store.h"
 #include "ffi/protocol/submission.h"
+#include "ffi/protocol/wire.h"
 
 namespace optireduce {
 
+struct ExchangeOptions {
+  // The other members in the order of the schedule; contributions go to at most `incast` of them at
+  // a time.
+  std::span<const MemberIndex> send_order;
+  std::uint16_t incast = 1;
+  // How long after its deadline a call waits for peers that are too far behind.
+  Duration lag_timeout{};
+  bool drain = false;
+};
+
 class Exchange {
  public:
-  // `collective` and `pool` must outlive this. `send_order` lists the other members in the order of
-  // the schedule; contributions go to at most `incast` of them at a time.
+  // `collective` and `pool` must outlive this.
   Exchange(const Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
-           std::span<const MemberIndex> send_order, std::uint16_t incast);
+           const ExchangeOptions& options);
 
   const Collective& collective() const { return collective_; }
   CallId call() const { return {.collective = collective_.id, .sequence = sequence_}; }
 
   // ---- The local program.
 
-  // The leaves have the collective's elements. At most once.
-  void Submit(Instant now, Submission submission);
+  // The leaves have the collective's elements. At most once. `in_order`: every earlier call of the
+  // collective is over.
+  void Submit(Instant now, Submission submission, bool in_order);
   bool submitted() const { return submitted_at_.has_value(); }
+  // Some stage has no deadline.
+  bool waits() const {
+    return policy(Stage::kReduceScatter) == LatePolicy::kWait ||
+           policy(Stage::kAllGather) == LatePolicy::kWait;
+  }
   Instant submitted_at() const { return *submitted_at_; }
   std::uint64_t token() const { return token_; }
 
   // ---- Peers.
 
   enum class Receipt : std::uint8_t { kNew, kDuplicate, kLate, kMismatched };
-  // `tail`: one of the last that `from` has for this rank in the stage.
-  Receipt TakeContribution(Instant now, MemberIndex from, SegmentIndex segment, bool tail,
+  Receipt TakeContribution(Instant now, MemberIndex from, const Header& header,
                            std::span<const std::byte> payload);
-  Receipt TakeResult(Instant now, MemberIndex from, SegmentIndex segment,
-                     std::uint16_t contributors, bool tail, std::span<const std::byte> payload);
+  Receipt TakeResult(Instant now, MemberIndex from, const Header& header,
+                     std::span<const std::byte> payload);
   // `from` has shown that it is in this call.
   void Heard(MemberIndex from) { heard_[from.index()] = true; }
   bool heard(MemberIndex from) const { return heard_[from.index()]; }
@@ -63,8 +86,10 @@ class Exchange {
   bool OnlyHeard(Rank from) const;
   // Sums of the own shard that exist so far.
   std::size_t sums() const { return sums_.size(); }
-  // `to` has every sum of this rank, or will not get it.
-  bool Served(MemberIndex to) const { return outboxes_[to.index()].Delivered(); }
+  // `to` has everything that this rank has for it, or will not get it.
+  bool Served(MemberIndex to) const {
+    return outboxes_[to.index()].Delivered() && unsettled_[to.index()] == 0;
+  }
   // Something of `from` is missing here.
   bool Needs(MemberIndex from) const;
   // A contribution of `from` is missing here, and waited for.
@@ -75,29 +100,27 @@ class Exchange {
   // What to send next to a peer; it counts as sent once Sent() was called.
   std::optional<Outbox::Item> Next(MemberIndex to);
   std::size_t PayloadBytes(const Outbox::Item& item) const;
-  void WritePayload(const Outbox::Item& item, std::span<std::byte> out) const;
-  std::uint16_t Contributors(const Outbox::Item& item) const;
-  // Whether it is one of the last for this peer in its stage.
-  bool Tail(MemberIndex to, const Outbox::Item& item) const {
-    // Chosen: that all of them are lost is rarer than anything else that goes wrong.
-    constexpr std::uint32_t kTailSegments = 4;
-    return outboxes_[to.index()].Remaining(item.kind) <= kTailSegments;
-  }
+  void WritePayload(MemberIndex to, const Outbox::Item& item, std::span<std::byte> out) const;
+  // The parts of the header that are the exchange's to fill.
+  void FillHeader(MemberIndex to, const Outbox::Item& item, Header& header) const;
   void Sent(MemberIndex to, const Outbox::Item& item) { outbox(to).Pop(item); }
   // There are contributions for `to`, but others' turn comes first.
   bool HeldBack(MemberIndex to) const {
-    return submitted() && !finished_ && outboxes_[to.index()].contributing() && !MayContribute(to);
+    return Contributes(to) && outboxes_[to.index()].contributing() && !MayContribute(to);
   }
 
   enum class Repair : std::uint8_t { kNotNeeded, kAgain, kAbandoned };
   Repair Lost(MemberIndex to, const Outbox::Item& item);
-  void Delivered(MemberIndex to, const Outbox::Item& item);
-  // `peer` has every sum, or will not take any: nothing is kept for it.
+  // True when `to` now has everything of one stage.
+  bool Delivered(MemberIndex to, const Outbox::Item& item);
+  // `peer` has every sum.
+  void ReleaseResults(MemberIndex peer);
+  // `peer` will not take anything: nothing is kept for it.
   void Release(MemberIndex peer);
 
   // ---- Time.
 
-  // When Expire() will close a stage; kNever where nothing is dropped.
+  // When Expire() has something to do; kNever where everything is waited for.
   Instant deadline() const;
   // Closes what is due; returns how many stages were closed with something missing.
   int Expire(Instant now);
@@ -105,34 +128,97 @@ class Exchange {
   // ---- The end.
 
   // The result is there, or what is missing of it will not come.
-  bool complete() const { return submitted() && !finished_ && (gathered_.full() || closed_); }
+  bool complete() const {
+    return submitted() && !finished_ && (gathered_.full() || closed_) && !Lags();
+  }
   // Ends the call for the local program: the leaves are not touched any more.
   CallDone Finish(Instant now, Status status);
   bool finished() const { return finished_; }
+  // Over for the program: it has its result, or will get it with a later call.
+  bool over() const { return finished_ || folded_; }
+  // Nobody waits for what is left to send.
+  bool behind() const { return carry_ != nullptr && over() && !waits(); }
   // Nothing is left to do for anybody.
   bool removable() const;
 
+  // ---- Where late data is carried.
+
+  // What waits for a program that has not called joins its next call, whichever that is.
+  bool CanFold() const;
+  void Fold();
+  bool folded() const { return folded_; }
+  // The program has called a later one: folds as soon as it can.
+  void Skip() { skipped_ = true; }
+  // The call drains its collective, as a peer knows already.
+  void Drain();
+  bool drains() const { return drain_; }
+  // Frees what only an open call needs.
+  void Compact();
+  // Before the removal: what has come of the call is remembered, lest it is added twice.
+  void Remember();
+
  private:
   Outbox& outbox(MemberIndex member) { return outboxes_[member.index()]; }
+  LatePolicy policy(Stage stage) const;
+  // ---- exchange_timing.cc
+  // Learns from a segment that is new, in time or late.
+  void Time(Instant now, Stage stage, MemberIndex from, const Header& header);
+  // Learns from a stage that drops what is late, and is over.
+  void TimeEnd(Instant now, Stage stage, StageExit exit);
   Instant ReduceScatterDeadline() const;
   Instant CallDeadline() const;
   Instant EarlyReduceScatter() const;
   Instant EarlyCall() const;
+  Instant LagDeadline() const;
+  // It has something for `to`, if its turn comes.
+  bool Contributes(MemberIndex to) const;
   bool MayContribute(MemberIndex to) const;
+  bool Needed(const Outbox::Item& item) const;
   void ReduceSegment(SegmentIndex segment, bool rescale);
+  void PlaceEarlyResults();
   void CountResult(SegmentIndex segment, std::uint16_t contributors);
-  void CloseReduceScatter();
-  void CloseAllGather();  // what is missing will not come
-  void Forget();          // the deadline of the call is over: nobody waits for anything
+  void NoteReduced(Instant now);
+  void CloseReduceScatter(Instant now, StageExit exit);
+  void Forget();  // the deadline of the call is over: nobody waits for anything
+  void ZeroMissing();
   MemberIndex Slowest() const;
+  std::uint32_t GatheredOf(MemberIndex owner) const;
+
+  // ---- exchange_carry.cc
+  bool Lags() const { return carry_ != nullptr && !drain_ && carry_->Lags(sequence_); }
+  // The stage is sent under the rules of SendWindow.
+  bool Windowed(Stage stage) const;
+  bool MaySend(Stage stage, MemberIndex to) const;
+  // From now on the stage is sent to `to` under this call's identity, with what was owed to it.
+  void Begin(Stage stage, MemberIndex to);
+  // Copies the own contribution, if it is not settled, before its place is written.
+  void Keep(SegmentIndex segment);
+  void SettleContribution(SegmentIndex segment);
+  void SettleContributions(MemberIndex to);
+  void SettleResults(MemberIndex to);
+  // The bytes of a contribution or result, without what was owed before.
+  std::span<const std::byte> Payload(const Outbox::Item& item) const;
+  const SegmentStore* Owed(MemberIndex to, const Outbox::Item& item) const;
+  // The call is over: what cannot begin is owed to the peers from now on.
+  void Retire();
+  void RetireStage(Stage stage, MemberIndex to);
+  std::uint64_t CarriedBytes() const;
+  double InFlight() const;
   void FindSlowest(Instant now);  // for the stats
 
   const Collective& collective_;
   Sequence sequence_;
   Instant opened_at_;
-  std::span<const MemberIndex> send_order_;
-  std::uint16_t incast_;
+  ExchangeOptions options_;
   BufferPool& pool_;
+  Carry* carry_;
+  bool drain_;
+  CallTiming* timing_;
+  // From the opening, for a stage that does not wait.
+  Duration reduce_scatter_deadline_{};
+  Duration call_deadline_{};
+  std::array<std::vector<Instant>, kStages> began_;  // by member: the first of it in a stage
+  Duration reduce_scatter_elapsed_{};
 
   std::optional<Instant> submitted_at_;
   std::uint64_t token_ = 0;
@@ -140,11 +226,23 @@ class Exchange {
   std::vector<std::byte> mutable scratch_;  // one segment across leaves
 
   Reduction reduction_;
-  std::vector<SegmentIndex> sums_;  // of the own shard, in the order they became ready
-  Bitmap gathered_;                 // segments of the bucket whose result is here
-  Buffer early_results_;            // results that came before the local call
-  std::vector<Outbox> outboxes_;    // by member; the own one stays empty
-  std::vector<bool> heard_;         // by member
+  std::vector<SegmentIndex> sums_;     // of the own shard, in the order they became ready
+  Bitmap gathered_;                    // segments of the bucket whose result is here
+  Buffer early_results_;               // results that came before the local call
+  std::vector<Outbox> outboxes_;       // by member; the own one stays empty
+  std::vector<bool> heard_;            // by member
+  std::vector<std::uint32_t> missed_;  // by member: contributions that were not there at the close
+
+  // Where late data is carried.
+  Bitmap settled_;                              // own contributions that their owners have
+  std::vector<std::uint32_t> unsettled_;        // by member: of what is offered, those that are not
+  std::vector<std::uint16_t> complete_before_;  // by member, for the header
+  std::vector<std::unique_ptr<SegmentStore>> kept_;  // by member: contributions, see Keep()
+  // By stage and member: what was owed to it when the stage began.
+  std::array<std::vector<std::unique_ptr<SegmentStore>>, kStages> owed_;
+  Bitmap carried_;  // segments of the bucket whose sum holds data of earlier calls
+  bool folded_ = false;
+  bool skipped_ = false;
 
   // The early end of a stage: who has sent its last segments, and when the last one came.
   struct Tails {

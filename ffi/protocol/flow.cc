@@ -183,8 +183,8 @@ const std::vector<Fate>& Flow::HandleTimeout(Instant now) {
     PopSettled();
     slow_start_ = true;
     window_bytes_ = kWindowDatagramsMin * options_.datagram_bytes_max;
-    return fates_;
   }
+  // Even then: a peer that takes no data for now does answer a probe.
   probe_due_ = true;
   return fates_;
 }

@@ -43,9 +43,16 @@ struct EndpointOptions {
   // Bytes that all peers together may have under way to one rank: what its socket buffer holds.
   std::size_t receive_buffer_bytes = 2u << 20;
 
-  // Calls of one collective that peers may be ahead of this rank before their datagrams are
-  // refused. Source: max_lag of the design.
+  // Calls of one collective that a rank may be behind another before the other waits for it, or
+  // suspends it. Source: max_lag of the design.
   std::uint32_t max_lag = 2;
+  // Where late data is carried: never wait for a peer that is further behind. Otherwise it is
+  // waited for as long as `peer_timeout`.
+  bool suspend_on_lag = false;
+
+  // Share of the data that may miss a deadline that is learned; 0: deadlines are those of the
+  // calls.
+  double late_budget = 0;
 
   // Memory for calls that this rank's program has not reached yet.
   // Chosen: several hundred buckets of 25 MB among 4 ranks.

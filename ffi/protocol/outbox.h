@@ -17,12 +17,13 @@ namespace optireduce {
 
 class Outbox {
  public:
-  // Shards as [first segment, count).
+  // Shards as [first segment, count). Contributions exist only once the program has called.
   Outbox(SegmentIndex peer_shard, std::uint32_t peer_segments, SegmentIndex own_shard,
          std::uint32_t own_segments)
       : peer_shard_(peer_shard.value()),
         peer_segments_(peer_segments),
         own_shard_(own_shard.value()),
+        next_contribution_(peer_segments),
         delivered_(own_segments) {}
 
   struct Item {
@@ -40,13 +41,16 @@ class Outbox {
 
   void Lost(const Item& item) { Repairs(item.kind).push_back(item.segment); }
   // The peer has this sum.
-  void Delivered(SegmentIndex sum) { delivered_.Insert(sum.value() - own_shard_); }
+  void Deliver(SegmentIndex sum) { delivered_.Insert(sum.value() - own_shard_); }
   bool Delivered() const { return delivered_.full(); }
   void DeliverAll();
+  std::size_t undelivered() const { return delivered_.size() - delivered_.count(); }
+  bool Delivered(SegmentIndex sum) const { return delivered_.Contains(sum.value() - own_shard_); }
 
   bool stalled() const { return stalled_; }
   void SetStalled(bool stalled) { stalled_ = stalled; }
 
+  void OfferContributions() { next_contribution_ = 0; }
   bool contributing() const {
     return next_contribution_ < peer_segments_ || !contribution_repairs_.empty();
   }
@@ -66,7 +70,7 @@ class Outbox {
   std::uint32_t peer_shard_;
   std::uint32_t peer_segments_;
   std::uint32_t own_shard_;
-  std::uint32_t next_contribution_ = 0;
+  std::uint32_t next_contribution_;
   std::uint32_t next_sum_ = 0;
   bool stalled_ = false;
   std::vector<SegmentIndex> contribution_repairs_;

@@ -48,8 +48,11 @@ struct Peer {
 
   // Announcements, probes and the farewell, in order. Bounded by what is open: each is queued once.
   std::deque<Cargo> control;
-  // Calls that may have something to send to the peer, in the order of their opening.
+  // Calls that may have something to send to the peer, in the order of their opening: those that
+  // somebody waits for, and those that are over, whose data goes behind.
   std::deque<CallId> ready;
+  std::deque<CallId> backlog;
+  std::uint32_t turns = 0;  // of sending segments to it
 
   enum class Farewell : std::uint8_t { kNone, kWanted, kSent, kDelivered };
   Farewell farewell = Farewell::kNone;

@@ -1,6 +1,7 @@
 #include "ffi/protocol/reduction.h"
 
 #include <cstring>
+#include <utility>
 
 #include "ffi/base/check.h"
 #include "ffi/codec/reduce.h"
@@ -33,9 +34,8 @@ Reduction::Receipt Reduction::Receive(MemberIndex source, SegmentIndex segment,
   OR_CHECK(source != owner_ && payload.size() == layout_.Segment(segment).bytes);
   const std::size_t within = Within(segment);
   Bitmap& received = received_[source.index()];
-  if (received.Contains(within)) return Receipt::kDuplicate;
+  if (!received.Insert(within)) return Receipt::kDuplicate;
   if (reduced_.Contains(within)) return Receipt::kLate;
-  received.Insert(within);
   std::memcpy(Slot(source, segment), payload.data(), payload.size());
   ++arrived_[within];
   return Receipt::kNew;
@@ -47,45 +47,78 @@ bool Reduction::Ready(SegmentIndex segment) const {
          !reduced_.Contains(within);
 }
 
-bool Reduction::Reduce(SegmentIndex segment, bool rescale) {
+std::byte* Reduction::GatherSources(SegmentIndex segment) {
   const std::size_t within = Within(segment);
   OR_CHECK(!reduced_.Contains(within));
-  const ByteRange range = layout_.Segment(segment);
   // Rank order, not arrival order: float addition does not associate, and a replay must give the
   // same bits.
   sources_.clear();
-  std::byte* sum = nullptr;
+  // Where nobody else's came, any slot is free.
+  MemberIndex slot(owner_.value() == 0 ? 1 : 0);
+  bool placed = false;
   for (std::uint16_t m = 0; m < layout_.members(); ++m) {
     const MemberIndex source(m);
     if (source == owner_) {
-      if (own_ != nullptr) sources_.push_back(own_->Read(range, scratch_));
+      if (own_ != nullptr) sources_.push_back(own_->Read(layout_.Segment(segment), scratch_));
     } else if (received_[m].Contains(within)) {
       sources_.push_back(Slot(source, segment));
-      if (sum == nullptr) {
-        sum = Slot(source, segment);
-        sum_slot_[within] = source;
-      }
+      if (!placed) slot = source;
+      placed = true;
     }
   }
+  sum_slot_[within] = slot;
+  summed_[within] = static_cast<std::uint16_t>(sources_.size());
+  return Slot(slot, segment);
+}
+
+void Reduction::Sum(SegmentIndex segment, double scale, std::byte* sum) {
+  SumContributions(element_type_, sources_, layout_.Segment(segment).bytes / SizeOf(element_type_),
+                   scale, sum);
+  reduced_.Insert(Within(segment));
+}
+
+bool Reduction::Reduce(SegmentIndex segment, bool rescale) {
+  std::byte* const sum = GatherSources(segment);
   if (sources_.empty()) return false;
-  if (sum == nullptr) {
-    // Nobody else's came: any slot is free to hold the owner's own.
-    const MemberIndex slot(owner_.value() == 0 ? 1 : 0);
-    sum = Slot(slot, segment);
-    sum_slot_[within] = slot;
-  }
-  const auto count = static_cast<std::uint16_t>(sources_.size());
-  const double scale = rescale ? static_cast<double>(layout_.members()) / count : 1.0;
-  SumContributions(element_type_, sources_, range.bytes / SizeOf(element_type_), scale, sum);
-  summed_[within] = count;
-  reduced_.Insert(within);
+  const auto count = static_cast<double>(sources_.size());
+  Sum(segment, rescale ? layout_.members() / count : 1.0, sum);
   return true;
+}
+
+void Reduction::ReduceWithLate(SegmentIndex segment, std::span<const std::byte> late) {
+  std::byte* const sum = GatherSources(segment);
+  if (!late.empty()) sources_.push_back(late.data());
+  if (sources_.empty()) {
+    std::memset(sum, 0, layout_.Segment(segment).bytes);
+    reduced_.Insert(Within(segment));
+    return;
+  }
+  Sum(segment, 1.0, sum);
+}
+
+void Reduction::Compact(BufferPool& pool) {
+  if (compact_) return;
+  OR_CHECK(finished());
+  const ByteRange shard = layout_.Shard(owner_);
+  Buffer sums = pool.Take(shard.bytes);
+  for (std::uint32_t i = 0; i < reduced_.size(); ++i) {
+    const SegmentIndex segment(layout_.FirstSegment(owner_).value() + i);
+    const std::span<const std::byte> sum = Sum(segment);
+    std::memcpy(sums.data() + (layout_.Segment(segment).offset - shard.offset), sum.data(),
+                sum.size());
+  }
+  staging_ = std::move(sums);
+  compact_ = true;
 }
 
 std::span<const std::byte> Reduction::Sum(SegmentIndex segment) const {
   const std::size_t within = Within(segment);
   OR_CHECK(reduced_.Contains(within));
-  return {Slot(sum_slot_[within], segment), layout_.Segment(segment).bytes};
+  const ByteRange range = layout_.Segment(segment);
+  const std::byte* const at = compact_
+                                  ? staging_.data() + (range.offset - layout_.Shard(owner_).offset)
+                                  : Slot(sum_slot_[within], segment);
+  return {at, range.bytes};
 }
 
 std::uint16_t Reduction::contributions(SegmentIndex segment) const {

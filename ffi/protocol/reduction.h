@@ -28,7 +28,8 @@ class Reduction {
             BufferPool& pool);
 
   enum class Receipt : std::uint8_t { kNew, kDuplicate, kLate };
-  // `payload` has the size of the segment, which is one of the shard. Late: it was reduced without.
+  // `payload` has the size of the segment, which is one of the shard. Late: it was reduced without,
+  // and nothing is kept; a second one is a duplicate nevertheless.
   Receipt Receive(MemberIndex source, SegmentIndex segment, std::span<const std::byte> payload);
 
   // From now on the owner's own contribution is read from `bucket`.
@@ -45,17 +46,26 @@ class Reduction {
   // multiplied by members / contributions: an unbiased estimate when those that are missing do not
   // depend on their values. False, without effect, if nothing is there.
   bool Reduce(SegmentIndex segment, bool rescale);
+  // Adds what is there and then `late`, which may be empty; zero if nothing is there at all.
+  void ReduceWithLate(SegmentIndex segment, std::span<const std::byte> late);
 
   std::span<const std::byte> Sum(SegmentIndex segment) const;
   std::uint16_t contributions(SegmentIndex segment) const;
   // Segments of the shard that `source` has contributed.
   std::size_t received(MemberIndex source) const { return received_[source.index()].count(); }
+  const Bitmap& received_bitmap(MemberIndex source) const { return received_[source.index()]; }
+
+  // Everything is reduced: keeps the sums, in one shard of memory, and nothing else.
+  void Compact(BufferPool& pool);
 
  private:
   std::size_t Within(SegmentIndex segment) const {
     return segment.value() - layout_.FirstSegment(owner_).value();
   }
   std::byte* Slot(MemberIndex source, SegmentIndex segment) const;
+  // Fills `sources_` in rank order; returns where the sum goes.
+  std::byte* GatherSources(SegmentIndex segment);
+  void Sum(SegmentIndex segment, double scale, std::byte* sum);
 
   const BucketLayout& layout_;
   MemberIndex owner_;
@@ -67,6 +77,7 @@ class Reduction {
   std::vector<std::uint16_t> summed_;   // by segment: contributions in its sum
   std::vector<MemberIndex> sum_slot_;   // by segment: whose slot holds the sum
   Bitmap reduced_;
+  bool compact_ = false;                   // `staging_` is the shard of the sums
   std::vector<std::byte> scratch_;         // one segment that lies across leaves
   std::vector<const std::byte*> sources_;  // used by Reduce
 };

@@ -17,11 +17,11 @@
 
 namespace optireduce {
 
-// What happens to data that is late. `carry` (into the next call) will stand beside these two.
-// The values travel on the wire: never renumber.
+// What happens to data that is late. The values travel on the wire: never renumber.
 enum class LatePolicy : std::uint8_t {
-  kWait = 0,  // repaired until it is there; only a dead peer ends the wait, with an error
-  kDrop = 1,  // the stage closes at its deadline without it
+  kWait = 0,   // repaired until it is there; only a dead peer ends the wait, with an error
+  kDrop = 1,   // the stage closes at its deadline without it
+  kCarry = 2,  // the stage closes at its deadline, and what is late joins a later call
 };
 
 // What all ranks must agree on for a call to be the same call.
@@ -33,7 +33,7 @@ struct CollectiveSpec {
   std::uint64_t elements = 0;  // of the bucket: the sum over its leaves
   LatePolicy reduce_scatter = LatePolicy::kWait;
   LatePolicy all_gather = LatePolicy::kWait;
-  // For kDrop, from the start of the stage: T_rs and T_ag. A call ends by their sum.
+  // For kDrop and kCarry, from the start of the stage: T_rs and T_ag. A call ends by their sum.
   Duration reduce_scatter_deadline{};
   Duration all_gather_deadline{};
   std::vector<Rank> members;  // ascending; member i owns shard i
@@ -54,6 +54,11 @@ inline bool SameCollective(const CollectiveSpec& a, const CollectiveSpec& b) {
          a.all_gather_deadline == b.all_gather_deadline && a.members == b.members;
 }
 
+// What is late in some stage of it joins a later call.
+inline bool Carries(const CollectiveSpec& spec) {
+  return spec.reduce_scatter == LatePolicy::kCarry || spec.all_gather == LatePolicy::kCarry;
+}
+
 // A piece of the bucket; reduced in place.
 struct Leaf {
   std::byte* data = nullptr;
@@ -64,6 +69,9 @@ struct Submission {
   CollectiveSpec spec;
   Sequence sequence;
   std::vector<Leaf> leaves;  // together `spec.elements`; valid until the call's CallDone
+  // Of a collective that carries: waits for everything that is under way to anybody, so that
+  // afterwards nothing is. A call like any other, that all members must make as such.
+  bool drain = false;
   std::uint64_t token = 0;   // comes back in CallDone
   std::uint64_t record = 0;  // the call in the flight record; the endpoint does not look at it
 };
@@ -74,10 +82,16 @@ struct CallStats {
   double missing_contributions = 0;
   // Elements of the result that did not come in time; they are zero.
   double missing_results = 0;
+  // Elements of the result that hold data of earlier calls.
+  double carried = 0;
+  // Of what this rank sends in the call, what is not known to have arrived.
+  double in_flight = 0;
+  Duration deadline{};         // by which the call had to end; 0 where it waits
   Duration elapsed{};          // from the submission
   std::uint64_t repaired = 0;  // segments that this rank sent again
   std::uint64_t late = 0;      // segments that came for this call after their stage had closed
   Rank slowest;                // whose data came last, or did not come
+  std::uint16_t live = 1;      // members that are not gone
   Duration behind{};           // how long the call waited for it after the others' data was here
   bool absent = false;         // nothing of it came in time
 };

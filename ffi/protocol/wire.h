@@ -9,7 +9,9 @@
 //   12 u32  sequence
 //   16 u32  segment
 //   20 u48  number: counts the datagrams of one direction; the nonce of the tag
-//   26 u16  contributors
+//   26 u16  of a result, how many contributors it has; of a contribution, where late data is
+//           carried, for how many sequences before this one its sender has every result of the
+//           receiver; where it is dropped, how long a stage takes (CallTiming::SampleFor)
 //
 // Identity (collective, sequence, segment, source) is in the header, never in the order of arrival.
 // The shard is not a field: a segment is counted over the whole bucket. The epoch is part of what
@@ -61,6 +63,13 @@ inline constexpr std::uint8_t kFlagDisagreed = 4;
 // Flag of a contribution or a result.
 // Chosen: bit 3; it is one of the last that the sender has for the receiver in this stage.
 inline constexpr std::uint8_t kFlagTail = 8;
+// Flags of a contribution or a result where late data is carried.
+// Chosen: bit 4; it holds data of earlier calls.
+inline constexpr std::uint8_t kFlagCarried = 16;
+// Chosen: bit 5; the call drains its collective.
+inline constexpr std::uint8_t kFlagDrain = 32;
+// Chosen: bit 6; it was sent before, so that its sender has been in the call for some time.
+inline constexpr std::uint8_t kFlagRepair = 64;
 
 struct Header {
   DatagramKind kind = DatagramKind::kProbe;
@@ -70,7 +79,7 @@ struct Header {
   CallId call;
   SegmentIndex segment;
   std::uint64_t number = 0;
-  std::uint16_t contributors = 0;  // of a result: how many ranks are in the sum
+  std::uint16_t contributors = 0;  // of a result: how many ranks are in the sum; see above
 
   friend bool operator==(const Header&, const Header&) = default;
 };

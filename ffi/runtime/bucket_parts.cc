@@ -51,6 +51,7 @@ std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lane
     Submission part{.spec = spec,
                     .sequence = submission.sequence,
                     .leaves = LeavesOfRange(submission, begin, end),
+                    .drain = submission.drain,
                     .record = submission.record};
     part.spec.name += "@lane " + std::to_string(lane);
     part.spec.elements = end - begin;
@@ -64,11 +65,15 @@ void PartOutcomes::Add(const Status& status, const CallStats& stats, std::uint64
   const auto weight = static_cast<double>(elements);
   stats_.missing_contributions += weight * stats.missing_contributions;
   stats_.missing_results += weight * stats.missing_results;
+  stats_.carried += weight * stats.carried;
+  stats_.in_flight += weight * stats.in_flight;
+  stats_.deadline = std::max(stats_.deadline, stats.deadline);
   stats_.repaired += stats.repaired;
   stats_.late += stats.late;
   if (elements_ == 0 || stats.elapsed > stats_.elapsed) {
     stats_.elapsed = stats.elapsed;
     stats_.slowest = stats.slowest;
+    stats_.live = stats.live;
     stats_.behind = stats.behind;
     stats_.absent = stats.absent;
   }
@@ -80,6 +85,8 @@ CallStats PartOutcomes::stats() const {
   if (elements_ > 0) {
     stats.missing_contributions /= static_cast<double>(elements_);
     stats.missing_results /= static_cast<double>(elements_);
+    stats.carried /= static_cast<double>(elements_);
+    stats.in_flight /= static_cast<double>(elements_);
   }
   return stats;
 }

@@ -40,7 +40,7 @@ Status ValidateOptions(const CommunicatorOptions& options) {
   };
   for (const Status& status : {positive("peer_timeout_s", options.peer_timeout),
                                positive("mismatch_timeout_s", options.mismatch_timeout),
-                               positive("deadline_s", options.deadline)}) {
+                               positive("deadline_max_s", options.deadline_max)}) {
     if (!status.ok()) return status;
   }
   return Status();
@@ -180,23 +180,28 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
 EndpointOptions Communicator::EndpointOptionsOf(std::uint16_t lane, std::uint32_t session,
                                                 std::size_t datagram_bytes_max,
                                                 std::size_t peer_receive_buffer_bytes) const {
-  return EndpointOptions{.rank = options_.rank,
-                         .world_size = options_.world_size,
-                         .session = session,
-                         .secret = options_.secret,
-                         .lane = lane,
-                         .datagram_bytes_max = datagram_bytes_max,
-                         .peer_timeout = options_.peer_timeout,
-                         .mismatch_timeout = options_.mismatch_timeout,
-                         .incast = options_.incast,
-                         .receive_buffer_bytes = peer_receive_buffer_bytes,
-                         .max_lag = options_.max_lag};
+  return EndpointOptions{
+      .rank = options_.rank,
+      .world_size = options_.world_size,
+      .session = session,
+      .secret = options_.secret,
+      .lane = lane,
+      .datagram_bytes_max = datagram_bytes_max,
+      .peer_timeout = options_.peer_timeout,
+      .mismatch_timeout = options_.mismatch_timeout,
+      .incast = options_.incast,
+      .receive_buffer_bytes = peer_receive_buffer_bytes,
+      .max_lag = options_.max_lag,
+      .suspend_on_lag = options_.suspend_on_lag,
+      .late_budget = options_.deadline == Duration::zero() ? options_.late_budget : 0.0};
 }
 
 void Communicator::Start(DeviceCall call) {
+  const Duration deadline =
+      options_.deadline > Duration::zero() ? options_.deadline : options_.deadline_max;
   // Half for each stage: both move the same number of bytes.
-  call.spec.reduce_scatter_deadline = options_.deadline / 2;
-  call.spec.all_gather_deadline = options_.deadline - options_.deadline / 2;
+  call.spec.reduce_scatter_deadline = deadline / 2;
+  call.spec.all_gather_deadline = deadline - deadline / 2;
   meeting_->Start(std::move(call));
 }
 

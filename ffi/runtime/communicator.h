@@ -41,7 +41,11 @@ struct CommunicatorOptions {
   std::uint32_t max_lag = 2;
   Duration peer_timeout{};
   Duration mismatch_timeout{};
-  Duration deadline{};       // of a call in a mode that drops what is late: both stages together
+  Duration deadline{};      // of a call that does not wait: both stages together; 0: learned
+  double late_budget = 0;   // share of the data that may miss a learned deadline
+  Duration deadline_max{};  // of a learned deadline
+  // What happens to a live peer that is more than `max_lag` calls behind: false, it is waited for.
+  bool suspend_on_lag = false;
   Duration stall_timeout{};  // how long a call is under way before it is told; 0: never
   std::optional<Faults> faults;
 };

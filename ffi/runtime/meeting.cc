@@ -59,7 +59,7 @@ bool SameCollective(const DeviceCall& a, const DeviceCall& b) {
   return a.spec.fingerprint == b.spec.fingerprint && a.spec.element_type == b.spec.element_type &&
          a.spec.reduce_scatter == b.spec.reduce_scatter && a.spec.all_gather == b.spec.all_gather &&
          a.spec.members == b.spec.members && a.local_ranks == b.local_ranks &&
-         a.groups == b.groups && SameLeaves(a, b);
+         a.groups == b.groups && a.drain == b.drain && SameLeaves(a, b);
 }
 
 void CopyLeaves(const DeviceCall& from, const DeviceCall& to) {
@@ -249,7 +249,10 @@ void Meeting::Reduce(const std::shared_ptr<Gathering>& gathering) {
 
 void Meeting::HandToNetwork(const std::shared_ptr<Gathering>& gathering) {
   const DeviceCall& call = gathering->calls.front();
-  Submission submission{.spec = call.spec, .sequence = gathering->sequence, .leaves = call.leaves};
+  Submission submission{.spec = call.spec,
+                        .sequence = gathering->sequence,
+                        .leaves = call.leaves,
+                        .drain = call.drain};
   // Two groups can have the same processes (each with other devices of theirs): the group is part
   // of what tells their calls apart on the wire.
   if (call.groups > 1) submission.spec.name += "[group " + std::to_string(call.group) + "]";

@@ -50,6 +50,7 @@ struct DeviceCall {
   // The caller's own sequence, which has to grow; without it calls are counted.
   std::optional<Sequence> step;
   std::vector<Leaf> leaves;  // valid until `done`
+  bool drain = false;        // see Submission
   // Called once, on the completion pool.
   std::function<void(const DeviceResult&)> done;
 };

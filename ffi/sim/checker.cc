@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -104,6 +105,11 @@ std::size_t Checker::MemoryBound(Rank rank) const {
     // One that is under way, those that peers still acknowledge, and those they are ahead. Lossy
     // calls do not wait for each other's acknowledgements, so that more of them stay open.
     bytes += call * ((collective.lossy() ? 4 : 2) + scenario_.max_lag);
+    if (!collective.carries()) continue;
+    // Calls that are over here and not yet everywhere (their sums, the contributions not settled,
+    // and what was owed to peers when they began), what is owed, and what came late.
+    const std::size_t over = 2 * (shard * members + collective.bytes());
+    bytes += over * (scenario_.max_lag + 2) + 2 * collective.bytes() + shard;
   }
   return bytes;
 }
@@ -122,6 +128,7 @@ Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
   Submission submission{.spec = collective.spec,
                         .sequence = workload_.SequenceOf(call),
                         .leaves = {},
+                        .drain = workload_.IsDrain(collective, call),
                         .token = records_.size()};
   std::size_t offset = 0;
   for (const std::uint64_t elements : collective.leaf_elements) {
@@ -190,12 +197,10 @@ void Checker::CheckResult(Instant now, const Record& record, const CallDone& don
   std::string wrong;
   if (record.collective.lossy()) {
     wrong = CheckLossyResult(workload_, record.collective, record.call, bucket, done.stats);
+  } else if (record.collective.carries()) {
+    wrong = CheckCarried(record, bucket, done);
   } else {
-    std::vector<std::byte>& reference = references_[{record.call.collective, record.call.index}];
-    if (reference.empty()) {
-      reference = workload_.Reference(workload_.collectives()[record.call.collective], record.call);
-    }
-    wrong = CheckExactResult(record.collective, bucket, reference, done.stats);
+    wrong = CheckExactResult(record.collective, bucket, Reference(record.call), done.stats);
   }
   if (!wrong.empty()) {
     Fail(now, record.rank,
@@ -205,6 +210,58 @@ void Checker::CheckResult(Instant now, const Record& record, const CallDone& don
   if (!record.collective.HasMember(done.stats.slowest)) {
     Fail(now, record.rank, "the slowest rank of a call is not one of its members");
   }
+}
+
+const std::vector<std::byte>& Checker::Reference(SimCall call) {
+  std::vector<std::byte>& reference = references_[{call.collective, call.index}];
+  if (reference.empty()) {
+    reference = workload_.Reference(workload_.collectives()[call.collective], call);
+  }
+  return reference;
+}
+
+std::string Checker::CheckCarried(const Record& record, std::span<const std::byte> bucket,
+                                  const CallDone& done) {
+  const ElementType type = record.collective.spec.element_type;
+  std::vector<double>& total = totals_[{record.call.collective, record.rank.index()}];
+  total.resize(record.collective.spec.elements);
+  for (std::size_t i = 0; i < total.size(); ++i) {
+    total[i] += LoadElement(type, &bucket[i * SizeOf(type)]);
+  }
+  const CallStats& stats = done.stats;
+  if (workload_.IsDrain(record.collective, record.call)) {
+    if (stats.missing_contributions != 0 || stats.missing_results != 0) {
+      return "is that of a drain, but its stats say that something is missing";
+    }
+    return scenario_.loses_data() ? "" : CheckConserved(record);
+  }
+  const bool whole =
+      stats.missing_contributions == 0 && stats.missing_results == 0 && stats.carried == 0;
+  if (!whole) return {};
+  return CheckExactResult(record.collective, bucket, Reference(record.call), stats);
+}
+
+std::string Checker::CheckConserved(const Record& record) {
+  const SimCollective& collective = record.collective;
+  const ElementType type = collective.spec.element_type;
+  std::vector<double> given(collective.spec.elements);
+  for (std::size_t index = 0; index < scenario_.calls; ++index) {
+    const std::vector<std::byte>& sum =
+        Reference({.collective = record.call.collective, .index = index});
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      given[i] += LoadElement(type, &sum[i * SizeOf(type)]);
+    }
+  }
+  const std::vector<double>& got = totals_[{record.call.collective, record.rank.index()}];
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    double difference = got[i] - given[i];
+    // Integers wrap around.
+    if (type == ElementType::kInt32) difference = std::remainder(difference, 0x1p32);
+    if (difference == 0) continue;
+    return "drains the collective, but element " + std::to_string(i) + " of all calls adds up to " +
+           std::to_string(got[i]) + " instead of " + std::to_string(given[i]);
+  }
+  return {};
 }
 
 void Checker::CheckTime(Instant now, const Record& record, const CallDone& done) {
@@ -224,6 +281,19 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
     return;
   }
   if (!done.status.ok()) return;
+  const CollectiveSpec& spec = record.collective.spec;
+  const bool drain = workload_.IsDrain(record.collective, record.call);
+  if (record.collective.carries() && !drain) {
+    const Duration bound = spec.reduce_scatter_deadline + spec.all_gather_deadline + DriverSlack();
+    // Without suspension it may wait for peers that are behind.
+    const bool bounded = spec.all_gather == LatePolicy::kCarry && scenario_.suspend != 0;
+    if (bounded && took > bound) {
+      Fail(
+          now, record.rank,
+          "a bounded call took " + Milliseconds(took) + "; its deadline is " + Milliseconds(bound));
+    }
+    return;
+  }
   const Instant ready = ready_at_[{record.call.collective, record.call.index}];
   const Instant from =
       std::max({ready, Instant{} + microseconds(scenario_.faults_end_us),
@@ -302,6 +372,7 @@ void Checker::CheckEfficiency(Instant now, const Network& network) {
   if (all != 0 || scenario_.has_failure()) return;
   // Those that come early may be refused, and are then sent again.
   if (scenario_.start_skew_us + scenario_.think_us + scenario_.straggle_ppm > 0) return;
+  if (scenario_.early_bytes_max < Scenario().early_bytes_max) return;
   double data = 0;
   std::uint64_t control = 0;
   for (const SimCollective& collective : workload_.collectives()) {
@@ -310,10 +381,10 @@ void Checker::CheckEfficiency(Instant now, const Network& network) {
     const std::uint64_t shard = collective.bytes() / members + 8;
     const std::uint64_t segments = members * (shard / payload + 1);
     const std::uint64_t once = collective.bytes() + segments * kOverheadBytes;
-    data += static_cast<double>(2 * (members - 1) * once * scenario_.calls);
-    control +=
-        members * (members - 1) *
-        (kAnnouncementBytesMax + scenario_.calls * kControlDatagramsPerCall * kControlBytesMax);
+    const std::uint64_t calls = scenario_.calls + (collective.carries() ? 1 : 0);
+    data += static_cast<double>(2 * (members - 1) * once * calls);
+    control += members * (members - 1) *
+               (kAnnouncementBytesMax + calls * kControlDatagramsPerCall * kControlBytesMax);
   }
   std::uint64_t sent = 0;
   for (const Seen& seen : seen_) sent += seen.sent_bytes;

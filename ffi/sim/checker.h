@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,6 +89,11 @@ class Checker {
   // Whether `from` may give `rank` up.
   bool Gone(Rank from, Rank rank) const;
   void CheckResult(Instant now, const Record& record, const CallDone& done);
+  // A call of a collective that carries what is late; its drain shows whether anything got lost.
+  std::string CheckCarried(const Record& record, std::span<const std::byte> bucket,
+                           const CallDone& done);
+  std::string CheckConserved(const Record& record);
+  const std::vector<std::byte>& Reference(SimCall call);
   void CheckTime(Instant now, const Record& record, const CallDone& done);
   void CheckError(Instant now, const Record& record, const Status& status);
   void CheckMismatchError(Instant now, const Record& record, const Status& status);
@@ -108,6 +114,8 @@ class Checker {
   std::vector<Seen> seen_;       // by rank
   std::vector<std::size_t> memory_bound_;
   std::map<std::pair<std::size_t, std::size_t>, std::vector<std::byte>> references_;
+  // By (collective, rank): the sum of all that the calls have given it.
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<double>> totals_;
   // By (collective, index): when the last of its members called.
   std::map<std::pair<std::size_t, std::size_t>, Instant> ready_at_;
   Duration liveness_worst_{};

@@ -66,6 +66,12 @@ void Checker::CheckMismatchError(Instant now, const Record& record, const Status
       other = other || (description != own && Contains(status.message(), description));
     }
   }
+  // Its farewell, with the reason, may have been lost.
+  const bool silent = std::ranges::any_of(record.collective.spec.members, [&](Rank member) {
+    return seen_[member.index()].left_at && Names(status.message(), member) &&
+           Contains(status.message(), "silent");
+  });
+  if (silent) return;
   if (!other || !Contains(status.message(), own)) {
     Fail(now, record.rank, "the error of a mismatch does not name both sides: " + status.message());
   }

@@ -30,7 +30,7 @@ constexpr Field kFields[] = {
 
 constexpr std::string_view kElementTypeWords[] = {"float32", "bfloat16", "float16",
                                                   "float64", "int32",    "mixed"};
-constexpr std::string_view kModeWords[] = {"exact", "lossy", "mixed"};
+constexpr std::string_view kModeWords[] = {"exact", "lossy", "mixed", "bounded", "agreed", "any"};
 constexpr std::string_view kFillWords[] = {"integers", "floats"};
 constexpr std::string_view kMismatchWords[] = {"none", "fingerprint", "name", "extra_call",
                                                "elements"};
@@ -103,8 +103,10 @@ Status Validate(const Scenario& scenario) {
                    std::to_string(scenario.ranks) + "; ranks count from 0.");
   }
   // 16: a float32 holds every sum of 16 powers of two, which is how contributions are told apart.
-  if (scenario.sim_mode() != SimMode::kExact && scenario.ranks > 16) {
-    return Invalid("mode=lossy and mode=mixed need ranks=16 or fewer, got ranks=" +
+  const bool lossy = scenario.sim_mode() == SimMode::kLossy ||
+                     scenario.sim_mode() == SimMode::kMixed || scenario.sim_mode() == SimMode::kAny;
+  if (lossy && scenario.ranks > 16) {
+    return Invalid("mode=lossy, mixed and any need ranks=16 or fewer, got ranks=" +
                    std::to_string(scenario.ranks) + ".");
   }
   if (scenario.mismatch != 0 && (scenario.ranks < 2 || scenario.collectives < 2 ||
@@ -179,7 +181,7 @@ void Swarm::ChooseProgram() {
   // In elements of 4 bytes: 8 KiB and 256 KiB.
   s.elements = small ? Wild(1, 2048) : Wild(4096, 65'536);
   s.leaves = OneIn(2) ? 1 : Between(1, 8);
-  s.mode = Between(0, 2);
+  s.mode = Between(0, 5);
   s.fill = Between(0, 1);
   s.collectives = OneIn(2) ? 1 : Between(2, 4);
   s.calls = small ? Between(1, 6) : Between(1, 3);
@@ -217,6 +219,8 @@ void Swarm::ChooseOptions() {
   s.incast = OneIn(2) ? 0 : Between(1, s.ranks);
   s.receive_buffer_bytes = OneIn(2) ? 2 << 20 : Wild(16'384, 2 << 20);
   s.max_lag = Between(1, 4);
+  s.suspend = Between(0, 1);
+  if (OneIn(2)) s.late_budget_ppm = WildPpm(500'000);
   if (OneIn(10)) s.early_bytes_max = Wild(1, 65'536);
 }
 

@@ -22,7 +22,7 @@ enum class SimElementType : std::uint64_t {
   kInt32,
   kMixed
 };
-enum class SimMode : std::uint64_t { kExact, kLossy, kMixed };
+enum class SimMode : std::uint64_t { kExact, kLossy, kMixed, kBounded, kAgreed, kAny };
 enum class SimFill : std::uint64_t { kIntegers, kFloats };
 enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall, kElements };
 
@@ -36,7 +36,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(elements, 256, 1, 1 << 24, "of collective 0; the others have a random part of it")           \
   X(leaves, 1, 1, 16, "most leaves of a bucket")                                                 \
   X(element_type, 0, 0, 5, "float32 bfloat16 float16 float64 int32 mixed")                       \
-  X(mode, 0, 0, 2, "exact lossy mixed")                                                          \
+  X(mode, 0, 0, 5, "exact lossy mixed bounded agreed any")                                       \
   X(fill, 0, 0, 1, "integers (any order of adding is exact) floats (only rank order is)")        \
   X(subsets, 0, 0, 1, "1: collectives after the first have a random subset as members")          \
   X(sequential, 0, 0, 1, "1: a rank starts a call only when its call before is done")            \
@@ -63,11 +63,13 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(incast, 0, 0, 64, "option of the endpoints")                                                 \
   X(receive_buffer_bytes, 2 << 20, 2048, 1 << 30, "option of the endpoints")                     \
   X(max_lag, 2, 1, 64, "option of the endpoints")                                                \
+  X(suspend, 0, 0, 1, "option of the endpoints: suspend_on_lag")                                 \
+  X(late_budget_ppm, 0, 0, 500'000, "of endpoints; 0: deadlines do not learn")                   \
   X(early_bytes_max, 1ull << 32, 0, 1ull << 40, "option of the endpoints")                       \
   X(peer_timeout_us, 3'000'000, 1, 600'000'000, "option of the endpoints")                       \
   X(mismatch_timeout_us, 2'000'000, 1, 600'000'000, "option of the endpoints")                   \
-  X(reduce_scatter_deadline_us, 20'000, 1, 60'000'000, "of lossy calls")                         \
-  X(all_gather_deadline_us, 20'000, 1, 60'000'000, "of lossy calls")                             \
+  X(reduce_scatter_deadline_us, 20'000, 1, 60'000'000, "of calls with a deadline")               \
+  X(all_gather_deadline_us, 20'000, 1, 60'000'000, "of calls with a deadline")                   \
   X(faults_end_us, 1'000'000, 0, 600'000'000, "from then on no new fault: the liveness phase")   \
   X(loss_ppm, 0, 0, 1'000'000, "datagrams lost alone")                                           \
   X(burst_ppm, 0, 0, 1'000'000, "chance that everything of a rank is lost for a while")          \
@@ -109,6 +111,10 @@ struct Scenario {
   // Some rank disappears, or calls something else: errors are expected.
   bool has_failure() const {
     return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || cut_at_us > 0 || mismatch > 0;
+  }
+  // Some rank may have kept what it had to give: a drain does not find everything.
+  bool loses_data() const {
+    return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || mismatch > 0 || cut_is_long();
   }
   // For longer than peers wait: they may give each other up.
   bool cut_is_long() const { return cut_at_us > 0 && 2 * cut_for_us > peer_timeout_us; }

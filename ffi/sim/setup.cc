@@ -34,6 +34,8 @@ EndpointOptions EndpointOf(const Scenario& s, Rank rank, std::uint64_t session) 
   options.incast = static_cast<std::uint16_t>(s.incast);
   options.receive_buffer_bytes = s.receive_buffer_bytes;
   options.max_lag = static_cast<std::uint32_t>(s.max_lag);
+  options.suspend_on_lag = s.suspend != 0;
+  options.late_budget = static_cast<double>(s.late_budget_ppm) * 1e-6;
   options.early_bytes_max = s.early_bytes_max;
   return options;
 }

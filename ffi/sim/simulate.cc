@@ -448,6 +448,8 @@ void Simulation::FinishRun() {
     const Host& each = host(Rank(r));
     // Ranks that disagree and stay keep what a peer has sent for a call that they never make.
     if (each.silent || scenario_.mismatch != 0) continue;
+    // What is carried, where a program has ended without its drain.
+    if (scenario_.loses_data()) continue;
     if (each.endpoint->memory_bytes() != 0) {
       checker_.Fail(now_, Rank(r),
                     "it holds " + std::to_string(each.endpoint->memory_bytes()) +

@@ -127,10 +127,29 @@ std::vector<std::uint64_t> CutLeaves(std::uint64_t elements, std::uint64_t leave
   return sizes;
 }
 
+std::string_view ModeOf(const CollectiveSpec& spec) {
+  if (spec.reduce_scatter == LatePolicy::kDrop) return "lossy";
+  if (spec.all_gather == LatePolicy::kCarry) return "bounded";
+  return spec.reduce_scatter == LatePolicy::kCarry ? "agreed" : "exact";
+}
+
 std::string Describe(const CollectiveSpec& spec) {
   return spec.name + ": " + std::string(NameOf(spec.element_type)) + "[" +
-         std::to_string(spec.elements) + "] " +
-         (spec.reduce_scatter == LatePolicy::kDrop ? "lossy" : "exact");
+         std::to_string(spec.elements) + "] " + std::string(ModeOf(spec));
+}
+
+SimMode DrawMode(SimMode of_scenario, Prng& prng) {
+  constexpr SimMode kAny[] = {SimMode::kExact, SimMode::kLossy, SimMode::kBounded,
+                              SimMode::kAgreed};
+  if (of_scenario == SimMode::kMixed) return kAny[prng.Below(2)];
+  if (of_scenario == SimMode::kAny) return kAny[prng.Below(std::size(kAny))];
+  return of_scenario;
+}
+
+void SetPolicies(SimMode mode, CollectiveSpec& spec) {
+  if (mode == SimMode::kLossy) spec.reduce_scatter = spec.all_gather = LatePolicy::kDrop;
+  if (mode == SimMode::kBounded) spec.reduce_scatter = spec.all_gather = LatePolicy::kCarry;
+  if (mode == SimMode::kAgreed) spec.reduce_scatter = LatePolicy::kCarry;
 }
 
 SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
@@ -139,18 +158,18 @@ SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
   CollectiveSpec& spec = made.spec;
   spec.name = "collective " + std::to_string(index);
   spec.elements = index == 0 ? scenario.elements : 1 + prng.Below(scenario.elements);
-  const bool lossy = scenario.sim_mode() == SimMode::kLossy ||
-                     (scenario.sim_mode() == SimMode::kMixed && prng.Below(2) == 0);
+  const SimMode mode = DrawMode(scenario.sim_mode(), prng);
   const bool mixed = scenario.element_type == static_cast<std::uint64_t>(SimElementType::kMixed);
   spec.element_type =
       static_cast<ElementType>(mixed ? prng.Below(kElementTypes) : scenario.element_type);
-  if (lossy) {
-    spec.reduce_scatter = LatePolicy::kDrop;
-    spec.all_gather = LatePolicy::kDrop;
+  SetPolicies(mode, spec);
+  if (mode != SimMode::kExact) {
     spec.reduce_scatter_deadline = std::chrono::microseconds(scenario.reduce_scatter_deadline_us);
     spec.all_gather_deadline = std::chrono::microseconds(scenario.all_gather_deadline_us);
-    // Integers cannot be rescaled: a lossy sum of them does not exist.
-    if (spec.element_type == ElementType::kInt32) spec.element_type = ElementType::kFloat32;
+  }
+  // Integers cannot be rescaled: a lossy sum of them does not exist.
+  if (mode == SimMode::kLossy && spec.element_type == ElementType::kInt32) {
+    spec.element_type = ElementType::kFloat32;
   }
   spec.members = SomeRanks(scenario.ranks, scenario.subsets != 0 && index > 0, prng.Next());
   spec.description = Describe(spec);
@@ -249,9 +268,9 @@ std::vector<std::vector<SimCall>> Workload::ProgramOf(Rank rank) const {
     chains.emplace_back();
     const bool extra = scenario_.sim_mismatch() == SimMismatch::kExtraCall &&
                        rank.value() == scenario_.mismatch_rank;
-    for (std::size_t index = 0; index < scenario_.calls; ++index) {
+    for (std::size_t index = 0; index <= scenario_.calls; ++index) {
       for (std::size_t c = 0; c < collectives_.size(); ++c) {
-        if (!collectives_[c].HasMember(rank)) continue;
+        if (!collectives_[c].HasMember(rank) || index >= CallsOf(c)) continue;
         chains[0].push_back({.collective = c, .index = index});
         // One call more of the first collective, where the others go on to the second.
         if (extra && index == 0 && c == 0) chains[0].push_back({.collective = 0, .index = 1});
@@ -262,7 +281,7 @@ std::vector<std::vector<SimCall>> Workload::ProgramOf(Rank rank) const {
   for (std::size_t c = 0; c < collectives_.size(); ++c) {
     if (!collectives_[c].HasMember(rank)) continue;
     std::vector<SimCall>& chain = chains.emplace_back();
-    for (std::size_t index = 0; index < scenario_.calls; ++index) {
+    for (std::size_t index = 0; index < CallsOf(c); ++index) {
       chain.push_back({.collective = c, .index = index});
     }
   }
@@ -294,6 +313,10 @@ double Workload::Contribution(const SimCollective& collective, SimCall call, std
   }
   const std::uint64_t hash =
       Hash(scenario_.seed, Draw::kValue, call.collective * 4096 + call.index, member, element);
+  if (IsDrain(collective, call)) return 0;
+  // What is carried is added in any order, and to the sum of any call: exact if it is small.
+  // Chosen: a bfloat16 counts to 256.
+  if (collective.carries() && type != ElementType::kInt32) return static_cast<double>(hash % 3) - 1;
   if (type == ElementType::kInt32) return static_cast<std::int32_t>(hash >> 32);
   if (scenario_.fill == static_cast<std::uint64_t>(SimFill::kFloats)) {
     return RandomFloat(type, hash);

@@ -26,6 +26,7 @@ struct SimCollective {
   std::vector<std::uint64_t> leaf_elements;
 
   bool lossy() const { return spec.reduce_scatter == LatePolicy::kDrop; }
+  bool carries() const { return Carries(spec); }
   bool HasMember(Rank rank) const;
   std::size_t MemberOf(Rank rank) const;
   std::size_t bytes() const { return spec.elements * SizeOf(spec.element_type); }
@@ -39,6 +40,13 @@ class Workload {
   // What `rank` submits: it differs from the others' in a scenario with a mismatch.
   SimCollective CollectiveAt(std::size_t collective, Rank rank) const;
   Sequence SequenceOf(SimCall call) const;
+  std::size_t CallsOf(std::size_t collective) const {
+    return scenario_.calls + (collectives_[collective].carries() ? 1 : 0);
+  }
+  // The last call of a collective that carries what is late: it drains it, and adds nothing.
+  bool IsDrain(const SimCollective& collective, SimCall call) const {
+    return collective.carries() && call.index == scenario_.calls;
+  }
 
   // The program of a rank: chains that run at the same time, each one call after the other, in the
   // order in which the rank starts them.

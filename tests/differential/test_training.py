@@ -141,6 +141,37 @@ def test_lossy_without_loss_takes_the_same_steps(expected):
     assert _distance(_train(form, vma=False), expected) < 1e-4
 
 
+def test_state_of_the_optax_link_counts_and_reports_its_calls():
+    link = jax_optireduce.all_reduce_gradients("dp")
+    # Of a mesh with a second axis, over which the reports vary, too.
+    mesh = jax.make_mesh(
+        (4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()
+    )
+
+    def steps(gradient: Any, state: Any) -> Any:
+        def step(state: Any, _: Any) -> Any:
+            means, state = link.update(gradient, state)
+            return state, means
+
+        return lax.scan(step, state, length=3)
+
+    mapped = jax.shard_map(
+        steps,
+        mesh=mesh,
+        in_specs=(_P("dp"), _P()),
+        out_specs=(_P(), _P()),
+    )
+    program = jax.jit(mapped, donate_argnums=1)
+    state = link.init(None)
+    assert float(state.last.slowest_process) == -1
+    for calls in (3, 6):
+        state, means = program(jnp.arange(8.0), state)
+        np.testing.assert_array_equal(means, [[3.0, 4.0]] * 3)
+        assert (int(state.calls), int(state.last.sequence)) == (calls, calls - 1)
+    assert state.missing_contributions == state.carried == 0
+    assert 0 < state.elapsed_s <= state.largest_elapsed_s
+
+
 def test_sync_in_backward_leaves_values_and_integers_alone():
     mesh = jax.make_mesh(
         (4,), ("dp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4]

@@ -19,36 +19,34 @@ def _plan(leaves, **arguments):
     return plan_buckets(shapes, dtypes, **arguments)
 
 
-@hypothesis.given(_LEAVES, st.integers(1, 100_000), st.booleans())
-def test_every_leaf_with_elements_is_in_exactly_one_bucket(leaves, limit, reverse):
-    plan = _plan(leaves, bucket_bytes=limit, reverse=reverse)
+@hypothesis.given(_LEAVES, st.integers(1, 100_000))
+def test_every_leaf_with_elements_is_in_exactly_one_bucket(leaves, limit):
+    plan = _plan(leaves, bucket_bytes=limit)
     planned = sorted(i for bucket in plan for i in bucket.leaves)
     assert planned == [i for i, (shape, _) in enumerate(leaves) if np.prod(shape) > 0]
 
 
-@hypothesis.given(_LEAVES, st.integers(1, 100_000), st.booleans())
-def test_bucket_has_one_dtype_and_at_most_the_limit_unless_one_leaf(
-    leaves, limit, reverse
-):
-    for bucket in _plan(leaves, bucket_bytes=limit, reverse=reverse):
+@hypothesis.given(_LEAVES, st.integers(1, 100_000))
+def test_bucket_has_one_dtype_and_at_most_the_limit_unless_one_leaf(leaves, limit):
+    for bucket in _plan(leaves, bucket_bytes=limit):
         members = [leaves[i] for i in bucket.leaves]
         (dtype,) = {dtype for _, dtype in members}
         assert bucket.elements == sum(int(np.prod(shape)) for shape, _ in members)
         assert len(members) == 1 or bucket.elements * dtype.itemsize <= limit
 
 
-@hypothesis.given(_LEAVES, st.integers(1, 100_000), st.booleans())
-def test_leaves_of_one_dtype_keep_their_order(leaves, limit, reverse):
-    plan = _plan(leaves, bucket_bytes=limit, reverse=reverse)
+@hypothesis.given(_LEAVES, st.integers(1, 100_000))
+def test_leaves_of_one_dtype_go_last_first(leaves, limit):
+    plan = _plan(leaves, bucket_bytes=limit)
     for dtype in _DTYPES:
         order = [i for bucket in plan for i in bucket.leaves if leaves[i][1] == dtype]
-        assert order == sorted(order, reverse=reverse)
+        assert order == sorted(order, reverse=True)
 
 
 @hypothesis.given(_LEAVES)
 def test_no_two_neighbours_would_have_fitted_together(leaves):
     limit = 4096
-    plan = _plan(leaves, bucket_bytes=limit, reverse=False)
+    plan = _plan(leaves, bucket_bytes=limit)
     for dtype in _DTYPES:
         mine = [b for b in plan if leaves[b.leaves[0]][1] == dtype]
         for left, right in itertools.pairwise(mine):
@@ -57,4 +55,4 @@ def test_no_two_neighbours_would_have_fitted_together(leaves):
 
 
 def test_empty_tree_has_no_bucket():
-    assert _plan([], bucket_bytes=1, reverse=True) == ()
+    assert _plan([], bucket_bytes=1) == ()

@@ -1,5 +1,6 @@
 """Mistakes are errors when the program is traced, and say what to write instead."""
 
+import functools
 import subprocess
 import sys
 import textwrap
@@ -111,11 +112,13 @@ def test_mean_of_integers_is_told_to_convert():
     )
 
 
-def test_lossy_integers_are_told_to_be_exact():
-    _rejects(
-        "write mode='exact'",
-        lambda x: jax_optireduce.psum(x.astype(jnp.int32), "dp", mode="lossy"),
-    )
+def test_lossy_integers_are_told_the_modes_that_take_them():
+    def total(x, mode):
+        return jax_optireduce.psum(x.astype(jnp.int32), ("dp", "tp"), mode=mode)
+
+    _rejects("write mode='exact' or mode='bounded'", lambda x: total(x, "lossy"))
+    for mode in ("exact", "agreed", "bounded"):
+        _trace(functools.partial(total, mode=mode))
 
 
 @pytest.mark.parametrize("leaf", [None, "text", object()])
@@ -132,10 +135,8 @@ def test_leaf_that_is_no_array_is_an_error_and_none_is_no_leaf(leaf):
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
-        ("bounded", "comes with the next version; write mode='exact'"),
-        ("agreed", "comes with the next version; write mode='exact'"),
         ("exakt", "Did you mean 'exact'"),
-        (None, "must be 'exact' or 'lossy', got None"),
+        (None, "must be 'exact', 'agreed', 'bounded' or 'lossy', got None"),
     ],
 )
 @pytest.mark.parametrize(
@@ -145,6 +146,7 @@ def test_leaf_that_is_no_array_is_an_error_and_none_is_no_leaf(leaf):
         jax_optireduce.pmean,
         jax_optireduce.allreduce_gradients,
         jax_optireduce.sync_in_backward,
+        functools.partial(jax_optireduce.drain, name="gradients"),
     ],
 )
 def test_unknown_mode_names_the_known_ones(function, mode, expected):
@@ -152,8 +154,23 @@ def test_unknown_mode_names_the_known_ones(function, mode, expected):
 
 
 def test_optax_transformation_checks_its_mode_at_once():
-    with pytest.raises(jax_optireduce.UsageError, match="next version"):
-        jax_optireduce.all_reduce_gradients("dp", mode="bounded")
+    with pytest.raises(jax_optireduce.UsageError, match="Did you mean 'bounded'"):
+        jax_optireduce.all_reduce_gradients("dp", mode="bound")
+
+
+def test_drain_is_told_to_name_the_calls():
+    _rejects(
+        "write name='gradients' there and here",
+        lambda x: jax_optireduce.drain(x, "dp", name=None),
+    )
+
+
+def test_resync_of_an_unknown_axis_suggests_the_mapped_one():
+    _rejects(
+        "Did you mean 'dp'",
+        lambda x: jax_optireduce.resync(x, "db"),
+        error=jax_optireduce.AxisError,
+    )
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,11 @@ def test_unknown_argument_is_an_error_with_a_suggestion():
         ("datagram_bytes_max", 100, "between 548 and 65507, got 100"),
         ("bucket_bytes", 0, "bytes, got 0"),
         ("backend", "optireduze", "Did you mean 'optireduce'"),
+        ("on_lag", "suspended", "'wait' or 'suspend', got 'suspended'. Did you mean"),
+        ("deadline_s", 1e-4, "between 0.001 and 86400 seconds, got 0.0001"),
+        ("deadline_max_s", 0, "between 0.001 and 86400 seconds, got 0"),
+        ("late_budget", 0, "between 1e-06 and 0.5, got 0"),
+        ("late_budget", 0.6, "between 1e-06 and 0.5, got 0.6"),
         ("faults", {"loss": "much"}, "map names to numbers"),
         ("faults", 3, "map names to numbers"),
     ],
@@ -87,6 +92,13 @@ def test_text_that_does_not_parse_is_an_error_that_names_the_variable(
 ):
     with pytest.raises(UsageError, match=f"JAX_OPTIREDUCE_{variable}.*{expected}"):
         resolve({}, {f"JAX_OPTIREDUCE_{variable}": text})
+
+
+def test_deadline_is_given_or_learned_within_a_budget_but_not_both():
+    assert Options(deadline_s=0.2).deadline_s == 0.2
+    assert Options(late_budget=0.02).deadline_s == 0
+    with pytest.raises(UsageError, match=r"deadline_s=0\.2 and late_budget=0\.02.*one"):
+        Options(deadline_s=0.2, late_budget=0.02)
 
 
 def test_options_are_frozen_and_hashable():

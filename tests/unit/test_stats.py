@@ -13,7 +13,8 @@ def _vector(*head):
 
 
 def test_one_bucket_reports_its_own_figures():
-    stats = from_vectors([_vector(0.25, 0.5, 1.5, 3, 2, 1, 7)], [10])
+    vector = _vector(0.25, 0.5, 1.5, 3, 2, 1, 7, 0.125, 2.5, 0.0625, 4)
+    stats = from_vectors([vector], [10])
     expected = CollectiveStats(
         missing_contributions=0.25,
         missing_results=0.5,
@@ -22,16 +23,24 @@ def test_one_bucket_reports_its_own_figures():
         late=2.0,
         slowest_process=1.0,
         sequence=7.0,
+        carried=0.125,
+        deadline_s=2.5,
+        in_flight=0.0625,
+        live_processes=4.0,
     )
     assert jax.tree.map(float, stats) == expected
 
 
 def test_buckets_are_weighted_by_elements_and_the_slowest_is_named():
-    fast, slow = _vector(0.0, 0.0, 1.0, 1, 0, 2, 5), _vector(0.4, 0.8, 3.0, 4, 6, 0, 5)
+    fast = _vector(0.0, 0.0, 1.0, 1, 0, 2, 5, 0.0, 9.0, 0.0, 4)
+    slow = _vector(0.4, 0.8, 3.0, 4, 6, 0, 5, 0.2, 3.5, 0.4, 3)
     stats = jax.tree.map(float, from_vectors([fast, slow], [300, 100]))
     np.testing.assert_allclose(stats.missing_contributions, 0.1, rtol=1e-6)
     np.testing.assert_allclose(stats.missing_results, 0.2, rtol=1e-6)
-    assert (stats.elapsed_s, stats.slowest_process) == (3.0, 0.0)
+    np.testing.assert_allclose(stats.carried, 0.05, rtol=1e-6)
+    np.testing.assert_allclose(stats.in_flight, 0.1, rtol=1e-6)
+    assert (stats.elapsed_s, stats.deadline_s) == (3.0, 3.5)
+    assert (stats.slowest_process, stats.live_processes) == (0.0, 3.0)
     assert (stats.repaired, stats.late, stats.sequence) == (5.0, 6.0, 5.0)
 
 
@@ -45,7 +54,7 @@ def test_call_that_moved_nothing_lost_nothing_and_waited_for_nobody():
 def test_report_is_a_pytree_of_documented_scalars():
     stats = from_vectors([], [])
     leaves = jax.tree.leaves(stats)
-    assert len(leaves) == 7
+    assert len(leaves) == VECTOR_SIZE - 1
     assert all(leaf.shape == () and leaf.dtype == jnp.float32 for leaf in leaves)
     for name in vars(stats):
         assert f"{name}: " in CollectiveStats.__doc__

@@ -125,12 +125,19 @@ def check_gradients() -> None:
     rows = np.random.default_rng(4).normal(size=(jax.device_count(), 8))
 
     def forms(x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            return (w * x).sum() ** 2
+
+        def loss_of_synced(w: Any) -> Any:
+            return loss(jo.sync_in_backward(w, "dp", mode="exact"))
+
         w = jnp.ones(8)
-        gradient = jax.grad(lambda v: (v * x).sum() ** 2)
+        gradient = jax.grad(loss)(w)
+        link = jo.all_reduce_gradients("dp", mode="exact")
         return (
-            jo.allreduce_gradients(gradient(w), "dp"),
-            jax.grad(lambda v: (jo.sync_in_backward(v, "dp") * x).sum() ** 2)(w),
-            jo.all_reduce_gradients("dp").update(gradient(w), None)[0],
+            jo.allreduce_gradients(gradient, "dp", mode="exact"),
+            jax.grad(loss_of_synced)(w),
+            link.update(gradient, link.init(w))[0],
         )
 
     expected = (2 * rows.sum(1)[:, None] * rows).mean(0)

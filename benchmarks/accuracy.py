@@ -1,0 +1,149 @@
+"""What lateness and loss cost in accuracy: the same trainings under every mode.
+
+    python benchmarks/accuracy.py
+
+Trains two small models with SGD and AdamW on 4 ranks of this host, through each scheme
+(`exact`, `lossy`, `bounded`), while datagrams are lost or one rank is slow, with
+several seeds. Writes into `accuracy-output/` each run's figures (results.jsonl, a line
+each) and tables (tables.md), and the tables into a page with `--page docs/accuracy.md`.
+
+What `results.jsonl` has is not run again: stop it when you like, and start it again to
+go on. `--at-most 20` runs the next 20 cells; `--tasks text --optimizers adamw` is a
+part of the matrix. The whole takes half an hour on two cores.
+
+Exit codes: 0, all cells asked for are there; 1 otherwise.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import accuracy_report
+from accuracy_train import SCHEMES, Cell
+
+PROGRAM = Path(__file__).with_name("accuracy_train.py")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+    def several(known: list[str]) -> dict:
+        return {"nargs": "+", "choices": known, "metavar": "NAME"}
+
+    add = parser.add_argument
+    add("--tasks", **several(["digits", "text"]), default=["digits", "text"])
+    add("--optimizers", **several(["sgd", "adamw"]), default=["sgd", "adamw"])
+    add("--schemes", **several(list(SCHEMES)), default=["exact", "lossy", "bounded"])
+    add(
+        "--conditions",
+        nargs="+",
+        default=["0", "5", "15", "30", "straggler"],
+        metavar="PERCENT",
+        help="datagrams lost, or straggler (default 0 5 15 30 straggler)",
+    )
+    add("--seeds", type=int, default=3, help="of each cell (default 3)")
+    add("--steps", type=int, default=200, help="default 200")
+    add("--processes", type=int, default=4, help="ranks (default 4)")
+    add(
+        "--deadline-ms",
+        type=float,
+        default=60,
+        help="deadline of a call that does not wait; 0 learns it (default 60)",
+    )
+    add(
+        "--straggler-ms",
+        type=float,
+        default=30,
+        help="how long the slow rank sleeps in each step (default 30)",
+    )
+    add("--at-most", type=int, help="cells to run now (default all)")
+    add(
+        "--output",
+        type=Path,
+        default=Path("accuracy-output"),
+        help="folder for the results (default accuracy-output)",
+    )
+    add("--page", type=Path, help="page with marks, between which to put the tables")
+    return parser.parse_args()
+
+
+def cells(args: argparse.Namespace) -> list[Cell]:
+    """Returns the cells that are asked for; those that share programs are neighbours.
+
+    `exact` has the same accuracy whatever the network does, so where something is done
+    to it one seed is enough: for the proof, and for the time.
+    """
+    found = []
+    for task, optimizer, scheme, condition, seed in itertools.product(
+        args.tasks, args.optimizers, args.schemes, args.conditions, range(args.seeds)
+    ):
+        if scheme == "exact" and condition != "0" and seed > 0:
+            continue
+        found.append(
+            Cell(
+                task=task,
+                optimizer=optimizer,
+                scheme=scheme,
+                condition=condition,
+                seed=seed,
+                steps=args.steps,
+                deadline_ms=args.deadline_ms,
+                straggler_ms=args.straggler_ms,
+            )
+        )
+    return found
+
+
+def read(path: Path, wanted: list[Cell]) -> dict[Cell, dict]:
+    """Returns the figures of those cells that have been run, the newest of each."""
+    names = [field.name for field in dataclasses.fields(Cell)]
+    lines = path.read_text().splitlines() if path.exists() else []
+    rows = [json.loads(line) for line in lines]
+    found = {Cell(**{name: row[name] for name in names}): row for row in rows}
+    return {cell: found[cell] for cell in wanted if cell in found}
+
+
+def run(pending: list[Cell], processes: int, results: Path) -> int:
+    """Trains the cells in one set of processes; returns the exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cells.json"
+        path.write_text(json.dumps([dataclasses.asdict(cell) for cell in pending]))
+        # -P: the installed package, not the folder of that name in a checkout.
+        launch = [sys.executable, "-P", "-m", "jax_optireduce", "launch"]
+        ended = subprocess.run(  # noqa: S603 (the project's own launcher)
+            [*launch, "-n", str(processes), str(PROGRAM), str(path), str(results)],
+            check=False,
+        )
+    return ended.returncode
+
+
+def main() -> int:
+    """Runs what is missing and writes the tables; returns the exit code."""
+    args = parse_arguments()
+    args.output.mkdir(parents=True, exist_ok=True)
+    results = args.output / "results.jsonl"
+    wanted = cells(args)
+    pending = [cell for cell in wanted if cell not in read(results, wanted)]
+    print(f"{len(wanted)} cells, {len(wanted) - len(pending)} of them done", flush=True)
+    if pending:
+        run(pending[: args.at_most], args.processes, results)
+    done = read(results, wanted)
+    if done:
+        tables = accuracy_report.tables(list(done.values()), args.processes)
+        print(tables)
+        (args.output / "tables.md").write_text(tables + "\n")
+        if args.page:
+            accuracy_report.write(tables, args.page)
+    return 0 if len(done) == len(wanted) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""The tables of `accuracy.py`, and their place in a page."""
+
+import os
+import platform
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
+
+TITLES = {
+    "digits": "Digits: a convolutional network of {parameters:,} parameters",
+    "text": "Text: a character transformer of {parameters:,} parameters",
+}
+OPTIMIZERS = {"sgd": "SGD with momentum", "adamw": "AdamW"}
+
+Row = dict[str, Any]
+
+
+def tables(rows: Sequence[Row], processes: int) -> str:
+    """Returns one table for each task and optimizer, in Markdown.
+
+    Args:
+      rows: figures of the cells, as `accuracy_train.py` wrote them.
+      processes: number of ranks.
+    """
+    one = rows[0]
+    deadline = f"{one['deadline_ms']:g} ms" if one["deadline_ms"] else "learned"
+    setting = (
+        f"{processes} ranks on one host with {len(os.sched_getaffinity(0))} cores, "
+        f"Python {'.'.join(platform.python_version_tuple()[:2])} (and its text), "
+        f"{one['steps']} steps, {len({row['seed'] for row in rows})} seed(s); deadline "
+        f"of `lossy` and `bounded`: {deadline}; the straggler sleeps "
+        f"{one['straggler_ms']:g} ms in each step."
+    )
+    parts = [setting]
+    for task in TITLES:
+        for optimizer in OPTIMIZERS:
+            chosen = _having(rows, task=task, optimizer=optimizer)
+            if chosen:
+                parts.append(_table(task, optimizer, chosen))
+    return "\n\n".join(parts)
+
+
+def _table(task: str, optimizer: str, rows: Sequence[Row]) -> str:
+    reference = {
+        row["seed"]: row for row in _having(rows, scheme="exact", condition="0")
+    }
+    title = TITLES[task].format(**rows[0])
+    lines = [f"### {title}, {OPTIMIZERS[optimizer]}", ""]
+    if reference:
+        accuracies = [100 * np.mean(r["accuracy_by_rank"]) for r in reference.values()]
+        spread = (
+            f"`exact`: {np.mean(accuracies):.2f} %, standard deviation over "
+            f"{len(accuracies)} seed(s) {_deviation(accuracies):.2f} points."
+        )
+        lines += [spread, ""]
+    columns = _columns(task, reference)
+    lines.append("| network | scheme | " + " | ".join(columns) + " |")
+    lines.append("| --- | --- |" + " --: |" * len(columns))
+    conditions = sorted({row["condition"] for row in rows}, key=_order)
+    for condition in conditions:
+        for scheme in dict.fromkeys(row["scheme"] for row in rows):
+            cell = _having(rows, condition=condition, scheme=scheme)
+            if cell:
+                values = (str(column(cell)) for column in columns.values())
+                network = _network(condition)
+                if len(cell) < len(reference):
+                    network += f" ({len(cell)} of {len(reference)} seeds)"
+                lines.append(f"| {network} | `{scheme}` | " + " | ".join(values) + " |")
+    return "\n".join(lines)
+
+
+def _columns(
+    task: str, reference: dict[int, Row]
+) -> dict[str, Callable[[Sequence[Row]], str]]:
+    """Returns heading -> what stands below it for the runs (one per seed) of a cell."""
+
+    def accuracy(rows: Sequence[Row]) -> str:
+        return f"{100 * _mean(rows, 'accuracy_by_rank'):.2f} %"
+
+    def worst(rows: Sequence[Row]) -> str:
+        return f"{100 * np.mean([min(row['accuracy_by_rank']) for row in rows]):.2f} %"
+
+    def against_exact(rows: Sequence[Row]) -> str:
+        pairs = [
+            (row, reference[row["seed"]]) for row in rows if row["seed"] in reference
+        ]
+        if not pairs:
+            return "-"
+        differences = [
+            100 * (np.mean(a["accuracy_by_rank"]) - np.mean(b["accuracy_by_rank"]))
+            for a, b in pairs
+        ]
+        return f"{np.mean(differences):+.2f}"
+
+    columns = {
+        "accuracy": accuracy,
+        "worst rank": worst,
+        "against `exact`, points": against_exact,
+    }
+    columns["loss"] = lambda rows: f"{_mean(rows, 'loss_by_rank'):.3f}"
+    if task == "text":
+        columns["perplexity"] = lambda rows: (
+            f"{np.exp(_mean(rows, 'loss_by_rank')):.2f}"
+        )
+    return columns | {
+        "drift": lambda rows: _share(_mean(rows, "drift")),
+        "ms a step": lambda rows: f"{_mean(rows, 'step_ms'):.0f}",
+        "contributions missing": lambda rows: _share(
+            _mean(rows, "missing_contributions")
+        ),
+        "results missing": lambda rows: _share(_mean(rows, "missing_results")),
+        "carried": lambda rows: _share(_mean(rows, "carried")),
+    }
+
+
+def write(text: str, page: Path) -> None:
+    """Puts the tables between the marks of a page.
+
+    Raises:
+      ValueError: the page has no marks.
+    """
+    before = page.read_text()
+    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
+    if not pattern.search(before):
+        raise ValueError(f"{page} must have a line {BEGIN} and, below it, a line {END}")
+    page.write_text(pattern.sub(lambda _: f"{BEGIN}\n\n{text}\n\n{END}", before))
+
+
+def _having(rows: Sequence[Row], **fields: str) -> list[Row]:
+    return [row for row in rows if all(row[k] == v for k, v in fields.items())]
+
+
+def _order(condition: str) -> float:
+    return np.inf if condition == "straggler" else float(condition)
+
+
+def _network(condition: str) -> str:
+    if condition == "straggler":
+        return "one slow rank"
+    return f"{condition} % lost" if float(condition) else "clean"
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    """Returns the mean over the seeds, and over the ranks if each has a value."""
+    return float(np.mean([np.mean(row[name]) for row in rows]))
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Returns the standard deviation of a sample."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def _share(share: float) -> str:
+    """Formats a share as a percentage of three digits; 0 is exactly 0."""
+    return f"{100 * share:.3g} %" if share else "0"

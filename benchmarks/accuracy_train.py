@@ -1,0 +1,249 @@
+"""The training runs of `accuracy.py`: all its cells in one set of processes.
+
+    python -m jax_optireduce launch -n 4 benchmarks/accuracy_train.py in.json out.jsonl
+
+Every cell has a session of its own, so that its faults and its deadline are its own.
+What is compiled is kept: a program finds the session that is open.
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import accuracy_models
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import jax_optireduce
+
+AXIS = "ranks"
+EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
+
+MOMENTUM = 0.9
+
+# Steps between two calls of `resync` in the scheme that has it.
+# Source: docs/checkpoints.md, which advises it with optimizers like AdamW.
+RESYNC_EVERY = 100
+
+# Scheme -> mode, and whether replicas are made equal now and then.
+SCHEMES = {
+    "exact": ("exact", False),
+    "lossy": ("lossy", False),
+    "agreed": ("agreed", False),
+    "bounded": ("bounded", False),
+    "bounded+resync": ("bounded", True),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One training run; the same on every rank.
+
+    Attributes:
+      task: "digits" or "text".
+      optimizer: "sgd" (with momentum) or "adamw".
+      scheme: of `SCHEMES`.
+      condition: percentage of the datagrams that are lost, or "straggler".
+      seed: of the parameters, the order of the examples and the lost datagrams.
+      steps: of the optimizer.
+      deadline_ms: of a call that does not wait, in milliseconds; 0: learned.
+      straggler_ms: how long the last rank sleeps in each step under "straggler", in
+        milliseconds.
+    """
+
+    task: str
+    optimizer: str
+    scheme: str
+    condition: str
+    seed: int
+    steps: int
+    deadline_ms: float
+    straggler_ms: float
+
+    def options(self) -> dict[str, Any]:
+        """Returns what `jax_optireduce.init` is given."""
+        lost = 0.0 if self.condition == "straggler" else float(self.condition) / 100
+        # Each rank loses others; 64 is more ranks than a host has room for.
+        seed = 64 * self.seed + jax.process_index()
+        faults = {"loss": lost, "seed": seed} if lost else {}
+        return {"faults": faults, "deadline_s": self.deadline_ms / 1000}
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """What is compiled for a task, an optimizer and a mode."""
+
+    initial: Callable[..., Any]
+    step: Callable[..., Any]
+    resync: Callable[..., Any]
+    evaluate: Callable[..., Any]
+
+
+def make_optimizer(task: accuracy_models.Task, name: str) -> Any:
+    """Returns the optimizer by name, with the rate of the task."""
+    rate = task.rates[name]
+    return optax.sgd(rate, MOMENTUM) if name == "sgd" else optax.adamw(rate)
+
+
+@functools.cache
+def compiled(mesh: Mesh, task_name: str, optimizer_name: str, mode: str) -> Programs:
+    """Returns the programs, which all cells of this kind share."""
+    task = accuracy_models.load(task_name)
+    optimizer = make_optimizer(task, optimizer_name)
+
+    def initial(seed: jax.Array) -> Any:
+        params = task.model.init(jax.random.key(seed), task.held_out_inputs[:1])
+        return params, optimizer.init(params)
+
+    def step(state: Any, inputs: jax.Array, targets: jax.Array) -> tuple[Any, Any]:
+        params, inner = state
+        gradients = jax.grad(task.loss)(params, inputs, targets)
+        gradients, stats = jax_optireduce.allreduce_gradients_with_stats(
+            gradients, AXIS, mode=mode, name="gradients"
+        )
+        updates, inner = optimizer.update(gradients, inner, params)
+        shares = (stats.missing_contributions, stats.missing_results, stats.carried)
+        return (optax.apply_updates(params, updates), inner), jnp.stack(shares)[None]
+
+    def resync(state: Any) -> Any:
+        return jax_optireduce.resync(state, AXIS)
+
+    initial = jax.jit(initial, out_shardings=NamedSharding(mesh, EVERYWHERE))
+    rows = multihost_rows(mesh, next(task.batches(0, *rank_and_ranks())))
+    over_ranks = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
+    stepped = over_ranks(
+        step,
+        in_specs=(EVERYWHERE, DIVIDED, DIVIDED),
+        out_specs=(EVERYWHERE, DIVIDED),
+    )
+    state = initial(np.uint32(0))
+    return Programs(
+        initial=initial,
+        step=jax.jit(stepped, donate_argnums=0).lower(state, *rows).compile(),
+        resync=jax.jit(
+            over_ranks(resync, in_specs=EVERYWHERE, out_specs=EVERYWHERE),
+            donate_argnums=0,
+        ),
+        evaluate=jax.jit(task.evaluate),
+    )
+
+
+def rank_and_ranks() -> tuple[int, int]:
+    """Returns which process this is, and of how many."""
+    return jax.process_index(), jax.process_count()
+
+
+def multihost_rows(mesh: Mesh, rows: list[np.ndarray]) -> list[jax.Array]:
+    """Makes global arrays of each rank's part."""
+    sharding = NamedSharding(mesh, DIVIDED)
+    return [jax.make_array_from_process_local_data(sharding, part) for part in rows]
+
+
+def train(cell: Cell, mesh: Mesh) -> dict[str, Any]:
+    """Trains one cell in the session that is open, and returns its figures."""
+    mode, resynced = SCHEMES[cell.scheme]
+    programs = compiled(mesh, cell.task, cell.optimizer, mode)
+    state = programs.initial(np.uint32(cell.seed))
+    rank, ranks = rank_and_ranks()
+    batches = accuracy_models.load(cell.task).batches(cell.seed, rank, ranks)
+    sleeps = cell.condition == "straggler" and rank == ranks - 1
+    seconds, reports = [], []
+    multihost_utils.sync_global_devices("start")
+    began = time.perf_counter()
+    for number, rows in enumerate(itertools.islice(batches, cell.steps), 1):
+        batch = multihost_rows(mesh, rows)
+        if sleeps:
+            time.sleep(cell.straggler_ms / 1000)
+        start = time.perf_counter()
+        state, report = jax.block_until_ready(programs.step(state, *batch))
+        seconds.append(time.perf_counter() - start)
+        reports.append(of_this_rank(report)[0])
+        if resynced and number % RESYNC_EVERY == 0:
+            state = programs.resync(state)
+    elapsed = time.perf_counter() - began
+    params = of_this_rank(state[0])
+    own = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
+    figures = [*np.asarray(programs.evaluate(params)), *np.mean(reports, axis=0)]
+    return {
+        **dataclasses.asdict(cell),
+        **across_ranks(own, np.float32(figures)),
+        "step_ms": 1000 * elapsed / cell.steps,
+        "step_ms_p50": 1000 * float(np.percentile(seconds, 50)),
+        "step_ms_p99": 1000 * float(np.percentile(seconds, 99)),
+    }
+
+
+def across_ranks(own: np.ndarray, figures: np.ndarray) -> dict[str, Any]:
+    """Returns the figures for which the ranks have to be put side by side.
+
+    Args:
+      own: this rank's parameters, float32 [n].
+      figures: accuracy, loss, and shares of contributions and results missing and of
+        results carried, float32 [5].
+    """
+    replicas = gather(own).astype(np.float64)
+    mean_replica = replicas.mean(axis=0)
+    distances = np.linalg.norm(replicas - mean_replica, axis=1)
+    table = gather(figures).astype(np.float64)
+    return {
+        "accuracy_by_rank": table[:, 0].tolist(),
+        "loss_by_rank": table[:, 1].tolist(),
+        "missing_contributions": table[:, 2].mean(),
+        "missing_results": table[:, 3].mean(),
+        "carried": table[:, 4].mean(),
+        "drift": distances.mean() / np.linalg.norm(mean_replica),
+        "parameters": int(own.size),
+    }
+
+
+def gather(row: np.ndarray) -> np.ndarray:
+    """Returns the rows of all ranks, [ranks, n]."""
+    return multihost_utils.process_allgather(row).reshape(-1, row.size)
+
+
+def of_this_rank(tree: Any) -> Any:
+    """Returns the part of global arrays that this process holds."""
+    return jax.tree.map(lambda x: x.addressable_data(0), tree)
+
+
+def main() -> None:
+    """Runs all cells of a file; rank 0 appends the figures of each to another."""
+    cells_path, results_path = map(Path, sys.argv[1:])
+    cells = [Cell(**fields) for fields in json.loads(cells_path.read_text())]
+    # A first session, because the devices are known only after it.
+    jax_optireduce.init().close()
+    mesh = jax.make_mesh(
+        (jax.process_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,)
+    )
+    began = time.perf_counter()
+    for number, cell in enumerate(cells, 1):
+        with jax_optireduce.init(**cell.options()):
+            figures = train(cell, mesh)
+            multihost_utils.sync_global_devices("end")
+        if jax.process_index() != 0:
+            continue
+        with results_path.open("a") as file:
+            file.write(json.dumps(figures) + "\n")
+        per_cell = (time.perf_counter() - began) / number
+        print(
+            f"{number}/{len(cells)} {cell.task} {cell.optimizer} {cell.scheme} "
+            f"{cell.condition} seed {cell.seed}: accuracy "
+            f"{100 * np.mean(figures['accuracy_by_rank']):.1f} %, "
+            f"{figures['step_ms']:.0f} ms a step; "
+            f"{per_cell * (len(cells) - number) / 60:.0f} min left",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+#include "ffi/protocol/call_timing.h"
+
+#include <algorithm>
+
+namespace optireduce {
+namespace {
+
+std::size_t StageOf(CallId call, SegmentIndex segment) {
+  return (call.sequence.value() + segment.value()) % kStages;
+}
+
+}  // namespace
+
+CallTiming::CallTiming(const CollectiveSpec& spec, MemberIndex self, double late_budget)
+    : fixed_{spec.reduce_scatter_deadline, spec.all_gather_deadline}, learns_(late_budget > 0) {
+  const std::array<LatePolicy, kStages> policies = {spec.reduce_scatter, spec.all_gather};
+  const std::size_t members = spec.members.size();
+  for (const Stage stage : kBothStages) {
+    const std::size_t i = Index(stage);
+    // The second stage counts from the opening of the call too, where late data is carried.
+    const Duration bound = stage == Stage::kReduceScatter ? fixed_[0] : fixed_[0] + fixed_[1];
+    if (policies[i] == LatePolicy::kCarry && learns_) {
+      carried_[i].emplace(DeadlineOptions{.late_budget = late_budget, .bound = bound}, members);
+    }
+    if (policies[i] == LatePolicy::kDrop) dropped_[i].emplace(fixed_[i], members, self.index());
+  }
+}
+
+void CallTiming::Open() {
+  for (auto& controller : carried_) {
+    if (controller) controller->BeginCall();
+  }
+}
+
+Duration CallTiming::reduce_scatter_deadline() const {
+  if (carried_[0]) return carried_[0]->deadline();
+  return dropped_[0] && learns_ ? dropped_[0]->hard_bound() : fixed_[0];
+}
+
+Duration CallTiming::call_deadline() const {
+  const Duration first = reduce_scatter_deadline();
+  if (carried_[1]) return std::max(first, carried_[1]->deadline());
+  return first + (dropped_[1] && learns_ ? dropped_[1]->hard_bound() : fixed_[1]);
+}
+
+void CallTiming::Began(Stage stage, MemberIndex source, Duration after_opening) {
+  if (auto& controller = carried_[Index(stage)]) controller->Began(source.index(), after_opening);
+}
+
+void CallTiming::Arrived(Stage stage, MemberIndex source, Duration after_opening,
+                         Duration after_beginning, double share) {
+  if (auto& controller = carried_[Index(stage)]) {
+    controller->Arrived(source.index(), after_opening, after_beginning, share);
+  }
+}
+
+bool CallTiming::calibrating() const {
+  return std::ranges::any_of(
+      dropped_, [](const auto& controller) { return controller && !controller->calibrated(); });
+}
+
+Duration CallTiming::grace(Stage stage) const { return dropped_[Index(stage)]->grace(); }
+
+void CallTiming::Ended(Stage stage, const StageEnd& end) {
+  auto& controller = dropped_[Index(stage)];
+  if (controller) samples_[Index(stage)] = EncodeDuration(controller->EndStage(end));
+}
+
+std::uint16_t CallTiming::SampleFor(CallId call, SegmentIndex segment) const {
+  return samples_[StageOf(call, segment)];
+}
+
+void CallTiming::TakeSample(MemberIndex from, CallId call, SegmentIndex segment,
+                            std::uint16_t code) {
+  auto& controller = dropped_[StageOf(call, segment)];
+  if (controller) controller->Told(from.index(), DecodeDuration(code));
+}
+
+}  // namespace optireduce

@@ -1,0 +1,111 @@
+// Calls that are over for the program, of collectives whose late data is carried.
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "ffi/protocol/endpoint_impl.h"
+#include "ffi/protocol/wire.h"
+
+namespace optireduce {
+
+void Endpoint::Impl::SubmitLate(const Submission& submission, Collective& collective) {
+  const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
+  collective.carry->SubmitLate(bucket);
+  CallStats stats{.missing_results = 1.0,
+                  .in_flight = 1.0,
+                  .slowest = options_.rank,
+                  .live = collective.layout.members()};
+  const auto all = static_cast<double>(collective.layout.bytes());
+  stats.carried = static_cast<double>(collective.carry->MoveLateResults(bucket)) / all;
+  ++counters_.calls_completed;
+  events_.push_back({.token = submission.token, .status = {}, .stats = stats});
+}
+
+void Endpoint::Impl::NoteFolded(CallId call) {
+  Collective& collective = *directory_.Find(call.collective);
+  collective.folded = std::max(collective.folded.value_or(call.sequence), call.sequence);
+  QueueAll(active_.at(call));
+  EraseIfRemovable(call);
+}
+
+void Endpoint::Impl::TakeLate(Instant now, const Collective& collective, MemberIndex from,
+                              const Header& header, std::span<const std::byte> payload) {
+  const BucketLayout& layout = collective.layout;
+  const bool contribution = header.kind == DatagramKind::kContribution;
+  const MemberIndex shard = contribution ? collective.self : from;
+  const bool carried =
+      collective.carry && (contribution || collective.spec.all_gather == LatePolicy::kCarry);
+  if (!carried) {
+    ++counters_.segments_stale;
+    return;
+  }
+  if (header.segment.value() >= layout.segments() || layout.OwnerOf(header.segment) != shard ||
+      payload.size() != layout.Segment(header.segment).bytes) {
+    ++counters_.segments_stale;
+    return;
+  }
+  const Stage stage = contribution ? Stage::kReduceScatter : Stage::kAllGather;
+  CallHistory& history = collective.carry->history(stage, from);
+  const std::size_t within = header.segment.value() - layout.FirstSegment(shard).value();
+  switch (history.Take(header.call.sequence, within, layout.SegmentsOf(shard))) {
+    case CallHistory::Receipt::kStale:
+      ++counters_.segments_stale;
+      return;
+    case CallHistory::Receipt::kDuplicate:
+      ++counters_.segments_duplicate;
+      return;
+    case CallHistory::Receipt::kNew:
+      break;
+  }
+  ++counters_.segments_late;
+  if (const auto opened = collective.carry->OpeningOf(header.call.sequence)) {
+    // Of its beginning only so much is known: that it was late as a whole, or was sent before.
+    const Duration after_opening = now - *opened;
+    const bool repair = (header.flags & kFlagRepair) != 0;
+    collective.timing->Arrived(
+        stage, from, after_opening, repair ? after_opening : Duration(0),
+        static_cast<double>(payload.size()) / static_cast<double>(layout.Shard(shard).bytes));
+  }
+  SegmentStore& late =
+      contribution ? collective.carry->late_contributions() : collective.carry->late_results();
+  late.Add(header.segment, payload);
+}
+
+void Endpoint::Impl::ReleaseEarlier(const Header& header) {
+  const CallId call = header.call;
+  const Collective& collective = *directory_.Find(call.collective);
+  const MemberIndex from = *collective.MemberOf(header.source);
+  const LatePolicy policy = collective.spec.all_gather;
+  if (policy == LatePolicy::kDrop) return;
+  // Where results are waited for, a later call proves that it has them; else it says so.
+  const std::uint32_t before =
+      policy == LatePolicy::kWait
+          ? call.sequence.value()
+          : std::min<std::uint32_t>(header.contributors, call.sequence.value());
+  std::vector<CallId> released;
+  ForEachOpen(call.collective, [&](CallId earlier, Active& active) {
+    if (earlier >= call || earlier.sequence.value() < call.sequence.value() - before) return;
+    active.exchange.ReleaseResults(from);
+    if (!collective.carry) active.exchange.Release(from);
+    released.push_back(earlier);
+  });
+  for (const CallId earlier : released) EraseIfRemovable(earlier);
+}
+
+void Endpoint::Impl::Advance(Instant now, CollectiveId id, Rank to) {
+  const Collective& collective = *directory_.Find(id);
+  if (!collective.carry) return;
+  const MemberIndex member = *collective.MemberOf(to);
+  std::vector<CallId> complete;
+  ForEachOpen(id, [&](CallId call, Active& active) {
+    Queue(active, member);
+    if (active.exchange.complete()) complete.push_back(call);
+  });
+  for (const CallId call : complete) {
+    const auto open = active_.find(call);
+    if (open != active_.end()) FinishIfComplete(now, open->second);
+  }
+}
+
+}  // namespace optireduce

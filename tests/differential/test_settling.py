@@ -1,0 +1,188 @@
+"""`drain` reaches the collective it is meant for, and `resync` makes replicas equal."""
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, PartitionSpec
+
+import jax_optireduce
+
+pytestmark = pytest.mark.usefixtures("communicator")
+
+_P = PartitionSpec
+_VMA = pytest.mark.parametrize("vma", [True, False], ids=["vma", "no vma"])
+
+
+def _mapped(function: Callable[..., Any], *, vma: bool = True) -> Any:
+    mesh = jax.make_mesh(
+        (4,), ("dp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4]
+    )
+    return jax.jit(
+        jax.shard_map(
+            function, mesh=mesh, in_specs=_P("dp"), out_specs=_P(), check_vma=vma
+        )
+    )
+
+
+def _tree() -> Any:
+    """Two dtypes, and so two buckets, and a leaf that travels in neither."""
+    return {
+        "a": jnp.ones((4, 3)),
+        "b": [jnp.ones((4, 2, 2), jnp.bfloat16), jnp.ones((4,))],
+        "nothing": jnp.ones((4, 0)),
+    }
+
+
+def _calls(program: Any, *arguments: Any) -> list[str]:
+    """Returns the attributes by which the calls of a program are known, sorted."""
+    text = program.lower(*arguments).as_text()
+    names = ("name", "mode", "fingerprint", "group_processes", "group_size")
+    found = []
+    for line in text.splitlines():
+        if "@jax_optireduce_allreduce" in line:
+            wanted = [
+                re.search(rf"\b{name} = ([^,]+|\"[^\"]+\")", line) for name in names
+            ]
+            found.append(" ".join(match.group(1) for match in wanted))
+    return sorted(found)
+
+
+def _allreduce(tree: Any, mode: str) -> Any:
+    return jax_optireduce.allreduce_gradients(tree, "dp", mode=mode, name="g")
+
+
+def _in_backward(tree: Any, mode: str) -> Any:
+    def loss(params: Any) -> Any:
+        synced = jax_optireduce.sync_in_backward(params, "dp", mode=mode, name="g")
+        return sum(leaf.astype(jnp.float32).sum() for leaf in jax.tree.leaves(synced))
+
+    # Typed as the parameters are, which vary here.
+    return lax.pmean(jax.grad(loss)(tree), "dp")
+
+
+def _with_optax(tree: Any, mode: str) -> Any:
+    link = jax_optireduce.all_reduce_gradients("dp", mode=mode, name="g")
+    return link.update(tree, link.init(tree))[0]
+
+
+def _pmean(tree: Any, mode: str) -> Any:
+    return jax_optireduce.pmean(tree, "dp", mode=mode, name="g")
+
+
+@_VMA
+@pytest.mark.parametrize("mode", ["agreed", "bounded"])
+@pytest.mark.parametrize("function", [_allreduce, _in_backward, _with_optax, _pmean])
+def test_drain_in_another_program_is_of_the_same_collective(function, mode, vma):
+    drain = functools.partial(jax_optireduce.drain, axis_name="dp", name="g", mode=mode)
+    one = _mapped(lambda tree: function(tree, mode), vma=vma)
+    other = _mapped(drain, vma=vma)
+    calls = _calls(one, _tree())
+    assert len(calls) == 2
+    assert _calls(other, _tree()) == calls
+
+
+def test_drain_in_the_same_program_is_of_the_same_collective():
+    def step(tree: Any) -> Any:
+        means = _allreduce(tree, "bounded")
+        again = _allreduce(jax.tree.map(lambda x: x + 1, means), "bounded")
+        rest = jax_optireduce.drain(again, "dp", name="g")
+        return means, again, jax_optireduce.drain(rest, "dp", name="g")
+
+    calls = _calls(_mapped(step, vma=False), _tree())
+    assert len(calls) == 8
+    assert calls[::2] == calls[1::2]
+    assert len(set(calls)) == 4
+
+
+@_VMA
+def test_drain_waits_for_the_result_it_is_given_and_returns_zeros(vma):
+    def step(tree: Any) -> Any:
+        means, before = jax_optireduce.allreduce_gradients_with_stats(
+            tree, "dp", name="in order"
+        )
+        rest = jax_optireduce.drain(means, "dp", name="in order")
+        return means, rest, before.sequence
+
+    program = _mapped(step, vma=vma)
+    tree = {"w": jnp.array([jnp.nan, 1.0, jnp.inf, 2.0]), "v": jnp.arange(8.0)}
+    sequences = []
+    for _ in range(3):
+        means, rest, sequence = program(tree)
+        np.testing.assert_array_equal(means["v"], [3.0, 4.0])
+        np.testing.assert_array_equal(rest["w"], [0.0])
+        np.testing.assert_array_equal(rest["v"], [0.0, 0.0])
+        sequences.append(int(sequence))
+    # Each drain had a number between.
+    assert np.diff(sequences).tolist() == [2, 2]
+
+
+@_VMA
+@pytest.mark.parametrize("mode", ["exact", "agreed", "bounded", "lossy"])
+def test_drain_keeps_shapes_dtypes_and_integers(mode, vma):
+    def drained(tree: Any) -> Any:
+        tree = {**tree, "count": jnp.int32(3)}
+        return jax_optireduce.drain(tree, "dp", name="shapes", mode=mode)
+
+    rest = _mapped(drained, vma=vma)(_tree())
+    expected = {
+        "a": ((1, 3), "float32"),
+        "b": [((1, 2, 2), "bfloat16"), ((1,), "float32")],
+        "count": ((), "int32"),
+        "nothing": ((1, 0), "float32"),
+    }
+    assert jax.tree.map(lambda x: (x.shape, str(x.dtype)), rest) == expected
+    assert not any(leaf.any() for leaf in jax.tree.leaves(rest))
+
+
+def test_drain_has_no_gradient():
+    def loss(x: Any) -> Any:
+        return jax_optireduce.drain(x, "dp", name="no gradient").sum()
+
+    gradient = _mapped(jax.grad(loss), vma=False)(jnp.arange(4.0))
+    np.testing.assert_array_equal(gradient, [0.0])
+
+
+@_VMA
+def test_resync_averages_floating_leaves_and_leaves_the_others_alone(vma):
+    key = jax.random.key(3)
+
+    def settle(own: Any) -> Any:
+        tree = {"w": own, "half": own.astype(jnp.bfloat16), "count": jnp.int32(7)}
+        return jax_optireduce.resync({**tree, "key": key, "rate": 0.5}, "dp")
+
+    replicas = np.random.default_rng(2).integers(-8, 9, (4, 3)).astype(np.float32)
+    settled = _mapped(settle, vma=vma)(jnp.asarray(replicas).reshape(12))
+    np.testing.assert_array_equal(settled["w"], replicas.mean(0))
+    np.testing.assert_array_equal(settled["half"].astype(np.float32), replicas.mean(0))
+    assert (int(settled["count"]), float(settled["rate"])) == (7, 0.5)
+    assert jnp.array_equal(
+        jax.random.key_data(settled["key"]), jax.random.key_data(key)
+    )
+
+
+@_VMA
+def test_resync_takes_parameters_that_are_typed_as_equal(vma):
+    def settle(own: Any, params: Any) -> Any:
+        return jax_optireduce.resync(params, "dp"), own.sum()[None]
+
+    mesh = jax.make_mesh(
+        (4,), ("dp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4]
+    )
+    mapped = jax.shard_map(
+        settle,
+        mesh=mesh,
+        in_specs=(_P("dp"), _P()),
+        out_specs=(_P(), _P("dp")),
+        check_vma=vma,
+    )
+    params = {"w": jnp.arange(3.0), "n": jnp.int32(1)}
+    settled, _ = jax.jit(mapped)(jnp.ones(4), params)
+    np.testing.assert_array_equal(settled["w"], params["w"])
+    assert int(settled["n"]) == 1
