@@ -11,4 +11,5 @@ NB_MODULE(_testing, m) {
   optireduce::BindProtocol(m);
   optireduce::BindControl(m);
   optireduce::BindWatch(m);
+  optireduce::BindCarry(m);
 }
