@@ -40,10 +40,12 @@ _OF_ONE_PROCESS = frozenset(
     {
         "bind_address",
         "faults",
+        "flight_record_dir",
         "heartbeat_timeout_s",
         "receive_buffer_bytes",
         "rendezvous_timeout_s",
         "shutdown_timeout_s",
+        "stall_timeout_s",
     }
 )
 
@@ -96,6 +98,11 @@ class Options:
       shutdown_timeout_s: how long a process that exits waits in JAX's coordination
         service for the others, in seconds; used when `init` initialises
         `jax.distributed`. May differ between ranks. Default 10.
+      stall_timeout_s: how long a call may be under way, in seconds, before a line of
+        the log says whom it waits for and the flight record is written to a file; 0
+        means never. May differ between ranks. Default 60.
+      flight_record_dir: folder for these files; "" means the system's folder for
+        temporary files. May differ between ranks. Default "".
       faults: faults to inject into this process's datagrams, for tests, by name (for
         example {"loss": 0.01}); a string "loss=0.01,seed=7" is understood too. May
         differ between ranks. Default none.
@@ -131,6 +138,9 @@ class Options:
     heartbeat_timeout_s: int = 30
     # Chosen: JAX's 300 s keep a job and its machines for minutes after a rank died.
     shutdown_timeout_s: int = 10
+    # Chosen: longer than a rank compiles, evaluates or saves while the others wait.
+    stall_timeout_s: float = 60.0
+    flight_record_dir: str = ""
     faults: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -174,6 +184,8 @@ class Options:
             # A day; longer is a mistake of the unit.
             self._check_range(name, 1e-3, 86_400.0)
         self._check_deadline()
+        if self.stall_timeout_s != 0:
+            self._check_range("stall_timeout_s", 1e-3, 86_400.0)
         # JAX takes whole seconds.
         self._check_range("heartbeat_timeout_s", 1, 86_400)
         self._check_range("shutdown_timeout_s", 1, 86_400)

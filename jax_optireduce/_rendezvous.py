@@ -153,6 +153,7 @@ def join(
         late_budget=options.late_budget,
         deadline_max_s=options.deadline_max_s,
         suspend_on_lag=options.on_lag == "suspend",
+        stall_timeout_s=options.stall_timeout_s,
         faults=dict(options.faults),
     )
     try:

@@ -11,5 +11,6 @@ NB_MODULE(_testing, m) {
   optireduce::BindNet(m);
   optireduce::BindProtocol(m);
   optireduce::BindControl(m);
+  optireduce::BindWatch(m);
   optireduce::BindCarry(m);
 }

@@ -552,6 +552,9 @@ std::optional<Transmit> Endpoint::PollTransmit(Instant now, std::span<std::byte>
 }
 Instant Endpoint::PollTimeout() const { return impl_->PollTimeout(); }
 std::optional<CallDone> Endpoint::PollEvent() { return impl_->PollEvent(); }
+std::vector<WaitingCall> Endpoint::WaitingCalls(Instant before) const {
+  return impl_->WaitingCalls(before);
+}
 void Endpoint::Cancel(Instant now, const Status& why) { impl_->Cancel(now, why); }
 void Endpoint::Leave(Instant now, const Status& why) { impl_->Leave(now, why); }
 bool Endpoint::finished() const { return impl_->finished(); }

@@ -33,6 +33,7 @@ class Endpoint::Impl {
                                        std::size_t batch_max);
   Instant PollTimeout() const;
   std::optional<CallDone> PollEvent();
+  std::vector<WaitingCall> WaitingCalls(Instant before) const;
   void Cancel(Instant now, const Status& why);
   void Leave(Instant now, const Status& why);
   bool finished() const;
