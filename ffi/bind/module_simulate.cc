@@ -41,6 +41,7 @@ nb::dict RunScenario(const std::string& line) {
   result["counters"] = counters;
   result["faults"] = faults;
   result["virtual_s"] = std::chrono::duration<double>(report.virtual_time).count();
+  result["calls_s"] = std::chrono::duration<double>(report.calls_time).count();
   return result;
 }
 

@@ -33,7 +33,10 @@ std::string DirectionLabel(std::uint16_t lane, Rank from, Rank to) {
 }  // namespace
 
 Endpoint::Impl::Impl(const EndpointOptions& options)
-    : options_(options), peers_(options.world_size), directory_(options) {}
+    : options_(options),
+      peers_(options.world_size),
+      directory_(options),
+      next_peer_(options.rank.value()) {}
 
 Status Endpoint::Impl::MakePeers() {
   const std::size_t others = std::max<std::size_t>(options_.world_size - 1u, 1);
@@ -41,6 +44,8 @@ Status Endpoint::Impl::MakePeers() {
       // Half of the buffer: the kernel charges each datagram more than its payload.
       .window_bytes_max = options_.receive_buffer_bytes / 2 / others,
       .datagram_bytes_max = options_.datagram_bytes_max,
+      .sharers = others,
+      .paths = &paths_,
   };
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
     const Rank rank(r);

@@ -111,6 +111,7 @@ class Endpoint::Impl {
   const Peer& peer(Rank rank) const { return *peers_[rank.index()]; }
 
   EndpointOptions options_;
+  RecentLeast paths_;                         // of the flows to all peers, which it outlives
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at the own one
   Directory directory_;
   BufferPool pool_;  // outlives the exchanges

@@ -151,7 +151,11 @@ std::optional<Transmit> Endpoint::Impl::SendSegments(Instant now, Rank to,
     const std::size_t payload_bytes = exchange.PayloadBytes(item);
     const std::size_t bytes = kOverheadBytes + payload_bytes;
     if (transmit.bytes + bytes > buffer.size() || !flow.CanSend(bytes)) break;
-    if (transmit.bytes == 0) transmit.datagram_bytes = bytes;
+    if (transmit.bytes == 0) {
+      if (!flow.MayStart(now)) return std::nullopt;
+      transmit.datagram_bytes = bytes;
+    } else if (transmit.bytes + bytes > flow.BurstBytes())
+      break;
     // A batch is cut into equal datagrams; only its last may be shorter.
     if (bytes > transmit.datagram_bytes) break;
     const std::span<std::byte> datagram = buffer.subspan(transmit.bytes, bytes);

@@ -103,6 +103,7 @@ class Simulation {
   EventQueue<Event> events_;
   Trace trace_;
   Instant now_{};
+  Instant last_done_{};
   Instant rests_by_{};  // nothing may be pending later
   std::uint64_t steps_ = 0;
 };
@@ -176,6 +177,7 @@ SimulationReport Simulation::Run() {
   report.hash = trace_.hash();
   report.events = steps_;
   report.virtual_time = now_ - Instant{};
+  report.calls_time = last_done_ - Instant{};
   report.liveness_worst = checker_.liveness_worst();
   report.faults = network_.faults();
   for (const Host& each : hosts_) {
@@ -299,6 +301,7 @@ bool Simulation::TakeEvents(Rank rank) {
     trace_.Act(now_, rank, done->status.ok() ? "completes" : "fails", done->token,
                done->status.message());
     checker_.Done(now_, rank, *done);
+    last_done_ = now_;
     // A program that was interrupted goes on with its next call.
     if (!done->status.ok() && done->status.code() != StatusCode::kCancelled) {
       EndProgram(rank, done->status);

@@ -20,6 +20,7 @@ struct SimulationReport {
   std::uint64_t hash = 0;     // of every event: equal for equal scenarios
   std::uint64_t events = 0;   // in the network and at the ranks
   Duration virtual_time{};    // until nothing was pending any more
+  Duration calls_time{};      // until the last call ended
   Duration liveness_worst{};  // longest that an exact call took after all was well
   Counters counters;          // summed over the ranks
   FaultCounters faults;
