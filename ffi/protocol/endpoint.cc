@@ -36,6 +36,7 @@ Endpoint::Impl::Impl(const EndpointOptions& options)
     : options_(options),
       peers_(options.world_size),
       directory_(options),
+      incast_(static_cast<std::uint8_t>(std::clamp(options.world_size - 1, 1, UINT8_MAX))),
       next_peer_(options.rank.value()) {}
 
 Status Endpoint::Impl::MakePeers() {
@@ -154,12 +155,11 @@ Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, const Collective& coll
   for (std::uint16_t m = static_cast<std::uint16_t>(orders.size()); m < members; ++m) {
     orders.push_back(TarSendOrder(members, MemberIndex(m)));
   }
-  const std::uint16_t incast = options_.incast == 0 ? members : options_.incast;
   const CallId call{.collective = collective.id, .sequence = sequence};
-  const auto [at, inserted] = active_.try_emplace(
-      call, Active{.exchange = Exchange(collective, sequence, now, pool_,
-                                        orders[collective.self.index()], incast),
-                   .queued = std::vector<bool>(members)});
+  const auto [at, inserted] =
+      active_.try_emplace(call, Active{.exchange = Exchange(collective, sequence, now, pool_,
+                                                            orders[collective.self.index()]),
+                                       .queued = std::vector<bool>(members)});
   OR_CHECK(inserted);
   return at->second;
 }
@@ -370,6 +370,7 @@ void Endpoint::Impl::TakeAcknowledgement(Instant now, const Header& header,
     ++counters_.rejected_malformed;
     return;
   }
+  if (news->incast > 0) peer(header.source).incast = news->incast;
   Settle(header.source, peer(header.source).flow.HandleAcknowledgement(now, *news));
 }
 
@@ -431,6 +432,7 @@ void Endpoint::Impl::FinishIfComplete(Instant now, Active& active) {
   CheckDropped(now, exchange, status);
   ++(status.ok() ? counters_.calls_completed : counters_.calls_failed);
   events_.push_back(exchange.Finish(now, std::move(status)));
+  AdaptIncast();
   EraseIfRemovable(exchange.call());
 }
 

@@ -17,12 +17,11 @@ constexpr int kAllGatherGraceShare = 10;
 }  // namespace
 
 Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
-                   std::span<const MemberIndex> send_order, std::uint16_t incast)
+                   std::span<const MemberIndex> send_order)
     : collective_(collective),
       sequence_(sequence),
       opened_at_(now),
       send_order_(send_order),
-      incast_(incast),
       pool_(pool),
       reduction_(collective.layout, collective.self, collective.spec.element_type, pool),
       gathered_(collective.layout.segments()),
@@ -164,7 +163,8 @@ void Exchange::CountResult(SegmentIndex segment, std::uint16_t contributors) {
 }
 
 bool Exchange::MayContribute(MemberIndex to) const {
-  // The first `incast` peers of the schedule that still have something to get from this rank.
+  // The first `incast` peers of the schedule that have not been sent everything once. What is sent
+  // again does not wait for its turn, nor keep it: a peer that refuses delays nobody else.
   std::uint16_t before = 0;
   for (const MemberIndex peer : send_order_) {
     if (peer == to) return true;

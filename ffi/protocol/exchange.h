@@ -32,9 +32,9 @@ namespace optireduce {
 class Exchange {
  public:
   // `collective` and `pool` must outlive this. `send_order` lists the other members in the order of
-  // the schedule; contributions go to at most `incast` of them at a time.
+  // the schedule.
   Exchange(const Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
-           std::span<const MemberIndex> send_order, std::uint16_t incast);
+           std::span<const MemberIndex> send_order);
 
   const Collective& collective() const { return collective_; }
   CallId call() const { return {.collective = collective_.id, .sequence = sequence_}; }
@@ -67,6 +67,9 @@ class Exchange {
   bool Needs(MemberIndex from) const;
   // Whether `to` answers at all; one that does not takes no place among the `incast`.
   void SetStalled(MemberIndex to, bool stalled) { outbox(to).SetStalled(stalled); }
+
+  // New contributions go to at most `incast` peers at a time.
+  void SetIncast(std::uint16_t incast) { incast_ = incast; }
 
   // What to send next to a peer; it counts as sent once Sent() was called.
   std::optional<Outbox::Item> Next(MemberIndex to);
@@ -126,7 +129,7 @@ class Exchange {
   Sequence sequence_;
   Instant opened_at_;
   std::span<const MemberIndex> send_order_;
-  std::uint16_t incast_;
+  std::uint16_t incast_ = UINT16_MAX;
   BufferPool& pool_;
 
   std::optional<Instant> submitted_at_;

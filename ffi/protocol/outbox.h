@@ -32,8 +32,8 @@ class Outbox {
   };
 
   // The next to send, in this order: sums sent again, new sums (`sums` lists them as they became
-  // ready), contributions sent again, new contributions (if `contribute`). Repairs stand before new
-  // segments of their kind because somebody waits for them already.
+  // ready), contributions sent again, new contributions (if `contribute`: it is the peer's turn).
+  // Repairs stand before new segments of their kind because somebody waits for them already.
   std::optional<Item> Next(const std::vector<SegmentIndex>& sums, bool contribute);
   // Takes what Next returned.
   void Pop(const Item& item);
@@ -47,9 +47,8 @@ class Outbox {
   bool stalled() const { return stalled_; }
   void SetStalled(bool stalled) { stalled_ = stalled; }
 
-  bool contributing() const {
-    return next_contribution_ < peer_segments_ || !contribution_repairs_.empty();
-  }
+  // Some contributions were not sent yet.
+  bool contributing() const { return next_contribution_ < peer_segments_; }
   void AbandonContributions();
 
   // What of one kind is still to be sent for the first time.
