@@ -9,7 +9,8 @@
 // Others' queues. A loss-based TCP fills whatever queue there is, and would take nearly all of a
 // link from who yields to delay. The rate tells: while it is below half of the part of the best
 // rate that is ours, and a queue stands, the share grows; above, it falls back. So a competitor
-// gets at most half, we get at most half from it, and nobody's losses are needed to know. Processes
+// gets at most half, we take at most half from it, and nobody's losses are needed to know. (A queue
+// of less than 2 ms is below the aim; there a competitor gets less.) Processes
 // that wait for a busy host look the same, and get the same answer: a larger window.
 //
 // Loss. Random loss says nothing of the rate. It shrinks the window when more than an eighth of the
@@ -94,7 +95,11 @@ class RateController {
   Duration round_trip_{};  // the shortest of the last one; zero before the first
 
   RecentLeast path_;     // shortest round trips, in nanoseconds
-  RecentLeast fastest_;  // nanoseconds for one byte, over a round trip
+  RecentLeast fastest_;  // nanoseconds for one byte
+  // Sums over the last round trips in which this was the limit, older ones counting for less.
+  double rate_bytes_ = 0;
+  double rate_time_ = 0;
+  int rate_rounds_ = 0;
 
   // Loss since it was judged last, and how much of it is usual.
   std::size_t judged_bytes_ = 0;
