@@ -13,6 +13,7 @@ void BindSchedule(nanobind::module_& m);
 void BindSim(nanobind::module_& m);
 void BindNet(nanobind::module_& m);
 void BindProtocol(nanobind::module_& m);
+void BindRate(nanobind::module_& m);  // and incast
 
 }  // namespace optireduce
 

@@ -9,4 +9,5 @@ NB_MODULE(_testing, m) {
   optireduce::BindSim(m);
   optireduce::BindNet(m);
   optireduce::BindProtocol(m);
+  optireduce::BindRate(m);
 }

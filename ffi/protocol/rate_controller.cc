@@ -151,6 +151,8 @@ void RateController::HandleRoundTrip(Instant now, const RoundTrip& round) {
     slow_start_ = false;
     settling_ = true;
     SetWindow(Scale(window_, 1 - std::min(kShrink * above, kShrinkMax)));
+  } else if (loss_shrunk_for_ > 0) {
+    // Does the loss answer? Not before that is known.
   } else if (round.limited) {
     const std::size_t least = kGrowDatagrams * options_.datagram_bytes_max;
     SetWindow(window_ + (slow_start_
