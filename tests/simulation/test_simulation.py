@@ -233,7 +233,7 @@ def test_a_bulk_tcp_and_the_session_each_keep_a_third_of_a_link(
     bucket_bytes = rate_mbps * rival_for_us // 8 // 64
     report = assert_holds(
         f"seed={seed} ranks=2 calls=64 elements={bucket_bytes // 5} batch_max=44 "
-        f"rate_mbps={rate_mbps} queue_bytes={queue_bytes} rival_at_us=20000 "
+        f"rate_mbps={rate_mbps} queue_bytes={queue_bytes} rival_at_us={20_000_000 // rate_mbps} "
         f"rival_for_us={rival_for_us}"
     )
     assert report["rival_part"] > 0.3
