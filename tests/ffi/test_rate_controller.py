@@ -205,7 +205,9 @@ def test_small_calls_are_judged_together():
 
 @hypothesis.given(
     st.integers(1, 255),
-    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 2))),
+    st.lists(
+        st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 2))
+    ),
 )
 def test_incast_stays_between_one_and_the_most(most, calls):
     controller = _testing.IncastController(most)

@@ -195,7 +195,7 @@ def wire_times(report, ranks: int, elements: int, calls: int, rate_mbps: int) ->
     return report["calls_s"] / (payload_bits / (rate_mbps * 1e6))
 
 
-@pytest.mark.parametrize(("loss_ppm", "most"), [(0, 1.115), (10_000, 1.15)])
+@pytest.mark.parametrize(("loss_ppm", "most"), [(0, 1.115), (10_000, 1.2)])
 def test_a_bucket_of_25_mb_takes_little_more_than_its_bytes(loss_ppm, most):
     # The headers of UDP, IP and Ethernet, ours, and acknowledgements cost 1.087 of it.
     report = assert_holds(
@@ -233,7 +233,8 @@ def test_a_bulk_tcp_and_the_session_each_keep_a_third_of_a_link(
     bucket_bytes = rate_mbps * rival_for_us // 8 // 64
     report = assert_holds(
         f"seed={seed} ranks=2 calls=64 elements={bucket_bytes // 5} batch_max=44 "
-        f"rate_mbps={rate_mbps} queue_bytes={queue_bytes} rival_at_us={20_000_000 // rate_mbps} "
+        f"rate_mbps={rate_mbps} queue_bytes={queue_bytes} "
+        f"rival_at_us={20_000_000 // rate_mbps} "
         f"rival_for_us={rival_for_us}"
     )
     assert report["rival_part"] > 0.3
