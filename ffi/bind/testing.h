@@ -14,6 +14,7 @@ void BindSim(nanobind::module_& m);
 void BindNet(nanobind::module_& m);
 void BindProtocol(nanobind::module_& m);
 void BindControl(nanobind::module_& m);
+void BindCarry(nanobind::module_& m);
 
 }  // namespace optireduce
 

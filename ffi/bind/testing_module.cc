@@ -10,4 +10,5 @@ NB_MODULE(_testing, m) {
   optireduce::BindNet(m);
   optireduce::BindProtocol(m);
   optireduce::BindControl(m);
+  optireduce::BindCarry(m);
 }

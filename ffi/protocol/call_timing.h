@@ -21,6 +21,7 @@
 namespace optireduce {
 
 enum class Stage : std::uint8_t { kReduceScatter, kAllGather };
+// Source: an allreduce has these two.
 inline constexpr std::size_t kStages = 2;
 inline constexpr std::array<Stage, kStages> kBothStages = {Stage::kReduceScatter,
                                                            Stage::kAllGather};

@@ -249,10 +249,10 @@ bool Exchange::Needed(const Outbox::Item& item) const {
 }
 
 std::optional<Outbox::Item> Exchange::Next(MemberIndex to) {
-  static const std::vector<SegmentIndex> kNone;
   const bool contribute = Contributes(to) && MayContribute(to);
-  const bool serve = MaySend(Stage::kAllGather, to);
-  while (const auto item = outbox(to).Next(serve ? sums_ : kNone, contribute)) {
+  std::span<const SegmentIndex> sums;
+  if (MaySend(Stage::kAllGather, to)) sums = sums_;
+  while (const auto item = outbox(to).Next(sums, contribute)) {
     if (Needed(*item)) {
       Begin(item->kind == DatagramKind::kContribution ? Stage::kReduceScatter : Stage::kAllGather,
             to);

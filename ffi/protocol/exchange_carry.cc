@@ -104,7 +104,8 @@ double Exchange::InFlight() const {
   for (std::uint16_t m = 0; m < unsettled_.size(); ++m) {
     if (MemberIndex(m) == collective_.self) continue;
     all += collective_.layout.SegmentsOf(MemberIndex(m));
-    unsettled += unsettled_[m];
+    all += collective_.layout.SegmentsOf(collective_.self);
+    unsettled += unsettled_[m] + outboxes_[m].undelivered();
   }
   return all == 0 ? 0.0 : static_cast<double>(unsettled) / static_cast<double>(all);
 }

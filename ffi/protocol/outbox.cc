@@ -4,7 +4,7 @@
 
 namespace optireduce {
 
-std::optional<Outbox::Item> Outbox::Next(const std::vector<SegmentIndex>& sums, bool contribute) {
+std::optional<Outbox::Item> Outbox::Next(std::span<const SegmentIndex> sums, bool contribute) {
   while (!sum_repairs_.empty() && delivered_.Contains(sum_repairs_.back().value() - own_shard_)) {
     sum_repairs_.pop_back();
   }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "ffi/base/bitmap.h"
@@ -35,7 +36,7 @@ class Outbox {
   // The next to send, in this order: sums sent again, new sums (`sums` lists them as they became
   // ready), contributions sent again, new contributions (if `contribute`). Repairs stand before new
   // segments of their kind because somebody waits for them already.
-  std::optional<Item> Next(const std::vector<SegmentIndex>& sums, bool contribute);
+  std::optional<Item> Next(std::span<const SegmentIndex> sums, bool contribute);
   // Takes what Next returned.
   void Pop(const Item& item);
 
@@ -44,6 +45,7 @@ class Outbox {
   void Deliver(SegmentIndex sum) { delivered_.Insert(sum.value() - own_shard_); }
   bool Delivered() const { return delivered_.full(); }
   void DeliverAll();
+  std::size_t undelivered() const { return delivered_.size() - delivered_.count(); }
   bool Delivered(SegmentIndex sum) const { return delivered_.Contains(sum.value() - own_shard_); }
 
   bool stalled() const { return stalled_; }

@@ -83,7 +83,7 @@ struct CallStats {
   double missing_results = 0;
   // Elements of the result that hold data of earlier calls.
   double carried = 0;
-  // Of this rank's contributions, those whose owners are not known to have them.
+  // Of what this rank sends in the call, what is not known to have arrived.
   double in_flight = 0;
   Duration deadline{};         // by which the call had to end; 0 where it waits
   Duration elapsed{};          // from the submission

@@ -2,7 +2,7 @@
 
 Arguments: seconds that the last rank sleeps before each call. Prints
 
-  "conserved <largest error> <share late> <share carried>"
+  "conserved <largest error> <share late> <share carried> <share in flight at the end>"
       for each mode that carries: the error of what all calls and the drain returned
       together, against what all ranks gave, in whole numbers
   "bits <digest>"  of parameters after `resync`
@@ -48,9 +48,10 @@ def check_conservation(mesh: jax.sharding.Mesh, mode: str) -> None:
         carried += own(report.carried)
     got += own(drain(mean)) * ranks
     error = np.abs(got - given).max()
-    nothing, _ = call(meshes.spread(mesh, np.zeros_like(rows)))
+    nothing, report = call(meshes.spread(mesh, np.zeros_like(rows)))
     assert not own(nothing).any(), "something came after the drain"
-    print(f"conserved {error} {late / CALLS:.5f} {carried / CALLS:.5f}", flush=True)
+    shares = late / CALLS, carried / CALLS, own(report.in_flight)
+    print("conserved", error, *(f"{share:.5f}" for share in shares), flush=True)
 
 
 def check_resync(mesh: jax.sharding.Mesh) -> None:
