@@ -4,11 +4,13 @@
 
 NB_MODULE(_testing, m) {
   m.doc() = "The C++ classes of jax_optireduce, for its own tests.";
+  optireduce::BindFuzz(m);
   optireduce::BindCodec(m);
   optireduce::BindSchedule(m);
   optireduce::BindSim(m);
   optireduce::BindNet(m);
   optireduce::BindProtocol(m);
   optireduce::BindControl(m);
+  optireduce::BindWatch(m);
   optireduce::BindCarry(m);
 }

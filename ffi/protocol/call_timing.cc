@@ -1,9 +1,16 @@
 #include "ffi/protocol/call_timing.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace optireduce {
 namespace {
+
+// What is dropped is lost, so that no time is learned that a busy host exceeds by itself.
+// Chosen: what a host with more work than cores keeps a thread waiting.
+constexpr Duration kHardBoundMin = std::chrono::milliseconds(5);
+// Chosen: the longest pause between two acknowledgements of the sender (kAcknowledgeDelayMax).
+constexpr Duration kGraceMin = std::chrono::microseconds(500);
 
 std::size_t StageOf(CallId call, SegmentIndex segment) {
   return (call.sequence.value() + segment.value()) % kStages;
@@ -32,15 +39,20 @@ void CallTiming::Open() {
   }
 }
 
+Duration CallTiming::HardBound(Stage stage) const {
+  const std::size_t i = Index(stage);
+  if (!dropped_[i] || !learns_) return fixed_[i];
+  return std::min(std::max(dropped_[i]->hard_bound(), kHardBoundMin), fixed_[i]);
+}
+
 Duration CallTiming::reduce_scatter_deadline() const {
-  if (carried_[0]) return carried_[0]->deadline();
-  return dropped_[0] && learns_ ? dropped_[0]->hard_bound() : fixed_[0];
+  return carried_[0] ? carried_[0]->deadline() : HardBound(Stage::kReduceScatter);
 }
 
 Duration CallTiming::call_deadline() const {
   const Duration first = reduce_scatter_deadline();
   if (carried_[1]) return std::max(first, carried_[1]->deadline());
-  return first + (dropped_[1] && learns_ ? dropped_[1]->hard_bound() : fixed_[1]);
+  return first + HardBound(Stage::kAllGather);
 }
 
 void CallTiming::Began(Stage stage, MemberIndex source, Duration after_opening) {
@@ -59,7 +71,9 @@ bool CallTiming::calibrating() const {
       dropped_, [](const auto& controller) { return controller && !controller->calibrated(); });
 }
 
-Duration CallTiming::grace(Stage stage) const { return dropped_[Index(stage)]->grace(); }
+Duration CallTiming::grace(Stage stage) const {
+  return std::max(dropped_[Index(stage)]->grace(), kGraceMin);
+}
 
 void CallTiming::Ended(Stage stage, const StageEnd& end) {
   auto& controller = dropped_[Index(stage)];

@@ -53,6 +53,7 @@ class CallTiming {
   void TakeSample(MemberIndex from, CallId call, SegmentIndex segment, std::uint16_t code);
 
  private:
+  Duration HardBound(Stage stage) const;  // t_B
   static constexpr std::size_t Index(Stage stage) { return static_cast<std::size_t>(stage); }
 
   std::array<Duration, kStages> fixed_;

@@ -33,6 +33,7 @@ class Endpoint::Impl {
                                        std::size_t batch_max);
   Instant PollTimeout() const;
   std::optional<CallDone> PollEvent();
+  std::vector<WaitingCall> WaitingCalls(Instant before) const;
   void Cancel(Instant now, const Status& why);
   void Leave(Instant now, const Status& why);
   bool finished() const;
@@ -138,6 +139,7 @@ class Endpoint::Impl {
 
   EndpointOptions options_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at the own one
+  std::vector<std::byte> opened_;             // a payload that came encrypted
   BufferPool pool_;                           // outlives the collectives and the exchanges
   Directory directory_;
   // For each group size that occurs, the send order of every member.

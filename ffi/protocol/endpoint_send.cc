@@ -67,7 +67,7 @@ std::size_t Endpoint::Impl::Seal(Rank to, Header header, std::size_t payload_byt
   header.session = options_.session;
   EncodeHeader(header, buffer.first<kHeaderBytes>());
   const std::size_t content_bytes = kHeaderBytes + payload_bytes;
-  peer(to).seal.Seal(header.number, buffer.first(content_bytes),
+  peer(to).seal.Seal(header.number, buffer.first(content_bytes), kHeaderBytes,
                      buffer.subspan(content_bytes).first<kTagBytes>());
   ++counters_.datagrams_sent;
   counters_.bytes_sent += content_bytes + kTagBytes;

@@ -31,7 +31,8 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       heard_(collective.layout.members()),
       missed_(collective.layout.members()),
       unsettled_(collective.layout.members()),
-      last_from_(collective.self) {
+      last_from_(collective.self),
+      arrivals_(collective.self, collective.layout.members()) {
   const BucketLayout& layout = collective.layout;
   contributed_tails_.seen.resize(layout.members());
   result_tails_.seen.resize(layout.members());
@@ -149,6 +150,7 @@ Exchange::Receipt Exchange::TakeContribution(Instant now, MemberIndex from, cons
   Time(now, Stage::kReduceScatter, from, header);
   if (carry_ != nullptr && (header.flags & kFlagCarried)) carried_.Insert(segment.index());
   last_from_ = from;
+  arrivals_.Note(now, from);
   contributed_tails_.last = now;
   if (header.flags & kFlagTail) contributed_tails_.See(from);
   if (reduction_.Ready(segment)) ReduceSegment(segment, /*rescale=*/false);
@@ -460,7 +462,7 @@ CallDone Exchange::Finish(Instant now, Status status) {
     stats_.carried = static_cast<double>(CarriedBytes()) / all;
     stats_.in_flight = InFlight();
   }
-  stats_.slowest = collective_.RankOf(Slowest());
+  FindSlowest(now);
   if (status.ok()) {
     ZeroMissing();
     if (carry_ != nullptr) carry_->MoveLateResults(bucket_);
@@ -516,6 +518,22 @@ bool Exchange::Needs(MemberIndex from) const {
   const BucketLayout& layout = collective_.layout;
   return reduction_.received(from) < layout.SegmentsOf(collective_.self) ||
          GatheredOf(from) < layout.SegmentsOf(from);
+}
+
+bool Exchange::NeedsContribution(MemberIndex from) const {
+  return !reduced_closed_ &&
+         reduction_.received(from) < collective_.layout.SegmentsOf(collective_.self);
+}
+
+void Exchange::FindSlowest(Instant now) {
+  stats_.slowest = collective_.RankOf(Slowest());
+  // A rank that owns nothing gets no contributions: it cannot tell whom it waited for.
+  if (collective_.layout.SegmentsOf(collective_.self) == 0) return;
+  const Arrivals::Latest latest = arrivals_.FindLatest(*submitted_at_, now);
+  if (latest.behind == Duration::zero()) return;
+  stats_.slowest = collective_.RankOf(latest.member);
+  stats_.behind = latest.behind;
+  stats_.absent = latest.absent;
 }
 
 MemberIndex Exchange::Slowest() const {

@@ -26,6 +26,7 @@
 #include "ffi/base/bitmap.h"
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/arrivals.h"
 #include "ffi/protocol/bucket_view.h"
 #include "ffi/protocol/buffer_pool.h"
 #include "ffi/protocol/carry.h"
@@ -69,6 +70,7 @@ class Exchange {
            policy(Stage::kAllGather) == LatePolicy::kWait;
   }
   Instant submitted_at() const { return *submitted_at_; }
+  std::uint64_t token() const { return token_; }
 
   // ---- Peers.
 
@@ -90,6 +92,8 @@ class Exchange {
   }
   // Something of `from` is missing here.
   bool Needs(MemberIndex from) const;
+  // A contribution of `from` is missing here, and waited for.
+  bool NeedsContribution(MemberIndex from) const;
   // Whether `to` answers at all; one that does not takes no place among the `incast`.
   void SetStalled(MemberIndex to, bool stalled) { outbox(to).SetStalled(stalled); }
 
@@ -200,6 +204,7 @@ class Exchange {
   void RetireStage(Stage stage, MemberIndex to);
   std::uint64_t CarriedBytes() const;
   double InFlight() const;
+  void FindSlowest(Instant now);  // for the stats
 
   const Collective& collective_;
   Sequence sequence_;
@@ -259,6 +264,7 @@ class Exchange {
 
   CallStats stats_;
   MemberIndex last_from_;
+  Arrivals arrivals_;
   double contributed_ = 0;  // elements of results, times their contributors
   std::uint64_t result_bytes_ = 0;
 };

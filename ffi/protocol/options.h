@@ -21,6 +21,7 @@ struct EndpointOptions {
   // Separates sessions: a datagram with another tag is foreign. Derived from the secret.
   std::uint32_t session = 0;
   Secret secret{};
+  Protection protection = Protection::kAuthenticate;
   // Lanes are endpoints of their own; each has its own keys.
   std::uint16_t lane = 0;
 

@@ -13,8 +13,9 @@ namespace {
 // Chosen: longer texts belong in a log; the datagram of the smallest path still holds this much.
 constexpr std::size_t kTextBytesMax = 400;
 
-// Chosen: 2^48 elements are beyond any memory, and far from overflowing byte offsets.
-constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 48;
+// Chosen: 2^37 elements (512 GiB of float32) are beyond any bucket, and their segments are counted
+// in 32 bits even if each holds only 63 of them (float64 in the smallest datagram).
+constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 37;
 
 // Chosen: a deadline of more than a day is none, and sums of instants must not overflow.
 constexpr Duration kDeadlineMax = std::chrono::hours(24);
@@ -172,7 +173,7 @@ std::optional<CollectiveSpec> ParseAnnouncement(std::span<const std::byte> paylo
     if (i >= world_size) return std::nullopt;
     spec.members.emplace_back(static_cast<std::uint16_t>(i));
   }
-  if (spec.members.empty()) return std::nullopt;
+  if (spec.members.empty() || !HasMode(spec)) return std::nullopt;
   return spec;
 }
 
