@@ -7,6 +7,9 @@ namespace optireduce {
 namespace {
 
 // What is dropped is lost, so that no time is learned that a busy host exceeds by itself.
+// Chosen: the 95th percentile alone cuts one call in twenty where nothing else is wrong; the early
+// end makes a longer bound cost nothing while the last segments come.
+constexpr int kHardBoundMargin = 2;
 // Chosen: what a host with more work than cores keeps a thread waiting.
 constexpr Duration kHardBoundMin = std::chrono::milliseconds(5);
 // Chosen: the longest pause between two acknowledgements of the sender (kAcknowledgeDelayMax).
@@ -42,7 +45,7 @@ void CallTiming::Open() {
 Duration CallTiming::HardBound(Stage stage) const {
   const std::size_t i = Index(stage);
   if (!dropped_[i] || !learns_) return fixed_[i];
-  return std::min(std::max(dropped_[i]->hard_bound(), kHardBoundMin), fixed_[i]);
+  return std::min(std::max(kHardBoundMargin * dropped_[i]->hard_bound(), kHardBoundMin), fixed_[i]);
 }
 
 Duration CallTiming::reduce_scatter_deadline() const {
@@ -77,7 +80,17 @@ Duration CallTiming::grace(Stage stage) const {
 
 void CallTiming::Ended(Stage stage, const StageEnd& end) {
   auto& controller = dropped_[Index(stage)];
-  if (controller) samples_[Index(stage)] = EncodeDuration(controller->EndStage(end));
+  if (!controller) return;
+  samples_[Index(stage)] = EncodeDuration(controller->EndStage(end));
+  if (!controller->calibrated() || end.expected_bytes == 0) return;
+  const double missing =
+      1 - static_cast<double>(end.received_bytes) / static_cast<double>(end.expected_bytes);
+  const bool cut = end.exit == StageExit::kExpired;
+  // What is lost on the way says nothing about time.
+  if (excess_[Index(stage)].EndCall(cut ? missing : 0).action != SafeguardAction::kNone) {
+    controller->Recalibrate();
+    excess_[Index(stage)] = SkipPolicy();
+  }
 }
 
 std::uint16_t CallTiming::SampleFor(CallId call, SegmentIndex segment) const {
