@@ -2,7 +2,8 @@
 #
 #   PYTHON=python3.12       another interpreter (give other VENV_* with it)
 #   PYTEST_ARGS="-k wire"   more arguments for pytest
-#   SEED=7                  what `make simulate` replays
+#   SEED=7                  what `make simulate` replays, and where `make fuzz` starts
+#   FUZZ_SECONDS=60         how long `make fuzz` takes, both targets together
 
 PYTHON ?= python3
 VENV_TEST ?= .venv-test
@@ -13,6 +14,7 @@ SEED ?= 1
 # Chosen: small and medium scenarios together take about a minute under the sanitizers.
 SANITIZE_SMALL ?= 2000
 SANITIZE_MEDIUM ?= 200
+FUZZ_SECONDS ?= 60
 
 CORE := $(shell find ffi -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 PIP_QUIET := --quiet --disable-pip-version-check
@@ -21,12 +23,13 @@ PIP_QUIET := --quiet --disable-pip-version-check
 INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable .
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test sanitize simulate lint fmt wheel clean prerequisites
+.PHONY: help demo test sanitize sanitized fuzz simulate lint fmt wheel clean prerequisites
 
 help:
 	@echo 'make demo      train a small model on several ranks of this host, with and without loss'
 	@echo 'make test      build with tests, run the whole suite (PYTEST_ARGS=...)'
 	@echo 'make sanitize  the simulator under the address and undefined-behaviour sanitizers'
+	@echo 'make fuzz      the fuzz targets under the same (FUZZ_SECONDS=..., SEED=...)'
 	@echo 'make simulate  replay one simulated run (SEED=...)'
 	@echo 'make lint      ruff, and the rules that this project checks itself'
 	@echo 'make fmt       format Python and C++'
@@ -39,14 +42,26 @@ demo: $(VENV_DEMO)/.installed
 test: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python -m pytest $(PYTEST_ARGS)
 
-sanitize: $(VENV_TEST)/.requirements
+# Sets up the build that the next two share.
+sanitized: $(VENV_TEST)/.requirements
 	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" cmake -G Ninja -S ffi -B $(BUILD)/sanitize \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DOPTIREDUCE_PYTHON=OFF \
 	  -DOPTIREDUCE_SANITIZE=address,undefined
+
+sanitize: sanitized
 	$(VENV_TEST)/bin/cmake --build $(BUILD)/sanitize --target optireduce_simulate
 	$(BUILD)/sanitize/optireduce_simulate --file tests/simulation/regressions.txt
 	$(BUILD)/sanitize/optireduce_simulate --seed 1 --count $(SANITIZE_SMALL) --size small
 	$(BUILD)/sanitize/optireduce_simulate --seed 1 --count $(SANITIZE_MEDIUM) --size medium
+
+# A quarter of the time for the parser: it has much less to reach.
+fuzz: sanitized
+	$(VENV_TEST)/bin/cmake --build $(BUILD)/sanitize \
+	  --target optireduce_fuzz_wire optireduce_fuzz_endpoint
+	$(BUILD)/sanitize/optireduce_fuzz_wire -seed=$(SEED) \
+	  -max_total_time=$$(($(FUZZ_SECONDS) / 4))
+	$(BUILD)/sanitize/optireduce_fuzz_endpoint -seed=$(SEED) \
+	  -max_total_time=$$(($(FUZZ_SECONDS) * 3 / 4))
 
 simulate: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python -m jax_optireduce simulate --seed $(SEED)

@@ -6,7 +6,7 @@ import os
 from types import TracebackType
 from typing import Any, Self
 
-from jax_optireduce import _compat, _exit, _options, _rendezvous
+from jax_optireduce import _compat, _exit, _options, _rendezvous, _watch
 from jax_optireduce._errors import NotInitializedError
 from jax_optireduce._options import Options
 
@@ -44,6 +44,11 @@ class Communicator:
         self.options = options
         self.datagram_bytes = datagram_bytes
         self._native = native
+        self._watch = (
+            None
+            if native is None
+            else _watch.Watch(native, self, options.flight_record_dir)
+        )
 
     def __enter__(self) -> Self:
         """Returns itself."""
@@ -69,6 +74,42 @@ class Communicator:
         """Returns every counter by name, since `init`; empty with the backend "xla"."""
         return {} if self._native is None else self._native.counters()
 
+    def flight_record(self) -> list[dict[str, Any]]:
+        """Returns the last 4,096 calls of this process, oldest first.
+
+        Calls under way are among them. A call stands in it from when all devices of
+        this process have come and it goes to other processes. A bucket is a call of its
+        own. Empty with the backend "xla".
+
+        Returns:
+          For each call a dictionary:
+          "number": of the call in this process, from 1;
+          "collective", "sequence": its name, and its number among the calls of it;
+          "description": name, dtype, shapes and mode; "bytes": of the bucket;
+          "started_unix_s", "started_monotonic_s": as `time.time`, `time.monotonic`;
+          "state": "under way", "done" or "failed"; "error": its beginning, or "";
+          "elapsed_s": until the end, or until now;
+          "missing_contributions", "missing_results", "repaired", "late",
+          "slowest_process": as in `CollectiveStats`; -1 when nobody is the slowest;
+          "behind_s": how long the call waited for the slowest process after the data of
+          the others was here;
+          "waiting_for": of a call that has been under way for a second or more, the
+          processes whose data is missing; "absent": those of which nothing came.
+        """
+        return [] if self._native is None else self._native.flight_record()
+
+    def dump_flight_record(self, path: str | os.PathLike[str]) -> None:
+        """Writes the flight record to a file, as lines of JSON.
+
+        The first line says whose record it is, and holds the counters; each other line
+        is a call. A file that exists is replaced. With the backend "xla" there is no
+        call in it.
+
+        Raises:
+          OSError: the file cannot be written.
+        """
+        _watch.dump(self, path)
+
     def features(self) -> dict[str, object]:
         """Returns what the kernel granted the sockets; empty with the backend "xla"."""
         return {} if self._native is None else self._native.features()
@@ -83,6 +124,8 @@ class Communicator:
             _session.current = None
         if self._native is not None:
             self._native.close(reason)
+        if self._watch is not None:
+            self._watch.end()
 
     def cancel(self, reason: str = "cancelled by the program") -> None:
         """Fails every call under way; later calls work again.

@@ -5,6 +5,7 @@ RuntimeError. Calls that may wait release the GIL.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 def registrations() -> Mapping[str, object]:
     """Capsules of the XLA FFI handlers, by target name, for the platform "cpu".
@@ -32,6 +33,8 @@ class Communicator:
         rank: int,
         world_size: int,
         secret: bytes,
+        authenticate: bool,
+        encrypt: bool,
         bind_address: str,
         lanes: int,
         incast: int,
@@ -43,6 +46,7 @@ class Communicator:
         late_budget: float,
         deadline_max_s: float,
         suspend_on_lag: bool,
+        stall_timeout_s: float,
         faults: Mapping[str, float],
     ) -> None:
         """Opens the sockets.
@@ -52,9 +56,11 @@ class Communicator:
           rank: this process, in [0, world_size).
           world_size: processes of the session.
           secret: 32 bytes that only the ranks of this session share.
+          authenticate: whether datagrams carry a tag that is checked.
+          encrypt: whether payloads are encrypted as well; needs `authenticate`.
           bind_address: numeric IPv4 or IPv6 address; all ranks use one family.
           lanes: threads with a socket each, 1 to 64, the same on all ranks.
-          incast: senders that serve one receiver at the same time; 0 means all.
+          incast: senders that serve one receiver at a time; 0: as receivers ask.
           receive_buffer_bytes: asked for each socket; the kernel may grant less.
           max_lag: calls that peers may be ahead.
           peer_timeout_s: how long a peer, or a device of this process, may be silent
@@ -66,6 +72,8 @@ class Communicator:
           deadline_max_s: what a learned deadline never exceeds.
           suspend_on_lag: a live peer more than `max_lag` calls behind is suspended;
             otherwise it is waited for.
+          stall_timeout_s: how long a call may be under way before `wait_for_news` tells
+            it; 0 means never.
           faults: harm done to what is sent, for tests: `loss`, `duplicate`, `reorder`,
             `corrupt`, `truncate` (fractions), `delay_s`, `seed`. Empty: none.
         """
@@ -107,6 +115,20 @@ class Communicator:
 
     def counters(self) -> dict[str, int]:
         """Every counter by name, summed over the lanes."""
+
+    def flight_record(self) -> list[dict[str, Any]]:
+        """The newest calls, oldest first; see jax_optireduce.Communicator."""
+
+    def wait_for_news(self) -> dict[str, Any] | None:
+        """Waits until there is something to tell a user; for one thread.
+
+        Returns:
+          None once the communicator is closed and all was told. Otherwise "kind", and
+          for "slow" and "recovered": rank, collective, of its last `calls` how many
+          `waited` for the rank and in how many it was `absent`, and the medians over
+          these `behind_s` and `elapsed_s`. For "stall": `call`, as in the flight
+          record, and `others`, how many more calls are under way.
+        """
 
     def features(self) -> dict[str, object]:
         """What the sockets got: gso, gro, receive_buffer_bytes, datagram_bytes_max."""

@@ -40,10 +40,12 @@ _OF_ONE_PROCESS = frozenset(
     {
         "bind_address",
         "faults",
+        "flight_record_dir",
         "heartbeat_timeout_s",
         "receive_buffer_bytes",
         "rendezvous_timeout_s",
         "shutdown_timeout_s",
+        "stall_timeout_s",
     }
 )
 
@@ -58,9 +60,15 @@ class Options:
       bind_address: IPv4 or IPv6 address of this host that the others can reach; ""
         finds the one that leads to the coordinator. May differ between ranks. Default
         "".
+      authenticate: whether every datagram carries a tag (AES-128-GCM) that is checked;
+        False lets whoever can send UDP change the sums, and warns at every start.
+        Default True.
+      encrypt: whether payloads are encrypted as well; headers stay readable. Needs
+        `authenticate`. Default False.
       lanes: network threads with a socket each; peers' calls are spread over them. 1 to
         64. Default 1.
-      incast: ranks that send to one rank at the same time; 0 means all. Default 0.
+      incast: ranks that send to one rank at the same time; 0 means as many as
+        the receivers ask for. Default 0.
       receive_buffer_bytes: socket buffer to ask the kernel for, per lane, in bytes; it
         may grant less. May differ between ranks. Default 8 MiB.
       datagram_bytes_max: largest UDP payload, in bytes; 0 measures all paths and takes
@@ -91,6 +99,11 @@ class Options:
       shutdown_timeout_s: how long a process that exits waits in JAX's coordination
         service for the others, in seconds; used when `init` initialises
         `jax.distributed`. May differ between ranks. Default 10.
+      stall_timeout_s: how long a call may be under way, in seconds, before a line of
+        the log says whom it waits for and the flight record is written to a file; 0
+        means never. May differ between ranks. Default 60.
+      flight_record_dir: folder for these files; "" means the system's folder for
+        temporary files. May differ between ranks. Default "".
       faults: faults to inject into this process's datagrams, for tests, by name (for
         example {"loss": 0.01}); a string "loss=0.01,seed=7" is understood too. May
         differ between ranks. Default none.
@@ -98,6 +111,8 @@ class Options:
 
     backend: str = "optireduce"
     bind_address: str = ""
+    authenticate: bool = True
+    encrypt: bool = False
     lanes: int = 1
     incast: int = 0
     # Chosen: what 3 peers send to one rank in 25 ms at 1 Gbit/s; Linux grants less
@@ -124,6 +139,9 @@ class Options:
     heartbeat_timeout_s: int = 30
     # Chosen: JAX's 300 s keep a job and its machines for minutes after a rank died.
     shutdown_timeout_s: int = 10
+    # Chosen: longer than a rank compiles, evaluates or saves while the others wait.
+    stall_timeout_s: float = 60.0
+    flight_record_dir: str = ""
     faults: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -146,6 +164,11 @@ class Options:
         self._check_faults()
         self._check_choice("backend", BACKENDS)
         self._check_choice("on_lag", LAG_POLICIES)
+        if self.encrypt and not self.authenticate:
+            raise UsageError(
+                "encrypt=True needs authenticate=True: what is only encrypted can be "
+                "changed unnoticed. Leave authenticate at its default."
+            )
         self._check_range("lanes", 1, 64)
         self._check_range("incast", 0, 65_535)
         self._check_range("receive_buffer_bytes", 64 << 10, 1 << 30)
@@ -162,6 +185,8 @@ class Options:
             # A day; longer is a mistake of the unit.
             self._check_range(name, 1e-3, 86_400.0)
         self._check_deadline()
+        if self.stall_timeout_s != 0:
+            self._check_range("stall_timeout_s", 1e-3, 86_400.0)
         # JAX takes whole seconds.
         self._check_range("heartbeat_timeout_s", 1, 86_400)
         self._check_range("shutdown_timeout_s", 1, 86_400)

@@ -128,12 +128,20 @@ def join(
         return None, 0
     for target, capsule in _native.registrations().items():
         jax.ffi.register_ffi_target(target, capsule, platform="cpu")
+    if not options.authenticate:
+        _log.warning(
+            "authenticate=False: datagrams are not authenticated. Whoever can send UDP "
+            "to this process can change the sums of this program, without a trace; use "
+            "it on a network of your own only, and never for more than a measurement."
+        )
     addresses = _addresses(hellos)
     native = _native.Communicator(
         name=name,
         rank=rank,
         world_size=world_size,
         secret=bytes.fromhex(hellos[0]["secret"]),
+        authenticate=options.authenticate,
+        encrypt=options.encrypt,
         bind_address=addresses[rank],
         lanes=options.lanes,
         incast=options.incast,
@@ -145,6 +153,7 @@ def join(
         late_budget=options.late_budget,
         deadline_max_s=options.deadline_max_s,
         suspend_on_lag=options.on_lag == "suspend",
+        stall_timeout_s=options.stall_timeout_s,
         faults=dict(options.faults),
     )
     try:

@@ -20,6 +20,7 @@
 
 #include "ffi/bind/module_simulate.h"
 #include "ffi/bind/registry.h"
+#include "ffi/bind/watch_dict.h"
 #include "ffi/bind/xla_allreduce.h"
 #include "ffi/net/fault_port.h"
 #include "ffi/net/udp_offload.h"
@@ -47,15 +48,26 @@ T ValueOrRaise(Result<T> result) {
   return std::move(result.value());
 }
 
-Duration Seconds(const char* setting, double seconds) {
+Duration Seconds(const char* setting, double seconds, bool zero_is_never = false) {
   // Chosen: a limit that no duration overflows at, and nobody waits for.
   constexpr double kSecondsMax = 1e9;
+  if (zero_is_never && seconds == 0) return Duration::zero();
   if (!(seconds > 0) || seconds > kSecondsMax) {
     throw nb::value_error(
         (std::string(setting) + " must be positive seconds, got " + std::to_string(seconds) + ".")
             .c_str());
   }
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+Protection ProtectionOf(bool authenticate, bool encrypt) {
+  if (encrypt && !authenticate) {
+    throw nb::value_error(
+        "encrypt=True needs authenticate=True: what is encrypted only can be "
+        "changed unnoticed.");
+  }
+  if (!authenticate) return Protection::kNone;
+  return encrypt ? Protection::kEncrypt : Protection::kAuthenticate;
 }
 
 Secret SecretOf(const nb::bytes& bytes) {
@@ -97,6 +109,22 @@ class PyCommunicator {
     const auto counters = communicator_->counters();
     return {counters.begin(), counters.end()};
   }
+  nb::list FlightRecord() const {
+    std::vector<CallRecord> records;
+    {
+      const nb::gil_scoped_release release;
+      records = communicator_->FlightRecords();
+    }
+    return ToList(records);
+  }
+  nb::object WaitForNews() const {
+    std::optional<WatchNews> news;
+    {
+      const nb::gil_scoped_release release;
+      news = communicator_->WaitForNews();
+    }
+    return ToObject(news);
+  }
   nb::dict Features() const {
     const SocketFeatures features = communicator_->features();
     nb::dict named;
@@ -112,17 +140,18 @@ class PyCommunicator {
 };
 
 void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16_t rank,
-                      std::uint16_t world_size, const nb::bytes& secret,
-                      const std::string& bind_address, std::uint16_t lanes, std::uint16_t incast,
-                      std::size_t receive_buffer_bytes, std::uint32_t max_lag,
+                      std::uint16_t world_size, const nb::bytes& secret, bool authenticate,
+                      bool encrypt, const std::string& bind_address, std::uint16_t lanes,
+                      std::uint16_t incast, std::size_t receive_buffer_bytes, std::uint32_t max_lag,
                       double peer_timeout_s, double mismatch_timeout_s, double deadline_s,
                       double late_budget, double deadline_max_s, bool suspend_on_lag,
-                      const std::map<std::string, double>& faults) {
+                      double stall_timeout_s, const std::map<std::string, double>& faults) {
   const CommunicatorOptions options{
       .name = name,
       .rank = Rank(rank),
       .world_size = world_size,
       .secret = SecretOf(secret),
+      .protection = ProtectionOf(authenticate, encrypt),
       .bind_address = bind_address,
       .lanes = lanes,
       .incast = incast,
@@ -135,6 +164,7 @@ void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16
       .late_budget = late_budget,
       .deadline_max = Seconds("deadline_max_s", deadline_max_s),
       .suspend_on_lag = suspend_on_lag,
+      .stall_timeout = Seconds("stall_timeout_s", stall_timeout_s, /*zero_is_never=*/true),
       .faults =
           faults.empty() ? std::nullopt : std::optional(ValueOrRaise(Faults::FromMap(faults)))};
   const nb::gil_scoped_release release;
@@ -146,9 +176,10 @@ void BindCommunicator(nb::module_& module) {
   nb::class_<PyCommunicator>(module, "Communicator",
                              "This process's end of a session: sockets, threads and calls.")
       .def("__init__", &OpenCommunicator, nb::kw_only(), "name"_a, "rank"_a, "world_size"_a,
-           "secret"_a, "bind_address"_a, "lanes"_a, "incast"_a, "receive_buffer_bytes"_a,
-           "max_lag"_a, "peer_timeout_s"_a, "mismatch_timeout_s"_a, "deadline_s"_a, "late_budget"_a,
-           "deadline_max_s"_a, "suspend_on_lag"_a, "faults"_a)
+           "secret"_a, "authenticate"_a, "encrypt"_a, "bind_address"_a, "lanes"_a, "incast"_a,
+           "receive_buffer_bytes"_a, "max_lag"_a, "peer_timeout_s"_a, "mismatch_timeout_s"_a,
+           "deadline_s"_a, "late_budget"_a, "deadline_max_s"_a, "suspend_on_lag"_a,
+           "stall_timeout_s"_a, "faults"_a)
       .def("ports", &PyCommunicator::Ports)
       .def("path_mtu_bytes", &PyCommunicator::PathMtuBytes, "address"_a, Release())
       .def("granted_receive_buffer_bytes", &PyCommunicator::GrantedReceiveBufferBytes)
@@ -157,6 +188,8 @@ void BindCommunicator(nb::module_& module) {
       .def("cancel", &PyCommunicator::Cancel, "reason"_a, Release())
       .def("close", &PyCommunicator::Close, "reason"_a, Release())
       .def("counters", &PyCommunicator::Counters, Release())
+      .def("flight_record", &PyCommunicator::FlightRecord)
+      .def("wait_for_news", &PyCommunicator::WaitForNews)
       .def("features", &PyCommunicator::Features);
 }
 

@@ -8,6 +8,7 @@
 
 namespace optireduce {
 
+void BindFuzz(nanobind::module_& m);
 void BindCodec(nanobind::module_& m);  // and crypto
 void BindSchedule(nanobind::module_& m);
 void BindSim(nanobind::module_& m);
@@ -15,6 +16,9 @@ void BindNet(nanobind::module_& m);
 void BindProtocol(nanobind::module_& m);
 void BindControl(nanobind::module_& m);
 void BindMembership(nanobind::module_& m);
+void BindWatch(nanobind::module_& m);
+void BindCarry(nanobind::module_& m);
+void BindRate(nanobind::module_& m);  // and incast
 
 }  // namespace optireduce
 

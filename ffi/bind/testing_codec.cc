@@ -1,6 +1,7 @@
 // Sums and seals for tests.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -77,16 +78,34 @@ nb::bytes DeriveKeyOf(const nb::bytes& secret, const std::string& info) {
 
 class TestSealer {
  public:
-  explicit TestSealer(const nb::bytes& key) : sealer_(Unwrap(Sealer::Create(KeyOf(key)))) {}
+  TestSealer(const nb::bytes& key, const std::string& protection)
+      : sealer_(Unwrap(Sealer::Create(KeyOf(key), ProtectionOf(protection)))) {}
 
-  nb::bytes Seal(std::uint64_t number, const nb::bytes& content) {
+  // (what travels, its tag)
+  std::pair<nb::bytes, nb::bytes> Seal(std::uint64_t number, const nb::bytes& content,
+                                       std::size_t header_bytes) {
+    const std::span<const std::byte> given = BytesOf(content);
+    std::vector<std::byte> sealed(given.begin(), given.end());
     std::array<std::byte, kTagBytes> tag;
-    sealer_.Seal(number, BytesOf(content), tag);
-    return nb::bytes(tag.data(), tag.size());
+    sealer_.Seal(number, sealed, header_bytes, tag);
+    return {nb::bytes(sealed.data(), sealed.size()), nb::bytes(tag.data(), tag.size())};
   }
-  bool Verify(std::uint64_t number, const nb::bytes& content, const nb::bytes& tag) {
+  // The payload, or None.
+  nb::object Open(std::uint64_t number, const nb::bytes& content, const nb::bytes& tag,
+                  std::size_t header_bytes) {
     if (tag.size() != kTagBytes) throw nb::value_error("a tag has 12 bytes");
-    return sealer_.Verify(number, BytesOf(content), BytesOf(tag).first<kTagBytes>());
+    std::vector<std::byte> scratch(content.size());
+    const auto payload = sealer_.Open(number, BytesOf(content), header_bytes,
+                                      BytesOf(tag).first<kTagBytes>(), scratch);
+    if (!payload) return nb::none();
+    return nb::bytes(payload->data(), payload->size());
+  }
+
+  static Protection ProtectionOf(const std::string& name) {
+    if (name == "none") return Protection::kNone;
+    if (name == "authenticate") return Protection::kAuthenticate;
+    if (name == "encrypt") return Protection::kEncrypt;
+    throw nb::value_error("protection: none, authenticate or encrypt");
   }
 
  private:
@@ -107,9 +126,12 @@ void BindCodec(nb::module_& m) {
         nb::arg("scale") = 1.0, nb::arg("misalignment") = 0, nb::arg("in_place") = -1);
   m.def("derive_key", &DeriveKeyOf, nb::arg("secret"), nb::arg("info"));
   nb::class_<TestSealer>(m, "Sealer")
-      .def(nb::init<const nb::bytes&>(), nb::arg("key"))
-      .def("seal", &TestSealer::Seal, nb::arg("number"), nb::arg("content"))
-      .def("verify", &TestSealer::Verify, nb::arg("number"), nb::arg("content"), nb::arg("tag"));
+      .def(nb::init<const nb::bytes&, const std::string&>(), nb::arg("key"),
+           nb::arg("protection") = "authenticate")
+      .def("seal", &TestSealer::Seal, nb::arg("number"), nb::arg("content"),
+           nb::arg("header_bytes") = 0)
+      .def("open", &TestSealer::Open, nb::arg("number"), nb::arg("content"), nb::arg("tag"),
+           nb::arg("header_bytes") = 0);
 }
 
 }  // namespace optireduce

@@ -4,6 +4,7 @@
 
 NB_MODULE(_testing, m) {
   m.doc() = "The C++ classes of jax_optireduce, for its own tests.";
+  optireduce::BindFuzz(m);
   optireduce::BindCodec(m);
   optireduce::BindSchedule(m);
   optireduce::BindSim(m);
@@ -11,4 +12,7 @@ NB_MODULE(_testing, m) {
   optireduce::BindProtocol(m);
   optireduce::BindControl(m);
   optireduce::BindMembership(m);
+  optireduce::BindWatch(m);
+  optireduce::BindCarry(m);
+  optireduce::BindRate(m);
 }

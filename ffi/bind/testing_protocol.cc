@@ -107,6 +107,13 @@ nb::object ParseAnnouncementOf(const nb::bytes& payload, int world_size) {
                         spec->reduce_scatter == LatePolicy::kDrop, members);
 }
 
+// The identity that an announcement must have.
+std::uint32_t AnnouncementId(const nb::bytes& payload, int world_size) {
+  const auto spec = ParseAnnouncement(BytesOf(payload), static_cast<std::uint16_t>(world_size));
+  if (!spec) throw nb::value_error("not an announcement");
+  return IdOf(*spec).value();
+}
+
 // A flow with numbers for cargo.
 class TestFlow {
  public:
@@ -152,12 +159,16 @@ using FloatArray = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu
 class TestEndpoint {
  public:
   TestEndpoint(int rank, int world_size, const nb::bytes& secret, std::size_t datagram_bytes_max,
-               double peer_timeout_s, double mismatch_timeout_s)
+               double peer_timeout_s, double mismatch_timeout_s, const std::string& protection,
+               std::uint32_t session, std::uint16_t lane)
       : buffer_(std::size_t{1} << 16) {
     EndpointOptions options;
     options.rank = Rank(static_cast<std::uint16_t>(rank));
     options.world_size = static_cast<std::uint16_t>(world_size);
-    options.session = 77;
+    options.session = session;
+    options.lane = lane;
+    if (protection == "none") options.protection = Protection::kNone;
+    if (protection == "encrypt") options.protection = Protection::kEncrypt;
     if (secret.size() != options.secret.size()) throw std::invalid_argument("secret: 32 bytes");
     std::memcpy(options.secret.data(), secret.data(), secret.size());
     options.datagram_bytes_max = datagram_bytes_max;
@@ -235,6 +246,7 @@ void BindProtocol(nb::module_& m) {
   m.def("parse_header", &ParseHeaderOf);
   m.def("encode_announcement", &EncodeAnnouncementOf);
   m.def("parse_announcement", &ParseAnnouncementOf);
+  m.def("announcement_id", &AnnouncementId);
   m.def("bucket_segments", [](std::uint64_t elements, std::size_t element_bytes, int members,
                               std::size_t payload) {
     const BucketLayout layout(elements, element_bytes, static_cast<std::uint16_t>(members),
@@ -260,9 +272,12 @@ void BindProtocol(nb::module_& m) {
       .def("acknowledgement_due", &TestFlow::AcknowledgementDue)
       .def("take_acknowledgement", &TestFlow::TakeAcknowledgement);
   nb::class_<TestEndpoint>(m, "Endpoint")
-      .def(nb::init<int, int, nb::bytes, std::size_t, double, double>(), nb::arg("rank"),
-           nb::arg("world_size"), nb::arg("secret"), nb::arg("datagram_bytes_max") = 1472,
-           nb::arg("peer_timeout_s") = 30.0, nb::arg("mismatch_timeout_s") = 10.0)
+      .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
+                    std::uint32_t, std::uint16_t>(),
+           nb::arg("rank"), nb::arg("world_size"), nb::arg("secret"),
+           nb::arg("datagram_bytes_max") = 1472, nb::arg("peer_timeout_s") = 30.0,
+           nb::arg("mismatch_timeout_s") = 10.0, nb::arg("protection") = "authenticate",
+           nb::arg("session") = 77, nb::arg("lane") = 0)
       .def("submit", &TestEndpoint::Submit)
       .def("handle_datagram", &TestEndpoint::HandleDatagram)
       .def("handle_timeout", &TestEndpoint::HandleTimeout)

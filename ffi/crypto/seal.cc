@@ -6,6 +6,7 @@
 #include <openssl/kdf.h>
 #include <openssl/params.h>
 
+#include <algorithm>
 #include <climits>
 #include <string>
 #include <utility>
@@ -43,6 +44,25 @@ OSSL_PARAM OctetParameter(const char* name, const void* data, std::size_t bytes)
   return OSSL_PARAM_construct_octet_string(name, const_cast<void*>(data), bytes);
 }
 
+std::array<unsigned char, kNonceBytes> NonceOf(std::uint64_t number) {
+  std::array<unsigned char, kNonceBytes> nonce{};
+  ByteWriter(std::as_writable_bytes(std::span(nonce))).Write(number);
+  return nonce;
+}
+
+// How many bytes of a content GCM only authenticates, and how many behind them it encrypts. GMAC is
+// GCM that encrypts nothing.
+struct Parts {
+  int associated;
+  int encrypted;
+};
+
+Parts PartsOf(std::size_t bytes, std::size_t header_bytes, Protection protection) {
+  const std::size_t associated = protection == Protection::kEncrypt ? header_bytes : bytes;
+  return {.associated = static_cast<int>(associated),
+          .encrypted = static_cast<int>(bytes - associated)};
+}
+
 }  // namespace
 
 Result<Key> DeriveKey(const Secret& secret, std::string_view info) {
@@ -70,12 +90,13 @@ struct Sealer::Cipher {
   std::unique_ptr<EVP_CIPHER_CTX, Free> context;
 };
 
-Sealer::Sealer(std::unique_ptr<Cipher> cipher) : cipher_(std::move(cipher)) {}
+Sealer::Sealer(std::unique_ptr<Cipher> cipher, Protection protection)
+    : cipher_(std::move(cipher)), protection_(protection) {}
 Sealer::Sealer(Sealer&&) noexcept = default;
 Sealer& Sealer::operator=(Sealer&&) noexcept = default;
 Sealer::~Sealer() = default;
 
-Result<Sealer> Sealer::Create(const Key& key) {
+Result<Sealer> Sealer::Create(const Key& key, Protection protection) {
   auto cipher = std::make_unique<Cipher>();
   cipher->cipher.reset(EVP_CIPHER_fetch(nullptr, "AES-128-GCM", nullptr));
   if (cipher->cipher == nullptr) return Unavailable("AES-128-GCM");
@@ -85,31 +106,60 @@ Result<Sealer> Sealer::Create(const Key& key) {
                                                         Raw(key.data()), nullptr, nullptr) != 1) {
     return Unavailable("AES-128-GCM");
   }
-  return Sealer(std::move(cipher));
+  return Sealer(std::move(cipher), protection);
 }
 
-void Sealer::Seal(std::uint64_t number, std::span<const std::byte> content,
+void Sealer::Seal(std::uint64_t number, std::span<std::byte> content, std::size_t header_bytes,
                   std::span<std::byte, kTagBytes> tag) {
-  OR_CHECK(content.size() <= INT_MAX);
-  std::array<std::byte, kNonceBytes> nonce{};
-  ByteWriter(nonce).Write(number);
+  OR_CHECK(header_bytes <= content.size() && content.size() <= INT_MAX);
+  if (protection_ == Protection::kNone) {
+    std::ranges::fill(tag, std::byte{0});
+    return;
+  }
+  const Parts parts = PartsOf(content.size(), header_bytes, protection_);
   EVP_CIPHER_CTX* const context = cipher_->context.get();
-  // GMAC is GCM that encrypts nothing: all content is associated data.
+  unsigned char* const encrypted = Raw(content.data()) + parts.associated;
   int written = 0;
-  const bool sealed =
-      EVP_EncryptInit_ex2(context, nullptr, nullptr, Raw(nonce.data()), nullptr) == 1 &&
-      EVP_EncryptUpdate(context, nullptr, &written, Raw(content.data()),
-                        static_cast<int>(content.size())) == 1 &&
-      EVP_EncryptFinal_ex(context, Raw(tag.data()), &written) == 1 && written == 0 &&
-      EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, kTagBytes, tag.data()) == 1;
+  bool sealed =
+      EVP_EncryptInit_ex2(context, nullptr, nullptr, NonceOf(number).data(), nullptr) == 1 &&
+      EVP_EncryptUpdate(context, nullptr, &written, Raw(content.data()), parts.associated) == 1;
+  if (parts.encrypted > 0) {
+    sealed = sealed &&
+             EVP_EncryptUpdate(context, encrypted, &written, encrypted, parts.encrypted) == 1 &&
+             written == parts.encrypted;
+  }
+  sealed = sealed && EVP_EncryptFinal_ex(context, Raw(tag.data()), &written) == 1 && written == 0 &&
+           EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, kTagBytes, tag.data()) == 1;
   OR_CHECK(sealed);
 }
 
-bool Sealer::Verify(std::uint64_t number, std::span<const std::byte> content,
-                    std::span<const std::byte, kTagBytes> tag) {
-  std::array<std::byte, kTagBytes> expected;
-  Seal(number, content, expected);
-  return CRYPTO_memcmp(expected.data(), tag.data(), kTagBytes) == 0;
+std::optional<std::span<const std::byte>> Sealer::Open(std::uint64_t number,
+                                                       std::span<const std::byte> content,
+                                                       std::size_t header_bytes,
+                                                       std::span<const std::byte, kTagBytes> tag,
+                                                       std::span<std::byte> scratch) {
+  OR_CHECK(header_bytes <= content.size() && content.size() <= INT_MAX);
+  if (protection_ == Protection::kNone) return content.subspan(header_bytes);
+  const Parts parts = PartsOf(content.size(), header_bytes, protection_);
+  OR_CHECK(scratch.size() >= static_cast<std::size_t>(parts.encrypted));
+  EVP_CIPHER_CTX* const context = cipher_->context.get();
+  int written = 0;
+  bool opened =
+      EVP_DecryptInit_ex2(context, nullptr, nullptr, NonceOf(number).data(), nullptr) == 1 &&
+      EVP_DecryptUpdate(context, nullptr, &written, Raw(content.data()), parts.associated) == 1;
+  if (parts.encrypted > 0) {
+    opened =
+        opened && EVP_DecryptUpdate(context, Raw(scratch.data()), &written,
+                                    Raw(content.data()) + parts.associated, parts.encrypted) == 1;
+  }
+  // OpenSSL takes the expected tag through a pointer to what it only reads.
+  opened = opened && EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, kTagBytes,
+                                         const_cast<std::byte*>(tag.data())) == 1;
+  // Final compares the tags; nothing that was decrypted leaves before.
+  unsigned char none[1];
+  if (!opened || EVP_DecryptFinal_ex(context, none, &written) != 1) return std::nullopt;
+  if (protection_ == Protection::kAuthenticate) return content.subspan(header_bytes);
+  return scratch.first(content.size() - header_bytes);
 }
 
 }  // namespace optireduce

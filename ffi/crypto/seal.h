@@ -1,5 +1,6 @@
-// Authentication of datagrams: AES-128-GCM used as a MAC (GMAC), and the keys for it by HKDF, both
-// from OpenSSL's libcrypto. Deterministic: the same key, number and bytes give the same tag.
+// Protection of datagrams: AES-128-GCM, by default as a MAC only (GMAC), and the keys for it by
+// HKDF, both from OpenSSL's libcrypto. Deterministic: the same key, number and bytes give the same
+// result.
 
 #ifndef FFI_CRYPTO_SEAL_H_
 #define FFI_CRYPTO_SEAL_H_
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -24,29 +26,41 @@ inline constexpr std::size_t kKeyBytes = 16;     // AES-128
 using Secret = std::array<std::byte, kSecretBytes>;
 using Key = std::array<std::byte, kKeyBytes>;
 
+// What a session does to its datagrams; the format is the same for all three.
+enum class Protection : std::uint8_t {
+  kNone,          // the tag is zeros, and nobody checks it
+  kAuthenticate,  // header and payload are authenticated, and readable
+  kEncrypt,       // the header is authenticated, the payload authenticated and encrypted
+};
+
 // HKDF-SHA256 (RFC 5869) of the secret, without salt, with `info` as the context string.
 Result<Key> DeriveKey(const Secret& secret, std::string_view info);
 
-// Makes and checks the tags of one direction between two ranks. Not thread-safe: it owns a cipher
+// Protects the datagrams of one direction between two ranks. Not thread-safe: it owns a cipher
 // context that is reused, so that a datagram costs no allocation.
 class Sealer {
  public:
-  static Result<Sealer> Create(const Key& key);
+  static Result<Sealer> Create(const Key& key, Protection protection);
   Sealer(Sealer&&) noexcept;
   Sealer& operator=(Sealer&&) noexcept;
   ~Sealer();
 
+  // Content is a header, always readable, and a payload. Encrypts the payload in place, where that
+  // is wanted, and writes the tag of both.
   // `number` must never repeat under one key: it is the nonce (96 bits, the upper 32 are zero).
-  void Seal(std::uint64_t number, std::span<const std::byte> content,
+  void Seal(std::uint64_t number, std::span<std::byte> content, std::size_t header_bytes,
             std::span<std::byte, kTagBytes> tag);
-  // Compares in constant time.
-  [[nodiscard]] bool Verify(std::uint64_t number, std::span<const std::byte> content,
-                            std::span<const std::byte, kTagBytes> tag);
+  // The readable payload, or nothing when the tag is wrong; tags are compared in constant time. It
+  // lies in `content`, or in `scratch` (as long as the payload, at least) where it was encrypted.
+  [[nodiscard]] std::optional<std::span<const std::byte>> Open(
+      std::uint64_t number, std::span<const std::byte> content, std::size_t header_bytes,
+      std::span<const std::byte, kTagBytes> tag, std::span<std::byte> scratch);
 
  private:
   struct Cipher;
-  explicit Sealer(std::unique_ptr<Cipher> cipher);
+  Sealer(std::unique_ptr<Cipher> cipher, Protection protection);
   std::unique_ptr<Cipher> cipher_;
+  Protection protection_;
 };
 
 }  // namespace optireduce

@@ -25,15 +25,24 @@ Status Invalid(std::string message) {
   return {StatusCode::kInvalidArgument, "jax_optireduce: " + std::move(message)};
 }
 
-std::string DirectionLabel(std::uint16_t lane, Rank from, Rank to) {
-  return "jax_optireduce " + std::to_string(kWireVersion) + " lane " + std::to_string(lane) +
-         " from " + std::to_string(from.value()) + " to " + std::to_string(to.value());
-}
-
 }  // namespace
 
+Result<Key> DirectionKey(const EndpointOptions& options, Rank from, Rank to) {
+  const bool encrypts = options.protection == Protection::kEncrypt;
+  return DeriveKey(
+      options.secret,
+      "jax_optireduce " + std::to_string(kWireVersion) + (encrypts ? " encrypted" : "") +
+          " session " + std::to_string(options.session) + " lane " + std::to_string(options.lane) +
+          " from " + std::to_string(from.value()) + " to " + std::to_string(to.value()));
+}
+
 Endpoint::Impl::Impl(const EndpointOptions& options)
-    : options_(options), peers_(options.world_size), directory_(options) {}
+    : options_(options),
+      peers_(options.world_size),
+      opened_(options.protection == Protection::kEncrypt ? options.datagram_bytes_max : 0),
+      directory_(options),
+      incast_(static_cast<std::uint8_t>(std::clamp(options.world_size - 1, 1, UINT8_MAX))),
+      next_peer_(options.rank.value()) {}
 
 Status Endpoint::Impl::MakePeers() {
   const std::size_t others = std::max<std::size_t>(options_.world_size - 1u, 1);
@@ -41,17 +50,18 @@ Status Endpoint::Impl::MakePeers() {
       // Half of the buffer: the kernel charges each datagram more than its payload.
       .window_bytes_max = options_.receive_buffer_bytes / 2 / others,
       .datagram_bytes_max = options_.datagram_bytes_max,
+      .sharers = others,
+      .paths = &paths_,
   };
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
     const Rank rank(r);
     if (rank == options_.rank) continue;
-    Result<Key> to = DeriveKey(options_.secret, DirectionLabel(options_.lane, options_.rank, rank));
-    Result<Key> from =
-        DeriveKey(options_.secret, DirectionLabel(options_.lane, rank, options_.rank));
+    Result<Key> to = DirectionKey(options_, options_.rank, rank);
+    Result<Key> from = DirectionKey(options_, rank, options_.rank);
     if (!to.ok()) return to.status();
     if (!from.ok()) return from.status();
-    Result<Sealer> seal = Sealer::Create(to.value());
-    Result<Sealer> open = Sealer::Create(from.value());
+    Result<Sealer> seal = Sealer::Create(to.value(), options_.protection);
+    Result<Sealer> open = Sealer::Create(from.value(), options_.protection);
     if (!seal.ok()) return seal.status();
     if (!open.ok()) return open.status();
     peers_[r] = std::make_unique<Peer>(flow, std::move(seal.value()), std::move(open.value()));
@@ -80,6 +90,12 @@ Status Endpoint::Impl::Validate(const Submission& submission) const {
   if (elements != spec.elements) {
     return Invalid("'" + spec.name + "' has " + std::to_string(spec.elements) +
                    " elements, but its leaves have " + std::to_string(elements));
+  }
+  if (!HasMode(spec)) {
+    return Invalid("'" + spec.name +
+                   "' must have the policies of a mode (exact: wait, wait; agreed: carry, wait; "
+                   "bounded: carry, carry; lossy: drop, drop), and positive deadlines unless it "
+                   "waits in both stages");
   }
   if (spec.element_type == ElementType::kInt32 && spec.reduce_scatter == LatePolicy::kDrop) {
     return Invalid("'" + spec.name +
@@ -187,7 +203,6 @@ Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, Collective& collective
                                 options_.max_lag, options_.suspend_on_lag, pool_);
   }
   const ExchangeOptions options{.send_order = orders[collective.self.index()],
-                                .incast = options_.incast == 0 ? members : options_.incast,
                                 .lag_timeout = options_.peer_timeout,
                                 .drain = drain};
   const CallId call{.collective = collective.id, .sequence = sequence};
@@ -251,8 +266,9 @@ void Endpoint::Impl::HandleDatagram(Instant now, std::span<const std::byte> data
   }
   Peer& from = peer(header.source);
   const std::size_t content_bytes = datagram.size() - kTagBytes;
-  if (!from.open.Verify(header.number, datagram.first(content_bytes),
-                        datagram.subspan(content_bytes).first<kTagBytes>())) {
+  const auto payload = from.open.Open(header.number, datagram.first(content_bytes), kHeaderBytes,
+                                      datagram.subspan(content_bytes).first<kTagBytes>(), opened_);
+  if (!payload) {
     ++counters_.rejected_unauthenticated;
     return;
   }
@@ -262,7 +278,7 @@ void Endpoint::Impl::HandleDatagram(Instant now, std::span<const std::byte> data
   }
   from.last_heard = now;
   from.lost.reset();
-  if (!Dispatch(now, header, datagram.subspan(kHeaderBytes, content_bytes - kHeaderBytes))) return;
+  if (!Dispatch(now, header, *payload)) return;
   ++counters_.datagrams_received;
   counters_.bytes_received += datagram.size();
   from.flow.Record(now, header.number, header.kind != DatagramKind::kAcknowledgement);
@@ -423,6 +439,7 @@ void Endpoint::Impl::TakeAcknowledgement(Instant now, const Header& header,
     ++counters_.rejected_malformed;
     return;
   }
+  if (news->incast > 0) peer(header.source).incast = news->incast;
   Settle(now, header.source, peer(header.source).flow.HandleAcknowledgement(now, *news));
 }
 
@@ -475,6 +492,7 @@ void Endpoint::Impl::FinishIfComplete(Instant now, Active& active) {
   events_.push_back(exchange.Finish(now, std::move(status)));
   // What peers do not have yet is sent to them although the call is over.
   if (exchange.collective().carry) QueueAll(active);
+  AdaptIncast();
   EraseIfRemovable(exchange.call());
 }
 
@@ -539,6 +557,9 @@ std::optional<Transmit> Endpoint::PollTransmit(Instant now, std::span<std::byte>
 }
 Instant Endpoint::PollTimeout() const { return impl_->PollTimeout(); }
 std::optional<CallDone> Endpoint::PollEvent() { return impl_->PollEvent(); }
+std::vector<WaitingCall> Endpoint::WaitingCalls(Instant before) const {
+  return impl_->WaitingCalls(before);
+}
 void Endpoint::Cancel(Instant now, const Status& why) { impl_->Cancel(now, why); }
 void Endpoint::Leave(Instant now, const Status& why) { impl_->Leave(now, why); }
 bool Endpoint::finished() const { return impl_->finished(); }

@@ -16,10 +16,12 @@
 #define FFI_PROTOCOL_ENDPOINT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "ffi/base/ids.h"
 #include "ffi/base/status.h"
@@ -36,6 +38,13 @@ struct Transmit {
   Rank to;
   std::size_t bytes = 0;           // of all of them together
   std::size_t datagram_bytes = 0;  // of each but the last
+};
+
+// Whom a call that is under way waits for.
+struct WaitingCall {
+  std::uint64_t token = 0;   // of its submission
+  std::vector<Rank> ranks;   // their contributions are missing, or else their results
+  std::vector<Rank> absent;  // of these, the ones that have not shown that they are in this call
 };
 
 class Endpoint {
@@ -64,6 +73,9 @@ class Endpoint {
   Instant PollTimeout() const;
 
   std::optional<CallDone> PollEvent();
+
+  // What the calls submitted before `before` and not over yet wait for.
+  std::vector<WaitingCall> WaitingCalls(Instant before) const;
 
   // Fails every call under way with `why`, which is not ok; their leaves are not touched any more.
   // The endpoint stays usable. Peers that wait for this rank in one of these calls find out when it

@@ -55,6 +55,34 @@ bool Endpoint::Impl::Waits(const Exchange& exchange) const {
   return exchange.submitted() && !exchange.finished() && exchange.waits();
 }
 
+std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
+  std::vector<WaitingCall> calls;
+  for (const auto& [id, active] : active_) {
+    const Exchange& exchange = active.exchange;
+    if (!exchange.submitted() || exchange.finished() || exchange.submitted_at() >= before) continue;
+    const Collective& collective = exchange.collective();
+    const auto holds_up = [&](MemberIndex member, bool contributed) {
+      if (member == collective.self) return false;
+      return contributed ? exchange.Needs(member) : exchange.NeedsContribution(member);
+    };
+    // Results wait for the slowest contribution: only when all of these are here, their owners are
+    // the ones to be asked.
+    bool contributed = true;
+    for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+      if (holds_up(MemberIndex(m), false)) contributed = false;
+    }
+    WaitingCall& call = calls.emplace_back();
+    call.token = exchange.token();
+    for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+      const MemberIndex member(m);
+      if (!holds_up(member, contributed)) continue;
+      call.ranks.push_back(collective.RankOf(member));
+      if (!exchange.heard(member)) call.absent.push_back(collective.RankOf(member));
+    }
+  }
+  return calls;
+}
+
 void Endpoint::Impl::HandleTimeout(Instant now) {
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
     if (peers_[r]) Settle(now, Rank(r), peers_[r]->flow.HandleTimeout(now));
@@ -163,7 +191,10 @@ void Endpoint::Impl::NoteWaiting(Instant now, Rank rank, CallId call) {
   std::erase_if(from.waiting,
                 [&](const Peer::Waiting& report) { return now - report.last > kReportLifetime; });
   for (const GaveUp& ours : gave_up_) {
-    if (ours.call != call) continue;
+    const bool queued = std::ranges::any_of(from.control, [&](const Cargo& cargo) {
+      return cargo.call == ours.call && cargo.flags == ours.flags;
+    });
+    if (ours.call != call || queued) continue;
     // It has not heard of it: it was silent at that time.
     from.control.push_back(
         {.kind = DatagramKind::kAnnouncement, .flags = ours.flags, .call = call});

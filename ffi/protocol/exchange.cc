@@ -31,7 +31,8 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       heard_(collective.layout.members()),
       missed_(collective.layout.members()),
       unsettled_(collective.layout.members()),
-      last_from_(collective.self) {
+      last_from_(collective.self),
+      arrivals_(collective.self, collective.layout.members()) {
   const BucketLayout& layout = collective.layout;
   contributed_tails_.seen.resize(layout.members());
   result_tails_.seen.resize(layout.members());
@@ -149,6 +150,7 @@ Exchange::Receipt Exchange::TakeContribution(Instant now, MemberIndex from, cons
   Time(now, Stage::kReduceScatter, from, header);
   if (carry_ != nullptr && (header.flags & kFlagCarried)) carried_.Insert(segment.index());
   last_from_ = from;
+  arrivals_.Note(now, from);
   contributed_tails_.last = now;
   if (header.flags & kFlagTail) contributed_tails_.See(from);
   if (reduction_.Ready(segment)) ReduceSegment(segment, /*rescale=*/false);
@@ -231,12 +233,14 @@ bool Exchange::Contributes(MemberIndex to) const {
 }
 
 bool Exchange::MayContribute(MemberIndex to) const {
-  // The first `incast` peers of the schedule that still have something to get from this rank.
+  // The first `incast` peers of the schedule that have not been sent everything once. What is sent
+  // again does not wait for its turn, nor keep it: a peer that refuses delays nobody else.
   std::uint16_t before = 0;
   for (const MemberIndex peer : options_.send_order) {
     if (peer == to) return true;
     const Outbox& other = outboxes_[peer.index()];
-    if (other.contributing() && !other.stalled() && ++before >= options_.incast) return false;
+    const bool waits = other.contributing() && !other.stalled();
+    if (waits && MaySend(Stage::kReduceScatter, peer) && ++before >= incast_) return false;
   }
   return false;
 }
@@ -249,10 +253,10 @@ bool Exchange::Needed(const Outbox::Item& item) const {
 }
 
 std::optional<Outbox::Item> Exchange::Next(MemberIndex to) {
-  static const std::vector<SegmentIndex> kNone;
   const bool contribute = Contributes(to) && MayContribute(to);
-  const bool serve = MaySend(Stage::kAllGather, to);
-  while (const auto item = outbox(to).Next(serve ? sums_ : kNone, contribute)) {
+  std::span<const SegmentIndex> sums;
+  if (MaySend(Stage::kAllGather, to)) sums = sums_;
+  while (const auto item = outbox(to).Next(sums, contribute)) {
     if (Needed(*item)) {
       Begin(item->kind == DatagramKind::kContribution ? Stage::kReduceScatter : Stage::kAllGather,
             to);
@@ -370,7 +374,9 @@ Instant Exchange::EarlyCall() const {
   if (policy(Stage::kAllGather) != LatePolicy::kDrop) return kNever;
   if (!reduced_closed_ && !reduction_.finished()) return kNever;
   if (!submitted() || result_tails_.missing > 0) return kNever;
-  return result_tails_.last + timing_->grace(Stage::kAllGather);
+  // Owners may be waiting for something lost in the first stage themselves.
+  return result_tails_.last + timing_->grace(Stage::kReduceScatter) +
+         timing_->grace(Stage::kAllGather);
 }
 
 Instant Exchange::LagDeadline() const {
@@ -460,7 +466,7 @@ CallDone Exchange::Finish(Instant now, Status status) {
     stats_.carried = static_cast<double>(CarriedBytes()) / all;
     stats_.in_flight = InFlight();
   }
-  stats_.slowest = collective_.RankOf(Slowest());
+  FindSlowest(now);
   if (status.ok()) {
     ZeroMissing();
     if (carry_ != nullptr) carry_->MoveLateResults(bucket_);
@@ -516,6 +522,22 @@ bool Exchange::Needs(MemberIndex from) const {
   const BucketLayout& layout = collective_.layout;
   return reduction_.received(from) < layout.SegmentsOf(collective_.self) ||
          GatheredOf(from) < layout.SegmentsOf(from);
+}
+
+bool Exchange::NeedsContribution(MemberIndex from) const {
+  return !reduced_closed_ &&
+         reduction_.received(from) < collective_.layout.SegmentsOf(collective_.self);
+}
+
+void Exchange::FindSlowest(Instant now) {
+  stats_.slowest = collective_.RankOf(Slowest());
+  // A rank that owns nothing gets no contributions: it cannot tell whom it waited for.
+  if (collective_.layout.SegmentsOf(collective_.self) == 0) return;
+  const Arrivals::Latest latest = arrivals_.FindLatest(*submitted_at_, now);
+  if (latest.behind == Duration::zero()) return;
+  stats_.slowest = collective_.RankOf(latest.member);
+  stats_.behind = latest.behind;
+  stats_.absent = latest.absent;
 }
 
 MemberIndex Exchange::Slowest() const {

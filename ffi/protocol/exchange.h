@@ -26,6 +26,7 @@
 #include "ffi/base/bitmap.h"
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/arrivals.h"
 #include "ffi/protocol/bucket_view.h"
 #include "ffi/protocol/buffer_pool.h"
 #include "ffi/protocol/carry.h"
@@ -39,10 +40,8 @@
 namespace optireduce {
 
 struct ExchangeOptions {
-  // The other members in the order of the schedule; contributions go to at most `incast` of them at
-  // a time.
+  // The other members in the order of the schedule.
   std::span<const MemberIndex> send_order;
-  std::uint16_t incast = 1;
   // How long after its deadline a call waits for peers that are too far behind.
   Duration lag_timeout{};
   bool drain = false;
@@ -69,6 +68,7 @@ class Exchange {
            policy(Stage::kAllGather) == LatePolicy::kWait;
   }
   Instant submitted_at() const { return *submitted_at_; }
+  std::uint64_t token() const { return token_; }
 
   // ---- Peers.
 
@@ -90,8 +90,13 @@ class Exchange {
   }
   // Something of `from` is missing here.
   bool Needs(MemberIndex from) const;
+  // A contribution of `from` is missing here, and waited for.
+  bool NeedsContribution(MemberIndex from) const;
   // Whether `to` answers at all; one that does not takes no place among the `incast`.
   void SetStalled(MemberIndex to, bool stalled) { outbox(to).SetStalled(stalled); }
+
+  // New contributions go to at most `incast` peers at a time.
+  void SetIncast(std::uint16_t incast) { incast_ = incast; }
 
   // What to send next to a peer; it counts as sent once Sent() was called.
   std::optional<Outbox::Item> Next(MemberIndex to);
@@ -200,11 +205,13 @@ class Exchange {
   void RetireStage(Stage stage, MemberIndex to);
   std::uint64_t CarriedBytes() const;
   double InFlight() const;
+  void FindSlowest(Instant now);  // for the stats
 
   const Collective& collective_;
   Sequence sequence_;
   Instant opened_at_;
   ExchangeOptions options_;
+  std::uint16_t incast_ = UINT16_MAX;
   BufferPool& pool_;
   Carry* carry_;
   bool drain_;
@@ -259,6 +266,7 @@ class Exchange {
 
   CallStats stats_;
   MemberIndex last_from_;
+  Arrivals arrivals_;
   double contributed_ = 0;  // elements of results, times their contributors
   std::uint64_t result_bytes_ = 0;
 };

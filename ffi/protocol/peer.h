@@ -12,11 +12,17 @@
 #include <vector>
 
 #include "ffi/base/ids.h"
+#include "ffi/base/status.h"
 #include "ffi/base/time.h"
 #include "ffi/crypto/seal.h"
 #include "ffi/protocol/flow.h"
+#include "ffi/protocol/options.h"
 
 namespace optireduce {
+
+// The key of the datagrams from one rank to another. No two uses share a key: sessions, lanes,
+// directions and protections have their own, and a number, the nonce, is used once in each of them.
+Result<Key> DirectionKey(const EndpointOptions& options, Rank from, Rank to);
 
 // A call that a rank has ended with an error.
 struct GaveUp {
@@ -30,6 +36,8 @@ struct Peer {
       : flow(options), seal(std::move(to)), open(std::move(from)) {}
 
   Flow flow;
+  // How many may send to the peer at the same time, as it said last.
+  std::uint8_t incast = UINT8_MAX;
   Sealer seal;  // datagrams to the peer
   Sealer open;  // datagrams from the peer
 

@@ -59,6 +59,16 @@ inline bool Carries(const CollectiveSpec& spec) {
   return spec.reduce_scatter == LatePolicy::kCarry || spec.all_gather == LatePolicy::kCarry;
 }
 
+// One of the pairs of policies that are modes, with deadlines where it needs them.
+inline bool HasMode(const CollectiveSpec& spec) {
+  if (spec.reduce_scatter == LatePolicy::kWait) return spec.all_gather == LatePolicy::kWait;
+  if (spec.reduce_scatter_deadline <= Duration(0) || spec.all_gather_deadline <= Duration(0)) {
+    return false;
+  }
+  return spec.all_gather == spec.reduce_scatter ||
+         (spec.reduce_scatter == LatePolicy::kCarry && spec.all_gather == LatePolicy::kWait);
+}
+
 // A piece of the bucket; reduced in place.
 struct Leaf {
   std::byte* data = nullptr;
@@ -72,7 +82,8 @@ struct Submission {
   // Of a collective that carries: waits for everything that is under way to anybody, so that
   // afterwards nothing is. A call like any other, that all members must make as such.
   bool drain = false;
-  std::uint64_t token = 0;  // comes back in CallDone
+  std::uint64_t token = 0;   // comes back in CallDone
+  std::uint64_t record = 0;  // the call in the flight record; the endpoint does not look at it
 };
 
 // How one call went. Fractions are in [0, 1].
@@ -91,6 +102,8 @@ struct CallStats {
   std::uint64_t late = 0;      // segments that came for this call after their stage had closed
   Rank slowest;                // whose data came last, or did not come
   std::uint16_t live = 1;      // members that are not gone
+  Duration behind{};           // how long the call waited for it after the others' data was here
+  bool absent = false;         // nothing of it came in time
 };
 
 struct CallDone {

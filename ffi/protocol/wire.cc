@@ -15,8 +15,9 @@ namespace {
 // Chosen: longer texts belong in a log; the datagram of the smallest path still holds this much.
 constexpr std::size_t kTextBytesMax = 400;
 
-// Chosen: 2^48 elements are beyond any memory, and far from overflowing byte offsets.
-constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 48;
+// Chosen: 2^37 elements (512 GiB of float32) are beyond any bucket, and their segments are counted
+// in 32 bits even if each holds only 63 of them (float64 in the smallest datagram).
+constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 37;
 
 // Chosen: a deadline of more than a day is none, and sums of instants must not overflow.
 constexpr Duration kDeadlineMax = std::chrono::hours(24);
@@ -95,6 +96,7 @@ std::size_t EncodeAcknowledgement(const Acknowledgement& acknowledgement,
       std::chrono::duration_cast<std::chrono::microseconds>(acknowledgement.delay).count();
   writer.Write(acknowledgement.largest, 6);
   writer.Write(static_cast<std::uint32_t>(std::clamp<std::int64_t>(delay, 0, UINT32_MAX)));
+  writer.Write(acknowledgement.incast);
   for (std::size_t i = 0; i < acknowledgement.words; ++i) writer.Write(acknowledgement.bits[i]);
   OR_CHECK(writer.ok());
   return writer.size();
@@ -105,6 +107,7 @@ std::optional<Acknowledgement> ParseAcknowledgement(std::span<const std::byte> p
   Acknowledgement acknowledgement;
   acknowledgement.largest = reader.Read<std::uint64_t>(6);
   acknowledgement.delay = std::chrono::microseconds(reader.Read<std::uint32_t>());
+  acknowledgement.incast = reader.Read<std::uint8_t>();
   if (reader.remaining() % 8 != 0 || reader.remaining() / 8 > kAcknowledgedWordsMax) {
     return std::nullopt;
   }
@@ -161,6 +164,7 @@ std::optional<CollectiveSpec> ParseAnnouncement(std::span<const std::byte> paylo
   spec.all_gather = *all_gather;
   if (!members || members->empty()) return std::nullopt;
   spec.members = std::move(*members);
+  if (!HasMode(spec)) return std::nullopt;
   return spec;
 }
 

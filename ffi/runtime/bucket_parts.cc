@@ -51,7 +51,8 @@ std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lane
     Submission part{.spec = spec,
                     .sequence = submission.sequence,
                     .leaves = LeavesOfRange(submission, begin, end),
-                    .drain = submission.drain};
+                    .drain = submission.drain,
+                    .record = submission.record};
     part.spec.name += "@lane " + std::to_string(lane);
     part.spec.elements = end - begin;
     parts.push_back({.lane = lane, .submission = std::move(part)});
@@ -73,6 +74,8 @@ void PartOutcomes::Add(const Status& status, const CallStats& stats, std::uint64
     stats_.elapsed = stats.elapsed;
     stats_.slowest = stats.slowest;
     stats_.live = stats.live;
+    stats_.behind = stats.behind;
+    stats_.absent = stats.absent;
   }
   elements_ += elements;
 }

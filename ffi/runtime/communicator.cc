@@ -74,7 +74,11 @@ Result<std::shared_ptr<Communicator>> Communicator::Create(const CommunicatorOpt
 }
 
 Communicator::Communicator(const CommunicatorOptions& options, std::shared_ptr<CompletionPool> pool)
-    : options_(options), pool_(std::move(pool)) {}
+    : options_(options),
+      pool_(std::move(pool)),
+      // A peer that is silent is given up after its timeout, measured from its last sign of life.
+      watch_(
+          {.stall_timeout = options.stall_timeout, .unavailable_wait = options.peer_timeout / 2}) {}
 
 Communicator::~Communicator() { Close("the communicator was destroyed"); }
 
@@ -181,6 +185,7 @@ EndpointOptions Communicator::EndpointOptionsOf(std::uint16_t lane, std::uint32_
       .world_size = options_.world_size,
       .session = session,
       .secret = options_.secret,
+      .protection = options_.protection,
       .lane = lane,
       .datagram_bytes_max = datagram_bytes_max,
       .peer_timeout = options_.peer_timeout,
@@ -224,6 +229,8 @@ void Communicator::Submit(Submission submission, CallDoneFunction done) {
 }
 
 void Communicator::SubmitToLanes(Submission submission, CallDoneFunction done) {
+  const std::uint64_t record = watch_.Begin(submission);
+  submission.record = record;
   std::vector<BucketPart> parts = CutBucket(submission, lanes_.size());
   auto under_way = std::make_shared<PartsUnderWay>();
   under_way->left = parts.size();
@@ -234,14 +241,16 @@ void Communicator::SubmitToLanes(Submission submission, CallDoneFunction done) {
         std::move(part.submission),
         // `this` is safe, since the lanes end before it does; holding a share of it would not be:
         // the last one could be dropped here, on the lane's thread, which cannot join itself.
-        [this, under_way, shared_done, elements](const Status& status, const CallStats& stats) {
+        [this, under_way, shared_done, elements, record](const Status& status,
+                                                         const CallStats& stats) {
           {
             const std::lock_guard lock(under_way->mutex);
             under_way->outcomes.Add(status, stats, elements);
             if (--under_way->left > 0) return;
           }
-          Complete(std::move(*shared_done), under_way->outcomes.status(),
-                   under_way->outcomes.stats());
+          const PartOutcomes& outcomes = under_way->outcomes;
+          watch_.End(record, outcomes.status(), outcomes.stats());
+          Complete(std::move(*shared_done), outcomes.status(), outcomes.stats());
         });
   }
 }
@@ -269,6 +278,41 @@ void Communicator::Close(const std::string& reason) {
   }
   meeting_->Close(why);
   for (const auto& lane : lanes_) lane->Close(why);
+  watch_.Close();
+}
+
+std::vector<CallRecord> Communicator::FlightRecords() const {
+  std::vector<CallRecord> records = watch_.Records();
+  AddWaiting(records);
+  return records;
+}
+
+std::optional<WatchNews> Communicator::WaitForNews() {
+  std::optional<WatchNews> news = watch_.Wait();
+  if (news) {
+    if (auto* const stall = std::get_if<StallNews>(&*news)) AddWaiting({&stall->call, 1});
+  }
+  return news;
+}
+
+void Communicator::AddWaiting(std::span<CallRecord> records) const {
+  const auto add = [](std::vector<Rank>& to, const std::vector<Rank>& ranks) {
+    for (const Rank rank : ranks) {
+      if (std::ranges::find(to, rank) == to.end()) to.push_back(rank);
+    }
+    std::ranges::sort(to);
+  };
+  const std::lock_guard lock(mutex_);
+  for (const auto& lane : lanes_) {
+    const LaneSnapshot snapshot = lane->snapshot();
+    for (CallRecord& record : records) {
+      const auto waiting = snapshot.waiting.find(record.number);
+      if (waiting == snapshot.waiting.end()) continue;
+      if (record.state != CallRecord::State::kUnderWay) continue;  // the snapshot is older
+      add(record.waiting_for, waiting->second.ranks);
+      add(record.absent, waiting->second.absent);
+    }
+  }
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> Communicator::counters() const {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "ffi/net/udp_port.h"
 #include "ffi/protocol/options.h"
 #include "ffi/protocol/submission.h"
+#include "ffi/runtime/call_watch.h"
 #include "ffi/runtime/completion_pool.h"
 #include "ffi/runtime/lane.h"
 #include "ffi/runtime/meeting.h"
@@ -32,6 +34,7 @@ struct CommunicatorOptions {
   Rank rank;
   std::uint16_t world_size = 1;
   Secret secret{};
+  Protection protection = Protection::kAuthenticate;
   std::string bind_address;  // IPv4 or IPv6; its family decides that of the session
   std::uint16_t lanes = 1;
   std::uint16_t incast = 0;  // 0: all peers at once
@@ -44,6 +47,7 @@ struct CommunicatorOptions {
   Duration deadline_max{};  // of a learned deadline
   // What happens to a live peer that is more than `max_lag` calls behind: false, it is waited for.
   bool suspend_on_lag = false;
+  Duration stall_timeout{};  // how long a call is under way before it is told; 0: never
   std::optional<Faults> faults;
 };
 
@@ -102,6 +106,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Every counter by name, summed over the lanes.
   std::vector<std::pair<std::string, std::uint64_t>> counters() const;
 
+  // The newest calls that have left the process, oldest first.
+  std::vector<CallRecord> FlightRecords() const;
+  // See CallWatch::Wait(). Close() ends it.
+  std::optional<WatchNews> WaitForNews();
+
   const CommunicatorOptions& options() const { return options_; }
   // 0 before Connect().
   std::size_t datagram_bytes_max() const { return datagram_bytes_max_; }
@@ -118,6 +127,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Why no call can be submitted, or ok.
   Status Readiness() const;
   void SubmitToLanes(Submission submission, CallDoneFunction done);
+  // Fills in whom the calls wait for.
+  void AddWaiting(std::span<CallRecord> records) const;
   // Counts the call and calls `done` on the completion pool.
   void Complete(CallDoneFunction done, const Status& status, const CallStats& stats);
 
@@ -130,6 +141,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<std::size_t> datagram_bytes_max_ = 0;
   std::atomic<std::uint64_t> calls_completed_ = 0;
   std::atomic<std::uint64_t> calls_failed_ = 0;
+  CallWatch watch_;
 
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<UdpPort>> unconnected_;

@@ -28,6 +28,11 @@ constexpr Duration kRefusedPause = std::chrono::milliseconds(1);
 // who waits.
 constexpr Duration kLinger = std::chrono::seconds(1);
 
+// How old a call is before the snapshot says whom it waits for.
+// Chosen: longer than most calls take, so that it costs little while all is well; short of the 500
+// ms after which a lane that waits has its next turn.
+constexpr Duration kLongWait = std::chrono::milliseconds(200);
+
 }  // namespace
 
 Lane::Lane(std::unique_ptr<DatagramPort> port, std::unique_ptr<Endpoint> endpoint,
@@ -144,10 +149,13 @@ bool Lane::TakeRequests() {
     }
     const std::uint64_t token = next_token_++;
     pending.submission.token = token;
-    const auto call = calls_.emplace(token, std::exchange(pending.done, nullptr)).first;
+    const auto call = calls_
+                          .emplace(token, Call{.done = std::exchange(pending.done, nullptr),
+                                               .record = pending.submission.record})
+                          .first;
     const Status status = endpoint_->Submit(ClockNow(), std::move(pending.submission));
     if (status.ok()) continue;
-    call->second(status, CallStats{});
+    call->second.done(status, CallStats{});
     calls_.erase(call);
   }
   taken_.clear();
@@ -181,7 +189,7 @@ void Lane::HandOver() {
   while (const std::optional<CallDone> event = endpoint_->PollEvent()) {
     const auto call = calls_.find(event->token);
     OR_CHECK(call != calls_.end());
-    const CallDoneFunction done = std::move(call->second);
+    const CallDoneFunction done = std::move(call->second.done);
     calls_.erase(call);
     // Before `done`: who looks at the counters after a call finds the call in them.
     if (!any) Publish();
@@ -204,10 +212,18 @@ void Lane::Linger(const Status& why) {
 }
 
 void Lane::Publish() {
+  std::map<std::uint64_t, WaitingCall> waiting;
+  if (!calls_.empty()) {
+    for (WaitingCall& call : endpoint_->WaitingCalls(ClockNow() - kLongWait)) {
+      const auto known = calls_.find(call.token);
+      if (known != calls_.end()) waiting.emplace(known->second.record, std::move(call));
+    }
+  }
   const std::lock_guard lock(mutex_);
   snapshot_ = {.counters = endpoint_->counters(),
                .socket_drops = port_->socket_drops(),
-               .memory_bytes = endpoint_->memory_bytes()};
+               .memory_bytes = endpoint_->memory_bytes(),
+               .waiting = std::move(waiting)};
 }
 
 Status Lane::CloseReason() const {
@@ -223,7 +239,7 @@ void Lane::FailAll(const Status& why) {
     std::ranges::move(queue_, std::back_inserter(taken_));
     queue_.clear();
   }
-  for (auto& [token, done] : calls_) done(why, CallStats{});
+  for (auto& [token, call] : calls_) call.done(why, CallStats{});
   calls_.clear();
   for (Pending& pending : taken_) {
     if (pending.done) pending.done(why, CallStats{});

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -32,6 +33,8 @@ struct LaneSnapshot {
   Counters counters;
   std::uint64_t socket_drops = 0;
   std::uint64_t memory_bytes = 0;
+  // Calls that have been under way for long, and what they wait for; by Submission::record.
+  std::map<std::uint64_t, WaitingCall> waiting;
 };
 
 class Lane {
@@ -82,7 +85,11 @@ class Lane {
   const std::unique_ptr<Endpoint> endpoint_;
   std::vector<std::byte> buffer_;
   std::optional<Transmit> refused_;  // by the port; stands in `buffer_` and goes first
-  std::unordered_map<std::uint64_t, CallDoneFunction> calls_;  // by token
+  struct Call {
+    CallDoneFunction done;
+    std::uint64_t record = 0;
+  };
+  std::unordered_map<std::uint64_t, Call> calls_;  // by token
   std::uint64_t next_token_ = 1;
   std::vector<Pending> taken_;  // reused from turn to turn
 

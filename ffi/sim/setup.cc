@@ -15,6 +15,9 @@ namespace {
 // Chosen: enough datagrams of another session to choose from.
 constexpr int kForeignDatagrams = 8;
 
+// Chosen: tags only are the default of programs, so most runs have them.
+constexpr std::uint32_t kEncryptedPartsPerMillion = 250'000;
+
 // Different uses of one seed must not draw the same numbers. Chosen: any constants.
 constexpr std::uint64_t kNetworkSalt = 0x6E6574;
 constexpr std::uint64_t kSessionSalt = 0x73657373;
@@ -28,6 +31,7 @@ EndpointOptions EndpointOf(const Scenario& s, Rank rank, std::uint64_t session) 
   options.session = static_cast<std::uint32_t>(session);
   Prng prng(Mix(session));
   for (std::byte& byte : options.secret) byte = static_cast<std::byte>(prng.Below(256));
+  if (prng.Chance(kEncryptedPartsPerMillion)) options.protection = Protection::kEncrypt;
   options.datagram_bytes_max = s.datagram_bytes;
   options.peer_timeout = Microseconds(s.peer_timeout_us);
   options.mismatch_timeout = Microseconds(s.mismatch_timeout_us);
@@ -59,6 +63,13 @@ NetworkOptions NetworkOf(const Scenario& s) {
     options.up.push_back(link);
     link.queue_bytes_max = s.queue_bytes;
     options.down.push_back(link);
+  }
+  if (s.rival_at_us > 0) {
+    const Instant start = Instant{} + Microseconds(s.rival_at_us);
+    options.rival = {.start = start,
+                     .end = start + Microseconds(s.rival_for_us),
+                     .way_back = Microseconds(3 * s.delay_us)};
+    options.rival_rank = Rank(static_cast<std::uint16_t>(s.rival_rank));
   }
   const auto ppm = [](std::uint64_t value) { return static_cast<std::uint32_t>(value); };
   options.faults = {

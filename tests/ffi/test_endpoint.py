@@ -147,10 +147,81 @@ def test_a_repeated_datagram_is_counted_and_has_no_effect():
         assert set(rejected(endpoint)) == {"rejected_replayed"}
 
 
+@pytest.mark.parametrize("protection", ["none", "authenticate", "encrypt"])
+def test_every_protection_gives_the_sum_in_datagrams_of_one_size(protection):
+    net = Net(2, protection=protection)
+    arrays = [np.full(100, 7, np.float32), np.full(100, 9, np.float32)]
+    for rank, array in enumerate(arrays):
+        net.submit(rank, array)
+    net.collect()
+    sent = [datagram for _, datagram in net.wire]
+    net.run()
+    for array in arrays:
+        np.testing.assert_array_equal(array, 16)
+    assert max(len(datagram) for datagram in sent) == 40 + 200
+    # Nothing of the program is readable in what is encrypted, least of all the values.
+    secret_texts = [np.float32(7).tobytes() * 2, b"float32"]
+    for text in secret_texts:
+        assert any(text in d for d in sent) == (protection != "encrypt")
+    assert all(d[-12:] == bytes(12) for d in sent) == (protection == "none")
+
+
+@pytest.mark.parametrize(
+    "other", [{"protection": "encrypt"}, {"session": 78}, {"lane": 1}], ids=str
+)
+def test_another_protection_session_or_lane_has_other_keys(other):
+    here = _testing.Endpoint(0, 2, SECRET)
+    there = _testing.Endpoint(1, 2, SECRET, **other)
+    array = np.ones(9, np.float32)
+    there.submit(0.0, "x", "x", 1, False, 0.1, [0, 1], 0, 0, array)
+    _, datagrams = there.poll_transmit(0.0, 8)
+    session = (77).to_bytes(4, "little")
+    here.handle_datagram(0.0, datagrams[0][:4] + session + datagrams[0][8:])
+    assert rejected(here) == {"rejected_unauthenticated": 1}
+
+
+def test_each_direction_has_its_own_key():
+    net = Net(3)
+    to, datagram = one_datagram(net)
+    source = net.ranks[0]
+    # Back to its sender, and as if another rank had sent it.
+    reflected = datagram[:2] + to.to_bytes(2, "little") + datagram[4:]
+    source.handle_datagram(net.now, reflected)
+    other = 3 - to
+    net.ranks[other].handle_datagram(net.now, datagram)
+    for endpoint in (source, net.ranks[other]):
+        assert rejected(endpoint) == {"rejected_unauthenticated": 1}
+
+
+def test_no_two_datagrams_of_a_direction_have_one_number():
+    net = Net(3)
+    rng = np.random.default_rng(1)
+    arrays = [np.ones(2000, np.float32) for _ in net.ranks]
+    used = set()
+    for sequence in range(5):
+        for rank, array in enumerate(arrays):
+            net.submit(rank, array, sequence=sequence, token=sequence)
+        for _ in range(100):
+            net.collect()
+            for to, datagram in net.wire:
+                source = int.from_bytes(datagram[2:4], "little")
+                number = int.from_bytes(datagram[20:26], "little")
+                assert (source, to, number) not in used
+                used.add((source, to, number))
+                if rng.random() < 0.7:
+                    net.ranks[to].handle_datagram(net.now, datagram)
+            net.wire.clear()
+            net.now += 0.01
+            for endpoint in net.ranks:
+                endpoint.handle_timeout(net.now)
+    assert all(len(done) == 5 for done in net.done)
+    assert len(used) > 100
+
+
 @hypothesis.given(st.data())
 @hypothesis.settings(max_examples=200, deadline=None)
 def test_no_mutated_datagram_is_accepted(data):
-    net = Net(2)
+    net = Net(2, protection=data.draw(st.sampled_from(["authenticate", "encrypt"])))
     to, datagram = one_datagram(net)
     mutated = bytearray(datagram)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -303,9 +374,17 @@ def test_drop_ends_in_time_without_a_rank_and_scales_by_those_that_came():
 
 def test_drop_does_not_wait_for_what_was_lost_once_the_last_segments_are_there():
     net = Net(2)
-    arrays = [np.full(4000, 1.0 + rank, np.float32) for rank in range(2)]
-    for rank, array in enumerate(arrays):
-        net.submit(rank, array, drop=True)
+    # The first calls measure how long a whole one takes, and repair what is lost.
+    measured = 20
+    for sequence in range(measured + 1):
+        arrays = [np.full(4000, 1.0 + rank, np.float32) for rank in range(2)]
+        for rank, array in enumerate(arrays):
+            net.submit(rank, array, drop=True, sequence=sequence, token=sequence)
+        while sequence < measured and len(net.done[0]) + len(net.done[1]) < 2:
+            net.run(0.001)
+        if sequence < measured:
+            net.done[0].clear()
+            net.done[1].clear()
     net.collect()
     # The first contribution to each shard is lost, and no datagram after it.
     contribution = 1
@@ -321,7 +400,8 @@ def test_drop_does_not_wait_for_what_was_lost_once_the_last_segments_are_there()
         net.run(0.001)
     assert net.now - start < 0.02, "a fifth of the deadline"
     for rank in range(2):
-        message, missing_contributions, missing_results, _ = net.done[rank][0]
+        done = net.done[rank][measured]
+        message, missing_contributions, missing_results, _ = done
         assert message == ""
         assert 0 < missing_contributions < 0.5
         assert missing_results == 0

@@ -143,7 +143,7 @@ class Network:
 
     def thaw(self, rank):
         self.asleep.discard(rank)
-        # The watch of its endpoint may run before what has come in the meantime is read.
+        # Its watch may run before what has come in the meantime is read.
         if rank not in self.dead and self.random.random() < 0.5:
             self.live(rank)
         waiting, self.waiting[rank] = self.waiting[rank], []

@@ -13,6 +13,7 @@ TAG_BYTES = 12
 
 keys = st.binary(min_size=16, max_size=16)
 numbers = st.integers(0, 2**64 - 1)
+protections = st.sampled_from(["authenticate", "encrypt"])
 
 
 def hkdf_sha256(secret: bytes, salt: bytes, info: bytes, length: int) -> bytes:
@@ -108,6 +109,16 @@ def gmac(key: bytes, number: int, content: bytes) -> bytes:
     return gcm_tag(key, nonce, content, b"")[:TAG_BYTES]
 
 
+def gcm_encrypt(key: bytes, number: int, payload: bytes) -> bytes:
+    """Counter mode from 2 on (NIST SP 800-38D, 7.1); 1 makes the tag's mask."""
+    nonce = number.to_bytes(8, "little") + bytes(4)
+    stream = b"".join(
+        aes_128_encrypt(key, nonce + counter.to_bytes(4, "big"))
+        for counter in range(2, 2 + (len(payload) + 15) // 16)
+    )
+    return bytes(a ^ b for a, b in zip(payload, stream, strict=False))
+
+
 def test_the_reference_for_keys_gives_the_answers_of_rfc_5869():
     secret = b"\x0b" * 22
     expanded = hkdf_sha256(
@@ -155,7 +166,16 @@ def test_the_reference_for_tags_gives_the_answers_of_gcm(
 
 
 def test_the_tag_of_nothing_is_the_known_answer():
-    assert _testing.Sealer(bytes(16)).seal(0, b"").hex() == "58e2fccefa7e3061367f1d57"
+    _, tag = _testing.Sealer(bytes(16)).seal(0, b"")
+    assert tag.hex() == "58e2fccefa7e3061367f1d57"
+
+
+def test_one_encrypted_block_is_the_known_answer():
+    # Test case 2 of McGrew and Viega: a key, a nonce and a block of zeros.
+    sealer = _testing.Sealer(bytes(16), "encrypt")
+    sealed, tag = sealer.seal(0, bytes(16), header_bytes=0)
+    assert sealed.hex() == "0388dace60b6a392f328c2b971b2fe78"
+    assert tag.hex() == "ab6e47d42cec13bdf53a67b2"
 
 
 @hypothesis.given(
@@ -169,35 +189,69 @@ def test_keys_are_hkdf_of_the_secret(secret, info):
 @hypothesis.settings(deadline=None, max_examples=50)
 @hypothesis.given(keys, numbers, st.binary(max_size=400))
 def test_tags_are_gmac(key, number, content):
-    assert _testing.Sealer(key).seal(number, content) == gmac(key, number, content)
+    sealed, tag = _testing.Sealer(key).seal(number, content)
+    assert (sealed, tag) == (content, gmac(key, number, content))
+
+
+@hypothesis.settings(deadline=None, max_examples=50)
+@hypothesis.given(keys, numbers, st.binary(max_size=40), st.binary(max_size=200))
+def test_encryption_is_gcm(key, number, header, payload):
+    sealer = _testing.Sealer(key, "encrypt")
+    sealed, tag = sealer.seal(number, header + payload, len(header))
+    encrypted = gcm_encrypt(key, number, payload)
+    nonce = number.to_bytes(8, "little") + bytes(4)
+    assert sealed == header + encrypted
+    assert tag == gcm_tag(key, nonce, header, encrypted)[:TAG_BYTES]
 
 
 @hypothesis.given(
-    keys, st.lists(st.tuples(numbers, st.binary(max_size=2000)), max_size=10)
+    keys,
+    protections,
+    st.lists(
+        st.tuples(numbers, st.binary(max_size=30), st.binary(max_size=2000)),
+        max_size=10,
+    ),
 )
-def test_a_tag_does_not_depend_on_what_was_sealed_before(key, datagrams):
-    used = _testing.Sealer(key)
-    for number, content in datagrams:
-        tag = used.seal(number, content)
-        assert tag == _testing.Sealer(key).seal(number, content)
-        assert used.verify(number, content, tag)
+def test_a_datagram_does_not_depend_on_those_before(key, protection, datagrams):
+    used = _testing.Sealer(key, protection)
+    for number, header, payload in datagrams:
+        given = (number, header + payload, len(header))
+        sealed, tag = used.seal(*given)
+        assert (sealed, tag) == _testing.Sealer(key, protection).seal(*given)
+        assert used.open(number, sealed, tag, len(header)) == payload
 
 
-@hypothesis.given(keys, numbers, st.binary(min_size=1, max_size=1500), st.data())
-def test_any_changed_bit_is_noticed(key, number, content, data):
+@hypothesis.given(
+    keys,
+    protections,
+    numbers,
+    st.binary(min_size=1, max_size=30),
+    st.binary(min_size=1, max_size=1500),
+    st.data(),
+)
+def test_any_changed_bit_is_noticed(key, protection, number, header, payload, data):
     def flip(given: bytes, name: str) -> bytes:
         bit = data.draw(st.integers(0, 8 * len(given) - 1), label=name)
         changed = bytearray(given)
         changed[bit // 8] ^= 1 << bit % 8
         return bytes(changed)
 
-    sealer = _testing.Sealer(key)
-    tag = sealer.seal(number, content)
-    assert not sealer.verify(number, content, flip(tag, "tag"))
-    assert not sealer.verify(number, flip(content, "content"), tag)
+    sealer = _testing.Sealer(key, protection)
+    size = len(header)
+    sealed, tag = sealer.seal(number, header + payload, size)
     other_number = int.from_bytes(
         flip(number.to_bytes(8, "little"), "number"), "little"
     )
-    assert not sealer.verify(other_number, content, tag)
-    assert not _testing.Sealer(flip(key, "key")).verify(number, content, tag)
-    assert sealer.verify(number, content, tag)
+    assert sealer.open(number, sealed, flip(tag, "tag"), size) is None
+    assert sealer.open(number, flip(sealed, "content"), tag, size) is None
+    assert sealer.open(other_number, sealed, tag, size) is None
+    other = _testing.Sealer(flip(key, "key"), protection)
+    assert other.open(number, sealed, tag, size) is None
+    assert sealer.open(number, sealed, tag, size) == payload
+
+
+@hypothesis.given(keys, numbers, st.binary(max_size=100))
+def test_without_protection_the_tag_is_zeros_and_not_looked_at(key, number, content):
+    sealer = _testing.Sealer(key, "none")
+    assert sealer.seal(number, content) == (content, bytes(TAG_BYTES))
+    assert sealer.open(number, content, b"\xff" * TAG_BYTES) == content

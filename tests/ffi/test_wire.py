@@ -75,9 +75,9 @@ announcements = st.tuples(
     st.text(max_size=50),
     st.text(max_size=100),
     st.integers(0, 2**64 - 1),
-    st.integers(0, 2**48),
+    st.integers(0, 2**37),
     st.booleans(),
-    st.floats(0, 86_000),
+    st.floats(1e-6, 86_000),
     st.sets(st.integers(0, 1023), min_size=1).map(sorted),
 )
 

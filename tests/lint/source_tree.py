@@ -11,8 +11,10 @@ ROOT = Path(__file__).parents[2]
 _FOLDERS = ("ffi", "jax_optireduce", "tests", "examples", "docs", "benchmarks", "tools")
 _FOLDERS += (".ci", "third_party")
 _GENERATED = {"__pycache__", ".hypothesis", ".pytest_cache", ".ruff_cache"}
+# The quote in 1'000 separates digits.
 _COMMENT_OR_TEXT = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""",
+    r"""//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"""
+    r""""|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'""",
     re.DOTALL,
 )
 

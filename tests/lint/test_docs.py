@@ -80,3 +80,36 @@ def test_paths_in_backquotes_exist(page):
         r"`((?:ffi|tests|jax_optireduce|examples|docs|tools)/[\w./-]+)`", text(page)
     ):
         assert (ROOT / path).exists(), f"{relative(page)}: no file {path}"
+
+
+def _table_under(heading: str) -> dict[str, str]:
+    """The rows of the tables under a heading of the page: name -> meaning."""
+    page = text(ROOT / "docs/observability.md")
+    section = page.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    return dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE))
+
+
+def test_every_counter_is_explained_in_its_own_words():
+    header = text(ROOT / "ffi/protocol/stats.h")
+    counters = dict(re.findall(r'X\((\w+), *"([^"]*)"\)', header))
+    communicator = text(ROOT / "ffi/runtime/communicator.cc")
+    others = set(re.findall(r'named\.emplace_back\("(\w+)"', communicator))
+    documented = _table_under("Counters")
+    assert set(documented) == set(counters) | others
+    assert {name: documented[name] for name in counters} == counters
+
+
+def test_every_field_of_the_flight_record_is_explained():
+    header = text(ROOT / "ffi/bind/watch_dict.h")
+    body = header.split("ToDict(const CallRecord&", 1)[1].split("\n}", 1)[0]
+    fields = re.findall(r'named\["(\w+)"\]', body)
+    assert list(_table_under("The flight record")) == fields
+    method = text(ROOT / "jax_optireduce/_communicator.py")
+    docstring = method.split("def flight_record", 1)[1].split("return", 1)[0]
+    assert set(re.findall(r'"(\w+)"', docstring)) >= set(fields)
+
+
+def test_every_field_of_the_statistics_is_explained():
+    source = text(ROOT / "jax_optireduce/_stats.py")
+    fields = re.findall(r"^    (\w+): jax\.Array$", source, re.MULTILINE)
+    assert list(_table_under("Statistics of a call")) == fields

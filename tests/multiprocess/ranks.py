@@ -20,6 +20,9 @@ _PROGRAMS = Path(__file__).parent / "programs"
 # Chosen: a start takes 3 s on an idle machine with 2 cores, and tests share it.
 TIME_LIMIT_S = 100.0
 
+# Where in the folder of a test the flight records of stalls are.
+RECORDS = "records"
+
 
 @dataclasses.dataclass
 class Rank:
@@ -138,7 +141,11 @@ def start(
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
     }
     # A rank that died says no goodbye, and process 0 would wait the default for it.
-    given = {"shutdown_timeout_s": 3, **(options or {})}
+    given = {
+        "shutdown_timeout_s": 3,
+        "flight_record_dir": folder / RECORDS,
+        **(options or {}),
+    }
     for name, value in given.items():
         common[f"JAX_OPTIREDUCE_{name.upper()}"] = str(value)
     ranks = Ranks()

@@ -28,11 +28,12 @@ def test_many_collectives_in_any_order_never_block_or_mix(tmp_path):
         started.succeed()
 
 
-def test_lanes_small_buckets_and_small_datagrams_change_nothing(tmp_path):
+def test_lanes_small_buckets_small_datagrams_and_encryption_change_nothing(tmp_path):
     options = {
         "lanes": 2,
         "bucket_bytes": 4096,
         "datagram_bytes_max": 600,
+        "encrypt": 1,
         "incast": 1,
     }
     with ranks.start(

@@ -48,6 +48,8 @@ def test_exact_call_names_the_rank_that_died(tmp_path, number):
             assert float(seconds) < _PEER_TIMEOUT_S + _SLACK_S
             assert re.search(r"\b(rank|process) 2\b", message), line
             assert rank.code == 0, started.describe()
+            assert re.search(r"call 1 of 'grads .* failed after .*rank 2", rank.output)
+        assert len(list((tmp_path / ranks.RECORDS).iterdir())) == 2
 
 
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
@@ -70,6 +72,7 @@ def test_normal_exit_is_clean_and_quick(tmp_path):
     with ranks.start("endings", "normal", folder=tmp_path, world_size=3) as started:
         started.succeed()
         assert not any("Error" in rank.output for rank in started)
+        assert not (tmp_path / ranks.RECORDS).exists()
 
 
 def test_exception_on_one_rank_ends_the_calls_of_the_others(tmp_path):

@@ -127,3 +127,15 @@ def test_difference_between_ranks_names_both_sides():
 def test_options_of_one_host_may_differ():
     one = Options(bind_address="10.0.0.1", receive_buffer_bytes=1 << 20)
     assert not describe_difference([one.agreed(), Options().agreed()])
+
+
+def test_encryption_without_authentication_is_refused():
+    with pytest.raises(UsageError, match="encrypt=True needs authenticate=True"):
+        Options(encrypt=True, authenticate=False)
+
+
+def test_ranks_must_agree_on_the_protection():
+    records = [Options().agreed(), Options(encrypt=True).agreed()]
+    assert describe_difference(records) == (
+        "encrypt is False on rank 0 and True on rank 1"
+    )

@@ -1,0 +1,49 @@
+// What carries late data, for tests: the window of calls on both sides.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/bitmap.h"
+#include "ffi/bind/testing.h"
+#include "ffi/protocol/call_window.h"
+
+namespace nb = nanobind;
+
+namespace optireduce {
+
+void BindCarry(nb::module_& m) {
+  nb::class_<SendWindow>(m, "SendWindow")
+      .def(nb::init<std::uint32_t>(), nb::arg("max_lag"))
+      .def("may_begin",
+           [](const SendWindow& self, std::uint32_t call) { return self.MayBegin(Sequence(call)); })
+      .def("begin", [](SendWindow& self, std::uint32_t call) { self.Begin(Sequence(call)); })
+      .def("begun",
+           [](const SendWindow& self, std::uint32_t call) { return self.Begun(Sequence(call)); })
+      .def("settle", [](SendWindow& self, std::uint32_t call) { self.Settle(Sequence(call)); })
+      .def("settled", &SendWindow::settled)
+      .def("full_after", [](const SendWindow& self, std::uint32_t call) {
+        return self.FullAfter(Sequence(call));
+      });
+  nb::class_<CallHistory> history(m, "CallHistory");
+  nb::enum_<CallHistory::Receipt>(history, "Receipt")
+      .value("NEW", CallHistory::Receipt::kNew)
+      .value("DUPLICATE", CallHistory::Receipt::kDuplicate)
+      .value("STALE", CallHistory::Receipt::kStale);
+  history.def(nb::init<std::uint32_t>(), nb::arg("max_lag"))
+      .def("take", [](CallHistory& self, std::uint32_t call, std::size_t within,
+                      std::size_t segments) { return self.Take(Sequence(call), within, segments); })
+      .def("remember",
+           [](CallHistory& self, std::uint32_t call, const std::vector<bool>& received) {
+             Bitmap bitmap(received.size());
+             for (std::size_t i = 0; i < received.size(); ++i) {
+               if (received[i]) bitmap.Insert(i);
+             }
+             self.Remember(Sequence(call), std::move(bitmap));
+           });
+}
+
+}  // namespace optireduce

@@ -1,0 +1,110 @@
+// The flight record and the news of a communicator, as Python sees them. Fields and units of a call
+// are those of jax_optireduce.Communicator.flight_record(), those of news are in _native.pyi.
+
+#ifndef FFI_BIND_WATCH_DICT_H_
+#define FFI_BIND_WATCH_DICT_H_
+
+#include <nanobind/nanobind.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+#include "ffi/runtime/call_watch.h"
+#include "ffi/runtime/flight_recorder.h"
+#include "ffi/runtime/slow_rank.h"
+
+namespace optireduce {
+
+inline double ToSeconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+inline const char* NameOf(CallRecord::State state) {
+  switch (state) {
+    case CallRecord::State::kUnderWay:
+      return "under way";
+    case CallRecord::State::kDone:
+      return "done";
+    case CallRecord::State::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
+// Texts come from programs and peers: what is not UTF-8 must not raise here.
+inline nanobind::object ToText(const std::string& text) {
+  return nanobind::steal(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
+
+inline nanobind::list ToList(const std::vector<Rank>& ranks) {
+  nanobind::list list;
+  for (const Rank rank : ranks) list.append(static_cast<int>(rank.value()));
+  return list;
+}
+
+inline nanobind::dict ToDict(const CallRecord& record) {
+  // Nobody is, in a call that is under way or that failed before the network had it.
+  const bool slowest = record.stats.elapsed > Duration::zero();
+  nanobind::dict named;
+  named["number"] = record.number;
+  named["collective"] = ToText(record.collective);
+  named["sequence"] = record.sequence.value();
+  named["description"] = ToText(record.description);
+  named["bytes"] = record.bytes;
+  named["started_unix_s"] = ToSeconds(record.started_unix);
+  named["started_monotonic_s"] = ToSeconds(record.started.time_since_epoch());
+  named["state"] = NameOf(record.state);
+  named["elapsed_s"] = ToSeconds(record.elapsed);
+  named["error"] = ToText(record.error);
+  named["missing_contributions"] = record.stats.missing_contributions;
+  named["missing_results"] = record.stats.missing_results;
+  named["repaired"] = record.stats.repaired;
+  named["late"] = record.stats.late;
+  named["slowest_process"] = slowest ? static_cast<int>(record.stats.slowest.value()) : -1;
+  named["behind_s"] = ToSeconds(record.stats.behind);
+  named["waiting_for"] = ToList(record.waiting_for);
+  named["absent"] = ToList(record.absent);
+  return named;
+}
+
+inline nanobind::list ToList(const std::vector<CallRecord>& records) {
+  nanobind::list list;
+  for (const CallRecord& record : records) list.append(ToDict(record));
+  return list;
+}
+
+inline nanobind::dict ToDict(const SlowRankNews& news) {
+  nanobind::dict named;
+  named["kind"] = news.recovered ? "recovered" : "slow";
+  named["rank"] = static_cast<int>(news.rank.value());
+  named["collective"] = ToText(news.collective);
+  named["calls"] = news.calls;
+  named["waited"] = news.waited;
+  named["absent"] = news.absent;
+  named["behind_s"] = ToSeconds(news.behind);
+  named["elapsed_s"] = ToSeconds(news.elapsed);
+  return named;
+}
+
+inline nanobind::dict ToDict(const StallNews& news) {
+  nanobind::dict named;
+  named["kind"] = "stall";
+  named["call"] = ToDict(news.call);
+  named["others"] = news.others;
+  return named;
+}
+
+inline nanobind::object ToObject(const std::optional<WatchNews>& news) {
+  if (!news) return nanobind::none();
+  return std::visit([](const auto& which) -> nanobind::object { return ToDict(which); }, *news);
+}
+
+}  // namespace optireduce
+
+#endif  // FFI_BIND_WATCH_DICT_H_

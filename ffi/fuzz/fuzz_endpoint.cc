@@ -1,0 +1,257 @@
+// Fuzzing of the endpoint as a state machine. The input is a program: what ranks call, and what the
+// network and its enemies do.
+//
+// Between honest ranks that authenticate, nothing that the enemies do may be accepted or change a
+// sum. Where a rank lies (its datagrams are changed and sealed again with the right key), or where
+// nothing is authenticated, sums may be wrong; but no memory may be misused, none be held without
+// bound, no invariant break, and every call must end when its rank leaves.
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/bytes.h"
+#include "ffi/base/check.h"
+#include "ffi/fuzz/mutate.h"
+#include "ffi/fuzz/ranks.h"
+#include "ffi/fuzz/reach.h"
+#include "ffi/protocol/wire.h"
+
+namespace optireduce {
+namespace {
+
+// Chosen: an input of the longest kind stays below a tenth of a second under the sanitizers.
+constexpr int kStepsMax = 400;
+constexpr std::size_t kOnTheWireMax = 512;
+constexpr std::size_t kKeptMax = 64;
+constexpr std::size_t kCallsUnderWayMax = 16;
+// Chosen: three times what endpoints may keep for calls ahead: beside the contributions counted
+// there an open call may hold its results, and this rank's own calls come on top.
+constexpr std::size_t kMemoryBytesMax = std::size_t{3} << 20;
+// Chosen: several times the longest timeout, in steps of half a second.
+constexpr int kFarewellSteps = 60;
+
+CollectiveSpec SpecOf(std::uint8_t which) {
+  CollectiveSpec spec;
+  spec.name = std::string(1, static_cast<char>('a' + which % 6));
+  spec.description = spec.name + ": fuzzed";
+  spec.fingerprint = which / 128;  // two programs that disagree
+  spec.elements = std::array<std::uint64_t, 6>{10, 1, 3000, 700, 0, 12}[which % 6];
+  if (which % 6 == 3) spec.element_type = ElementType::kBfloat16;
+  if (which % 6 == 5) spec.element_type = ElementType::kInt32;
+  if (which % 6 == 1 || which % 6 == 2) {
+    constexpr std::array<std::array<LatePolicy, 2>, 4> kModes = {
+        {{LatePolicy::kWait, LatePolicy::kWait},
+         {LatePolicy::kCarry, LatePolicy::kCarry},
+         {LatePolicy::kCarry, LatePolicy::kWait},
+         {LatePolicy::kDrop, LatePolicy::kDrop}}};
+    spec.reduce_scatter = kModes[which / 32 % 4][0];
+    spec.all_gather = kModes[which / 32 % 4][1];
+    spec.reduce_scatter_deadline = spec.all_gather_deadline = std::chrono::milliseconds(20);
+  }
+  return spec;
+}
+
+class Program {
+ public:
+  explicit Program(std::span<const std::byte> input)
+      : reader_(input),
+        mode_(Take()),
+        lies_((mode_ & 1) != 0),
+        protection_(std::array{Protection::kAuthenticate, Protection::kEncrypt, Protection::kNone,
+                               Protection::kAuthenticate}[mode_ / 4 % 4]),
+        ranks_({.ranks = static_cast<std::uint16_t>(mode_ & 2 ? 3 : 2),
+                .protection = protection_,
+                .datagram_bytes_max = mode_ & 16 ? std::size_t{548} : std::size_t{1472}}) {}
+
+  void Run() {
+    for (int i = 0; i < kStepsMax && reader_.remaining() > 0; ++i) {
+      Step();
+      CheckMemory();
+    }
+    Farewell();
+    for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) {
+      std::uint32_t what = 0;
+#define OPTIREDUCE_REACH(name, meaning) Reach(++what, ranks_.endpoint(rank).counters().name);
+      OPTIREDUCE_COUNTERS(OPTIREDUCE_REACH)
+#undef OPTIREDUCE_REACH
+    }
+  }
+
+ private:
+  std::uint8_t Take() { return reader_.Read<std::uint8_t>(); }
+  std::uint16_t TakeRank() { return static_cast<std::uint16_t>(Take() % ranks_.size()); }
+  bool honest() const { return !lies_ && protection_ != Protection::kNone; }
+
+  void Step() {
+    const std::uint8_t what = Take() % 20;
+    Reach(64 + what, ranks_.wire().size());
+    if (what < 4) return Call();
+    if (what == 4) return Cancel();
+    if (what == 5) return ranks_.Advance(Duration(std::int64_t{1} << Take() % 32));
+    if (what == 6) return ranks_.Poll();
+    if (what < 10) return DeliverAll();
+    if (ranks_.wire().empty()) ranks_.Poll();
+    if (ranks_.wire().empty()) return ranks_.Advance(std::chrono::milliseconds(1));
+    const std::size_t at = Take() % ranks_.wire().size();
+    if (what < 14) return Attack(at, what);
+    Move(at, what);
+  }
+
+  void Call() {
+    const std::uint16_t rank = TakeRank();
+    const std::uint8_t which = Take();
+    if (ranks_.calls_under_way() >= kCallsUnderWayMax) return;
+    std::uint32_t& next = sequences_[rank][which];
+    // Now and then a program jumps (step=).
+    if (which % 16 == 15) next += 3;
+    ranks_.Submit(rank, SpecOf(which), next++);
+  }
+
+  void Cancel() {
+    const std::uint16_t rank = TakeRank();
+    const std::uint8_t which = Take();
+    const Status why(StatusCode::kCancelled, "fuzzed");
+    if (which < 250) return ranks_.endpoint(rank).Cancel(ranks_.now(), why);
+    ranks_.endpoint(rank).Leave(ranks_.now(), why);
+  }
+
+  void DeliverAll() {
+    ranks_.Poll();
+    std::vector<Sent> wire = std::exchange(ranks_.wire(), {});
+    for (const Sent& sent : wire) {
+      DeliverAndKeep(sent);
+    }
+    ranks_.Advance(std::chrono::microseconds(100));
+  }
+
+  // What a network does by itself.
+  void Move(std::size_t at, std::uint8_t what) {
+    std::vector<Sent>& wire = ranks_.wire();
+    const auto place = wire.begin() + static_cast<std::ptrdiff_t>(at);
+    if (what == 14) return void(wire.erase(place));
+    if (what == 15) return std::swap(*place, wire.back());
+    const Sent sent = *place;
+    if (what != 16) wire.erase(place);
+    DeliverAndKeep(sent);
+    if (wire.size() > kOnTheWireMax) wire.resize(kOnTheWireMax);
+  }
+
+  // What an enemy does.
+  void Attack(std::size_t at, std::uint8_t what) {
+    Sent sent = ranks_.wire()[at];
+    Prng prng(Take() | Take() << 8);
+    if (what == 10 && lies_) return Lie(std::move(sent), prng);
+    if (what == 11 && !kept_.empty()) {
+      sent = kept_[prng.Below(kept_.size())];  // again
+      if (prng.Below(2) == 0) sent.to = TakeRank();
+    } else if (what == 12) {
+      MutateField(prng, sent.datagram);
+    } else {
+      const std::size_t bytes_max = sent.datagram.size() + 64;
+      for (std::uint64_t i = 0; i <= prng.Below(3); ++i) {
+        MutateOnce(prng, sent.datagram, bytes_max);
+      }
+    }
+    if (sent.datagram == ranks_.wire()[at].datagram && sent.to == ranks_.wire()[at].to) return;
+    Harm(sent);
+  }
+
+  // Delivers what must not be accepted.
+  void Harm(const Sent& sent) {
+    Endpoint& target = ranks_.endpoint(sent.to);
+    const Counters before = target.counters();
+    const std::size_t memory = target.memory_bytes();
+    ranks_.Deliver(sent);
+    if (!honest()) return;
+    const Counters& after = target.counters();
+    OR_CHECK(after.datagrams_received == before.datagrams_received &&
+             after.bytes_received == before.bytes_received && target.memory_bytes() == memory);
+  }
+
+  // A member sends what it should not.
+  void Lie(Sent sent, Prng& prng) {
+    sent.datagram = ranks_.Open(sent);
+    const std::size_t bytes_max = sent.datagram.size() + 64;
+    for (std::uint64_t i = 0; i <= prng.Below(3); ++i) {
+      if (prng.Below(2) == 0) {
+        MutateField(prng, sent.datagram);
+      } else {
+        MutateOnce(prng, sent.datagram, bytes_max);
+      }
+    }
+    sent.datagram.resize(std::max(sent.datagram.size(), kOverheadBytes));
+    MakeConsistent(sent.datagram);
+    sent.datagram = ranks_.Seal(sent.from, sent.to, std::move(sent.datagram));
+    DeliverAndKeep(sent);
+  }
+
+  // Announcements are only looked at when they name themselves.
+  void MakeConsistent(Bytes& datagram) const {
+    const ParsedHeader parsed = ParseHeader(datagram);
+    if (!parsed.header || parsed.header->kind != DatagramKind::kAnnouncement) return;
+    const auto payload = std::span(datagram).subspan(kHeaderBytes);
+    const auto spec = ParseAnnouncement(payload.first(payload.size() - kTagBytes), ranks_.size());
+    if (!spec) return;
+    Header header = *parsed.header;
+    header.call.collective = IdOf(*spec);
+    EncodeHeader(header, std::span(datagram).first<kHeaderBytes>());
+  }
+
+  // A datagram that was refused because it came too early is one that may come again.
+  void DeliverAndKeep(const Sent& sent) {
+    const Endpoint& target = ranks_.endpoint(sent.to);
+    const std::uint64_t received = target.counters().datagrams_received;
+    ranks_.Deliver(sent);
+    if (target.counters().datagrams_received == received) return;
+    kept_.push_back(sent);
+    if (kept_.size() > kKeptMax) kept_.pop_front();
+  }
+
+  void CheckMemory() {
+    for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) {
+      OR_CHECK(ranks_.endpoint(rank).memory_bytes() <= kMemoryBytesMax);
+    }
+    OR_CHECK(!honest() || ranks_.wrong_sums() == 0);
+  }
+
+  // All leave: every call has to end at once, and every rank to come to rest.
+  void Farewell() {
+    const Status why(StatusCode::kCancelled, "the end of the input");
+    for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) {
+      ranks_.endpoint(rank).Leave(ranks_.now(), why);
+    }
+    ranks_.Poll();
+    OR_CHECK(ranks_.calls_under_way() == 0);
+    for (int i = 0; i < kFarewellSteps; ++i) {
+      DeliverAll();
+      ranks_.Advance(std::chrono::milliseconds(500));
+      CheckMemory();
+    }
+    for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) {
+      OR_CHECK(ranks_.endpoint(rank).finished());
+    }
+  }
+
+  ByteReader reader_;
+  std::uint8_t mode_;
+  bool lies_;
+  Protection protection_;
+  Ranks ranks_;
+  std::deque<Sent> kept_;  // delivered before
+  std::array<std::array<std::uint32_t, 256>, 3> sequences_{};
+};
+
+}  // namespace
+}  // namespace optireduce
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  optireduce::Program({reinterpret_cast<const std::byte*>(data), size}).Run();
+  return 0;
+}

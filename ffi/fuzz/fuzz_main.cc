@@ -1,0 +1,152 @@
+// Drives a fuzz target where the compiler has no libFuzzer, with the same arguments:
+//
+//   optireduce_fuzz_wire -max_total_time=30 -seed=7      mutates for 30 seconds
+//   optireduce_fuzz_wire -runs=1000 -max_len=400         for so many inputs of so many bytes
+//   optireduce_fuzz_wire fuzz-failure                    runs one input again
+//
+// An input that makes the target do something new (see reach.h) joins the corpus. The input of a
+// crash, a failed check, or a run of more than ten seconds is written to `fuzz-failure`.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ffi/base/prng.h"
+#include "ffi/fuzz/mutate.h"
+#include "ffi/fuzz/reach.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+// Offered by the runtime of the sanitizers, where there is one.
+extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
+
+namespace optireduce {
+namespace {
+
+constexpr const char* kFailure = "fuzz-failure";
+constexpr unsigned kSecondsPerRunMax = 10;
+// Chosen: an input is the child of one that did something new, or of nothing.
+constexpr std::uint32_t kAnewPartsPerMillion = 20'000;
+// Chosen: a few changes keep most of what made the parent interesting.
+constexpr std::uint64_t kChangesMax = 6;
+
+Bytes input;  // of the run under way, for the handlers below
+
+void WriteFailure() {
+  std::FILE* const file = std::fopen(kFailure, "wb");
+  if (file == nullptr) return;
+  std::fwrite(input.data(), 1, input.size(), file);
+  std::fclose(file);
+  std::fprintf(stderr, "the input was written to %s (%zu bytes)\n", kFailure, input.size());
+}
+
+void HandleSignal(int number) {
+  std::fprintf(stderr, number == SIGALRM ? "a run took more than %u s\n" : "signal in a run\n",
+               kSecondsPerRunMax);
+  WriteFailure();
+  _exit(1);
+}
+
+void InstallHandlers() {
+  if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(&WriteFailure);
+  for (const int number : {SIGABRT, SIGALRM}) signal(number, &HandleSignal);
+}
+
+void Run() {
+  alarm(kSecondsPerRunMax);
+  LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
+  alarm(0);
+}
+
+struct Limits {
+  std::uint64_t max_total_time = 0;  // seconds; 0: none
+  std::uint64_t runs = 0;            // 0: none
+  std::uint64_t seed = 1;
+  std::uint64_t max_len = 1500;  // bytes
+};
+
+// True when `argument` is "-name=number" with this name.
+bool Read(std::string_view argument, std::string_view name, std::uint64_t& number) {
+  if (!argument.starts_with(name)) return false;
+  argument.remove_prefix(name.size());
+  const auto [end, error] =
+      std::from_chars(argument.data(), argument.data() + argument.size(), number);
+  return error == std::errc() && end == argument.data() + argument.size();
+}
+
+bool RunFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<char> read{std::istreambuf_iterator<char>(file), {}};
+  if (!file && read.empty()) return false;
+  const auto* bytes = reinterpret_cast<const std::byte*>(read.data());
+  input.assign(bytes, bytes + read.size());
+  Run();
+  std::printf("%s: passed\n", path.c_str());
+  return true;
+}
+
+void Fuzz(const Limits& limits) {
+  std::printf("seed %llu\n", static_cast<unsigned long long>(limits.seed));
+  std::fflush(stdout);
+  Prng prng(limits.seed);
+  std::vector<Bytes> corpus(1);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(limits.max_total_time);
+  std::uint64_t runs = 0;
+  while ((limits.runs == 0 || runs < limits.runs) &&
+         (limits.max_total_time == 0 || std::chrono::steady_clock::now() < end)) {
+    if (prng.Chance(kAnewPartsPerMillion)) {
+      input.resize(prng.Below(limits.max_len + 1));
+      for (std::byte& byte : input) byte = static_cast<std::byte>(prng.Below(256));
+    } else {
+      input = corpus[prng.Below(corpus.size())];
+      for (std::uint64_t i = 0; i <= prng.Below(kChangesMax); ++i) {
+        MutateOnce(prng, input, limits.max_len);
+      }
+    }
+    Run();
+    ++runs;
+    if (TakeNews()) corpus.push_back(input);
+  }
+  std::printf("%llu runs passed, %zu inputs did something new\n",
+              static_cast<unsigned long long>(runs), corpus.size() - 1);
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  Limits limits;
+  bool files = false;
+  InstallHandlers();
+  for (const std::string& argument : arguments) {
+    if (Read(argument, "-max_total_time=", limits.max_total_time) ||
+        Read(argument, "-runs=", limits.runs) || Read(argument, "-seed=", limits.seed) ||
+        Read(argument, "-max_len=", limits.max_len)) {
+      continue;
+    }
+    files = true;
+    if (argument.starts_with("-") || !RunFile(argument)) {
+      std::fprintf(stderr, "cannot read: %s\n", argument.c_str());
+      return 2;
+    }
+  }
+  if (!files && limits.max_total_time == 0 && limits.runs == 0) {
+    std::fprintf(stderr, "give -max_total_time=SECONDS, -runs=COUNT, or files to run again\n");
+    return 2;
+  }
+  if (!files) Fuzz(limits);
+  return 0;
+}
+
+}  // namespace
+}  // namespace optireduce
+
+int main(int count, char** arguments) {
+  return optireduce::Main(std::vector<std::string>(arguments + 1, arguments + count));
+}

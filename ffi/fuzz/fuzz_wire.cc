@@ -1,0 +1,116 @@
+// Fuzzing of the parser: every function that reads bytes, and the round trip of what it accepts.
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ffi/base/bytes.h"
+#include "ffi/base/check.h"
+#include "ffi/fuzz/reach.h"
+#include "ffi/protocol/wire.h"
+
+namespace optireduce {
+namespace {
+
+// Chosen: the smallest datagram of any session, whose announcements may be cut, and one in which
+// every announcement has room.
+constexpr std::size_t kPayloadBytesMin = 548 - kOverheadBytes;
+constexpr std::size_t kPayloadBytesMax = 4096 - kOverheadBytes;
+constexpr std::uint16_t kWorldSizeMax = 1024;
+
+void CheckHeader(std::span<const std::byte> datagram) {
+  const ParsedHeader parsed = ParseHeader(datagram);
+  Reach(parsed.header ? static_cast<std::uint32_t>(parsed.header->kind) : 0);
+  if (!parsed.header) return;
+  std::array<std::byte, kHeaderBytes> again;
+  EncodeHeader(*parsed.header, again);
+  OR_CHECK(std::ranges::equal(again, datagram.first(kHeaderBytes)));
+}
+
+void CheckAcknowledgement(std::span<const std::byte> payload) {
+  const std::optional<Acknowledgement> news = ParseAcknowledgement(payload);
+  if (!news) return;
+  Reach(16, news->words);
+  std::array<std::byte, kAcknowledgementBytesMax> again;
+  const std::size_t bytes = EncodeAcknowledgement(*news, again);
+  OR_CHECK(std::ranges::equal(std::span(again).first(bytes), payload));
+  for (const std::uint64_t number : {std::uint64_t{0}, news->largest, news->largest + 1,
+                                     news->largest / 2, news->largest - 64 * news->words}) {
+    OR_CHECK(!news->Contains(number) || number <= news->largest);
+  }
+}
+
+void CheckAnnouncement(std::span<const std::byte> payload, std::uint16_t world_size) {
+  const std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, world_size);
+  if (!spec) return;
+  Reach(17, spec->members.size());
+  Reach(18, spec->elements);
+  Reach(19, spec->name.size());
+  Reach(20 + static_cast<std::uint32_t>(spec->element_type));
+  OR_CHECK(!spec->members.empty() && spec->members.back().value() < world_size);
+  OR_CHECK(std::ranges::is_sorted(spec->members));
+  std::vector<std::byte> out(kPayloadBytesMax);
+  out.resize(EncodeAnnouncement(*spec, spec->description, out));
+  const std::optional<CollectiveSpec> again = ParseAnnouncement(out, world_size);
+  // A text beyond the limit is cut; nothing else changes.
+  OR_CHECK(again && SameCollective(*again, *spec));
+  OR_CHECK(again->name == spec->name.substr(0, again->name.size()));
+  if (again->name == spec->name) OR_CHECK(IdOf(*again) == IdOf(*spec));
+  std::vector<std::byte> small(kPayloadBytesMin);
+  OR_CHECK(EncodeAnnouncement(*spec, spec->description, small) <= small.size());
+}
+
+// The input as what an announcement says, and as what becomes of its bytes on the way.
+void CheckBuilt(std::span<const std::byte> input) {
+  ByteReader reader(input);
+  CollectiveSpec spec;
+  const auto chance = reader.Read<std::uint8_t>();
+  spec.fingerprint = reader.Read<std::uint64_t>();
+  spec.elements = reader.Read<std::uint64_t>(chance % 6 + 1u) % (std::uint64_t{1} << 37);
+  spec.element_type = static_cast<ElementType>(reader.Read<std::uint8_t>() % kElementTypes);
+  spec.reduce_scatter = static_cast<LatePolicy>(chance % 3);
+  const bool waits = chance % 3 == 0 || (chance % 3 == 2 && chance % 2 == 0);
+  spec.all_gather = waits ? LatePolicy::kWait : spec.reduce_scatter;
+  spec.reduce_scatter_deadline = Duration(reader.Read<std::uint32_t>() + std::int64_t{1});
+  spec.all_gather_deadline = Duration(reader.Read<std::uint32_t>() + std::int64_t{1});
+  const auto members = reader.ReadBytes(reader.Read<std::uint8_t>());
+  for (std::uint16_t member = 0; const std::byte step : members) {
+    member = static_cast<std::uint16_t>(member + 1 + std::to_integer<unsigned>(step) % 4);
+    spec.members.emplace_back(member);
+  }
+  if (spec.members.empty()) spec.members.emplace_back(std::uint16_t{0});
+  spec.name = std::string(reader.Read<std::uint8_t>(), 'n');
+  spec.description = std::string(reader.Read<std::uint16_t>() % 600, 'd');
+  const std::size_t bytes_max = kPayloadBytesMin + reader.Read<std::uint8_t>() * 8u;
+  std::vector<std::byte> payload(bytes_max);
+  payload.resize(EncodeAnnouncement(spec, spec.description, payload));
+  const std::optional<CollectiveSpec> read = ParseAnnouncement(payload, kWorldSizeMax);
+  OR_CHECK(read && SameCollective(*read, spec));
+  Reach(32 + chance % 4u, read->name.size());
+  while (reader.ok() && reader.remaining() > 0) {
+    const auto at = reader.Read<std::uint16_t>();
+    payload[at % payload.size()] = static_cast<std::byte>(reader.Read<std::uint8_t>());
+    if (at % 16 == 0) payload.resize(1 + at / 16u % payload.size());
+    CheckAnnouncement(payload, kWorldSizeMax);
+  }
+}
+
+}  // namespace
+}  // namespace optireduce
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  // Memory of exactly this size, so that a sanitizer sees a read beyond it.
+  const auto* bytes = reinterpret_cast<const std::byte*>(data);
+  const std::vector<std::byte> input(bytes, bytes + size);
+  optireduce::CheckHeader(input);
+  optireduce::CheckAcknowledgement(input);
+  optireduce::CheckBuilt(input);
+  for (const std::uint16_t world_size : {optireduce::kWorldSizeMax, std::uint16_t{3}}) {
+    optireduce::CheckAnnouncement(input, world_size);
+  }
+  return 0;
+}

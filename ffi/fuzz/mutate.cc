@@ -1,0 +1,87 @@
+#include "ffi/fuzz/mutate.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "ffi/base/bytes.h"
+#include "ffi/protocol/wire.h"
+
+namespace optireduce {
+namespace {
+
+// Chosen: limits of the types that a format is made of.
+constexpr std::array<std::uint8_t, 8> kTellingBytes = {0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF, 0x10};
+// Chosen: a piece that is cut out or doubled has at most so many bytes.
+constexpr std::size_t kPieceBytesMax = 32;
+
+struct Field {
+  std::size_t offset;
+  std::size_t bytes;
+};
+// The layout at the top of wire.h.
+constexpr std::array<Field, 9> kFields = {
+    {{0, 1}, {1, 1}, {2, 2}, {4, 4}, {8, 4}, {12, 4}, {16, 4}, {20, 6}, {26, 2}}};
+
+// Small, large, or any.
+std::uint64_t TellingNumber(Prng& prng) {
+  switch (prng.Below(4)) {
+    case 0:
+      return prng.Below(5);
+    case 1:
+      return ~prng.Below(5);
+    case 2:
+      return std::uint64_t{1} << prng.Below(64);
+    default:
+      return prng.Next();
+  }
+}
+
+}  // namespace
+
+void MutateOnce(Prng& prng, Bytes& bytes, std::size_t bytes_max) {
+  const std::size_t at = prng.Below(bytes.size() + 1);
+  const auto position = bytes.begin() + static_cast<std::ptrdiff_t>(at);
+  const std::size_t piece =
+      std::min<std::size_t>(1 + prng.Below(kPieceBytesMax), bytes.size() - at);
+  const Bytes copy(position, position + static_cast<std::ptrdiff_t>(piece));
+  switch (prng.Below(6)) {
+    case 0:
+      if (at < bytes.size()) bytes[at] ^= static_cast<std::byte>(1u << prng.Below(8));
+      break;
+    case 1:
+      if (at < bytes.size()) bytes[at] = std::byte{kTellingBytes[prng.Below(kTellingBytes.size())]};
+      break;
+    case 2:
+      if (at < bytes.size()) bytes[at] = static_cast<std::byte>(prng.Below(256));
+      break;
+    case 3:
+      bytes.erase(position, position + static_cast<std::ptrdiff_t>(piece));
+      break;
+    case 4:
+      bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(prng.Below(bytes.size() + 1)),
+                   copy.begin(), copy.end());
+      break;
+    default:
+      for (std::size_t i = 0; i <= prng.Below(kPieceBytesMax); ++i) {
+        bytes.push_back(static_cast<std::byte>(prng.Below(256)));
+      }
+  }
+  if (bytes.size() > bytes_max) bytes.resize(bytes_max);
+}
+
+void MutateField(Prng& prng, Bytes& datagram) {
+  if (datagram.size() < kHeaderBytes) return;
+  const Field field = kFields[prng.Below(kFields.size())];
+  const auto at = std::span(datagram).subspan(field.offset, field.bytes);
+  // By one, or to anything.
+  std::uint64_t value = ByteReader(at).Read<std::uint64_t>(field.bytes);
+  if (prng.Below(2) == 0) {
+    value += prng.Below(2) == 0 ? 1 : ~std::uint64_t{0};
+  } else {
+    value = TellingNumber(prng);
+  }
+  ByteWriter(at).Write(value, field.bytes);
+}
+
+}  // namespace optireduce

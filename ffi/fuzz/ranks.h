@@ -1,0 +1,95 @@
+// A session of a few ranks in one thread: endpoints, their calls, and what is on the wire between
+// them, which whoever drives it may deliver, keep or change.
+
+#ifndef FFI_FUZZ_RANKS_H_
+#define FFI_FUZZ_RANKS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ffi/base/time.h"
+#include "ffi/crypto/seal.h"
+#include "ffi/fuzz/mutate.h"
+#include "ffi/protocol/endpoint.h"
+#include "ffi/protocol/submission.h"
+
+namespace optireduce {
+
+struct RanksOptions {
+  std::uint16_t ranks = 2;
+  std::uint32_t session = 1;
+  std::uint8_t secret = 1;  // the first byte of it
+  std::uint16_t lane = 0;
+  Protection protection = Protection::kAuthenticate;
+  std::size_t datagram_bytes_max = 1472;
+  std::size_t early_bytes_max = std::size_t{1} << 20;
+};
+
+struct Sent {
+  std::uint16_t from = 0;
+  std::uint16_t to = 0;
+  Bytes datagram;
+};
+
+// The values that rank `rank` puts into call `sequence`; sums of few of them are exact.
+inline float ContributionOf(std::uint16_t rank, std::uint32_t sequence, std::size_t i) {
+  return static_cast<float>((rank + 1u) * 100u + sequence % 50u + i % 7u);
+}
+
+class Ranks {
+ public:
+  explicit Ranks(const RanksOptions& options);
+
+  std::uint16_t size() const { return options_.ranks; }
+  Instant now() const { return now_; }
+  Endpoint& endpoint(std::uint16_t rank) { return *endpoints_[rank]; }
+  std::vector<Sent>& wire() { return wire_; }
+
+  // A call among all ranks, all of whose contributions are ContributionOf().
+  void Submit(std::uint16_t rank, CollectiveSpec spec, std::uint32_t sequence);
+  void Deliver(const Sent& sent);
+  void Deliver(std::uint16_t to, std::span<const std::byte> datagram);
+  // Lets the ranks send and tell what they have to. At most a bounded number of datagrams each.
+  void Poll();
+  void Advance(Duration by);
+
+  std::uint64_t calls_under_way() const { return calls_.size(); }
+  std::uint64_t calls_completed() const { return completed_; }
+  std::uint64_t calls_failed() const { return failed_; }
+  // Completed calls without missing data whose sum was not exact.
+  std::uint64_t wrong_sums() const { return wrong_sums_; }
+
+  // A readable datagram (header, payload, room for the tag), sealed with the key of this direction.
+  Bytes Seal(std::uint16_t from, std::uint16_t to, Bytes datagram) const;
+  // The readable form of a datagram that a rank has sent; its tag has no meaning.
+  Bytes Open(const Sent& sent) const;
+
+ private:
+  struct Call {
+    std::uint16_t rank;
+    std::uint64_t token;
+    std::uint32_t sequence;
+    bool exact;  // neither stage drops, and all elements are floats
+    std::vector<float> values;
+  };
+  void Finish(std::uint16_t rank, const CallDone& done);
+
+  RanksOptions options_;
+  Instant now_{};
+  std::list<Call> calls_;  // outlives the endpoints that write into it
+  std::vector<std::unique_ptr<Endpoint>> endpoints_;
+  std::vector<Sent> wire_;
+  std::vector<std::byte> buffer_;
+  std::uint64_t next_token_ = 1;
+  std::uint64_t completed_ = 0;
+  std::uint64_t failed_ = 0;
+  std::uint64_t wrong_sums_ = 0;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_FUZZ_RANKS_H_

@@ -1,0 +1,34 @@
+#include "ffi/fuzz/reach.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+
+namespace optireduce {
+namespace {
+
+// Chosen: many times what the targets tell apart.
+constexpr std::size_t kPlaces = 1 << 16;
+
+// Source: libFuzzer's FuzzerExtraCounters.cpp, which looks for a section of this name.
+__attribute__((section("__libfuzzer_extra_counters"))) std::array<std::uint8_t, kPlaces> reached;
+bool news = false;
+
+}  // namespace
+
+void Reach(std::uint32_t what, std::uint64_t count) {
+  // Chosen: 64 orders of magnitude for each thing.
+  const auto magnitude = std::min(static_cast<unsigned>(std::bit_width(count)), 63u);
+  std::uint8_t& place = reached[(what * 64 + magnitude) % kPlaces];
+  if (place == 0) news = true;
+  place = 1;
+}
+
+bool TakeNews() {
+  const bool was = news;
+  news = false;
+  return was;
+}
+
+}  // namespace optireduce

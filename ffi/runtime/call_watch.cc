@@ -1,0 +1,110 @@
+#include "ffi/runtime/call_watch.h"
+
+#include <chrono>
+#include <utility>
+
+#include "ffi/net/clock.h"
+
+namespace optireduce {
+namespace {
+
+// News that nobody has taken yet.
+// Chosen: news is rare; when nobody listens for this long, more of it tells nothing.
+constexpr std::size_t kNewsMax = 64;
+
+Duration UnixTime() {
+  return std::chrono::duration_cast<Duration>(std::chrono::system_clock::now().time_since_epoch());
+}
+
+}  // namespace
+
+std::uint64_t CallWatch::Begin(const Submission& submission) {
+  const Duration unix_time = UnixTime();
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t number = recorder_.Begin(submission, ClockNow(), unix_time);
+  // Otherwise it wakes no later than this call can have stalled.
+  if (idle_) changed_.notify_one();
+  return number;
+}
+
+void CallWatch::End(std::uint64_t number, const Status& status, const CallStats& stats) {
+  const std::lock_guard lock(mutex_);
+  const Instant now = ClockNow();
+  const CallRecord* const call = recorder_.End(number, now, status, stats);
+  if (call == nullptr) return;
+  if (!status.ok()) return TellIfUnreachable(*call, status);
+  failing_ = false;
+  if (const auto news = slow_rank_.Add(call->collective, stats, now)) Tell(*news);
+}
+
+std::vector<CallRecord> CallWatch::Records() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<CallRecord> records = recorder_.Records();
+  const Instant now = ClockNow();
+  for (CallRecord& record : records) {
+    if (record.state == CallRecord::State::kUnderWay) record.elapsed = now - record.started;
+  }
+  return records;
+}
+
+std::optional<WatchNews> CallWatch::Wait() {
+  std::unique_lock lock(mutex_);
+  while (news_.empty()) {
+    if (closed_) return std::nullopt;
+    WaitForStall(lock);
+  }
+  WatchNews news = std::move(news_.front());
+  news_.pop_front();
+  return news;
+}
+
+void CallWatch::WaitForStall(std::unique_lock<std::mutex>& lock) {
+  const bool timed = options_.stall_timeout > Duration::zero();
+  const CallRecord* const oldest = timed ? recorder_.OldestUntold() : nullptr;
+  if (oldest == nullptr) {
+    idle_ = timed;
+    changed_.wait(lock);
+    idle_ = false;
+    return;
+  }
+  const Duration left = SaturatingAdd(oldest->started, options_.stall_timeout) - ClockNow();
+  if (left > Duration::zero()) {
+    changed_.wait_for(lock, left);
+    return;
+  }
+  TellStall(*oldest);
+}
+
+void CallWatch::Close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+void CallWatch::Tell(WatchNews news) {
+  if (news_.size() >= kNewsMax) return;
+  news_.push_back(std::move(news));
+  changed_.notify_one();
+}
+
+void CallWatch::TellStall(const CallRecord& call) {
+  StallNews news{.call = call, .others = recorder_.under_way()};
+  if (call.state == CallRecord::State::kUnderWay) {
+    news.call.elapsed = ClockNow() - call.started;
+    --news.others;
+  }
+  recorder_.TellAll();
+  Tell(std::move(news));
+}
+
+void CallWatch::TellIfUnreachable(const CallRecord& call, const Status& status) {
+  if (options_.stall_timeout == Duration::zero() || call.told || failing_) return;
+  // Of the ranks that wait for the one that is gone, the first to give up tells the others.
+  const bool unreachable =
+      status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kAborted;
+  if (!unreachable || call.elapsed < options_.unavailable_wait) return;
+  failing_ = true;
+  TellStall(call);
+}
+
+}  // namespace optireduce

@@ -1,0 +1,80 @@
+// Watches the calls of a process: keeps the flight record, notices a slow rank and a call that does
+// not end, and hands what is worth telling to whoever waits for it.
+
+#ifndef FFI_RUNTIME_CALL_WATCH_H_
+#define FFI_RUNTIME_CALL_WATCH_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/submission.h"
+#include "ffi/runtime/flight_recorder.h"
+#include "ffi/runtime/slow_rank.h"
+
+namespace optireduce {
+
+struct CallWatchOptions {
+  // How long a call may be under way before it is told; 0: never.
+  Duration stall_timeout{};
+  // A call that fails since a peer is gone, here or at another rank, was a stall if it had waited
+  // for this long.
+  Duration unavailable_wait{};
+};
+
+// A call that does not end, or that has failed after a long wait for a peer that is gone. The calls
+// under way with it are part of the same stall and are not told again.
+struct StallNews {
+  CallRecord call;
+  std::size_t others = 0;  // other calls that are under way
+};
+
+using WatchNews = std::variant<SlowRankNews, StallNews>;
+
+// Thread-safe. Begin() and End() take a lock for a few hundred nanoseconds and never wait.
+class CallWatch {
+ public:
+  explicit CallWatch(const CallWatchOptions& options) : options_(options) {}
+
+  // Returns the number of the call.
+  std::uint64_t Begin(const Submission& submission);
+  void End(std::uint64_t number, const Status& status, const CallStats& stats);
+
+  // Oldest first; `elapsed` of those under way is until now.
+  std::vector<CallRecord> Records() const;
+
+  // Blocks until there is something to tell; nothing comes any more after Close(). For one thread.
+  std::optional<WatchNews> Wait();
+  // Wakes it. May be repeated.
+  void Close();
+
+ private:
+  // With the mutex held.
+  void Tell(WatchNews news);
+  void TellStall(const CallRecord& call);
+  void TellIfUnreachable(const CallRecord& call, const Status& status);
+  // Waits until the next call can have stalled, and tells it if it has.
+  void WaitForStall(std::unique_lock<std::mutex>& lock);
+
+  const CallWatchOptions options_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  FlightRecorder recorder_;
+  SlowRankWatch slow_rank_;
+  std::deque<WatchNews> news_;
+  bool failing_ = false;  // the stall of a peer that is gone was told, and no call has ended well
+  bool idle_ = false;     // the waiting thread has no time to wake at: the next call is its signal
+  bool closed_ = false;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_RUNTIME_CALL_WATCH_H_

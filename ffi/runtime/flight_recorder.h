@@ -1,0 +1,77 @@
+// The newest calls of a process, for the moment when one of them does not end: which it is, since
+// when, and what went before. Bounded, and reused: after the first round nothing is allocated.
+//
+// Knows no clock. Not thread-safe: CallWatch guards it.
+
+#ifndef FFI_RUNTIME_FLIGHT_RECORDER_H_
+#define FFI_RUNTIME_FLIGHT_RECORDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/submission.h"
+
+namespace optireduce {
+
+// Calls that are kept.
+// Source: the design; a minute of a program with 60 calls a second. About 2 MB.
+inline constexpr std::size_t kFlightRecords = 4096;
+
+struct CallRecord {
+  enum class State : std::uint8_t { kUnderWay, kDone, kFailed };
+
+  std::uint64_t number = 0;  // of the call among those of this process, from 1
+  std::string collective;    // its name
+  std::string description;   // name, dtype, shapes, mode
+  Sequence sequence;
+  std::uint64_t bytes = 0;  // of the bucket
+  Instant started;
+  Duration started_unix{};  // since the epoch
+  State state = State::kUnderWay;
+  Duration elapsed{};  // at the end
+  std::string error;   // its beginning, if it failed
+  CallStats stats;     // meaningful once the call is over
+  // While it is under way for long: whom it waits for, and which of them are not in this call yet.
+  std::vector<Rank> waiting_for;
+  std::vector<Rank> absent;
+  bool told = false;  // somebody knows that it stalls
+};
+
+class FlightRecorder {
+ public:
+  explicit FlightRecorder(std::size_t capacity = kFlightRecords);
+
+  // Returns the number of the call.
+  std::uint64_t Begin(const Submission& submission, Instant now, Duration unix_time);
+  // Null when newer calls have taken its place.
+  const CallRecord* End(std::uint64_t number, Instant now, const Status& status,
+                        const CallStats& stats);
+
+  // Oldest first.
+  std::vector<CallRecord> Records() const;
+
+  // Calls under way.
+  std::size_t under_way() const { return under_way_; }
+  // The oldest call that is under way and that nobody knows of, or null.
+  const CallRecord* OldestUntold() const;
+  // From now on somebody knows of all that are under way.
+  void TellAll();
+
+ private:
+  CallRecord& At(std::uint64_t number) { return records_[number % records_.size()]; }
+  const CallRecord& At(std::uint64_t number) const { return records_[number % records_.size()]; }
+  std::uint64_t Oldest() const;
+
+  std::vector<CallRecord> records_;  // a ring, by number
+  std::uint64_t next_ = 1;
+  std::size_t under_way_ = 0;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_RUNTIME_FLIGHT_RECORDER_H_

@@ -1,0 +1,80 @@
+// Says which rank is slow, once, while it is. It is fed with every call that has ended and knows no
+// clock.
+//
+// A call waited for a rank when most of the call was spent after everybody else's data was there.
+// One such call tells nothing: programs compile, and systems pause. A rank is slow when most of the
+// last calls of one collective waited for it, and these waits are a share of the time between the
+// calls that somebody would miss.
+
+#ifndef FFI_RUNTIME_SLOW_RANK_H_
+#define FFI_RUNTIME_SLOW_RANK_H_
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/submission.h"
+
+namespace optireduce {
+
+// Calls of one collective that are looked at.
+// Source: the slow rank has to be named within 10 calls.
+inline constexpr std::size_t kSlowRankWindow = 10;
+// Chosen: leaves two of the 10 calls to chance. Among 3 equal ranks one is last in 8 of 10 calls
+// once in 100 windows, and each time by much, only where cores are short: with 4 ranks that all
+// compute on 2 cores, 7 named one in 800 calls, 8 none.
+inline constexpr std::size_t kSlowRankCalls = 8;
+// Chosen: far from kSlowRankCalls, so that a rank at the edge is not reported again and again.
+inline constexpr std::size_t kRecoveredCalls = 2;
+
+// What changed.
+struct SlowRankNews {
+  Rank rank;
+  bool recovered = false;
+  std::string collective;
+  // Of the last `calls` of the collective this many waited for the rank, and in so many of these
+  // nothing of it came in time.
+  std::size_t calls = 0;
+  std::size_t waited = 0;
+  std::size_t absent = 0;
+  // Medians over the calls that waited for it: how long, and how long the calls took.
+  Duration behind{};
+  Duration elapsed{};
+};
+
+class SlowRankWatch {
+ public:
+  // A call that has ended at `end` with a result.
+  std::optional<SlowRankNews> Add(std::string_view collective, const CallStats& stats, Instant end);
+
+ private:
+  struct Call {
+    std::optional<Rank> waited_for;
+    bool absent = false;
+    Duration behind{};
+    Duration elapsed{};
+    Instant end;
+  };
+  struct History {
+    std::array<Call, kSlowRankWindow> calls;  // a ring
+    std::size_t added = 0;
+    std::size_t size() const { return added < kSlowRankWindow ? added : kSlowRankWindow; }
+  };
+
+  static SlowRankNews Judge(const History& history, Rank rank);
+  static bool Matters(const History& history, Rank rank);
+
+  std::map<std::string, History, std::less<>> histories_;  // by collective
+  std::map<Rank, std::string> slow_;  // reported, and the collective that shows it
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_RUNTIME_SLOW_RANK_H_

@@ -1,0 +1,199 @@
+"""Tells the user, through Python's logging, what the native side has noticed.
+
+One daemon thread waits in the native side, without the GIL, and wakes for three kinds
+of news: a rank is slow, it has recovered, a call does not end. The last one also writes
+the flight record to a file. Closing the communicator ends the thread; it has to be gone
+before the interpreter is, so `_exit` closes before the interpreter ends.
+"""
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+_log = logging.getLogger("jax_optireduce")
+
+# Files that a process writes by itself.
+# Chosen: the first stalls tell the most, and nobody's disk may be filled by a loop.
+_DUMPS_MAX = 8
+
+# How long `Watch.end` waits for the thread, in seconds.
+# Chosen: a handler that writes one line is done by then, and closing must not wait for
+# one that blocks.
+_END_S = 1.0
+
+# Of the dumps of this process, in all its sessions: the only state of this module.
+_numbers = itertools.count()
+
+
+class Recorded(Protocol):
+    """What has a flight record: a communicator."""
+
+    rank: int
+    world_size: int
+
+    def flight_record(self) -> list[dict[str, Any]]: ...
+
+    def counters(self) -> dict[str, int]: ...
+
+
+class Watch:
+    """The thread that waits for news of one communicator."""
+
+    def __init__(self, native: Any, source: Recorded, folder: str) -> None:
+        """Starts it.
+
+        Args:
+          native: the native communicator, which is waited in.
+          source: the same, as users see it.
+          folder: for the files of stalls; "" means the one for temporary files.
+        """
+        self._native = native
+        self._source = source
+        self._folder = folder
+        self._thread = threading.Thread(
+            target=self._run, name="jax_optireduce watch", daemon=True
+        )
+        self._thread.start()
+
+    def end(self) -> None:
+        """Waits for a limited time until the thread has told everything.
+
+        The native communicator is closed already.
+        """
+        if self._thread is not threading.current_thread():
+            self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        while (news := self._native.wait_for_news()) is not None:
+            if news["kind"] != "stall":
+                _log.warning("%s", describe_rank(news))
+                continue
+            where = self._dump_stall(news)
+            _log.warning("%s", describe_stall(news, where))
+
+    def _dump_stall(self, news: Mapping[str, Any]) -> str:
+        """Writes the flight record to a new file, and says what came of it."""
+        folder = Path(self._folder or tempfile.gettempdir())
+        try:
+            # Before the first open: there this error means something else.
+            folder.mkdir(parents=True, exist_ok=True)
+            path = self._write_new(folder, describe_stall(news, ""))
+        except OSError as error:
+            return f"The flight record could not be written ({error})."
+        if path is None:
+            return f"No file was written: {_DUMPS_MAX} are the limit of a process."
+        return f"The flight record is in {path}."
+
+    def _write_new(self, folder: Path, reason: str) -> Path | None:
+        """Writes it under the next free name, if there is one."""
+        for number in itertools.takewhile(lambda n: n < _DUMPS_MAX, _numbers):
+            name = f"flight-{self._source.rank}-{os.getpid()}-{number}.jsonl"
+            path = folder / f"jax_optireduce-{name}"
+            # New: in a folder for all users the name may be somebody's trap.
+            with contextlib.suppress(FileExistsError), path.open("x") as file:
+                _write(file, self._source, reason)
+                return path
+        return None
+
+
+def dump(source: Recorded, path: str | os.PathLike[str]) -> None:
+    """Writes the flight record to a file, which is replaced if it exists.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    with Path(path).open("w") as file:
+        _write(file, source, "asked for by the program")
+
+
+def _write(file: TextIO, source: Recorded, reason: str) -> None:
+    """Writes JSON lines: first who and why, then one line per call, oldest first."""
+    records = source.flight_record()
+    head = {
+        "rank": source.rank,
+        "world_size": source.world_size,
+        "pid": os.getpid(),
+        "reason": reason,
+        "written_unix_s": time.time(),
+        "written_monotonic_s": time.monotonic(),
+        "records": len(records),
+        "counters": source.counters(),
+    }
+    file.writelines(json.dumps(line) + "\n" for line in (head, *records))
+
+
+def describe_rank(news: Mapping[str, Any]) -> str:
+    """Returns the line about a rank that is slow, or is not any more."""
+    rank, name, calls = news["rank"], news["collective"], news["calls"]
+    if news["kind"] == "recovered":
+        return (
+            f"rank {rank} has recovered: {news['waited']} of the last {calls} calls of "
+            f"{name!r} waited for it."
+        )
+    if news["absent"] * 2 > news["waited"]:
+        seen = (
+            f"nothing of it came in time in {news['absent']} of the last {calls} calls "
+            f"of {name!r}, which took {_seconds(news['elapsed_s'])} (median)"
+        )
+    else:
+        seen = (
+            f"its data came last in {news['waited']} of the last {calls} calls of "
+            f"{name!r}, {_seconds(news['behind_s'])} after the others' (median); these "
+            f"calls took {_seconds(news['elapsed_s'])} (median)"
+        )
+    return (
+        f"rank {rank} is slow: {seen}. Look on its host for other load, too few cores, "
+        "slow input, swapping, and for loss on its link."
+    )
+
+
+def describe_stall(news: Mapping[str, Any], where: str) -> str:
+    """Returns the line about a call that does not end.
+
+    Args:
+      news: as the native side gives it.
+      where: a sentence on the file with the flight record, or "".
+    """
+    call = news["call"]
+    what = f"call {call['sequence']} of {call['collective']!r}"
+    lasted = _seconds(call["elapsed_s"])
+    if call["state"] == "failed":
+        error = call["error"].removeprefix("jax_optireduce: ")
+        text = f"{what} failed after {lasted}: {error}"
+        text += "" if text.endswith((".", "?")) else "."
+    else:
+        text = f"{what} has been under way for {lasted}{_waited(call)}."
+    if news["others"]:
+        text += f" With it {news['others']} more calls are under way."
+    if call["absent"]:
+        text += " Look at what that process does; the call goes on until it comes."
+    return f"{text} {where}".rstrip()
+
+
+def _waited(call: Mapping[str, Any]) -> str:
+    """Says whom a call waits for."""
+    absent, waiting = call["absent"], call["waiting_for"]
+    late = [rank for rank in waiting if rank not in absent]
+    parts = []
+    if absent:
+        parts.append(f"{_ranks(absent)}, of which nothing came for this call")
+    if late:
+        parts.append(f"data of {_ranks(late)} that is not here yet")
+    return f" and waits for {', and for '.join(parts)}" if parts else ""
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {', '.join(map(str, ranks))}"
+
+
+def _seconds(seconds: float) -> str:
+    """Returns a duration with the unit that suits it."""
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

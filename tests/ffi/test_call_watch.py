@@ -1,0 +1,281 @@
+"""What watches the calls: arrivals, the slow rank, the flight record; times in seconds.
+
+No clock: every time is given, except in the watch, which is waited for.
+"""
+
+import statistics
+import threading
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from jax_optireduce import _testing
+
+_UNAVAILABLE = 14
+_CANCELLED = 1
+
+# Of slow_rank.h.
+_WINDOW = 10
+_SLOW_CALLS = 8
+_BEHIND_MIN_S = 0.02
+
+# A step of training, and how long a call takes without waiting for anybody.
+_STEP_S = 0.5
+_CALL_S = 0.01
+
+
+# ---- Whom a call waited for.
+
+
+def test_the_one_that_came_last_is_behind_the_others():
+    arrivals = _testing.Arrivals(0, 4)
+    for at, member in [(1.0, 1), (1.1, 2), (1.3, 3), (1.5, 3)]:
+        arrivals.note(at, member)
+    member, behind, absent = arrivals.find_latest(0.5, 2.0)
+    assert (member, behind, absent) == (3, pytest.approx(0.4), False)
+
+
+def test_nobody_is_behind_a_program_that_came_last_itself():
+    arrivals = _testing.Arrivals(0, 4)
+    for at, member in [(1.0, 1), (1.1, 2), (1.5, 3)]:
+        arrivals.note(at, member)
+    assert arrivals.find_latest(1.6, 2.0)[1] == 0
+
+
+def test_a_member_of_which_nothing_came_is_behind_until_the_end():
+    arrivals = _testing.Arrivals(1, 3)
+    arrivals.note(1.0, 0)
+    assert arrivals.find_latest(0.9, 3.0) == (2, pytest.approx(2.0), True)
+
+
+def test_with_one_peer_the_time_of_a_large_bucket_is_not_its_lateness():
+    arrivals = _testing.Arrivals(0, 2)
+    for i in range(100):
+        arrivals.note(1.0 + i / 100, 1)
+    assert arrivals.find_latest(1.0, 2.0)[1] == 0
+    assert arrivals.find_latest(0.75, 2.0)[1] == pytest.approx(0.25)
+
+
+@hypothesis.given(
+    st.lists(st.integers(0, 1000), min_size=1, max_size=7), st.integers(0, 1000)
+)
+def test_behind_is_the_wait_after_the_middle_one_of_the_others(times, submitted):
+    arrivals = _testing.Arrivals(0, len(times) + 1)
+    for member, at in enumerate(times, 1):
+        arrivals.note(at, member)
+    member, behind, absent = arrivals.find_latest(submitted, 2000)
+    ready = submitted
+    if len(times) > 1:
+        ready = max(submitted, statistics.median_low(times))
+    assert times[member - 1] == max(times)
+    assert behind == max(0, max(times) - ready)
+    assert not absent
+
+
+# ---- The slow rank.
+
+
+def add_steps(watch, calls, *, start=0, name="grads", step_s=_STEP_S):
+    """Adds (rank, behind) in steps; returns [(call, news)]."""
+    news = []
+    for i, (rank, behind) in enumerate(calls, start):
+        told = watch.add(name, (i + 1) * step_s, rank, behind, behind + _CALL_S)
+        if told is not None:
+            news.append((i, told))
+    return news
+
+
+def test_a_rank_that_sleeps_in_every_step_is_named_once_within_ten_calls():
+    watch = _testing.SlowRankWatch()
+    ((call, told),) = add_steps(watch, [(3, 0.2)] * 100)
+    assert call < _WINDOW
+    assert (told["kind"], told["rank"], told["collective"]) == ("slow", 3, "grads")
+    assert told["waited"] == told["calls"] == _SLOW_CALLS
+    assert told["behind_s"] == pytest.approx(0.2)
+    assert told["elapsed_s"] == pytest.approx(0.21)
+
+
+def test_recovery_is_told_once_and_a_relapse_again():
+    watch = _testing.SlowRankWatch()
+    phases = [(3, 0.2)] * 20 + [(1, 0.0)] * 20 + [(3, 0.2)] * 20
+    news = add_steps(watch, phases)
+    assert [told["kind"] for _, told in news] == ["slow", "recovered", "slow"]
+    assert [told["rank"] for _, told in news] == [3, 3, 3]
+    assert news[1][0] < 30
+    assert news[2][0] < 50
+
+
+def test_a_rank_whose_data_never_comes_in_time_is_named_however_short_the_deadline():
+    watch = _testing.SlowRankWatch()
+    news = [watch.add("g", i, 2, 0.001, 0.002, absent=True) for i in range(20)]
+    (told,) = [told for told in news if told]
+    assert (told["rank"], told["absent"]) == (2, _SLOW_CALLS)
+
+
+@hypothesis.given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.floats(0, 0.9 * _BEHIND_MIN_S)), max_size=100
+    )
+)
+def test_small_waits_are_never_told(calls):
+    assert add_steps(_testing.SlowRankWatch(), calls) == []
+
+
+@hypothesis.given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=200), st.floats(0.03, 10)
+)
+def test_only_a_rank_that_most_of_the_last_calls_waited_for_is_named(ranks, behind):
+    news = dict(add_steps(_testing.SlowRankWatch(), [(r, behind) for r in ranks]))
+    slow = set()
+    for i in range(len(ranks)):
+        last = ranks[max(0, i + 1 - _WINDOW) : i + 1]
+        told = news.get(i)
+        if told is None:
+            # Who is slow now was told before.
+            assert all(last.count(r) < _SLOW_CALLS or r in slow for r in range(4))
+        elif told["kind"] == "slow":
+            assert last.count(told["rank"]) == told["waited"] >= _SLOW_CALLS
+            assert told["rank"] not in slow
+            slow.add(told["rank"])
+        else:
+            assert last.count(told["rank"]) == told["waited"] <= 2
+            slow.remove(told["rank"])
+
+
+def test_waits_that_are_nothing_beside_the_step_are_not_told():
+    calls = [(3, 0.05)] * 100
+    assert add_steps(_testing.SlowRankWatch(), calls, step_s=60.0) == []
+
+
+def test_a_wait_that_is_short_beside_the_call_is_not_told():
+    watch = _testing.SlowRankWatch()
+    assert not any(watch.add("g", i, 1, 0.1, 0.3) for i in range(100))
+
+
+def test_a_rank_is_named_once_whatever_the_number_of_its_collectives():
+    watch = _testing.SlowRankWatch()
+    steps = [(float(i), name) for i in range(30) for name in "abc"]
+    news = [watch.add(name, end, 1, 0.3, 0.31) for end, name in steps]
+    assert len([told for told in news if told]) == 1
+
+
+def test_recovery_is_seen_in_a_collective_that_is_called_after_the_first_one_ended():
+    watch = _testing.SlowRankWatch()
+    (slow,) = add_steps(watch, [(1, 0.2)] * 10, name="a")
+    assert slow[1]["kind"] == "slow"
+    assert add_steps(watch, [(1, 0.2)] * 10, start=10, name="b") == []
+    ((_, told),) = add_steps(watch, [(0, 0.0)] * 20, start=20, name="b")
+    assert (told["kind"], told["rank"]) == ("recovered", 1)
+
+
+# ---- The flight record.
+
+
+@hypothesis.given(st.integers(1, 20), st.lists(st.booleans(), max_size=60))
+def test_the_record_holds_the_newest_calls_and_those_under_way(capacity, ends):
+    recorder = _testing.FlightRecorder(capacity)
+    states = {}
+    for i, end in enumerate(ends):
+        number = recorder.begin("c", i, float(i))
+        states[number] = "under way"
+        if end:
+            assert recorder.end(number, i + 0.5, 0, "")
+            states[number] = "done"
+    kept = dict(list(states.items())[-capacity:])
+    records = recorder.records()
+    assert {r["number"]: r["state"] for r in records} == kept
+    assert [r["number"] for r in records] == sorted(kept)
+    under_way = [n for n, state in kept.items() if state == "under way"]
+    assert recorder.under_way() == len(under_way)
+    assert recorder.oldest_untold() == min(under_way, default=None)
+    recorder.tell_all()
+    assert recorder.oldest_untold() is None
+
+
+def test_a_call_that_was_overwritten_ends_without_a_trace():
+    recorder = _testing.FlightRecorder(2)
+    first = recorder.begin("c", 0, 0.0)
+    for i in (1, 2):
+        recorder.begin("c", i, float(i))
+    assert not recorder.end(first, 3.0, 0, "")
+    assert [r["sequence"] for r in recorder.records()] == [1, 2]
+
+
+def test_a_record_says_what_when_and_how_it_ended():
+    recorder = _testing.FlightRecorder()
+    number = recorder.begin("grads", 7, 2.0)
+    assert recorder.end(number, 2.5, _UNAVAILABLE, "rank 1 is gone " + "x" * 1000)
+    (record,) = recorder.records()
+    assert record["collective"] == "grads"
+    assert record["description"] == "grads f32"
+    assert (record["sequence"], record["bytes"]) == (7, 400)
+    assert record["started_monotonic_s"] == 2.0
+    assert record["started_unix_s"] == 1e9 + 2.0
+    assert (record["state"], record["elapsed_s"]) == ("failed", 0.5)
+    assert record["error"].startswith("rank 1 is gone")
+    assert len(record["error"]) == 400
+    assert record["slowest_process"] == -1
+
+
+# ---- The watch.
+
+
+def test_a_stall_is_told_once_with_all_calls_under_way():
+    watch = _testing.CallWatch(0.05, 1.0)
+    watch.begin("a", 1)
+    watch.begin("b", 1)
+    news = watch.wait()
+    assert news["kind"] == "stall"
+    assert (news["call"]["collective"], news["others"]) == ("a", 1)
+    assert news["call"]["state"] == "under way"
+    assert news["call"]["elapsed_s"] >= 0.05
+    late = watch.begin("c", 1)
+    news = watch.wait()
+    assert (news["call"]["collective"], news["others"]) == ("c", 2)
+    watch.end(late, 0, "")
+    watch.close()
+    assert watch.wait() is None
+
+
+def test_a_call_that_ends_in_time_is_not_told():
+    watch = _testing.CallWatch(1000.0, 0.0)
+    for i in range(10):
+        watch.end(watch.begin("a", i), 0, "")
+    watch.close()
+    assert watch.wait() is None
+
+
+def test_the_failure_of_a_peer_that_is_gone_is_told_once_until_a_call_ends_well():
+    watch = _testing.CallWatch(1000.0, 0.0)
+    calls = [watch.begin("a", i) for i in range(3)]
+    for call in calls:
+        watch.end(call, _UNAVAILABLE, "rank 2 has been silent")
+    watch.end(watch.begin("a", 3), _UNAVAILABLE, "rank 2 has been silent")
+    watch.end(watch.begin("a", 4), 0, "")
+    watch.end(watch.begin("a", 5), _UNAVAILABLE, "rank 1 has been silent")
+    watch.end(watch.begin("a", 6), _CANCELLED, "closed")
+    watch.close()
+    first, second = watch.wait(), watch.wait()
+    assert "rank 2" in first["call"]["error"]
+    assert "rank 1" in second["call"]["error"]
+    assert watch.wait() is None
+
+
+@pytest.mark.parametrize("stall_timeout", [0.0, 1000.0])
+def test_a_failure_without_a_wait_and_a_timeout_of_zero_tell_nothing(stall_timeout):
+    watch = _testing.CallWatch(stall_timeout, 1000.0 if stall_timeout else 0.0)
+    watch.end(watch.begin("a", 0), _UNAVAILABLE, "rank 2 has left")
+    watch.close()
+    assert watch.wait() is None
+
+
+def test_closing_wakes_the_thread_that_waits():
+    watch = _testing.CallWatch(1000.0, 1.0)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(watch.wait()))
+    thread.start()
+    watch.begin("a", 0)
+    watch.close()
+    thread.join(30.0)
+    assert results == [None]

@@ -1,0 +1,123 @@
+"""The window of calls: nothing that is sent in it is taken twice, or not at all."""
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from jax_optireduce import _testing
+
+NEW = _testing.CallHistory.Receipt.NEW
+SEGMENTS = 3
+
+
+class Peers:
+    """A sender and a receiver of one stage, with a network that may do anything.
+
+    The receiver has ended every call before it gets anything of it, or remembers what
+    came in time: both ways lead into its history.
+    """
+
+    def __init__(self, max_lag: int) -> None:
+        self.max_lag = max_lag
+        self.window = _testing.SendWindow(max_lag)
+        self.history = _testing.CallHistory(max_lag)
+        self.unsettled: dict[int, set[int]] = {}
+        self.network: list[tuple[int, int]] = []
+        self.taken: list[tuple[int, int]] = []
+
+    def begin(self, call: int) -> bool:
+        if not self.window.may_begin(call):
+            return False
+        self.window.begin(call)
+        self.unsettled[call] = set(range(SEGMENTS))
+        return True
+
+    def send(self, call: int, segment: int) -> None:
+        if segment in self.unsettled.get(call, ()):
+            self.network.append((call, segment))
+
+    def deliver(self, position: int, *, keep: bool, acknowledge: bool) -> None:
+        if not self.network:
+            return
+        position %= len(self.network)
+        call, segment = self.network[position]
+        if not keep:
+            del self.network[position]
+        if self.history.take(call, segment, SEGMENTS) == NEW:
+            self.taken.append((call, segment))
+        # An acknowledgement that is late is like one that is lost: it is sent again.
+        if acknowledge and segment in self.unsettled[call]:
+            self.unsettled[call].discard(segment)
+            if not self.unsettled[call]:
+                self.window.settle(call)
+
+
+actions = st.one_of(
+    st.tuples(st.just("begin"), st.integers(0, 12)),
+    st.tuples(st.just("send"), st.integers(0, 12), st.integers(0, SEGMENTS - 1)),
+    st.tuples(st.just("deliver"), st.integers(0, 50), st.booleans(), st.booleans()),
+)
+
+
+@hypothesis.given(st.integers(1, 3), st.lists(actions, max_size=200))
+def test_nothing_is_taken_twice_and_nothing_that_arrived_is_refused(max_lag, plan):
+    peers = Peers(max_lag)
+    for kind, *what in plan:
+        if kind == "begin":
+            peers.begin(what[0])
+        elif kind == "send":
+            peers.send(*what)
+        else:
+            peers.deliver(what[0], keep=what[1], acknowledge=what[2])
+    assert len(peers.taken) == len(set(peers.taken))
+    # What was acknowledged was taken: a refusal as stale would have lost it.
+    for call, left in peers.unsettled.items():
+        for segment in set(range(SEGMENTS)) - left:
+            assert (call, segment) in peers.taken
+
+
+@pytest.mark.parametrize("max_lag", [1, 2, 3])
+def test_a_call_waits_for_one_that_is_more_than_max_lag_older(max_lag):
+    peers = Peers(max_lag)
+    for call in range(max_lag + 1):
+        assert peers.begin(call)
+    assert not peers.begin(max_lag + 1)
+    peers.window.settle(1)
+    assert not peers.begin(max_lag + 1), "the oldest is not settled yet"
+    peers.window.settle(0)
+    assert peers.begin(max_lag + 1)
+
+
+@hypothesis.given(
+    st.integers(1, 3),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=60),
+    st.integers(0, 14),
+)
+def test_full_after_tells_whether_the_next_call_could_begin(max_lag, plan, call):
+    window = _testing.SendWindow(max_lag)
+    for settle, number in plan:
+        if settle:
+            window.settle(number)
+        elif window.may_begin(number):
+            window.begin(number)
+    told = window.full_after(call)
+    if not window.may_begin(call):
+        assert told
+        return
+    window.begin(call)
+    assert told == (not window.may_begin(1000))
+
+
+def test_what_came_in_time_is_not_taken_again():
+    history = _testing.CallHistory(1)
+    history.remember(5, [True, False, True])
+    assert history.take(5, 0, SEGMENTS) == _testing.CallHistory.Receipt.DUPLICATE
+    assert history.take(5, 1, SEGMENTS) == NEW
+
+
+def test_a_call_older_than_the_window_is_stale():
+    history = _testing.CallHistory(1)
+    for call in (5, 6, 7):
+        history.take(call, 0, SEGMENTS)
+    assert history.take(5, 1, SEGMENTS) == _testing.CallHistory.Receipt.STALE
+    assert history.take(6, 1, SEGMENTS) == NEW

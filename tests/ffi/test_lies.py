@@ -1,0 +1,74 @@
+"""A member that lies may spoil sums and calls, but not the process, nor its memory."""
+
+import numpy as np
+import pytest
+
+from jax_optireduce import _testing
+
+SECRET = bytes(range(32))
+SESSION = 77
+ANNOUNCEMENT, WAITING, GAVE_UP = 4, 1, 2
+CONTRIBUTION, RESULT = 1, 2
+
+
+class Liar:
+    """Rank 1 of 2: it has the right keys, and sends what it likes to rank 0."""
+
+    def __init__(self):
+        self.victim = _testing.Endpoint(0, 2, SECRET)
+        label = f"jax_optireduce 1 session {SESSION} lane 0 from 1 to 0"
+        self.sealer = _testing.Sealer(_testing.derive_key(SECRET, label))
+        self.number = 0
+
+    def send(self, kind, payload, *, flags=0, call=(0, 0), segment=0, contributors=0):
+        header = _testing.encode_header(
+            (kind, flags, 1, SESSION, *call, segment, self.number, contributors)
+        )
+        content, tag = self.sealer.seal(self.number, header + payload)
+        self.number += 1
+        self.victim.handle_datagram(0.0, content + tag)
+
+    def announce(self, *, flags=0, sequence=0, elements=10, name="x", kind=0):
+        """Announces a collective under its right identity, and returns that."""
+        payload = bytearray(
+            _testing.encode_announcement(
+                name, name, 1, elements, False, 0.1, [0, 1], 1000
+            )
+        )
+        payload[8] = kind
+        collective = _testing.announcement_id(bytes(payload), 2)
+        self.send(
+            ANNOUNCEMENT, bytes(payload), flags=flags, call=(collective, sequence)
+        )
+        return collective
+
+
+@pytest.mark.parametrize("elements", [2**37, 2**37 + 1, 2**48, 2**63])
+def test_a_bucket_beyond_all_memory_is_refused(elements):
+    liar = Liar()
+    if elements > 2**37:
+        collective = 0
+        payload = _testing.encode_announcement(
+            "x", "x", 1, elements, False, 0.1, [0, 1], 1000
+        )
+        liar.send(ANNOUNCEMENT, payload)
+        assert liar.victim.counters()["rejected_malformed"] == 1
+    else:
+        collective = liar.announce(elements=elements)
+        assert liar.victim.counters()["datagrams_received"] == 1
+    liar.send(CONTRIBUTION, bytes(400), call=(collective, 0))
+    assert liar.victim.counters()["rejected_early"] == 1
+    assert liar.victim.memory_bytes() == 0
+
+
+def test_reports_of_waiting_are_answered_once_until_the_answer_has_left():
+    liar = Liar()
+    array = np.ones(10, np.float32)
+    liar.victim.submit(0.0, "x", "x", 1, False, 0.1, [0, 1], 0, 0, array)
+    liar.victim.cancel(0.0, "by the test")
+    for _ in range(1000):
+        liar.announce(flags=WAITING)
+    sent = 0
+    while (transmit := liar.victim.poll_transmit(0.0, 8)) is not None:
+        sent += len(transmit[1])
+    assert sent < 10

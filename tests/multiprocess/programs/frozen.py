@@ -1,0 +1,26 @@
+"""The last rank stops itself between two calls until somebody lets it go on.
+
+Prints "log <line>" for each line of the log.
+"""
+
+import logging
+import os
+import signal
+import sys
+
+import jax
+import meshes
+import numpy as np
+
+import jax_optireduce as jo
+
+logging.basicConfig(stream=sys.stdout, format="log %(message)s")
+with jo.init():
+    mesh = meshes.make((jax.device_count(),), ("dp",))
+    program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp", name="grads"))
+    given = meshes.spread(mesh, np.ones((jax.device_count(), 5000), np.float32))
+    jax.block_until_ready(program(given))
+    if jax.process_index() == jax.process_count() - 1:
+        print("frozen", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    jax.block_until_ready(program(given))

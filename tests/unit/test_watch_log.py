@@ -1,0 +1,151 @@
+"""The lines of the log about slow ranks and stalls, and the files of the record."""
+
+import json
+import logging
+import queue
+
+import pytest
+
+from jax_optireduce import _watch
+
+_CALL = {
+    "number": 5,
+    "collective": "grads",
+    "sequence": 4,
+    "state": "under way",
+    "elapsed_s": 61.0,
+    "error": "",
+    "waiting_for": [1, 2],
+    "absent": [2],
+}
+
+
+class Native:
+    """What the native communicator tells, from a queue."""
+
+    rank, world_size = 3, 4
+
+    def __init__(self):
+        self.news = queue.SimpleQueue()
+
+    def wait_for_news(self):
+        return self.news.get()
+
+    def flight_record(self):
+        return [_CALL]
+
+    def counters(self):
+        return {"bytes_sent": 7}
+
+
+def stall(**changes):
+    return {"kind": "stall", "call": {**_CALL, **changes}, "others": 0}
+
+
+def slow(**changes):
+    news = {
+        "kind": "slow",
+        "rank": 3,
+        "collective": "grads",
+        "calls": 10,
+        "waited": 9,
+        "absent": 0,
+        "behind_s": 0.212,
+        "elapsed_s": 1.23,
+    }
+    return {**news, **changes}
+
+
+def lines_of(caplog, folder, *news):
+    """Runs a watch over these news and returns what it logs."""
+    native = Native()
+    with caplog.at_level(logging.WARNING, "jax_optireduce"):
+        watch = _watch.Watch(native, native, str(folder))
+        for one in (*news, None):
+            native.news.put(one)
+        watch.end()
+    return [record.getMessage() for record in caplog.records]
+
+
+@pytest.fixture(autouse=True)
+def _first_dump(monkeypatch):
+    monkeypatch.setattr(_watch, "_numbers", iter(range(1000)))
+
+
+def test_slow_rank_is_named_with_figures_and_advice(caplog, tmp_path):
+    (line,) = lines_of(caplog, tmp_path, slow())
+    for part in (
+        "rank 3 is slow",
+        "9 of the last 10 calls of 'grads'",
+        "212 ms after",
+        "took 1.2 s",
+        "Look on its host",
+    ):
+        assert part in line
+
+
+def test_rank_whose_data_is_missing_is_told_apart(caplog, tmp_path):
+    (line,) = lines_of(caplog, tmp_path, slow(absent=8))
+    assert "nothing of it came in time in 8 of the last 10 calls" in line
+
+
+def test_recovery_has_a_line(caplog, tmp_path):
+    (line,) = lines_of(caplog, tmp_path, slow(kind="recovered", waited=2))
+    assert "rank 3 has recovered: 2 of the last 10 calls of 'grads'" in line
+
+
+def test_stall_names_the_call_and_the_ranks_and_leaves_a_file(caplog, tmp_path):
+    (line,) = lines_of(caplog, tmp_path / "new", stall())
+    assert "call 4 of 'grads' has been under way for 61.0 s" in line
+    assert "waits for rank 2, of which nothing came for this call" in line
+    assert "data of rank 1" in line
+    (path,) = (tmp_path / "new").iterdir()
+    assert path.name.startswith("jax_optireduce-flight-3-")
+    assert str(path) in line
+    head, record = map(json.loads, path.read_text().splitlines())
+    assert (head["rank"], head["world_size"], head["records"]) == (3, 4, 1)
+    assert head["counters"] == {"bytes_sent": 7}
+    assert "call 4 of 'grads'" in head["reason"]
+    assert record == _CALL
+
+
+def test_failure_is_told_with_its_error(caplog, tmp_path):
+    failed = stall(
+        state="failed", error="rank 2 was silent.", absent=[], waiting_for=[]
+    )
+    (line,) = lines_of(caplog, tmp_path, failed)
+    assert "call 4 of 'grads' failed after 61.0 s: rank 2 was silent. " in line
+
+
+def test_a_process_writes_a_limited_number_of_files(caplog, tmp_path):
+    lines = lines_of(caplog, tmp_path, *[stall()] * 12)
+    assert len(lines) == 12
+    assert len(list(tmp_path.iterdir())) == 8
+    assert "No file was written: 8" in lines[-1]
+
+
+def test_a_file_that_is_there_is_left_alone(caplog, tmp_path):
+    lines_of(caplog, tmp_path, stall())
+    (first,) = tmp_path.iterdir()
+    first.write_text("mine")
+    caplog.clear()
+    _watch._numbers = iter(range(1000))
+    (line,) = lines_of(caplog, tmp_path, stall())
+    assert first.read_text() == "mine"
+    assert str(first) not in line
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_said(caplog, tmp_path):
+    (tmp_path / "file").write_text("")
+    (line,) = lines_of(caplog, tmp_path / "file", stall())
+    assert "could not be written" in line
+
+
+def test_dump_on_request_replaces_the_file(tmp_path):
+    path = tmp_path / "record.jsonl"
+    path.write_text("old\n" * 10)
+    _watch.dump(Native(), path)
+    head, record = map(json.loads, path.read_text().splitlines())
+    assert head["reason"] == "asked for by the program"
+    assert record == _CALL
