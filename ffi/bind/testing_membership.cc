@@ -105,6 +105,11 @@ void BindMembership(nb::module_& m) {
            [](const Membership& self, std::uint32_t collective) {
              return self.view().FirstOf(CollectiveId(collective)).value();
            })
+      .def("members_of",
+           [](const Membership& self, std::uint32_t collective, std::uint32_t sequence) {
+             return ToInts(self.MembersOf(
+                 {.collective = CollectiveId(collective), .sequence = Sequence(sequence)}));
+           })
       .def_prop_ro("removed", &Membership::removed)
       .def_prop_ro("stuck", &Membership::stuck)
       .def_prop_ro("frozen", &Membership::frozen)

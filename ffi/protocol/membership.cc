@@ -86,6 +86,15 @@ bool Membership::Convinced(Instant now) const {
          });
 }
 
+const std::vector<Rank>& Membership::MembersOf(CallId call) const {
+  const View* view = &view_;
+  for (auto before = earlier_.rbegin(); before != earlier_.rend(); ++before) {
+    if (call.sequence >= view->FirstOf(call.collective)) break;
+    view = &*before;
+  }
+  return view->members;
+}
+
 void Membership::Started(CallId call) {
   OR_CHECK(!frozen_);
   const auto at = std::ranges::lower_bound(newest_, call.collective, {}, &CallId::collective);
@@ -475,7 +484,9 @@ void Membership::ProposeIfVoted(Instant now) {
   const MembershipMessage& vote = newest->second;
   Proposal proposal{.members = vote.ranks, .firsts = vote.calls};
   if (vote.accepted.round == 0) {
-    proposal = {.members = Agreeable(now), .firsts = FirstsAfterVotes()};
+    proposal.members = Agreeable(now);
+    const bool same = proposal.members == view_.members;
+    proposal.firsts = same ? view_.firsts : FirstsAfterVotes();
   }
   if (!Majority(proposal.members.size())) return;
   proposed_ = true;
@@ -540,7 +551,8 @@ void Membership::DecideIfAccepted(Instant now) {
 }
 
 void Membership::Begin(Instant now, View view) {
-  view_ = std::move(view);
+  std::swap(view_, view);
+  if (view.members != view_.members) earlier_.push_back(std::move(view));
   frozen_ = false;
   stuck_ = false;
   ballot_ = {};

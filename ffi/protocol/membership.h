@@ -38,7 +38,7 @@
 namespace optireduce {
 
 // Who is a member, and from which call of each collective on; a collective that is not listed had
-// no call before.
+// no call before. Also a view without a change may be decided, when a suspect turns out to live.
 struct View {
   std::uint32_t number = 0;  // 0 has all ranks
   std::vector<Rank> members;
@@ -64,6 +64,9 @@ class Membership {
   bool stuck() const { return stuck_; }
   // No call may begin: what this rank has voted stands until the next view.
   bool frozen() const { return frozen_; }
+  // Who takes part in a call, on whichever rank that is a member: those of the newest view in which
+  // the call is not before the first of its collective.
+  const std::vector<Rank>& MembersOf(CallId call) const;
   // Members that this rank can talk to, itself included.
   std::size_t Connected(Instant now) const;
 
@@ -89,6 +92,7 @@ class Membership {
   std::optional<Outgoing> Poll(Instant now, std::span<std::byte> out);
 
  private:
+  // Source: MembershipKind.
   static constexpr std::size_t kKinds = 6;
   // A message that comes in parts: which of them are there.
   struct Assembly {
@@ -163,6 +167,7 @@ class Membership {
   Rank self_;
   Duration peer_timeout_;
   View view_;
+  std::vector<View> earlier_;   // of those with the same members the last
   std::vector<Other> others_;   // by rank; the own one is not used
   std::vector<CallId> newest_;  // of each collective, ascending
   bool frozen_ = false;

@@ -46,6 +46,7 @@ class Network:
         self.view = [0] * self.ranks
         self.decided[0] = (list(range(self.ranks)), [])
         self.messages = 0
+        self.used = {}  # call -> rank -> its members there
         self.events = []
         self.order = itertools.count()
         self.waiting = [[] for _ in range(self.ranks)]  # what comes while it sleeps
@@ -90,6 +91,9 @@ class Network:
             )
             self.newest[rank][collective] = sequence
             membership.started(collective, sequence)
+            used = membership.members_of(collective, sequence)
+            assert rank in used
+            self.used.setdefault((collective, sequence), {})[rank] = used
         self.flush(rank)
 
     def wake(self, rank):
@@ -178,7 +182,10 @@ class Network:
             return
         assert len(members) * 2 > len(self.decided[number - 1][0])
         for collective, sequence in self.newest[rank].items():
-            assert sequence < self.members[rank].first_of(collective)
+            following = self.members[rank].members_of(collective, sequence + 100)
+            assert following == members
+            if members != self.decided[number - 1][0]:
+                assert sequence < self.members[rank].first_of(collective)
 
     def check_settled(self):
         alive = [r for r in range(self.ranks) if r not in self.dead]
@@ -201,6 +208,10 @@ class Network:
             else:
                 assert membership.stuck
                 assert membership.connected(self.now) == len(left)
+        # What those who were removed have begun meanwhile is nobody else's.
+        for used in self.used.values():
+            agreed = [used[rank] for rank in left if rank in used]
+            assert all(members == agreed[0] for members in agreed)
 
 
 def settled(network):
@@ -259,6 +270,10 @@ def test_a_dead_rank_is_removed_at_one_call_of_each_collective(ranks, loss):
     for rank in members:
         assert network.members[rank].view == (1, members, firsts)
     assert dict(firsts).keys() == set(range(COLLECTIVES))
+    for collective, first in firsts:
+        before = network.members[0].members_of(collective, first - 1)
+        assert before == list(range(ranks))
+        assert network.members[0].members_of(collective, first) == members
     # A status from each to each in every interval, and the rest: no storm.
     assert network.messages < 3 * TIMEOUT / 0.05 * ranks * ranks
 
