@@ -294,21 +294,36 @@ def test_a_suspect_that_is_heard_in_time_stays():
     assert network.decided[max(network.decided)][0] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    "after", [0.0, 0.001, 0.0015, 0.002, 0.003, 0.0045, 0.006, 0.03]
-)
+AFTER = [0.0, 0.001, 0.0015, 0.002, 0.003, 0.0045, 0.006, 0.03]
+
+
+def until_rank_0_coordinates(seed):
+    network = Network(5, seed=seed)
+    network.run(2.0)
+    network.die(4)
+    while not network.members[0].frozen:
+        network.run(network.now + 0.0005)
+        assert network.now < 2.0 + 3 * TIMEOUT
+    return network
+
+
+@pytest.mark.parametrize("after", AFTER)
 def test_the_coordinator_may_die_at_any_moment(after):
     for seed in range(10):
-        network = Network(5, seed=seed)
-        network.run(2.0)
-        network.die(4)
-        # Until it coordinates.
-        while not network.members[0].frozen:
-            network.run(network.now + 0.0005)
-            assert network.now < 2.0 + 3 * TIMEOUT
+        network = until_rank_0_coordinates(seed)
         network.at(network.now + after, network.die, 0)
         settled(network)
         assert network.decided[max(network.decided)][0] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("after", AFTER)
+def test_the_coordinator_may_be_cut_off_at_any_moment(after):
+    for seed in range(10):
+        network = until_rank_0_coordinates(seed)
+        network.at(network.now + after, network.part, {0}, 6.0)
+        settled(network)
+        assert network.decided[max(network.decided)][0] == [1, 2, 3]
+        assert network.members[0].removed
 
 
 def test_several_may_die_at_once():
