@@ -17,8 +17,10 @@ ranks:
   * after a drain, the largest difference between what all calls returned together and
     what was given: 0, or something was lost or came twice.
 
-The calls of `stopped` come in two rows, while it was stopped and afterwards; those of
-`killed` are the ones until the error. As a yardstick for the machine, a process that
+The calls of `stopped` come in rows of their own, while the rank was stopped and
+afterwards; `catching up` are that rank's calls until it is where the others are, and
+`slow itself` those of the rank that sleeps. The calls of `killed` are the ones until
+the error. As a yardstick for the machine, a process that
 only sleeps says how late it woke up meanwhile.
 
 Exit codes: 0, all ranks but the one killed ended by themselves, and nothing was lost;
@@ -209,29 +211,42 @@ def watch(
     return trouble, woke_late_s, lines
 
 
-def phases(cell: Cell, run: Run) -> dict[str, tuple[float, float]]:
-    """Returns the rows of a cell: from when to when their calls began."""
+def rows(cell: Cell, run: Run) -> dict[str, dict[str, Any]]:
+    """Returns the rows of a cell, by title; none for calls that there are not."""
     moments, always = run.moments, float("inf")
+    healthy, itself = run.ranks[:VICTIM], run.ranks[VICTIM:]
     if cell.trouble == "stopped":
         stop, go_on = moments["SIGSTOP"], moments["SIGCONT"]
-        return {"stopped": (stop, go_on), "afterwards": (go_on, always)}
-    if cell.trouble == "killed":
-        return {"killed": (moments["SIGKILL"], always)}
-    first = [rank["began"][WARM_UP] for rank in run.ranks if rank]
-    return {cell.trouble: (max(first), always)}
+        found = {
+            "stopped": figures(healthy, stop, go_on),
+            "afterwards": figures(healthy, go_on, always),
+            "catching up": figures(itself, go_on, go_on + caught_up(run)),
+        }
+    elif cell.trouble == "killed":
+        found = {"killed": figures(healthy, moments["SIGKILL"], always)}
+    else:
+        since = max(rank["began"][WARM_UP] for rank in run.ranks[:VICTIM] if rank)
+        found = {cell.trouble: figures(healthy, since, always)}
+    if cell.trouble == "slow":
+        found["slow itself"] = figures(itself, since, always)
+    return {title: row for title, row in found.items() if row}
 
 
-def figures(run: Run, since: float, until: float) -> dict[str, Any] | None:
-    """Returns the figures of one row, over the healthy ranks; None without a call."""
-    healthy = [rank for rank in run.ranks[:VICTIM] if rank]
-    began = np.concatenate([rank["began"] for rank in healthy])
-    seconds = np.concatenate([rank["seconds"] for rank in healthy])
-    reports = np.concatenate([rank["reports"] for rank in healthy])
+def figures(
+    ranks: list[dict[str, Any] | None], since: float, until: float
+) -> dict[str, Any] | None:
+    """Returns the figures of the calls that these ranks began between two moments."""
+    ended = [rank for rank in ranks if rank]
+    began = np.concatenate([rank["began"] for rank in ended])
+    seconds = np.concatenate([rank["seconds"] for rank in ended])
+    reports = np.concatenate([rank["reports"] for rank in ended])
     counted = (began >= since) & (began < until)
     if not counted.any():
         return None
     seconds = seconds[counted]
     elapsed, deadline, contributions, results, carried, slowest = reports[counted].T
+    # A call that is over when its rank makes it has none: then it is the usual one.
+    deadline = np.where(deadline > 0, deadline, np.median(reports[:, 1]))
 
     def quantiles(values: np.ndarray) -> list[float]:
         return [*np.percentile(values, [50, 99]), values.max()]
@@ -261,10 +276,9 @@ def summary(cell: Cell, run: Run) -> dict[str, Any]:
     differences = [rank["conservation"] for rank in ended]
     conserved = None if None in differences else max(differences)
     aborted = RANKS - len(ended) - (cell.trouble == "killed")
-    rows = {name: figures(run, *span) for name, span in phases(cell, run).items()}
     report = {
         **dataclasses.asdict(cell),
-        "rows": {name: row for name, row in rows.items() if row},
+        "rows": rows(cell, run),
         "named": named,
         "conservation_error": conserved,
         "aborted": aborted,
