@@ -246,7 +246,8 @@ def figures(
     seconds = seconds[counted]
     elapsed, deadline, contributions, results, carried, slowest = reports[counted].T
     # A call that is over when its rank makes it has none: then it is the usual one.
-    deadline = np.where(deadline > 0, deadline, np.median(reports[:, 1]))
+    known = reports[:, 1][reports[:, 1] > 0]
+    deadline = np.where(deadline > 0, deadline, np.median(known))
 
     def quantiles(values: np.ndarray) -> list[float]:
         return [*np.percentile(values, [50, 99]), values.max()]
