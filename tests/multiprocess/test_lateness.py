@@ -42,6 +42,22 @@ def test_calls_end_while_a_rank_is_stopped_and_it_catches_up(tmp_path):
         _check_named(started)
 
 
+def test_calls_that_the_others_have_drained_end_at_once(tmp_path):
+    with ranks.start(
+        *("late", "90", "0"), folder=tmp_path, world_size=4, options=_OPTIONS
+    ) as started:
+        started.wait_for(_LAST, "call 20")
+        started[_LAST].process.send_signal(signal.SIGSTOP)
+        for number in _OTHERS:
+            started.wait_for(number, "call 99")
+        started[_LAST].process.send_signal(signal.SIGCONT)
+        started.succeed()
+        _check_conserved(started)
+        # About 75 are left to it, and some pass until it knows where the others are.
+        (over,) = started[_LAST].lines("over")
+        assert int(over) > 40, started.describe()
+
+
 def test_a_rank_that_is_late_for_every_call_is_named_and_loses_nothing(tmp_path):
     with ranks.start(
         *("late", "30", "0.2"), folder=tmp_path, world_size=4, options=_OPTIONS

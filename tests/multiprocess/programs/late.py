@@ -7,6 +7,7 @@ Arguments: how many calls, and seconds that the last rank sleeps before each. Pr
   "conserved <largest error> <share carried>"
       after a drain: the error of what all calls and the drain returned together,
       against what all ranks gave, in whole numbers
+  "over <calls>"              how many were over before this rank made them
   "error <message>"           instead, once a call or the drain has failed
   "done"                      in any case
 """
@@ -44,7 +45,7 @@ def run(mesh: jax.sharding.Mesh) -> None:
     random = np.random.default_rng(1)
     ranks = jax.device_count()
     last = jax.process_index() == jax.process_count() - 1
-    given, got, carried = 0.0, 0.0, 0.0
+    given, got, carried, over = 0.0, 0.0, 0.0, 0
     for number in range(10, 10 + CALLS):
         rows = random.integers(-99, 100, (ranks, 50_000)).astype(np.float32)
         given += rows.astype(np.float64).sum(0)
@@ -53,8 +54,10 @@ def run(mesh: jax.sharding.Mesh) -> None:
         print("call", number, flush=True)
         got += own(mean) * ranks
         carried += own(report.carried)
+        over += own(report.deadline_s) == 0
     got += own(drain(mean)) * ranks
     print("conserved", np.abs(got - given).max(), carried / CALLS, flush=True)
+    print("over", over, flush=True)
 
 
 logging.basicConfig(stream=sys.stdout, format="log %(message)s")
