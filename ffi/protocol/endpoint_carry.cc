@@ -27,6 +27,7 @@ void Endpoint::Impl::SubmitLate(const Submission& submission, Collective& collec
 }
 
 bool Endpoint::Impl::OthersDrain(const Collective& collective, Sequence call) {
+  if (collective.spec.all_gather != LatePolicy::kCarry) return false;
   bool all = false;
   ForEachOpen(collective.id, [&](CallId other, Active& active) {
     const Exchange& exchange = active.exchange;
