@@ -20,8 +20,12 @@ struct SimulationReport {
   std::uint64_t hash = 0;     // of every event: equal for equal scenarios
   std::uint64_t events = 0;   // in the network and at the ranks
   Duration virtual_time{};    // until nothing was pending any more
+  Duration calls_time{};      // until the last call ended
   Duration liveness_worst{};  // longest that an exact call took after all was well
-  Counters counters;          // summed over the ranks
+  // Parts of the down-link that the rival and the session had while it was there.
+  double rival_part = 0;
+  double own_part = 0;
+  Counters counters;  // summed over the ranks
   FaultCounters faults;
 
   bool ok() const { return failure.empty(); }
