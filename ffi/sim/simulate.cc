@@ -105,6 +105,7 @@ class Simulation {
   Instant now_{};
   Instant rests_by_{};  // nothing may be pending later
   std::uint64_t steps_ = 0;
+  std::size_t memory_peak_bytes_ = 0;
 };
 
 Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
@@ -177,6 +178,7 @@ SimulationReport Simulation::Run() {
   report.events = steps_;
   report.virtual_time = now_ - Instant{};
   report.liveness_worst = checker_.liveness_worst();
+  report.memory_peak_bytes = memory_peak_bytes_;
   report.faults = network_.faults();
   for (const Host& each : hosts_) {
     const Counters& counters = each.endpoint->counters();
@@ -353,6 +355,7 @@ void Simulation::Drive(Rank rank) {
   }
   if (driven.silent) return;
   checker_.Driven(now_, rank, *driven.endpoint);
+  memory_peak_bytes_ = std::max(memory_peak_bytes_, driven.endpoint->memory_bytes());
   if (driven.leaving && !driven.refused && driven.endpoint->finished()) {
     driven.silent = true;  // its process exits
     return;

@@ -4,6 +4,7 @@
 #ifndef FFI_SIM_SIMULATE_H_
 #define FFI_SIM_SIMULATE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -16,12 +17,13 @@
 namespace optireduce {
 
 struct SimulationReport {
-  std::string failure;        // empty when everything held
-  std::uint64_t hash = 0;     // of every event: equal for equal scenarios
-  std::uint64_t events = 0;   // in the network and at the ranks
-  Duration virtual_time{};    // until nothing was pending any more
-  Duration liveness_worst{};  // longest that an exact call took after all was well
-  Counters counters;          // summed over the ranks
+  std::string failure;                // empty when everything held
+  std::uint64_t hash = 0;             // of every event: equal for equal scenarios
+  std::uint64_t events = 0;           // in the network and at the ranks
+  Duration virtual_time{};            // until nothing was pending any more
+  Duration liveness_worst{};          // longest that an exact call took after all was well
+  std::size_t memory_peak_bytes = 0;  // most that a rank held for calls at one time
+  Counters counters;                  // summed over the ranks
   FaultCounters faults;
 
   bool ok() const { return failure.empty(); }
