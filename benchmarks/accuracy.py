@@ -50,13 +50,13 @@ def parse_arguments() -> argparse.Namespace:
         help="datagrams lost, or straggler (default 0 5 15 30 straggler)",
     )
     add("--seeds", type=int, default=3, help="of each cell (default 3)")
-    add("--steps", type=int, default=200, help="default 200")
+    add("--steps", type=int, default=150, help="default 150")
     add("--processes", type=int, default=4, help="ranks (default 4)")
     add(
         "--deadline-ms",
         type=float,
-        default=60,
-        help="deadline of a call that does not wait; 0 learns it (default 60)",
+        default=0,
+        help="deadline of a call that does not wait (default 0: it is learned)",
     )
     add(
         "--straggler-ms",

@@ -104,9 +104,7 @@ def _columns(
     }
     columns["loss"] = lambda rows: f"{_mean(rows, 'loss_by_rank'):.3f}"
     if task == "text":
-        columns["perplexity"] = lambda rows: (
-            f"{np.exp(_mean(rows, 'loss_by_rank')):.2f}"
-        )
+        columns["perplexity"] = lambda rows: _perplexity(_mean(rows, "loss_by_rank"))
     return columns | {
         "drift": lambda rows: _share(_mean(rows, "drift")),
         "ms a step": lambda rows: f"{_mean(rows, 'step_ms'):.0f}",
@@ -153,6 +151,11 @@ def _mean(rows: Sequence[Row], name: str) -> float:
 def _deviation(values: Sequence[float]) -> float:
     """Returns the standard deviation of a sample."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def _perplexity(loss: float) -> str:
+    """Formats it where it says something: no more than a guess has 96."""
+    return f"{np.exp(loss):.2f}" if loss < np.log(1000) else "over 1000"
 
 
 def _share(share: float) -> str:

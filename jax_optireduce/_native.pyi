@@ -60,7 +60,7 @@ class Communicator:
           encrypt: whether payloads are encrypted as well; needs `authenticate`.
           bind_address: numeric IPv4 or IPv6 address; all ranks use one family.
           lanes: threads with a socket each, 1 to 64, the same on all ranks.
-          incast: senders that serve one receiver at the same time; 0 means all.
+          incast: senders that serve one receiver at a time; 0: as receivers ask.
           receive_buffer_bytes: asked for each socket; the kernel may grant less.
           max_lag: calls that peers may be ahead.
           peer_timeout_s: how long a peer, or a device of this process, may be silent

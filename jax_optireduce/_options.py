@@ -67,7 +67,8 @@ class Options:
         `authenticate`. Default False.
       lanes: network threads with a socket each; peers' calls are spread over them. 1 to
         64. Default 1.
-      incast: ranks that send to one rank at the same time; 0 means all. Default 0.
+      incast: ranks that send to one rank at the same time; 0 means as many as
+        the receivers ask for. Default 0.
       receive_buffer_bytes: socket buffer to ask the kernel for, per lane, in bytes; it
         may grant less. May differ between ranks. Default 8 MiB.
       datagram_bytes_max: largest UDP payload, in bytes; 0 measures all paths and takes

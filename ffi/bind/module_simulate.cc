@@ -41,6 +41,9 @@ nb::dict RunScenario(const std::string& line) {
   result["counters"] = counters;
   result["faults"] = faults;
   result["virtual_s"] = std::chrono::duration<double>(report.virtual_time).count();
+  result["rival_part"] = report.rival_part;
+  result["own_part"] = report.own_part;
+  result["calls_s"] = std::chrono::duration<double>(report.calls_time).count();
   return result;
 }
 

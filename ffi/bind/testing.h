@@ -17,6 +17,7 @@ void BindProtocol(nanobind::module_& m);
 void BindControl(nanobind::module_& m);
 void BindWatch(nanobind::module_& m);
 void BindCarry(nanobind::module_& m);
+void BindRate(nanobind::module_& m);  // and incast
 
 }  // namespace optireduce
 

@@ -13,4 +13,5 @@ NB_MODULE(_testing, m) {
   optireduce::BindControl(m);
   optireduce::BindWatch(m);
   optireduce::BindCarry(m);
+  optireduce::BindRate(m);
 }

@@ -16,6 +16,7 @@
 #include "ffi/base/time.h"
 #include "ffi/protocol/deadline_controller.h"
 #include "ffi/protocol/early_exit.h"
+#include "ffi/protocol/safeguards.h"
 #include "ffi/protocol/submission.h"
 
 namespace optireduce {
@@ -53,12 +54,14 @@ class CallTiming {
   void TakeSample(MemberIndex from, CallId call, SegmentIndex segment, std::uint16_t code);
 
  private:
+  Duration HardBound(Stage stage) const;  // t_B
   static constexpr std::size_t Index(Stage stage) { return static_cast<std::size_t>(stage); }
 
   std::array<Duration, kStages> fixed_;
   bool learns_;
   std::array<std::optional<DeadlineController>, kStages> carried_;
   std::array<std::optional<EarlyExit>, kStages> dropped_;
+  std::array<SkipPolicy, kStages> excess_;  // when the hard bound has become too short
   std::array<std::uint16_t, kStages> samples_{};
 };
 

@@ -40,7 +40,9 @@ Endpoint::Impl::Impl(const EndpointOptions& options)
     : options_(options),
       peers_(options.world_size),
       opened_(options.protection == Protection::kEncrypt ? options.datagram_bytes_max : 0),
-      directory_(options) {}
+      directory_(options),
+      incast_(static_cast<std::uint8_t>(std::clamp(options.world_size - 1, 1, UINT8_MAX))),
+      next_peer_(options.rank.value()) {}
 
 Status Endpoint::Impl::MakePeers() {
   const std::size_t others = std::max<std::size_t>(options_.world_size - 1u, 1);
@@ -48,6 +50,8 @@ Status Endpoint::Impl::MakePeers() {
       // Half of the buffer: the kernel charges each datagram more than its payload.
       .window_bytes_max = options_.receive_buffer_bytes / 2 / others,
       .datagram_bytes_max = options_.datagram_bytes_max,
+      .sharers = others,
+      .paths = &paths_,
   };
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
     const Rank rank(r);
@@ -199,7 +203,6 @@ Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, Collective& collective
                                 options_.max_lag, options_.suspend_on_lag, pool_);
   }
   const ExchangeOptions options{.send_order = orders[collective.self.index()],
-                                .incast = options_.incast == 0 ? members : options_.incast,
                                 .lag_timeout = options_.peer_timeout,
                                 .drain = drain};
   const CallId call{.collective = collective.id, .sequence = sequence};
@@ -436,6 +439,7 @@ void Endpoint::Impl::TakeAcknowledgement(Instant now, const Header& header,
     ++counters_.rejected_malformed;
     return;
   }
+  if (news->incast > 0) peer(header.source).incast = news->incast;
   Settle(now, header.source, peer(header.source).flow.HandleAcknowledgement(now, *news));
 }
 
@@ -488,6 +492,7 @@ void Endpoint::Impl::FinishIfComplete(Instant now, Active& active) {
   events_.push_back(exchange.Finish(now, std::move(status)));
   // What peers do not have yet is sent to them although the call is over.
   if (exchange.collective().carry) QueueAll(active);
+  AdaptIncast();
   EraseIfRemovable(exchange.call());
 }
 

@@ -17,6 +17,7 @@
 #include "ffi/protocol/directory.h"
 #include "ffi/protocol/endpoint.h"
 #include "ffi/protocol/exchange.h"
+#include "ffi/protocol/incast_controller.h"
 #include "ffi/protocol/peer.h"
 
 namespace optireduce {
@@ -105,6 +106,10 @@ class Endpoint::Impl {
   // Completes a datagram whose payload stands in `buffer` behind the header; returns its size.
   std::size_t Seal(Rank to, Header header, std::size_t payload_bytes, std::span<std::byte> buffer);
   void WantFarewells();
+  // A call has ended: how many may send to this rank from now on?
+  void AdaptIncast();
+  // To how many peers at a time this rank sends new contributions.
+  std::uint16_t Incast() const;
 
   // ---- endpoint_watch.cc
   void Expire(Instant now, CallId call);
@@ -138,6 +143,7 @@ class Endpoint::Impl {
   const Peer& peer(Rank rank) const { return *peers_[rank.index()]; }
 
   EndpointOptions options_;
+  RecentLeast paths_;                         // of the flows to all peers, which it outlives
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at the own one
   std::vector<std::byte> opened_;             // a payload that came encrypted
   BufferPool pool_;                           // outlives the collectives and the exchanges
@@ -147,8 +153,14 @@ class Endpoint::Impl {
   std::map<CallId, Active> active_;
   std::deque<CallDone> events_;
   Counters counters_;
-  std::uint16_t next_peer_ = 0;  // whom PollTransmit asks first
-  Instant next_tick_ = kNever;   // set while a call waits
+  IncastController incast_;
+  struct {
+    std::uint64_t expected = 0;
+    std::uint64_t recorded = 0;
+    std::uint64_t expired = 0;
+  } incast_seen_;               // at the end of the last call
+  std::uint16_t next_peer_;     // whom PollTransmit asks first
+  Instant next_tick_ = kNever;  // set while a call waits
   std::optional<Status> leaving_;
   // Waiting calls that this rank has ended with an error, and which; the newest few.
   std::deque<GaveUp> gave_up_;

@@ -77,8 +77,10 @@ std::size_t Endpoint::Impl::Seal(Rank to, Header header, std::size_t payload_byt
 std::optional<Transmit> Endpoint::Impl::SendAcknowledgement(Instant now, Rank to,
                                                             std::span<std::byte> buffer) {
   Flow& flow = peer(to).flow;
-  const std::size_t payload_bytes = EncodeAcknowledgement(
-      flow.TakeAcknowledgement(now), buffer.subspan<kHeaderBytes, kAcknowledgementBytesMax>());
+  Acknowledgement news = flow.TakeAcknowledgement(now);
+  news.incast = incast_.incast();
+  const std::size_t payload_bytes =
+      EncodeAcknowledgement(news, buffer.subspan<kHeaderBytes, kAcknowledgementBytesMax>());
   Header header;
   header.kind = DatagramKind::kAcknowledgement;
   header.number = flow.Untracked();
@@ -127,6 +129,7 @@ Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Rank to, std::deque<CallId>&
       Exchange& exchange = active.exchange;
       const MemberIndex member = *exchange.collective().MemberOf(to);
       exchange.SetStalled(member, other.flow.unanswered());
+      exchange.SetIncast(Incast());
       const bool behind = &calls == &other.ready && exchange.behind();
       if (const auto next = behind ? std::nullopt : exchange.Next(member)) {
         item = *next;
@@ -171,7 +174,11 @@ std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to,
     const std::size_t payload_bytes = exchange.PayloadBytes(item);
     const std::size_t bytes = kOverheadBytes + payload_bytes;
     if (transmit.bytes + bytes > buffer.size() || !flow.CanSend(bytes)) break;
-    if (transmit.bytes == 0) transmit.datagram_bytes = bytes;
+    if (transmit.bytes == 0) {
+      if (!flow.MayStart(now)) return std::nullopt;
+      transmit.datagram_bytes = bytes;
+    } else if (transmit.bytes + bytes > flow.BurstBytes())
+      break;
     // A batch is cut into equal datagrams; only its last may be shorter.
     if (bytes > transmit.datagram_bytes) break;
     const std::span<std::byte> datagram = buffer.subspan(transmit.bytes, bytes);
@@ -192,6 +199,31 @@ std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to,
     calls.pop_front();
   }
   return transmit;
+}
+
+void Endpoint::Impl::AdaptIncast() {
+  std::uint64_t expected = 0;
+  std::uint64_t recorded = 0;
+  for (const auto& other : peers_) {
+    if (!other) continue;
+    expected += other->flow.expected();
+    recorded += other->flow.recorded();
+  }
+  const std::uint64_t sent = expected - incast_seen_.expected;
+  const std::uint64_t arrived = recorded - incast_seen_.recorded;
+  // More have arrived than were sent where some of an earlier call were late.
+  incast_.HandleCall(sent, sent - std::min(arrived, sent),
+                     counters_.stages_expired - incast_seen_.expired);
+  incast_seen_ = {.expected = expected, .recorded = recorded, .expired = counters_.stages_expired};
+}
+
+std::uint16_t Endpoint::Impl::Incast() const {
+  if (options_.incast != 0) return options_.incast;
+  std::uint8_t least = UINT8_MAX;
+  for (const auto& other : peers_) {
+    if (other && !other->gone()) least = std::min(least, other->incast);
+  }
+  return least == UINT8_MAX ? UINT16_MAX : least;
 }
 
 void Endpoint::Impl::WantFarewells() {

@@ -233,12 +233,14 @@ bool Exchange::Contributes(MemberIndex to) const {
 }
 
 bool Exchange::MayContribute(MemberIndex to) const {
-  // The first `incast` peers of the schedule that still have something to get from this rank.
+  // The first `incast` peers of the schedule that have not been sent everything once. What is sent
+  // again does not wait for its turn, nor keep it: a peer that refuses delays nobody else.
   std::uint16_t before = 0;
   for (const MemberIndex peer : options_.send_order) {
     if (peer == to) return true;
     const Outbox& other = outboxes_[peer.index()];
-    if (other.contributing() && !other.stalled() && ++before >= options_.incast) return false;
+    const bool waits = other.contributing() && !other.stalled();
+    if (waits && MaySend(Stage::kReduceScatter, peer) && ++before >= incast_) return false;
   }
   return false;
 }
@@ -372,7 +374,9 @@ Instant Exchange::EarlyCall() const {
   if (policy(Stage::kAllGather) != LatePolicy::kDrop) return kNever;
   if (!reduced_closed_ && !reduction_.finished()) return kNever;
   if (!submitted() || result_tails_.missing > 0) return kNever;
-  return result_tails_.last + timing_->grace(Stage::kAllGather);
+  // Owners may be waiting for something lost in the first stage themselves.
+  return result_tails_.last + timing_->grace(Stage::kReduceScatter) +
+         timing_->grace(Stage::kAllGather);
 }
 
 Instant Exchange::LagDeadline() const {

@@ -40,10 +40,8 @@
 namespace optireduce {
 
 struct ExchangeOptions {
-  // The other members in the order of the schedule; contributions go to at most `incast` of them at
-  // a time.
+  // The other members in the order of the schedule.
   std::span<const MemberIndex> send_order;
-  std::uint16_t incast = 1;
   // How long after its deadline a call waits for peers that are too far behind.
   Duration lag_timeout{};
   bool drain = false;
@@ -96,6 +94,9 @@ class Exchange {
   bool NeedsContribution(MemberIndex from) const;
   // Whether `to` answers at all; one that does not takes no place among the `incast`.
   void SetStalled(MemberIndex to, bool stalled) { outbox(to).SetStalled(stalled); }
+
+  // New contributions go to at most `incast` peers at a time.
+  void SetIncast(std::uint16_t incast) { incast_ = incast; }
 
   // What to send next to a peer; it counts as sent once Sent() was called.
   std::optional<Outbox::Item> Next(MemberIndex to);
@@ -210,6 +211,7 @@ class Exchange {
   Sequence sequence_;
   Instant opened_at_;
   ExchangeOptions options_;
+  std::uint16_t incast_ = UINT16_MAX;
   BufferPool& pool_;
   Carry* carry_;
   bool drain_;

@@ -25,7 +25,9 @@ void Exchange::TimeEnd(Instant now, Stage stage, StageExit exit) {
   if (timing_ == nullptr || carry_ != nullptr || !submitted()) return;
   const BucketLayout& layout = collective_.layout;
   const bool first = stage == Stage::kReduceScatter;
-  StageEnd end{.exit = exit, .elapsed = now - *submitted_at_};
+  // From the opening, as the deadlines count: a program that starts later than its peers is waited
+  // for as usual.
+  StageEnd end{.exit = exit, .elapsed = now - opened_at_};
   for (std::uint16_t m = 0; m < layout.members(); ++m) {
     const MemberIndex member(m);
     const MemberIndex shard = first ? collective_.self : member;

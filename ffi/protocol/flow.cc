@@ -24,9 +24,9 @@ constexpr int kReorderTimeDenominator = 8;
 // Source: RFC 9002 6.1.2, kGranularity.
 constexpr Duration kGranularity = milliseconds(1);
 
-// Source: RFC 9002 6.2.2 starts from 333 ms across the Internet. Chosen: 20 ms within a data
-// centre.
-constexpr Duration kFirstProbeInterval = milliseconds(20);
+// Source: RFC 9002 6.2.2 starts from 333 ms across the Internet. Chosen: 10 ms within a data
+// centre; a lost announcement delays a first call by as much.
+constexpr Duration kFirstProbeInterval = milliseconds(10);
 // Chosen: below this the scheduling delays of a busy host look like loss.
 constexpr Duration kProbeIntervalMin = milliseconds(5);
 constexpr Duration kProbeIntervalMax = std::chrono::seconds(1);  // Chosen: a dead peer's heartbeat.
@@ -42,31 +42,38 @@ constexpr Duration kAcknowledgeDelayMax = microseconds(500);
 // for lost.
 constexpr std::uint64_t kRepeatedNumbers = 256;
 
-// Chosen: two GSO batches of Ethernet datagrams.
-constexpr std::size_t kFirstWindowDatagrams = 64;
-// Chosen: keeps acknowledgements coming, kAcknowledgeEvery of them per window.
-constexpr std::size_t kWindowDatagramsMin = kAcknowledgeEvery;
-// Chosen: random loss of a few per cent is not congestion (a third was lost in a simulated switch
-// without any control, see ARCHITECTURE.md); more than an eighth in one round trip is.
-constexpr std::size_t kCongestedOneIn = 8;
+// Chosen: a process wakes up so late at most when nothing is wrong; what it has missed by then may
+// leave at once, what it has missed by more may not.
+constexpr Duration kPacingCredit = milliseconds(1);
 
 }  // namespace
 
 Flow::Flow(const FlowOptions& options)
     : options_(options),
       ring_(kInFlightMax),
-      window_bytes_(std::max(
-          std::min(kFirstWindowDatagrams * options.datagram_bytes_max, options.window_bytes_max),
-          kWindowDatagramsMin * options.datagram_bytes_max)) {}
+      rate_({.window_bytes_max = options.window_bytes_max,
+             .datagram_bytes_max = options.datagram_bytes_max,
+             .sharers = options.sharers,
+             .paths = options.paths}) {}
 
 bool Flow::CanSend(std::size_t bytes) const {
-  return CanTrack() && in_flight_bytes_ + bytes <= window_bytes_;
+  return CanTrack() && in_flight_bytes_ + bytes <= rate_.window_bytes();
+}
+
+bool Flow::MayStart(Instant now) {
+  held_back_ = now < send_at_;
+  if (held_back_) round_trip_.limited = true;
+  return !held_back_;
 }
 
 std::uint64_t Flow::Track(Instant now, const Cargo& cargo, std::size_t bytes) {
   OR_CHECK(CanTrack());
   // Silence is measured from the first datagram that nothing was under way before.
-  if (count_ == 0) last_progress_at_ = now;
+  if (count_ == 0) {
+    last_progress_at_ = now;
+    StartRoundTrip(now);
+  }
+  send_at_ = std::max(send_at_, now - kPacingCredit) + rate_.PacingInterval(bytes);
   At(count_) = {.number = next_number_,
                 .sent_at = now,
                 .cargo = cargo,
@@ -75,7 +82,9 @@ std::uint64_t Flow::Track(Instant now, const Cargo& cargo, std::size_t bytes) {
   ++count_;
   in_flight_bytes_ += bytes;
   last_sent_at_ = now;
-  if (in_flight_bytes_ + options_.datagram_bytes_max > window_bytes_) epoch_limited_ = true;
+  if (in_flight_bytes_ + options_.datagram_bytes_max > rate_.window_bytes()) {
+    round_trip_.limited = true;
+  }
   return next_number_++;
 }
 
@@ -93,17 +102,19 @@ const std::vector<Fate>& Flow::HandleAcknowledgement(Instant now, const Acknowle
       largest_acknowledged_ = datagram.number;
       largest_acknowledged_sent_at_ = datagram.sent_at;
     }
-    epoch_delivered_ += datagram.bytes;
+    round_trip_.delivered_bytes += datagram.bytes;
     Settle(datagram, true);
     last_progress_at_ = now;
   }
   DetectLoss(now);
-  AdaptWindow(now);
+  EndRoundTrip(now);
   PopSettled();
   return fates_;
 }
 
 void Flow::MeasureRoundTrip(Duration sample) {
+  const bool first = round_trip_.shortest == Duration::zero();
+  round_trip_.shortest = first ? sample : std::min(round_trip_.shortest, sample);
   // Source: RFC 9002 5.3.
   if (!measured_) {
     measured_ = true;
@@ -133,26 +144,24 @@ void Flow::DetectLoss(Instant now) {
     const bool overtaken = datagram.number + kReorderDatagrams <= *largest_acknowledged_;
     const bool outdated = datagram.sent_at + reorder_time <= largest_acknowledged_sent_at_;
     if (!overtaken && !outdated) continue;
-    epoch_lost_ += datagram.bytes;
+    round_trip_.lost_bytes += datagram.bytes;
     Settle(datagram, false);
     last_progress_at_ = now;
   }
 }
 
-void Flow::AdaptWindow(Instant now) {
-  if (now < window_epoch_end_) return;
-  const std::size_t floor = kWindowDatagramsMin * options_.datagram_bytes_max;
-  if (epoch_lost_ * kCongestedOneIn > epoch_delivered_ + epoch_lost_) {
-    slow_start_ = false;
-    window_bytes_ = std::max(window_bytes_ * 7 / 10, floor);
-  } else if (epoch_limited_) {
-    const std::size_t step = slow_start_ ? window_bytes_ : 4 * options_.datagram_bytes_max;
-    window_bytes_ = std::max(std::min(window_bytes_ + step, options_.window_bytes_max), floor);
-  }
-  epoch_delivered_ = 0;
-  epoch_lost_ = 0;
-  epoch_limited_ = false;
-  window_epoch_end_ = now + (measured_ ? smoothed_ : kFirstProbeInterval);
+void Flow::StartRoundTrip(Instant now) {
+  round_trip_ = {};
+  round_trip_start_ = now;
+  round_trip_first_ = next_number_;
+}
+
+void Flow::EndRoundTrip(Instant now) {
+  const bool over = largest_acknowledged_ && *largest_acknowledged_ >= round_trip_first_;
+  if (!over || round_trip_.shortest == Duration::zero()) return;
+  round_trip_.elapsed = std::max(now - round_trip_start_, Duration(1));
+  rate_.HandleRoundTrip(now, round_trip_);
+  StartRoundTrip(now);
 }
 
 void Flow::PopSettled() {
@@ -172,6 +181,7 @@ Duration Flow::ProbeInterval() const {
 
 const std::vector<Fate>& Flow::HandleTimeout(Instant now) {
   fates_.clear();
+  held_back_ = held_back_ && now < send_at_;
   if (count_ == 0 || probe_due_) return fates_;
   const Instant silent_since = std::max(last_sent_at_, last_progress_at_);
   if (now < silent_since + ProbeInterval()) return fates_;
@@ -181,8 +191,7 @@ const std::vector<Fate>& Flow::HandleTimeout(Instant now) {
       if (!At(i).settled) Settle(At(i), false);
     }
     PopSettled();
-    slow_start_ = true;
-    window_bytes_ = kWindowDatagramsMin * options_.datagram_bytes_max;
+    rate_.HandleSilence();
   }
   // Even then: a peer that takes no data for now does answer a probe.
   probe_due_ = true;
@@ -220,6 +229,7 @@ void Flow::Record(Instant now, std::uint64_t number, bool wants_acknowledgement)
   }
   const std::uint64_t bit = number % kSeenBits;
   seen_[bit / 64] |= std::uint64_t{1} << (bit % 64);
+  ++recorded_;
   if (!wants_acknowledgement) return;
   if (!largest_wanted_ || number > *largest_wanted_) {
     largest_wanted_ = number;
@@ -255,7 +265,7 @@ Acknowledgement Flow::TakeAcknowledgement(Instant now) {
 }
 
 Instant Flow::timeout() const {
-  Instant at = acknowledge_at_;
+  Instant at = held_back_ ? std::min(acknowledge_at_, send_at_) : acknowledge_at_;
   if (count_ > 0 && !probe_due_) {
     at = std::min(at, std::max(last_sent_at_, last_progress_at_) + ProbeInterval());
   }

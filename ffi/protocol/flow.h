@@ -1,5 +1,6 @@
 // The datagrams between this rank and one peer, in both directions: numbering, acknowledgement,
-// detection of loss, and how much may be under way. It knows nothing of collectives; what a
+// detection of loss, and the measuring of round trips, from which a RateController says how much
+// may be under way and when it may leave. It knows nothing of collectives; what a
 // datagram carried is a value that comes back with its fate.
 //
 // A number is used once: what is lost is sent again under a new one (as in QUIC, RFC 9000 13.3), so
@@ -21,6 +22,7 @@
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/rate_controller.h"
 #include "ffi/protocol/wire.h"
 
 namespace optireduce {
@@ -41,6 +43,8 @@ struct Fate {
 struct FlowOptions {
   std::size_t window_bytes_max = 0;  // what the peer's socket holds, divided among its senders
   std::size_t datagram_bytes_max = 0;
+  std::size_t sharers = 1;       // peers, this one included, that may send to it at the same time
+  RecentLeast* paths = nullptr;  // of all flows of this rank
 };
 
 class Flow {
@@ -51,6 +55,10 @@ class Flow {
 
   // True while the window has room for `bytes` more.
   bool CanSend(std::size_t bytes) const;
+  // True when the pace allows the next batch; otherwise timeout() says when it does. A batch leaves
+  // as one: the pace is asked before it, not within it.
+  bool MayStart(Instant now);
+  std::size_t BurstBytes() const { return rate_.BurstBytes(); }
   // True while one more can be tracked; control datagrams need no window.
   bool CanTrack() const { return count_ < ring_.size(); }
   // The number for a datagram that leaves now and whose fate is of interest.
@@ -72,13 +80,18 @@ class Flow {
   bool Seen(std::uint64_t number) const;
   // Notes an accepted datagram. `wants_acknowledgement` is false for an acknowledgement.
   void Record(Instant now, std::uint64_t number, bool wants_acknowledgement);
+  // Numbers that the peer has used, as far as is known, and how many of them were recorded.
+  std::uint64_t expected() const { return largest_seen_ ? *largest_seen_ + 1 : 0; }
+  std::uint64_t recorded() const { return recorded_; }
   bool AcknowledgementDue(Instant now) const;
   Acknowledgement TakeAcknowledgement(Instant now);
 
-  // When HandleTimeout has to be called, or an acknowledgement falls due.
+  // When HandleTimeout has to be called, an acknowledgement falls due, or the pace allows a batch
+  // that was held back.
   Instant timeout() const;
 
-  std::size_t window_bytes() const { return window_bytes_; }
+  std::size_t window_bytes() const { return rate_.window_bytes(); }
+  std::size_t share_bytes() const { return rate_.share_bytes(); }
 
  private:
   struct InFlight {
@@ -92,7 +105,8 @@ class Flow {
   void MeasureRoundTrip(Duration sample);
   void Settle(InFlight& datagram, bool delivered);
   void DetectLoss(Instant now);
-  void AdaptWindow(Instant now);
+  void StartRoundTrip(Instant now);
+  void EndRoundTrip(Instant now);
   void PopSettled();
   Duration ProbeInterval() const;
   // In-flight datagrams in order of number: a ring.
@@ -117,17 +131,18 @@ class Flow {
   Duration smoothed_{};
   Duration variation_{};
 
-  std::size_t window_bytes_;
-  bool slow_start_ = true;
-  Instant window_epoch_end_{};
-  std::size_t epoch_delivered_ = 0;
-  std::size_t epoch_lost_ = 0;
-  bool epoch_limited_ = false;  // the window, not the program, held data back
+  RateController rate_;
+  RoundTrip round_trip_;  // the one that is being measured
+  Instant round_trip_start_{};
+  std::uint64_t round_trip_first_ = 0;  // the number whose acknowledgement ends it
+  Instant send_at_{};                   // when the pace allows the next batch
+  bool held_back_ = false;              // a batch waits for it
 
   // Chosen: twice what a peer may have under way, so that nothing in time is taken for too old.
   static constexpr std::size_t kSeenBits = 4096;
   std::array<std::uint64_t, kSeenBits / 64> seen_{};  // bit of number n at n % kSeenBits
   std::optional<std::uint64_t> largest_seen_;
+  std::uint64_t recorded_ = 0;
   std::optional<std::uint64_t> largest_wanted_;  // of those that want an acknowledgement
   Instant largest_wanted_at_{};
   std::uint64_t last_acknowledged_ = 0;  // `largest` of the last acknowledgement

@@ -38,7 +38,8 @@ struct EndpointOptions {
   // Chosen: longer than two ranks take to start independent calls in different order.
   Duration mismatch_timeout = std::chrono::seconds(10);
 
-  // Senders that serve one receiver at the same time (I of the paper); 0 means all of them.
+  // Senders that serve one receiver at the same time (I of the paper); 0 means what the receivers
+  // advertise.
   std::uint16_t incast = 0;
 
   // Bytes that all peers together may have under way to one rank: what its socket buffer holds.

@@ -14,13 +14,12 @@ std::optional<Outbox::Item> Outbox::Next(std::span<const SegmentIndex> sums, boo
   if (next_sum_ < sums.size() && !delivered_.full()) {
     return Item{.kind = DatagramKind::kResult, .segment = sums[next_sum_]};
   }
-  if (!contribute) return std::nullopt;
   if (!contribution_repairs_.empty()) {
     return Item{.kind = DatagramKind::kContribution,
                 .segment = contribution_repairs_.back(),
                 .repair = true};
   }
-  if (next_contribution_ < peer_segments_) {
+  if (contribute && contributing()) {
     return Item{.kind = DatagramKind::kContribution,
                 .segment = SegmentIndex(peer_shard_ + next_contribution_)};
   }

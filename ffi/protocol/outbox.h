@@ -34,8 +34,8 @@ class Outbox {
   };
 
   // The next to send, in this order: sums sent again, new sums (`sums` lists them as they became
-  // ready), contributions sent again, new contributions (if `contribute`). Repairs stand before new
-  // segments of their kind because somebody waits for them already.
+  // ready), contributions sent again, new contributions (if `contribute`: it is the peer's turn).
+  // Repairs stand before new segments of their kind because somebody waits for them already.
   std::optional<Item> Next(std::span<const SegmentIndex> sums, bool contribute);
   // Takes what Next returned.
   void Pop(const Item& item);
@@ -52,9 +52,8 @@ class Outbox {
   void SetStalled(bool stalled) { stalled_ = stalled; }
 
   void OfferContributions() { next_contribution_ = 0; }
-  bool contributing() const {
-    return next_contribution_ < peer_segments_ || !contribution_repairs_.empty();
-  }
+  // Some contributions were not sent yet.
+  bool contributing() const { return next_contribution_ < peer_segments_; }
   void AbandonContributions();
 
   // What of one kind is still to be sent for the first time.

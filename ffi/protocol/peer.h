@@ -36,6 +36,8 @@ struct Peer {
       : flow(options), seal(std::move(to)), open(std::move(from)) {}
 
   Flow flow;
+  // How many may send to the peer at the same time, as it said last.
+  std::uint8_t incast = UINT8_MAX;
   Sealer seal;  // datagrams to the peer
   Sealer open;  // datagrams from the peer
 

@@ -94,6 +94,7 @@ std::size_t EncodeAcknowledgement(const Acknowledgement& acknowledgement,
       std::chrono::duration_cast<std::chrono::microseconds>(acknowledgement.delay).count();
   writer.Write(acknowledgement.largest, 6);
   writer.Write(static_cast<std::uint32_t>(std::clamp<std::int64_t>(delay, 0, UINT32_MAX)));
+  writer.Write(acknowledgement.incast);
   for (std::size_t i = 0; i < acknowledgement.words; ++i) writer.Write(acknowledgement.bits[i]);
   OR_CHECK(writer.ok());
   return writer.size();
@@ -104,6 +105,7 @@ std::optional<Acknowledgement> ParseAcknowledgement(std::span<const std::byte> p
   Acknowledgement acknowledgement;
   acknowledgement.largest = reader.Read<std::uint64_t>(6);
   acknowledgement.delay = std::chrono::microseconds(reader.Read<std::uint32_t>());
+  acknowledgement.incast = reader.Read<std::uint8_t>();
   if (reader.remaining() % 8 != 0 || reader.remaining() / 8 > kAcknowledgedWordsMax) {
     return std::nullopt;
   }

@@ -100,15 +100,23 @@ ParsedHeader ParseHeader(std::span<const std::byte> datagram);
 inline constexpr std::size_t kAcknowledgedWordsMax = 60;
 struct Acknowledgement {
   std::uint64_t largest = 0;
-  Duration delay{};  // between the arrival of `largest` and the sending of this
+  Duration delay{};         // between the arrival of `largest` and the sending of this
+  std::uint8_t incast = 0;  // how many may send to this rank at the same time; 0: it does not say
   std::size_t words = 0;
   std::array<std::uint64_t, kAcknowledgedWordsMax> bits{};
 
   bool Contains(std::uint64_t number) const;
 };
 
-// Chosen: largest (6), delay in microseconds (4), the bits.
-inline constexpr std::size_t kAcknowledgementBytesMax = 6 + 4 + kAcknowledgedWordsMax * 8;
+// The payload of an acknowledgement:
+//
+//   0  u48  largest
+//   6  u32  delay, in microseconds
+//   10 u8   incast
+//   11 u64  bits, up to the end
+//
+// Chosen: the layout above.
+inline constexpr std::size_t kAcknowledgementBytesMax = 6 + 4 + 1 + kAcknowledgedWordsMax * 8;
 
 // Returns the bytes written.
 std::size_t EncodeAcknowledgement(const Acknowledgement& acknowledgement,

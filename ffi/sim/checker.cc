@@ -297,7 +297,10 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
   const Instant ready = ready_at_[{record.call.collective, record.call.index}];
   const Instant from =
       std::max({ready, Instant{} + microseconds(scenario_.faults_end_us),
-                Instant{} + microseconds(scenario_.cut_at_us + scenario_.cut_for_us)});
+                Instant{} + microseconds(scenario_.cut_at_us + scenario_.cut_for_us),
+                Instant{} + microseconds(scenario_.rival_at_us > 0
+                                             ? scenario_.rival_at_us + scenario_.rival_for_us
+                                             : 0)});
   liveness_worst_ = std::max(liveness_worst_, now - from);
   if (now > from + LivenessBound()) {
     Fail(now, record.rank,

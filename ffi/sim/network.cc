@@ -27,9 +27,11 @@ constexpr std::uint64_t kCopiesMax = 3;
 Network::Network(const NetworkOptions& options)
     : options_(options.faults),
       prng_(options.seed),
+      rival_rank_(options.rival_rank),
       burst_until_(options.up.size()),
       cut_(options.up.size()) {
   OR_CHECK(options.up.size() == options.down.size());
+  if (options.rival) rival_.emplace(*options.rival);
   for (const LinkOptions& link : options.up) up_.emplace_back(link);
   for (const LinkOptions& link : options.down) down_.emplace_back(link);
 }
@@ -188,12 +190,17 @@ void Network::Send(Instant now, Rank from, Rank to, std::span<const std::byte> d
 std::optional<Delivery> Network::Step() {
   if (lent_slot_) free_slots_.push_back(*lent_slot_);
   lent_slot_.reset();
+  if (rival_ && rival_->next() <= events_.next()) {
+    rival_->Step(down_[rival_rank_.index()]);
+    return std::nullopt;
+  }
   const Instant now = events_.next();
   Flight flight = events_.Pop();
   if (flight.at_switch) {
     const std::size_t bytes = slots_[flight.slot].size() + kWireOverheadBytes;
     const std::optional<Instant> arrives = down_[flight.to.index()].Offer(now, bytes);
     if (arrives) {
+      if (flight.to == rival_rank_ && rival_ && rival_->active(now)) bytes_beside_rival_ += bytes;
       flight.at_switch = false;
       events_.Push(*arrives, flight);
     } else {

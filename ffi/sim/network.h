@@ -10,6 +10,7 @@
 #ifndef FFI_SIM_NETWORK_H_
 #define FFI_SIM_NETWORK_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -21,6 +22,7 @@
 #include "ffi/base/time.h"
 #include "ffi/sim/event_queue.h"
 #include "ffi/sim/link.h"
+#include "ffi/sim/rival.h"
 
 namespace optireduce {
 
@@ -78,6 +80,8 @@ struct NetworkOptions {
   std::vector<LinkOptions> up;    // by rank
   std::vector<LinkOptions> down;  // by rank
   FaultOptions faults;
+  std::optional<RivalOptions> rival;
+  Rank rival_rank;  // whose down-link it shares
 };
 
 // Whether the bytes are what their sender wrote, for the rank that gets them.
@@ -107,11 +111,14 @@ class Network {
   void SetCut(Rank rank, bool cut) { cut_[rank.index()] = cut; }
 
   // When Step must be called; kNever when nothing is on its way.
-  Instant next() const { return events_.next(); }
+  Instant next() const { return std::min(events_.next(), rival_ ? rival_->next() : kNever); }
   // Does the next thing that is due; a datagram that arrives at its rank comes out.
   std::optional<Delivery> Step();
 
   const FaultCounters& faults() const { return faults_; }
+  // Bytes on the wire of the down-link that has a rival, while it was there: its own and ours.
+  std::uint64_t rival_bytes() const { return rival_ ? rival_->carried_bytes() : 0; }
+  std::uint64_t bytes_beside_rival() const { return bytes_beside_rival_; }
   std::uint64_t in_flight() const { return events_.size(); }
   // Every datagram that entered is delivered, on its way, or dropped under one name.
   bool Adds() const;
@@ -137,6 +144,9 @@ class Network {
   Prng prng_;
   std::vector<Link> up_;
   std::vector<Link> down_;
+  std::optional<Rival> rival_;
+  Rank rival_rank_;
+  std::uint64_t bytes_beside_rival_ = 0;
   std::vector<Instant> burst_until_;  // by sender
   std::vector<bool> cut_;             // by rank
   EventQueue<Flight> events_;

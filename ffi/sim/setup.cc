@@ -64,6 +64,13 @@ NetworkOptions NetworkOf(const Scenario& s) {
     link.queue_bytes_max = s.queue_bytes;
     options.down.push_back(link);
   }
+  if (s.rival_at_us > 0) {
+    const Instant start = Instant{} + Microseconds(s.rival_at_us);
+    options.rival = {.start = start,
+                     .end = start + Microseconds(s.rival_for_us),
+                     .way_back = Microseconds(3 * s.delay_us)};
+    options.rival_rank = Rank(static_cast<std::uint16_t>(s.rival_rank));
+  }
   const auto ppm = [](std::uint64_t value) { return static_cast<std::uint32_t>(value); };
   options.faults = {
       .loss_ppm = ppm(s.loss_ppm),

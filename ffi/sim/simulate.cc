@@ -103,6 +103,7 @@ class Simulation {
   EventQueue<Event> events_;
   Trace trace_;
   Instant now_{};
+  Instant last_done_{};
   Instant rests_by_{};  // nothing may be pending later
   std::uint64_t steps_ = 0;
   std::size_t memory_peak_bytes_ = 0;
@@ -158,8 +159,9 @@ Instant Simulation::RestsBy() const {
       s.collectives * (s.calls + 1) * (s.reduce_scatter_deadline_us + s.all_gather_deadline_us);
   return Instant{} + kRestMax + checker_.LivenessBound() +
          Microseconds(s.start_skew_us + calls_us + lossy_us + s.faults_end_us + s.stop_at_us +
-                      s.leave_at_us + s.cancel_at_us + s.cut_at_us + s.cut_for_us +
-                      2 * s.peer_timeout_us + (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
+                      s.leave_at_us + s.cancel_at_us + s.cut_at_us + s.cut_for_us + s.rival_at_us +
+                      (s.rival_at_us > 0 ? s.rival_for_us : 0) + 2 * s.peer_timeout_us +
+                      (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
 }
 
 SimulationReport Simulation::Run() {
@@ -177,9 +179,14 @@ SimulationReport Simulation::Run() {
   report.hash = trace_.hash();
   report.events = steps_;
   report.virtual_time = now_ - Instant{};
+  report.calls_time = last_done_ - Instant{};
   report.liveness_worst = checker_.liveness_worst();
   report.memory_peak_bytes = memory_peak_bytes_;
   report.faults = network_.faults();
+  const double rival_bytes_max =
+      static_cast<double>(scenario_.rate_mbps * scenario_.rival_for_us) / 8;
+  report.rival_part = static_cast<double>(network_.rival_bytes()) / rival_bytes_max;
+  report.own_part = static_cast<double>(network_.bytes_beside_rival()) / rival_bytes_max;
   for (const Host& each : hosts_) {
     const Counters& counters = each.endpoint->counters();
 #define OPTIREDUCE_ADD_COUNTER(name, meaning) report.counters.name += counters.name;
@@ -301,6 +308,7 @@ bool Simulation::TakeEvents(Rank rank) {
     trace_.Act(now_, rank, done->status.ok() ? "completes" : "fails", done->token,
                done->status.message());
     checker_.Done(now_, rank, *done);
+    last_done_ = now_;
     // A program that was interrupted goes on with its next call.
     if (!done->status.ok() && done->status.code() != StatusCode::kCancelled) {
       EndProgram(rank, done->status);

@@ -17,13 +17,18 @@
 namespace optireduce {
 
 struct SimulationReport {
-  std::string failure;                // empty when everything held
-  std::uint64_t hash = 0;             // of every event: equal for equal scenarios
-  std::uint64_t events = 0;           // in the network and at the ranks
-  Duration virtual_time{};            // until nothing was pending any more
-  Duration liveness_worst{};          // longest that an exact call took after all was well
-  std::size_t memory_peak_bytes = 0;  // most that a rank held for calls at one time
-  Counters counters;                  // summed over the ranks
+  std::string failure;        // empty when everything held
+  std::uint64_t hash = 0;     // of every event: equal for equal scenarios
+  std::uint64_t events = 0;   // in the network and at the ranks
+  Duration virtual_time{};    // until nothing was pending any more
+  Duration calls_time{};      // until the last call ended
+  Duration liveness_worst{};  // longest that an exact call took after all was well
+  // Parts of the down-link that the rival and the session had while it was there.
+  double rival_part = 0;
+  double own_part = 0;
+  // Most that a rank held for calls at one time.
+  std::size_t memory_peak_bytes = 0;
+  Counters counters;  // summed over the ranks
   FaultCounters faults;
 
   bool ok() const { return failure.empty(); }

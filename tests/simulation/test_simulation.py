@@ -186,6 +186,61 @@ def test_lossy_calls_stay_within_their_deadline_whatever_is_lost(loss_ppm):
     assert report["counters"]["segments_abandoned"] > 0
 
 
+# ---------------------------------------------------------------------- rate
+
+
+def wire_times(report, ranks: int, elements: int, calls: int, rate_mbps: int) -> float:
+    """Returns the time of the calls over that of their payload alone."""
+    payload_bits = 2 * (ranks - 1) / ranks * elements * 4 * 8 * calls
+    return report["calls_s"] / (payload_bits / (rate_mbps * 1e6))
+
+
+@pytest.mark.parametrize(("loss_ppm", "most"), [(0, 1.115), (10_000, 1.2)])
+def test_a_bucket_of_25_mb_takes_little_more_than_its_bytes(loss_ppm, most):
+    # The headers of UDP, IP and Ethernet, ours, and acknowledgements cost 1.087 of it.
+    report = assert_holds(
+        f"seed=1 ranks=4 elements=6250000 batch_max=44 loss_ppm={loss_ppm}"
+    )
+    assert wire_times(report, 4, 6_250_000, 1, 1000) < most
+
+
+@pytest.mark.parametrize("loss_ppm", [100_000, 300_000])
+def test_random_loss_is_not_taken_for_congestion(loss_ppm):
+    report = assert_holds(
+        f"seed=1 ranks=4 elements=6250000 batch_max=44 loss_ppm={loss_ppm} "
+        "faults_end_us=60000000"
+    )
+    # Without any slowing: 1.087 / (1 - loss) ** 2, and the repairs of repairs.
+    assert wire_times(report, 4, 6_250_000, 1, 1000) < 3.2
+
+
+def test_eight_senders_fill_no_queue_of_the_switch():
+    report = assert_holds(
+        "seed=1 ranks=8 elements=3000000 batch_max=44 queue_bytes=524288"
+    )
+    dropped = report["faults"]["queue_full_switch"]
+    print(f"dropped {dropped} of {report['counters']['datagrams_sent']}")
+    assert dropped < 0.001 * report["counters"]["datagrams_sent"]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("rate_mbps", [100, 1000])
+@pytest.mark.parametrize("queue_bytes", [393_216, 1 << 20])
+def test_a_bulk_tcp_and_the_session_each_keep_a_third_of_a_link(
+    seed, rate_mbps, queue_bytes
+):
+    rival_for_us = 2_000_000_000 // rate_mbps // (4 if rate_mbps == 100 else 1)
+    bucket_bytes = rate_mbps * rival_for_us // 8 // 64
+    report = assert_holds(
+        f"seed={seed} ranks=2 calls=64 elements={bucket_bytes // 5} batch_max=44 "
+        f"rate_mbps={rate_mbps} queue_bytes={queue_bytes} "
+        f"rival_at_us={20_000_000 // rate_mbps} "
+        f"rival_for_us={rival_for_us}"
+    )
+    assert report["rival_part"] > 0.3
+    assert report["own_part"] > 0.3
+
+
 # ---------------------------------------------------------------------- shrinking
 
 PPM = st.one_of(st.just(0), st.integers(1, 300_000))

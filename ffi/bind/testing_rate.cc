@@ -1,0 +1,70 @@
+// The controllers of rate and incast for tests; times in seconds.
+
+#include <nanobind/nanobind.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "ffi/bind/testing.h"
+#include "ffi/protocol/incast_controller.h"
+#include "ffi/protocol/rate_controller.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace optireduce {
+namespace {
+
+Duration ToDuration(double seconds) {
+  return std::chrono::round<Duration>(std::chrono::duration<double>(seconds));
+}
+
+class TestRateController {
+ public:
+  TestRateController(std::size_t window_bytes_max, std::size_t datagram_bytes_max,
+                     std::size_t sharers)
+      : controller_({.window_bytes_max = window_bytes_max,
+                     .datagram_bytes_max = datagram_bytes_max,
+                     .sharers = sharers}) {}
+
+  void HandleRoundTrip(double now, double elapsed, double shortest, std::size_t delivered,
+                       std::size_t lost, bool limited) {
+    controller_.HandleRoundTrip(Instant(ToDuration(now)), {.elapsed = ToDuration(elapsed),
+                                                           .shortest = ToDuration(shortest),
+                                                           .delivered_bytes = delivered,
+                                                           .lost_bytes = lost,
+                                                           .limited = limited});
+  }
+  void HandleSilence() { controller_.HandleSilence(); }
+  std::size_t WindowBytes() const { return controller_.window_bytes(); }
+  std::size_t ShareBytes() const { return controller_.share_bytes(); }
+  std::size_t BurstBytes() const { return controller_.BurstBytes(); }
+  double PacingInterval(std::size_t bytes) const {
+    return std::chrono::duration<double>(controller_.PacingInterval(bytes)).count();
+  }
+
+ private:
+  RateController controller_;
+};
+
+}  // namespace
+
+void BindRate(nb::module_& m) {
+  nb::class_<TestRateController>(m, "RateController")
+      .def(nb::init<std::size_t, std::size_t, std::size_t>(), "window_bytes_max"_a,
+           "datagram_bytes_max"_a = 1472, "sharers"_a = 1)
+      .def("handle_round_trip", &TestRateController::HandleRoundTrip, "now"_a, "elapsed"_a,
+           "shortest"_a, "delivered"_a, "lost"_a = 0, "limited"_a = true)
+      .def("handle_silence", &TestRateController::HandleSilence)
+      .def("window_bytes", &TestRateController::WindowBytes)
+      .def("share_bytes", &TestRateController::ShareBytes)
+      .def("burst_bytes", &TestRateController::BurstBytes)
+      .def("pacing_interval", &TestRateController::PacingInterval);
+  nb::class_<IncastController>(m, "IncastController")
+      .def(nb::init<std::uint8_t>(), "most"_a)
+      .def("handle_call", &IncastController::HandleCall, "expected"_a, "lost"_a, "timeouts"_a)
+      .def("incast", &IncastController::incast);
+}
+
+}  // namespace optireduce

@@ -1,0 +1,216 @@
+"""Window, share and pace from round trips; times in seconds."""
+
+import random
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from jax_optireduce import _testing
+
+DATAGRAM_BYTES = 1472
+LEAST = 8 * DATAGRAM_BYTES
+MOST = 1 << 20
+GBPS = 125e6  # bytes in a second
+
+
+class Path:
+    """A link with a queue, full duplex, on which nothing but the window limits."""
+
+    def __init__(self, controller, rate=GBPS, delay=200e-6, loss=0.0, others=0):
+        self.controller = controller
+        self.rate = rate
+        self.delay = delay
+        self.loss = loss
+        self.others = others  # bytes of somebody else that always stand in the queue
+        self.now = 0.0
+        self.random = random.Random(1)
+
+    def run(self, rounds: int) -> float:
+        """Returns our part of the link in the last quarter of the round trips."""
+        parts = []
+        for _ in range(rounds):
+            window = self.controller.window_bytes()
+            # One after the other through the queue, as long as the round trip lasts.
+            under_way = window + self.others
+            elapsed = max(self.delay, under_way / self.rate)
+            datagrams = window // DATAGRAM_BYTES
+            lost = sum(self.random.random() < self.loss for _ in range(datagrams))
+            self.now += elapsed
+            self.controller.handle_round_trip(
+                self.now,
+                elapsed,
+                elapsed,
+                (datagrams - lost) * DATAGRAM_BYTES,
+                lost * DATAGRAM_BYTES,
+            )
+            parts.append(window / elapsed / self.rate)
+        last = parts[-max(rounds // 4, 1) :]
+        return sum(last) / len(last)
+
+    def queue(self) -> float:
+        return (self.controller.window_bytes() + self.others) / self.rate - self.delay
+
+
+@pytest.mark.parametrize("rate", [0.1 * GBPS, GBPS, 2.5 * GBPS])
+@pytest.mark.parametrize("loss", [0.0, 0.01, 0.1, 0.3])
+def test_a_link_is_filled_whatever_is_lost_at_random(rate, loss):
+    path = Path(_testing.RateController(MOST), rate, loss=loss)
+    assert path.run(200) > 0.95
+
+
+@pytest.mark.parametrize("rate", [0.1 * GBPS, GBPS])
+def test_the_queue_stays_near_its_aim(rate):
+    controller = _testing.RateController(MOST)
+    path = Path(controller, rate)
+    path.run(200)
+    aim = 1e-3 + controller.share_bytes() / rate
+    # The first window is taken for the path.
+    assert 0.5 * aim < path.queue() < aim + 32768 / rate
+
+
+def test_a_standing_queue_of_somebody_else_costs_half_at_most():
+    controller = _testing.RateController(MOST)
+    path = Path(controller)
+    path.run(100)
+    least_share = controller.share_bytes()
+    path.others = 400_000
+    assert 0.4 < path.run(400) < 0.7
+    assert controller.share_bytes() > least_share
+    path.others = 0
+    path.run(400)
+    assert controller.share_bytes() == least_share
+    assert path.queue() < 2.5e-3
+
+
+def test_a_stall_is_forgotten():
+    controller = _testing.RateController(MOST)
+    path = Path(controller)
+    path.run(100)
+    for _ in range(5):
+        path.now += 0.02
+        controller.handle_round_trip(path.now, 0.02, 0.02, controller.window_bytes())
+    assert path.run(100) > 0.95
+
+
+def test_half_of_the_data_lost_is_never_taken_for_well():
+    controller = _testing.RateController(MOST)
+    Path(controller, loss=0.55).run(200)
+    assert controller.window_bytes() < 4 * LEAST
+
+
+def test_loss_that_answers_keeps_the_window_below_the_queue():
+    controller = _testing.RateController(MOST)
+    now = 0.0
+    for _ in range(200):
+        now += 0.001
+        window = controller.window_bytes()
+        lost = max(0, window - 100_000)  # a queue too short to be felt
+        controller.handle_round_trip(now, 0.0005, 0.0005, window - lost, lost)
+    assert controller.window_bytes() < 160_000
+
+
+def test_what_is_not_used_is_given_up():
+    controller = _testing.RateController(MOST)
+    Path(controller, 10 * GBPS).run(50)
+    before = controller.window_bytes()
+    for i in range(20):
+        controller.handle_round_trip(1.0 + i, 0.001, 0.0003, 3000, limited=False)
+    assert controller.window_bytes() < before / 4
+
+
+def test_silence_begins_anew():
+    controller = _testing.RateController(MOST)
+    Path(controller).run(100)
+    controller.handle_silence()
+    assert controller.window_bytes() == LEAST
+
+
+def test_only_paths_that_are_slower_than_timers_are_paced():
+    slow, fast = _testing.RateController(MOST), _testing.RateController(MOST)
+    Path(slow).run(100)
+    Path(fast, 16 * GBPS).run(100)
+    burst = 64 * 1024
+    # Over the rate by a quarter.
+    assert slow.pacing_interval(burst) == pytest.approx(burst / GBPS / 1.25, rel=0.1)
+    assert slow.burst_bytes() == slow.window_bytes() // 8
+    assert fast.pacing_interval(burst) == 0
+    assert fast.burst_bytes() == burst
+
+
+@hypothesis.given(st.data())
+def test_the_window_stays_within_its_bounds(data):
+    sharers = data.draw(st.integers(1, 63))
+    most = data.draw(st.integers(0, 4 << 20))
+    controller = _testing.RateController(most, sharers=sharers)
+    now = 0.0
+    for _ in range(data.draw(st.integers(1, 60))):
+        elapsed = data.draw(st.floats(1e-9, 10))
+        now += elapsed
+        controller.handle_round_trip(
+            now,
+            elapsed,
+            data.draw(st.floats(1e-9, elapsed)),
+            data.draw(st.integers(0, 4 << 20)),
+            data.draw(st.integers(0, 4 << 20)),
+            data.draw(st.booleans()),
+        )
+        assert LEAST <= controller.window_bytes() <= max(most, LEAST)
+        assert controller.share_bytes() <= max(most, 64 * 1024)
+        assert 0 <= controller.pacing_interval(DATAGRAM_BYTES) <= 10
+
+
+# ---------------------------------------------------------------------- incast
+
+
+def test_clean_calls_change_nothing_at_the_most():
+    controller = _testing.IncastController(7)
+    for _ in range(20):
+        controller.handle_call(5000, 0, 0)
+    assert controller.incast() == 7
+
+
+def test_a_timeout_with_loss_halves_and_three_clean_calls_add_one():
+    controller = _testing.IncastController(8)
+    controller.handle_call(5000, 6, 1)
+    assert controller.incast() == 4
+    for _ in range(2):
+        controller.handle_call(5000, 0, 0)
+    assert controller.incast() == 4
+    controller.handle_call(5000, 0, 0)
+    assert controller.incast() == 5
+
+
+def test_a_late_program_is_no_congestion():
+    controller = _testing.IncastController(8)
+    controller.handle_call(5000, 0, 1)
+    assert controller.incast() == 8
+
+
+@pytest.mark.parametrize(("lost", "incast"), [(200, 8), (300, 4)])
+def test_without_a_timeout_only_heavy_loss_halves(lost, incast):
+    controller = _testing.IncastController(8)
+    controller.handle_call(5000, lost, 0)
+    assert controller.incast() == incast
+
+
+def test_small_calls_are_judged_together():
+    controller = _testing.IncastController(8)
+    for _ in range(9):
+        controller.handle_call(100, 10, 0)
+    assert controller.incast() == 8
+    controller.handle_call(100, 10, 0)
+    assert controller.incast() == 4
+
+
+@hypothesis.given(
+    st.integers(1, 255),
+    st.lists(
+        st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 2))
+    ),
+)
+def test_incast_stays_between_one_and_the_most(most, calls):
+    controller = _testing.IncastController(most)
+    for expected, lost, timeouts in calls:
+        controller.handle_call(expected, min(lost, expected), timeouts)
+        assert 1 <= controller.incast() <= most
