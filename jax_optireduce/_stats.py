@@ -51,8 +51,9 @@ class CollectiveStats:
       sequence: number of the call among those of its collective, or the `step` given.
       carried: share of the elements of the result that hold data of earlier calls, in
         [0, 1]. Always 0 in the modes "exact" and "lossy".
-      deadline_s: what the call had, both stages together, in seconds; 0 when it waited:
-        in mode "exact", and while the deadline is being learned.
+      deadline_s: what the call had, both stages together, in seconds. While it is being
+        learned, the longest it may have. 0 when the call waited: in "exact" and
+        "agreed", and in a drain.
       in_flight: share of this rank's contributions and of the results it owes the
         others that are not yet known to have arrived, in [0, 1]: what a `drain` would
         wait for.

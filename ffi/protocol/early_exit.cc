@@ -11,12 +11,14 @@ namespace {
 // Source: OptiReduce, NSDI'25: t_B is the 95th percentile of the first 20 times, the 19th shortest.
 constexpr std::size_t kHardBoundRank = 19;
 
-// Source: notes on the paper: the moving average keeps 0.95 of its old value.
+// Chosen: as the paper is described, which prints no figure: the moving average keeps 0.95 of its
+// old value.
 constexpr double kAverageKept = 0.95;
 
 // Source: the public code waits 100 us for each ms of t_C.
 constexpr int kPercentFirst = 10;
-// Source: notes on the paper: doubled above 0.1 % loss up to 50 %, one point less below 0.01 %.
+// Chosen: as the paper is described, which prints no figure: doubled above 0.1 % loss up to 50 %,
+// one point less below 0.01 %.
 constexpr int kPercentMax = 50;
 constexpr double kLossHigh = 1e-3;
 constexpr double kLossLow = 1e-4;

@@ -5,12 +5,14 @@
 namespace optireduce {
 namespace {
 
-// Source: notes on the paper: on above 2 %, off after 100 calls below 1 %.
+// Chosen: as the paper is described, which prints no figure: on above 2 %, off after 100 calls
+// below 1 %.
 constexpr double kHadamardOnLoss = 0.02;
 constexpr double kHadamardOffLoss = 0.01;
 constexpr std::size_t kHadamardOffCalls = 100;
 
-// Source: notes on the paper: 3 skipped of 20 calls, 5 of 20, 50 in a row.
+// Chosen: as the paper is described, which prints no figure: 3 skipped of 20 calls, 5 of 20, 50 in
+// a row.
 constexpr std::size_t kSkipsToRecalibrate = 3;
 constexpr std::size_t kSkipsToReliable = 5;
 constexpr std::size_t kSkipsToCallUser = 50;

@@ -1,6 +1,6 @@
 // What to do about loss, in modes that drop what is late. All members must decide alike, so the
 // input is a loss that all of them know: one that was itself exchanged, a call before. The source
-// of the defaults is the notes on the paper (the paper has no figures).
+// of the defaults are descriptions of the paper, which prints no figures.
 
 #ifndef FFI_PROTOCOL_SAFEGUARDS_H_
 #define FFI_PROTOCOL_SAFEGUARDS_H_
@@ -23,7 +23,8 @@ class HadamardSwitch {
   std::size_t quiet_calls_ = 0;  // one after the other
 };
 
-// Source: notes on the paper: an update with more than 10 % missing is skipped.
+// Chosen: as the paper is described, which prints no figure: an update with more than 10 % missing
+// is skipped.
 inline constexpr double kMissingMax = 0.1;
 
 enum class SafeguardAction : std::uint8_t {
@@ -47,7 +48,7 @@ class SkipPolicy {
   SafeguardDecision EndCall(double missing);
 
  private:
-  // Source: notes on the paper: skips are counted over 20 calls.
+  // Chosen: as the paper is described, which prints no figure: skips are counted over 20 calls.
   static constexpr std::size_t kWindowCalls = 20;
 
   double missing_max_;

@@ -35,6 +35,11 @@ constexpr double kWireExcessMax = 1.05;
 constexpr std::uint64_t kControlDatagramsPerCall = 6;
 // Chosen: a probe, or an acknowledgement where little was lost.
 constexpr std::uint64_t kControlBytesMax = 128;
+// Source: kAcknowledgeEvery and kAcknowledgeDelayMax of flow.cc.
+constexpr double kAcknowledgedTogether = 8;
+constexpr double kAcknowledgeDelayUs = 500;
+// Chosen: one of a few words of bits.
+constexpr std::uint64_t kAcknowledgementBytes = 72;
 // Chosen: an announcement with the longest description of a scenario.
 constexpr std::uint64_t kAnnouncementBytesMax = 512;
 
@@ -376,6 +381,10 @@ void Checker::CheckEfficiency(Instant now, const Network& network) {
   // Those that come early may be refused, and are then sent again.
   if (scenario_.start_skew_us + scenario_.think_us + scenario_.straggle_ppm > 0) return;
   if (scenario_.early_bytes_max < Scenario().early_bytes_max) return;
+  const double datagram_us = static_cast<double>(scenario_.datagram_bytes * 8) *
+                             static_cast<double>(scenario_.slow_factor) /
+                             static_cast<double>(scenario_.rate_mbps);
+  const bool slow = datagram_us * kAcknowledgedTogether > kAcknowledgeDelayUs;
   double data = 0;
   std::uint64_t control = 0;
   for (const SimCollective& collective : workload_.collectives()) {
@@ -388,6 +397,8 @@ void Checker::CheckEfficiency(Instant now, const Network& network) {
     data += static_cast<double>(2 * (members - 1) * once * calls);
     control += members * (members - 1) *
                (kAnnouncementBytesMax + calls * kControlDatagramsPerCall * kControlBytesMax);
+    // On a slow link every datagram is acknowledged by itself.
+    if (slow) control += 2 * (members - 1) * segments * calls * kAcknowledgementBytes;
   }
   std::uint64_t sent = 0;
   for (const Seen& seen : seen_) sent += seen.sent_bytes;

@@ -4,8 +4,10 @@
 //   optireduce_simulate --scenario "seed=7 ranks=4 loss_ppm=30000"
 //   optireduce_simulate --file tests/simulation/regressions.txt
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -119,8 +121,9 @@ class Tally {
   void PrintSummary(double elapsed_s) const {
     std::cout << (failed_ == 0 ? "OK " : "FAILED ") << runs_ << " runs, " << failed_ << " failed, "
               << events_ << " events, " << static_cast<std::uint64_t>(virtual_s_)
-              << " s of virtual time, " << liveness_worst_s_ << " s longest recovery, hash "
-              << std::hex << hash_ << std::dec << ", " << elapsed_s << " s\n";
+              << " s of virtual time, " << liveness_worst_s_ << " s longest recovery, "
+              << memory_peak_bytes_ << " bytes at most held by a rank, hash " << std::hex << hash_
+              << std::dec << ", " << elapsed_s << " s\n";
   }
 
   bool ok() const { return failed_ == 0; }
@@ -134,6 +137,7 @@ class Tally {
     OPTIREDUCE_FAULTS(OPTIREDUCE_SUM_FAULT)
 #undef OPTIREDUCE_SUM_FAULT
     events_ += report.events;
+    memory_peak_bytes_ = std::max(memory_peak_bytes_, report.memory_peak_bytes);
     hash_ = hash_ * 31 + report.hash;
     virtual_s_ += std::chrono::duration<double>(report.virtual_time).count();
     liveness_worst_s_ =
@@ -146,6 +150,7 @@ class Tally {
   std::uint64_t hash_ = 0;
   double virtual_s_ = 0;
   double liveness_worst_s_ = 0;
+  std::size_t memory_peak_bytes_ = 0;
   std::map<std::string, std::uint64_t> sums_;
 };
 

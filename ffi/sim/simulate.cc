@@ -106,6 +106,7 @@ class Simulation {
   Instant last_done_{};
   Instant rests_by_{};  // nothing may be pending later
   std::uint64_t steps_ = 0;
+  std::size_t memory_peak_bytes_ = 0;
 };
 
 Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
@@ -180,6 +181,7 @@ SimulationReport Simulation::Run() {
   report.virtual_time = now_ - Instant{};
   report.calls_time = last_done_ - Instant{};
   report.liveness_worst = checker_.liveness_worst();
+  report.memory_peak_bytes = memory_peak_bytes_;
   report.faults = network_.faults();
   const double rival_bytes_max =
       static_cast<double>(scenario_.rate_mbps * scenario_.rival_for_us) / 8;
@@ -361,6 +363,7 @@ void Simulation::Drive(Rank rank) {
   }
   if (driven.silent) return;
   checker_.Driven(now_, rank, *driven.endpoint);
+  memory_peak_bytes_ = std::max(memory_peak_bytes_, driven.endpoint->memory_bytes());
   if (driven.leaving && !driven.refused && driven.endpoint->finished()) {
     driven.silent = true;  // its process exits
     return;

@@ -4,6 +4,7 @@
 #ifndef FFI_SIM_SIMULATE_H_
 #define FFI_SIM_SIMULATE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -25,6 +26,8 @@ struct SimulationReport {
   // Parts of the down-link that the rival and the session had while it was there.
   double rival_part = 0;
   double own_part = 0;
+  // Most that a rank held for calls at one time.
+  std::size_t memory_peak_bytes = 0;
   Counters counters;  // summed over the ranks
   FaultCounters faults;
 

@@ -30,8 +30,10 @@ def test_nothing_is_lost_and_resync_gives_the_same_bits(tmp_path, sleep_s, optio
                 else:
                     assert late > 0.01, line
                     assert carried > 0.01, line
-        bits = {line for rank in started for line in rank.lines("bits")}
-        assert len(bits) == 1, started.describe()
+        for equal in ("agreed", "bits"):
+            digests = [line for rank in started for line in rank.lines(equal)]
+            assert len(digests) == 4, started.describe()
+            assert len(set(digests)) == 1, started.describe()
 
 
 @pytest.mark.parametrize("mode", ["exact", "bounded"])

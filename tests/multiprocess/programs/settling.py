@@ -5,6 +5,7 @@ Arguments: seconds that the last rank sleeps before each call. Prints
   "conserved <largest error> <share late> <share carried> <share in flight at the end>"
       for each mode that carries: the error of what all calls and the drain returned
       together, against what all ranks gave, in whole numbers
+  "agreed <digest>"  of all that the calls in mode "agreed" returned
   "bits <digest>"  of parameters after `resync`
 """
 
@@ -37,13 +38,15 @@ def check_conservation(mesh: jax.sharding.Mesh, mode: str) -> None:
     call, drain = meshes.mapped(mesh, step), meshes.mapped(mesh, end)
     ranks = jax.device_count()
     given, got, late, carried = 0.0, 0.0, 0.0, 0.0
+    means = []
     for _ in range(CALLS):
         rows = random.integers(-99, 100, (ranks, 50_000)).astype(np.float32)
         given += rows.astype(np.float64).sum(0)
         if jax.process_index() == jax.process_count() - 1:
             time.sleep(SLEEP_S)
         mean, report = jax.block_until_ready(call(meshes.spread(mesh, rows)))
-        got += own(mean) * ranks
+        means.append(own(mean))
+        got += means[-1] * ranks
         late += own(report.missing_contributions) + own(report.missing_results)
         carried += own(report.carried)
     got += own(drain(mean)) * ranks
@@ -52,6 +55,8 @@ def check_conservation(mesh: jax.sharding.Mesh, mode: str) -> None:
     assert not own(nothing).any(), "something came after the drain"
     shares = late / CALLS, carried / CALLS, own(report.in_flight)
     print("conserved", error, *(f"{share:.5f}" for share in shares), flush=True)
+    if mode == "agreed":
+        print("agreed", meshes.digest(*means), flush=True)
 
 
 def check_resync(mesh: jax.sharding.Mesh) -> None:
