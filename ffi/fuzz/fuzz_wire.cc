@@ -1,4 +1,5 @@
-// Fuzzing of the parser: every function that reads bytes, and the round trip of what it accepts.
+// Fuzzing of the parser: every function that reads bytes, and the round trip of what it accepts;
+// and of the agreement on members, which keeps a state of what it has read.
 
 #include <algorithm>
 #include <array>
@@ -11,6 +12,8 @@
 #include "ffi/base/bytes.h"
 #include "ffi/base/check.h"
 #include "ffi/fuzz/reach.h"
+#include "ffi/protocol/membership.h"
+#include "ffi/protocol/membership_message.h"
 #include "ffi/protocol/wire.h"
 
 namespace optireduce {
@@ -99,6 +102,57 @@ void CheckBuilt(std::span<const std::byte> input) {
   }
 }
 
+void CheckMembership(std::span<const std::byte> payload, std::uint16_t world_size) {
+  const std::optional<MembershipMessage> message = ParseMembership(payload, world_size);
+  if (!message) return;
+  Reach(40 + static_cast<std::uint32_t>(message->kind), message->calls.size());
+  OR_CHECK(message->ranks.empty() || message->ranks.back().value() < world_size);
+  std::array<std::byte, kMembershipBytesMax> out;
+  const std::size_t bytes = EncodeMembership(*message, out);
+  OR_CHECK(ParseMembership(std::span(out).first(bytes), world_size) == message);
+}
+
+// The input as messages that a rank gets from others, the same fields again and again.
+void CheckAgreement(std::span<const std::byte> input) {
+  constexpr std::uint16_t kRanks = 5;
+  Membership membership(Rank(0), kRanks, std::chrono::milliseconds(400));
+  ByteReader reader(input);
+  Instant now{};
+  std::array<std::byte, kMembershipBytesMax> bytes;
+  while (reader.ok() && reader.remaining() > 0) {
+    const auto rank = [&] { return Rank(reader.Read<std::uint8_t>() % kRanks); };
+    const auto ballot = [&] {
+      const std::uint32_t round = reader.Read<std::uint8_t>() % 4u;
+      return Ballot{.round = round, .coordinator = round == 0 ? Rank() : rank()};
+    };
+    MembershipMessage message{
+        .kind = static_cast<MembershipKind>(reader.Read<std::uint8_t>() % 8),
+        .view = membership.view().number + reader.Read<std::uint8_t>() % 3,
+        .ballot = ballot(),
+        .accepted = ballot(),
+        .part = static_cast<std::uint16_t>(reader.Read<std::uint8_t>() % 2),
+        .parts = static_cast<std::uint16_t>(1 + reader.Read<std::uint8_t>() % 2)};
+    const auto ranks = reader.Read<std::uint8_t>();
+    for (std::uint16_t r = 0; r < kRanks; ++r) {
+      if ((ranks >> r) & 1) message.ranks.emplace_back(r);
+    }
+    const CollectiveId collective(reader.Read<std::uint8_t>());
+    message.calls = {{.collective = collective, .sequence = Sequence(reader.Read<std::uint8_t>())}};
+    const std::size_t size = EncodeMembership(message, bytes);
+    now += std::chrono::milliseconds(reader.Read<std::uint8_t>());
+    const bool taken = membership.Handle(now, rank(), std::span(bytes).first(size));
+    if (ranks & 32) membership.Suspect(now, rank());
+    if (!membership.frozen()) membership.Started(message.calls.front());
+    membership.HandleTimeout(now);
+    while (const auto outgoing = membership.Poll(now, bytes)) {
+      OR_CHECK(ParseMembership(std::span(bytes).first(outgoing->bytes), kRanks).has_value());
+    }
+    OR_CHECK(!membership.view().members.empty());
+    Reach(50 + (taken ? 1u : 0u), membership.view().number * 8 + membership.view().members.size());
+    Reach(52 + (membership.frozen() ? 1u : 0u) + (membership.stuck() ? 2u : 0u));
+  }
+}
+
 }  // namespace
 }  // namespace optireduce
 
@@ -111,6 +165,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   optireduce::CheckBuilt(input);
   for (const std::uint16_t world_size : {optireduce::kWorldSizeMax, std::uint16_t{3}}) {
     optireduce::CheckAnnouncement(input, world_size);
+    optireduce::CheckMembership(input, world_size);
   }
+  optireduce::CheckAgreement(input);
   return 0;
 }
