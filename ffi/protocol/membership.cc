@@ -326,7 +326,8 @@ bool Membership::Handle(Instant now, Rank from, std::span<const std::byte> paylo
 
 void Membership::TakeStatus(Instant now, Rank from, const MembershipMessage& message) {
   NoteSuspects(now, from, message.ranks);
-  Promise(now, message.ballot);
+  // It knows its own ballots best.
+  if (message.ballot.coordinator != self_) Promise(now, message.ballot);
   if (message.asks && !Concerned(now)) Due(from, MembershipKind::kStatus);
 }
 
