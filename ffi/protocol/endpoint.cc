@@ -170,9 +170,9 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
     if (collective.carry) Expire(now, other);
   }
   const auto open = active_.find(call);
-  const bool over = open != active_.end()
-                        ? open->second.exchange.folded()
-                        : collective.folded && call.sequence <= *collective.folded;
+  const bool folded = collective.folded && call.sequence <= *collective.folded;
+  const bool over = open != active_.end() ? open->second.exchange.folded()
+                                          : folded || OthersDrain(collective, call.sequence);
   if (over) return SubmitLate(submission, collective);
   Active& active = open != active_.end() ? open->second
                                          : Open(now, collective, call.sequence,

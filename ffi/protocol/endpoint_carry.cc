@@ -12,6 +12,10 @@ namespace optireduce {
 void Endpoint::Impl::SubmitLate(const Submission& submission, Collective& collective) {
   const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
   collective.carry->SubmitLate(bucket);
+  // Results of it may still be under way.
+  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+    collective.carry->NoteResults(MemberIndex(m), submission.sequence, /*complete=*/false);
+  }
   CallStats stats{.missing_results = 1.0,
                   .in_flight = 1.0,
                   .slowest = options_.rank,
@@ -20,6 +24,22 @@ void Endpoint::Impl::SubmitLate(const Submission& submission, Collective& collec
   stats.carried = static_cast<double>(collective.carry->MoveLateResults(bucket)) / all;
   ++counters_.calls_completed;
   events_.push_back({.token = submission.token, .status = {}, .stats = stats});
+}
+
+bool Endpoint::Impl::OthersDrain(const Collective& collective, Sequence call) {
+  if (collective.spec.all_gather != LatePolicy::kCarry) return false;
+  bool all = false;
+  ForEachOpen(collective.id, [&](CallId other, Active& active) {
+    const Exchange& exchange = active.exchange;
+    if (other.sequence <= call || !exchange.drains()) return;
+    std::uint16_t heard = 0;
+    for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+      const MemberIndex member(m);
+      if (member != collective.self && exchange.heard(member)) ++heard;
+    }
+    if (heard + 1 == collective.layout.members()) all = true;
+  });
+  return all;
 }
 
 void Endpoint::Impl::NoteFolded(CallId call) {

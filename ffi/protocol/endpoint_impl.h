@@ -80,6 +80,8 @@ class Endpoint::Impl {
   // ---- endpoint_carry.cc
   // A call whose contributions and results have become part of others before the program made it.
   void SubmitLate(const Submission& submission, Collective& collective);
+  // All others have called a drain that comes after `call`: what they had for it comes with that.
+  bool OthersDrain(const Collective& collective, Sequence call);
   void NoteFolded(CallId call);
   // A segment of a call that is over here: where late data is carried, it joins a later one.
   void TakeLate(Instant now, const Collective& collective, MemberIndex from, const Header& header,

@@ -1,0 +1,427 @@
+"""What trouble on one rank costs the others: the times of their calls, under each kind.
+
+    python benchmarks/lateness.py
+
+Starts 4 ranks on this host for each trouble and each kind of deadline, fixed and
+learned. They make calls in mode "bounded", while nothing is wrong (`none`), one rank
+sleeps 200 ms before each call (`slow`), is stopped for 10 s and goes on (`stopped`), is
+killed (`killed`), or 5 % of all datagrams are lost (`loss`). Prints, over the healthy
+ranks:
+
+  * the time of a call, in seconds and in units of T, the deadline that it had; beside
+    it what the transport itself took, without JAX;
+  * shares of contributions and of results that were late, and of results that held data
+    of earlier calls;
+  * which rank the log named slow, how many of the others did, and in which share of the
+    calls it was `stats.slowest_process`;
+  * after a drain, the largest difference between what all calls returned together and
+    what was given: 0, or something was lost or came twice.
+
+The calls of `stopped` come in rows of their own, while the rank was stopped and
+afterwards; `catching up` are that rank's calls until it is where the others are, and
+`slow itself` those of the rank that sleeps. The calls of `killed` are the ones until
+the error. As a yardstick for the machine, a process that
+only sleeps says how late it woke up meanwhile.
+
+Exit codes: 0, all ranks but the one killed ended by themselves, and nothing was lost;
+1 otherwise.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PROGRAM = Path(__file__).with_name("lateness_rank.py")
+
+# Sums of whole numbers divided by this are exact.
+RANKS = 4
+VICTIM = RANKS - 1
+
+TROUBLES = ("none", "slow", "stopped", "killed", "loss")
+
+# Source: the task that this answers: 200 ms per step, 10 s, 5 %.
+SLEEP_S = 0.2
+STOPPED_S = 10.0
+LOSS = 0.05
+
+# A fixed deadline T, in seconds, by the bucket's MiB: ten times a healthy call of four
+# ranks on two cores (9 ms and 150 ms).
+DEADLINES_S = {1: 0.1, 25: 1.5}
+
+# Call before which the last rank is stopped or killed.
+# Chosen: a learned deadline is learned by then, from 20 calls.
+TROUBLE_AT = 50
+# Calls before this one do not count, for the same reason.
+WARM_UP = 30
+
+# When survivors give up the rank that was killed, in seconds.
+# Chosen: a hundred calls, without waiting for the default of 30 s.
+PEER_TIMEOUT_S = 10.0
+
+# How long the processes of one cell may take, in seconds.
+# Chosen: 300 calls of a rank that sleeps 200 ms take 75 s on an idle machine.
+LIMIT_S = 400.0
+
+# The yardstick sleeps so long, in seconds.
+YARDSTICK_S = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One set of processes.
+
+    Attributes:
+      trouble: of `TROUBLES`.
+      deadline_s: T; 0: learned.
+      mebibytes: size of the bucket.
+      calls: of each rank.
+    """
+
+    trouble: str
+    deadline_s: float
+    mebibytes: int
+    calls: int
+
+    @property
+    def title(self) -> str:
+        """Names it."""
+        deadline = f"T = {self.deadline_s:g} s" if self.deadline_s else "T learned"
+        return f"{self.trouble}, {self.mebibytes} MiB, {deadline}"
+
+    def plan(self) -> dict[str, Any]:
+        """Returns what each rank is to do."""
+        options: dict[str, Any] = {"on_lag": "suspend", "deadline_s": self.deadline_s}
+        if self.trouble == "loss":
+            options["faults"] = {"loss": LOSS, "seed": 1}
+        if self.trouble == "killed":
+            options["peer_timeout_s"] = PEER_TIMEOUT_S
+        return {
+            "mode": "bounded",
+            "bytes": self.mebibytes << 20,
+            "calls": self.calls,
+            "sleep_s": SLEEP_S if self.trouble == "slow" else 0.0,
+            "options": options,
+        }
+
+
+@dataclasses.dataclass
+class Run:
+    """What came of a cell.
+
+    Attributes:
+      moments: `time.monotonic()` of what was done to the last rank, by the signal.
+      ranks: what each rank wrote; None where one ended before it could.
+      woke_late_s: by how much the yardstick overslept, each time.
+    """
+
+    moments: dict[str, float]
+    ranks: list[dict[str, Any] | None]
+    woke_late_s: list[float]
+
+
+class Trouble:
+    """Does to the last rank what a cell wants, when it is time."""
+
+    def __init__(self, trouble: str) -> None:
+        """Nothing happens before the rank has called for the `TROUBLE_AT`th time."""
+        self.moments: dict[str, float] = {}
+        self._trouble = trouble
+        self._pid = 0
+
+    def read(self, line: str) -> None:
+        """Takes a line of the launcher's output."""
+        match = re.match(rf"\[{VICTIM}\] (pid|call) (\d+)", line)
+        if match and match[1] == "pid":
+            self._pid = int(match[2])
+        elif match and int(match[2]) == TROUBLE_AT:
+            if self._trouble == "stopped":
+                self._send(signal.SIGSTOP)
+            if self._trouble == "killed":
+                self._send(signal.SIGKILL)
+
+    def go_on(self) -> None:
+        """Ends the stop when it has lasted long enough."""
+        stopped = self.moments.get("SIGSTOP")
+        if stopped is None or "SIGCONT" in self.moments:
+            return
+        if time.monotonic() - stopped >= STOPPED_S:
+            self._send(signal.SIGCONT)
+
+    def _send(self, number: signal.Signals) -> None:
+        os.kill(self._pid, number)
+        self.moments[number.name] = time.monotonic()
+
+
+def run(cell: Cell) -> Run:
+    """Runs the processes of a cell to their end."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "plan.json").write_text(json.dumps(cell.plan()))
+        # -P: the installed package, not the folder of that name in a checkout. The
+        # survivors of a rank that was killed need their time.
+        launch = [sys.executable, "-P", "-m", "jax_optireduce", "launch"]
+        launch += ["-n", str(RANKS), "--grace-s", str(LIMIT_S), str(PROGRAM)]
+        with subprocess.Popen(  # noqa: S603 (the project's own launcher)
+            [*launch, str(folder / "plan.json"), name],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as process:
+            trouble, woke_late_s, output = watch(process, Trouble(cell.trouble))
+        paths = [folder / f"rank{rank}.json" for rank in range(RANKS)]
+        ranks = [json.loads(p.read_text()) if p.exists() else None for p in paths]
+    ended_early = [r for r in range(RANKS) if ranks[r] is None]
+    if ended_early != ([VICTIM] if cell.trouble == "killed" else []):
+        print("\n".join(output[-40:]), file=sys.stderr)
+    return Run(trouble.moments, ranks, woke_late_s)
+
+
+def watch(
+    process: subprocess.Popen[bytes], trouble: Trouble
+) -> tuple[Trouble, list[float], list[str]]:
+    """Reads the output and makes the trouble until the process ends.
+
+    Returns:
+      The trouble, by how much each sleep was too long, and the lines of the output.
+    """
+    woke_late_s, lines, rest = [], [], b""
+    end = time.monotonic() + LIMIT_S
+    os.set_blocking(process.stdout.fileno(), False)
+    while process.poll() is None:
+        before = time.monotonic()
+        if before > end:
+            process.terminate()
+        time.sleep(YARDSTICK_S)
+        woke_late_s.append(time.monotonic() - before - YARDSTICK_S)
+        *whole, rest = (rest + (process.stdout.read() or b"")).split(b"\n")
+        for line in whole:
+            lines.append(line.decode(errors="replace"))
+            trouble.read(lines[-1])
+        trouble.go_on()
+    return trouble, woke_late_s, lines
+
+
+def rows(cell: Cell, run: Run) -> dict[str, dict[str, Any]]:
+    """Returns the rows of a cell, by title; none for calls that there are not."""
+    moments, always = run.moments, float("inf")
+    healthy, itself = run.ranks[:VICTIM], run.ranks[VICTIM:]
+    if cell.trouble == "stopped":
+        stop, go_on = moments["SIGSTOP"], moments["SIGCONT"]
+        found = {
+            "stopped": figures(healthy, stop, go_on),
+            "afterwards": figures(healthy, go_on, always),
+            "catching up": figures(itself, go_on, go_on + caught_up(run)),
+        }
+    elif cell.trouble == "killed":
+        found = {"killed": figures(healthy, moments["SIGKILL"], always)}
+    else:
+        since = max(rank["began"][WARM_UP] for rank in run.ranks[:VICTIM] if rank)
+        found = {cell.trouble: figures(healthy, since, always)}
+    if cell.trouble == "slow":
+        found["slow itself"] = figures(itself, since, always)
+    return {title: row for title, row in found.items() if row}
+
+
+def figures(
+    ranks: list[dict[str, Any] | None], since: float, until: float
+) -> dict[str, Any] | None:
+    """Returns the figures of the calls that these ranks began between two moments."""
+    ended = [rank for rank in ranks if rank]
+    began = np.concatenate([rank["began"] for rank in ended])
+    seconds = np.concatenate([rank["seconds"] for rank in ended])
+    reports = np.concatenate([rank["reports"] for rank in ended])
+    counted = (began >= since) & (began < until)
+    if not counted.any():
+        return None
+    seconds = seconds[counted]
+    elapsed, deadline, contributions, results, carried, slowest = reports[counted].T
+    # A call that is over when its rank makes it has none: then it is the usual one.
+    known = reports[:, 1][reports[:, 1] > 0]
+    deadline = np.where(deadline > 0, deadline, np.median(known))
+
+    def quantiles(values: np.ndarray) -> list[float]:
+        return [*np.percentile(values, [50, 99]), values.max()]
+
+    return {
+        "calls": len(seconds),
+        "seconds": quantiles(seconds),
+        "deadline_s": float(np.median(deadline)),
+        "of_deadline": quantiles(seconds / deadline),
+        "transport_of_deadline": quantiles(elapsed / deadline),
+        "missing_contributions": contributions.mean(),
+        "missing_results": results.mean(),
+        "carried": carried.mean(),
+        "slowest": float((slowest == VICTIM).mean()),
+    }
+
+
+def summary(cell: Cell, run: Run) -> dict[str, Any]:
+    """Returns all that is known about a cell, without its single calls."""
+    ended = [rank for rank in run.ranks if rank]
+    named: dict[str, list[int]] = {}
+    for number, rank in enumerate(run.ranks[:VICTIM]):
+        for line in rank["log"] if rank else []:
+            match = re.match(r"rank (\d+) is slow", line)
+            if match and number not in named.setdefault(match[1], []):
+                named[match[1]].append(number)
+    differences = [rank["conservation"] for rank in ended]
+    conserved = None if None in differences else max(differences)
+    aborted = RANKS - len(ended) - (cell.trouble == "killed")
+    report = {
+        **dataclasses.asdict(cell),
+        "rows": rows(cell, run),
+        "named": named,
+        "conservation_error": conserved,
+        "aborted": aborted,
+        "errors": sorted({rank["error"] for rank in ended if rank["error"]}),
+        "cpu_s": [rank["cpu_s"] for rank in ended],
+        "woke_late_p99_s": float(np.percentile(run.woke_late_s, 99)),
+        "load": os.getloadavg()[0],
+    }
+    if cell.trouble == "killed":
+        killed = run.moments["SIGKILL"]
+        failed = [rank["failed_at"] for rank in ended if rank["failed_at"]]
+        report["failed_after_s"] = [at - killed for at in failed]
+    if cell.trouble == "stopped" and run.ranks[VICTIM]:
+        report["caught_up_s"] = caught_up(run)
+    return report
+
+
+def caught_up(run: Run) -> float:
+    """Returns how long the stopped rank took to be in the calls of the others, in s."""
+    own, first = run.ranks[VICTIM]["began"], run.ranks[0]["began"]
+    go_on = run.moments["SIGCONT"]
+    behind = [at for at, other in zip(own, first, strict=True) if at > other + SLEEP_S]
+    return max(behind, default=go_on) - go_on
+
+
+def show(reports: list[dict[str, Any]]) -> str:
+    """Returns the table."""
+    columns = [
+        *("trouble", "T", "calls", "P50", "P99", "max, s", "P50 / T", "P99 / T"),
+        *("max / T", "transport P99 / T", "late", "missing", "carried"),
+        *("named slow", "slowest", "lost", "P99 of a sleep"),
+    ]
+    lines = [f"| {' | '.join(columns)} |", f"| --- |{' ---: |' * (len(columns) - 1)}"]
+    for report in reports:
+        named = "; ".join(
+            f"{rank} by {len(by)} of {VICTIM}" for rank, by in report["named"].items()
+        )
+        error = report["conservation_error"]
+        for name, row in report["rows"].items():
+            cells = [
+                f"{name}, {report['mebibytes']} MiB",
+                f"{row['deadline_s']:.3f}"
+                + ("" if report["deadline_s"] else " learned"),
+                f"{row['calls']}",
+                *(f"{value:.3f}" for value in row["seconds"]),
+                *(f"{value:.2f}" for value in row["of_deadline"]),
+                f"{row['transport_of_deadline'][1]:.2f}",
+                f"{100 * row['missing_contributions']:.1f} %",
+                f"{100 * row['missing_results']:.1f} %",
+                f"{100 * row['carried']:.1f} %",
+                named or "nobody",
+                f"{100 * row['slowest']:.0f} %",
+                "-" if error is None else f"{error:g}",
+                f"{1000 * report['woke_late_p99_s']:.1f} ms",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def remarks(report: dict[str, Any]) -> list[str]:
+    """Returns what does not fit into the table."""
+    found = list(report["errors"])
+    if after := report.get("failed_after_s"):
+        found.append(f"the errors came {min(after):.1f} to {max(after):.1f} s after it")
+    if "caught_up_s" in report:
+        found.append(f"the rank had caught up {report['caught_up_s']:.2f} s later")
+    if report["aborted"]:
+        found.append(f"{report['aborted']} healthy ranks ended without a result")
+    return found
+
+
+def failed(report: dict[str, Any]) -> bool:
+    """Whether something happened that never may."""
+    lost = report["conservation_error"] != 0 and report["trouble"] != "killed"
+    return bool(lost or report["aborted"])
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--troubles", nargs="+", choices=TROUBLES, default=TROUBLES, metavar="NAME")
+    add(
+        "--deadlines",
+        nargs="+",
+        choices=["fixed", "learned"],
+        default=["fixed", "learned"],
+        metavar="KIND",
+        help="fixed, learned (default both)",
+    )
+    add(
+        "--mebibytes",
+        nargs="+",
+        type=int,
+        choices=list(DEADLINES_S),
+        default=[1],
+        metavar="MIB",
+        help="sizes of the bucket, of 1 and 25 (default 1)",
+    )
+    add(
+        "--deadline-s",
+        type=float,
+        metavar="T",
+        help="the fixed one (default ten times a healthy call on two cores)",
+    )
+    add("--calls", type=int, default=300, help="of each rank (default 300)")
+    add("--json", type=Path, metavar="FILE", help="where to write all figures as JSON")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Runs the cells and prints the table; returns the exit code."""
+    args = parse_arguments()
+    fixed = {size: args.deadline_s or DEADLINES_S[size] for size in args.mebibytes}
+    cells = [
+        Cell(trouble, fixed[size] if kind == "fixed" else 0.0, size, args.calls)
+        for size in args.mebibytes
+        for kind in args.deadlines
+        for trouble in args.troubles
+    ]
+    reports = []
+    for number, cell in enumerate(cells, 1):
+        began = time.monotonic()
+        reports.append(summary(cell, run(cell)))
+        print(
+            f"{number}/{len(cells)} {cell.title}: {time.monotonic() - began:.0f} s",
+            *remarks(reports[-1]),
+            sep="\n    ",
+            file=sys.stderr,
+            flush=True,
+        )
+        if args.json:
+            args.json.write_text(json.dumps(reports, indent=1) + "\n")
+    print(
+        f"{RANKS} ranks, {os.cpu_count()} cores, load average "
+        f"{os.getloadavg()[0]:.1f}, {args.calls} calls of each rank"
+    )
+    print(show(reports))
+    return 1 if any(map(failed, reports)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

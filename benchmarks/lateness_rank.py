@@ -1,0 +1,157 @@
+"""One rank of `lateness.py`: makes calls, and notes how each of them went.
+
+    python -m jax_optireduce launch -n 4 benchmarks/lateness_rank.py plan.json folder
+
+Prints "pid <number>" once everything is compiled and "call <number>" before every tenth
+call; the parent acts on them. Writes `rank<i>.json` into the folder.
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+import jax_optireduce
+
+AXIS = "ranks"
+
+# What a step computes between two calls, in seconds.
+# Chosen: about what a healthy call of 1 MiB takes, so that calls are not back to back.
+COMPUTE_S = 0.02
+
+# Calls between two lines of output.
+REPORT_EVERY = 10
+
+# A rank's contribution to a call is the same row of whole numbers times one of these,
+# in turn: every sum is exact, and a part that is lost or comes twice shows.
+WEIGHTS = (1, 2, 3)
+
+# Of a call's report, what is noted.
+NOTED = (
+    "elapsed_s",
+    "deadline_s",
+    "missing_contributions",
+    "missing_results",
+    "carried",
+    "slowest_process",
+)
+
+
+class Lines(logging.Handler):
+    """Keeps what the library logs."""
+
+    def __init__(self) -> None:
+        """Starts without a line."""
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps one line."""
+        self.lines.append(record.getMessage())
+
+
+def weight_of(rank: int, call: int) -> int:
+    """Returns by what the row is multiplied in a call."""
+    return WEIGHTS[(rank + call) % len(WEIGHTS)]
+
+
+def own(tree: Any) -> Any:
+    """Returns this rank's row of global arrays."""
+    return jax.tree.map(lambda x: np.asarray(x.addressable_data(0))[0], tree)
+
+
+def mapped(mesh: Mesh, function: Callable[[jax.Array], Any]) -> Callable[..., Any]:
+    """Maps a function of one row over the ranks."""
+
+    def local(rows: jax.Array) -> Any:
+        return jax.tree.map(lambda x: x[None], function(rows[0]))
+
+    spec = PartitionSpec(AXIS)
+    return jax.jit(
+        jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    )
+
+
+def run(plan: dict[str, Any]) -> dict[str, Any]:
+    """Makes the calls of a plan and a drain; returns what there is to say about them.
+
+    Args:
+      plan: `mode`, `bytes` of the bucket, number of `calls`, and `sleep_s`: seconds
+        that the last rank sleeps before each of them.
+    """
+    rank, ranks = jax.process_index(), jax.process_count()
+    pause_s = COMPUTE_S + (plan["sleep_s"] if rank == ranks - 1 else 0.0)
+    mesh = jax.make_mesh((ranks,), (AXIS,), axis_types=(AxisType.Auto,))
+    arguments = {"mode": plan["mode"], "name": "lateness"}
+    call = mapped(
+        mesh,
+        lambda x: jax_optireduce.allreduce_gradients_with_stats(x, AXIS, **arguments),
+    )
+    drain = mapped(mesh, lambda x: jax_optireduce.drain(x, AXIS, **arguments))
+    together = mapped(mesh, lambda x: jax_optireduce.psum(x, AXIS, name="together"))
+
+    random = np.random.default_rng(1)
+    row = random.integers(-9, 10, plan["bytes"] // 4).astype(np.float32)
+    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+    scaled = {
+        weight: jax.make_array_from_process_local_data(sharding, (row * weight)[None])
+        for weight in WEIGHTS
+    }
+    # Everything is compiled before the first call that counts.
+    for program in (call, drain, together):
+        jax.block_until_ready(program(scaled[1]))
+    print("pid", os.getpid(), flush=True)
+
+    got = np.zeros(row.size)
+    began, seconds, reports, error = [], [], [], ""
+    cpu_s = time.process_time()
+    try:
+        for number in range(plan["calls"]):
+            if number % REPORT_EVERY == 0:
+                print("call", number, flush=True)
+            time.sleep(pause_s)
+            given = scaled[weight_of(rank, number)]
+            start = time.monotonic()
+            mean, report = jax.block_until_ready(call(given))
+            seconds.append(time.monotonic() - start)
+            began.append(start)
+            reports.append([float(getattr(own(report), name)) for name in NOTED])
+            got += own(mean) * ranks
+        cpu_s = time.process_time() - cpu_s
+        got += own(drain(mean)) * ranks
+    except (jax.errors.JaxRuntimeError, ValueError) as failure:
+        error = str(failure).splitlines()[0]
+    weights = sum(weight_of(r, n) for r in range(ranks) for n in range(plan["calls"]))
+    return {
+        "began": began,
+        "seconds": seconds,
+        "reports": reports,
+        "error": error,
+        "failed_at": time.monotonic() if error else None,
+        "cpu_s": cpu_s,
+        "conservation": None if error else float(np.abs(got - row * weights).max()),
+    }
+
+
+def main() -> None:
+    """Joins the session of the plan, runs it, and writes what came of it."""
+    plan, folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    log = Lines()
+    logging.getLogger("jax_optireduce").addHandler(log)
+    with jax_optireduce.init(**plan["options"]) as communicator:
+        result = run(plan)
+        result |= {"log": log.lines, "counters": communicator.counters()}
+        path = folder / f"rank{communicator.rank}.json"
+        path.write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

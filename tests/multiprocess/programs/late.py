@@ -1,0 +1,71 @@
+"""Calls that do not wait, while somebody does something to the last rank.
+
+Arguments: how many calls, and seconds that the last rank sleeps before each. Prints
+
+  "log <line>"                for each line of the log
+  "call <number>"             when a call has ended, counted from 10
+  "conserved <largest error> <share carried>"
+      after a drain: the error of what all calls and the drain returned together,
+      against what all ranks gave, in whole numbers
+  "over <calls>"              how many were over before this rank made them
+  "error <message>"           instead, once a call or the drain has failed
+  "done"                      in any case
+"""
+
+import logging
+import sys
+import time
+from typing import Any
+
+import jax
+import meshes
+import numpy as np
+
+import jax_optireduce as jo
+
+CALLS, SLEEP_S = int(sys.argv[1]), float(sys.argv[2])
+
+
+def own(x: jax.Array) -> np.ndarray:
+    """Returns this process's row, in double precision."""
+    (row,) = meshes.rows_here(x).values()
+    return row.astype(np.float64)
+
+
+def run(mesh: jax.sharding.Mesh) -> None:
+    """Makes the calls and the drain."""
+
+    def step(tree: Any) -> Any:
+        return jo.allreduce_gradients_with_stats(tree, "dp", name="grads")
+
+    def end(tree: Any) -> Any:
+        return jo.drain(tree, "dp", name="grads")
+
+    call, drain = meshes.mapped(mesh, step), meshes.mapped(mesh, end)
+    random = np.random.default_rng(1)
+    ranks = jax.device_count()
+    last = jax.process_index() == jax.process_count() - 1
+    given, got, carried, over = 0.0, 0.0, 0.0, 0
+    for number in range(10, 10 + CALLS):
+        rows = random.integers(-99, 100, (ranks, 50_000)).astype(np.float32)
+        given += rows.astype(np.float64).sum(0)
+        time.sleep(SLEEP_S if last else 0)
+        mean, report = jax.block_until_ready(call(meshes.spread(mesh, rows)))
+        print("call", number, flush=True)
+        got += own(mean) * ranks
+        carried += own(report.carried)
+        over += own(report.deadline_s) == 0
+    got += own(drain(mean)) * ranks
+    print("conserved", np.abs(got - given).max(), carried / CALLS, flush=True)
+    print("over", over, flush=True)
+
+
+logging.basicConfig(stream=sys.stdout, format="log %(message)s")
+with jo.init():
+    try:
+        run(meshes.make((jax.device_count(),), ("dp",)))
+    except meshes.CALL_ERRORS as error:
+        print("error", str(error).splitlines()[0], flush=True)
+        # To the others, one that leaves at once may be the first to be gone.
+        time.sleep(3)
+print("done", flush=True)

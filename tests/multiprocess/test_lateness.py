@@ -1,0 +1,110 @@
+"""Trouble on one rank: the calls of the others end, nothing is lost, nobody aborts."""
+
+import re
+import signal
+
+import pytest
+import ranks
+
+# Chosen: a call of these programs takes some milliseconds; tests share the machine.
+_OPTIONS = {"deadline_s": 0.1, "on_lag": "suspend"}
+
+# The rank to which it happens, and those that go on.
+_LAST, _OTHERS = 3, (0, 1, 2)
+
+
+def _check_conserved(started: ranks.Ranks) -> None:
+    for rank in started:
+        (line,) = rank.lines("conserved")
+        error, carried = map(float, line.split())
+        assert error == 0, started.describe()
+        assert carried > 0, started.describe()
+
+
+def _check_named(started: ranks.Ranks) -> None:
+    for number in _OTHERS:
+        assert started[number].lines(f"log rank {_LAST} is slow"), started.describe()
+
+
+def test_calls_end_while_a_rank_is_stopped_and_it_catches_up(tmp_path):
+    with ranks.start(
+        *("late", "50", "0"), folder=tmp_path, world_size=4, options=_OPTIONS
+    ) as started:
+        started.wait_for(_LAST, "call 20")
+        started[_LAST].process.send_signal(signal.SIGSTOP)
+        for number in _OTHERS:
+            started.wait_for(number, "call 45")
+        # These calls ended without it.
+        assert not started[_LAST].lines("call 45"), started.describe()
+        started[_LAST].process.send_signal(signal.SIGCONT)
+        started.succeed()
+        _check_conserved(started)
+        _check_named(started)
+
+
+def test_calls_that_the_others_have_drained_end_at_once(tmp_path):
+    with ranks.start(
+        *("late", "90", "0"), folder=tmp_path, world_size=4, options=_OPTIONS
+    ) as started:
+        started.wait_for(_LAST, "call 20")
+        started[_LAST].process.send_signal(signal.SIGSTOP)
+        for number in _OTHERS:
+            started.wait_for(number, "call 99")
+        started[_LAST].process.send_signal(signal.SIGCONT)
+        started.succeed()
+        _check_conserved(started)
+        # About 75 are left to it, and some pass until it knows where the others are.
+        (over,) = started[_LAST].lines("over")
+        assert int(over) > 40, started.describe()
+
+
+def test_a_rank_that_is_late_for_every_call_is_named_and_loses_nothing(tmp_path):
+    with ranks.start(
+        *("late", "30", "0.2"), folder=tmp_path, world_size=4, options=_OPTIONS
+    ) as started:
+        for number in _OTHERS:
+            started.wait_for(number, "call 39")
+        # They are through, and it is not.
+        assert not started[_LAST].lines("call 39"), started.describe()
+        started.succeed()
+        _check_conserved(started)
+        _check_named(started)
+
+
+def test_nothing_is_lost_where_datagrams_are(tmp_path):
+    with ranks.start(
+        *("late", "60", "0"),
+        folder=tmp_path,
+        world_size=4,
+        options={"deadline_s": 0.01, "on_lag": "suspend", "faults": "loss=0.05,seed=3"},
+    ) as started:
+        started.succeed()
+        _check_conserved(started)
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
+def test_a_rank_gone_for_longer_than_the_timeout_is_an_error_that_names_it(
+    tmp_path, number
+):
+    with ranks.start(
+        *("late", "1000", "0"),
+        folder=tmp_path,
+        world_size=4,
+        options={**_OPTIONS, "peer_timeout_s": 2.0},
+    ) as started:
+        started.wait_for(_LAST, "call 20")
+        started[_LAST].process.send_signal(signal.Signals[number])
+        for i in _OTHERS:
+            started.wait_for(i, "error")
+        # One that comes back finds that it is too late, and ends as well.
+        started[_LAST].process.send_signal(signal.SIGCONT)
+        started.wait()
+        for rank in (started[i] for i in _OTHERS):
+            (error,) = rank.lines("error")
+            assert re.search(rf"\brank {_LAST}\b", error), started.describe()
+            # Calls went on without it until then.
+            assert rank.lines("call 24"), started.describe()
+        frozen = number == "SIGSTOP"
+        assert len(started[_LAST].lines("error")) == frozen, started.describe()
+        codes = [rank.code for rank in started]
+        assert codes == [0, 0, 0, 0 if frozen else -signal.SIGKILL], started.describe()
