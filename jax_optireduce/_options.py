@@ -77,16 +77,16 @@ class Options:
       on_lag: what a bounded or agreed call does about a peer that is alive and farther
         behind: "wait" for it, up to `peer_timeout_s`, or "suspend" it, so that the call
         never waits. Default "wait".
-      peer_timeout_s: how long a peer may be silent before an exact call that waits for
-        it fails, in seconds. Default 30.
+      peer_timeout_s: how long a peer may be silent before calls that need its data
+        fail, which are all but lossy ones, in seconds. Default 30.
       mismatch_timeout_s: how long two ranks may wait for each other in different calls
         before both fail, in seconds. Default 10.
       deadline_s: how long a bounded, agreed or lossy call may take, in seconds, both
         stages together; 0 learns it from the times that calls need. Default 0.
       late_budget: share of the data that may miss a learned deadline, between 1e-6 and
         0.5; not together with `deadline_s`. Default 0.01.
-      deadline_max_s: what a learned deadline never exceeds, and what a lossy call has
-        where `deadline_s` is 0, in seconds. Default 1.
+      deadline_max_s: what a learned deadline never exceeds, and what a call has while
+        it is being learned, in seconds. Default 1.
       bucket_bytes: largest bucket that several leaves share, in bytes; a larger leaf is
         a bucket of its own. Default 25 MiB.
       hadamard: whether lossy calls rotate each bucket, so that a lost datagram costs

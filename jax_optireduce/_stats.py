@@ -53,7 +53,7 @@ class CollectiveStats:
         [0, 1]. Always 0 in the modes "exact" and "lossy".
       deadline_s: what the call had, both stages together, in seconds. While it is being
         learned, the longest it may have. 0 when the call waited: in "exact" and
-        "agreed", and in a drain.
+        "agreed", in a drain, and where all others were past the call already.
       in_flight: share of this rank's contributions and of the results it owes the
         others that are not yet known to have arrived, in [0, 1]: what a `drain` would
         wait for.

@@ -106,6 +106,8 @@ void Checker::CheckSilence(Instant now, const Record& record, const Status& stat
       earliest = Instant{};
     latest = std::max({latest, seen.heard_any[member.index()], record.submitted_at});
   }
+  // What was heard last may have been a copy, which is no sign of life.
+  if (scenario_.duplicate_ppm > 0) earliest -= microseconds(scenario_.reorder_us);
   if (now < earliest) {
     Fail(now, record.rank,
          "gave a peer up " + Milliseconds(earliest - now) +

@@ -54,8 +54,8 @@ def test_exact_trains_the_parameters_that_gloo_trains(demonstration):
 def test_lossy_reports_what_it_lost(demonstration):
     _, summary, _ = demonstration
     lossy = summary["runs"]["lossy"]
-    # Half of all contributions and results are a rank's own, which it never loses; and the
-    # first 20 calls, which measure the times of a whole one, lose nothing.
+    # Half of all contributions and results are a rank's own, which it never loses; and
+    # the first 20 calls, which measure the times of a whole one, lose nothing.
     assert 0.01 < lossy["missing_contributions"] < 0.1
     assert 0.01 < lossy["missing_results"] < 0.1
     assert 0 < lossy["replica_distance"] < 0.1
