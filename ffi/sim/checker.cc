@@ -84,9 +84,13 @@ Duration Checker::DriverSlack() const {
 
 Duration Checker::LivenessBound() const {
   std::uint64_t bytes = 0;
+  std::uint64_t datagrams = 0;
   for (const SimCollective& collective : workload_.collectives()) {
     const std::uint64_t segments = collective.bytes() / (scenario_.datagram_bytes / 2) + 1;
-    bytes += collective.bytes() + segments * (kOverheadBytes + kWireOverheadBytes);
+    // A drain brings what is left of all calls before it.
+    const std::uint64_t calls = collective.carries() ? scenario_.calls + 1 : 1;
+    bytes += calls * (collective.bytes() + segments * (kOverheadBytes + kWireOverheadBytes));
+    datagrams += 2 * calls * (segments + collective.spec.members.size());
   }
   // Everything that all ranks send may have to pass one link.
   bytes *= 2 * scenario_.ranks * kLivenessRepeats;
@@ -95,7 +99,8 @@ Duration Checker::LivenessBound() const {
   const double wire_s = static_cast<double>(bytes) / rate_bytes_per_s;
   return kLivenessBase + Duration(static_cast<Duration::rep>(wire_s * 1e9)) +
          kLivenessRepeats * (microseconds(2 * scenario_.delay_us) + DriverSlack() +
-                             microseconds(scenario_.refuse_ppm > 0 ? scenario_.refuse_us : 0));
+                             microseconds(scenario_.refuse_ppm > 0 ? scenario_.refuse_us : 0)) +
+         microseconds(datagrams * scenario_.refuse_us * scenario_.refuse_ppm / 1'000'000);
 }
 
 std::size_t Checker::MemoryBound(Rank rank) const {
