@@ -1,10 +1,10 @@
-"""The demonstration: one training, three transports, side by side.
+"""The demonstration: one training, four transports, side by side.
 
     python examples/digits.py
 
-Trains the same network three times in 4 processes on this host, from the same seed:
-through `jax.lax.pmean` (Gloo), through jax_optireduce in mode `exact`, and in mode
-`lossy` while 2 % of all datagrams are dropped. Shows a table, and writes into
+Trains the same network four times in 4 processes on this host, from the same seed:
+through `jax.lax.pmean` (Gloo), through jax_optireduce in mode `exact`, and in the modes
+`bounded` and `lossy` while 2 % of all datagrams are dropped. Shows a table, writes into
 `demo-output/` a plot (accuracy.png), the figures (demo-summary.json) and what the
 processes printed (<transport>.log).
 
@@ -167,13 +167,13 @@ class Screen:
 
 
 def main() -> int:
-    """Runs all three, and reports; returns the exit code."""
+    """Runs all four, and reports; returns the exit code."""
     args = parse_arguments()
     args.output.mkdir(parents=True, exist_ok=True)
     console = Console()
     console.print(
         f"Handwritten digits in {args.processes} processes on this host: {args.steps} "
-        "steps of SGD with\nmomentum, three times. Only the transport of the gradients "
+        "steps of SGD with\nmomentum, four times. Only the transport of the gradients "
         "differs.\n",
         highlight=False,
     )

@@ -2,12 +2,13 @@
 
     python -m jax_optireduce launch -n 4 examples/digits_train.py --transport exact
 
-Every process holds the whole network and a part of each batch. One of three transports
+Every process holds the whole network and a part of each batch. One of four transports
 averages the gradients, and this is the only difference between the runs:
 
-    gloo   jax.lax.pmean, which on CPU goes through XLA's Gloo
-    exact  jax_optireduce: waits for everything, repairs what the network lost
-    lossy  jax_optireduce: goes on at the deadline without what was lost
+    gloo     jax.lax.pmean, which on CPU goes through XLA's Gloo
+    exact    jax_optireduce: waits for everything, repairs what the network lost
+    bounded  jax_optireduce: goes on at the deadline, what is late joins a later step
+    lossy    jax_optireduce: goes on at the deadline without what was lost
 
 `digits.py` runs all three and compares them.
 """
@@ -49,12 +50,13 @@ class Config:
     """One training run; the same on every rank.
 
     Attributes:
-      transport: "gloo", "exact" or "lossy".
+      transport: "gloo", "exact", "bounded" or "lossy".
       steps: of the optimizer.
       batch_per_rank: images of each rank in each step.
       seed: of the parameters, of the order of the images and of the lost datagrams.
-      drop: share of the datagrams that never arrive, in [0, 1); "lossy" only.
-      deadline_s: how long an averaging may take, in seconds; "lossy" only.
+      drop: share of the datagrams that never arrive, in [0, 1); "bounded" and
+        "lossy" only.
+      deadline_s: how long an averaging may take, in seconds; the same two only.
       output: folder for the results; "" writes none.
     """
 
@@ -301,8 +303,8 @@ def main() -> None:
             "--" + field.name.replace("_", "-"), type=field.type, default=field.default
         )
     config = Config(**vars(parser.parse_args()))
-    lossy = config.transport == "lossy"
-    faults = {"loss": config.drop, "seed": config.seed} if lossy else {}
+    loses = config.transport in ("bounded", "lossy")
+    faults = {"loss": config.drop, "seed": config.seed} if loses else {}
     with jax_optireduce.init(faults=faults, deadline_s=config.deadline_s):
         figures, params = train(config)
     if config.output and jax.process_index() == 0:
