@@ -228,7 +228,7 @@ def plot(summary: Mapping[str, Any], path: Path) -> None:
     _label(axes, ends, summary)
     settings = summary["settings"]
     axes.set_title(
-        f"Handwritten digits, {settings['processes']} processes: one training, three "
+        f"Handwritten digits, {settings['processes']} processes: one training, four "
         "transports of the gradients",
         loc="left",
         fontsize=12,
