@@ -11,9 +11,9 @@ VENV_DEMO ?= .venv-demo
 BUILD ?= build
 PYTEST_ARGS ?=
 SEED ?= 1
-# Chosen: small and medium scenarios together take about a minute under the sanitizers.
-SANITIZE_SMALL ?= 2000
-SANITIZE_MEDIUM ?= 200
+# Chosen: small and medium scenarios together take half a minute under the sanitizers.
+SANITIZE_SMALL ?= 1000
+SANITIZE_MEDIUM ?= 60
 # Chosen: the rarest of ten bugs that were planted to be found needed 17,000.
 SEEDS ?= 20000
 FUZZ_SECONDS ?= 60

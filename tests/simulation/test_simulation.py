@@ -53,10 +53,10 @@ def assert_holds(line: str) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def bulk() -> dict[str, subprocess.CompletedProcess[str]]:
-    """2,000 small and 200 medium seeds; the program runs every 50th of them twice."""
+    """1,000 small and 60 medium seeds; the program runs every 50th of them twice."""
     return {
         size: run_program("--seed", "1", "--count", count, "--size", size, "--counters")
-        for size, count in (("small", "2000"), ("medium", "200"))
+        for size, count in (("small", "1000"), ("medium", "60"))
     }
 
 
