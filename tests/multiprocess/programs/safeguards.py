@@ -1,12 +1,14 @@
 """Lossy calls of the Optax link, on a network that loses a lot.
 
-Arguments: calls, value of `hadamard`, share for `skip_above`, whether to pass
-`on_repeated_skips`. Prints "call <loss> <hadamard> <quiet> <skipped> <in a row> <skips>
-<zeros?>" for each call: the loss this rank saw, the state after it, and whether the
-update was zero; "called <skips>" and "log <line>" when the user is called.
+Arguments: share of the datagrams that is lost, calls, value of `hadamard`, share for
+`skip_above`, whether to pass `on_repeated_skips`. Prints "call <loss> <hadamard>
+<quiet> <skipped> <in a row> <skips> <sequence> <zeros?>" for each call: the loss this
+rank saw, the state after it, the number of the call in its collective, and whether the
+update was zero; "user <skips>" and "log <line>" when the user is called.
 """
 
 import logging
+import os
 import sys
 from typing import Any
 
@@ -18,9 +20,11 @@ from jax.sharding import PartitionSpec as P
 
 import jax_optireduce as jo
 
-CALLS, SKIP_ABOVE = int(sys.argv[1]), float(sys.argv[3])
-HADAMARD = {"auto": "auto", "False": False}[sys.argv[2]]
-CALLBACK = sys.argv[4] == "callback"
+LOSS, CALLS, SKIP_ABOVE = float(sys.argv[1]), int(sys.argv[2]), float(sys.argv[4])
+HADAMARD = {"auto": "auto", "False": False}[sys.argv[3]]
+CALLBACK = sys.argv[5] == "callback"
+# Each rank loses other datagrams.
+FAULTS = {"loss": LOSS, "seed": 5 + int(os.environ["JAX_PROCESS_ID"])}
 
 
 class Print(logging.Handler):
@@ -38,7 +42,7 @@ def main() -> None:
         name="gradients",
         hadamard=HADAMARD,
         skip_above=SKIP_ABOVE,
-        on_repeated_skips=(lambda n: print("called", n, flush=True))
+        on_repeated_skips=(lambda n: print("user", n, flush=True))
         if CALLBACK
         else None,
     )
@@ -53,7 +57,8 @@ def main() -> None:
             means, state = link.update(gradients, state)
             last = state.last
             loss = jnp.maximum(last.missing_contributions, last.missing_results)
-            report = loss, *state.safeguards, ~(means["w"].any() | means["b"].any())
+            zeros = ~(means["w"].any() | means["b"].any())
+            report = loss, *state.safeguards, last.sequence, zeros
             return (state, means["w"]), report
 
         carry = link.init(None), own[0]
@@ -74,5 +79,5 @@ def main() -> None:
 
 
 logging.getLogger("jax_optireduce").addHandler(Print(logging.WARNING))
-with jo.init():
+with jo.init(faults=FAULTS):
     main()
