@@ -86,8 +86,8 @@ def all_reduce_gradients(
         anything: the updates are zeros, and `safeguards.skipped` of the state is True.
         An optimizer that follows in the chain takes the zeros for a gradient.
       on_repeated_skips: called with the number of skips in a row when it is 50, 100 and
-        so on: on the host, once per device, at some time after the call. None writes a
-        warning into the log.
+        so on: on the host, once per device of the process. An exception in it ends the
+        step with a `JaxRuntimeError`. None writes a warning into the log.
 
     `hadamard="auto"` and `skip_above` make every call wait for every rank: the ranks
     vote, in mode "exact", so a rank that is gone is an error. Without both there is no
@@ -180,7 +180,7 @@ def _all_axes(axis_name: AxisName) -> tuple[Any, ...]:
 
 
 def _call_user(state: SafeguardState, call: Callable[[int], None]) -> None:
-    """Calls a function on the host if it is time, without waiting for it."""
+    """Calls a function on the host if it is time."""
     lax.cond(
         _safeguards.must_call_user(state),
         lambda skips: jax.debug.callback(lambda n: call(int(n)), skips),
