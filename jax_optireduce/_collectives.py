@@ -1,5 +1,6 @@
 """`psum` and `pmean`: the calls of `jax.lax`, on our transport."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -215,6 +216,7 @@ def reduce_tree(
     step: Any,
     mean: bool,
     drain: bool = False,
+    hadamard: bool | jax.Array | None = None,
 ) -> Reduction:
     """Sums or averages a tree in buckets: the body of every public function.
 
@@ -227,6 +229,8 @@ def reduce_tree(
       step: see `psum`.
       mean: whether to divide by the number of ranks.
       drain: whether the call ends what earlier ones left in flight, see `drain`.
+      hadamard: whether a lossy call is rotated; an array, the same on every rank, to
+        decide when the program runs. None takes `Options.hadamard`.
 
     Returns:
       The reduced tree, and what this rank's report is made of.
@@ -253,7 +257,14 @@ def reduce_tree(
             # Part of the program, and so the same on every rank.
             results[i] = _checks.constant(leaf, place) * size
     sums, vectors, elements = _sum_leaves(
-        traced, axes, options, key=key, mode=mode, step=step, drain=drain
+        traced,
+        axes,
+        options,
+        key=key,
+        mode=mode,
+        step=step,
+        drain=drain,
+        hadamard=options.hadamard if hadamard is None else hadamard,
     )
     results.update(sums)
     ordered = [results[i] / size if mean else results[i] for i in range(len(results))]
@@ -270,6 +281,7 @@ def _sum_leaves(
     mode: str,
     step: jax.Array | None,
     drain: bool,
+    hadamard: bool | jax.Array,
 ) -> tuple[dict[int, Any], list[jax.Array], list[int]]:
     """Sums leaves, given and returned by their position in the tree."""
     if options.backend == "xla":
@@ -283,18 +295,30 @@ def _sum_leaves(
     # Leaves without elements stay out of the plan. Made anew, they vary over nothing.
     sums = {i: jnp.zeros(x.shape, x.dtype) for i, x in leaves.items() if x.size == 0}
     vectors = []
+    allreduce = functools.partial(
+        _primitive.allreduce,
+        axes=axes,
+        mode=mode,
+        step=step,
+        drain=drain,
+        communicator=_communicator.NAME,
+    )
     for number, bucket in enumerate(plan):
         members = [positions[i] for i in bucket.leaves]
-        totals, vector = _primitive.allreduce(
-            [leaves[i] for i in members],
-            axes=axes,
-            key=f"{key} [{number}]" if len(plan) > 1 else key,
-            mode=mode,
-            step=step,
-            rotated=mode == "lossy" and options.hadamard,
-            drain=drain,
-            communicator=_communicator.NAME,
-        )
+        operands = [leaves[i] for i in members]
+        of_bucket = f"{key} [{number}]" if len(plan) > 1 else key
+        if isinstance(hadamard, jax.Array):
+            # Two collectives, since a rotated bucket is longer. Around each bucket and
+            # not all of them, so that the first one need not wait for the last leaf.
+            totals, vector = lax.cond(
+                hadamard,
+                functools.partial(allreduce, key=f"{of_bucket} rotated", rotated=True),
+                functools.partial(allreduce, key=of_bucket, rotated=False),
+                operands,
+            )
+        else:
+            rotated = mode == "lossy" and hadamard
+            totals, vector = allreduce(operands, key=of_bucket, rotated=rotated)
         sums.update(zip(members, totals, strict=True))
         vectors.append(vector)
     return sums, vectors, [bucket.elements for bucket in plan]

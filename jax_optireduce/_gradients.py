@@ -264,7 +264,7 @@ def drain(
     zeros = jax.tree.map(zeros_for, tree)
     if not carrying:
         return zeros
-    return _average_floating(zeros, axes, kind, key, mode, step, drain=True)
+    return average_floating(zeros, axes, kind, key, mode, step, drain=True)
 
 
 def resync(params: Any, axis_name: AxisName) -> Any:
@@ -295,10 +295,10 @@ def resync(params: Any, axis_name: AxisName) -> Any:
     _communicator.current(kind)
     axes, _ = _checks.checked_axes(axis_name, kind)
     key = _checks.checked_key(None, kind)
-    return _average_floating(params, axes, kind, key, "exact", None)
+    return average_floating(params, axes, kind, key, "exact", None)
 
 
-def _average_floating(
+def average_floating(
     tree: Any,
     axes: tuple[str, ...],
     kind: str,

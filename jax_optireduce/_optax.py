@@ -1,12 +1,22 @@
 """The same as a link of an Optax chain."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from jax_optireduce import _checks, _gradients, _stats
+from jax_optireduce import (
+    _checks,
+    _collectives,
+    _compat,
+    _gradients,
+    _safeguards,
+    _stats,
+)
 from jax_optireduce._checks import AxisName
+from jax_optireduce._safeguards import SafeguardState
 from jax_optireduce._stats import CollectiveStats
 
 if TYPE_CHECKING:
@@ -16,12 +26,16 @@ if TYPE_CHECKING:
 class AllReduceState(NamedTuple):
     """What `all_reduce_gradients` knows of its calls; a pytree of scalars.
 
-    As in `CollectiveStats`, ranks see different values (except `calls`), although JAX
-    types them as equal. A checkpoint holds those of the process that wrote it.
+    As in `CollectiveStats`, ranks see different values (except of `calls` and
+    `safeguards`), although JAX types them as equal. A checkpoint holds those of the
+    process that wrote it.
 
     Attributes:
       calls: int32; calls since `init`, those before a checkpoint included.
       last: report of the last call.
+      safeguards: what `hadamard="auto"` and `skip_above` decided, on all ranks alike:
+        `hadamard` (bool), `quiet_calls`, `skipped` (bool, the last call),
+        `skips_in_a_row` and `skips`. Without these arguments it stays as it was.
       missing_contributions: mean over the calls, in [0, 1], like the other shares.
       missing_results: mean over the calls.
       carried: mean over the calls.
@@ -32,6 +46,7 @@ class AllReduceState(NamedTuple):
 
     calls: jax.Array
     last: CollectiveStats
+    safeguards: SafeguardState
     missing_contributions: jax.Array
     missing_results: jax.Array
     carried: jax.Array
@@ -45,6 +60,9 @@ def all_reduce_gradients(
     *,
     mode: str = "bounded",
     name: str | None = None,
+    hadamard: bool | Literal["auto"] | None = None,
+    skip_above: float | None = None,
+    on_repeated_skips: Callable[[int], None] | None = None,
 ) -> "optax.GradientTransformationExtraArgs":
     """Averages the gradients over a mapped axis; put it first in the chain.
 
@@ -59,22 +77,41 @@ def all_reduce_gradients(
       axis_name: see `psum`.
       mode: see `psum`.
       name: see `psum`; None takes the place of this call.
+      hadamard: mode "lossy" only: whether calls are rotated so that loss falls on every
+        entry alike. "auto" rotates after a call that lost more than 2 %, until 100
+        calls in a row have lost less than 1 % (mean over the ranks). None takes
+        `Options.hadamard`.
+      skip_above: mode "lossy" only: share of the contributions or of the results, from
+        0 to below 1. Of a call in which more is missing at any rank, no rank gets
+        anything: the updates are zeros, and `safeguards.skipped` of the state is True.
+        An optimizer that follows in the chain takes the zeros for a gradient.
+      on_repeated_skips: called with the number of skips in a row when it is 50, 100 and
+        so on: on the host, once per device of the process. An exception in it ends the
+        step with a `JaxRuntimeError`. None writes a warning into the log.
+
+    `hadamard="auto"` and `skip_above` make every call wait for every rank: the ranks
+    vote, in mode "exact", so a rank that is gone is an error. Without both there is no
+    vote.
 
     Returns:
       A transformation. Its state is a tuple with the fields `calls`, `last` (a
-      `CollectiveStats`) and means and maxima over all calls, for a log or a
-      checkpoint; nothing depends on it. Its `update` takes `step=` as an extra
-      argument, see `psum`.
+      `CollectiveStats`), `safeguards`, and means and maxima over all calls, for a log
+      or a checkpoint; only `hadamard="auto"` and the count of skips in a row depend on
+      it. Its `update` takes `step=` as an extra argument, see `psum`.
 
     Raises:
-      UsageError: the mode or the name does not fit. The other errors of
+      UsageError: the mode, the name or another argument does not fit, or one of mode
+        "lossy" is given in another mode. The other errors of
         `allreduce_gradients` come from `update`.
     """
     # Here and not above, so that programs without Optax do not pay for its import.
     import optax  # noqa: PLC0415
 
     _checks.check_mode(mode)
-    key = _checks.checked_key(name, "all_reduce_gradients")
+    _safeguards.check_arguments(mode, hadamard, skip_above, on_repeated_skips)
+    kind = "all_reduce_gradients"
+    key = _checks.checked_key(name, kind)
+    votes = hadamard == "auto" or skip_above is not None
 
     # The state's own count is not used as the step. It goes back with the parameters,
     # when a program returns to an earlier state or begins with a new one, and a step
@@ -88,21 +125,73 @@ def all_reduce_gradients(
         **_: Any,
     ) -> tuple[Any, AllReduceState]:
         del params
-        means, stats = _gradients.allreduce_gradients_with_stats(
-            updates, axis_name, mode=mode, step=step, name=key
+        rotated = hadamard
+        if hadamard == "auto":
+            rotated = jnp.asarray(state.safeguards.hadamard)
+        reduction = _collectives.reduce_tree(
+            updates,
+            axis_name,
+            kind=kind,
+            key=key,
+            mode=mode,
+            step=step,
+            mean=True,
+            hadamard=rotated,
         )
-        return means, _followed_by(state, stats)
+        means, stats = reduction.tree, reduction.stats()
+        safeguards = state.safeguards
+        if votes:
+            vote = _gradients.average_floating(
+                _safeguards.vote(stats, skip_above),
+                _all_axes(axis_name),
+                kind,
+                f"{key} vote",
+                "exact",
+                step,
+            )
+            safeguards = _safeguards.followed_by(safeguards, vote)
+        if skip_above is not None:
+            means = jax.tree.map(
+                lambda mean: jnp.where(safeguards.skipped, jnp.zeros_like(mean), mean),
+                means,
+            )
+            _call_user(safeguards, on_repeated_skips or _safeguards.warn)
+        return means, _followed_by(state, stats, safeguards)
 
     return optax.GradientTransformationExtraArgs(init=_initial, update=update)
 
 
 def _initial(params: Any) -> AllReduceState:
     del params
-    zeros = {name: jnp.zeros((), jnp.float32) for name in AllReduceState._fields[2:]}
-    return AllReduceState(calls=jnp.zeros((), jnp.int32), last=_stats.empty(), **zeros)
+    zeros = {name: jnp.zeros((), jnp.float32) for name in AllReduceState._fields[3:]}
+    return AllReduceState(
+        calls=jnp.zeros((), jnp.int32),
+        last=_stats.empty(),
+        safeguards=_safeguards.initial(),
+        **zeros,
+    )
 
 
-def _followed_by(state: AllReduceState, stats: CollectiveStats) -> AllReduceState:
+def _all_axes(axis_name: AxisName) -> tuple[Any, ...]:
+    """Returns the axis with all others of the mesh: no device decides otherwise."""
+    given = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    mapped = [name for name, (_, manual) in _compat.mesh_axes().items() if manual]
+    return (*given, *(name for name in mapped if name not in given))
+
+
+def _call_user(state: SafeguardState, call: Callable[[int], None]) -> None:
+    """Calls a function on the host if it is time."""
+    lax.cond(
+        _safeguards.must_call_user(state),
+        lambda skips: jax.debug.callback(lambda n: call(int(n)), skips),
+        lambda _: None,
+        state.skips_in_a_row,
+    )
+
+
+def _followed_by(
+    state: AllReduceState, stats: CollectiveStats, safeguards: SafeguardState
+) -> AllReduceState:
     calls = state.calls + 1
 
     def mean(name: str) -> jax.Array:
@@ -112,6 +201,7 @@ def _followed_by(state: AllReduceState, stats: CollectiveStats) -> AllReduceStat
     return AllReduceState(
         calls=calls,
         last=stats,
+        safeguards=safeguards,
         missing_contributions=mean("missing_contributions"),
         missing_results=mean("missing_results"),
         carried=mean("carried"),

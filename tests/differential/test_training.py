@@ -141,6 +141,54 @@ def test_lossy_without_loss_takes_the_same_steps(expected):
     assert _distance(_train(form, vma=False), expected) < 1e-4
 
 
+@pytest.mark.parametrize("vma", [True, False])
+def test_safeguards_without_loss_take_the_same_steps(expected, vma):
+    def form(params: Any, x: Any, y: Any) -> Any:
+        link = jax_optireduce.all_reduce_gradients(
+            "dp", mode="lossy", hadamard="auto", skip_above=0.1
+        )
+        params = _varying(params) if vma else params
+        return link.update(jax.grad(_loss)(params, x, y), link.init(params))[0]
+
+    assert _distance(_train(form, vma=vma), expected) < 1e-4
+
+
+@pytest.mark.parametrize("vma", [True, False])
+def test_safeguards_decide_on_the_whole_mesh_and_follow_their_state(vma):
+    link = jax_optireduce.all_reduce_gradients(
+        "dp", mode="lossy", name="guarded", hadamard="auto", skip_above=0.1
+    )
+    mesh = jax.make_mesh(
+        (4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()
+    )
+    step = jax.shard_map(
+        link.update,
+        mesh=mesh,
+        in_specs=(_P(("dp", "tp")), _P()),
+        out_specs=(_P("tp"), _P()),
+        check_vma=vma,
+    )
+    state = link.init(None)
+    guards = state.safeguards._replace(
+        hadamard=jnp.asarray(True),
+        quiet_calls=jnp.int32(98),
+        skipped=jnp.asarray(True),
+        skips_in_a_row=jnp.int32(7),
+        skips=jnp.int32(9),
+    )
+    state = state._replace(safeguards=guards)
+    for hadamard, quiet_calls in ((True, 99), (False, 100), (False, 101)):
+        means, state = jax.jit(step)(jnp.arange(8.0), state)
+        np.testing.assert_allclose(means, [3.0, 4.0], rtol=1e-5)
+        guards = state.safeguards
+        assert (bool(guards.hadamard), int(guards.quiet_calls)) == (
+            hadamard,
+            quiet_calls,
+        )
+        assert (bool(guards.skipped), int(guards.skips_in_a_row)) == (False, 0)
+        assert int(guards.skips) == 9
+
+
 def test_state_of_the_optax_link_counts_and_reports_its_calls():
     link = jax_optireduce.all_reduce_gradients("dp")
     # Of a mesh with a second axis, over which the reports vary, too.

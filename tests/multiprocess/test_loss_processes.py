@@ -1,0 +1,73 @@
+"""What follows from loss is decided alike on every rank, by all of them."""
+
+import numpy as np
+import pytest
+import ranks
+
+
+def _start(*arguments, folder, world_size, deadline_s):
+    options = {
+        "deadline_s": deadline_s,
+        "datagram_bytes_max": 1472,
+        # Less than the larger leaf: two buckets.
+        "bucket_bytes": 120_000,
+    }
+    return ranks.start(
+        "safeguards", *arguments, folder=folder, world_size=world_size, options=options
+    )
+
+
+def _calls(started):
+    """What each rank saw and decided, [ranks, calls, 8]."""
+    started.succeed()
+    return np.array(
+        [
+            [list(map(float, line.split())) for line in rank.lines("call")]
+            for rank in started
+        ]
+    )
+
+
+def test_ranks_that_lost_different_data_decide_alike(tmp_path):
+    # Of 5 % lost datagrams, 4 ranks miss 3.75 %: some more than the limit, some less.
+    with _start(
+        *("0.05", "70", "auto", "0.0375", "log"),
+        folder=tmp_path,
+        world_size=4,
+        deadline_s=0.2,
+    ) as started:
+        calls = _calls(started)
+        assert calls.shape == (4, 70, 8), started.describe()
+    losses, decided = calls[..., 0], calls[..., 1:]
+    assert (decided == decided[0]).all()
+    hadamard, _, skipped, _, skips, sequence, zeros = decided[0].T
+    opinions = losses > 0.0375
+    assert (opinions.any(0) & ~opinions.all(0)).any(), "all ranks lost the same"
+    np.testing.assert_array_equal(skipped, opinions.any(0))
+    np.testing.assert_array_equal(zeros, skipped)
+    np.testing.assert_array_equal(skips, np.cumsum(skipped))
+    first = int(np.argmax(losses.mean(0) > 0.02))
+    assert not hadamard[:first].any()
+    assert hadamard[first:].all()
+    # The calls after this one are those of another collective.
+    counted = [*range(first + 1), *range(70 - first - 1)]
+    np.testing.assert_array_equal(sequence, counted)
+
+
+@pytest.mark.parametrize("how", ["callback", "log"])
+def test_fifty_skips_in_a_row_call_the_user_on_every_rank(tmp_path, how):
+    with _start(
+        *("0.2", "80", "False", "0.0", how),
+        folder=tmp_path,
+        world_size=2,
+        deadline_s=0.05,
+    ) as started:
+        calls = _calls(started)
+        assert (calls[0, -50:, 3] == 1).all(), started.describe()
+        for rank in started:
+            assert rank.lines("user") == (["50"] if how == "callback" else [])
+            said = [
+                line for line in rank.lines("log") if "updates were skipped" in line
+            ]
+            assert len(said) == (how == "log"), started.describe()
+            assert all("the last 50 updates" in line for line in said)

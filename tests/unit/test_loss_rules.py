@@ -1,0 +1,105 @@
+"""The rules about loss are those of the native classes; arguments are checked."""
+
+import dataclasses
+import logging
+from typing import Any
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from jax import lax
+
+import jax_optireduce
+from jax_optireduce import _safeguards, _stats, _testing
+
+# Thousandths meet the thresholds exactly, in single and in double precision.
+LOSSES = st.integers(0, 1000).map(lambda n: n / 1000)
+QUIET = st.sampled_from([0.0, 0.009, 0.01, 0.02, 0.021])
+# Runs, or else a hundred quiet calls in a row would never be tried.
+RUNS = st.lists(st.tuples(LOSSES | QUIET, st.integers(1, 110)), max_size=4)
+
+
+def _report(contributions: Any, results: Any = 0.0) -> _stats.CollectiveStats:
+    return dataclasses.replace(
+        _stats.empty(),
+        missing_contributions=jnp.asarray(contributions, jnp.float32),
+        missing_results=jnp.asarray(results, jnp.float32),
+    )
+
+
+@jax.jit
+def _decide(losses: jax.Array, limit: jax.Array) -> tuple[jax.Array, ...]:
+    """Returns (hadamard, skipped, user called) after each call of one rank."""
+
+    def call(state, loss):
+        vote = _safeguards.vote(_report(loss), limit)
+        state = _safeguards.followed_by(state, vote)
+        called = _safeguards.must_call_user(state)
+        return state, (state.hadamard, state.skipped, called)
+
+    return lax.scan(call, _safeguards.initial(), losses)[1]
+
+
+@hypothesis.given(RUNS, st.integers(0, 999).map(lambda n: n / 1000))
+@hypothesis.settings(deadline=None)
+def test_decisions_are_those_of_the_native_classes(runs, limit):
+    history = [loss for loss, calls in runs for _ in range(calls)]
+    # One shape, to compile once.
+    padded = np.zeros(440, np.float32)
+    padded[: len(history)] = history
+    hadamard, skipped, called = map(np.asarray, _decide(padded, np.float32(limit)))
+    switch, policy = _testing.HadamardSwitch(), _testing.SkipPolicy(limit)
+    for i, loss in enumerate(history):
+        switch.end_call(loss)
+        skip, action = policy.end_call(loss)
+        assert hadamard[i] == switch.on()
+        assert skipped[i] == skip
+        assert called[i] == (action == _testing.SafeguardAction.CALL_USER)
+
+
+def test_the_worse_of_both_stages_counts():
+    for report in (_report(0.2, 0.1), _report(0.1, 0.2)):
+        np.testing.assert_allclose(_safeguards.vote(report, 0.15), [0.2, 1])
+        np.testing.assert_allclose(_safeguards.vote(report, 0.25), [0.2, 0])
+        np.testing.assert_allclose(_safeguards.vote(report, None), [0.2, 0])
+
+
+@pytest.mark.parametrize("share", [float("nan"), float("inf")])
+def test_a_share_that_is_no_number_counts_as_all(share):
+    np.testing.assert_array_equal(_safeguards.vote(_report(0.0, share), 0.9), [1, 1])
+    np.testing.assert_array_equal(_safeguards.vote(_report(share), None), [1, 0])
+
+
+def test_one_rank_of_many_is_enough_to_skip():
+    state = _safeguards.followed_by(_safeguards.initial(), jnp.asarray([0.0, 1 / 4096]))
+    assert state.skipped
+    assert (int(state.skips), int(state.skips_in_a_row)) == (1, 1)
+
+
+def test_the_warning_says_what_to_do(caplog):
+    with caplog.at_level(logging.WARNING, "jax_optireduce"):
+        _safeguards.warn(50)
+    assert "the last 50 updates were skipped" in caplog.text
+    assert "raise skip_above" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"mode": "bounded", "hadamard": "auto"}, "hadamard: only for mode='lossy'"),
+        ({"mode": "exact", "skip_above": 0.1}, "skip_above: only for mode='lossy'"),
+        ({"hadamard": "yes"}, "True, False, 'auto' or None, got 'yes'"),
+        ({"skip_above": 10}, "from 0 to below 1, got 10"),
+        ({"skip_above": float("nan")}, "from 0 to below 1, got nan"),
+        ({"skip_above": True}, "from 0 to below 1, got True"),
+        ({"on_repeated_skips": print}, "Write skip_above=0.1"),
+        ({"skip_above": 0.1, "on_repeated_skips": 3}, "must be a function"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_errors(arguments, expected):
+    arguments = {"mode": "lossy", **arguments}
+    with pytest.raises(jax_optireduce.UsageError, match=expected):
+        jax_optireduce.all_reduce_gradients("dp", **arguments)
