@@ -71,6 +71,10 @@ def all_reduce_gradients(
         optimizer = optax.chain(all_reduce_gradients("data"), optax.sgd(0.1))
         state = optimizer.init(params)  # state[0] is the report of this link
 
+    In mode "lossy", `hadamard="auto"` and `skip_above` make every call wait for every
+    rank: the ranks vote, in mode "exact", so a rank that is gone is an error. Without
+    both there is no vote.
+
     Differs from `jax.lax.pmean` in: what `allreduce_gradients` differs in.
 
     Args:
@@ -89,10 +93,6 @@ def all_reduce_gradients(
         so on: on the host, once per device of the process. An exception in it ends the
         step with a `JaxRuntimeError`. None writes a warning into the log.
 
-    `hadamard="auto"` and `skip_above` make every call wait for every rank: the ranks
-    vote, in mode "exact", so a rank that is gone is an error. Without both there is no
-    vote.
-
     Returns:
       A transformation. Its state is a tuple with the fields `calls`, `last` (a
       `CollectiveStats`), `safeguards`, and means and maxima over all calls, for a log
@@ -109,8 +109,7 @@ def all_reduce_gradients(
 
     _checks.check_mode(mode)
     _safeguards.check_arguments(mode, hadamard, skip_above, on_repeated_skips)
-    kind = "all_reduce_gradients"
-    key = _checks.checked_key(name, kind)
+    key = _checks.checked_key(name, "all_reduce_gradients")
     votes = hadamard == "auto" or skip_above is not None
 
     # The state's own count is not used as the step. It goes back with the parameters,
@@ -131,7 +130,7 @@ def all_reduce_gradients(
         reduction = _collectives.reduce_tree(
             updates,
             axis_name,
-            kind=kind,
+            kind="all_reduce_gradients",
             key=key,
             mode=mode,
             step=step,
@@ -141,20 +140,11 @@ def all_reduce_gradients(
         means, stats = reduction.tree, reduction.stats()
         safeguards = state.safeguards
         if votes:
-            vote = _gradients.average_floating(
-                _safeguards.vote(stats, skip_above),
-                _all_axes(axis_name),
-                kind,
-                f"{key} vote",
-                "exact",
-                step,
-            )
-            safeguards = _safeguards.followed_by(safeguards, vote)
+            vote = _safeguards.vote(stats, skip_above)
+            mean_vote = _mean_over_mesh(vote, axis_name, f"{key} vote", step)
+            safeguards = _safeguards.followed_by(safeguards, mean_vote)
         if skip_above is not None:
-            means = jax.tree.map(
-                lambda mean: jnp.where(safeguards.skipped, jnp.zeros_like(mean), mean),
-                means,
-            )
+            means = _zeros_if(safeguards.skipped, means)
             _call_user(safeguards, on_repeated_skips or _safeguards.warn)
         return means, _followed_by(state, stats, safeguards)
 
@@ -172,11 +162,23 @@ def _initial(params: Any) -> AllReduceState:
     )
 
 
-def _all_axes(axis_name: AxisName) -> tuple[Any, ...]:
-    """Returns the axis with all others of the mesh: no device decides otherwise."""
+def _mean_over_mesh(
+    vote: jax.Array, axis_name: AxisName, key: str, step: Any
+) -> jax.Array:
+    """Averages over the axis and all others of the mesh: no device decides alone."""
     given = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
     mapped = [name for name, (_, manual) in _compat.mesh_axes().items() if manual]
-    return (*given, *(name for name in mapped if name not in given))
+    axes = (*given, *(name for name in mapped if name not in given))
+    return _gradients.average_floating(
+        vote, axes, "all_reduce_gradients", key, "exact", step
+    )
+
+
+def _zeros_if(skipped: jax.Array, means: Any) -> Any:
+    # Not a product, which NaN would survive.
+    return jax.tree.map(
+        lambda mean: jnp.where(skipped, jnp.zeros_like(mean), mean), means
+    )
 
 
 def _call_user(state: SafeguardState, call: Callable[[int], None]) -> None:
