@@ -43,7 +43,7 @@ demo: $(VENV_DEMO)/.installed
 	$(VENV_DEMO)/bin/python examples/digits.py
 
 test: $(VENV_TEST)/.installed
-	$(VENV_TEST)/bin/python -m pytest $(PYTEST_ARGS)
+	$(VENV_TEST)/bin/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
 # Sets up the build that the next two share.
 sanitized: $(VENV_TEST)/.requirements

@@ -13,12 +13,14 @@ _OPTIONS = {"deadline_s": 0.1, "on_lag": "suspend"}
 _LAST, _OTHERS = 3, (0, 1, 2)
 
 
-def _check_conserved(started: ranks.Ranks) -> None:
+def _check_conserved(started: ranks.Ranks, *, before_the_drain: bool = True) -> None:
+    carried_by_any = 0.0
     for rank in started:
         (line,) = rank.lines("conserved")
         error, carried = map(float, line.split())
         assert error == 0, started.describe()
-        assert carried > 0, started.describe()
+        carried_by_any += carried
+    assert carried_by_any > 0 or not before_the_drain, started.describe()
 
 
 def _check_named(started: ranks.Ranks) -> None:
@@ -52,7 +54,7 @@ def test_calls_that_the_others_have_drained_end_at_once(tmp_path):
             started.wait_for(number, "call 99")
         started[_LAST].process.send_signal(signal.SIGCONT)
         started.succeed()
-        _check_conserved(started)
+        _check_conserved(started, before_the_drain=False)
         # About 75 are left to it, and some pass until it knows where the others are.
         (over,) = started[_LAST].lines("over")
         assert int(over) > 40, started.describe()
