@@ -124,6 +124,9 @@ class Endpoint::Impl {
   void GiveUp(const Exchange& exchange, const Status& why);
   std::string WhyGaveUp(CallId call) const;
   void TakeGaveUp(Instant now, Rank from, GaveUp news);
+  // This rank has already ended a call on account of this one.
+  bool Settled(CallId call) const;
+  void NoteDisagreement(CallId theirs);
   // Fails the call if a member has already ended it with an error.
   bool FailIfGivenUp(Instant now, const Exchange& exchange);
   // Gives up peers that do not answer for too long, whether or not a call waits for them.
@@ -166,6 +169,8 @@ class Endpoint::Impl {
   std::optional<Status> leaving_;
   // Waiting calls that this rank has ended with an error, and which; the newest few.
   std::deque<GaveUp> gave_up_;
+  // Calls of peers with which this rank disagreed, so that it has ended one of its own; the newest.
+  std::deque<CallId> disagreed_;
 };
 
 }  // namespace optireduce

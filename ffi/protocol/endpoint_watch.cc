@@ -228,8 +228,10 @@ void Endpoint::Impl::TakeGaveUp(Instant now, Rank from, GaveUp news) {
   for (const auto& [ours, active] : active_) {
     const auto member = active.exchange.collective().MemberOf(from);
     if (!member || !Waits(active.exchange)) continue;
-    // A rank that disagrees was there instead of in the calls that wait for it here.
-    const bool instead = (news.flags & kFlagDisagreed) && !active.exchange.heard(*member);
+    // A rank that disagrees was there instead of in the calls that wait for it here; unless that
+    // disagreement has already ended a call here, which these came after.
+    const bool instead =
+        (news.flags & kFlagDisagreed) && !active.exchange.heard(*member) && !Settled(news.call);
     if (ours == news.call || instead) failing.push_back(ours);
   }
   for (const CallId ours : failing) {
@@ -239,6 +241,16 @@ void Endpoint::Impl::TakeGaveUp(Instant now, Rank from, GaveUp news) {
   auto& gave_up = peer(from).gave_up;
   gave_up.push_back(std::move(news));
   if (gave_up.size() > kGaveUpMax) gave_up.pop_front();
+}
+
+bool Endpoint::Impl::Settled(CallId call) const {
+  return std::ranges::find(gave_up_, call, &GaveUp::call) != gave_up_.end() ||
+         std::ranges::find(disagreed_, call) != disagreed_.end();
+}
+
+void Endpoint::Impl::NoteDisagreement(CallId theirs) {
+  disagreed_.push_back(theirs);
+  if (disagreed_.size() > kGaveUpMax) disagreed_.pop_front();
 }
 
 bool Endpoint::Impl::FailIfGivenUp(Instant now, const Exchange& exchange) {
@@ -346,6 +358,10 @@ bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
         behind = behind || (active.exchange.submitted() && !active.exchange.finished());
       });
       if (behind) continue;
+      for (const Rank other : exchange.collective().spec.members) {
+        if (other == options_.rank) continue;
+        for (const Peer::Waiting& each : peer(other).waiting) NoteDisagreement(each.call);
+      }
       // The first report came when the peer had waited for one interval already.
       if (now - report.first + kReportInterval < options_.mismatch_timeout) continue;
       Fail(now, exchange.call(), Disagreement(exchange, member, theirs.spec, report.call.sequence));
@@ -368,6 +384,7 @@ bool Endpoint::Impl::FailIfMismatched(Instant now, const Exchange& exchange) {
       const bool there = (announced && announced->sequence == sequence) ||
                          (open != active_.end() && open->second.exchange.heard(member));
       if (!there || member == ours.self) continue;
+      NoteDisagreement({.collective = theirs->id, .sequence = sequence});
       Fail(now, exchange.call(),
            Disagreement(exchange, theirs->RankOf(member), theirs->spec, sequence));
       return true;

@@ -429,3 +429,25 @@ def test_cancel_fails_the_calls_under_way_and_leaves_the_endpoint_usable():
         assert net.submit(rank, array, name="next", token=1) == ""
     net.run(0.1)
     np.testing.assert_array_equal(arrays[0], 2)
+
+
+def test_news_of_a_disagreement_that_is_over_does_not_end_later_calls():
+    net = Net(2)
+    arrays = [np.ones(10, np.float32) for _ in range(4)]
+    for rank in range(2):
+        net.submit(rank, arrays[rank], fingerprint=rank)
+    went_on = set()
+    while len(went_on) < 2:
+        net.collect()
+        for rank in range(2):
+            if 0 in net.done[rank] and rank not in went_on:
+                assert "the ranks disagree" in net.done[rank][0][0]
+                net.submit(rank, arrays[2 + rank], name="later", token=1)
+                went_on.add(rank)
+        # One at a time: what each tells of its error is still under way.
+        if len(went_on) < 2:
+            to, datagram = net.wire.pop(0)
+            net.ranks[to].handle_datagram(net.now, datagram)
+    net.run(1.0)
+    for rank in range(2):
+        assert net.done[rank][1][0] == ""
