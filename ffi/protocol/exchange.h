@@ -161,11 +161,6 @@ class Exchange {
  private:
   Outbox& outbox(MemberIndex member) { return outboxes_[member.index()]; }
   LatePolicy policy(Stage stage) const;
-  // ---- exchange_timing.cc
-  // Learns from a segment that is new, in time or late.
-  void Time(Instant now, Stage stage, MemberIndex from, const Header& header);
-  // Learns from a stage that drops what is late, and is over.
-  void TimeEnd(Instant now, Stage stage, StageExit exit);
   Instant ReduceScatterDeadline() const;
   Instant CallDeadline() const;
   Instant EarlyReduceScatter() const;
@@ -184,6 +179,12 @@ class Exchange {
   void ZeroMissing();
   MemberIndex Slowest() const;
   std::uint32_t GatheredOf(MemberIndex owner) const;
+
+  // ---- exchange_timing.cc
+  // Learns from a segment that is new, in time or late.
+  void Time(Instant now, Stage stage, MemberIndex from, const Header& header);
+  // Learns from a stage that drops what is late, and is over.
+  void TimeEnd(Instant now, Stage stage, StageExit exit);
 
   // ---- exchange_carry.cc
   bool Lags() const { return carry_ != nullptr && !drain_ && carry_->Lags(sequence_); }

@@ -46,7 +46,6 @@ class Outbox {
   bool Delivered() const { return delivered_.full(); }
   void DeliverAll();
   std::size_t undelivered() const { return delivered_.size() - delivered_.count(); }
-  bool Delivered(SegmentIndex sum) const { return delivered_.Contains(sum.value() - own_shard_); }
 
   bool stalled() const { return stalled_; }
   void SetStalled(bool stalled) { stalled_ = stalled; }
