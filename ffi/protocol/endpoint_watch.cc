@@ -38,12 +38,14 @@ Status FailureOf(Rank rank, const GaveUp& news, const std::string& ours) {
   constexpr std::string_view kStopped = " has stopped with this error: ";
   const bool disagreed = (news.flags & kFlagDisagreed) != 0;
   std::string cause = "rank " + std::to_string(rank.value());
-  // Where it began: a chain of errors would hide that, and is cut where a datagram ends.
+  // Where it began: a chain of errors would hide that, and is cut where a datagram ends. The text
+  // is a peer's, and may be anything.
   const std::size_t nested = news.why.rfind(kStopped);
-  if (nested == std::string::npos) {
+  const std::size_t origin = nested == std::string::npos ? nested : news.why.rfind("rank ", nested);
+  if (origin == std::string::npos) {
     cause += std::string(kStopped) + news.why;
   } else {
-    cause += " has stopped because " + news.why.substr(news.why.rfind("rank ", nested));
+    cause += " has stopped because " + news.why.substr(origin);
   }
   return {disagreed ? StatusCode::kInvalidArgument : StatusCode::kAborted,
           "jax_optireduce: " + ours + " cannot be completed: " + cause};

@@ -28,11 +28,20 @@ class Liar:
         self.number += 1
         self.victim.handle_datagram(0.0, content + tag)
 
-    def announce(self, *, flags=0, sequence=0, elements=10, name="x", kind=0):
+    def announce(
+        self, *, flags=0, sequence=0, elements=10, name="x", kind=0, text=None
+    ):
         """Announces a collective under its right identity, and returns that."""
         payload = bytearray(
             _testing.encode_announcement(
-                name, name, 1, elements, False, 0.1, [0, 1], 1000
+                name,
+                name if text is None else text,
+                1,
+                elements,
+                False,
+                0.1,
+                [0, 1],
+                1000,
             )
         )
         payload[8] = kind
@@ -72,3 +81,14 @@ def test_reports_of_waiting_are_answered_once_until_the_answer_has_left():
     while (transmit := liar.victim.poll_transmit(0.0, 8)) is not None:
         sent += len(transmit[1])
     assert sent < 10
+
+
+@pytest.mark.parametrize("text", ["", " has stopped with this error: ", "rank 1"])
+def test_a_reason_of_any_form_ends_the_call_and_nothing_else(text):
+    liar = Liar()
+    array = np.ones(10, np.float32)
+    liar.victim.submit(0.0, "x", "x", 1, False, 0.1, [0, 1], 0, 7, array)
+    liar.announce(flags=GAVE_UP, text=text)
+    token, message, *_ = liar.victim.poll_event()
+    assert token == 7
+    assert message.endswith(f"rank 1 has stopped with this error: {text}")
