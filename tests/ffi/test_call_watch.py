@@ -270,6 +270,22 @@ def test_a_failure_without_a_wait_and_a_timeout_of_zero_tell_nothing(stall_timeo
     assert watch.wait() is None
 
 
+def test_a_removed_rank_is_told_once_whichever_lane_knows_it():
+    watch = _testing.CallWatch(0.0, 1.0, world_size=4)
+    assert watch.live() == 4
+    # Two lanes, each with news of its own.
+    for live in ([0, 1, 2, 3], [0, 1, 3], [0, 1, 2, 3], [0, 1, 3], [1, 2, 3]):
+        watch.set_live(live)
+    assert watch.live() == 2
+    watch.close()
+    news = [watch.wait(), watch.wait()]
+    assert news == [
+        {"kind": "removed", "ranks": [2], "live": 3},
+        {"kind": "removed", "ranks": [0], "live": 2},
+    ]
+    assert watch.wait() is None
+
+
 def test_closing_wakes_the_thread_that_waits():
     watch = _testing.CallWatch(1000.0, 1.0)
     results = []
