@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from jax_optireduce import _exit
 from jax_optireduce._options import Options
 
 _log = logging.getLogger("jax_optireduce")
@@ -78,6 +79,7 @@ class Watch:
             if news["kind"] == "stall":
                 line = describe_stall(news)
             elif news["kind"] == "removed":
+                _exit.note_removed(news["ranks"])
                 peer_timeout_s = self._options.peer_timeout_s
                 line = describe_removal(news, self._source.rank, peer_timeout_s)
             else:

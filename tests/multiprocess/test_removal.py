@@ -33,13 +33,14 @@ def _check_trained_on(started: ranks.Ranks) -> None:
     assert {path.name.split("-")[2] for path in records.iterdir()} >= set("012")
 
 
-def test_the_others_train_on_without_a_killed_rank_and_exit_well(tmp_path):
+@pytest.mark.parametrize("on_lag", ["wait", "suspend"])
+def test_the_others_train_on_without_a_killed_rank_and_exit_well(tmp_path, on_lag):
     with ranks.start(
         # Longer than JAX takes to miss the process.
         *("survivors", "bounded", "0.04", "200"),
         folder=tmp_path,
         world_size=4,
-        options={**_OPTIONS, "heartbeat_timeout_s": 4},
+        options={**_OPTIONS, "heartbeat_timeout_s": 4, "on_lag": on_lag},
     ) as started:
         started.wait_for(_LAST, "step 20")
         started[_LAST].process.kill()
@@ -81,7 +82,9 @@ def test_half_of_the_ranks_do_not_go_on_and_say_how_many_are_left(tmp_path):
         started.wait(limit_s=60.0)
         for rank in started[:2]:
             assert rank.code == 1, started.describe()
-            assert "only 2 of the 4 ranks" in rank.output, started.describe()
+            # The one that ends first has left for the other one.
+            error = r"JaxRuntimeError: .*only [12] of the 4 ranks"
+            assert re.search(error, rank.output), started.describe()
             assert not rank.lines("alone")
 
 
@@ -101,3 +104,30 @@ def test_an_exact_call_in_the_step_is_an_error_that_names_the_dead_rank(
         for rank in (started[i] for i in _OTHERS):
             assert rank.code == 1, started.describe()
             assert re.search(r"JaxRuntimeError: .*rank 3", rank.output)
+
+
+def test_the_death_of_process_0_ends_all_others(tmp_path):
+    with ranks.start(
+        *("survivors", "bounded", "0.02", "100"),
+        folder=tmp_path,
+        world_size=4,
+        options=_OPTIONS,
+    ) as started:
+        started.wait_for(0, "step 20")
+        started[0].process.kill()
+        started.wait()
+        # By JAX, whose coordination service was in it.
+        assert {rank.code for rank in started[1:]} == {-signal.SIGABRT}
+
+
+def test_process_0_does_not_wait_for_the_goodbye_of_a_rank_that_was_removed(tmp_path):
+    with ranks.start(
+        *("survivors", "bounded", "0.02", "10"),
+        folder=tmp_path,
+        world_size=4,
+        # Longer than anybody waits for the test.
+        options={**_OPTIONS, "shutdown_timeout_s": 10_000},
+    ) as started:
+        started.wait_for(_LAST, "step 20")
+        started[_LAST].process.kill()
+        _check_trained_on(started)
