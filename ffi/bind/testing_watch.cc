@@ -76,7 +76,8 @@ void BindSlowRank(nb::module_& m) {
             if (auto told = self.Add(collective, stats, At(end))) news = std::move(*told);
             return ToObject(news);
           },
-          "collective"_a, "end"_a, "slowest"_a, "behind"_a, "elapsed"_a, "absent"_a = false);
+          "collective"_a, "end"_a, "slowest"_a, "behind"_a, "elapsed"_a, "absent"_a = false)
+      .def("forget", [](SlowRankWatch& self, std::uint16_t rank) { self.Forget(Rank(rank)); });
 }
 
 void BindFlightRecorder(nb::module_& m) {

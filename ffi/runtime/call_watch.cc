@@ -51,6 +51,7 @@ void CallWatch::SetLive(const std::vector<Rank>& live) {
   // Another lane may have told it.
   if (news.ranks.empty()) return;
   std::erase_if(live_, [&](Rank rank) { return std::ranges::find(live, rank) == live.end(); });
+  for (const Rank rank : news.ranks) slow_rank_.Forget(rank);
   news.live = live_.size();
   Tell(std::move(news));
 }

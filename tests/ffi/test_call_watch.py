@@ -169,6 +169,14 @@ def test_recovery_is_seen_in_a_collective_that_is_called_after_the_first_one_end
     assert (told["kind"], told["rank"]) == ("recovered", 1)
 
 
+def test_a_rank_that_was_removed_has_not_recovered():
+    watch = _testing.SlowRankWatch()
+    (slow,) = add_steps(watch, [(3, 0.2)] * 15)
+    assert slow[1]["kind"] == "slow"
+    watch.forget(3)
+    assert add_steps(watch, [(3, 0.2)] * 2 + [(0, 0.0)] * 20, start=15) == []
+
+
 # ---- The flight record.
 
 
