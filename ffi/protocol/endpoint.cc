@@ -201,8 +201,9 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
   for (const Rank member : collective.spec.members) {
     if (!collective.carry || member == options_.rank || !peer(member).gone()) continue;
     const MemberIndex gone = *collective.MemberOf(member);
-    call.sequence == kSettlement ? active.exchange.Exclude(now, gone)
-                                 : active.exchange.Release(gone);
+    const bool excluded =
+        call.sequence == kSettlement || (active.exchange.drains() && peer(member).removed);
+    excluded ? active.exchange.Exclude(now, gone) : active.exchange.Release(gone);
   }
   QueueAll(active);
   if (Waits(active.exchange) && next_tick_ == kNever) next_tick_ = now;

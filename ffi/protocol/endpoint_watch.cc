@@ -159,13 +159,15 @@ bool Endpoint::Impl::FailIfAbandoned(Instant now, const Exchange& exchange) {
     if (silence >= options_.peer_timeout) {
       // Even where this rank has all it needs of it: another one may not.
       if (!other.gone()) Lose(now, member);
-      if (const auto open = active_.find(call);
-          open != active_.end() && Waits(open->second.exchange)) {
-        Fail(now, call,
-             {StatusCode::kUnavailable,
-              "jax_optireduce: " + other.why_gone() + "; others wait for it in " +
-                  Describe(active_.at(call).exchange.collective().spec, call.sequence)});
-      }
+      const auto open = active_.find(call);
+      if (open == active_.end() || !Waits(open->second.exchange)) return true;
+      const CollectiveSpec& spec = open->second.exchange.collective().spec;
+      // Whether this one goes on is agreed.
+      if (Survives(spec)) continue;
+      Fail(now, call,
+           {StatusCode::kUnavailable, "jax_optireduce: " + other.why_gone() +
+                                          "; others wait for it in " +
+                                          Describe(spec, call.sequence)});
       return true;
     }
     const bool asked = std::ranges::any_of(
@@ -288,22 +290,32 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
   }
   std::vector<CallId> failing;
   std::vector<CallId> finished;
+  bool missed = false;
   for (auto& [call, active] : active_) {
     Exchange& exchange = active.exchange;
     const std::optional<MemberIndex> member = exchange.collective().MemberOf(gone);
     const bool survives = Survives(exchange.collective().spec);
     if (!member || (survives && !other.gone())) continue;
     active.queued[member->index()] = false;
-    if (call.sequence == kSettlement && exchange.submitted()) {
+    // A drain goes on among those who are left.
+    const bool drains = survives && exchange.drains() && exchange.submitted();
+    if (drains && (call.sequence == kSettlement || other.removed)) {
       exchange.Exclude(now, *member);
       QueueAll(active);
+      if (exchange.over()) finished.push_back(call);
       continue;
     }
     // One that has left in good order has sent everything for the calls that it has made.
     const bool carries = exchange.submitted() && !exchange.finished() &&
                          exchange.collective().carry && !survives &&
                          (other.lost || !exchange.heard(*member));
-    if ((Waits(exchange) || carries) && exchange.Needs(*member)) failing.push_back(call);
+    if ((Waits(exchange) || carries) && exchange.Needs(*member)) {
+      if (drains) {
+        missed = true;
+        continue;
+      }
+      failing.push_back(call);
+    }
     if (exchange.over()) finished.push_back(call);
     exchange.Release(*member);
   }
@@ -337,6 +349,9 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
     const auto open = active_.find(call);
     if (open != active_.end()) FinishIfComplete(now, open->second);
   }
+  if (!missed) return;
+  membership_->Suspect(now, gone);
+  FollowMembership(now);
 }
 
 void Endpoint::Impl::CheckOthersNamed(Instant now, const Collective& collective,

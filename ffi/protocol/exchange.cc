@@ -350,7 +350,8 @@ void Exchange::ReleaseResults(MemberIndex peer) {
 }
 
 void Exchange::Release(MemberIndex peer) {
-  const bool unsent = unsettled_[peer.index()] > 0 && Windowed(Stage::kReduceScatter) &&
+  // What a drain moves is no part of a later call.
+  const bool unsent = !drain_ && unsettled_[peer.index()] > 0 && Windowed(Stage::kReduceScatter) &&
                       !carry_->window(Stage::kReduceScatter, peer).Begun(sequence_);
   if (unsent) Owe(Stage::kReduceScatter, peer);
   ReleaseResults(peer);
