@@ -1,0 +1,207 @@
+// What must hold where ranks are removed: who is left, what only they may have lost, and how long
+// it may take.
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/check.h"
+#include "ffi/protocol/bucket_layout.h"
+#include "ffi/protocol/wire.h"
+#include "ffi/sim/checker.h"
+
+namespace optireduce {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// From when a rank is suspected to a decision without it, where one after the other may have to
+// lead. Chosen: ...
+constexpr Duration kAgreementMax = milliseconds(1000);
+
+bool Has(const std::vector<Rank>& ranks, Rank rank) {
+  return std::ranges::find(ranks, rank) != ranks.end();
+}
+
+std::vector<Rank> Within(const std::vector<Rank>& members, const std::vector<Rank>& view) {
+  std::vector<Rank> within;
+  std::ranges::set_intersection(members, view, std::back_inserter(within));
+  return within;
+}
+
+}  // namespace
+
+Duration Checker::AgreementBound() const {
+  const int silent = std::popcount(scenario_.removable());
+  // Whoever leads may fall silent, too, which takes peer_timeout to notice.
+  return silent * kAgreementMax +
+         std::max(silent - 1, 0) * Duration(microseconds(scenario_.peer_timeout_us));
+}
+
+Duration Checker::SilenceBound() const {
+  const int silent = std::popcount(scenario_.removable());
+  return silent * (kAgreementMax + 2 * Duration(microseconds(scenario_.peer_timeout_us)));
+}
+
+void Checker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
+  const auto smaller = std::ranges::find_if(
+      views_, [&](const std::vector<Rank>& known) { return known.size() <= view.size(); });
+  if (smaller != views_.end() && *smaller == view) return;
+  for (const std::vector<Rank>& known : views_) {
+    const bool larger = known.size() > view.size();
+    const std::vector<Rank>& large = larger ? known : view;
+    const std::vector<Rank>& small = larger ? view : known;
+    if (large.size() == small.size() || !std::ranges::includes(large, small)) {
+      return Fail(now, rank, "the ranks go on in two groups");
+    }
+  }
+  for (const Rank member : views_.front()) {
+    if (Has(view, member) || scenario_.IsRemovable(member)) continue;
+    return Fail(now, rank,
+                "rank " + std::to_string(member.value()) + " was removed, though it was there");
+  }
+  views_.insert(smaller, std::move(view));
+}
+
+bool Checker::IsRemovalError(const Record& record, const Status& status) const {
+  const std::string& text = status.message();
+  const auto says = [&](const std::string& part) { return text.find(part) != std::string::npos; };
+  if (says("this rank, " + std::to_string(record.rank.value()) + ", was removed")) {
+    return scenario_.IsRemovable(record.rank);
+  }
+  return std::ranges::any_of(views_, [&](const std::vector<Rank>& view) {
+    return says(" of the " + std::to_string(view.size()) + " ranks of the session");
+  });
+}
+
+// ---------------------------------------------------------------------------------- at the end
+
+std::vector<bool> Checker::SettledElements(const SimCollective& collective) const {
+  std::vector<bool> settled(collective.spec.elements, true);
+  const std::size_t element_bytes = SizeOf(collective.spec.element_type);
+  for (const std::vector<Rank>& view : views_) {
+    const std::vector<Rank> members = Within(collective.spec.members, view);
+    const BucketLayout layout(collective.spec.elements, element_bytes,
+                              static_cast<std::uint16_t>(members.size()),
+                              scenario_.datagram_bytes - kOverheadBytes);
+    for (std::uint16_t m = 0; m < members.size(); ++m) {
+      if (Has(last_view(), members[m])) continue;
+      const ByteRange shard = layout.Shard(MemberIndex(m));
+      const auto first = static_cast<std::ptrdiff_t>(shard.offset / element_bytes);
+      std::fill_n(settled.begin() + first, shard.bytes / element_bytes, false);
+    }
+  }
+  return settled;
+}
+
+std::vector<std::size_t> Checker::FirstCalls(std::size_t collective) const {
+  std::map<std::size_t, std::uint16_t> live;  // by call
+  for (const Record& record : records_) {
+    if (record.call.collective != collective || !record.live) continue;
+    if (Has(last_view(), record.rank)) live[record.call.index] = *record.live;
+  }
+  std::vector<std::size_t> firsts;
+  auto members =
+      static_cast<std::uint16_t>(workload_.collectives()[collective].spec.members.size());
+  for (const auto& [index, count] : live) {
+    if (count != members) firsts.push_back(index);
+    members = count;
+  }
+  return firsts;
+}
+
+void Checker::CheckLive(Instant now, std::size_t collective) {
+  const SimCollective& of = workload_.collectives()[collective];
+  std::map<std::size_t, std::pair<Rank, std::uint16_t>> live;  // by call
+  for (const Record& record : records_) {
+    if (record.call.collective != collective || !record.live) continue;
+    if (!Has(last_view(), record.rank)) continue;
+    const std::string call = "call " + std::to_string(record.call.index) + " of '" +
+                             of.spec.description + "' counts " + std::to_string(*record.live) +
+                             " live members";
+    const auto [first, is_new] = live.try_emplace(record.call.index, record.rank, *record.live);
+    if (first->second.second != *record.live) {
+      return Fail(now, record.rank,
+                  call + ", and " + std::to_string(first->second.second) + " at rank " +
+                      std::to_string(first->second.first.value()));
+    }
+    const bool is_view = std::ranges::any_of(views_, [&](const std::vector<Rank>& view) {
+      return Within(of.spec.members, view).size() == *record.live;
+    });
+    if (!is_view) return Fail(now, record.rank, call + ", which no view has");
+    if (!workload_.IsDrain(of, record.call)) continue;
+    const auto called = std::ranges::count_if(records_, [&](const Record& other) {
+      return other.call.collective == collective && other.call.index == record.call.index;
+    });
+    if (*record.live > called) {
+      return Fail(now, record.rank, call + "; " + std::to_string(called) + " have drained it");
+    }
+  }
+  std::uint16_t before = static_cast<std::uint16_t>(of.spec.members.size());
+  for (const auto& [index, seen] : live) {
+    if (seen.second > before) {
+      return Fail(now, seen.first,
+                  "call " + std::to_string(index) + " of '" + of.spec.description +
+                      "' counts more live members than the one before");
+    }
+    before = seen.second;
+  }
+}
+
+void Checker::CheckLosses(Instant now, std::size_t collective, Rank rank,
+                          const std::vector<bool>& settled) {
+  const SimCollective& of = workload_.collectives()[collective];
+  const std::vector<std::size_t> firsts = FirstCalls(collective);
+  const std::vector<double>& got = totals_[{collective, rank.index()}];
+  // Under way when the owner fell silent.
+  const auto lost = [&](std::size_t index) {
+    return std::ranges::any_of(firsts, [&](std::size_t first) {
+      return index < first && index + scenario_.max_lag + 1 >= first;
+    });
+  };
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const auto shown = workload_.ShownBy(of, i, got[i]);
+    const bool wrong = std::ranges::any_of(shown, [&](const Workload::Shown& each) {
+      if (each.times == 1) return false;
+      if (each.times > 1) return true;
+      return Has(last_view(), of.spec.members[each.member]) && (settled[i] || !lost(each.index));
+    });
+    if (!shown.empty() && !wrong) continue;
+    return Fail(now, rank,
+                "after the last drain of '" + of.spec.description + "', " +
+                    Describe(of, i, got[i]) + (settled[i] ? "" : "; its owner was removed"));
+  }
+}
+
+void Checker::CheckRemovals(Instant now) {
+  if (!scenario_.goes_on()) return;
+  for (std::size_t c = 0; c < workload_.collectives().size(); ++c) {
+    const SimCollective& collective = workload_.collectives()[c];
+    CheckLive(now, c);
+    const std::vector<bool> settled = SettledElements(collective);
+    const std::vector<double>* first = nullptr;
+    for (const Rank member : Within(collective.spec.members, last_view())) {
+      // It may have been removed later than it knows.
+      if (scenario_.IsRemovable(member)) continue;
+      CheckLosses(now, c, member, settled);
+      const std::vector<double>& got = totals_[{c, member.index()}];
+      if (first == nullptr) first = &got;
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        if (!settled[i] || got[i] == (*first)[i]) continue;
+        return Fail(now, member,
+                    "the ranks that are left have not got the same of '" +
+                        collective.spec.description + "': " + Describe(collective, i, got[i]) +
+                        "; elsewhere " + Describe(collective, i, (*first)[i]));
+      }
+    }
+  }
+}
+
+}  // namespace optireduce
