@@ -86,15 +86,6 @@ bool Membership::Convinced(Instant now) const {
          });
 }
 
-const std::vector<Rank>& Membership::MembersOf(CallId call) const {
-  const View* view = &view_;
-  for (auto before = earlier_.rbegin(); before != earlier_.rend(); ++before) {
-    if (call.sequence >= view->FirstOf(call.collective)) break;
-    view = &*before;
-  }
-  return view->members;
-}
-
 void Membership::Started(CallId call) {
   OR_CHECK(!frozen_);
   const auto at = std::ranges::lower_bound(newest_, call.collective, {}, &CallId::collective);
