@@ -104,6 +104,8 @@ class Checker {
                    const std::vector<bool>& settled);
   std::vector<bool> SettledElements(const SimCollective& collective) const;
   void NoteView(Instant now, Rank rank, std::vector<Rank> view);
+  // It may be removed, and somebody has not heard it for peer_timeout.
+  bool WasSilent(Instant now, Rank rank) const;
   // Who is left at the end.
   const std::vector<Rank>& last_view() const { return views_.back(); }
   // Calls from which on others took part, as the ranks that are left have seen it.

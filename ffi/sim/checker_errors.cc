@@ -112,6 +112,11 @@ void Checker::CheckSilence(Instant now, const Record& record, const Status& stat
       earliest = std::min(earliest, since + peer_timeout);
     else
       earliest = Instant{};
+    // The others may have heard it even longer ago; NoteView() looks at that.
+    if (Contains(status.message(), "was removed") ||
+        (scenario_.goes_on() && Contains(status.message(), "has stopped"))) {
+      earliest = Instant{};
+    }
     latest = std::max({latest, seen.heard_any[member.index()], record.submitted_at});
   }
   // A rank that stands still gives nobody up.

@@ -63,11 +63,22 @@ void Checker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
     }
   }
   for (const Rank member : views_.front()) {
-    if (Has(view, member) || scenario_.IsRemovable(member)) continue;
+    if (Has(view, member) || WasSilent(now, member)) continue;
     return Fail(now, rank,
                 "rank " + std::to_string(member.value()) + " was removed, though it was there");
   }
   views_.insert(smaller, std::move(view));
+}
+
+bool Checker::WasSilent(Instant now, Rank rank) const {
+  if (seen_[rank.index()].left_at) return true;
+  if (!scenario_.IsRemovable(rank)) return false;
+  // What was heard last may have been a copy, which is no sign of life.
+  const Duration copies = microseconds(scenario_.duplicate_ppm > 0 ? scenario_.reorder_us : 0);
+  return std::ranges::any_of(views_.front(), [&](Rank other) {
+    return other != rank && now + copies - seen_[other.index()].heard[rank.index()] >=
+                                microseconds(scenario_.peer_timeout_us);
+  });
 }
 
 bool Checker::IsRemovalError(const Record& record, const Status& status) const {
@@ -160,23 +171,26 @@ void Checker::CheckLosses(Instant now, std::size_t collective, Rank rank,
   const SimCollective& of = workload_.collectives()[collective];
   const std::vector<std::size_t> firsts = FirstCalls(collective);
   const std::vector<double>& got = totals_[{collective, rank.index()}];
-  // Under way when the owner fell silent.
-  const auto lost = [&](std::size_t index) {
-    return std::ranges::any_of(firsts, [&](std::size_t first) {
-      return index < first && index + scenario_.max_lag + 1 >= first;
-    });
-  };
+  // For each owner that fell silent: what was on its way to it, what had come too late for a sum,
+  // and the sums that were on their way from it, each of so many calls at a time.
+  const std::size_t lost_max = 3 * (scenario_.max_lag + 1) * (views_.size() - 1);
   for (std::size_t i = 0; i < got.size(); ++i) {
     const auto shown = workload_.ShownBy(of, i, got[i]);
+    std::vector<std::size_t> lost(of.spec.members.size());
     const bool wrong = std::ranges::any_of(shown, [&](const Workload::Shown& each) {
       if (each.times == 1) return false;
       if (each.times > 1) return true;
-      return Has(last_view(), of.spec.members[each.member]) && (settled[i] || !lost(each.index));
+      if (!Has(last_view(), of.spec.members[each.member])) return false;
+      const bool before = !firsts.empty() && each.index < firsts.back();
+      return settled[i] || !before || ++lost[each.member] > lost_max;
     });
     if (!shown.empty() && !wrong) continue;
+    std::string calls;
+    for (const std::size_t first : firsts) calls.append(" ").append(std::to_string(first));
     return Fail(now, rank,
                 "after the last drain of '" + of.spec.description + "', " +
-                    Describe(of, i, got[i]) + (settled[i] ? "" : "; its owner was removed"));
+                    Describe(of, i, got[i]) + "; others took part from calls:" + calls +
+                    (settled[i] ? "" : "; its owner was removed"));
   }
 }
 
@@ -185,6 +199,12 @@ void Checker::CheckRemovals(Instant now) {
   for (std::size_t c = 0; c < workload_.collectives().size(); ++c) {
     const SimCollective& collective = workload_.collectives()[c];
     CheckLive(now, c);
+    // A drain that fails may have had in it what was late.
+    const bool failed = std::ranges::any_of(records_, [&](const Record& record) {
+      return record.call.collective == c && record.done && !record.live &&
+             !scenario_.IsRemovable(record.rank);
+    });
+    if (failed) continue;
     const std::vector<bool> settled = SettledElements(collective);
     const std::vector<double>* first = nullptr;
     for (const Rank member : Within(collective.spec.members, last_view())) {

@@ -367,9 +367,6 @@ void Swarm::ChooseSilence(std::uint64_t at_us, std::uint64_t rank) {
   }
 }
 
-// Off until the endpoints remove ranks.
-constexpr bool kRemoves = false;
-
 std::uint64_t Bit(std::uint64_t rank) { return std::uint64_t{1} << rank; }
 
 }  // namespace
@@ -381,7 +378,7 @@ bool Scenario::Parted(Rank a, Rank b) const {
 }
 
 std::uint64_t Scenario::removable() const {
-  if (!kRemoves || ranks < 3) return 0;
+  if (ranks < 3) return 0;
   std::uint64_t all = 0;
   if (stop_at_us > 0) all |= Bit(stop_rank);
   if (leave_at_us > 0) all |= Bit(leave_rank);

@@ -40,8 +40,9 @@ constexpr std::uint64_t kSpuriousOneIn = 64;
 // Datagrams that wait for a process that stands still. Chosen: a small socket buffer, so that some
 // do not fit.
 constexpr std::size_t kHeldMax = 64;
-// Chosen: one for each rank that is removed while a drain waits for it.
-constexpr std::size_t kDrainsRepeatedMax = 4;
+// Chosen: some for each rank that is removed while a drain waits for it; one that leaves may end
+// two of them, since the others hear of it bit by bit.
+constexpr std::size_t kDrainsRepeatedMax = 8;
 
 class Simulation {
  public:
@@ -449,8 +450,7 @@ void Simulation::RepeatDrains() {
     for (std::size_t c = 0; c < calls_wanted_.size(); ++c) {
       std::size_t& ended = each.calls_ended[c];
       if (ended < workload_.CallsOf(c) || ended >= calls_wanted_[c]) continue;
-      // Not twice: as if it had ended already.
-      ended = calls_wanted_[c];
+      ended = SIZE_MAX;  // until it has
       each.chains.push_back(
           {.calls = {{.collective = c, .index = calls_wanted_[c] - 1}}, .next = 0, .token = {}});
       ++each.chains_left;
@@ -574,6 +574,8 @@ void Simulation::HandleTimer(Rank rank) {
 
 void Simulation::FailRestless() {
   checker_.FailOpenCalls(now_);
+  // Ranks that are too few ask for the others until they leave.
+  if (now_ > rests_by_ && scenario_.removable() != 0 && !scenario_.goes_on()) return FinishRun();
   for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
     const Host& each = host(Rank(r));
     if (each.silent || each.timer == kNever) continue;
