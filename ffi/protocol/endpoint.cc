@@ -137,6 +137,8 @@ Status Endpoint::Impl::Submit(Instant now, Submission submission) {
   if (!survives) {
     if (Status status = RefuseUnreachable(collective, sequence); !status.ok()) return status;
   } else if (membership_->stuck()) {
+    // For the next attempt.
+    membership_->Retry(now);
     return WhyStuck(now);
   }
   if (collective.accepted && sequence <= *collective.accepted) {

@@ -49,7 +49,8 @@ void Endpoint::Impl::HearMember(Instant now, const Header& header,
   const Peer& from = peer(header.source);
   const bool message = header.kind == DatagramKind::kMembership;
   // While nobody is suspected, nobody asks when a rank was heard.
-  const bool heard = from.removed || (membership_->timeout() != kNever && !from.left);
+  const bool asked = membership_->timeout() != kNever || membership_->stuck();
+  const bool heard = from.removed || (asked && !from.left);
   if (heard) membership_->Heard(now, header.source);
   if (message && !membership_->Handle(now, header.source, payload)) ++counters_.rejected_malformed;
   if (heard || message) FollowMembership(now);
@@ -79,7 +80,13 @@ void Endpoint::Impl::FollowMembership(Instant now) {
     view_ = membership_->view().number;
     BeginView(now);
   }
-  if (membership_->stuck()) FailAll(now, WhyStuck(now), /*only_bounded=*/true);
+  if (!membership_->stuck()) return;
+  FailAll(now, WhyStuck(now), /*only_bounded=*/true);
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+    if (!peers_[r] || !peers_[r]->lost || !peers_[r]->awaited) continue;
+    peers_[r]->awaited = false;
+    Forget(now, Rank(r));
+  }
 }
 
 void Endpoint::Impl::BeginView(Instant now) {

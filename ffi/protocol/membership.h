@@ -77,6 +77,8 @@ class Membership {
   void Heard(Instant now, Rank rank);
   // `rank` is silent for peer_timeout. Withdrawn when it is heard.
   void Suspect(Instant now, Rank rank);
+  // Asks once more, though nobody may be there: for one that is stuck.
+  void Retry(Instant now) { next_tick_ = std::min(next_tick_, now); }
   // The payload of a message of `from`. False when it is none.
   bool Handle(Instant now, Rank from, std::span<const std::byte> payload);
   void HandleTimeout(Instant now);
