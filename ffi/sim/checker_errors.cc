@@ -48,15 +48,11 @@ void Checker::CheckError(Instant now, const Record& record, const Status& status
   if (seen.left_at || (seen.cancelled_at == now && status.code() == StatusCode::kCancelled)) return;
   if (record.collective.lossy()) return Fail(now, record.rank, "a lossy " + of);
   if (scenario_.mismatch != 0) return CheckMismatchError(now, record, status);
-  if (IsRemovalError(record, status)) {
-    if (!scenario_.goes_on() || scenario_.IsRemovable(record.rank)) return;
-    return Fail(now, record.rank, "though more than half of the ranks are left, " + of);
-  }
   // Only what waits for a rank may fail for want of it.
   const bool drain = workload_.IsDrain(record.collective, record.call);
-  if (scenario_.goes_on() && !scenario_.IsRemovable(record.rank) && !drain) {
-    return Fail(now, record.rank, "though the others go on, " + of);
-  }
+  const bool stays = scenario_.goes_on() && !scenario_.IsRemovable(record.rank);
+  if (stays && !drain) return Fail(now, record.rank, "though the others go on, " + of);
+  if (!stays && IsRemovalError(record, status)) return;
   const std::vector<Rank>& members = record.collective.spec.members;
   const bool named = std::ranges::any_of(members, [&](Rank member) {
     return member != record.rank && Gone(record.rank, member) && Names(status.message(), member);

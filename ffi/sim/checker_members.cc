@@ -99,6 +99,7 @@ std::vector<bool> Checker::SettledElements(const SimCollective& collective) cons
   const std::size_t element_bytes = SizeOf(collective.spec.element_type);
   for (const std::vector<Rank>& view : views_) {
     const std::vector<Rank> members = Within(collective.spec.members, view);
+    if (members.size() < 2) continue;
     const BucketLayout layout(collective.spec.elements, element_bytes,
                               static_cast<std::uint16_t>(members.size()),
                               scenario_.datagram_bytes - kOverheadBytes);
