@@ -40,9 +40,13 @@ std::vector<Rank> Within(const std::vector<Rank>& members, const std::vector<Ran
 
 Duration Checker::AgreementBound() const {
   const int silent = std::popcount(scenario_.removable());
-  // Whoever leads may fall silent, too, which takes peer_timeout to notice.
-  return silent * kAgreementMax +
-         std::max(silent - 1, 0) * Duration(microseconds(scenario_.peer_timeout_us));
+  if (silent == 0) return {};
+  // Whoever leads may fall silent, too, for a while or for good, which takes peer_timeout to
+  // notice.
+  std::uint64_t silence_us = (static_cast<std::uint64_t>(silent) - 1) * scenario_.peer_timeout_us;
+  if (!scenario_.cut_is_long()) silence_us += scenario_.cut_for_us;
+  if (!scenario_.freeze_is_long()) silence_us += scenario_.freeze_for_us;
+  return silent * kAgreementMax + microseconds(silence_us);
 }
 
 Duration Checker::SilenceBound() const {
@@ -148,13 +152,17 @@ void Checker::CheckLive(Instant now, std::size_t collective) {
       return Within(of.spec.members, view).size() == *record.live;
     });
     if (!is_view) return Fail(now, record.rank, call + ", which no view has");
-    if (!workload_.IsDrain(of, record.call)) continue;
-    const auto called = std::ranges::count_if(records_, [&](const Record& other) {
-      return other.call.collective == collective && other.call.index == record.call.index;
-    });
-    if (*record.live > called) {
-      return Fail(now, record.rank, call + "; " + std::to_string(called) + " have drained it");
-    }
+    // Whoever has drained it has heard from all of them; unless the others gave that drain up.
+    const auto calls = [&](auto what) {
+      return std::ranges::count_if(records_, [&](const Record& other) {
+        return other.call.collective == collective && other.call.index == record.call.index &&
+               what(other);
+      });
+    };
+    const auto failed = calls([](const Record& other) { return other.done && !other.live; });
+    const auto called = calls([](const Record&) { return true; });
+    if (!workload_.IsDrain(of, record.call) || failed > 0 || *record.live <= called) continue;
+    return Fail(now, record.rank, call + "; " + std::to_string(called) + " have drained it");
   }
   std::uint16_t before = static_cast<std::uint16_t>(of.spec.members.size());
   for (const auto& [index, seen] : live) {
@@ -173,8 +181,10 @@ void Checker::CheckLosses(Instant now, std::size_t collective, Rank rank,
   const std::vector<std::size_t> firsts = FirstCalls(collective);
   const std::vector<double>& got = totals_[{collective, rank.index()}];
   // For each owner that fell silent: what was on its way to it, what had come too late for a sum,
-  // and the sums that were on their way from it, each of so many calls at a time.
-  const std::size_t lost_max = 3 * (scenario_.max_lag + 1) * (views_.size() - 1);
+  // and the sums that were on their way from it, each of so many calls at a time. Where a rank that
+  // is behind is not waited for, one call may bring what it owes for any number.
+  const std::size_t lost_max =
+      scenario_.suspend != 0 ? scenario_.calls : 3 * (scenario_.max_lag + 1) * (views_.size() - 1);
   for (std::size_t i = 0; i < got.size(); ++i) {
     const auto shown = workload_.ShownBy(of, i, got[i]);
     std::vector<std::size_t> lost(of.spec.members.size());

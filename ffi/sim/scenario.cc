@@ -323,7 +323,10 @@ void Swarm::ChooseRemoval() {
   if (!OneIn(6)) s.mode = static_cast<std::uint64_t>(SimMode::kBounded);
   if (!OneIn(6)) s.leave_at_end = 0;
   // Some programs are over when the silence is noticed, some go on for long.
-  if (!OneIn(4)) s.think_us = Wild(100'000, 3'000'000);
+  if (!OneIn(4)) {
+    s.calls = Between(4, 12);
+    s.think_us = Wild(200'000, 3'000'000);
+  }
   ChooseMismatchTimeout();
   const std::uint64_t at_us = OneIn(2) ? Wild(10, 200'000) : Wild(100'000, 5'000'000);
   if (OneIn(4)) {
@@ -336,7 +339,7 @@ void Swarm::ChooseRemoval() {
   }
   const std::uint64_t rank = prng_.Below(s.ranks);
   ChooseSilence(at_us, rank);
-  if (!OneIn(3)) return;
+  if (OneIn(2)) return;
   // Another one, often while the others agree: the lowest leads them.
   const std::uint64_t lowest = rank == 0 ? 1 : 0;
   const std::uint64_t other = OneIn(2) ? lowest : (rank + Between(1, s.ranks - 1)) % s.ranks;
