@@ -27,15 +27,6 @@ Status Invalid(std::string message) {
 
 }  // namespace
 
-Result<Key> DirectionKey(const EndpointOptions& options, Rank from, Rank to) {
-  const bool encrypts = options.protection == Protection::kEncrypt;
-  return DeriveKey(
-      options.secret,
-      "jax_optireduce " + std::to_string(kWireVersion) + (encrypts ? " encrypted" : "") +
-          " session " + std::to_string(options.session) + " lane " + std::to_string(options.lane) +
-          " from " + std::to_string(from.value()) + " to " + std::to_string(to.value()));
-}
-
 Endpoint::Impl::Impl(const EndpointOptions& options)
     : options_(options),
       peers_(options.world_size),
@@ -419,19 +410,6 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
   if (first) CheckOthersNamed(now, *collective, exchange);
   FinishIfComplete(now, *active);
   return true;
-}
-
-void Endpoint::Impl::CheckOthersNamed(Instant now, const Collective& collective,
-                                      const Exchange& exchange) {
-  // A peer in the same call of the same name with other facts disagrees with the local program.
-  if (exchange.submitted()) return;
-  const Sequence sequence = exchange.call().sequence;
-  for (const Collective* other : directory_.Named(collective.spec.name)) {
-    const auto open = active_.find({.collective = other->id, .sequence = sequence});
-    if (other != &collective && open != active_.end()) {
-      FailIfMismatched(now, open->second.exchange);
-    }
-  }
 }
 
 bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,

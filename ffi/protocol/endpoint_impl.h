@@ -80,8 +80,6 @@ class Endpoint::Impl {
   // Each returns false when the datagram could not be taken now and has to come again.
   bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
   bool TakeSegment(Instant now, const Header& header, std::span<const std::byte> payload);
-  // Fails the local program's call of the same name if a peer's differs from it.
-  void CheckOthersNamed(Instant now, const Collective& collective, const Exchange& exchange);
   bool TakeAnnouncement(Instant now, const Header& header, std::span<const std::byte> payload);
   void TakeAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
   void TakeLeave(Instant now, const Header& header, std::span<const std::byte> payload);
@@ -178,6 +176,8 @@ class Endpoint::Impl {
   bool FailIfCrossed(Instant now, const Exchange& exchange);
   // Fails the call if a member calls the same name and sequence as something else.
   bool FailIfMismatched(Instant now, const Exchange& exchange);
+  // Fails the local program's call of the same name if a peer's differs from it.
+  void CheckOthersNamed(Instant now, const Collective& collective, const Exchange& exchange);
   Status Disagreement(const Exchange& exchange, Rank peer, const CollectiveSpec& theirs,
                       Sequence their_sequence) const;
   // After a call that dropped everything of a live peer: is it calling something else?

@@ -339,6 +339,19 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
   }
 }
 
+void Endpoint::Impl::CheckOthersNamed(Instant now, const Collective& collective,
+                                      const Exchange& exchange) {
+  // A peer in the same call of the same name with other facts disagrees with the local program.
+  if (exchange.submitted()) return;
+  const Sequence sequence = exchange.call().sequence;
+  for (const Collective* other : directory_.Named(collective.spec.name)) {
+    const auto open = active_.find({.collective = other->id, .sequence = sequence});
+    if (other != &collective && open != active_.end()) {
+      FailIfMismatched(now, open->second.exchange);
+    }
+  }
+}
+
 Status Endpoint::Impl::Disagreement(const Exchange& exchange, Rank other,
                                     const CollectiveSpec& theirs, Sequence their_sequence) const {
   return {StatusCode::kInvalidArgument,
