@@ -352,6 +352,8 @@ void Checker::Delivered(Instant now, const Delivery& delivery) {
   Seen& seen = seen_[delivery.to.index()];
   ++seen.delivered;
   if (delivery.origin == Origin::kGenuine) {
+    const Instant heard = seen.heard[delivery.from.index()];
+    if (IsSilentSince(now, heard)) seen_[delivery.from.index()].silent_until = now;
     seen.heard[delivery.from.index()] = now;
     seen.asked[delivery.from.index()] = kNever;
   }

@@ -82,6 +82,7 @@ class Checker {
     std::optional<Instant> stopped_at;
     std::optional<Instant> left_at;
     std::optional<Instant> cancelled_at;
+    std::optional<Instant> silent_until;  // somebody had not heard it for peer_timeout until then
     std::vector<Instant> asked;      // by rank: when it was first sent something without an answer
     std::vector<Instant> heard;      // by rank: the last genuine datagram of it
     std::vector<Instant> heard_any;  // by rank: the last one that might pass for its own
@@ -104,6 +105,8 @@ class Checker {
                    const std::vector<bool>& settled);
   std::vector<bool> SettledElements(const SimCollective& collective) const;
   void NoteView(Instant now, Rank rank, std::vector<Rank> view);
+  // What was heard last was so long ago that a rank is silent.
+  bool IsSilentSince(Instant now, Instant heard) const;
   // It may be removed, and somebody has not heard it for peer_timeout.
   bool WasSilent(Instant now, Rank rank) const;
   // Who is left at the end.

@@ -74,14 +74,20 @@ void Checker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
   views_.insert(smaller, std::move(view));
 }
 
-bool Checker::WasSilent(Instant now, Rank rank) const {
-  if (seen_[rank.index()].left_at) return true;
-  if (!scenario_.IsRemovable(rank)) return false;
+bool Checker::IsSilentSince(Instant now, Instant heard) const {
   // What was heard last may have been a copy, which is no sign of life.
   const Duration copies = microseconds(scenario_.duplicate_ppm > 0 ? scenario_.reorder_us : 0);
+  return now - heard + copies >= microseconds(scenario_.peer_timeout_us);
+}
+
+bool Checker::WasSilent(Instant now, Rank rank) const {
+  const Seen& seen = seen_[rank.index()];
+  if (seen.left_at) return true;
+  if (!scenario_.IsRemovable(rank)) return false;
+  // Its return may have come too late for the agreement.
+  if (seen.silent_until && now - *seen.silent_until <= AgreementBound()) return true;
   return std::ranges::any_of(views_.front(), [&](Rank other) {
-    return other != rank && now + copies - seen_[other.index()].heard[rank.index()] >=
-                                microseconds(scenario_.peer_timeout_us);
+    return other != rank && IsSilentSince(now, seen_[other.index()].heard[rank.index()]);
   });
 }
 
