@@ -47,7 +47,8 @@ void Endpoint::Impl::HearMember(Instant now, const Header& header,
     membership_.emplace(options_.rank, options_.world_size, options_.peer_timeout);
   }
   const Peer& from = peer(header.source);
-  const bool message = header.kind == DatagramKind::kMembership;
+  // One that has left has no say any more: it would be heard, and suspected again at once.
+  const bool message = header.kind == DatagramKind::kMembership && (from.removed || !from.left);
   // While nobody is suspected, nobody asks when a rank was heard.
   const bool asked = membership_->timeout() != kNever || membership_->stuck();
   const bool heard = from.removed || (asked && !from.left);
