@@ -206,6 +206,7 @@ void Checker::Done(Instant now, Rank rank, const CallDone& done) {
   CheckTime(now, record, done);
   if (!done.status.ok()) return CheckError(now, record, done.status);
   record.live = done.stats.live;
+  record.excluded = IsExcluded(record, done.stats);
   CheckResult(now, record, done);
 }
 
@@ -249,7 +250,8 @@ std::string Checker::CheckCarried(const Record& record, std::span<const std::byt
   if (workload_.IsDrain(record.collective, record.call)) {
     // Where the others have given it up and drain again, it is over at once.
     const bool over = scenario_.goes_on() && stats.missing_results == 1;
-    if (!over && (stats.missing_contributions != 0 || stats.missing_results != 0)) {
+    if (!over && !record.excluded &&
+        (stats.missing_contributions != 0 || stats.missing_results != 0)) {
       return "is that of a drain, but its stats say that something is missing";
     }
     return scenario_.loses_data() ? "" : CheckConserved(record);
@@ -395,7 +397,7 @@ void Checker::Driven(Instant now, Rank rank, const Endpoint& endpoint) {
   if (c.calls_completed != seen.completed || c.calls_failed != seen.failed) {
     Fail(now, rank, "its counters of calls differ from the calls that ended");
   }
-  if (scenario_.removable() != 0) NoteView(now, rank, endpoint.live());
+  NoteView(now, rank, endpoint.live());
   if (endpoint.memory_bytes() > memory_bound_[rank.index()]) {
     Fail(now, rank,
          "it holds " + std::to_string(endpoint.memory_bytes()) + " bytes; the bound is " +

@@ -40,6 +40,8 @@ class Checker {
   // The endpoint took it, or refused it.
   void Submitted(Instant now, std::uint64_t token, const Status& status);
   void Done(Instant now, Rank rank, const CallDone& done);
+  // Who is left, as the rank knows it.
+  void NoteView(Instant now, Rank rank, std::vector<Rank> view);
   void Stopped(Instant now, Rank rank);
   void Left(Instant now, Rank rank);
   void Cancelled(Instant now, Rank rank);
@@ -52,6 +54,8 @@ class Checker {
   void Driven(Instant now, Rank rank, const Endpoint& endpoint);
 
   // ---- The end: nothing is pending any more.
+  // A drain went on without a member: what was owed to that one waits for a later call.
+  bool KeepsDebts(Rank rank) const;
   void FailOpenCalls(Instant now);
   void Finish(Instant now, const Network& network);
 
@@ -71,6 +75,7 @@ class Checker {
     bool done = false;
     Instant done_at = kNever;
     std::optional<std::uint16_t> live;  // members, of one that ended with a result
+    bool excluded = false;              // a drain, during which a member was removed
     std::uint64_t hash = 0;             // of the leaves when the call was done
   };
   struct Seen {
@@ -97,6 +102,8 @@ class Checker {
   std::string CheckConserved(const Record& record);
   std::string Describe(const SimCollective& collective, std::size_t element, double total) const;
   // ---- checker_members.cc
+  // A drain that a member took part in which is not left.
+  bool IsExcluded(const Record& record, const CallStats& stats) const;
   // What is left of the sums, and how many members calls have had, where ranks were removed.
   void CheckRemovals(Instant now);
   void CheckLive(Instant now, std::size_t collective);
@@ -104,7 +111,6 @@ class Checker {
   void CheckLosses(Instant now, std::size_t collective, Rank rank,
                    const std::vector<bool>& settled);
   std::vector<bool> SettledElements(const SimCollective& collective) const;
-  void NoteView(Instant now, Rank rank, std::vector<Rank> view);
   // What was heard last was so long ago that a rank is silent.
   bool IsSilentSince(Instant now, Instant heard) const;
   // It may be removed, and somebody has not heard it for peer_timeout.

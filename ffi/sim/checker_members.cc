@@ -55,6 +55,7 @@ Duration Checker::SilenceBound() const {
 }
 
 void Checker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
+  if (scenario_.removable() == 0) return;
   const auto smaller = std::ranges::find_if(
       views_, [&](const std::vector<Rank>& known) { return known.size() <= view.size(); });
   if (smaller != views_.end() && *smaller == view) return;
@@ -89,6 +90,16 @@ bool Checker::WasSilent(Instant now, Rank rank) const {
   return std::ranges::any_of(views_.front(), [&](Rank other) {
     return other != rank && IsSilentSince(now, seen_[other.index()].heard[rank.index()]);
   });
+}
+
+bool Checker::IsExcluded(const Record& record, const CallStats& stats) const {
+  return workload_.IsDrain(record.collective, record.call) &&
+         stats.live > Within(record.collective.spec.members, last_view()).size();
+}
+
+bool Checker::KeepsDebts(Rank rank) const {
+  return std::ranges::any_of(
+      records_, [&](const Record& record) { return record.rank == rank && record.excluded; });
 }
 
 bool Checker::IsRemovalError(const Record& record, const Status& status) const {
@@ -127,7 +138,12 @@ std::vector<std::size_t> Checker::FirstCalls(std::size_t collective) const {
   std::map<std::size_t, std::uint16_t> live;  // by call
   for (const Record& record : records_) {
     if (record.call.collective != collective || !record.live) continue;
-    if (Has(last_view(), record.rank)) live[record.call.index] = *record.live;
+    if (!Has(last_view(), record.rank)) continue;
+    // One that is excluded begins with all members and ends with those who are left.
+    const auto left =
+        static_cast<std::uint16_t>(Within(record.collective.spec.members, last_view()).size());
+    std::uint16_t& count = live.try_emplace(record.call.index, *record.live).first->second;
+    count = std::min(count, record.excluded ? left : *record.live);
   }
   std::vector<std::size_t> firsts;
   auto members =
@@ -158,7 +174,8 @@ void Checker::CheckLive(Instant now, std::size_t collective) {
       return Within(of.spec.members, view).size() == *record.live;
     });
     if (!is_view) return Fail(now, record.rank, call + ", which no view has");
-    // Whoever has drained it has heard from all of them; unless the others gave that drain up.
+    // Whoever has drained it has heard from all of them; unless the others gave that drain up, or
+    // it was excluded from one that was removed.
     const auto calls = [&](auto what) {
       return std::ranges::count_if(records_, [&](const Record& other) {
         return other.call.collective == collective && other.call.index == record.call.index &&
@@ -167,7 +184,8 @@ void Checker::CheckLive(Instant now, std::size_t collective) {
     };
     const auto failed = calls([](const Record& other) { return other.done && !other.live; });
     const auto called = calls([](const Record&) { return true; });
-    if (!workload_.IsDrain(of, record.call) || failed > 0 || *record.live <= called) continue;
+    if (!workload_.IsDrain(of, record.call) || failed > 0 || record.excluded) continue;
+    if (*record.live <= called) continue;
     return Fail(now, record.rank, call + "; " + std::to_string(called) + " have drained it");
   }
   std::uint16_t before = static_cast<std::uint16_t>(of.spec.members.size());

@@ -401,6 +401,7 @@ bool Simulation::TakeEvents(Rank rank) {
     any = true;
     trace_.Act(now_, rank, done->status.ok() ? "completes" : "fails", done->token,
                done->status.message());
+    checker_.NoteView(now_, rank, host(rank).endpoint->live());
     checker_.Done(now_, rank, *done);
     last_done_ = now_;
     const auto& chains = host(rank).chains;
@@ -588,7 +589,7 @@ void Simulation::FinishRun() {
   for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
     const Host& each = host(Rank(r));
     // Ranks that disagree and stay keep what a peer has sent for a call that they never make.
-    if (each.silent || scenario_.mismatch != 0) continue;
+    if (each.silent || scenario_.mismatch != 0 || checker_.KeepsDebts(Rank(r))) continue;
     // What is carried, where a program has ended without its drain.
     if (scenario_.loses_data() && !(scenario_.goes_on() && !scenario_.IsRemovable(Rank(r)))) {
       continue;
