@@ -297,7 +297,7 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
     const bool survives = Survives(exchange.collective().spec);
     if (!member || (survives && !other.gone())) continue;
     active.queued[member->index()] = false;
-    // A drain goes on among those who are left.
+    // A drain goes on among those who are left, once they agree.
     const bool drains = survives && exchange.drains() && exchange.submitted();
     if (drains && (call.sequence == kSettlement || other.removed)) {
       exchange.Exclude(now, *member);
@@ -310,7 +310,6 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
                          exchange.collective().carry && !survives &&
                          (other.lost || !exchange.heard(*member));
     const bool needs = (Waits(exchange) || carries) && exchange.Needs(*member);
-    // Whether a drain goes on is agreed.
     missed = missed || (needs && drains);
     if (needs && !drains) failing.push_back(call);
     if (exchange.over()) finished.push_back(call);
