@@ -137,7 +137,8 @@ Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
                 .collective = workload_.CollectiveAt(call.collective, rank),
                 .leaves = {},
                 .submitted_at = now,
-                .live = {}};
+                .live = {},
+                .whole = {}};
   const SimCollective& collective = record.collective;
   std::vector<std::byte> bucket(collective.bytes());
   workload_.Fill(collective, call, collective.MemberOf(rank), bucket);
@@ -206,7 +207,7 @@ void Checker::Done(Instant now, Rank rank, const CallDone& done) {
   CheckTime(now, record, done);
   if (!done.status.ok()) return CheckError(now, record, done.status);
   record.live = done.stats.live;
-  record.excluded = IsExcluded(record, done.stats);
+  record.whole = done.stats.missing_contributions == 0 && done.stats.missing_results == 0;
   CheckResult(now, record, done);
 }
 
@@ -248,10 +249,9 @@ std::string Checker::CheckCarried(const Record& record, std::span<const std::byt
   }
   const CallStats& stats = done.stats;
   if (workload_.IsDrain(record.collective, record.call)) {
-    // Where the others have given it up and drain again, it is over at once.
-    const bool over = scenario_.goes_on() && stats.missing_results == 1;
-    if (!over && !record.excluded &&
-        (stats.missing_contributions != 0 || stats.missing_results != 0)) {
+    const bool whole = stats.missing_contributions == 0 && stats.missing_results == 0;
+    // One may have been removed while the others waited for it.
+    if (!whole && scenario_.removable() == 0) {
       return "is that of a drain, but its stats say that something is missing";
     }
     return scenario_.loses_data() ? "" : CheckConserved(record);
@@ -397,7 +397,7 @@ void Checker::Driven(Instant now, Rank rank, const Endpoint& endpoint) {
   if (c.calls_completed != seen.completed || c.calls_failed != seen.failed) {
     Fail(now, rank, "its counters of calls differ from the calls that ended");
   }
-  NoteView(now, rank, endpoint.live());
+  if (scenario_.removable() != 0) NoteView(now, rank, endpoint.live());
   if (endpoint.memory_bytes() > memory_bound_[rank.index()]) {
     Fail(now, rank,
          "it holds " + std::to_string(endpoint.memory_bytes()) + " bytes; the bound is " +

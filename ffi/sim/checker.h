@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -40,8 +41,6 @@ class Checker {
   // The endpoint took it, or refused it.
   void Submitted(Instant now, std::uint64_t token, const Status& status);
   void Done(Instant now, Rank rank, const CallDone& done);
-  // Who is left, as the rank knows it.
-  void NoteView(Instant now, Rank rank, std::vector<Rank> view);
   void Stopped(Instant now, Rank rank);
   void Left(Instant now, Rank rank);
   void Cancelled(Instant now, Rank rank);
@@ -50,12 +49,12 @@ class Checker {
   void Delivered(Instant now, const Delivery& delivery);
   // A transmit that the endpoint asked for.
   void Polled(Instant now, Rank rank, const Transmit& transmit, std::size_t batch_max);
+  // One of its datagrams enters the network.
+  void Sent(Rank rank, Rank to, std::span<const std::byte> datagram);
   // After the rank's endpoint was driven.
   void Driven(Instant now, Rank rank, const Endpoint& endpoint);
 
   // ---- The end: nothing is pending any more.
-  // A drain went on without a member: what was owed to that one waits for a later call.
-  bool KeepsDebts(Rank rank) const;
   void FailOpenCalls(Instant now);
   void Finish(Instant now, const Network& network);
 
@@ -75,7 +74,7 @@ class Checker {
     bool done = false;
     Instant done_at = kNever;
     std::optional<std::uint16_t> live;  // members, of one that ended with a result
-    bool excluded = false;              // a drain, during which a member was removed
+    bool whole = false;                 // with nothing missing
     std::uint64_t hash = 0;             // of the leaves when the call was done
   };
   struct Seen {
@@ -102,23 +101,24 @@ class Checker {
   std::string CheckConserved(const Record& record);
   std::string Describe(const SimCollective& collective, std::size_t element, double total) const;
   // ---- checker_members.cc
-  // A drain that a member took part in which is not left.
-  bool IsExcluded(const Record& record, const CallStats& stats) const;
   // What is left of the sums, and how many members calls have had, where ranks were removed.
   void CheckRemovals(Instant now);
   void CheckLive(Instant now, std::size_t collective);
-  // Of all calls of a rank that has drained them; `settled` are the elements whose owners stayed.
+  // Ranks that owned an element and were removed, in which form of the collective.
+  using GoneOwners = std::vector<std::pair<CollectiveId, Rank>>;
+  std::vector<GoneOwners> GoneOwnersOf(const SimCollective& collective) const;
+  // An owner that was removed had been sent something of this call of `rank`, or of a later one.
+  bool MayBeLost(Rank rank, SimCall call, const GoneOwners& owners) const;
+  // Of all calls of a rank that has drained them; `owners` by element.
   void CheckLosses(Instant now, std::size_t collective, Rank rank,
-                   const std::vector<bool>& settled);
-  std::vector<bool> SettledElements(const SimCollective& collective) const;
+                   const std::vector<GoneOwners>& owners);
+  void NoteView(Instant now, Rank rank, std::vector<Rank> view);
   // What was heard last was so long ago that a rank is silent.
   bool IsSilentSince(Instant now, Instant heard) const;
   // It may be removed, and somebody has not heard it for peer_timeout.
   bool WasSilent(Instant now, Rank rank) const;
   // Who is left at the end.
   const std::vector<Rank>& last_view() const { return views_.back(); }
-  // Calls from which on others took part, as the ranks that are left have seen it.
-  std::vector<std::size_t> FirstCalls(std::size_t collective) const;
   bool IsRemovalError(const Record& record, const Status& status) const;
   // How long a call may be held until it is agreed who takes part.
   Duration AgreementBound() const;
@@ -150,6 +150,8 @@ class Checker {
   // By (collective, index): when the last of its members called.
   std::map<std::pair<std::size_t, std::size_t>, Instant> ready_at_;
   Duration liveness_worst_{};
+  // By (form of a collective, from, to): the newest call of which a contribution was sent.
+  std::map<std::tuple<CollectiveId, Rank, Rank>, Sequence> begun_;
   std::vector<std::vector<Rank>> views_;  // that some rank has come to, the largest first
 };
 

@@ -48,11 +48,10 @@ void Checker::CheckError(Instant now, const Record& record, const Status& status
   if (seen.left_at || (seen.cancelled_at == now && status.code() == StatusCode::kCancelled)) return;
   if (record.collective.lossy()) return Fail(now, record.rank, "a lossy " + of);
   if (scenario_.mismatch != 0) return CheckMismatchError(now, record, status);
-  // Only what waits for a rank may fail for want of it.
-  const bool drain = workload_.IsDrain(record.collective, record.call);
-  const bool stays = scenario_.goes_on() && !scenario_.IsRemovable(record.rank);
-  if (stays && !drain) return Fail(now, record.rank, "though the others go on, " + of);
-  if (!stays && IsRemovalError(record, status)) return;
+  if (scenario_.goes_on() && !scenario_.IsRemovable(record.rank)) {
+    return Fail(now, record.rank, "though the others go on, " + of);
+  }
+  if (IsRemovalError(record, status)) return;
   const std::vector<Rank>& members = record.collective.spec.members;
   const bool named = std::ranges::any_of(members, [&](Rank member) {
     return member != record.rank && Gone(record.rank, member) && Names(status.message(), member);
@@ -109,10 +108,7 @@ void Checker::CheckSilence(Instant now, const Record& record, const Status& stat
     else
       earliest = Instant{};
     // The others may have heard it even longer ago; NoteView() looks at that.
-    if (Contains(status.message(), "was removed") ||
-        (scenario_.goes_on() && Contains(status.message(), "has stopped"))) {
-      earliest = Instant{};
-    }
+    if (Contains(status.message(), "was removed")) earliest = Instant{};
     latest = std::max({latest, seen.heard_any[member.index()], record.submitted_at});
   }
   // A rank that stands still gives nobody up.

@@ -55,7 +55,6 @@ Duration Checker::SilenceBound() const {
 }
 
 void Checker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
-  if (scenario_.removable() == 0) return;
   const auto smaller = std::ranges::find_if(
       views_, [&](const std::vector<Rank>& known) { return known.size() <= view.size(); });
   if (smaller != views_.end() && *smaller == view) return;
@@ -92,16 +91,6 @@ bool Checker::WasSilent(Instant now, Rank rank) const {
   });
 }
 
-bool Checker::IsExcluded(const Record& record, const CallStats& stats) const {
-  return workload_.IsDrain(record.collective, record.call) &&
-         stats.live > Within(record.collective.spec.members, last_view()).size();
-}
-
-bool Checker::KeepsDebts(Rank rank) const {
-  return std::ranges::any_of(
-      records_, [&](const Record& record) { return record.rank == rank && record.excluded; });
-}
-
 bool Checker::IsRemovalError(const Record& record, const Status& status) const {
   const std::string& text = status.message();
   const auto says = [&](const std::string& part) { return text.find(part) != std::string::npos; };
@@ -115,44 +104,27 @@ bool Checker::IsRemovalError(const Record& record, const Status& status) const {
 
 // ---------------------------------------------------------------------------------- at the end
 
-std::vector<bool> Checker::SettledElements(const SimCollective& collective) const {
-  std::vector<bool> settled(collective.spec.elements, true);
+std::vector<Checker::GoneOwners> Checker::GoneOwnersOf(const SimCollective& collective) const {
+  std::vector<GoneOwners> gone(collective.spec.elements);
   const std::size_t element_bytes = SizeOf(collective.spec.element_type);
   for (const std::vector<Rank>& view : views_) {
-    const std::vector<Rank> members = Within(collective.spec.members, view);
-    if (members.size() < 2) continue;
-    const BucketLayout layout(collective.spec.elements, element_bytes,
-                              static_cast<std::uint16_t>(members.size()),
+    CollectiveSpec spec = collective.spec;
+    spec.members = Within(spec.members, view);
+    if (spec.members.size() < 2) continue;
+    const CollectiveId id = IdOf(spec);
+    const BucketLayout layout(spec.elements, element_bytes,
+                              static_cast<std::uint16_t>(spec.members.size()),
                               scenario_.datagram_bytes - kOverheadBytes);
-    for (std::uint16_t m = 0; m < members.size(); ++m) {
-      if (Has(last_view(), members[m])) continue;
+    for (std::uint16_t m = 0; m < spec.members.size(); ++m) {
+      if (Has(last_view(), spec.members[m])) continue;
       const ByteRange shard = layout.Shard(MemberIndex(m));
-      const auto first = static_cast<std::ptrdiff_t>(shard.offset / element_bytes);
-      std::fill_n(settled.begin() + first, shard.bytes / element_bytes, false);
+      const std::size_t first = shard.offset / element_bytes;
+      for (std::size_t i = first; i < first + shard.bytes / element_bytes; ++i) {
+        gone[i].emplace_back(id, spec.members[m]);
+      }
     }
   }
-  return settled;
-}
-
-std::vector<std::size_t> Checker::FirstCalls(std::size_t collective) const {
-  std::map<std::size_t, std::uint16_t> live;  // by call
-  for (const Record& record : records_) {
-    if (record.call.collective != collective || !record.live) continue;
-    if (!Has(last_view(), record.rank)) continue;
-    // One that is excluded begins with all members and ends with those who are left.
-    const auto left =
-        static_cast<std::uint16_t>(Within(record.collective.spec.members, last_view()).size());
-    std::uint16_t& count = live.try_emplace(record.call.index, *record.live).first->second;
-    count = std::min(count, record.excluded ? left : *record.live);
-  }
-  std::vector<std::size_t> firsts;
-  auto members =
-      static_cast<std::uint16_t>(workload_.collectives()[collective].spec.members.size());
-  for (const auto& [index, count] : live) {
-    if (count != members) firsts.push_back(index);
-    members = count;
-  }
-  return firsts;
+  return gone;
 }
 
 void Checker::CheckLive(Instant now, std::size_t collective) {
@@ -174,18 +146,11 @@ void Checker::CheckLive(Instant now, std::size_t collective) {
       return Within(of.spec.members, view).size() == *record.live;
     });
     if (!is_view) return Fail(now, record.rank, call + ", which no view has");
-    // Whoever has drained it has heard from all of them; unless the others gave that drain up, or
-    // it was excluded from one that was removed.
-    const auto calls = [&](auto what) {
-      return std::ranges::count_if(records_, [&](const Record& other) {
-        return other.call.collective == collective && other.call.index == record.call.index &&
-               what(other);
-      });
-    };
-    const auto failed = calls([](const Record& other) { return other.done && !other.live; });
-    const auto called = calls([](const Record&) { return true; });
-    if (!workload_.IsDrain(of, record.call) || failed > 0 || record.excluded) continue;
-    if (*record.live <= called) continue;
+    // Whoever has drained it has heard from all of them.
+    const auto called = std::ranges::count_if(records_, [&](const Record& other) {
+      return other.call.collective == collective && other.call.index == record.call.index;
+    });
+    if (!workload_.IsDrain(of, record.call) || !record.whole || *record.live <= called) continue;
     return Fail(now, record.rank, call + "; " + std::to_string(called) + " have drained it");
   }
   std::uint16_t before = static_cast<std::uint16_t>(of.spec.members.size());
@@ -199,10 +164,24 @@ void Checker::CheckLive(Instant now, std::size_t collective) {
   }
 }
 
+void Checker::Sent(Rank rank, Rank to, std::span<const std::byte> datagram) {
+  if (!scenario_.goes_on()) return;
+  const auto header = ParseHeader(datagram).header;
+  if (!header || header->kind != DatagramKind::kContribution) return;
+  Sequence& newest = begun_[{header->call.collective, rank, to}];
+  newest = std::max(newest, header->call.sequence);
+}
+
+bool Checker::MayBeLost(Rank rank, SimCall call, const GoneOwners& owners) const {
+  return std::ranges::any_of(owners, [&](const auto& owner) {
+    const auto newest = begun_.find({owner.first, rank, owner.second});
+    return newest != begun_.end() && workload_.SequenceOf(call) <= newest->second;
+  });
+}
+
 void Checker::CheckLosses(Instant now, std::size_t collective, Rank rank,
-                          const std::vector<bool>& settled) {
+                          const std::vector<GoneOwners>& owners) {
   const SimCollective& of = workload_.collectives()[collective];
-  const std::vector<std::size_t> firsts = FirstCalls(collective);
   const std::vector<double>& got = totals_[{collective, rank.index()}];
   // For each owner that fell silent: what was on its way to it, what had come too late for a sum,
   // and the sums that were on their way from it, each of so many calls at a time. Where a rank that
@@ -215,17 +194,15 @@ void Checker::CheckLosses(Instant now, std::size_t collective, Rank rank,
     const bool wrong = std::ranges::any_of(shown, [&](const Workload::Shown& each) {
       if (each.times == 1) return false;
       if (each.times > 1) return true;
-      if (!Has(last_view(), of.spec.members[each.member])) return false;
-      const bool before = !firsts.empty() && each.index < firsts.back();
-      return settled[i] || !before || ++lost[each.member] > lost_max;
+      const Rank from = of.spec.members[each.member];
+      if (!Has(last_view(), from)) return false;
+      return ++lost[each.member] > lost_max ||
+             !MayBeLost(from, {.collective = collective, .index = each.index}, owners[i]);
     });
     if (!shown.empty() && !wrong) continue;
-    std::string calls;
-    for (const std::size_t first : firsts) calls.append(" ").append(std::to_string(first));
     return Fail(now, rank,
                 "after the last drain of '" + of.spec.description + "', " +
-                    Describe(of, i, got[i]) + "; others took part from calls:" + calls +
-                    (settled[i] ? "" : "; its owner was removed"));
+                    Describe(of, i, got[i]) + (owners[i].empty() ? "" : "; its owner was removed"));
   }
 }
 
@@ -234,22 +211,16 @@ void Checker::CheckRemovals(Instant now) {
   for (std::size_t c = 0; c < workload_.collectives().size(); ++c) {
     const SimCollective& collective = workload_.collectives()[c];
     CheckLive(now, c);
-    // A drain that fails may have had in it what was late.
-    const bool failed = std::ranges::any_of(records_, [&](const Record& record) {
-      return record.call.collective == c && record.done && !record.live &&
-             !scenario_.IsRemovable(record.rank);
-    });
-    if (failed) continue;
-    const std::vector<bool> settled = SettledElements(collective);
+    const std::vector<GoneOwners> owners = GoneOwnersOf(collective);
     const std::vector<double>* first = nullptr;
     for (const Rank member : Within(collective.spec.members, last_view())) {
       // It may have been removed later than it knows.
       if (scenario_.IsRemovable(member)) continue;
-      CheckLosses(now, c, member, settled);
+      CheckLosses(now, c, member, owners);
       const std::vector<double>& got = totals_[{c, member.index()}];
       if (first == nullptr) first = &got;
       for (std::size_t i = 0; i < got.size(); ++i) {
-        if (!settled[i] || got[i] == (*first)[i]) continue;
+        if (!owners[i].empty() || got[i] == (*first)[i]) continue;
         return Fail(now, member,
                     "the ranks that are left have not got the same of '" +
                         collective.spec.description + "': " + Describe(collective, i, got[i]) +
