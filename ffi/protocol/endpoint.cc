@@ -245,8 +245,8 @@ void Endpoint::Impl::Cancel(Instant now, const Status& why) {
 void Endpoint::Impl::Leave(Instant now, const Status& why) {
   if (leaving_) return;
   OR_CHECK(!why.ok());
-  Cancel(now, why);
   leaving_ = why;
+  Cancel(now, why);
   for (const auto& other : peers_) {
     if (other) other->farewell = Peer::Farewell::kWanted;
   }
@@ -526,7 +526,9 @@ void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
   ++counters_.calls_failed;
   // Peers that wait in the same call, or will, must not wait for this rank.
   Exchange& exchange = open->second.exchange;
-  if (Waits(exchange)) GiveUp(exchange, why);
+  // Where they go on without it they learn that it leaves, and no more.
+  const bool missed = !(leaving_ && Survives(exchange.collective().spec));
+  if (Waits(exchange) && missed) GiveUp(exchange, why);
   events_.push_back(exchange.Finish(now, std::move(why)));
   // Without a deadline its sums may never be there.
   if (!exchange.collective().carry || exchange.drains()) {

@@ -138,7 +138,8 @@ Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
                 .leaves = {},
                 .submitted_at = now,
                 .live = {},
-                .whole = {}};
+                .whole = {},
+                .owed = {}};
   const SimCollective& collective = record.collective;
   std::vector<std::byte> bucket(collective.bytes());
   workload_.Fill(collective, call, collective.MemberOf(rank), bucket);
@@ -207,6 +208,7 @@ void Checker::Done(Instant now, Rank rank, const CallDone& done) {
   CheckTime(now, record, done);
   if (!done.status.ok()) return CheckError(now, record, done.status);
   record.live = done.stats.live;
+  record.owed = done.stats.missing_results == 1 && done.stats.in_flight == 1;
   record.whole = done.stats.missing_contributions == 0 && done.stats.missing_results == 0;
   CheckResult(now, record, done);
 }

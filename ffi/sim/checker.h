@@ -10,7 +10,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -75,6 +74,7 @@ class Checker {
     Instant done_at = kNever;
     std::optional<std::uint16_t> live;  // members, of one that ended with a result
     bool whole = false;                 // with nothing missing
+    bool owed = false;                  // it was over before: what it gave is part of a later call
     std::uint64_t hash = 0;             // of the leaves when the call was done
   };
   struct Seen {
@@ -107,7 +107,10 @@ class Checker {
   // Ranks that owned an element and were removed, in which form of the collective.
   using GoneOwners = std::vector<std::pair<CollectiveId, Rank>>;
   std::vector<GoneOwners> GoneOwnersOf(const SimCollective& collective) const;
-  // An owner that was removed had been sent something of this call of `rank`, or of a later one.
+  // Calls of a rank, from `first` to `last`, that sent something of their own.
+  std::uint64_t BegunWithin(std::size_t collective, Rank rank, std::uint64_t first,
+                            std::uint64_t last) const;
+  // What `rank` had for a removed owner in this call may have begun: then nobody knows where it is.
   bool MayBeLost(Rank rank, SimCall call, const GoneOwners& owners) const;
   // Of all calls of a rank that has drained them; `owners` by element.
   void CheckLosses(Instant now, std::size_t collective, Rank rank,
@@ -150,8 +153,10 @@ class Checker {
   // By (collective, index): when the last of its members called.
   std::map<std::pair<std::size_t, std::size_t>, Instant> ready_at_;
   Duration liveness_worst_{};
-  // By (form of a collective, from, to): the newest call of which a contribution was sent.
-  std::map<std::tuple<CollectiveId, Rank, Rank>, Sequence> begun_;
+  // By (form of a collective, from), then to: the first and the last call of which a contribution
+  // was sent. A few calls after that may have begun with nothing sent yet.
+  std::map<std::pair<CollectiveId, Rank>, std::map<Rank, std::pair<std::uint64_t, std::uint64_t>>>
+      begun_;
   std::vector<std::vector<Rank>> views_;  // that some rank has come to, the largest first
 };
 

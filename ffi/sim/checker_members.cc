@@ -168,14 +168,31 @@ void Checker::Sent(Rank rank, Rank to, std::span<const std::byte> datagram) {
   if (!scenario_.goes_on()) return;
   const auto header = ParseHeader(datagram).header;
   if (!header || header->kind != DatagramKind::kContribution) return;
-  Sequence& newest = begun_[{header->call.collective, rank, to}];
-  newest = std::max(newest, header->call.sequence);
+  const std::uint64_t index = workload_.IndexOf(header->call.sequence);
+  auto& [oldest, newest] =
+      begun_[{header->call.collective, rank}].try_emplace(to, index, index).first->second;
+  oldest = std::min(oldest, index);
+  newest = std::max(newest, index);
+}
+
+std::uint64_t Checker::BegunWithin(std::size_t collective, Rank rank, std::uint64_t first,
+                                   std::uint64_t last) const {
+  return static_cast<std::uint64_t>(std::ranges::count_if(records_, [&](const Record& record) {
+    return record.rank == rank && record.call.collective == collective && !record.owed &&
+           record.call.index >= first && record.call.index <= last;
+  }));
 }
 
 bool Checker::MayBeLost(Rank rank, SimCall call, const GoneOwners& owners) const {
   return std::ranges::any_of(owners, [&](const auto& owner) {
-    const auto newest = begun_.find({owner.first, rank, owner.second});
-    return newest != begun_.end() && workload_.SequenceOf(call) <= newest->second;
+    const auto calls = begun_.find({owner.first, rank});
+    if (calls == begun_.end()) return false;
+    const auto to_owner = calls->second.find(owner.second);
+    // Where it got nothing: not even of the first one.
+    std::uint64_t unsent = UINT64_MAX;
+    for (const auto& [to, range] : calls->second) unsent = std::min(unsent, range.first);
+    if (to_owner != calls->second.end()) unsent = to_owner->second.second + 1;
+    return BegunWithin(call.collective, rank, unsent, call.index) <= scenario_.max_lag + 1;
   });
 }
 
