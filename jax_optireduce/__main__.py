@@ -16,6 +16,7 @@ VERBS = {
     "launch": ("launch", "run a program as several processes on this host"),
     "bench": ("bench", "measure calls, and compare them with lax.psum over Gloo"),
     "doctor": ("doctor", "check this host, and say how to mend what slows it down"),
+    "plot": ("plot", "draw what bench has measured"),
     "simulate": ("simulate", "run or replay the protocol in virtual time, from a seed"),
 }
 

@@ -154,6 +154,8 @@ def run(args: argparse.Namespace) -> int:
     """
     try:
         plan, options = _plan(args)
+        if args.json is not None and _is_first(args.processes):
+            _check_writable(args.json)
         # In the processes that were started, the argument is there once more.
         if args.processes is not None and "JAX_PROCESS_ID" not in os.environ:
             return _start(args.processes)
@@ -229,6 +231,20 @@ def _start(processes: int) -> int:
     program = [sys.executable, *(["-P"] if sys.flags.safe_path else [])]
     program += ["-m", "jax_optireduce", *sys.argv[1:]]
     return launch.start(program, processes=processes, direct=(0,))
+
+
+def _is_first(processes: int | None) -> bool:
+    """Whether it is known, before the processes meet, that this one writes the file."""
+    return processes is not None or os.environ.get("JAX_PROCESS_ID") == "0"
+
+
+def _check_writable(path: Path) -> None:
+    try:
+        path.touch()
+    except OSError as error:
+        raise UsageError(
+            f"--json: {error}; give a file in a folder that is there."
+        ) from error
 
 
 def _measure(plan: Plan, options: Mapping[str, Any], args: argparse.Namespace) -> int:
@@ -349,9 +365,4 @@ class _Report:
         """Writes the file anew, so that an interrupted run leaves what it has."""
         if self._path is None:
             return
-        try:
-            self._path.write_text(json.dumps(self._content) + "\n")
-        except OSError as error:
-            raise UsageError(
-                f"--json: {error}; give a file in a folder that is there."
-            ) from error
+        self._path.write_text(json.dumps(self._content) + "\n")
