@@ -34,6 +34,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -71,16 +72,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this verb to `parser`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = __doc__
-    add = parser.add_argument
-    add("--processes", type=int, metavar="N", help="start N processes on this host")
+    number = {"type": int, "metavar": "N"}
+    parser.add_argument("--processes", **number, help="start N processes on this host")
+    _add_sizes(parser)
+    _add_calls(parser, number)
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        metavar="S",
+        help="deadline of calls that do not wait, in seconds (default: learned)",
+    )
+    parser.add_argument(
+        "--loss",
+        type=float,
+        metavar="SHARE",
+        help="share of our datagrams to throw away, 0 to 1; Gloo's are not touched",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write all figures and times"
+    )
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
     size = {"type": _size, "metavar": "SIZE"}
-    add(
+    parser.add_argument(
         *("-b", "--min-bytes"),
         **size,
         default=1 << 10,
         help="smallest size, like 4, 1K, 100M (default 1K)",
     )
-    add(
+    parser.add_argument(
         *("-e", "--max-bytes"),
         **size,
         default=_MAX_BYTES,
@@ -97,28 +118,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps.add_argument(
         *("-i", "--step-bytes"), **size, help="difference, instead of the factor"
     )
-    number = {"type": int, "metavar": "N"}
-    add(
+
+
+def _add_calls(parser: argparse.ArgumentParser, number: Mapping[str, Any]) -> None:
+    parser.add_argument(
         *("-n", "--iterations"),
         **number,
         default=_ITERATIONS,
         help=f"calls that count, of each kind and size (default {_ITERATIONS})",
     )
-    add(
+    parser.add_argument(
         *("-w", "--warmup"),
         **number,
         default=_WARM_UP,
         help=f"calls before them (default {_WARM_UP}; deadlines are learned from 20)",
     )
-    add("-d", "--dtype", choices=_checks.SUPPORTED, default="float32")
-    add("--mode", choices=(*_checks.MODES, "all"), default="exact")
-    add(
+    parser.add_argument(
+        *("-d", "--dtype"),
+        choices=_checks.SUPPORTED,
+        default="float32",
+        help="default float32",
+    )
+    parser.add_argument(
+        "--mode",
+        choices=(*_checks.MODES, "all"),
+        default="exact",
+        help="default exact",
+    )
+    parser.add_argument(
         "--leaves",
         **number,
         default=1,
         help="arrays that one call reduces together (default 1)",
     )
-    add(
+    parser.add_argument(
         *("-c", "--check"),
         **number,
         nargs="?",
@@ -127,20 +160,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="after the calls that are timed, make N more and verify their sums "
         f"(without a number {_CHECK_CALLS})",
     )
-    add("--against", choices=(XLA,), help="compare with lax.psum over Gloo")
-    add(
-        "--deadline-s",
-        type=float,
-        metavar="S",
-        help="deadline of calls that do not wait, in seconds (default: learned)",
+    parser.add_argument(
+        "--against", choices=(XLA,), help="compare with lax.psum over Gloo"
     )
-    add(
-        "--loss",
-        type=float,
-        metavar="SHARE",
-        help="share of our datagrams to throw away, 0 to 1; Gloo's are not touched",
-    )
-    add("--json", type=Path, metavar="FILE", help="write all figures and times")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -166,6 +188,8 @@ def run(args: argparse.Namespace) -> int:
     except OptiReduceError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return launch.EXIT_BY_SIGNAL + signal.SIGINT
 
 
 def _size(text: str) -> int:

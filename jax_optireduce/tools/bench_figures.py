@@ -200,14 +200,21 @@ def _aligned(cells: list[str]) -> str:
 
 
 def _percent(share: float) -> str:
-    """Writes a share in percent: 0 is none at all."""
-    return "0" if share == 0 else f"{100 * share:.3g}"
+    """Writes a share in percent, in at most five characters; 0 is none at all."""
+    percent = 100 * share
+    if percent == 0:
+        return "0"
+    if percent < 0.01:
+        return "<0.01"
+    return f"{percent:.2f}" if percent < 10 else f"{percent:.1f}"
 
 
 def _short(value: float) -> str:
-    """Writes a number in at most five characters, with three digits or more."""
-    if value >= 1e4:
-        thousands = value / 1e3
-        return f"{thousands:.0f}k" if thousands >= 100 else f"{thousands:.1f}k"
-    decimals = 3 if value < 10 else 2 if value < 100 else 1 if value < 1000 else 0
-    return f"{value:.{decimals}f}"
+    """Writes a number in at most five characters, to three decimals."""
+    for unit in ("", "k", "M", "G"):
+        for decimals in (3, 2, 1, 0):
+            text = f"{value:.{decimals}f}{unit}"
+            if len(text) <= 5:
+                return text
+        value /= 1e3
+    return "huge"

@@ -39,7 +39,7 @@ from typing import BinaryIO
 _READ_BYTES = 65536
 
 # Added to a signal's number to make an exit code. Source: the habit of POSIX shells.
-_EXIT_BY_SIGNAL = 128
+EXIT_BY_SIGNAL = 128
 
 # From a failure to SIGTERM, and on to SIGKILL, in seconds.
 # Chosen: long enough to report an error, short enough to wait for.
@@ -388,7 +388,7 @@ class _Launch:
             output.finish()
         if code == 0 or self._exit_code != 0:
             return
-        self._exit_code = code if code > 0 else _EXIT_BY_SIGNAL - code
+        self._exit_code = code if code > 0 else EXIT_BY_SIGNAL - code
         how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
         _say(f"rank {rank} ended with {how}; the others have {self._grace_s:g} s")
         self._schedule(signal.SIGTERM, self._grace_s)
@@ -399,7 +399,7 @@ class _Launch:
                 continue
             name = signal.Signals(number).name
             _say(f"{name}: ending {len(self._alive)} processes")
-            self._exit_code = self._exit_code or _EXIT_BY_SIGNAL + number
+            self._exit_code = self._exit_code or EXIT_BY_SIGNAL + number
             for rank in self._alive:
                 self._send(rank, signal.Signals(number))
             self._schedule(signal.SIGKILL, self._grace_s)
