@@ -153,8 +153,8 @@ def heading(content: Mapping[str, Any]) -> str:
     hosts = {host["name"]: host for host in content["hosts"]}
     cores = "/".join(str(host["cores"]) for host in hosts.values())
     load = "/".join(f"{host['load_average']:.1f}" for host in hosts.values())
-    titles = " ".join(f"{title:>{width}}" for title, _, width in _COLUMNS)
-    units = " ".join(f"{unit:>{width}}" for _, unit, width in _COLUMNS)
+    titles = _placed({i: title for i, (title, _, _) in enumerate(_COLUMNS)})
+    units = _placed({i: unit for i, (_, unit, _) in enumerate(_COLUMNS)})
     return (
         f"jax_optireduce {content['version']}, JAX {content['jax']}: "
         f"{content['processes']} processes on {len(hosts)} "
@@ -182,21 +182,28 @@ def line(result: Mapping[str, Any]) -> str:
         _short(result["cpu_s_per_gb"]),
         "-" if result["wrong"] is None else str(result["wrong"]),
     ]
-    lines = [_aligned(cells)]
+    lines = [_placed(dict(enumerate(cells)))]
     if ratios := result["against_xla"]:
-        cells = [""] * len(_COLUMNS)
-        cells[3] = "/ xla"
-        for place, name in ((4, "p50"), (7, "p99"), (8, "p999"), (9, "max")):
-            cells[place] = f"{ratios[name]:.2f}x"
-        cells[13] = f"{ratios['cpu_per_gb']:.2f}x"
-        lines.append(_aligned(cells))
+        low, high = ratios["p50_quartiles_of_turns"]
+        places = {"P50": "p50", "P99": "p99", "P99.9": "p999", "max": "max"}
+        places |= {"CPU": "cpu_per_gb"}
+        named = {title: f"{ratios[name]:.2f}x" for title, name in places.items()}
+        # In the place of the bandwidths, which say the same as P50.
+        named |= {"mode": "/ xla", "busbw": f"({low:.2f}-{high:.2f})"}
+        titles = [title for title, _, _ in _COLUMNS]
+        found = {i: named[title] for i, title in enumerate(titles) if title in named}
+        lines.append(_placed(found))
     return "\n".join(lines)
 
 
-def _aligned(cells: list[str]) -> str:
-    widths = [width for _, _, width in _COLUMNS]
-    cells = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
-    return " ".join(cells).rstrip()
+def _placed(cells: Mapping[int, str]) -> str:
+    """Returns a line whose cells end where their columns do."""
+    text, end = "", -1
+    for column, (_, _, width) in enumerate(_COLUMNS):
+        end += 1 + width
+        if column in cells:
+            text = f"{text} {cells[column]:>{end - len(text)}}"
+    return text[1:]
 
 
 def _percent(share: float) -> str:

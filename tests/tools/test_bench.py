@@ -1,6 +1,7 @@
 """`bench`: real runs of two processes."""
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -25,6 +26,12 @@ def _run(arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def _documented_fields() -> list[str]:
+    """The fields of the file, in the order of the page."""
+    page = (Path(__file__).parents[2] / "docs/benchmarking.md").read_text()
+    return re.findall(r"^\| `(\w+)` \|", page.split("\n## The file\n")[1], re.MULTILINE)
+
+
 def test_two_processes_measure_beside_xla_and_write_what_they_print(tmp_path):
     ran = _run(
         "bench --processes 2 -b 4 -e 4K -f 32 -n 20 -w 2 --check --against xla "
@@ -37,6 +44,7 @@ def test_two_processes_measure_beside_xla_and_write_what_they_print(tmp_path):
     assert content["processes"] == len(content["hosts"]) == 2
     assert content["kinds"] == ["xla", "exact"]
     results = content["results"]
+    assert list(content) + list(results[0]) == _documented_fields()
     assert [(r["bytes"], r["mode"]) for r in results] == [
         (size, kind) for size in (4, 128, 4096) for kind in ("xla", "exact")
     ]
