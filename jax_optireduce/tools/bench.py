@@ -284,6 +284,11 @@ def _measure(plan: Plan, options: Mapping[str, Any], args: argparse.Namespace) -
                 "processes on this host, or start this command on every host with "
                 "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
             )
+        if args.processes not in (None, communicator.world_size):
+            raise UsageError(
+                f"--processes {args.processes} starts processes on this host, but this "
+                f"is one of {communicator.world_size} already; leave it out."
+            )
         report = _Report(plan, args, communicator.rank == 0)
         mesh = bench_rank.make_mesh()
         if XLA in plan.kinds:

@@ -192,7 +192,9 @@ def _draw_shares(axis: "Axes", results: Sequence[Mapping[str, Any]], size: str) 
         if deadline_s:
             axis.axvline(1e3 * np.median(deadline_s), color=colour, linestyle="--")
     axis.set_title(f"Share of the calls of {size} bytes that took at most so long")
-    axis.set_xlabel("time of a call, ms (dashed: the median deadline)")
+    deadlines = any(line.get_linestyle() == "--" for line in axis.get_lines())
+    note = " (dashed: the median deadline)" if deadlines else ""
+    axis.set_xlabel(f"time of a call, ms{note}")
     axis.set_ylabel("share of the calls, %")
     axis.set_ylim(0, 102)
     _logarithmic(axis.set_xscale, axis.xaxis)

@@ -80,12 +80,18 @@ def test_sizes_rise_from_the_lowest_and_end_below_the_highest(low, more, factor,
 def test_percentiles_are_times_that_were_measured(times, ranks):
     seconds = np.stack([np.array(times) / (rank + 1) for rank in range(ranks)])
     found = _figures("exact", _calls(seconds))
-    for name, share in (("p50_s", 0.5), ("p99_s", 0.99), ("p999_s", 0.999)):
+    for name, per_mille in (("p50_s", 500), ("p99_s", 990), ("p999_s", 999)):
         assert found[name] in times
-        assert np.mean(np.array(times) <= found[name]) >= share
-        below = np.mean(np.array(times) < found[name])
-        assert below < share or below == pytest.approx(share)
+        # In whole numbers: 0.999 * 1000 is not 999 for a computer.
+        assert 1000 * sum(t <= found[name] for t in times) >= per_mille * len(times)
+        assert 1000 * sum(t < found[name] for t in times) < per_mille * len(times)
     assert found["max_s"] == max(times)
+
+
+@pytest.mark.parametrize(("calls", "longer"), [(999, 0), (1000, 1), (2000, 2)])
+def test_p999_of_a_thousand_calls_is_not_the_maximum(calls, longer):
+    found = _figures("exact", _calls([np.arange(1, calls + 1)]))
+    assert found["p999_s"] == calls - longer
 
 
 def test_the_time_of_a_call_is_that_of_the_slowest_rank():
