@@ -20,11 +20,11 @@ ranks:
 The calls of `stopped` come in rows of their own, while the rank was stopped and
 afterwards; `catching up` are that rank's calls until it is where the others are, and
 `slow itself` those of the rank that sleeps. The calls of `killed` are the ones until
-the error. As a yardstick for the machine, a process that
-only sleeps says how late it woke up meanwhile.
+the rank was removed, those of `without it` come after. As a yardstick for the machine,
+a process that only sleeps says how late it woke up meanwhile.
 
-Exit codes: 0, all ranks but the one killed ended by themselves, and nothing was lost;
-1 otherwise.
+Exit codes: 0, all ranks but the one killed ended by themselves, without an error, and
+nothing was lost; 1 otherwise.
 """
 
 import argparse
@@ -65,7 +65,7 @@ TROUBLE_AT = 50
 # Calls before this one do not count, for the same reason.
 WARM_UP = 30
 
-# When survivors give up the rank that was killed, in seconds.
+# When the rank that was killed is removed, in seconds.
 # Chosen: a hundred calls, without waiting for the default of 30 s.
 PEER_TIMEOUT_S = 10.0
 
@@ -169,7 +169,7 @@ def run(cell: Cell) -> Run:
         folder = Path(name)
         (folder / "plan.json").write_text(json.dumps(cell.plan()))
         # -P: the installed package, not the folder of that name in a checkout. The
-        # survivors of a rank that was killed need their time.
+        # ranks that go on without one that was killed need their time.
         launch = [sys.executable, "-P", "-m", "jax_optireduce", "launch"]
         launch += ["-n", str(RANKS), "--grace-s", str(LIMIT_S), str(PROGRAM)]
         with subprocess.Popen(  # noqa: S603 (the project's own launcher)
@@ -223,7 +223,11 @@ def rows(cell: Cell, run: Run) -> dict[str, dict[str, Any]]:
             "catching up": figures(itself, go_on, go_on + caught_up(run)),
         }
     elif cell.trouble == "killed":
-        found = {"killed": figures(healthy, moments["SIGKILL"], always)}
+        killed, removed = moments["SIGKILL"], removed_at(run)
+        found = {
+            "killed": figures(healthy, killed, removed),
+            "without it": figures(healthy, removed, always),
+        }
     else:
         since = max(rank["began"][WARM_UP] for rank in run.ranks[:VICTIM] if rank)
         found = {cell.trouble: figures(healthy, since, always)}
@@ -244,7 +248,7 @@ def figures(
     if not counted.any():
         return None
     seconds = seconds[counted]
-    elapsed, deadline, contributions, results, carried, slowest = reports[counted].T
+    elapsed, deadline, contributions, results, carried, slowest, _ = reports[counted].T
     # A call that is over when its rank makes it has none: then it is the usual one.
     known = reports[:, 1][reports[:, 1] > 0]
     deadline = np.where(deadline > 0, deadline, np.median(known))
@@ -274,8 +278,10 @@ def summary(cell: Cell, run: Run) -> dict[str, Any]:
             match = re.match(r"rank (\d+) is slow", line)
             if match and number not in named.setdefault(match[1], []):
                 named[match[1]].append(number)
+    # What the rank that was killed has contributed is not known here.
     differences = [rank["conservation"] for rank in ended]
-    conserved = None if None in differences else max(differences)
+    known = cell.trouble != "killed" and None not in differences
+    conserved = max(differences) if known else None
     aborted = RANKS - len(ended) - (cell.trouble == "killed")
     report = {
         **dataclasses.asdict(cell),
@@ -289,12 +295,21 @@ def summary(cell: Cell, run: Run) -> dict[str, Any]:
         "load": os.getloadavg()[0],
     }
     if cell.trouble == "killed":
-        killed = run.moments["SIGKILL"]
-        failed = [rank["failed_at"] for rank in ended if rank["failed_at"]]
-        report["failed_after_s"] = [at - killed for at in failed]
+        report["removed_after_s"] = removed_at(run) - run.moments["SIGKILL"]
     if cell.trouble == "stopped" and run.ranks[VICTIM]:
         report["caught_up_s"] = caught_up(run)
     return report
+
+
+def removed_at(run: Run) -> float:
+    """Returns when the first call without the last rank began."""
+    began = [
+        at
+        for rank in run.ranks[:VICTIM]
+        for at, report in zip(*(rank[key] for key in ("began", "reports")), strict=True)
+        if report[-1] < RANKS
+    ]
+    return min(began, default=float("inf"))
 
 
 def caught_up(run: Run) -> float:
@@ -342,8 +357,8 @@ def show(reports: list[dict[str, Any]]) -> str:
 def remarks(report: dict[str, Any]) -> list[str]:
     """Returns what does not fit into the table."""
     found = list(report["errors"])
-    if after := report.get("failed_after_s"):
-        found.append(f"the errors came {min(after):.1f} to {max(after):.1f} s after it")
+    if "removed_after_s" in report:
+        found.append(f"the rank was removed {report['removed_after_s']:.1f} s after it")
     if "caught_up_s" in report:
         found.append(f"the rank had caught up {report['caught_up_s']:.2f} s later")
     if report["aborted"]:
@@ -354,7 +369,7 @@ def remarks(report: dict[str, Any]) -> list[str]:
 def failed(report: dict[str, Any]) -> bool:
     """Whether something happened that never may."""
     lost = report["conservation_error"] != 0 and report["trouble"] != "killed"
-    return bool(lost or report["aborted"])
+    return bool(lost or report["aborted"] or report["errors"])
 
 
 def parse_arguments() -> argparse.Namespace:

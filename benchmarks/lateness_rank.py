@@ -42,6 +42,7 @@ NOTED = (
     "missing_results",
     "carried",
     "slowest_process",
+    "live_processes",
 )
 
 
@@ -124,9 +125,10 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
             seconds.append(time.monotonic() - start)
             began.append(start)
             reports.append([float(getattr(own(report), name)) for name in NOTED])
-            got += own(mean) * ranks
+            live = reports[-1][NOTED.index("live_processes")]
+            got += own(mean) * live
         cpu_s = time.process_time() - cpu_s
-        got += own(drain(mean)) * ranks
+        got += own(drain(mean)) * live
     except (jax.errors.JaxRuntimeError, ValueError) as failure:
         error = str(failure).splitlines()[0]
     weights = sum(weight_of(r, n) for r in range(ranks) for n in range(plan["calls"]))
@@ -135,7 +137,6 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
         "seconds": seconds,
         "reports": reports,
         "error": error,
-        "failed_at": time.monotonic() if error else None,
         "cpu_s": cpu_s,
         "conservation": None if error else float(np.abs(got - row * weights).max()),
     }

@@ -18,22 +18,37 @@ from jax_optireduce._checks import AxisName
 from jax_optireduce._options import Options
 
 
+class ReducedBucket(NamedTuple):
+    """How the call of one bucket went.
+
+    Attributes:
+      leaves: positions of its leaves in the tree.
+      elements: of all of them.
+      vector: its statistics vector.
+    """
+
+    leaves: list[int]
+    elements: int
+    vector: jax.Array
+
+
 class Reduction(NamedTuple):
     """A reduced tree, and what is known about how it came about.
 
     Attributes:
       tree: the sums or means.
-      vectors: the statistics vector of each bucket.
-      elements: of each bucket.
+      buckets: of its leaves; without those that are the same on every rank.
     """
 
     tree: Any
-    vectors: list[jax.Array]
-    elements: list[int]
+    buckets: list[ReducedBucket]
 
     def stats(self) -> _stats.CollectiveStats:
         """Makes the report, which costs some operations that few callers need."""
-        return _stats.from_vectors(self.vectors, self.elements)
+        return _stats.from_vectors(
+            [bucket.vector for bucket in self.buckets],
+            [bucket.elements for bucket in self.buckets],
+        )
 
 
 def psum(
@@ -73,11 +88,13 @@ def psum(
       mode: what becomes of data that misses the deadline of the call. "exact" has no
         deadline: it waits for every rank, and a rank that died is an error after
         `Options.peer_timeout_s`. "bounded" ends by the deadline, and adds what was late
-        to a later call with the same name: nothing is lost, see `drain`. "agreed" is
-        "bounded" for the contributions, and waits for their sums, so that all ranks
-        hold the same bits. "lossy" ends by the deadline without what is late, for good,
-        and scales what came by the number of ranks over that of the contributions in
-        it. The deadline is that of `Options.deadline_s`.
+        to a later call with the same name: nothing is lost, see `drain`. Of three or
+        more processes it goes on without one that died, as long as most are left: the
+        sum is over the others then. "agreed" is "bounded" for the contributions, and
+        waits for their sums, so that all ranks hold the same bits; a rank that died is
+        an error. "lossy" ends by the deadline without what is late, for good, and
+        scales what came by the number of ranks over that of the contributions in it.
+        The deadline is that of `Options.deadline_s`.
       step: int32 [] or Python int, at least 0: the number of this call, larger than
         that of the call before; such as the optimizer's step. Ranks whose program may
         repeat or leave out a call (a restart, a branch) must pass it. None counts the
@@ -144,7 +161,8 @@ def pmean(
       tree: leaves of any shape, float32, bfloat16, float16 or float64.
       axis_name: see `psum`.
       mode: see `psum`; "lossy" gives the mean over the contributions that came, the
-        others divide by the number of ranks.
+        others divide by the number of ranks, "bounded" by that of the ranks which are
+        alive.
       step: see `psum`.
       name: see `psum`.
 
@@ -256,7 +274,7 @@ def reduce_tree(
         else:
             # Part of the program, and so the same on every rank.
             results[i] = _checks.constant(leaf, place) * size
-    sums, vectors, elements = _sum_leaves(
+    sums, buckets = _sum_leaves(
         traced,
         axes,
         options,
@@ -267,9 +285,28 @@ def reduce_tree(
         hadamard=options.hadamard if hadamard is None else hadamard,
     )
     results.update(sums)
-    ordered = [results[i] / size if mean else results[i] for i in range(len(results))]
-    reduced = jax.tree_util.tree_unflatten(treedef, ordered)
-    return Reduction(reduced, vectors, elements)
+    ordered = [results[i] for i in range(len(results))]
+    if mean:
+        ranks = _ranks_in_mean(sums, buckets, mode, size)
+        ordered = [total / ranks.get(i, size) for i, total in enumerate(ordered)]
+    return Reduction(jax.tree_util.tree_unflatten(treedef, ordered), buckets)
+
+
+def _ranks_in_mean(
+    sums: dict[int, Any], buckets: list[ReducedBucket], mode: str, size: int
+) -> dict[int, jax.Array]:
+    """Returns over how many ranks the mean of a leaf is, where a call has to tell.
+
+    In the other modes calls do not go on without a rank that is dead ("lossy": they
+    scale their sums).
+    """
+    if mode != "bounded":
+        return {}
+    return {
+        i: _stats.live_ranks(bucket.vector, size).astype(sums[i].dtype)
+        for bucket in buckets
+        for i in bucket.leaves
+    }
 
 
 def _sum_leaves(
@@ -282,10 +319,10 @@ def _sum_leaves(
     step: jax.Array | None,
     drain: bool,
     hadamard: bool | jax.Array,
-) -> tuple[dict[int, Any], list[jax.Array], list[int]]:
+) -> tuple[dict[int, Any], list[ReducedBucket]]:
     """Sums leaves, given and returned by their position in the tree."""
     if options.backend == "xla":
-        return {i: lax.psum(leaf, axes) for i, leaf in leaves.items()}, [], []
+        return {i: lax.psum(leaf, axes) for i, leaf in leaves.items()}, []
     positions = list(leaves)
     plan = _bucketing.plan_buckets(
         [leaf.shape for leaf in leaves.values()],
@@ -294,7 +331,7 @@ def _sum_leaves(
     )
     # Leaves without elements stay out of the plan. Made anew, they vary over nothing.
     sums = {i: jnp.zeros(x.shape, x.dtype) for i, x in leaves.items() if x.size == 0}
-    vectors = []
+    buckets = []
     allreduce = functools.partial(
         _primitive.allreduce,
         axes=axes,
@@ -320,5 +357,5 @@ def _sum_leaves(
             rotated = mode == "lossy" and hadamard
             totals, vector = allreduce(operands, key=of_bucket, rotated=rotated)
         sums.update(zip(members, totals, strict=True))
-        vectors.append(vector)
-    return sums, vectors, [bucket.elements for bucket in plan]
+        buckets.append(ReducedBucket(members, bucket.elements, vector))
+    return sums, buckets

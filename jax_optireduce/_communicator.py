@@ -44,11 +44,7 @@ class Communicator:
         self.options = options
         self.datagram_bytes = datagram_bytes
         self._native = native
-        self._watch = (
-            None
-            if native is None
-            else _watch.Watch(native, self, options.flight_record_dir)
-        )
+        self._watch = None if native is None else _watch.Watch(native, self, options)
 
     def __enter__(self) -> Self:
         """Returns itself."""

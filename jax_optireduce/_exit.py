@@ -6,7 +6,8 @@ programs. Ctrl-C is noticed by Python only between two of its instructions, and 
 program that waits for a device executes none, so the signal's number is also written to
 a socket that the native side reads. And with `jax_enable_recoverability`, JAX's own
 barrier at exit lets process 0 leave first, with the coordination service in it, which
-aborts every process that is still at work, so process 0 waits for the others here.
+aborts every process that is still at work, so process 0 waits for the others here,
+except for those that the session has removed.
 """
 
 import atexit
@@ -16,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 import jax
@@ -37,11 +38,13 @@ class _Arrangement:
       installed: whether `install` was called.
       shutdown_timeout_s: how long process 0 waits for the others.
       wakeup: (reader, writer) of the socket that Python writes signal numbers to.
+      removed: processes that died: nobody waits for their goodbye.
     """
 
     installed: bool = False
     shutdown_timeout_s: float = 0.0
     wakeup: tuple[socket.socket, socket.socket] | None = None
+    removed: set[int] = dataclasses.field(default_factory=set)
 
 
 _arrangement = _Arrangement()
@@ -64,6 +67,11 @@ def install(close: Callable[[str], None], shutdown_timeout_s: float) -> None:
     atexit.register(_at_exit, close)
 
 
+def note_removed(processes: Iterable[int]) -> None:
+    """Notes that some processes are dead."""
+    _arrangement.removed.update(processes)
+
+
 def _at_exit(close: Callable[[str], None]) -> None:
     close("its process exits")
     _stop_forwarding()
@@ -78,7 +86,7 @@ def _say_goodbye(rank: int, world_size: int) -> None:
         _compat.publish(f"jax_optireduce/goodbye/{rank}", b"1")
         return
     end = time.monotonic() + _arrangement.shutdown_timeout_s
-    for peer in range(1, world_size):
+    for peer in set(range(1, world_size)) - _arrangement.removed:
         left_s = max(0.0, end - time.monotonic())
         _compat.wait_for(f"jax_optireduce/goodbye/{peer}", left_s)
     time.sleep(_GRACE_S)

@@ -32,7 +32,9 @@ def allreduce_gradients(
 
     What misses the deadline of one step (mode "bounded", the default) is added to the
     gradients of a later one. The ranks may then hold slightly different parameters;
-    `resync` makes them equal.
+    `resync` makes them equal. If a rank dies, the mean is over those that are alive,
+    see `psum`; a program goes on after a death only if all calls in it are of this
+    mode, its loss and metrics included.
 
     Differs from `jax.lax.pmean` in: what `pmean` differs in, the default mode, and the
     buckets.
@@ -230,9 +232,9 @@ def drain(
       step: see `psum`; needed where the call is given one.
 
     Returns:
-      The mean over the ranks of what was in flight: the same tree, shapes and dtypes;
-      zeros for leaves that are not floating. Ranks may see different values, because
-      each gets what it missed.
+      The mean of what was in flight, over the ranks, see `pmean`: the same tree, shapes
+      and dtypes; zeros for leaves that are not floating. Ranks may see different
+      values, because each gets what it missed.
 
     Raises:
       AxisError: see `psum`.
@@ -274,7 +276,11 @@ def resync(params: Any, axis_name: AxisName) -> Any:
     their parameters drift apart: in "bounded" until the late part has come, but an
     optimizer whose update is not linear, such as AdamW, makes two different steps of
     the halves. Call it every 100 steps with such an optimizer, and before a checkpoint,
-    which holds the replica of one rank. Waits for all ranks, like mode "exact".
+    which holds the replica of one rank. Waits for all ranks, like mode "exact", and
+    goes on without one that died, like mode "bounded".
+
+    If a rank dies in the middle of it, parts of the mean may not come. A rank that
+    misses any keeps the parameters that it has, until the next time.
 
     Differs from `jax.lax.pmean` in: leaves that are not floating stay as they are.
 
@@ -295,7 +301,19 @@ def resync(params: Any, axis_name: AxisName) -> Any:
     _communicator.current(kind)
     axes, _ = _checks.checked_axes(axis_name, kind)
     key = _checks.checked_key(None, kind)
-    return average_floating(params, axes, kind, key, "exact", None)
+    leaves, treedef = jax.tree_util.tree_flatten(params)
+    own = _floating_leaves(leaves, axes)
+    # A drain waits for all ranks that are alive, whatever it moves.
+    reduction = _average(
+        list(own.values()), axes, kind, key, "bounded", None, drain=True
+    )
+    report = reduction.stats()
+    whole = report.missing_contributions + report.missing_results + report.carried == 0
+    local = tuple(axis for axis in axes if axis not in _primitive.of_the_mesh(axes))
+    for i, mean in zip(own, reduction.tree, strict=True):
+        kept = _primitive.typed_as_sum(lax.pmean(own[i], local), axes)
+        leaves[i] = jnp.where(whole, mean, kept)
+    return jax.tree_util.tree_unflatten(treedef, leaves)
 
 
 def average_floating(
@@ -310,16 +328,21 @@ def average_floating(
 ) -> Any:
     """Averages the floating leaves, whatever their type says about the ranks."""
     leaves, treedef = jax.tree_util.tree_flatten(tree)
-    floating = {
-        i: _made_varying(jnp.asarray(leaf), axes)
-        for i, leaf in enumerate(leaves)
-        if _is_floating(leaf)
-    }
+    floating = _floating_leaves(leaves, axes)
     values = list(floating.values())
     means = _average(values, axes, kind, key, mode, step, drain=drain).tree
     for i, mean in zip(floating, means, strict=True):
         leaves[i] = mean
     return jax.tree_util.tree_unflatten(treedef, leaves)
+
+
+def _floating_leaves(leaves: list[Any], axes: tuple[str, ...]) -> dict[int, jax.Array]:
+    """Returns the floating ones by position, typed as varying over `axes`."""
+    return {
+        i: _made_varying(jnp.asarray(leaf), axes)
+        for i, leaf in enumerate(leaves)
+        if _is_floating(leaf)
+    }
 
 
 def _is_floating(leaf: Any) -> bool:

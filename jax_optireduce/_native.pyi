@@ -126,8 +126,9 @@ class Communicator:
           None once the communicator is closed and all was told. Otherwise "kind", and
           for "slow" and "recovered": rank, collective, of its last `calls` how many
           `waited` for the rank and in how many it was `absent`, and the medians over
-          these `behind_s` and `elapsed_s`. For "stall": `call`, as in the flight
-          record, and `others`, how many more calls are under way.
+          these `behind_s` and `elapsed_s`. For "removed": `ranks`, which are no members
+          of the session any more, and `live`, how many are left. For "stall": `call`,
+          as in the flight record, and `others`, how many more calls are under way.
         """
 
     def features(self) -> dict[str, object]:

@@ -36,6 +36,9 @@ _GOLDEN = np.uint32(0x9E3779B9)
 allreduce_p = Primitive("optireduce_allreduce")
 allreduce_p.multiple_results = True
 
+# The identity, for all but the types.
+typed_as_sum_p = Primitive("optireduce_typed_as_sum")
+
 
 def allreduce(
     leaves: Sequence[jax.Array],
@@ -79,6 +82,14 @@ def allreduce(
         communicator=communicator,
     )
     return sums, vector
+
+
+def typed_as_sum(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """Returns `x`, typed as a sum over `axes` is, although ranks hold different values.
+
+    It has no gradient.
+    """
+    return typed_as_sum_p.bind(lax.stop_gradient(x), axes=axes)
 
 
 def of_the_mesh(axes: Sequence[str]) -> tuple[str, ...]:
@@ -351,3 +362,10 @@ batching.fancy_primitive_batchers[allreduce_p] = _batch
 # Not cacheable: the rule must run once per equation, to number those of one key.
 mlir.register_lowering(allreduce_p, _lower_elsewhere, cacheable=False)
 mlir.register_lowering(allreduce_p, _lower_cpu, platform="cpu", cacheable=False)
+
+typed_as_sum_p.def_abstract_eval(lambda x, *, axes: _compat.reduced_type(x, axes))
+batching.primitive_batchers[typed_as_sum_p] = lambda args, dims, *, axes: (
+    typed_as_sum_p.bind(*args, axes=axes),
+    dims[0],
+)
+mlir.register_lowering(typed_as_sum_p, lambda _, x, **__: [x])

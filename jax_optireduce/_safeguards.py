@@ -1,7 +1,7 @@
 """What follows from loss in mode "lossy": rotation, skipped updates, a call for help.
 
-The rules are those of `ffi/protocol/safeguards.h`, as functions of a small pytree. All
-ranks must decide alike, so what they measured is averaged over them first: a vote.
+The rules are functions of a small pytree. All ranks must decide alike, so what they
+measured is averaged over them first: a vote.
 """
 
 import logging

@@ -21,6 +21,7 @@ _CARRIED = 7
 _DEADLINE = 8
 _IN_FLIGHT = 9
 _LIVE_PROCESSES = 10
+_PROCESSES = 11
 
 
 @jax.tree_util.register_dataclass
@@ -58,7 +59,7 @@ class CollectiveStats:
         others that are not yet known to have arrived, in [0, 1]: what a `drain` would
         wait for.
       live_processes: processes that take part, the dead ones not counted; 0 for a call
-        that moved nothing.
+        that moved nothing. In mode "bounded" means are over the ranks of these.
     """
 
     missing_contributions: jax.Array
@@ -92,6 +93,16 @@ def empty_vector() -> jax.Array:
 def missing_results(vector: jax.Array) -> jax.Array:
     """Returns the share of the result that is zero because it did not come."""
     return vector[_MISSING_RESULTS]
+
+
+def live_ranks(vector: jax.Array, size: int) -> jax.Array:
+    """Returns how many of `size` ranks are in live processes, which have equally many.
+
+    A whole number in float32, exact: `size` itself while all are alive.
+    """
+    live, processes = vector[_LIVE_PROCESSES], vector[_PROCESSES]
+    # A call that moved nothing knows of no process.
+    return jnp.where(live > 0, size * live / processes, size)
 
 
 def from_vectors(

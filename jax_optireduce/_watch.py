@@ -1,9 +1,9 @@
 """Tells the user, through Python's logging, what the native side has noticed.
 
-One daemon thread waits in the native side, without the GIL, and wakes for three kinds
-of news: a rank is slow, it has recovered, a call does not end. The last one also writes
-the flight record to a file. Closing the communicator ends the thread; it has to be gone
-before the interpreter is, so `_exit` closes before the interpreter ends.
+One daemon thread waits in the native side, without the GIL, and wakes for four kinds of
+news: a rank is slow, it has recovered, it was removed, a call does not end. The last
+two also write the flight record to a file. Closing the communicator ends the thread; it
+has to be gone before the interpreter is, so `_exit` closes before the interpreter ends.
 """
 
 import contextlib
@@ -18,10 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from jax_optireduce import _exit
+from jax_optireduce._options import Options
+
 _log = logging.getLogger("jax_optireduce")
 
 # Files that a process writes by itself.
-# Chosen: the first stalls tell the most, and nobody's disk may be filled by a loop.
+# Chosen: the first ones tell the most, and nobody's disk may be filled by a loop.
 _DUMPS_MAX = 8
 
 # How long `Watch.end` waits for the thread, in seconds.
@@ -47,17 +50,17 @@ class Recorded(Protocol):
 class Watch:
     """The thread that waits for news of one communicator."""
 
-    def __init__(self, native: Any, source: Recorded, folder: str) -> None:
+    def __init__(self, native: Any, source: Recorded, options: Options) -> None:
         """Starts it.
 
         Args:
           native: the native communicator, which is waited in.
           source: the same, as users see it.
-          folder: for the files of stalls; "" means the one for temporary files.
+          options: of the communicator.
         """
         self._native = native
         self._source = source
-        self._folder = folder
+        self._options = options
         self._thread = threading.Thread(
             target=self._run, name="jax_optireduce watch", daemon=True
         )
@@ -73,19 +76,26 @@ class Watch:
 
     def _run(self) -> None:
         while (news := self._native.wait_for_news()) is not None:
-            if news["kind"] != "stall":
+            if news["kind"] == "stall":
+                line = describe_stall(news)
+            elif news["kind"] == "removed":
+                _exit.note_removed(news["ranks"])
+                peer_timeout_s = self._options.peer_timeout_s
+                line = describe_removal(news, self._source.rank, peer_timeout_s)
+            else:
                 _log.warning("%s", describe_rank(news))
                 continue
-            where = self._dump_stall(news)
-            _log.warning("%s", describe_stall(news, where))
+            _log.warning("%s", f"{line} {self._dump(line)}".rstrip())
 
-    def _dump_stall(self, news: Mapping[str, Any]) -> str:
+    def _dump(self, reason: str) -> str:
         """Writes the flight record to a new file, and says what came of it."""
-        folder = Path(self._folder or tempfile.gettempdir())
+        if self._options.stall_timeout_s == 0:
+            return ""
+        folder = Path(self._options.flight_record_dir or tempfile.gettempdir())
         try:
             # Before the first open: there this error means something else.
             folder.mkdir(parents=True, exist_ok=True)
-            path = self._write_new(folder, describe_stall(news, ""))
+            path = self._write_new(folder, reason)
         except OSError as error:
             return f"The flight record could not be written ({error})."
         if path is None:
@@ -155,13 +165,35 @@ def describe_rank(news: Mapping[str, Any]) -> str:
     )
 
 
-def describe_stall(news: Mapping[str, Any], where: str) -> str:
-    """Returns the line about a call that does not end.
+def describe_removal(
+    news: Mapping[str, Any], own_rank: int, peer_timeout_s: float
+) -> str:
+    """Returns the line about ranks that are no members of the session any more.
 
     Args:
       news: as the native side gives it.
-      where: a sentence on the file with the flight record, or "".
+      own_rank: of this process.
+      peer_timeout_s: the option.
     """
+    ranks, live = news["ranks"], news["live"]
+    silence = f"silence for more than {_seconds(peer_timeout_s)} (peer_timeout_s)"
+    back = "To have it back, start the whole job again from a checkpoint."
+    if own_rank in ranks:
+        return (
+            f"this process, rank {own_rank}, was removed from the session after "
+            f"{silence}, as the others see it; {live} of them go on. Its calls are "
+            f"errors from now on. {back}"
+        )
+    return (
+        f"{_ranks(ranks)} removed from the session after {silence}, or after leaving "
+        f"it; {live} ranks go on, in calls of mode 'bounded'. What was under way may "
+        "have reached only some of them, so their parameters may differ a little: "
+        f"jax_optireduce.resync makes them equal. {back}"
+    )
+
+
+def describe_stall(news: Mapping[str, Any]) -> str:
+    """Returns the line about a call that does not end."""
     call = news["call"]
     what = f"call {call['sequence']} of {call['collective']!r}"
     lasted = _seconds(call["elapsed_s"])
@@ -175,7 +207,7 @@ def describe_stall(news: Mapping[str, Any], where: str) -> str:
         text += f" With it {news['others']} more calls are under way."
     if call["absent"]:
         text += " Look at what that process does; the call goes on until it comes."
-    return f"{text} {where}".rstrip()
+    return text
 
 
 def _waited(call: Mapping[str, Any]) -> str:

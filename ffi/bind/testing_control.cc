@@ -1,4 +1,4 @@
-// The controllers for tests: deadlines, early exits, safeguards. Times in seconds.
+// The controllers for tests: deadlines, early exits. Times in seconds.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -11,7 +11,6 @@
 #include "ffi/bind/testing.h"
 #include "ffi/protocol/deadline_controller.h"
 #include "ffi/protocol/early_exit.h"
-#include "ffi/protocol/safeguards.h"
 
 namespace nb = nanobind;
 
@@ -74,7 +73,6 @@ void BindEarlyExit(nb::module_& m) {
             self.Told(member, sample ? std::optional(FromSeconds(*sample)) : std::nullopt);
           },
           nb::arg("member"), nb::arg("sample").none())
-      .def("recalibrate", &EarlyExit::Recalibrate)
       .def("calibrated", &EarlyExit::calibrated)
       .def("hard_bound", [](const EarlyExit& self) { return ToSeconds(self.hard_bound()); })
       .def("early_bound", [](const EarlyExit& self) { return ToSeconds(self.early_bound()); })
@@ -92,30 +90,11 @@ void BindEarlyExit(nb::module_& m) {
   });
 }
 
-void BindSafeguards(nb::module_& m) {
-  nb::class_<HadamardSwitch>(m, "HadamardSwitch")
-      .def(nb::init<>())
-      .def("end_call", &HadamardSwitch::EndCall)
-      .def("on", &HadamardSwitch::on);
-  nb::enum_<SafeguardAction>(m, "SafeguardAction")
-      .value("NONE", SafeguardAction::kNone)
-      .value("RECALIBRATE", SafeguardAction::kRecalibrate)
-      .value("RELIABLE", SafeguardAction::kReliable)
-      .value("CALL_USER", SafeguardAction::kCallUser);
-  nb::class_<SkipPolicy>(m, "SkipPolicy")
-      .def(nb::init<double>(), nb::arg("missing_max") = kMissingMax)
-      .def("end_call", [](SkipPolicy& self, double missing) {
-        const SafeguardDecision decision = self.EndCall(missing);
-        return std::pair(decision.skip, decision.action);
-      });
-}
-
 }  // namespace
 
 void BindControl(nb::module_& m) {
   BindDeadlineController(m);
   BindEarlyExit(m);
-  BindSafeguards(m);
 }
 
 }  // namespace optireduce

@@ -107,8 +107,13 @@ void BindMembership(nb::module_& m) {
            })
       .def("members_of",
            [](const Membership& self, std::uint32_t collective, std::uint32_t sequence) {
-             return ToInts(self.MembersOf(
-                 {.collective = CollectiveId(collective), .sequence = Sequence(sequence)}));
+             const View* view = &self.view();
+             for (auto before = self.earlier().rbegin(); before != self.earlier().rend();
+                  ++before) {
+               if (Sequence(sequence) >= view->FirstOf(CollectiveId(collective))) break;
+               view = &*before;
+             }
+             return ToInts(view->members);
            })
       .def_prop_ro("removed", &Membership::removed)
       .def_prop_ro("stuck", &Membership::stuck)

@@ -4,11 +4,13 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <memory>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "ffi/bind/testing.h"
 #include "ffi/bind/watch_dict.h"
@@ -74,7 +76,8 @@ void BindSlowRank(nb::module_& m) {
             if (auto told = self.Add(collective, stats, At(end))) news = std::move(*told);
             return ToObject(news);
           },
-          "collective"_a, "end"_a, "slowest"_a, "behind"_a, "elapsed"_a, "absent"_a = false);
+          "collective"_a, "end"_a, "slowest"_a, "behind"_a, "elapsed"_a, "absent"_a = false)
+      .def("forget", [](SlowRankWatch& self, std::uint16_t rank) { self.Forget(Rank(rank)); });
 }
 
 void BindFlightRecorder(nb::module_& m) {
@@ -103,17 +106,26 @@ void BindFlightRecorder(nb::module_& m) {
 void BindCallWatch(nb::module_& m) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<CallWatch>(m, "CallWatch")
-      .def("__init__",
-           [](CallWatch* self, double stall_timeout, double unavailable_wait) {
-             new (self) CallWatch({.stall_timeout = Length(stall_timeout),
-                                   .unavailable_wait = Length(unavailable_wait)});
-           })
+      .def(
+          "__init__",
+          [](CallWatch* self, double stall_timeout, double unavailable_wait,
+             std::uint16_t world_size) {
+            new (self) CallWatch({.world_size = world_size,
+                                  .stall_timeout = Length(stall_timeout),
+                                  .unavailable_wait = Length(unavailable_wait)});
+          },
+          "stall_timeout"_a, "unavailable_wait"_a, "world_size"_a = 4)
       .def("begin", [](CallWatch& self, const std::string& name,
                        std::uint32_t sequence) { return self.Begin(Call(name, sequence, 100)); })
       .def("end",
            [](CallWatch& self, std::uint64_t number, int code, const std::string& message) {
              self.End(number, StatusOf(code, message), CallStats{});
            })
+      .def("set_live",
+           [](CallWatch& self, const std::vector<std::uint16_t>& live) {
+             self.SetLive({live.begin(), live.end()});
+           })
+      .def("live", &CallWatch::live)
       .def("wait",
            [](CallWatch& self) {
              std::optional<WatchNews> news;

@@ -100,6 +100,14 @@ inline nanobind::dict ToDict(const StallNews& news) {
   return named;
 }
 
+inline nanobind::dict ToDict(const RemovalNews& news) {
+  nanobind::dict named;
+  named["kind"] = "removed";
+  named["ranks"] = ToList(news.ranks);
+  named["live"] = news.live;
+  return named;
+}
+
 inline nanobind::object ToObject(const std::optional<WatchNews>& news) {
   if (!news) return nanobind::none();
   return std::visit([](const auto& which) -> nanobind::object { return ToDict(which); }, *news);

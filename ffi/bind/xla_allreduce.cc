@@ -186,7 +186,7 @@ float* StatsOf(ffi::RemainingRets results) {
   return fits ? static_cast<float*>(buffer.untyped_data()) : nullptr;
 }
 
-void WriteStats(const DeviceResult& result, float* stats) {
+void WriteStats(const DeviceResult& result, std::size_t processes, float* stats) {
   const CallStats& call = result.stats;
   const std::array<double, kStats> values = {call.missing_contributions,
                                              call.missing_results,
@@ -198,7 +198,8 @@ void WriteStats(const DeviceResult& result, float* stats) {
                                              call.carried,
                                              std::chrono::duration<double>(call.deadline).count(),
                                              call.in_flight,
-                                             static_cast<double>(call.live)};
+                                             static_cast<double>(call.live),
+                                             static_cast<double>(processes)};
   for (std::size_t i = 0; i < kStats; ++i) stats[i] = static_cast<float>(values[i]);
 }
 
@@ -244,8 +245,9 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
   }
   if (step_value >= 0) call.step = Sequence(static_cast<std::uint32_t>(step_value));
   if (Status status = ReadLeaves(name, arguments, results, call); !status.ok()) return status;
-  call.done = [promise = std::move(promise), stats](const DeviceResult& result) mutable {
-    WriteStats(result, stats);
+  call.done = [promise = std::move(promise), stats,
+               processes = call.spec.members.size()](const DeviceResult& result) mutable {
+    WriteStats(result, processes, stats);
     // May run the rest of the program, here and now.
     if (result.status.ok()) {
       promise.SetAvailable();

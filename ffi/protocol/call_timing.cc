@@ -79,17 +79,8 @@ Duration CallTiming::grace(Stage stage) const {
 }
 
 void CallTiming::Ended(Stage stage, const StageEnd& end) {
-  auto& controller = dropped_[Index(stage)];
-  if (!controller) return;
-  samples_[Index(stage)] = EncodeDuration(controller->EndStage(end));
-  if (!controller->calibrated() || end.expected_bytes == 0) return;
-  const double missing =
-      1 - static_cast<double>(end.received_bytes) / static_cast<double>(end.expected_bytes);
-  const bool cut = end.exit == StageExit::kExpired;
-  // What is lost on the way says nothing about time.
-  if (excess_[Index(stage)].EndCall(cut ? missing : 0).action != SafeguardAction::kNone) {
-    controller->Recalibrate();
-    excess_[Index(stage)] = SkipPolicy();
+  if (auto& controller = dropped_[Index(stage)]) {
+    samples_[Index(stage)] = EncodeDuration(controller->EndStage(end));
   }
 }
 

@@ -16,7 +16,6 @@
 #include "ffi/base/time.h"
 #include "ffi/protocol/deadline_controller.h"
 #include "ffi/protocol/early_exit.h"
-#include "ffi/protocol/safeguards.h"
 #include "ffi/protocol/submission.h"
 
 namespace optireduce {
@@ -61,7 +60,6 @@ class CallTiming {
   bool learns_;
   std::array<std::optional<DeadlineController>, kStages> carried_;
   std::array<std::optional<EarlyExit>, kStages> dropped_;
-  std::array<SkipPolicy, kStages> excess_;  // when the hard bound has become too short
   std::array<std::uint16_t, kStages> samples_{};
 };
 

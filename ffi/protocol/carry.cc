@@ -28,19 +28,28 @@ Carry::Carry(const BucketLayout& layout, MemberIndex self, ElementType element_t
   scratch_.resize(layout.LargestSegmentBytes());
 }
 
-std::uint64_t Carry::MoveLateResults(const BucketView& bucket) {
+std::uint64_t Carry::Move(SegmentStore& store, const BucketView& bucket, SegmentIndex first,
+                          std::uint32_t segments) {
   std::uint64_t bytes = 0;
-  for (std::uint32_t s = 0; s < layout_.segments() && !late_results_.empty(); ++s) {
-    const SegmentIndex segment(s);
-    if (!late_results_.Contains(segment)) continue;
+  for (std::uint32_t i = 0; i < segments && !store.empty(); ++i) {
+    const SegmentIndex segment(first.value() + i);
+    if (!store.Contains(segment)) continue;
     const ByteRange range = layout_.Segment(segment);
     const std::byte* const here = bucket.Read(range, scratch_);
-    late_results_.Add(segment, {here, range.bytes});
-    bucket.Write(range.offset, late_results_.Get(segment));
-    late_results_.Remove(segment);
+    store.Add(segment, {here, range.bytes});
+    bucket.Write(range.offset, store.Get(segment));
+    store.Remove(segment);
     bytes += range.bytes;
   }
   return bytes;
+}
+
+std::uint64_t Carry::MoveLateResults(const BucketView& bucket) {
+  return Move(late_results_, bucket, SegmentIndex(0), layout_.segments());
+}
+
+void Carry::MoveDebt(MemberIndex to, const BucketView& bucket) {
+  Move(debt(Stage::kReduceScatter, to), bucket, layout_.FirstSegment(to), layout_.SegmentsOf(to));
 }
 
 void Carry::SubmitLate(const BucketView& bucket) {
@@ -63,10 +72,8 @@ std::unique_ptr<SegmentStore> Carry::TakeDebt(Stage stage, MemberIndex to) {
 }
 
 void Carry::Release(MemberIndex peer) {
-  for (Sending& sending : peers_[peer.index()].sending) {
-    sending.window.SettleAll();
-    sending.debt.Clear();
-  }
+  for (const Stage stage : kBothStages) window(stage, peer).SettleAll();
+  debt(Stage::kAllGather, peer).Clear();
 }
 
 bool Carry::Lags(const Peer& peer, Sequence call) const {

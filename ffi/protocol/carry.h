@@ -57,8 +57,10 @@ class Carry {
   SegmentStore& debt(Stage stage, MemberIndex to) { return sending(stage, to).debt; }
   // What was owed, if anything; from now on nothing is.
   std::unique_ptr<SegmentStore> TakeDebt(Stage stage, MemberIndex to);
-  // Nothing is kept for a peer that is gone.
+  // Nothing is kept for a peer that is gone, but contributions that it was never sent.
   void Release(MemberIndex peer);
+  // Adds the contributions that are owed to `to` to the bucket instead.
+  void MoveDebt(MemberIndex to, const BucketView& bucket);
 
   // ---- Peers that are behind.
   // Some peer has not settled what is more than max_lag calls old, counted from `call`: that must
@@ -97,6 +99,9 @@ class Carry {
     return peers_[to.index()].sending[static_cast<std::size_t>(stage)];
   }
   bool Lags(const Peer& peer, Sequence call) const;
+  // Returns the bytes of the segments that it touched.
+  std::uint64_t Move(SegmentStore& store, const BucketView& bucket, SegmentIndex first,
+                     std::uint32_t segments);
 
   const BucketLayout& layout_;
   MemberIndex self_;

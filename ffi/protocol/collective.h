@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -18,6 +19,10 @@
 
 namespace optireduce {
 
+// The call that ends a collective whose members have changed, see endpoint_membership.cc. Source:
+// the last number that there is; no program may use it.
+inline constexpr Sequence kSettlement(std::numeric_limits<std::uint32_t>::max());
+
 struct Collective {
   Collective(CollectiveId the_id, const CollectiveSpec& the_spec, MemberIndex the_self,
              std::size_t payload_bytes_max)
@@ -30,16 +35,27 @@ struct Collective {
 
   std::optional<MemberIndex> MemberOf(Rank rank) const { return optireduce::MemberOf(spec, rank); }
   Rank RankOf(MemberIndex member) const { return spec.members[member.index()]; }
+  // Adds the late results of this and its predecessors to the bucket; returns the bytes touched.
+  std::uint64_t MoveLateResults(const BucketView& bucket) const {
+    std::uint64_t bytes = carry ? carry->MoveLateResults(bucket) : 0;
+    if (predecessor != nullptr) bytes += predecessor->MoveLateResults(bucket);
+    return bytes;
+  }
 
   CollectiveId id;
   CollectiveSpec spec;
   MemberIndex self;
   BucketLayout layout;
-  std::optional<Sequence> submitted;  // the highest that this rank's program has called
+  std::optional<Sequence> accepted;   // the highest that this rank's program has called
+  std::optional<Sequence> submitted;  // the highest of these that has begun
   // Made with the first call, where a stage has a deadline.
   std::unique_ptr<CallTiming> timing;
   std::unique_ptr<Carry> carry;    // where late data is carried
   std::optional<Sequence> folded;  // the highest that was over before the program had called it
+  // The same collective when it had more members; it is learnt before this one.
+  Collective* predecessor = nullptr;
+  enum class Settlement : std::uint8_t { kNone, kWanted, kUnderWay, kDone };
+  Settlement settlement = Settlement::kNone;
   // By member: when its announcement was first seen, and for which call.
   struct Announced {
     Instant at;

@@ -1,11 +1,13 @@
 // When a stage that drops what is late may end: at the hard bound t_B, or earlier, once the last
 // segments of every peer were seen and then nothing came for x % of the usual time t_C. One
-// instance for each stage of a collective. Source: OptiReduce, NSDI'25, section 3.2.
+// instance for each stage of a collective. The bound is learned from the first calls, and again
+// when it cuts too much off. Source: OptiReduce, NSDI'25, section 3.2.
 
 #ifndef FFI_PROTOCOL_EARLY_EXIT_H_
 #define FFI_PROTOCOL_EARLY_EXIT_H_
 
 #include <array>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -39,9 +41,6 @@ class EarlyExit {
   Duration EndStage(const StageEnd& end);
   // What another member told; no value if it knows nothing yet.
   void Told(std::size_t member, std::optional<Duration> sample);
-  // Forgets the hard bound: the next calls are measured again, as at the start.
-  void Recalibrate();
-
   bool calibrated() const { return calibration_count_ == calibration_.size(); }
   Duration hard_bound() const { return hard_bound_; }         // t_B
   Duration early_bound() const;                               // t_C, at most t_B
@@ -58,12 +57,16 @@ class EarlyExit {
   void Calibrate(const StageEnd& end);
   Duration MedianOfMembers();
   void AdaptGrace(double loss);
+  // Measures the hard bound again, as at the start, when it has become too short.
+  void NoteCut(bool cut);
 
   Duration bound_;
   std::size_t own_;
   Duration hard_bound_;
   std::array<Duration, kCalibrationCalls> calibration_{};
   std::size_t calibration_count_ = 0;
+  // Chosen: as the paper is described, which prints no figure: cuts are counted over 20 calls.
+  std::bitset<20> cuts_;  // of the last calls, those cut short with too much missing; bit 0: latest
   std::vector<std::optional<Duration>> samples_;  // the latest of every member
   std::vector<Duration> sorted_;                  // of those that are known, for the median
   std::optional<Duration> average_;

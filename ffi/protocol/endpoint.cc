@@ -27,15 +27,6 @@ Status Invalid(std::string message) {
 
 }  // namespace
 
-Result<Key> DirectionKey(const EndpointOptions& options, Rank from, Rank to) {
-  const bool encrypts = options.protection == Protection::kEncrypt;
-  return DeriveKey(
-      options.secret,
-      "jax_optireduce " + std::to_string(kWireVersion) + (encrypts ? " encrypted" : "") +
-          " session " + std::to_string(options.session) + " lane " + std::to_string(options.lane) +
-          " from " + std::to_string(from.value()) + " to " + std::to_string(to.value()));
-}
-
 Endpoint::Impl::Impl(const EndpointOptions& options)
     : options_(options),
       peers_(options.world_size),
@@ -74,6 +65,7 @@ Status Endpoint::Impl::MakePeers() {
 Status Endpoint::Impl::Validate(const Submission& submission) const {
   const CollectiveSpec& spec = submission.spec;
   if (leaving_) return *leaving_;
+  if (removed_) return *removed_;
   if (spec.name.size() > kNameBytesMax) {
     return Invalid("the name of a collective may have " + std::to_string(kNameBytesMax) +
                    " bytes, got " + std::to_string(spec.name.size()));
@@ -111,12 +103,9 @@ Status Endpoint::Impl::RefuseUnreachable(const Collective& collective, Sequence 
   for (const Rank member : spec.members) {
     if (member == options_.rank) continue;
     const Peer& other = peer(member);
-    if (!other.gone()) continue;
+    if (!other.unreachable()) continue;
     // One that has left in good order has made this call, and everything of it is here.
-    const auto open = active_.find({.collective = collective.id, .sequence = sequence});
-    const bool called = Carries(spec) && other.left && open != active_.end() &&
-                        open->second.exchange.heard(*collective.MemberOf(member));
-    if (called) continue;
+    if (Carries(spec) && other.left && HasCalled(collective, sequence, member)) continue;
     return {StatusCode::kUnavailable, "jax_optireduce: '" + spec.name + "' needs rank " +
                                           std::to_string(member.value()) + ", but " +
                                           other.why_gone()};
@@ -124,30 +113,59 @@ Status Endpoint::Impl::RefuseUnreachable(const Collective& collective, Sequence 
   return {};
 }
 
+bool Endpoint::Impl::HasCalled(const Collective& collective, Sequence sequence, Rank member) const {
+  const auto open = active_.find({.collective = collective.id, .sequence = sequence});
+  return open != active_.end() && open->second.exchange.heard(*collective.MemberOf(member));
+}
+
 Status Endpoint::Impl::Submit(Instant now, Submission submission) {
   if (Status status = Validate(submission); !status.ok()) return status;
-  Result<Collective*> learnt = directory_.Learn(submission.spec);
+  Result<Collective*> learnt = Learn(submission.spec);
   if (!learnt.ok()) return learnt.status();
   Collective& collective = *learnt.value();
   const Sequence sequence = submission.sequence;
-  if (Status status = RefuseUnreachable(collective, sequence); !status.ok()) return status;
-  if (collective.submitted && sequence <= *collective.submitted) {
+  const bool survives = Survives(collective.spec);
+  if (!survives) {
+    if (Status status = RefuseUnreachable(collective, sequence); !status.ok()) return status;
+  } else if (membership_->stuck()) {
+    // For the next attempt.
+    membership_->Retry(now);
+    return WhyStuck(now);
+  }
+  if (collective.accepted && sequence <= *collective.accepted) {
     return Invalid("the calls of a collective must have growing numbers (step=): got " +
                    Describe(submission.spec, sequence) + " after call " +
-                   std::to_string(collective.submitted->value()) +
+                   std::to_string(collective.accepted->value()) +
                    "; use another name= to start again");
   }
-  const bool first = !collective.submitted;
-  collective.submitted = sequence;
-  if (submission.spec.members.size() == 1 || submission.spec.elements == 0) {
-    ++counters_.calls_completed;
-    events_.push_back(
-        {.token = submission.token, .status = {}, .stats = {.slowest = options_.rank}});
+  if (sequence == kSettlement) {
+    return Invalid("the number of a call (step=) must be below " +
+                   std::to_string(kSettlement.value()));
+  }
+  collective.accepted = sequence;
+  if (!survives) {
+    Begin(now, collective, std::move(submission));
     return {};
   }
-  if (first) Announce(collective, sequence, 0);
-  SubmitTo(now, collective, std::move(submission));
+  held_.push_back({.submission = std::move(submission), .since = now});
+  GoOn(now);
   return {};
+}
+
+void Endpoint::Impl::Begin(Instant now, Collective& collective, Submission submission) {
+  const bool first = !collective.submitted;
+  collective.submitted = submission.sequence;
+  const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
+  TakeOver(collective, bucket);
+  if (collective.layout.members() == 1 || collective.spec.elements == 0) {
+    collective.MoveLateResults(bucket);
+    ++counters_.calls_completed;
+    const CallStats stats{.elapsed = submission.held, .slowest = options_.rank};
+    events_.push_back({.token = submission.token, .status = {}, .stats = stats});
+    return;
+  }
+  if (first) Announce(collective, submission.sequence, 0);
+  SubmitTo(now, collective, std::move(submission));
 }
 
 void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission submission) {
@@ -180,6 +198,13 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
   if (submission.drain && collective.carry) active.exchange.Drain();
   if (collective.carry) collective.carry->ResumeCaughtUp(call.sequence);
   active.exchange.Submit(now, std::move(submission), in_order);
+  for (const Rank member : collective.spec.members) {
+    if (!collective.carry || member == options_.rank || !peer(member).gone()) continue;
+    const MemberIndex gone = *collective.MemberOf(member);
+    const bool excluded =
+        call.sequence == kSettlement || (active.exchange.drains() && peer(member).removed);
+    excluded ? active.exchange.Exclude(now, gone) : active.exchange.Release(gone);
+  }
   QueueAll(active);
   if (Waits(active.exchange) && next_tick_ == kNever) next_tick_ = now;
   if (FailIfMismatched(now, active.exchange) || FailIfGivenUp(now, active.exchange)) return;
@@ -214,11 +239,7 @@ Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, Collective& collective
 }
 
 void Endpoint::Impl::Cancel(Instant now, const Status& why) {
-  std::vector<CallId> calls;
-  for (const auto& [call, active] : active_) {
-    if (active.exchange.submitted() && !active.exchange.finished()) calls.push_back(call);
-  }
-  for (const CallId call : calls) Fail(now, call, why);
+  FailAll(now, why, /*only_bounded=*/false);
 }
 
 void Endpoint::Impl::Leave(Instant now, const Status& why) {
@@ -276,12 +297,20 @@ void Endpoint::Impl::HandleDatagram(Instant now, std::span<const std::byte> data
     ++counters_.rejected_replayed;
     return;
   }
+  HearMember(now, header, *payload);
+  if (from.removed) {
+    ++counters_.rejected_removed;
+    return;
+  }
   from.last_heard = now;
   from.lost.reset();
   if (!Dispatch(now, header, *payload)) return;
+  if (membership_) GoOn(now);
   ++counters_.datagrams_received;
   counters_.bytes_received += datagram.size();
-  from.flow.Record(now, header.number, header.kind != DatagramKind::kAcknowledgement);
+  const bool wants_acknowledgement =
+      header.kind != DatagramKind::kAcknowledgement && header.kind != DatagramKind::kMembership;
+  from.flow.Record(now, header.number, wants_acknowledgement);
 }
 
 bool Endpoint::Impl::Dispatch(Instant now, const Header& header,
@@ -299,6 +328,7 @@ bool Endpoint::Impl::Dispatch(Instant now, const Header& header,
       TakeLeave(now, header, payload);
       return true;
     case DatagramKind::kProbe:
+    case DatagramKind::kMembership:
       return true;
   }
   FailCheck("known datagram kind", __FILE__, __LINE__);
@@ -383,19 +413,6 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
   return true;
 }
 
-void Endpoint::Impl::CheckOthersNamed(Instant now, const Collective& collective,
-                                      const Exchange& exchange) {
-  // A peer in the same call of the same name with other facts disagrees with the local program.
-  if (exchange.submitted()) return;
-  const Sequence sequence = exchange.call().sequence;
-  for (const Collective* other : directory_.Named(collective.spec.name)) {
-    const auto open = active_.find({.collective = other->id, .sequence = sequence});
-    if (other != &collective && open != active_.end()) {
-      FailIfMismatched(now, open->second.exchange);
-    }
-  }
-}
-
 bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
                                       std::span<const std::byte> payload) {
   const std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options_.world_size);
@@ -408,7 +425,7 @@ bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
     ++counters_.rejected_mismatched;
     return false;
   }
-  Result<Collective*> learnt = directory_.Learn(*spec);
+  Result<Collective*> learnt = Learn(*spec);
   if (!learnt.ok()) {
     ++counters_.rejected_mismatched;
     return false;
@@ -486,6 +503,13 @@ void Endpoint::Impl::Settle(Instant now, Rank to, const std::vector<Fate>& fates
 void Endpoint::Impl::FinishIfComplete(Instant now, Active& active) {
   Exchange& exchange = active.exchange;
   if (!exchange.complete()) return;
+  if (exchange.call().sequence == kSettlement) {
+    exchange.Finish(now, {});
+    EndSettlement(active);
+    QueueAll(active);
+    EraseIfRemovable(exchange.call());
+    return;
+  }
   Status status;
   CheckDropped(now, exchange, status);
   ++(status.ok() ? counters_.calls_completed : counters_.calls_failed);
@@ -564,6 +588,7 @@ void Endpoint::Cancel(Instant now, const Status& why) { impl_->Cancel(now, why);
 void Endpoint::Leave(Instant now, const Status& why) { impl_->Leave(now, why); }
 bool Endpoint::finished() const { return impl_->finished(); }
 std::size_t Endpoint::memory_bytes() const { return impl_->memory_bytes(); }
+std::vector<Rank> Endpoint::live() const { return impl_->live(); }
 const Counters& Endpoint::counters() const { return impl_->counters(); }
 
 }  // namespace optireduce

@@ -74,6 +74,9 @@ class Endpoint {
 
   std::optional<CallDone> PollEvent();
 
+  // The ranks that take part in calls that go on without those that are silent.
+  std::vector<Rank> live() const;
+
   // What the calls submitted before `before` and not over yet wait for.
   std::vector<WaitingCall> WaitingCalls(Instant before) const;
 

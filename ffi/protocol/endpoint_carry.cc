@@ -18,10 +18,11 @@ void Endpoint::Impl::SubmitLate(const Submission& submission, Collective& collec
   }
   CallStats stats{.missing_results = 1.0,
                   .in_flight = 1.0,
+                  .elapsed = submission.held,
                   .slowest = options_.rank,
                   .live = collective.layout.members()};
   const auto all = static_cast<double>(collective.layout.bytes());
-  stats.carried = static_cast<double>(collective.carry->MoveLateResults(bucket)) / all;
+  stats.carried = std::min(static_cast<double>(collective.MoveLateResults(bucket)) / all, 1.0);
   ++counters_.calls_completed;
   events_.push_back({.token = submission.token, .status = {}, .stats = stats});
 }
@@ -35,7 +36,8 @@ bool Endpoint::Impl::OthersDrain(const Collective& collective, Sequence call) {
     std::uint16_t heard = 0;
     for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
       const MemberIndex member(m);
-      if (member != collective.self && exchange.heard(member)) ++heard;
+      if (member == collective.self) continue;
+      if (exchange.heard(member) || peer(collective.RankOf(member)).gone()) ++heard;
     }
     if (heard + 1 == collective.layout.members()) all = true;
   });

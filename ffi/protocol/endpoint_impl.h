@@ -18,6 +18,7 @@
 #include "ffi/protocol/endpoint.h"
 #include "ffi/protocol/exchange.h"
 #include "ffi/protocol/incast_controller.h"
+#include "ffi/protocol/membership.h"
 #include "ffi/protocol/peer.h"
 
 namespace optireduce {
@@ -40,17 +41,29 @@ class Endpoint::Impl {
   bool finished() const;
   std::size_t memory_bytes() const { return pool_.used_bytes(); }
   const Counters& counters() const { return counters_; }
+  std::vector<Rank> live() const;
 
  private:
   // A call that is open, with what the endpoint needs to serve it.
   struct Active {
     Exchange exchange;
     std::vector<bool> queued;  // by member: the call stands in that peer's `ready`
+    Buffer settlement{};       // of kSettlement: the bucket
+  };
+
+  // A call that cannot begin yet.
+  struct Held {
+    Submission submission;
+    Instant since;
   };
 
   // ---- endpoint.cc
   Status Validate(const Submission& submission) const;
   Status RefuseUnreachable(const Collective& collective, Sequence sequence) const;
+  // The member has shown that it is in this call.
+  bool HasCalled(const Collective& collective, Sequence sequence, Rank member) const;
+  // Starts a call that nothing keeps from it.
+  void Begin(Instant now, Collective& collective, Submission submission);
   Active& Open(Instant now, Collective& collective, Sequence sequence, bool drain);
   // Submits to the call, opening it first where nobody has.
   void SubmitTo(Instant now, Collective& collective, Submission submission);
@@ -67,8 +80,6 @@ class Endpoint::Impl {
   // Each returns false when the datagram could not be taken now and has to come again.
   bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
   bool TakeSegment(Instant now, const Header& header, std::span<const std::byte> payload);
-  // Fails the local program's call of the same name if a peer's differs from it.
-  void CheckOthersNamed(Instant now, const Collective& collective, const Exchange& exchange);
   bool TakeAnnouncement(Instant now, const Header& header, std::span<const std::byte> payload);
   void TakeAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
   void TakeLeave(Instant now, const Header& header, std::span<const std::byte> payload);
@@ -91,10 +102,38 @@ class Endpoint::Impl {
   // A peer has all of some call: others may go on that had to wait for this.
   void Advance(Instant now, CollectiveId collective, Rank peer);
 
+  // ---- endpoint_membership.cc
+  Result<Collective*> Learn(const CollectiveSpec& spec);
+  bool Survives(const CollectiveSpec& spec) const { return membership_ && IsBounded(spec); }
+  // Something that was authenticated has come.
+  void HearMember(Instant now, const Header& header, std::span<const std::byte> payload);
+  // The peer is silent for too long.
+  void Lose(Instant now, Rank silent);
+  // After anything that may have changed it.
+  void FollowMembership(Instant now);
+  void BeginView(Instant now);
+  Status WhyStuck(Instant now) const;
+  // Fails the calls under way, and those that are held.
+  void FailAll(Instant now, const Status& why, bool only_bounded);
+  void FailHeld(Instant now, const Held& held, Status why);
+  // What the collective is among those who take part in the call. Wants settlements where it has
+  // changed.
+  Result<Collective*> Effective(Collective& origin, Sequence sequence);
+  // The call must wait: for a settlement, or for a decision on one that has left.
+  bool MustHold(Instant now, const Collective& effective, const Submission& submission);
+  // Begins what was held and can begin, and settlements.
+  void GoOn(Instant now);
+  // What was never sent to members that are gone joins this rank's contribution.
+  void TakeOver(const Collective& successor, const BucketView& bucket);
+  // False while calls of the collective are under way.
+  bool BeginSettlement(Instant now, Collective& collective);
+  void EndSettlement(Active& active);
+
   // ---- endpoint_send.cc
   void Queue(Active& active, MemberIndex to);
   void QueueAll(Active& active);
   void Announce(const Collective& collective, Sequence sequence, std::uint8_t flags);
+  std::optional<Transmit> SendMembership(Instant now, std::span<std::byte> buffer);
   std::optional<Transmit> PollPeer(Instant now, Rank to, std::span<std::byte> buffer,
                                    std::size_t batch_max);
   std::optional<Transmit> SendAcknowledgement(Instant now, Rank to, std::span<std::byte> buffer);
@@ -133,16 +172,20 @@ class Endpoint::Impl {
   void GiveUpSilentPeers(Instant now);
   // After a peer has gone: fails what needs it, keeps nothing for it.
   void Forget(Instant now, Rank gone);
-  std::string SilenceOf(Rank rank) const;
   // Fails the call if a member waits in another one that this rank has not called.
   bool FailIfCrossed(Instant now, const Exchange& exchange);
   // Fails the call if a member calls the same name and sequence as something else.
   bool FailIfMismatched(Instant now, const Exchange& exchange);
+  // Fails the local program's call of the same name if a peer's differs from it.
+  void CheckOthersNamed(Instant now, const Collective& collective, const Exchange& exchange);
   Status Disagreement(const Exchange& exchange, Rank peer, const CollectiveSpec& theirs,
                       Sequence their_sequence) const;
   // After a call that dropped everything of a live peer: is it calling something else?
   void CheckDropped(Instant now, const Exchange& exchange, Status& status) const;
   bool Waits(const Exchange& exchange) const;
+
+  // In seconds, with one decimal.
+  static std::string RoundedSeconds(Duration duration);
 
   Peer& peer(Rank rank) { return *peers_[rank.index()]; }
   const Peer& peer(Rank rank) const { return *peers_[rank.index()]; }
@@ -167,6 +210,13 @@ class Endpoint::Impl {
   std::uint16_t next_peer_;     // whom PollTransmit asks first
   Instant next_tick_ = kNever;  // set while a call waits
   std::optional<Status> leaving_;
+
+  std::optional<Membership> membership_;  // with the first collective that needs it
+  std::uint32_t view_ = 0;                // the newest that calls know of
+  bool membership_due_ = false;           // it may have something to send
+  std::optional<Status> removed_;         // the others go on without this rank
+  std::deque<Held> held_;                 // in order
+  std::vector<Collective*> unsettled_;    // want a settlement
   // Waiting calls that this rank has ended with an error, and which; the newest few.
   std::deque<GaveUp> gave_up_;
   // Calls of peers with which this rank disagreed, so that it has ended one of its own; the newest.

@@ -37,6 +37,7 @@ std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std:
                                                      std::size_t batch_max) {
   OR_CHECK(buffer.size() >= options_.datagram_bytes_max && batch_max > 0);
   if (leaving_) WantFarewells();
+  if (const auto transmit = SendMembership(now, buffer)) return transmit;
   for (std::uint16_t turn = 0; turn < options_.world_size; ++turn) {
     const Rank to(static_cast<std::uint16_t>((next_peer_ + turn) % options_.world_size));
     if (to == options_.rank) continue;
@@ -46,6 +47,21 @@ std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std:
     }
   }
   return std::nullopt;
+}
+
+std::optional<Transmit> Endpoint::Impl::SendMembership(Instant now, std::span<std::byte> buffer) {
+  if (!membership_due_) return std::nullopt;
+  const auto message =
+      membership_->Poll(now, buffer.subspan(kHeaderBytes).first(kMembershipBytesMax));
+  if (!message) {
+    membership_due_ = false;
+    return std::nullopt;
+  }
+  Header header;
+  header.kind = DatagramKind::kMembership;
+  header.number = peer(message->to).flow.Untracked();
+  const std::size_t bytes = Seal(message->to, header, message->bytes, buffer);
+  return Transmit{.to = message->to, .bytes = bytes, .datagram_bytes = bytes};
 }
 
 std::optional<Transmit> Endpoint::Impl::PollPeer(Instant now, Rank to, std::span<std::byte> buffer,

@@ -26,13 +26,6 @@ constexpr int kSignsPerTimeout = 4;
 // Chosen: errors are rare, and after a few of them a program has ended.
 constexpr std::size_t kGaveUpMax = 64;
 
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-std::string RoundedSeconds(Duration duration) {
-  const auto tenths = static_cast<long>(Seconds(duration) * 10);
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
-
 // The error of a call that cannot be completed since `rank` has ended it, or another, with one.
 Status FailureOf(Rank rank, const GaveUp& news, const std::string& ours) {
   constexpr std::string_view kStopped = " has stopped with this error: ";
@@ -53,8 +46,14 @@ Status FailureOf(Rank rank, const GaveUp& news, const std::string& ours) {
 
 }  // namespace
 
+std::string Endpoint::Impl::RoundedSeconds(Duration duration) {
+  const auto tenths = duration / std::chrono::milliseconds(100);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
 bool Endpoint::Impl::Waits(const Exchange& exchange) const {
-  return exchange.submitted() && !exchange.finished() && exchange.waits();
+  return exchange.submitted() && !exchange.finished() && exchange.waits() &&
+         exchange.call().sequence != kSettlement;
 }
 
 std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
@@ -62,6 +61,7 @@ std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
   for (const auto& [id, active] : active_) {
     const Exchange& exchange = active.exchange;
     if (!exchange.submitted() || exchange.finished() || exchange.submitted_at() >= before) continue;
+    if (id.sequence == kSettlement) continue;
     const Collective& collective = exchange.collective();
     const auto holds_up = [&](MemberIndex member, bool contributed) {
       if (member == collective.self) return false;
@@ -96,6 +96,12 @@ void Endpoint::Impl::HandleTimeout(Instant now) {
   }
   for (const CallId call : due) Expire(now, call);
   if (now >= next_tick_) Tick(now);
+  if (!membership_) return;
+  if (now >= membership_->timeout()) {
+    membership_->HandleTimeout(now);
+    FollowMembership(now);
+  }
+  GoOn(now);
 }
 
 void Endpoint::Impl::Expire(Instant now, CallId call) {
@@ -115,7 +121,7 @@ void Endpoint::Impl::Expire(Instant now, CallId call) {
 }
 
 Instant Endpoint::Impl::PollTimeout() const {
-  Instant at = next_tick_;
+  Instant at = membership_ ? std::min(next_tick_, membership_->timeout()) : next_tick_;
   for (const auto& other : peers_) {
     if (other) at = std::min(at, other->flow.timeout());
   }
@@ -152,17 +158,16 @@ bool Endpoint::Impl::FailIfAbandoned(Instant now, const Exchange& exchange) {
     const Duration silence = now - std::max(other.last_heard, submitted_at);
     if (silence >= options_.peer_timeout) {
       // Even where this rank has all it needs of it: another one may not.
-      if (!other.gone()) {
-        other.lost = SilenceOf(member);
-        Forget(now, member);
-      }
-      if (const auto open = active_.find(call);
-          open != active_.end() && Waits(open->second.exchange)) {
-        Fail(now, call,
-             {StatusCode::kUnavailable,
-              "jax_optireduce: " + other.why_gone() + "; others wait for it in " +
-                  Describe(active_.at(call).exchange.collective().spec, call.sequence)});
-      }
+      if (!other.gone()) Lose(now, member);
+      const auto open = active_.find(call);
+      if (open == active_.end() || !Waits(open->second.exchange)) return true;
+      const CollectiveSpec& spec = open->second.exchange.collective().spec;
+      // Whether this one goes on is agreed.
+      if (Survives(spec)) continue;
+      Fail(now, call,
+           {StatusCode::kUnavailable, "jax_optireduce: " + other.why_gone() +
+                                          "; others wait for it in " +
+                                          Describe(spec, call.sequence)});
       return true;
     }
     const bool asked = std::ranges::any_of(
@@ -272,34 +277,52 @@ bool Endpoint::Impl::FailIfGivenUp(Instant now, const Exchange& exchange) {
 void Endpoint::Impl::GiveUpSilentPeers(Instant now) {
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
     if (!peers_[r] || peers_[r]->gone() || !peers_[r]->flow.unanswered()) continue;
-    if (peers_[r]->Silence(now) < options_.peer_timeout) continue;
-    peers_[r]->lost = SilenceOf(Rank(r));
-    Forget(now, Rank(r));
+    if (peers_[r]->Silence(now) >= options_.peer_timeout) Lose(now, Rank(r));
   }
 }
 
 void Endpoint::Impl::Forget(Instant now, Rank gone) {
   Peer& other = peer(gone);
-  other.control.clear();
-  other.ready.clear();
-  other.backlog.clear();
+  if (other.gone()) {
+    other.control.clear();
+    other.ready.clear();
+    other.backlog.clear();
+  }
   std::vector<CallId> failing;
   std::vector<CallId> finished;
+  bool missed = false;
   for (auto& [call, active] : active_) {
     Exchange& exchange = active.exchange;
     const std::optional<MemberIndex> member = exchange.collective().MemberOf(gone);
-    if (!member) continue;
+    const bool survives = Survives(exchange.collective().spec);
+    if (!member || (survives && !other.gone())) continue;
     active.queued[member->index()] = false;
+    // A drain goes on among those who are left.
+    const bool drains = survives && exchange.drains() && exchange.submitted();
+    if (drains && (call.sequence == kSettlement || other.removed)) {
+      exchange.Exclude(now, *member);
+      QueueAll(active);
+      if (exchange.over()) finished.push_back(call);
+      continue;
+    }
     // One that has left in good order has sent everything for the calls that it has made.
     const bool carries = exchange.submitted() && !exchange.finished() &&
-                         exchange.collective().carry && (other.lost || !exchange.heard(*member));
-    if ((Waits(exchange) || carries) && exchange.Needs(*member)) failing.push_back(call);
+                         exchange.collective().carry && !survives &&
+                         (other.lost || !exchange.heard(*member));
+    if ((Waits(exchange) || carries) && exchange.Needs(*member)) {
+      if (drains) {
+        missed = true;
+        continue;
+      }
+      failing.push_back(call);
+    }
     if (exchange.over()) finished.push_back(call);
     exchange.Release(*member);
   }
   directory_.ForEach([&](const Collective& collective) {
     const auto member = collective.MemberOf(gone);
-    if (member && collective.carry) collective.carry->Release(*member);
+    const bool kept = Survives(collective.spec) && !other.gone();
+    if (member && collective.carry && !kept) collective.carry->Release(*member);
   });
   for (const CallId call : failing) {
     Fail(now, call,
@@ -314,7 +337,9 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
   // A call that only the one that is gone had opened will never be called here.
   std::erase_if(active_, [&](const auto& entry) {
     const Exchange& exchange = entry.second.exchange;
-    return !exchange.submitted() && !exchange.over() && exchange.OnlyHeard(gone);
+    const bool opened = !exchange.submitted() && !exchange.over() && exchange.OnlyHeard(gone);
+    // Of what was added others may have a part.
+    return opened && other.gone() && exchange.sums() == 0;
   });
   std::vector<CallId> complete;
   for (const auto& [call, active] : active_) {
@@ -324,11 +349,22 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
     const auto open = active_.find(call);
     if (open != active_.end()) FinishIfComplete(now, open->second);
   }
+  if (!missed) return;
+  membership_->Suspect(now, gone);
+  FollowMembership(now);
 }
 
-std::string Endpoint::Impl::SilenceOf(Rank rank) const {
-  return "rank " + std::to_string(rank.value()) + " has been silent for more than " +
-         RoundedSeconds(options_.peer_timeout) + " (peer_timeout_s)";
+void Endpoint::Impl::CheckOthersNamed(Instant now, const Collective& collective,
+                                      const Exchange& exchange) {
+  // A peer in the same call of the same name with other facts disagrees with the local program.
+  if (exchange.submitted()) return;
+  const Sequence sequence = exchange.call().sequence;
+  for (const Collective* other : directory_.Named(collective.spec.name)) {
+    const auto open = active_.find({.collective = other->id, .sequence = sequence});
+    if (other != &collective && open != active_.end()) {
+      FailIfMismatched(now, open->second.exchange);
+    }
+  }
 }
 
 Status Endpoint::Impl::Disagreement(const Exchange& exchange, Rank other,
@@ -375,6 +411,7 @@ bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
 
 bool Endpoint::Impl::FailIfMismatched(Instant now, const Exchange& exchange) {
   if (!exchange.submitted() || exchange.finished()) return false;
+  if (exchange.call().sequence == kSettlement) return false;
   const Collective& ours = exchange.collective();
   const Sequence sequence = exchange.call().sequence;
   for (const Collective* theirs : directory_.Named(ours.spec.name)) {

@@ -73,6 +73,7 @@ void Exchange::Submit(Instant now, Submission submission, bool in_order) {
   Expire(now);
   const BucketLayout& layout = collective_.layout;
   submitted_at_ = now;
+  held_ = submission.held;
   token_ = submission.token;
   bucket_ = BucketView(submission.leaves, SizeOf(collective_.spec.element_type));
   OR_CHECK(bucket_.bytes() == layout.bytes());
@@ -349,6 +350,10 @@ void Exchange::ReleaseResults(MemberIndex peer) {
 }
 
 void Exchange::Release(MemberIndex peer) {
+  // What a drain moves is no part of a later call.
+  const bool unsent = !drain_ && unsettled_[peer.index()] > 0 && Windowed(Stage::kReduceScatter) &&
+                      !carry_->window(Stage::kReduceScatter, peer).Begun(sequence_);
+  if (unsent) Owe(Stage::kReduceScatter, peer);
   ReleaseResults(peer);
   SettleContributions(peer);
   outbox(peer).AbandonContributions();
@@ -469,7 +474,7 @@ CallDone Exchange::Finish(Instant now, Status status) {
   FindSlowest(now);
   if (status.ok()) {
     ZeroMissing();
-    if (carry_ != nullptr) carry_->MoveLateResults(bucket_);
+    collective_.MoveLateResults(bucket_);
   }
   finished_ = true;
   if (layout.bytes() > 0) stats_.missing_results = 1.0 - static_cast<double>(result_bytes_) / all;
@@ -477,7 +482,7 @@ CallDone Exchange::Finish(Instant now, Status status) {
     stats_.missing_contributions =
         1.0 - contributed_ / (static_cast<double>(result_bytes_) * layout.members());
   }
-  stats_.elapsed = now - *submitted_at_;
+  stats_.elapsed = now - *submitted_at_ + held_;
   stats_.live = layout.members();
   if (!waits) stats_.deadline = call_deadline_;
   if (!closed_ && status.ok()) TimeEnd(now, Stage::kAllGather, StageExit::kComplete);

@@ -116,7 +116,7 @@ class Exchange {
   bool Delivered(MemberIndex to, const Outbox::Item& item);
   // `peer` has every sum.
   void ReleaseResults(MemberIndex peer);
-  // `peer` will not take anything: nothing is kept for it.
+  // `peer` is gone: nothing is kept for it, but contributions that it was never sent are owed.
   void Release(MemberIndex peer);
 
   // ---- Time.
@@ -153,6 +153,10 @@ class Exchange {
   // The call drains its collective, as a peer knows already.
   void Drain();
   bool drains() const { return drain_; }
+  // The program will not call it: what is there of it joins a call that comes later.
+  void Close(Instant now);
+  // The call waits for `gone` no more, nor for its shard, which stays as it is.
+  void Exclude(Instant now, MemberIndex gone);
   // Frees what only an open call needs.
   void Compact();
   // Before the removal: what has come of the call is remembered, lest it is added twice.
@@ -204,6 +208,8 @@ class Exchange {
   // The call is over: what cannot begin is owed to the peers from now on.
   void Retire();
   void RetireStage(Stage stage, MemberIndex to);
+  // Nothing of the stage was sent to `to`: from now on it is owed.
+  void Owe(Stage stage, MemberIndex to);
   std::uint64_t CarriedBytes() const;
   double InFlight() const;
   void FindSlowest(Instant now);  // for the stats
@@ -224,6 +230,7 @@ class Exchange {
   Duration reduce_scatter_elapsed_{};
 
   std::optional<Instant> submitted_at_;
+  Duration held_{};
   std::uint64_t token_ = 0;
   BucketView bucket_;
   std::vector<std::byte> mutable scratch_;  // one segment across leaves

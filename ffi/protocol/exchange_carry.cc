@@ -131,6 +131,11 @@ void Exchange::RetireStage(Stage stage, MemberIndex to) {
     return;
   }
   // Nothing of it was sent yet, or else it would have begun.
+  Owe(stage, to);
+  if (stage == Stage::kAllGather) ReleaseResults(to);
+}
+
+void Exchange::Owe(Stage stage, MemberIndex to) {
   const bool contributions = stage == Stage::kReduceScatter;
   const BucketLayout& layout = collective_.layout;
   const MemberIndex shard = contributions ? to : collective_.self;
@@ -139,12 +144,9 @@ void Exchange::RetireStage(Stage stage, MemberIndex to) {
                             .segment = SegmentIndex(layout.FirstSegment(shard).value() + i)};
     carry_->debt(stage, to).Add(item.segment, Payload(item));
   }
-  if (contributions) {
-    SettleContributions(to);
-    outbox(to).AbandonContributions();
-  } else {
-    ReleaseResults(to);
-  }
+  if (!contributions) return;
+  SettleContributions(to);
+  outbox(to).AbandonContributions();
 }
 
 bool Exchange::CanFold() const {
@@ -172,6 +174,26 @@ void Exchange::Fold() {
 
 void Exchange::Drain() {
   if (!reduced_closed_) drain_ = true;
+}
+
+void Exchange::Close(Instant now) {
+  if (!reduced_closed_) CloseReduceScatter(now, StageExit::kExpired);
+  Fold();
+}
+
+void Exchange::Exclude(Instant now, MemberIndex gone) {
+  OR_CHECK(submitted() && drain_);
+  Release(gone);
+  const BucketLayout& layout = collective_.layout;
+  reduction_.Exclude(gone);
+  for (std::uint32_t i = 0; i < layout.SegmentsOf(collective_.self); ++i) {
+    const SegmentIndex segment(layout.FirstSegment(collective_.self).value() + i);
+    if (reduction_.Ready(segment)) ReduceSegment(segment, /*rescale=*/false);
+  }
+  NoteReduced(now);
+  for (std::uint32_t i = 0; i < layout.SegmentsOf(gone); ++i) {
+    gathered_.Insert(layout.FirstSegment(gone).value() + i);
+  }
 }
 
 void Exchange::Compact() {

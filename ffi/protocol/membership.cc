@@ -86,15 +86,6 @@ bool Membership::Convinced(Instant now) const {
          });
 }
 
-const std::vector<Rank>& Membership::MembersOf(CallId call) const {
-  const View* view = &view_;
-  for (auto before = earlier_.rbegin(); before != earlier_.rend(); ++before) {
-    if (call.sequence >= view->FirstOf(call.collective)) break;
-    view = &*before;
-  }
-  return view->members;
-}
-
 void Membership::Started(CallId call) {
   OR_CHECK(!frozen_);
   const auto at = std::ranges::lower_bound(newest_, call.collective, {}, &CallId::collective);
@@ -108,6 +99,7 @@ void Membership::Started(CallId call) {
 void Membership::Heard(Instant now, Rank rank) {
   if (!view_.Has(rank)) return TellDecision(now, rank);
   other(rank).heard_at = now;
+  if (other(rank).suspected) next_tick_ = std::min(next_tick_, now);
   other(rank).suspected = false;
 }
 
@@ -136,7 +128,7 @@ void Membership::NoteSuspects(Instant now, Rank from, const std::vector<Rank>& s
   }
   there.suspects = suspects;
   there.suspects_at = now;
-  if (!suspects.empty() && next_tick_ == kNever) next_tick_ = now;
+  if (!suspects.empty() && next_tick_ == kNever && !stuck_) next_tick_ = now;
 }
 
 std::vector<Rank> Membership::OwnSuspects() const {
@@ -410,6 +402,8 @@ void Membership::Tick(Instant now) {
   }
   NoteStuck(now);
   DueToAll(MembershipKind::kStatus);
+  // Nothing can be decided until one of the others is heard again.
+  if (stuck_ && !Majority(Connected(now))) next_tick_ = kNever;
   if (bidding()) {
     for (const Rank member : view_.members) {
       if (proposed_ && !acceptors_.contains(member)) Due(member, MembershipKind::kProposal);

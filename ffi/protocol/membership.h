@@ -58,15 +58,14 @@ class Membership {
   // ---- What it has come to.
 
   const View& view() const { return view_; }
+  // Those before it, the first one first; of those with the same members the last.
+  const std::vector<View>& earlier() const { return earlier_; }
   // This rank is no member any more: view() is without it.
   bool removed() const { return !view_.Has(self_); }
   // The others cannot be reached, or do not agree: no decision is in sight.
   bool stuck() const { return stuck_; }
   // No call may begin: what this rank has voted stands until the next view.
   bool frozen() const { return frozen_; }
-  // Who takes part in a call, on whichever rank that is a member: those of the newest view in which
-  // the call is not before the first of its collective.
-  const std::vector<Rank>& MembersOf(CallId call) const;
   // Members that this rank can talk to, itself included.
   std::size_t Connected(Instant now) const;
 
@@ -78,6 +77,8 @@ class Membership {
   void Heard(Instant now, Rank rank);
   // `rank` is silent for peer_timeout. Withdrawn when it is heard.
   void Suspect(Instant now, Rank rank);
+  // Asks once more, though nobody may be there: for one that is stuck.
+  void Retry(Instant now) { next_tick_ = std::min(next_tick_, now); }
   // The payload of a message of `from`. False when it is none.
   bool Handle(Instant now, Rank from, std::span<const std::byte> payload);
   void HandleTimeout(Instant now);

@@ -42,15 +42,19 @@ struct Peer {
   Sealer open;  // datagrams from the peer
 
   // Nothing is sent to it, nothing is kept for it.
-  bool gone() const { return left.has_value() || lost.has_value(); }
-  const std::string& why_gone() const { return left ? *left : *lost; }
+  bool gone() const { return left || removed || (lost && !awaited); }
+  // A call that waits for it waits in vain.
+  bool unreachable() const { return left || removed || lost; }
+  const std::string& why_gone() const { return removed ? *removed : left ? *left : *lost; }
 
   Instant last_heard{};  // an authenticated datagram
   Instant asked{};       // the first datagram to it since then that wants an answer
   // A peer that nobody asks is not silent.
   Duration Silence(Instant now) const { return now - std::max(last_heard, asked); }
-  std::optional<std::string> left;  // it said that it leaves, and why
-  std::optional<std::string> lost;  // it was silent for too long; until it is heard again
+  std::optional<std::string> left;     // it said that it leaves, and why
+  std::optional<std::string> lost;     // it was silent for too long; until it is heard again
+  bool awaited = false;                // though lost, it is kept what it has coming: see Membership
+  std::optional<std::string> removed;  // the others go on without it
 
   std::deque<GaveUp> gave_up;  // the newest few
 

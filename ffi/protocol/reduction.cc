@@ -16,6 +16,7 @@ Reduction::Reduction(const BucketLayout& layout, MemberIndex owner, ElementType 
   const std::size_t slots = layout.members() > 1 ? layout.members() - 1u : 1u;
   staging_ = pool.Take(layout.Shard(owner).bytes * slots);
   received_.assign(layout.members(), Bitmap(segments));
+  excluded_.assign(layout.members(), false);
   arrived_.assign(segments, 0);
   summed_.assign(segments, 0);
   sum_slot_.assign(segments, owner);
@@ -33,12 +34,21 @@ Reduction::Receipt Reduction::Receive(MemberIndex source, SegmentIndex segment,
                                       std::span<const std::byte> payload) {
   OR_CHECK(source != owner_ && payload.size() == layout_.Segment(segment).bytes);
   const std::size_t within = Within(segment);
+  if (excluded_[source.index()]) return Receipt::kDuplicate;
   Bitmap& received = received_[source.index()];
   if (!received.Insert(within)) return Receipt::kDuplicate;
   if (reduced_.Contains(within)) return Receipt::kLate;
   std::memcpy(Slot(source, segment), payload.data(), payload.size());
   ++arrived_[within];
   return Receipt::kNew;
+}
+
+void Reduction::Exclude(MemberIndex source) {
+  if (excluded_[source.index()]) return;
+  excluded_[source.index()] = true;
+  for (std::size_t within = 0; within < arrived_.size(); ++within) {
+    if (!received_[source.index()].Contains(within)) ++arrived_[within];
+  }
 }
 
 bool Reduction::Ready(SegmentIndex segment) const {

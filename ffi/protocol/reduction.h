@@ -32,6 +32,9 @@ class Reduction {
   // and nothing is kept; a second one is a duplicate nevertheless.
   Receipt Receive(MemberIndex source, SegmentIndex segment, std::span<const std::byte> payload);
 
+  // Nothing of `source` will come any more; what has come counts.
+  void Exclude(MemberIndex source);
+
   // From now on the owner's own contribution is read from `bucket`.
   void Attach(const BucketView* bucket) { own_ = bucket; }
   // From now on no more than what was reduced may be asked for.
@@ -73,7 +76,8 @@ class Reduction {
   const BucketView* own_ = nullptr;
   Buffer staging_;                      // by source without the owner
   std::vector<Bitmap> received_;        // by source, of segments within the shard
-  std::vector<std::uint16_t> arrived_;  // by segment: contributions, without the owner's
+  std::vector<bool> excluded_;          // by source
+  std::vector<std::uint16_t> arrived_;  // by segment: sources that have contributed, or never will
   std::vector<std::uint16_t> summed_;   // by segment: contributions in its sum
   std::vector<MemberIndex> sum_slot_;   // by segment: whose slot holds the sum
   Bitmap reduced_;

@@ -25,6 +25,7 @@ namespace optireduce {
   X(rejected_foreign, "refused: of another session, or from no peer of this one")     \
   X(rejected_unauthenticated, "refused: the tag does not match the content")          \
   X(rejected_replayed, "refused: this datagram was received before")                  \
+  X(rejected_removed, "refused: from a rank that is no member any more")              \
   X(rejected_early, "refused: for a call too far ahead, or memory for it is used up") \
   X(rejected_mismatched, "refused: does not fit the collective it names")             \
   X(segments_duplicate, "segments that were there already")                           \

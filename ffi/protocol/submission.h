@@ -59,6 +59,11 @@ inline bool Carries(const CollectiveSpec& spec) {
   return spec.reduce_scatter == LatePolicy::kCarry || spec.all_gather == LatePolicy::kCarry;
 }
 
+// Of mode bounded: it can go on without members that are silent.
+inline bool IsBounded(const CollectiveSpec& spec) {
+  return spec.reduce_scatter == LatePolicy::kCarry && spec.all_gather == LatePolicy::kCarry;
+}
+
 // One of the pairs of policies that are modes, with deadlines where it needs them.
 inline bool HasMode(const CollectiveSpec& spec) {
   if (spec.reduce_scatter == LatePolicy::kWait) return spec.all_gather == LatePolicy::kWait;
@@ -82,6 +87,8 @@ struct Submission {
   // Of a collective that carries: waits for everything that is under way to anybody, so that
   // afterwards nothing is. A call like any other, that all members must make as such.
   bool drain = false;
+  // How long an endpoint kept the call from beginning, while ranks agreed on who takes part.
+  Duration held{};
   std::uint64_t token = 0;   // comes back in CallDone
   std::uint64_t record = 0;  // the call in the flight record; the endpoint does not look at it
 };

@@ -67,7 +67,7 @@ ParsedHeader ParseHeader(std::span<const std::byte> datagram) {
   if (version_and_kind >> 4 != kWireVersion) return {.header = {}, .error = ParseError::kVersion};
   const std::uint8_t kind = version_and_kind & 0xF;
   if (kind < static_cast<std::uint8_t>(DatagramKind::kContribution) ||
-      kind > static_cast<std::uint8_t>(DatagramKind::kLeave)) {
+      kind > static_cast<std::uint8_t>(DatagramKind::kMembership)) {
     return {.header = {}, .error = ParseError::kMalformed};
   }
   Header header;

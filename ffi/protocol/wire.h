@@ -51,6 +51,7 @@ enum class DatagramKind : std::uint8_t {
   kAnnouncement = 4,     // what a collective is; what a rank waits in
   kProbe = 5,            // asks for an acknowledgement
   kLeave = 6,            // the sender will call nothing more
+  kMembership = 7,       // who is a member (membership_message.h); not acknowledged
 };
 
 // Flags of an announcement.

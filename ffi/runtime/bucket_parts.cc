@@ -70,10 +70,10 @@ void PartOutcomes::Add(const Status& status, const CallStats& stats, std::uint64
   stats_.deadline = std::max(stats_.deadline, stats.deadline);
   stats_.repaired += stats.repaired;
   stats_.late += stats.late;
+  stats_.live = elements_ == 0 ? stats.live : std::min(stats_.live, stats.live);
   if (elements_ == 0 || stats.elapsed > stats_.elapsed) {
     stats_.elapsed = stats.elapsed;
     stats_.slowest = stats.slowest;
-    stats_.live = stats.live;
     stats_.behind = stats.behind;
     stats_.absent = stats.absent;
   }

@@ -28,7 +28,8 @@ struct BucketPart {
 std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lanes);
 
 // The outcome of a call from those of its parts. Fractions are weighted by elements; the slowest
-// rank is that of the part which took longest; the first error is the call's.
+// rank is that of the part which took longest; alive are those that are for all parts; the first
+// error is the call's.
 class PartOutcomes {
  public:
   void Add(const Status& status, const CallStats& stats, std::uint64_t elements);

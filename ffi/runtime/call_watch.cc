@@ -1,5 +1,6 @@
 #include "ffi/runtime/call_watch.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -18,6 +19,10 @@ Duration UnixTime() {
 
 }  // namespace
 
+CallWatch::CallWatch(const CallWatchOptions& options) : options_(options) {
+  for (std::uint16_t rank = 0; rank < options.world_size; ++rank) live_.emplace_back(rank);
+}
+
 std::uint64_t CallWatch::Begin(const Submission& submission) {
   const Duration unix_time = UnixTime();
   const std::lock_guard lock(mutex_);
@@ -35,6 +40,25 @@ void CallWatch::End(std::uint64_t number, const Status& status, const CallStats&
   if (!status.ok()) return TellIfUnreachable(*call, status);
   failing_ = false;
   if (const auto news = slow_rank_.Add(call->collective, stats, now)) Tell(*news);
+}
+
+void CallWatch::SetLive(const std::vector<Rank>& live) {
+  const std::lock_guard lock(mutex_);
+  RemovalNews news;
+  for (const Rank rank : live_) {
+    if (std::ranges::find(live, rank) == live.end()) news.ranks.push_back(rank);
+  }
+  // Another lane may have told it.
+  if (news.ranks.empty()) return;
+  std::erase_if(live_, [&](Rank rank) { return std::ranges::find(live, rank) == live.end(); });
+  for (const Rank rank : news.ranks) slow_rank_.Forget(rank);
+  news.live = live_.size();
+  Tell(std::move(news));
+}
+
+std::size_t CallWatch::live() const {
+  const std::lock_guard lock(mutex_);
+  return live_.size();
 }
 
 std::vector<CallRecord> CallWatch::Records() const {

@@ -1,5 +1,5 @@
 // Watches the calls of a process: keeps the flight record, notices a slow rank and a call that does
-// not end, and hands what is worth telling to whoever waits for it.
+// not end, and hands what is worth telling to whoever waits for it. So are ranks that were removed.
 
 #ifndef FFI_RUNTIME_CALL_WATCH_H_
 #define FFI_RUNTIME_CALL_WATCH_H_
@@ -22,6 +22,7 @@
 namespace optireduce {
 
 struct CallWatchOptions {
+  std::uint16_t world_size = 1;
   // How long a call may be under way before it is told; 0: never.
   Duration stall_timeout{};
   // A call that fails since a peer is gone, here or at another rank, was a stall if it had waited
@@ -36,16 +37,27 @@ struct StallNews {
   std::size_t others = 0;  // other calls that are under way
 };
 
-using WatchNews = std::variant<SlowRankNews, StallNews>;
+// Ranks that are no members of the session any more.
+struct RemovalNews {
+  std::vector<Rank> ranks;
+  std::size_t live = 0;  // that are left
+};
+
+using WatchNews = std::variant<SlowRankNews, StallNews, RemovalNews>;
 
 // Thread-safe. Begin() and End() take a lock for a few hundred nanoseconds and never wait.
 class CallWatch {
  public:
-  explicit CallWatch(const CallWatchOptions& options) : options_(options) {}
+  explicit CallWatch(const CallWatchOptions& options);
 
   // Returns the number of the call.
   std::uint64_t Begin(const Submission& submission);
   void End(std::uint64_t number, const Status& status, const CallStats& stats);
+
+  // A lane goes on with these ranks only. Tells those that another lane has not told.
+  void SetLive(const std::vector<Rank>& live);
+  // How many ranks are left.
+  std::size_t live() const;
 
   // Oldest first; `elapsed` of those under way is until now.
   std::vector<CallRecord> Records() const;
@@ -70,6 +82,7 @@ class CallWatch {
   FlightRecorder recorder_;
   SlowRankWatch slow_rank_;
   std::deque<WatchNews> news_;
+  std::vector<Rank> live_;
   bool failing_ = false;  // the stall of a peer that is gone was told, and no call has ended well
   bool idle_ = false;     // the waiting thread has no time to wake at: the next call is its signal
   bool closed_ = false;

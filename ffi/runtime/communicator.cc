@@ -77,8 +77,9 @@ Communicator::Communicator(const CommunicatorOptions& options, std::shared_ptr<C
     : options_(options),
       pool_(std::move(pool)),
       // A peer that is silent is given up after its timeout, measured from its last sign of life.
-      watch_(
-          {.stall_timeout = options.stall_timeout, .unavailable_wait = options.peer_timeout / 2}) {}
+      watch_({.world_size = options.world_size,
+              .stall_timeout = options.stall_timeout,
+              .unavailable_wait = options.peer_timeout / 2}) {}
 
 Communicator::~Communicator() { Close("the communicator was destroyed"); }
 
@@ -170,7 +171,9 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
       port = std::make_unique<FaultPort>(std::move(port), faults);
     }
     lanes_.push_back(
-        std::make_unique<Lane>(std::move(port), std::move(endpoints[lane]), datagram_bytes_max));
+        std::make_unique<Lane>(std::move(port), std::move(endpoints[lane]), datagram_bytes_max,
+                               // The lanes end before `this` does.
+                               [this](const std::vector<Rank>& live) { watch_.SetLive(live); }));
   }
   unconnected_.clear();
   datagram_bytes_max_ = datagram_bytes_max;
@@ -337,6 +340,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Communicator::counters() cons
 #undef OPTIREDUCE_NAME_COUNTER
   named.emplace_back("socket_drops", sum.socket_drops);
   named.emplace_back("memory_bytes", sum.memory_bytes);
+  named.emplace_back("live_processes", watch_.live());
   const CompletionPoolCounters pool = pool_->counters();
   named.emplace_back("completion_threads_peak", pool.threads_peak);
   named.emplace_back("completions_waited", pool.waited);

@@ -36,9 +36,11 @@ constexpr Duration kLongWait = std::chrono::milliseconds(200);
 }  // namespace
 
 Lane::Lane(std::unique_ptr<DatagramPort> port, std::unique_ptr<Endpoint> endpoint,
-           std::size_t datagram_bytes_max)
+           std::size_t datagram_bytes_max, RanksLeftFunction ranks_left)
     : port_(std::move(port)),
       endpoint_(std::move(endpoint)),
+      ranks_left_(std::move(ranks_left)),
+      live_(endpoint_->live()),
       buffer_(datagram_bytes_max * std::max<std::size_t>(1, port_->batch_max())),
       thread_([this] { Run(); }) {}
 
@@ -211,7 +213,15 @@ void Lane::Linger(const Status& why) {
   Publish();
 }
 
+void Lane::TellRanksLeft() {
+  std::vector<Rank> live = endpoint_->live();
+  if (live == live_) return;
+  live_ = std::move(live);
+  ranks_left_(live_);
+}
+
 void Lane::Publish() {
+  TellRanksLeft();
   std::map<std::uint64_t, WaitingCall> waiting;
   if (!calls_.empty()) {
     for (WaitingCall& call : endpoint_->WaitingCalls(ClockNow() - kLongWait)) {

@@ -28,6 +28,9 @@ namespace optireduce {
 // the submitter's: it must not block, wait for the lane, or throw.
 using CallDoneFunction = std::function<void(const Status& status, const CallStats& stats)>;
 
+// Called on the lane's thread with the ranks that are left, once it knows that others were removed.
+using RanksLeftFunction = std::function<void(const std::vector<Rank>& live)>;
+
 // What a lane looks like from outside; a recent copy.
 struct LaneSnapshot {
   Counters counters;
@@ -42,7 +45,7 @@ class Lane {
   // Starts the thread, which owns port and endpoint from here on. `datagram_bytes_max` is the
   // session's.
   Lane(std::unique_ptr<DatagramPort> port, std::unique_ptr<Endpoint> endpoint,
-       std::size_t datagram_bytes_max);
+       std::size_t datagram_bytes_max, RanksLeftFunction ranks_left);
   // As Close("the communicator was destroyed").
   ~Lane();
   Lane(const Lane&) = delete;
@@ -77,12 +80,15 @@ class Lane {
   Instant NextTurn() const;
   void Linger(const Status& why);
   void Publish();
+  void TellRanksLeft();
   Status CloseReason() const;
   // Answers all calls, taken or not, with `why` and takes no more.
   void FailAll(const Status& why);
 
   const std::unique_ptr<DatagramPort> port_;
   const std::unique_ptr<Endpoint> endpoint_;
+  const RanksLeftFunction ranks_left_;
+  std::vector<Rank> live_;
   std::vector<std::byte> buffer_;
   std::optional<Transmit> refused_;  // by the port; stands in `buffer_` and goes first
   struct Call {

@@ -68,6 +68,15 @@ std::optional<SlowRankNews> SlowRankWatch::Add(std::string_view collective, cons
   return std::nullopt;
 }
 
+void SlowRankWatch::Forget(Rank rank) {
+  slow_.erase(rank);
+  for (auto& [collective, history] : histories_) {
+    for (Call& call : history.calls) {
+      if (call.waited_for == rank) call.waited_for.reset();
+    }
+  }
+}
+
 SlowRankNews SlowRankWatch::Judge(const History& history, Rank rank) {
   SlowRankNews news;
   news.rank = rank;

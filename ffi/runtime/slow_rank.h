@@ -53,6 +53,8 @@ class SlowRankWatch {
  public:
   // A call that has ended at `end` with a result.
   std::optional<SlowRankNews> Add(std::string_view collective, const CallStats& stats, Instant end);
+  // The rank was removed: it is neither slow nor has it recovered.
+  void Forget(Rank rank);
 
  private:
   struct Call {

@@ -1,6 +1,7 @@
 #include "ffi/sim/checker.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -63,12 +64,15 @@ std::string Milliseconds(Duration duration) {
 
 Checker::Checker(const Scenario& scenario, const Workload& workload)
     : scenario_(scenario), workload_(workload), seen_(scenario.ranks) {
+  std::vector<Rank> all;
   for (std::uint16_t rank = 0; rank < scenario.ranks; ++rank) {
     seen_[rank].asked.assign(scenario.ranks, kNever);
     seen_[rank].heard.assign(scenario.ranks, Instant{});
     seen_[rank].heard_any.assign(scenario.ranks, Instant{});
     memory_bound_.push_back(MemoryBound(Rank(rank)));
+    all.push_back(Rank(rank));
   }
+  views_.push_back(std::move(all));
 }
 
 void Checker::Fail(Instant now, Rank rank, const std::string& what) {
@@ -121,7 +125,8 @@ std::size_t Checker::MemoryBound(Rank rank) const {
     const std::size_t over = 2 * (shard * members + collective.bytes());
     bytes += over * (scenario_.max_lag + 2) + 2 * collective.bytes() + shard;
   }
-  return bytes;
+  // With other members a collective is another one, beside the one before.
+  return bytes * (1 + static_cast<std::size_t>(std::popcount(scenario_.removable())));
 }
 
 // ---------------------------------------------------------------------------------- calls
@@ -131,7 +136,9 @@ Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
                 .call = call,
                 .collective = workload_.CollectiveAt(call.collective, rank),
                 .leaves = {},
-                .submitted_at = now};
+                .submitted_at = now,
+                .live = {},
+                .whole = {}};
   const SimCollective& collective = record.collective;
   std::vector<std::byte> bucket(collective.bytes());
   workload_.Fill(collective, call, collective.MemberOf(rank), bucket);
@@ -199,6 +206,8 @@ void Checker::Done(Instant now, Rank rank, const CallDone& done) {
   record.hash = HashOf(bucket);
   CheckTime(now, record, done);
   if (!done.status.ok()) return CheckError(now, record, done.status);
+  record.live = done.stats.live;
+  record.whole = done.stats.missing_contributions == 0 && done.stats.missing_results == 0;
   CheckResult(now, record, done);
 }
 
@@ -240,38 +249,44 @@ std::string Checker::CheckCarried(const Record& record, std::span<const std::byt
   }
   const CallStats& stats = done.stats;
   if (workload_.IsDrain(record.collective, record.call)) {
-    if (stats.missing_contributions != 0 || stats.missing_results != 0) {
+    const bool whole = stats.missing_contributions == 0 && stats.missing_results == 0;
+    // One may have been removed while the others waited for it.
+    if (!whole && scenario_.removable() == 0) {
       return "is that of a drain, but its stats say that something is missing";
     }
     return scenario_.loses_data() ? "" : CheckConserved(record);
   }
-  const bool whole =
-      stats.missing_contributions == 0 && stats.missing_results == 0 && stats.carried == 0;
+  const bool whole = stats.missing_contributions == 0 && stats.missing_results == 0 &&
+                     stats.carried == 0 && stats.live == record.collective.spec.members.size();
   if (!whole) return {};
   return CheckExactResult(record.collective, bucket, Reference(record.call), stats);
 }
 
 std::string Checker::CheckConserved(const Record& record) {
-  const SimCollective& collective = record.collective;
-  const ElementType type = collective.spec.element_type;
-  std::vector<double> given(collective.spec.elements);
-  for (std::size_t index = 0; index < scenario_.calls; ++index) {
-    const std::vector<std::byte>& sum =
-        Reference({.collective = record.call.collective, .index = index});
-    for (std::size_t i = 0; i < given.size(); ++i) {
-      given[i] += LoadElement(type, &sum[i * SizeOf(type)]);
-    }
-  }
   const std::vector<double>& got = totals_[{record.call.collective, record.rank.index()}];
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    double difference = got[i] - given[i];
-    // Integers wrap around.
-    if (type == ElementType::kInt32) difference = std::remainder(difference, 0x1p32);
-    if (difference == 0) continue;
-    return "drains the collective, but element " + std::to_string(i) + " of all calls adds up to " +
-           std::to_string(got[i]) + " instead of " + std::to_string(given[i]);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const auto shown = workload_.ShownBy(record.collective, i, got[i]);
+    const auto wrong =
+        std::ranges::find_if(shown, [](const auto& each) { return each.times != 1; });
+    if (!shown.empty() && wrong == shown.end()) continue;
+    return "drains the collective, but " + Describe(record.collective, i, got[i]);
   }
   return {};
+}
+
+std::string Checker::Describe(const SimCollective& collective, std::size_t element,
+                              double total) const {
+  std::string text =
+      "element " + std::to_string(element) + " of all calls adds up to " + std::to_string(total);
+  const auto shown = workload_.ShownBy(collective, element, total);
+  if (shown.empty()) return text + ", which no contributions give";
+  for (const Workload::Shown& each : shown) {
+    if (each.times == 1) continue;
+    text += ", " + std::to_string(each.times) + " times that of rank " +
+            std::to_string(collective.spec.members[each.member].value()) + " to call " +
+            std::to_string(each.index);
+  }
+  return text;
 }
 
 void Checker::CheckTime(Instant now, const Record& record, const CallDone& done) {
@@ -281,9 +296,14 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
          "a call took " + Milliseconds(took) + ", but its stats say " +
              Milliseconds(done.stats.elapsed));
   }
+  // A rank that stands still ends nothing.
+  const Duration still = scenario_.freeze_at_us > 0 && record.rank.value() == scenario_.freeze_rank
+                             ? microseconds(scenario_.freeze_for_us)
+                             : Duration{};
   if (record.collective.lossy()) {
     const CollectiveSpec& spec = record.collective.spec;
-    const Duration bound = spec.reduce_scatter_deadline + spec.all_gather_deadline + DriverSlack();
+    const Duration bound =
+        spec.reduce_scatter_deadline + spec.all_gather_deadline + DriverSlack() + still;
     if (took > bound) {
       Fail(now, record.rank,
            "a lossy call took " + Milliseconds(took) + "; its deadline is " + Milliseconds(bound));
@@ -294,7 +314,8 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
   const CollectiveSpec& spec = record.collective.spec;
   const bool drain = workload_.IsDrain(record.collective, record.call);
   if (record.collective.carries() && !drain) {
-    const Duration bound = spec.reduce_scatter_deadline + spec.all_gather_deadline + DriverSlack();
+    const Duration bound = spec.reduce_scatter_deadline + spec.all_gather_deadline + DriverSlack() +
+                           still + AgreementBound();
     // Without suspension it may wait for peers that are behind.
     const bool bounded = spec.all_gather == LatePolicy::kCarry && scenario_.suspend != 0;
     if (bounded && took > bound) {
@@ -308,11 +329,14 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
   const Instant from =
       std::max({ready, Instant{} + microseconds(scenario_.faults_end_us),
                 Instant{} + microseconds(scenario_.cut_at_us + scenario_.cut_for_us),
+                Instant{} + microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us),
+                Instant{} + microseconds(scenario_.part_at_us + scenario_.part_for_us),
+                Instant{} + microseconds(std::max(scenario_.stop_at_us, scenario_.leave_at_us)),
                 Instant{} + microseconds(scenario_.rival_at_us > 0
                                              ? scenario_.rival_at_us + scenario_.rival_for_us
                                              : 0)});
   liveness_worst_ = std::max(liveness_worst_, now - from);
-  if (now > from + LivenessBound()) {
+  if (now > from + LivenessBound() + SilenceBound()) {
     Fail(now, record.rank,
          "an exact call ended " + Milliseconds(now - from) +
              " after every rank had called and faults had ended; the bound is " +
@@ -330,6 +354,8 @@ void Checker::Delivered(Instant now, const Delivery& delivery) {
   Seen& seen = seen_[delivery.to.index()];
   ++seen.delivered;
   if (delivery.origin == Origin::kGenuine) {
+    const Instant heard = seen.heard[delivery.from.index()];
+    if (IsSilentSince(now, heard)) seen_[delivery.from.index()].silent_until = now;
     seen.heard[delivery.from.index()] = now;
     seen.asked[delivery.from.index()] = kNever;
   }
@@ -356,7 +382,8 @@ void Checker::Driven(Instant now, Rank rank, const Endpoint& endpoint) {
   const Counters& c = endpoint.counters();
   const std::uint64_t taken = c.datagrams_received + c.rejected_malformed + c.rejected_oversized +
                               c.rejected_version + c.rejected_foreign + c.rejected_unauthenticated +
-                              c.rejected_replayed + c.rejected_early + c.rejected_mismatched;
+                              c.rejected_replayed + c.rejected_removed + c.rejected_early +
+                              c.rejected_mismatched;
   if (taken != seen.delivered) {
     Fail(now, rank,
          "received + rejected is " + std::to_string(taken) + ", but it was given " +
@@ -370,6 +397,7 @@ void Checker::Driven(Instant now, Rank rank, const Endpoint& endpoint) {
   if (c.calls_completed != seen.completed || c.calls_failed != seen.failed) {
     Fail(now, rank, "its counters of calls differ from the calls that ended");
   }
+  if (scenario_.removable() != 0) NoteView(now, rank, endpoint.live());
   if (endpoint.memory_bytes() > memory_bound_[rank.index()]) {
     Fail(now, rank,
          "it holds " + std::to_string(endpoint.memory_bytes()) + " bytes; the bound is " +
@@ -436,6 +464,7 @@ void Checker::Finish(Instant now, const Network& network) {
     }
   }
   CheckEfficiency(now, network);
+  CheckRemovals(now);
 }
 
 }  // namespace optireduce

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -48,6 +49,8 @@ class Checker {
   void Delivered(Instant now, const Delivery& delivery);
   // A transmit that the endpoint asked for.
   void Polled(Instant now, Rank rank, const Transmit& transmit, std::size_t batch_max);
+  // One of its datagrams enters the network.
+  void Sent(Rank rank, Rank to, std::span<const std::byte> datagram);
   // After the rank's endpoint was driven.
   void Driven(Instant now, Rank rank, const Endpoint& endpoint);
 
@@ -70,7 +73,9 @@ class Checker {
     bool submitted = false;
     bool done = false;
     Instant done_at = kNever;
-    std::uint64_t hash = 0;  // of the leaves when the call was done
+    std::optional<std::uint16_t> live;  // members, of one that ended with a result
+    bool whole = false;                 // with nothing missing
+    std::uint64_t hash = 0;             // of the leaves when the call was done
   };
   struct Seen {
     std::uint64_t delivered = 0;
@@ -81,6 +86,7 @@ class Checker {
     std::optional<Instant> stopped_at;
     std::optional<Instant> left_at;
     std::optional<Instant> cancelled_at;
+    std::optional<Instant> silent_until;  // somebody had not heard it for peer_timeout until then
     std::vector<Instant> asked;      // by rank: when it was first sent something without an answer
     std::vector<Instant> heard;      // by rank: the last genuine datagram of it
     std::vector<Instant> heard_any;  // by rank: the last one that might pass for its own
@@ -93,6 +99,31 @@ class Checker {
   std::string CheckCarried(const Record& record, std::span<const std::byte> bucket,
                            const CallDone& done);
   std::string CheckConserved(const Record& record);
+  std::string Describe(const SimCollective& collective, std::size_t element, double total) const;
+  // ---- checker_members.cc
+  // What is left of the sums, and how many members calls have had, where ranks were removed.
+  void CheckRemovals(Instant now);
+  void CheckLive(Instant now, std::size_t collective);
+  // Ranks that owned an element and were removed, in which form of the collective.
+  using GoneOwners = std::vector<std::pair<CollectiveId, Rank>>;
+  std::vector<GoneOwners> GoneOwnersOf(const SimCollective& collective) const;
+  // An owner that was removed had been sent something of this call of `rank`, or of a later one.
+  bool MayBeLost(Rank rank, SimCall call, const GoneOwners& owners) const;
+  // Of all calls of a rank that has drained them; `owners` by element.
+  void CheckLosses(Instant now, std::size_t collective, Rank rank,
+                   const std::vector<GoneOwners>& owners);
+  void NoteView(Instant now, Rank rank, std::vector<Rank> view);
+  // What was heard last was so long ago that a rank is silent.
+  bool IsSilentSince(Instant now, Instant heard) const;
+  // It may be removed, and somebody has not heard it for peer_timeout.
+  bool WasSilent(Instant now, Rank rank) const;
+  // Who is left at the end.
+  const std::vector<Rank>& last_view() const { return views_.back(); }
+  bool IsRemovalError(const Record& record, const Status& status) const;
+  // How long a call may be held until it is agreed who takes part.
+  Duration AgreementBound() const;
+  // How long it may take until all ranks that are silent are removed.
+  Duration SilenceBound() const;
   const std::vector<std::byte>& Reference(SimCall call);
   void CheckTime(Instant now, const Record& record, const CallDone& done);
   void CheckError(Instant now, const Record& record, const Status& status);
@@ -119,6 +150,9 @@ class Checker {
   // By (collective, index): when the last of its members called.
   std::map<std::pair<std::size_t, std::size_t>, Instant> ready_at_;
   Duration liveness_worst_{};
+  // By (form of a collective, from, to): the newest call of which a contribution was sent.
+  std::map<std::tuple<CollectiveId, Rank, Rank>, Sequence> begun_;
+  std::vector<std::vector<Rank>> views_;  // that some rank has come to, the largest first
 };
 
 }  // namespace optireduce

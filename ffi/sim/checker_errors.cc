@@ -36,9 +36,8 @@ bool Names(const std::string& text, Rank rank) {
 bool Checker::Gone(Rank from, Rank rank) const {
   const Seen& seen = seen_[rank.index()];
   if (seen.stopped_at || seen.left_at || seen.cancelled_at) return true;
-  // Those on either side of a long cut may give each other up.
-  return scenario_.cut_is_long() &&
-         (from.value() == scenario_.cut_rank || rank.value() == scenario_.cut_rank);
+  // Those between whom nothing passes for long may give each other up.
+  return scenario_.Parted(from, rank);
 }
 
 void Checker::CheckError(Instant now, const Record& record, const Status& status) {
@@ -49,6 +48,10 @@ void Checker::CheckError(Instant now, const Record& record, const Status& status
   if (seen.left_at || (seen.cancelled_at == now && status.code() == StatusCode::kCancelled)) return;
   if (record.collective.lossy()) return Fail(now, record.rank, "a lossy " + of);
   if (scenario_.mismatch != 0) return CheckMismatchError(now, record, status);
+  if (scenario_.goes_on() && !scenario_.IsRemovable(record.rank)) {
+    return Fail(now, record.rank, "though the others go on, " + of);
+  }
+  if (IsRemovalError(record, status)) return;
   const std::vector<Rank>& members = record.collective.spec.members;
   const bool named = std::ranges::any_of(members, [&](Rank member) {
     return member != record.rank && Gone(record.rank, member) && Names(status.message(), member);
@@ -104,7 +107,14 @@ void Checker::CheckSilence(Instant now, const Record& record, const Status& stat
       earliest = std::min(earliest, since + peer_timeout);
     else
       earliest = Instant{};
+    // The others may have heard it even longer ago; NoteView() looks at that.
+    if (Contains(status.message(), "was removed")) earliest = Instant{};
     latest = std::max({latest, seen.heard_any[member.index()], record.submitted_at});
+  }
+  // A rank that stands still gives nobody up.
+  if (scenario_.freeze_at_us > 0 && record.rank.value() == scenario_.freeze_rank) {
+    latest = std::max(latest,
+                      Instant{} + microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us));
   }
   // What was heard last may have been a copy, which is no sign of life.
   if (scenario_.duplicate_ppm > 0) earliest -= microseconds(scenario_.reorder_us);

@@ -146,11 +146,21 @@ void Network::Remember(std::span<const std::byte> datagram, Rank from, Rank to) 
   }
 }
 
+bool Network::Parted(Rank from, Rank to) const {
+  const bool sends = (side_ >> from.index() & 1) != 0;
+  const bool hears = (side_ >> to.index() & 1) != 0;
+  return sends != hears && (sends || !one_way_);
+}
+
 void Network::Send(Instant now, Rank from, Rank to, std::span<const std::byte> datagram) {
   OR_CHECK(from.index() < up_.size() && to.index() < up_.size());
   ++sent_;
   if (cut_[from.index()]) {
     ++faults_.cut;
+    return;
+  }
+  if (Parted(from, to)) {
+    ++faults_.parted;
     return;
   }
   const bool faulty = now < options_.end;
@@ -223,7 +233,7 @@ bool Network::Adds() const {
   const std::uint64_t entered = sent_ + faults_.duplicated + faults_.foreign + faults_.garbage +
                                 faults_.replayed + faults_.misdirected;
   const std::uint64_t dropped = faults_.lost + faults_.lost_in_burst + faults_.cut +
-                                faults_.queue_full_up + faults_.queue_full_switch;
+                                faults_.parted + faults_.queue_full_up + faults_.queue_full_switch;
   return entered == delivered_ + in_flight() + dropped;
 }
 

@@ -46,6 +46,7 @@ inline constexpr std::size_t kWireOverheadBytes = 66;
   X(replayed, "injected: an old datagram again")                                 \
   X(misdirected, "injected: an old datagram to another rank than its own")       \
   X(cut, "to or from a rank that is cut off")                                    \
+  X(parted, "from one side of a parted network to the other")                    \
   X(queue_full_up, "dropped at an up-link")                                      \
   X(queue_full_switch, "dropped at an output queue of the switch")
 
@@ -110,6 +111,13 @@ class Network {
   // While a rank is cut off nothing passes its links, in either direction.
   void SetCut(Rank rank, bool cut) { cut_[rank.index()] = cut; }
 
+  // From now on nothing passes from the ranks of `side`, a bit for each, to the others, and nothing
+  // back unless it is `one_way`. No side: all is well again.
+  void Part(std::uint64_t side, bool one_way) {
+    side_ = side;
+    one_way_ = one_way;
+  }
+
   // When Step must be called; kNever when nothing is on its way.
   Instant next() const { return std::min(events_.next(), rival_ ? rival_->next() : kNever); }
   // Does the next thing that is due; a datagram that arrives at its rank comes out.
@@ -132,6 +140,7 @@ class Network {
     bool at_switch;  // arrives at the switch next, otherwise at the rank
   };
 
+  bool Parted(Rank from, Rank to) const;
   Duration Random(Duration max);
   std::size_t Store(std::span<const std::byte> bytes);
   void Fly(Instant at, std::span<const std::byte> bytes, Rank from, Rank to, Origin origin);
@@ -149,6 +158,8 @@ class Network {
   std::uint64_t bytes_beside_rival_ = 0;
   std::vector<Instant> burst_until_;  // by sender
   std::vector<bool> cut_;             // by rank
+  std::uint64_t side_ = 0;
+  bool one_way_ = false;
   EventQueue<Flight> events_;
   std::vector<std::vector<std::byte>> slots_;
   std::vector<std::size_t> free_slots_;

@@ -1,6 +1,7 @@
 #include "ffi/sim/scenario.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cstddef>
 #include <utility>
@@ -97,7 +98,8 @@ Status Set(Scenario& scenario, std::string_view key, std::string_view value) {
 Status Validate(const Scenario& scenario) {
   const std::uint64_t named =
       std::max({scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
-                scenario.mismatch_rank, scenario.slow_rank, scenario.rival_rank});
+                scenario.freeze_rank, scenario.mismatch_rank, scenario.slow_rank,
+                scenario.rival_rank, std::uint64_t(std::bit_width(scenario.part_side) - 1)});
   if (named >= scenario.ranks) {
     return Invalid("the scenario names rank " + std::to_string(named) + ", but has only ranks=" +
                    std::to_string(scenario.ranks) + "; ranks count from 0.");
@@ -167,6 +169,9 @@ class Swarm {
   void ChooseTimes();
   void ChooseFaults();
   void ChooseFailure();
+  void ChooseRemoval();
+  void ChooseSilence(std::uint64_t at_us, std::uint64_t rank);
+  void ChooseMismatchTimeout();
 
   Prng prng_;
   ScenarioSize size_;
@@ -235,12 +240,17 @@ void Swarm::ChooseTimes() {
   }
   s.faults_end_us = Wild(10'000, 1'000'000);
   s.peer_timeout_us = Between(3'000'000, 5'000'000);
+  ChooseMismatchTimeout();
+  s.reduce_scatter_deadline_us = Wild(100, 100'000);
+  s.all_gather_deadline_us = Wild(100, 100'000);
+}
+
+void Swarm::ChooseMismatchTimeout() {
+  Scenario& s = scenario_;
   // Ranks whose program orders differ wait for each other as long as the slowest of them straggles.
   s.mismatch_timeout_us = 2'000'000 + s.start_skew_us +
                           s.collectives * s.calls * (s.straggle_us + s.think_us + s.faults_end_us);
   s.mismatch_timeout_us = std::min<std::uint64_t>(s.mismatch_timeout_us, 600'000'000);
-  s.reduce_scatter_deadline_us = Wild(100, 100'000);
-  s.all_gather_deadline_us = Wild(100, 100'000);
 }
 
 void Swarm::ChooseFaults() {
@@ -298,12 +308,101 @@ void Swarm::ChooseFailure() {
       s.subsets = 0;
       s.collectives = std::max<std::uint64_t>(s.collectives, 2);
       break;
+    case 5:
+      ChooseRemoval();
+      break;
     default:
       break;
   }
 }
 
+// Ranks that fall silent while the others have calls to make.
+void Swarm::ChooseRemoval() {
+  Scenario& s = scenario_;
+  s.ranks = std::max<std::uint64_t>(s.ranks, 3);
+  if (!OneIn(6)) s.mode = static_cast<std::uint64_t>(SimMode::kBounded);
+  if (!OneIn(6)) s.leave_at_end = 0;
+  // Some programs are over when the silence is noticed, some go on for long.
+  if (!OneIn(4)) {
+    s.calls = Between(4, 12);
+    s.think_us = Wild(200'000, 3'000'000);
+  }
+  ChooseMismatchTimeout();
+  const std::uint64_t at_us = OneIn(2) ? Wild(10, 200'000) : Wild(100'000, 5'000'000);
+  if (OneIn(4)) {
+    s.part_at_us = at_us;
+    s.part_side = Between(1, (1ull << s.ranks) - 2);
+    s.part_one_way = OneIn(3);
+    s.part_for_us = OneIn(3) ? Between(1, s.peer_timeout_us / 2)
+                             : Between(5 * s.peer_timeout_us, 6 * s.peer_timeout_us);
+    return;
+  }
+  const std::uint64_t rank = prng_.Below(s.ranks);
+  ChooseSilence(at_us, rank);
+  if (OneIn(2)) return;
+  // Another one, often while the others agree: the lowest leads them.
+  const std::uint64_t lowest = rank == 0 ? 1 : 0;
+  const std::uint64_t other = OneIn(2) ? lowest : (rank + Between(1, s.ranks - 1)) % s.ranks;
+  ChooseSilence(OneIn(3) ? Wild(10, 10'000'000) : at_us + s.peer_timeout_us + Wild(1000, 500'000),
+                other);
+}
+
+// One way in which a rank falls silent, other than what it does already.
+void Swarm::ChooseSilence(std::uint64_t at_us, std::uint64_t rank) {
+  Scenario& s = scenario_;
+  const std::uint64_t for_us = OneIn(4) ? Between(1, s.peer_timeout_us / 2)
+                                        : Between(s.peer_timeout_us / 2, 4 * s.peer_timeout_us);
+  const std::uint64_t way = prng_.Below(6);
+  if (way == 0 && s.leave_at_us == 0) {
+    s.leave_at_us = at_us;
+    s.leave_rank = rank;
+  } else if (way == 1 && s.cut_at_us == 0) {
+    s.cut_at_us = at_us;
+    s.cut_for_us = for_us;
+    s.cut_rank = rank;
+  } else if (way < 4 && s.freeze_at_us == 0) {
+    s.freeze_at_us = at_us;
+    s.freeze_for_us = for_us;
+    s.freeze_rank = rank;
+  } else if (s.stop_at_us == 0) {
+    s.stop_at_us = at_us;
+    s.stop_rank = rank;
+  }
+}
+
+std::uint64_t Bit(std::uint64_t rank) { return std::uint64_t{1} << rank; }
+
 }  // namespace
+
+bool Scenario::Parted(Rank a, Rank b) const {
+  const auto either = [&](std::uint64_t rank) { return a.index() == rank || b.index() == rank; };
+  return (cut_is_long() && either(cut_rank)) || (freeze_is_long() && either(freeze_rank)) ||
+         (part_is_long() && ((part_side >> a.index() ^ part_side >> b.index()) & 1) != 0);
+}
+
+std::uint64_t Scenario::removable() const {
+  if (ranks < 3) return 0;
+  std::uint64_t all = 0;
+  if (stop_at_us > 0) all |= Bit(stop_rank);
+  if (leave_at_us > 0) all |= Bit(leave_rank);
+  if (cut_is_long()) all |= Bit(cut_rank);
+  if (freeze_is_long()) all |= Bit(freeze_rank);
+  if (part_is_long()) {
+    const std::uint64_t everybody = ~std::uint64_t{0} >> (64 - ranks);
+    const auto side = static_cast<std::uint64_t>(std::popcount(part_side));
+    // Two halves: whoever is reached last when they meet again. With more silent ranks either side
+    // may be the larger one.
+    if (2 * side == ranks || all != 0) return everybody;
+    all |= 2 * side < ranks ? part_side : everybody & ~part_side;
+  }
+  return all;
+}
+
+bool Scenario::goes_on() const {
+  const auto silent = static_cast<std::uint64_t>(std::popcount(removable()));
+  return silent > 0 && 2 * silent < ranks && sim_mode() == SimMode::kBounded && mismatch == 0 &&
+         cancel_at_us == 0 && leave_at_end == 0;
+}
 
 Scenario MakeScenario(std::uint64_t seed, ScenarioSize size) {
   const Scenario scenario = Swarm(seed, size).Make();

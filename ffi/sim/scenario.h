@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "ffi/base/ids.h"
 #include "ffi/base/status.h"
 
 namespace optireduce {
@@ -98,6 +99,13 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(cut_at_us, 0, 0, 600'000'000, "when cut_rank is cut off from all others; 0: never")          \
   X(cut_for_us, 0, 0, 600'000'000, "for how long; its program goes on")                          \
   X(cut_rank, 0, 0, 63, "the rank that is")                                                      \
+  X(freeze_at_us, 0, 0, 600'000'000, "when freeze_rank stands still, program and all; 0: never") \
+  X(freeze_for_us, 0, 0, 600'000'000, "for how long")                                            \
+  X(freeze_rank, 0, 0, 63, "the rank that does")                                                 \
+  X(part_at_us, 0, 0, 600'000'000, "when the ranks of part_side are cut off from the others")    \
+  X(part_for_us, 0, 0, 600'000'000, "for how long; 0: never")                                    \
+  X(part_side, 1, 1, UINT64_MAX, "these ranks, a bit for each")                                  \
+  X(part_one_way, 0, 0, 1, "1: they are not heard any more, but hear the others")                \
   X(mismatch, 0, 0, 4, "none fingerprint name extra_call elements")                              \
   X(mismatch_rank, 0, 0, 63, "the rank whose program differs")
 
@@ -113,14 +121,26 @@ struct Scenario {
   SimMismatch sim_mismatch() const { return static_cast<SimMismatch>(mismatch); }
   // Some rank disappears, or calls something else: errors are expected.
   bool has_failure() const {
-    return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || cut_at_us > 0 || mismatch > 0;
+    return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || cut_at_us > 0 ||
+           freeze_at_us > 0 || part_for_us > 0 || mismatch > 0;
   }
   // Some rank may have kept what it had to give: a drain does not find everything.
   bool loses_data() const {
-    return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || mismatch > 0 || cut_is_long();
+    return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || mismatch > 0 || cut_is_long() ||
+           freeze_is_long() || part_is_long();
   }
   // For longer than peers wait: they may give each other up.
   bool cut_is_long() const { return cut_at_us > 0 && 2 * cut_for_us > peer_timeout_us; }
+  bool freeze_is_long() const { return freeze_at_us > 0 && 2 * freeze_for_us > peer_timeout_us; }
+  bool part_is_long() const { return 2 * part_for_us > peer_timeout_us; }
+  // Such a time comes for these two.
+  bool Parted(Rank a, Rank b) const;
+
+  // Ranks without which the others may go on, a bit for each.
+  std::uint64_t removable() const;
+  bool IsRemovable(Rank rank) const { return (removable() >> rank.index() & 1) != 0; }
+  // All others certainly do: they are more than half, and nothing else ends one of them.
+  bool goes_on() const;
 };
 
 enum class ScenarioSize : std::uint8_t {

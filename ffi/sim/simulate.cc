@@ -25,8 +25,8 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Chosen: a run that needs more has no end; the largest medium seeds need a tenth of it.
-constexpr std::uint64_t kEventsMax = 50'000'000;
+// Chosen: a run that needs more has no end; the largest medium seeds need a quarter of it.
+constexpr std::uint64_t kEventsMax = 20'000'000;
 // Chosen: what probes with doubled pauses may need after everything else is over.
 constexpr Duration kRestMax = std::chrono::seconds(10);
 // Chosen: a timer may be spurious now and then; so often in a row, with nothing sent, received or
@@ -37,6 +37,11 @@ constexpr int kIdleTimersMax = 200;
 constexpr Duration kBlockedInterval = microseconds(100);
 // Chosen: one delivery in 64 is followed by a timeout that was not asked for.
 constexpr std::uint64_t kSpuriousOneIn = 64;
+// Datagrams that wait for a process that stands still. Chosen: a small socket buffer, so that some
+// do not fit.
+constexpr std::size_t kHeldMax = 64;
+// Chosen: more than ranks are removed in a run, one after the other.
+constexpr std::size_t kDrainsRepeatedMax = 8;
 
 class Simulation {
  public:
@@ -44,7 +49,20 @@ class Simulation {
   SimulationReport Run();
 
  private:
-  enum class EventKind : std::uint8_t { kCall, kTimer, kRoom, kStop, kLeave, kCancel, kCut, kMend };
+  enum class EventKind : std::uint8_t {
+    kCall,
+    kTimer,
+    kRoom,
+    kStop,
+    kLeave,
+    kCancel,
+    kCut,
+    kMend,
+    kFreeze,
+    kThaw,
+    kPart,
+    kMeet
+  };
   static std::string_view NameOf(EventKind kind);
   struct Event {
     EventKind kind;
@@ -55,6 +73,11 @@ class Simulation {
     std::vector<SimCall> calls;
     std::size_t next = 0;
     std::optional<std::uint64_t> token;  // of the call under way
+  };
+  // A datagram in the buffer of a socket.
+  struct Held {
+    Delivery delivery;
+    std::vector<std::byte> bytes;
   };
   // One rank: its endpoint, its program and the driver between endpoint and network.
   struct Host {
@@ -70,6 +93,9 @@ class Simulation {
     Instant wakes = kNever;       // when the next kTimer comes
     int idle_timers = 0;
     std::size_t chains_left = 0;
+    bool frozen = false;
+    std::vector<Held> held;                // what came while it was frozen
+    std::vector<std::size_t> calls_ended;  // by collective
   };
 
   Host& host(Rank rank) { return hosts_[rank.index()]; }
@@ -80,9 +106,15 @@ class Simulation {
   bool Step();
   void HandleEvent(const Event& event);
   void HandleDelivery(const Delivery& delivery);
+  void Receive(const Delivery& delivery);
+  void Thaw(Rank rank);
   void HandleTimer(Rank rank);
   void MakeCall(Rank rank, std::size_t chain);
   void ScheduleCall(Rank rank, std::size_t chain, Duration pause);
+  // A drain that somebody was removed from is made again, by all that are left: what was owed to
+  // that rank is not in it.
+  void RepeatDrain(Rank rank, SimCall call, const CallDone& done);
+  void RepeatDrains();
   void EndProgram(Rank rank, const Status& why);
   void LeaveNow(Rank rank, const Status& why);
   // Polls the three that come out, as the contract of the endpoint says.
@@ -104,7 +136,8 @@ class Simulation {
   Trace trace_;
   Instant now_{};
   Instant last_done_{};
-  Instant rests_by_{};  // nothing may be pending later
+  Instant rests_by_{};                     // nothing may be pending later
+  std::vector<std::size_t> calls_wanted_;  // by collective, of each rank
   std::uint64_t steps_ = 0;
   std::size_t memory_peak_bytes_ = 0;
 };
@@ -124,7 +157,11 @@ Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
       made.chains.push_back({.calls = std::move(calls), .next = 0, .token = {}});
     }
     made.chains_left = made.chains.size();
+    made.calls_ended.resize(scenario.collectives);
     hosts_.push_back(std::move(made));
+  }
+  for (std::size_t c = 0; c < scenario.collectives; ++c) {
+    calls_wanted_.push_back(workload_.CallsOf(c));
   }
   for (const std::vector<std::byte>& datagram : ForeignDatagrams(scenario)) {
     network_.AddForeign(datagram);
@@ -149,6 +186,14 @@ void Simulation::StartPrograms() {
     plan(EventKind::kCut, s.cut_at_us, s.cut_rank);
     plan(EventKind::kMend, s.cut_at_us + s.cut_for_us, s.cut_rank);
   }
+  if (s.freeze_at_us > 0) {
+    plan(EventKind::kFreeze, s.freeze_at_us, s.freeze_rank);
+    plan(EventKind::kThaw, s.freeze_at_us + s.freeze_for_us, s.freeze_rank);
+  }
+  if (s.part_for_us > 0) {
+    plan(EventKind::kPart, s.part_at_us, 0);
+    plan(EventKind::kMeet, s.part_at_us + s.part_for_us, 0);
+  }
 }
 
 Instant Simulation::RestsBy() const {
@@ -159,7 +204,8 @@ Instant Simulation::RestsBy() const {
       s.collectives * (s.calls + 1) * (s.reduce_scatter_deadline_us + s.all_gather_deadline_us);
   return Instant{} + kRestMax + checker_.LivenessBound() +
          Microseconds(s.start_skew_us + calls_us + lossy_us + s.faults_end_us + s.stop_at_us +
-                      s.leave_at_us + s.cancel_at_us + s.cut_at_us + s.cut_for_us + s.rival_at_us +
+                      s.leave_at_us + s.cancel_at_us + s.cut_at_us + s.cut_for_us + s.freeze_at_us +
+                      s.freeze_for_us + s.part_at_us + s.part_for_us + s.rival_at_us +
                       (s.rival_at_us > 0 ? s.rival_for_us : 0) + 2 * s.peer_timeout_us +
                       (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
 }
@@ -232,13 +278,31 @@ std::string_view Simulation::NameOf(EventKind kind) {
       return "is cut off";
     case EventKind::kMend:
       return "is connected again";
+    case EventKind::kFreeze:
+      return "stands still";
+    case EventKind::kThaw:
+      return "goes on";
+    case EventKind::kPart:
+      return "sees the network part";
+    case EventKind::kMeet:
+      return "sees the network whole";
   }
   FailCheck("known event kind", __FILE__, __LINE__);
 }
 
 void Simulation::HandleEvent(const Event& event) {
   trace_.Act(now_, event.rank, NameOf(event.kind), event.chain);
+  if (event.kind == EventKind::kPart) {
+    return network_.Part(scenario_.part_side, scenario_.part_one_way != 0);
+  }
+  if (event.kind == EventKind::kMeet) return network_.Part(0, false);
   if (host(event.rank).silent) return;
+  const bool acts = event.kind < EventKind::kStop || event.kind == EventKind::kLeave ||
+                    event.kind == EventKind::kCancel;
+  if (host(event.rank).frozen && acts) {
+    events_.Push(Instant{} + Microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us), event);
+    return;
+  }
   switch (event.kind) {
     case EventKind::kCall:
       return MakeCall(event.rank, event.chain);
@@ -261,11 +325,41 @@ void Simulation::HandleEvent(const Event& event) {
       return network_.SetCut(event.rank, false);
     case EventKind::kLeave:
       return LeaveNow(event.rank, {StatusCode::kCancelled, "it was told to leave"});
+    case EventKind::kFreeze:
+      host(event.rank).frozen = true;
+      return;
+    case EventKind::kThaw:
+      return Thaw(event.rank);
+    case EventKind::kPart:
+    case EventKind::kMeet:
+      return;
+  }
+}
+
+void Simulation::Thaw(Rank rank) {
+  Host& thawed = host(rank);
+  thawed.frozen = false;
+  // Its watch may run before what has come in the meantime is read.
+  if (prng_.Below(2) == 0) {
+    thawed.endpoint->HandleTimeout(now_);
+    Drive(rank);
+  }
+  for (Held& held : std::exchange(thawed.held, {})) {
+    held.delivery.datagram = held.bytes;
+    Receive(held.delivery);
   }
 }
 
 void Simulation::HandleDelivery(const Delivery& delivery) {
   trace_.Datagram(now_, delivery.to, "gets from", delivery.from, delivery.datagram);
+  Host& to = host(delivery.to);
+  if (!to.frozen) return Receive(delivery);
+  if (to.held.size() >= kHeldMax) return;
+  to.held.push_back(
+      {.delivery = delivery, .bytes = {delivery.datagram.begin(), delivery.datagram.end()}});
+}
+
+void Simulation::Receive(const Delivery& delivery) {
   Host& to = host(delivery.to);
   if (to.silent) return;
   checker_.Delivered(now_, delivery);
@@ -309,6 +403,11 @@ bool Simulation::TakeEvents(Rank rank) {
                done->status.message());
     checker_.Done(now_, rank, *done);
     last_done_ = now_;
+    const auto& chains = host(rank).chains;
+    const auto at = std::ranges::find(chains, done->token, &Chain::token);
+    const std::optional<SimCall> call = at != chains.end() && at->next < at->calls.size()
+                                            ? std::optional(at->calls[at->next])
+                                            : std::nullopt;
     // A program that was interrupted goes on with its next call.
     if (!done->status.ok() && done->status.code() != StatusCode::kCancelled) {
       EndProgram(rank, done->status);
@@ -318,7 +417,9 @@ bool Simulation::TakeEvents(Rank rank) {
       Chain& chain = host(rank).chains[i];
       if (chain.token != done->token) continue;
       chain.token.reset();
-      if (chain.next == chain.calls.size()) continue;
+      if (!call) continue;
+      host(rank).calls_ended[call->collective] = call->index + 1;
+      RepeatDrain(rank, *call, *done);
       if (++chain.next < chain.calls.size()) {
         ScheduleCall(rank, i, Random(scenario_.think_us));
       } else if (--host(rank).chains_left == 0) {
@@ -326,7 +427,39 @@ bool Simulation::TakeEvents(Rank rank) {
       }
     }
   }
+  if (any) RepeatDrains();
   return any;
+}
+
+void Simulation::RepeatDrain(Rank rank, SimCall call, const CallDone& done) {
+  const SimCollective& collective = workload_.collectives()[call.collective];
+  const bool whole = done.stats.missing_contributions == 0 && done.stats.missing_results == 0;
+  if (!scenario_.goes_on() || scenario_.IsRemovable(rank) || whole ||
+      !workload_.IsDrain(collective, call)) {
+    return;
+  }
+  trace_.Act(now_, rank, "drains again", call.index + 1);
+  std::size_t& wanted = calls_wanted_[call.collective];
+  wanted = std::max(wanted, call.index + 2);
+  if (wanted > workload_.CallsOf(call.collective) + kDrainsRepeatedMax) {
+    checker_.Fail(now_, rank, "it drains '" + collective.spec.name + "' again and again");
+  }
+}
+
+void Simulation::RepeatDrains() {
+  for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
+    Host& each = host(Rank(r));
+    if (each.silent || each.leaving) continue;
+    for (std::size_t c = 0; c < calls_wanted_.size(); ++c) {
+      std::size_t& ended = each.calls_ended[c];
+      if (ended < workload_.CallsOf(c) || ended >= calls_wanted_[c]) continue;
+      ended = SIZE_MAX;  // until it has
+      each.chains.push_back(
+          {.calls = {{.collective = c, .index = calls_wanted_[c] - 1}}, .next = 0, .token = {}});
+      ++each.chains_left;
+      ScheduleCall(Rank(r), each.chains.size() - 1, Random(scenario_.think_us));
+    }
+  }
 }
 
 void Simulation::EndProgram(Rank rank, const Status& why) {
@@ -409,6 +542,7 @@ bool Simulation::SendOrBlock(Rank rank) {
     const std::size_t bytes = std::min(transmit.datagram_bytes, transmit.bytes - at);
     const std::span<const std::byte> datagram = std::span(sender.buffer).subspan(at, bytes);
     trace_.Datagram(now_, rank, "sends to", transmit.to, datagram);
+    checker_.Sent(rank, transmit.to, datagram);
     network_.Send(now_, rank, transmit.to, datagram);
   }
   sender.refused.reset();
@@ -460,7 +594,9 @@ void Simulation::FinishRun() {
     // Ranks that disagree and stay keep what a peer has sent for a call that they never make.
     if (each.silent || scenario_.mismatch != 0) continue;
     // What is carried, where a program has ended without its drain.
-    if (scenario_.loses_data()) continue;
+    if (scenario_.loses_data() && !(scenario_.goes_on() && !scenario_.IsRemovable(Rank(r)))) {
+      continue;
+    }
     if (each.endpoint->memory_bytes() != 0) {
       checker_.Fail(now_, Rank(r),
                     "it holds " + std::to_string(each.endpoint->memory_bytes()) +

@@ -24,6 +24,8 @@ std::string_view NameOf(DatagramKind kind) {
       return "probe";
     case DatagramKind::kLeave:
       return "leave";
+    case DatagramKind::kMembership:
+      return "membership";
   }
   return "unknown";
 }

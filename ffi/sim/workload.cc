@@ -102,6 +102,24 @@ double RandomFloat(ElementType type, std::uint64_t hash) {
   }
 }
 
+// Digits of base 4 that the type adds exactly. Source: 8, 11, 24 and 53 bits of precision, and 31
+// without a sign.
+std::size_t DigitsOf(ElementType type) {
+  switch (type) {
+    case ElementType::kBfloat16:
+      return 4;
+    case ElementType::kFloat16:
+      return 5;
+    case ElementType::kFloat32:
+      return 12;
+    case ElementType::kInt32:
+      return 15;
+    case ElementType::kFloat64:
+      return 26;
+  }
+  FailCheck("known element type", __FILE__, __LINE__);
+}
+
 std::vector<Rank> SomeRanks(std::uint64_t ranks, bool subset, std::uint64_t hash) {
   Prng prng(hash);
   std::vector<Rank> members;
@@ -305,18 +323,52 @@ double Workload::WeightOf(ElementType type) {
   return type == ElementType::kFloat16 ? 1.0 / 256 : 1.0;
 }
 
+Workload::Window Workload::WindowOf(const SimCollective& collective, std::uint64_t element) const {
+  const std::size_t digits = DigitsOf(collective.spec.element_type);
+  const std::size_t all = collective.spec.members.size() * scenario_.calls;
+  const std::size_t windows = (all + digits - 1) / digits;
+  const std::size_t first = (scenario_.seed + element) % windows * digits;
+  return {.first = first, .count = std::min(digits, all - first)};
+}
+
+double Workload::SignOf(std::uint64_t element) const {
+  return (Hash(scenario_.seed, Draw::kValue, element) & 1) != 0 ? -1 : 1;
+}
+
+std::vector<Workload::Shown> Workload::ShownBy(const SimCollective& collective,
+                                               std::uint64_t element, double total) const {
+  const Window window = WindowOf(collective, element);
+  const double digits = total * SignOf(element);
+  std::vector<Shown> shown;
+  if (!(digits >= 0) || digits != std::floor(digits) ||
+      digits >= std::ldexp(1.0, 2 * static_cast<int>(window.count))) {
+    return shown;
+  }
+  for (std::size_t place = 0; place < window.count; ++place) {
+    const std::size_t at = window.first + place;
+    shown.push_back(
+        {.member = at / scenario_.calls,
+         .index = at % scenario_.calls,
+         .times = static_cast<int>(static_cast<std::uint64_t>(digits) >> 2 * place & 3)});
+  }
+  return shown;
+}
+
 double Workload::Contribution(const SimCollective& collective, SimCall call, std::size_t member,
                               std::uint64_t element) const {
   const ElementType type = collective.spec.element_type;
   if (collective.lossy()) {
     return std::ldexp(WeightOf(type) * Pattern(call, element), static_cast<int>(member));
   }
+  if (collective.carries()) {
+    if (IsDrain(collective, call)) return 0;
+    const Window window = WindowOf(collective, element);
+    const std::size_t place = member * scenario_.calls + call.index - window.first;
+    if (place >= window.count) return 0;
+    return std::ldexp(SignOf(element), 2 * static_cast<int>(place));
+  }
   const std::uint64_t hash =
       Hash(scenario_.seed, Draw::kValue, call.collective * 4096 + call.index, member, element);
-  if (IsDrain(collective, call)) return 0;
-  // What is carried is added in any order, and to the sum of any call: exact if it is small.
-  // Chosen: a bfloat16 counts to 256.
-  if (collective.carries() && type != ElementType::kInt32) return static_cast<double>(hash % 3) - 1;
   if (type == ElementType::kInt32) return static_cast<std::int32_t>(hash >> 32);
   if (scenario_.fill == static_cast<std::uint64_t>(SimFill::kFloats)) {
     return RandomFloat(type, hash);

@@ -43,9 +43,10 @@ class Workload {
   std::size_t CallsOf(std::size_t collective) const {
     return scenario_.calls + (collectives_[collective].carries() ? 1 : 0);
   }
-  // The last call of a collective that carries what is late: it drains it, and adds nothing.
+  // The last call of a collective that carries what is late: it drains it, and adds nothing. One
+  // that fails may be made again.
   bool IsDrain(const SimCollective& collective, SimCall call) const {
-    return collective.carries() && call.index == scenario_.calls;
+    return collective.carries() && call.index >= scenario_.calls;
   }
 
   // The program of a rank: chains that run at the same time, each one call after the other, in the
@@ -63,7 +64,26 @@ class Workload {
   double Pattern(SimCall call, std::uint64_t element) const;
   static double WeightOf(ElementType type);
 
+  // Where late data is carried, each element shows some of the contributions, each as a digit of
+  // base 4: what all calls together have given tells which are in it, and which more than once.
+  // The others are zero there.
+  struct Shown {
+    std::size_t member = 0;
+    std::size_t index = 0;  // of the call
+    int times = 0;          // 3: or more
+  };
+  // Of the element of which all calls gave `total`. Empty where contributions cannot give that.
+  std::vector<Shown> ShownBy(const SimCollective& collective, std::uint64_t element,
+                             double total) const;
+
  private:
+  // The first contribution that the element shows, and how many; they count by member, then call.
+  struct Window {
+    std::size_t first = 0;
+    std::size_t count = 0;
+  };
+  Window WindowOf(const SimCollective& collective, std::uint64_t element) const;
+  double SignOf(std::uint64_t element) const;
   double Contribution(const SimCollective& collective, SimCall call, std::size_t member,
                       std::uint64_t element) const;
 

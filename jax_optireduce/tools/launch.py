@@ -9,8 +9,9 @@ lines are shown behind its rank, "[2] loss 0.31". On several hosts use SLURM, Ku
 or whatever starts processes there: the same program runs unchanged.
 
 No process outlives the launcher. When one fails, the others have `--grace-s` seconds to
-report what they noticed; then they get SIGTERM, and after as long again SIGKILL. Ctrl-C
-and SIGTERM are passed on at once. Should the launcher itself be killed, the kernel
+report what they noticed; then they get SIGTERM, and after as long again SIGKILL. With
+`--keep-going` they go on to their own end, as calls of mode "bounded" can. Ctrl-C and
+SIGTERM are passed on at once. Should the launcher itself be killed, the kernel
 kills the processes it started (but not what those had started themselves).
 
 Exit codes: 0, every process ended with 0; otherwise the code of the first that failed
@@ -77,6 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds from a failure to SIGTERM, and on to SIGKILL (default 5)",
     )
     parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="when a process fails, do not end the others",
+    )
+    parser.add_argument(
         "-m",
         dest="module",
         action="store_true",
@@ -113,6 +119,7 @@ def run(args: argparse.Namespace) -> int:
         devices_per_process=args.devices_per_process,
         pinned=args.cores == "auto",
         grace_s=args.grace_s,
+        keep_going=args.keep_going,
     )
 
 
@@ -123,6 +130,7 @@ def start(
     devices_per_process: int = 1,
     pinned: bool = True,
     grace_s: float = GRACE_S,
+    keep_going: bool = False,
     direct: Container[int] = (),
 ) -> int:
     """Starts a program as several processes and stays until the last has ended.
@@ -133,6 +141,7 @@ def start(
       devices_per_process: CPU devices that JAX shows in each process.
       pinned: whether each gets cores of its own, if there is one for each.
       grace_s: seconds from a failure to SIGTERM, and on to SIGKILL.
+      keep_going: whether the others go on when a process fails.
       direct: ranks that write to this process's own streams, not by lines with their
         rank in front.
 
@@ -156,7 +165,8 @@ def start(
             )
             for rank in range(processes)
         ]
-        return _Launch(grace_s, direct).run(program, environments, cores)
+        started = _Launch(grace_s, keep_going=keep_going, direct=direct)
+        return started.run(program, environments, cores)
 
 
 def core_sets(processes: int, available: set[int]) -> list[tuple[int, ...]]:
@@ -273,8 +283,11 @@ class _Output:
 class _Launch:
     """The processes of one launch, and the loop that watches them."""
 
-    def __init__(self, grace_s: float, direct: Container[int]) -> None:
+    def __init__(
+        self, grace_s: float, *, keep_going: bool, direct: Container[int]
+    ) -> None:
         self._grace_s = grace_s
+        self._keep_going = keep_going
         self._direct = direct
         self._selector = selectors.DefaultSelector()
         # The interpreter writes the number of each signal to one end.
@@ -386,10 +399,15 @@ class _Launch:
             if output.source in self._selector.get_map():
                 self._selector.unregister(output.source)
             output.finish()
-        if code == 0 or self._exit_code != 0:
+        if code == 0 or (self._exit_code != 0 and not self._keep_going):
             return
-        self._exit_code = code if code > 0 else EXIT_BY_SIGNAL - code
+        self._exit_code = self._exit_code or (
+            code if code > 0 else EXIT_BY_SIGNAL - code
+        )
         how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
+        if self._keep_going:
+            _say(f"rank {rank} ended with {how}; the others go on")
+            return
         _say(f"rank {rank} ended with {how}; the others have {self._grace_s:g} s")
         self._schedule(signal.SIGTERM, self._grace_s)
 

@@ -102,6 +102,37 @@ def test_mean_of_every_float_keeps_its_dtype_and_bits(dtype):
         assert ours.dtype == dtype
 
 
+@pytest.mark.parametrize("dtype", _FLOATS)
+@pytest.mark.parametrize("world_size", [3, 5, 6, 7, 8])
+def test_bounded_mean_has_the_bits_of_the_sum_divided_by_the_ranks(dtype, world_size):
+    def divided(x: Any, axis: str) -> Any:
+        return jax_optireduce.psum(x, axis, mode="bounded") / world_size
+
+    with jax.enable_x64():
+        random = np.random.default_rng(world_size)
+        x = jnp.asarray(random.normal(size=(world_size, 1000)), dtype)
+        ours = _reduced(
+            functools.partial(jax_optireduce.pmean, mode="bounded"), x, world_size
+        )
+        _assert_same_bits(ours, _reduced(divided, x, world_size))
+
+
+@pytest.mark.parametrize("mode", ["exact", "agreed", "lossy"])
+def test_mean_of_a_mode_that_ends_with_a_dead_rank_only_divides(mode):
+    def operations(reduce: Any) -> list[str]:
+        mapped = jax.shard_map(
+            lambda x: reduce(x, "dp", mode=mode, name="only divides"),
+            mesh=_mesh(4),
+            in_specs=_P("dp"),
+            out_specs=_P(),
+        )
+        (inner,) = jax.make_jaxpr(mapped)(jnp.ones(4)).eqns
+        return [equation.primitive.name for equation in inner.params["jaxpr"].eqns]
+
+    sums, means = operations(jax_optireduce.psum), operations(jax_optireduce.pmean)
+    assert means == [*sums, "div"]
+
+
 def test_small_buckets_of_many_leaves_give_the_bits_of_lax():
     random = np.random.default_rng(3)
     leaves = [

@@ -169,6 +169,14 @@ def test_recovery_is_seen_in_a_collective_that_is_called_after_the_first_one_end
     assert (told["kind"], told["rank"]) == ("recovered", 1)
 
 
+def test_a_rank_that_was_removed_has_not_recovered():
+    watch = _testing.SlowRankWatch()
+    (slow,) = add_steps(watch, [(3, 0.2)] * 15)
+    assert slow[1]["kind"] == "slow"
+    watch.forget(3)
+    assert add_steps(watch, [(3, 0.2)] * 2 + [(0, 0.0)] * 20, start=15) == []
+
+
 # ---- The flight record.
 
 
@@ -267,6 +275,22 @@ def test_a_failure_without_a_wait_and_a_timeout_of_zero_tell_nothing(stall_timeo
     watch = _testing.CallWatch(stall_timeout, 1000.0 if stall_timeout else 0.0)
     watch.end(watch.begin("a", 0), _UNAVAILABLE, "rank 2 has left")
     watch.close()
+    assert watch.wait() is None
+
+
+def test_a_removed_rank_is_told_once_whichever_lane_knows_it():
+    watch = _testing.CallWatch(0.0, 1.0, world_size=4)
+    assert watch.live() == 4
+    # Two lanes, each with news of its own.
+    for live in ([0, 1, 2, 3], [0, 1, 3], [0, 1, 2, 3], [0, 1, 3], [1, 2, 3]):
+        watch.set_live(live)
+    assert watch.live() == 2
+    watch.close()
+    news = [watch.wait(), watch.wait()]
+    assert news == [
+        {"kind": "removed", "ranks": [2], "live": 3},
+        {"kind": "removed", "ranks": [0], "live": 2},
+    ]
     assert watch.wait() is None
 
 

@@ -71,11 +71,36 @@ def test_nothing_exceeds_the_users_bound():
 
 def test_recalibration_measures_the_hard_bound_again():
     early_exit = calibrate(make_early_exit(), 0.5)
-    early_exit.recalibrate()
+    for _ in range(3):
+        early_exit.end_stage(EXPIRED, 0.5, TOTAL // 2, TOTAL)
     assert not early_exit.calibrated()
     assert early_exit.hard_bound() == early_exit.grace() == BOUND_S
     calibrate(early_exit, 0.25)
     assert early_exit.hard_bound() == 0.25
+
+
+@hypothesis.given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([COMPLETE, EXPIRED, EARLY]), st.integers(0, 20), st.just(20)
+        ),
+        max_size=60,
+    )
+)
+def test_three_of_twenty_calls_cut_short_measure_it_again(history):
+    early_exit = calibrate(make_early_exit(), 0.5)
+    cuts = []
+    for exit_, received, total in history:
+        if exit_ == COMPLETE:
+            received = total
+        early_exit.end_stage(exit_, 0.5, received, total)
+        # At the hard bound, with more than 10 % missing.
+        cuts.append(exit_ == EXPIRED and received < 18)
+        again = sum(cuts[-20:]) == 3
+        assert early_exit.calibrated() == (not again)
+        if again:
+            calibrate(early_exit, 0.5)
+            cuts.clear()
 
 
 class TestSample:

@@ -4,12 +4,19 @@ import pytest
 import ranks
 
 
-@pytest.mark.parametrize(("world_size", "devices"), [(2, 1), (4, 1), (2, 2), (1, 4)])
+@pytest.mark.parametrize(
+    ("world_size", "devices"), [(2, 1), (3, 1), (4, 1), (2, 2), (3, 2), (1, 4)]
+)
 def test_sums_are_right_and_have_the_same_bits_on_all_ranks(
     tmp_path, world_size, devices
 ):
     with ranks.start(
-        "correctness", folder=tmp_path, world_size=world_size, devices=devices
+        "correctness",
+        folder=tmp_path,
+        world_size=world_size,
+        devices=devices,
+        # Of the bounded calls, in which nothing may be late.
+        options={"deadline_s": 30},
     ) as started:
         started.succeed()
         bits = {line for rank in started for line in rank.lines("bits")}

@@ -165,6 +165,24 @@ def test_the_others_may_finish_within_the_grace(script, tmp_path):
     assert (code, lines) == (7, ["[0] noticed"])
 
 
+def test_the_others_keep_going_where_they_are_told_to(script, tmp_path):
+    program = script(
+        """
+        import os, signal, sys, time
+        if os.environ["JAX_PROCESS_ID"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1)
+        print("done")
+        sys.exit(os.environ["JAX_PROCESS_ID"] == "2")
+        """
+    )
+    arguments = ("-n", "3", "--grace-s", "0", "--keep-going", program)
+    code, lines, err = _finish(_start(*arguments, cwd=tmp_path))
+    assert (code, lines) == (128 + signal.SIGKILL, ["[0] done", "[2] done"])
+    assert "rank 1 ended with SIGKILL; the others go on" in err
+    assert "rank 2 ended with exit code 1; the others go on" in err
+
+
 def test_a_process_that_ignores_the_polite_signal_is_killed(script, tmp_path):
     program = script(
         f"""

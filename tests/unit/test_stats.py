@@ -1,11 +1,18 @@
 """Reports: one per call, whatever the number of its buckets."""
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import strategies as st
 
 from jax_optireduce import CollectiveStats
-from jax_optireduce._stats import VECTOR_SIZE, empty_vector, from_vectors
+from jax_optireduce._stats import (
+    VECTOR_SIZE,
+    empty_vector,
+    from_vectors,
+    live_ranks,
+)
 
 
 def _vector(*head):
@@ -49,6 +56,20 @@ def test_call_that_moved_nothing_lost_nothing_and_waited_for_nobody():
     assert (float(stats.missing_results), float(stats.elapsed_s)) == (0.0, 0.0)
     assert float(stats.slowest_process) == -1.0
     assert float(empty_vector()[5]) == -1.0
+
+
+@hypothesis.given(st.data())
+def test_ranks_of_live_processes_are_counted_exactly(data):
+    processes = data.draw(st.integers(1, 512), "processes")
+    live = data.draw(st.integers(1, processes), "live")
+    devices = data.draw(st.integers(1, 32), "devices of a process")
+    vector = np.zeros(VECTOR_SIZE, np.float32)
+    vector[10:] = live, processes
+    assert float(live_ranks(vector, devices * processes)) == devices * live
+
+
+def test_all_ranks_of_a_call_that_moved_nothing_are_alive():
+    assert float(live_ranks(empty_vector(), 6)) == 6.0
 
 
 def test_report_is_a_pytree_of_documented_scalars():

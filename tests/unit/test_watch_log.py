@@ -1,4 +1,4 @@
-"""The lines of the log about slow ranks and stalls, and the files of the record."""
+"""Lines of the log: slow ranks, removed ones, stalls; and the files of the record."""
 
 import json
 import logging
@@ -6,7 +6,7 @@ import queue
 
 import pytest
 
-from jax_optireduce import _watch
+from jax_optireduce import Options, _watch
 
 _CALL = {
     "number": 5,
@@ -56,11 +56,12 @@ def slow(**changes):
     return {**news, **changes}
 
 
-def lines_of(caplog, folder, *news):
+def lines_of(caplog, folder, *news, **options):
     """Runs a watch over these news and returns what it logs."""
     native = Native()
+    options = Options(flight_record_dir=str(folder), **options)
     with caplog.at_level(logging.WARNING, "jax_optireduce"):
-        watch = _watch.Watch(native, native, str(folder))
+        watch = _watch.Watch(native, native, options)
         for one in (*news, None):
             native.news.put(one)
         watch.end()
@@ -115,6 +116,35 @@ def test_failure_is_told_with_its_error(caplog, tmp_path):
     )
     (line,) = lines_of(caplog, tmp_path, failed)
     assert "call 4 of 'grads' failed after 61.0 s: rank 2 was silent. " in line
+
+
+def test_removal_names_the_rank_and_those_left_and_leaves_a_file(caplog, tmp_path):
+    removed = {"kind": "removed", "ranks": [1], "live": 3}
+    (line,) = lines_of(caplog, tmp_path, removed, peer_timeout_s=7.0)
+    for part in (
+        "rank 1 removed from the session after silence for more than 7.0 s",
+        "3 ranks go on",
+        "jax_optireduce.resync",
+        "from a checkpoint",
+    ):
+        assert part in line
+    (path,) = tmp_path.iterdir()
+    assert str(path) in line
+    assert "rank 1 removed" in json.loads(path.read_text().splitlines()[0])["reason"]
+
+
+def test_removal_of_the_own_process_is_said_to_be_that(caplog, tmp_path):
+    removed = {"kind": "removed", "ranks": [3], "live": 3}
+    (line,) = lines_of(caplog, tmp_path, removed)
+    assert "this process, rank 3, was removed" in line
+    assert "Its calls are errors" in line
+
+
+def test_no_file_is_written_where_stalls_are_not_told(caplog, tmp_path):
+    removed = {"kind": "removed", "ranks": [1], "live": 3}
+    (line,) = lines_of(caplog, tmp_path, removed, stall_timeout_s=0)
+    assert line.endswith("from a checkpoint.")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_process_writes_a_limited_number_of_files(caplog, tmp_path):

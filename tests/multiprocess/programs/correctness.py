@@ -64,6 +64,23 @@ def check_rounding(mode: str) -> list[np.ndarray]:
     return results
 
 
+def check_bounded_mean() -> None:
+    """While all are alive, it is the sum divided by the ranks, to the last bit."""
+    mesh = meshes.make((jax.device_count(),), ("dp",))
+    rows = np.random.default_rng(5).normal(size=(jax.device_count(), 4000))
+
+    def both(x: Any) -> Any:
+        total = jo.psum(x, "dp", mode="bounded", name="bounded sum")
+        mean = jo.pmean(x, "dp", mode="bounded", name="bounded mean")
+        return mean, total / jax.device_count()
+
+    for dtype in ("float32", "bfloat16", "float16", "float64"):
+        given = meshes.spread(mesh, rows.astype(jnp.dtype(dtype)))
+        mean, divided = map(meshes.rows_here, meshes.mapped(mesh, both)(given))
+        for device in mean:
+            assert mean[device].tobytes() == divided[device].tobytes(), dtype
+
+
 def check_groups() -> None:
     """Groups of some axes of a mesh: each has its own sum."""
     if jax.device_count() != 4:
@@ -148,6 +165,9 @@ def check_gradients() -> None:
 
 with jo.init() as communicator:
     results = [*check_dtypes(), *check_rounding("exact")]
+    # Nothing may be late for a comparison of bits.
+    if communicator.options.deadline_s:
+        check_bounded_mean()
     check_groups()
     check_some_devices()
     check_identity()

@@ -1,0 +1,305 @@
+// Ranks that are silent for too long, in sessions with collectives that go on without them: the
+// members of a call, calls that must wait for an agreement, and what is left of the calls before.
+//
+// Without a rank a collective is another one (other members, another layout): the successor. The
+// last call of the old one is its settlement, a drain that no program makes: it brings everything
+// that was late among those who are left. What it returns comes with a call of the successor.
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/check.h"
+#include "ffi/protocol/endpoint_impl.h"
+#include "ffi/protocol/wire.h"
+
+namespace optireduce {
+namespace {
+
+// Source: more than half must be left; of two, one is not.
+constexpr std::uint16_t kWorldSizeMin = 3;
+
+}  // namespace
+
+Result<Collective*> Endpoint::Impl::Learn(const CollectiveSpec& spec) {
+  if (!membership_ && options_.world_size >= kWorldSizeMin && IsBounded(spec)) {
+    membership_.emplace(options_.rank, options_.world_size, options_.peer_timeout);
+  }
+  return directory_.Learn(spec);
+}
+
+std::vector<Rank> Endpoint::Impl::live() const {
+  if (membership_) return membership_->view().members;
+  std::vector<Rank> ranks;
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) ranks.emplace_back(r);
+  return ranks;
+}
+
+// ---- The agreement.
+
+void Endpoint::Impl::HearMember(Instant now, const Header& header,
+                                std::span<const std::byte> payload) {
+  if (!membership_) {
+    // The sender has called a collective that this rank does not know yet.
+    if (header.kind != DatagramKind::kMembership || options_.world_size < kWorldSizeMin) return;
+    membership_.emplace(options_.rank, options_.world_size, options_.peer_timeout);
+  }
+  const Peer& from = peer(header.source);
+  // One that has left has no say any more: it would be heard, and suspected again at once.
+  const bool message = header.kind == DatagramKind::kMembership && (from.removed || !from.left);
+  // While nobody is suspected, nobody asks when a rank was heard.
+  const bool asked = membership_->timeout() != kNever || membership_->stuck();
+  const bool heard = from.removed || (asked && !from.left);
+  if (heard) membership_->Heard(now, header.source);
+  if (message && !membership_->Handle(now, header.source, payload)) ++counters_.rejected_malformed;
+  if (heard || message) FollowMembership(now);
+}
+
+void Endpoint::Impl::Lose(Instant now, Rank silent) {
+  Peer& other = peer(silent);
+  if (!other.lost) {
+    other.lost = "rank " + std::to_string(silent.value()) + " has been silent for more than " +
+                 RoundedSeconds(options_.peer_timeout) + " (peer_timeout_s)";
+    other.awaited = membership_.has_value();
+    Forget(now, silent);
+  }
+  if (!membership_) return;
+  membership_->Suspect(now, silent);
+  FollowMembership(now);
+}
+
+void Endpoint::Impl::FollowMembership(Instant now) {
+  membership_due_ = true;
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+    // One that has left is missed only where a call needs it, or others go on without somebody.
+    const bool left = peers_[r] && peers_[r]->left && membership_->timeout() != kNever;
+    if (left) membership_->Suspect(now, Rank(r));
+  }
+  if (membership_->view().number != view_) {
+    view_ = membership_->view().number;
+    BeginView(now);
+  }
+  if (!membership_->stuck()) return;
+  FailAll(now, WhyStuck(now), /*only_bounded=*/true);
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+    if (!peers_[r] || !peers_[r]->lost || !peers_[r]->awaited) continue;
+    peers_[r]->awaited = false;
+    Forget(now, Rank(r));
+  }
+}
+
+void Endpoint::Impl::BeginView(Instant now) {
+  const std::vector<Rank>& members = membership_->view().members;
+  if (membership_->removed()) {
+    removed_ = Status(
+        StatusCode::kUnavailable,
+        "jax_optireduce: this rank, " + std::to_string(options_.rank.value()) +
+            ", was removed from the session: the others had not heard it for more than " +
+            RoundedSeconds(options_.peer_timeout) + " (peer_timeout_s), and " +
+            std::to_string(members.size()) +
+            " of them go on without it. It cannot come back: to have it take part again, start "
+            "the whole job again from a checkpoint");
+    FailAll(now, *removed_, /*only_bounded=*/false);
+    return;
+  }
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+    if (!peers_[r] || peers_[r]->removed || membership_->view().Has(Rank(r))) continue;
+    peers_[r]->removed = "rank " + std::to_string(r) + " was removed from the session, and " +
+                         std::to_string(members.size()) + " ranks go on without it";
+    Forget(now, Rank(r));
+  }
+}
+
+Status Endpoint::Impl::WhyStuck(Instant now) const {
+  const std::size_t members = membership_->view().members.size();
+  const std::size_t connected = membership_->Connected(now);
+  std::string missing;
+  for (const auto& other : peers_) {
+    if (other && !other->removed && other->unreachable()) missing += "; " + other->why_gone();
+  }
+  const std::string counts =
+      std::to_string(connected) + " of the " + std::to_string(members) + " ranks of the session";
+  return {StatusCode::kUnavailable,
+          "jax_optireduce: " +
+              (connected * 2 > members
+                   ? counts + " are left, but they could not agree to go on without the others"
+                   : "only " + counts + " can reach each other, this one included, and it takes " +
+                         std::to_string(members / 2 + 1) + " to go on without the others") +
+              missing};
+}
+
+void Endpoint::Impl::FailAll(Instant now, const Status& why, bool only_bounded) {
+  std::vector<CallId> failing;
+  for (const auto& [call, active] : active_) {
+    const Exchange& exchange = active.exchange;
+    const bool concerned = !only_bounded || IsBounded(exchange.collective().spec);
+    if (concerned && call.sequence != kSettlement && exchange.submitted() && !exchange.finished()) {
+      failing.push_back(call);
+    }
+  }
+  for (const CallId call : failing) Fail(now, call, why);
+  for (const Held& held : held_) FailHeld(now, held, why);
+  held_.clear();
+}
+
+void Endpoint::Impl::FailHeld(Instant now, const Held& held, Status why) {
+  ++counters_.calls_failed;
+  const CallStats stats{.elapsed = now - held.since, .slowest = options_.rank};
+  events_.push_back({.token = held.submission.token, .status = std::move(why), .stats = stats});
+}
+
+// ---- The members of a call.
+
+Result<Collective*> Endpoint::Impl::Effective(Collective& origin, Sequence sequence) {
+  Collective* effective = &origin;
+  Sequence first(0);
+  std::vector<const View*> views;
+  for (const View& view : membership_->earlier()) views.push_back(&view);
+  views.push_back(&membership_->view());
+  for (const View* view : views) {
+    const Sequence next_first = view->FirstOf(origin.id);
+    if (sequence < next_first) break;
+    CollectiveSpec spec = origin.spec;
+    std::erase_if(spec.members, [&](Rank member) { return !view->Has(member); });
+    if (spec.members != effective->spec.members) {
+      Result<Collective*> learnt = directory_.Learn(spec);
+      if (!learnt.ok()) return learnt.status();
+      Collective& next = *learnt.value();
+      if (next.predecessor == nullptr) {
+        next.predecessor = effective;
+        // All who are left know from the agreement whether there was a call.
+        if (next_first > first) {
+          effective->settlement = Collective::Settlement::kWanted;
+          unsettled_.push_back(effective);
+        }
+      }
+      effective = &next;
+    }
+    first = next_first;
+  }
+  return effective;
+}
+
+bool Endpoint::Impl::MustHold(Instant now, const Collective& effective,
+                              const Submission& submission) {
+  // By value: where nobody else is left, it is gone in the end.
+  const Sequence sequence = submission.sequence;
+  if (submission.drain) {
+    for (const Collective* c = effective.predecessor; c != nullptr; c = c->predecessor) {
+      const bool settled = c->settlement == Collective::Settlement::kNone ||
+                           c->settlement == Collective::Settlement::kDone;
+      if (!settled) return true;
+    }
+  }
+  bool left = false;
+  for (const Rank member : effective.spec.members) {
+    if (member == options_.rank || !peer(member).left || peer(member).removed) continue;
+    if (HasCalled(effective, sequence, member)) continue;
+    left = true;
+    membership_->Suspect(now, member);
+  }
+  if (left) FollowMembership(now);
+  return left;
+}
+
+void Endpoint::Impl::GoOn(Instant now) {
+  // A settlement that is over may let a drain begin; a call that begins may want a settlement.
+  for (bool again = true; again;) {
+    again = false;
+    std::vector<CollectiveId> waiting;
+    for (std::size_t i = 0; i < held_.size();) {
+      if (membership_->frozen()) return;
+      const Submission& next = held_[i].submission;
+      Collective& origin = *directory_.Find(IdOf(next.spec));
+      Result<Collective*> effective = Effective(origin, next.sequence);
+      const bool behind = std::ranges::find(waiting, origin.id) != waiting.end();
+      if (effective.ok() && (behind || MustHold(now, *effective.value(), next))) {
+        // Others of the same collective stay behind it.
+        waiting.push_back(origin.id);
+        ++i;
+        continue;
+      }
+      if (i >= held_.size()) return;  // all of them have failed meanwhile
+      Held held = std::move(held_[i]);
+      held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+      again = true;
+      if (!effective.ok()) {
+        FailHeld(now, held, effective.status());
+        continue;
+      }
+      const CallId call{.collective = origin.id, .sequence = held.submission.sequence};
+      membership_->Started(call);
+      held.submission.held = now - held.since;
+      Begin(now, *effective.value(), std::move(held.submission));
+      origin.submitted = call.sequence;
+    }
+    const auto begins = [&](Collective* old) { return BeginSettlement(now, *old); };
+    again = std::erase_if(unsettled_, begins) > 0 || again;
+  }
+}
+
+// ---- What is left of the calls before.
+
+void Endpoint::Impl::TakeOver(const Collective& successor, const BucketView& bucket) {
+  for (Collective* before = successor.predecessor; before != nullptr;
+       before = before->predecessor) {
+    if (!before->carry) continue;
+    for (std::uint16_t m = 0; m < before->layout.members(); ++m) {
+      if (successor.MemberOf(before->RankOf(MemberIndex(m)))) continue;
+      before->carry->MoveDebt(MemberIndex(m), bucket);
+    }
+  }
+}
+
+bool Endpoint::Impl::BeginSettlement(Instant now, Collective& collective) {
+  bool under_way = false;
+  std::vector<CallId> uncalled;
+  ForEachOpen(collective.id, [&](CallId call, Active& active) {
+    const Exchange& exchange = active.exchange;
+    if (call.sequence == kSettlement) return;
+    under_way = under_way || (exchange.submitted() && !exchange.finished());
+    if (!exchange.submitted() && !exchange.over()) uncalled.push_back(call);
+  });
+  if (under_way) return false;
+  for (const CallId call : uncalled) {
+    Exchange& exchange = active_.at(call).exchange;
+    if (!exchange.drains()) {
+      exchange.Close(now);
+      NoteFolded(call);
+    } else {
+      active_.erase(call);
+    }
+  }
+  const CallId call{.collective = collective.id, .sequence = kSettlement};
+  const auto open = active_.find(call);
+  Active& active =
+      open != active_.end() ? open->second : Open(now, collective, kSettlement, /*drain=*/true);
+  active.settlement = pool_.Take(collective.layout.bytes());
+  if (active.settlement.size() > 0) {
+    std::memset(active.settlement.data(), 0, active.settlement.size());
+  }
+  collective.settlement = Collective::Settlement::kUnderWay;
+  SubmitTo(now, collective,
+           {.spec = collective.spec,
+            .sequence = kSettlement,
+            .leaves = {{.data = active.settlement.data(), .elements = collective.spec.elements}},
+            .drain = true});
+  // What still comes of it is a repetition.
+  collective.folded = kSettlement;
+  return true;
+}
+
+void Endpoint::Impl::EndSettlement(Active& active) {
+  Collective& collective = *directory_.Find(active.exchange.collective().id);
+  for (std::uint32_t s = 0; s < collective.layout.segments(); ++s) {
+    const ByteRange range = collective.layout.Segment(SegmentIndex(s));
+    collective.carry->late_results().Add(SegmentIndex(s),
+                                         {active.settlement.data() + range.offset, range.bytes});
+  }
+  active.settlement = Buffer();
+  collective.settlement = Collective::Settlement::kDone;
+}
+
+}  // namespace optireduce

@@ -1,0 +1,18 @@
+#include "ffi/protocol/peer.h"
+
+#include <string>
+
+#include "ffi/protocol/wire.h"
+
+namespace optireduce {
+
+Result<Key> DirectionKey(const EndpointOptions& options, Rank from, Rank to) {
+  const bool encrypts = options.protection == Protection::kEncrypt;
+  return DeriveKey(
+      options.secret,
+      "jax_optireduce " + std::to_string(kWireVersion) + (encrypts ? " encrypted" : "") +
+          " session " + std::to_string(options.session) + " lane " + std::to_string(options.lane) +
+          " from " + std::to_string(from.value()) + " to " + std::to_string(to.value()));
+}
+
+}  // namespace optireduce

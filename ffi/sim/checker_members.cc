@@ -1,0 +1,233 @@
+// What must hold where ranks are removed: who is left, what only they may have lost, and how long
+// it may take.
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/check.h"
+#include "ffi/protocol/bucket_layout.h"
+#include "ffi/protocol/wire.h"
+#include "ffi/sim/checker.h"
+
+namespace optireduce {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// From when a rank is suspected to a decision without it, where one after the other may have to
+// lead. Chosen: ...
+constexpr Duration kAgreementMax = milliseconds(1000);
+
+bool Has(const std::vector<Rank>& ranks, Rank rank) {
+  return std::ranges::find(ranks, rank) != ranks.end();
+}
+
+std::vector<Rank> Within(const std::vector<Rank>& members, const std::vector<Rank>& view) {
+  std::vector<Rank> within;
+  std::ranges::set_intersection(members, view, std::back_inserter(within));
+  return within;
+}
+
+}  // namespace
+
+Duration Checker::AgreementBound() const {
+  const int silent = std::popcount(scenario_.removable());
+  if (silent == 0) return {};
+  // Whoever leads may fall silent, too, for a while or for good, which takes peer_timeout to
+  // notice.
+  std::uint64_t silence_us = (static_cast<std::uint64_t>(silent) - 1) * scenario_.peer_timeout_us;
+  if (!scenario_.cut_is_long()) silence_us += scenario_.cut_for_us;
+  if (!scenario_.freeze_is_long()) silence_us += scenario_.freeze_for_us;
+  return silent * kAgreementMax + microseconds(silence_us);
+}
+
+Duration Checker::SilenceBound() const {
+  const int silent = std::popcount(scenario_.removable());
+  return silent * (kAgreementMax + 2 * Duration(microseconds(scenario_.peer_timeout_us)));
+}
+
+void Checker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
+  const auto smaller = std::ranges::find_if(
+      views_, [&](const std::vector<Rank>& known) { return known.size() <= view.size(); });
+  if (smaller != views_.end() && *smaller == view) return;
+  for (const std::vector<Rank>& known : views_) {
+    const bool larger = known.size() > view.size();
+    const std::vector<Rank>& large = larger ? known : view;
+    const std::vector<Rank>& small = larger ? view : known;
+    if (large.size() == small.size() || !std::ranges::includes(large, small)) {
+      return Fail(now, rank, "the ranks go on in two groups");
+    }
+  }
+  for (const Rank member : views_.front()) {
+    if (Has(view, member) || WasSilent(now, member)) continue;
+    return Fail(now, rank,
+                "rank " + std::to_string(member.value()) + " was removed, though it was there");
+  }
+  views_.insert(smaller, std::move(view));
+}
+
+bool Checker::IsSilentSince(Instant now, Instant heard) const {
+  // What was heard last may have been a copy, which is no sign of life.
+  const Duration copies = microseconds(scenario_.duplicate_ppm > 0 ? scenario_.reorder_us : 0);
+  return now - heard + copies >= microseconds(scenario_.peer_timeout_us);
+}
+
+bool Checker::WasSilent(Instant now, Rank rank) const {
+  const Seen& seen = seen_[rank.index()];
+  if (seen.left_at) return true;
+  if (!scenario_.IsRemovable(rank)) return false;
+  // Its return may have come too late for the agreement.
+  if (seen.silent_until && now - *seen.silent_until <= AgreementBound()) return true;
+  return std::ranges::any_of(views_.front(), [&](Rank other) {
+    return other != rank && IsSilentSince(now, seen_[other.index()].heard[rank.index()]);
+  });
+}
+
+bool Checker::IsRemovalError(const Record& record, const Status& status) const {
+  const std::string& text = status.message();
+  const auto says = [&](const std::string& part) { return text.find(part) != std::string::npos; };
+  if (says("this rank, " + std::to_string(record.rank.value()) + ", was removed")) {
+    return scenario_.IsRemovable(record.rank);
+  }
+  return std::ranges::any_of(views_, [&](const std::vector<Rank>& view) {
+    return says(" of the " + std::to_string(view.size()) + " ranks of the session");
+  });
+}
+
+// ---------------------------------------------------------------------------------- at the end
+
+std::vector<Checker::GoneOwners> Checker::GoneOwnersOf(const SimCollective& collective) const {
+  std::vector<GoneOwners> gone(collective.spec.elements);
+  const std::size_t element_bytes = SizeOf(collective.spec.element_type);
+  for (const std::vector<Rank>& view : views_) {
+    CollectiveSpec spec = collective.spec;
+    spec.members = Within(spec.members, view);
+    if (spec.members.size() < 2) continue;
+    const CollectiveId id = IdOf(spec);
+    const BucketLayout layout(spec.elements, element_bytes,
+                              static_cast<std::uint16_t>(spec.members.size()),
+                              scenario_.datagram_bytes - kOverheadBytes);
+    for (std::uint16_t m = 0; m < spec.members.size(); ++m) {
+      if (Has(last_view(), spec.members[m])) continue;
+      const ByteRange shard = layout.Shard(MemberIndex(m));
+      const std::size_t first = shard.offset / element_bytes;
+      for (std::size_t i = first; i < first + shard.bytes / element_bytes; ++i) {
+        gone[i].emplace_back(id, spec.members[m]);
+      }
+    }
+  }
+  return gone;
+}
+
+void Checker::CheckLive(Instant now, std::size_t collective) {
+  const SimCollective& of = workload_.collectives()[collective];
+  std::map<std::size_t, std::pair<Rank, std::uint16_t>> live;  // by call
+  for (const Record& record : records_) {
+    if (record.call.collective != collective || !record.live) continue;
+    if (!Has(last_view(), record.rank)) continue;
+    const std::string call = "call " + std::to_string(record.call.index) + " of '" +
+                             of.spec.description + "' counts " + std::to_string(*record.live) +
+                             " live members";
+    const auto [first, is_new] = live.try_emplace(record.call.index, record.rank, *record.live);
+    if (first->second.second != *record.live) {
+      return Fail(now, record.rank,
+                  call + ", and " + std::to_string(first->second.second) + " at rank " +
+                      std::to_string(first->second.first.value()));
+    }
+    const bool is_view = std::ranges::any_of(views_, [&](const std::vector<Rank>& view) {
+      return Within(of.spec.members, view).size() == *record.live;
+    });
+    if (!is_view) return Fail(now, record.rank, call + ", which no view has");
+    // Whoever has drained it has heard from all of them.
+    const auto called = std::ranges::count_if(records_, [&](const Record& other) {
+      return other.call.collective == collective && other.call.index == record.call.index;
+    });
+    if (!workload_.IsDrain(of, record.call) || !record.whole || *record.live <= called) continue;
+    return Fail(now, record.rank, call + "; " + std::to_string(called) + " have drained it");
+  }
+  std::uint16_t before = static_cast<std::uint16_t>(of.spec.members.size());
+  for (const auto& [index, seen] : live) {
+    if (seen.second > before) {
+      return Fail(now, seen.first,
+                  "call " + std::to_string(index) + " of '" + of.spec.description +
+                      "' counts more live members than the one before");
+    }
+    before = seen.second;
+  }
+}
+
+void Checker::Sent(Rank rank, Rank to, std::span<const std::byte> datagram) {
+  if (!scenario_.goes_on()) return;
+  const auto header = ParseHeader(datagram).header;
+  if (!header || header->kind != DatagramKind::kContribution) return;
+  Sequence& newest = begun_[{header->call.collective, rank, to}];
+  newest = std::max(newest, header->call.sequence);
+}
+
+bool Checker::MayBeLost(Rank rank, SimCall call, const GoneOwners& owners) const {
+  return std::ranges::any_of(owners, [&](const auto& owner) {
+    const auto newest = begun_.find({owner.first, rank, owner.second});
+    return newest != begun_.end() && workload_.SequenceOf(call) <= newest->second;
+  });
+}
+
+void Checker::CheckLosses(Instant now, std::size_t collective, Rank rank,
+                          const std::vector<GoneOwners>& owners) {
+  const SimCollective& of = workload_.collectives()[collective];
+  const std::vector<double>& got = totals_[{collective, rank.index()}];
+  // For each owner that fell silent: what was on its way to it, what had come too late for a sum,
+  // and the sums that were on their way from it, each of so many calls at a time. Where a rank that
+  // is behind is not waited for, one call may bring what it owes for any number.
+  const std::size_t lost_max =
+      scenario_.suspend != 0 ? scenario_.calls : 3 * (scenario_.max_lag + 1) * (views_.size() - 1);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const auto shown = workload_.ShownBy(of, i, got[i]);
+    std::vector<std::size_t> lost(of.spec.members.size());
+    const bool wrong = std::ranges::any_of(shown, [&](const Workload::Shown& each) {
+      if (each.times == 1) return false;
+      if (each.times > 1) return true;
+      const Rank from = of.spec.members[each.member];
+      if (!Has(last_view(), from)) return false;
+      return ++lost[each.member] > lost_max ||
+             !MayBeLost(from, {.collective = collective, .index = each.index}, owners[i]);
+    });
+    if (!shown.empty() && !wrong) continue;
+    return Fail(now, rank,
+                "after the last drain of '" + of.spec.description + "', " +
+                    Describe(of, i, got[i]) + (owners[i].empty() ? "" : "; its owner was removed"));
+  }
+}
+
+void Checker::CheckRemovals(Instant now) {
+  if (!scenario_.goes_on()) return;
+  for (std::size_t c = 0; c < workload_.collectives().size(); ++c) {
+    const SimCollective& collective = workload_.collectives()[c];
+    CheckLive(now, c);
+    const std::vector<GoneOwners> owners = GoneOwnersOf(collective);
+    const std::vector<double>* first = nullptr;
+    for (const Rank member : Within(collective.spec.members, last_view())) {
+      // It may have been removed later than it knows.
+      if (scenario_.IsRemovable(member)) continue;
+      CheckLosses(now, c, member, owners);
+      const std::vector<double>& got = totals_[{c, member.index()}];
+      if (first == nullptr) first = &got;
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        if (!owners[i].empty() || got[i] == (*first)[i]) continue;
+        return Fail(now, member,
+                    "the ranks that are left have not got the same of '" +
+                        collective.spec.description + "': " + Describe(collective, i, got[i]) +
+                        "; elsewhere " + Describe(collective, i, (*first)[i]));
+      }
+    }
+  }
+}
+
+}  // namespace optireduce

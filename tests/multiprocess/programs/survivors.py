@@ -1,0 +1,85 @@
+"""Training that goes on without a rank that is killed or stopped meanwhile.
+
+Arguments: the mode of the loss, the seconds of a step, and how many steps are made
+after the death. Gradients are multiples of twelve, so that what is lost, added twice or
+divided by a wrong number of ranks makes an error of at least one. Prints
+
+  "log <line>"    for each line of the log
+  "step <number>" after each step, and "alone <live processes>" once it made one without
+                  the rank
+  "bits <digest>" of the parameters after a drain and a resync
+  "conserved <largest error> <live processes> <largest share late>"
+                  of what all steps after that and a drain have done to parameters of
+                  zero, against the gradients of the live ranks
+  "done"          at the end; a call that fails is an exception that nobody catches
+"""
+
+import logging
+import sys
+import time
+from typing import Any
+
+import jax
+import meshes
+import numpy as np
+
+import jax_optireduce as jo
+
+LOSS_MODE, STEP_S, STEPS = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+ENTRIES = 50_000
+
+
+def own(x: jax.Array) -> np.ndarray:
+    """Returns this process's row, in double precision."""
+    (row,) = meshes.rows_here(x).values()
+    return row.astype(np.float64)
+
+
+def step(params: Any, gradient: Any) -> Any:
+    """Makes a step of SGD with the rate 1, and the loss that a program would log."""
+    mean, report = jo.allreduce_gradients_with_stats(gradient, "dp", name="gradients")
+    loss = jo.pmean(gradient.sum(), "dp", mode=LOSS_MODE, name="loss")
+    return params - mean, report, loss
+
+
+def end(params: Any) -> Any:
+    """Brings what is in flight, and then makes replicas equal."""
+    drained = params - jo.drain(params, "dp", name="gradients")
+    return drained, jo.resync(drained, "dp")
+
+
+logging.basicConfig(stream=sys.stdout, format="log %(message)s")
+with jo.init() as communicator:
+    mesh = meshes.make((jax.device_count(),), ("dp",))
+    train, settle = meshes.mapped(mesh, step), meshes.mapped(mesh, end)
+    random = np.random.default_rng(1)
+    ranks = jax.device_count()
+
+    def gradients() -> np.ndarray:
+        """Returns the gradient of each rank."""
+        return 12.0 * random.integers(-9, 10, (ranks, ENTRIES)).astype(np.float32)
+
+    fresh = meshes.spread(mesh, np.zeros((ranks, ENTRIES), np.float32))
+    params = fresh
+    number, live = 0, ranks
+    while live == ranks:
+        time.sleep(STEP_S)
+        params, report, _ = train(params, meshes.spread(mesh, gradients()))
+        live = int(own(report.live_processes))
+        print("step", number, flush=True)
+        number += 1
+    print("alone", live, flush=True)
+    _, params = settle(params)
+    print("bits", meshes.digest(own(params)), flush=True)
+    params, expected, late = fresh, 0.0, 0.0
+    for _ in range(STEPS):
+        time.sleep(STEP_S)
+        rows = gradients()
+        # The last ranks are the ones that die.
+        expected -= rows[:live].astype(np.float64).mean(0)
+        params, report, _ = train(params, meshes.spread(mesh, rows))
+        late = max(late, own(report.missing_contributions + report.missing_results))
+    drained, _ = settle(params)
+    error = np.abs(own(drained) - expected).max()
+    print("conserved", error, communicator.counters()["live_processes"], late)
+print("done", flush=True)

@@ -1,0 +1,133 @@
+"""A rank that dies: the others train on without it, while they are a majority."""
+
+import re
+import signal
+
+import pytest
+import ranks
+
+_PEER_TIMEOUT_S = 2.0
+_OPTIONS = {"peer_timeout_s": _PEER_TIMEOUT_S, "deadline_s": 0.2}
+
+_LAST, _OTHERS = 3, (0, 1, 2)
+
+
+def _check_trained_on(started: ranks.Ranks) -> None:
+    """The others went on, with means over three, and have ended well."""
+    started.succeed(*_OTHERS)
+    bits = set()
+    for number in _OTHERS:
+        rank = started[number]
+        assert rank.lines("alone") == ["3"], started.describe()
+        (line,) = rank.lines("conserved")
+        error, live, _ = map(float, line.split())
+        # A third is rounded.
+        assert error < 0.01, started.describe()
+        assert live == 3, started.describe()
+        (removal,) = [line for line in rank.lines("log") if "removed" in line]
+        assert removal.startswith(f"rank {_LAST} removed from the session")
+        assert "3 ranks go on" in removal
+        bits.update(rank.lines("bits"))
+    assert len(bits) == 1, started.describe()
+    records = started[0].path.parent / ranks.RECORDS
+    assert {path.name.split("-")[2] for path in records.iterdir()} >= set("012")
+
+
+@pytest.mark.parametrize("on_lag", ["wait", "suspend"])
+def test_the_others_train_on_without_a_killed_rank_and_exit_well(tmp_path, on_lag):
+    with ranks.start(
+        # Longer than JAX takes to miss the process.
+        *("survivors", "bounded", "0.04", "200"),
+        folder=tmp_path,
+        world_size=4,
+        options={**_OPTIONS, "heartbeat_timeout_s": 4, "on_lag": on_lag},
+    ) as started:
+        started.wait_for(_LAST, "step 20")
+        started[_LAST].process.kill()
+        _check_trained_on(started)
+
+
+def test_a_rank_that_was_stopped_for_too_long_is_told_that_it_was_removed(tmp_path):
+    with ranks.start(
+        *("survivors", "bounded", "0.02", "100"),
+        folder=tmp_path,
+        world_size=4,
+        options=_OPTIONS,
+    ) as started:
+        started.wait_for(_LAST, "step 20")
+        started[_LAST].process.send_signal(signal.SIGSTOP)
+        for number in _OTHERS:
+            started.wait_for(number, "alone")
+        started[_LAST].process.send_signal(signal.SIGCONT)
+        started.wait(_LAST)
+        last = started[_LAST]
+        assert last.code == 1, started.describe()
+        error = r"JaxRuntimeError: .*this rank, 3, was removed from the session"
+        assert re.search(error, last.output), started.describe()
+        assert any("this process, rank 3, was removed" in x for x in last.lines("log"))
+        _check_trained_on(started)
+
+
+def test_half_of_the_ranks_do_not_go_on_and_say_how_many_are_left(tmp_path):
+    with ranks.start(
+        *("survivors", "bounded", "0.02", "100"),
+        folder=tmp_path,
+        world_size=4,
+        options=_OPTIONS,
+    ) as started:
+        for number in (2, 3):
+            started.wait_for(number, "step 20")
+        for number in (2, 3):
+            started[number].process.kill()
+        started.wait(limit_s=60.0)
+        for rank in started[:2]:
+            assert rank.code == 1, started.describe()
+            # The one that ends first has left for the other one.
+            error = r"JaxRuntimeError: .*only [12] of the 4 ranks"
+            assert re.search(error, rank.output), started.describe()
+            assert not rank.lines("alone")
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
+def test_an_exact_call_in_the_step_is_an_error_that_names_the_dead_rank(
+    tmp_path, number
+):
+    with ranks.start(
+        *("survivors", "exact", "0.02", "100"),
+        folder=tmp_path,
+        world_size=4,
+        options=_OPTIONS,
+    ) as started:
+        started.wait_for(_LAST, "step 20")
+        started[_LAST].process.send_signal(signal.Signals[number])
+        started.wait(*_OTHERS)
+        for rank in (started[i] for i in _OTHERS):
+            assert rank.code == 1, started.describe()
+            assert re.search(r"JaxRuntimeError: .*rank 3", rank.output)
+
+
+def test_the_death_of_process_0_ends_all_others(tmp_path):
+    with ranks.start(
+        *("survivors", "bounded", "0.02", "100"),
+        folder=tmp_path,
+        world_size=4,
+        options=_OPTIONS,
+    ) as started:
+        started.wait_for(0, "step 20")
+        started[0].process.kill()
+        started.wait()
+        # By JAX, whose coordination service was in it.
+        assert {rank.code for rank in started[1:]} == {-signal.SIGABRT}
+
+
+def test_process_0_does_not_wait_for_the_goodbye_of_a_rank_that_was_removed(tmp_path):
+    with ranks.start(
+        *("survivors", "bounded", "0.02", "10"),
+        folder=tmp_path,
+        world_size=4,
+        # Longer than anybody waits for the test.
+        options={**_OPTIONS, "shutdown_timeout_s": 10_000},
+    ) as started:
+        started.wait_for(_LAST, "step 20")
+        started[_LAST].process.kill()
+        _check_trained_on(started)
