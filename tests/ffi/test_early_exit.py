@@ -90,9 +90,8 @@ def test_recalibration_measures_the_hard_bound_again():
 def test_three_of_twenty_calls_cut_short_measure_it_again(history):
     early_exit = calibrate(make_early_exit(), 0.5)
     cuts = []
-    for exit_, received, total in history:
-        if exit_ == COMPLETE:
-            received = total
+    for exit_, some, total in history:
+        received = total if exit_ == COMPLETE else some
         early_exit.end_stage(exit_, 0.5, received, total)
         # At the hard bound, with more than 10 % missing.
         cuts.append(exit_ == EXPIRED and received < 18)

@@ -62,7 +62,7 @@ def test_decisions_follow_from_the_calls_before(runs, limit):
         assert hadamard[i] == on
         skips = [each > limit for each in history[: i + 1]]
         assert skipped[i] == skips[-1]
-        in_a_row = (skips[::-1] + [False]).index(False)
+        in_a_row = [*skips[::-1], False].index(False)
         assert called[i] == (in_a_row > 0 and in_a_row % 50 == 0)
 
 
