@@ -77,8 +77,8 @@ class Options:
       on_lag: what a bounded or agreed call does about a peer that is alive and farther
         behind: "wait" for it, up to `peer_timeout_s`, or "suspend" it, so that the call
         never waits. Default "wait".
-      peer_timeout_s: how long a peer may be silent before calls that need its data
-        fail, which are all but lossy ones, in seconds. Default 30.
+      peer_timeout_s: how long a peer may be silent, in seconds. Then exact and agreed
+        calls that wait for it fail, and bounded ones go on without it. Default 30.
       mismatch_timeout_s: how long two ranks may wait for each other in different calls
         before both fail, in seconds. Default 10.
       deadline_s: how long a bounded, agreed or lossy call may take, in seconds, both

@@ -85,6 +85,8 @@ class Endpoint::Impl {
   void TakeLeave(Instant now, const Header& header, std::span<const std::byte> payload);
   void Settle(Instant now, Rank peer, const std::vector<Fate>& fates);
   void FinishIfComplete(Instant now, Active& active);
+  // All that are complete.
+  void FinishComplete(Instant now);
   void Fail(Instant now, CallId call, Status why);
   void EraseIfRemovable(CallId call);
 

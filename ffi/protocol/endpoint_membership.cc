@@ -102,6 +102,12 @@ void Endpoint::Impl::BeginView(Instant now) {
             " of them go on without it. It cannot come back: to have it take part again, start "
             "the whole job again from a checkpoint");
     FailAll(now, *removed_, /*only_bounded=*/false);
+    // Nobody takes what its earlier calls still have for them.
+    for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+      if (!peers_[r] || peers_[r]->gone()) continue;
+      peers_[r]->removed = "this rank was removed from the session";
+      Forget(now, Rank(r));
+    }
     return;
   }
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {

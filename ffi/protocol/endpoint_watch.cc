@@ -297,7 +297,7 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
     const bool survives = Survives(exchange.collective().spec);
     if (!member || (survives && !other.gone())) continue;
     active.queued[member->index()] = false;
-    // A drain goes on among those who are left.
+    // A drain goes on among those who are left, once they agree.
     const bool drains = survives && exchange.drains() && exchange.submitted();
     if (drains && (call.sequence == kSettlement || other.removed)) {
       exchange.Exclude(now, *member);
@@ -309,13 +309,9 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
     const bool carries = exchange.submitted() && !exchange.finished() &&
                          exchange.collective().carry && !survives &&
                          (other.lost || !exchange.heard(*member));
-    if ((Waits(exchange) || carries) && exchange.Needs(*member)) {
-      if (drains) {
-        missed = true;
-        continue;
-      }
-      failing.push_back(call);
-    }
+    const bool needs = (Waits(exchange) || carries) && exchange.Needs(*member);
+    missed = missed || (needs && drains);
+    if (needs && !drains) failing.push_back(call);
     if (exchange.over()) finished.push_back(call);
     exchange.Release(*member);
   }
@@ -324,14 +320,13 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
     const bool kept = Survives(collective.spec) && !other.gone();
     if (member && collective.carry && !kept) collective.carry->Release(*member);
   });
+  const std::string waits = "jax_optireduce: " + other.why_gone() + "; rank " +
+                            std::to_string(options_.rank.value()) + " waits for it in ";
+  const char* const advice = other.left ? ". Every rank must make the same number of calls"
+                                        : ". Is its process alive, and can UDP pass both ways?";
   for (const CallId call : failing) {
-    Fail(now, call,
-         {StatusCode::kUnavailable,
-          "jax_optireduce: " + other.why_gone() + "; rank " +
-              std::to_string(options_.rank.value()) + " waits for it in " +
-              Describe(active_.at(call).exchange.collective().spec, call.sequence) +
-              (other.left ? ". Every rank must make the same number of calls"
-                          : ". Is its process alive, and can UDP pass both ways?")});
+    const CollectiveSpec& spec = active_.at(call).exchange.collective().spec;
+    Fail(now, call, {StatusCode::kUnavailable, waits + Describe(spec, call.sequence) + advice});
   }
   for (const CallId call : finished) EraseIfRemovable(call);
   // A call that only the one that is gone had opened will never be called here.
@@ -341,6 +336,13 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
     // Of what was added others may have a part.
     return opened && other.gone() && exchange.sums() == 0;
   });
+  FinishComplete(now);
+  if (!missed) return;
+  membership_->Suspect(now, gone);
+  FollowMembership(now);
+}
+
+void Endpoint::Impl::FinishComplete(Instant now) {
   std::vector<CallId> complete;
   for (const auto& [call, active] : active_) {
     if (active.exchange.complete()) complete.push_back(call);
@@ -349,9 +351,6 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
     const auto open = active_.find(call);
     if (open != active_.end()) FinishIfComplete(now, open->second);
   }
-  if (!missed) return;
-  membership_->Suspect(now, gone);
-  FollowMembership(now);
 }
 
 void Endpoint::Impl::CheckOthersNamed(Instant now, const Collective& collective,
