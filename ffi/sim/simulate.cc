@@ -43,6 +43,21 @@ constexpr std::size_t kHeldMax = 64;
 // Chosen: more than ranks are removed in a run, one after the other.
 constexpr std::size_t kDrainsRepeatedMax = 8;
 
+// X(name, text): what happens to a rank. Up to kCancel it is something that the rank does.
+#define OPTIREDUCE_SIM_EVENTS(X)    \
+  X(kCall, "is at a call of chain") \
+  X(kTimer, "wakes")                \
+  X(kRoom, "may send again")        \
+  X(kLeave, "leaves")               \
+  X(kCancel, "cancels its calls")   \
+  X(kStop, "stops")                 \
+  X(kCut, "is cut off")             \
+  X(kMend, "is connected again")    \
+  X(kFreeze, "stands still")        \
+  X(kThaw, "goes on")               \
+  X(kPart, "sees the network part") \
+  X(kMeet, "sees the network whole")
+
 class Simulation {
  public:
   Simulation(const Scenario& scenario, std::ostream* trace);
@@ -50,18 +65,9 @@ class Simulation {
 
  private:
   enum class EventKind : std::uint8_t {
-    kCall,
-    kTimer,
-    kRoom,
-    kStop,
-    kLeave,
-    kCancel,
-    kCut,
-    kMend,
-    kFreeze,
-    kThaw,
-    kPart,
-    kMeet
+#define OPTIREDUCE_DECLARE_EVENT(name, text) name,
+    OPTIREDUCE_SIM_EVENTS(OPTIREDUCE_DECLARE_EVENT)
+#undef OPTIREDUCE_DECLARE_EVENT
   };
   static std::string_view NameOf(EventKind kind);
   struct Event {
@@ -262,44 +268,20 @@ bool Simulation::Step() {
 
 std::string_view Simulation::NameOf(EventKind kind) {
   switch (kind) {
-    case EventKind::kCall:
-      return "is at a call of chain";
-    case EventKind::kTimer:
-      return "wakes";
-    case EventKind::kRoom:
-      return "may send again";
-    case EventKind::kStop:
-      return "stops";
-    case EventKind::kLeave:
-      return "leaves";
-    case EventKind::kCancel:
-      return "cancels its calls";
-    case EventKind::kCut:
-      return "is cut off";
-    case EventKind::kMend:
-      return "is connected again";
-    case EventKind::kFreeze:
-      return "stands still";
-    case EventKind::kThaw:
-      return "goes on";
-    case EventKind::kPart:
-      return "sees the network part";
-    case EventKind::kMeet:
-      return "sees the network whole";
+#define OPTIREDUCE_NAME_EVENT(name, text) \
+  case EventKind::name:                   \
+    return text;
+    OPTIREDUCE_SIM_EVENTS(OPTIREDUCE_NAME_EVENT)
+#undef OPTIREDUCE_NAME_EVENT
   }
   FailCheck("known event kind", __FILE__, __LINE__);
 }
 
 void Simulation::HandleEvent(const Event& event) {
   trace_.Act(now_, event.rank, NameOf(event.kind), event.chain);
-  if (event.kind == EventKind::kPart) {
-    return network_.Part(scenario_.part_side, scenario_.part_one_way != 0);
-  }
-  if (event.kind == EventKind::kMeet) return network_.Part(0, false);
-  if (host(event.rank).silent) return;
-  const bool acts = event.kind < EventKind::kStop || event.kind == EventKind::kLeave ||
-                    event.kind == EventKind::kCancel;
-  if (host(event.rank).frozen && acts) {
+  const bool network = event.kind == EventKind::kPart || event.kind == EventKind::kMeet;
+  if (host(event.rank).silent && !network) return;
+  if (host(event.rank).frozen && event.kind <= EventKind::kCancel) {
     events_.Push(Instant{} + Microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us), event);
     return;
   }
@@ -331,8 +313,9 @@ void Simulation::HandleEvent(const Event& event) {
     case EventKind::kThaw:
       return Thaw(event.rank);
     case EventKind::kPart:
+      return network_.Part(scenario_.part_side, scenario_.part_one_way != 0);
     case EventKind::kMeet:
-      return;
+      return network_.Part(0, false);
   }
 }
 

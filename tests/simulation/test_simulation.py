@@ -166,6 +166,88 @@ def test_lossy_calls_go_on_without_the_rank_that_is_gone(failure):
     assert report["counters"]["calls_completed"] >= 4 * 20
 
 
+# ---------------------------------------------------------------------- removal
+
+# Calls that go on for longer than it takes to notice that a rank is silent.
+GOES_ON = (
+    "mode=bounded calls=12 elements=3000 think_us=600000 peer_timeout_us=1000000 "
+    "reduce_scatter_deadline_us=2000 all_gather_deadline_us=2000 faults_end_us=500000"
+)
+
+
+@pytest.mark.parametrize("loss_ppm", [0, 100_000])
+@pytest.mark.parametrize("suspend", [0, 1])
+def test_bounded_calls_go_on_without_a_rank_that_dies(suspend, loss_ppm):
+    report = assert_holds(
+        f"seed=11 ranks=4 {GOES_ON} suspend={suspend} loss_ppm={loss_ppm} "
+        "stop_at_us=1500000 stop_rank=0"
+    )
+    assert report["counters"]["calls_failed"] == 0
+    assert report["counters"]["calls_completed"] >= 3 * 13
+
+
+def test_a_drain_under_way_goes_on_without_a_rank_that_dies():
+    report = assert_holds(
+        f"seed=12 ranks=4 {GOES_ON} calls=2 straggle_ppm=300000 straggle_us=2000000 "
+        "stop_at_us=1000000 stop_rank=3"
+    )
+    assert report["counters"]["calls_failed"] == 0
+
+
+def test_a_rank_that_thaws_too_late_learns_that_it_was_removed():
+    report = assert_holds(
+        f"seed=13 ranks=4 {GOES_ON} freeze_at_us=1500000 freeze_for_us=3000000 "
+        "freeze_rank=1"
+    )
+    # Its next call fails, or is refused; the checker reads why.
+    assert report["counters"]["rejected_removed"] > 0
+    assert 3 * 13 <= report["counters"]["calls_completed"] < 4 * 13
+
+
+def test_a_rank_that_thaws_in_time_is_still_there():
+    report = assert_holds(
+        f"seed=13 ranks=4 {GOES_ON} freeze_at_us=1500000 freeze_for_us=500000 "
+        "freeze_rank=1"
+    )
+    assert report["counters"]["calls_failed"] == 0
+    assert report["counters"]["rejected_removed"] == 0
+    assert report["counters"]["calls_completed"] == 4 * 13
+
+
+def test_ranks_that_die_one_after_the_other_are_each_done_without():
+    report = assert_holds(
+        f"seed=14 ranks=5 {GOES_ON} stop_at_us=1000000 stop_rank=0 "
+        "freeze_at_us=3500000 freeze_for_us=60000000 freeze_rank=1"
+    )
+    assert report["counters"]["calls_completed"] >= 3 * 13
+
+
+def test_the_rank_that_leads_the_agreement_may_die_as_well():
+    # Rank 4 is suspected 1 s after 1.5 s; rank 0 would lead.
+    report = assert_holds(
+        f"seed=15 ranks=5 {GOES_ON} stop_at_us=1500000 stop_rank=4 "
+        "freeze_at_us=2600000 freeze_for_us=60000000 freeze_rank=0"
+    )
+    assert report["counters"]["calls_completed"] >= 3 * 13
+
+
+@pytest.mark.parametrize("one_way", [0, 1])
+def test_a_minority_is_removed_and_the_majority_goes_on(one_way):
+    report = assert_holds(
+        f"seed=16 ranks=5 {GOES_ON} part_at_us=1500000 part_for_us=8000000 "
+        f"part_side=3 part_one_way={one_way}"
+    )
+    assert 3 * 13 <= report["counters"]["calls_completed"] < 5 * 13
+
+
+def test_neither_half_goes_on_without_the_other():
+    report = assert_holds(
+        f"seed=17 ranks=4 {GOES_ON} part_at_us=1500000 part_for_us=60000000 part_side=3"
+    )
+    assert report["counters"]["calls_failed"] > 0
+    assert report["counters"]["calls_completed"] < 3 * 13
+
+
 @pytest.mark.parametrize("mismatch", ["fingerprint", "name", "extra_call", "elements"])
 @pytest.mark.parametrize("skew_us", [0, 5_000_000])
 def test_ranks_that_disagree_all_learn_with_whom(mismatch, skew_us):
@@ -274,7 +356,7 @@ def scenarios(draw) -> str:
         "element_type": draw(
             st.sampled_from(["float32", "bfloat16", "float16", "float64", "int32"])
         ),
-        "mode": draw(st.sampled_from(["exact", "lossy", "mixed"])),
+        "mode": draw(st.sampled_from(["exact", "lossy", "mixed", "bounded"])),
         "fill": draw(st.sampled_from(["integers", "floats"])),
         "incast": draw(st.integers(0, ranks)),
         "max_lag": draw(st.integers(1, 3)),
@@ -291,12 +373,14 @@ def scenarios(draw) -> str:
     }
     for fault in draw(st.lists(st.sampled_from(FAULTS), unique=True, max_size=4)):
         fields[f"{fault}_ppm"] = draw(PPM)
-    gone = draw(st.sampled_from([None, "stop", "leave", "cancel", "cut"]))
-    if gone and ranks > 1:
+    ways = ["stop", "leave", "cancel", "cut", "freeze"]
+    for gone in draw(st.lists(st.sampled_from(ways), unique=True, max_size=2)):
+        if ranks == 1:
+            continue
         fields[f"{gone}_at_us"] = draw(st.integers(1, 100_000))
         fields[f"{gone}_rank"] = draw(st.integers(0, ranks - 1))
-        if gone == "cut":
-            fields["cut_for_us"] = draw(st.sampled_from([1_000_000, 7_000_000]))
+        if gone in ("cut", "freeze"):
+            fields[f"{gone}_for_us"] = draw(st.sampled_from([1_000_000, 7_000_000]))
     return " ".join(f"{key}={value}" for key, value in fields.items())
 
 
