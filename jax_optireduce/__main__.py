@@ -1,8 +1,8 @@
 """The command line: `python -m jax_optireduce <verb> ...`.
 
 Exit codes, for every verb: 0, all is well; 1, the verb ran and found a failure (a check
-of `doctor`, a scenario of `simulate`); 2, the command line was not understood. `launch`
-passes on what its processes end with, see there.
+of `doctor`, a wrong sum of `bench`, a scenario of `simulate`); 2, the command line was
+not understood. `launch` passes on what its processes end with, see there.
 """
 
 import argparse
@@ -14,7 +14,9 @@ from typing import NoReturn
 # Verb -> (module, one line of help). A module is imported when its verb is asked for.
 VERBS = {
     "launch": ("launch", "run a program as several processes on this host"),
+    "bench": ("bench", "measure calls, and compare them with lax.psum over Gloo"),
     "doctor": ("doctor", "check this host, and say how to mend what slows it down"),
+    "plot": ("plot", "draw what bench has measured"),
     "simulate": ("simulate", "run or replay the protocol in virtual time, from a seed"),
 }
 

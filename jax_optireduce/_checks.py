@@ -25,7 +25,7 @@ MODES = ("exact", "agreed", "bounded", "lossy")
 CARRYING_MODES = ("agreed", "bounded")
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
-_SUPPORTED = (*_FLOATS, "int32")
+SUPPORTED = (*_FLOATS, "int32")
 
 
 def checked_key(name: str | None, kind: str) -> str:
@@ -177,7 +177,7 @@ def check_leaf(
 
 
 def _check_dtype(dtype: Any, place: str) -> None:
-    if str(dtype) in _SUPPORTED:
+    if str(dtype) in SUPPORTED:
         return
     if str(dtype) == "bool":
         advice = "x.astype(jnp.int32)"
@@ -187,7 +187,7 @@ def _check_dtype(dtype: Any, place: str) -> None:
         advice = "x.astype(jnp.int32) or x.astype(jnp.float32)"
     raise UsageError(
         f"{place}: dtype {dtype} is not supported; supported are "
-        f"{', '.join(_SUPPORTED)}. Write {advice}."
+        f"{', '.join(SUPPORTED)}. Write {advice}."
     )
 
 

@@ -1,7 +1,6 @@
 #include "ffi/sim/checker.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -126,7 +125,7 @@ std::size_t Checker::MemoryBound(Rank rank) const {
     bytes += over * (scenario_.max_lag + 2) + 2 * collective.bytes() + shard;
   }
   // With other members a collective is another one, beside the one before.
-  return bytes * (1 + static_cast<std::size_t>(std::popcount(scenario_.removable())));
+  return bytes * (1 + scenario_.removals_max());
 }
 
 // ---------------------------------------------------------------------------------- calls
@@ -253,7 +252,7 @@ std::string Checker::CheckCarried(const Record& record, std::span<const std::byt
   if (workload_.IsDrain(record.collective, record.call)) {
     const bool whole = stats.missing_contributions == 0 && stats.missing_results == 0;
     // One may have been removed while the others waited for it.
-    if (!whole && scenario_.removable() == 0) {
+    if (!whole && scenario_.removals_max() == 0) {
       return "is that of a drain, but its stats say that something is missing";
     }
     return scenario_.loses_data() ? "" : CheckConserved(record);

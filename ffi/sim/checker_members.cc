@@ -2,11 +2,11 @@
 // it may take.
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <iterator>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,8 +22,9 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// From when a rank is suspected to a decision without it, where one after the other may have to
-// lead. Chosen: ...
+// From when a rank is suspected to a decision without it. Chosen: the last chance of the suspect,
+// and one ballot that finds a third of its messages lost, see kLastChance and kPatience of
+// membership.cc.
 constexpr Duration kAgreementMax = milliseconds(1000);
 
 bool Has(const std::vector<Rank>& ranks, Rank rank) {
@@ -39,19 +40,19 @@ std::vector<Rank> Within(const std::vector<Rank>& members, const std::vector<Ran
 }  // namespace
 
 Duration Checker::AgreementBound() const {
-  const int silent = std::popcount(scenario_.removable());
+  const std::uint64_t silent = scenario_.removals_max();
   if (silent == 0) return {};
   // Whoever leads may fall silent, too, for a while or for good, which takes peer_timeout to
   // notice.
-  std::uint64_t silence_us = (static_cast<std::uint64_t>(silent) - 1) * scenario_.peer_timeout_us;
+  std::uint64_t silence_us = (silent - 1) * scenario_.peer_timeout_us;
   if (!scenario_.cut_is_long()) silence_us += scenario_.cut_for_us;
   if (!scenario_.freeze_is_long()) silence_us += scenario_.freeze_for_us;
   return silent * kAgreementMax + microseconds(silence_us);
 }
 
 Duration Checker::SilenceBound() const {
-  const int silent = std::popcount(scenario_.removable());
-  return silent * (kAgreementMax + 2 * Duration(microseconds(scenario_.peer_timeout_us)));
+  return scenario_.removals_max() *
+         (kAgreementMax + 2 * Duration(microseconds(scenario_.peer_timeout_us)));
 }
 
 void Checker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
@@ -185,13 +186,15 @@ std::uint64_t Checker::BegunWithin(std::size_t collective, Rank rank, std::uint6
 
 bool Checker::MayBeLost(Rank rank, SimCall call, const GoneOwners& owners) const {
   return std::ranges::any_of(owners, [&](const auto& owner) {
-    const auto calls = begun_.find({owner.first, rank});
-    if (calls == begun_.end()) return false;
-    const auto to_owner = calls->second.find(owner.second);
-    // Where it got nothing: not even of the first one.
-    std::uint64_t unsent = UINT64_MAX;
-    for (const auto& [to, range] : calls->second) unsent = std::min(unsent, range.first);
-    if (to_owner != calls->second.end()) unsent = to_owner->second.second + 1;
+    const auto sent = begun_.find({owner.first, rank});
+    std::uint64_t unsent = 0;
+    if (sent != begun_.end()) {
+      const auto to_owner = sent->second.find(owner.second);
+      // If it got nothing: not even of the first one.
+      unsent = to_owner != sent->second.end()
+                   ? to_owner->second.second + 1
+                   : std::ranges::min(sent->second | std::views::values | std::views::keys);
+    }
     return BegunWithin(call.collective, rank, unsent, call.index) <= scenario_.max_lag + 1;
   });
 }

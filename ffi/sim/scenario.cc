@@ -400,8 +400,15 @@ std::uint64_t Scenario::removable() const {
 
 bool Scenario::goes_on() const {
   const auto silent = static_cast<std::uint64_t>(std::popcount(removable()));
+  // Some that hear nobody are heard when they give up, which ends a drain of the others, too.
+  const bool gives_up = part_is_long() && part_one_way != 0 && removable() != part_side;
   return silent > 0 && 2 * silent < ranks && sim_mode() == SimMode::kBounded && mismatch == 0 &&
-         cancel_at_us == 0 && leave_at_end == 0;
+         cancel_at_us == 0 && leave_at_end == 0 && !gives_up;
+}
+
+std::uint64_t Scenario::removals_max() const {
+  if (ranks < 3 || !loses_data()) return 0;
+  return goes_on() ? static_cast<std::uint64_t>(std::popcount(removable())) : ranks;
 }
 
 Scenario MakeScenario(std::uint64_t seed, ScenarioSize size) {

@@ -141,6 +141,8 @@ struct Scenario {
   bool IsRemovable(Rank rank) const { return (removable() >> rank.index() & 1) != 0; }
   // All others certainly do: they are more than half, and nothing else ends one of them.
   bool goes_on() const;
+  // How many may be removed; where programs end with errors, anybody.
+  std::uint64_t removals_max() const;
 };
 
 enum class ScenarioSize : std::uint8_t {

@@ -32,7 +32,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,7 +40,11 @@ from typing import BinaryIO
 _READ_BYTES = 65536
 
 # Added to a signal's number to make an exit code. Source: the habit of POSIX shells.
-_EXIT_BY_SIGNAL = 128
+EXIT_BY_SIGNAL = 128
+
+# From a failure to SIGTERM, and on to SIGKILL, in seconds.
+# Chosen: long enough to report an error, short enough to wait for.
+GRACE_S = 5.0
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -69,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grace-s",
         type=float,
-        default=5.0,
+        default=GRACE_S,
         metavar="S",
         help="seconds from a failure to SIGTERM, and on to SIGKILL (default 5)",
     )
@@ -109,24 +113,59 @@ def run(args: argparse.Namespace) -> int:
     program = [sys.executable]
     program += ["-m", args.target] if args.module else [args.target]
     program += args.arguments
+    return start(
+        program,
+        processes=args.processes,
+        devices_per_process=args.devices_per_process,
+        pinned=args.cores == "auto",
+        grace_s=args.grace_s,
+        keep_going=args.keep_going,
+    )
+
+
+def start(
+    program: Sequence[str],
+    *,
+    processes: int,
+    devices_per_process: int = 1,
+    pinned: bool = True,
+    grace_s: float = GRACE_S,
+    keep_going: bool = False,
+    direct: Container[int] = (),
+) -> int:
+    """Starts a program as several processes and stays until the last has ended.
+
+    Args:
+      program: the command.
+      processes: how many processes.
+      devices_per_process: CPU devices that JAX shows in each process.
+      pinned: whether each gets cores of its own, if there is one for each.
+      grace_s: seconds from a failure to SIGTERM, and on to SIGKILL.
+      keep_going: whether the others go on when a process fails.
+      direct: ranks that write to this process's own streams, not by lines with their
+        rank in front.
+
+    Returns:
+      The exit code, see above.
+    """
     with _reserved_port() as reservation:
         address = f"127.0.0.1:{reservation.getsockname()[1]}"
         cores = (
-            core_sets(args.processes, os.sched_getaffinity(0))
-            if args.cores == "auto"
-            else [()] * args.processes
+            core_sets(processes, os.sched_getaffinity(0))
+            if pinned
+            else [()] * processes
         )
         environments = [
             environment(
                 os.environ,
                 rank=rank,
-                processes=args.processes,
+                processes=processes,
                 coordinator=address,
-                devices_per_process=args.devices_per_process,
+                devices_per_process=devices_per_process,
             )
-            for rank in range(args.processes)
+            for rank in range(processes)
         ]
-        started = _Launch(args.grace_s, keep_going=args.keep_going)
+        started = _Launch(grace_s, keep_going=keep_going, direct=direct)
         return started.run(program, environments, cores)
 
 
@@ -244,9 +283,12 @@ class _Output:
 class _Launch:
     """The processes of one launch, and the loop that watches them."""
 
-    def __init__(self, grace_s: float, *, keep_going: bool) -> None:
+    def __init__(
+        self, grace_s: float, *, keep_going: bool, direct: Container[int]
+    ) -> None:
         self._grace_s = grace_s
         self._keep_going = keep_going
+        self._direct = direct
         self._selector = selectors.DefaultSelector()
         # The interpreter writes the number of each signal to one end.
         self._wake, self._woken = socket.socketpair()
@@ -302,8 +344,8 @@ class _Launch:
             [*child, str(os.getpid()), ",".join(map(str, cores)), *program],
             env=variables,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=None if rank in self._direct else subprocess.PIPE,
+            stderr=None if rank in self._direct else subprocess.PIPE,
             bufsize=0,
             # A group of its own: the terminal's Ctrl-C reaches it once, through us, and
             # what the program starts itself can be ended with it.
@@ -316,6 +358,8 @@ class _Launch:
             (process.stderr, sys.stderr.buffer),
         )
         for source, sink in pipes:
+            if source is None:
+                continue
             os.set_blocking(source.fileno(), False)
             output = _Output(rank, source, sink)
             self._outputs[rank].append(output)
@@ -358,7 +402,7 @@ class _Launch:
         if code == 0 or (self._exit_code != 0 and not self._keep_going):
             return
         self._exit_code = self._exit_code or (
-            code if code > 0 else _EXIT_BY_SIGNAL - code
+            code if code > 0 else EXIT_BY_SIGNAL - code
         )
         how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
         if self._keep_going:
@@ -373,7 +417,7 @@ class _Launch:
                 continue
             name = signal.Signals(number).name
             _say(f"{name}: ending {len(self._alive)} processes")
-            self._exit_code = self._exit_code or _EXIT_BY_SIGNAL + number
+            self._exit_code = self._exit_code or EXIT_BY_SIGNAL + number
             for rank in self._alive:
                 self._send(rank, signal.Signals(number))
             self._schedule(signal.SIGKILL, self._grace_s)

@@ -1,0 +1,398 @@
+"""`python -m jax_optireduce bench`: measures calls, and compares them with `lax.psum`.
+
+    python -m jax_optireduce bench --processes 4                     # on this host
+    python -m jax_optireduce bench -b 4 -e 100M -f 10 --mode all -c --against xla
+
+The first starts 4 processes here. Without --processes this process is one of several
+that were started together, by `launch`, by SLURM, or by hand with the variables
+JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID: each runs the same
+command, process 0 prints.
+
+A line of the table is one mode at one size. The time of a call is that of the rank that
+took longest, from the call of the jitted function to the end of `block_until_ready`.
+P50, P99, P99.9 are of all calls that count, each a time that was measured; of fewer
+than 1,000 calls P99.9 is the maximum.
+
+    size, count  of the data that one call reduces on each rank; K is 1,024 bytes
+    algbw        size / P50
+    busbw        algbw * 2 (N - 1) / N: what crosses each rank's link, in each direction
+    late         share of the data that missed its call and comes with a later one
+    lost         share of the data that missed its call for good (mode lossy)
+    hits         calls that a deadline ended before all data was there, on any rank
+    CPU          processor seconds of all ranks, user and system, per GB of size
+    wrong        elements with a wrong sum in the calls that --check makes
+
+With --against xla, `lax.psum` over Gloo is measured in the same processes, in turns of
+5 calls, and a line "/ xla" has the ratios, ours / theirs: below 1 is better. Behind
+that of P50 stand, in brackets, the quartiles of this ratio over the turns.
+
+Exit codes: 0, all is well; 1, a sum was wrong, or a call failed; 2, the command line
+was not understood. With --processes also those of `launch`.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import rich.console
+import rich.progress
+
+import jax_optireduce
+from jax_optireduce import _checks
+from jax_optireduce._errors import OptiReduceError, UsageError
+from jax_optireduce._options import Options
+from jax_optireduce.tools import bench_figures, bench_rank, launch
+from jax_optireduce.tools.bench_rank import XLA, Calls, Plan
+
+# Chosen: half a minute for two kinds and four ranks on two cores.
+_MAX_BYTES = 64 << 20
+_ITERATIONS = 100
+
+# Source: a deadline is learned from 20 calls.
+_WARM_UP = 25
+
+# Calls whose sums are verified, unless a number is given.
+_CHECK_CALLS = 5
+
+# Between two changes of the progress line, in seconds.
+# Chosen: a change delays process 0 by about a millisecond, in one call of many.
+_PROGRESS_S = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of this verb to `parser`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = __doc__
+    number = {"type": int, "metavar": "N"}
+    parser.add_argument("--processes", **number, help="start N processes on this host")
+    _add_sizes(parser)
+    _add_calls(parser, number)
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        metavar="S",
+        help="deadline of calls that do not wait, in seconds (default: learned)",
+    )
+    parser.add_argument(
+        "--loss",
+        type=float,
+        metavar="SHARE",
+        help="share of our datagrams to throw away, 0 to 1; Gloo's are not touched",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write all figures and times"
+    )
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    size = {"type": _size, "metavar": "SIZE"}
+    parser.add_argument(
+        *("-b", "--min-bytes"),
+        **size,
+        default=1 << 10,
+        help="smallest size, like 4, 1K, 100M (default 1K)",
+    )
+    parser.add_argument(
+        *("-e", "--max-bytes"),
+        **size,
+        default=_MAX_BYTES,
+        help=f"largest size (default {bench_figures.format_size(_MAX_BYTES)})",
+    )
+    steps = parser.add_mutually_exclusive_group()
+    steps.add_argument(
+        *("-f", "--step-factor"),
+        type=float,
+        default=8.0,
+        metavar="X",
+        help="factor from one size to the next (default 8)",
+    )
+    steps.add_argument(
+        *("-i", "--step-bytes"), **size, help="difference, instead of the factor"
+    )
+
+
+def _add_calls(parser: argparse.ArgumentParser, number: Mapping[str, Any]) -> None:
+    parser.add_argument(
+        *("-n", "--iterations"),
+        **number,
+        default=_ITERATIONS,
+        help=f"calls that count, of each kind and size (default {_ITERATIONS})",
+    )
+    parser.add_argument(
+        *("-w", "--warmup"),
+        **number,
+        default=_WARM_UP,
+        help=f"calls before them (default {_WARM_UP}; deadlines are learned from 20)",
+    )
+    parser.add_argument(
+        *("-d", "--dtype"),
+        choices=_checks.SUPPORTED,
+        default="float32",
+        help="default float32",
+    )
+    parser.add_argument(
+        "--mode",
+        choices=(*_checks.MODES, "all"),
+        default="exact",
+        help="default exact",
+    )
+    parser.add_argument(
+        "--leaves",
+        **number,
+        default=1,
+        help="arrays that one call reduces together (default 1)",
+    )
+    parser.add_argument(
+        *("-c", "--check"),
+        **number,
+        nargs="?",
+        const=_CHECK_CALLS,
+        default=0,
+        help="after the calls that are timed, make N more and verify their sums "
+        f"(without a number {_CHECK_CALLS})",
+    )
+    parser.add_argument(
+        "--against", choices=(XLA,), help="compare with lax.psum over Gloo"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Starts the processes, or is one of them.
+
+    Args:
+      args: what `add_arguments` describes.
+
+    Returns:
+      The exit code, see above.
+    """
+    try:
+        plan, options = _plan(args)
+        if args.json is not None and _is_first(args.processes):
+            _check_writable(args.json)
+        # In the processes that were started, the argument is there once more.
+        if args.processes is not None and "JAX_PROCESS_ID" not in os.environ:
+            return _start(args.processes)
+        return _measure(plan, options, args)
+    except UsageError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    except OptiReduceError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return launch.EXIT_BY_SIGNAL + signal.SIGINT
+
+
+def _size(text: str) -> int:
+    try:
+        return bench_figures.parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
+    """Returns what to measure, and the options of the communicator.
+
+    Raises:
+      UsageError: the arguments do not fit.
+    """
+    least = {"processes": 2, "iterations": 1, "warmup": 0, "leaves": 1, "check": 0}
+    for name, low in least.items():
+        value = getattr(args, name)
+        if value is not None and value < low:
+            raise UsageError(f"--{name} must be {low} or more, got {value}.")
+    if not args.step_factor > 1:
+        raise UsageError(f"--step-factor must be above 1, got {args.step_factor:g}.")
+    needed = args.leaves * jnp.dtype(args.dtype).itemsize
+    if args.min_bytes < needed:
+        raise UsageError(
+            f"--min-bytes must be {needed} or more, an element of {args.dtype} in each "
+            f"of {args.leaves} leaves, got {args.min_bytes}."
+        )
+    if args.max_bytes < args.min_bytes:
+        raise UsageError(
+            f"--max-bytes must not be below --min-bytes, got {args.max_bytes} and "
+            f"{args.min_bytes}."
+        )
+    if args.dtype == "int32" and args.mode != "exact":
+        raise UsageError(
+            "--dtype int32 needs --mode exact: the other modes are for gradients."
+        )
+    options: dict[str, Any] = {}
+    if args.deadline_s is not None:
+        options["deadline_s"] = args.deadline_s
+    if args.loss is not None:
+        if not 0 <= args.loss <= 1:
+            raise UsageError(f"--loss must be between 0 and 1, got {args.loss:g}.")
+        options["faults"] = {"loss": args.loss, "seed": 1}
+    Options(**options)
+    modes = _checks.MODES if args.mode == "all" else (args.mode,)
+    plan = Plan(
+        sizes_bytes=bench_figures.sizes(
+            args.min_bytes, args.max_bytes, args.step_factor, args.step_bytes
+        ),
+        dtype=args.dtype,
+        leaves=args.leaves,
+        kinds=(*((XLA,) if args.against else ()), *modes),
+        iterations=args.iterations,
+        warm_up=args.warmup,
+        check_calls=args.check,
+    )
+    return plan, options
+
+
+def _start(processes: int) -> int:
+    """Runs this command in processes on this host."""
+    program = [sys.executable, *(["-P"] if sys.flags.safe_path else [])]
+    program += ["-m", "jax_optireduce", *sys.argv[1:]]
+    return launch.start(program, processes=processes, direct=(0,))
+
+
+def _is_first(processes: int | None) -> bool:
+    """Whether it is known, before the processes meet, that this one writes the file."""
+    return processes is not None or os.environ.get("JAX_PROCESS_ID") == "0"
+
+
+def _check_writable(path: Path) -> None:
+    try:
+        path.touch()
+    except OSError as error:
+        raise UsageError(
+            f"--json: {error}; give a file in a folder that is there."
+        ) from error
+
+
+def _measure(plan: Plan, options: Mapping[str, Any], args: argparse.Namespace) -> int:
+    """Is one of the processes; returns the exit code, the same in all of them."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_enable_x64", plan.dtype == "float64")
+    with jax_optireduce.init(backend="optireduce", **options) as communicator:
+        if communicator.world_size < 2:
+            raise UsageError(
+                "there is nothing to measure in one process; give --processes 4 for "
+                "processes on this host, or start this command on every host with "
+                "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."
+            )
+        if args.processes not in (None, communicator.world_size):
+            raise UsageError(
+                f"--processes {args.processes} starts processes on this host, but this "
+                f"is one of {communicator.world_size} already; leave it out."
+            )
+        report = _Report(plan, args, communicator.rank == 0)
+        mesh = bench_rank.make_mesh()
+        if XLA in plan.kinds:
+            bench_rank.connect_gloo(mesh)
+        for size_bytes in plan.sizes_bytes:
+            with report.progress(size_bytes) as progress:
+                try:
+                    own = bench_rank.measure(plan, size_bytes, mesh, progress)
+                except (jax.errors.JaxRuntimeError, ValueError) as error:
+                    raise OptiReduceError(f"a call failed: {error}") from error
+            report.add(
+                {
+                    kind: bench_rank.gather(f"bench/{size_bytes}/{kind}", calls)
+                    for kind, calls in own.items()
+                }
+            )
+        return report.finish()
+
+
+class _Report:
+    """What process 0 shows and writes, size by size; the others only judge."""
+
+    def __init__(self, plan: Plan, args: argparse.Namespace, shown: bool) -> None:
+        self._plan = plan
+        self._shown = shown
+        self._path: Path | None = args.json if shown else None
+        hosts = bench_rank.gather_hosts("bench/hosts")
+        self._content = {
+            "schema": bench_figures.SCHEMA,
+            "version": jax_optireduce.__version__,
+            "jax": jax.__version__,
+            "started_unix_s": time.time(),
+            "processes": len(hosts),
+            "hosts": hosts,
+            **dataclasses.asdict(plan),
+            "deadline_s": args.deadline_s,
+            "loss": args.loss,
+            "results": [],
+        }
+        self._write()
+        self._say(bench_figures.heading(self._content))
+
+    @contextlib.contextmanager
+    def progress(self, size_bytes: int) -> Iterator[Callable[[], None]]:
+        """Shows a progress line if process 0 writes to a terminal.
+
+        Args:
+          size_bytes: what is being measured.
+
+        Yields:
+          What to call after each turn.
+        """
+        console = rich.console.Console(stderr=True)
+        if not (self._shown and console.is_terminal):
+            yield lambda: None
+            return
+        turns = bench_rank.turns(self._plan) * len(self._plan.kinds)
+        with rich.progress.Progress(
+            console=console,
+            transient=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        ) as bar:
+            task = bar.add_task(bench_figures.format_size(size_bytes), total=turns)
+            shown_s = time.monotonic()
+
+            def advance() -> None:
+                nonlocal shown_s
+                due = time.monotonic() - shown_s >= _PROGRESS_S
+                bar.update(task, advance=1, refresh=due)
+                shown_s = time.monotonic() if due else shown_s
+
+            bar.refresh()
+            yield advance
+
+    def add(self, kinds: Mapping[str, Calls]) -> None:
+        """Adds a size: what all ranks have noted about each kind."""
+        dtype = jnp.dtype(self._plan.dtype)
+        found = {
+            kind: bench_figures.figures(kind, calls, dtype)
+            for kind, calls in kinds.items()
+        }
+        for kind, result in found.items():
+            if XLA in found and kind != XLA:
+                bench_figures.compare(result, found[XLA])
+            self._content["results"].append(result)
+            self._say(bench_figures.line(result))
+        self._write()
+
+    def finish(self) -> int:
+        """Ends the table, and returns the exit code."""
+        wrong = sum(result["wrong"] or 0 for result in self._content["results"])
+        self._say(f"load average at the end {os.getloadavg()[0]:.1f}")
+        if wrong:
+            self._say(f"{wrong} elements were wrong")
+        return 1 if wrong else 0
+
+    def _say(self, text: str) -> None:
+        if self._shown:
+            print(text, flush=True)
+
+    def _write(self) -> None:
+        """Writes the file anew, so that an interrupted run leaves what it has."""
+        if self._path is None:
+            return
+        self._path.write_text(json.dumps(self._content) + "\n")

@@ -1,0 +1,368 @@
+"""What `bench` does on each rank: makes the calls, times them, checks sums.
+
+The kinds of calls (the modes, and "xla" for `lax.psum`) take turns of a few calls each,
+in an order that chance chooses anew for every round, the same on all ranks. So what
+else the machine or the network does hits all kinds alike, and what one leaves behind,
+such as ranks that do not end together, is in the times of all others.
+"""
+
+import dataclasses
+import io
+import json
+import os
+import random
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+import jax_optireduce
+from jax_optireduce import _checks, _compat
+
+AXIS = "ranks"
+
+# The kind of call that is `lax.psum`; the others are modes.
+XLA = "xla"
+
+# Calls of one kind before it is another's turn.
+# Chosen: few, so that a pause of the machine (50 ms are usual on virtual ones) hits all
+# kinds within seconds; and more than one, since the first call of a turn may have to
+# wait for what the kind before has left.
+TURN_CALLS = 5
+
+# How long a rank waits for what the others have noted, in seconds.
+# Chosen: longer than ranks that need not wait for each other drift apart in a size.
+_GATHER_TIMEOUT_S = 120.0
+
+# What ranks contribute is one row of whole numbers from -2 to 2, times a weight from 1
+# to 3 that depends on the rank and the call: sums are exact in every dtype (bfloat16:
+# up to 42 ranks), and data that is lost, comes twice or in another call shows.
+_LARGEST_NUMBER = 2
+_WEIGHTS = 3
+
+# How far a sum in mode "lossy" may be off though nothing is missing, in units of the
+# dtype's rounding error and of the largest sum. Chosen: the Hadamard transform adds and
+# subtracts 1,024 numbers, there and back, in float32.
+_LOSSY_ROUNDING = 64
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is measured.
+
+    Attributes:
+      sizes_bytes: of the data that a call reduces, one after the other.
+      dtype: its name.
+      leaves: arrays that a call reduces together.
+      kinds: of calls: modes, and `XLA`.
+      iterations: calls of each kind that count.
+      warm_up: calls of each kind before them.
+      check_calls: calls of each mode after them whose sums are verified.
+    """
+
+    sizes_bytes: Sequence[int]
+    dtype: str
+    leaves: int
+    kinds: Sequence[str]
+    iterations: int
+    warm_up: int
+    check_calls: int
+
+
+@dataclasses.dataclass
+class Calls:
+    """What was noted about the calls of one kind: on this rank, or stacked, on all.
+
+    Attributes:
+      seconds: float64 [calls], how long each took.
+      missing: float32 [calls], share of the data that missed its call.
+      deadline_s: float32 [calls], what each had, in seconds; 0: it waited.
+      cpu_s: float64 [], processor time of this process during these calls, in seconds.
+      wrong: int64 [], elements with a wrong sum.
+      checked: int64 [], calls whose sums were verified.
+      elements: int64 [], that a call reduces.
+    """
+
+    seconds: np.ndarray
+    missing: np.ndarray
+    deadline_s: np.ndarray
+    cpu_s: np.ndarray
+    wrong: np.ndarray
+    checked: np.ndarray
+    elements: np.ndarray
+
+
+def make_mesh() -> Mesh:
+    """Returns a mesh with one device of each process, in rank order."""
+    first = {d.process_index: d for d in reversed(jax.devices())}
+    devices = [first[rank] for rank in sorted(first)]
+    return Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,))
+
+
+def connect_gloo(mesh: Mesh) -> None:
+    """Lets Gloo connect the ranks, which it announces on standard output: not here."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        spec = PartitionSpec(AXIS)
+        psum = jax.shard_map(
+            lambda x: lax.psum(x, AXIS), mesh=mesh, in_specs=spec, out_specs=spec
+        )
+        one = np.ones(1, np.float32)
+        sharding = NamedSharding(mesh, spec)
+        x = jax.make_array_from_process_local_data(sharding, one)
+        jax.block_until_ready(jax.jit(psum)(x))
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def leaf_sizes(elements: int, leaves: int) -> list[int]:
+    """Divides elements among leaves that differ by at most one."""
+    return [
+        elements * (i + 1) // leaves - elements * i // leaves for i in range(leaves)
+    ]
+
+
+def measure(
+    plan: Plan, size_bytes: int, mesh: Mesh, progress: Callable[[], None]
+) -> dict[str, Calls]:
+    """Measures all kinds at one size.
+
+    Args:
+      plan: what is measured.
+      size_bytes: of the data.
+      mesh: see `make_mesh`.
+      progress: is called after each turn.
+
+    Returns:
+      For each kind what this rank has noted.
+    """
+    data = _Data(plan, size_bytes, mesh)
+    kinds = {kind: _Kind(kind, data) for kind in plan.kinds}
+    for number, (count, counted) in enumerate(_turns(plan)):
+        for kind in random.Random(number).sample(list(kinds), len(kinds)):  # noqa: S311
+            kinds[kind].turn(count, counted=counted)
+            progress()
+    return {name: kind.finish(plan.check_calls) for name, kind in kinds.items()}
+
+
+def turns(plan: Plan) -> int:
+    """Returns how many turns each kind has at a size."""
+    return len(_turns(plan))
+
+
+def gather(label: str, own: Calls) -> Calls:
+    """Returns what all ranks have noted, with an axis of ranks in front.
+
+    It goes through JAX's coordination service, which has no part in what is measured.
+
+    Args:
+      label: names this exchange; the same on all ranks, used once.
+      own: what this rank has noted.
+
+    Raises:
+      RendezvousError: a rank gave nothing in time.
+    """
+    buffer = io.BytesIO()
+    np.savez(buffer, **dataclasses.asdict(own))
+    answers = _compat.exchange(label, buffer.getvalue(), _GATHER_TIMEOUT_S)
+    ranks = [np.load(io.BytesIO(answer)) for answer in answers]
+    return Calls(
+        **{name: np.stack([rank[name] for rank in ranks]) for name in ranks[0]}
+    )
+
+
+def gather_hosts(label: str) -> list[dict[str, Any]]:
+    """Returns where each rank runs: name of the host, its cores, its load average."""
+    own = {
+        "name": socket.gethostname(),
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+    }
+    answers = _compat.exchange(label, json.dumps(own).encode(), _GATHER_TIMEOUT_S)
+    return [json.loads(answer) for answer in answers]
+
+
+def weight(rank: int, call: int) -> int:
+    """Returns by what a rank multiplies the row in a call: rank 0 tells calls apart."""
+    return 1 + (rank or call) % _WEIGHTS
+
+
+def expected_sum(row: np.ndarray, ranks: int, call: int) -> np.ndarray:
+    """Returns the sum over the ranks that a call must give."""
+    return row * sum(weight(rank, call) for rank in range(ranks))
+
+
+def wrong_elements(mode: str, got: np.ndarray, want: np.ndarray, epsilon: float) -> int:
+    """Counts wrong elements.
+
+    Args:
+      mode: "lossy" may round, the others may not.
+      got: what came.
+      want: whole numbers.
+      epsilon: rounding error of the dtype, relative.
+    """
+    tolerance = 0.0
+    if mode == "lossy":
+        tolerance = _LOSSY_ROUNDING * epsilon * float(np.abs(want).max(initial=1.0))
+    # NaN is wrong, whatever it is compared with.
+    return int(np.count_nonzero(~(np.abs(got - want) <= tolerance)))
+
+
+class _Data:
+    """What all kinds reduce: a tree of leaves on this rank, and its place."""
+
+    def __init__(self, plan: Plan, size_bytes: int, mesh: Mesh) -> None:
+        self.dtype = jnp.dtype(plan.dtype)
+        elements = size_bytes // self.dtype.itemsize
+        self.mesh = mesh
+        self.rank, self.ranks = jax.process_index(), mesh.size
+        self.name = f"bench {plan.dtype} {elements}"
+        self._sizes = leaf_sizes(elements, plan.leaves)
+        self._spec = PartitionSpec(AXIS)
+        high = _LARGEST_NUMBER + 1
+        random_numbers = np.random.default_rng(1)
+        self.row = random_numbers.integers(1 - high, high, elements, np.int32)
+        self.tree = self.scaled(1)
+
+    def scaled(self, factor: int) -> list[jax.Array]:
+        """Returns the row times a factor, as this rank's part of global arrays."""
+        row = (self.row * factor).astype(self.dtype)
+        sharding = NamedSharding(self.mesh, self._spec)
+        return [
+            jax.make_array_from_process_local_data(sharding, part[None])
+            for part in np.split(row, np.cumsum(self._sizes)[:-1])
+        ]
+
+    def own(self, tree: Sequence[jax.Array]) -> np.ndarray:
+        """Returns this rank's part of a tree in one row, float64."""
+        parts = [np.asarray(leaf.addressable_data(0))[0] for leaf in tree]
+        return np.concatenate(parts).astype(np.float64)
+
+    def program(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Maps a function of a tree over the ranks, and calls it, which compiles it."""
+        mapped = jax.shard_map(
+            function,
+            mesh=self.mesh,
+            in_specs=self._spec,
+            out_specs=self._spec,
+            check_vma=False,
+        )
+        program = jax.jit(mapped)
+        jax.block_until_ready(program(self.tree))
+        return program
+
+
+class _Kind:
+    """The calls of one kind at one size, on this rank."""
+
+    def __init__(self, kind: str, data: _Data) -> None:
+        self._kind, self._data = kind, data
+        self._name = f"{data.name} {kind}"
+        self._seconds: list[float] = []
+        self._reports: list[Any] = []
+        self._cpu_s = 0.0
+        self._call = data.program(self._reduce)
+        self._carries = kind in _checks.CARRYING_MODES
+        if self._carries:
+            self._drain = data.program(
+                lambda tree: jax_optireduce.drain(
+                    tree, AXIS, name=self._name, mode=kind
+                )
+            )
+
+    def _reduce(self, tree: Any) -> tuple[Any, jax.Array | None]:
+        """Returns the sums, and [missing share, deadline] where there is a deadline."""
+        if self._kind == XLA:
+            return lax.psum(tree, AXIS), None
+        arguments = {"mode": self._kind, "name": self._name}
+        if self._kind == "exact":
+            return jax_optireduce.psum(tree, AXIS, **arguments), None
+        sums, stats = jax_optireduce.psum_with_stats(tree, AXIS, **arguments)
+        there = (1 - stats.missing_contributions) * (1 - stats.missing_results)
+        return sums, jnp.stack([1 - there, stats.deadline_s])[None]
+
+    def turn(self, calls: int, *, counted: bool) -> None:
+        """Makes a few calls."""
+        seconds, reports = [], []
+        cpu_s = time.process_time()
+        for _ in range(calls):
+            start = time.perf_counter()
+            result = jax.block_until_ready(self._call(self._data.tree))
+            seconds.append(time.perf_counter() - start)
+            reports.append(result[1])
+            # Freed here, not while the next call is timed.
+            del result
+        if counted:
+            self._cpu_s += time.process_time() - cpu_s
+            self._seconds += seconds
+            self._reports += reports
+
+    def finish(self, check_calls: int) -> Calls:
+        """Leaves nothing in flight, verifies sums, and returns what was noted."""
+        if self._carries:
+            jax.block_until_ready(self._drain(self._data.tree))
+        wrong, checked = 0, 0
+        if self._kind != XLA:
+            wrong, checked = self._check(check_calls)
+        reports = np.zeros((len(self._seconds), 2), np.float32)
+        if self._reports[0] is not None:
+            rows = [np.asarray(r.addressable_data(0))[0] for r in self._reports]
+            reports = np.stack(rows)
+        return Calls(
+            seconds=np.array(self._seconds),
+            missing=reports[:, 0],
+            deadline_s=reports[:, 1],
+            cpu_s=np.array(self._cpu_s),
+            wrong=np.array(wrong),
+            checked=np.array(checked),
+            elements=np.array(self._data.row.size),
+        )
+
+    def _check(self, calls: int) -> tuple[int, int]:
+        """Returns how many elements were wrong, and in how many calls that was judged.
+
+        Sums of a mode that carries late data are right when all calls and a drain
+        together are; in "lossy" those calls are judged in which nothing was missing.
+        """
+        data = self._data
+        integral = jnp.issubdtype(data.dtype, jnp.integer)
+        epsilon = 0.0 if integral else float(jnp.finfo(data.dtype).eps)
+        got_all, want_all = np.zeros(data.row.size), np.zeros(data.row.size)
+        wrong = checked = 0
+        for call in range(calls):
+            tree = data.scaled(weight(data.rank, call))
+            sums, report = jax.block_until_ready(self._call(tree))
+            got, want = data.own(sums), expected_sum(data.row, data.ranks, call)
+            if self._carries:
+                got_all, want_all = got_all + got, want_all + want
+            elif report is None or np.asarray(report.addressable_data(0))[0, 0] == 0:
+                wrong += wrong_elements(self._kind, got, want, epsilon)
+                checked += 1
+        if self._carries and calls:
+            rest = data.own(self._drain(data.tree)) * data.ranks
+            # A mean of whole numbers, multiplied, is one again but for rounding.
+            got_all += np.rint(rest)
+            wrong = wrong_elements(self._kind, got_all, want_all, epsilon)
+            checked = calls
+        return wrong, checked
+
+
+def _turns(plan: Plan) -> list[tuple[int, bool]]:
+    """Returns calls of each turn of a kind, and whether they count."""
+    turns = []
+    for calls, counted in ((plan.warm_up, False), (plan.iterations, True)):
+        whole, rest = divmod(calls, TURN_CALLS)
+        turns += [(TURN_CALLS, counted)] * whole + [(rest, counted)] * (rest > 0)
+    return turns
