@@ -29,6 +29,11 @@ LOSS_MODE, STEP_S, STEPS = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 ENTRIES = 50_000
 
 
+def say(*words: object) -> None:
+    """Prints in one piece: the thread that logs prints as well."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+
+
 def own(x: jax.Array) -> np.ndarray:
     """Returns this process's row, in double precision."""
     (row,) = meshes.rows_here(x).values()
@@ -66,11 +71,11 @@ with jo.init() as communicator:
         time.sleep(STEP_S)
         params, report, _ = train(params, meshes.spread(mesh, gradients()))
         live = int(own(report.live_processes))
-        print("step", number, flush=True)
+        say("step", number)
         number += 1
-    print("alone", live, flush=True)
+    say("alone", live)
     _, params = settle(params)
-    print("bits", meshes.digest(own(params)), flush=True)
+    say("bits", meshes.digest(own(params)))
     params, expected, late = fresh, 0.0, 0.0
     for _ in range(STEPS):
         time.sleep(STEP_S)
@@ -81,5 +86,5 @@ with jo.init() as communicator:
         late = max(late, own(report.missing_contributions + report.missing_results))
     drained, _ = settle(params)
     error = np.abs(own(drained) - expected).max()
-    print("conserved", error, communicator.counters()["live_processes"], late)
-print("done", flush=True)
+    say("conserved", error, communicator.counters()["live_processes"], late)
+say("done")
