@@ -113,11 +113,6 @@ Status Endpoint::Impl::RefuseUnreachable(const Collective& collective, Sequence 
   return {};
 }
 
-bool Endpoint::Impl::HasCalled(const Collective& collective, Sequence sequence, Rank member) const {
-  const auto open = active_.find({.collective = collective.id, .sequence = sequence});
-  return open != active_.end() && open->second.exchange.heard(*collective.MemberOf(member));
-}
-
 Status Endpoint::Impl::Submit(Instant now, Submission submission) {
   if (Status status = Validate(submission); !status.ok()) return status;
   Result<Collective*> learnt = Learn(submission.spec);
@@ -128,9 +123,11 @@ Status Endpoint::Impl::Submit(Instant now, Submission submission) {
   if (!survives) {
     if (Status status = RefuseUnreachable(collective, sequence); !status.ok()) return status;
   } else if (membership_->stuck()) {
+    const Status why = WhyStuck(now);
+    ReleaseLost(now);
     // For the next attempt.
     membership_->Retry(now);
-    return WhyStuck(now);
+    return why;
   }
   if (collective.accepted && sequence <= *collective.accepted) {
     return Invalid("the calls of a collective must have growing numbers (step=): got " +
@@ -235,6 +232,10 @@ Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, Collective& collective
       call, Active{.exchange = Exchange(collective, sequence, now, pool_, options),
                    .queued = std::vector<bool>(members)});
   OR_CHECK(inserted);
+  for (const Rank member : spec.members) {
+    if (member == options_.rank || !Carries(spec) || !peer(member).gone()) continue;
+    at->second.exchange.ReleaseResults(*collective.MemberOf(member));
+  }
   return at->second;
 }
 

@@ -113,10 +113,14 @@ class Endpoint::Impl {
   void Lose(Instant now, Rank silent);
   // After anything that may have changed it.
   void FollowMembership(Instant now);
+  // Keeps nothing more for those that are silent.
+  void ReleaseLost(Instant now);
+  // It is silent, and nothing can be decided about it: neither is asked until it is heard.
+  bool Muted(const Peer& other) const;
   void BeginView(Instant now);
   Status WhyStuck(Instant now) const;
-  // Fails the calls under way, and those that are held.
-  void FailAll(Instant now, const Status& why, bool only_bounded);
+  // Fails the calls under way, and those that are held; false if there are none.
+  bool FailAll(Instant now, const Status& why, bool only_bounded);
   void FailHeld(Instant now, const Held& held, Status why);
   // What the collective is among those who take part in the call. Wants settlements where it has
   // changed.

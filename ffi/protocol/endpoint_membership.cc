@@ -81,13 +81,20 @@ void Endpoint::Impl::FollowMembership(Instant now) {
     view_ = membership_->view().number;
     BeginView(now);
   }
-  if (!membership_->stuck()) return;
-  FailAll(now, WhyStuck(now), /*only_bounded=*/true);
+  // Where no call was told, all is kept: the others may come back.
+  if (membership_->stuck() && FailAll(now, WhyStuck(now), /*only_bounded=*/true)) ReleaseLost(now);
+}
+
+void Endpoint::Impl::ReleaseLost(Instant now) {
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
     if (!peers_[r] || !peers_[r]->lost || !peers_[r]->awaited) continue;
     peers_[r]->awaited = false;
     Forget(now, Rank(r));
   }
+}
+
+bool Endpoint::Impl::Muted(const Peer& other) const {
+  return other.lost && other.awaited && membership_->stuck();
 }
 
 void Endpoint::Impl::BeginView(Instant now) {
@@ -136,7 +143,7 @@ Status Endpoint::Impl::WhyStuck(Instant now) const {
               missing};
 }
 
-void Endpoint::Impl::FailAll(Instant now, const Status& why, bool only_bounded) {
+bool Endpoint::Impl::FailAll(Instant now, const Status& why, bool only_bounded) {
   std::vector<CallId> failing;
   for (const auto& [call, active] : active_) {
     const Exchange& exchange = active.exchange;
@@ -147,7 +154,9 @@ void Endpoint::Impl::FailAll(Instant now, const Status& why, bool only_bounded) 
   }
   for (const CallId call : failing) Fail(now, call, why);
   for (const Held& held : held_) FailHeld(now, held, why);
+  const bool any = !failing.empty() || !held_.empty();
   held_.clear();
+  return any;
 }
 
 void Endpoint::Impl::FailHeld(Instant now, const Held& held, Status why) {
@@ -186,6 +195,11 @@ Result<Collective*> Endpoint::Impl::Effective(Collective& origin, Sequence seque
     first = next_first;
   }
   return effective;
+}
+
+bool Endpoint::Impl::HasCalled(const Collective& collective, Sequence sequence, Rank member) const {
+  const auto open = active_.find({.collective = collective.id, .sequence = sequence});
+  return open != active_.end() && open->second.exchange.heard(*collective.MemberOf(member));
 }
 
 bool Endpoint::Impl::MustHold(Instant now, const Collective& effective,

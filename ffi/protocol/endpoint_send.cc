@@ -68,7 +68,7 @@ std::optional<Transmit> Endpoint::Impl::PollPeer(Instant now, Rank to, std::span
                                                  std::size_t batch_max) {
   Peer& other = peer(to);
   if (other.flow.AcknowledgementDue(now)) return SendAcknowledgement(now, to, buffer);
-  if (other.gone()) return std::nullopt;
+  if (other.gone() || Muted(other)) return std::nullopt;
   if (other.flow.TakeProbe()) other.control.push_front({.kind = DatagramKind::kProbe});
   const auto transmit = !other.control.empty() && other.flow.CanTrack()
                             ? SendControl(now, to, buffer)

@@ -87,7 +87,8 @@ std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
 
 void Endpoint::Impl::HandleTimeout(Instant now) {
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
-    if (peers_[r]) Settle(now, Rank(r), peers_[r]->flow.HandleTimeout(now));
+    if (!peers_[r] || Muted(*peers_[r])) continue;
+    Settle(now, Rank(r), peers_[r]->flow.HandleTimeout(now));
   }
   GiveUpSilentPeers(now);
   std::vector<CallId> due;
@@ -123,7 +124,7 @@ void Endpoint::Impl::Expire(Instant now, CallId call) {
 Instant Endpoint::Impl::PollTimeout() const {
   Instant at = membership_ ? std::min(next_tick_, membership_->timeout()) : next_tick_;
   for (const auto& other : peers_) {
-    if (other) at = std::min(at, other->flow.timeout());
+    if (other && !Muted(*other)) at = std::min(at, other->flow.timeout());
   }
   for (const auto& [call, active] : active_) at = std::min(at, active.exchange.deadline());
   return at;
