@@ -54,7 +54,13 @@ struct Collective {
   std::optional<Sequence> folded;  // the highest that was over before the program had called it
   // The same collective when it had more members; it is learnt before this one.
   Collective* predecessor = nullptr;
-  enum class Settlement : std::uint8_t { kNone, kWanted, kUnderWay, kDone };
+  enum class Settlement : std::uint8_t {
+    kNone,
+    kWanted,
+    kUnderWay,
+    kDone,
+    kVoid,  // nobody who is left had called it: nothing of it counts
+  };
   Settlement settlement = Settlement::kNone;
   // By member: when its announcement was first seen, and for which call.
   struct Announced {

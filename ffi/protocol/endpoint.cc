@@ -146,6 +146,7 @@ Status Endpoint::Impl::Submit(Instant now, Submission submission) {
   }
   held_.push_back({.submission = std::move(submission), .since = now});
   GoOn(now);
+  if (!held_.empty()) next_tick_ = std::min(next_tick_, now);
   return {};
 }
 
@@ -237,10 +238,6 @@ Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, Collective& collective
     at->second.exchange.ReleaseResults(*collective.MemberOf(member));
   }
   return at->second;
-}
-
-void Endpoint::Impl::Cancel(Instant now, const Status& why) {
-  FailAll(now, why, /*only_bounded=*/false);
 }
 
 void Endpoint::Impl::Leave(Instant now, const Status& why) {
@@ -382,7 +379,8 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
     TakeLate(now, *collective, *from, header, payload);
     return true;
   }
-  if (leaving_ && Carries(collective->spec)) {
+  if (collective->settlement == Collective::Settlement::kVoid ||
+      (leaving_ && Carries(collective->spec))) {
     // The program will never make this call, and the peer must not wait for that.
     ++counters_.segments_stale;
     return true;
@@ -392,6 +390,7 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
   Exchange& exchange = active->exchange;
   if ((header.flags & kFlagDrain) != 0 && collective->carry) exchange.Drain();
   const bool first = !exchange.heard(*from);
+  const bool settled = exchange.Settled(*from);
   const std::size_t results = exchange.sums();
   switch (contribution ? exchange.TakeContribution(now, *from, header, payload)
                        : exchange.TakeResult(now, *from, header, payload)) {
@@ -407,10 +406,12 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
     case Exchange::Receipt::kNew:
       break;
   }
-  if (contribution && first) ReleaseEarlier(header);
   if (exchange.sums() != results) QueueAll(*active);
   if (first) CheckOthersNamed(now, *collective, exchange);
+  const bool settles = exchange.Settled(*from) != settled;
   FinishIfComplete(now, *active);
+  if (settles) Advance(now, collective->id, header.source);
+  if (contribution && first) ReleaseEarlier(now, header);
   return true;
 }
 

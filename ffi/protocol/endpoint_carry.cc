@@ -94,7 +94,7 @@ void Endpoint::Impl::TakeLate(Instant now, const Collective& collective, MemberI
   late.Add(header.segment, payload);
 }
 
-void Endpoint::Impl::ReleaseEarlier(const Header& header) {
+void Endpoint::Impl::ReleaseEarlier(Instant now, const Header& header) {
   const CallId call = header.call;
   const Collective& collective = *directory_.Find(call.collective);
   const MemberIndex from = *collective.MemberOf(header.source);
@@ -113,6 +113,7 @@ void Endpoint::Impl::ReleaseEarlier(const Header& header) {
     released.push_back(earlier);
   });
   for (const CallId earlier : released) EraseIfRemovable(earlier);
+  if (!released.empty()) Advance(now, call.collective, header.source);
 }
 
 void Endpoint::Impl::Advance(Instant now, CollectiveId id, Rank to) {

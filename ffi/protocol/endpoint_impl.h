@@ -100,7 +100,7 @@ class Endpoint::Impl {
   void TakeLate(Instant now, const Collective& collective, MemberIndex from, const Header& header,
                 std::span<const std::byte> payload);
   // The peer calls `header.call`: it has the results of calls before.
-  void ReleaseEarlier(const Header& header);
+  void ReleaseEarlier(Instant now, const Header& header);
   // A peer has all of some call: others may go on that had to wait for this.
   void Advance(Instant now, CollectiveId collective, Rank peer);
 

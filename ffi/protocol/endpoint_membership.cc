@@ -123,6 +123,17 @@ void Endpoint::Impl::BeginView(Instant now) {
                          std::to_string(members.size()) + " ranks go on without it";
     Forget(now, Rank(r));
   }
+  // What only those who are gone have called has no settlement.
+  directory_.ForEach([&](Collective& collective) {
+    const bool whole = std::ranges::all_of(
+        collective.spec.members, [&](Rank member) { return membership_->view().Has(member); });
+    const bool called = membership_->view().FirstOf(collective.id) > Sequence(0);
+    if (whole || called || !IsBounded(collective.spec)) return;
+    std::erase_if(active_,
+                  [&](const auto& entry) { return entry.first.collective == collective.id; });
+    collective.carry.reset();
+    collective.settlement = Collective::Settlement::kVoid;
+  });
 }
 
 Status Endpoint::Impl::WhyStuck(Instant now) const {
@@ -141,6 +152,10 @@ Status Endpoint::Impl::WhyStuck(Instant now) const {
                    : "only " + counts + " can reach each other, this one included, and it takes " +
                          std::to_string(members / 2 + 1) + " to go on without the others") +
               missing};
+}
+
+void Endpoint::Impl::Cancel(Instant now, const Status& why) {
+  FailAll(now, why, /*only_bounded=*/false);
 }
 
 bool Endpoint::Impl::FailAll(Instant now, const Status& why, bool only_bounded) {
@@ -191,8 +206,8 @@ Result<Collective*> Endpoint::Impl::Effective(Collective& origin, Sequence seque
         }
       }
       effective = &next;
+      first = next_first;
     }
-    first = next_first;
   }
   return effective;
 }
@@ -208,9 +223,8 @@ bool Endpoint::Impl::MustHold(Instant now, const Collective& effective,
   const Sequence sequence = submission.sequence;
   if (submission.drain) {
     for (const Collective* c = effective.predecessor; c != nullptr; c = c->predecessor) {
-      const bool settled = c->settlement == Collective::Settlement::kNone ||
-                           c->settlement == Collective::Settlement::kDone;
-      if (!settled) return true;
+      using enum Collective::Settlement;
+      if (c->settlement == kWanted || c->settlement == kUnderWay) return true;
     }
   }
   bool left = false;
@@ -251,6 +265,9 @@ void Endpoint::Impl::GoOn(Instant now) {
       }
       const CallId call{.collective = origin.id, .sequence = held.submission.sequence};
       membership_->Started(call);
+      // What a view says of the successor is whether there was a call.
+      const CollectiveId id = effective.value()->id;
+      if (id != origin.id) membership_->Started({.collective = id, .sequence = call.sequence});
       held.submission.held = now - held.since;
       Begin(now, *effective.value(), std::move(held.submission));
       origin.submitted = call.sequence;

@@ -133,16 +133,21 @@ Instant Endpoint::Impl::PollTimeout() const {
 void Endpoint::Impl::Tick(Instant now) {
   std::vector<CallId> waiting;
   for (const auto& [call, active] : active_) {
-    if (Waits(active.exchange)) waiting.push_back(call);
+    // A settlement reports nothing, but calls that are held may wait for it.
+    const bool settles = call.sequence == kSettlement && active.exchange.submitted() &&
+                         !active.exchange.finished() && !held_.empty();
+    if (Waits(active.exchange) || settles) waiting.push_back(call);
   }
   next_tick_ = kNever;
   for (const CallId call : waiting) {
     const auto open = active_.find(call);
     // Failed together with another one.
-    if (open == active_.end() || !Waits(open->second.exchange)) continue;
+    const bool settles = call.sequence == kSettlement;
+    if (open == active_.end() || (!settles && !Waits(open->second.exchange))) continue;
     const Exchange& exchange = open->second.exchange;
-    if (FailIfAbandoned(now, exchange) || FailIfCrossed(now, exchange)) continue;
-    ReportWaiting(now, exchange);
+    if (FailIfAbandoned(now, exchange)) continue;
+    if (!settles && FailIfCrossed(now, exchange)) continue;
+    if (!settles) ReportWaiting(now, exchange);
     next_tick_ = now + std::min({kReportInterval, options_.peer_timeout / kSignsPerTimeout,
                                  options_.mismatch_timeout / kSignsPerTimeout});
   }
@@ -380,6 +385,12 @@ Status Endpoint::Impl::Disagreement(const Exchange& exchange, Rank other,
 
 bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
   if (now - exchange.submitted_at() < options_.mismatch_timeout) return false;
+  // One that does not answer (it is asked for a sign four times within peer_timeout) explains why
+  // others wait, wherever they do.
+  const bool silent = std::ranges::any_of(exchange.collective().spec.members, [&](Rank member) {
+    return member != options_.rank && peer(member).Silence(now) >= options_.peer_timeout * 3 / 10;
+  });
+  if (silent) return false;
   for (const Rank member : exchange.collective().spec.members) {
     if (member == options_.rank) continue;
     if (exchange.heard(*exchange.collective().MemberOf(member))) continue;

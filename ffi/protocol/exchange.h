@@ -88,6 +88,8 @@ class Exchange {
   bool Served(MemberIndex to) const {
     return outboxes_[to.index()].Delivered() && unsettled_[to.index()] == 0;
   }
+  // `to` has all contributions of this rank, as far as they were offered.
+  bool Settled(MemberIndex to) const { return unsettled_[to.index()] == 0; }
   // Something of `from` is missing here.
   bool Needs(MemberIndex from) const;
   // A contribution of `from` is missing here, and waited for.

@@ -172,10 +172,13 @@ void Flow::PopSettled() {
 }
 
 Duration Flow::ProbeInterval() const {
-  // Source: RFC 9002 6.2.1, the probe timeout, with its doubling.
+  // Source: RFC 9002 6.2.1, the probe timeout, with its doubling. Without the granularity, where
+  // round trips do not vary, a probe is due when the one before is acknowledged, and so for ever.
   const Duration base =
-      measured_ ? std::max(smoothed_ + 4 * variation_ + kAcknowledgeDelayMax, kProbeIntervalMin)
-                : kFirstProbeInterval;
+      measured_
+          ? std::max(smoothed_ + std::max(4 * variation_, kGranularity) + kAcknowledgeDelayMax,
+                     kProbeIntervalMin)
+          : kFirstProbeInterval;
   return std::min(base * (1 << std::min(probes_unanswered_, 10)), kProbeIntervalMax);
 }
 
