@@ -46,7 +46,7 @@ Endpoint::Impl::Impl(const EndpointOptions& options)
 
 Status Endpoint::Impl::MakePeers() {
   const std::size_t others = std::max<std::size_t>(options_.world_size - 1u, 1);
-  const FlowOptions flow{
+  FlowOptions flow{
       // Half of the buffer: the kernel charges each datagram more than its payload.
       .window_bytes_max = options_.receive_buffer_bytes / 2 / others,
       .datagram_bytes_max = options_.datagram_bytes_max,
@@ -64,6 +64,7 @@ Status Endpoint::Impl::MakePeers() {
     Result<Sealer> open = Sealer::Create(from.value(), options_.protection);
     if (!seal.ok()) return seal.status();
     if (!open.ok()) return open.status();
+    flow.same_host = r < options_.same_host.size() && options_.same_host[r];
     peers_[r] = std::make_unique<Peer>(flow, std::move(seal.value()), std::move(open.value()));
   }
   return {};
