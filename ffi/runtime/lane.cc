@@ -18,6 +18,13 @@ namespace {
 // Chosen: 4 batches of 64 kB leave in well under a millisecond even on a slow core.
 constexpr int kBatchesPerTurn = 4;
 
+// How long a lane with calls under way looks for what comes next before it sleeps, giving way to
+// whoever wants its core.
+// Chosen: to wake a core that sleeps takes longer than a datagram's way through the host. With 2
+// ranks a call of 4 bytes takes 112 us without this and 40 us with it, at less CPU time, and no
+// less with 60 us; with more ranks than cores it changes nothing.
+constexpr Duration kLookAgain = std::chrono::microseconds(20);
+
 // How long at least a lane waits when the port has refused a batch, lest it spins.
 // Chosen: a port that takes batches again ends the wait sooner; 1 ms is 125 kB at 1 Gbit/s.
 constexpr Duration kRefusedPause = std::chrono::milliseconds(1);
@@ -106,6 +113,7 @@ void Lane::Run() {
 }
 
 void Lane::Loop() {
+  std::optional<Instant> quiet_since;
   while (TakeRequests()) {
     const bool received = ReceiveSome();
     if (const Instant now = ClockNow(); now >= endpoint_->PollTimeout()) {
@@ -114,7 +122,19 @@ void Lane::Loop() {
     HandOver();  // A finished call need not wait until others' datagrams are sent.
     const bool sent = SendSome();
     HandOver();
-    if (received || sent) continue;
+    if (received || sent) {
+      quiet_since.reset();
+      continue;
+    }
+    if (!calls_.empty()) {
+      const Instant now = ClockNow();
+      if (!quiet_since) quiet_since = now;
+      if (now < *quiet_since + kLookAgain) {
+        std::this_thread::yield();
+        continue;
+      }
+    }
+    quiet_since.reset();
     Publish();
     port_->Wait(NextTurn());
   }
@@ -163,8 +183,11 @@ bool Lane::TakeRequests() {
 }
 
 bool Lane::ReceiveSome() {
-  const std::size_t received = port_->Receive([this](std::span<const std::byte> datagram) {
-    endpoint_->HandleDatagram(ClockNow(), datagram);
+  // Of all of them: they came together.
+  std::optional<Instant> now;
+  const std::size_t received = port_->Receive([this, &now](std::span<const std::byte> datagram) {
+    if (!now) now = ClockNow();
+    endpoint_->HandleDatagram(*now, datagram);
   });
   return received > 0;
 }
