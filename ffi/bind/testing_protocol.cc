@@ -117,10 +117,13 @@ std::uint32_t AnnouncementId(const nb::bytes& payload, int world_size) {
 // A flow with numbers for cargo.
 class TestFlow {
  public:
-  TestFlow(std::size_t window_bytes_max, std::size_t datagram_bytes_max)
-      : flow_({.window_bytes_max = window_bytes_max, .datagram_bytes_max = datagram_bytes_max}) {}
+  TestFlow(std::size_t window_bytes_max, std::size_t datagram_bytes_max, bool same_host)
+      : flow_({.window_bytes_max = window_bytes_max,
+               .datagram_bytes_max = datagram_bytes_max,
+               .same_host = same_host}) {}
 
   bool CanSend(std::size_t bytes) const { return flow_.CanSend(bytes); }
+  bool MayStart(double now) { return flow_.MayStart(At(now)); }
   std::uint64_t Track(double now, std::uint32_t cargo, std::size_t bytes) {
     return flow_.Track(
         At(now), {.kind = DatagramKind::kContribution, .segment = SegmentIndex(cargo)}, bytes);
@@ -259,8 +262,10 @@ void BindProtocol(nb::module_& m) {
     return segments;
   });
   nb::class_<TestFlow>(m, "Flow")
-      .def(nb::init<std::size_t, std::size_t>())
+      .def(nb::init<std::size_t, std::size_t, bool>(), nb::arg("window_bytes_max"),
+           nb::arg("datagram_bytes_max"), nb::arg("same_host") = false)
       .def("can_send", &TestFlow::CanSend)
+      .def("may_start", &TestFlow::MayStart)
       .def("track", &TestFlow::Track)
       .def("handle_acknowledgement", &TestFlow::HandleAcknowledgement)
       .def("handle_timeout", &TestFlow::HandleTimeout)

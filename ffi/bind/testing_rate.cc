@@ -23,10 +23,11 @@ Duration ToDuration(double seconds) {
 class TestRateController {
  public:
   TestRateController(std::size_t window_bytes_max, std::size_t datagram_bytes_max,
-                     std::size_t sharers)
+                     std::size_t sharers, bool same_host)
       : controller_({.window_bytes_max = window_bytes_max,
                      .datagram_bytes_max = datagram_bytes_max,
-                     .sharers = sharers}) {}
+                     .sharers = sharers,
+                     .same_host = same_host}) {}
 
   void HandleRoundTrip(double now, double elapsed, double shortest, std::size_t delivered,
                        std::size_t lost, bool limited) {
@@ -52,8 +53,8 @@ class TestRateController {
 
 void BindRate(nb::module_& m) {
   nb::class_<TestRateController>(m, "RateController")
-      .def(nb::init<std::size_t, std::size_t, std::size_t>(), "window_bytes_max"_a,
-           "datagram_bytes_max"_a = 1472, "sharers"_a = 1)
+      .def(nb::init<std::size_t, std::size_t, std::size_t, bool>(), "window_bytes_max"_a,
+           "datagram_bytes_max"_a = 1472, "sharers"_a = 1, "same_host"_a = false)
       .def("handle_round_trip", &TestRateController::HandleRoundTrip, "now"_a, "elapsed"_a,
            "shortest"_a, "delivered"_a, "lost"_a = 0, "limited"_a = true)
       .def("handle_silence", &TestRateController::HandleSilence)

@@ -37,9 +37,7 @@ Endpoint::Impl::Impl(const EndpointOptions& options)
 
 Status Endpoint::Impl::MakePeers() {
   const std::size_t others = std::max<std::size_t>(options_.world_size - 1u, 1);
-  const FlowOptions flow{
-      // Half of the buffer: the kernel charges each datagram more than its payload.
-      .window_bytes_max = options_.receive_buffer_bytes / 2 / others,
+  FlowOptions flow{
       .datagram_bytes_max = options_.datagram_bytes_max,
       .sharers = others,
       .paths = &paths_,
@@ -55,6 +53,10 @@ Status Endpoint::Impl::MakePeers() {
     Result<Sealer> open = Sealer::Create(from.value(), options_.protection);
     if (!seal.ok()) return seal.status();
     if (!open.ok()) return open.status();
+    flow.same_host = r < options_.same_host.size() && options_.same_host[r];
+    // Half of the buffer: the kernel charges each datagram more than its payload. All of it where
+    // batches arrive whole: the kernel holds twice what it has promised.
+    flow.window_bytes_max = options_.receive_buffer_bytes / (flow.same_host ? 1 : 2) / others;
     peers_[r] = std::make_unique<Peer>(flow, std::move(seal.value()), std::move(open.value()));
   }
   return {};

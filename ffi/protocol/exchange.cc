@@ -320,6 +320,8 @@ void Exchange::FillHeader(MemberIndex to, const Outbox::Item& item, Header& head
 Exchange::Repair Exchange::Lost(MemberIndex to, const Outbox::Item& item) {
   const bool contribution = item.kind == DatagramKind::kContribution;
   if (!Needed(item) || (!contribution && outbox(to).Delivered())) return Repair::kNotNeeded;
+  // Of a call that was forgotten, and has begun anew for somebody who is later.
+  if (!contribution && !reduction_.Reduced(item.segment)) return Repair::kNotNeeded;
   const bool drops =
       policy(contribution ? Stage::kReduceScatter : Stage::kAllGather) == LatePolicy::kDrop;
   // The first calls measure how long it takes until everything is there.

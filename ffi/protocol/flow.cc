@@ -38,6 +38,13 @@ constexpr std::uint32_t kAcknowledgeEvery = 8;
 // Chosen: long enough to cover a batch, short against a probe interval.
 constexpr Duration kAcknowledgeDelayMax = microseconds(500);
 
+// Where nothing paces, a batch does not begin while less than this part of the window is free: each
+// acknowledgement would let one datagram go, in a system call of its own, and that would go on for
+// ever. (On a slower path a datagram that waits is time lost on the link.)
+// Source: RFC 1122 4.2.3.4 has half of the window against this "silly window syndrome". Chosen: a
+// quarter; the others keep the path busy meanwhile.
+constexpr std::size_t kSmallRoom = 4;
+
 // Chosen: some thirty acknowledgements in a row may be lost before a datagram that arrived is taken
 // for lost.
 constexpr std::uint64_t kRepeatedNumbers = 256;
@@ -54,7 +61,8 @@ Flow::Flow(const FlowOptions& options)
       rate_({.window_bytes_max = options.window_bytes_max,
              .datagram_bytes_max = options.datagram_bytes_max,
              .sharers = options.sharers,
-             .paths = options.paths}) {}
+             .paths = options.paths,
+             .same_host = options.same_host}) {}
 
 bool Flow::CanSend(std::size_t bytes) const {
   return CanTrack() && in_flight_bytes_ + bytes <= rate_.window_bytes();
@@ -62,8 +70,11 @@ bool Flow::CanSend(std::size_t bytes) const {
 
 bool Flow::MayStart(Instant now) {
   held_back_ = now < send_at_;
-  if (held_back_) round_trip_.limited = true;
-  return !held_back_;
+  const std::size_t room = rate_.window_bytes() - std::min(in_flight_bytes_, rate_.window_bytes());
+  const bool small =
+      !rate_.paced() && room < std::min(rate_.BurstBytes(), rate_.window_bytes() / kSmallRoom);
+  if (held_back_ || small) round_trip_.limited = true;
+  return !held_back_ && !small;
 }
 
 std::uint64_t Flow::Track(Instant now, const Cargo& cargo, std::size_t bytes) {

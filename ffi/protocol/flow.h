@@ -45,6 +45,7 @@ struct FlowOptions {
   std::size_t datagram_bytes_max = 0;
   std::size_t sharers = 1;       // peers, this one included, that may send to it at the same time
   RecentLeast* paths = nullptr;  // of all flows of this rank
+  bool same_host = false;        // there is no network between
 };
 
 class Flow {
@@ -55,8 +56,9 @@ class Flow {
 
   // True while the window has room for `bytes` more.
   bool CanSend(std::size_t bytes) const;
-  // True when the pace allows the next batch; otherwise timeout() says when it does. A batch leaves
-  // as one: the pace is asked before it, not within it.
+  // True when the pace allows the next batch, otherwise timeout() says when it does, and when there
+  // is room for more than a small one, otherwise an acknowledgement makes it. A batch leaves as
+  // one: this is asked before it, not within it.
   bool MayStart(Instant now);
   std::size_t BurstBytes() const { return rate_.BurstBytes(); }
   // True while one more can be tracked; control datagrams need no window.

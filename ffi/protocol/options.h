@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
@@ -44,6 +45,8 @@ struct EndpointOptions {
 
   // Bytes that all peers together may have under way to one rank: what its socket buffer holds.
   std::size_t receive_buffer_bytes = 2u << 20;
+  // By rank: it runs on this rank's host, so that no network lies between. Empty: none does.
+  std::vector<bool> same_host;
 
   // Calls of one collective that a rank may be behind another before the other waits for it, or
   // suspends it. Source: max_lag of the design.

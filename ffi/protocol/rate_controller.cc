@@ -107,8 +107,9 @@ RateController::RateController(const RateOptions& options)
     : options_(options),
       share_min_(std::min(kShareBytesMax, kQueueBytes / options.sharers)),
       share_(share_min_) {
-  SetWindow(std::min(kFirstWindowDatagrams * options.datagram_bytes_max,
-                     options.window_bytes_max / kFirstWindowShare));
+  const std::size_t first = std::min(kFirstWindowDatagrams * options.datagram_bytes_max,
+                                     options.window_bytes_max / kFirstWindowShare);
+  SetWindow(options.same_host ? options.window_bytes_max : first);
 }
 
 void RateController::SetWindow(std::size_t bytes) {
@@ -122,17 +123,21 @@ void RateController::HandleSilence() {
 }
 
 Duration RateController::PacingInterval(std::size_t bytes) const {
+  if (options_.same_host) return Duration::zero();
   const double gain = slow_start_ ? kPacingGainSlowStart : kPacingGain;
   const double per_byte = Nanoseconds(round_trip_) / (gain * static_cast<double>(window_));
   if (per_byte * kBurstBytes < Nanoseconds(kTimerResolution)) return Duration::zero();
   return Duration(static_cast<Duration::rep>(per_byte * static_cast<double>(bytes)));
 }
 
+bool RateController::paced() const { return PacingInterval(kBurstBytes) > Duration::zero(); }
+
 std::size_t RateController::BurstBytes() const {
-  return PacingInterval(kBurstBytes) == Duration::zero() ? kBurstBytes : window_ / kBurstPart;
+  return paced() ? window_ / kBurstPart : kBurstBytes;
 }
 
 void RateController::HandleRoundTrip(Instant now, const RoundTrip& round) {
+  if (options_.same_host) return SetWindow(options_.window_bytes_max);
   Measure(now, round);
   if (LossIsHeavy(round)) {
     slow_start_ = false;

@@ -47,6 +47,8 @@ struct RateOptions {
   // Shortest round trips, in nanoseconds, of all paths of this rank: who meets a peer first when
   // its links are busy knows the path from the others. Outlives the controllers.
   RecentLeast* paths = nullptr;
+  // No link lies between, and no queue but the receiver's buffer: the whole window at once.
+  bool same_host = false;
 };
 
 // What one round trip has shown: from the sending of a datagram to the acknowledgement of it or of
@@ -73,6 +75,7 @@ class RateController {
   // How long after so many bytes the next may leave; zero where the path is faster than timers are
   // exact: there the window is enough.
   Duration PacingInterval(std::size_t bytes) const;
+  bool paced() const;
   // The most that may leave at once.
   std::size_t BurstBytes() const;
   // Bytes of ours that may wait in queues.

@@ -38,8 +38,13 @@ Reduction::Receipt Reduction::Receive(MemberIndex source, SegmentIndex segment,
   Bitmap& received = received_[source.index()];
   if (!received.Insert(within)) return Receipt::kDuplicate;
   if (reduced_.Contains(within)) return Receipt::kLate;
-  std::memcpy(Slot(source, segment), payload.data(), payload.size());
   ++arrived_[within];
+  if (Ready(segment)) {
+    OR_CHECK(!last_);
+    last_ = {.within = within, .source = source, .bytes = payload.data()};
+  } else {
+    std::memcpy(Slot(source, segment), payload.data(), payload.size());
+  }
   return Receipt::kNew;
 }
 
@@ -63,6 +68,8 @@ std::byte* Reduction::GatherSources(SegmentIndex segment) {
   // Rank order, not arrival order: float addition does not associate, and a replay must give the
   // same bits.
   sources_.clear();
+  OR_CHECK(!last_ || last_->within == within);
+  const std::optional<Last> last = std::exchange(last_, std::nullopt);
   // Where nobody else's came, any slot is free.
   MemberIndex slot(owner_.value() == 0 ? 1 : 0);
   bool placed = false;
@@ -71,7 +78,7 @@ std::byte* Reduction::GatherSources(SegmentIndex segment) {
     if (source == owner_) {
       if (own_ != nullptr) sources_.push_back(own_->Read(layout_.Segment(segment), scratch_));
     } else if (received_[m].Contains(within)) {
-      sources_.push_back(Slot(source, segment));
+      sources_.push_back(last && last->source == source ? last->bytes : Slot(source, segment));
       if (!placed) slot = source;
       placed = true;
     }

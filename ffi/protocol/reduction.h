@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,7 +30,8 @@ class Reduction {
 
   enum class Receipt : std::uint8_t { kNew, kDuplicate, kLate };
   // `payload` has the size of the segment, which is one of the shard. Late: it was reduced without,
-  // and nothing is kept; a second one is a duplicate nevertheless.
+  // and nothing is kept; a second one is a duplicate nevertheless. If the segment is ready now, it
+  // must be reduced before `payload` is gone: the last contribution is added where it lies.
   Receipt Receive(MemberIndex source, SegmentIndex segment, std::span<const std::byte> payload);
 
   // Nothing of `source` will come any more; what has come counts.
@@ -81,6 +83,13 @@ class Reduction {
   std::vector<std::uint16_t> summed_;   // by segment: contributions in its sum
   std::vector<MemberIndex> sum_slot_;   // by segment: whose slot holds the sum
   Bitmap reduced_;
+  // The contribution that made a segment ready, until it is reduced.
+  struct Last {
+    std::size_t within;
+    MemberIndex source;
+    const std::byte* bytes;
+  };
+  std::optional<Last> last_;
   bool compact_ = false;                   // `staging_` is the shard of the sums
   std::vector<std::byte> scratch_;         // one segment that lies across leaves
   std::vector<const std::byte*> sources_;  // used by Reduce

@@ -151,14 +151,17 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   for (std::uint16_t lane = 0; lane < unconnected_.size(); ++lane) {
     std::vector<PeerAddress> peers;
+    std::vector<bool> same_host;
     for (const RankAddress& rank : ranks) {
       peers.push_back({.address = rank.address, .port = rank.ports[lane]});
+      same_host.push_back(rank.address == ranks[options_.rank.index()].address);
     }
     if (Status status = unconnected_[lane]->SetPeers(peers, datagram_bytes_max); !status.ok()) {
       return status;
     }
-    Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(
-        EndpointOptionsOf(lane, session.value(), datagram_bytes_max, peer_receive_buffer_bytes));
+    Result<std::unique_ptr<Endpoint>> endpoint =
+        Endpoint::Create(EndpointOptionsOf(lane, session.value(), datagram_bytes_max,
+                                           peer_receive_buffer_bytes, std::move(same_host)));
     if (!endpoint.ok()) return endpoint.status();
     endpoints.push_back(std::move(endpoint.value()));
   }
@@ -182,7 +185,8 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
 
 EndpointOptions Communicator::EndpointOptionsOf(std::uint16_t lane, std::uint32_t session,
                                                 std::size_t datagram_bytes_max,
-                                                std::size_t peer_receive_buffer_bytes) const {
+                                                std::size_t peer_receive_buffer_bytes,
+                                                std::vector<bool> same_host) const {
   return EndpointOptions{
       .rank = options_.rank,
       .world_size = options_.world_size,
@@ -195,6 +199,7 @@ EndpointOptions Communicator::EndpointOptionsOf(std::uint16_t lane, std::uint32_
       .mismatch_timeout = options_.mismatch_timeout,
       .incast = options_.incast,
       .receive_buffer_bytes = peer_receive_buffer_bytes,
+      .same_host = std::move(same_host),
       .max_lag = options_.max_lag,
       .suspend_on_lag = options_.suspend_on_lag,
       .late_budget = options_.deadline == Duration::zero() ? options_.late_budget : 0.0};

@@ -18,6 +18,13 @@ namespace {
 // Chosen: 4 batches of 64 kB leave in well under a millisecond even on a slow core.
 constexpr int kBatchesPerTurn = 4;
 
+// How long a lane with calls under way looks for what comes next before it sleeps, giving way to
+// whoever wants its core.
+// Chosen: about as long as it takes to wake a core that sleeps, so that it costs no more than that.
+// Calls of 4 bytes on two cores, without it, with 20 us, with 60 us: 112, 40, 39 us with 2 ranks,
+// 310, 290, 280 us with 4; the CPU time is the same.
+constexpr Duration kLookAgain = std::chrono::microseconds(50);
+
 // How long at least a lane waits when the port has refused a batch, lest it spins.
 // Chosen: a port that takes batches again ends the wait sooner; 1 ms is 125 kB at 1 Gbit/s.
 constexpr Duration kRefusedPause = std::chrono::milliseconds(1);
@@ -108,6 +115,7 @@ void Lane::Run() {
 }
 
 void Lane::Loop() {
+  std::optional<Instant> quiet_since;
   while (TakeRequests()) {
     const bool received = ReceiveSome();
     if (const Instant now = ClockNow(); now >= endpoint_->PollTimeout()) {
@@ -116,7 +124,19 @@ void Lane::Loop() {
     HandOver();  // A finished call need not wait until others' datagrams are sent.
     const bool sent = SendSome();
     HandOver();
-    if (received || sent) continue;
+    if (received || sent) {
+      quiet_since.reset();
+      continue;
+    }
+    if (!calls_.empty()) {
+      const Instant now = ClockNow();
+      if (!quiet_since) quiet_since = now;
+      if (now < *quiet_since + kLookAgain) {
+        std::this_thread::yield();
+        continue;
+      }
+    }
+    quiet_since.reset();
     Publish();
     port_->Wait(NextTurn());
   }
@@ -165,8 +185,11 @@ bool Lane::TakeRequests() {
 }
 
 bool Lane::ReceiveSome() {
-  const std::size_t received = port_->Receive([this](std::span<const std::byte> datagram) {
-    endpoint_->HandleDatagram(ClockNow(), datagram);
+  // Of all of them: they came together.
+  std::optional<Instant> now;
+  const std::size_t received = port_->Receive([this, &now](std::span<const std::byte> datagram) {
+    if (!now) now = ClockNow();
+    endpoint_->HandleDatagram(*now, datagram);
   });
   return received > 0;
 }

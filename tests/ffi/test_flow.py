@@ -100,6 +100,30 @@ def test_the_window_limits_what_is_under_way():
     assert sent == sender.window_bytes() // DATAGRAM_BYTES
 
 
+def test_a_batch_waits_for_room_for_more_than_a_datagram():
+    sender = _testing.Flow(1 << 16, DATAGRAM_BYTES, same_host=True)
+    receiver = make_flow()
+    numbers = []
+    while sender.can_send(DATAGRAM_BYTES):
+        numbers.append(sender.track(0.0, len(numbers), DATAGRAM_BYTES))
+    for number in numbers:
+        receiver.record(0.0001, number)
+        news = receiver.take_acknowledgement(0.0001)
+        sender.handle_acknowledgement(0.0002, news)
+        if sender.may_start(1.0):
+            break
+        assert sender.can_send(DATAGRAM_BYTES)
+    # Not one by one, and not only when nothing is under way any more.
+    assert 4 <= number <= len(numbers) / 2
+
+
+def test_what_waits_for_room_may_leave_when_nothing_is_under_way():
+    sender = make_flow()
+    assert sender.may_start(0.0)
+    sender.track(0.0, 0, DATAGRAM_BYTES)
+    assert sender.may_start(1.0)
+
+
 @pytest.mark.parametrize("loss", [0.0, 0.05])
 def test_a_few_per_cent_of_random_loss_do_not_shrink_the_window(loss):
     sender, receiver = make_flow(), make_flow()

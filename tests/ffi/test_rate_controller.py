@@ -138,11 +138,29 @@ def test_only_paths_that_are_slower_than_timers_are_paced():
     assert fast.burst_bytes() == burst
 
 
+def test_between_processes_of_one_host_only_the_receiver_limits():
+    controller = _testing.RateController(MOST, same_host=True)
+    assert controller.window_bytes() == MOST
+    # Busy cores look like a long queue.
+    controller.handle_round_trip(1.0, 0.1, 0.1, MOST // 2, MOST // 2)
+    assert controller.window_bytes() == MOST
+    assert controller.pacing_interval(MOST) == 0
+
+
+def test_a_silent_process_of_this_host_gets_little_until_it_answers():
+    controller = _testing.RateController(MOST, same_host=True)
+    controller.handle_silence()
+    assert controller.window_bytes() == LEAST
+    controller.handle_round_trip(1.0, 0.1, 0.1, LEAST)
+    assert controller.window_bytes() == MOST
+
+
 @hypothesis.given(st.data())
 def test_the_window_stays_within_its_bounds(data):
     sharers = data.draw(st.integers(1, 63))
     most = data.draw(st.integers(0, 4 << 20))
-    controller = _testing.RateController(most, sharers=sharers)
+    same_host = data.draw(st.booleans())
+    controller = _testing.RateController(most, sharers=sharers, same_host=same_host)
     now = 0.0
     for _ in range(data.draw(st.integers(1, 60))):
         elapsed = data.draw(st.floats(1e-9, 10))
