@@ -104,13 +104,11 @@ struct Sealer::Cipher {
   // Source: NIST SP 800-38D, 7.1, with nothing to encrypt.
   std::array<std::byte, kTagBytes> Tag(std::uint64_t number,
                                        std::span<const std::byte> content) const {
-    const CipherBlock hash = ghash->Hash(content);
     CipherBlock counter{};
     ByteWriter(counter).Write(number);
     counter.back() = std::byte{1};
-    // After the hash: the cipher's load of what is stored in pieces waits for every store before
-    // it, and those of the payload have left the processor by then.
     const CipherBlock mask = Encrypt(counter);
+    const CipherBlock hash = ghash->Hash(content);
     std::array<std::byte, kTagBytes> tag;
     for (std::size_t i = 0; i < kTagBytes; ++i) tag[i] = hash[i] ^ mask[i];
     return tag;
