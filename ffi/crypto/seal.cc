@@ -13,7 +13,6 @@
 
 #include "ffi/base/bytes.h"
 #include "ffi/base/check.h"
-#include "ffi/crypto/ghash.h"
 
 namespace optireduce {
 namespace {
@@ -89,30 +88,6 @@ struct Sealer::Cipher {
   std::unique_ptr<EVP_CIPHER, Free> cipher;
   // Holds the expanded key; only the nonce is new for each datagram.
   std::unique_ptr<EVP_CIPHER_CTX, Free> context;
-  // Where the tag is made here: then the cipher is AES-128 for single blocks.
-  std::optional<Ghash> ghash;
-
-  CipherBlock Encrypt(const CipherBlock& block) const {
-    CipherBlock encrypted;
-    int written = 0;
-    OR_CHECK(EVP_EncryptUpdate(context.get(), Raw(encrypted.data()), &written, Raw(block.data()),
-                               static_cast<int>(block.size())) == 1 &&
-             written == static_cast<int>(block.size()));
-    return encrypted;
-  }
-
-  // Source: NIST SP 800-38D, 7.1, with nothing to encrypt.
-  std::array<std::byte, kTagBytes> Tag(std::uint64_t number,
-                                       std::span<const std::byte> content) const {
-    CipherBlock counter{};
-    ByteWriter(counter).Write(number);
-    counter.back() = std::byte{1};
-    const CipherBlock mask = Encrypt(counter);
-    const CipherBlock hash = ghash->Hash(content);
-    std::array<std::byte, kTagBytes> tag;
-    for (std::size_t i = 0; i < kTagBytes; ++i) tag[i] = hash[i] ^ mask[i];
-    return tag;
-  }
 };
 
 Sealer::Sealer(std::unique_ptr<Cipher> cipher, Protection protection)
@@ -122,20 +97,14 @@ Sealer& Sealer::operator=(Sealer&&) noexcept = default;
 Sealer::~Sealer() = default;
 
 Result<Sealer> Sealer::Create(const Key& key, Protection protection) {
-  const bool own = protection == Protection::kAuthenticate && Ghash::Supported();
-  const char* const name = own ? "AES-128-ECB" : "AES-128-GCM";
   auto cipher = std::make_unique<Cipher>();
-  cipher->cipher.reset(EVP_CIPHER_fetch(nullptr, name, nullptr));
-  if (cipher->cipher == nullptr) return Unavailable(name);
-  OR_CHECK(own || EVP_CIPHER_get_iv_length(cipher->cipher.get()) == static_cast<int>(kNonceBytes));
+  cipher->cipher.reset(EVP_CIPHER_fetch(nullptr, "AES-128-GCM", nullptr));
+  if (cipher->cipher == nullptr) return Unavailable("AES-128-GCM");
+  OR_CHECK(EVP_CIPHER_get_iv_length(cipher->cipher.get()) == static_cast<int>(kNonceBytes));
   cipher->context.reset(EVP_CIPHER_CTX_new());
   if (cipher->context == nullptr || EVP_EncryptInit_ex2(cipher->context.get(), cipher->cipher.get(),
                                                         Raw(key.data()), nullptr, nullptr) != 1) {
-    return Unavailable(name);
-  }
-  if (own) {
-    EVP_CIPHER_CTX_set_padding(cipher->context.get(), 0);
-    cipher->ghash.emplace(cipher->Encrypt(CipherBlock{}));
+    return Unavailable("AES-128-GCM");
   }
   return Sealer(std::move(cipher), protection);
 }
@@ -145,10 +114,6 @@ void Sealer::Seal(std::uint64_t number, std::span<std::byte> content, std::size_
   OR_CHECK(header_bytes <= content.size() && content.size() <= INT_MAX);
   if (protection_ == Protection::kNone) {
     std::ranges::fill(tag, std::byte{0});
-    return;
-  }
-  if (cipher_->ghash) {
-    std::ranges::copy(cipher_->Tag(number, content), tag.begin());
     return;
   }
   const Parts parts = PartsOf(content.size(), header_bytes, protection_);
@@ -175,11 +140,6 @@ std::optional<std::span<const std::byte>> Sealer::Open(std::uint64_t number,
                                                        std::span<std::byte> scratch) {
   OR_CHECK(header_bytes <= content.size() && content.size() <= INT_MAX);
   if (protection_ == Protection::kNone) return content.subspan(header_bytes);
-  if (cipher_->ghash) {
-    const std::array<std::byte, kTagBytes> expected = cipher_->Tag(number, content);
-    if (CRYPTO_memcmp(expected.data(), tag.data(), kTagBytes) != 0) return std::nullopt;
-    return content.subspan(header_bytes);
-  }
   const Parts parts = PartsOf(content.size(), header_bytes, protection_);
   OR_CHECK(scratch.size() >= static_cast<std::size_t>(parts.encrypted));
   EVP_CIPHER_CTX* const context = cipher_->context.get();

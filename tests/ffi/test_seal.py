@@ -193,16 +193,6 @@ def test_tags_are_gmac(key, number, content):
     assert (sealed, tag) == (content, gmac(key, number, content))
 
 
-@hypothesis.given(keys, numbers, st.integers(0, 9000), st.randoms())
-def test_tags_without_encryption_are_those_of_encrypting_nothing(
-    key, number, size, random
-):
-    # Two ways to the same tag, where the processor has the instructions for both.
-    content = random.randbytes(size)
-    sealed = _testing.Sealer(key).seal(number, content)
-    assert sealed == _testing.Sealer(key, "encrypt").seal(number, content, size)
-
-
 @hypothesis.settings(deadline=None, max_examples=50)
 @hypothesis.given(keys, numbers, st.binary(max_size=40), st.binary(max_size=200))
 def test_encryption_is_gcm(key, number, header, payload):
