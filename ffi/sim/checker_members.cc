@@ -23,9 +23,9 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // From when a rank is suspected to a decision without it. Chosen: the last chance of the suspect,
-// and one ballot that finds a third of its messages lost, see kLastChance and kPatience of
+// and ballots that find a third of their messages lost, see kLastChance and kPatience of
 // membership.cc.
-constexpr Duration kAgreementMax = milliseconds(1000);
+constexpr Duration kAgreementMax = milliseconds(2000);
 
 bool Has(const std::vector<Rank>& ranks, Rank rank) {
   return std::ranges::find(ranks, rank) != ranks.end();
