@@ -325,6 +325,7 @@ bool Endpoint::Impl::BeginSettlement(Instant now, Collective& collective) {
             .drain = true});
   // What still comes of it is a repetition.
   collective.folded = kSettlement;
+  if (!held_.empty()) next_tick_ = std::min(next_tick_, now);
   return true;
 }
 

@@ -166,7 +166,9 @@ bool Endpoint::Impl::FailIfAbandoned(Instant now, const Exchange& exchange) {
       // Even where this rank has all it needs of it: another one may not.
       if (!other.gone()) Lose(now, member);
       const auto open = active_.find(call);
-      if (open == active_.end() || !Waits(open->second.exchange)) return true;
+      if (open == active_.end()) return true;
+      if (call.sequence == kSettlement) continue;
+      if (!Waits(open->second.exchange)) return true;
       const CollectiveSpec& spec = open->second.exchange.collective().spec;
       // Whether this one goes on is agreed.
       if (Survives(spec)) continue;
@@ -385,12 +387,12 @@ Status Endpoint::Impl::Disagreement(const Exchange& exchange, Rank other,
 
 bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
   if (now - exchange.submitted_at() < options_.mismatch_timeout) return false;
-  // One that does not answer (it is asked for a sign four times within peer_timeout) explains why
-  // others wait, wherever they do.
-  const bool silent = std::ranges::any_of(exchange.collective().spec.members, [&](Rank member) {
-    return member != options_.rank && peer(member).Silence(now) >= options_.peer_timeout * 3 / 10;
-  });
-  if (silent) return false;
+  // Drains wait for one that does not answer, wherever others wait for it, until it is removed.
+  const auto silent = [&](Rank member) {
+    return member != options_.rank && now - peer(member).last_heard >= options_.peer_timeout / 2;
+  };
+  const CollectiveSpec& ours = exchange.collective().spec;
+  if (Survives(ours) && std::ranges::any_of(ours.members, silent)) return false;
   for (const Rank member : exchange.collective().spec.members) {
     if (member == options_.rank) continue;
     if (exchange.heard(*exchange.collective().MemberOf(member))) continue;
