@@ -387,7 +387,7 @@ std::uint64_t Scenario::removable() const {
   if (leave_at_us > 0) all |= Bit(leave_rank);
   if (cut_is_long()) all |= Bit(cut_rank);
   if (freeze_is_long()) all |= Bit(freeze_rank);
-  // Who is away for a while when it is agreed on another may be gone for one that has been away, too.
+  // Who is away for a while when it is agreed on another may be taken for gone.
   if (all != 0 && cut_for_us > 0) all |= Bit(cut_rank);
   if (all != 0 && freeze_for_us > 0) all |= Bit(freeze_rank);
   if (part_is_long()) {
