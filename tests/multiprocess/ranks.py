@@ -20,6 +20,10 @@ _PROGRAMS = Path(__file__).parent / "programs"
 # Chosen: a start takes 3 s on an idle machine with 2 cores, and tests share it.
 TIME_LIMIT_S = 100.0
 
+# A shell that starts the suite in the background has it ignore SIGINT, and the ranks.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Where in the folder of a test the flight records of stalls are.
 RECORDS = "records"
 

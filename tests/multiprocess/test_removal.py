@@ -12,6 +12,16 @@ _OPTIONS = {"peer_timeout_s": _PEER_TIMEOUT_S, "deadline_s": 0.2}
 _LAST, _OTHERS = 3, (0, 1, 2)
 
 
+def _start(folder, mode, *, step_s, steps, **options):
+    """Starts 4 ranks that make some steps more when one of them has gone."""
+    return ranks.start(
+        *("survivors", mode, str(step_s), str(steps)),
+        folder=folder,
+        world_size=4,
+        options={**_OPTIONS, **options},
+    )
+
+
 def _check_trained_on(started: ranks.Ranks) -> None:
     """The others went on, with means over three, and have ended well."""
     started.succeed(*_OTHERS)
@@ -35,25 +45,16 @@ def _check_trained_on(started: ranks.Ranks) -> None:
 
 @pytest.mark.parametrize("on_lag", ["wait", "suspend"])
 def test_the_others_train_on_without_a_killed_rank_and_exit_well(tmp_path, on_lag):
-    with ranks.start(
-        # Longer than JAX takes to miss the process.
-        *("survivors", "bounded", "0.04", "200"),
-        folder=tmp_path,
-        world_size=4,
-        options={**_OPTIONS, "heartbeat_timeout_s": 4, "on_lag": on_lag},
-    ) as started:
+    # Longer than JAX takes to miss the process.
+    options = {"heartbeat_timeout_s": 4, "on_lag": on_lag}
+    with _start(tmp_path, "bounded", step_s=0.04, steps=200, **options) as started:
         started.wait_for(_LAST, "step 20")
         started[_LAST].process.kill()
         _check_trained_on(started)
 
 
 def test_a_rank_that_was_stopped_for_too_long_is_told_that_it_was_removed(tmp_path):
-    with ranks.start(
-        *("survivors", "bounded", "0.02", "100"),
-        folder=tmp_path,
-        world_size=4,
-        options=_OPTIONS,
-    ) as started:
+    with _start(tmp_path, "bounded", step_s=0.02, steps=100) as started:
         started.wait_for(_LAST, "step 20")
         started[_LAST].process.send_signal(signal.SIGSTOP)
         for number in _OTHERS:
@@ -69,12 +70,7 @@ def test_a_rank_that_was_stopped_for_too_long_is_told_that_it_was_removed(tmp_pa
 
 
 def test_half_of_the_ranks_do_not_go_on_and_say_how_many_are_left(tmp_path):
-    with ranks.start(
-        *("survivors", "bounded", "0.02", "100"),
-        folder=tmp_path,
-        world_size=4,
-        options=_OPTIONS,
-    ) as started:
+    with _start(tmp_path, "bounded", step_s=0.02, steps=100) as started:
         for number in (2, 3):
             started.wait_for(number, "step 20")
         for number in (2, 3):
@@ -92,12 +88,7 @@ def test_half_of_the_ranks_do_not_go_on_and_say_how_many_are_left(tmp_path):
 def test_an_exact_call_in_the_step_is_an_error_that_names_the_dead_rank(
     tmp_path, number
 ):
-    with ranks.start(
-        *("survivors", "exact", "0.02", "100"),
-        folder=tmp_path,
-        world_size=4,
-        options=_OPTIONS,
-    ) as started:
+    with _start(tmp_path, "exact", step_s=0.02, steps=100) as started:
         started.wait_for(_LAST, "step 20")
         started[_LAST].process.send_signal(signal.Signals[number])
         started.wait(*_OTHERS)
@@ -107,12 +98,7 @@ def test_an_exact_call_in_the_step_is_an_error_that_names_the_dead_rank(
 
 
 def test_the_death_of_process_0_ends_all_others(tmp_path):
-    with ranks.start(
-        *("survivors", "bounded", "0.02", "100"),
-        folder=tmp_path,
-        world_size=4,
-        options=_OPTIONS,
-    ) as started:
+    with _start(tmp_path, "bounded", step_s=0.02, steps=100) as started:
         started.wait_for(0, "step 20")
         started[0].process.kill()
         started.wait()
@@ -121,13 +107,9 @@ def test_the_death_of_process_0_ends_all_others(tmp_path):
 
 
 def test_process_0_does_not_wait_for_the_goodbye_of_a_rank_that_was_removed(tmp_path):
-    with ranks.start(
-        *("survivors", "bounded", "0.02", "10"),
-        folder=tmp_path,
-        world_size=4,
-        # Longer than anybody waits for the test.
-        options={**_OPTIONS, "shutdown_timeout_s": 10_000},
-    ) as started:
+    # Longer than anybody waits for the test.
+    options = {"shutdown_timeout_s": 10_000}
+    with _start(tmp_path, "bounded", step_s=0.02, steps=10, **options) as started:
         started.wait_for(_LAST, "step 20")
         started[_LAST].process.kill()
         _check_trained_on(started)
