@@ -1,4 +1,4 @@
-// Sums and seals for tests.
+// Sums, wire formats and seals for tests.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
@@ -15,6 +15,7 @@
 #include "ffi/bind/testing.h"
 #include "ffi/codec/element_type.h"
 #include "ffi/codec/reduce.h"
+#include "ffi/codec/wire_format.h"
 #include "ffi/crypto/seal.h"
 
 namespace nb = nanobind;
@@ -66,6 +67,42 @@ nb::bytes SumOf(const std::string& dtype, const std::vector<nb::bytes>& contribu
     if (!inside && target[i] != kGuard) throw std::runtime_error("wrote beyond the result");
   }
   return nb::bytes(target.data() + begin, bytes);
+}
+
+WireFormat WireFormatOf(const std::string& name) {
+  for (std::uint8_t i = 0; i < kWireFormats; ++i) {
+    if (NameOf(static_cast<WireFormat>(i)) == name) return static_cast<WireFormat>(i);
+  }
+  throw nb::value_error(("no wire format is called " + name).c_str());
+}
+
+// The values, float32, begin `misalignment` bytes after an aligned address, and so does the result.
+nb::bytes EncodeOf(const std::string& format, const nb::bytes& values, std::uint64_t key,
+                   std::size_t misalignment) {
+  std::vector<std::byte> given(misalignment + values.size());
+  if (values.size() > 0) std::memcpy(given.data() + misalignment, values.data(), values.size());
+  const std::size_t bytes = EncodedBytes(WireFormatOf(format), values.size() / sizeof(float));
+  std::vector<std::byte> encoded(misalignment + bytes);
+  Encode(WireFormatOf(format), std::span(given).subspan(misalignment), key,
+         std::span(encoded).subspan(misalignment));
+  return nb::bytes(encoded.data() + misalignment, bytes);
+}
+
+nb::bytes DecodeOf(const std::string& format, const nb::bytes& encoded, std::size_t count) {
+  if (encoded.size() != EncodedBytes(WireFormatOf(format), count)) {
+    throw nb::value_error("so many values have another number of bytes");
+  }
+  std::vector<std::byte> values(count * sizeof(float));
+  Decode(WireFormatOf(format), BytesOf(encoded), values);
+  return nb::bytes(values.data(), values.size());
+}
+
+// (the error as bytes, whether there is any)
+std::pair<nb::bytes, bool> RoundingErrorOf(const nb::bytes& values, const nb::bytes& rounded) {
+  const std::span<const std::byte> given = BytesOf(values);
+  std::vector<std::byte> error(given.begin(), given.end());
+  const bool any = TakeRoundingError(error, BytesOf(rounded));
+  return {nb::bytes(error.data(), error.size()), any};
 }
 
 nb::bytes DeriveKeyOf(const nb::bytes& secret, const std::string& info) {
@@ -124,6 +161,10 @@ class TestSealer {
 void BindCodec(nb::module_& m) {
   m.def("sum_contributions", &SumOf, nb::arg("dtype"), nb::arg("contributions"),
         nb::arg("scale") = 1.0, nb::arg("misalignment") = 0, nb::arg("in_place") = -1);
+  m.def("encode", &EncodeOf, nb::arg("format"), nb::arg("values"), nb::arg("key"),
+        nb::arg("misalignment") = 0);
+  m.def("decode", &DecodeOf, nb::arg("format"), nb::arg("encoded"), nb::arg("count"));
+  m.def("rounding_error", &RoundingErrorOf, nb::arg("values"), nb::arg("rounded"));
   m.def("derive_key", &DeriveKeyOf, nb::arg("secret"), nb::arg("info"));
   nb::class_<TestSealer>(m, "Sealer")
       .def(nb::init<const nb::bytes&, const std::string&>(), nb::arg("key"),

@@ -1,0 +1,82 @@
+// How float32 values travel: as they are, or rounded to fewer bytes. Rounding is unbiased: a value
+// becomes one of its two neighbours in the format, each with the probability that makes the mean
+// right.
+//
+//   kBfloat16  the upper half of a float32: 2 bytes
+//   kInt8      blocks of 32 values that share an exponent byte E; each value is a whole number k
+//              from -127 to 127, and stands for k * 2^(E - 127)
+//
+// What a format can hold is rounded to itself, bit for bit (-0 to 0 by kInt8). So data may be
+// encoded as often as it is sent: only the first time changes anything.
+//
+// What is not finite stays so. In a block of kInt8 with such a value every value becomes NaN, which
+// E = 255 says: there is no exponent that would hold the others beside it.
+
+#ifndef FFI_CODEC_WIRE_FORMAT_H_
+#define FFI_CODEC_WIRE_FORMAT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "ffi/base/check.h"
+
+namespace optireduce {
+
+// The values travel on the wire: never renumber.
+enum class WireFormat : std::uint8_t {
+  kFloat32 = 0,
+  kBfloat16 = 1,
+  kInt8 = 2,
+};
+
+inline constexpr std::uint8_t kWireFormats = 3;
+
+// Values that share an exponent.
+// Source: MXINT8 of the OCP Microscaling Formats specification 1.0 has such blocks. Its exponent is
+// a byte, too, so that a small block costs no more (3 %) than a large one with a float32 scale, and
+// one large value makes few others coarse. A power of two makes every value exact in float32.
+inline constexpr std::size_t kBlockValues = 32;
+
+constexpr std::string_view NameOf(WireFormat format) {
+  switch (format) {
+    case WireFormat::kFloat32:
+      return "float32";
+    case WireFormat::kBfloat16:
+      return "bfloat16";
+    case WireFormat::kInt8:
+      return "int8";
+  }
+  FailCheck("known wire format", __FILE__, __LINE__);
+}
+
+// Bytes of `values` values on the wire.
+constexpr std::size_t EncodedBytes(WireFormat format, std::size_t values) {
+  switch (format) {
+    case WireFormat::kFloat32:
+      return values * 4;
+    case WireFormat::kBfloat16:
+      return values * 2;
+    case WireFormat::kInt8:
+      return values + (values + kBlockValues - 1) / kBlockValues;
+  }
+  FailCheck("known wire format", __FILE__, __LINE__);
+}
+
+// Rounds `values` (float32, which need no alignment) into `out`, which has the EncodedBytes() of
+// them and does not overlap. `key` stands for the random numbers: the same values and key give the
+// same bytes on every machine.
+void Encode(WireFormat format, std::span<const std::byte> values, std::uint64_t key,
+            std::span<std::byte> out);
+
+// The inverse, of any bytes whatever; `values` has the size for them and does not overlap.
+void Decode(WireFormat format, std::span<const std::byte> encoded, std::span<std::byte> values);
+
+// Writes what rounding has taken from `values` over them: values - rounded, and 0 where that is not
+// finite. False when all of it is 0.
+bool TakeRoundingError(std::span<std::byte> values, std::span<const std::byte> rounded);
+
+}  // namespace optireduce
+
+#endif  // FFI_CODEC_WIRE_FORMAT_H_
