@@ -75,6 +75,9 @@ void CheckBuilt(std::span<const std::byte> input) {
   spec.fingerprint = reader.Read<std::uint64_t>();
   spec.elements = reader.Read<std::uint64_t>(chance % 6 + 1u) % (std::uint64_t{1} << 37);
   spec.element_type = static_cast<ElementType>(reader.Read<std::uint8_t>() % kElementTypes);
+  if (spec.element_type == ElementType::kFloat32) {
+    spec.wire_format = static_cast<WireFormat>(chance / 6 % kWireFormats);
+  }
   spec.reduce_scatter = static_cast<LatePolicy>(chance % 3);
   const bool waits = chance % 3 == 0 || (chance % 3 == 2 && chance % 2 == 0);
   spec.all_gather = waits ? LatePolicy::kWait : spec.reduce_scatter;

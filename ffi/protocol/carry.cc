@@ -12,7 +12,8 @@ Carry::Carry(const BucketLayout& layout, MemberIndex self, ElementType element_t
       suspend_(suspend),
       late_contributions_(layout, layout.FirstSegment(self), layout.SegmentsOf(self), element_type,
                           pool),
-      late_results_(layout, SegmentIndex(0), layout.segments(), element_type, pool) {
+      late_results_(layout, SegmentIndex(0), layout.segments(), element_type, pool),
+      errors_(layout, SegmentIndex(0), layout.segments(), element_type, pool) {
   for (std::uint16_t m = 0; m < layout.members(); ++m) {
     const MemberIndex member(m);
     Peer peer;
@@ -49,7 +50,9 @@ std::uint64_t Carry::MoveLateResults(const BucketView& bucket) {
 }
 
 void Carry::MoveDebt(MemberIndex to, const BucketView& bucket) {
-  Move(debt(Stage::kReduceScatter, to), bucket, layout_.FirstSegment(to), layout_.SegmentsOf(to));
+  for (SegmentStore* store : {&debt(Stage::kReduceScatter, to), &errors_}) {
+    Move(*store, bucket, layout_.FirstSegment(to), layout_.SegmentsOf(to));
+  }
 }
 
 void Carry::SubmitLate(const BucketView& bucket) {

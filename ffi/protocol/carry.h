@@ -6,6 +6,8 @@
 //   late results        came after the call had ended; they join the result of the next call
 //   debts               what a call has for a peer for which no call can begin (SendWindow):
 //                       they join what the next call that begins has for it
+//   errors              what rounding to a wire format has taken from what was sent: they join the
+//                       next contribution, or sum, that is sent of the segment
 //
 // A debt was never sent. What was sent is only ever sent again as it was, under the same identity.
 
@@ -42,6 +44,8 @@ class Carry {
 
   SegmentStore& late_contributions() { return late_contributions_; }
   SegmentStore& late_results() { return late_results_; }
+  // Of the own shard: of its sums; of the others: of contributions.
+  SegmentStore& errors() { return errors_; }
   // Adds the late results to the bucket; returns the bytes of the segments that it touched.
   std::uint64_t MoveLateResults(const BucketView& bucket);
 
@@ -59,7 +63,7 @@ class Carry {
   std::unique_ptr<SegmentStore> TakeDebt(Stage stage, MemberIndex to);
   // Nothing is kept for a peer that is gone, but contributions that it was never sent.
   void Release(MemberIndex peer);
-  // Adds the contributions that are owed to `to` to the bucket instead.
+  // Adds the contributions that are owed to `to`, and their errors, to the bucket instead.
   void MoveDebt(MemberIndex to, const BucketView& bucket);
 
   // ---- Peers that are behind.
@@ -108,6 +112,7 @@ class Carry {
   bool suspend_;
   SegmentStore late_contributions_;
   SegmentStore late_results_;
+  SegmentStore errors_;
   std::vector<Peer> peers_;  // by member
   std::vector<std::byte> scratch_;
   // Chosen: what comes for a call that is older than that many says nothing about deadlines.

@@ -91,6 +91,11 @@ Status Endpoint::Impl::Validate(const Submission& submission) const {
                    "bounded: carry, carry; lossy: drop, drop), and positive deadlines unless it "
                    "waits in both stages");
   }
+  if (Rounds(spec) && spec.element_type != ElementType::kFloat32) {
+    return Invalid("'" + spec.name + "' is " + std::string(NameOf(spec.element_type)) +
+                   ", and only float32 is rounded to wire_format=\"" +
+                   std::string(NameOf(spec.wire_format)) + "\"; leave it out");
+  }
   if (spec.element_type == ElementType::kInt32 && spec.reduce_scatter == LatePolicy::kDrop) {
     return Invalid("'" + spec.name +
                    "' drops what is late and rescales the sum, which integers do not allow; use "
@@ -361,7 +366,7 @@ Endpoint::Impl::Active* Endpoint::Impl::Admit(Instant now, const Header& header)
 }
 
 bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
-                                 std::span<const std::byte> payload) {
+                                 std::span<const std::byte> encoded) {
   const Collective* collective = directory_.Find(header.call.collective);
   if (collective == nullptr) {
     // Its announcement is still under way.
@@ -373,6 +378,12 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
     ++counters_.rejected_mismatched;
     return false;
   }
+  const auto values = Exchange::Decoded(*collective, header, encoded, decoded_);
+  if (!values) {
+    ++counters_.rejected_mismatched;
+    return false;
+  }
+  const std::span<const std::byte> payload = *values;
   const bool contribution = header.kind == DatagramKind::kContribution;
   const Sequence over = std::max(collective->submitted.value_or(Sequence(0)),
                                  collective->folded.value_or(Sequence(0)));

@@ -200,6 +200,7 @@ class Endpoint::Impl {
   RecentLeast paths_;                         // of the flows to all peers, which it outlives
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at the own one
   std::vector<std::byte> opened_;             // a payload that came encrypted
+  std::vector<std::byte> decoded_;            // a payload that came rounded
   BufferPool pool_;                           // outlives the collectives and the exchanges
   Directory directory_;
   // For each group size that occurs, the send order of every member.

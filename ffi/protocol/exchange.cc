@@ -34,6 +34,10 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       last_from_(collective.self),
       arrivals_(collective.self, collective.layout.members()) {
   const BucketLayout& layout = collective.layout;
+  if (Rounds(collective.spec)) {
+    exact_.resize(layout.LargestSegmentBytes());
+    rounded_.resize(layout.LargestSegmentBytes());
+  }
   contributed_tails_.seen.resize(layout.members());
   result_tails_.seen.resize(layout.members());
   for (std::uint16_t m = 0; m < layout.members(); ++m) {
@@ -215,6 +219,7 @@ void Exchange::ReduceSegment(SegmentIndex segment, bool rescale) {
   } else if (!reduction_.Reduce(segment, rescale)) {
     return;
   }
+  if (Rounds(collective_.spec)) RoundSum(segment);
   const std::span<const std::byte> sum = reduction_.Sum(segment);
   if (submitted() && !finished_) bucket_.Write(collective_.layout.Segment(segment).offset, sum);
   sums_.push_back(segment);
@@ -269,7 +274,9 @@ std::optional<Outbox::Item> Exchange::Next(MemberIndex to) {
 }
 
 std::size_t Exchange::PayloadBytes(const Outbox::Item& item) const {
-  return collective_.layout.Segment(item.segment).bytes;
+  const std::size_t bytes = collective_.layout.Segment(item.segment).bytes;
+  if (!rounds()) return bytes;
+  return EncodedBytes(collective_.spec.wire_format, bytes / sizeof(float));
 }
 
 std::span<const std::byte> Exchange::Payload(const Outbox::Item& item) const {
@@ -282,8 +289,8 @@ std::span<const std::byte> Exchange::Payload(const Outbox::Item& item) const {
   return {bucket_.Read(range, scratch_), range.bytes};
 }
 
-void Exchange::WritePayload(MemberIndex to, const Outbox::Item& item,
-                            std::span<std::byte> out) const {
+void Exchange::WritePayload(MemberIndex to, const Outbox::Item& item, std::span<std::byte> out) {
+  if (Rounds(collective_.spec)) return WriteRounded(to, item, out);
   const std::span<const std::byte> payload = Payload(item);
   const SegmentStore* const owed = Owed(to, item);
   if (owed == nullptr) {

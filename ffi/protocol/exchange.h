@@ -103,7 +103,14 @@ class Exchange {
   // What to send next to a peer; it counts as sent once Sent() was called.
   std::optional<Outbox::Item> Next(MemberIndex to);
   std::size_t PayloadBytes(const Outbox::Item& item) const;
-  void WritePayload(MemberIndex to, const Outbox::Item& item, std::span<std::byte> out) const;
+  // Once for each time it is sent.
+  void WritePayload(MemberIndex to, const Outbox::Item& item, std::span<std::byte> out);
+  // The float32 values of a segment that comes rounded; nothing if it has not the bytes for that.
+  // They stand in `scratch`.
+  static std::optional<std::span<const std::byte>> Decoded(const Collective& collective,
+                                                           const Header& header,
+                                                           std::span<const std::byte> payload,
+                                                           std::vector<std::byte>& scratch);
   // The parts of the header that are the exchange's to fill.
   void FillHeader(MemberIndex to, const Outbox::Item& item, Header& header) const;
   void Sent(MemberIndex to, const Outbox::Item& item) { outbox(to).Pop(item); }
@@ -216,6 +223,16 @@ class Exchange {
   double InFlight() const;
   void FindSlowest(Instant now);  // for the stats
 
+  // ---- exchange_rounding.cc
+  // The call travels in the wire format.
+  bool rounds() const { return Rounds(collective_.spec) && !drain_; }
+  void WriteRounded(MemberIndex to, const Outbox::Item& item, std::span<std::byte> out);
+  // The sum as it leaves, and as this rank keeps it: all ranks hold the same bits.
+  void RoundSum(SegmentIndex segment);
+  std::uint64_t RoundingKey(DatagramKind kind, SegmentIndex segment) const;
+  // Where a contribution lies, with what has joined it.
+  void ReplaceContribution(SegmentIndex segment, std::span<const std::byte> values);
+
   const Collective& collective_;
   Sequence sequence_;
   Instant opened_at_;
@@ -236,6 +253,8 @@ class Exchange {
   std::uint64_t token_ = 0;
   BucketView bucket_;
   std::vector<std::byte> mutable scratch_;  // one segment across leaves
+  std::vector<std::byte> exact_;            // one segment before it is rounded,
+  std::vector<std::byte> rounded_;          // and after that
 
   Reduction reduction_;
   std::vector<SegmentIndex> sums_;     // of the own shard, in the order they became ready

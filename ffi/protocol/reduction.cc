@@ -138,6 +138,11 @@ std::span<const std::byte> Reduction::Sum(SegmentIndex segment) const {
   return {at, range.bytes};
 }
 
+void Reduction::ReplaceSum(SegmentIndex segment, std::span<const std::byte> sum) {
+  OR_CHECK(Reduced(segment) && !compact_ && sum.size() == layout_.Segment(segment).bytes);
+  std::memcpy(Slot(sum_slot_[Within(segment)], segment), sum.data(), sum.size());
+}
+
 std::uint16_t Reduction::contributions(SegmentIndex segment) const {
   return summed_[Within(segment)];
 }

@@ -55,6 +55,7 @@ class Reduction {
   void ReduceWithLate(SegmentIndex segment, std::span<const std::byte> late);
 
   std::span<const std::byte> Sum(SegmentIndex segment) const;
+  void ReplaceSum(SegmentIndex segment, std::span<const std::byte> sum);
   std::uint16_t contributions(SegmentIndex segment) const;
   // Segments of the shard that `source` has contributed.
   std::size_t received(MemberIndex source) const { return received_[source.index()].count(); }

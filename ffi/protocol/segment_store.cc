@@ -43,6 +43,11 @@ void SegmentStore::Add(SegmentIndex segment, std::span<const std::byte> bytes) {
   SumContributions(element_type_, both, bytes.size() / SizeOf(element_type_), 1.0, at);
 }
 
+void SegmentStore::Replace(SegmentIndex segment, std::span<const std::byte> bytes) {
+  OR_CHECK(Contains(segment) && bytes.size() == layout_->Segment(segment).bytes);
+  std::memcpy(At(segment), bytes.data(), bytes.size());
+}
+
 void SegmentStore::Remove(SegmentIndex segment) {
   if (held_.Erase(Within(segment)) && empty()) memory_ = Buffer();
 }

@@ -29,6 +29,8 @@ class SegmentStore {
 
   // Adds to what is there, element by element, or is the first. `bytes` are the whole segment.
   void Add(SegmentIndex segment, std::span<const std::byte> bytes);
+  // Needs Contains(segment).
+  void Replace(SegmentIndex segment, std::span<const std::byte> bytes);
   void Remove(SegmentIndex segment);
   void Clear();
 

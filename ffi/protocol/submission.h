@@ -14,6 +14,7 @@
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
 #include "ffi/codec/element_type.h"
+#include "ffi/codec/wire_format.h"
 
 namespace optireduce {
 
@@ -30,7 +31,8 @@ struct CollectiveSpec {
   std::string description;        // name, dtype, shapes, mode: what an error message shows
   std::uint64_t fingerprint = 0;  // hash of shapes, dtype, mode and operation
   ElementType element_type = ElementType::kFloat32;
-  std::uint64_t elements = 0;  // of the bucket: the sum over its leaves
+  WireFormat wire_format = WireFormat::kFloat32;  // as the elements are, unless these are float32
+  std::uint64_t elements = 0;                     // of the bucket: the sum over its leaves
   LatePolicy reduce_scatter = LatePolicy::kWait;
   LatePolicy all_gather = LatePolicy::kWait;
   // For kDrop and kCarry, from the start of the stage: T_rs and T_ag. A call ends by their sum.
@@ -49,10 +51,14 @@ inline std::optional<MemberIndex> MemberOf(const CollectiveSpec& spec, Rank rank
 // True when both describe the same collective (texts aside).
 inline bool SameCollective(const CollectiveSpec& a, const CollectiveSpec& b) {
   return a.fingerprint == b.fingerprint && a.element_type == b.element_type &&
-         a.elements == b.elements && a.reduce_scatter == b.reduce_scatter &&
-         a.all_gather == b.all_gather && a.reduce_scatter_deadline == b.reduce_scatter_deadline &&
+         a.wire_format == b.wire_format && a.elements == b.elements &&
+         a.reduce_scatter == b.reduce_scatter && a.all_gather == b.all_gather &&
+         a.reduce_scatter_deadline == b.reduce_scatter_deadline &&
          a.all_gather_deadline == b.all_gather_deadline && a.members == b.members;
 }
+
+// Its elements are rounded to the wire format, except in a drain.
+inline bool Rounds(const CollectiveSpec& spec) { return spec.wire_format != WireFormat::kFloat32; }
 
 // What is late in some stage of it joins a later call.
 inline bool Carries(const CollectiveSpec& spec) {

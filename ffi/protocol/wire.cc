@@ -125,6 +125,7 @@ std::size_t EncodeAnnouncement(const CollectiveSpec& spec, std::string_view text
   ByteWriter writer(out);
   writer.Write(spec.fingerprint);
   writer.Write(static_cast<std::uint8_t>(spec.element_type));
+  writer.Write(static_cast<std::uint8_t>(spec.wire_format));
   writer.Write(static_cast<std::uint8_t>(spec.reduce_scatter));
   writer.Write(static_cast<std::uint8_t>(spec.all_gather));
   writer.Write(spec.elements);
@@ -145,6 +146,7 @@ std::optional<CollectiveSpec> ParseAnnouncement(std::span<const std::byte> paylo
   CollectiveSpec spec;
   spec.fingerprint = reader.Read<std::uint64_t>();
   const auto element_type = reader.Read<std::uint8_t>();
+  const auto wire_format = reader.Read<std::uint8_t>();
   const auto reduce_scatter = PolicyOf(reader.Read<std::uint8_t>());
   const auto all_gather = PolicyOf(reader.Read<std::uint8_t>());
   spec.elements = reader.Read<std::uint64_t>();
@@ -156,10 +158,13 @@ std::optional<CollectiveSpec> ParseAnnouncement(std::span<const std::byte> paylo
   if (!reader.ok() || reader.remaining() != 0 || !reduce_scatter || !all_gather)
     return std::nullopt;
   if (element_type >= kElementTypes || spec.elements > kElementsMax) return std::nullopt;
+  if (wire_format >= kWireFormats) return std::nullopt;
   for (const Duration deadline : {spec.reduce_scatter_deadline, spec.all_gather_deadline}) {
     if (deadline < Duration::zero() || deadline > kDeadlineMax) return std::nullopt;
   }
   spec.element_type = static_cast<ElementType>(element_type);
+  spec.wire_format = static_cast<WireFormat>(wire_format);
+  if (Rounds(spec) && spec.element_type != ElementType::kFloat32) return std::nullopt;
   spec.reduce_scatter = *reduce_scatter;
   spec.all_gather = *all_gather;
   if (!members || members->empty()) return std::nullopt;
@@ -177,11 +182,12 @@ std::uint64_t HashBytes(std::string_view bytes, std::uint64_t seed) {
 
 CollectiveId IdOf(const CollectiveSpec& spec) {
   std::uint64_t hash = HashBytes(spec.name, spec.fingerprint);
-  for (const std::uint64_t fact : {static_cast<std::uint64_t>(spec.element_type), spec.elements,
-                                   static_cast<std::uint64_t>(spec.reduce_scatter),
-                                   static_cast<std::uint64_t>(spec.all_gather),
-                                   static_cast<std::uint64_t>(spec.reduce_scatter_deadline.count()),
-                                   static_cast<std::uint64_t>(spec.all_gather_deadline.count())}) {
+  for (const std::uint64_t fact :
+       {static_cast<std::uint64_t>(spec.element_type), static_cast<std::uint64_t>(spec.wire_format),
+        spec.elements, static_cast<std::uint64_t>(spec.reduce_scatter),
+        static_cast<std::uint64_t>(spec.all_gather),
+        static_cast<std::uint64_t>(spec.reduce_scatter_deadline.count()),
+        static_cast<std::uint64_t>(spec.all_gather_deadline.count())}) {
     hash = Mix(hash ^ Mix(fact + 1));
   }
   for (const Rank member : spec.members) hash = Mix(hash ^ Mix(member.value() + 1u));

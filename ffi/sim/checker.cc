@@ -123,6 +123,8 @@ std::size_t Checker::MemoryBound(Rank rank) const {
     // and what was owed to peers when they began), what is owed, and what came late.
     const std::size_t over = 2 * (shard * members + collective.bytes());
     bytes += over * (scenario_.max_lag + 2) + 2 * collective.bytes() + shard;
+    // What rounding has taken.
+    if (Rounds(collective.spec)) bytes += collective.bytes();
   }
   // With other members a collective is another one, beside the one before.
   return bytes * (1 + scenario_.removals_max());
@@ -216,9 +218,14 @@ void Checker::CheckResult(Instant now, const Record& record, const CallDone& don
   const std::vector<std::byte> bucket = Gather(record);
   std::string wrong;
   if (record.collective.lossy()) {
-    wrong = CheckLossyResult(workload_, record.collective, record.call, bucket, done.stats);
+    // Rounded values do not tell which contributions are in them.
+    if (!Rounds(record.collective.spec)) {
+      wrong = CheckLossyResult(workload_, record.collective, record.call, bucket, done.stats);
+    }
   } else if (record.collective.carries()) {
     wrong = CheckCarried(record, bucket, done);
+  } else if (Rounds(record.collective.spec)) {
+    wrong = CheckRounded(record, bucket, done);
   } else {
     wrong = CheckExactResult(record.collective, bucket, Reference(record.call), done.stats);
   }
@@ -259,8 +266,43 @@ std::string Checker::CheckCarried(const Record& record, std::span<const std::byt
   }
   const bool whole = stats.missing_contributions == 0 && stats.missing_results == 0 &&
                      stats.carried == 0 && stats.live == record.collective.spec.members.size();
-  if (!whole) return {};
+  // With errors of calls before in it.
+  if (!whole || Rounds(record.collective.spec)) return {};
   return CheckExactResult(record.collective, bucket, Reference(record.call), stats);
+}
+
+std::string Checker::CheckRounded(const Record& record, std::span<const std::byte> bucket,
+                                  const CallDone& done) {
+  const SimCollective& collective = record.collective;
+  if (done.stats.missing_contributions != 0 || done.stats.missing_results != 0) {
+    return "is whole, but its stats report that something is missing";
+  }
+  std::vector<std::byte>& first = rounded_[{record.call.collective, record.call.index}];
+  if (first.empty()) first.assign(bucket.begin(), bucket.end());
+  if (!std::ranges::equal(first, bucket)) return "has other bits than elsewhere";
+  // Every contribution, and their sum, is off by less than a step; a step is less than 1/63 of the
+  // largest value of a block.
+  double largest = 0;
+  for (std::size_t member = 0; member < collective.spec.members.size(); ++member) {
+    std::vector<std::byte> given(collective.bytes());
+    workload_.Fill(collective, record.call, member, given);
+    double of_member = 0;
+    for (std::size_t i = 0; i < collective.spec.elements; ++i) {
+      const double value = LoadElement(ElementType::kFloat32, &given[i * sizeof(float)]);
+      of_member = std::max(of_member, std::fabs(value));
+    }
+    largest += of_member;
+  }
+  const double error_max = 2.1 * largest / 63;
+  const std::vector<std::byte>& reference = Reference(record.call);
+  for (std::size_t i = 0; i < collective.spec.elements; ++i) {
+    const double got = LoadElement(ElementType::kFloat32, &bucket[i * sizeof(float)]);
+    const double sum = LoadElement(ElementType::kFloat32, &reference[i * sizeof(float)]);
+    if (std::fabs(got - sum) <= error_max) continue;
+    return "element " + std::to_string(i) + " is " + std::to_string(got) + ", farther from " +
+           std::to_string(sum) + " than rounding explains";
+  }
+  return {};
 }
 
 std::string Checker::CheckConserved(const Record& record) {

@@ -99,6 +99,9 @@ class Checker {
   std::string CheckCarried(const Record& record, std::span<const std::byte> bucket,
                            const CallDone& done);
   std::string CheckConserved(const Record& record);
+  // An exact call in a wire format: near the sum, and the same bits for all.
+  std::string CheckRounded(const Record& record, std::span<const std::byte> bucket,
+                           const CallDone& done);
   std::string Describe(const SimCollective& collective, std::size_t element, double total) const;
   // ---- checker_members.cc
   // What is left of the sums, and how many members calls have had, where ranks were removed.
@@ -148,6 +151,8 @@ class Checker {
   std::vector<Seen> seen_;       // by rank
   std::vector<std::size_t> memory_bound_;
   std::map<std::pair<std::size_t, std::size_t>, std::vector<std::byte>> references_;
+  // By (collective, index): the bits of the first result, where values are rounded.
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<std::byte>> rounded_;
   // By (collective, rank): the sum of all that the calls have given it.
   std::map<std::pair<std::size_t, std::size_t>, std::vector<double>> totals_;
   // By (collective, index): when the last of its members called.

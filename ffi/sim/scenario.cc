@@ -31,6 +31,7 @@ constexpr Field kFields[] = {
 
 constexpr std::string_view kElementTypeWords[] = {"float32", "bfloat16", "float16",
                                                   "float64", "int32",    "mixed"};
+constexpr std::string_view kWireFormatWords[] = {"float32", "bfloat16", "int8", "mixed"};
 constexpr std::string_view kModeWords[] = {"exact", "lossy", "mixed", "bounded", "agreed", "any"};
 constexpr std::string_view kFillWords[] = {"integers", "floats"};
 constexpr std::string_view kMismatchWords[] = {"none", "fingerprint", "name", "extra_call",
@@ -39,6 +40,7 @@ constexpr std::string_view kMismatchWords[] = {"none", "fingerprint", "name", "e
 // The words of a field, in the order of their values; none for a number.
 std::span<const std::string_view> WordsOf(std::string_view name) {
   if (name == "element_type") return kElementTypeWords;
+  if (name == "wire_format") return kWireFormatWords;
   if (name == "mode") return kModeWords;
   if (name == "fill") return kFillWords;
   if (name == "mismatch") return kMismatchWords;
@@ -142,6 +144,7 @@ class Swarm {
     ChooseTimes();
     ChooseFaults();
     ChooseFailure();
+    ChooseWireFormat();
     return scenario_;
   }
 
@@ -169,6 +172,7 @@ class Swarm {
   void ChooseTimes();
   void ChooseFaults();
   void ChooseFailure();
+  void ChooseWireFormat();
   void ChooseRemoval();
   void ChooseSilence(std::uint64_t at_us, std::uint64_t rank);
   void ChooseMismatchTimeout();
@@ -314,6 +318,13 @@ void Swarm::ChooseFailure() {
     default:
       break;
   }
+}
+
+// From numbers of its own, so that seeds mean in all other fields what they always have.
+void Swarm::ChooseWireFormat() {
+  constexpr std::uint64_t kWireFormatDraws = 0x5EED'F0A7;  // Chosen: any number.
+  Prng prng(Mix(scenario_.seed ^ kWireFormatDraws));
+  if (prng.Below(3) == 0) scenario_.wire_format = 1 + prng.Below(3);
 }
 
 // Ranks that fall silent while the others have calls to make.

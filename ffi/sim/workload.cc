@@ -153,7 +153,8 @@ std::string_view ModeOf(const CollectiveSpec& spec) {
 
 std::string Describe(const CollectiveSpec& spec) {
   return spec.name + ": " + std::string(NameOf(spec.element_type)) + "[" +
-         std::to_string(spec.elements) + "] " + std::string(ModeOf(spec));
+         std::to_string(spec.elements) + "] " + std::string(ModeOf(spec)) +
+         (Rounds(spec) ? " as " + std::string(NameOf(spec.wire_format)) : "");
 }
 
 SimMode DrawMode(SimMode of_scenario, Prng& prng) {
@@ -188,6 +189,10 @@ SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
   // Integers cannot be rescaled: a lossy sum of them does not exist.
   if (mode == SimMode::kLossy && spec.element_type == ElementType::kInt32) {
     spec.element_type = ElementType::kFloat32;
+  }
+  if (spec.element_type == ElementType::kFloat32) {
+    const bool any = scenario.wire_format == static_cast<std::uint64_t>(SimWireFormat::kMixed);
+    spec.wire_format = static_cast<WireFormat>(any ? index % kWireFormats : scenario.wire_format);
   }
   spec.members = SomeRanks(scenario.ranks, scenario.subsets != 0 && index > 0, prng.Next());
   spec.description = Describe(spec);

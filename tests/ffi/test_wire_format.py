@@ -1,4 +1,4 @@
-"""Wire formats: rounding that is right on average, changes nothing twice, hides nothing."""
+"""Rounding is right on average, changes nothing twice, and hides nothing."""
 
 import hypothesis
 import hypothesis.extra.numpy as hnp
