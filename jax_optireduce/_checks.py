@@ -24,6 +24,9 @@ MODES = ("exact", "agreed", "bounded", "lossy")
 # After a call in one of these, data may still be on its way.
 CARRYING_MODES = ("agreed", "bounded")
 
+# What float32 values are rounded to on the wire: see `psum`.
+WIRE_FORMATS = ("float32", "bfloat16", "int8")
+
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
 SUPPORTED = (*_FLOATS, "int32")
 
@@ -56,6 +59,17 @@ def check_mode(mode: str) -> None:
     raise UsageError(
         f"mode must be 'exact', 'agreed', 'bounded' or 'lossy', got {mode!r}."
         + (did_you_mean(mode, MODES) if isinstance(mode, str) else "")
+    )
+
+
+def check_wire_format(wire_format: str) -> None:
+    """Raises `UsageError` when `wire_format` is none."""
+    if wire_format in WIRE_FORMATS:
+        return
+    known = isinstance(wire_format, str)
+    raise UsageError(
+        f"wire_format must be 'float32', 'bfloat16' or 'int8', got {wire_format!r}."
+        + (did_you_mean(wire_format, WIRE_FORMATS) if known else "")
     )
 
 
@@ -147,7 +161,13 @@ def _unknown_axis(axis: Any, kind: str, mapped: Sequence[str]) -> str:
 
 
 def check_leaf(
-    leaf: Any, axes: tuple[str, ...], place: str, *, mode: str, mean: bool
+    leaf: Any,
+    axes: tuple[str, ...],
+    place: str,
+    *,
+    mode: str,
+    wire_format: str,
+    mean: bool,
 ) -> None:
     """Raises `UsageError` when a traced leaf cannot be reduced."""
     _check_dtype(leaf.dtype, place)
@@ -160,6 +180,12 @@ def check_leaf(
         raise UsageError(
             f"{place}: mode 'lossy' scales what came, which integers cannot; write "
             f"mode='exact' or mode='bounded' for {leaf.dtype}."
+        )
+    if wire_format != "float32" and leaf.dtype != jnp.float32:
+        raise UsageError(
+            f"{place}: wire_format='{wire_format}' rounds float32 on its way, got "
+            f"{leaf.dtype}; leave wire_format out for it, or write "
+            "x.astype(jnp.float32)."
         )
     if not _primitive.is_typed(axes):
         return

@@ -56,6 +56,7 @@ def psum(
     axis_name: AxisName,
     *,
     mode: str = "exact",
+    wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
 ) -> Any:
@@ -95,6 +96,13 @@ def psum(
         an error. "lossy" ends by the deadline without what is late, for good, and
         scales what came by the number of ranks over that of the contributions in it.
         The deadline is that of `Options.deadline_s`.
+      wire_format: what float32 leaves travel as. "float32" as they are; "bfloat16" in
+        half of the bytes, "int8" in about a quarter: blocks of 32 values share an
+        exponent. Contributions and sums are rounded, up or down at random so that the
+        mean is right. What rounding takes is added to the next call with the same name
+        in modes "bounded" and "agreed", and `drain` brings the rest; in the others it
+        is lost. In every mode all ranks get the same bits of a sum. A block of "int8"
+        with a value that is not finite becomes NaN. Other dtypes are errors.
       step: int32 [] or Python int, at least 0: the number of this call, larger than
         that of the call before; such as the optimizer's step. Ranks whose program may
         repeat or leave out a call (a restart, a branch) must pass it. None counts the
@@ -110,7 +118,15 @@ def psum(
       UsageError: a leaf, the mode, the step, or the place in the program does not fit.
       NotInitializedError: `jax_optireduce.init` was not called.
     """
-    return _reduce(tree, axis_name, "psum", mode=mode, step=step, name=name).tree
+    return _reduce(
+        tree,
+        axis_name,
+        "psum",
+        mode=mode,
+        wire_format=wire_format,
+        step=step,
+        name=name,
+    ).tree
 
 
 def psum_with_stats(
@@ -118,6 +134,7 @@ def psum_with_stats(
     axis_name: AxisName,
     *,
     mode: str = "exact",
+    wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
 ) -> tuple[Any, _stats.CollectiveStats]:
@@ -129,6 +146,7 @@ def psum_with_stats(
       tree: see `psum`.
       axis_name: see `psum`.
       mode: see `psum`.
+      wire_format: see `psum`.
       step: see `psum`.
       name: see `psum`.
 
@@ -140,7 +158,15 @@ def psum_with_stats(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    reduction = _reduce(tree, axis_name, "psum", mode=mode, step=step, name=name)
+    reduction = _reduce(
+        tree,
+        axis_name,
+        "psum",
+        mode=mode,
+        wire_format=wire_format,
+        step=step,
+        name=name,
+    )
     return reduction.tree, reduction.stats()
 
 
@@ -149,6 +175,7 @@ def pmean(
     axis_name: AxisName,
     *,
     mode: str = "exact",
+    wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
 ) -> Any:
@@ -163,6 +190,7 @@ def pmean(
       mode: see `psum`; "lossy" gives the mean over the contributions that came, the
         others divide by the number of ranks, "bounded" by that of the ranks which are
         alive.
+      wire_format: see `psum`.
       step: see `psum`.
       name: see `psum`.
 
@@ -174,7 +202,15 @@ def pmean(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    return _reduce(tree, axis_name, "pmean", mode=mode, step=step, name=name).tree
+    return _reduce(
+        tree,
+        axis_name,
+        "pmean",
+        mode=mode,
+        wire_format=wire_format,
+        step=step,
+        name=name,
+    ).tree
 
 
 def pmean_with_stats(
@@ -182,6 +218,7 @@ def pmean_with_stats(
     axis_name: AxisName,
     *,
     mode: str = "exact",
+    wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
 ) -> tuple[Any, _stats.CollectiveStats]:
@@ -193,6 +230,7 @@ def pmean_with_stats(
       tree: see `pmean`.
       axis_name: see `psum`.
       mode: see `pmean`.
+      wire_format: see `psum`.
       step: see `psum`.
       name: see `psum`.
 
@@ -204,7 +242,15 @@ def pmean_with_stats(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    reduction = _reduce(tree, axis_name, "pmean", mode=mode, step=step, name=name)
+    reduction = _reduce(
+        tree,
+        axis_name,
+        "pmean",
+        mode=mode,
+        wire_format=wire_format,
+        step=step,
+        name=name,
+    )
     return reduction.tree, reduction.stats()
 
 
@@ -214,13 +260,19 @@ def _reduce(
     kind: str,
     *,
     mode: str,
+    wire_format: str,
     step: Any,
     name: str | None,
 ) -> Reduction:
-    key = _checks.checked_key(name, kind)
-    mean = kind == "pmean"
     return reduce_tree(
-        tree, axis_name, kind=kind, key=key, mode=mode, step=step, mean=mean
+        tree,
+        axis_name,
+        kind=kind,
+        key=_checks.checked_key(name, kind),
+        mode=mode,
+        wire_format=wire_format,
+        step=step,
+        mean=kind == "pmean",
     )
 
 
@@ -231,6 +283,7 @@ def reduce_tree(
     kind: str,
     key: str,
     mode: str,
+    wire_format: str,
     step: Any,
     mean: bool,
     drain: bool = False,
@@ -244,6 +297,7 @@ def reduce_tree(
       kind: name of the public function, for messages.
       key: names the collective; a suffix is added where it takes several buckets.
       mode: see `psum`.
+      wire_format: see `psum`.
       step: see `psum`.
       mean: whether to divide by the number of ranks.
       drain: whether the call ends what earlier ones left in flight, see `drain`.
@@ -261,6 +315,7 @@ def reduce_tree(
     communicator = _communicator.current(kind)
     options = communicator.options
     _checks.check_mode(mode)
+    _checks.check_wire_format(wire_format)
     axes, size = _checks.checked_axes(axis_name, kind)
     step = _checks.checked_step(step)
     paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
@@ -269,7 +324,9 @@ def reduce_tree(
     for i, (path, leaf) in enumerate(paths_and_leaves):
         place = f"{kind} of leaf {jax.tree_util.keystr(path) or '(the argument)'}"
         if isinstance(leaf, jax.core.Tracer):
-            _checks.check_leaf(leaf, axes, place, mode=mode, mean=mean)
+            _checks.check_leaf(
+                leaf, axes, place, mode=mode, wire_format=wire_format, mean=mean
+            )
             traced[i] = leaf
         else:
             # Part of the program, and so the same on every rank.
@@ -280,6 +337,7 @@ def reduce_tree(
         options,
         key=key,
         mode=mode,
+        wire_format=wire_format,
         step=step,
         drain=drain,
         hadamard=options.hadamard if hadamard is None else hadamard,
@@ -316,6 +374,7 @@ def _sum_leaves(
     *,
     key: str,
     mode: str,
+    wire_format: str,
     step: jax.Array | None,
     drain: bool,
     hadamard: bool | jax.Array,
@@ -336,6 +395,7 @@ def _sum_leaves(
         _primitive.allreduce,
         axes=axes,
         mode=mode,
+        wire_format=wire_format,
         step=step,
         drain=drain,
         communicator=_communicator.NAME,

@@ -19,6 +19,7 @@ def allreduce_gradients(
     axis_name: AxisName,
     *,
     mode: str = "bounded",
+    wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
 ) -> Any:
@@ -43,6 +44,7 @@ def allreduce_gradients(
       tree: gradients: leaves of any shape, float32, bfloat16, float16 or float64.
       axis_name: see `psum`.
       mode: see `psum`.
+      wire_format: see `psum`.
       step: see `psum`; pass the optimizer's count where a rank may repeat a step.
       name: see `psum`.
 
@@ -55,7 +57,9 @@ def allreduce_gradients(
       NotInitializedError: see `psum`.
     """
     key = _checks.checked_key(name, "allreduce_gradients")
-    return _average(tree, axis_name, "allreduce_gradients", key, mode, step).tree
+    return _average(
+        tree, axis_name, "allreduce_gradients", key, mode, wire_format, step
+    ).tree
 
 
 def allreduce_gradients_with_stats(
@@ -63,6 +67,7 @@ def allreduce_gradients_with_stats(
     axis_name: AxisName,
     *,
     mode: str = "bounded",
+    wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
 ) -> tuple[Any, CollectiveStats]:
@@ -75,6 +80,7 @@ def allreduce_gradients_with_stats(
       tree: see `allreduce_gradients`.
       axis_name: see `psum`.
       mode: see `psum`.
+      wire_format: see `psum`.
       step: see `allreduce_gradients`.
       name: see `psum`.
 
@@ -87,7 +93,9 @@ def allreduce_gradients_with_stats(
       NotInitializedError: see `psum`.
     """
     key = _checks.checked_key(name, "allreduce_gradients")
-    reduction = _average(tree, axis_name, "allreduce_gradients", key, mode, step)
+    reduction = _average(
+        tree, axis_name, "allreduce_gradients", key, mode, wire_format, step
+    )
     return reduction.tree, reduction.stats()
 
 
@@ -96,6 +104,7 @@ def sync_in_backward(
     axis_name: AxisName,
     *,
     mode: str = "bounded",
+    wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
 ) -> Any:
@@ -116,6 +125,7 @@ def sync_in_backward(
       params: floating leaves are synchronised; others, which have no gradient, pass.
       axis_name: see `psum`.
       mode: see `psum`.
+      wire_format: see `psum`.
       step: see `allreduce_gradients`.
       name: see `psum`.
 
@@ -130,6 +140,7 @@ def sync_in_backward(
     kind = "sync_in_backward"
     _communicator.current(kind)
     _checks.check_mode(mode)
+    _checks.check_wire_format(wire_format)
     axes, _ = _checks.checked_axes(axis_name, kind)
     step = _checks.checked_step(step)
     key = _checks.checked_key(name, kind)
@@ -142,37 +153,51 @@ def sync_in_backward(
     }
     for i in set(range(len(leaves))) - set(floating):
         leaves[i] = _made_varying(leaves[i], axes)
-    synced = _sync(axes, key, mode, tuple(floating.values()), step)
+    synced = _sync(axes, key, mode, wire_format, tuple(floating.values()), step)
     for i, leaf in zip(floating, synced, strict=True):
         leaves[i] = leaf
     return jax.tree_util.tree_unflatten(treedef, leaves)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
 def _sync(
-    axes: tuple[str, ...], key: str, mode: str, leaves: tuple[Any, ...], step: Any
+    axes: tuple[str, ...],
+    key: str,
+    mode: str,
+    wire_format: str,
+    leaves: tuple[Any, ...],
+    step: Any,
 ) -> tuple[Any, ...]:
-    del key, mode, step  # For the backward pass.
+    del key, mode, wire_format, step  # For the backward pass.
     return tuple(_made_varying(leaf, axes) for leaf in leaves)
 
 
 def _sync_forward(
-    axes: tuple[str, ...], key: str, mode: str, leaves: tuple[Any, ...], step: Any
+    axes: tuple[str, ...],
+    key: str,
+    mode: str,
+    wire_format: str,
+    leaves: tuple[Any, ...],
+    step: Any,
 ) -> tuple[Any, Any]:
     # The cotangent of a leaf must vary as the leaf does.
     varied = tuple(_missing_axes(leaf, axes) for leaf in leaves)
-    return _sync(axes, key, mode, leaves, step), (step, _Static(varied))
+    primals = _sync(axes, key, mode, wire_format, leaves, step)
+    return primals, (step, _Static(varied))
 
 
 def _sync_backward(
     axes: tuple[str, ...],
     key: str,
     mode: str,
+    wire_format: str,
     residuals: Any,
     cotangents: tuple[Any, ...],
 ) -> tuple[Any, Any]:
     step, static = residuals
-    reduced = _average(cotangents, axes, "sync_in_backward", key, mode, step)
+    reduced = _average(
+        cotangents, axes, "sync_in_backward", key, mode, wire_format, step
+    )
     means = tuple(
         _made_varying(mean, [axis for axis in axes if axis not in missing])
         for mean, missing in zip(reduced.tree, static.value, strict=True)
@@ -204,6 +229,7 @@ def drain(
     *,
     name: str,
     mode: str = "bounded",
+    wire_format: str = "float32",
     step: Any = None,
 ) -> Any:
     """Returns what is still in flight of a collective, after which nothing is.
@@ -229,6 +255,7 @@ def drain(
       axis_name: as in the call, of the same mesh.
       name: as in the call, which must have been given one.
       mode: as in the call; in "exact" and "lossy" nothing ever is in flight.
+      wire_format: as in the call; what a drain brings is not rounded.
       step: see `psum`; needed where the call is given one.
 
     Returns:
@@ -244,6 +271,7 @@ def drain(
     kind = "drain"
     _communicator.current(kind)
     _checks.check_mode(mode)
+    _checks.check_wire_format(wire_format)
     axes, size = _checks.checked_axes(axis_name, kind)
     if name is None:
         raise UsageError(
@@ -266,7 +294,7 @@ def drain(
     zeros = jax.tree.map(zeros_for, tree)
     if not carrying:
         return zeros
-    return average_floating(zeros, axes, kind, key, mode, step, drain=True)
+    return average_floating(zeros, axes, kind, key, mode, wire_format, step, drain=True)
 
 
 def resync(params: Any, axis_name: AxisName) -> Any:
@@ -305,7 +333,7 @@ def resync(params: Any, axis_name: AxisName) -> Any:
     own = _floating_leaves(leaves, axes)
     # A drain waits for all ranks that are alive, whatever it moves.
     reduction = _average(
-        list(own.values()), axes, kind, key, "bounded", None, drain=True
+        list(own.values()), axes, kind, key, "bounded", "float32", None, drain=True
     )
     report = reduction.stats()
     whole = report.missing_contributions + report.missing_results + report.carried == 0
@@ -322,6 +350,7 @@ def average_floating(
     kind: str,
     key: str,
     mode: str,
+    wire_format: str,
     step: Any,
     *,
     drain: bool = False,
@@ -330,7 +359,7 @@ def average_floating(
     leaves, treedef = jax.tree_util.tree_flatten(tree)
     floating = _floating_leaves(leaves, axes)
     values = list(floating.values())
-    means = _average(values, axes, kind, key, mode, step, drain=drain).tree
+    means = _average(values, axes, kind, key, mode, wire_format, step, drain=drain).tree
     for i, mean in zip(floating, means, strict=True):
         leaves[i] = mean
     return jax.tree_util.tree_unflatten(treedef, leaves)
@@ -355,6 +384,7 @@ def _average(
     kind: str,
     key: str,
     mode: str,
+    wire_format: str,
     step: Any,
     *,
     drain: bool = False,
@@ -365,6 +395,7 @@ def _average(
         kind=kind,
         key=key,
         mode=mode,
+        wire_format=wire_format,
         step=step,
         mean=True,
         drain=drain,

@@ -82,7 +82,13 @@ def collective_name(key: str, devices: np.ndarray) -> str:
 
 
 def describe(
-    name: str, avals: Sequence[Any], *, mode: str, group_size: int, rotated: bool
+    name: str,
+    avals: Sequence[Any],
+    *,
+    mode: str,
+    wire_format: str,
+    group_size: int,
+    rotated: bool,
 ) -> str:
     """Describes a call for error messages: name, dtype, shapes, mode, group."""
     # Chosen: as many leaves as fit on a line; the fingerprint covers all of them.
@@ -90,18 +96,24 @@ def describe(
     if len(avals) > 3:
         elements = sum(aval.size for aval in avals)
         shown += f" and {len(avals) - 3} more, {elements} elements"
+    as_format = f", as {wire_format}" if wire_format != "float32" else ""
     return (
-        f"'{name}' ({avals[0].dtype}{shown}, mode {mode}"
+        f"'{name}' ({avals[0].dtype}{shown}, mode {mode}{as_format}"
         f"{', rotated' if rotated else ''}, {group_size} ranks)"
     )
 
 
 def fingerprint(
-    avals: Sequence[Any], *, mode: str, group_size: int, rotated: bool
+    avals: Sequence[Any],
+    *,
+    mode: str,
+    wire_format: str,
+    group_size: int,
+    rotated: bool,
 ) -> int:
     """Hashes what ranks must agree on, into the range of a signed 64-bit integer."""
     shapes = [(str(aval.dtype), tuple(aval.shape)) for aval in avals]
-    text = repr((shapes, mode, group_size, rotated, "sum"))
+    text = repr((shapes, mode, wire_format, group_size, rotated, "sum"))
     return hash64(text)
 
 

@@ -59,6 +59,7 @@ def all_reduce_gradients(
     axis_name: AxisName,
     *,
     mode: str = "bounded",
+    wire_format: str = "float32",
     name: str | None = None,
     hadamard: bool | Literal["auto"] | None = None,
     skip_above: float | None = None,
@@ -80,6 +81,7 @@ def all_reduce_gradients(
     Args:
       axis_name: see `psum`.
       mode: see `psum`.
+      wire_format: see `psum`.
       name: see `psum`; None takes the place of this call.
       hadamard: mode "lossy" only: whether calls are rotated so that loss falls on every
         entry alike. "auto" rotates after a call that lost more than 2 %, until 100
@@ -108,6 +110,7 @@ def all_reduce_gradients(
     import optax  # noqa: PLC0415
 
     _checks.check_mode(mode)
+    _checks.check_wire_format(wire_format)
     _safeguards.check_arguments(mode, hadamard, skip_above, on_repeated_skips)
     key = _checks.checked_key(name, "all_reduce_gradients")
     votes = hadamard == "auto" or skip_above is not None
@@ -133,6 +136,7 @@ def all_reduce_gradients(
             kind="all_reduce_gradients",
             key=key,
             mode=mode,
+            wire_format=wire_format,
             step=step,
             mean=True,
             hadamard=rotated,
@@ -170,7 +174,7 @@ def _mean_over_mesh(
     mapped = [name for name, (_, manual) in _compat.mesh_axes().items() if manual]
     axes = (*given, *(name for name in mapped if name not in given))
     return _gradients.average_floating(
-        vote, axes, "all_reduce_gradients", key, "exact", step
+        vote, axes, "all_reduce_gradients", key, "exact", "float32", step
     )
 
 

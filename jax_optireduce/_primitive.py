@@ -46,6 +46,7 @@ def allreduce(
     axes: tuple[str, ...],
     key: str,
     mode: str,
+    wire_format: str,
     step: jax.Array | None,
     rotated: bool,
     drain: bool,
@@ -58,6 +59,7 @@ def allreduce(
       axes: mapped axes, of the mesh or of a named `vmap`.
       key: names the collective, see `_identity`.
       mode: see `psum`.
+      wire_format: see `psum`.
       step: int32 [], or None to count the calls.
       rotated: whether a lossy call goes through the Hadamard transform.
       drain: whether the call waits for all that earlier calls with this key and mode
@@ -75,6 +77,7 @@ def allreduce(
         axes=axes,
         key=key,
         mode=mode,
+        wire_format=wire_format,
         counted=counted,
         rotated=rotated,
         drain=drain,
@@ -231,6 +234,7 @@ def _lower_cpu(
     axes: tuple[str, ...],
     key: str,
     mode: str,
+    wire_format: str,
     counted: bool,
     rotated: bool,
     drain: bool,
@@ -248,12 +252,18 @@ def _lower_cpu(
     key = _identity.numbered(key, ordinal)
     group_size = groups.shape[1]
     leaves = ctx.avals_in[2:]
-    about = {"mode": mode, "group_size": group_size, "rotated": rotated}
+    about = {
+        "mode": mode,
+        "wire_format": wire_format,
+        "group_size": group_size,
+        "rotated": rotated,
+    }
     attributes = {
         "communicator": communicator,
         "name": _identity.collective_name(key, devices),
         "description": _identity.describe(key, leaves, **about),
         "mode": mode,
+        "wire_format": wire_format,
         # Not in the fingerprint, which is that of the collective: calls and drains.
         "drain": np.int64(drain),
         "fingerprint": np.int64(_identity.fingerprint(leaves, **about)),

@@ -21,6 +21,7 @@
 #include "ffi/bind/registry.h"
 #include "ffi/bind/status_encoding.h"
 #include "ffi/codec/element_type.h"
+#include "ffi/codec/wire_format.h"
 #include "ffi/runtime/communicator.h"
 #include "ffi/runtime/meeting.h"
 #include "xla/ffi/api/ffi.h"
@@ -43,6 +44,7 @@ struct Attributes {
   std::string_view name;
   std::string_view description;
   std::string_view mode;
+  std::string_view wire_format;
   std::int64_t fingerprint = 0;
   ffi::Span<const std::int32_t> group_processes;
   std::int64_t group_size = 0;
@@ -90,6 +92,16 @@ Status ReadMode(const Attributes& attributes, CollectiveSpec& spec) {
   spec.reduce_scatter = mode->reduce_scatter;
   spec.all_gather = mode->all_gather;
   return Status();
+}
+
+Status ReadWireFormat(const Attributes& attributes, CollectiveSpec& spec) {
+  for (std::uint8_t i = 0; i < kWireFormats; ++i) {
+    spec.wire_format = static_cast<WireFormat>(i);
+    if (NameOf(spec.wire_format) == attributes.wire_format) return Status();
+  }
+  return Invalid(attributes.name,
+                 "wire_format must be \"float32\", \"bfloat16\" or \"int8\", got \"" +
+                     std::string(attributes.wire_format) + "\".");
 }
 
 // Who takes part: the processes of the device's group, and which of its ranks are local.
@@ -232,6 +244,7 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
   call.spec.description = attributes.description;
   call.spec.fingerprint = static_cast<std::uint64_t>(attributes.fingerprint);
   if (Status status = ReadMode(attributes, call.spec); !status.ok()) return status;
+  if (Status status = ReadWireFormat(attributes, call.spec); !status.ok()) return status;
   const CommunicatorOptions& options = communicator.options();
   if (Status status =
           ReadGroup(attributes, group_rank.typed_data(), options.rank, options.world_size, call);
@@ -260,7 +273,8 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
 }
 
 ffi::Future AllReduce(std::string_view communicator, std::string_view name,
-                      std::string_view description, std::string_view mode, std::int64_t fingerprint,
+                      std::string_view description, std::string_view mode,
+                      std::string_view wire_format, std::int64_t fingerprint,
                       ffi::Span<const std::int32_t> group_processes, std::int64_t group_size,
                       std::int64_t drain, ffi::BufferR1<ffi::S32> group_rank,
                       ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
@@ -271,6 +285,7 @@ ffi::Future AllReduce(std::string_view communicator, std::string_view name,
                               .name = name,
                               .description = description,
                               .mode = mode,
+                              .wire_format = wire_format,
                               .fingerprint = fingerprint,
                               .group_processes = group_processes,
                               .group_size = group_size,
@@ -317,6 +332,7 @@ XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame) {
                              .Attr<std::string_view>("name")
                              .Attr<std::string_view>("description")
                              .Attr<std::string_view>("mode")
+                             .Attr<std::string_view>("wire_format")
                              .Attr<std::int64_t>("fingerprint")
                              .Attr<ffi::Span<const std::int32_t>>("group_processes")
                              .Attr<std::int64_t>("group_size")

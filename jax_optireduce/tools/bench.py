@@ -141,6 +141,12 @@ def _add_calls(parser: argparse.ArgumentParser, number: Mapping[str, Any]) -> No
         help="default float32",
     )
     parser.add_argument(
+        "--wire-format",
+        choices=_checks.WIRE_FORMATS,
+        default="float32",
+        help="what our calls round float32 to on the wire (default float32: nothing)",
+    )
+    parser.add_argument(
         "--mode",
         choices=(*_checks.MODES, "all"),
         default="exact",
@@ -228,6 +234,10 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
         raise UsageError(
             "--dtype int32 needs --mode exact: the other modes are for gradients."
         )
+    if args.wire_format != "float32" and args.dtype != "float32":
+        raise UsageError(
+            f"--wire-format {args.wire_format} needs --dtype float32, got {args.dtype}."
+        )
     options: dict[str, Any] = {}
     if args.deadline_s is not None:
         options["deadline_s"] = args.deadline_s
@@ -242,6 +252,7 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
             args.min_bytes, args.max_bytes, args.step_factor, args.step_bytes
         ),
         dtype=args.dtype,
+        wire_format=args.wire_format,
         leaves=args.leaves,
         kinds=(*((XLA,) if args.against else ()), *modes),
         iterations=args.iterations,

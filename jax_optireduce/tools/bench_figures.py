@@ -157,6 +157,8 @@ def heading(content: Mapping[str, Any]) -> str:
     hosts = {host["name"]: host for host in content["hosts"]}
     cores = "/".join(str(host["cores"]) for host in hosts.values())
     load = "/".join(f"{host['load_average']:.1f}" for host in hosts.values())
+    rounded = content["wire_format"] != "float32"
+    wire_format = f", float32 as {content['wire_format']}" if rounded else ""
     titles = _placed({i: title for i, (title, _, _) in enumerate(_COLUMNS)})
     units = _placed({i: unit for i, (_, unit, _) in enumerate(_COLUMNS)})
     return (
@@ -164,7 +166,8 @@ def heading(content: Mapping[str, Any]) -> str:
         f"{content['processes']} processes on {len(hosts)} "
         f"host{'s' * (len(hosts) > 1)}, cores {cores}, load average {load}\n"
         f"{content['iterations']} calls after {content['warm_up']}, "
-        f"{content['leaves']} lea{'ves' if content['leaves'] > 1 else 'f'} each\n"
+        f"{content['leaves']} lea{'ves' if content['leaves'] > 1 else 'f'} each"
+        f"{wire_format}\n"
         f"{titles}\n{units.rstrip()}"
     )
 

@@ -53,6 +53,15 @@ _WEIGHTS = 3
 # subtracts 1,024 numbers, there and back, in float32.
 _LOSSY_ROUNDING = 64
 
+# How far a rounded sum may be off, relative to the largest sum, in modes that carry
+# nothing. Source: contributions and then their sum are off by less than a step of the
+# format each, which is 2^-7 of the value, or 1/63 of the largest in its block.
+_WIRE_ROUNDING = {"float32": 0.0, "bfloat16": 2 * 2**-7, "int8": 2 / 63}
+
+# How much farther in mode "lossy": rotated back, the errors of 1,024 values add up in
+# each element, divided by 32. Chosen: such a sum is below 4 times a single one.
+_ROTATED_ROUNDING = 4
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -61,6 +70,7 @@ class Plan:
     Attributes:
       sizes_bytes: of the data that a call reduces, one after the other.
       dtype: its name.
+      wire_format: what our calls round it to on the wire.
       leaves: arrays that a call reduces together.
       kinds: of calls: modes, and `XLA`.
       iterations: calls of each kind that count.
@@ -70,6 +80,7 @@ class Plan:
 
     sizes_bytes: Sequence[int]
     dtype: str
+    wire_format: str
     leaves: int
     kinds: Sequence[str]
     iterations: int
@@ -204,18 +215,24 @@ def expected_sum(row: np.ndarray, ranks: int, call: int) -> np.ndarray:
     return row * sum(weight(rank, call) for rank in range(ranks))
 
 
-def wrong_elements(mode: str, got: np.ndarray, want: np.ndarray, epsilon: float) -> int:
+def wrong_elements(
+    mode: str, got: np.ndarray, want: np.ndarray, epsilon: float, wire_format: str
+) -> int:
     """Counts wrong elements.
 
     Args:
-      mode: "lossy" may round, the others may not.
+      mode: "lossy" may round, the others may not, but for the wire format.
       got: what came.
       want: whole numbers.
       epsilon: rounding error of the dtype, relative.
+      wire_format: what modes that carry nothing were rounded to.
     """
-    tolerance = 0.0
+    share = 0.0
+    if mode not in _checks.CARRYING_MODES:
+        share = _WIRE_ROUNDING[wire_format]
     if mode == "lossy":
-        tolerance = _LOSSY_ROUNDING * epsilon * float(np.abs(want).max(initial=1.0))
+        share = max(_LOSSY_ROUNDING * epsilon, _ROTATED_ROUNDING * share)
+    tolerance = share * float(np.abs(want).max(initial=1.0))
     # NaN is wrong, whatever it is compared with.
     return int(np.count_nonzero(~(np.abs(got - want) <= tolerance)))
 
@@ -228,6 +245,7 @@ class _Data:
         elements = size_bytes // self.dtype.itemsize
         self.mesh = mesh
         self.rank, self.ranks = jax.process_index(), mesh.size
+        self.wire_format = plan.wire_format
         self.name = f"bench {plan.dtype} {elements}"
         self._sizes = leaf_sizes(elements, plan.leaves)
         self._spec = PartitionSpec(AXIS)
@@ -269,7 +287,11 @@ class _Kind:
 
     def __init__(self, kind: str, data: _Data) -> None:
         self._kind, self._data = kind, data
-        self._name = f"{data.name} {kind}"
+        self._arguments = {
+            "mode": kind,
+            "wire_format": data.wire_format,
+            "name": f"{data.name} {kind}",
+        }
         self._seconds: list[float] = []
         self._reports: list[Any] = []
         self._cpu_s = 0.0
@@ -277,16 +299,14 @@ class _Kind:
         self._carries = kind in _checks.CARRYING_MODES
         if self._carries:
             self._drain = data.program(
-                lambda tree: jax_optireduce.drain(
-                    tree, AXIS, name=self._name, mode=kind
-                )
+                lambda tree: jax_optireduce.drain(tree, AXIS, **self._arguments)
             )
 
     def _reduce(self, tree: Any) -> tuple[Any, jax.Array | None]:
         """Returns the sums, and [missing share, deadline] where there is a deadline."""
         if self._kind == XLA:
             return lax.psum(tree, AXIS), None
-        arguments = {"mode": self._kind, "name": self._name}
+        arguments = self._arguments
         if self._kind == "exact":
             return jax_optireduce.psum(tree, AXIS, **arguments), None
         sums, stats = jax_optireduce.psum_with_stats(tree, AXIS, **arguments)
@@ -348,13 +368,17 @@ class _Kind:
             if self._carries:
                 got_all, want_all = got_all + got, want_all + want
             elif report is None or np.asarray(report.addressable_data(0))[0, 0] == 0:
-                wrong += wrong_elements(self._kind, got, want, epsilon)
+                wrong += wrong_elements(
+                    self._kind, got, want, epsilon, data.wire_format
+                )
                 checked += 1
         if self._carries and calls:
             rest = data.own(self._drain(data.tree)) * data.ranks
             # A mean of whole numbers, multiplied, is one again but for rounding.
             got_all += np.rint(rest)
-            wrong = wrong_elements(self._kind, got_all, want_all, epsilon)
+            wrong = wrong_elements(
+                self._kind, got_all, want_all, epsilon, data.wire_format
+            )
             checked = calls
         return wrong, checked
 

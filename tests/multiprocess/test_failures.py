@@ -20,6 +20,7 @@ def test_ranks_in_different_calls_get_errors_that_name_both_sides(tmp_path):
         "shape": ("300", "200"),
         "dtype": ("float32", "int32"),
         "mode": ("exact", "lossy"),
+        "wire format": ("as bfloat16", "as int8"),
         "name": ("left", "right"),
         "count": ("repeated", "something else"),
     }

@@ -167,6 +167,7 @@ def test_the_table_fits_into_100_columns(seconds, missing, elements, mode):
             "iterations": 9,
             "warm_up": 25,
             "leaves": 1,
+            "wire_format": "bfloat16",
         }
     )
     lines = [*title.split("\n"), *bench_figures.line(found).split("\n")]
@@ -195,21 +196,23 @@ def test_a_contribution_that_is_missing_or_comes_twice_makes_every_sum_wrong(
     row = np.array([1, 2, -2])
     want = bench_rank.expected_sum(row, ranks, call)
     once = row * bench_rank.weight(ranks - 1, call)
-    assert bench_rank.wrong_elements("exact", want, want, 0.0) == 0
+    assert bench_rank.wrong_elements("exact", want, want, 0.0, "float32") == 0
     for got in (want - once, want + once):
-        assert bench_rank.wrong_elements("exact", got, want, 0.0) == 3
+        assert bench_rank.wrong_elements("exact", got, want, 0.0, "float32") == 3
     other = bench_rank.expected_sum(row, ranks, call + 1)
-    assert bench_rank.wrong_elements("exact", other, want, 0.0) == 3
+    assert bench_rank.wrong_elements("exact", other, want, 0.0, "float32") == 3
 
 
 def test_lossy_sums_may_round_and_nothing_may_be_nan():
     want = np.array([8.0, 0.0, -3.0])
     epsilon = np.finfo(np.float32).eps
     rounded = want * (1 + 8 * epsilon)
-    assert bench_rank.wrong_elements("lossy", rounded, want, epsilon) == 0
-    assert bench_rank.wrong_elements("bounded", rounded, want, epsilon) == 2
-    assert bench_rank.wrong_elements("lossy", want + 1, want, epsilon) == 3
-    assert bench_rank.wrong_elements("lossy", want * np.nan, want, epsilon) == 3
+    assert bench_rank.wrong_elements("lossy", rounded, want, epsilon, "float32") == 0
+    assert bench_rank.wrong_elements("bounded", rounded, want, epsilon, "float32") == 2
+    assert bench_rank.wrong_elements("lossy", want + 1, want, epsilon, "float32") == 3
+    assert (
+        bench_rank.wrong_elements("lossy", want * np.nan, want, epsilon, "float32") == 3
+    )
 
 
 @pytest.mark.parametrize("mode", ["exact", "bounded", "agreed", "lossy"])
@@ -218,6 +221,7 @@ def test_every_mode_is_measured_and_verified(mode):
     plan = bench_rank.Plan(
         sizes_bytes=[4004],
         dtype="float32",
+        wire_format="float32",
         leaves=3,
         kinds=["xla", mode],
         iterations=7,
@@ -247,6 +251,7 @@ def test_a_wrong_sum_is_counted(monkeypatch):
     plan = bench_rank.Plan(
         sizes_bytes=[400],
         dtype="float32",
+        wire_format="float32",
         leaves=1,
         kinds=["exact"],
         iterations=1,

@@ -81,7 +81,13 @@ def test_long_name_is_shortened_and_still_different(key):
 
 def test_fingerprint_depends_on_everything_that_ranks_must_agree_on():
     def fingerprint(shape=(2, 3), dtype="float32", **changed):
-        about = {"mode": "exact", "group_size": 4, "rotated": False, **changed}
+        about = {
+            "mode": "exact",
+            "wire_format": "float32",
+            "group_size": 4,
+            "rotated": False,
+            **changed,
+        }
         return _identity.fingerprint([jax.ShapeDtypeStruct(shape, dtype)], **about)
 
     variants = [
@@ -91,6 +97,7 @@ def test_fingerprint_depends_on_everything_that_ranks_must_agree_on():
         fingerprint(mode="lossy"),
         fingerprint(mode="lossy", rotated=True),
         fingerprint(group_size=3),
+        fingerprint(wire_format="int8"),
     ]
     assert len(set(variants)) == len(variants)
     assert fingerprint() == fingerprint()
@@ -99,8 +106,9 @@ def test_fingerprint_depends_on_everything_that_ranks_must_agree_on():
 
 def test_description_names_the_call_and_shortens_a_long_list():
     leaves = [jax.ShapeDtypeStruct((i, 2), "float32") for i in range(1, 6)]
-    text = _identity.describe("grads", leaves, mode="lossy", group_size=4, rotated=True)
+    about = {"mode": "lossy", "wire_format": "int8", "group_size": 4, "rotated": True}
+    text = _identity.describe("grads", leaves, **about)
     assert text == (
         "'grads' (float32[1,2], [2,2], [3,2] and 2 more, 30 elements, "
-        "mode lossy, rotated, 4 ranks)"
+        "mode lossy, as int8, rotated, 4 ranks)"
     )

@@ -17,17 +17,18 @@ RANK_DEPENDENT = {
     "shape": ({"size": 300}, {"size": 200}),
     "dtype": ({"dtype": "float32"}, {"dtype": "int32"}),
     "mode": ({"mode": "exact"}, {"mode": "lossy"}),
+    "wire format": ({"wire_format": "bfloat16"}, {"wire_format": "int8"}),
     "name": ({"name": "left"}, {"name": "right"}),
 }
 
 
 def call(
-    *, size: int = 100, dtype: str = "float32", mode: str = "exact", name: str
+    *, size: int = 100, dtype: str = "float32", name: str, **how: str
 ) -> Callable[[], Any]:
     """Returns a compiled call; ranks may compile different ones."""
     mesh = meshes.make((jax.device_count(),), ("dp",))
     given = meshes.spread(mesh, np.ones((jax.device_count(), size), dtype))
-    program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp", mode=mode, name=name))
+    program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp", name=name, **how))
     return lambda: jax.block_until_ready(program(given))
 
 
