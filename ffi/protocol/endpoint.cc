@@ -163,8 +163,10 @@ void Endpoint::Impl::Leave(Instant now, const Status& why) {
 
 bool Endpoint::Impl::finished() const {
   return leaving_ && std::ranges::all_of(peers_, [](const auto& other) {
-           return !other || other->gone() || other->flow.unanswered() ||
-                  other->farewell == Peer::Farewell::kDelivered;
+           if (!other || other->gone() || other->farewell == Peer::Farewell::kDelivered)
+             return true;
+           // What it was owed it has, or was given up; whether it heard the farewell is its matter.
+           return other->farewell == Peer::Farewell::kSent && other->flow.unanswered();
          });
 }
 
