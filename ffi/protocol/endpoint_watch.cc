@@ -409,12 +409,12 @@ bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
         behind = behind || (active.exchange.submitted() && !active.exchange.finished());
       });
       if (behind) continue;
+      // The first report came when the peer had waited for one interval already.
+      if (now - report.first + kReportInterval < options_.mismatch_timeout) continue;
       for (const Rank other : exchange.collective().spec.members) {
         if (other == options_.rank) continue;
         for (const Peer::Waiting& each : peer(other).waiting) NoteDisagreement(each.call);
       }
-      // The first report came when the peer had waited for one interval already.
-      if (now - report.first + kReportInterval < options_.mismatch_timeout) continue;
       Fail(now, exchange.call(), Disagreement(exchange, member, theirs.spec, report.call.sequence));
       return true;
     }
