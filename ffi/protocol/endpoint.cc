@@ -340,6 +340,12 @@ bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
     ++counters_.rejected_mismatched;
     return false;
   }
+  // What it says stands where the description would: the collective is not learnt from it.
+  if (header.flags & kFlagGaveUp) {
+    TakeGaveUp(now, header.source,
+               {.call = header.call, .why = spec->description, .flags = header.flags});
+    return true;
+  }
   Result<Collective*> learnt = Learn(*spec);
   if (!learnt.ok()) {
     ++counters_.rejected_mismatched;
@@ -348,11 +354,6 @@ bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
   Collective& collective = *learnt.value();
   auto& announced = collective.announced_at[from->index()];
   if (!announced) announced = {.at = now, .sequence = header.call.sequence};
-  if (header.flags & kFlagGaveUp) {
-    TakeGaveUp(now, header.source,
-               {.call = header.call, .why = spec->description, .flags = header.flags});
-    return true;
-  }
   if (header.flags & kFlagWaiting) NoteWaiting(now, header.source, header.call);
   if (const auto open = active_.find(header.call); open != active_.end()) {
     open->second.exchange.Heard(*from);
