@@ -175,6 +175,8 @@ class Endpoint::Impl {
   // This rank has already ended a call on account of this one.
   bool Settled(CallId call) const;
   void NoteDisagreement(CallId theirs);
+  // `from` has ended the call, but is removed, or may be: the members are about to agree.
+  bool MayGoOnWithout(const Exchange& exchange, Rank from, const GaveUp& news) const;
   // Fails the call if a member has already ended it with an error.
   bool FailIfGivenUp(Instant now, const Exchange& exchange);
   // Gives up peers that do not answer for too long, whether or not a call waits for them.

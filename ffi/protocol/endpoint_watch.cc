@@ -146,7 +146,7 @@ void Endpoint::Impl::Tick(Instant now) {
     if (open == active_.end() || (!settles && !Waits(open->second.exchange))) continue;
     const Exchange& exchange = open->second.exchange;
     if (FailIfAbandoned(now, exchange)) continue;
-    if (!settles && FailIfCrossed(now, exchange)) continue;
+    if (!settles && (FailIfGivenUp(now, exchange) || FailIfCrossed(now, exchange))) continue;
     if (!settles) ReportWaiting(now, exchange);
     next_tick_ = now + std::min({kReportInterval, options_.peer_timeout / kSignsPerTimeout,
                                  options_.mismatch_timeout / kSignsPerTimeout});
@@ -247,7 +247,8 @@ void Endpoint::Impl::TakeGaveUp(Instant now, Rank from, GaveUp news) {
     // disagreement has already ended a call here, which these came after.
     const bool instead =
         (news.flags & kFlagDisagreed) && !active.exchange.heard(*member) && !Settled(news.call);
-    if (ours == news.call || instead) failing.push_back(ours);
+    const bool ends = ours == news.call || instead;
+    if (ends && !MayGoOnWithout(active.exchange, from, news)) failing.push_back(ours);
   }
   for (const CallId ours : failing) {
     const CollectiveSpec& spec = active_.at(ours).exchange.collective().spec;
@@ -268,6 +269,11 @@ void Endpoint::Impl::NoteDisagreement(CallId theirs) {
   if (disagreed_.size() > kGaveUpMax) disagreed_.pop_front();
 }
 
+bool Endpoint::Impl::MayGoOnWithout(const Exchange& exchange, Rank from, const GaveUp& news) const {
+  if (!Survives(exchange.collective().spec) || (news.flags & kFlagDisagreed) != 0) return false;
+  return peer(from).removed || membership_->timeout() != kNever;
+}
+
 bool Endpoint::Impl::FailIfGivenUp(Instant now, const Exchange& exchange) {
   if (!Waits(exchange)) return false;
   const CallId call = exchange.call();
@@ -275,7 +281,7 @@ bool Endpoint::Impl::FailIfGivenUp(Instant now, const Exchange& exchange) {
     if (member == options_.rank) continue;
     const auto& gave_up = peer(member).gave_up;
     const auto news = std::ranges::find(gave_up, call, &GaveUp::call);
-    if (news == gave_up.end()) continue;
+    if (news == gave_up.end() || MayGoOnWithout(exchange, member, *news)) continue;
     Fail(now, call, FailureOf(member, *news, Describe(exchange.collective().spec, call.sequence)));
     return true;
   }
