@@ -80,7 +80,8 @@ Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, Collective& collective
   }
   const CollectiveSpec& spec = collective.spec;
   if (spec.reduce_scatter != LatePolicy::kWait && !collective.timing) {
-    collective.timing = std::make_unique<CallTiming>(spec, collective.self, options_.late_budget);
+    collective.timing = std::make_unique<CallTiming>(spec, collective.self, options_.late_budget,
+                                                     options_.suspend_on_lag);
   }
   if (Carries(spec) && !collective.carry) {
     collective.carry =
