@@ -28,13 +28,15 @@ void BindDeadlineController(nb::module_& m) {
       .def(
           "__init__",
           [](DeadlineController* self, double late_budget, double bound_s, double latency_s,
-             std::size_t sources) {
+             std::size_t sources, bool waits_for_stragglers) {
             new (self) DeadlineController({.late_budget = late_budget,
                                            .bound = FromSeconds(bound_s),
-                                           .latency = FromSeconds(latency_s)},
+                                           .latency = FromSeconds(latency_s),
+                                           .waits_for_stragglers = waits_for_stragglers},
                                           sources);
           },
-          nb::arg("late_budget"), nb::arg("bound_s"), nb::arg("latency_s"), nb::arg("sources"))
+          nb::arg("late_budget"), nb::arg("bound_s"), nb::arg("latency_s"), nb::arg("sources"),
+          nb::arg("waits_for_stragglers"))
       .def("begin_call", &DeadlineController::BeginCall)
       .def("began", [](DeadlineController& self, std::size_t source,
                        double after_opening) { self.Began(source, FromSeconds(after_opening)); })

@@ -21,7 +21,8 @@ std::size_t StageOf(CallId call, SegmentIndex segment) {
 
 }  // namespace
 
-CallTiming::CallTiming(const CollectiveSpec& spec, MemberIndex self, double late_budget)
+CallTiming::CallTiming(const CollectiveSpec& spec, MemberIndex self, double late_budget,
+                       bool suspend)
     : fixed_{spec.reduce_scatter_deadline, spec.all_gather_deadline}, learns_(late_budget > 0) {
   const std::array<LatePolicy, kStages> policies = {spec.reduce_scatter, spec.all_gather};
   const std::size_t members = spec.members.size();
@@ -30,7 +31,10 @@ CallTiming::CallTiming(const CollectiveSpec& spec, MemberIndex self, double late
     // The second stage counts from the opening of the call too, where late data is carried.
     const Duration bound = stage == Stage::kReduceScatter ? fixed_[0] : fixed_[0] + fixed_[1];
     if (policies[i] == LatePolicy::kCarry && learns_) {
-      carried_[i].emplace(DeadlineOptions{.late_budget = late_budget, .bound = bound}, members);
+      carried_[i].emplace(
+          DeadlineOptions{
+              .late_budget = late_budget, .bound = bound, .waits_for_stragglers = !suspend},
+          members);
     }
     if (policies[i] == LatePolicy::kDrop) dropped_[i].emplace(fixed_[i], members, self.index());
   }

@@ -28,8 +28,9 @@ inline constexpr std::array<Stage, kStages> kBothStages = {Stage::kReduceScatter
 
 class CallTiming {
  public:
-  // `late_budget` 0: the deadlines of the spec; else they are the bounds of learned ones.
-  CallTiming(const CollectiveSpec& spec, MemberIndex self, double late_budget);
+  // `late_budget` 0: the deadlines of the spec; else they are the bounds of learned ones. With
+  // `suspend`, ranks that lag are not waited for.
+  CallTiming(const CollectiveSpec& spec, MemberIndex self, double late_budget, bool suspend);
 
   // A call opens; the deadlines count from here.
   void Open();

@@ -146,8 +146,8 @@ void DeadlineController::FindStragglers() {
   std::nth_element(offsets_.begin(), middle, offsets_.end());
   const Duration usual = std::max(kStragglerFactor * *middle, options_.latency);
   for (Source& source : sources_) {
-    source.straggler =
-        source.typical_offset > usual && source.typical_offset > source.transfers.Median();
+    source.straggler = !options_.waits_for_stragglers && source.typical_offset > usual &&
+                       source.typical_offset > source.transfers.Median();
   }
 }
 

@@ -4,9 +4,12 @@
 //
 // The deadline is the time after the opening of a call that at most `late_budget` of the data
 // exceeds, over about the last hundred calls. Not everything that is late may move it:
-//   * A straggler, a rank whose program is slow, counts by the time since its own first sign in the
-//     call: waiting for a program is not what a deadline is for. So does a single start far beyond
-//     the usual.
+//   * A straggler, a rank whose program is slow in most calls, counts by the time since its own
+//     first sign in the call, where nobody waits for ranks that lag. Where they are waited for, it
+//     sets the pace of all anyway: a deadline that leaves it out would gain no time, and make all
+//     that it sends late.
+//   * A single start far beyond the usual counts so too: waiting for a program is not what a
+//     deadline is for.
 //   * A call far beyond the deadline is held back until some more came within a few dozen: a rank
 //     that froze once is no reason to wait longer.
 // And a drop below half is believed once the calls that confirm it are no chance. So a change of
@@ -34,17 +37,17 @@ struct DeadlineOptions {
   // A source that begins later than the others by less than this is never held for a straggler.
   // Chosen: ten times the latency within a data centre, and nothing for a program that computes.
   Duration latency = std::chrono::milliseconds(2);
+  bool waits_for_stragglers = false;
 };
 
 class DeadlineController {
  public:
-  // `sources` is the number of members; a source is a member's index. The own one has a beginning
-  // in every call, but is never reported as data.
+  // `sources` is the number of members; a source is a member's index.
   DeadlineController(const DeadlineOptions& options, std::size_t sources);
 
   // Once for each call, when it opens. Learns from what came since the last one.
   void BeginCall();
-  // The first sign of `source` in a call; for the own rank its submit.
+  // The first sign of `source` in a call; for the own rank its submit, when its data comes too.
   void Began(std::size_t source, Duration after_opening);
   // Data of `source` came: `share` of what it sends in one call. Also for a call that is long over;
   // both times are those of the data's own call. after_beginning counts from the source's Began.

@@ -7,7 +7,6 @@
 #include "ffi/base/check.h"
 #include "ffi/protocol/endpoint_impl.h"
 #include "ffi/protocol/wire.h"
-#include "ffi/schedule/tar.h"
 
 namespace optireduce {
 namespace {
@@ -157,96 +156,6 @@ Status Endpoint::Impl::Submit(Instant now, Submission submission) {
   return {};
 }
 
-void Endpoint::Impl::Begin(Instant now, Collective& collective, Submission submission) {
-  const bool first = !collective.submitted;
-  collective.submitted = submission.sequence;
-  const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
-  TakeOver(collective, bucket);
-  if (collective.layout.members() == 1 || collective.spec.elements == 0) {
-    collective.MoveLateResults(bucket);
-    ++counters_.calls_completed;
-    const CallStats stats{.elapsed = submission.held, .slowest = options_.rank};
-    events_.push_back({.token = submission.token, .status = {}, .stats = stats});
-    return;
-  }
-  if (first) Announce(collective, submission.sequence, 0);
-  SubmitTo(now, collective, std::move(submission));
-}
-
-void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission submission) {
-  const CallId call{.collective = collective.id, .sequence = submission.sequence};
-  bool in_order = true;
-  std::vector<CallId> skipped;
-  ForEachOpen(call.collective, [&](CallId other, Active& active) {
-    if (other >= call) return;
-    Exchange& exchange = active.exchange;
-    in_order = in_order && exchange.over();
-    exchange.Compact();
-    if (exchange.submitted() || exchange.over()) return;
-    // The program has jumped over it (step=).
-    exchange.Skip();
-    skipped.push_back(other);
-  });
-  for (const CallId other : skipped) {
-    const auto open = active_.find(other);
-    if (collective.spec.all_gather == LatePolicy::kDrop) active_.erase(open);
-    if (collective.carry) Expire(now, other);
-  }
-  const auto open = active_.find(call);
-  const bool folded = collective.folded && call.sequence <= *collective.folded;
-  const bool over = open != active_.end() ? open->second.exchange.folded()
-                                          : folded || OthersDrain(collective, call.sequence);
-  if (over) return SubmitLate(submission, collective);
-  Active& active = open != active_.end() ? open->second
-                                         : Open(now, collective, call.sequence,
-                                                Carries(collective.spec) && submission.drain);
-  if (submission.drain && collective.carry) active.exchange.Drain();
-  if (collective.carry) collective.carry->ResumeCaughtUp(call.sequence);
-  active.exchange.Submit(now, std::move(submission), in_order);
-  for (const Rank member : collective.spec.members) {
-    if (!collective.carry || member == options_.rank || !peer(member).gone()) continue;
-    const MemberIndex gone = *collective.MemberOf(member);
-    const bool excluded =
-        call.sequence == kSettlement || (active.exchange.drains() && peer(member).removed);
-    excluded ? active.exchange.Exclude(now, gone) : active.exchange.Release(gone);
-  }
-  QueueAll(active);
-  if (Waits(active.exchange) && next_tick_ == kNever) next_tick_ = now;
-  if (FailIfMismatched(now, active.exchange) || FailIfGivenUp(now, active.exchange)) return;
-  FinishIfComplete(now, active);
-}
-
-Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, Collective& collective, Sequence sequence,
-                                             bool drain) {
-  const std::uint16_t members = collective.layout.members();
-  std::vector<std::vector<MemberIndex>>& orders = send_orders_[members];
-  for (std::uint16_t m = static_cast<std::uint16_t>(orders.size()); m < members; ++m) {
-    orders.push_back(TarSendOrder(members, MemberIndex(m)));
-  }
-  const CollectiveSpec& spec = collective.spec;
-  if (spec.reduce_scatter != LatePolicy::kWait && !collective.timing) {
-    collective.timing = std::make_unique<CallTiming>(spec, collective.self, options_.late_budget);
-  }
-  if (Carries(spec) && !collective.carry) {
-    collective.carry =
-        std::make_unique<Carry>(collective.layout, collective.self, collective.spec.element_type,
-                                options_.max_lag, options_.suspend_on_lag, pool_);
-  }
-  const ExchangeOptions options{.send_order = orders[collective.self.index()],
-                                .lag_timeout = options_.peer_timeout,
-                                .drain = drain};
-  const CallId call{.collective = collective.id, .sequence = sequence};
-  const auto [at, inserted] = active_.try_emplace(
-      call, Active{.exchange = Exchange(collective, sequence, now, pool_, options),
-                   .queued = std::vector<bool>(members)});
-  OR_CHECK(inserted);
-  for (const Rank member : spec.members) {
-    if (member == options_.rank || !Carries(spec) || !peer(member).gone()) continue;
-    at->second.exchange.ReleaseResults(*collective.MemberOf(member));
-  }
-  return at->second;
-}
-
 void Endpoint::Impl::Leave(Instant now, const Status& why) {
   if (leaving_) return;
   OR_CHECK(!why.ok());
@@ -259,8 +168,10 @@ void Endpoint::Impl::Leave(Instant now, const Status& why) {
 
 bool Endpoint::Impl::finished() const {
   return leaving_ && std::ranges::all_of(peers_, [](const auto& other) {
-           return !other || other->gone() || other->flow.unanswered() ||
-                  other->farewell == Peer::Farewell::kDelivered;
+           if (!other || other->gone() || other->farewell == Peer::Farewell::kDelivered)
+             return true;
+           // What it was owed it has, or was given up; whether it heard the farewell is its matter.
+           return other->farewell == Peer::Farewell::kSent && other->flow.unanswered();
          });
 }
 
@@ -440,6 +351,12 @@ bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
     ++counters_.rejected_mismatched;
     return false;
   }
+  // What it says stands where the description would: the collective is not learnt from it.
+  if (header.flags & kFlagGaveUp) {
+    TakeGaveUp(now, header.source,
+               {.call = header.call, .why = spec->description, .flags = header.flags});
+    return true;
+  }
   Result<Collective*> learnt = Learn(*spec);
   if (!learnt.ok()) {
     ++counters_.rejected_mismatched;
@@ -448,11 +365,6 @@ bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
   Collective& collective = *learnt.value();
   auto& announced = collective.announced_at[from->index()];
   if (!announced) announced = {.at = now, .sequence = header.call.sequence};
-  if (header.flags & kFlagGaveUp) {
-    TakeGaveUp(now, header.source,
-               {.call = header.call, .why = spec->description, .flags = header.flags});
-    return true;
-  }
   if (header.flags & kFlagWaiting) NoteWaiting(now, header.source, header.call);
   if (const auto open = active_.find(header.call); open != active_.end()) {
     open->second.exchange.Heard(*from);

@@ -1,6 +1,7 @@
 // The state of an endpoint. Its members are defined by theme: endpoint.cc (what comes in),
-// endpoint_carry.cc (what is late), endpoint_send.cc (what goes out), endpoint_watch.cc (who is
-// missing, who disagrees).
+// endpoint_begin.cc (calls that start), endpoint_carry.cc (what is late), endpoint_send.cc (what
+// goes out), endpoint_watch.cc (who is missing, who disagrees), endpoint_membership.cc (going on
+// without them).
 
 #ifndef FFI_PROTOCOL_ENDPOINT_IMPL_H_
 #define FFI_PROTOCOL_ENDPOINT_IMPL_H_
@@ -62,11 +63,6 @@ class Endpoint::Impl {
   Status RefuseUnreachable(const Collective& collective, Sequence sequence) const;
   // The member has shown that it is in this call.
   bool HasCalled(const Collective& collective, Sequence sequence, Rank member) const;
-  // Starts a call that nothing keeps from it.
-  void Begin(Instant now, Collective& collective, Submission submission);
-  Active& Open(Instant now, Collective& collective, Sequence sequence, bool drain);
-  // Submits to the call, opening it first where nobody has.
-  void SubmitTo(Instant now, Collective& collective, Submission submission);
   // Calls `visit(call, active)` for the open calls of a collective, in their order.
   template <typename Visit>
   void ForEachOpen(CollectiveId collective, Visit visit) {
@@ -89,6 +85,13 @@ class Endpoint::Impl {
   void FinishComplete(Instant now);
   void Fail(Instant now, CallId call, Status why);
   void EraseIfRemovable(CallId call);
+
+  // ---- endpoint_begin.cc
+  // Starts a call that nothing keeps from it.
+  void Begin(Instant now, Collective& collective, Submission submission);
+  Active& Open(Instant now, Collective& collective, Sequence sequence, bool drain);
+  // Submits to the call, opening it first where nobody has.
+  void SubmitTo(Instant now, Collective& collective, Submission submission);
 
   // ---- endpoint_carry.cc
   // A call whose contributions and results have become part of others before the program made it.
@@ -172,6 +175,8 @@ class Endpoint::Impl {
   // This rank has already ended a call on account of this one.
   bool Settled(CallId call) const;
   void NoteDisagreement(CallId theirs);
+  // `from` has ended the call, but is removed, or may be: the members are about to agree.
+  bool MayGoOnWithout(const Exchange& exchange, Rank from, const GaveUp& news) const;
   // Fails the call if a member has already ended it with an error.
   bool FailIfGivenUp(Instant now, const Exchange& exchange);
   // Gives up peers that do not answer for too long, whether or not a call waits for them.

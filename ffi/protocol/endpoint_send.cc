@@ -246,13 +246,14 @@ void Endpoint::Impl::WantFarewells() {
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
     const Rank rank(r);
     if (rank == options_.rank || peer(rank).farewell != Peer::Farewell::kWanted) continue;
-    // Sums that the peer does not have yet come first: without them its call would fail.
+    // Sums that the peer does not have yet come first: without them its call would fail. One that
+    // does not answer may have been cut off for a moment; it is asked until it is given up.
     const bool owes = std::ranges::any_of(active_, [&](const auto& entry) {
       const Exchange& exchange = entry.second.exchange;
       const auto member = exchange.collective().MemberOf(rank);
       return member && exchange.over() && !exchange.Served(*member);
     });
-    if (owes && !peer(rank).flow.unanswered()) continue;
+    if (owes && !peer(rank).unreachable()) continue;
     peer(rank).farewell = Peer::Farewell::kSent;
     peer(rank).control.push_back({.kind = DatagramKind::kLeave});
   }

@@ -146,7 +146,7 @@ void Endpoint::Impl::Tick(Instant now) {
     if (open == active_.end() || (!settles && !Waits(open->second.exchange))) continue;
     const Exchange& exchange = open->second.exchange;
     if (FailIfAbandoned(now, exchange)) continue;
-    if (!settles && FailIfCrossed(now, exchange)) continue;
+    if (!settles && (FailIfGivenUp(now, exchange) || FailIfCrossed(now, exchange))) continue;
     if (!settles) ReportWaiting(now, exchange);
     next_tick_ = now + std::min({kReportInterval, options_.peer_timeout / kSignsPerTimeout,
                                  options_.mismatch_timeout / kSignsPerTimeout});
@@ -247,7 +247,8 @@ void Endpoint::Impl::TakeGaveUp(Instant now, Rank from, GaveUp news) {
     // disagreement has already ended a call here, which these came after.
     const bool instead =
         (news.flags & kFlagDisagreed) && !active.exchange.heard(*member) && !Settled(news.call);
-    if (ours == news.call || instead) failing.push_back(ours);
+    const bool ends = ours == news.call || instead;
+    if (ends && !MayGoOnWithout(active.exchange, from, news)) failing.push_back(ours);
   }
   for (const CallId ours : failing) {
     const CollectiveSpec& spec = active_.at(ours).exchange.collective().spec;
@@ -268,6 +269,11 @@ void Endpoint::Impl::NoteDisagreement(CallId theirs) {
   if (disagreed_.size() > kGaveUpMax) disagreed_.pop_front();
 }
 
+bool Endpoint::Impl::MayGoOnWithout(const Exchange& exchange, Rank from, const GaveUp& news) const {
+  if (!Survives(exchange.collective().spec) || (news.flags & kFlagDisagreed) != 0) return false;
+  return peer(from).removed || membership_->timeout() != kNever;
+}
+
 bool Endpoint::Impl::FailIfGivenUp(Instant now, const Exchange& exchange) {
   if (!Waits(exchange)) return false;
   const CallId call = exchange.call();
@@ -275,7 +281,7 @@ bool Endpoint::Impl::FailIfGivenUp(Instant now, const Exchange& exchange) {
     if (member == options_.rank) continue;
     const auto& gave_up = peer(member).gave_up;
     const auto news = std::ranges::find(gave_up, call, &GaveUp::call);
-    if (news == gave_up.end()) continue;
+    if (news == gave_up.end() || MayGoOnWithout(exchange, member, *news)) continue;
     Fail(now, call, FailureOf(member, *news, Describe(exchange.collective().spec, call.sequence)));
     return true;
   }
@@ -388,11 +394,11 @@ Status Endpoint::Impl::Disagreement(const Exchange& exchange, Rank other,
 bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
   if (now - exchange.submitted_at() < options_.mismatch_timeout) return false;
   // Drains wait for one that does not answer, wherever others wait for it, until it is removed.
-  const auto silent = [&](Rank member) {
-    return member != options_.rank && now - peer(member).last_heard >= options_.peer_timeout / 2;
-  };
   const CollectiveSpec& ours = exchange.collective().spec;
-  if (Survives(ours) && std::ranges::any_of(ours.members, silent)) return false;
+  const bool silent = std::ranges::any_of(ours.members, [&](Rank member) {
+    return member != options_.rank && now - peer(member).last_heard >= options_.peer_timeout / 2;
+  });
+  if (Survives(ours) && (silent || membership_->timeout() != kNever)) return false;
   for (const Rank member : exchange.collective().spec.members) {
     if (member == options_.rank) continue;
     if (exchange.heard(*exchange.collective().MemberOf(member))) continue;
@@ -409,12 +415,12 @@ bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
         behind = behind || (active.exchange.submitted() && !active.exchange.finished());
       });
       if (behind) continue;
+      // The first report came when the peer had waited for one interval already.
+      if (now - report.first + kReportInterval < options_.mismatch_timeout) continue;
       for (const Rank other : exchange.collective().spec.members) {
         if (other == options_.rank) continue;
         for (const Peer::Waiting& each : peer(other).waiting) NoteDisagreement(each.call);
       }
-      // The first report came when the peer had waited for one interval already.
-      if (now - report.first + kReportInterval < options_.mismatch_timeout) continue;
       Fail(now, exchange.call(), Disagreement(exchange, member, theirs.spec, report.call.sequence));
       return true;
     }

@@ -94,7 +94,9 @@ void Exchange::Submit(Instant now, Submission submission, bool in_order) {
   contributed_tails_.last = std::max(contributed_tails_.last, now);
   result_tails_.last = std::max(result_tails_.last, now);
   if (carry_ != nullptr) {
-    for (const Stage stage : kBothStages) timing_->Began(stage, collective_.self, now - opened_at_);
+    const Duration after_opening = now - opened_at_;
+    for (const Stage stage : kBothStages) timing_->Began(stage, collective_.self, after_opening);
+    timing_->Arrived(Stage::kReduceScatter, collective_.self, after_opening, Duration(0), 1.0);
   }
   PlaceEarlyResults();
   reduction_.Attach(&bucket_);

@@ -377,6 +377,8 @@ Duration Membership::RetryInterval() const {
   return std::min(kRetryInterval, peer_timeout_ / kRetriesPerTimeout);
 }
 
+Duration Membership::LastChance() const { return RetryInterval() * kLastChance; }
+
 void Membership::HandleTimeout(Instant now) {
   if (now >= next_tick_) Tick(now);
 }
@@ -444,7 +446,7 @@ bool Membership::OwnTurn(Instant now) const {
   const Duration patience = retry * kPatience * (1 + std::min(ballot_.round, kPatienceRoundsMax));
   // Those who are suspected, or suspect, get a last chance to say otherwise.
   const Instant since = std::max({*convinced_since_, *majority_since_, ballot_at_});
-  return now - since >= retry * kLastChance + patience * before;
+  return now - since >= LastChance() + patience * before;
 }
 
 void Membership::Promise(Instant now, const Ballot& ballot) {
@@ -470,8 +472,11 @@ void Membership::Bid(Instant now) {
 
 void Membership::ProposeIfVoted(Instant now) {
   if (!bidding() || proposed_ || !Majority(votes_.size())) return;
+  // One that was cut off hears the others again one after the other.
+  const bool settled = majority_since_ && now - *majority_since_ >= LastChance();
   for (const Rank member : view_.members) {
-    if (member != self_ && Reaches(now, member) && !votes_.contains(member)) return;
+    const bool awaited = Reaches(now, member) || !settled;
+    if (member != self_ && awaited && !votes_.contains(member)) return;
   }
   // What has been accepted may have been decided.
   const auto newest =
@@ -494,7 +499,9 @@ void Membership::ProposeIfVoted(Instant now) {
 
 bool Membership::Suspects(Instant now, Rank a, Rank b) const {
   if (a == self_) return b != self_ && !Reaches(now, b);
-  return Claims(now, a) && std::ranges::binary_search(other(a).suspects, b);
+  if (!Claims(now, a) || !std::ranges::binary_search(other(a).suspects, b)) return false;
+  // It may have been cut off itself, and hear `b` again in a moment.
+  return now - *other(a).suspects_since >= LastChance();
 }
 
 std::vector<Rank> Membership::Agreeable(Instant now) const {

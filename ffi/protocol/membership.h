@@ -150,6 +150,7 @@ class Membership {
 
   // ---- Agreement.
   Duration RetryInterval() const;
+  Duration LastChance() const;
   void Tick(Instant now);
   void SuspectSilent(Instant now);
   void NoteStuck(Instant now);

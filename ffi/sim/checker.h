@@ -125,7 +125,10 @@ class Checker {
   bool WasSilent(Instant now, Rank rank) const;
   // Who is left at the end.
   const std::vector<Rank>& last_view() const { return views_.back(); }
-  bool IsRemovalError(const Record& record, const Status& status) const;
+  // The error is that the others go on without this rank, which may be.
+  bool SaysRemoved(Rank rank, const Status& status) const;
+  // The error is that no majority can be reached.
+  bool SaysMinority(const Status& status) const;
   // How long a call may be held until it is agreed who takes part.
   Duration AgreementBound() const;
   // How long it may take until all ranks that are silent are removed.

@@ -46,12 +46,14 @@ void Checker::CheckError(Instant now, const Record& record, const Status& status
   // Its own leaving is reason enough, for every mode.
   const Seen& seen = seen_[record.rank.index()];
   if (seen.left_at || (seen.cancelled_at == now && status.code() == StatusCode::kCancelled)) return;
+  // All calls of a rank that was removed end, whatever their mode.
+  if (SaysRemoved(record.rank, status)) return;
   if (record.collective.lossy()) return Fail(now, record.rank, "a lossy " + of);
   if (scenario_.mismatch != 0) return CheckMismatchError(now, record, status);
   if (scenario_.goes_on() && !scenario_.IsRemovable(record.rank)) {
     return Fail(now, record.rank, "though the others go on, " + of);
   }
-  if (IsRemovalError(record, status)) return;
+  if (SaysMinority(status)) return;
   const std::vector<Rank>& members = record.collective.spec.members;
   const bool named = std::ranges::any_of(members, [&](Rank member) {
     return member != record.rank && Gone(record.rank, member) && Names(status.message(), member);

@@ -92,14 +92,15 @@ bool Checker::WasSilent(Instant now, Rank rank) const {
   });
 }
 
-bool Checker::IsRemovalError(const Record& record, const Status& status) const {
-  const std::string& text = status.message();
-  const auto says = [&](const std::string& part) { return text.find(part) != std::string::npos; };
-  if (says("this rank, " + std::to_string(record.rank.value()) + ", was removed")) {
-    return scenario_.IsRemovable(record.rank);
-  }
+bool Checker::SaysRemoved(Rank rank, const Status& status) const {
+  const std::string says = "this rank, " + std::to_string(rank.value()) + ", was removed";
+  return scenario_.IsRemovable(rank) && status.message().find(says) != std::string::npos;
+}
+
+bool Checker::SaysMinority(const Status& status) const {
   return std::ranges::any_of(views_, [&](const std::vector<Rank>& view) {
-    return says(" of the " + std::to_string(view.size()) + " ranks of the session");
+    const std::string says = " of the " + std::to_string(view.size()) + " ranks of the session";
+    return status.message().find(says) != std::string::npos;
   });
 }
 

@@ -414,10 +414,8 @@ std::uint64_t Scenario::removable() const {
 
 bool Scenario::goes_on() const {
   const auto silent = static_cast<std::uint64_t>(std::popcount(removable()));
-  // Some that hear nobody are heard when they give up, which ends a drain of the others, too.
-  const bool gives_up = part_is_long() && part_one_way != 0 && removable() != part_side;
   return silent > 0 && 2 * silent < ranks && sim_mode() == SimMode::kBounded && mismatch == 0 &&
-         cancel_at_us == 0 && leave_at_end == 0 && !gives_up;
+         cancel_at_us == 0 && leave_at_end == 0;
 }
 
 std::uint64_t Scenario::removals_max() const {

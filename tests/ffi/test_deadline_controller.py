@@ -22,9 +22,19 @@ PARTS = 4  # into which a source's data is cut
 TOLERANCE = 1.5 * BUDGET
 
 
-def make_controller(sources: int, bound_s: float = BOUND_S, budget: float = BUDGET):
+def make_controller(
+    sources: int,
+    bound_s: float = BOUND_S,
+    budget: float = BUDGET,
+    *,
+    waits_for_stragglers: bool = False,
+):
     return _testing.DeadlineController(
-        late_budget=budget, bound_s=bound_s, latency_s=0.002, sources=sources
+        late_budget=budget,
+        bound_s=bound_s,
+        latency_s=0.002,
+        sources=sources,
+        waits_for_stragglers=waits_for_stragglers,
     )
 
 
@@ -184,6 +194,25 @@ def test_a_straggler_does_not_move_the_deadline(drawn, since, data):
         run(drawn, controller, 60)
         controller.begin_call()
     assert without.deadline() * 0.9 <= with_it.deadline() <= without.deadline() * 1.1
+
+
+@repeatable
+@hypothesis.given(ranks(), st.integers(0, 40), st.data())
+def test_a_straggler_is_waited_for_where_all_wait_for_ranks_that_lag(
+    drawn, since, data
+):
+    """It sets the pace of all: nothing that it sends need be late."""
+    controller = make_controller(drawn.sources, waits_for_stragglers=True)
+    straggler = data.draw(st.integers(1, drawn.sources - 1), label="straggler")
+    lateness = max(20 * drawn.p99(), 0.01)
+    run(drawn, controller, since)
+    drawn.program = {straggler: lateness}
+    run(drawn, controller, 60)
+    assert run(drawn, controller, 400) <= BUDGET + TOLERANCE
+    assert controller.deadline() <= lateness + 3 * drawn.p99()
+    drawn.program = {}
+    run(drawn, controller, 40)
+    assert controller.deadline() <= 2.5 * drawn.p99()
 
 
 @repeatable
