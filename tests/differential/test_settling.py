@@ -43,7 +43,14 @@ def _tree() -> Any:
 def _calls(program: Any, *arguments: Any) -> list[str]:
     """Returns the attributes by which the calls of a program are known, sorted."""
     text = program.lower(*arguments).as_text()
-    names = ("name", "mode", "fingerprint", "group_processes", "group_size")
+    names = (
+        "name",
+        "mode",
+        "wire_format",
+        "fingerprint",
+        "group_processes",
+        "group_size",
+    )
     found = []
     for line in text.splitlines():
         if "@jax_optireduce_allreduce" in line:
@@ -74,6 +81,35 @@ def _with_optax(tree: Any, mode: str) -> Any:
 
 def _pmean(tree: Any, mode: str) -> Any:
     return jax_optireduce.pmean(tree, "dp", mode=mode, name="g")
+
+
+@pytest.mark.parametrize("wire_format", ["bfloat16", "int8"])
+def test_drain_of_a_wire_format_is_of_the_same_collective(wire_format):
+    how = {"axis_name": "dp", "name": "g", "wire_format": wire_format}
+    tree = {"a": jnp.ones((4, 3)), "b": jnp.ones((4, 2, 2))}
+
+    def in_backward(tree: Any) -> Any:
+        def loss(params: Any) -> Any:
+            synced = jax_optireduce.sync_in_backward(params, **how)
+            return sum(leaf.sum() for leaf in jax.tree.leaves(synced))
+
+        return jax.grad(loss)(tree)
+
+    def with_optax(tree: Any) -> Any:
+        link = jax_optireduce.all_reduce_gradients(**how)
+        return link.update(tree, link.init(tree))[0]
+
+    def call_of(function: Callable[[Any], Any]) -> list[str]:
+        return _calls(_mapped(function, vma=False), tree)
+
+    (drain,) = call_of(functools.partial(jax_optireduce.drain, **how))
+    assert f'"{wire_format}"' in drain
+    forms = [jax_optireduce.allreduce_gradients, jax_optireduce.pmean]
+    for form in forms:
+        (call,) = call_of(functools.partial(form, mode="bounded", **how))
+        assert call == drain
+    for other in (in_backward, with_optax):
+        assert call_of(other) == [drain]
 
 
 @_VMA

@@ -58,6 +58,15 @@ def test_plain_jit_is_told_to_use_shard_map():
         jax.jit(lambda x: jax_optireduce.psum(x, "dp")).trace(1.0)
 
 
+_WITH_MODES = [
+    jax_optireduce.psum,
+    jax_optireduce.pmean,
+    jax_optireduce.allreduce_gradients,
+    jax_optireduce.sync_in_backward,
+    functools.partial(jax_optireduce.drain, name="gradients"),
+]
+
+
 def test_positional_axis_is_told_to_use_sum():
     _rejects("the position 0; use x.sum", lambda x: jax_optireduce.psum(x, 0))
 
@@ -139,16 +148,7 @@ def test_leaf_that_is_no_array_is_an_error_and_none_is_no_leaf(leaf):
         (None, "must be 'exact', 'agreed', 'bounded' or 'lossy', got None"),
     ],
 )
-@pytest.mark.parametrize(
-    "function",
-    [
-        jax_optireduce.psum,
-        jax_optireduce.pmean,
-        jax_optireduce.allreduce_gradients,
-        jax_optireduce.sync_in_backward,
-        functools.partial(jax_optireduce.drain, name="gradients"),
-    ],
-)
+@pytest.mark.parametrize("function", _WITH_MODES)
 def test_unknown_mode_names_the_known_ones(function, mode, expected):
     _rejects(expected, lambda x: function(x, "dp", mode=mode))
 
@@ -156,6 +156,36 @@ def test_unknown_mode_names_the_known_ones(function, mode, expected):
 def test_optax_transformation_checks_its_mode_at_once():
     with pytest.raises(jax_optireduce.UsageError, match="Did you mean 'bounded'"):
         jax_optireduce.all_reduce_gradients("dp", mode="bound")
+
+
+@pytest.mark.parametrize(
+    ("wire_format", "expected"),
+    [
+        ("int4", "Did you mean 'int8'"),
+        (8, "must be 'float32', 'bfloat16' or 'int8', got 8"),
+    ],
+)
+@pytest.mark.parametrize("function", _WITH_MODES)
+def test_unknown_wire_format_names_the_known_ones(function, wire_format, expected):
+    _rejects(expected, lambda x: function(x, "dp", wire_format=wire_format))
+
+
+def test_optax_transformation_checks_its_wire_format_at_once():
+    with pytest.raises(jax_optireduce.UsageError, match="Did you mean 'int8'"):
+        jax_optireduce.all_reduce_gradients("dp", wire_format="uint8")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32"])
+def test_only_float32_is_rounded(dtype):
+    def total(x, **how):
+        return jax_optireduce.psum({"w": x.astype(dtype)}, ("dp", "tp"), **how)
+
+    _rejects(
+        rf"\['w'\]: wire_format='int8' rounds float32 on its way, got {dtype}; leave "
+        "wire_format out",
+        functools.partial(total, wire_format="int8"),
+    )
+    _trace(functools.partial(total, wire_format="float32"))
 
 
 def test_drain_is_told_to_name_the_calls():
