@@ -46,6 +46,7 @@ CollectiveSpec SpecOf(std::uint8_t which) {
   if (which % 6 == 3) spec.element_type = ElementType::kBfloat16;
   if (which % 6 == 5) spec.element_type = ElementType::kInt32;
   if (which % 6 == 1 || which % 6 == 2) {
+    spec.wire_format = static_cast<WireFormat>(which / 6 % kWireFormats);
     constexpr std::array<std::array<LatePolicy, 2>, 4> kModes = {
         {{LatePolicy::kWait, LatePolicy::kWait},
          {LatePolicy::kCarry, LatePolicy::kCarry},

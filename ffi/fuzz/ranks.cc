@@ -66,7 +66,7 @@ void Ranks::Submit(std::uint16_t rank, CollectiveSpec spec, std::uint32_t sequen
       .token = next_token_++,
       .sequence = sequence,
       .exact = spec.reduce_scatter == LatePolicy::kWait && spec.all_gather == LatePolicy::kWait &&
-               spec.element_type == ElementType::kFloat32,
+               spec.element_type == ElementType::kFloat32 && !Rounds(spec),
       .values = std::vector<float>((bytes + sizeof(float) - 1) / sizeof(float))});
   for (std::size_t i = 0; i < call.values.size(); ++i) {
     call.values[i] = ContributionOf(rank, sequence, i);

@@ -119,6 +119,39 @@ def test_a_clean_run_sends_everything_once(ranks, mode):
     assert sum(report["faults"].values()) == 0
 
 
+@pytest.mark.parametrize("mode", ["exact", "agreed", "bounded", "lossy"])
+def test_a_wire_format_sends_its_share_of_the_bytes(mode):
+    def bytes_of(wire_format):
+        report = assert_holds(
+            f"ranks=4 calls=6 mode={mode} elements=65536 rate_mbps=10000 batch_max=16 "
+            f"wire_format={wire_format}"
+        )
+        return report["counters"]["bytes_sent"]
+
+    whole = bytes_of("float32")
+    # A drain, one call of seven, is sent as it is.
+    drain = 1 / 7 if mode in {"agreed", "bounded"} else 0.0
+    for wire_format, share in (("bfloat16", 0.52), ("int8", 0.29)):
+        assert bytes_of(wire_format) < (drain + (1 - drain) * share) * whole
+
+
+# Sums of such calls have more digits than a format holds.
+@pytest.mark.parametrize("suspend", [0, 1])
+@pytest.mark.parametrize("mode", ["agreed", "bounded"])
+@pytest.mark.parametrize("wire_format", ["bfloat16", "int8"])
+def test_calls_and_a_drain_give_all_of_what_was_late_and_rounded(
+    wire_format, mode, suspend
+):
+    for seed in range(5):
+        report = assert_holds(
+            f"seed={seed} ranks=6 calls=2 collectives=2 elements=2000 mode={mode} "
+            f"wire_format={wire_format} suspend={suspend} loss_ppm=50000 "
+            "straggle_ppm=300000 straggle_us=20000 datagram_bytes=548 "
+            "reduce_scatter_deadline_us=1000 all_gather_deadline_us=1000"
+        )
+        assert report["counters"]["segments_late"] > 0
+
+
 def test_a_rank_that_computes_for_long_is_not_dead():
     report = assert_holds(
         "seed=3 ranks=4 calls=3 straggle_ppm=300000 straggle_us=8000000 "
