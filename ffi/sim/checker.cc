@@ -67,6 +67,7 @@ Checker::Checker(const Scenario& scenario, const Workload& workload)
   for (std::uint16_t rank = 0; rank < scenario.ranks; ++rank) {
     seen_[rank].asked.assign(scenario.ranks, kNever);
     seen_[rank].heard.assign(scenario.ranks, Instant{});
+    seen_[rank].heard_as_member.assign(scenario.ranks, Instant{});
     seen_[rank].heard_any.assign(scenario.ranks, Instant{});
     memory_bound_.push_back(MemoryBound(Rank(rank)));
     all.push_back(Rank(rank));
