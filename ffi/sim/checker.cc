@@ -101,10 +101,11 @@ Duration Checker::LivenessBound() const {
   const double rate_bytes_per_s = static_cast<double>(scenario_.rate_mbps) * 1e6 / 8 /
                                   static_cast<double>(scenario_.slow_factor);
   const double wire_s = static_cast<double>(bytes) / rate_bytes_per_s;
+  // A datagram may be refused, and so may its acknowledgement.
   return kLivenessBase + Duration(static_cast<Duration::rep>(wire_s * 1e9)) +
          kLivenessRepeats * (microseconds(2 * scenario_.delay_us) + DriverSlack() +
                              microseconds(scenario_.refuse_ppm > 0 ? scenario_.refuse_us : 0)) +
-         microseconds(datagrams * scenario_.refuse_us * scenario_.refuse_ppm / 1'000'000);
+         microseconds(2 * datagrams * scenario_.refuse_us * scenario_.refuse_ppm / 1'000'000);
 }
 
 std::size_t Checker::MemoryBound(Rank rank) const {
