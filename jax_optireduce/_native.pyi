@@ -11,7 +11,8 @@ def registrations() -> Mapping[str, object]:
     """Capsules of the XLA FFI handlers, by target name, for the platform "cpu".
 
     "jax_optireduce_allreduce" sums leaves over a group; "jax_optireduce_sequence"
-    takes the sequence of the next call. ffi/bind/xla_allreduce.h has their operands,
+    takes the sequence of the next call; "jax_optireduce_hadamard_encode" and "_decode"
+    rotate a bucket. ffi/bind/xla_allreduce.h and xla_hadamard.h have their operands,
     results and attributes.
     """
 

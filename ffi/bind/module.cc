@@ -22,6 +22,7 @@
 #include "ffi/bind/registry.h"
 #include "ffi/bind/watch_dict.h"
 #include "ffi/bind/xla_allreduce.h"
+#include "ffi/bind/xla_hadamard.h"
 #include "ffi/net/fault_port.h"
 #include "ffi/net/udp_offload.h"
 #include "ffi/protocol/wire.h"
@@ -201,6 +202,8 @@ nb::dict Registrations() {
   };
   add("jax_optireduce_allreduce", &AllReduceHandler);
   add("jax_optireduce_sequence", &SequenceHandler);
+  add("jax_optireduce_hadamard_encode", &HadamardEncodeHandler);
+  add("jax_optireduce_hadamard_decode", &HadamardDecodeHandler);
   return capsules;
 }
 
