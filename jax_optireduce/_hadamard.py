@@ -21,6 +21,8 @@ Three choices make it cheap and safe:
 A NaN or an infinity spreads over its own block, entries i mod B, and no further.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +32,9 @@ from jax import lax
 # Chosen: interleaved blocks of 1024 behave under loss like one transform of the whole
 # bucket, and 1024 = 32 * 32 needs two products by a matrix that stays in the L1 cache.
 BLOCK_SIZE = 1024
+
+ENCODE_TARGET = "jax_optireduce_hadamard_encode"
+DECODE_TARGET = "jax_optireduce_hadamard_decode"
 
 # Multipliers of a 32-bit integer mixing function with low bias.
 # Source: Chris Wellons, "Prospecting for Hash Functions" (lowbias32, later constants).
@@ -62,19 +67,21 @@ def encode(flat: jax.Array, *, key: jax.Array) -> jax.Array:
     """
     (n,) = flat.shape
     padded = jnp.pad(flat, (0, padded_size(n) - n))
-    return _transform(_flip(padded, key), _block_size(n))
+    native = functools.partial(_call_native, ENCODE_TARGET)
+    return lax.platform_dependent(key, padded, cpu=native, default=encode_blocks)
 
 
-def decode(encoded: jax.Array, n: int, *, key: jax.Array) -> jax.Array:
+def decode(
+    encoded: jax.Array, n: int, *, key: jax.Array, scale: jax.Array | float = 1.0
+) -> jax.Array:
     """Undoes `encode`.
 
-    A coefficient that was lost should be 0; multiply by 1 / (1 - share lost) to keep
-    the mean over many calls right.
-
     Args:
-      encoded: float32 or float64 [padded_size(n)].
+      encoded: float32 or float64 [padded_size(n)]; 0 for a coefficient that was lost.
       n: Entries of the bucket before `encode`.
       key: uint32 [], the one given to `encode`.
+      scale: float32 [], what the bucket is multiplied by; 1 / (1 - share lost) keeps
+        the mean over many calls right.
 
     Returns:
       The bucket, [n], same dtype.
@@ -87,8 +94,39 @@ def decode(encoded: jax.Array, n: int, *, key: jax.Array) -> jax.Array:
             f"a bucket of n={n} entries has encoded shape ({padded_size(n)},), but "
             f"`encoded` has {encoded.shape}; pass the n that encode() was given"
         )
-    # The Sylvester matrix is symmetric, so the transform is its own inverse.
-    return _flip(_transform(encoded, _block_size(n)), key)[:n]
+    scale = jnp.asarray(scale, jnp.float32)
+    native = functools.partial(_call_native, DECODE_TARGET)
+    bucket = lax.platform_dependent(
+        key, scale, encoded, cpu=native, default=decode_blocks
+    )
+    return bucket[:n]
+
+
+def encode_blocks(key: jax.Array, padded: jax.Array) -> jax.Array:
+    """The definition of `encode`, for [padded_size(n)].
+
+    On a CPU `ffi/codec/hadamard.cc` computes the same, several times as fast.
+    """
+    return _transform(_flip(padded, key), _block_size(padded.size))
+
+
+def decode_blocks(key: jax.Array, scale: jax.Array, encoded: jax.Array) -> jax.Array:
+    """The definition of `decode`, likewise; gives [padded_size(n)]."""
+    # The Sylvester matrix is symmetric, so the transform is its own inverse. The scale
+    # last: XLA makes one pass of it and the signs.
+    bucket = _flip(_transform(encoded, _block_size(encoded.size)), key)
+    return bucket * scale.astype(bucket.dtype)
+
+
+def _call_native(target: str, *operands: jax.Array) -> jax.Array:
+    """Calls the handler, which works in the place of its last operand."""
+    call = jax.ffi.ffi_call(
+        target,
+        jax.typeof(operands[-1]),
+        input_output_aliases={len(operands) - 1: 0},
+        vmap_method="sequential",
+    )
+    return call(*operands)
 
 
 def _block_size(n: int) -> int:

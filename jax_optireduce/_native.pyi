@@ -11,7 +11,8 @@ def registrations() -> Mapping[str, object]:
     """Capsules of the XLA FFI handlers, by target name, for the platform "cpu".
 
     "jax_optireduce_allreduce" sums leaves over a group; "jax_optireduce_sequence"
-    takes the sequence of the next call. ffi/bind/xla_allreduce.h has their operands,
+    takes the sequence of the next call; "jax_optireduce_hadamard_encode" and "_decode"
+    rotate a bucket. ffi/bind/xla_allreduce.h and xla_hadamard.h have their operands,
     results and attributes.
     """
 
@@ -142,11 +143,15 @@ def interrupt_on_signal(fd: int) -> None:
         caller's, and open until the next call of this function. -1 stops it.
     """
 
-def probe_udp() -> dict[str, object]:
-    """Finds out what UDP can do on this host.
+def probe_udp(receive_buffer_bytes: int) -> dict[str, int]:
+    """Finds out what UDP can do on this host, with sockets like a communicator's.
+
+    Args:
+      receive_buffer_bytes: to ask the kernel for.
 
     Returns:
-      gso, gro (bool), receive_buffer_bytes, loopback_mtu_bytes.
+      gso, gro (bool), receive_buffer_bytes and send_buffer_bytes as the kernel granted
+      them, send_buffer_wanted_bytes, loopback_mtu_bytes.
     """
 
 def simulate(scenario: str) -> dict[str, object]:

@@ -23,7 +23,7 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jax_optireduce import _compat, _hadamard, _identity, _stats
+from jax_optireduce import _compat, _hadamard, _identity, _native, _stats
 from jax_optireduce._errors import UsageError
 
 ALLREDUCE_TARGET = "jax_optireduce_allreduce"
@@ -353,8 +353,8 @@ def _lossy(
     total, vector = _call(rank, step, [encoded], attributes)
     arrived = 1 - _stats.missing_results(vector)
     # Coefficients that did not come are zero: scaled up, the mean over calls is right.
-    scale = jnp.where(arrived > 0, 1 / arrived, 0).astype(wide)
-    decoded = _hadamard.decode(total.astype(wide) * scale, n, key=key)
+    scale = jnp.where(arrived > 0, 1 / arrived, 0)
+    decoded = _hadamard.decode(total.astype(wide), n, key=key, scale=scale)
     return [*_split(decoded.astype(dtype), leaves), vector]
 
 
@@ -364,7 +364,11 @@ def _split(flat: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
     return [part.reshape(leaf.shape) for part, leaf in zip(parts, like, strict=True)]
 
 
-# The registration table: which rule serves which transformation.
+# The registration tables: the handlers of XLA:CPU by name, and which rule serves which
+# transformation.
+for _target, _capsule in _native.registrations().items():
+    jax.ffi.register_ffi_target(_target, _capsule, platform="cpu")
+
 allreduce_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[allreduce_p] = _jvp
 ad.primitive_transposes[allreduce_p] = _transpose

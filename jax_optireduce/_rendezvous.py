@@ -126,8 +126,6 @@ def join(
     _check_agreement(hellos)
     if options.backend == "xla":
         return None, 0
-    for target, capsule in _native.registrations().items():
-        jax.ffi.register_ffi_target(target, capsule, platform="cpu")
     if not options.authenticate:
         _log.warning(
             "authenticate=False: datagrams are not authenticated. Whoever can send UDP "

@@ -22,6 +22,7 @@
 #include "ffi/bind/registry.h"
 #include "ffi/bind/watch_dict.h"
 #include "ffi/bind/xla_allreduce.h"
+#include "ffi/bind/xla_hadamard.h"
 #include "ffi/net/fault_port.h"
 #include "ffi/net/udp_offload.h"
 #include "ffi/protocol/wire.h"
@@ -201,19 +202,24 @@ nb::dict Registrations() {
   };
   add("jax_optireduce_allreduce", &AllReduceHandler);
   add("jax_optireduce_sequence", &SequenceHandler);
+  add("jax_optireduce_hadamard_encode", &HadamardEncodeHandler);
+  add("jax_optireduce_hadamard_decode", &HadamardDecodeHandler);
   return capsules;
 }
 
-nb::dict ProbeUdpFeatures() {
+nb::dict ProbeUdpFeatures(std::size_t receive_buffer_bytes) {
+  const UdpPortOptions options{.receive_buffer_bytes = receive_buffer_bytes};
   UdpFeatures features;
   {
     const nb::gil_scoped_release release;
-    features = ValueOrRaise(ProbeUdp());
+    features = ValueOrRaise(ProbeUdp(options));
   }
   nb::dict named;
   named["gso"] = features.gso;
   named["gro"] = features.gro;
   named["receive_buffer_bytes"] = features.receive_buffer_bytes;
+  named["send_buffer_bytes"] = features.send_buffer_bytes;
+  named["send_buffer_wanted_bytes"] = options.send_buffer_bytes;
   named["loopback_mtu_bytes"] = features.loopback_mtu_bytes;
   return named;
 }
@@ -240,7 +246,7 @@ NB_MODULE(_native, module) {
   module.def("registrations", &optireduce::Registrations);
   module.def("wire_version", [] { return static_cast<int>(optireduce::kWireVersion); });
   module.def("interrupt_on_signal", &optireduce::InterruptOnSignal, "fd"_a, Release());
-  module.def("probe_udp", &optireduce::ProbeUdpFeatures);
+  module.def("probe_udp", &optireduce::ProbeUdpFeatures, "receive_buffer_bytes"_a);
   optireduce::BindSimulate(module);
   optireduce::BindCommunicator(module);
   nb::module_::import_("atexit").attr("register")(

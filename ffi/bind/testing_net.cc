@@ -116,12 +116,14 @@ class TestPort {
   FaultPort* faults_ = nullptr;
 };
 
-nb::dict Probe() {
-  const UdpFeatures features = Unwrap(ProbeUdp());
+nb::dict Probe(std::size_t receive_buffer_bytes, std::size_t send_buffer_bytes) {
+  const UdpFeatures features = Unwrap(ProbeUdp(
+      {.receive_buffer_bytes = receive_buffer_bytes, .send_buffer_bytes = send_buffer_bytes}));
   nb::dict result;
   result["gso"] = features.gso;
   result["gro"] = features.gro;
   result["receive_buffer_bytes"] = features.receive_buffer_bytes;
+  result["send_buffer_bytes"] = features.send_buffer_bytes;
   result["loopback_mtu_bytes"] = features.loopback_mtu_bytes;
   return result;
 }
@@ -156,7 +158,8 @@ void BindNet(nb::module_& m) {
       .def("faults_done", &TestPort::FaultsDone);
   m.def("path_mtu_bytes",
         [](const std::string& address) { return Unwrap(UdpPort::path_mtu_bytes(address)); });
-  m.def("probe_udp", &Probe);
+  m.def("probe_udp", &Probe, nb::arg("receive_buffer_bytes") = defaults.receive_buffer_bytes,
+        nb::arg("send_buffer_bytes") = defaults.send_buffer_bytes);
   m.def("check_faults", [](const std::map<std::string, double>& settings) {
     const Faults faults = Unwrap(Faults::FromMap(settings));
     RaiseUnlessOk(faults.Validate());

@@ -34,8 +34,8 @@ bool BatchArrives(UdpPort& from, UdpPort& to) {
   return arrived == kBatch;
 }
 
-Result<UdpFeatures> ProbeUdpAt(const std::string& address) {
-  UdpPortOptions options{.bind_address = address};
+Result<UdpFeatures> ProbeUdpAt(const std::string& address, UdpPortOptions options) {
+  options.bind_address = address;
   Result<std::unique_ptr<UdpPort>> receiver = UdpPort::Create(options);
   if (!receiver.ok()) return receiver.status();
   Result<std::unique_ptr<UdpPort>> sender = UdpPort::Create(options);
@@ -55,16 +55,17 @@ Result<UdpFeatures> ProbeUdpAt(const std::string& address) {
   return UdpFeatures{.gso = from.segmentation_offload(),
                      .gro = to.receive_offload(),
                      .receive_buffer_bytes = to.granted_receive_buffer_bytes(),
+                     .send_buffer_bytes = from.granted_send_buffer_bytes(),
                      .loopback_mtu_bytes = mtu.value()};
 }
 
 }  // namespace
 
-Result<UdpFeatures> ProbeUdp() {
-  Result<UdpFeatures> features = ProbeUdpAt("127.0.0.1");
+Result<UdpFeatures> ProbeUdp(UdpPortOptions options) {
+  Result<UdpFeatures> features = ProbeUdpAt("127.0.0.1", options);
   if (features.ok()) return features;
   // A host may have IPv6 only.
-  Result<UdpFeatures> features_v6 = ProbeUdpAt("::1");
+  Result<UdpFeatures> features_v6 = ProbeUdpAt("::1", options);
   return features_v6.ok() ? features_v6 : features;
 }
 

@@ -6,20 +6,22 @@
 #include <cstddef>
 
 #include "ffi/base/status.h"
+#include "ffi/net/udp_port.h"
 
 namespace optireduce {
 
 struct UdpFeatures {
   bool gso = false;                      // a batch leaves in one call (UDP_SEGMENT)
   bool gro = false;                      // a batch arrives in one call (UDP_GRO)
-  std::size_t receive_buffer_bytes = 0;  // granted to a socket that asks for the default
+  std::size_t receive_buffer_bytes = 0;  // granted
+  std::size_t send_buffer_bytes = 0;     // granted
   std::size_t loopback_mtu_bytes = 0;
 };
 
-// Sends one batch over a pair of sockets on loopback, which are closed again. Takes a few
-// milliseconds at most when datagrams get through, a second when they do not. A real network card
-// may still refuse what loopback takes; a port finds that out by itself.
-Result<UdpFeatures> ProbeUdp();
+// Sends one batch over a pair of sockets on loopback, made with the buffers of `options` and closed
+// again. Takes a few milliseconds at most when datagrams get through, a second when they do not. A
+// real network card may still refuse what loopback takes; a port finds that out by itself.
+Result<UdpFeatures> ProbeUdp(UdpPortOptions options);
 
 }  // namespace optireduce
 

@@ -165,8 +165,11 @@ void UdpPort::ConfigureBuffers(const UdpPortOptions& options) {
     SetSocketOption(fd, SOL_SOCKET, SO_RCVBUF, receive_bytes);
   }
   SetSocketOption(fd, SOL_SOCKET, SO_SNDBUF, limit(options.send_buffer_bytes));
-  granted_receive_buffer_bytes_ =
-      static_cast<std::size_t>(GetSocketOption(fd, SOL_SOCKET, SO_RCVBUF).value_or(0)) / 2;
+  const auto granted = [fd](int option) {
+    return static_cast<std::size_t>(GetSocketOption(fd, SOL_SOCKET, option).value_or(0)) / 2;
+  };
+  granted_receive_buffer_bytes_ = granted(SO_RCVBUF);
+  granted_send_buffer_bytes_ = granted(SO_SNDBUF);
 }
 
 Status UdpPort::SetPeers(const std::vector<PeerAddress>& peers, std::size_t datagram_bytes_max) {

@@ -80,6 +80,7 @@ class UdpPort : public DatagramPort {
   // How many bytes of datagrams the kernel promised to hold: half of what it reports, because it
   // counts its own bookkeeping too, and reserves as much again for it.
   std::size_t granted_receive_buffer_bytes() const { return granted_receive_buffer_bytes_; }
+  std::size_t granted_send_buffer_bytes() const { return granted_send_buffer_bytes_; }
   bool segmentation_offload() const { return segmentation_offload_; }
   bool receive_offload() const { return receive_offload_; }
   const UdpErrors& errors() const { return errors_; }
@@ -126,6 +127,7 @@ class UdpPort : public DatagramPort {
   const int family_;
   std::uint16_t local_port_ = 0;
   std::size_t granted_receive_buffer_bytes_ = 0;
+  std::size_t granted_send_buffer_bytes_ = 0;
   bool segmentation_offload_ = false;
   bool receive_offload_ = false;
   std::size_t datagram_bytes_max_ = kUdpPayloadBytesMax;

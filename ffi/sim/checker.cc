@@ -67,6 +67,7 @@ Checker::Checker(const Scenario& scenario, const Workload& workload)
   for (std::uint16_t rank = 0; rank < scenario.ranks; ++rank) {
     seen_[rank].asked.assign(scenario.ranks, kNever);
     seen_[rank].heard.assign(scenario.ranks, Instant{});
+    seen_[rank].heard_as_member.assign(scenario.ranks, Instant{});
     seen_[rank].heard_any.assign(scenario.ranks, Instant{});
     memory_bound_.push_back(MemoryBound(Rank(rank)));
     all.push_back(Rank(rank));
@@ -100,10 +101,11 @@ Duration Checker::LivenessBound() const {
   const double rate_bytes_per_s = static_cast<double>(scenario_.rate_mbps) * 1e6 / 8 /
                                   static_cast<double>(scenario_.slow_factor);
   const double wire_s = static_cast<double>(bytes) / rate_bytes_per_s;
+  // A datagram may be refused, and so may its acknowledgement.
   return kLivenessBase + Duration(static_cast<Duration::rep>(wire_s * 1e9)) +
          kLivenessRepeats * (microseconds(2 * scenario_.delay_us) + DriverSlack() +
                              microseconds(scenario_.refuse_ppm > 0 ? scenario_.refuse_us : 0)) +
-         microseconds(datagrams * scenario_.refuse_us * scenario_.refuse_ppm / 1'000'000);
+         microseconds(2 * datagrams * scenario_.refuse_us * scenario_.refuse_ppm / 1'000'000);
 }
 
 std::size_t Checker::MemoryBound(Rank rank) const {

@@ -48,8 +48,6 @@ class Checker {
   void Delivered(Instant now, const Delivery& delivery);
   // A transmit that the endpoint asked for.
   void Polled(Instant now, Rank rank, const Transmit& transmit, std::size_t batch_max);
-  // One of its datagrams enters the network.
-  void Sent(Rank rank, Rank to, std::span<const std::byte> datagram);
   // After the rank's endpoint was driven.
   void Driven(Instant now, Rank rank, const Endpoint& endpoint);
 
@@ -87,9 +85,10 @@ class Checker {
     std::optional<Instant> left_at;
     std::optional<Instant> cancelled_at;
     std::optional<Instant> silent_until;  // somebody had not heard it for peer_timeout until then
-    std::vector<Instant> asked;      // by rank: when it was first sent something without an answer
-    std::vector<Instant> heard;      // by rank: the last genuine datagram of it
-    std::vector<Instant> heard_any;  // by rank: the last one that might pass for its own
+    std::vector<Instant> asked;  // by rank: when it was first sent something without an answer
+    std::vector<Instant> heard;  // by rank: the last genuine datagram of it
+    std::vector<Instant> heard_as_member;  // the same, while it was a member here
+    std::vector<Instant> heard_any;        // by rank: the last one that might pass for its own
   };
 
   // Whether `from` may give `rank` up.
@@ -107,18 +106,16 @@ class Checker {
   // What is left of the sums, and how many members calls have had, where ranks were removed.
   void CheckRemovals(Instant now);
   void CheckLive(Instant now, std::size_t collective);
-  // Ranks that owned an element and were removed, in which form of the collective.
-  using GoneOwners = std::vector<std::pair<CollectiveId, Rank>>;
-  std::vector<GoneOwners> GoneOwnersOf(const SimCollective& collective) const;
-  // Calls of a rank, from `first` to `last`, that sent something of their own.
-  std::uint64_t BegunWithin(std::size_t collective, Rank rank, std::uint64_t first,
-                            std::uint64_t last) const;
+  // By element: ranks that owned it and were removed.
+  std::vector<std::vector<Rank>> GoneOwnersOf(const SimCollective& collective) const;
   // What `rank` had for a removed owner in this call may have begun: then nobody knows where it is.
-  bool MayBeLost(Rank rank, SimCall call, const GoneOwners& owners) const;
+  bool MayBeLost(Rank rank, SimCall call, const std::vector<Rank>& owners) const;
   // Of all calls of a rank that has drained them; `owners` by element.
   void CheckLosses(Instant now, std::size_t collective, Rank rank,
-                   const std::vector<GoneOwners>& owners);
+                   const std::vector<std::vector<Rank>>& owners);
   void NoteView(Instant now, Rank rank, std::vector<Rank> view);
+  // By how much something that was heard last may have come again, as a copy.
+  Duration CopiesLater() const;
   // What was heard last was so long ago that a rank is silent.
   bool IsSilentSince(Instant now, Instant heard) const;
   // It may be removed, and somebody has not heard it for peer_timeout.
@@ -161,10 +158,6 @@ class Checker {
   // By (collective, index): when the last of its members called.
   std::map<std::pair<std::size_t, std::size_t>, Instant> ready_at_;
   Duration liveness_worst_{};
-  // By (form of a collective, from), then to: the first and the last call of which a contribution
-  // was sent. A few calls after that may have begun with nothing sent yet.
-  std::map<std::pair<CollectiveId, Rank>, std::map<Rank, std::pair<std::uint64_t, std::uint64_t>>>
-      begun_;
   std::vector<std::vector<Rank>> views_;  // that some rank has come to, the largest first
 };
 

@@ -119,7 +119,7 @@ void Checker::CheckSilence(Instant now, const Record& record, const Status& stat
                       Instant{} + microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us));
   }
   // What was heard last may have been a copy, which is no sign of life.
-  if (scenario_.duplicate_ppm > 0) earliest -= microseconds(scenario_.reorder_us);
+  earliest -= CopiesLater();
   if (now < earliest) {
     Fail(now, record.rank,
          "gave a peer up " + Milliseconds(earliest - now) +

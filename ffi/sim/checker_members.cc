@@ -6,7 +6,6 @@
 #include <iterator>
 #include <map>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,6 +55,8 @@ Duration Checker::SilenceBound() const {
 }
 
 void Checker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
+  Seen& seen = seen_[rank.index()];
+  for (const Rank member : view) seen.heard_as_member[member.index()] = seen.heard[member.index()];
   const auto smaller = std::ranges::find_if(
       views_, [&](const std::vector<Rank>& known) { return known.size() <= view.size(); });
   if (smaller != views_.end() && *smaller == view) return;
@@ -75,10 +76,13 @@ void Checker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
   views_.insert(smaller, std::move(view));
 }
 
+Duration Checker::CopiesLater() const {
+  return microseconds(scenario_.duplicate_ppm > 0 ? scenario_.reorder_us : 0);
+}
+
 bool Checker::IsSilentSince(Instant now, Instant heard) const {
   // What was heard last may have been a copy, which is no sign of life.
-  const Duration copies = microseconds(scenario_.duplicate_ppm > 0 ? scenario_.reorder_us : 0);
-  return now - heard + copies >= microseconds(scenario_.peer_timeout_us);
+  return now - heard + CopiesLater() >= microseconds(scenario_.peer_timeout_us);
 }
 
 bool Checker::WasSilent(Instant now, Rank rank) const {
@@ -106,14 +110,13 @@ bool Checker::SaysMinority(const Status& status) const {
 
 // ---------------------------------------------------------------------------------- at the end
 
-std::vector<Checker::GoneOwners> Checker::GoneOwnersOf(const SimCollective& collective) const {
-  std::vector<GoneOwners> gone(collective.spec.elements);
+std::vector<std::vector<Rank>> Checker::GoneOwnersOf(const SimCollective& collective) const {
+  std::vector<std::vector<Rank>> gone(collective.spec.elements);
   const std::size_t element_bytes = SizeOf(collective.spec.element_type);
   for (const std::vector<Rank>& view : views_) {
     CollectiveSpec spec = collective.spec;
     spec.members = Within(spec.members, view);
     if (spec.members.size() < 2) continue;
-    const CollectiveId id = IdOf(spec);
     const BucketLayout layout(spec.elements, element_bytes,
                               static_cast<std::uint16_t>(spec.members.size()),
                               scenario_.datagram_bytes - kOverheadBytes);
@@ -122,7 +125,7 @@ std::vector<Checker::GoneOwners> Checker::GoneOwnersOf(const SimCollective& coll
       const ByteRange shard = layout.Shard(MemberIndex(m));
       const std::size_t first = shard.offset / element_bytes;
       for (std::size_t i = first; i < first + shard.bytes / element_bytes; ++i) {
-        gone[i].emplace_back(id, spec.members[m]);
+        gone[i].push_back(spec.members[m]);
       }
     }
   }
@@ -166,42 +169,22 @@ void Checker::CheckLive(Instant now, std::size_t collective) {
   }
 }
 
-void Checker::Sent(Rank rank, Rank to, std::span<const std::byte> datagram) {
-  if (!scenario_.goes_on()) return;
-  const auto header = ParseHeader(datagram).header;
-  if (!header || header->kind != DatagramKind::kContribution) return;
-  const std::uint64_t index = workload_.IndexOf(header->call.sequence);
-  auto& [oldest, newest] =
-      begun_[{header->call.collective, rank}].try_emplace(to, index, index).first->second;
-  oldest = std::min(oldest, index);
-  newest = std::max(newest, index);
-}
-
-std::uint64_t Checker::BegunWithin(std::size_t collective, Rank rank, std::uint64_t first,
-                                   std::uint64_t last) const {
-  return static_cast<std::uint64_t>(std::ranges::count_if(records_, [&](const Record& record) {
-    return record.rank == rank && record.call.collective == collective && !record.owed &&
-           record.call.index >= first && record.call.index <= last;
-  }));
-}
-
-bool Checker::MayBeLost(Rank rank, SimCall call, const GoneOwners& owners) const {
-  return std::ranges::any_of(owners, [&](const auto& owner) {
-    const auto sent = begun_.find({owner.first, rank});
-    std::uint64_t unsent = 0;
-    if (sent != begun_.end()) {
-      const auto to_owner = sent->second.find(owner.second);
-      // If it got nothing: not even of the first one.
-      unsent = to_owner != sent->second.end()
-                   ? to_owner->second.second + 1
-                   : std::ranges::min(sent->second | std::views::values | std::views::keys);
-    }
-    return BegunWithin(call.collective, rank, unsent, call.index) <= scenario_.max_lag + 1;
+bool Checker::MayBeLost(Rank rank, SimCall call, const std::vector<Rank>& owners) const {
+  // A call begins where the window to the owner has room, which only news of the owner makes. What
+  // it owed before goes with it.
+  return std::ranges::any_of(owners, [&](Rank owner) {
+    const Instant heard = seen_[rank.index()].heard_as_member[owner.index()] + CopiesLater();
+    const auto since = std::ranges::count_if(records_, [&](const Record& record) {
+      return record.rank == rank && record.call.collective == call.collective && !record.owed &&
+             record.call.index <= call.index && record.submitted_at > heard;
+    });
+    const std::uint64_t windows = views_.size() - 1;
+    return static_cast<std::uint64_t>(since) <= windows * (scenario_.max_lag + 1);
   });
 }
 
 void Checker::CheckLosses(Instant now, std::size_t collective, Rank rank,
-                          const std::vector<GoneOwners>& owners) {
+                          const std::vector<std::vector<Rank>>& owners) {
   const SimCollective& of = workload_.collectives()[collective];
   const std::vector<double>& got = totals_[{collective, rank.index()}];
   // For each owner that fell silent: what was on its way to it, what had come too late for a sum,
@@ -234,7 +217,7 @@ void Checker::CheckRemovals(Instant now) {
   for (std::size_t c = 0; c < workload_.collectives().size(); ++c) {
     const SimCollective& collective = workload_.collectives()[c];
     CheckLive(now, c);
-    const std::vector<GoneOwners> owners = GoneOwnersOf(collective);
+    const std::vector<std::vector<Rank>> owners = GoneOwnersOf(collective);
     const std::vector<double>* first = nullptr;
     for (const Rank member : Within(collective.spec.members, last_view())) {
       // It may have been removed later than it knows.

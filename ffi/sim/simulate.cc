@@ -525,7 +525,6 @@ bool Simulation::SendOrBlock(Rank rank) {
     const std::size_t bytes = std::min(transmit.datagram_bytes, transmit.bytes - at);
     const std::span<const std::byte> datagram = std::span(sender.buffer).subspan(at, bytes);
     trace_.Datagram(now_, rank, "sends to", transmit.to, datagram);
-    checker_.Sent(rank, transmit.to, datagram);
     network_.Send(now_, rank, transmit.to, datagram);
   }
   sender.refused.reset();

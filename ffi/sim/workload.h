@@ -40,9 +40,6 @@ class Workload {
   // What `rank` submits: it differs from the others' in a scenario with a mismatch.
   SimCollective CollectiveAt(std::size_t collective, Rank rank) const;
   Sequence SequenceOf(SimCall call) const;
-  std::uint64_t IndexOf(Sequence sequence) const {
-    return (sequence.value() - scenario_.sequence_first) / scenario_.sequence_step;
-  }
   std::size_t CallsOf(std::size_t collective) const {
     return scenario_.calls + (collectives_[collective].carries() ? 1 : 0);
   }

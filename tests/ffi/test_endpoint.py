@@ -294,6 +294,46 @@ def test_a_rank_may_leave_right_after_its_last_call():
         np.testing.assert_array_equal(arrays[rank], 3)
 
 
+def test_a_rank_that_leaves_keeps_its_sums_for_a_peer_that_is_cut_off_for_a_while():
+    net = Net(2, peer_timeout_s=3.0)
+    arrays = [np.ones(1000, np.float32) for _ in range(2)]
+    for rank, array in enumerate(arrays):
+        net.submit(rank, array)
+    while not net.done[0]:
+        net.collect()
+        if net.wire:
+            to, datagram = net.wire.pop(0)
+            net.ranks[to].handle_datagram(net.now, datagram)
+    assert not net.done[1]
+    net.wire.clear()
+    net.silent = {1}
+    net.run(1.0)  # many probes in vain
+    net.ranks[0].leave(net.now, "its program has ended")
+    net.run(1.0)
+    assert not net.ranks[0].finished()
+    net.silent = set()
+    net.run(2.0)
+    assert net.done[1][0][0] == ""
+    np.testing.assert_array_equal(arrays[1], 2)
+    assert net.ranks[0].finished()
+
+
+def test_a_rank_that_leaves_does_not_wait_for_one_that_is_given_up():
+    net = Net(2, peer_timeout_s=1.0)
+    arrays = [np.ones(1000, np.float32) for _ in range(2)]
+    for rank, array in enumerate(arrays):
+        net.submit(rank, array)
+    while not net.done[0]:
+        net.collect()
+        if net.wire:
+            to, datagram = net.wire.pop(0)
+            net.ranks[to].handle_datagram(net.now, datagram)
+    net.silent = {1}
+    net.ranks[0].leave(net.now, "its program has ended")
+    net.run(2.5)
+    assert net.ranks[0].finished()
+
+
 def test_ranks_that_disagree_on_the_shapes_are_both_named_at_once():
     net = Net(3)
     for rank in range(3):

@@ -224,11 +224,12 @@ def test_the_receive_buffer_is_reported_as_granted():
 
 
 def test_probe_reports_what_ports_get():
-    found = _testing.probe_udp()
-    port = _testing.UdpPort()
+    buffers = {"receive_buffer_bytes": 96 * 1024, "send_buffer_bytes": 64 * 1024}
+    found = _testing.probe_udp(**buffers)
+    port = _testing.UdpPort(**buffers)
     assert found["gso"] == port.segmentation_offload
     assert found["gro"] == port.receive_offload
-    assert found["receive_buffer_bytes"] == port.granted_receive_buffer_bytes
+    assert {name: found[name] for name in buffers} == buffers
     assert found["loopback_mtu_bytes"] == _testing.path_mtu_bytes("127.0.0.1")
 
 

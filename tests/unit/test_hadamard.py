@@ -11,10 +11,21 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jax_optireduce._hadamard import BLOCK_SIZE, decode, encode, padded_size
+from jax_optireduce._hadamard import (
+    BLOCK_SIZE,
+    DECODE_TARGET,
+    ENCODE_TARGET,
+    decode,
+    decode_blocks,
+    encode,
+    encode_blocks,
+    padded_size,
+)
 
 _encode = jax.jit(encode)
 _decode = jax.jit(decode, static_argnums=1)
+_encode_by_definition = jax.jit(encode_blocks)
+_decode_by_definition = jax.jit(decode_blocks)
 
 
 def _normal(n: int, seed: int = 0) -> np.ndarray:
@@ -52,6 +63,53 @@ def test_round_trip_keeps_values_and_energy(n: int, key: int) -> None:
     back = np.asarray(decode(encoded, n, key=jnp.uint32(key)))
     assert _relative(back - x, x) <= 1e-6
     assert np.linalg.norm(encoded) == pytest.approx(np.linalg.norm(x), rel=1e-6)
+
+
+@hypothesis.given(
+    # Few, since each is compiled: blocks that are short, one, some, more than a vector.
+    n=st.sampled_from([1, 16, 512, 1024, 3000, 70_000]),
+    key=st.integers(0, 2**32 - 1),
+    scale=st.floats(0.5, 100, width=32),
+    dtype=st.sampled_from(["float32", "float64"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+@hypothesis.settings(max_examples=25, deadline=None)
+def test_the_native_transform_is_the_one_of_the_definition(
+    n: int, key: int, scale: float, dtype: str, seed: int
+) -> None:
+    key, scale = jnp.uint32(key), jnp.float32(scale)
+    x = np.random.default_rng(seed).standard_normal(padded_size(n)).astype(dtype)
+    # Sums of 1,024 entries, added in another order: ten roundings on each way.
+    tolerance = 10 * np.finfo(dtype).eps
+    with jax.enable_x64(True):
+        defined = np.asarray(_encode_by_definition(key, x))
+        encoded = np.asarray(_encode(x, key=key))
+        assert encoded.dtype == dtype
+        assert _relative(encoded - defined, defined) <= tolerance
+        defined = np.asarray(_decode_by_definition(key, scale, x))
+        decoded = np.asarray(_decode(x, x.size, key=key, scale=scale))
+        assert decoded.dtype == dtype
+        assert _relative(decoded - defined, defined) <= tolerance
+
+
+def test_sums_without_rounding_have_the_bits_of_the_definition() -> None:
+    x = np.random.default_rng(1).integers(-64, 65, 3 * 1024).astype(np.float32)
+    key = jnp.uint32(0xDEADBEEF)
+    encoded = np.asarray(encode(jnp.asarray(x), key=key))
+    np.testing.assert_array_equal(encoded, np.asarray(encode_blocks(key, x)))
+    np.testing.assert_array_equal(decode(jnp.asarray(encoded), x.size, key=key), x)
+
+
+def test_a_compiled_program_rotates_in_place_by_the_native_transform() -> None:
+    def both(x: jax.Array, key: jax.Array) -> jax.Array:
+        return decode(encode(x, key=key) * 2, x.size, key=key)
+
+    compiled = jax.jit(both, donate_argnums=0).lower(jnp.ones(4096), jnp.uint32(1))
+    _, text = compiled.compile().as_text().split("ENTRY")
+    assert text.count(f'custom_call_target="{ENCODE_TARGET}"') == 1
+    assert text.count(f'custom_call_target="{DECODE_TARGET}"') == 1
+    assert " dot(" not in text
+    assert " copy(" not in text
 
 
 @pytest.mark.parametrize("n", [1, 7, 1024, 5000])

@@ -1,0 +1,77 @@
+#include "ffi/bind/xla_hadamard.h"
+
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <string>
+
+#include "ffi/codec/hadamard.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace optireduce {
+namespace {
+
+namespace ffi = xla::ffi;
+
+// Gives `transform` the entries of the result, which are those of the operand.
+template <typename Transform>
+ffi::Error InPlace(ffi::AnyBuffer operand, ffi::Result<ffi::AnyBuffer> result,
+                   Transform transform) {
+  const std::size_t entries = operand.element_count();
+  if (!IsHadamardSize(entries) || result->element_count() != entries ||
+      result->element_type() != operand.element_type()) {
+    return ffi::Error::InvalidArgument(
+        "a bucket to be rotated must have 2^k entries, or a multiple of 1024, and the result as "
+        "many of the same dtype; got " +
+        std::to_string(entries) + " and " + std::to_string(result->element_count()) + ".");
+  }
+  // Where XLA did not alias them.
+  if (operand.untyped_data() != result->untyped_data()) {
+    std::memcpy(result->untyped_data(), operand.untyped_data(), operand.size_bytes());
+  }
+  switch (operand.element_type()) {
+    case ffi::DataType::F32:
+      transform(std::span(result->typed_data<float>(), entries));
+      return ffi::Error::Success();
+    case ffi::DataType::F64:
+      transform(std::span(result->typed_data<double>(), entries));
+      return ffi::Error::Success();
+    default:
+      return ffi::Error::InvalidArgument("a bucket to be rotated must be float32 or float64.");
+  }
+}
+
+ffi::Error Encode(ffi::BufferR0<ffi::U32> key, ffi::AnyBuffer bucket,
+                  ffi::Result<ffi::AnyBuffer> encoded) {
+  return InPlace(bucket, encoded,
+                 [key = *key.typed_data()](auto entries) { HadamardEncode(entries, key); });
+}
+
+ffi::Error Decode(ffi::BufferR0<ffi::U32> key, ffi::BufferR0<ffi::F32> scale,
+                  ffi::AnyBuffer encoded, ffi::Result<ffi::AnyBuffer> bucket) {
+  return InPlace(encoded, bucket,
+                 [key = *key.typed_data(), scale = *scale.typed_data()](auto entries) {
+                   HadamardDecode(entries, key, scale);
+                 });
+}
+
+}  // namespace
+
+XLA_FFI_Error* HadamardEncodeHandler(XLA_FFI_CallFrame* call_frame) {
+  XLA_FFI_DEFINE_HANDLER(
+      handler, Encode,
+      ffi::Ffi::Bind().Arg<ffi::BufferR0<ffi::U32>>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
+  return (*handler)(call_frame);
+}
+
+XLA_FFI_Error* HadamardDecodeHandler(XLA_FFI_CallFrame* call_frame) {
+  XLA_FFI_DEFINE_HANDLER(handler, Decode,
+                         ffi::Ffi::Bind()
+                             .Arg<ffi::BufferR0<ffi::U32>>()
+                             .Arg<ffi::BufferR0<ffi::F32>>()
+                             .Arg<ffi::AnyBuffer>()
+                             .Ret<ffi::AnyBuffer>());
+  return (*handler)(call_frame);
+}
+
+}  // namespace optireduce
