@@ -294,17 +294,21 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
     ++counters_.rejected_mismatched;
     return false;
   }
-  const std::span<const std::byte> payload = *values;
+  return TakeValues(now, *collective, *from, header, *values);
+}
+
+bool Endpoint::Impl::TakeValues(Instant now, const Collective& collective, MemberIndex from,
+                                const Header& header, std::span<const std::byte> payload) {
   const bool contribution = header.kind == DatagramKind::kContribution;
-  const Sequence over = std::max(collective->submitted.value_or(Sequence(0)),
-                                 collective->folded.value_or(Sequence(0)));
-  const bool called = (collective->submitted || collective->folded) && header.call.sequence <= over;
+  const Sequence over =
+      std::max(collective.submitted.value_or(Sequence(0)), collective.folded.value_or(Sequence(0)));
+  const bool called = (collective.submitted || collective.folded) && header.call.sequence <= over;
   if (called && !active_.contains(header.call)) {
-    TakeLate(now, *collective, *from, header, payload);
+    TakeLate(now, collective, from, header, payload);
     return true;
   }
-  if (collective->settlement == Collective::Settlement::kVoid ||
-      (leaving_ && Carries(collective->spec))) {
+  if (collective.settlement == Collective::Settlement::kVoid ||
+      (leaving_ && Carries(collective.spec))) {
     // The program will never make this call, and the peer must not wait for that.
     ++counters_.segments_stale;
     return true;
@@ -312,12 +316,12 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
   Active* active = Admit(now, header);
   if (active == nullptr) return false;
   Exchange& exchange = active->exchange;
-  if ((header.flags & kFlagDrain) != 0 && collective->carry) exchange.Drain();
-  const bool first = !exchange.heard(*from);
-  const bool settled = exchange.Settled(*from);
+  if ((header.flags & kFlagDrain) != 0 && collective.carry) exchange.Drain();
+  const bool first = !exchange.heard(from);
+  const bool settled = exchange.Settled(from);
   const std::size_t results = exchange.sums();
-  switch (contribution ? exchange.TakeContribution(now, *from, header, payload)
-                       : exchange.TakeResult(now, *from, header, payload)) {
+  switch (contribution ? exchange.TakeContribution(now, from, header, payload)
+                       : exchange.TakeResult(now, from, header, payload)) {
     case Exchange::Receipt::kMismatched:
       ++counters_.rejected_mismatched;
       return false;
@@ -331,10 +335,10 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
       break;
   }
   if (exchange.sums() != results) QueueAll(*active);
-  if (first) CheckOthersNamed(now, *collective, exchange);
-  const bool settles = exchange.Settled(*from) != settled;
+  if (first) CheckOthersNamed(now, collective, exchange);
+  const bool settles = exchange.Settled(from) != settled;
   FinishIfComplete(now, *active);
-  if (settles) Advance(now, collective->id, header.source);
+  if (settles) Advance(now, collective.id, header.source);
   if (contribution && first) ReleaseEarlier(now, header);
   return true;
 }

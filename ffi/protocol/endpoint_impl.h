@@ -75,7 +75,9 @@ class Endpoint::Impl {
   Active* Admit(Instant now, const Header& header);
   // Each returns false when the datagram could not be taken now and has to come again.
   bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
-  bool TakeSegment(Instant now, const Header& header, std::span<const std::byte> payload);
+  bool TakeSegment(Instant now, const Header& header, std::span<const std::byte> encoded);
+  bool TakeValues(Instant now, const Collective& collective, MemberIndex from, const Header& header,
+                  std::span<const std::byte> payload);
   bool TakeAnnouncement(Instant now, const Header& header, std::span<const std::byte> payload);
   void TakeAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
   void TakeLeave(Instant now, const Header& header, std::span<const std::byte> payload);
