@@ -35,6 +35,46 @@ def test_many_collectives_in_any_order_never_block_or_mix(tmp_path):
         started.succeed()
 
 
+def test_160_leaves_travel_in_one_call_and_are_not_copied_together(tmp_path):
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    with ranks.start(
+        "many_leaves",
+        *("1", str(meeting), "1"),
+        folder=tmp_path,
+        world_size=3,
+        # Of the calls that are not to be late.
+        options={"deadline_s": 30},
+    ) as started:
+        started.succeed()
+
+
+def test_two_sessions_on_one_host_at_once_do_not_mix(tmp_path):
+    folders = [tmp_path / name for name in ("meeting", "first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    meeting, first_folder, second_folder = folders
+    options = {"deadline_s": 30}
+    with (
+        ranks.start(
+            "many_leaves",
+            *("1", str(meeting), "2"),
+            folder=first_folder,
+            world_size=2,
+            options=options,
+        ) as first,
+        ranks.start(
+            "many_leaves",
+            *("2", str(meeting), "2"),
+            folder=second_folder,
+            world_size=2,
+            options=options,
+        ) as second,
+    ):
+        first.succeed()
+        second.succeed()
+
+
 def test_lanes_small_buckets_small_datagrams_and_encryption_change_nothing(tmp_path):
     options = {
         "lanes": 2,
