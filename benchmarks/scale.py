@@ -11,8 +11,8 @@ each case, and leaves out those that the file has already.
 Simulated, which is the production protocol in virtual time with every sum checked:
 
   * `exact` and `bounded`: a flat TAR. The deadline of `bounded`, half of it for each
-    stage, is the 95th percentile of the times of `exact` in the same network with a
-    tail of 1.5, whatever the tail is;
+    stage, is the 95th percentile of the times of `exact` in the same network with the
+    tail `--calm` (1.5), whatever the tail is;
   * `exact 2D`: an allreduce of the whole bucket within each of about sqrt(N) groups,
     then one across the groups among the ranks of equal place: what a program gets from
     two `psum`s over two axes.
@@ -27,6 +27,7 @@ Neither of them loses anything, or spends time in hosts. Exit code: 0.
 
 import argparse
 import dataclasses
+import itertools
 import json
 import subprocess
 import sys
@@ -39,7 +40,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scale_models import (
     DATAGRAM_BYTES,
-    HOLD_S,
     LATENCY_S,
     Network,
     halving_times,
@@ -98,7 +98,7 @@ def scenario(network: Network, kind: str, calls: int, deadline_s: float = 0) -> 
         "delay_us": 0,
         "latency_us": round(LATENCY_S * 1e6),
         "latency_tail_percent": round(network.tail * 100),
-        "latency_hold_us": round(HOLD_S * 1e6),
+        "latency_hold_us": network.hold_ms * 1000,
         "datagram_bytes": DATAGRAM_BYTES,
         # Chosen: 64 kB, one GSO batch; a process wakes up so late on an idle host; the
         # buffer of a socket on a host with such a link.
@@ -179,7 +179,7 @@ def cases(args: argparse.Namespace) -> Iterator[Key]:
         for kind in args.kinds:
             for gbps in args.gbps:
                 for tail in args.tails:
-                    yield Network(number, gbps, tail, args.mib), kind
+                    yield Network(number, gbps, tail, args.mib, args.hold_ms), kind
 
 
 def run(args: argparse.Namespace) -> None:
@@ -191,7 +191,7 @@ def run(args: argparse.Namespace) -> None:
         if kind in MODELS:
             line = model(network, kind)
         else:
-            calm = dataclasses.replace(network, tail=min(TAILS)), "exact"
+            calm = dataclasses.replace(network, tail=args.calm), "exact"
             if kind == "bounded" and calm not in lines:
                 raise SystemExit(f"{kind} needs `exact` at {calm[0]}: run that first.")
             elapsed_s = lines[calm]["elapsed_s"] if kind == "bounded" else [0.0]
@@ -222,32 +222,45 @@ def cell(line: dict[str, Any] | None) -> str:
 
 
 def table(args: argparse.Namespace) -> None:
-    """Prints P50 / P99 in ms, and by how much the tail of 3 lengthens P50."""
+    """Prints P50 / P99 in ms, and by how much the longer tail lengthens P50."""
     lines = read(args.file)
-    kinds = KINDS
-    print("| Gbit/s | tail | ranks |", " | ".join(kinds), "|")
-    print("| ---: | ---: | ---: |", " | ".join("---:" for _ in kinds), "|")
-    for gbps in RATES_GBPS:
-        for tail in TAILS:
-            for ranks in RANKS:
-                network = Network(ranks, gbps, tail)
-                cells = (cell(lines.get((network, kind))) for kind in kinds)
-                print(f"| {gbps} | {tail} | {ranks} |", " | ".join(cells), "|")
-    print("\n| Gbit/s | ranks |", " | ".join(kinds), "|")
-    print("| ---: | ---: |", " | ".join("---:" for _ in kinds), "|")
-    for gbps in RATES_GBPS:
-        for ranks in RANKS:
-            cells = (growth(lines, ranks, gbps, kind) for kind in kinds)
-            print(f"| {gbps} | {ranks} |", " | ".join(cells), "|")
+    networks = sorted({network for network, _ in lines}, key=_order)
+    _print_head("MiB", "hold, ms", "Gbit/s", "tail", "ranks", *KINDS)
+    for network in networks:
+        cells = [cell(lines.get((network, kind))) for kind in KINDS]
+        print("|", " | ".join([*map(str, _order(network)), *cells]), "|")
+    print()
+    _print_head("MiB", "hold, ms", "Gbit/s", "tails", "ranks", *KINDS)
+    for calm, longer in itertools.product(networks, repeat=2):
+        if calm.tail < longer.tail and dataclasses.replace(calm, tail=longer.tail) == (
+            longer
+        ):
+            cells = [growth(lines, calm, longer, kind) for kind in KINDS]
+            mib, hold_ms, gbps, _, ranks = map(str, _order(calm))
+            tails = f"{calm.tail:g} to {longer.tail:g}"
+            print("|", " | ".join([mib, hold_ms, gbps, tails, ranks, *cells]), "|")
 
 
-def growth(lines: dict[Key, dict[str, Any]], ranks: int, gbps: int, kind: str) -> str:
-    """Returns by how much the median grows from the smallest tail to the largest."""
-    both = [lines.get((Network(ranks, gbps, tail), kind)) for tail in TAILS]
+def _order(network: Network) -> tuple[float, ...]:
+    """Returns what networks are sorted by."""
+    return (network.mib, network.hold_ms, network.gbps, network.tail, network.ranks)
+
+
+def _print_head(*names: str) -> None:
+    """Prints the first two lines of a table in Markdown."""
+    print("|", " | ".join(names), "|")
+    print("|", " | ".join("---:" for _ in names), "|")
+
+
+def growth(
+    lines: dict[Key, dict[str, Any]], calm: Network, longer: Network, kind: str
+) -> str:
+    """Returns by how much the median grows from one network to the other."""
+    both = [lines.get((network, kind)) for network in (calm, longer)]
     medians = [percentiles_ms(line)[0] for line in both if line is not None]
-    if len(medians) < len(TAILS):
+    if len(medians) < 2:
         return "-"
-    return f"{100 * (medians[-1] / medians[0] - 1):+.0f} %"
+    return f"{100 * (medians[1] / medians[0] - 1):+.0f} %"
 
 
 def plot(args: argparse.Namespace) -> None:
@@ -311,8 +324,10 @@ def main() -> None:
     )
     running.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     running.add_argument("--gbps", type=int, nargs="+", default=RATES_GBPS, metavar="N")
+    running.add_argument("--mib", type=int, default=1, help="of the bucket (1)")
+    running.add_argument("--hold-ms", type=int, default=1, help="of a latency (1)")
     running.add_argument(
-        "--mib", type=int, default=1, help="of the bucket (default: 1)"
+        "--calm", type=float, default=1.5, help="tail of the network of deadlines (1.5)"
     )
     running.add_argument("--tails", type=float, nargs="+", default=TAILS, metavar="X")
     running.set_defaults(verb=run)

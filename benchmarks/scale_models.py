@@ -7,9 +7,6 @@ import numpy as np
 # One way, without the time on the links. Chosen: half of a round trip between two
 # virtual machines of one data centre.
 LATENCY_S = 50e-6
-# For how long two ranks keep one draw of the latency. Chosen: a queue that others fill
-# for several round trips.
-HOLD_S = 1e-3
 # Jumbo frames. Source: MTU 9000 less 28 for IPv4 and UDP; header and tag of wire.h;
 # kWireOverheadBytes of network.h.
 DATAGRAM_BYTES = 8972
@@ -29,12 +26,15 @@ class Network:
       gbps: rate of every link, in 10^9 bit/s.
       tail: 99th percentile of the latency over its median.
       mib: of the bucket. The default is small enough for 1,024 ranks in one machine.
+      hold_ms: for how long two ranks keep one draw of the latency. The default is a
+        queue that others fill for several round trips.
     """
 
     ranks: int
     gbps: int
     tail: float
     mib: int = 1
+    hold_ms: int = 1
 
     @property
     def bytes_per_s(self) -> float:
@@ -61,8 +61,9 @@ class Latencies:
         self, network: Network, ways: int, calls: int, rng: np.random.Generator
     ) -> None:
         self._sigma = np.log(network.tail) / NORMAL_99
+        self._hold_s = network.hold_ms / 1e3
         self._rng = rng
-        self._offset = rng.uniform(0, HOLD_S, (calls, ways))
+        self._offset = rng.uniform(0, self._hold_s, (calls, ways))
         self._draws = np.empty((0, calls, ways))
 
     def at(self, times_s: np.ndarray, ways: slice) -> np.ndarray:
@@ -72,7 +73,7 @@ class Latencies:
           times_s: by call and way.
           ways: those among all that `times_s` is of.
         """
-        index = ((times_s + self._offset[:, ways]) / HOLD_S).astype(int)
+        index = ((times_s + self._offset[:, ways]) / self._hold_s).astype(int)
         while index.max() >= len(self._draws):
             normal = self._rng.standard_normal((8, *self._offset.shape))
             more = LATENCY_S * np.exp(self._sigma * normal)

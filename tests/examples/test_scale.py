@@ -125,8 +125,8 @@ def test_the_table_and_the_picture_have_every_kind(
     monkeypatch.setattr(sys, "argv", ["scale.py", "table", str(file)])
     scale.main()
     output = capsys.readouterr().out
-    assert "| 25 | 3.0 | 8 | 3 / 3 |" in output
-    assert "+100 %" in output
+    assert "| 1 | 1 | 25 | 3.0 | 8 | 3 / 3 |" in output
+    assert "| 25 | 1.5 to 3 | 8 | +100 % |" in output
     arguments = ["plot", str(file), "-o", str(picture)]
     monkeypatch.setattr(sys, "argv", ["scale.py", *arguments])
     scale.main()
