@@ -137,7 +137,8 @@ def simulate(line: str) -> dict[str, Any]:
 
 def measure(network: Network, kind: str, deadline_s: float) -> dict[str, Any]:
     """Returns the times of calls, in seconds, and what else a line of the file has."""
-    warm_up = max(WARM_UP[network.ranks] // network.mib, 2)
+    warm_up = WARM_UP[network.ranks]
+    warm_up = max(warm_up // network.mib, min(warm_up, 2))
     calls = max(CALLS[network.ranks] // network.mib, 5 if network.mib > 1 else 1)
     report = simulate(scenario(network, kind, warm_up + calls, deadline_s))
     counted = report["calls"][warm_up : warm_up + calls]
