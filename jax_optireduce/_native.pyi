@@ -159,5 +159,7 @@ def simulate(scenario: str) -> dict[str, object]:
 
     Returns:
       "ok" (bool), "failure" (str, empty when ok), "scenario" (str, complete),
-      "hash" (int), "counters", "faults" (dict[str, int]), "virtual_s" (float).
+      "hash" (int), "counters", "faults" (dict[str, int]), "virtual_s" (float),
+      "calls": for each number of a call "elapsed_s", at the rank for which it took
+      longest, and "late", the share of the data that was not there when it ended.
     """

@@ -43,6 +43,14 @@ nb::dict RunScenario(const std::string& line) {
   result["virtual_s"] = std::chrono::duration<double>(report.virtual_time).count();
   result["rival_part"] = report.rival_part;
   result["own_part"] = report.own_part;
+  nb::list calls;
+  for (const CallReport& call : report.calls) {
+    nb::dict one;
+    one["elapsed_s"] = std::chrono::duration<double>(call.elapsed).count();
+    one["late"] = call.late;
+    calls.append(one);
+  }
+  result["calls"] = calls;
   result["calls_s"] = std::chrono::duration<double>(report.calls_time).count();
   return result;
 }

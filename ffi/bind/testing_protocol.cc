@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ffi/base/ring.h"
 #include "ffi/bind/testing.h"
 #include "ffi/protocol/bucket_layout.h"
 #include "ffi/protocol/endpoint.h"
@@ -240,6 +241,20 @@ class TestEndpoint {
   std::vector<std::byte> buffer_;
 };
 
+void BindRing(nb::module_& m) {
+  nb::class_<Ring<int>>(m, "Ring")
+      .def(nb::init<>())
+      .def("push_back", &Ring<int>::push_back)
+      .def("push_front", &Ring<int>::push_front)
+      .def("pop_front", &Ring<int>::pop_front)
+      .def("clear", &Ring<int>::clear)
+      .def("values", [](const Ring<int>& self) {
+        std::vector<int> values;
+        for (std::size_t i = 0; i < self.size(); ++i) values.push_back(self[i]);
+        return values;
+      });
+}
+
 }  // namespace
 
 void BindProtocol(nb::module_& m) {
@@ -261,6 +276,7 @@ void BindProtocol(nb::module_& m) {
     }
     return segments;
   });
+  BindRing(m);
   nb::class_<TestFlow>(m, "Flow")
       .def(nb::init<std::size_t, std::size_t, bool>(), nb::arg("window_bytes_max"),
            nb::arg("datagram_bytes_max"), nb::arg("same_host") = false)

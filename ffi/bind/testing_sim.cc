@@ -50,8 +50,12 @@ class TestNetwork {
  public:
   TestNetwork(std::uint16_t ranks, std::uint64_t seed, std::uint64_t rate_mbps,
               std::int64_t propagation_ns, std::size_t socket_bytes, std::size_t queue_bytes,
-              const nb::dict& faults)
-      : network_(Make(ranks, seed, rate_mbps, propagation_ns, socket_bytes, queue_bytes, faults)) {}
+              const nb::dict& faults, std::int64_t latency_ns, double latency_tail,
+              std::int64_t latency_hold_ns)
+      : network_(Make(ranks, seed, rate_mbps, propagation_ns, socket_bytes, queue_bytes, faults,
+                      {.median = Duration(latency_ns),
+                       .tail = latency_tail,
+                       .hold = Duration(latency_hold_ns)})) {}
 
   void Send(std::int64_t now_ns, std::uint16_t from, std::uint16_t to, const nb::bytes& datagram) {
     network_.Send(At(now_ns), Rank(from), Rank(to), Bytes(datagram));
@@ -92,8 +96,10 @@ class TestNetwork {
 
   static NetworkOptions Make(std::uint16_t ranks, std::uint64_t seed, std::uint64_t rate_mbps,
                              std::int64_t propagation_ns, std::size_t socket_bytes,
-                             std::size_t queue_bytes, const nb::dict& faults) {
+                             std::size_t queue_bytes, const nb::dict& faults,
+                             const LatencyOptions& latency) {
     NetworkOptions options;
+    options.latency = latency;
     options.seed = seed;
     options.up.assign(ranks, MakeLink(rate_mbps, propagation_ns, socket_bytes));
     options.down.assign(ranks, MakeLink(rate_mbps, propagation_ns, queue_bytes));
@@ -169,9 +175,11 @@ void BindSim(nb::module_& m) {
       .def_prop_ro("dropped", &Link::dropped);
   nb::class_<TestNetwork>(m, "SimNetwork")
       .def(nb::init<std::uint16_t, std::uint64_t, std::uint64_t, std::int64_t, std::size_t,
-                    std::size_t, const nb::dict&>(),
+                    std::size_t, const nb::dict&, std::int64_t, double, std::int64_t>(),
            nb::arg("ranks"), nb::arg("seed"), nb::arg("rate_mbps"), nb::arg("propagation_ns"),
-           nb::arg("socket_bytes"), nb::arg("queue_bytes"), nb::arg("faults"))
+           nb::arg("socket_bytes"), nb::arg("queue_bytes"), nb::arg("faults"),
+           nb::arg("latency_ns") = 0, nb::arg("latency_tail") = 1.0,
+           nb::arg("latency_hold_ns") = 1'000'000)
       .def("send", &TestNetwork::Send, nb::arg("now_ns"), nb::arg("sender"), nb::arg("receiver"),
            nb::arg("datagram"))
       .def("add_foreign", &TestNetwork::AddForeign, nb::arg("datagram"))

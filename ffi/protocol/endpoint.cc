@@ -29,10 +29,14 @@ Status Invalid(std::string message) {
 Endpoint::Impl::Impl(const EndpointOptions& options)
     : options_(options),
       peers_(options.world_size),
+      quiet_until_(options.world_size, Instant::min()),
+      timeouts_(options.world_size, Instant::min()),
       opened_(options.protection == Protection::kEncrypt ? options.datagram_bytes_max : 0),
       directory_(options),
       incast_(static_cast<std::uint8_t>(std::clamp(options.world_size - 1, 1, UINT8_MAX))),
-      next_peer_(options.rank.value()) {}
+      next_peer_(options.rank.value()) {
+  quiet_until_[options.rank.index()] = timeouts_[options.rank.index()] = kNever;
+}
 
 Status Endpoint::Impl::MakePeers() {
   const std::size_t others = std::max<std::size_t>(options_.world_size - 1u, 1);

@@ -121,7 +121,9 @@ class Endpoint::Impl {
   // Keeps nothing more for those that are silent.
   void ReleaseLost(Instant now);
   // It is silent, and nothing can be decided about it: neither is asked until it is heard.
-  bool Muted(const Peer& other) const;
+  bool Muted(const Peer& other) const {
+    return other.lost && other.awaited && membership_->stuck();
+  }
   void BeginView(Instant now);
   Status WhyStuck(Instant now) const;
   // Fails the calls under way, and those that are held; false if there are none.
@@ -145,23 +147,25 @@ class Endpoint::Impl {
   void QueueAll(Active& active);
   void Announce(const Collective& collective, Sequence sequence, std::uint8_t flags);
   std::optional<Transmit> SendMembership(Instant now, std::span<std::byte> buffer);
+  // After nothing was sent to the peer.
+  void NoteQuiet(Rank rank);
   std::optional<Transmit> PollPeer(Instant now, Rank to, std::span<std::byte> buffer,
                                    std::size_t batch_max);
   std::optional<Transmit> SendAcknowledgement(Instant now, Rank to, std::span<std::byte> buffer);
   std::optional<Transmit> SendControl(Instant now, Rank to, std::span<std::byte> buffer);
   std::optional<Transmit> SendSegments(Instant now, Rank to, std::span<std::byte> buffer,
                                        std::size_t batch_max);
-  std::optional<Transmit> SendSegmentsOf(Instant now, Rank to, std::deque<CallId>& calls,
+  std::optional<Transmit> SendSegmentsOf(Instant now, Rank to, Ring<CallId>& calls,
                                          std::span<std::byte> buffer, std::size_t batch_max);
   // The next segment for a peer, and the call of `calls` it belongs to; drops calls that have none.
-  Active* NextSegment(Rank to, std::deque<CallId>& calls, Outbox::Item& item);
+  Active* NextSegment(Rank to, Ring<CallId>& calls, Outbox::Item& item);
   // Completes a datagram whose payload stands in `buffer` behind the header; returns its size.
   std::size_t Seal(Rank to, Header header, std::size_t payload_bytes, std::span<std::byte> buffer);
   void WantFarewells();
   // A call has ended: how many may send to this rank from now on?
   void AdaptIncast();
   // To how many peers at a time this rank sends new contributions.
-  std::uint16_t Incast() const;
+  std::uint16_t Incast();
 
   // ---- endpoint_watch.cc
   void Expire(Instant now, CallId call);
@@ -200,15 +204,25 @@ class Endpoint::Impl {
   // In seconds, with one decimal.
   static std::string RoundedSeconds(Duration duration);
 
-  Peer& peer(Rank rank) { return *peers_[rank.index()]; }
+  // Whatever is done with the peer may give it something to send, or another timeout.
+  Peer& peer(Rank rank) {
+    quiet_until_[rank.index()] = Instant::min();
+    timeouts_[rank.index()] = Instant::min();
+    return *peers_[rank.index()];
+  }
   const Peer& peer(Rank rank) const { return *peers_[rank.index()]; }
 
   EndpointOptions options_;
   RecentLeast paths_;                         // of the flows to all peers, which it outlives
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at the own one
-  std::vector<std::byte> opened_;             // a payload that came encrypted
-  std::vector<std::byte> decoded_;            // a payload that came rounded
-  BufferPool pool_;                           // outlives the collectives and the exchanges
+  // Most of a thousand peers are quiet most of the time, and to look at each of them takes long. By
+  // rank, and until peer() is called: before when there is nothing to send to it, and the timeout
+  // of its flow; Instant::min() where that is not known. kNever for this rank.
+  std::vector<Instant> quiet_until_;
+  mutable std::vector<Instant> timeouts_;
+  std::vector<std::byte> opened_;   // a payload that came encrypted
+  std::vector<std::byte> decoded_;  // a payload that came rounded
+  BufferPool pool_;                 // outlives the collectives and the exchanges
   Directory directory_;
   // For each group size that occurs, the send order of every member.
   std::map<std::uint16_t, std::vector<std::vector<MemberIndex>>> send_orders_;
@@ -216,6 +230,7 @@ class Endpoint::Impl {
   std::deque<CallDone> events_;
   Counters counters_;
   IncastController incast_;
+  std::optional<std::uint16_t> incast_of_peers_;  // what Incast() has found in this PollTransmit
   struct {
     std::uint64_t expected = 0;
     std::uint64_t recorded = 0;

@@ -93,10 +93,6 @@ void Endpoint::Impl::ReleaseLost(Instant now) {
   }
 }
 
-bool Endpoint::Impl::Muted(const Peer& other) const {
-  return other.lost && other.awaited && membership_->stuck();
-}
-
 void Endpoint::Impl::BeginView(Instant now) {
   const std::vector<Rank>& members = membership_->view().members;
   if (membership_->removed()) {

@@ -36,17 +36,26 @@ void Endpoint::Impl::Announce(const Collective& collective, Sequence sequence, s
 std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std::byte> buffer,
                                                      std::size_t batch_max) {
   OR_CHECK(buffer.size() >= options_.datagram_bytes_max && batch_max > 0);
+  incast_of_peers_.reset();
   if (leaving_) WantFarewells();
   if (const auto transmit = SendMembership(now, buffer)) return transmit;
   for (std::uint16_t turn = 0; turn < options_.world_size; ++turn) {
     const Rank to(static_cast<std::uint16_t>((next_peer_ + turn) % options_.world_size));
-    if (to == options_.rank) continue;
+    if (now < quiet_until_[to.index()]) continue;
     if (const auto transmit = PollPeer(now, to, buffer, batch_max)) {
       next_peer_ = static_cast<std::uint16_t>((to.value() + 1) % options_.world_size);
       return transmit;
     }
+    NoteQuiet(to);
   }
   return std::nullopt;
+}
+
+void Endpoint::Impl::NoteQuiet(Rank rank) {
+  const Peer& other = *peers_[rank.index()];
+  const bool queued = !other.control.empty() || !other.ready.empty() || !other.backlog.empty();
+  if (queued || other.flow.probe_due()) return;
+  quiet_until_[rank.index()] = timeouts_[rank.index()] = other.flow.timeout();
 }
 
 std::optional<Transmit> Endpoint::Impl::SendMembership(Instant now, std::span<std::byte> buffer) {
@@ -134,7 +143,7 @@ std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
   return Transmit{.to = to, .bytes = bytes, .datagram_bytes = bytes};
 }
 
-Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Rank to, std::deque<CallId>& calls,
+Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Rank to, Ring<CallId>& calls,
                                                     Outbox::Item& item) {
   Peer& other = peer(to);
   for (std::size_t left = calls.size(); left > 0; --left) {
@@ -167,6 +176,7 @@ std::optional<Transmit> Endpoint::Impl::SendSegments(Instant now, Rank to,
   // Chosen: the backlog goes behind, but not to the end: what stands before it may be refused for
   // as long as the peer's program waits for something of the backlog.
   constexpr std::uint32_t kBacklogTurns = 8;
+  if (other.ready.empty() && other.backlog.empty()) return std::nullopt;
   const bool behind_first = ++other.turns % kBacklogTurns == 0;
   for (const bool behind : {behind_first, !behind_first}) {
     auto& calls = behind ? other.backlog : other.ready;
@@ -175,8 +185,7 @@ std::optional<Transmit> Endpoint::Impl::SendSegments(Instant now, Rank to,
   return std::nullopt;
 }
 
-std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to,
-                                                       std::deque<CallId>& calls,
+std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to, Ring<CallId>& calls,
                                                        std::span<std::byte> buffer,
                                                        std::size_t batch_max) {
   Flow& flow = peer(to).flow;
@@ -233,13 +242,15 @@ void Endpoint::Impl::AdaptIncast() {
   incast_seen_ = {.expected = expected, .recorded = recorded, .expired = counters_.stages_expired};
 }
 
-std::uint16_t Endpoint::Impl::Incast() const {
+std::uint16_t Endpoint::Impl::Incast() {
   if (options_.incast != 0) return options_.incast;
+  if (incast_of_peers_) return *incast_of_peers_;
   std::uint8_t least = UINT8_MAX;
   for (const auto& other : peers_) {
     if (other && !other->gone()) least = std::min(least, other->incast);
   }
-  return least == UINT8_MAX ? UINT16_MAX : least;
+  incast_of_peers_ = least == UINT8_MAX ? UINT16_MAX : least;
+  return *incast_of_peers_;
 }
 
 void Endpoint::Impl::WantFarewells() {

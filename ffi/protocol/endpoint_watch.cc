@@ -87,8 +87,8 @@ std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
 
 void Endpoint::Impl::HandleTimeout(Instant now) {
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
-    if (!peers_[r] || Muted(*peers_[r])) continue;
-    Settle(now, Rank(r), peers_[r]->flow.HandleTimeout(now));
+    if (now < timeouts_[r] || Muted(*peers_[r])) continue;
+    Settle(now, Rank(r), peer(Rank(r)).flow.HandleTimeout(now));
   }
   GiveUpSilentPeers(now);
   std::vector<CallId> due;
@@ -123,8 +123,11 @@ void Endpoint::Impl::Expire(Instant now, CallId call) {
 
 Instant Endpoint::Impl::PollTimeout() const {
   Instant at = membership_ ? std::min(next_tick_, membership_->timeout()) : next_tick_;
-  for (const auto& other : peers_) {
-    if (other && !Muted(*other)) at = std::min(at, other->flow.timeout());
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+    if (timeouts_[r] >= at) continue;
+    const Peer& other = *peers_[r];
+    if (timeouts_[r] == Instant::min()) timeouts_[r] = other.flow.timeout();
+    if (timeouts_[r] < at && !Muted(other)) at = timeouts_[r];
   }
   for (const auto& [call, active] : active_) at = std::min(at, active.exchange.deadline());
   return at;
@@ -178,8 +181,8 @@ bool Endpoint::Impl::FailIfAbandoned(Instant now, const Exchange& exchange) {
                                           Describe(spec, call.sequence)});
       return true;
     }
-    const bool asked = std::ranges::any_of(
-        other.control, [](const Cargo& cargo) { return cargo.kind == DatagramKind::kProbe; });
+    const bool asked =
+        other.control.AnyOf([](const Cargo& cargo) { return cargo.kind == DatagramKind::kProbe; });
     if (silence >= options_.peer_timeout / kSignsPerTimeout && !asked) {
       other.control.push_back({.kind = DatagramKind::kProbe});
     }
@@ -206,9 +209,8 @@ void Endpoint::Impl::NoteWaiting(Instant now, Rank rank, CallId call) {
   std::erase_if(from.waiting,
                 [&](const Peer::Waiting& report) { return now - report.last > kReportLifetime; });
   for (const GaveUp& ours : gave_up_) {
-    const bool queued = std::ranges::any_of(from.control, [&](const Cargo& cargo) {
-      return cargo.call == ours.call && cargo.flags == ours.flags;
-    });
+    const bool queued = from.control.AnyOf(
+        [&](const Cargo& cargo) { return cargo.call == ours.call && cargo.flags == ours.flags; });
     if (ours.call != call || queued) continue;
     // It has not heard of it: it was silent at that time.
     from.control.push_back(
@@ -256,7 +258,7 @@ void Endpoint::Impl::TakeGaveUp(Instant now, Rank from, GaveUp news) {
   }
   auto& gave_up = peer(from).gave_up;
   gave_up.push_back(std::move(news));
-  if (gave_up.size() > kGaveUpMax) gave_up.pop_front();
+  if (gave_up.size() > kGaveUpMax) gave_up.erase(gave_up.begin());
 }
 
 bool Endpoint::Impl::Settled(CallId call) const {

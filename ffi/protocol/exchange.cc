@@ -243,6 +243,7 @@ bool Exchange::Contributes(MemberIndex to) const {
 bool Exchange::MayContribute(MemberIndex to) const {
   // The first `incast` peers of the schedule that have not been sent everything once. What is sent
   // again does not wait for its turn, nor keep it: a peer that refuses delays nobody else.
+  if (incast_ + 1u >= outboxes_.size()) return true;
   std::uint16_t before = 0;
   for (const MemberIndex peer : options_.send_order) {
     if (peer == to) return true;

@@ -10,10 +10,6 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Chosen: more than the window of the fastest path here (2 MB of 1472-byte datagrams to one peer);
-// a bound on memory, not on speed.
-constexpr std::size_t kInFlightMax = 2048;
-
 // Chosen: RFC 9002 has 3; offloads and several queues of one host reorder whole batches, and a
 // repair in vain costs more here than a repair that comes a little later.
 constexpr std::uint64_t kReorderDatagrams = 16;
@@ -57,7 +53,6 @@ constexpr Duration kPacingCredit = milliseconds(1);
 
 Flow::Flow(const FlowOptions& options)
     : options_(options),
-      ring_(kInFlightMax),
       rate_({.window_bytes_max = options.window_bytes_max,
              .datagram_bytes_max = options.datagram_bytes_max,
              .sharers = options.sharers,
@@ -80,17 +75,15 @@ bool Flow::MayStart(Instant now) {
 std::uint64_t Flow::Track(Instant now, const Cargo& cargo, std::size_t bytes) {
   OR_CHECK(CanTrack());
   // Silence is measured from the first datagram that nothing was under way before.
-  if (count_ == 0) {
+  if (under_way_.empty()) {
     last_progress_at_ = now;
     StartRoundTrip(now);
   }
   send_at_ = std::max(send_at_, now - kPacingCredit) + rate_.PacingInterval(bytes);
-  At(count_) = {.number = next_number_,
-                .sent_at = now,
-                .cargo = cargo,
-                .bytes = static_cast<std::uint32_t>(bytes),
-                .settled = false};
-  ++count_;
+  under_way_.push_back({.number = next_number_,
+                        .sent_at = now,
+                        .cargo = cargo,
+                        .bytes = static_cast<std::uint32_t>(bytes)});
   in_flight_bytes_ += bytes;
   last_sent_at_ = now;
   if (in_flight_bytes_ + options_.datagram_bytes_max > rate_.window_bytes()) {
@@ -103,8 +96,8 @@ const std::vector<Fate>& Flow::HandleAcknowledgement(Instant now, const Acknowle
   fates_.clear();
   if (news.largest >= next_number_) return fates_;  // of a number never used: a confused peer
   probes_unanswered_ = 0;
-  for (std::size_t i = 0; i < count_ && At(i).number <= news.largest; ++i) {
-    InFlight& datagram = At(i);
+  for (std::size_t i = 0; i < under_way_.size() && under_way_[i].number <= news.largest; ++i) {
+    InFlight& datagram = under_way_[i];
     if (datagram.settled || !news.Contains(datagram.number)) continue;
     if (datagram.number == news.largest) {
       MeasureRoundTrip(std::max(now - datagram.sent_at - news.delay, Duration(1)));
@@ -149,8 +142,9 @@ void Flow::DetectLoss(Instant now) {
   const Duration reorder_time =
       std::max(kGranularity, (measured_ ? smoothed_ : kFirstProbeInterval) * kReorderTimeNumerator /
                                  kReorderTimeDenominator);
-  for (std::size_t i = 0; i < count_ && At(i).number < *largest_acknowledged_; ++i) {
-    InFlight& datagram = At(i);
+  for (std::size_t i = 0; i < under_way_.size() && under_way_[i].number < *largest_acknowledged_;
+       ++i) {
+    InFlight& datagram = under_way_[i];
     if (datagram.settled) continue;
     const bool overtaken = datagram.number + kReorderDatagrams <= *largest_acknowledged_;
     const bool outdated = datagram.sent_at + reorder_time <= largest_acknowledged_sent_at_;
@@ -176,10 +170,7 @@ void Flow::EndRoundTrip(Instant now) {
 }
 
 void Flow::PopSettled() {
-  while (count_ > 0 && At(0).settled) {
-    head_ = (head_ + 1) % ring_.size();
-    --count_;
-  }
+  while (!under_way_.empty() && under_way_.front().settled) under_way_.pop_front();
 }
 
 Duration Flow::ProbeInterval() const {
@@ -196,13 +187,13 @@ Duration Flow::ProbeInterval() const {
 const std::vector<Fate>& Flow::HandleTimeout(Instant now) {
   fates_.clear();
   held_back_ = held_back_ && now < send_at_;
-  if (count_ == 0 || probe_due_) return fates_;
+  if (under_way_.empty() || probe_due_) return fates_;
   const Instant silent_since = std::max(last_sent_at_, last_progress_at_);
   if (now < silent_since + ProbeInterval()) return fates_;
   ++probes_unanswered_;
   if (probes_unanswered_ >= kProbesUnansweredMax) {
-    for (std::size_t i = 0; i < count_; ++i) {
-      if (!At(i).settled) Settle(At(i), false);
+    for (std::size_t i = 0; i < under_way_.size(); ++i) {
+      if (!under_way_[i].settled) Settle(under_way_[i], false);
     }
     PopSettled();
     rate_.HandleSilence();
@@ -280,7 +271,7 @@ Acknowledgement Flow::TakeAcknowledgement(Instant now) {
 
 Instant Flow::timeout() const {
   Instant at = held_back_ ? std::min(acknowledge_at_, send_at_) : acknowledge_at_;
-  if (count_ > 0 && !probe_due_) {
+  if (!under_way_.empty() && !probe_due_) {
     at = std::min(at, std::max(last_sent_at_, last_progress_at_) + ProbeInterval());
   }
   return at;

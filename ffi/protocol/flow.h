@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "ffi/base/ids.h"
+#include "ffi/base/ring.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/rate_controller.h"
 #include "ffi/protocol/wire.h"
@@ -62,7 +63,7 @@ class Flow {
   bool MayStart(Instant now);
   std::size_t BurstBytes() const { return rate_.BurstBytes(); }
   // True while one more can be tracked; control datagrams need no window.
-  bool CanTrack() const { return count_ < ring_.size(); }
+  bool CanTrack() const { return under_way_.size() < kUnderWayMax; }
   // The number for a datagram that leaves now and whose fate is of interest.
   std::uint64_t Track(Instant now, const Cargo& cargo, std::size_t bytes);
   // The number for one that is not: an acknowledgement.
@@ -73,6 +74,7 @@ class Flow {
   const std::vector<Fate>& HandleTimeout(Instant now);
   // True once after each time that a probe is due; the caller then sends one.
   bool TakeProbe();
+  bool probe_due() const { return probe_due_; }
   // Without one acknowledgement for several probes: sending more would be in vain for now.
   bool unanswered() const;
 
@@ -97,11 +99,11 @@ class Flow {
 
  private:
   struct InFlight {
-    std::uint64_t number;
-    Instant sent_at;
-    Cargo cargo;
-    std::uint32_t bytes;
-    bool settled;
+    std::uint64_t number = 0;
+    Instant sent_at{};
+    Cargo cargo{};
+    std::uint32_t bytes = 0;
+    bool settled = false;
   };
 
   void MeasureRoundTrip(Duration sample);
@@ -111,15 +113,14 @@ class Flow {
   void EndRoundTrip(Instant now);
   void PopSettled();
   Duration ProbeInterval() const;
-  // In-flight datagrams in order of number: a ring.
-  InFlight& At(std::size_t position) { return ring_[(head_ + position) % ring_.size()]; }
 
   FlowOptions options_;
 
   std::uint64_t next_number_ = 0;
-  std::vector<InFlight> ring_;
-  std::size_t head_ = 0;
-  std::size_t count_ = 0;
+  // Chosen: more than the window of the fastest path here (2 MB of 1472-byte datagrams to one
+  // peer); a bound on memory, not on speed.
+  static constexpr std::size_t kUnderWayMax = 2048;
+  Ring<InFlight> under_way_;  // in order of number
   std::size_t in_flight_bytes_ = 0;
   std::optional<std::uint64_t> largest_acknowledged_;
   Instant largest_acknowledged_sent_at_{};

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ffi/base/ids.h"
+#include "ffi/base/ring.h"
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
 #include "ffi/crypto/seal.h"
@@ -56,14 +56,14 @@ struct Peer {
   bool awaited = false;                // though lost, it is kept what it has coming: see Membership
   std::optional<std::string> removed;  // the others go on without it
 
-  std::deque<GaveUp> gave_up;  // the newest few
+  std::vector<GaveUp> gave_up;  // the newest few
 
   // Announcements, probes and the farewell, in order. Bounded by what is open: each is queued once.
-  std::deque<Cargo> control;
+  Ring<Cargo> control;
   // Calls that may have something to send to the peer, in the order of their opening: those that
   // somebody waits for, and those that are over, whose data goes behind.
-  std::deque<CallId> ready;
-  std::deque<CallId> backlog;
+  Ring<CallId> ready;
+  Ring<CallId> backlog;
   std::uint32_t turns = 0;  // of sending segments to it
 
   enum class Farewell : std::uint8_t { kNone, kWanted, kSent, kDelivered };

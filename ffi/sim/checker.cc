@@ -43,6 +43,10 @@ constexpr std::uint64_t kAcknowledgementBytes = 72;
 // Chosen: an announcement with the longest description of a scenario.
 constexpr std::uint64_t kAnnouncementBytesMax = 512;
 
+// Leaves of calls that are over are kept, so that writing to them is noticed. Chosen: more than any
+// run made from a seed has.
+constexpr std::size_t kLeafBytesMax = std::size_t{1} << 30;
+
 std::uint64_t HashOf(std::span<const std::byte> bytes) {
   std::uint64_t hash = bytes.size();
   std::size_t i = 0;
@@ -161,10 +165,30 @@ Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
     record.leaves.push_back(std::move(leaf));
     submission.leaves.push_back({record.leaves.back().data() + kMarginBytes, elements});
   }
+  leaf_bytes_ += bucket.size();
+  ReleaseLeaves(now);
   // The endpoint holds pointers into the leaves, which moving a record must not change.
   static_assert(std::is_nothrow_move_constructible_v<Record>);
   records_.push_back(std::move(record));
   return submission;
+}
+
+void Checker::CheckUntouched(Instant now, const Record& record) {
+  if (HashOf(Gather(record)) == record.hash && MarginsIntact(record)) return;
+  Fail(now, record.rank,
+       "a leaf was written after its call had ended: call " + std::to_string(record.call.index) +
+           " of '" + record.collective.spec.description + "'");
+}
+
+void Checker::ReleaseLeaves(Instant now) {
+  while (leaf_bytes_ > kLeafBytesMax && released_ < records_.size() && records_[released_].done) {
+    Record& oldest = records_[released_++];
+    CheckUntouched(now, oldest);
+    leaf_bytes_ -= oldest.collective.bytes();
+    oldest.leaves = {};
+    // Whoever still needs it computes it again.
+    references_.erase({oldest.call.collective, oldest.call.index});
+  }
 }
 
 void Checker::Submitted(Instant now, std::uint64_t token, const Status& status) {
@@ -499,14 +523,9 @@ void Checker::FailOpenCalls(Instant now) {
 
 void Checker::Finish(Instant now, const Network& network) {
   FailOpenCalls(now);
-  for (const Record& record : records_) {
-    if (seen_[record.rank.index()].stopped_at || !record.done) continue;
-    if (HashOf(Gather(record)) != record.hash || !MarginsIntact(record)) {
-      Fail(now, record.rank,
-           "a leaf was written after its call had ended: call " +
-               std::to_string(record.call.index) + " of '" + record.collective.spec.description +
-               "'");
-    }
+  for (std::size_t i = released_; i < records_.size(); ++i) {
+    const Record& record = records_[i];
+    if (!seen_[record.rank.index()].stopped_at && record.done) CheckUntouched(now, record);
   }
   CheckEfficiency(now, network);
   CheckRemovals(now);

@@ -139,6 +139,10 @@ class Checker {
   Instant AskedAt(Instant now, Rank rank, Rank peer) const;
   void CheckEfficiency(Instant now, const Network& network);
   bool MarginsIntact(const Record& record) const;
+  // Nobody has written to the leaves since the call ended.
+  void CheckUntouched(Instant now, const Record& record);
+  // Drops the leaves of the oldest calls, where all of them together are too large.
+  void ReleaseLeaves(Instant now);
   std::vector<std::byte> Gather(const Record& record) const;
   std::size_t MemoryBound(Rank rank) const;
   // What a driver that wakes late, or that cannot send, may add to any time.
@@ -148,6 +152,8 @@ class Checker {
   const Workload& workload_;
   std::string failure_;
   std::vector<Record> records_;  // by token
+  std::size_t leaf_bytes_ = 0;   // that records hold
+  std::size_t released_ = 0;     // the leaves of records before this one are dropped
   std::vector<Seen> seen_;       // by rank
   std::vector<std::size_t> memory_bound_;
   std::map<std::pair<std::size_t, std::size_t>, std::vector<std::byte>> references_;

@@ -1,6 +1,8 @@
 #include "ffi/sim/network.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 #include <utility>
 
 #include "ffi/base/check.h"
@@ -22,15 +24,30 @@ constexpr std::uint64_t kGarbageBytesMax = 2000;
 // Chosen: a copy of a copy is enough.
 constexpr std::uint64_t kCopiesMax = 3;
 
+// The 99th percentile of the standard normal distribution.
+constexpr double kNormal99 = 2.3263478740408408;
+// Latencies do not draw the numbers of the faults. Chosen: any constant.
+constexpr std::uint64_t kLatencySalt = 0x6C6174;
+
+// In (0, 1).
+double Uniform(std::uint64_t hash) { return (static_cast<double>(hash >> 12) + 0.5) * 0x1p-52; }
+
 }  // namespace
 
 Network::Network(const NetworkOptions& options)
     : options_(options.faults),
       prng_(options.seed),
+      latency_(options.latency),
+      sigma_(std::log(options.latency.tail) / kNormal99),
+      latency_seed_(Mix(options.seed ^ kLatencySalt)),
       rival_rank_(options.rival_rank),
       burst_until_(options.up.size()),
       cut_(options.up.size()) {
   OR_CHECK(options.up.size() == options.down.size());
+  OR_CHECK(options.latency.tail >= 1 && options.latency.hold > Duration::zero());
+  if (latency_.median > Duration::zero()) {
+    last_at_end_.resize(options.up.size() * options.up.size());
+  }
   if (options.rival) rival_.emplace(*options.rival);
   for (const LinkOptions& link : options.up) up_.emplace_back(link);
   for (const LinkOptions& link : options.down) down_.emplace_back(link);
@@ -147,9 +164,26 @@ void Network::Remember(std::span<const std::byte> datagram, Rank from, Rank to) 
 }
 
 bool Network::Parted(Rank from, Rank to) const {
+  if (side_ == 0) return false;
   const bool sends = (side_ >> from.index() & 1) != 0;
   const bool hears = (side_ >> to.index() & 1) != 0;
   return sends != hears && (sends || !one_way_);
+}
+
+Instant Network::AfterLatency(Instant at, Rank from, Rank to) {
+  const std::size_t pair = from.index() * up_.size() + to.index();
+  const std::uint64_t way = Mix(latency_seed_ + pair);
+  // The draws of different pairs do not all end at the same time.
+  const auto hold = static_cast<std::uint64_t>(latency_.hold.count());
+  const auto since = static_cast<std::uint64_t>(at.time_since_epoch().count());
+  const std::uint64_t draw = Mix(way ^ (since + way % hold) / hold);
+  // Source: Box and Muller, Annals of Mathematical Statistics 29, 1958.
+  const double normal = std::sqrt(-2 * std::log(Uniform(draw))) *
+                        std::cos(2 * std::numbers::pi * Uniform(Mix(draw + 1)));
+  const double ns = static_cast<double>(latency_.median.count()) * std::exp(sigma_ * normal);
+  Instant& last = last_at_end_[pair];
+  last = std::max(last, at + Duration(static_cast<Duration::rep>(ns)));
+  return last;
 }
 
 void Network::Send(Instant now, Rank from, Rank to, std::span<const std::byte> datagram) {
@@ -169,11 +203,12 @@ void Network::Send(Instant now, Rank from, Rank to, std::span<const std::byte> d
     ++faults_.stalled;
     up.Stall(now + Random(options_.stall));
   }
-  const std::optional<Instant> at_switch = up.Offer(now, datagram.size() + kWireOverheadBytes);
+  std::optional<Instant> at_switch = up.Offer(now, datagram.size() + kWireOverheadBytes);
   if (!at_switch) {
     ++faults_.queue_full_up;
     return;
   }
+  if (!last_at_end_.empty()) at_switch = AfterLatency(*at_switch, from, to);
   if (!faulty) {
     Fly(*at_switch, datagram, from, to, Origin::kGenuine);
     return;

@@ -11,6 +11,7 @@
 #define FFI_SIM_NETWORK_H_
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -76,11 +77,20 @@ struct FaultOptions {
   Instant end = kNever;  // no fault starts later; what is on its way still arrives
 };
 
+// What the way between an up-link and the switch takes: log-normal, drawn for each pair of ranks
+// and for a time, as a queue that others fill. The order on a way is kept.
+struct LatencyOptions {
+  Duration median{};  // 0: no time at all
+  double tail = 1;    // the 99th percentile over the median
+  Duration hold = std::chrono::milliseconds(1);
+};
+
 struct NetworkOptions {
   std::uint64_t seed = 0;
   std::vector<LinkOptions> up;    // by rank
   std::vector<LinkOptions> down;  // by rank
   FaultOptions faults;
+  LatencyOptions latency;
   std::optional<RivalOptions> rival;
   Rank rival_rank;  // whose down-link it shares
 };
@@ -141,6 +151,8 @@ class Network {
   };
 
   bool Parted(Rank from, Rank to) const;
+  // When what enters the way now comes to its end.
+  Instant AfterLatency(Instant at, Rank from, Rank to);
   Duration Random(Duration max);
   std::size_t Store(std::span<const std::byte> bytes);
   void Fly(Instant at, std::span<const std::byte> bytes, Rank from, Rank to, Origin origin);
@@ -151,6 +163,10 @@ class Network {
 
   FaultOptions options_;
   Prng prng_;
+  LatencyOptions latency_;
+  double sigma_;  // of the logarithm of the latency
+  std::uint64_t latency_seed_;
+  std::vector<Instant> last_at_end_;  // by pair of ranks, where there is a latency
   std::vector<Link> up_;
   std::vector<Link> down_;
   std::optional<Rival> rival_;

@@ -106,6 +106,16 @@ Status Validate(const Scenario& scenario) {
     return Invalid("the scenario names rank " + std::to_string(named) + ", but has only ranks=" +
                    std::to_string(scenario.ranks) + "; ranks count from 0.");
   }
+  if (scenario.ranks > 64 && scenario.part_for_us > 0) {
+    return Invalid("part_for_us= needs ranks=64 or fewer, got ranks=" +
+                   std::to_string(scenario.ranks) + ": part_side has a bit for each.");
+  }
+  if (scenario.groups > 1 && (scenario.ranks % scenario.groups != 0 || scenario.sequential == 0 ||
+                              scenario.collectives > 1 || scenario.mismatch != 0)) {
+    return Invalid(
+        "groups= needs a number of ranks that it divides, sequential=1, collectives=1 "
+        "and mismatch=none.");
+  }
   // 16: a float32 holds every sum of 16 powers of two, which is how contributions are told apart.
   const bool lossy = scenario.sim_mode() == SimMode::kLossy ||
                      scenario.sim_mode() == SimMode::kMixed || scenario.sim_mode() == SimMode::kAny;

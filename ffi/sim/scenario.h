@@ -32,9 +32,9 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
 // is "no fault, one call of two ranks"; changing a default changes what old lines mean, so do not.
 #define OPTIREDUCE_SCENARIO_FIELDS(X)                                                            \
   X(seed, 0, 0, UINT64_MAX, "of every random draw of the run")                                   \
-  X(ranks, 2, 1, 64, "ranks of the session")                                                     \
+  X(ranks, 2, 1, 1024, "ranks of the session")                                                   \
   X(collectives, 1, 1, 16, "collectives, whose calls interleave")                                \
-  X(calls, 1, 1, 64, "calls of each collective")                                                 \
+  X(calls, 1, 1, 4096, "calls of each collective")                                               \
   X(elements, 256, 1, 1 << 24, "of collective 0; the others have a random part of it")           \
   X(leaves, 1, 1, 16, "most leaves of a bucket")                                                 \
   X(element_type, 0, 0, 5, "float32 bfloat16 float16 float64 int32 mixed")                       \
@@ -42,17 +42,22 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(mode, 0, 0, 5, "exact lossy mixed bounded agreed any")                                       \
   X(fill, 0, 0, 1, "integers (any order of adding is exact) floats (only rank order is)")        \
   X(subsets, 0, 0, 1, "1: collectives after the first have a random subset as members")          \
+  X(groups, 1, 1, 512, "above 1: a call is one within a group and one across all groups")        \
   X(sequential, 0, 0, 1, "1: a rank starts a call only when its call before is done")            \
   X(shuffled, 0, 0, 1, "1: each rank starts the collectives in an order of its own")             \
   X(sequence_first, 0, 0, UINT32_MAX - 4096, "sequence of the first calls")                      \
   X(sequence_step, 1, 1, 64, "by which the sequence grows from call to call")                    \
   X(start_skew_us, 0, 0, 60'000'000, "most by which a rank starts later than the first")         \
   X(think_us, 0, 0, 60'000'000, "most between the end of a call and the start of the next")      \
+  X(period_us, 0, 0, 60'000'000, "calls start at multiples of it, if the one before is done")    \
   X(straggle_ppm, 0, 0, 1'000'000, "chance that a rank starts a call late")                      \
   X(straggle_us, 0, 0, 60'000'000, "most by which it does")                                      \
   X(leave_at_end, 0, 0, 1, "1: a rank leaves when its program is done and its peers are served") \
   X(rate_mbps, 1000, 1, 1'000'000, "of every link, in 10^6 bit/s")                               \
   X(delay_us, 50, 0, 1'000'000, "propagation of every link")                                     \
+  X(latency_us, 0, 0, 1'000'000, "median of what the way between two links takes; log-normal")   \
+  X(latency_tail_percent, 100, 100, 10'000, "its 99th percentile, in percent of the median")     \
+  X(latency_hold_us, 1000, 1, 60'000'000, "how long one draw of it holds for two ranks")         \
   X(slow_rank, 0, 0, 63, "rank whose links are slower")                                          \
   X(slow_factor, 1, 1, 1000, "by how much")                                                      \
   X(queue_bytes, 1 << 20, 2048, 1 << 30, "of each output queue of the switch")                   \
@@ -63,7 +68,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(timer_late_us, 0, 0, 1'000'000, "most by which a driver wakes too late")                     \
   X(batch_max, 1, 1, 64, "most datagrams in one transmit")                                       \
   X(datagram_bytes, 1472, 548, 65'507, "largest datagram of the session")                        \
-  X(incast, 0, 0, 64, "option of the endpoints")                                                 \
+  X(incast, 0, 0, 1023, "option of the endpoints")                                               \
   X(receive_buffer_bytes, 2 << 20, 2048, 1 << 30, "option of the endpoints")                     \
   X(max_lag, 2, 1, 64, "option of the endpoints")                                                \
   X(suspend, 0, 0, 1, "option of the endpoints: suspend_on_lag")                                 \
@@ -140,7 +145,9 @@ struct Scenario {
 
   // Ranks without which the others may go on, a bit for each.
   std::uint64_t removable() const;
-  bool IsRemovable(Rank rank) const { return (removable() >> rank.index() & 1) != 0; }
+  bool IsRemovable(Rank rank) const {
+    return rank.index() < 64 && (removable() >> rank.index() & 1) != 0;
+  }
   // All others certainly do: they are more than half, and nothing else ends one of them.
   bool goes_on() const;
   // How many may be removed; where programs end with errors, anybody.

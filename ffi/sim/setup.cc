@@ -18,6 +18,14 @@ constexpr int kForeignDatagrams = 8;
 // Chosen: tags only are the default of programs, so most runs have them.
 constexpr std::uint32_t kEncryptedPartsPerMillion = 250'000;
 
+// Chosen: a run that needs more has no end; the largest medium seeds need a quarter of it.
+constexpr std::uint64_t kEventsMax = 20'000'000;
+// Chosen: two ranks exchange a few datagrams and acknowledgements in each call, each of which is
+// three events; where there are many ranks that is more.
+constexpr std::uint64_t kEventsPerPair = 64;
+// Chosen: what probes with doubled pauses may need after everything else is over.
+constexpr Duration kRestMax = std::chrono::seconds(10);
+
 // Different uses of one seed must not draw the same numbers. Chosen: any constants.
 constexpr std::uint64_t kNetworkSalt = 0x6E6574;
 constexpr std::uint64_t kSessionSalt = 0x73657373;
@@ -64,6 +72,9 @@ NetworkOptions NetworkOf(const Scenario& s) {
     link.queue_bytes_max = s.queue_bytes;
     options.down.push_back(link);
   }
+  options.latency = {.median = Microseconds(s.latency_us),
+                     .tail = static_cast<double>(s.latency_tail_percent) / 100,
+                     .hold = Microseconds(s.latency_hold_us)};
   if (s.rival_at_us > 0) {
     const Instant start = Instant{} + Microseconds(s.rival_at_us);
     options.rival = {.start = start,
@@ -91,6 +102,24 @@ NetworkOptions NetworkOf(const Scenario& s) {
       .end = Instant{} + Microseconds(s.faults_end_us),
   };
   return options;
+}
+
+Duration TimeMax(const Scenario& s, std::size_t collectives) {
+  // As if all calls of a rank were made one after the other, each as late as can be.
+  const std::uint64_t calls_us =
+      (s.calls + 1) * (collectives * (s.think_us + s.straggle_us) + s.period_us);
+  const std::uint64_t lossy_us =
+      collectives * (s.calls + 1) * (s.reduce_scatter_deadline_us + s.all_gather_deadline_us);
+  return kRestMax +
+         Microseconds(s.start_skew_us + calls_us + lossy_us + s.faults_end_us + s.stop_at_us +
+                      s.leave_at_us + s.cancel_at_us + s.cut_at_us + s.cut_for_us + s.freeze_at_us +
+                      s.freeze_for_us + s.part_at_us + s.part_for_us + s.rival_at_us +
+                      (s.rival_at_us > 0 ? s.rival_for_us : 0) + 2 * s.peer_timeout_us +
+                      (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
+}
+
+std::uint64_t EventsMax(const Scenario& s) {
+  return std::max(kEventsMax, kEventsPerPair * s.ranks * s.ranks * (s.calls + 1));
 }
 
 std::unique_ptr<Endpoint> MakeEndpoint(const Scenario& scenario, Rank rank) {

@@ -23,6 +23,11 @@ constexpr Duration Microseconds(std::uint64_t value) {
 
 NetworkOptions NetworkOf(const Scenario& scenario);
 
+// By when nothing may be pending any more, and how many events that may take; calls that wait may
+// take longer by their own bound.
+Duration TimeMax(const Scenario& scenario, std::size_t collectives);
+std::uint64_t EventsMax(const Scenario& scenario);
+
 std::unique_ptr<Endpoint> MakeEndpoint(const Scenario& scenario, Rank rank);
 
 // What another job on the same hosts sends, and what somebody sends who has seen the session's tag

@@ -14,6 +14,7 @@
 #include "ffi/base/check.h"
 #include "ffi/base/prng.h"
 #include "ffi/protocol/endpoint.h"
+#include "ffi/sim/call_times.h"
 #include "ffi/sim/checker.h"
 #include "ffi/sim/event_queue.h"
 #include "ffi/sim/setup.h"
@@ -25,10 +26,6 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Chosen: a run that needs more has no end; the largest medium seeds need a quarter of it.
-constexpr std::uint64_t kEventsMax = 20'000'000;
-// Chosen: what probes with doubled pauses may need after everything else is over.
-constexpr Duration kRestMax = std::chrono::seconds(10);
 // Chosen: a timer may be spurious now and then; so often in a row, with nothing sent, received or
 // ended between, is a spin.
 constexpr int kIdleTimersMax = 200;
@@ -79,6 +76,10 @@ class Simulation {
     std::vector<SimCall> calls;
     std::size_t next = 0;
     std::optional<std::uint64_t> token;  // of the call under way
+    Instant begun{};                     // the first call of this number
+
+    // The next call; where ranks call several collectives in order, the first of them.
+    bool IsFirstOfNumber() const { return next == 0 || calls[next].index != calls[next - 1].index; }
   };
   // A datagram in the buffer of a socket.
   struct Held {
@@ -108,7 +109,6 @@ class Simulation {
   Duration Random(std::uint64_t most_us) { return Microseconds(prng_.Below(most_us + 1)); }
 
   void StartPrograms();
-  Instant RestsBy() const;
   bool Step();
   void HandleEvent(const Event& event);
   void HandleDelivery(const Delivery& delivery);
@@ -144,6 +144,7 @@ class Simulation {
   Instant last_done_{};
   Instant rests_by_{};                     // nothing may be pending later
   std::vector<std::size_t> calls_wanted_;  // by collective, of each rank
+  CallTimes times_;
   std::uint64_t steps_ = 0;
   std::size_t memory_peak_bytes_ = 0;
 };
@@ -163,10 +164,10 @@ Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
       made.chains.push_back({.calls = std::move(calls), .next = 0, .token = {}});
     }
     made.chains_left = made.chains.size();
-    made.calls_ended.resize(scenario.collectives);
+    made.calls_ended.resize(workload_.collectives().size());
     hosts_.push_back(std::move(made));
   }
-  for (std::size_t c = 0; c < scenario.collectives; ++c) {
+  for (std::size_t c = 0; c < workload_.collectives().size(); ++c) {
     calls_wanted_.push_back(workload_.CallsOf(c));
   }
   for (const std::vector<std::byte>& datagram : ForeignDatagrams(scenario)) {
@@ -202,25 +203,12 @@ void Simulation::StartPrograms() {
   }
 }
 
-Instant Simulation::RestsBy() const {
-  const Scenario& s = scenario_;
-  // As if all calls of a rank were made one after the other, each as late as can be.
-  const std::uint64_t calls_us = s.collectives * (s.calls + 1) * (s.think_us + s.straggle_us);
-  const std::uint64_t lossy_us =
-      s.collectives * (s.calls + 1) * (s.reduce_scatter_deadline_us + s.all_gather_deadline_us);
-  return Instant{} + kRestMax + checker_.LivenessBound() +
-         Microseconds(s.start_skew_us + calls_us + lossy_us + s.faults_end_us + s.stop_at_us +
-                      s.leave_at_us + s.cancel_at_us + s.cut_at_us + s.cut_for_us + s.freeze_at_us +
-                      s.freeze_for_us + s.part_at_us + s.part_for_us + s.rival_at_us +
-                      (s.rival_at_us > 0 ? s.rival_for_us : 0) + 2 * s.peer_timeout_us +
-                      (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
-}
-
 SimulationReport Simulation::Run() {
   SimulationReport report;
   try {
     StartPrograms();
-    rests_by_ = RestsBy();
+    rests_by_ =
+        Instant{} + TimeMax(scenario_, workload_.collectives().size()) + checker_.LivenessBound();
     while (checker_.failure().empty() && Step()) {
     }
     if (checker_.failure().empty()) FinishRun();
@@ -234,6 +222,7 @@ SimulationReport Simulation::Run() {
   report.calls_time = last_done_ - Instant{};
   report.liveness_worst = checker_.liveness_worst();
   report.memory_peak_bytes = memory_peak_bytes_;
+  report.calls = times_.Reports();
   report.faults = network_.faults();
   const double rival_bytes_max =
       static_cast<double>(scenario_.rate_mbps * scenario_.rival_for_us) / 8;
@@ -252,7 +241,7 @@ bool Simulation::Step() {
   const Instant next = std::min(events_.next(), network_.next());
   if (next == kNever) return false;
   now_ = next;
-  if (++steps_ > kEventsMax || now_ > rests_by_) {
+  if (++steps_ > EventsMax(scenario_) || now_ > rests_by_) {
     FailRestless();
     return false;
   }
@@ -358,7 +347,13 @@ void Simulation::ScheduleCall(Rank rank, std::size_t chain, Duration pause) {
   if (prng_.Chance(static_cast<std::uint32_t>(scenario_.straggle_ppm))) {
     pause += Random(scenario_.straggle_us);
   }
-  events_.Push(now_ + pause, {EventKind::kCall, rank, chain});
+  Instant at = now_ + pause;
+  const Chain& program = host(rank).chains[chain];
+  if (scenario_.period_us > 0 && program.IsFirstOfNumber()) {
+    const Duration period = Microseconds(scenario_.period_us);
+    at = Instant{} + (at - Instant{} + period - Duration(1)) / period * period;
+  }
+  events_.Push(at, {EventKind::kCall, rank, chain});
 }
 
 void Simulation::MakeCall(Rank rank, std::size_t chain_index) {
@@ -367,6 +362,7 @@ void Simulation::MakeCall(Rank rank, std::size_t chain_index) {
   if (chain.next == chain.calls.size()) return;
   Submission submission = checker_.Begin(now_, rank, chain.calls[chain.next]);
   const std::uint64_t token = submission.token;
+  if (chain.IsFirstOfNumber()) chain.begun = now_;
   trace_.Act(now_, rank, "submits", token, submission.spec.description);
   const Status status = host(rank).endpoint->Submit(now_, std::move(submission));
   checker_.Submitted(now_, token, status);
@@ -401,6 +397,7 @@ bool Simulation::TakeEvents(Rank rank) {
       if (chain.token != done->token) continue;
       chain.token.reset();
       if (!call) continue;
+      times_.Add(call->index, now_ - chain.begun, done->stats);
       host(rank).calls_ended[call->collective] = call->index + 1;
       RepeatDrain(rank, *call, *done);
       if (++chain.next < chain.calls.size()) {

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "ffi/base/time.h"
 #include "ffi/protocol/stats.h"
+#include "ffi/sim/call_times.h"
 #include "ffi/sim/network.h"
 #include "ffi/sim/scenario.h"
 
@@ -28,7 +30,8 @@ struct SimulationReport {
   double own_part = 0;
   // Most that a rank held for calls at one time.
   std::size_t memory_peak_bytes = 0;
-  Counters counters;  // summed over the ranks
+  std::vector<CallReport> calls;  // by number; the last one is a drain where late data is carried
+  Counters counters;              // summed over the ranks
   FaultCounters faults;
 
   bool ok() const { return failure.empty(); }

@@ -176,7 +176,8 @@ SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
   SimCollective made;
   CollectiveSpec& spec = made.spec;
   spec.name = "collective " + std::to_string(index);
-  spec.elements = index == 0 ? scenario.elements : 1 + prng.Below(scenario.elements);
+  const bool whole = index == 0 || scenario.groups > 1;
+  spec.elements = whole ? scenario.elements : 1 + prng.Below(scenario.elements);
   const SimMode mode = DrawMode(scenario.sim_mode(), prng);
   const bool mixed = scenario.element_type == static_cast<std::uint64_t>(SimElementType::kMixed);
   spec.element_type =
@@ -199,6 +200,23 @@ SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
   const auto type = static_cast<std::uint64_t>(spec.element_type);
   spec.fingerprint = Mix(spec.elements * kElementTypes + type);
   made.leaf_elements = CutLeaves(spec.elements, scenario.leaves, prng);
+  return made;
+}
+
+// One within each group, one across the groups for each place in a group.
+std::vector<SimCollective> MakeGroups(const Scenario& scenario) {
+  const std::uint64_t of_group = scenario.ranks / scenario.groups;
+  std::vector<SimCollective> made;
+  const auto add = [&](std::uint64_t first, std::uint64_t step, std::uint64_t members) {
+    made.push_back(MakeCollective(scenario, made.size()));
+    made.back().spec.members.clear();
+    for (std::uint64_t m = 0; m < members; ++m) {
+      made.back().spec.members.push_back(Rank(static_cast<std::uint16_t>(first + m * step)));
+    }
+  };
+  for (std::uint64_t group = 0; group < scenario.groups; ++group)
+    add(group * of_group, 1, of_group);
+  for (std::uint64_t place = 0; place < of_group; ++place) add(place, of_group, scenario.groups);
   return made;
 }
 
@@ -247,6 +265,10 @@ std::size_t SimCollective::MemberOf(Rank rank) const {
 }
 
 Workload::Workload(const Scenario& scenario) : scenario_(scenario) {
+  if (scenario.groups > 1) {
+    collectives_ = MakeGroups(scenario);
+    return;
+  }
   for (std::size_t i = 0; i < scenario.collectives; ++i) {
     collectives_.push_back(MakeCollective(scenario, i));
   }

@@ -49,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='"key=value ..." instead of seeds; size=small fills in the rest',
     )
     parser.add_argument(
-        "--json", action="store_true", help="print the counters for programs"
+        "--json",
+        action="store_true",
+        help="print the counters, and the time of every call, for programs",
     )
 
 
@@ -66,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     counters: collections.Counter[str] = collections.Counter()
     faults: collections.Counter[str] = collections.Counter()
     failed: Mapping[str, object] | None = None
+    calls: list[Mapping[str, float]] = []
     runs = 0
     virtual_s = 0.0
     for line in _lines(args):
@@ -76,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
             return 2
         runs += 1
         virtual_s += report["virtual_s"]
+        calls += report["calls"]
         counters.update(report["counters"])
         faults.update(report["faults"])
         if not report["ok"]:
@@ -86,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
         failure = (
             {key: failed[key] for key in ("failure", "scenario")} if failed else {}
         )
-        print(json.dumps(summary | failure | {"counters": counters, "faults": faults}))
+        counted = {"counters": counters, "faults": faults, "calls": calls}
+        print(json.dumps(summary | failure | counted))
         return 0 if failed is None else 1
     _print_table("endpoint", counters)
     _print_table("network", faults)

@@ -14,8 +14,15 @@ MS = 1_000_000  # nanoseconds
 
 
 def make_network(
-    ranks=2, seed=1, rate_mbps=1000, socket=1 << 20, queue=1 << 20, **faults
+    ranks=2,
+    seed=1,
+    rate_mbps=1000,
+    socket=1 << 20,
+    queue=1 << 20,
+    latency=(0, 1, MS),
+    **faults,
 ):
+    latency_ns, latency_tail, latency_hold_ns = latency
     return _testing.SimNetwork(
         ranks=ranks,
         seed=seed,
@@ -24,6 +31,9 @@ def make_network(
         socket_bytes=socket,
         queue_bytes=queue,
         faults=faults,
+        latency_ns=latency_ns,
+        latency_tail=latency_tail,
+        latency_hold_ns=latency_hold_ns,
     )
 
 
@@ -151,6 +161,50 @@ def test_nothing_passes_a_cut_and_all_passes_after_it():
     network.set_cut(1, False)
     network.send(MS, 0, 1, b"again")
     assert [content for *_, content in network.run()] == [b"again"]
+
+
+# ---------------------------------------------------------------------- latency
+
+
+def latencies(network, count, every_ns):
+    """What each of `count` small datagrams takes, without the time on the links."""
+    send_many(network, count, every_ns=every_ns)
+    on_links_ns = 2 * (10_000 + 8 * (100 + OVERHEAD_BYTES))
+    return [
+        at - int.from_bytes(datagram[:4], "little") * every_ns - on_links_ns
+        for at, _, _, _, datagram in network.run()
+    ]
+
+
+@pytest.mark.parametrize("tail", [1.0, 1.5, 3.0])
+def test_latency_has_its_median_and_its_99th_percentile(tail):
+    network = make_network(latency=(50_000, tail, MS))
+    taken = sorted(latencies(network, 20_000, every_ns=MS))
+    median, percentile_99 = taken[10_000], taken[19_800]
+    assert median == pytest.approx(50_000, rel=0.02)
+    assert percentile_99 / median == pytest.approx(tail, rel=0.05)
+
+
+def test_a_draw_of_the_latency_holds_for_its_time():
+    taken = latencies(make_network(latency=(50_000, 3, MS)), 1000, every_ns=MS // 100)
+    draws = [ns for ns, _ in itertools.groupby(taken)]
+    assert 10 <= len(draws) <= 12 + 10  # ten times, and what waits for those before
+
+
+def test_a_way_keeps_its_order_whatever_its_latency():
+    network = make_network(latency=(500_000, 10, MS // 10))
+    send_many(network, 1000, every_ns=5000)
+    assert [int.from_bytes(d[:4], "little") for *_, d in network.run()] == [
+        *range(1000)
+    ]
+
+
+def test_ways_have_latencies_of_their_own():
+    network = make_network(ranks=3, latency=(50_000, 3, MS))
+    network.send(0, 0, 1, b"abcd")
+    network.send(0, 2, 1, b"efgh")
+    first, second = network.run()
+    assert abs(first[0] - second[0]) > 1000
 
 
 # ---------------------------------------------------------------------- faults
@@ -283,8 +337,11 @@ def test_a_line_changes_the_scenario_of_its_seed():
     [
         ("seed=1 los_ppm=3", "did you mean 'loss_ppm'"),
         ("seed=1 ranks", "key=value"),
-        ("seed=1 ranks=0", "from 1 to 64"),
-        ("seed=1 ranks=x", "from 1 to 64"),
+        ("seed=1 ranks=0", "from 1 to 1024"),
+        ("seed=1 ranks=x", "from 1 to 1024"),
+        ("seed=1 ranks=65 part_for_us=1", "ranks=64 or fewer"),
+        ("seed=1 ranks=6 groups=4 sequential=1", "that it divides"),
+        ("seed=1 ranks=8 groups=4", "sequential=1"),
         ("seed=1 mode=fast", "exact lossy mixed"),
         ("seed=1 ranks=2 stop_rank=2", "rank 2"),
         ("seed=1 size=huge", "small or medium"),

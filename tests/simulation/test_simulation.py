@@ -423,6 +423,47 @@ def test_any_scenario_holds(line):
     assert_holds(line)
 
 
+# ---------------------------------------------------------------------- many ranks
+
+
+MANY = "sequential=1 period_us=50000 latency_us=50 latency_tail_percent=300"
+
+
+@pytest.mark.parametrize("mode", ["exact", "bounded"])
+def test_a_hundred_ranks_get_their_sums(mode):
+    report = assert_holds(f"ranks=100 elements=5000 calls=2 mode={mode} {MANY}")
+    assert report["counters"]["calls_completed"] == 100 * (
+        3 if mode == "bounded" else 2
+    )
+
+
+def test_groups_call_twice_one_within_and_one_across():
+    report = assert_holds(f"ranks=12 groups=3 elements=600 calls=2 {MANY}")
+    assert report["counters"]["calls_completed"] == 12 * 2 * 2
+    assert len(report["calls"]) == 2
+
+
+def test_the_time_of_a_call_is_its_latencies_and_its_bytes():
+    # Two ranks exchange halves of 4 kB and then the sums of them.
+    report = assert_holds(
+        "elements=1024 calls=3 sequential=1 period_us=50000 latency_us=1000 "
+        "delay_us=0 rate_mbps=100000 datagram_bytes=8972"
+    )
+    for call in report["calls"][1:]:
+        assert call["elapsed_s"] == pytest.approx(2e-3, rel=1e-3)
+        assert call["late"] == 0
+
+
+def test_what_is_late_is_counted():
+    line = "ranks=4 elements=1024 mode=bounded calls=4 sequential=1 period_us=50000"
+    in_time = assert_holds(f"{line} delay_us=5000")["calls"]
+    late = assert_holds(f"{line} delay_us=15000")["calls"]
+    assert [call["late"] for call in in_time] == [0] * 5
+    # All but what a rank has itself.
+    assert all(call["late"] > 0.5 for call in late[:4])
+    assert late[4]["late"] == 0  # the drain waits
+
+
 # ---------------------------------------------------------------------- the tool
 
 
