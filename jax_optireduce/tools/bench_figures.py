@@ -60,8 +60,11 @@ def parse_size(text: str) -> int:
 
 def format_size(size_bytes: int) -> str:
     """Writes bytes as `parse_size` reads them, to one decimal."""
-    unit = max((u for u in _UNITS if size_bytes >= _UNITS[u]), key=_UNITS.get)
-    return f"{size_bytes / _UNITS[unit]:.1f}".removesuffix(".0") + unit
+    for unit, unit_bytes in sorted(_UNITS.items(), key=lambda item: item[1]):
+        value = round(size_bytes / unit_bytes, 1)
+        if value < 1024:  # rounded, or else 1G less one byte would be "1024M"
+            break
+    return f"{value:.1f}".removesuffix(".0") + unit
 
 
 def sizes(

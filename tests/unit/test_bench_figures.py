@@ -53,6 +53,7 @@ def test_what_is_no_size_is_refused_with_an_example(text):
 
 
 @hypothesis.given(st.integers(1, 1 << 34))
+@hypothesis.example((1 << 30) - 52_428)
 def test_a_size_is_written_as_it_is_read(size_bytes):
     text = bench_figures.format_size(size_bytes)
     assert len(text) <= 7
@@ -74,6 +75,7 @@ def test_sizes_rise_from_the_lowest_and_end_below_the_highest(low, more, factor,
     assert found == sorted(set(found))
 
 
+@hypothesis.settings(deadline=None)  # a busy machine takes its time
 @hypothesis.given(
     st.lists(st.floats(1e-6, 10), min_size=1, max_size=300), st.integers(1, 4)
 )
