@@ -103,7 +103,9 @@ class Exchange {
   // What to send next to a peer; it counts as sent once Sent() was called.
   std::optional<Outbox::Item> Next(MemberIndex to);
   std::size_t PayloadBytes(const Outbox::Item& item) const;
-  void WritePayload(MemberIndex to, const Outbox::Item& item, std::span<std::byte> out) const;
+  // Where it lies; or, where it does not lie anywhere as it is sent, written to `out`.
+  std::span<const std::byte> Payload(MemberIndex to, const Outbox::Item& item,
+                                     std::span<std::byte> out) const;
   // The parts of the header that are the exchange's to fill.
   void FillHeader(MemberIndex to, const Outbox::Item& item, Header& header) const;
   void Sent(MemberIndex to, const Outbox::Item& item) { outbox(to).Pop(item); }
@@ -205,7 +207,8 @@ class Exchange {
   void SettleContributions(MemberIndex to);
   void SettleResults(MemberIndex to);
   // The bytes of a contribution or result, without what was owed before.
-  std::span<const std::byte> Payload(const Outbox::Item& item) const;
+  std::span<const std::byte> OwnPayload(const Outbox::Item& item,
+                                        std::span<std::byte> scratch) const;
   const SegmentStore* Owed(MemberIndex to, const Outbox::Item& item) const;
   // The call is over: what cannot begin is owed to the peers from now on.
   void Retire();
