@@ -9,8 +9,26 @@
 #include <cstring>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace optireduce {
+
+// Bytes that belong one behind the other but need not lie so.
+using Pieces = std::span<const std::span<const std::byte>>;
+
+inline std::size_t SizeOf(Pieces pieces) {
+  std::size_t bytes = 0;
+  for (const std::span<const std::byte> piece : pieces) bytes += piece.size();
+  return bytes;
+}
+
+// Puts copies of them, one behind the other, in the place of what `joined` holds.
+inline void Join(Pieces pieces, std::vector<std::byte>& joined) {
+  joined.clear();
+  for (const std::span<const std::byte> piece : pieces) {
+    joined.insert(joined.end(), piece.begin(), piece.end());
+  }
+}
 
 class ByteWriter {
  public:

@@ -124,7 +124,10 @@ class TestSealer {
     const std::span<const std::byte> given = BytesOf(content);
     std::vector<std::byte> sealed(given.begin(), given.end());
     std::array<std::byte, kTagBytes> tag;
-    sealer_.Seal(number, sealed, header_bytes, tag);
+    const std::span<std::byte> encrypted = std::span(sealed).subspan(header_bytes);
+    const auto payload = sealer_.Seal(number, given.first(header_bytes),
+                                      given.subspan(header_bytes), encrypted, tag);
+    std::ranges::copy(payload, encrypted.begin());
     return {nb::bytes(sealed.data(), sealed.size()), nb::bytes(tag.data(), tag.size())};
   }
   // The payload, or None.

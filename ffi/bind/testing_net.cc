@@ -70,8 +70,8 @@ class TestPort {
   }
 
   bool Send(std::uint16_t to, const nb::bytes& bytes, std::size_t datagram_bytes) {
-    const auto* data = static_cast<const std::byte*>(bytes.data());
-    return port_->Send(Rank(to), std::span(data, bytes.size()), datagram_bytes);
+    const std::span piece(static_cast<const std::byte*>(bytes.data()), bytes.size());
+    return port_->Send(Rank(to), {&piece, 1}, datagram_bytes);
   }
   std::vector<nb::bytes> Receive() {
     std::vector<nb::bytes> datagrams;

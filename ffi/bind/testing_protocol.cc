@@ -206,9 +206,11 @@ class TestEndpoint {
     const auto transmit = endpoint_->PollTransmit(At(now), buffer_, batch_max);
     if (!transmit) return nb::none();
     std::vector<nb::bytes> datagrams;
-    for (std::size_t at = 0; at < transmit->bytes; at += transmit->datagram_bytes) {
-      datagrams.push_back(ToBytes(std::span(buffer_).subspan(
-          at, std::min(transmit->datagram_bytes, transmit->bytes - at))));
+    std::vector<std::byte> sent;
+    Join(transmit->pieces, sent);
+    for (std::size_t at = 0; at < sent.size(); at += transmit->datagram_bytes) {
+      datagrams.push_back(ToBytes(
+          std::span(sent).subspan(at, std::min(transmit->datagram_bytes, sent.size() - at))));
     }
     return nb::make_tuple(transmit->to.value(), datagrams);
   }

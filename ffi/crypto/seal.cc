@@ -109,28 +109,33 @@ Result<Sealer> Sealer::Create(const Key& key, Protection protection) {
   return Sealer(std::move(cipher), protection);
 }
 
-void Sealer::Seal(std::uint64_t number, std::span<std::byte> content, std::size_t header_bytes,
-                  std::span<std::byte, kTagBytes> tag) {
-  OR_CHECK(header_bytes <= content.size() && content.size() <= INT_MAX);
+std::span<const std::byte> Sealer::Seal(std::uint64_t number, std::span<const std::byte> header,
+                                        std::span<const std::byte> payload,
+                                        std::span<std::byte> encrypted,
+                                        std::span<std::byte, kTagBytes> tag) {
+  OR_CHECK(header.size() <= INT_MAX && payload.size() <= INT_MAX);
   if (protection_ == Protection::kNone) {
     std::ranges::fill(tag, std::byte{0});
-    return;
+    return payload;
   }
-  const Parts parts = PartsOf(content.size(), header_bytes, protection_);
+  const bool encrypts = protection_ == Protection::kEncrypt;
+  OR_CHECK(!encrypts || encrypted.size() == payload.size());
   EVP_CIPHER_CTX* const context = cipher_->context.get();
-  unsigned char* const encrypted = Raw(content.data()) + parts.associated;
+  const auto payload_bytes = static_cast<int>(payload.size());
   int written = 0;
   bool sealed =
       EVP_EncryptInit_ex2(context, nullptr, nullptr, NonceOf(number).data(), nullptr) == 1 &&
-      EVP_EncryptUpdate(context, nullptr, &written, Raw(content.data()), parts.associated) == 1;
-  if (parts.encrypted > 0) {
-    sealed = sealed &&
-             EVP_EncryptUpdate(context, encrypted, &written, encrypted, parts.encrypted) == 1 &&
-             written == parts.encrypted;
+      EVP_EncryptUpdate(context, nullptr, &written, Raw(header.data()),
+                        static_cast<int>(header.size())) == 1;
+  // Without a place for its output GCM only authenticates.
+  if (payload_bytes > 0) {
+    sealed = sealed && EVP_EncryptUpdate(context, encrypts ? Raw(encrypted.data()) : nullptr,
+                                         &written, Raw(payload.data()), payload_bytes) == 1;
   }
   sealed = sealed && EVP_EncryptFinal_ex(context, Raw(tag.data()), &written) == 1 && written == 0 &&
            EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, kTagBytes, tag.data()) == 1;
   OR_CHECK(sealed);
+  return encrypts ? encrypted : payload;
 }
 
 std::optional<std::span<const std::byte>> Sealer::Open(std::uint64_t number,

@@ -45,11 +45,14 @@ class Sealer {
   Sealer& operator=(Sealer&&) noexcept;
   ~Sealer();
 
-  // Content is a header, always readable, and a payload. Encrypts the payload in place, where that
-  // is wanted, and writes the tag of both.
+  // Writes the tag of a header, always readable, and a payload. Returns the payload as it travels:
+  // `payload` itself, or, where it is encrypted, that in `encrypted`, which has its size and may be
+  // its place.
   // `number` must never repeat under one key: it is the nonce (96 bits, the upper 32 are zero).
-  void Seal(std::uint64_t number, std::span<std::byte> content, std::size_t header_bytes,
-            std::span<std::byte, kTagBytes> tag);
+  std::span<const std::byte> Seal(std::uint64_t number, std::span<const std::byte> header,
+                                  std::span<const std::byte> payload,
+                                  std::span<std::byte> encrypted,
+                                  std::span<std::byte, kTagBytes> tag);
   // The readable payload, or nothing when the tag is wrong; tags are compared in constant time. It
   // lies in `content`, or in `scratch` (as long as the payload, at least) where it was encrypted.
   [[nodiscard]] std::optional<std::span<const std::byte>> Open(

@@ -98,9 +98,11 @@ void Ranks::Poll() {
     for (int i = 0; i < kTransmitsPerTurn; ++i) {
       const auto transmit = endpoint(rank).PollTransmit(now_, buffer_, kBatchMax);
       if (!transmit) break;
-      for (std::size_t at = 0; at < transmit->bytes; at += transmit->datagram_bytes) {
-        const auto one = std::span(buffer_).subspan(
-            at, std::min(transmit->datagram_bytes, transmit->bytes - at));
+      Bytes sent;
+      Join(transmit->pieces, sent);
+      for (std::size_t at = 0; at < sent.size(); at += transmit->datagram_bytes) {
+        const auto one =
+            std::span(sent).subspan(at, std::min(transmit->datagram_bytes, sent.size() - at));
         wire_.push_back(
             {.from = rank, .to = transmit->to.value(), .datagram = Bytes(one.begin(), one.end())});
       }
@@ -133,8 +135,10 @@ void Ranks::Finish(std::uint16_t rank, const CallDone& done) {
 Bytes Ranks::Seal(std::uint16_t from, std::uint16_t to, Bytes datagram) const {
   OR_CHECK(datagram.size() >= kOverheadBytes);
   const std::size_t content_bytes = datagram.size() - kTagBytes;
+  const std::span<std::byte> payload =
+      std::span(datagram).first(content_bytes).subspan(kHeaderBytes);
   SealerOf(options_, from, to)
-      .Seal(NumberOf(datagram), std::span(datagram).first(content_bytes), kHeaderBytes,
+      .Seal(NumberOf(datagram), std::span(datagram).first(kHeaderBytes), payload, payload,
             std::span(datagram).subspan(content_bytes).first<kTagBytes>());
   return datagram;
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 
+#include "ffi/base/bytes.h"
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
 
@@ -17,10 +18,10 @@ class DatagramPort {
  public:
   virtual ~DatagramPort() = default;
 
-  // Sends the datagrams that stand back to back in `bytes`, each `datagram_bytes` long but the
-  // last. False when the network takes no more now: nothing of them was sent, Wait() returns when
-  // it may.
-  virtual bool Send(Rank to, std::span<const std::byte> bytes, std::size_t datagram_bytes) = 0;
+  // Sends the datagrams that stand back to back in `pieces`, each `datagram_bytes` long but the
+  // last. At most two pieces for each datagram, and one. False when the network takes no more now:
+  // nothing of them was sent, Wait() returns when it may.
+  virtual bool Send(Rank to, Pieces pieces, std::size_t datagram_bytes) = 0;
 
   // Hands every datagram that is waiting, up to a bound of the port, to `take`; the bytes are valid
   // during the call. Returns how many there were.

@@ -102,10 +102,12 @@ FaultPort::FaultPort(std::unique_ptr<DatagramPort> port, const Faults& faults)
   OR_CHECK(faults.Validate().ok());
 }
 
-bool FaultPort::Send(Rank to, std::span<const std::byte> bytes, std::size_t datagram_bytes) {
+bool FaultPort::Send(Rank to, Pieces pieces, std::size_t datagram_bytes) {
   OR_CHECK(datagram_bytes > 0);
   const Instant now = ClockNow();
   if (!Flush(now) || queue_.size() >= kQueuedMax) return false;
+  Join(pieces, offered_);
+  std::span<const std::byte> bytes = offered_;
   while (!bytes.empty()) {
     const std::size_t length = std::min(datagram_bytes, bytes.size());
     Offer(to, bytes.first(length), now);
@@ -182,7 +184,8 @@ bool FaultPort::Flush(Instant now) {
   ReleaseOvertaken(now);
   while (!queue_.empty() && queue_.front().leaves_at <= now) {
     const Held& next = queue_.front();
-    if (!port_->Send(next.to, next.bytes, next.bytes.size())) return false;
+    const std::span<const std::byte> datagram = next.bytes;
+    if (!port_->Send(next.to, {&datagram, 1}, datagram.size())) return false;
     queue_.pop_front();
   }
   return true;

@@ -65,7 +65,7 @@ class FaultPort : public DatagramPort {
 
   const FaultCounters& counters() const { return counters_; }
 
-  bool Send(Rank to, std::span<const std::byte> bytes, std::size_t datagram_bytes) override;
+  bool Send(Rank to, Pieces pieces, std::size_t datagram_bytes) override;
   std::size_t Receive(const std::function<void(std::span<const std::byte>)>& take) override;
   void Wait(Instant until) override;
   void Wake() override { port_->Wake(); }
@@ -92,8 +92,9 @@ class FaultPort : public DatagramPort {
   const Faults faults_;
   Prng prng_;
   FaultCounters counters_;
-  std::deque<Held> queue_;       // in the order in which they leave
-  std::vector<Held> held_back_;  // waiting to be overtaken
+  std::vector<std::byte> offered_;  // to the last Send
+  std::deque<Held> queue_;          // in the order in which they leave
+  std::vector<Held> held_back_;     // waiting to be overtaken
 };
 
 }  // namespace optireduce

@@ -24,7 +24,8 @@ constexpr Duration kPatience = std::chrono::seconds(1);
 // True when a whole batch sent by `from`, whose peer 0 is `to`, arrived.
 bool BatchArrives(UdpPort& from, UdpPort& to) {
   const std::array<std::byte, kBatch * kDatagramBytes> bytes{};
-  if (!from.Send(Rank(0), bytes, kDatagramBytes)) return false;
+  const std::span<const std::byte> batch = bytes;
+  if (!from.Send(Rank(0), {&batch, 1}, kDatagramBytes)) return false;
   const Instant end = ClockNow() + kPatience;
   std::size_t arrived = 0;
   while (arrived < kBatch && ClockNow() < end) {

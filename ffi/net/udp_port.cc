@@ -26,6 +26,8 @@ namespace {
 
 // Source: UDP_MAX_SEGMENTS of Linux before 6.9, which later kernels doubled.
 constexpr std::size_t kSegmentsMax = 64;
+// Pieces in one batch: of a datagram its payload, and what stands between that and the next one.
+constexpr std::size_t kPiecesMax = 2 * kSegmentsMax + 1;
 
 // What one recvmmsg() may bring. Chosen: 1 MiB of buffers stays in the second-level cache; with
 // UDP_GRO each of them holds up to 64 datagrams.
@@ -72,6 +74,10 @@ T ControlValue(cmsghdr* control) {
   T value;
   std::memcpy(&value, CMSG_DATA(control), sizeof(value));
   return value;
+}
+
+iovec VectorOf(std::span<const std::byte> bytes) {
+  return {.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
 }
 
 timespec TimeSpecOf(Duration wait) {
@@ -225,17 +231,19 @@ Result<std::size_t> UdpPort::path_mtu_bytes(const std::string& address) {
 
 // ------------------------------------------------------------------------------------- sending
 
-bool UdpPort::Send(Rank to, std::span<const std::byte> bytes, std::size_t datagram_bytes) {
-  OR_CHECK(to.index() < peers_.size());
-  OR_CHECK(!bytes.empty() && datagram_bytes > 0 && datagram_bytes <= datagram_bytes_max_);
+bool UdpPort::Send(Rank to, Pieces pieces, std::size_t datagram_bytes) {
+  OR_CHECK(to.index() < peers_.size() && pieces.size() <= kPiecesMax);
+  OR_CHECK(datagram_bytes > 0 && datagram_bytes <= datagram_bytes_max_);
+  const std::size_t bytes = SizeOf(pieces);
+  OR_CHECK(bytes > 0);
   const SocketAddress& peer = peers_[to.index()];
   Outcome outcome = Outcome::kOffloadRefused;
-  if (segmentation_offload_ && bytes.size() > datagram_bytes) {
-    outcome = SendBatch(peer, bytes, datagram_bytes);
+  if (segmentation_offload_ && bytes > datagram_bytes) {
+    outcome = SendBatch(peer, pieces, datagram_bytes);
   }
   if (outcome == Outcome::kOffloadRefused) {
-    outcome = SendEach(peer, bytes, datagram_bytes);
-    if (outcome == Outcome::kSent && bytes.size() > datagram_bytes) {
+    outcome = SendEach(peer, pieces, datagram_bytes);
+    if (outcome == Outcome::kSent && bytes > datagram_bytes) {
       // They left one by one, so it is the offload that does not work here. (Not so when they were
       // lost: an older kernel refuses a batch of datagrams that are too large for the path.)
       segmentation_offload_ = false;
@@ -248,16 +256,18 @@ bool UdpPort::Send(Rank to, std::span<const std::byte> bytes, std::size_t datagr
   return !refused;
 }
 
-UdpPort::Outcome UdpPort::SendBatch(const SocketAddress& peer, std::span<const std::byte> bytes,
+UdpPort::Outcome UdpPort::SendBatch(const SocketAddress& peer, Pieces pieces,
                                     std::size_t datagram_bytes) {
-  OR_CHECK(bytes.size() <= kUdpPayloadBytesMax);
-  iovec piece{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
+  OR_CHECK(SizeOf(pieces) <= kUdpPayloadBytesMax);
+  // Only as many as there are pieces are filled in.
+  std::array<iovec, kPiecesMax> vectors;
+  std::ranges::transform(pieces, vectors.begin(), VectorOf);
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(std::uint16_t))> control{};
   msghdr message{};
   message.msg_name = const_cast<sockaddr_storage*>(&peer.storage);
   message.msg_namelen = peer.bytes;
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
+  message.msg_iov = vectors.data();
+  message.msg_iovlen = pieces.size();
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   cmsghdr* const segment = CMSG_FIRSTHDR(&message);
@@ -274,22 +284,30 @@ UdpPort::Outcome UdpPort::SendBatch(const SocketAddress& peer, std::span<const s
 }
 
 // kSent when at least one datagram left, kLost when the network took none of them.
-UdpPort::Outcome UdpPort::SendEach(const SocketAddress& peer, std::span<const std::byte> bytes,
+UdpPort::Outcome UdpPort::SendEach(const SocketAddress& peer, Pieces pieces,
                                    std::size_t datagram_bytes) {
   // Only as many as there are datagrams, usually one, are filled in.
   std::array<mmsghdr, kSegmentsMax> messages;
-  std::array<iovec, kSegmentsMax> pieces;
-  const std::size_t count = (bytes.size() + datagram_bytes - 1) / datagram_bytes;
-  OR_CHECK(count <= kSegmentsMax);
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::span<const std::byte> datagram = bytes.subspan(
-        i * datagram_bytes, std::min(datagram_bytes, bytes.size() - i * datagram_bytes));
-    pieces[i] = {.iov_base = const_cast<std::byte*>(datagram.data()), .iov_len = datagram.size()};
-    messages[i] = {};
-    messages[i].msg_hdr.msg_name = const_cast<sockaddr_storage*>(&peer.storage);
-    messages[i].msg_hdr.msg_namelen = peer.bytes;
-    messages[i].msg_hdr.msg_iov = &pieces[i];
-    messages[i].msg_hdr.msg_iovlen = 1;
+  std::array<iovec, kPiecesMax + kSegmentsMax> vectors;
+  std::size_t count = 0;
+  std::size_t cut = 0;   // of `vectors`, filled in
+  std::size_t left = 0;  // of the datagram, that are still to come
+  for (std::span<const std::byte> piece : pieces) {
+    while (!piece.empty()) {
+      if (left == 0) {
+        OR_CHECK(count < kSegmentsMax);
+        msghdr& header = (messages[count++] = {}).msg_hdr;
+        header.msg_name = const_cast<sockaddr_storage*>(&peer.storage);
+        header.msg_namelen = peer.bytes;
+        header.msg_iov = &vectors[cut];
+        left = datagram_bytes;
+      }
+      const std::span<const std::byte> part = piece.first(std::min(left, piece.size()));
+      vectors[cut++] = VectorOf(part);
+      ++messages[count - 1].msg_hdr.msg_iovlen;
+      left -= part.size();
+      piece = piece.subspan(part.size());
+    }
   }
   Outcome result = Outcome::kLost;
   int attempt = 1;

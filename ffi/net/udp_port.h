@@ -86,7 +86,7 @@ class UdpPort : public DatagramPort {
   const UdpErrors& errors() const { return errors_; }
 
   // DatagramPort. All but Wake() belong to one thread, the one that waits.
-  bool Send(Rank to, std::span<const std::byte> bytes, std::size_t datagram_bytes) override;
+  bool Send(Rank to, Pieces pieces, std::size_t datagram_bytes) override;
   std::size_t Receive(const std::function<void(std::span<const std::byte>)>& take) override;
   void Wait(Instant until) override;
   void Wake() override;
@@ -111,10 +111,8 @@ class UdpPort : public DatagramPort {
   Status Configure(const UdpPortOptions& options);
   void ConfigureBuffers(const UdpPortOptions& options);
 
-  Outcome SendBatch(const SocketAddress& peer, std::span<const std::byte> bytes,
-                    std::size_t datagram_bytes);
-  Outcome SendEach(const SocketAddress& peer, std::span<const std::byte> bytes,
-                   std::size_t datagram_bytes);
+  Outcome SendBatch(const SocketAddress& peer, Pieces pieces, std::size_t datagram_bytes);
+  Outcome SendEach(const SocketAddress& peer, Pieces pieces, std::size_t datagram_bytes);
   Outcome Classify(int error, bool offloaded, int attempt);
   std::size_t Split(std::size_t message, std::size_t bytes,
                     const std::function<void(std::span<const std::byte>)>& take);

@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ffi/base/bytes.h"
 #include "ffi/base/ids.h"
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
@@ -32,10 +33,13 @@
 
 namespace optireduce {
 
-// Datagrams to one peer, back to back at the front of the buffer given to PollTransmit: all of
-// `datagram_bytes`, the last one possibly shorter. What UDP_SEGMENT takes in one call.
+// Datagrams to one peer, back to back in `pieces`: all of `datagram_bytes`, the last one possibly
+// shorter. What UDP_SEGMENT takes in one call. The pieces lie in the buffer given to PollTransmit
+// and in the data of calls, and are valid until the next call of the endpoint that is not const:
+// who cannot send them at once must copy them (see Join).
 struct Transmit {
   Rank to;
+  Pieces pieces;
   std::size_t bytes = 0;           // of all of them together
   std::size_t datagram_bytes = 0;  // of each but the last
 };
@@ -64,7 +68,7 @@ class Endpoint {
   // Does what is due. Spurious calls are harmless.
   void HandleTimeout(Instant now);
 
-  // Writes the next datagrams to send; `buffer` must hold at least one of the session's largest.
+  // Makes the next datagrams to send; `buffer` must hold at least one of the session's largest.
   // `batch_max` limits how many (1 where the kernel has no segmentation offload).
   std::optional<Transmit> PollTransmit(Instant now, std::span<std::byte> buffer,
                                        std::size_t batch_max);

@@ -159,8 +159,13 @@ class Endpoint::Impl {
                                          std::span<std::byte> buffer, std::size_t batch_max);
   // The next segment for a peer, and the call of `calls` it belongs to; drops calls that have none.
   Active* NextSegment(Rank to, Ring<CallId>& calls, Outbox::Item& item);
-  // Completes a datagram whose payload stands in `buffer` behind the header; returns its size.
-  std::size_t Seal(Rank to, Header header, std::size_t payload_bytes, std::span<std::byte> buffer);
+  // Completes a datagram, which has its place in the buffer, and adds it to `pieces_`. If its
+  // payload lies elsewhere, and need not be encrypted, that part of its place stays unused.
+  void Seal(Rank to, Header header, std::span<const std::byte> payload,
+            std::span<std::byte> datagram);
+  // A transmit of one datagram, whose payload stands in `buffer` behind the header.
+  Transmit SealOne(Rank to, const Header& header, std::size_t payload_bytes,
+                   std::span<std::byte> buffer);
   void WantFarewells();
   // A call has ended: how many may send to this rank from now on?
   void AdaptIncast();
@@ -235,9 +240,10 @@ class Endpoint::Impl {
     std::uint64_t expected = 0;
     std::uint64_t recorded = 0;
     std::uint64_t expired = 0;
-  } incast_seen_;               // at the end of the last call
-  std::uint16_t next_peer_;     // whom PollTransmit asks first
-  Instant next_tick_ = kNever;  // set while a call waits
+  } incast_seen_;                                   // at the end of the last call
+  std::uint16_t next_peer_;                         // whom PollTransmit asks first
+  std::vector<std::span<const std::byte>> pieces_;  // of the last Transmit
+  Instant next_tick_ = kNever;                      // set while a call waits
   std::optional<Status> leaving_;
 
   std::optional<Membership> membership_;  // with the first collective that needs it

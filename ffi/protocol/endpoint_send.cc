@@ -37,6 +37,7 @@ std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std:
                                                      std::size_t batch_max) {
   OR_CHECK(buffer.size() >= options_.datagram_bytes_max && batch_max > 0);
   incast_of_peers_.reset();
+  pieces_.clear();
   if (leaving_) WantFarewells();
   if (const auto transmit = SendMembership(now, buffer)) return transmit;
   for (std::uint16_t turn = 0; turn < options_.world_size; ++turn) {
@@ -69,8 +70,7 @@ std::optional<Transmit> Endpoint::Impl::SendMembership(Instant now, std::span<st
   Header header;
   header.kind = DatagramKind::kMembership;
   header.number = peer(message->to).flow.Untracked();
-  const std::size_t bytes = Seal(message->to, header, message->bytes, buffer);
-  return Transmit{.to = message->to, .bytes = bytes, .datagram_bytes = bytes};
+  return SealOne(message->to, header, message->bytes, buffer);
 }
 
 std::optional<Transmit> Endpoint::Impl::PollPeer(Instant now, Rank to, std::span<std::byte> buffer,
@@ -86,17 +86,34 @@ std::optional<Transmit> Endpoint::Impl::PollPeer(Instant now, Rank to, std::span
   return transmit;
 }
 
-std::size_t Endpoint::Impl::Seal(Rank to, Header header, std::size_t payload_bytes,
-                                 std::span<std::byte> buffer) {
+void Endpoint::Impl::Seal(Rank to, Header header, std::span<const std::byte> payload,
+                          std::span<std::byte> datagram) {
   header.source = options_.rank;
   header.session = options_.session;
-  EncodeHeader(header, buffer.first<kHeaderBytes>());
-  const std::size_t content_bytes = kHeaderBytes + payload_bytes;
-  peer(to).seal.Seal(header.number, buffer.first(content_bytes), kHeaderBytes,
-                     buffer.subspan(content_bytes).first<kTagBytes>());
+  const auto head = datagram.first<kHeaderBytes>();
+  const auto tag = datagram.last<kTagBytes>();
+  EncodeHeader(header, head);
+  const std::span<std::byte> encrypted = datagram.subspan(kHeaderBytes, payload.size());
+  for (const std::span<const std::byte> piece :
+       {std::span<const std::byte>(head),
+        peer(to).seal.Seal(header.number, head, payload, encrypted, tag),
+        std::span<const std::byte>(tag)}) {
+    // What lies behind the last one is one piece with it.
+    if (!pieces_.empty() && pieces_.back().data() + pieces_.back().size() == piece.data()) {
+      pieces_.back() = {pieces_.back().data(), pieces_.back().size() + piece.size()};
+    } else if (!piece.empty()) {
+      pieces_.push_back(piece);
+    }
+  }
   ++counters_.datagrams_sent;
-  counters_.bytes_sent += content_bytes + kTagBytes;
-  return content_bytes + kTagBytes;
+  counters_.bytes_sent += datagram.size();
+}
+
+Transmit Endpoint::Impl::SealOne(Rank to, const Header& header, std::size_t payload_bytes,
+                                 std::span<std::byte> buffer) {
+  const std::size_t bytes = kOverheadBytes + payload_bytes;
+  Seal(to, header, buffer.subspan(kHeaderBytes, payload_bytes), buffer.first(bytes));
+  return {.to = to, .pieces = pieces_, .bytes = bytes, .datagram_bytes = bytes};
 }
 
 std::optional<Transmit> Endpoint::Impl::SendAcknowledgement(Instant now, Rank to,
@@ -109,8 +126,7 @@ std::optional<Transmit> Endpoint::Impl::SendAcknowledgement(Instant now, Rank to
   Header header;
   header.kind = DatagramKind::kAcknowledgement;
   header.number = flow.Untracked();
-  const std::size_t bytes = Seal(to, header, payload_bytes, buffer);
-  return Transmit{.to = to, .bytes = bytes, .datagram_bytes = bytes};
+  return SealOne(to, header, payload_bytes, buffer);
 }
 
 std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
@@ -139,8 +155,7 @@ std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
   header.flags = cargo.flags;
   header.call = cargo.call;
   header.number = other.flow.Track(now, cargo, kOverheadBytes + payload_bytes);
-  const std::size_t bytes = Seal(to, header, payload_bytes, buffer);
-  return Transmit{.to = to, .bytes = bytes, .datagram_bytes = bytes};
+  return SealOne(to, header, payload_bytes, buffer);
 }
 
 Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Rank to, Ring<CallId>& calls,
@@ -189,7 +204,7 @@ std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to, Rin
                                                        std::span<std::byte> buffer,
                                                        std::size_t batch_max) {
   Flow& flow = peer(to).flow;
-  Transmit transmit{.to = to, .bytes = 0, .datagram_bytes = 0};
+  Transmit transmit{.to = to, .pieces = {}};
   Outbox::Item item{};
   for (std::size_t count = 0; count < batch_max; ++count) {
     Active* active = NextSegment(to, calls, item);
@@ -207,16 +222,19 @@ std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to, Rin
     // A batch is cut into equal datagrams; only its last may be shorter.
     if (bytes > transmit.datagram_bytes) break;
     const std::span<std::byte> datagram = buffer.subspan(transmit.bytes, bytes);
-    exchange.WritePayload(member, item, datagram.subspan(kHeaderBytes, payload_bytes));
+    const std::span<const std::byte> payload =
+        exchange.Payload(member, item, datagram.subspan(kHeaderBytes, payload_bytes));
     Header header;
     exchange.FillHeader(member, item, header);
     const Cargo cargo{.kind = item.kind, .flags = 0, .call = header.call, .segment = item.segment};
     header.number = flow.Track(now, cargo, bytes);
-    transmit.bytes += Seal(to, header, payload_bytes, datagram);
+    Seal(to, header, payload, datagram);
+    transmit.bytes += bytes;
     exchange.Sent(member, item);
     if (bytes < transmit.datagram_bytes) break;
   }
   if (transmit.bytes == 0) return std::nullopt;
+  transmit.pieces = pieces_;
   // A call whose segments are refused for now is repaired again and again; the others, one of which
   // may be what the peer waits for, get their turn in between.
   if (item.repair && !calls.empty()) {

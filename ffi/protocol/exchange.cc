@@ -282,27 +282,30 @@ std::size_t Exchange::PayloadBytes(const Outbox::Item& item) const {
   return EncodedBytes(collective_.spec.wire_format, bytes / sizeof(float));
 }
 
-std::span<const std::byte> Exchange::Payload(const Outbox::Item& item) const {
+std::span<const std::byte> Exchange::OwnPayload(const Outbox::Item& item,
+                                                std::span<std::byte> scratch) const {
   if (item.kind == DatagramKind::kResult) return reduction_.Sum(item.segment);
   const ByteRange range = collective_.layout.Segment(item.segment);
   if (carry_ != nullptr) {
     const auto& kept = kept_[collective_.layout.OwnerOf(item.segment).index()];
     if (kept && kept->Contains(item.segment)) return kept->Get(item.segment);
   }
-  return {bucket_.Read(range, scratch_), range.bytes};
+  return {bucket_.Read(range, scratch), range.bytes};
 }
 
-void Exchange::WritePayload(MemberIndex to, const Outbox::Item& item, std::span<std::byte> out) {
-  if (Rounds(collective_.spec)) return WriteRounded(to, item, out);
-  const std::span<const std::byte> payload = Payload(item);
-  const SegmentStore* const owed = Owed(to, item);
-  if (owed == nullptr) {
-    std::memcpy(out.data(), payload.data(), out.size());
-    return;
+std::span<const std::byte> Exchange::Payload(MemberIndex to, const Outbox::Item& item,
+                                             std::span<std::byte> out) {
+  if (Rounds(collective_.spec)) {
+    WriteRounded(to, item, out);
+    return out;
   }
+  const std::span<const std::byte> payload = OwnPayload(item, out);
+  const SegmentStore* const owed = Owed(to, item);
+  if (owed == nullptr) return payload;
   const ElementType type = collective_.spec.element_type;
   const std::array<const std::byte*, 2> both = {payload.data(), owed->Get(item.segment).data()};
   SumContributions(type, both, out.size() / SizeOf(type), 1.0, out.data());
+  return out;
 }
 
 void Exchange::FillHeader(MemberIndex to, const Outbox::Item& item, Header& header) const {

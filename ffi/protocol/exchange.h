@@ -103,8 +103,10 @@ class Exchange {
   // What to send next to a peer; it counts as sent once Sent() was called.
   std::optional<Outbox::Item> Next(MemberIndex to);
   std::size_t PayloadBytes(const Outbox::Item& item) const;
-  // Once for each time it is sent.
-  void WritePayload(MemberIndex to, const Outbox::Item& item, std::span<std::byte> out);
+  // Where it lies; or, where it does not lie anywhere as it is sent, written to `out`. Once for
+  // each time it is sent.
+  std::span<const std::byte> Payload(MemberIndex to, const Outbox::Item& item,
+                                     std::span<std::byte> out);
   // The float32 values of a segment that comes rounded; nothing if it has not the bytes for that.
   // They stand in `scratch`.
   static std::optional<std::span<const std::byte>> Decoded(const Collective& collective,
@@ -212,7 +214,8 @@ class Exchange {
   void SettleContributions(MemberIndex to);
   void SettleResults(MemberIndex to);
   // The bytes of a contribution or result, without what was owed before.
-  std::span<const std::byte> Payload(const Outbox::Item& item) const;
+  std::span<const std::byte> OwnPayload(const Outbox::Item& item,
+                                        std::span<std::byte> scratch) const;
   const SegmentStore* Owed(MemberIndex to, const Outbox::Item& item) const;
   // The call is over: what cannot begin is owed to the peers from now on.
   void Retire();

@@ -142,7 +142,7 @@ void Exchange::Owe(Stage stage, MemberIndex to) {
   for (std::uint32_t i = 0; i < layout.SegmentsOf(shard); ++i) {
     const Outbox::Item item{.kind = KindOf(stage),
                             .segment = SegmentIndex(layout.FirstSegment(shard).value() + i)};
-    carry_->debt(stage, to).Add(item.segment, Payload(item));
+    carry_->debt(stage, to).Add(item.segment, OwnPayload(item, scratch_));
   }
   if (!contributions) return;
   SettleContributions(to);

@@ -58,7 +58,7 @@ void Exchange::WriteRounded(MemberIndex to, const Outbox::Item& item, std::span<
   const WireFormat format = rounds() ? collective_.spec.wire_format : WireFormat::kFloat32;
   const std::uint64_t key = RoundingKey(item.kind, item.segment);
   const bool contribution = item.kind == DatagramKind::kContribution;
-  std::span<const std::byte> values = Payload(item);
+  std::span<const std::byte> values = OwnPayload(item, scratch_);
   // What joins a contribution is part of it from the first time on that it is sent.
   const bool joins = carry_ != nullptr && !(contribution && item.repair);
   std::array<const std::byte*, 3> parts = {values.data()};

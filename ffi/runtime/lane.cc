@@ -196,15 +196,20 @@ bool Lane::ReceiveSome() {
 
 // True when there may be more to send at once.
 bool Lane::SendSome() {
-  for (int i = 0; i < kBatchesPerTurn; ++i) {
-    if (!refused_) {
-      refused_ = endpoint_->PollTransmit(ClockNow(), buffer_, port_->batch_max());
-      if (!refused_) return false;
-    }
-    const auto bytes = std::span<const std::byte>(buffer_).first(refused_->bytes);
-    // Wait() returns when the network takes more.
-    if (!port_->Send(refused_->to, bytes, refused_->datagram_bytes)) return false;
+  // Where it takes no more, the port's Wait() returns when it does.
+  if (refused_) {
+    const std::span<const std::byte> bytes = refused_bytes_;
+    if (!port_->Send(refused_->to, {&bytes, 1}, refused_->datagram_bytes)) return false;
     refused_.reset();
+  }
+  for (int i = 0; i < kBatchesPerTurn; ++i) {
+    const auto next = endpoint_->PollTransmit(ClockNow(), buffer_, port_->batch_max());
+    if (!next) return false;
+    if (!port_->Send(next->to, next->pieces, next->datagram_bytes)) {
+      refused_ = next;
+      Join(next->pieces, refused_bytes_);
+      return false;
+    }
   }
   return true;
 }

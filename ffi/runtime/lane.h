@@ -90,7 +90,9 @@ class Lane {
   const RanksLeftFunction ranks_left_;
   std::vector<Rank> live_;
   std::vector<std::byte> buffer_;
-  std::optional<Transmit> refused_;  // by the port; stands in `buffer_` and goes first
+  // Refused by the port, goes first; a copy, in `refused_bytes_`, for the data of calls changes.
+  std::optional<Transmit> refused_;
+  std::vector<std::byte> refused_bytes_;
   struct Call {
     CallDoneFunction done;
     std::uint64_t record = 0;

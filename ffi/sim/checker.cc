@@ -434,7 +434,8 @@ void Checker::Delivered(Instant now, const Delivery& delivery) {
 void Checker::Polled(Instant now, Rank rank, const Transmit& transmit, std::size_t batch_max) {
   Seen& seen = seen_[rank.index()];
   if (transmit.to == rank || transmit.to.index() >= seen_.size() || transmit.bytes == 0 ||
-      transmit.datagram_bytes == 0 || transmit.datagram_bytes > scenario_.datagram_bytes) {
+      transmit.bytes != SizeOf(transmit.pieces) || transmit.datagram_bytes == 0 ||
+      transmit.datagram_bytes > scenario_.datagram_bytes) {
     return Fail(now, rank, "a transmit goes nowhere, is empty, or has too large datagrams");
   }
   const std::size_t datagrams =

@@ -145,8 +145,7 @@ std::vector<std::vector<std::byte>> ForeignDatagrams(const Scenario& scenario) {
     for (int i = 0; i < kForeignDatagrams; ++i) {
       const std::optional<Transmit> transmit = stranger->PollTransmit(Instant{}, buffer, 1);
       if (!transmit) break;
-      const auto end = buffer.begin() + static_cast<std::ptrdiff_t>(transmit->bytes);
-      datagrams.emplace_back(buffer.begin(), end);
+      Join(transmit->pieces, datagrams.emplace_back());
     }
   }
   return datagrams;

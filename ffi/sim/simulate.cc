@@ -91,7 +91,8 @@ class Simulation {
     std::unique_ptr<Endpoint> endpoint;
     std::vector<Chain> chains;
     std::vector<std::byte> buffer;
-    std::optional<Transmit> refused;  // in `buffer`, waiting for room
+    std::optional<Transmit> refused;   // waiting for room
+    std::vector<std::byte> datagrams;  // of `refused`
     bool blocked = false;
     bool silent = false;  // stopped, or its process has ended
     bool leaving = false;
@@ -493,6 +494,7 @@ bool Simulation::Transmits(Rank rank) {
       sender.refused = sender.endpoint->PollTransmit(
           now_, std::span(sender.buffer).first(batch_max * scenario_.datagram_bytes), batch_max);
       if (!sender.refused) break;
+      Join(sender.refused->pieces, sender.datagrams);
       checker_.Polled(now_, rank, *sender.refused, batch_max);
       if (!checker_.failure().empty()) break;
     }
@@ -520,7 +522,7 @@ bool Simulation::SendOrBlock(Rank rank) {
   }
   for (std::size_t at = 0; at < transmit.bytes; at += transmit.datagram_bytes) {
     const std::size_t bytes = std::min(transmit.datagram_bytes, transmit.bytes - at);
-    const std::span<const std::byte> datagram = std::span(sender.buffer).subspan(at, bytes);
+    const std::span<const std::byte> datagram = std::span(sender.datagrams).subspan(at, bytes);
     trace_.Datagram(now_, rank, "sends to", transmit.to, datagram);
     network_.Send(now_, rank, transmit.to, datagram);
   }
