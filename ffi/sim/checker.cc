@@ -186,8 +186,10 @@ void Checker::ReleaseLeaves(Instant now) {
     CheckUntouched(now, oldest);
     leaf_bytes_ -= oldest.collective.bytes();
     oldest.leaves = {};
-    // Whoever still needs it computes it again.
-    references_.erase({oldest.call.collective, oldest.call.index});
+    // Whoever still needs one computes it again.
+    std::erase_if(references_, [&](const auto& reference) {
+      return reference.first.second < oldest.call.index;
+    });
   }
 }
 
