@@ -69,9 +69,12 @@ class TestPort {
     port_ = std::move(port);
   }
 
-  bool Send(std::uint16_t to, const nb::bytes& bytes, std::size_t datagram_bytes) {
-    const std::span piece(static_cast<const std::byte*>(bytes.data()), bytes.size());
-    return port_->Send(Rank(to), {&piece, 1}, datagram_bytes);
+  bool Send(std::uint16_t to, const std::vector<nb::bytes>& parts, std::size_t datagram_bytes) {
+    std::vector<std::span<const std::byte>> pieces;
+    for (const nb::bytes& part : parts) {
+      pieces.emplace_back(static_cast<const std::byte*>(part.data()), part.size());
+    }
+    return port_->Send(Rank(to), pieces, datagram_bytes);
   }
   std::vector<nb::bytes> Receive() {
     std::vector<nb::bytes> datagrams;
@@ -141,7 +144,7 @@ void BindNet(nb::module_& m) {
            nb::arg("send_buffer_bytes") = defaults.send_buffer_bytes)
       .def("set_peers", &TestPort::SetPeers, nb::arg("peers"), nb::arg("datagram_bytes_max"))
       .def("add_faults", &TestPort::AddFaults, nb::arg("settings"))
-      .def("send", &TestPort::Send, nb::arg("to"), nb::arg("bytes"), nb::arg("datagram_bytes"))
+      .def("send", &TestPort::Send, nb::arg("to"), nb::arg("pieces"), nb::arg("datagram_bytes"))
       .def("receive", &TestPort::Receive)
       .def("wait", &TestPort::Wait, nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>())
       .def("wake", &TestPort::Wake)

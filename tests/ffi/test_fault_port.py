@@ -33,7 +33,7 @@ class Pair:
         """Sends, in batches, and returns what came at once."""
         received = []
         for i in range(0, len(sent), BATCH):
-            assert self.sender.send(0, b"".join(sent[i : i + BATCH]), SIZE)
+            assert self.sender.send(0, [b"".join(sent[i : i + BATCH])], SIZE)
             received += self.take()
         return received
 
@@ -185,7 +185,7 @@ def test_delay_keeps_the_order():
 def test_other_directions_are_left_alone():
     pair = Pair(loss=1.0)
     pair.receiver.set_peers([("127.0.0.1", pair.sender.local_port)], SIZE)
-    assert pair.receiver.send(0, b"back", SIZE)
+    assert pair.receiver.send(0, [b"back"], SIZE)
     assert pair.sender.receive() == [b"back"]
 
 

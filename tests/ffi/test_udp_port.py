@@ -1,5 +1,6 @@
 """Ports on real sockets, over the loopback interface."""
 
+import itertools
 import pathlib
 import socket
 import threading
@@ -79,7 +80,7 @@ def test_batches_arrive_whole_and_in_order(
     sent = []
     for _ in range(5):
         batch = numbered(one.batch_max, size, last=size // 2)
-        assert one.send(1, b"".join(batch), size)
+        assert one.send(1, [b"".join(batch)], size)
         sent += batch
     assert receive(two, len(sent)) == sent
     assert sum(one.errors().values()) == 0
@@ -90,13 +91,20 @@ def test_batches_arrive_whole_and_in_order(
     size=st.integers(1, 9000),
     fill=st.floats(0, 1),
     last=st.floats(0, 1),
+    cuts=st.lists(st.floats(0, 1), max_size=128),
     segmentation_offload=st.booleans(),
 )
-def test_any_batch_arrives_cut_as_it_was_sent(size, fill, last, segmentation_offload):
+def test_any_batch_arrives_as_it_was_sent_in_whatever_pieces(
+    size, fill, last, cuts, segmentation_offload
+):
     one, two = connected(size, segmentation_offload=segmentation_offload)
     count = 1 + int(fill * (one.batch_max - 1))
     batch = numbered(count, size, last=1 + int(last * (size - 1)))
-    assert one.send(1, b"".join(batch), size)
+    whole = b"".join(batch)
+    # At most two pieces for each datagram, and one; some of them are empty.
+    at = [0, *sorted(int(cut * len(whole)) for cut in cuts[: 2 * count]), len(whole)]
+    pieces = [whole[i:j] for i, j in itertools.pairwise(at)]
+    assert one.send(1, pieces, size)
     assert receive(two, count) == batch
 
 
@@ -119,7 +127,7 @@ def test_without_segmentation_offload_a_batch_is_one_datagram():
 def test_without_segmentation_offload_a_larger_batch_is_sent_all_the_same():
     one, two = connected(100, segmentation_offload=False)
     batch = numbered(64, 100, last=7)
-    assert one.send(1, b"".join(batch), 100)
+    assert one.send(1, [b"".join(batch)], 100)
     assert receive(two, 64) == batch
 
 
@@ -135,8 +143,8 @@ def test_a_dead_peer_disturbs_nobody(address):
     one.set_peers(peers, 100)
     sent = []
     for datagram in numbered(300, 100):
-        assert one.send(0, b"nobody", 100)
-        assert one.send(1, datagram, 100)
+        assert one.send(0, [b"nobody"], 100)
+        assert one.send(1, [datagram], 100)
         # The refusal may stand in the way of receiving as well.
         assert one.receive() == []
         sent.append(datagram)
@@ -150,7 +158,7 @@ def test_refusals_do_not_keep_a_wait_from_waiting():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
         gone.bind(("127.0.0.1", 0))
         one.set_peers([gone.getsockname()], 100)
-    assert one.send(0, b"nobody", 100)
+    assert one.send(0, [b"nobody"], 100)
     one.wait(0.1)  # May end at once, for the refusal.
     assert one.wait(0.1) >= 0.1
     assert one.errors()["refused"] == 1
@@ -170,7 +178,7 @@ def test_the_largest_datagram_comes_through():
     one, two = connected(65_507)
     datagram = bytes(range(251)) * 260 + bytes(247)
     assert len(datagram) == 65_507
-    assert one.send(1, datagram, 65_507)
+    assert one.send(1, [datagram], 65_507)
     assert receive(two, 1) == [datagram]
 
 
@@ -182,7 +190,7 @@ def test_a_wait_ends_at_its_time_and_not_before():
 
 def test_a_datagram_ends_a_wait():
     one, two = connected(100)
-    later = threading.Timer(0.05, lambda: one.send(1, b"hello", 100))
+    later = threading.Timer(0.05, lambda: one.send(1, [b"hello"], 100))
     later.start()
     assert two.wait(-1) < PATIENCE_S
     assert two.receive() == [b"hello"]
@@ -209,11 +217,11 @@ def test_wake_ends_the_next_wait_once():
 def test_datagrams_for_which_there_was_no_room_are_counted():
     one, two = connected(1000, receive_buffer_bytes=4096, receive_offload=False)
     for datagram in numbered(200, 1000):
-        assert one.send(1, datagram, 1000)
+        assert one.send(1, [datagram], 1000)
     arrived = len(receive(two, 1))
     assert 0 < arrived < 200
     # The kernel tells with the next one that has room.
-    assert one.send(1, b"room", 1000)
+    assert one.send(1, [b"room"], 1000)
     assert receive(two, 1) == [b"room"]
     assert two.socket_drops == 200 - arrived
 
