@@ -1,5 +1,7 @@
 """For all tests: eight CPU devices in one process, and a communicator where asked for.
 
+How long an example of Hypothesis takes says how busy the machine is, and is no failure.
+
 The devices have to be asked for before JAX is imported for the first time.
 """
 
@@ -11,9 +13,17 @@ os.environ["XLA_FLAGS"] = (
 )
 os.environ["JAX_PLATFORMS"] = "cpu"
 
+import hypothesis
 import pytest
 
 import jax_optireduce
+
+hypothesis.settings.register_profile(
+    "busy",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")

@@ -64,7 +64,7 @@ def _assert_same_bits(ours: Any, theirs: Any) -> None:
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-@hypothesis.settings(max_examples=25, deadline=None)
+@hypothesis.settings(max_examples=25)
 @hypothesis.given(
     tree=_TREES,
     world_size=st.integers(1, 8),

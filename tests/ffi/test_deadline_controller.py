@@ -106,7 +106,7 @@ def run(drawn: Ranks, controller, calls: int) -> float:
 
 
 # The same examples in every run: statements about chance hold for nearly all seeds.
-repeatable = hypothesis.settings(derandomize=True, max_examples=60, deadline=None)
+repeatable = hypothesis.settings(derandomize=True, max_examples=60)
 
 
 @repeatable

@@ -82,7 +82,7 @@ def rejected(endpoint) -> dict[str, int]:
 @hypothesis.given(
     world_size=st.integers(1, 6), elements=st.integers(0, 3000), seed=st.integers(0, 99)
 )
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=40)
 def test_every_rank_gets_the_sum(world_size, elements, seed):
     rng = np.random.default_rng(seed)
     inputs = [
@@ -219,7 +219,7 @@ def test_no_two_datagrams_of_a_direction_have_one_number():
 
 
 @hypothesis.given(st.data())
-@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.settings(max_examples=200)
 def test_no_mutated_datagram_is_accepted(data):
     net = Net(2, protection=data.draw(st.sampled_from(["authenticate", "encrypt"])))
     to, datagram = one_datagram(net)

@@ -99,7 +99,7 @@ def test_a_fraction_of_one_harms_every_datagram(name):
     assert pair.done()[name] == 100
 
 
-@hypothesis.settings(deadline=None, max_examples=20)
+@hypothesis.settings(max_examples=20)
 @hypothesis.given(
     seed=st.integers(0, 2**53),
     fractions=st.dictionaries(

@@ -237,7 +237,7 @@ faults = st.one_of(
 )
 
 
-@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.settings(max_examples=300)
 @hypothesis.given(
     st.integers(1, 7),
     st.integers(0, 2**32),

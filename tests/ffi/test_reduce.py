@@ -55,7 +55,7 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(got[~nan].view(bits), expected[~nan].view(bits))
 
 
-@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.settings(max_examples=200)
 @hypothesis.given(
     dtype=st.sampled_from(list(DTYPES)),
     ranks=st.integers(1, 40),

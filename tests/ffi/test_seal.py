@@ -186,14 +186,14 @@ def test_keys_are_hkdf_of_the_secret(secret, info):
     assert _testing.derive_key(secret, info) == expected
 
 
-@hypothesis.settings(deadline=None, max_examples=50)
+@hypothesis.settings(max_examples=50)
 @hypothesis.given(keys, numbers, st.binary(max_size=400))
 def test_tags_are_gmac(key, number, content):
     sealed, tag = _testing.Sealer(key).seal(number, content)
     assert (sealed, tag) == (content, gmac(key, number, content))
 
 
-@hypothesis.settings(deadline=None, max_examples=50)
+@hypothesis.settings(max_examples=50)
 @hypothesis.given(keys, numbers, st.binary(max_size=40), st.binary(max_size=200))
 def test_encryption_is_gcm(key, number, header, payload):
     sealer = _testing.Sealer(key, "encrypt")

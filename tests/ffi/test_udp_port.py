@@ -86,7 +86,6 @@ def test_batches_arrive_whole_and_in_order(
     assert sum(one.errors().values()) == 0
 
 
-@hypothesis.settings(deadline=None)
 @hypothesis.given(
     size=st.integers(1, 9000),
     fill=st.floats(0, 1),
@@ -164,7 +163,6 @@ def test_refusals_do_not_keep_a_wait_from_waiting():
     assert one.errors()["refused"] == 1
 
 
-@hypothesis.settings(deadline=None)
 @hypothesis.given(st.lists(st.binary(max_size=3000), min_size=1, max_size=20))
 def test_foreign_datagrams_come_through_as_bytes(datagrams):
     port = _testing.UdpPort()

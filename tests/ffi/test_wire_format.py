@@ -53,7 +53,6 @@ def steps_of(fmt: str, values: np.ndarray) -> np.ndarray:
     return np.exp2(np.maximum(exponents - 1, -126) - 7.0)
 
 
-@hypothesis.settings(deadline=None)
 @hypothesis.given(fmt=formats, count=lengths)
 def test_bytes_are_a_half_and_about_a_quarter(fmt, count):
     encoded = encode(fmt, np.ones(count, np.float32))
@@ -61,7 +60,6 @@ def test_bytes_are_a_half_and_about_a_quarter(fmt, count):
     assert len(encoded) == expected[fmt]
 
 
-@hypothesis.settings(deadline=None)
 @hypothesis.given(values=finite_arrays, key=keys)
 def test_float32_travels_as_it_is(values, key):
     assert encode("float32", values, key) == values.tobytes()
@@ -70,7 +68,7 @@ def test_float32_travels_as_it_is(values, key):
     )
 
 
-@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.settings(max_examples=300)
 @hypothesis.given(fmt=formats, values=finite_arrays, key=keys)
 def test_error_stays_below_a_step(fmt, values, key):
     got = rounded(fmt, values, key).astype(float)
@@ -83,14 +81,13 @@ def test_error_stays_below_a_step(fmt, values, key):
     assert (np.abs(got[beyond]) == largest[fmt]).all()
 
 
-@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.settings(max_examples=300)
 @hypothesis.given(fmt=formats, values=finite_arrays, key=keys, other_key=keys)
 def test_what_was_rounded_once_never_changes_again(fmt, values, key, other_key):
     once = rounded(fmt, values, key)
     assert rounded(fmt, once, other_key).tobytes() == once.tobytes()
 
 
-@hypothesis.settings(deadline=None)
 @hypothesis.given(fmt=formats, values=finite_arrays, key=keys, offset=st.integers(0, 7))
 def test_bytes_depend_on_values_and_key_only(fmt, values, key, offset):
     assert encode(fmt, values, key) == encode(fmt, values, key, misalignment=offset)
@@ -135,7 +132,6 @@ def test_zeros_stay_zero_beside_anything(fmt):
         assert not np.delete(got, 3).any()
 
 
-@hypothesis.settings(deadline=None)
 @hypothesis.given(
     fmt=formats,
     values=hnp.arrays(np.float32, lengths, elements=st.floats(width=32)),
@@ -162,7 +158,6 @@ def test_every_bfloat16_is_kept():
     assert np.isnan(got[~numbers]).all()
 
 
-@hypothesis.settings(deadline=None)
 @hypothesis.given(
     fmt=formats, encoded=st.binary(max_size=200), count=st.integers(0, 200)
 )
@@ -172,7 +167,6 @@ def test_any_bytes_are_read_as_some_values(fmt, encoded, count):
     assert decode(fmt, encoded, count).size == count
 
 
-@hypothesis.settings(deadline=None)
 @hypothesis.given(fmt=formats, values=finite_arrays, key=keys)
 def test_value_and_error_add_up(fmt, values, key):
     got = rounded(fmt, values, key)

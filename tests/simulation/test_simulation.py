@@ -417,7 +417,7 @@ def scenarios(draw) -> str:
     return " ".join(f"{key}={value}" for key, value in fields.items())
 
 
-@hypothesis.settings(max_examples=500, deadline=None)
+@hypothesis.settings(max_examples=500)
 @hypothesis.given(line=scenarios())
 def test_any_scenario_holds(line):
     assert_holds(line)

@@ -75,7 +75,6 @@ def test_sizes_rise_from_the_lowest_and_end_below_the_highest(low, more, factor,
     assert found == sorted(set(found))
 
 
-@hypothesis.settings(deadline=None)  # a busy machine takes its time
 @hypothesis.given(
     st.lists(st.floats(1e-6, 10), min_size=1, max_size=300), st.integers(1, 4)
 )

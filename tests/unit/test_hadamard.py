@@ -56,7 +56,7 @@ def test_padding_is_one_small_block_or_whole_large_ones(n: int, size: int) -> No
 
 
 @hypothesis.given(n=st.integers(1, 5000), key=st.integers(0, 2**32 - 1))
-@hypothesis.settings(max_examples=25, deadline=None)
+@hypothesis.settings(max_examples=25)
 def test_round_trip_keeps_values_and_energy(n: int, key: int) -> None:
     x = _normal(n, seed=n)
     encoded = encode(jnp.asarray(x), key=jnp.uint32(key))
@@ -73,7 +73,7 @@ def test_round_trip_keeps_values_and_energy(n: int, key: int) -> None:
     dtype=st.sampled_from(["float32", "float64"]),
     seed=st.integers(0, 2**32 - 1),
 )
-@hypothesis.settings(max_examples=25, deadline=None)
+@hypothesis.settings(max_examples=25)
 def test_the_native_transform_is_the_one_of_the_definition(
     n: int, key: int, scale: float, dtype: str, seed: int
 ) -> None:

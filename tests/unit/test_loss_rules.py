@@ -44,7 +44,6 @@ def _decide(losses: jax.Array, limit: jax.Array) -> tuple[jax.Array, ...]:
 
 
 @hypothesis.given(RUNS, st.integers(0, 999).map(lambda n: n / 1000))
-@hypothesis.settings(deadline=None)
 def test_decisions_follow_from_the_calls_before(runs, limit):
     history = [loss for loss, calls in runs for _ in range(calls)]
     # One shape, to compile once.
