@@ -159,6 +159,12 @@ def _add_calls(parser: argparse.ArgumentParser, number: Mapping[str, Any]) -> No
         help="arrays that one call reduces together (default 1)",
     )
     parser.add_argument(
+        "--in-place",
+        action="store_true",
+        help="give the arrays away, as a train step does with its gradients: the "
+        "result may stand where they were (default: each call makes new arrays)",
+    )
+    parser.add_argument(
         *("-c", "--check"),
         **number,
         nargs="?",
@@ -253,6 +259,7 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
         ),
         dtype=args.dtype,
         wire_format=args.wire_format,
+        in_place=args.in_place,
         leaves=args.leaves,
         kinds=(*((XLA,) if args.against else ()), *modes),
         iterations=args.iterations,

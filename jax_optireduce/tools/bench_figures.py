@@ -13,6 +13,7 @@ from jax_optireduce.tools.bench_rank import TURN_CALLS, XLA, Calls
 SCHEMA = 1
 
 # Source: the options of nccl-tests, in which 1K is 1,024 bytes.
+# Ascending.
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 # As XLA writes them.
@@ -60,11 +61,12 @@ def parse_size(text: str) -> int:
 
 def format_size(size_bytes: int) -> str:
     """Writes bytes as `parse_size` reads them, to one decimal."""
-    for unit, unit_bytes in sorted(_UNITS.items(), key=lambda item: item[1]):
+    for unit, unit_bytes in _UNITS.items():
         value = round(size_bytes / unit_bytes, 1)
+        text = f"{value:.1f}".removesuffix(".0") + unit
         if value < 1024:  # rounded, or else 1G less one byte would be "1024M"
             break
-    return f"{value:.1f}".removesuffix(".0") + unit
+    return text
 
 
 def sizes(
@@ -170,7 +172,7 @@ def heading(content: Mapping[str, Any]) -> str:
         f"host{'s' * (len(hosts) > 1)}, cores {cores}, load average {load}\n"
         f"{content['iterations']} calls after {content['warm_up']}, "
         f"{content['leaves']} lea{'ves' if content['leaves'] > 1 else 'f'} each"
-        f"{wire_format}\n"
+        f"{', in place' if content['in_place'] else ''}{wire_format}\n"
         f"{titles}\n{units.rstrip()}"
     )
 

@@ -72,6 +72,8 @@ class Plan:
       dtype: its name.
       wire_format: what our calls round it to on the wire.
       leaves: arrays that a call reduces together.
+      in_place: each call gives its arrays away (`donate_argnums`), so that the result
+        may stand where they were, as it may for the gradients inside of a train step.
       kinds: of calls: modes, and `XLA`.
       iterations: calls of each kind that count.
       warm_up: calls of each kind before them.
@@ -82,6 +84,7 @@ class Plan:
     dtype: str
     wire_format: str
     leaves: int
+    in_place: bool
     kinds: Sequence[str]
     iterations: int
     warm_up: int
@@ -246,6 +249,7 @@ class _Data:
         self.mesh = mesh
         self.rank, self.ranks = jax.process_index(), mesh.size
         self.wire_format = plan.wire_format
+        self.in_place = plan.in_place
         self.name = f"bench {plan.dtype} {elements}"
         self._sizes = leaf_sizes(elements, plan.leaves)
         self._spec = PartitionSpec(AXIS)
@@ -268,7 +272,9 @@ class _Data:
         parts = [np.asarray(leaf.addressable_data(0))[0] for leaf in tree]
         return np.concatenate(parts).astype(np.float64)
 
-    def program(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def program(
+        self, function: Callable[[Any], Any], *, in_place: bool = False
+    ) -> Callable[[Any], Any]:
         """Maps a function of a tree over the ranks, and calls it, which compiles it."""
         mapped = jax.shard_map(
             function,
@@ -277,8 +283,8 @@ class _Data:
             out_specs=self._spec,
             check_vma=False,
         )
-        program = jax.jit(mapped)
-        jax.block_until_ready(program(self.tree))
+        program = jax.jit(mapped, donate_argnums=(0,) if in_place else ())
+        jax.block_until_ready(program(self.scaled(1) if in_place else self.tree))
         return program
 
 
@@ -295,7 +301,7 @@ class _Kind:
         self._seconds: list[float] = []
         self._reports: list[Any] = []
         self._cpu_s = 0.0
-        self._call = data.program(self._reduce)
+        self._call = data.program(self._reduce, in_place=data.in_place)
         self._carries = kind in _checks.CARRYING_MODES
         if self._carries:
             self._drain = data.program(
@@ -316,12 +322,18 @@ class _Kind:
     def turn(self, calls: int, *, counted: bool) -> None:
         """Makes a few calls."""
         seconds, reports = [], []
+        # In place, a call reduces what the one before has left: fresh arrays would have
+        # to be made between the calls. So few calls make no number too large.
+        in_place = self._data.in_place
+        tree = self._data.scaled(1) if in_place else self._data.tree
+        jax.block_until_ready(tree)
         cpu_s = time.process_time()
         for _ in range(calls):
             start = time.perf_counter()
-            result = jax.block_until_ready(self._call(self._data.tree))
+            result = jax.block_until_ready(self._call(tree))
             seconds.append(time.perf_counter() - start)
             reports.append(result[1])
+            tree = result[0] if in_place else tree
             # Freed here, not while the next call is timed.
             del result
         if counted:

@@ -168,6 +168,7 @@ def test_the_table_fits_into_100_columns(seconds, missing, elements, mode):
             "iterations": 9,
             "warm_up": 25,
             "leaves": 1,
+            "in_place": True,
             "wire_format": "bfloat16",
         }
     )
@@ -216,14 +217,16 @@ def test_lossy_sums_may_round_and_nothing_may_be_nan():
     )
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("mode", ["exact", "bounded", "agreed", "lossy"])
 @pytest.mark.usefixtures("communicator")
-def test_every_mode_is_measured_and_verified(mode):
+def test_every_mode_is_measured_and_verified(mode, in_place):
     plan = bench_rank.Plan(
         sizes_bytes=[4004],
         dtype="float32",
         wire_format="float32",
         leaves=3,
+        in_place=in_place,
         kinds=["xla", mode],
         iterations=7,
         warm_up=1,
@@ -254,6 +257,7 @@ def test_a_wrong_sum_is_counted(monkeypatch):
         dtype="float32",
         wire_format="float32",
         leaves=1,
+        in_place=False,
         kinds=["exact"],
         iterations=1,
         warm_up=0,
