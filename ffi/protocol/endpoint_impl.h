@@ -157,6 +157,7 @@ class Endpoint::Impl {
   void AdaptIncast();
   // To how many peers at a time this rank sends new contributions.
   std::uint16_t Incast() const;
+  double WeightOf(Rank to) const;
 
   // ---- endpoint_watch.cc
   void Expire(Instant now, CallId call);

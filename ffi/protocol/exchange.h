@@ -108,6 +108,11 @@ class Exchange {
   void FillHeader(MemberIndex to, const Outbox::Item& item, Header& header) const;
   void Sent(MemberIndex to, const Outbox::Item& item) { outbox(to).Pop(item); }
   // There are contributions for `to`, but others' turn comes first.
+  // Segments that are still to be sent to the peer for the first time.
+  std::uint32_t Unsent(MemberIndex to) const {
+    const Outbox& box = outboxes_[to.index()];
+    return box.Remaining(DatagramKind::kContribution) + box.Remaining(DatagramKind::kResult);
+  }
   bool HeldBack(MemberIndex to) const {
     return Contributes(to) && outboxes_[to.index()].contributing() && !MayContribute(to);
   }

@@ -61,6 +61,9 @@ class Flow {
   // one: this is asked before it, not within it.
   bool MayStart(Instant now);
   std::size_t BurstBytes() const { return rate_.BurstBytes(); }
+  // By how much more may be under way, and how much faster it may leave, than the path alone would
+  // allow; 1: not at all.
+  void SetWeight(double weight);
   // True while one more can be tracked; control datagrams need no window.
   bool CanTrack() const { return count_ < ring_.size(); }
   // The number for a datagram that leaves now and whose fate is of interest.
@@ -92,7 +95,7 @@ class Flow {
   // that was held back.
   Instant timeout() const;
 
-  std::size_t window_bytes() const { return rate_.window_bytes(); }
+  std::size_t window_bytes() const;
   std::size_t share_bytes() const { return rate_.share_bytes(); }
 
  private:
@@ -133,6 +136,7 @@ class Flow {
   Duration smoothed_{};
   Duration variation_{};
 
+  double weight_ = 1;
   RateController rate_;
   RoundTrip round_trip_;  // the one that is being measured
   Instant round_trip_start_{};
