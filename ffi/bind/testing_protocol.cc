@@ -123,6 +123,7 @@ class TestFlow {
                .datagram_bytes_max = datagram_bytes_max,
                .same_host = same_host}) {}
 
+  void SetWeight(double weight) { flow_.SetWeight(weight); }
   bool CanSend(std::size_t bytes) const { return flow_.CanSend(bytes); }
   bool MayStart(double now) { return flow_.MayStart(At(now)); }
   std::uint64_t Track(double now, std::uint32_t cargo, std::size_t bytes) {
@@ -283,6 +284,7 @@ void BindProtocol(nb::module_& m) {
       .def(nb::init<std::size_t, std::size_t, bool>(), nb::arg("window_bytes_max"),
            nb::arg("datagram_bytes_max"), nb::arg("same_host") = false)
       .def("can_send", &TestFlow::CanSend)
+      .def("set_weight", &TestFlow::SetWeight)
       .def("may_start", &TestFlow::MayStart)
       .def("track", &TestFlow::Track)
       .def("handle_acknowledgement", &TestFlow::HandleAcknowledgement)

@@ -171,6 +171,8 @@ class Endpoint::Impl {
   void AdaptIncast();
   // To how many peers at a time this rank sends new contributions.
   std::uint16_t Incast();
+  // How much more of this rank's link the peer is to have than an equal share.
+  double WeightOf(Rank to) const;
 
   // ---- endpoint_watch.cc
   void Expire(Instant now, CallId call);

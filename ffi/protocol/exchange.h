@@ -116,6 +116,11 @@ class Exchange {
   // The parts of the header that are the exchange's to fill.
   void FillHeader(MemberIndex to, const Outbox::Item& item, Header& header) const;
   void Sent(MemberIndex to, const Outbox::Item& item) { outbox(to).Pop(item); }
+  // Segments that are still to be sent to the peer for the first time.
+  std::uint32_t Unsent(MemberIndex to) const {
+    const Outbox& box = outboxes_[to.index()];
+    return box.Remaining(DatagramKind::kContribution) + box.Remaining(DatagramKind::kResult);
+  }
   // There are contributions for `to`, but others' turn comes first.
   bool HeldBack(MemberIndex to) const {
     return Contributes(to) && outboxes_[to.index()].contributing() && !MayContribute(to);

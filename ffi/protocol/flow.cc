@@ -49,6 +49,10 @@ constexpr std::uint64_t kRepeatedNumbers = 256;
 // leave at once, what it has missed by more may not.
 constexpr Duration kPacingCredit = milliseconds(1);
 
+std::size_t Part(std::size_t bytes, double of) {
+  return static_cast<std::size_t>(static_cast<double>(bytes) * of);
+}
+
 }  // namespace
 
 Flow::Flow(const FlowOptions& options)
@@ -59,15 +63,24 @@ Flow::Flow(const FlowOptions& options)
              .paths = options.paths,
              .same_host = options.same_host}) {}
 
+void Flow::SetWeight(double weight) {
+  // Between processes of one host nothing but the receiver's buffer limits.
+  if (!options_.same_host) weight_ = weight;
+}
+
+std::size_t Flow::window_bytes() const {
+  return std::min(Part(rate_.window_bytes(), weight_), options_.window_bytes_max);
+}
+
 bool Flow::CanSend(std::size_t bytes) const {
-  return CanTrack() && in_flight_bytes_ + bytes <= rate_.window_bytes();
+  return CanTrack() && in_flight_bytes_ + bytes <= window_bytes();
 }
 
 bool Flow::MayStart(Instant now) {
   held_back_ = now < send_at_;
-  const std::size_t room = rate_.window_bytes() - std::min(in_flight_bytes_, rate_.window_bytes());
+  const std::size_t room = window_bytes() - std::min(in_flight_bytes_, window_bytes());
   const bool small =
-      !rate_.paced() && room < std::min(rate_.BurstBytes(), rate_.window_bytes() / kSmallRoom);
+      !rate_.paced() && room < std::min(rate_.BurstBytes(), window_bytes() / kSmallRoom);
   if (held_back_ || small) round_trip_.limited = true;
   return !held_back_ && !small;
 }
@@ -79,14 +92,15 @@ std::uint64_t Flow::Track(Instant now, const Cargo& cargo, std::size_t bytes) {
     last_progress_at_ = now;
     StartRoundTrip(now);
   }
-  send_at_ = std::max(send_at_, now - kPacingCredit) + rate_.PacingInterval(bytes);
+  send_at_ =
+      std::max(send_at_, now - kPacingCredit) + rate_.PacingInterval(Part(bytes, 1 / weight_));
   under_way_.push_back({.number = next_number_,
                         .sent_at = now,
                         .cargo = cargo,
                         .bytes = static_cast<std::uint32_t>(bytes)});
   in_flight_bytes_ += bytes;
   last_sent_at_ = now;
-  if (in_flight_bytes_ + options_.datagram_bytes_max > rate_.window_bytes()) {
+  if (in_flight_bytes_ + options_.datagram_bytes_max > window_bytes()) {
     round_trip_.limited = true;
   }
   return next_number_++;

@@ -62,6 +62,9 @@ class Flow {
   // one: this is asked before it, not within it.
   bool MayStart(Instant now);
   std::size_t BurstBytes() const { return rate_.BurstBytes(); }
+  // By how much more may be under way, and how much faster it may leave, than the path alone would
+  // allow; 1: not at all.
+  void SetWeight(double weight);
   // True while one more can be tracked; control datagrams need no window.
   bool CanTrack() const { return under_way_.size() < kUnderWayMax; }
   // The number for a datagram that leaves now and whose fate is of interest.
@@ -94,7 +97,7 @@ class Flow {
   // that was held back.
   Instant timeout() const;
 
-  std::size_t window_bytes() const { return rate_.window_bytes(); }
+  std::size_t window_bytes() const;
   std::size_t share_bytes() const { return rate_.share_bytes(); }
 
  private:
@@ -134,6 +137,7 @@ class Flow {
   Duration smoothed_{};
   Duration variation_{};
 
+  double weight_ = 1;
   RateController rate_;
   RoundTrip round_trip_;  // the one that is being measured
   Instant round_trip_start_{};

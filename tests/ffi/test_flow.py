@@ -215,3 +215,17 @@ def test_every_tracked_datagram_gets_exactly_one_fate(seed, loss):
             note(sender.handle_acknowledgement(now, receiver.take_acknowledgement(now)))
     assert sorted(fates) == list(range(cargo))
     assert all(tracked in arrived for tracked, delivered in fates.items() if delivered)
+
+
+def test_a_weight_changes_what_may_be_under_way_within_what_the_receiver_holds():
+    flow = make_flow()
+    usual = flow.window_bytes()
+    flow.set_weight(2)
+    assert flow.window_bytes() == 2 * usual
+    flow.set_weight(0.5)
+    assert flow.window_bytes() == usual // 2
+    flow.set_weight(100)
+    assert flow.window_bytes() == 1 << 20
+    near = _testing.Flow(1 << 20, DATAGRAM_BYTES, same_host=True)
+    near.set_weight(0.5)
+    assert near.window_bytes() == 1 << 20

@@ -1,0 +1,166 @@
+"""Hosts on this machine, joined by links of a given rate, for benchmarks of networks.
+
+Network namespaces behind one switch, all in the kernel: each host has a card that sends
+at the rate of its link and pushes back, each port of the switch a queue that drops what
+does not fit; the switch also drops by chance. Needs root, and what `MISSING` looks for.
+"""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+RANKS = 4
+
+NETWORK = "10.77.0"
+SWITCH = "optireduce-switch"
+COORDINATOR_PORT = 7778
+
+# Where `ip netns exec` takes the files from that stand for those of /etc.
+# Source: ip-netns(8).
+ETC = Path("/etc/netns")
+
+# What is not installed.
+MISSING = [n for n in ("ip", "tc", "ethtool", "nft") if shutil.which(n) is None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Link:
+    """What joins each host to the switch.
+
+    Attributes:
+      mbps: its rate in 10^6 bit/s.
+      queue_ms: what the queue before it holds, in ms at this rate.
+      congestion: TCP's congestion control.
+      loss: share of the packets from each host that the switch drops by chance.
+    """
+
+    mbps: int
+    queue_ms: int
+    congestion: str
+    loss: float = 0.0
+
+
+def host(rank: int) -> str:
+    """Returns the name of a host's namespace."""
+    return f"optireduce-{rank}"
+
+
+def address(rank: int) -> str:
+    """Returns the address of a host."""
+    return f"{NETWORK}.{rank + 1}"
+
+
+def environment(rank: int) -> dict[str, str]:
+    """Returns the variables of a rank's process."""
+    return {
+        "JAX_COORDINATOR_ADDRESS": f"{address(0)}:{COORDINATOR_PORT}",
+        "JAX_NUM_PROCESSES": str(RANKS),
+        "JAX_PROCESS_ID": str(rank),
+        "JAX_PLATFORMS": "cpu",
+    }
+
+
+@contextlib.contextmanager
+def network(link: Link) -> Iterator[None]:
+    """Makes the hosts, the switch and the links, and removes them."""
+    try:
+        _run(f"ip netns add {SWITCH}")
+        _run(f"ip -n {SWITCH} link add br0 type bridge")
+        _run(f"ip -n {SWITCH} link set br0 up")
+        if link.loss:
+            _run(f"ip netns exec {SWITCH} nft add table netdev loss")
+        for rank in range(RANKS):
+            _add_host(rank, link)
+        yield
+    finally:
+        for rank in range(RANKS):
+            _run(f"ip netns delete {host(rank)}", check=False)
+            shutil.rmtree(ETC / host(rank), ignore_errors=True)
+        _run(f"ip netns delete {SWITCH}", check=False)
+
+
+def _add_host(rank: int, link: Link) -> None:
+    """Makes a host, its link, and its port of the switch."""
+    name, port = host(rank), f"p{rank}"
+    # Gloo listens where the machine's own name leads.
+    (ETC / name).mkdir(parents=True, exist_ok=True)
+    (ETC / name / "hosts").write_text(
+        f"127.0.0.1 localhost\n{address(rank)} {socket.gethostname()}\n"
+    )
+    _run(f"ip netns add {name}")
+    end = f"type veth peer name {port} netns {SWITCH}"
+    _run(f"ip link add eth0 netns {name} {end}")
+    _run(f"ip -n {SWITCH} link set {port} master br0 up")
+    _run(f"ip -n {name} address add {address(rank)}/24 dev eth0")
+    _run(f"ip -n {name} link set eth0 up")
+    _run(f"ip -n {name} link set lo up")
+    if link.loss:
+        # What is lost is a packet of the MTU. Where none is lost they need not be cut
+        # here: a card does that, and the kernel takes a core for it at 1 Gbit/s.
+        cut = "tso off tx-udp-segmentation off gso on gro on"
+        _run(f"ip netns exec {name} ethtool -K eth0 {cut}")
+    bytes_per_ms = link.mbps * 1_000_000 // 8 // 1000
+    # Twice the time that a timer of the kernel may be late.
+    shape = f"root tbf rate {link.mbps}mbit burst {max(bytes_per_ms, 3000)}"
+    queue = max(bytes_per_ms * link.queue_ms, 3000)
+    # A sender's own card pushes back; the switch drops.
+    _run(f"tc -n {name} qdisc add dev eth0 {shape} limit 2000000")
+    _run(f"tc -n {SWITCH} qdisc add dev {port} {shape} limit {queue}")
+    route = f"{NETWORK}.0/24 dev eth0 congctl {link.congestion}"
+    _run(f"ip -n {name} route replace {route}")
+    if link.loss:
+        nft = f"ip netns exec {SWITCH} nft add"
+        hook = f"{{ type filter hook ingress device {port} priority 0; }}"
+        _run(f"{nft} chain netdev loss {port} {hook}")
+        million = 1_000_000
+        chance = f"numgen random mod {million} < {round(million * link.loss)}"
+        _run(f"{nft} rule netdev loss {port} {chance} drop")
+
+
+def _run(command: str, *, check: bool = True) -> None:
+    """Runs a command; an error shows what it printed."""
+    done = subprocess.run(  # noqa: S603 (the words are ours)
+        command.split(), capture_output=True, text=True, check=False
+    )
+    if check and done.returncode != 0:
+        raise RuntimeError(f"{command}: {done.stderr.strip() or done.returncode}")
+
+
+@contextlib.contextmanager
+def program(
+    rank: int, *arguments: str, variables: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen]:
+    """Runs Python on a host, and stops it.
+
+    Args:
+      rank: of the host.
+      *arguments: of the interpreter.
+      variables: of the environment, beside those of this process.
+
+    Yields:
+      The process; its standard output is a pipe.
+    """
+    # -P: the installed package, not the folder of that name in a checkout.
+    command = ["ip", "netns", "exec", host(rank), sys.executable, "-P", *arguments]
+    process = subprocess.Popen(  # noqa: S603 (the words are ours)
+        command,
+        env={**os.environ, **(variables or {})},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
