@@ -69,7 +69,7 @@ void Flow::SetWeight(double weight) {
 }
 
 std::size_t Flow::window_bytes() const {
-  return std::min(Part(rate_.window_bytes(), weight_), options_.window_bytes_max);
+  return rate_.Bounded(Part(rate_.window_bytes(), weight_));
 }
 
 bool Flow::CanSend(std::size_t bytes) const {

@@ -113,10 +113,12 @@ RateController::RateController(const RateOptions& options)
   SetWindow(options.same_host ? options.window_bytes_max : first);
 }
 
-void RateController::SetWindow(std::size_t bytes) {
-  window_ = std::max(std::min(bytes, options_.window_bytes_max),
-                     kWindowDatagramsMin * options_.datagram_bytes_max);
+std::size_t RateController::Bounded(std::size_t bytes) const {
+  return std::max(std::min(bytes, options_.window_bytes_max),
+                  kWindowDatagramsMin * options_.datagram_bytes_max);
 }
+
+void RateController::SetWindow(std::size_t bytes) { window_ = Bounded(bytes); }
 
 void RateController::HandleSilence() {
   slow_start_ = true;

@@ -72,6 +72,8 @@ class RateController {
 
   // Bytes that may be under way.
   std::size_t window_bytes() const { return window_; }
+  // The nearest that a window may have.
+  std::size_t Bounded(std::size_t bytes) const;
   // How long after so many bytes the next may leave; zero where the path is faster than timers are
   // exact: there the window is enough.
   Duration PacingInterval(std::size_t bytes) const;

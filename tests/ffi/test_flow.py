@@ -226,6 +226,10 @@ def test_a_weight_changes_what_may_be_under_way_within_what_the_receiver_holds()
     assert flow.window_bytes() == usual // 2
     flow.set_weight(100)
     assert flow.window_bytes() == 1 << 20
+    # However small it is, some datagrams may leave.
+    small = _testing.Flow(DATAGRAM_BYTES, DATAGRAM_BYTES)
+    small.set_weight(0.5)
+    assert small.window_bytes() == 8 * DATAGRAM_BYTES
     near = _testing.Flow(1 << 20, DATAGRAM_BYTES, same_host=True)
     near.set_weight(0.5)
     assert near.window_bytes() == 1 << 20
