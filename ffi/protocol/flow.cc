@@ -74,7 +74,9 @@ void Flow::SetWeight(double weight) {
 }
 
 std::size_t Flow::window_bytes() const {
-  return std::min(Part(rate_.window_bytes(), weight_), options_.window_bytes_max);
+  // Of a receiver that holds next to nothing the path has its least window nevertheless.
+  const std::size_t most = std::max(options_.window_bytes_max, rate_.window_bytes());
+  return std::min(Part(rate_.window_bytes(), weight_), most);
 }
 
 bool Flow::CanSend(std::size_t bytes) const {
