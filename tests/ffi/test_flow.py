@@ -233,3 +233,10 @@ def test_a_weight_changes_what_may_be_under_way_within_what_the_receiver_holds()
     near = _testing.Flow(1 << 20, DATAGRAM_BYTES, same_host=True)
     near.set_weight(0.5)
     assert near.window_bytes() == 1 << 20
+
+
+def test_whatever_its_weight_a_flow_to_a_small_receiver_may_send():
+    flow = make_flow(window_bytes_max=DATAGRAM_BYTES // 2)
+    for weight in (0.5, 1, 2):
+        flow.set_weight(weight)
+        assert flow.can_send(DATAGRAM_BYTES)
