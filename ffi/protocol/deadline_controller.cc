@@ -22,6 +22,13 @@ constexpr std::size_t kOddCallsMax = 5;
 // Chosen: what happens in fewer calls than one in ten is not worth waiting for in all of them.
 constexpr std::size_t kOddOneIn = 10;
 
+// Chosen: a fourth more. What the last per cent waits for is mostly the same link as the rest: to
+// cut it off gains that per cent, and has it sent beside the next call, which is later for it. In
+// simulation (4 ranks, 4 MiB, 1 Gbit/s) calls took 1.46 times the wire time, 3.7 % late, without a
+// margin; 1.30, 0.2 % late, with this one; 1.20 in `exact`.
+constexpr int kMarginNumerator = 5;
+constexpr int kMarginDenominator = 4;
+
 // Chosen: the overshoot that is corrected at once; the rest fades with the memory.
 constexpr int kOvershootMax = 2;
 // Chosen: if a third of the calls before were longer, 18 shorter ones in a row are chance once in
@@ -68,7 +75,8 @@ void DeadlineController::Arrived(std::size_t source, Duration after_opening,
 }
 
 Duration DeadlineController::deadline() const {
-  return calibrated() ? std::min(learned_, options_.bound) : options_.bound;
+  if (!calibrated()) return options_.bound;
+  return std::min(learned_ * kMarginNumerator / kMarginDenominator, options_.bound);
 }
 
 bool DeadlineController::calibrated() const { return calls_ >= kCalibrationCalls; }

@@ -395,12 +395,13 @@ Status Endpoint::Impl::Disagreement(const Exchange& exchange, Rank other,
 
 bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
   if (now - exchange.submitted_at() < options_.mismatch_timeout) return false;
-  // Drains wait for one that does not answer, wherever others wait for it, until it is removed.
+  // Whoever waits for one that does not answer, wherever that is, gets its own error, or goes on
+  // without it.
   const CollectiveSpec& ours = exchange.collective().spec;
   const bool silent = std::ranges::any_of(ours.members, [&](Rank member) {
     return member != options_.rank && now - peer(member).last_heard >= options_.peer_timeout / 2;
   });
-  if (Survives(ours) && (silent || membership_->timeout() != kNever)) return false;
+  if (silent || (Survives(ours) && membership_->timeout() != kNever)) return false;
   for (const Rank member : exchange.collective().spec.members) {
     if (member == options_.rank) continue;
     if (exchange.heard(*exchange.collective().MemberOf(member))) continue;

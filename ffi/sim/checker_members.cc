@@ -46,6 +46,10 @@ Duration Checker::AgreementBound() const {
   std::uint64_t silence_us = (silent - 1) * scenario_.peer_timeout_us;
   if (!scenario_.cut_is_long()) silence_us += scenario_.cut_for_us;
   if (!scenario_.freeze_is_long()) silence_us += scenario_.freeze_for_us;
+  // Some that hear nobody, but are heard, disturb the others until they give up.
+  if (scenario_.part_is_long() && scenario_.part_one_way != 0) {
+    silence_us += scenario_.peer_timeout_us;
+  }
   return silent * kAgreementMax + microseconds(silence_us);
 }
 
@@ -91,7 +95,13 @@ bool Checker::WasSilent(Instant now, Rank rank) const {
   if (!scenario_.IsRemovable(rank)) return false;
   // Its return may have come too late for the agreement.
   if (seen.silent_until && now - *seen.silent_until <= AgreementBound()) return true;
-  return std::ranges::any_of(views_.front(), [&](Rank other) {
+  const std::vector<Rank>& all = views_.front();
+  const auto unheard = std::ranges::count_if(all, [&](Rank other) {
+    return other != rank && IsSilentSince(now, seen.heard[other.index()]);
+  });
+  // One that does not hear most of the others is no less cut off than one that is not heard.
+  if (2 * static_cast<std::size_t>(unheard) >= all.size()) return true;
+  return std::ranges::any_of(all, [&](Rank other) {
     return other != rank && IsSilentSince(now, seen_[other.index()].heard[rank.index()]);
   });
 }

@@ -16,6 +16,7 @@ from jax_optireduce import _testing
 
 BUDGET = 0.01
 BOUND_S = 60.0
+MARGIN = 1.25  # by which a deadline is longer than the time that the budget exceeds
 PARTS = 4  # into which a source's data is cut
 # How much more than the budget may be late: an average over 400 calls of data that
 # comes or not by the call is a noisy figure.
@@ -144,7 +145,7 @@ def test_a_change_of_latency_is_followed_within_twenty_calls(drawn, factor, befo
     longest = max(max(drawn.call(controller)[1]) for _ in range(20))
     controller.begin_call()
     # One of many examples has one arrival beyond twice the P99.
-    assert controller.deadline() <= max(2 * drawn.p99(), 1.07 * longest)
+    assert controller.deadline() <= max(2 * drawn.p99(), MARGIN * 1.07 * longest)
     assert run(drawn, controller, 50) <= 0.1
 
 
@@ -176,7 +177,7 @@ def test_immediate_arrivals_make_the_shortest_deadline_not_none(latency):
         controller.began(0, 0.0)
         controller.began(1, 0.0)
         controller.arrived(1, latency, latency, 1.0)
-    assert 15e-6 < controller.deadline() < 20e-6
+    assert 15e-6 < controller.deadline() / MARGIN < 20e-6
 
 
 @repeatable
@@ -209,10 +210,10 @@ def test_a_straggler_is_waited_for_where_all_wait_for_ranks_that_lag(
     drawn.program = {straggler: lateness}
     run(drawn, controller, 60)
     assert run(drawn, controller, 400) <= BUDGET + TOLERANCE
-    assert controller.deadline() <= lateness + 3 * drawn.p99()
+    assert controller.deadline() <= MARGIN * (lateness + 3 * drawn.p99())
     drawn.program = {}
     run(drawn, controller, 40)
-    assert controller.deadline() <= 2.5 * drawn.p99()
+    assert controller.deadline() <= MARGIN * 2.5 * drawn.p99()
 
 
 @repeatable
@@ -234,7 +235,7 @@ def test_natural_skew_is_covered(sources, seed):
     controller = make_controller(sources)
     run(drawn, controller, 40)
     assert run(drawn, controller, 1000) <= BUDGET + TOLERANCE
-    assert controller.deadline() < 0.03
+    assert controller.deadline() < MARGIN * 0.03
 
 
 @repeatable
@@ -298,7 +299,7 @@ def test_a_latency_that_changes_for_all_is_followed(sources):
         drawn.program = dict.fromkeys(range(1, sources), latency)
         run(drawn, controller, 25)
         controller.begin_call()
-        assert latency < controller.deadline() <= 2 * (latency + drawn.p99())
+        assert latency < controller.deadline() <= MARGIN * 2 * (latency + drawn.p99())
 
 
 def test_where_most_ranks_are_late_the_others_wait_for_them():
@@ -306,7 +307,7 @@ def test_where_most_ranks_are_late_the_others_wait_for_them():
     controller = make_controller(5)
     drawn.program = dict.fromkeys((2, 3, 4), 0.2)
     run(drawn, controller, 40)
-    assert 0.2 < controller.deadline() < 0.25
+    assert 0.2 < controller.deadline() / MARGIN < 0.25
 
 
 def test_a_latency_between_two_ranks_is_not_a_programs_lateness():
@@ -317,7 +318,7 @@ def test_a_latency_between_two_ranks_is_not_a_programs_lateness():
         controller.began(0, 0.0)
         controller.began(1, 0.0015)
         controller.arrived(1, 0.0016, 0.0001, 1.0)
-    assert 0.0016 <= controller.deadline() < 0.002
+    assert 0.0016 <= controller.deadline() / MARGIN < 0.002
 
 
 @repeatable
