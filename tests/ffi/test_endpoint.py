@@ -50,6 +50,14 @@ class Net:
                 assert event[0] not in self.done[rank], "a call ended twice"
                 self.done[rank][event[0]] = event[1:]
 
+    def run_until_rank_0_is_done(self):
+        """Lets datagrams arrive one by one; what is left stays in `wire`."""
+        while not self.done[0]:
+            self.collect()
+            if self.wire:
+                to, datagram = self.wire.pop(0)
+                self.ranks[to].handle_datagram(self.now, datagram)
+
     def run(self, seconds: float = 1.0):
         end = self.now + seconds
         while True:
@@ -282,11 +290,7 @@ def test_a_rank_may_leave_right_after_its_last_call():
     arrays = [np.ones(1000, np.float32) for _ in range(3)]
     for rank, array in enumerate(arrays):
         net.submit(rank, array)
-    while not net.done[0]:
-        net.collect()
-        if net.wire:
-            to, datagram = net.wire.pop(0)
-            net.ranks[to].handle_datagram(net.now, datagram)
+    net.run_until_rank_0_is_done()
     net.ranks[0].leave(net.now, "its program has ended")
     net.run(0.5)
     for rank in range(3):
@@ -299,11 +303,7 @@ def test_a_rank_that_leaves_keeps_its_sums_for_a_peer_that_is_cut_off_for_a_whil
     arrays = [np.ones(1000, np.float32) for _ in range(2)]
     for rank, array in enumerate(arrays):
         net.submit(rank, array)
-    while not net.done[0]:
-        net.collect()
-        if net.wire:
-            to, datagram = net.wire.pop(0)
-            net.ranks[to].handle_datagram(net.now, datagram)
+    net.run_until_rank_0_is_done()
     assert not net.done[1]
     net.wire.clear()
     net.silent = {1}
@@ -323,11 +323,7 @@ def test_a_rank_that_leaves_does_not_wait_for_one_that_is_given_up():
     arrays = [np.ones(1000, np.float32) for _ in range(2)]
     for rank, array in enumerate(arrays):
         net.submit(rank, array)
-    while not net.done[0]:
-        net.collect()
-        if net.wire:
-            to, datagram = net.wire.pop(0)
-            net.ranks[to].handle_datagram(net.now, datagram)
+    net.run_until_rank_0_is_done()
     net.silent = {1}
     net.ranks[0].leave(net.now, "its program has ended")
     net.run(2.5)
