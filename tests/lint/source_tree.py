@@ -10,7 +10,8 @@ ROOT = Path(__file__).parents[2]
 # Where our files are. Build folders and virtual environments lie beside them.
 _FOLDERS = ("ffi", "jax_optireduce", "tests", "examples", "docs", "benchmarks", "tools")
 _FOLDERS += (".ci", "third_party")
-_GENERATED = {"__pycache__", ".hypothesis", ".pytest_cache", ".ruff_cache"}
+# In a worktree .git is a file.
+_GENERATED = {".git", "__pycache__", ".hypothesis", ".pytest_cache", ".ruff_cache"}
 # The quote in 1'000 separates digits.
 _COMMENT_OR_TEXT = re.compile(
     r"""//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"""
