@@ -2,7 +2,10 @@
 
 Network namespaces behind one switch, all in the kernel: each host has a card that sends
 at the rate of its link and pushes back, each port of the switch a queue that drops what
-does not fit; the switch also drops by chance. Needs root, and what `MISSING` looks for.
+does not fit; the switch also drops by chance. Only where packets are to be late does a
+program of ours, `delay.py`, hold them in front of each host: the kernel's own means,
+netem, is a module that many kernels come without. Needs root, and what `MISSING` looks
+for.
 """
 
 import contextlib
@@ -18,6 +21,8 @@ from pathlib import Path
 
 RANKS = 4
 
+DELAY = str(Path(__file__).with_name("delay.py"))
+
 NETWORK = "10.77.0"
 SWITCH = "optireduce-switch"
 COORDINATOR_PORT = 7778
@@ -26,8 +31,28 @@ COORDINATOR_PORT = 7778
 # Source: ip-netns(8).
 ETC = Path("/etc/netns")
 
+# A bad spell ends after this many ms at the latest. Chosen: TCP that sends a packet per
+# 200 ms, after a timeout, would be in one for seconds; at 1 Gbit/s it is 400 packets.
+SPELL_MS = 5
+
 # What is not installed.
-MISSING = [n for n in ("ip", "tc", "ethtool", "nft") if shutil.which(n) is None]
+PROGRAMS = ("ip", "tc", "ethtool", "nft", "iptables")
+MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Delay:
+    """When packets reach a host, after they have left the link; they stay in order.
+
+    Attributes:
+      least_ms: what each waits at least, in ms.
+      stalls_per_s: how often, on average, a host stalls: nothing reaches it meanwhile.
+      stall_ms: how long, the median in ms; the P99 is three times that.
+    """
+
+    least_ms: float
+    stalls_per_s: float = 0.0
+    stall_ms: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,12 +64,18 @@ class Link:
       queue_ms: what the queue before it holds, in ms at this rate.
       congestion: TCP's congestion control.
       loss: share of the packets from each host that the switch drops by chance.
+      run: how many of them are dropped in a row, on average (Gilbert's model).
+      slow: by how much the link of the last host is slower.
+      delay: of what reaches a host; None: packets do not pass through our program.
     """
 
     mbps: int
     queue_ms: int
     congestion: str
     loss: float = 0.0
+    run: int = 1
+    slow: float = 1.0
+    delay: Delay | None = None
 
 
 def host(rank: int) -> str:
@@ -74,11 +105,12 @@ def network(link: Link) -> Iterator[None]:
         _run(f"ip netns add {SWITCH}")
         _run(f"ip -n {SWITCH} link add br0 type bridge")
         _run(f"ip -n {SWITCH} link set br0 up")
-        if link.loss:
-            _run(f"ip netns exec {SWITCH} nft add table netdev loss")
-        for rank in range(RANKS):
-            _add_host(rank, link)
-        yield
+        with contextlib.ExitStack() as stack:
+            for rank in range(RANKS):
+                _add_host(rank, link)
+                if link.delay:
+                    stack.enter_context(_delayed(rank, link.delay))
+            yield
     finally:
         for rank in range(RANKS):
             _run(f"ip netns delete {host(rank)}", check=False)
@@ -106,28 +138,58 @@ def _add_host(rank: int, link: Link) -> None:
         # here: a card does that, and the kernel takes a core for it at 1 Gbit/s.
         cut = "tso off tx-udp-segmentation off gso on gro on"
         _run(f"ip netns exec {name} ethtool -K eth0 {cut}")
-    bytes_per_ms = link.mbps * 1_000_000 // 8 // 1000
+        _run(f"ip netns exec {SWITCH} nft -f -", text=_loss(port, link))
+    mbps = link.mbps / (link.slow if rank == RANKS - 1 else 1)
+    bytes_per_ms = round(mbps * 1_000_000 / 8 / 1000)
     # Twice the time that a timer of the kernel may be late.
-    shape = f"root tbf rate {link.mbps}mbit burst {max(bytes_per_ms, 3000)}"
+    shape = f"root tbf rate {mbps * 1e6:.0f}bit burst {max(bytes_per_ms, 3000)}"
     queue = max(bytes_per_ms * link.queue_ms, 3000)
     # A sender's own card pushes back; the switch drops.
     _run(f"tc -n {name} qdisc add dev eth0 {shape} limit 2000000")
     _run(f"tc -n {SWITCH} qdisc add dev {port} {shape} limit {queue}")
     route = f"{NETWORK}.0/24 dev eth0 congctl {link.congestion}"
     _run(f"ip -n {name} route replace {route}")
-    if link.loss:
-        nft = f"ip netns exec {SWITCH} nft add"
-        hook = f"{{ type filter hook ingress device {port} priority 0; }}"
-        _run(f"{nft} chain netdev loss {port} {hook}")
-        million = 1_000_000
-        chance = f"numgen random mod {million} < {round(million * link.loss)}"
-        _run(f"{nft} rule netdev loss {port} {chance} drop")
 
 
-def _run(command: str, *, check: bool = True) -> None:
-    """Runs a command; an error shows what it printed."""
+def _loss(port: str, link: Link) -> str:
+    """Returns the rules of nft by which the switch drops what comes in at a port."""
+    # A bad spell, in which all is dropped, ends before a packet with chance 1 / run.
+    # The share of the packets in one is the loss, if one begins with this chance:
+    begin = link.loss / (link.run * (1 - link.loss) + link.loss)
+    million = 1_000_000
+    chance = f"numgen random mod {million} < {round(million * begin)}"
+    rules = [
+        f"iif @bad numgen random mod {link.run} == 0 delete @bad {{ iif }}",
+        f"{chance} add @bad {{ iif timeout {SPELL_MS}ms }}",
+        "iif @bad drop",
+    ]
+    return f"""table netdev {port} {{
+        set bad {{ type iface_index; flags dynamic, timeout; size 1024; }}
+        chain ingress {{
+            type filter hook ingress device {port} priority 0;
+            {"; ".join(rules) if link.run > 1 else f"{chance} drop"}
+        }}
+    }}"""
+
+
+@contextlib.contextmanager
+def _delayed(rank: int, delay: Delay) -> Iterator[None]:
+    """Holds what reaches a host."""
+    # Merged first, packets of one flow cost the program one step, not one each.
+    _run(f"ip netns exec {host(rank)} ethtool -K eth0 gro on")
+    values = [str(value) for value in dataclasses.astuple(delay)]
+    with program(rank, DELAY, *values) as process:
+        if not process.stdout.readline():
+            raise RuntimeError(f"{DELAY} has failed.")
+        queue = "iptables -A INPUT -i eth0 -j NFQUEUE --queue-num 0"
+        _run(f"ip netns exec {host(rank)} {queue}")
+        yield
+
+
+def _run(command: str, *, text: str = "", check: bool = True) -> None:
+    """Runs a command that reads a text; an error shows what it printed."""
     done = subprocess.run(  # noqa: S603 (the words are ours)
-        command.split(), capture_output=True, text=True, check=False
+        command.split(), input=text, capture_output=True, text=True, check=False
     )
     if check and done.returncode != 0:
         raise RuntimeError(f"{command}: {done.stderr.strip() or done.returncode}")

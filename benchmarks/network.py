@@ -4,7 +4,19 @@
 
 Makes 4 hosts on this machine (`hosts.py` says how; needs root), each with a link to one
 switch. A rank on each host runs `bench`: calls of one mode and `lax.psum` over Gloo, in
-turns. Once for each loss, TCP congestion control, size and mode.
+turns. Once for each impairment, TCP congestion control, size and mode. Impairments:
+
+    clean              none
+    loss0.1 loss1 ...  that many percent of the packets are lost, by chance
+    bursts             1 % is lost, in runs of 20 on average
+    held               packets pass through the program that delays them, without delay
+    delay              0.5 ms in each direction
+    tail1.5 tail3      the same, and each host stalls each second, for 3 or 16 ms: it
+                       makes the P99 of small collectives 1.5 or 3 times their P50
+    stalls1.5 stalls3  rare and long ones: a stall of 80 ms each 5 s somewhere, or of
+                       550 ms each 8 s; the same for 25 MiB at 1 Gbit/s
+    slow               the link of the last host has a third of the rate
+    late               the last rank computes for 500 ms before each call
 
 Prints times in units of W, what the data alone takes on the wire: 2 (N-1) / N * size /
 rate, for N ranks. Ethernet, IP and UDP, our header and tag make it 1.057 W at least.
@@ -17,17 +29,40 @@ Nothing leaves the machine, and everything is removed at the end. Exit code: 0.
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from hosts import MISSING, RANKS, Link, environment, network, program
+from hosts import MISSING, RANKS, Delay, Link, environment, network, program
+
+# What each does to the links, beside those of loss.
+IMPAIRMENTS: dict[str, dict[str, Any]] = {
+    "clean": {},
+    "bursts": {"loss": 0.01, "run": 20},
+    "held": {"delay": Delay(least_ms=0)},
+    "delay": {"delay": Delay(least_ms=0.5)},
+    "tail1.5": {"delay": Delay(least_ms=0.5, stalls_per_s=1, stall_ms=3)},
+    "tail3": {"delay": Delay(least_ms=0.5, stalls_per_s=1, stall_ms=16)},
+    "stalls1.5": {"delay": Delay(least_ms=0.1, stalls_per_s=0.05, stall_ms=80)},
+    "stalls3": {"delay": Delay(least_ms=0.1, stalls_per_s=0.03, stall_ms=550)},
+    "slow": {"slow": 3},
+    "late": {},
+}
+DEFAULT = (
+    *("clean", "loss0.1", "loss1", "bursts", "tail1.5", "tail3"),
+    *("stalls1.5", "stalls3", "slow", "late"),
+)
+
+# How long the last rank computes before each call. Source: the figures to be reached.
+LATE_S = 0.5
 
 COLUMNS = (
     "size",
-    "loss",
+    "Mbit/s",
+    "impairment",
     "TCP",
     "mode",
     "P50 / W",
@@ -40,11 +75,29 @@ COLUMNS = (
 )
 
 
-def measure(link: Link, size: str, mode: str, calls: int) -> dict[str, dict[str, Any]]:
+def impaired(link: Link, impairment: str) -> Link:
+    """Returns a link with an impairment.
+
+    Raises:
+      ValueError: there is none of that name.
+    """
+    kind, _, percent = impairment.partition("loss")
+    if not kind and percent:
+        return dataclasses.replace(link, loss=float(percent) / 100)
+    if impairment not in IMPAIRMENTS:
+        names = ", ".join(IMPAIRMENTS)
+        raise ValueError(f"{impairment!r} is none of {names}, or loss1, loss5, ...")
+    return dataclasses.replace(link, **IMPAIRMENTS[impairment])
+
+
+def measure(
+    link: Link, impairment: str, size: str, mode: str, calls: int
+) -> dict[str, dict[str, Any]]:
     """Runs `bench` on the hosts.
 
     Args:
-      link: of the network.
+      link: of the network, as it is without the impairment.
+      impairment: its name.
       size: of the data, as `bench` reads it.
       mode: of the calls.
       calls: that count, of each kind.
@@ -54,9 +107,11 @@ def measure(link: Link, size: str, mode: str, calls: int) -> dict[str, dict[str,
     """
     bench = ["-m", "jax_optireduce", "bench", "-b", size, "-e", size, "-n", str(calls)]
     bench += ["--mode", mode, "--against", "xla"]
+    if impairment == "late":
+        bench += ["--late-s", str(LATE_S)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.json"
-        with network(link), contextlib.ExitStack() as stack:
+        with network(impaired(link, impairment)), contextlib.ExitStack() as stack:
             ranks = [
                 stack.enter_context(
                     program(
@@ -77,11 +132,17 @@ def measure(link: Link, size: str, mode: str, calls: int) -> dict[str, dict[str,
     return {result["mode"]: result for result in results}
 
 
-def row(link: Link, size: str, mode: str, results: dict[str, dict[str, Any]]) -> str:
+def row(
+    link: Link,
+    impairment: str,
+    size: str,
+    mode: str,
+    results: dict[str, dict[str, Any]],
+) -> str:
     """Returns a line of the table."""
     ours, gloo = results[mode], results["xla"]
     wire_s = 2 * (RANKS - 1) / RANKS * ours["bytes"] * 8 / (link.mbps * 1e6)
-    cells = [size, f"{100 * link.loss:g} %", link.congestion, mode]
+    cells = [size, str(link.mbps), impairment, link.congestion, mode]
     cells += [f"{ours[name] / wire_s:.2f}" for name in ("p50_s", "p99_s", "max_s")]
     cells += [f"{100 * ours['late_share']:.2f} %"]
     cells += [f"{gloo[name] / wire_s:.2f}" for name in ("p50_s", "p99_s")]
@@ -97,7 +158,7 @@ def main() -> None:
     add = parser.add_argument
     add("--mbps", type=int, default=1000, help="rate of a link (default 1000)")
     add("--queue-ms", type=int, default=4, help="before each link (default 4)")
-    add("--loss", nargs="+", type=float, default=[0, 0.001, 0.01], metavar="SHARE")
+    add("--impairments", nargs="+", default=DEFAULT, metavar="NAME", help="see above")
     add("--congestion", nargs="+", default=["cubic", "bbr"], help="default cubic bbr")
     add("--sizes", nargs="+", default=["25M", "1M"], help="default 25M 1M")
     add("--modes", nargs="+", default=["exact", "bounded"], metavar="MODE")
@@ -105,15 +166,14 @@ def main() -> None:
     args = parser.parse_args()
     if MISSING or os.geteuid() != 0:
         parser.error(f"needs root, and {' and '.join(MISSING) or 'nothing else'}")
-    clean = Link(mbps=args.mbps, queue_ms=args.queue_ms, congestion="")
-    print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * 4}{' ---: |' * (len(COLUMNS) - 4)}")
-    for congestion in args.congestion:
-        for loss in args.loss:
-            link = dataclasses.replace(clean, congestion=congestion, loss=loss)
-            for size in args.sizes:
-                for mode in args.modes:
-                    results = measure(link, size, mode, args.calls)
-                    print(row(link, size, mode, results), flush=True)
+    print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * 5}{' ---: |' * (len(COLUMNS) - 5)}")
+    cells = itertools.product(
+        *(args.congestion, args.impairments, args.sizes, args.modes)
+    )
+    for congestion, impairment, size, mode in cells:
+        link = Link(mbps=args.mbps, queue_ms=args.queue_ms, congestion=congestion)
+        results = measure(link, impairment, size, mode, args.calls)
+        print(row(link, impairment, size, mode, results), flush=True)
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}")
 
 

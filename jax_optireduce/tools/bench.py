@@ -90,6 +90,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of our datagrams to throw away, 0 to 1; Gloo's are not touched",
     )
     parser.add_argument(
+        "--late-s",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="the last rank sleeps S seconds before each call, as one that computes "
+        "longer than the others; calls are timed without it (default 0)",
+    )
+    parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write all figures and times"
     )
 
@@ -251,6 +259,8 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
         if not 0 <= args.loss <= 1:
             raise UsageError(f"--loss must be between 0 and 1, got {args.loss:g}.")
         options["faults"] = {"loss": args.loss, "seed": 1}
+    if args.late_s < 0:
+        raise UsageError(f"--late-s must be 0 or more, got {args.late_s:g}.")
     Options(**options)
     modes = _checks.MODES if args.mode == "all" else (args.mode,)
     plan = Plan(
@@ -265,6 +275,7 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
         iterations=args.iterations,
         warm_up=args.warmup,
         check_calls=args.check,
+        late_s=args.late_s,
     )
     return plan, options
 

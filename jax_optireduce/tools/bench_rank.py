@@ -78,6 +78,7 @@ class Plan:
       iterations: calls of each kind that count.
       warm_up: calls of each kind before them.
       check_calls: calls of each mode after them whose sums are verified.
+      late_s: how long the last rank sleeps before each timed call, in seconds.
     """
 
     sizes_bytes: Sequence[int]
@@ -89,6 +90,7 @@ class Plan:
     iterations: int
     warm_up: int
     check_calls: int
+    late_s: float
 
 
 @dataclasses.dataclass
@@ -250,6 +252,7 @@ class _Data:
         self.rank, self.ranks = jax.process_index(), mesh.size
         self.wire_format = plan.wire_format
         self.in_place = plan.in_place
+        self.late_s = plan.late_s if self.rank == self.ranks - 1 else 0.0
         self.name = f"bench {plan.dtype} {elements}"
         self._sizes = leaf_sizes(elements, plan.leaves)
         self._spec = PartitionSpec(AXIS)
@@ -329,6 +332,8 @@ class _Kind:
         jax.block_until_ready(tree)
         cpu_s = time.process_time()
         for _ in range(calls):
+            if self._data.late_s:
+                time.sleep(self._data.late_s)
             start = time.perf_counter()
             result = jax.block_until_ready(self._call(tree))
             seconds.append(time.perf_counter() - start)

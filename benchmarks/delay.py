@@ -1,0 +1,153 @@
+"""Holds packets that reach this host for a while: `hosts.py` runs it where one waits.
+
+    python benchmarks/delay.py <least, ms> <stalls per s> <length of a stall, ms>
+
+The kernel asks about each packet in its queue 0 (NFQUEUE of iptables) by a message over
+netlink, which has a number but nothing else of the packet. The packet stays in the
+kernel and goes on when the answer comes. Prints "ready" when it can. See `hosts.Delay`.
+"""
+
+import collections
+import dataclasses
+import math
+import os
+import random
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator
+
+# Source of all numbers: linux/netlink.h, linux/netfilter/nfnetlink.h and
+# linux/netfilter/nfnetlink_queue.h.
+NETLINK_NETFILTER = 12
+NLM_F_REQUEST = 1
+ERROR = 2
+SUBSYSTEM_QUEUE = 3 << 8
+PACKET, CONFIG, VERDICTS_UP_TO = (SUBSYSTEM_QUEUE | n for n in (0, 2, 3))
+COMMAND, PARAMETERS, MOST_PACKETS, MASK, FLAGS = 1, 2, 3, 4, 5  # of CONFIG
+BIND = struct.pack(">BBH", 1, 0, socket.AF_INET)
+NO_CONTENTS = struct.pack(">IB", 0, 1)
+# A merged packet is one.
+WHOLE = struct.pack(">I", 4)
+VERDICT, ACCEPT = 2, 1
+
+# Where a message about a packet has the number of the packet.
+ID_OFFSET = 24
+
+# That many may wait, at most. Chosen: more than 1 Gbit/s sends in a second.
+QUEUE_PACKETS = struct.pack(">I", 100_000)
+# Of messages that are not read yet, in bytes. Chosen: as many.
+BUFFER_BYTES = 64 << 20
+
+# Before the ranks, after the kernel's own. Chosen: those of other programs begin at 50.
+PRIORITY = 10
+
+# P99 of the lengths of stalls, in units of their median. Chosen: by the Delay.
+P99 = 3.0
+# Source: the standard normal distribution.
+NORMAL_P99 = 2.326
+
+
+class Queue:
+    """Queue 0 of this network namespace."""
+
+    def __init__(self) -> None:
+        """Takes the queue.
+
+        Raises:
+          OSError: another program has it, or this one has not the right.
+        """
+        self._socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER
+        )
+        self._socket.setsockopt(
+            socket.SOL_SOCKET, getattr(socket, "SO_RCVBUFFORCE", 33), BUFFER_BYTES
+        )
+        self._socket.bind((0, 0))
+        self._socket.setblocking(False)
+        self._send(CONFIG, {COMMAND: BIND})
+        self._send(
+            CONFIG,
+            {
+                PARAMETERS: NO_CONTENTS,
+                MOST_PACKETS: QUEUE_PACKETS,
+                MASK: WHOLE,
+                FLAGS: WHOLE,
+            },
+        )
+
+    def packets(self, timeout_s: float | None) -> Iterator[int]:
+        """Waits for packets at most so long, and returns their numbers, in order.
+
+        Raises:
+          OSError: the kernel did not like what was sent.
+        """
+        select.select([self._socket], [], [], timeout_s)
+        while True:
+            try:
+                message = self._socket.recv(4096)
+            except BlockingIOError:
+                return
+            kind = struct.unpack_from("=H", message, 4)[0]
+            if kind == ERROR:
+                number = -struct.unpack_from("=i", message, 16)[0]
+                raise OSError(number, os.strerror(number))
+            if kind == PACKET:
+                yield struct.unpack_from(">I", message, ID_OFFSET)[0]
+
+    def let_pass(self, last: int) -> None:
+        """Lets all packets up to this one pass."""
+        self._send(VERDICTS_UP_TO, {VERDICT: struct.pack(">II", ACCEPT, last)})
+
+    def _send(self, kind: int, attributes: dict[int, bytes]) -> None:
+        body = struct.pack(">BBH", 0, 0, 0)
+        for name, value in attributes.items():
+            body += struct.pack("=HH", 4 + len(value), name)
+            body += value + bytes(-len(value) % 4)
+        head = struct.pack("=IHHII", 16 + len(body), kind, NLM_F_REQUEST, 0, 0)
+        self._socket.send(head + body)
+
+
+@dataclasses.dataclass
+class Stalls:
+    """When nothing reaches this host."""
+
+    per_s: float
+    median_s: float
+    start_s: float = 0.0
+    end_s: float = 0.0
+
+    def over(self, at_s: float) -> float:
+        """Returns when what comes at a time passes, as of stalls."""
+        while self.per_s and at_s >= self.end_s:
+            self.start_s = (self.end_s or at_s) + random.expovariate(self.per_s)
+            length = math.exp(random.gauss(0, math.log(P99) / NORMAL_P99))
+            self.end_s = self.start_s + self.median_s * length
+        return max(at_s, self.end_s) if at_s >= self.start_s else at_s
+
+
+def main() -> None:
+    """Holds packets until it is stopped."""
+    least_ms, per_s, stall_ms = map(float, sys.argv[1:])
+    stalls = Stalls(per_s, stall_ms / 1000)
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
+    queue = Queue()
+    print("ready", flush=True)
+    held: collections.deque[tuple[float, int]] = collections.deque()
+    while True:
+        timeout_s = max(held[0][0] - time.monotonic(), 0) if held else None
+        for packet in queue.packets(timeout_s):
+            now_s = time.monotonic()
+            held.append((stalls.over(now_s + least_ms / 1000), packet))
+        last = None
+        now_s = time.monotonic()
+        while held and held[0][0] <= now_s:
+            last = held.popleft()[1]
+        if last is not None:
+            queue.let_pass(last)
+
+
+if __name__ == "__main__":
+    main()
