@@ -25,8 +25,8 @@ NETLINK_NETFILTER = 12
 NLM_F_REQUEST = 1
 ERROR = 2
 SUBSYSTEM_QUEUE = 3 << 8
-PACKET, CONFIG, VERDICTS_UP_TO = (SUBSYSTEM_QUEUE | n for n in (0, 2, 3))
-COMMAND, PARAMETERS, MOST_PACKETS, MASK, FLAGS = 1, 2, 3, 4, 5  # of CONFIG
+QUEUED, CONFIG, VERDICTS_UP_TO = (SUBSYSTEM_QUEUE | n for n in (0, 2, 3))
+COMMAND, PARAMETERS, MAXIMUM, MASK, FLAGS = 1, 2, 3, 4, 5  # of CONFIG
 BIND = struct.pack(">BBH", 1, 0, socket.AF_INET)
 NO_CONTENTS = struct.pack(">IB", 0, 1)
 # A merged packet is one.
@@ -37,7 +37,7 @@ VERDICT, ACCEPT = 2, 1
 ID_OFFSET = 24
 
 # That many may wait, at most. Chosen: more than 1 Gbit/s sends in a second.
-QUEUE_PACKETS = struct.pack(">I", 100_000)
+LENGTH = struct.pack(">I", 100_000)
 # Of messages that are not read yet, in bytes. Chosen: as many.
 BUFFER_BYTES = 64 << 20
 
@@ -72,13 +72,13 @@ class Queue:
             CONFIG,
             {
                 PARAMETERS: NO_CONTENTS,
-                MOST_PACKETS: QUEUE_PACKETS,
+                MAXIMUM: LENGTH,
                 MASK: WHOLE,
                 FLAGS: WHOLE,
             },
         )
 
-    def packets(self, timeout_s: float | None) -> Iterator[int]:
+    def numbers(self, timeout_s: float | None) -> Iterator[int]:
         """Waits for packets at most so long, and returns their numbers, in order.
 
         Raises:
@@ -92,9 +92,9 @@ class Queue:
                 return
             kind = struct.unpack_from("=H", message, 4)[0]
             if kind == ERROR:
-                number = -struct.unpack_from("=i", message, 16)[0]
-                raise OSError(number, os.strerror(number))
-            if kind == PACKET:
+                error = -struct.unpack_from("=i", message, 16)[0]
+                raise OSError(error, os.strerror(error))
+            if kind == QUEUED:
                 yield struct.unpack_from(">I", message, ID_OFFSET)[0]
 
     def let_pass(self, last: int) -> None:
@@ -138,9 +138,9 @@ def main() -> None:
     held: collections.deque[tuple[float, int]] = collections.deque()
     while True:
         timeout_s = max(held[0][0] - time.monotonic(), 0) if held else None
-        for packet in queue.packets(timeout_s):
+        for number in queue.numbers(timeout_s):
             now_s = time.monotonic()
-            held.append((stalls.over(now_s + least_ms / 1000), packet))
+            held.append((stalls.over(now_s + least_ms / 1000), number))
         last = None
         now_s = time.monotonic()
         while held and held[0][0] <= now_s:

@@ -226,3 +226,4 @@ def program(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        process.stdout.close()

@@ -1,11 +1,15 @@
-"""The benchmark of networks, tiny: its table, and that it leaves nothing behind."""
+"""The benchmark of networks, tiny: its table, what its links do, and what it leaves."""
 
+import dataclasses
+import itertools
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -13,7 +17,37 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 # Seconds for one cell. Chosen: ten times what it takes on two idle cores.
 TIMEOUT_S = 120
 
-PROGRAMS = ("ip", "tc", "ethtool", "nft")
+PROGRAMS = ("ip", "tc", "ethtool", "nft", "iptables")
+
+# Returns what comes, on port 5001.
+ECHO = """
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+    s.bind(("", 5001))
+    print("ready", flush=True)
+    while True:
+        s.sendto(*s.recvfrom(2000))
+"""
+
+# Sends packets of 1,000 bytes to an address, each so many seconds after the one before.
+# Prints for each when it was back, in seconds, or null.
+PING = """
+import json, select, socket, struct, sys, time
+address, count, gap_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+seconds = [None] * count
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+    sent, start = 0, time.monotonic()
+    end = start + gap_s * count + 1
+    while (now := time.monotonic()) < end and None in seconds:
+        due = start + gap_s * sent if sent < count else end
+        if now >= due:
+            s.sendto(struct.pack("=Id988x", sent, now), (address, 5001))
+            sent += 1
+        elif select.select([s], [], [], due - now)[0]:
+            number, at = struct.unpack_from("=Id", s.recv(2000))
+            seconds[number] = time.monotonic() - at
+print(json.dumps(seconds))
+"""
 
 
 @pytest.fixture
@@ -39,24 +73,94 @@ def test_a_line_has_times_in_units_of_the_wire(benchmark):
     ours = {"bytes": 1_000_000, "p50_s": 0.015, "p99_s": 0.018, "max_s": 0.024}
     ours |= {"late_share": 0.015, "against_xla": {"p50": 0.5}}
     gloo = {"p50_s": 0.030, "p99_s": 0.3}
-    link = benchmark.Link(mbps=1000, queue_ms=4, congestion="bbr", loss=0.001)
-    assert benchmark.row(link, "1M", "bounded", {"bounded": ours, "xla": gloo}) == (
-        "| 1M | 0.1 % | bbr | bounded | 1.25 | 1.50 | 2.00 | 1.50 % | 2.50 | 25.00 "
-        "| 0.50 |"
+    link = benchmark.Link(mbps=1000, queue_ms=4, congestion="bbr")
+    results = {"bounded": ours, "xla": gloo}
+    assert benchmark.row(link, "bursts", "1M", "bounded", results) == (
+        "| 1M | 1000 | bursts | bbr | bounded | 1.25 | 1.50 | 2.00 | 1.50 % | 2.50 "
+        "| 25.00 | 0.50 |"
     )
 
 
-@pytest.mark.skipif(not _can_make_hosts(), reason="needs root, namespaces, and tc")
-def test_a_run_prints_its_rows_and_leaves_no_host():
-    small = ("--sizes", "16K", "--calls", "2", "--loss", "0.01", "--modes", "exact")
+def test_an_impairment_is_known_by_its_name(benchmark):
+    link = benchmark.Link(mbps=1000, queue_ms=4, congestion="cubic")
+    assert benchmark.impaired(link, "clean") == link
+    assert benchmark.impaired(link, "loss0.1").loss == 0.001
+    for name in benchmark.DEFAULT:
+        benchmark.impaired(link, name)
+    for name in ("loss", "noise"):
+        with pytest.raises(ValueError, match="is none of clean, bursts"):
+            benchmark.impaired(link, name)
+
+
+needs_hosts = pytest.mark.skipif(
+    not _can_make_hosts(), reason="needs root, namespaces, and tc"
+)
+
+
+def _ping(link, count, gap_s, to=1):
+    """Returns when each packet from the first host was back, in seconds; NaN: lost."""
+    import hosts
+
+    with hosts.network(link), hosts.program(to, "-c", ECHO) as echo:
+        assert echo.stdout.readline() == "ready\n"
+        address = hosts.address(to)
+        with hosts.program(0, "-c", PING, address, str(count), str(gap_s)) as ping:
+            seconds = json.loads(ping.communicate(timeout=TIMEOUT_S)[0])
+    return np.array(seconds, float)
+
+
+@needs_hosts
+class TestLink:
+    """What the links do, by packets that come back."""
+
+    @pytest.fixture
+    def link(self, benchmark):
+        return benchmark.Link(mbps=100, queue_ms=1000, congestion="cubic")
+
+    def test_loss_is_by_chance(self, link):
+        seconds = _ping(dataclasses.replace(link, loss=0.3), 1000, 0.001)
+        # Each direction loses 30 %.
+        assert 0.4 < np.isnan(seconds).mean() < 0.62
+
+    def test_bursts_lose_many_in_a_row(self, link):
+        seconds = _ping(dataclasses.replace(link, loss=0.2, run=20), 4000, 0.0001)
+        lost = np.isnan(seconds)
+        runs = [sum(1 for _ in run) for key, run in itertools.groupby(lost) if key]
+        assert 0.02 < lost.mean() < 0.7
+        # By chance alone, of 36 %, they would be 1.6 on average.
+        assert np.mean(runs) > 3
+
+    def test_a_delay_holds_all(self, benchmark, link):
+        delay = benchmark.Delay(least_ms=20)
+        seconds = _ping(dataclasses.replace(link, delay=delay), 50, 0.01)
+        assert not np.isnan(seconds).any()
+        assert seconds.min() >= 0.04
+
+    def test_stalls_hold_some(self, benchmark, link):
+        delay = benchmark.Delay(least_ms=0, stalls_per_s=4, stall_ms=200)
+        seconds = _ping(dataclasses.replace(link, delay=delay), 300, 0.01)
+        assert not np.isnan(seconds).any()
+        assert seconds.max() >= 0.1
+        assert seconds.min() < 0.1
+
+    def test_only_the_last_link_is_slow(self, link):
+        slow = dataclasses.replace(link, slow=100)
+        # They take 240 ms at 1 Mbit/s.
+        assert _ping(slow, 30, 0, to=3).max() > _ping(slow, 30, 0, to=1).max() + 0.1
+
+
+@needs_hosts
+@pytest.mark.parametrize("impairment", ["loss1", "tail3", "late"])
+def test_a_run_prints_its_rows_and_leaves_no_host(impairment):
+    small = ("--sizes", "16K", "--calls", "2", "--modes", "exact")
     command = [sys.executable, str(BENCHMARKS / "network.py"), *small]
-    command += ["--congestion", "cubic"]
+    command += ["--congestion", "cubic", "--impairments", impairment]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     _, _, line, cores = done.stdout.splitlines()
-    assert line.startswith("| 16K | 1 % | cubic | exact | ")
+    assert line.startswith(f"| 16K | 1000 | {impairment} | cubic | exact | ")
     assert "cores" in cores
     left = subprocess.run(
         ["ip", "netns", "list"], capture_output=True, text=True, check=True

@@ -1,6 +1,7 @@
 """What `bench` makes of its arguments and of the times that it measures."""
 
 import argparse
+import dataclasses
 import json
 
 import hypothesis
@@ -269,6 +270,16 @@ def test_a_wrong_sum_is_counted(monkeypatch):
     assert (found["exact"].wrong, found["exact"].checked) == (2, 3)
 
 
+@pytest.mark.usefixtures("communicator")
+def test_a_late_rank_sleeps_before_each_call_that_is_timed(monkeypatch):
+    slept = []
+    monkeypatch.setattr(bench_rank.time, "sleep", slept.append)
+    plan, _ = bench._plan(_arguments("-b", "400", "-n", "7", "-w", "2"))
+    plan = dataclasses.replace(plan, late_s=0.5)
+    bench_rank.measure(plan, 400, bench_rank.make_mesh(), lambda: None)
+    assert slept == [0.5] * 9
+
+
 @pytest.mark.parametrize(
     ("given", "match"),
     [
@@ -280,6 +291,7 @@ def test_a_wrong_sum_is_counted(monkeypatch):
         ("-f 1", "--step-factor must be above 1"),
         ("-d int32 --mode all", "int32 needs --mode exact"),
         ("--loss 2", "--loss must be between 0 and 1"),
+        ("--late-s -1", "--late-s must be 0 or more"),
         ("--deadline-s -1", "deadline_s must be between"),
     ],
 )

@@ -1,0 +1,140 @@
+r"""Calls of mode "exact" beside `mpi4jax.allreduce` and `lax.psum` over Gloo.
+
+    mpirun -n 4 --oversubscribe --mca pml ob1 --mca btl tcp,self \
+        --mca mpi_yield_when_idle 1 python benchmarks/mpi.py
+
+Each process is a rank of all three, which take turns of a few calls, in an order that
+chance chooses anew for every round. All reduce the same float32 array in a jitted
+function. Needs mpi4py and mpi4jax, beside jax_optireduce. Open MPI has only TCP, like
+Gloo; without the options it would use shared memory on one host.
+
+The time of a call is that of the rank for which it took longest. Rank 0 prints the
+medians and P99s in ms, the ratios of the medians ours / theirs, and the CPU seconds of
+all ranks for a GB of the array. Sums are compared with what they must be. Exit code: 0.
+"""
+
+import argparse
+import functools
+import os
+import random
+import time
+from collections.abc import Callable
+
+import jax
+import mpi4jax
+import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+from mpi4py import MPI
+
+import jax_optireduce
+from jax_optireduce.tools import bench_figures, bench_rank
+
+AXIS = bench_rank.AXIS
+
+# Chosen: as those of `bench`.
+WARM_UP_TURNS = 2
+
+KINDS = OURS, *THEIRS = ("exact", "Gloo", "mpi4jax")
+
+COLUMNS = (
+    "size",
+    *(f"{kind} {name}" for kind in KINDS for name in ("P50", "P99")),
+    *(f"{OURS} / {kind}" for kind in THEIRS),
+    *(f"{kind} CPU s/GB" for kind in KINDS),
+)
+
+
+def program(kind: str, local: np.ndarray) -> Callable[[], jax.Array]:
+    """Returns what reduces this rank's part of an array."""
+    if kind == "mpi4jax":
+        # It knows nothing of JAX's other processes.
+        reduce = functools.partial(mpi4jax.allreduce, op=MPI.SUM, comm=MPI.COMM_WORLD)
+        return functools.partial(jax.jit(reduce), jax.device_put(local))
+    reduce = functools.partial(lax.psum, axis_name=AXIS)
+    if kind == "exact":
+        reduce = functools.partial(jax_optireduce.psum, axis_name=AXIS, mode=kind)
+    mesh, spec = bench_rank.make_mesh(), PartitionSpec(AXIS)
+    mapped = jax.shard_map(
+        reduce, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    x = jax.make_array_from_process_local_data(NamedSharding(mesh, spec), local)
+    return functools.partial(jax.jit(mapped), x)
+
+
+def measure(size_bytes: int, turns: int) -> dict[str, tuple[np.ndarray, float]]:
+    """Measures all at one size.
+
+    Returns:
+      For each the times of its calls, in seconds, and the CPU time of a call of all
+      ranks, in seconds.
+    """
+    world = MPI.COMM_WORLD
+    local = np.full((1, size_bytes // 4), world.rank + 1, np.float32)
+    want = world.size * (world.size + 1) // 2
+    calls = {kind: program(kind, local) for kind in KINDS}
+    for kind, call in calls.items():
+        got = np.asarray(call().addressable_data(0))
+        if not (got == want).all():
+            raise RuntimeError(f"{kind}: {got}, not {want}")
+    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    cpu_s = dict.fromkeys(KINDS, 0.0)
+    for turn in range(WARM_UP_TURNS + turns):
+        for kind in random.Random(turn).sample(KINDS, len(KINDS)):  # noqa: S311
+            before_s = time.process_time()
+            for _ in range(bench_rank.TURN_CALLS):
+                start = time.perf_counter()
+                jax.block_until_ready(calls[kind]())
+                seconds[kind].append(time.perf_counter() - start)
+            cpu_s[kind] += time.process_time() - before_s
+            if turn < WARM_UP_TURNS:
+                seconds[kind].clear()
+                cpu_s[kind] = 0.0
+    return {
+        kind: (
+            np.max(world.allgather(seconds[kind]), axis=0),
+            world.allreduce(cpu_s[kind]) / len(seconds[kind]),
+        )
+        for kind in KINDS
+    }
+
+
+def row(size: str, found: dict[str, tuple[np.ndarray, float]]) -> str:
+    """Returns a line of the table."""
+    medians = {kind: np.median(seconds) for kind, (seconds, _) in found.items()}
+    gigabytes = bench_figures.parse_size(size) / 1e9
+    cells = [size]
+    for kind, (seconds, _) in found.items():
+        p99 = np.percentile(seconds, 99, method="higher")
+        cells += [f"{1e3 * medians[kind]:.3g}", f"{1e3 * p99:.3g}"]
+    cells += [f"{medians[OURS] / medians[kind]:.2f}" for kind in THEIRS]
+    cells += [f"{cpu_s / gigabytes:.2f}" for _, cpu_s in found.values()]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Measures, and prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    sizes = ["1K", "8K", "64K", "512K", "4M", "32M"]
+    add("--sizes", nargs="+", default=sizes, help=f"default {' '.join(sizes)}")
+    add("--turns", type=int, default=20, help="of 5 calls, that count (default 20)")
+    args = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    with jax_optireduce.init(backend="optireduce"):
+        bench_rank.connect_gloo(bench_rank.make_mesh())
+        lines = [f"| {' | '.join(COLUMNS)} |", f"| --- |{' ---: |' * len(COLUMNS[1:])}"]
+        lines += [
+            row(size, measure(bench_figures.parse_size(size), args.turns))
+            for size in args.sizes
+        ]
+        lines.append(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}")
+        if MPI.COMM_WORLD.rank == 0:
+            print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
