@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import mpi4jax
 import numpy as np
 from jax import lax
@@ -45,24 +46,32 @@ COLUMNS = (
 )
 
 
-def program(kind: str, local: np.ndarray) -> Callable[[], jax.Array]:
-    """Returns what reduces this rank's part of an array."""
+def program(
+    kind: str, local: np.ndarray, *, in_place: bool
+) -> tuple[Callable[[jax.Array], jax.Array], Callable[[], jax.Array]]:
+    """Returns what reduces an array, and what makes one of this rank's part."""
+    donated = (0,) if in_place else ()
     if kind == "mpi4jax":
         # It knows nothing of JAX's other processes.
         reduce = functools.partial(mpi4jax.allreduce, op=MPI.SUM, comm=MPI.COMM_WORLD)
-        return functools.partial(jax.jit(reduce), jax.device_put(local))
+        make = functools.partial(jnp.array, local)
+        return jax.jit(reduce, donate_argnums=donated), make
     reduce = functools.partial(lax.psum, axis_name=AXIS)
-    if kind == "exact":
-        reduce = functools.partial(jax_optireduce.psum, axis_name=AXIS, mode=kind)
+    if kind == OURS:
+        reduce = functools.partial(jax_optireduce.psum, axis_name=AXIS, mode=OURS)
     mesh, spec = bench_rank.make_mesh(), PartitionSpec(AXIS)
     mapped = jax.shard_map(
         reduce, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
     )
-    x = jax.make_array_from_process_local_data(NamedSharding(mesh, spec), local)
-    return functools.partial(jax.jit(mapped), x)
+    make = functools.partial(
+        jax.make_array_from_process_local_data, NamedSharding(mesh, spec), local
+    )
+    return jax.jit(mapped, donate_argnums=donated), make
 
 
-def measure(size_bytes: int, turns: int) -> dict[str, tuple[np.ndarray, float]]:
+def measure(
+    size_bytes: int, turns: int, *, in_place: bool
+) -> dict[str, tuple[np.ndarray, float]]:
     """Measures all at one size.
 
     Returns:
@@ -72,20 +81,27 @@ def measure(size_bytes: int, turns: int) -> dict[str, tuple[np.ndarray, float]]:
     world = MPI.COMM_WORLD
     local = np.full((1, size_bytes // 4), world.rank + 1, np.float32)
     want = world.size * (world.size + 1) // 2
-    calls = {kind: program(kind, local) for kind in KINDS}
-    for kind, call in calls.items():
-        got = np.asarray(call().addressable_data(0))
+    programs = {kind: program(kind, local, in_place=in_place) for kind in KINDS}
+    kept = {kind: make() for kind, (_, make) in programs.items()}
+    for kind, (reduce, make) in programs.items():
+        got = np.asarray(reduce(make()).addressable_data(0))
         if not (got == want).all():
             raise RuntimeError(f"{kind}: {got}, not {want}")
     seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
     cpu_s = dict.fromkeys(KINDS, 0.0)
     for turn in range(WARM_UP_TURNS + turns):
         for kind in random.Random(turn).sample(KINDS, len(KINDS)):  # noqa: S311
+            reduce, make = programs[kind]
+            # In place, a call reduces what the one before has left.
+            x = jax.block_until_ready(make()) if in_place else kept[kind]
             before_s = time.process_time()
             for _ in range(bench_rank.TURN_CALLS):
                 start = time.perf_counter()
-                jax.block_until_ready(calls[kind]())
+                result = jax.block_until_ready(reduce(x))
                 seconds[kind].append(time.perf_counter() - start)
+                x = result if in_place else x
+                # Freed here, not while the next call is timed.
+                del result
             cpu_s[kind] += time.process_time() - before_s
             if turn < WARM_UP_TURNS:
                 seconds[kind].clear()
@@ -121,6 +137,7 @@ def main() -> None:
     sizes = ["1K", "8K", "64K", "512K", "4M", "32M"]
     add("--sizes", nargs="+", default=sizes, help=f"default {' '.join(sizes)}")
     add("--turns", type=int, default=20, help="of 5 calls, that count (default 20)")
+    add("--in-place", action="store_true", help="give the arrays away, as in `bench`")
     args = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -128,7 +145,12 @@ def main() -> None:
         bench_rank.connect_gloo(bench_rank.make_mesh())
         lines = [f"| {' | '.join(COLUMNS)} |", f"| --- |{' ---: |' * len(COLUMNS[1:])}"]
         lines += [
-            row(size, measure(bench_figures.parse_size(size), args.turns))
+            row(
+                size,
+                measure(
+                    bench_figures.parse_size(size), args.turns, in_place=args.in_place
+                ),
+            )
             for size in args.sizes
         ]
         lines.append(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}")
