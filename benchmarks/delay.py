@@ -19,8 +19,9 @@ import sys
 import time
 from collections.abc import Iterator
 
-# Source of all numbers: linux/netlink.h, linux/netfilter/nfnetlink.h and
-# linux/netfilter/nfnetlink_queue.h.
+# Source of all numbers: linux/netlink.h, linux/netfilter/nfnetlink.h,
+# linux/netfilter/nfnetlink_queue.h and asm-generic/socket.h.
+SO_RCVBUFFORCE = 33
 NETLINK_NETFILTER = 12
 NLM_F_REQUEST = 1
 ERROR = 2
@@ -62,9 +63,7 @@ class Queue:
         self._socket = socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER
         )
-        self._socket.setsockopt(
-            socket.SOL_SOCKET, getattr(socket, "SO_RCVBUFFORCE", 33), BUFFER_BYTES
-        )
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
         self._socket.bind((0, 0))
         self._socket.setblocking(False)
         self._send(CONFIG, {COMMAND: BIND})
@@ -77,6 +76,8 @@ class Queue:
                 FLAGS: WHOLE,
             },
         )
+        # What is wrong is said at once.
+        list(self.numbers(0))
 
     def numbers(self, timeout_s: float | None) -> Iterator[int]:
         """Waits for packets at most so long, and returns their numbers, in order.
