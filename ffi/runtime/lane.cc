@@ -28,8 +28,8 @@ constexpr Duration kLookAgain = std::chrono::microseconds(50);
 // A look in vain takes 1.5 us of a core that nobody else wants, so looks are paid for. In a call of
 // 25 MiB over links of 1 Gbit/s hardly any finds something, and they took a quarter of the
 // processor time; where processes share a core each look gives it to another, and there are few.
-// Chosen: a call brings more than a small one needs, 0.4 ms; a find pays for half of kLookAgain; and
-// a sleep for one look, since it may be another time.
+// Chosen: a call brings more than a small one needs, 0.4 ms; a find pays for half of kLookAgain;
+// and a sleep for one look, since it may be another time.
 constexpr int kLooksPerCall = 256;
 constexpr int kLooksPerFind = 16;
 constexpr int kLooksPerSleep = 1;
