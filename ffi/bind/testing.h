@@ -9,6 +9,7 @@
 namespace optireduce {
 
 void BindFuzz(nanobind::module_& m);
+void BindAllocations(nanobind::module_& m);
 void BindCodec(nanobind::module_& m);  // and crypto
 void BindSchedule(nanobind::module_& m);
 void BindSim(nanobind::module_& m);

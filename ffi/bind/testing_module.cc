@@ -4,6 +4,7 @@
 
 NB_MODULE(_testing, m) {
   m.doc() = "The C++ classes of jax_optireduce, for its own tests.";
+  optireduce::BindAllocations(m);
   optireduce::BindFuzz(m);
   optireduce::BindCodec(m);
   optireduce::BindSchedule(m);

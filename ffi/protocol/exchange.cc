@@ -351,7 +351,7 @@ Exchange::Repair Exchange::Lost(MemberIndex to, const Outbox::Item& item) {
 bool Exchange::Delivered(MemberIndex to, const Outbox::Item& item) {
   if (item.kind == DatagramKind::kContribution) {
     SettleContribution(item.segment);
-    return unsettled_[to.index()] == 0;
+    return carry_ != nullptr && unsettled_[to.index()] == 0;
   }
   outbox(to).Deliver(item.segment);
   if (!outbox(to).Delivered()) return false;

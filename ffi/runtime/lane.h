@@ -99,6 +99,7 @@ class Lane {
   };
   std::unordered_map<std::uint64_t, Call> calls_;  // by token
   std::uint64_t next_token_ = 1;
+  int looks_ = 0;               // for what comes next, before the lane sleeps
   std::vector<Pending> taken_;  // reused from turn to turn
 
   mutable std::mutex mutex_;  // guards what follows
