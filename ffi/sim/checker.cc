@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "ffi/base/check.h"
 #include "ffi/base/prng.h"
@@ -71,8 +72,6 @@ Checker::Checker(const Scenario& scenario, const Workload& workload)
   for (std::uint16_t rank = 0; rank < scenario.ranks; ++rank) {
     seen_[rank].asked.assign(scenario.ranks, kNever);
     seen_[rank].heard.assign(scenario.ranks, Instant{});
-    seen_[rank].heard_as_member.assign(scenario.ranks, Instant{});
-    seen_[rank].heard_any.assign(scenario.ranks, Instant{});
     memory_bound_.push_back(MemoryBound(Rank(rank)));
     all.push_back(Rank(rank));
   }
@@ -421,16 +420,17 @@ void Checker::Stopped(Instant now, Rank rank) { seen_[rank.index()].stopped_at =
 void Checker::Left(Instant now, Rank rank) { seen_[rank.index()].left_at = now; }
 void Checker::Cancelled(Instant now, Rank rank) { seen_[rank.index()].cancelled_at = now; }
 
-void Checker::Delivered(Instant now, const Delivery& delivery) {
+void Checker::Delivered(Instant now, const Delivery& delivery, const Counters& counters) {
   Seen& seen = seen_[delivery.to.index()];
   ++seen.delivered;
-  if (delivery.origin == Origin::kGenuine) {
-    const Instant heard = seen.heard[delivery.from.index()];
-    if (IsSilentSince(now, heard)) seen_[delivery.from.index()].silent_until = now;
-    seen.heard[delivery.from.index()] = now;
-    seen.asked[delivery.from.index()] = kNever;
-  }
-  if (delivery.origin != Origin::kDamaged) seen.heard_any[delivery.from.index()] = now;
+  // These are looked at after the tag.
+  const std::uint64_t heard_count =
+      counters.datagrams_received + counters.rejected_early + counters.rejected_mismatched;
+  if (heard_count == std::exchange(seen.heard_count, heard_count)) return;
+  Instant& heard = seen.heard[delivery.from.index()];
+  if (IsSilentSince(now, heard)) seen_[delivery.from.index()].silent_until = now;
+  heard = now;
+  seen.asked[delivery.from.index()] = kNever;
 }
 
 void Checker::Polled(Instant now, Rank rank, const Transmit& transmit, std::size_t batch_max) {

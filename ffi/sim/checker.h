@@ -44,8 +44,8 @@ class Checker {
   void Left(Instant now, Rank rank);
   void Cancelled(Instant now, Rank rank);
 
-  // A datagram arrives at a rank that still listens.
-  void Delivered(Instant now, const Delivery& delivery);
+  // A rank that still listens was given a datagram.
+  void Delivered(Instant now, const Delivery& delivery, const Counters& counters);
   // A transmit that the endpoint asked for.
   void Polled(Instant now, Rank rank, const Transmit& transmit, std::size_t batch_max);
   // After the rank's endpoint was driven.
@@ -86,9 +86,10 @@ class Checker {
     std::optional<Instant> cancelled_at;
     std::optional<Instant> silent_until;  // somebody had not heard it for peer_timeout until then
     std::vector<Instant> asked;  // by rank: when it was first sent something without an answer
-    std::vector<Instant> heard;  // by rank: the last genuine datagram of it
-    std::vector<Instant> heard_as_member;  // the same, while it was a member here
-    std::vector<Instant> heard_any;        // by rank: the last one that might pass for its own
+    // By rank: the last datagram of it that was taken for its own, and new. It may have come by a
+    // copy, where the first one was lost.
+    std::vector<Instant> heard;
+    std::uint64_t heard_count = 0;  // of all of them
   };
 
   // Whether `from` may give `rank` up.
@@ -114,8 +115,6 @@ class Checker {
   void CheckLosses(Instant now, std::size_t collective, Rank rank,
                    const std::vector<std::vector<Rank>>& owners);
   void NoteView(Instant now, Rank rank, std::vector<Rank> view);
-  // By how much something that was heard last may have come again, as a copy.
-  Duration CopiesLater() const;
   // What was heard last was so long ago that a rank is silent.
   bool IsSilentSince(Instant now, Instant heard) const;
   // It may be removed, and somebody has not heard it for peer_timeout.

@@ -59,8 +59,6 @@ Duration Checker::SilenceBound() const {
 }
 
 void Checker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
-  Seen& seen = seen_[rank.index()];
-  for (const Rank member : view) seen.heard_as_member[member.index()] = seen.heard[member.index()];
   const auto smaller = std::ranges::find_if(
       views_, [&](const std::vector<Rank>& known) { return known.size() <= view.size(); });
   if (smaller != views_.end() && *smaller == view) return;
@@ -80,13 +78,8 @@ void Checker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
   views_.insert(smaller, std::move(view));
 }
 
-Duration Checker::CopiesLater() const {
-  return microseconds(scenario_.duplicate_ppm > 0 ? scenario_.reorder_us : 0);
-}
-
 bool Checker::IsSilentSince(Instant now, Instant heard) const {
-  // What was heard last may have been a copy, which is no sign of life.
-  return now - heard + CopiesLater() >= microseconds(scenario_.peer_timeout_us);
+  return now - heard >= microseconds(scenario_.peer_timeout_us);
 }
 
 bool Checker::WasSilent(Instant now, Rank rank) const {
@@ -183,7 +176,7 @@ bool Checker::MayBeLost(Rank rank, SimCall call, const std::vector<Rank>& owners
   // A call begins where the window to the owner has room, which only news of the owner makes. What
   // it owed before goes with it.
   return std::ranges::any_of(owners, [&](Rank owner) {
-    const Instant heard = seen_[rank.index()].heard_as_member[owner.index()] + CopiesLater();
+    const Instant heard = seen_[rank.index()].heard[owner.index()];
     const auto since = std::ranges::count_if(records_, [&](const Record& record) {
       return record.rank == rank && record.call.collective == call.collective && !record.owed &&
              record.call.index <= call.index && record.submitted_at > heard;
