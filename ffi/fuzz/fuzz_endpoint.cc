@@ -223,7 +223,8 @@ class Program {
   }
 
   // All leave: every call has to end at once, and every rank to come to rest. Only a liar can keep
-  // another one: it answers, but never takes what it is owed, nor says farewell. A lane bounds that.
+  // another one: it answers, but never takes what it is owed, nor says farewell. A lane bounds
+  // that.
   void Farewell() {
     const Status why(StatusCode::kCancelled, "the end of the input");
     for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) {

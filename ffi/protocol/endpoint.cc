@@ -107,7 +107,8 @@ Status Endpoint::Impl::Validate(const Submission& submission) const {
   return {};
 }
 
-Status Endpoint::Impl::RefuseUnreachable(const Collective& collective, Sequence sequence) const {
+Status Endpoint::Impl::RefuseUnreachable(const Collective& collective,
+                                         const Submission& submission) const {
   const CollectiveSpec& spec = collective.spec;
   if (spec.reduce_scatter == LatePolicy::kDrop && spec.all_gather == LatePolicy::kDrop) return {};
   for (const Rank member : spec.members) {
@@ -115,7 +116,7 @@ Status Endpoint::Impl::RefuseUnreachable(const Collective& collective, Sequence 
     const Peer& other = peer(member);
     if (!other.unreachable()) continue;
     // One that has left in good order has made this call, and everything of it is here.
-    if (Carries(spec) && other.left && HasCalled(collective, sequence, member)) continue;
+    if (Carries(spec) && other.left && HasCalled(collective, submission, member)) continue;
     return {StatusCode::kUnavailable, "jax_optireduce: '" + spec.name + "' needs rank " +
                                           std::to_string(member.value()) + ", but " +
                                           other.why_gone()};
@@ -131,7 +132,7 @@ Status Endpoint::Impl::Submit(Instant now, Submission submission) {
   const Sequence sequence = submission.sequence;
   const bool survives = Survives(collective.spec);
   if (!survives) {
-    if (Status status = RefuseUnreachable(collective, sequence); !status.ok()) return status;
+    if (Status status = RefuseUnreachable(collective, submission); !status.ok()) return status;
   } else if (membership_->stuck()) {
     const Status why = WhyStuck(now);
     ReleaseLost(now);

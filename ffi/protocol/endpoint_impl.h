@@ -60,9 +60,9 @@ class Endpoint::Impl {
 
   // ---- endpoint.cc
   Status Validate(const Submission& submission) const;
-  Status RefuseUnreachable(const Collective& collective, Sequence sequence) const;
-  // The member has shown that it is in this call.
-  bool HasCalled(const Collective& collective, Sequence sequence, Rank member) const;
+  Status RefuseUnreachable(const Collective& collective, const Submission& submission) const;
+  // The member has made this call, and may have ended it without this rank.
+  bool HasCalled(const Collective& collective, const Submission& submission, Rank member) const;
   // Calls `visit(call, active)` for the open calls of a collective, in their order.
   template <typename Visit>
   void ForEachOpen(CollectiveId collective, Visit visit) {

@@ -208,15 +208,16 @@ Result<Collective*> Endpoint::Impl::Effective(Collective& origin, Sequence seque
   return effective;
 }
 
-bool Endpoint::Impl::HasCalled(const Collective& collective, Sequence sequence, Rank member) const {
-  const auto open = active_.find({.collective = collective.id, .sequence = sequence});
+bool Endpoint::Impl::HasCalled(const Collective& collective, const Submission& submission,
+                               Rank member) const {
+  // A drain ends for nobody before all have called it, unless by an error.
+  if (submission.drain) return false;
+  const auto open = active_.find({.collective = collective.id, .sequence = submission.sequence});
   return open != active_.end() && open->second.exchange.heard(*collective.MemberOf(member));
 }
 
 bool Endpoint::Impl::MustHold(Instant now, const Collective& effective,
                               const Submission& submission) {
-  // By value: where nobody else is left, it is gone in the end.
-  const Sequence sequence = submission.sequence;
   if (submission.drain) {
     for (const Collective* c = effective.predecessor; c != nullptr; c = c->predecessor) {
       using enum Collective::Settlement;
@@ -226,7 +227,7 @@ bool Endpoint::Impl::MustHold(Instant now, const Collective& effective,
   bool left = false;
   for (const Rank member : effective.spec.members) {
     if (member == options_.rank || !peer(member).left || peer(member).removed) continue;
-    if (HasCalled(effective, sequence, member)) continue;
+    if (HasCalled(effective, submission, member)) continue;
     left = true;
     membership_->Suspect(now, member);
   }

@@ -174,17 +174,7 @@ bool Endpoint::Impl::FailIfAbandoned(Instant now, const Exchange& exchange) {
       if (!Waits(open->second.exchange)) return true;
       const CollectiveSpec& spec = open->second.exchange.collective().spec;
       // Whether this one goes on is agreed.
-      if (Survives(spec)) {
-        // It has called this one too, but has left without all that is needed of it.
-        const Collective& collective = open->second.exchange.collective();
-        if (other.left && !other.removed &&
-            open->second.exchange.Needs(*collective.MemberOf(member))) {
-          membership_->Suspect(now, member);
-          FollowMembership(now);
-          if (!active_.contains(call)) return true;
-        }
-        continue;
-      }
+      if (Survives(spec)) continue;
       Fail(now, call,
            {StatusCode::kUnavailable, "jax_optireduce: " + other.why_gone() +
                                           "; others wait for it in " +

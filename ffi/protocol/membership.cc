@@ -98,9 +98,13 @@ void Membership::Started(CallId call) {
 
 void Membership::Heard(Instant now, Rank rank) {
   if (!view_.Has(rank)) return TellDecision(now, rank);
-  other(rank).heard_at = now;
-  if (other(rank).suspected) next_tick_ = std::min(next_tick_, now);
-  other(rank).suspected = false;
+  Other& there = other(rank);
+  const bool silent = !concerned_since_ || there.heard_at < *concerned_since_ ||
+                      now - there.heard_at >= peer_timeout_ / kMinorityPerTimeout;
+  if (silent) regained_at_ = now;
+  there.heard_at = now;
+  if (there.suspected) next_tick_ = std::min(next_tick_, now);
+  there.suspected = false;
 }
 
 void Membership::Suspect(Instant now, Rank rank) {
@@ -473,7 +477,8 @@ void Membership::Bid(Instant now) {
 void Membership::ProposeIfVoted(Instant now) {
   if (!bidding() || proposed_ || !Majority(votes_.size())) return;
   // One that was cut off hears the others again one after the other.
-  const bool settled = majority_since_ && now - *majority_since_ >= LastChance();
+  const bool settled =
+      majority_since_ && now - std::max(*majority_since_, regained_at_) >= LastChance();
   for (const Rank member : view_.members) {
     const bool awaited = Reaches(now, member) || !settled;
     if (member != self_ && awaited && !votes_.contains(member)) return;

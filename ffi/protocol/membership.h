@@ -179,6 +179,7 @@ class Membership {
   std::optional<Instant> convinced_since_;
   std::optional<Instant> majority_since_;  // of members that this rank can talk to
   std::optional<Instant> minority_since_;
+  Instant regained_at_{};  // when one was heard that had been silent, or not asked
 
   // The newest ballot that is known: this rank takes part in no older one.
   Ballot ballot_;

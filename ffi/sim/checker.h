@@ -44,8 +44,8 @@ class Checker {
   void Left(Instant now, Rank rank);
   void Cancelled(Instant now, Rank rank);
 
-  // A datagram arrives at a rank that still listens.
-  void Delivered(Instant now, const Delivery& delivery);
+  // A rank that still listens was given a datagram.
+  void Delivered(Instant now, const Delivery& delivery, const Counters& counters);
   // A transmit that the endpoint asked for.
   void Polled(Instant now, Rank rank, const Transmit& transmit, std::size_t batch_max);
   // After the rank's endpoint was driven.
@@ -55,9 +55,9 @@ class Checker {
   void FailOpenCalls(Instant now);
   void Finish(Instant now, const Network& network);
 
-  // How long an exact call may take once all its ranks have called and no fault is active.
+  // How long a call may take once it waits for the network only and no fault is active.
   Duration LivenessBound() const;
-  // How long exact calls took beyond what their ranks and faults explain: the reserve of the bound.
+  // How long calls took beyond what their ranks and faults explain: the reserve of the bound.
   Duration liveness_worst() const { return liveness_worst_; }
 
  private:
@@ -86,9 +86,10 @@ class Checker {
     std::optional<Instant> cancelled_at;
     std::optional<Instant> silent_until;  // somebody had not heard it for peer_timeout until then
     std::vector<Instant> asked;  // by rank: when it was first sent something without an answer
-    std::vector<Instant> heard;  // by rank: the last genuine datagram of it
-    std::vector<Instant> heard_as_member;  // the same, while it was a member here
-    std::vector<Instant> heard_any;        // by rank: the last one that might pass for its own
+    // By rank: the last datagram of it that was taken for its own, and new. It may have come by a
+    // copy, where the first one was lost.
+    std::vector<Instant> heard;
+    std::uint64_t heard_count = 0;  // of all of them
   };
 
   // Whether `from` may give `rank` up.
@@ -106,16 +107,21 @@ class Checker {
   // What is left of the sums, and how many members calls have had, where ranks were removed.
   void CheckRemovals(Instant now);
   void CheckLive(Instant now, std::size_t collective);
-  // By element: ranks that owned it and were removed.
-  std::vector<std::vector<Rank>> GoneOwnersOf(const SimCollective& collective) const;
+  // A rank that was removed, and how many members the collective had when it owned an element.
+  struct GoneOwner {
+    Rank rank;
+    std::size_t members = 0;
+  };
+  // By element.
+  std::vector<std::vector<GoneOwner>> GoneOwnersOf(const SimCollective& collective) const;
+  // Those of a call that had so many.
+  std::vector<Rank> MembersOf(std::size_t collective, std::size_t members) const;
   // What `rank` had for a removed owner in this call may have begun: then nobody knows where it is.
-  bool MayBeLost(Rank rank, SimCall call, const std::vector<Rank>& owners) const;
+  bool MayBeLost(Rank rank, SimCall call, const std::vector<GoneOwner>& owners) const;
   // Of all calls of a rank that has drained them; `owners` by element.
   void CheckLosses(Instant now, std::size_t collective, Rank rank,
-                   const std::vector<std::vector<Rank>>& owners);
+                   const std::vector<std::vector<GoneOwner>>& owners);
   void NoteView(Instant now, Rank rank, std::vector<Rank> view);
-  // By how much something that was heard last may have come again, as a copy.
-  Duration CopiesLater() const;
   // What was heard last was so long ago that a rank is silent.
   bool IsSilentSince(Instant now, Instant heard) const;
   // It may be removed, and somebody has not heard it for peer_timeout.
@@ -132,6 +138,8 @@ class Checker {
   Duration SilenceBound() const;
   const std::vector<std::byte>& Reference(SimCall call);
   void CheckTime(Instant now, const Record& record, const CallDone& done);
+  // From when on only the network is waited for in a call; `now` where somebody has to call first.
+  Instant WaitsFrom(Instant now, const Record& record) const;
   void CheckError(Instant now, const Record& record, const Status& status);
   void CheckMismatchError(Instant now, const Record& record, const Status& status);
   void CheckSilence(Instant now, const Record& record, const Status& status);
@@ -161,8 +169,14 @@ class Checker {
   std::map<std::pair<std::size_t, std::size_t>, std::vector<std::byte>> rounded_;
   // By (collective, rank): the sum of all that the calls have given it.
   std::map<std::pair<std::size_t, std::size_t>, std::vector<double>> totals_;
-  // By (collective, index): when the last of its members called.
-  std::map<std::pair<std::size_t, std::size_t>, Instant> ready_at_;
+  // By (collective, index): how many members have called it, or a later one, and the last of them.
+  struct Ready {
+    std::size_t members = 0;
+    Instant at{};
+  };
+  std::map<std::pair<std::size_t, std::size_t>, Ready> ready_;
+  // By (collective, rank): the first index that it has not called.
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> next_index_;
   Duration liveness_worst_{};
   std::vector<std::vector<Rank>> views_;  // that some rank has come to, the largest first
 };

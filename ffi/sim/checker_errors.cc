@@ -111,15 +111,13 @@ void Checker::CheckSilence(Instant now, const Record& record, const Status& stat
       earliest = Instant{};
     // The others may have heard it even longer ago; NoteView() looks at that.
     if (Contains(status.message(), "was removed")) earliest = Instant{};
-    latest = std::max({latest, seen.heard_any[member.index()], record.submitted_at});
+    latest = std::max({latest, seen.heard[member.index()], record.submitted_at});
   }
   // A rank that stands still gives nobody up.
   if (scenario_.freeze_at_us > 0 && record.rank.value() == scenario_.freeze_rank) {
     latest = std::max(latest,
                       Instant{} + microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us));
   }
-  // What was heard last may have been a copy, which is no sign of life.
-  earliest -= CopiesLater();
   if (now < earliest) {
     Fail(now, record.rank,
          "gave a peer up " + Milliseconds(earliest - now) +

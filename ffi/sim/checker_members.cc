@@ -59,8 +59,6 @@ Duration Checker::SilenceBound() const {
 }
 
 void Checker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
-  Seen& seen = seen_[rank.index()];
-  for (const Rank member : view) seen.heard_as_member[member.index()] = seen.heard[member.index()];
   const auto smaller = std::ranges::find_if(
       views_, [&](const std::vector<Rank>& known) { return known.size() <= view.size(); });
   if (smaller != views_.end() && *smaller == view) return;
@@ -80,13 +78,8 @@ void Checker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
   views_.insert(smaller, std::move(view));
 }
 
-Duration Checker::CopiesLater() const {
-  return microseconds(scenario_.duplicate_ppm > 0 ? scenario_.reorder_us : 0);
-}
-
 bool Checker::IsSilentSince(Instant now, Instant heard) const {
-  // What was heard last may have been a copy, which is no sign of life.
-  return now - heard + CopiesLater() >= microseconds(scenario_.peer_timeout_us);
+  return now - heard >= microseconds(scenario_.peer_timeout_us);
 }
 
 bool Checker::WasSilent(Instant now, Rank rank) const {
@@ -120,8 +113,9 @@ bool Checker::SaysMinority(const Status& status) const {
 
 // ---------------------------------------------------------------------------------- at the end
 
-std::vector<std::vector<Rank>> Checker::GoneOwnersOf(const SimCollective& collective) const {
-  std::vector<std::vector<Rank>> gone(collective.spec.elements);
+std::vector<std::vector<Checker::GoneOwner>> Checker::GoneOwnersOf(
+    const SimCollective& collective) const {
+  std::vector<std::vector<GoneOwner>> gone(collective.spec.elements);
   const std::size_t element_bytes = SizeOf(collective.spec.element_type);
   for (const std::vector<Rank>& view : views_) {
     CollectiveSpec spec = collective.spec;
@@ -135,7 +129,7 @@ std::vector<std::vector<Rank>> Checker::GoneOwnersOf(const SimCollective& collec
       const ByteRange shard = layout.Shard(MemberIndex(m));
       const std::size_t first = shard.offset / element_bytes;
       for (std::size_t i = first; i < first + shard.bytes / element_bytes; ++i) {
-        gone[i].push_back(spec.members[m]);
+        gone[i].push_back({.rank = spec.members[m], .members = spec.members.size()});
       }
     }
   }
@@ -179,22 +173,43 @@ void Checker::CheckLive(Instant now, std::size_t collective) {
   }
 }
 
-bool Checker::MayBeLost(Rank rank, SimCall call, const std::vector<Rank>& owners) const {
+std::vector<Rank> Checker::MembersOf(std::size_t collective, std::size_t members) const {
+  const std::vector<Rank>& all = workload_.collectives()[collective].spec.members;
+  for (const std::vector<Rank>& view : views_) {
+    if (std::vector<Rank> within = Within(all, view); within.size() == members) return within;
+  }
+  return {};
+}
+
+bool Checker::MayBeLost(Rank rank, SimCall call, const std::vector<GoneOwner>& owners) const {
+  std::vector<const Record*> calls;  // of the rank, in their order
+  for (const Record& record : records_) {
+    const bool same = record.rank == rank && record.call.collective == call.collective;
+    if (same && record.live) calls.push_back(&record);
+  }
+  const auto made =
+      std::ranges::find(calls, call.index, [](auto* each) { return each->call.index; });
+  // One that failed is anywhere.
+  if (made == calls.end()) return !owners.empty();
+  const std::uint16_t live = *(*made)->live;
+  const auto owner = std::ranges::find(owners, live, &GoneOwner::members);
+  if (owner == owners.end()) return false;
   // A call begins where the window to the owner has room, which only news of the owner makes. What
   // it owed before goes with it.
-  return std::ranges::any_of(owners, [&](Rank owner) {
-    const Instant heard = seen_[rank.index()].heard_as_member[owner.index()] + CopiesLater();
-    const auto since = std::ranges::count_if(records_, [&](const Record& record) {
-      return record.rank == rank && record.call.collective == call.collective && !record.owed &&
-             record.call.index <= call.index && record.submitted_at > heard;
-    });
-    const std::uint64_t windows = views_.size() - 1;
-    return static_cast<std::uint64_t>(since) <= windows * (scenario_.max_lag + 1);
+  const Instant heard = seen_[rank.index()].heard[owner->rank.index()];
+  const auto since = std::count_if(calls.begin(), made + 1, [&](const Record* each) {
+    return each->live == live && !each->owed && each->submitted_at > heard;
   });
+  if (static_cast<std::uint64_t>(since) <= scenario_.max_lag + 1) return true;
+  // What has not begun joins the first call without the owner.
+  const auto next = std::find_if(made, calls.end(), [&](const Record* each) {
+    return !Has(MembersOf(call.collective, *each->live), owner->rank);
+  });
+  return next != calls.end() && MayBeLost(rank, (*next)->call, owners);
 }
 
 void Checker::CheckLosses(Instant now, std::size_t collective, Rank rank,
-                          const std::vector<std::vector<Rank>>& owners) {
+                          const std::vector<std::vector<GoneOwner>>& owners) {
   const SimCollective& of = workload_.collectives()[collective];
   const std::vector<double>& got = totals_[{collective, rank.index()}];
   // For each owner that fell silent: what was on its way to it, what had come too late for a sum,
@@ -230,7 +245,7 @@ void Checker::CheckRemovals(Instant now) {
   for (std::size_t c = 0; c < workload_.collectives().size(); ++c) {
     const SimCollective& collective = workload_.collectives()[c];
     CheckLive(now, c);
-    const std::vector<std::vector<Rank>> owners = GoneOwnersOf(collective);
+    const std::vector<std::vector<GoneOwner>> owners = GoneOwnersOf(collective);
     const std::vector<double>* first = nullptr;
     for (const Rank member : Within(collective.spec.members, last_view())) {
       // It may have been removed later than it knows.

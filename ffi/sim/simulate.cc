@@ -335,9 +335,9 @@ void Simulation::HandleDelivery(const Delivery& delivery) {
 void Simulation::Receive(const Delivery& delivery) {
   Host& to = host(delivery.to);
   if (to.silent) return;
-  checker_.Delivered(now_, delivery);
   to.idle_timers = 0;
   to.endpoint->HandleDatagram(now_, delivery.datagram);
+  checker_.Delivered(now_, delivery, to.endpoint->counters());
   if (prng_.Below(kSpuriousOneIn) == 0) to.endpoint->HandleTimeout(now_);
   Drive(delivery.to);
 }
