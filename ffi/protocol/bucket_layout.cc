@@ -15,6 +15,8 @@ BucketLayout::BucketLayout(std::uint64_t elements, std::size_t element_bytes, st
       segment_elements_(payload_bytes_max / element_bytes),
       first_segment_(members + 1u) {
   OR_CHECK(members > 0 && segment_elements_ > 0);
+  quotient_ = elements / members;
+  remainder_ = elements % members;
   std::uint64_t first = 0;
   for (std::uint16_t owner = 0; owner < members; ++owner) {
     first_segment_[owner] = static_cast<std::uint32_t>(first);
@@ -28,10 +30,8 @@ BucketLayout::BucketLayout(std::uint64_t elements, std::size_t element_bytes, st
 ByteRange BucketLayout::Shard(MemberIndex owner) const {
   const std::uint64_t index = owner.value();
   OR_CHECK(index < members_);
-  const std::uint64_t quotient = elements_ / members_;
-  const std::uint64_t remainder = elements_ % members_;
-  const std::uint64_t offset = index * quotient + std::min(index, remainder);
-  const std::uint64_t count = quotient + (index < remainder ? 1 : 0);
+  const std::uint64_t offset = index * quotient_ + std::min(index, remainder_);
+  const std::uint64_t count = quotient_ + (index < remainder_ ? 1 : 0);
   return {.offset = offset * element_bytes_, .bytes = count * element_bytes_};
 }
 

@@ -46,6 +46,9 @@ class BucketLayout {
   std::uint64_t elements_;
   std::size_t element_bytes_;
   std::uint16_t members_;
+  // Of the elements by the members: divisions are slow, and each datagram needs several.
+  std::uint64_t quotient_ = 0;
+  std::uint64_t remainder_ = 0;
   std::uint64_t segment_elements_;
   std::vector<std::uint32_t> first_segment_;  // by owner, and one past the last
 };
