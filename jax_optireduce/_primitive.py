@@ -331,11 +331,10 @@ def _lossy(
     rotated: bool,
 ) -> list[jax.Array]:
     """Moves the leaves as one bucket, rotated so that loss falls on all of it alike."""
+    if not rotated:
+        return _call(rank, step, leaves, attributes)
     flat = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
     n, dtype = flat.size, flat.dtype
-    if not rotated:
-        total, vector = _call(rank, step, [flat], attributes)
-        return [*_split(total, leaves), vector]
     if counted:
         # The signs depend on the number of the call, so the number is drawn beforehand:
         # but not before the data is there, so that of two calls with one name, where
