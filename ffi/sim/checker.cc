@@ -405,11 +405,11 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
 Instant Checker::WaitsFrom(Instant now, const Record& record) const {
   const SimCall call = record.call;
   const CollectiveSpec& spec = record.collective.spec;
-  // Others may wait for one that has jumped over calls until it is given up.
-  if (scenario_.skip_ppm > 0 && IsBounded(spec)) return now;
   if (!Carries(spec) || workload_.IsDrain(record.collective, call)) {
     return ready_.at({call.collective, call.index}).at;
   }
+  // Others may wait for one that has jumped over calls until it is given up.
+  if (scenario_.skip_ppm > 0 && IsBounded(spec)) return now;
   // A rank takes data of calls that its program has not made, of max_lag at most.
   const std::size_t ahead =
       scenario_.early_bytes_max < Scenario().early_bytes_max ? 0 : scenario_.max_lag;
