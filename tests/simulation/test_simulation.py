@@ -146,7 +146,8 @@ def test_calls_and_a_drain_give_all_of_what_was_late_and_rounded(
     for seed in range(5):
         report = assert_holds(
             f"seed={seed} ranks=6 calls=2 collectives=2 elements=2000 mode={mode} "
-            f"wire_format={wire_format} suspend={suspend} skip_ppm={skip_ppm} loss_ppm=50000 "
+            f"wire_format={wire_format} suspend={suspend} skip_ppm={skip_ppm} "
+            "loss_ppm=50000 "
             "straggle_ppm=300000 straggle_us=20000 datagram_bytes=548 "
             "reduce_scatter_deadline_us=1000 all_gather_deadline_us=1000"
         )
