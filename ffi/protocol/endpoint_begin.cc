@@ -14,6 +14,14 @@ namespace optireduce {
 
 void Endpoint::Impl::Begin(Instant now, Collective& collective, Submission submission) {
   const bool first = !collective.submitted;
+  const std::uint32_t sequence = submission.sequence.value();
+  const std::uint32_t next = first ? 0 : collective.submitted->value() + 1;
+  if (collective.carry && sequence > next) {
+    // Results of calls between may be under way: the program has jumped over them (step=).
+    for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+      collective.carry->NoteResults(MemberIndex(m), Sequence(sequence - 1), /*complete=*/false);
+    }
+  }
   collective.submitted = submission.sequence;
   const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
   TakeOver(collective, bucket);
@@ -44,6 +52,12 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
   });
   for (const CallId other : skipped) {
     const auto open = active_.find(other);
+    if (submission.drain && IsBounded(collective.spec) && !open->second.exchange.drains()) {
+      // Its sums are part of what the drain brings: they go before it.
+      open->second.exchange.Close(now);
+      NoteFolded(other);
+      continue;
+    }
     if (collective.spec.all_gather == LatePolicy::kDrop) active_.erase(open);
     if (collective.carry) Expire(now, other);
   }

@@ -250,9 +250,10 @@ void Checker::CheckResult(Instant now, const Record& record, const CallDone& don
   std::string wrong;
   if (record.collective.lossy()) {
     // Rounded values do not tell which contributions are in them.
-    if (!Rounds(record.collective.spec)) {
-      wrong = CheckLossyResult(workload_, record.collective, record.call, bucket, done.stats);
-    }
+    wrong = Rounds(record.collective.spec)
+                ? CheckRoundedLossyResult(workload_, record.collective, record.call, bucket,
+                                          Reference(record.call), done.stats)
+                : CheckLossyResult(workload_, record.collective, record.call, bucket, done.stats);
   } else if (record.collective.carries()) {
     wrong = CheckCarried(record, bucket, done);
   } else if (Rounds(record.collective.spec)) {
@@ -311,20 +312,7 @@ std::string Checker::CheckRounded(const Record& record, std::span<const std::byt
   std::vector<std::byte>& first = rounded_[{record.call.collective, record.call.index}];
   if (first.empty()) first.assign(bucket.begin(), bucket.end());
   if (!std::ranges::equal(first, bucket)) return "has other bits than elsewhere";
-  // Every contribution, and their sum, is off by less than a step; a step is less than 1/63 of the
-  // largest value of a block.
-  double largest = 0;
-  for (std::size_t member = 0; member < collective.spec.members.size(); ++member) {
-    std::vector<std::byte> given(collective.bytes());
-    workload_.Fill(collective, record.call, member, given);
-    double of_member = 0;
-    for (std::size_t i = 0; i < collective.spec.elements; ++i) {
-      const double value = LoadElement(ElementType::kFloat32, &given[i * sizeof(float)]);
-      of_member = std::max(of_member, std::fabs(value));
-    }
-    largest += of_member;
-  }
-  const double error_max = 2.1 * largest / 63;
+  const double error_max = RoundingErrorMax(workload_, collective, record.call);
   const std::vector<std::byte>& reference = Reference(record.call);
   for (std::size_t i = 0; i < collective.spec.elements; ++i) {
     const double got = LoadElement(ElementType::kFloat32, &bucket[i * sizeof(float)]);
@@ -420,6 +408,8 @@ Instant Checker::WaitsFrom(Instant now, const Record& record) const {
   if (!Carries(spec) || workload_.IsDrain(record.collective, call)) {
     return ready_.at({call.collective, call.index}).at;
   }
+  // Others may wait for one that has jumped over calls until it is given up.
+  if (scenario_.skip_ppm > 0 && IsBounded(spec)) return now;
   // A rank takes data of calls that its program has not made, of max_lag at most.
   const std::size_t ahead =
       scenario_.early_bytes_max < Scenario().early_bytes_max ? 0 : scenario_.max_lag;
@@ -501,7 +491,10 @@ void Checker::CheckEfficiency(Instant now, const Network& network) {
 #undef OPTIREDUCE_ADD_FAULT
   if (all != 0 || scenario_.has_failure()) return;
   // Those that come early may be refused, and are then sent again.
-  if (scenario_.start_skew_us + scenario_.think_us + scenario_.straggle_ppm > 0) return;
+  if (scenario_.start_skew_us + scenario_.think_us + scenario_.straggle_ppm + scenario_.skip_ppm >
+      0) {
+    return;
+  }
   if (scenario_.early_bytes_max < Scenario().early_bytes_max) return;
   const double datagram_us = static_cast<double>(scenario_.datagram_bytes * 8) *
                              static_cast<double>(scenario_.slow_factor) /

@@ -121,6 +121,9 @@ class Checker {
   // Of all calls of a rank that has drained them; `owners` by element.
   void CheckLosses(Instant now, std::size_t collective, Rank rank,
                    const std::vector<std::vector<GoneOwner>>& owners);
+  // The same for an element of a removed owner in a wire format.
+  void CheckRoundedLoss(Instant now, std::size_t collective, Rank rank, std::size_t element,
+                        const std::vector<GoneOwner>& owners);
   void NoteView(Instant now, Rank rank, std::vector<Rank> view);
   // What was heard last was so long ago that a rank is silent.
   bool IsSilentSince(Instant now, Instant heard) const;

@@ -14,6 +14,7 @@
 #include "ffi/protocol/bucket_layout.h"
 #include "ffi/protocol/wire.h"
 #include "ffi/sim/checker.h"
+#include "ffi/sim/result_check.h"
 
 namespace optireduce {
 namespace {
@@ -218,8 +219,10 @@ void Checker::CheckLosses(Instant now, std::size_t collective, Rank rank,
   const std::size_t lost_max =
       scenario_.suspend != 0 ? scenario_.calls : 3 * (scenario_.max_lag + 1) * (views_.size() - 1);
   for (std::size_t i = 0; i < got.size(); ++i) {
-    // Of what was lost there only the rounded value was; digits do not tell.
-    if (Rounds(of.spec) && !owners[i].empty()) continue;
+    if (Rounds(of.spec) && !owners[i].empty()) {
+      CheckRoundedLoss(now, collective, rank, i, owners[i]);
+      continue;
+    }
     const auto shown = workload_.ShownBy(of, i, got[i]);
     std::vector<std::size_t> lost(of.spec.members.size());
     const bool wrong = std::ranges::any_of(shown, [&](const Workload::Shown& each) {
@@ -238,6 +241,31 @@ void Checker::CheckLosses(Instant now, std::size_t collective, Rank rank,
                 "after the last drain of '" + of.spec.description + "', " +
                     Describe(of, i, got[i]) + (owners[i].empty() ? "" : "; its owner was removed"));
   }
+}
+
+void Checker::CheckRoundedLoss(Instant now, std::size_t collective, Rank rank, std::size_t element,
+                               const std::vector<GoneOwner>& owners) {
+  // Of what was lost only the rounded value was: digits do not tell, but the total lies between
+  // what cannot be lost and all.
+  const SimCollective& of = workload_.collectives()[collective];
+  double kept = 0;
+  double all = 0;
+  for (const Workload::Shown& each : workload_.ShownBy(of, element, 0)) {
+    const Rank from = of.spec.members[each.member];
+    all += each.value;
+    const bool safe = Has(last_view(), from) &&
+                      !MayBeLost(from, {.collective = collective, .index = each.index}, owners);
+    if (safe) kept += each.value;
+  }
+  // What is sent, and what is summed of it, takes errors of before with it and leaves its own.
+  const double error_max = 2 * kRoundingSteps * kStepMax * workload_.Magnitude(of);
+  const double got = totals_[{collective, rank.index()}][element];
+  const auto [least, most] = std::minmax(kept, all);
+  if (got >= least - error_max && got <= most + error_max) return;
+  Fail(now, rank,
+       "after the last drain of '" + of.spec.description + "', element " + std::to_string(element) +
+           " of all calls adds up to " + std::to_string(got) + "; its owner was removed, and " +
+           std::to_string(kept) + " of " + std::to_string(all) + " cannot be lost");
 }
 
 void Checker::CheckRemovals(Instant now) {

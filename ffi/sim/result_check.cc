@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <vector>
 
 namespace optireduce {
 namespace {
@@ -106,6 +107,46 @@ std::string CheckExactResult(const SimCollective& collective, std::span<const st
            " missing_results=" + std::to_string(stats.missing_results);
   }
   return {};
+}
+
+double RoundingErrorMax(const Workload& workload, const SimCollective& collective, SimCall call) {
+  double largest = 0;
+  std::vector<std::byte> given(collective.bytes());
+  for (std::size_t member = 0; member < collective.spec.members.size(); ++member) {
+    workload.Fill(collective, call, member, given);
+    double of_member = 0;
+    for (std::size_t i = 0; i < collective.spec.elements; ++i) {
+      const double value = LoadElement(ElementType::kFloat32, &given[i * sizeof(float)]);
+      of_member = std::max(of_member, std::fabs(value));
+    }
+    largest += of_member;
+  }
+  return kRoundingSteps * kStepMax * largest;
+}
+
+std::string CheckRoundedLossyResult(const Workload& workload, const SimCollective& collective,
+                                    SimCall call, std::span<const std::byte> result,
+                                    std::span<const std::byte> reference, const CallStats& stats) {
+  const auto members = static_cast<double>(collective.spec.members.size());
+  const double error_max = RoundingErrorMax(workload, collective, call);
+  const bool whole = stats.missing_contributions == 0 && stats.missing_results == 0;
+  std::size_t zeros = 0;
+  for (std::size_t i = 0; i < collective.spec.elements; ++i) {
+    const double got = LoadElement(ElementType::kFloat32, &result[i * sizeof(float)]);
+    const double sum = LoadElement(ElementType::kFloat32, &reference[i * sizeof(float)]);
+    zeros += got == 0;
+    // Of k contributions it is members / k times the sum: all have the sign of the whole sum.
+    const double least = whole ? sum : std::min(0.0, members * sum);
+    const double most = whole ? sum : std::max(0.0, members * sum);
+    const double slack = whole ? error_max : members * error_max;
+    if (got >= least - slack && got <= most + slack) continue;
+    return "element " + std::to_string(i) + " is " + std::to_string(got) +
+           ", which rounding does not explain; the sum of all is " + std::to_string(sum);
+  }
+  const double missing = static_cast<double>(zeros) / static_cast<double>(collective.spec.elements);
+  if (stats.missing_results <= missing + kFractionTolerance) return {};
+  return "misses " + std::to_string(missing) + " of its elements, but its stats say " +
+         std::to_string(stats.missing_results);
 }
 
 std::string CheckLossyResult(const Workload& workload, const SimCollective& collective,

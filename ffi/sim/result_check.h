@@ -23,6 +23,19 @@ std::string CheckLossyResult(const Workload& workload, const SimCollective& coll
                              SimCall call, std::span<const std::byte> result,
                              const CallStats& stats);
 
+// Of a lossy call in a wire format: no element is larger than contributions make it, as many as are
+// missing are zero, and a whole sum is near the reference.
+std::string CheckRoundedLossyResult(const Workload& workload, const SimCollective& collective,
+                                    SimCall call, std::span<const std::byte> result,
+                                    std::span<const std::byte> reference, const CallStats& stats);
+
+// By how much an element of a call in a wire format may be off: each contribution, and their sum,
+// by less than a step. Source: wire_format.h; a step is less than 1/63 of the largest value of a
+// block.
+inline constexpr double kRoundingSteps = 2.1;
+inline constexpr double kStepMax = 1.0 / 63;
+double RoundingErrorMax(const Workload& workload, const SimCollective& collective, SimCall call);
+
 }  // namespace optireduce
 
 #endif  // FFI_SIM_RESULT_CHECK_H_

@@ -155,6 +155,7 @@ class Swarm {
     ChooseFaults();
     ChooseFailure();
     ChooseWireFormat();
+    ChooseSkips();
     return scenario_;
   }
 
@@ -183,6 +184,7 @@ class Swarm {
   void ChooseFaults();
   void ChooseFailure();
   void ChooseWireFormat();
+  void ChooseSkips();
   void ChooseRemoval();
   void ChooseSilence(std::uint64_t at_us, std::uint64_t rank);
   void ChooseMismatchTimeout();
@@ -335,6 +337,13 @@ void Swarm::ChooseWireFormat() {
   constexpr std::uint64_t kWireFormatDraws = 0x5EED'F0A7;  // Chosen: any number.
   Prng prng(Mix(scenario_.seed ^ kWireFormatDraws));
   if (prng.Below(3) == 0) scenario_.wire_format = 1 + prng.Below(3);
+}
+
+// The same.
+void Swarm::ChooseSkips() {
+  constexpr std::uint64_t kSkipDraws = 0x5EED'5213;  // Chosen: any number.
+  Prng prng(Mix(scenario_.seed ^ kSkipDraws));
+  if (prng.Below(4) == 0) scenario_.skip_ppm = 10'000 + prng.Below(490'000);
 }
 
 // Ranks that fall silent while the others have calls to make.

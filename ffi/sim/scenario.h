@@ -47,6 +47,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(shuffled, 0, 0, 1, "1: each rank starts the collectives in an order of its own")             \
   X(sequence_first, 0, 0, UINT32_MAX - 4096, "sequence of the first calls")                      \
   X(sequence_step, 1, 1, 64, "by which the sequence grows from call to call")                    \
+  X(skip_ppm, 0, 0, 1'000'000, "chance that a rank jumps over a call of mode bounded")           \
   X(start_skew_us, 0, 0, 60'000'000, "most by which a rank starts later than the first")         \
   X(think_us, 0, 0, 60'000'000, "most between the end of a call and the start of the next")      \
   X(period_us, 0, 0, 60'000'000, "calls start at multiples of it, if the one before is done")    \

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kStride = 0x9E3779B97F4A7C15ull;
 
 // Different uses of the seed must not draw the same numbers.
-enum class Draw : std::uint64_t { kShape = 1, kOrder, kValue, kPattern };
+enum class Draw : std::uint64_t { kShape = 1, kOrder, kValue, kPattern, kSkip };
 
 std::uint64_t Hash(std::uint64_t seed, Draw draw, std::uint64_t a, std::uint64_t b = 0,
                    std::uint64_t c = 0) {
@@ -316,6 +316,8 @@ std::vector<std::vector<SimCall>> Workload::ProgramOf(Rank rank) const {
     for (std::size_t index = 0; index <= scenario_.calls; ++index) {
       for (std::size_t c = 0; c < collectives_.size(); ++c) {
         if (!collectives_[c].HasMember(rank) || index >= CallsOf(c)) continue;
+        const std::size_t member = collectives_[c].MemberOf(rank);
+        if (Skips(collectives_[c], {.collective = c, .index = index}, member)) continue;
         chains[0].push_back({.collective = c, .index = index});
         // One call more of the first collective, where the others go on to the second.
         if (extra && index == 0 && c == 0) chains[0].push_back({.collective = 0, .index = 1});
@@ -327,7 +329,8 @@ std::vector<std::vector<SimCall>> Workload::ProgramOf(Rank rank) const {
     if (!collectives_[c].HasMember(rank)) continue;
     std::vector<SimCall>& chain = chains.emplace_back();
     for (std::size_t index = 0; index < CallsOf(c); ++index) {
-      chain.push_back({.collective = c, .index = index});
+      const SimCall call{.collective = c, .index = index};
+      if (!Skips(collectives_[c], call, collectives_[c].MemberOf(rank))) chain.push_back(call);
     }
   }
   if (scenario_.shuffled != 0) {
@@ -335,6 +338,17 @@ std::vector<std::vector<SimCall>> Workload::ProgramOf(Rank rank) const {
     for (std::size_t i = chains.size(); i > 1; --i) std::swap(chains[i - 1], chains[prng.Below(i)]);
   }
   return chains;
+}
+
+bool Workload::Skips(const SimCollective& collective, SimCall call, std::size_t member) const {
+  if (scenario_.skip_ppm == 0 || !IsBounded(collective.spec) || IsDrain(collective, call)) {
+    return false;
+  }
+  // A rank that has yet to call it, and is elsewhere for long, would be said to disagree.
+  if (call.index == 0 && scenario_.sequential != 0) return false;
+  const std::uint64_t hash =
+      Hash(scenario_.seed, Draw::kSkip, collective.spec.fingerprint, call.index, member);
+  return hash % 1'000'000 < scenario_.skip_ppm;
 }
 
 double Workload::Pattern(SimCall call, std::uint64_t element) const {
@@ -373,12 +387,26 @@ std::vector<Workload::Shown> Workload::ShownBy(const SimCollective& collective,
   }
   for (std::size_t place = 0; place < window.count; ++place) {
     const std::size_t at = window.first + place;
-    shown.push_back(
-        {.member = at / scenario_.calls,
-         .index = at % scenario_.calls,
-         .times = static_cast<int>(static_cast<std::uint64_t>(digits) >> 2 * place & 3)});
+    Shown& each = shown.emplace_back(
+        Shown{.member = at / scenario_.calls,
+              .index = at % scenario_.calls,
+              .times = static_cast<int>(static_cast<std::uint64_t>(digits) >> 2 * place & 3)});
+    if (Skips(collective, {.collective = 0, .index = each.index}, each.member)) {
+      ++each.times;
+    } else {
+      each.value = std::ldexp(SignOf(element), 2 * static_cast<int>(place));
+    }
   }
   return shown;
+}
+
+double Workload::Magnitude(const SimCollective& collective) const {
+  const std::size_t digits = DigitsOf(collective.spec.element_type);
+  double magnitude = 0;
+  for (std::size_t at = 0; at < collective.spec.members.size() * scenario_.calls; ++at) {
+    magnitude += std::ldexp(1.0, 2 * static_cast<int>(at % digits));
+  }
+  return magnitude;
 }
 
 double Workload::Contribution(const SimCollective& collective, SimCall call, std::size_t member,
@@ -388,7 +416,7 @@ double Workload::Contribution(const SimCollective& collective, SimCall call, std
     return std::ldexp(WeightOf(type) * Pattern(call, element), static_cast<int>(member));
   }
   if (collective.carries()) {
-    if (IsDrain(collective, call)) return 0;
+    if (IsDrain(collective, call) || Skips(collective, call, member)) return 0;
     const Window window = WindowOf(collective, element);
     const std::size_t place = member * scenario_.calls + call.index - window.first;
     if (place >= window.count) return 0;

@@ -49,6 +49,9 @@ class Workload {
     return collective.carries() && call.index >= scenario_.calls;
   }
 
+  // The program of a member jumps over the call; it adds nothing to it.
+  bool Skips(const SimCollective& collective, SimCall call, std::size_t member) const;
+
   // The program of a rank: chains that run at the same time, each one call after the other, in the
   // order in which the rank starts them.
   std::vector<std::vector<SimCall>> ProgramOf(Rank rank) const;
@@ -70,11 +73,14 @@ class Workload {
   struct Shown {
     std::size_t member = 0;
     std::size_t index = 0;  // of the call
-    int times = 0;          // 3: or more
+    int times = 0;          // 3: or more; of a call that the member skips one too many
+    double value = 0;       // that it is
   };
   // Of the element of which all calls gave `total`. Empty where contributions cannot give that.
   std::vector<Shown> ShownBy(const SimCollective& collective, std::uint64_t element,
                              double total) const;
+  // The sum of the largest values that contributions to such a collective have.
+  double Magnitude(const SimCollective& collective) const;
 
  private:
   // The first contribution that the element shows, and how many; they count by member, then call.
