@@ -80,6 +80,7 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
     excluded ? active.exchange.Exclude(now, gone) : active.exchange.Release(gone);
   }
   QueueAll(active);
+  batches_left_ = 0;
   if (Waits(active.exchange) && next_tick_ == kNever) next_tick_ = now;
   if (FailIfMismatched(now, active.exchange) || FailIfGivenUp(now, active.exchange)) return;
   FinishIfComplete(now, active);

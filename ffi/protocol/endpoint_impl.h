@@ -172,7 +172,8 @@ class Endpoint::Impl {
   // To how many peers at a time this rank sends new contributions.
   std::uint16_t Incast();
   // How much more of this rank's link the peer is to have than an equal share.
-  double WeightOf(Rank to) const;
+  double WeightOf(Rank to);
+  void FindUsualLeft();
 
   // ---- endpoint_watch.cc
   void Expire(Instant now, CallId call);
@@ -242,8 +243,12 @@ class Endpoint::Impl {
     std::uint64_t expected = 0;
     std::uint64_t recorded = 0;
     std::uint64_t expired = 0;
-  } incast_seen_;                                   // at the end of the last call
-  std::uint16_t next_peer_;                         // whom PollTransmit asks first
+  } incast_seen_;            // at the end of the last call
+  std::uint16_t next_peer_;  // whom PollTransmit asks first
+  // Segments that one rank has left for another, on average: out of this one, and into it. That
+  // takes a look at all peers, so that it is found once for as many batches as there are ranks.
+  double usual_left_ = 0;
+  std::uint32_t batches_left_ = 0;
   std::vector<std::span<const std::byte>> pieces_;  // of the last Transmit
   Instant next_tick_ = kNever;                      // set while a call waits
   std::optional<Status> leaving_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "ffi/base/bytes.h"
 #include "ffi/base/check.h"
@@ -200,28 +201,41 @@ std::optional<Transmit> Endpoint::Impl::SendSegments(Instant now, Rank to,
   return std::nullopt;
 }
 
-// A call ends when the last peer has its data. Who has more left than the others gets more of this
-// rank's link, so that all end together.
-double Endpoint::Impl::WeightOf(Rank to) const {
+// A call ends when the last rank has its data. Who has more to come than others gets more of this
+// rank's link; and who has more left to send than others have for it, more of all links: so all end
+// together.
+double Endpoint::Impl::WeightOf(Rank to) {
   // Chosen: enough to even out what chance does to rates, and within what sockets hold.
   constexpr double kWeightMin = 0.5;
   constexpr double kWeightMax = 2;
-  double own = 0;
-  double all = 0;
-  double count = 0;
+  if (batches_left_ == 0) FindUsualLeft();
+  double left = 0;
   for (const auto& [id, active] : active_) {
-    const Collective& collective = active.exchange.collective();
+    const auto member = active.exchange.collective().MemberOf(to);
+    if (member) left += active.exchange.Unsent(*member);
+  }
+  return usual_left_ > 0 ? std::clamp(left / usual_left_, kWeightMin, kWeightMax) : 1;
+}
+
+void Endpoint::Impl::FindUsualLeft() {
+  double left = 0;
+  double flows = 0;
+  for (const auto& [id, active] : active_) {
+    const Exchange& exchange = active.exchange;
     for (std::uint16_t m = 0; m < active.queued.size(); ++m) {
       const MemberIndex member(m);
-      const Rank rank = collective.RankOf(member);
-      if (member == collective.self || peers_[rank.index()]->flow.unanswered()) continue;
-      const double unsent = active.exchange.Unsent(member);
-      if (rank == to) own += unsent;
-      all += unsent;
-      ++count;
+      const Rank rank = exchange.collective().RankOf(member);
+      if (rank == options_.rank || peers_[rank.index()]->flow.unanswered()) continue;
+      left += exchange.Unsent(member);
+      ++flows;
+    }
+    if (const auto missing = exchange.Missing()) {
+      left += *missing;
+      flows += static_cast<double>(active.queued.size() - 1);
     }
   }
-  return all > 0 ? std::clamp(own * count / all, kWeightMin, kWeightMax) : 1;
+  usual_left_ = flows > 0 ? left / flows : 0;
+  batches_left_ = options_.world_size;
 }
 
 std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to, Ring<CallId>& calls,
@@ -259,12 +273,20 @@ std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to, Rin
     if (bytes < transmit.datagram_bytes) break;
   }
   if (transmit.bytes == 0) return std::nullopt;
+  --batches_left_;
   transmit.pieces = pieces_;
   // A call whose segments are refused for now is repaired again and again; the others, one of which
-  // may be what the peer waits for, get their turn in between.
+  // may be what the peer waits for, get their turn in between. Then the older calls of a collective
+  // come first again: a peer cannot go on without them.
   if (item.repair && !calls.empty()) {
     calls.push_back(calls.front());
     calls.pop_front();
+  } else {
+    for (std::size_t i = 1; i < calls.size(); ++i) {
+      CallId& first = calls.front();
+      const bool same = calls[i].collective == first.collective;
+      if (same && calls[i].sequence < first.sequence) std::swap(calls[i], first);
+    }
   }
   return transmit;
 }

@@ -121,6 +121,8 @@ class Exchange {
     const Outbox& box = outboxes_[to.index()];
     return box.Remaining(DatagramKind::kContribution) + box.Remaining(DatagramKind::kResult);
   }
+  // Segments that are still to come from all others; nothing while one of them is not in the call.
+  std::optional<double> Missing() const;
   // There are contributions for `to`, but others' turn comes first.
   bool HeldBack(MemberIndex to) const {
     return Contributes(to) && outboxes_[to.index()].contributing() && !MayContribute(to);

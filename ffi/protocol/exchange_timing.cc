@@ -1,4 +1,4 @@
-// What an exchange tells CallTiming.
+// What an exchange tells CallTiming, and how far it has come.
 
 #include <algorithm>
 
@@ -43,6 +43,20 @@ void Exchange::TimeEnd(Instant now, Stage stage, StageExit exit) {
     end.elapsed = std::max(end.elapsed - reduce_scatter_elapsed_, Duration(1));
   }
   timing_->Ended(stage, end);
+}
+
+std::optional<double> Exchange::Missing() const {
+  if (!submitted() || over()) return std::nullopt;
+  double missing = static_cast<double>(gathered_.size() - gathered_.count());
+  for (std::uint16_t m = 0; m < collective_.layout.members(); ++m) {
+    const MemberIndex member(m);
+    if (member == collective_.self) continue;
+    if (!heard_[m]) return std::nullopt;
+    if (reduced_closed_) continue;
+    missing += static_cast<double>(collective_.layout.SegmentsOf(collective_.self) -
+                                   reduction_.received(member));
+  }
+  return missing;
 }
 
 }  // namespace optireduce

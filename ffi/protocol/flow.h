@@ -8,8 +8,8 @@
 // number alone.
 //
 // Loss is found by the receiver's report, not by silence: a datagram is lost when a later one was
-// acknowledged and enough others, or enough time, lie between them (RFC 9002 6.1). Silence makes a
-// probe, whose acknowledgement then tells.
+// acknowledged, and enough others were sent between them or enough time has passed (RFC 9002 6.1).
+// Silence makes a probe, whose acknowledgement then tells.
 
 #ifndef FFI_PROTOCOL_FLOW_H_
 #define FFI_PROTOCOL_FLOW_H_
@@ -126,7 +126,7 @@ class Flow {
   Ring<InFlight> under_way_;  // in order of number
   std::size_t in_flight_bytes_ = 0;
   std::optional<std::uint64_t> largest_acknowledged_;
-  Instant largest_acknowledged_sent_at_{};
+  Instant overtaken_lost_at_ = kNever;  // when one before that is taken for lost
   Instant last_sent_at_{};
   Instant last_progress_at_{};
   bool probe_due_ = false;
@@ -153,7 +153,8 @@ class Flow {
   std::optional<std::uint64_t> largest_wanted_;  // of those that want an acknowledgement
   Instant largest_wanted_at_{};
   std::uint64_t last_acknowledged_ = 0;  // `largest` of the last acknowledgement
-  std::uint32_t unacknowledged_ = 0;
+  std::size_t acknowledge_every_;
+  std::size_t unacknowledged_ = 0;
   Instant acknowledge_at_ = kNever;
 };
 

@@ -11,9 +11,6 @@ std::optional<Outbox::Item> Outbox::Next(std::span<const SegmentIndex> sums, boo
   if (!sum_repairs_.empty()) {
     return Item{.kind = DatagramKind::kResult, .segment = sum_repairs_.back(), .repair = true};
   }
-  if (next_sum_ < sums.size() && !delivered_.full()) {
-    return Item{.kind = DatagramKind::kResult, .segment = sums[next_sum_]};
-  }
   if (!contribution_repairs_.empty()) {
     return Item{.kind = DatagramKind::kContribution,
                 .segment = contribution_repairs_.back(),
@@ -22,6 +19,9 @@ std::optional<Outbox::Item> Outbox::Next(std::span<const SegmentIndex> sums, boo
   if (contribute && contributing()) {
     return Item{.kind = DatagramKind::kContribution,
                 .segment = SegmentIndex(peer_shard_ + next_contribution_)};
+  }
+  if (next_sum_ < sums.size() && !delivered_.full()) {
+    return Item{.kind = DatagramKind::kResult, .segment = sums[next_sum_]};
   }
   return std::nullopt;
 }

@@ -33,9 +33,9 @@ class Outbox {
     bool repair = false;  // it was sent before
   };
 
-  // The next to send, in this order: sums sent again, new sums (`sums` lists them as they became
-  // ready), contributions sent again, new contributions (if `contribute`: it is the peer's turn).
-  // Repairs stand before new segments of their kind because somebody waits for them already.
+  // The next to send, in this order: what is sent again, because somebody waits for it already; new
+  // contributions (if `contribute`: it is the peer's turn); new sums (`sums` lists them as they
+  // became ready). A rank that sent its sums first would keep those of the others waiting.
   std::optional<Item> Next(std::span<const SegmentIndex> sums, bool contribute);
   // Takes what Next returned.
   void Pop(const Item& item);

@@ -13,7 +13,8 @@ constexpr std::size_t kFirstWindowDatagrams = 64;
 // Chosen: all peers together begin with 1/64 of what a receiver's socket holds (the windows may
 // fill half of it), so that the first round trips are measured without a queue.
 constexpr std::size_t kFirstWindowShare = 32;
-// Chosen: keeps acknowledgements coming, which leave for every eighth datagram.
+// Chosen: keeps acknowledgements coming, which leave for every eighth datagram where windows are
+// small.
 constexpr std::size_t kWindowDatagramsMin = 8;
 
 // Queueing delay that is never too much.

@@ -62,6 +62,41 @@ def test_a_datagram_overtaken_by_a_few_is_not_lost_yet():
     assert fates == [(0, True)]
 
 
+@pytest.mark.parametrize("round_trip", [0.0002, 0.002, 0.1])
+def test_a_datagram_overtaken_by_a_few_is_lost_soon_after_a_round_trip(round_trip):
+    sender, receiver = make_flow(), make_flow()
+    numbers = [sender.track(0.0, cargo, DATAGRAM_BYTES) for cargo in range(5)]
+    for number in [*numbers[:2], *numbers[3:]]:
+        receiver.record(round_trip / 2, number)
+    fates = sender.handle_acknowledgement(
+        round_trip, receiver.take_acknowledgement(round_trip / 2)
+    )
+    assert sorted(fates) == [(0, True), (1, True), (3, True), (4, True)]
+    at = sender.timeout()
+    # A round trip, an eighth of it, and at least a millisecond.
+    assert at == pytest.approx(round_trip + max(0.001, round_trip / 8))
+    assert sender.handle_timeout(at - 1e-6) == []
+    assert sender.handle_timeout(at) == [(2, False)]
+    assert sender.timeout() > 1e9  # nothing is under way any more
+
+
+@pytest.mark.parametrize(
+    ("window_bytes_max", "every"), [(1 << 20, 16), (48 * DATAGRAM_BYTES, 12), (2048, 8)]
+)
+def test_an_acknowledgement_is_due_for_a_part_of_a_window_and_after_a_while(
+    window_bytes_max, every
+):
+    receiver = make_flow(window_bytes_max)
+    for number in range(every):
+        assert not receiver.acknowledgement_due(0.0)
+        receiver.record(0.0, number)
+    assert receiver.acknowledgement_due(0.0)
+    receiver.take_acknowledgement(0.0)
+    receiver.record(0.0, every)
+    assert not receiver.acknowledgement_due(0.0)
+    assert receiver.acknowledgement_due(receiver.timeout())
+
+
 def test_silence_makes_a_probe_whose_answer_finds_the_loss():
     sender, receiver = make_flow(), make_flow()
     sender.track(0.0, 5, DATAGRAM_BYTES)

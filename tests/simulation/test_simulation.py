@@ -321,6 +321,15 @@ def test_a_bucket_of_25_mb_takes_little_more_than_its_bytes(loss_ppm, most):
     assert wire_times(report, 4, 6_250_000, 1, 1000) < most
 
 
+@pytest.mark.parametrize(("loss_ppm", "most"), [(0, 1.17), (10_000, 1.25)])
+def test_a_call_does_not_wait_for_the_segments_of_the_next(loss_ppm, most):
+    report = assert_holds(
+        f"seed=1 ranks=4 elements={1 << 20} calls=8 sequential=1 batch_max=44 "
+        f"loss_ppm={loss_ppm} faults_end_us=60000000"
+    )
+    assert wire_times(report, 4, 1 << 20, 8, 1000) < most
+
+
 @pytest.mark.parametrize("loss_ppm", [100_000, 300_000])
 def test_random_loss_is_not_taken_for_congestion(loss_ppm):
     report = assert_holds(
