@@ -10,10 +10,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ffi/base/instant_tree.h"
 #include "ffi/protocol/buffer_pool.h"
 #include "ffi/protocol/directory.h"
 #include "ffi/protocol/endpoint.h"
@@ -213,8 +216,8 @@ class Endpoint::Impl {
 
   // Whatever is done with the peer may give it something to send, or another timeout.
   Peer& peer(Rank rank) {
-    quiet_until_[rank.index()] = Instant::min();
-    timeouts_[rank.index()] = Instant::min();
+    quiet_until_.Set(rank.index(), Instant::min());
+    timeouts_.Set(rank.index(), Instant::min());
     return *peers_[rank.index()];
   }
   const Peer& peer(Rank rank) const { return *peers_[rank.index()]; }
@@ -225,19 +228,20 @@ class Endpoint::Impl {
   // Most of a thousand peers are quiet most of the time, and to look at each of them takes long. By
   // rank, and until peer() is called: before when there is nothing to send to it, and the timeout
   // of its flow; Instant::min() where that is not known. kNever for this rank.
-  std::vector<Instant> quiet_until_;
-  mutable std::vector<Instant> timeouts_;
+  InstantTree quiet_until_;
+  mutable InstantTree timeouts_;
+  std::set<Rank> unanswered_;       // whose flow has been, and may still be
   std::vector<std::byte> opened_;   // a payload that came encrypted
   std::vector<std::byte> decoded_;  // a payload that came rounded
   BufferPool pool_;                 // outlives the collectives and the exchanges
   Directory directory_;
-  // For each group size that occurs, the send order of every member.
-  std::map<std::uint16_t, std::vector<std::vector<MemberIndex>>> send_orders_;
+  // By the number of members, and which of them this rank is.
+  std::map<std::pair<std::uint16_t, MemberIndex>, std::vector<MemberIndex>> send_orders_;
   std::map<CallId, Active> active_;
   std::deque<CallDone> events_;
   Counters counters_;
   IncastController incast_;
-  std::optional<std::uint16_t> incast_of_peers_;  // what Incast() has found in this PollTransmit
+  std::optional<std::uint16_t> incast_of_peers_;  // what Incast() has found, until that changes
   struct {
     std::uint64_t expected = 0;
     std::uint64_t recorded = 0;
