@@ -31,6 +31,7 @@ Endpoint::Impl::Impl(const EndpointOptions& options)
       peers_(options.world_size),
       quiet_until_(options.world_size, Instant::min()),
       timeouts_(options.world_size, Instant::min()),
+      sharers_(options.world_size),
       opened_(options.protection == Protection::kEncrypt ? options.datagram_bytes_max : 0),
       directory_(options),
       incast_(static_cast<std::uint8_t>(std::clamp(options.world_size - 1, 1, UINT8_MAX))),
@@ -53,13 +54,30 @@ Status Endpoint::Impl::MakePeers() {
     Result<Sealer> open = DirectionSealer(options_, rank, options_.rank);
     if (!seal.ok()) return seal.status();
     if (!open.ok()) return open.status();
-    flow.same_host = r < options_.same_host.size() && options_.same_host[r];
-    // Half of the buffer: the kernel charges each datagram more than its payload. All of it where
-    // batches arrive whole: the kernel holds twice what it has promised.
-    flow.window_bytes_max = options_.receive_buffer_bytes / (flow.same_host ? 1 : 2) / others;
+    flow.same_host = IsOnThisHost(rank);
+    flow.window_bytes_max = WindowBytesMax(rank, others);
     peers_[r] = std::make_unique<Peer>(flow, std::move(seal.value()), std::move(open.value()));
   }
   return {};
+}
+
+std::size_t Endpoint::Impl::WindowBytesMax(Rank to, std::size_t sharers) const {
+  // Half of the buffer: the kernel charges each datagram more than its payload. All of it where
+  // batches arrive whole: the kernel holds twice what it has promised.
+  return options_.receive_buffer_bytes / (IsOnThisHost(to) ? 1 : 2) / sharers;
+}
+
+void Endpoint::Impl::ShareWindows(const CollectiveSpec& spec) {
+  const std::size_t before = sharers_.count();
+  for (const Rank member : spec.members) {
+    if (member != options_.rank) sharers_.Insert(member.index());
+  }
+  const std::size_t sharers = sharers_.count();
+  if (sharers == before) return;
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+    if (!peers_[r]) continue;
+    peer(Rank(r)).flow.SetSharers(sharers, WindowBytesMax(Rank(r), sharers));
+  }
 }
 
 // ---- The local program.

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "ffi/base/bitmap.h"
 #include "ffi/base/instant_tree.h"
 #include "ffi/protocol/buffer_pool.h"
 #include "ffi/protocol/directory.h"
@@ -62,6 +63,13 @@ class Endpoint::Impl {
   };
 
   // ---- endpoint.cc
+  bool IsOnThisHost(Rank rank) const {
+    return rank.index() < options_.same_host.size() && options_.same_host[rank.index()];
+  }
+  // What may be under way to a peer, where so many send to it.
+  std::size_t WindowBytesMax(Rank to, std::size_t sharers) const;
+  // The members have a new collective with this rank.
+  void ShareWindows(const CollectiveSpec& spec);
   Status Validate(const Submission& submission) const;
   Status RefuseUnreachable(const Collective& collective, Sequence sequence) const;
   // The member has shown that it is in this call.
@@ -230,7 +238,10 @@ class Endpoint::Impl {
   // of its flow; Instant::min() where that is not known. kNever for this rank.
   InstantTree quiet_until_;
   mutable InstantTree timeouts_;
-  std::set<Rank> unanswered_;       // whose flow has been, and may still be
+  std::set<Rank> unanswered_;  // whose flow has been, and may still be
+  // What peers can receive is divided among those that share a collective with this rank, itself
+  // included: they have as many as this one where groups are alike. (Where not, the rates tell.)
+  Bitmap sharers_;                  // by rank
   std::vector<std::byte> opened_;   // a payload that came encrypted
   std::vector<std::byte> decoded_;  // a payload that came rounded
   BufferPool pool_;                 // outlives the collectives and the exchanges
