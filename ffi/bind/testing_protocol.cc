@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ffi/base/instant_tree.h"
 #include "ffi/base/ring.h"
 #include "ffi/bind/testing.h"
 #include "ffi/protocol/bucket_layout.h"
@@ -244,6 +245,24 @@ class TestEndpoint {
   std::vector<std::byte> buffer_;
 };
 
+void BindInstantTree(nb::module_& m) {
+  const auto at = [](std::int64_t ns) { return Instant{} + Duration(ns); };
+  nb::class_<InstantTree>(m, "InstantTree")
+      .def(
+          "__init__",
+          [=](InstantTree* self, std::size_t size, std::int64_t ns) {
+            new (self) InstantTree(size, at(ns));
+          },
+          nb::arg("size"), nb::arg("at"))
+      .def("__getitem__", [](const InstantTree& self,
+                             std::size_t index) { return (self[index] - Instant{}).count(); })
+      .def("set",
+           [=](InstantTree& self, std::size_t index, std::int64_t ns) { self.Set(index, at(ns)); })
+      .def("first_before", [=](const InstantTree& self, std::int64_t ns, std::size_t from) {
+        return self.FirstBefore(at(ns), from);
+      });
+}
+
 void BindRing(nb::module_& m) {
   nb::class_<Ring<int>>(m, "Ring")
       .def(nb::init<>())
@@ -279,6 +298,7 @@ void BindProtocol(nb::module_& m) {
     }
     return segments;
   });
+  BindInstantTree(m);
   BindRing(m);
   nb::class_<TestFlow>(m, "Flow")
       .def(nb::init<std::size_t, std::size_t, bool>(), nb::arg("window_bytes_max"),

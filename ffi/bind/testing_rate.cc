@@ -38,6 +38,9 @@ class TestRateController {
                                                            .limited = limited});
   }
   void HandleSilence() { controller_.HandleSilence(); }
+  void SetSharers(std::size_t sharers, std::size_t window_bytes_max) {
+    controller_.SetSharers(sharers, window_bytes_max);
+  }
   std::size_t WindowBytes() const { return controller_.window_bytes(); }
   std::size_t ShareBytes() const { return controller_.share_bytes(); }
   std::size_t BurstBytes() const { return controller_.BurstBytes(); }
@@ -58,6 +61,7 @@ void BindRate(nb::module_& m) {
       .def("handle_round_trip", &TestRateController::HandleRoundTrip, "now"_a, "elapsed"_a,
            "shortest"_a, "delivered"_a, "lost"_a = 0, "limited"_a = true)
       .def("handle_silence", &TestRateController::HandleSilence)
+      .def("set_sharers", &TestRateController::SetSharers, "sharers"_a, "window_bytes_max"_a)
       .def("window_bytes", &TestRateController::WindowBytes)
       .def("share_bytes", &TestRateController::ShareBytes)
       .def("burst_bytes", &TestRateController::BurstBytes)

@@ -31,11 +31,13 @@ Endpoint::Impl::Impl(const EndpointOptions& options)
       peers_(options.world_size),
       quiet_until_(options.world_size, Instant::min()),
       timeouts_(options.world_size, Instant::min()),
+      sharers_(options.world_size),
       opened_(options.protection == Protection::kEncrypt ? options.datagram_bytes_max : 0),
       directory_(options),
       incast_(static_cast<std::uint8_t>(std::clamp(options.world_size - 1, 1, UINT8_MAX))),
       next_peer_(options.rank.value()) {
-  quiet_until_[options.rank.index()] = timeouts_[options.rank.index()] = kNever;
+  quiet_until_.Set(options.rank.index(), kNever);
+  timeouts_.Set(options.rank.index(), kNever);
 }
 
 Status Endpoint::Impl::MakePeers() {
@@ -48,21 +50,34 @@ Status Endpoint::Impl::MakePeers() {
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
     const Rank rank(r);
     if (rank == options_.rank) continue;
-    Result<Key> to = DirectionKey(options_, options_.rank, rank);
-    Result<Key> from = DirectionKey(options_, rank, options_.rank);
-    if (!to.ok()) return to.status();
-    if (!from.ok()) return from.status();
-    Result<Sealer> seal = Sealer::Create(to.value(), options_.protection);
-    Result<Sealer> open = Sealer::Create(from.value(), options_.protection);
+    Result<Sealer> seal = DirectionSealer(options_, options_.rank, rank);
+    Result<Sealer> open = DirectionSealer(options_, rank, options_.rank);
     if (!seal.ok()) return seal.status();
     if (!open.ok()) return open.status();
-    flow.same_host = r < options_.same_host.size() && options_.same_host[r];
-    // Half of the buffer: the kernel charges each datagram more than its payload. All of it where
-    // batches arrive whole: the kernel holds twice what it has promised.
-    flow.window_bytes_max = options_.receive_buffer_bytes / (flow.same_host ? 1 : 2) / others;
+    flow.same_host = IsOnThisHost(rank);
+    flow.window_bytes_max = WindowBytesMax(rank, others);
     peers_[r] = std::make_unique<Peer>(flow, std::move(seal.value()), std::move(open.value()));
   }
   return {};
+}
+
+std::size_t Endpoint::Impl::WindowBytesMax(Rank to, std::size_t sharers) const {
+  // Half of the buffer: the kernel charges each datagram more than its payload. All of it where
+  // batches arrive whole: the kernel holds twice what it has promised.
+  return options_.receive_buffer_bytes / (IsOnThisHost(to) ? 1 : 2) / sharers;
+}
+
+void Endpoint::Impl::ShareWindows(const CollectiveSpec& spec) {
+  const std::size_t before = sharers_.count();
+  for (const Rank member : spec.members) {
+    if (member != options_.rank) sharers_.Insert(member.index());
+  }
+  const std::size_t sharers = sharers_.count();
+  if (sharers == before) return;
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+    if (!peers_[r]) continue;
+    peer(Rank(r)).flow.SetSharers(sharers, WindowBytesMax(Rank(r), sharers));
+  }
 }
 
 // ---- The local program.
@@ -224,6 +239,7 @@ void Endpoint::Impl::HandleDatagram(Instant now, std::span<const std::byte> data
     return;
   }
   from.last_heard = now;
+  if (from.lost) incast_of_peers_.reset();
   from.lost.reset();
   if (!Dispatch(now, header, *payload)) return;
   if (membership_) GoOn(now);
@@ -392,8 +408,12 @@ void Endpoint::Impl::TakeAcknowledgement(Instant now, const Header& header,
     ++counters_.rejected_malformed;
     return;
   }
-  if (news->incast > 0) peer(header.source).incast = news->incast;
-  Settle(now, header.source, peer(header.source).flow.HandleAcknowledgement(now, *news));
+  Peer& from = peer(header.source);
+  if (news->incast > 0 && news->incast != from.incast) {
+    from.incast = news->incast;
+    incast_of_peers_.reset();
+  }
+  Settle(now, header.source, from.flow.HandleAcknowledgement(now, *news));
 }
 
 void Endpoint::Impl::TakeLeave(Instant now, const Header& header,

@@ -89,10 +89,8 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
 Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, Collective& collective, Sequence sequence,
                                              bool drain) {
   const std::uint16_t members = collective.layout.members();
-  std::vector<std::vector<MemberIndex>>& orders = send_orders_[members];
-  for (std::uint16_t m = static_cast<std::uint16_t>(orders.size()); m < members; ++m) {
-    orders.push_back(TarSendOrder(members, MemberIndex(m)));
-  }
+  std::vector<MemberIndex>& order = send_orders_[{members, collective.self}];
+  if (order.empty()) order = TarSendOrder(members, collective.self);
   const CollectiveSpec& spec = collective.spec;
   if (spec.reduce_scatter != LatePolicy::kWait && !collective.timing) {
     collective.timing = std::make_unique<CallTiming>(spec, collective.self, options_.late_budget,
@@ -103,9 +101,8 @@ Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, Collective& collective
         std::make_unique<Carry>(collective.layout, collective.self, collective.spec.element_type,
                                 options_.max_lag, options_.suspend_on_lag, pool_);
   }
-  const ExchangeOptions options{.send_order = orders[collective.self.index()],
-                                .lag_timeout = options_.peer_timeout,
-                                .drain = drain};
+  const ExchangeOptions options{
+      .send_order = order, .lag_timeout = options_.peer_timeout, .drain = drain};
   const CallId call{.collective = collective.id, .sequence = sequence};
   const auto [at, inserted] = active_.try_emplace(
       call, Active{.exchange = Exchange(collective, sequence, now, pool_, options),

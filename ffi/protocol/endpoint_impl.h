@@ -10,10 +10,14 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ffi/base/bitmap.h"
+#include "ffi/base/instant_tree.h"
 #include "ffi/protocol/buffer_pool.h"
 #include "ffi/protocol/directory.h"
 #include "ffi/protocol/endpoint.h"
@@ -59,6 +63,13 @@ class Endpoint::Impl {
   };
 
   // ---- endpoint.cc
+  bool IsOnThisHost(Rank rank) const {
+    return rank.index() < options_.same_host.size() && options_.same_host[rank.index()];
+  }
+  // What may be under way to a peer, where so many send to it.
+  std::size_t WindowBytesMax(Rank to, std::size_t sharers) const;
+  // The members have a new collective with this rank.
+  void ShareWindows(const CollectiveSpec& spec);
   Status Validate(const Submission& submission) const;
   Status RefuseUnreachable(const Collective& collective, const Submission& submission) const;
   // The member has made this call, and may have ended it without this rank.
@@ -214,8 +225,8 @@ class Endpoint::Impl {
 
   // Whatever is done with the peer may give it something to send, or another timeout.
   Peer& peer(Rank rank) {
-    quiet_until_[rank.index()] = Instant::min();
-    timeouts_[rank.index()] = Instant::min();
+    quiet_until_.Set(rank.index(), Instant::min());
+    timeouts_.Set(rank.index(), Instant::min());
     return *peers_[rank.index()];
   }
   const Peer& peer(Rank rank) const { return *peers_[rank.index()]; }
@@ -226,19 +237,23 @@ class Endpoint::Impl {
   // Most of a thousand peers are quiet most of the time, and to look at each of them takes long. By
   // rank, and until peer() is called: before when there is nothing to send to it, and the timeout
   // of its flow; Instant::min() where that is not known. kNever for this rank.
-  std::vector<Instant> quiet_until_;
-  mutable std::vector<Instant> timeouts_;
+  InstantTree quiet_until_;
+  mutable InstantTree timeouts_;
+  std::set<Rank> unanswered_;  // whose flow has been, and may still be
+  // What peers can receive is divided among those that share a collective with this rank, itself
+  // included: they have as many as this one where groups are alike. (Where not, the rates tell.)
+  Bitmap sharers_;                  // by rank
   std::vector<std::byte> opened_;   // a payload that came encrypted
   std::vector<std::byte> decoded_;  // a payload that came rounded
   BufferPool pool_;                 // outlives the collectives and the exchanges
   Directory directory_;
-  // For each group size that occurs, the send order of every member.
-  std::map<std::uint16_t, std::vector<std::vector<MemberIndex>>> send_orders_;
+  // By the number of members, and which of them this rank is.
+  std::map<std::pair<std::uint16_t, MemberIndex>, std::vector<MemberIndex>> send_orders_;
   std::map<CallId, Active> active_;
   std::deque<CallDone> events_;
   Counters counters_;
   IncastController incast_;
-  std::optional<std::uint16_t> incast_of_peers_;  // what Incast() has found in this PollTransmit
+  std::optional<std::uint16_t> incast_of_peers_;  // what Incast() has found, until that changes
   struct {
     std::uint64_t expected = 0;
     std::uint64_t recorded = 0;

@@ -27,7 +27,10 @@ Result<Collective*> Endpoint::Impl::Learn(const CollectiveSpec& spec) {
   if (!membership_ && options_.world_size >= kWorldSizeMin && IsBounded(spec)) {
     membership_.emplace(options_.rank, options_.world_size, options_.peer_timeout);
   }
-  return directory_.Learn(spec);
+  const std::size_t known = directory_.size();
+  Result<Collective*> learnt = directory_.Learn(spec);
+  if (directory_.size() > known) ShareWindows(spec);
+  return learnt;
 }
 
 std::vector<Rank> Endpoint::Impl::live() const {

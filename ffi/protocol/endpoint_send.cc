@@ -37,18 +37,24 @@ void Endpoint::Impl::Announce(const Collective& collective, Sequence sequence, s
 std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std::byte> buffer,
                                                      std::size_t batch_max) {
   OR_CHECK(buffer.size() >= options_.datagram_bytes_max && batch_max > 0);
-  incast_of_peers_.reset();
   pieces_.clear();
   if (leaving_) WantFarewells();
   if (const auto transmit = SendMembership(now, buffer)) return transmit;
-  for (std::uint16_t turn = 0; turn < options_.world_size; ++turn) {
-    const Rank to(static_cast<std::uint16_t>((next_peer_ + turn) % options_.world_size));
-    if (now < quiet_until_[to.index()]) continue;
-    if (const auto transmit = PollPeer(now, to, buffer, batch_max)) {
-      next_peer_ = static_cast<std::uint16_t>((to.value() + 1) % options_.world_size);
-      return transmit;
+  const std::size_t first = next_peer_;
+  const std::size_t ranks = options_.world_size;
+  // From the first one on, then those before it.
+  for (const auto& [from, end] : {std::pair(first, ranks), std::pair(std::size_t{0}, first)}) {
+    const auto next = [&, end = end](std::size_t at) {
+      return std::min(quiet_until_.FirstBefore(now + Duration(1), at), end);
+    };
+    for (std::size_t r = next(from); r < end; r = next(r + 1)) {
+      const Rank to(static_cast<std::uint16_t>(r));
+      if (const auto transmit = PollPeer(now, to, buffer, batch_max)) {
+        next_peer_ = static_cast<std::uint16_t>((r + 1) % ranks);
+        return transmit;
+      }
+      NoteQuiet(to);
     }
-    NoteQuiet(to);
   }
   return std::nullopt;
 }
@@ -57,7 +63,9 @@ void Endpoint::Impl::NoteQuiet(Rank rank) {
   const Peer& other = *peers_[rank.index()];
   const bool queued = !other.control.empty() || !other.ready.empty() || !other.backlog.empty();
   if (queued || other.flow.probe_due()) return;
-  quiet_until_[rank.index()] = timeouts_[rank.index()] = other.flow.timeout();
+  const Instant timeout = other.flow.timeout();
+  quiet_until_.Set(rank.index(), timeout);
+  timeouts_.Set(rank.index(), timeout);
 }
 
 std::optional<Transmit> Endpoint::Impl::SendMembership(Instant now, std::span<std::byte> buffer) {

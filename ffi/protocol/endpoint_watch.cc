@@ -86,9 +86,12 @@ std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
 }
 
 void Endpoint::Impl::HandleTimeout(Instant now) {
-  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
-    if (now < timeouts_[r] || Muted(*peers_[r])) continue;
-    Settle(now, Rank(r), peer(Rank(r)).flow.HandleTimeout(now));
+  const auto next = [&](std::size_t r) { return timeouts_.FirstBefore(now + Duration(1), r); };
+  for (std::size_t r = next(0); r < options_.world_size; r = next(r + 1)) {
+    if (Muted(*peers_[r])) continue;
+    const Rank rank(static_cast<std::uint16_t>(r));
+    Settle(now, rank, peer(rank).flow.HandleTimeout(now));
+    if (peers_[r]->flow.unanswered()) unanswered_.insert(rank);
   }
   GiveUpSilentPeers(now);
   std::vector<CallId> due;
@@ -123,10 +126,10 @@ void Endpoint::Impl::Expire(Instant now, CallId call) {
 
 Instant Endpoint::Impl::PollTimeout() const {
   Instant at = membership_ ? std::min(next_tick_, membership_->timeout()) : next_tick_;
-  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
-    if (timeouts_[r] >= at) continue;
+  for (std::size_t r = timeouts_.FirstBefore(at); r < options_.world_size;
+       r = timeouts_.FirstBefore(at, r + 1)) {
     const Peer& other = *peers_[r];
-    if (timeouts_[r] == Instant::min()) timeouts_[r] = other.flow.timeout();
+    if (timeouts_[r] == Instant::min()) timeouts_.Set(r, other.flow.timeout());
     if (timeouts_[r] < at && !Muted(other)) at = timeouts_[r];
   }
   for (const auto& [call, active] : active_) at = std::min(at, active.exchange.deadline());
@@ -291,18 +294,19 @@ bool Endpoint::Impl::FailIfGivenUp(Instant now, const Exchange& exchange) {
 }
 
 void Endpoint::Impl::GiveUpSilentPeers(Instant now) {
-  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
-    if (!peers_[r] || peers_[r]->gone() || !peers_[r]->flow.unanswered()) continue;
-    if (peers_[r]->Silence(now) >= options_.peer_timeout) Lose(now, Rank(r));
+  std::erase_if(unanswered_, [&](Rank rank) { return !peers_[rank.index()]->flow.unanswered(); });
+  for (const Rank rank : unanswered_) {
+    const Peer& other = *peers_[rank.index()];
+    if (!other.gone() && other.Silence(now) >= options_.peer_timeout) Lose(now, rank);
   }
 }
 
 void Endpoint::Impl::Forget(Instant now, Rank gone) {
+  incast_of_peers_.reset();
   Peer& other = peer(gone);
   if (other.gone()) {
     other.control.clear();
-    other.ready.clear();
-    other.backlog.clear();
+    for (auto* const calls : {&other.ready, &other.backlog}) calls->clear();
   }
   std::vector<CallId> failing;
   std::vector<CallId> finished;

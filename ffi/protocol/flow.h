@@ -55,6 +55,10 @@ class Flow {
 
   // ---- Sending.
 
+  // See FlowOptions: others send to the peer than before.
+  void SetSharers(std::size_t sharers, std::size_t window_bytes_max) {
+    rate_.SetSharers(sharers, window_bytes_max);
+  }
   // True while the window has room for `bytes` more.
   bool CanSend(std::size_t bytes) const;
   // True when the pace allows the next batch, otherwise timeout() says when it does, and when there

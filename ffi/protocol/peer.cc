@@ -15,4 +15,11 @@ Result<Key> DirectionKey(const EndpointOptions& options, Rank from, Rank to) {
           " from " + std::to_string(from.value()) + " to " + std::to_string(to.value()));
 }
 
+Result<Sealer> DirectionSealer(const EndpointOptions& options, Rank from, Rank to) {
+  if (options.protection == Protection::kNone) return Sealer::Create({}, options.protection);
+  Result<Key> key = DirectionKey(options, from, to);
+  if (!key.ok()) return key.status();
+  return Sealer::Create(key.value(), options.protection);
+}
+
 }  // namespace optireduce

@@ -23,6 +23,8 @@ namespace optireduce {
 // The key of the datagrams from one rank to another. No two uses share a key: sessions, lanes,
 // directions and protections have their own, and a number, the nonce, is used once in each of them.
 Result<Key> DirectionKey(const EndpointOptions& options, Rank from, Rank to);
+// Which seals and opens them.
+Result<Sealer> DirectionSealer(const EndpointOptions& options, Rank from, Rank to);
 
 // A call that a rank has ended with an error.
 struct GaveUp {

@@ -105,13 +105,23 @@ void RecentLeast::Note(Instant now, double value, bool keep) {
   recent_ = std::min(recent_, value);
 }
 
-RateController::RateController(const RateOptions& options)
-    : options_(options),
-      share_min_(std::min(kShareBytesMax, kQueueBytes / options.sharers)),
-      share_(share_min_) {
-  const std::size_t first = std::min(kFirstWindowDatagrams * options.datagram_bytes_max,
-                                     options.window_bytes_max / kFirstWindowShare);
-  SetWindow(options.same_host ? options.window_bytes_max : first);
+RateController::RateController(const RateOptions& options) : options_(options) {
+  SetSharers(options.sharers, options.window_bytes_max);
+}
+
+void RateController::SetSharers(std::size_t sharers, std::size_t window_bytes_max) {
+  options_.sharers = sharers;
+  options_.window_bytes_max = window_bytes_max;
+  share_min_ = share_ = std::min(kShareBytesMax, kQueueBytes / sharers);
+  const bool measured = round_trip_ > Duration::zero();
+  if (options_.same_host) {
+    SetWindow(window_bytes_max);
+  } else if (measured) {
+    SetWindow(window_);
+  } else {
+    SetWindow(std::min(kFirstWindowDatagrams * options_.datagram_bytes_max,
+                       window_bytes_max / kFirstWindowShare));
+  }
 }
 
 std::size_t RateController::Bounded(std::size_t bytes) const {

@@ -66,6 +66,8 @@ class RateController {
  public:
   explicit RateController(const RateOptions& options);
 
+  // There are more of our own senders than before, or fewer.
+  void SetSharers(std::size_t sharers, std::size_t window_bytes_max);
   void HandleRoundTrip(Instant now, const RoundTrip& round);
   // The peer has not answered for so long that all of what was under way was given up.
   void HandleSilence();
@@ -93,8 +95,8 @@ class RateController {
 
   RateOptions options_;
   std::size_t window_ = 0;
-  std::size_t share_min_;
-  std::size_t share_;
+  std::size_t share_min_ = 0;
+  std::size_t share_ = 0;
   bool slow_start_ = true;
   bool settling_ = false;  // the window was shrunk; what comes next was sent before
   Duration round_trip_{};  // the shortest of the last one; zero before the first

@@ -150,6 +150,7 @@ class Checker {
   Instant AskedAt(Instant now, Rank rank, Rank peer) const;
   void CheckEfficiency(Instant now, const Network& network);
   bool MarginsIntact(const Record& record) const;
+  static std::uint64_t HashOfLeaves(const Record& record);
   // Nobody has written to the leaves since the call ended.
   void CheckUntouched(Instant now, const Record& record);
   // Drops the leaves of the oldest calls, where all of them together are too large.

@@ -116,6 +116,15 @@ Status Validate(const Scenario& scenario) {
         "groups= needs a number of ranks that it divides, sequential=1, collectives=1 "
         "and mismatch=none.");
   }
+  // What a tag would show cannot happen, and what an endpoint does is the same without it.
+  if (scenario.unprotected != 0 &&
+      std::max({scenario.corrupt_ppm, scenario.truncate_ppm, scenario.extend_ppm,
+                scenario.foreign_ppm, scenario.garbage_ppm, scenario.misdirect_ppm}) > 0) {
+    return Invalid(
+        "unprotected=1 needs a network that neither changes datagrams nor makes any: "
+        "corrupt_ppm=, truncate_ppm=, extend_ppm=, foreign_ppm=, garbage_ppm= and misdirect_ppm= "
+        "must be 0.");
+  }
   // 16: a float32 holds every sum of 16 powers of two, which is how contributions are told apart.
   const bool lossy = scenario.sim_mode() == SimMode::kLossy ||
                      scenario.sim_mode() == SimMode::kMixed || scenario.sim_mode() == SimMode::kAny;

@@ -69,6 +69,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(timer_late_us, 0, 0, 1'000'000, "most by which a driver wakes too late")                     \
   X(batch_max, 1, 1, 64, "most datagrams in one transmit")                                       \
   X(datagram_bytes, 1472, 548, 65'507, "largest datagram of the session")                        \
+  X(unprotected, 0, 0, 1, "1: datagrams have no tags, which only costs time; see scenario.cc")   \
   X(incast, 0, 0, 1023, "option of the endpoints")                                               \
   X(receive_buffer_bytes, 2 << 20, 2048, 1 << 30, "option of the endpoints")                     \
   X(max_lag, 2, 1, 64, "option of the endpoints")                                                \

@@ -40,6 +40,7 @@ EndpointOptions EndpointOf(const Scenario& s, Rank rank, std::uint64_t session) 
   Prng prng(Mix(session));
   for (std::byte& byte : options.secret) byte = static_cast<std::byte>(prng.Below(256));
   if (prng.Chance(kEncryptedPartsPerMillion)) options.protection = Protection::kEncrypt;
+  if (s.unprotected != 0) options.protection = Protection::kNone;
   options.datagram_bytes_max = s.datagram_bytes;
   options.peer_timeout = Microseconds(s.peer_timeout_us);
   options.mismatch_timeout = Microseconds(s.mismatch_timeout_us);

@@ -1,11 +1,10 @@
 #include "ffi/sim/trace.h"
 
-#include <algorithm>
-#include <cstring>
 #include <iomanip>
 #include <optional>
 
 #include "ffi/protocol/wire.h"
+#include "ffi/sim/hash.h"
 
 namespace optireduce {
 namespace {
@@ -30,13 +29,6 @@ std::string_view NameOf(DatagramKind kind) {
   return "unknown";
 }
 
-// The eight bytes at `from`, fewer at the end.
-std::uint64_t Word(std::span<const std::byte> bytes, std::size_t from) {
-  std::uint64_t word = 0;
-  std::memcpy(&word, bytes.data() + from, std::min<std::size_t>(8, bytes.size() - from));
-  return word;
-}
-
 }  // namespace
 
 void Trace::Print(Instant now, Rank rank, std::string_view what) {
@@ -59,7 +51,7 @@ void Trace::Datagram(Instant now, Rank rank, std::string_view what, Rank peer,
                      std::span<const std::byte> datagram) {
   Add(now);
   Add(std::uint64_t{rank.value()} << 32 | std::uint64_t{peer.value()} << 16 | datagram.size());
-  for (std::size_t i = 0; i < datagram.size(); i += 8) Add(Word(datagram, i));
+  Add(HashOf(datagram));
   if (out_ == nullptr) return;
   Print(now, rank, what);
   *out_ << ' ' << peer.value() << ": " << datagram.size() << " bytes";

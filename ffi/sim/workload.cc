@@ -1,6 +1,7 @@
 #include "ffi/sim/workload.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -19,12 +20,17 @@ constexpr std::uint64_t kStride = 0x9E3779B97F4A7C15ull;
 // Different uses of the seed must not draw the same numbers.
 enum class Draw : std::uint64_t { kShape = 1, kOrder, kValue, kPattern, kSkip };
 
+std::uint64_t With(std::uint64_t hash, std::uint64_t value) {
+  return Mix(hash + kStride * (value + 1));
+}
+
+std::uint64_t HashOf(std::uint64_t seed, Draw draw, std::uint64_t a, std::uint64_t b) {
+  return With(With(Mix(seed + kStride * static_cast<std::uint64_t>(draw)), a), b);
+}
+
 std::uint64_t Hash(std::uint64_t seed, Draw draw, std::uint64_t a, std::uint64_t b = 0,
                    std::uint64_t c = 0) {
-  std::uint64_t hash = Mix(seed + kStride * static_cast<std::uint64_t>(draw));
-  hash = Mix(hash + kStride * (a + 1));
-  hash = Mix(hash + kStride * (b + 1));
-  return Mix(hash + kStride * (c + 1));
+  return With(HashOf(seed, draw, a, b), c);
 }
 
 float Bfloat16ToFloat(std::uint16_t bits) {
@@ -409,56 +415,93 @@ double Workload::Magnitude(const SimCollective& collective) const {
   return magnitude;
 }
 
+bool Workload::ShowsAllOnce(const SimCollective& collective, std::uint64_t element,
+                            double total) const {
+  const Window window = WindowOf(collective, element);
+  double once = 0;
+  for (std::size_t at = window.first; at < window.first + window.count; ++at) {
+    const SimCall call{.collective = 0, .index = at % scenario_.calls};
+    if (Skips(collective, call, at / scenario_.calls)) continue;
+    once += std::ldexp(1.0, 2 * static_cast<int>(at - window.first));
+  }
+  return total == SignOf(element) * once;
+}
+
 double Workload::Contribution(const SimCollective& collective, SimCall call, std::size_t member,
                               std::uint64_t element) const {
   const ElementType type = collective.spec.element_type;
   if (collective.lossy()) {
     return std::ldexp(WeightOf(type) * Pattern(call, element), static_cast<int>(member));
   }
-  if (collective.carries()) {
-    if (IsDrain(collective, call) || Skips(collective, call, member)) return 0;
-    const Window window = WindowOf(collective, element);
-    const std::size_t place = member * scenario_.calls + call.index - window.first;
-    if (place >= window.count) return 0;
-    return std::ldexp(SignOf(element), 2 * static_cast<int>(place));
+  if (IsDrain(collective, call) || Skips(collective, call, member)) return 0;
+  const Window window = WindowOf(collective, element);
+  const std::size_t place = member * scenario_.calls + call.index - window.first;
+  if (place >= window.count) return 0;
+  return std::ldexp(SignOf(element), 2 * static_cast<int>(place));
+}
+
+template <typename Visit>
+void Workload::ForEachElement(const SimCollective& collective, SimCall call, std::size_t member,
+                              Elements elements, Visit visit) const {
+  if (collective.lossy() || collective.carries()) {
+    for (std::uint64_t i = elements.first; i < elements.end; ++i) {
+      visit(i, Contribution(collective, call, member, i));
+    }
+    return;
   }
-  const std::uint64_t hash =
-      Hash(scenario_.seed, Draw::kValue, call.collective * 4096 + call.index, member, element);
-  if (type == ElementType::kInt32) return static_cast<std::int32_t>(hash >> 32);
-  if (scenario_.fill == static_cast<std::uint64_t>(SimFill::kFloats)) {
-    return RandomFloat(type, hash);
+  const ElementType type = collective.spec.element_type;
+  const bool floats = scenario_.fill == static_cast<std::uint64_t>(SimFill::kFloats);
+  // What all elements have in common is hashed once.
+  const std::uint64_t common =
+      HashOf(scenario_.seed, Draw::kValue, call.collective * 4096 + call.index, member);
+  for (std::uint64_t i = elements.first; i < elements.end; ++i) {
+    const std::uint64_t hash = With(common, i);
+    if (type == ElementType::kInt32) {
+      visit(i, static_cast<double>(static_cast<std::int32_t>(hash >> 32)));
+    } else {
+      visit(i, floats ? RandomFloat(type, hash) : static_cast<double>(hash % 16) - 8);
+    }
   }
-  return static_cast<double>(hash % 16) - 8;
 }
 
 void Workload::Fill(const SimCollective& collective, SimCall call, std::size_t member,
                     std::span<std::byte> bucket) const {
   const ElementType type = collective.spec.element_type;
-  for (std::uint64_t i = 0; i < collective.spec.elements; ++i) {
-    StoreElement(type, Contribution(collective, call, member, i), &bucket[i * SizeOf(type)]);
-  }
+  ForEachElement(
+      collective, call, member, {.first = 0, .end = collective.spec.elements},
+      [&](std::uint64_t i, double value) { StoreElement(type, value, &bucket[i * SizeOf(type)]); });
 }
 
 std::vector<std::byte> Workload::Reference(const SimCollective& collective, SimCall call) const {
+  // Chosen: the sums of so many elements stay in a first-level cache.
+  constexpr std::uint64_t kTogether = 1024;
   const ElementType type = collective.spec.element_type;
-  const std::size_t members = collective.spec.members.size();
   std::vector<std::byte> sums(collective.bytes());
-  for (std::uint64_t i = 0; i < collective.spec.elements; ++i) {
-    const double first = Contribution(collective, call, 0, i);
+  for (std::uint64_t first = 0; first < collective.spec.elements; first += kTogether) {
+    const std::uint64_t end = std::min(first + kTogether, collective.spec.elements);
     // The declared arithmetic: float32 for 32 bits and fewer, in rank order, rounded once.
-    auto sum_float = static_cast<float>(first);
-    double sum_double = first;
-    auto sum_bits = static_cast<std::uint32_t>(static_cast<std::int64_t>(first));
-    for (std::size_t member = 1; member < members; ++member) {
-      const double value = Contribution(collective, call, member, i);
-      sum_float += static_cast<float>(value);
-      sum_double += value;
-      sum_bits += static_cast<std::uint32_t>(static_cast<std::int64_t>(value));
+    std::array<float, kTogether> sum_float;
+    std::array<double, kTogether> sum_double;
+    for (std::size_t member = 0; member < collective.spec.members.size(); ++member) {
+      ForEachElement(collective, call, member, {.first = first, .end = end},
+                     [&](std::uint64_t i, double value) {
+                       const std::size_t at = i - first;
+                       // The first one as it is: to add -0 to 0 would lose its sign.
+                       const bool adds = member > 0;
+                       const auto rounded = static_cast<float>(value);
+                       sum_float[at] = adds ? sum_float[at] + rounded : rounded;
+                       sum_double[at] = adds ? sum_double[at] + value : value;
+                     });
     }
-    double sum = sum_float;
-    if (type == ElementType::kFloat64) sum = sum_double;
-    if (type == ElementType::kInt32) sum = static_cast<std::int32_t>(sum_bits);
-    StoreElement(type, sum, &sums[i * SizeOf(type)]);
+    for (std::uint64_t i = first; i < end; ++i) {
+      double sum = sum_float[i - first];
+      if (type == ElementType::kFloat64) sum = sum_double[i - first];
+      // Exact, and wraps around.
+      if (type == ElementType::kInt32) {
+        sum = static_cast<std::int32_t>(static_cast<std::int64_t>(sum_double[i - first]));
+      }
+      StoreElement(type, sum, &sums[i * SizeOf(type)]);
+    }
   }
   return sums;
 }

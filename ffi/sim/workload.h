@@ -81,6 +81,8 @@ class Workload {
                              double total) const;
   // The sum of the largest values that contributions to such a collective have.
   double Magnitude(const SimCollective& collective) const;
+  // Each of these is in it once.
+  bool ShowsAllOnce(const SimCollective& collective, std::uint64_t element, double total) const;
 
  private:
   // The first contribution that the element shows, and how many; they count by member, then call.
@@ -90,8 +92,17 @@ class Workload {
   };
   Window WindowOf(const SimCollective& collective, std::uint64_t element) const;
   double SignOf(std::uint64_t element) const;
+  // Of a collective with deadlines.
   double Contribution(const SimCollective& collective, SimCall call, std::size_t member,
                       std::uint64_t element) const;
+  struct Elements {
+    std::uint64_t first = 0;
+    std::uint64_t end = 0;
+  };
+  // Calls `visit(element, value)` with what a member contributes.
+  template <typename Visit>
+  void ForEachElement(const SimCollective& collective, SimCall call, std::size_t member,
+                      Elements elements, Visit visit) const;
 
   Scenario scenario_;
   std::vector<SimCollective> collectives_;

@@ -232,3 +232,22 @@ def test_incast_stays_between_one_and_the_most(most, calls):
     for expected, lost, timeouts in calls:
         controller.handle_call(expected, min(lost, expected), timeouts)
         assert 1 <= controller.incast() <= most
+
+
+def test_before_it_was_measured_a_path_begins_as_its_sharers_say():
+    controller = _testing.RateController(MOST, sharers=1)
+    controller.set_sharers(8, MOST // 8)
+    fresh = _testing.RateController(MOST // 8, sharers=8)
+    assert controller.window_bytes() == fresh.window_bytes()
+    assert controller.share_bytes() == fresh.share_bytes()
+
+
+def test_a_window_that_was_measured_keeps_what_more_sharers_leave_it():
+    path = Path(_testing.RateController(MOST))
+    path.run(200)
+    window = path.controller.window_bytes()
+    path.controller.set_sharers(2, 2 * window)
+    assert path.controller.window_bytes() == window
+    path.controller.set_sharers(64, window // 2)
+    assert path.controller.window_bytes() == window // 2
+    assert path.controller.share_bytes() == 4096

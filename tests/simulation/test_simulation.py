@@ -454,6 +454,19 @@ def test_groups_call_twice_one_within_and_one_across():
     assert len(report["calls"]) == 2
 
 
+def test_windows_are_divided_among_those_that_share_a_collective():
+    line = (
+        "ranks=32 groups=4 elements=65536 calls=6 sequential=1 period_us=50000 "
+        "latency_us=50 delay_us=0 rate_mbps=100000 batch_max=40 faults_end_us=0"
+    )
+    small, large = (
+        assert_holds(f"{line} receive_buffer_bytes={mib << 20}")["calls"][-1]
+        for mib in (2, 16)
+    )
+    # A part for each of the session's 31 other ranks would hold half of a shard.
+    assert small["elapsed_s"] < 1.5 * large["elapsed_s"]
+
+
 def test_the_time_of_a_call_is_its_latencies_and_its_bytes():
     # Two ranks exchange halves of 4 kB and then the sums of them.
     report = assert_holds(
