@@ -33,7 +33,7 @@ from jax_optireduce.tools import bench_figures, bench_rank
 
 AXIS = bench_rank.AXIS
 
-# Chosen: as those of `bench`.
+# Chosen: nothing is learned in this mode; ten calls warm the memory.
 WARM_UP_TURNS = 2
 
 KINDS = OURS, *THEIRS = ("exact", "Gloo", "mpi4jax")

@@ -166,6 +166,11 @@ def main() -> None:
     args = parser.parse_args()
     if MISSING or os.geteuid() != 0:
         parser.error(f"needs root, and {' and '.join(MISSING) or 'nothing else'}")
+    try:
+        for name in args.impairments:
+            impaired(Link(mbps=args.mbps, queue_ms=0, congestion=""), name)
+    except ValueError as error:
+        parser.error(f"--impairments: {error}")
     print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * 5}{' ---: |' * (len(COLUMNS) - 5)}")
     cells = itertools.product(
         *(args.congestion, args.impairments, args.sizes, args.modes)
