@@ -150,7 +150,7 @@ class TestLink:
 
 
 @needs_hosts
-@pytest.mark.parametrize("impairment", ["loss1", "tail3", "late"])
+@pytest.mark.parametrize("impairment", ["loss1", "tail3"])
 def test_a_run_prints_its_rows_and_leaves_no_host(impairment):
     small = ("--sizes", "16K", "--calls", "2", "--modes", "exact")
     command = [sys.executable, str(BENCHMARKS / "network.py"), *small]
