@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,14 +34,20 @@ def _documented_fields() -> list[str]:
     return re.findall(r"^\| `(\w+)` \|", page.split("\n## The file\n")[1], re.MULTILINE)
 
 
+def _measure(
+    arguments: str, cwd: Path
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """Runs `bench`; returns the run, and what is in its file."""
+    ran = _run(f"bench --processes 2 {arguments} --json out.json", cwd)
+    assert ran.returncode == 0, ran.stderr
+    return ran, json.loads((cwd / "out.json").read_text())
+
+
 def test_two_processes_measure_beside_xla_and_write_what_they_print(tmp_path):
-    ran = _run(
-        "bench --processes 2 -b 4 -e 4K -f 32 -n 20 -w 2 --check --against xla "
-        "--json out.json",
+    ran, content = _measure(
+        "-b 4 -e 4K -f 32 -n 20 -w 2 --check --against xla",
         cwd=tmp_path,
     )
-    assert ran.returncode == 0, ran.stderr
-    content = json.loads((tmp_path / "out.json").read_text())
     assert content["schema"] == 1
     assert content["processes"] == len(content["hosts"]) == 2
     assert content["kinds"] == ["xla", "exact"]
@@ -67,13 +74,10 @@ def test_two_processes_measure_beside_xla_and_write_what_they_print(tmp_path):
 
 
 def test_late_and_lost_data_is_reported_and_late_data_is_verified(tmp_path):
-    ran = _run(
-        "bench --processes 2 -b 64K -e 64K -n 10 --mode all -c 3 --loss 0.05 "
-        "--deadline-s 0.05 --json out.json",
+    _, content = _measure(
+        "-b 64K -e 64K -n 10 --mode all -c 3 --loss 0.05 --deadline-s 0.05",
         cwd=tmp_path,
     )
-    assert ran.returncode == 0, ran.stderr
-    content = json.loads((tmp_path / "out.json").read_text())
     assert (content["deadline_s"], content["loss"]) == (0.05, 0.05)
     results = {result["mode"]: result for result in content["results"]}
     assert list(results) == ["exact", "agreed", "bounded", "lossy"]
@@ -86,13 +90,10 @@ def test_late_and_lost_data_is_reported_and_late_data_is_verified(tmp_path):
 
 
 def test_a_late_rank_is_waited_for_by_the_others(tmp_path):
-    ran = _run(
-        "bench --processes 2 -b 4 -e 4 -n 5 -w 1 --mode exact --late-s 0.2 "
-        "--json out.json",
+    _, content = _measure(
+        "-b 4 -e 4 -n 5 -w 1 --mode exact --late-s 0.2",
         cwd=tmp_path,
     )
-    assert ran.returncode == 0, ran.stderr
-    content = json.loads((tmp_path / "out.json").read_text())
     assert content["late_s"] == 0.2
     # It sleeps so long; half of that, for a rank that comes to its call late itself.
     assert statistics.median(content["results"][0]["seconds_by_rank"][0]) > 0.1
