@@ -304,10 +304,7 @@ void Endpoint::Impl::GiveUpSilentPeers(Instant now) {
 void Endpoint::Impl::Forget(Instant now, Rank gone) {
   incast_of_peers_.reset();
   Peer& other = peer(gone);
-  if (other.gone()) {
-    other.control.clear();
-    for (auto* const calls : {&other.ready, &other.backlog}) calls->clear();
-  }
+  if (other.gone()) other.DropQueued();
   std::vector<CallId> failing;
   std::vector<CallId> finished;
   bool missed = false;

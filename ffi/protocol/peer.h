@@ -66,6 +66,11 @@ struct Peer {
   // somebody waits for, and those that are over, whose data goes behind.
   Ring<CallId> ready;
   Ring<CallId> backlog;
+  void DropQueued() {
+    control.clear();
+    ready.clear();
+    backlog.clear();
+  }
   std::uint32_t turns = 0;  // of sending segments to it
 
   enum class Farewell : std::uint8_t { kNone, kWanted, kSent, kDelivered };
