@@ -42,6 +42,10 @@ class CallTiming {
   void Began(Stage stage, MemberIndex source, Duration after_opening);
   void Arrived(Stage stage, MemberIndex source, Duration after_opening, Duration after_beginning,
                double share);
+  // Its contributions come too late in most calls, and nobody waits for them.
+  bool straggles(MemberIndex source) const {
+    return carried_[0] && carried_[0]->straggles(source.index());
+  }
 
   // ---- Where late data is dropped: see EarlyExit.
   // What is lost is sent again, so that the time of a whole call becomes known.

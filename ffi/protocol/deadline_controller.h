@@ -54,6 +54,8 @@ class DeadlineController {
   // both times are those of the data's own call. after_beginning counts from the source's Began.
   void Arrived(std::size_t source, Duration after_opening, Duration after_beginning, double share);
 
+  // Nobody waits for `source`, which is late in most calls; constant between two of BeginCall.
+  bool straggles(std::size_t source) const { return sources_[source].straggler; }
   // Counts from the opening of a call; constant between two calls of BeginCall.
   Duration deadline() const;
   // True once enough calls brought data.

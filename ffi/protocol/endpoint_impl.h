@@ -169,7 +169,7 @@ class Endpoint::Impl {
   std::optional<Transmit> SendSegmentsOf(Instant now, Rank to, Ring<CallId>& calls,
                                          std::span<std::byte> buffer, std::size_t batch_max);
   // The next segment for a peer, and the call of `calls` it belongs to; drops calls that have none.
-  Active* NextSegment(Rank to, Ring<CallId>& calls, Outbox::Item& item);
+  Active* NextSegment(Instant now, Rank to, Ring<CallId>& calls, Outbox::Item& item);
   // Completes a datagram, which has its place in the buffer, and adds it to `pieces_`. If its
   // payload lies elsewhere, and need not be encrypted, that part of its place stays unused.
   void Seal(Rank to, Header header, std::span<const std::byte> payload,

@@ -167,7 +167,7 @@ std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
   return SealOne(to, header, payload_bytes, buffer);
 }
 
-Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Rank to, Ring<CallId>& calls,
+Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Instant now, Rank to, Ring<CallId>& calls,
                                                     Outbox::Item& item) {
   Peer& other = peer(to);
   for (std::size_t left = calls.size(); left > 0; --left) {
@@ -180,7 +180,12 @@ Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Rank to, Ring<CallId>& calls
       exchange.SetStalled(member, other.flow.unanswered());
       exchange.SetIncast(Incast());
       const bool behind = &calls == &other.ready && exchange.behind();
-      if (const auto next = behind ? std::nullopt : exchange.Next(member)) {
+      auto next = behind ? std::nullopt : exchange.Next(member);
+      if (!next && !behind && exchange.CloseNext(now, member)) {
+        QueueAll(active);
+        next = exchange.Next(member);
+      }
+      if (next) {
         item = *next;
         return &active;
       }
@@ -253,7 +258,7 @@ std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to, Rin
   Transmit transmit{.to = to, .pieces = {}};
   Outbox::Item item{};
   for (std::size_t count = 0; count < batch_max; ++count) {
-    Active* active = NextSegment(to, calls, item);
+    Active* active = NextSegment(now, to, calls, item);
     if (active == nullptr) break;
     Exchange& exchange = active->exchange;
     const MemberIndex member = *exchange.collective().MemberOf(to);

@@ -114,8 +114,9 @@ void Endpoint::Impl::Expire(Instant now, CallId call) {
   Active& active = open->second;
   const std::size_t sums = active.exchange.sums();
   const bool folded = active.exchange.folded();
-  counters_.stages_expired += static_cast<std::uint64_t>(active.exchange.Expire(now));
-  if (active.exchange.sums() != sums) QueueAll(active);
+  const auto expired = static_cast<std::uint64_t>(active.exchange.Expire(now));
+  counters_.stages_expired += expired;
+  if (expired > 0 || active.exchange.sums() != sums) QueueAll(active);
   if (active.exchange.folded() != folded) NoteFolded(call);
   // It may be gone by now.
   const auto left = active_.find(call);

@@ -57,6 +57,9 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
     call_deadline_ = timing_->call_deadline();
   }
   if (carry_ == nullptr) return;
+  for (std::uint16_t m = 0; m < layout.members() && !drain_; ++m) {
+    if (timing_->straggles(MemberIndex(m))) reduction_.Forgo(MemberIndex(m));
+  }
   carry_->NoteOpening(sequence, now);
   for (auto& began : began_) began.assign(layout.members(), kNever);
   settled_ = Bitmap(layout.segments());
@@ -209,7 +212,15 @@ Exchange::Receipt Exchange::TakeResult(Instant now, MemberIndex from, const Head
   return Receipt::kNew;
 }
 
+void Exchange::NoteMissed(SegmentIndex segment) {
+  for (std::uint16_t m = 0; m < missed_.size(); ++m) {
+    const MemberIndex member(m);
+    if (member != collective_.self) missed_[m] += !reduction_.Received(member, segment);
+  }
+}
+
 void Exchange::ReduceSegment(SegmentIndex segment, bool rescale) {
+  NoteMissed(segment);
   if (carry_ != nullptr) {
     SegmentStore& late = carry_->late_contributions();
     const bool carried = late.Contains(segment);
@@ -227,6 +238,7 @@ void Exchange::ReduceSegment(SegmentIndex segment, bool rescale) {
   sums_.push_back(segment);
   gathered_.Insert(segment.index());
   CountResult(segment, reduction_.contributions(segment));
+  if (reduction_.contributions(segment) < collective_.layout.members()) short_ = true;
 }
 
 void Exchange::CountResult(SegmentIndex segment, std::uint16_t contributors) {
@@ -274,6 +286,19 @@ std::optional<Outbox::Item> Exchange::Next(MemberIndex to) {
     outbox(to).Pop(*item);
   }
   return std::nullopt;
+}
+
+bool Exchange::CloseNext(Instant now, MemberIndex to) {
+  const bool closes =
+      closing_ && !reduced_closed_ && policy(Stage::kReduceScatter) != LatePolicy::kWait;
+  if (!closes || outbox(to).Delivered() || HeldBack(to) || !MaySend(Stage::kAllGather, to)) {
+    return false;
+  }
+  const std::uint32_t first = collective_.layout.FirstSegment(collective_.self).value();
+  while (reduction_.Reduced(SegmentIndex(first + next_to_close_))) ++next_to_close_;
+  ReduceSegment(SegmentIndex(first + next_to_close_), /*rescale=*/true);
+  NoteReduced(now);
+  return true;
 }
 
 std::size_t Exchange::PayloadBytes(const Outbox::Item& item) const {
@@ -376,7 +401,7 @@ void Exchange::Release(MemberIndex peer) {
 
 Instant Exchange::ReduceScatterDeadline() const {
   if (policy(Stage::kReduceScatter) == LatePolicy::kWait) return kNever;
-  return SaturatingAdd(opened_at_, reduce_scatter_deadline_);
+  return SaturatingAdd(opened_at_, closing_ ? call_deadline_ : reduce_scatter_deadline_);
 }
 
 Instant Exchange::CallDeadline() const {
@@ -407,6 +432,8 @@ Instant Exchange::LagDeadline() const {
 
 Instant Exchange::deadline() const {
   if (expired_) return kNever;
+  // What was closed for a peer may have been the last that the program waited for.
+  if (closing_ && complete()) return opened_at_;
   Instant at = kNever;
   if (!reduced_closed_ && !reduction_.finished()) {
     at = std::min(ReduceScatterDeadline(), EarlyReduceScatter());
@@ -420,9 +447,14 @@ Instant Exchange::deadline() const {
 int Exchange::Expire(Instant now) {
   int expired = 0;
   if (!reduced_closed_ && now >= std::min(ReduceScatterDeadline(), EarlyReduceScatter())) {
-    if (!reduction_.finished()) ++expired;
-    CloseReduceScatter(now,
-                       now >= ReduceScatterDeadline() ? StageExit::kExpired : StageExit::kEarly);
+    if (!reduction_.finished() && !closing_) {
+      ++expired;
+      closing_ = policy(Stage::kReduceScatter) == LatePolicy::kCarry;
+    }
+    const bool over = now >= ReduceScatterDeadline();
+    if (over || !closing_) {
+      CloseReduceScatter(now, over ? StageExit::kExpired : StageExit::kEarly);
+    }
   }
   if (!closed_ && !over() && now >= std::min(CallDeadline(), EarlyCall())) {
     if (!gathered_.full()) ++expired;
@@ -445,12 +477,6 @@ void Exchange::NoteReduced(Instant now) {
 void Exchange::CloseReduceScatter(Instant now, StageExit exit) {
   reduced_closed_ = true;
   TimeEnd(now, Stage::kReduceScatter, exit);
-  for (std::uint16_t m = 0; m < missed_.size(); ++m) {
-    const MemberIndex member(m);
-    if (member == collective_.self) continue;
-    missed_[m] = collective_.layout.SegmentsOf(collective_.self) -
-                 static_cast<std::uint32_t>(reduction_.received(member));
-  }
   for (std::uint32_t i = 0; i < collective_.layout.SegmentsOf(collective_.self); ++i) {
     const SegmentIndex segment(collective_.layout.FirstSegment(collective_.self).value() + i);
     if (!reduction_.Reduced(segment)) ReduceSegment(segment, /*rescale=*/true);
@@ -525,59 +551,6 @@ bool Exchange::OnlyHeard(Rank from) const {
     if (heard_[m] && collective_.spec.members[m] != from) return false;
   }
   return true;
-}
-
-std::uint32_t Exchange::GatheredOf(MemberIndex owner) const {
-  const BucketLayout& layout = collective_.layout;
-  const std::uint32_t segments = layout.SegmentsOf(owner);
-  if (gathered_.full()) return segments;
-  std::uint32_t gathered = 0;
-  for (std::uint32_t i = 0; i < segments; ++i) {
-    gathered += gathered_.Contains(layout.FirstSegment(owner).value() + i);
-  }
-  return gathered;
-}
-
-bool Exchange::Needs(MemberIndex from) const {
-  const BucketLayout& layout = collective_.layout;
-  return reduction_.received(from) < layout.SegmentsOf(collective_.self) ||
-         GatheredOf(from) < layout.SegmentsOf(from);
-}
-
-bool Exchange::NeedsContribution(MemberIndex from) const {
-  return !reduced_closed_ &&
-         reduction_.received(from) < collective_.layout.SegmentsOf(collective_.self);
-}
-
-void Exchange::FindSlowest(Instant now) {
-  stats_.slowest = collective_.RankOf(Slowest());
-  // A rank that owns nothing gets no contributions: it cannot tell whom it waited for.
-  if (collective_.layout.SegmentsOf(collective_.self) == 0) return;
-  const Arrivals::Latest latest = arrivals_.FindLatest(*submitted_at_, now);
-  if (latest.behind == Duration::zero()) return;
-  stats_.slowest = collective_.RankOf(latest.member);
-  stats_.behind = latest.behind;
-  stats_.absent = latest.absent;
-}
-
-MemberIndex Exchange::Slowest() const {
-  // Whoever left the most out, else whoever came last.
-  const BucketLayout& layout = collective_.layout;
-  std::size_t most = 0;
-  MemberIndex slowest = last_from_;
-  for (std::uint16_t m = 0; m < layout.members(); ++m) {
-    const MemberIndex member(m);
-    if (member == collective_.self) continue;
-    const std::size_t contributions =
-        reduced_closed_ ? missed_[m]
-                        : layout.SegmentsOf(collective_.self) - reduction_.received(member);
-    const std::size_t missing = contributions + layout.SegmentsOf(member) - GatheredOf(member);
-    if (missing > most) {
-      most = missing;
-      slowest = member;
-    }
-  }
-  return slowest;
 }
 
 bool Exchange::removable() const {

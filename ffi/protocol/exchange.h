@@ -107,6 +107,9 @@ class Exchange {
   // each time it is sent.
   std::span<const std::byte> Payload(MemberIndex to, const Outbox::Item& item,
                                      std::span<std::byte> out);
+  // There was nothing to send to `to`. Closes the next segment whose deadline is over, if there is
+  // one and `to` may have its sum; true if so.
+  bool CloseNext(Instant now, MemberIndex to);
   // The float32 values of a segment that comes rounded; nothing if it has not the bytes for that.
   // They stand in `scratch`.
   static std::optional<std::span<const std::byte>> Decoded(const Collective& collective,
@@ -155,8 +158,10 @@ class Exchange {
   bool finished() const { return finished_; }
   // Over for the program: it has its result, or will get it with a later call.
   bool over() const { return finished_ || folded_; }
-  // Nobody waits for what is left to send.
-  bool behind() const { return carry_ != nullptr && over() && !waits(); }
+  // Nobody waits for what is left to send: the call has ended by its deadline.
+  bool behind() const {
+    return carry_ != nullptr && (folded_ || (finished_ && closed_)) && !waits();
+  }
   // Nothing is left to do for anybody.
   bool removable() const;
 
@@ -196,6 +201,7 @@ class Exchange {
   void PlaceEarlyResults();
   void CountResult(SegmentIndex segment, std::uint16_t contributors);
   void NoteReduced(Instant now);
+  void NoteMissed(SegmentIndex segment);
   void CloseReduceScatter(Instant now, StageExit exit);
   void Forget();  // the deadline of the call is over: nobody waits for anything
   void ZeroMissing();
@@ -272,7 +278,7 @@ class Exchange {
   Buffer early_results_;               // results that came before the local call
   std::vector<Outbox> outboxes_;       // by member; the own one stays empty
   std::vector<bool> heard_;            // by member
-  std::vector<std::uint32_t> missed_;  // by member: contributions that were not there at the close
+  std::vector<std::uint32_t> missed_;  // by member: contributions that are not in the sums
 
   // Where late data is carried.
   Bitmap settled_;                              // own contributions that their owners have
@@ -299,6 +305,11 @@ class Exchange {
   Tails result_tails_;
   bool expired_ = false;
 
+  bool short_ = false;  // some sum is without some contribution
+  // Where late data is carried: the deadline of the first stage is over. A segment is closed when
+  // its turn to be sent comes; what comes before that is not late.
+  bool closing_ = false;
+  std::uint32_t next_to_close_ = 0;  // within the own shard
   bool reduced_closed_ = false;
   bool closed_ = false;
   bool finished_ = false;

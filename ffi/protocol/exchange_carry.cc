@@ -173,7 +173,9 @@ void Exchange::Fold() {
 }
 
 void Exchange::Drain() {
-  if (!reduced_closed_) drain_ = true;
+  if (reduced_closed_ || short_) return;
+  drain_ = true;
+  for (std::uint16_t m = 0; m < missed_.size(); ++m) reduction_.Await(MemberIndex(m));
 }
 
 void Exchange::Close(Instant now) {

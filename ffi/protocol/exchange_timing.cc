@@ -59,4 +59,57 @@ std::optional<double> Exchange::Missing() const {
   return missing;
 }
 
+std::uint32_t Exchange::GatheredOf(MemberIndex owner) const {
+  const BucketLayout& layout = collective_.layout;
+  const std::uint32_t segments = layout.SegmentsOf(owner);
+  if (gathered_.full()) return segments;
+  std::uint32_t gathered = 0;
+  for (std::uint32_t i = 0; i < segments; ++i) {
+    gathered += gathered_.Contains(layout.FirstSegment(owner).value() + i);
+  }
+  return gathered;
+}
+
+bool Exchange::Needs(MemberIndex from) const {
+  const BucketLayout& layout = collective_.layout;
+  return reduction_.received(from) < layout.SegmentsOf(collective_.self) ||
+         GatheredOf(from) < layout.SegmentsOf(from);
+}
+
+bool Exchange::NeedsContribution(MemberIndex from) const {
+  return !reduced_closed_ &&
+         reduction_.received(from) < collective_.layout.SegmentsOf(collective_.self);
+}
+
+void Exchange::FindSlowest(Instant now) {
+  stats_.slowest = collective_.RankOf(Slowest());
+  // A rank that owns nothing gets no contributions: it cannot tell whom it waited for.
+  if (collective_.layout.SegmentsOf(collective_.self) == 0) return;
+  const Arrivals::Latest latest = arrivals_.FindLatest(*submitted_at_, now);
+  if (latest.behind == Duration::zero()) return;
+  stats_.slowest = collective_.RankOf(latest.member);
+  stats_.behind = latest.behind;
+  stats_.absent = latest.absent;
+}
+
+MemberIndex Exchange::Slowest() const {
+  // Whoever left the most out, else whoever came last.
+  const BucketLayout& layout = collective_.layout;
+  std::size_t most = 0;
+  MemberIndex slowest = last_from_;
+  for (std::uint16_t m = 0; m < layout.members(); ++m) {
+    const MemberIndex member(m);
+    if (member == collective_.self) continue;
+    const std::size_t contributions =
+        reduced_closed_ ? missed_[m]
+                        : layout.SegmentsOf(collective_.self) - reduction_.received(member);
+    const std::size_t missing = contributions + layout.SegmentsOf(member) - GatheredOf(member);
+    if (missing > most) {
+      most = missing;
+      slowest = member;
+    }
+  }
+  return slowest;
+}
+
 }  // namespace optireduce

@@ -17,6 +17,7 @@ Reduction::Reduction(const BucketLayout& layout, MemberIndex owner, ElementType 
   staging_ = pool.Take(layout.Shard(owner).bytes * slots);
   received_.assign(layout.members(), Bitmap(segments));
   excluded_.assign(layout.members(), false);
+  forgone_.assign(layout.members(), false);
   arrived_.assign(segments, 0);
   summed_.assign(segments, 0);
   sum_slot_.assign(segments, owner);
@@ -35,6 +36,7 @@ Reduction::Receipt Reduction::Receive(MemberIndex source, SegmentIndex segment,
   OR_CHECK(source != owner_ && payload.size() == layout_.Segment(segment).bytes);
   const std::size_t within = Within(segment);
   if (excluded_[source.index()]) return Receipt::kDuplicate;
+  Await(source);
   Bitmap& received = received_[source.index()];
   if (!received.Insert(within)) return Receipt::kDuplicate;
   if (reduced_.Contains(within)) return Receipt::kLate;
@@ -48,18 +50,33 @@ Reduction::Receipt Reduction::Receive(MemberIndex source, SegmentIndex segment,
   return Receipt::kNew;
 }
 
-void Reduction::Exclude(MemberIndex source) {
-  if (excluded_[source.index()]) return;
-  excluded_[source.index()] = true;
+void Reduction::Forgo(MemberIndex source) {
+  if (forgone_[source.index()]) return;
+  forgone_[source.index()] = true;
+  if (source == owner_) return;
   for (std::size_t within = 0; within < arrived_.size(); ++within) {
     if (!received_[source.index()].Contains(within)) ++arrived_[within];
   }
 }
 
+void Reduction::Await(MemberIndex source) {
+  if (!forgone_[source.index()] || excluded_[source.index()]) return;
+  forgone_[source.index()] = false;
+  if (source == owner_) return;
+  for (std::size_t within = 0; within < arrived_.size(); ++within) {
+    if (!received_[source.index()].Contains(within)) --arrived_[within];
+  }
+}
+
+void Reduction::Exclude(MemberIndex source) {
+  excluded_[source.index()] = true;
+  Forgo(source);
+}
+
 bool Reduction::Ready(SegmentIndex segment) const {
   const std::size_t within = Within(segment);
-  return own_ != nullptr && arrived_[within] + 1u == layout_.members() &&
-         !reduced_.Contains(within);
+  return (own_ != nullptr || forgone_[owner_.index()]) &&
+         arrived_[within] + 1u == layout_.members() && !reduced_.Contains(within);
 }
 
 std::byte* Reduction::GatherSources(SegmentIndex segment) {

@@ -34,6 +34,11 @@ class Reduction {
   // must be reduced before `payload` is gone: the last contribution is added where it lies.
   Receipt Receive(MemberIndex source, SegmentIndex segment, std::span<const std::byte> payload);
 
+  // Nobody waits for what `source` has not contributed, which may be the owner, until something of
+  // it comes.
+  void Forgo(MemberIndex source);
+  // Takes that back, where it was said.
+  void Await(MemberIndex source);
   // Nothing of `source` will come any more; what has come counts.
   void Exclude(MemberIndex source);
 
@@ -42,7 +47,7 @@ class Reduction {
   // From now on no more than what was reduced may be asked for.
   void Detach() { own_ = nullptr; }
 
-  // Every other member's contribution and the owner's own are there, and it is not reduced yet.
+  // Every contribution that is waited for is there, and it is not reduced yet.
   bool Ready(SegmentIndex segment) const;
   bool Reduced(SegmentIndex segment) const { return reduced_.Contains(Within(segment)); }
   bool finished() const { return reduced_.full(); }
@@ -59,6 +64,9 @@ class Reduction {
   std::uint16_t contributions(SegmentIndex segment) const;
   // Segments of the shard that `source` has contributed.
   std::size_t received(MemberIndex source) const { return received_[source.index()].count(); }
+  bool Received(MemberIndex source, SegmentIndex segment) const {
+    return received_[source.index()].Contains(Within(segment));
+  }
   const Bitmap& received_bitmap(MemberIndex source) const { return received_[source.index()]; }
 
   // Everything is reduced: keeps the sums, in one shard of memory, and nothing else.
@@ -80,7 +88,8 @@ class Reduction {
   Buffer staging_;                      // by source without the owner
   std::vector<Bitmap> received_;        // by source, of segments within the shard
   std::vector<bool> excluded_;          // by source
-  std::vector<std::uint16_t> arrived_;  // by segment: sources that have contributed, or never will
+  std::vector<bool> forgone_;           // by source
+  std::vector<std::uint16_t> arrived_;  // by segment: sources that have contributed, or are forgone
   std::vector<std::uint16_t> summed_;   // by segment: contributions in its sum
   std::vector<MemberIndex> sum_slot_;   // by segment: whose slot holds the sum
   Bitmap reduced_;

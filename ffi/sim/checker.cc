@@ -404,9 +404,11 @@ Instant Checker::WaitsFrom(Instant now, const Record& record) const {
   }
   // Others may wait for one that has jumped over calls until it is given up.
   if (scenario_.skip_ppm > 0 && IsBounded(spec)) return now;
-  // A rank takes data of calls that its program has not made, of max_lag at most.
-  const std::size_t ahead =
-      scenario_.early_bytes_max < Scenario().early_bytes_max ? 0 : scenario_.max_lag;
+  // A rank takes data of calls that its program has not made, of max_lag at most; where it is late
+  // for long, these may be later ones than this.
+  const bool crowded = scenario_.early_bytes_max < Scenario().early_bytes_max ||
+                       microseconds(scenario_.straggle_us) > LivenessBound();
+  const std::size_t ahead = crowded ? 0 : scenario_.max_lag;
   const Instant from =
       record.submitted_at + spec.reduce_scatter_deadline + spec.all_gather_deadline;
   if (call.index < ahead) return from;
@@ -485,10 +487,8 @@ void Checker::CheckEfficiency(Instant now, const Network& network) {
 #undef OPTIREDUCE_ADD_FAULT
   if (all != 0 || scenario_.has_failure()) return;
   // Those that come early may be refused, and are then sent again.
-  if (scenario_.start_skew_us + scenario_.think_us + scenario_.straggle_ppm + scenario_.skip_ppm >
-      0) {
-    return;
-  }
+  const Scenario& s = scenario_;
+  if (s.start_skew_us + s.think_us + s.straggle_ppm + s.late_us + s.skip_ppm > 0) return;
   if (scenario_.early_bytes_max < Scenario().early_bytes_max) return;
   const double datagram_us = static_cast<double>(scenario_.datagram_bytes * 8) *
                              static_cast<double>(scenario_.slow_factor) /

@@ -165,6 +165,7 @@ class Swarm {
     ChooseFailure();
     ChooseWireFormat();
     ChooseSkips();
+    ChooseLateness();
     return scenario_;
   }
 
@@ -194,6 +195,7 @@ class Swarm {
   void ChooseFailure();
   void ChooseWireFormat();
   void ChooseSkips();
+  void ChooseLateness();
   void ChooseRemoval();
   void ChooseSilence(std::uint64_t at_us, std::uint64_t rank);
   void ChooseMismatchTimeout();
@@ -273,8 +275,9 @@ void Swarm::ChooseTimes() {
 void Swarm::ChooseMismatchTimeout() {
   Scenario& s = scenario_;
   // Ranks whose program orders differ wait for each other as long as the slowest of them straggles.
-  s.mismatch_timeout_us = 2'000'000 + s.start_skew_us +
-                          s.collectives * s.calls * (s.straggle_us + s.think_us + s.faults_end_us);
+  s.mismatch_timeout_us =
+      2'000'000 + s.start_skew_us +
+      s.collectives * s.calls * (s.straggle_us + s.late_us + s.think_us + s.faults_end_us);
   s.mismatch_timeout_us = std::min<std::uint64_t>(s.mismatch_timeout_us, 600'000'000);
 }
 
@@ -353,6 +356,18 @@ void Swarm::ChooseSkips() {
   constexpr std::uint64_t kSkipDraws = 0x5EED'5213;  // Chosen: any number.
   Prng prng(Mix(scenario_.seed ^ kSkipDraws));
   if (prng.Below(4) == 0) scenario_.skip_ppm = 10'000 + prng.Below(490'000);
+}
+
+// A rank that is late in so many calls that the others may learn it.
+void Swarm::ChooseLateness() {
+  Scenario& s = scenario_;
+  if (!OneIn(12) || s.mismatch != 0) return;
+  s.late_us = Wild(2'000, 200'000);
+  s.calls = std::max<std::uint64_t>(s.calls, Between(6, 30));
+  if (!OneIn(3)) s.mode = static_cast<std::uint64_t>(SimMode::kBounded);
+  if (!OneIn(3)) s.suspend = 1;
+  if (s.late_budget_ppm == 0) s.late_budget_ppm = 10'000;
+  ChooseMismatchTimeout();
 }
 
 // Ranks that fall silent while the others have calls to make.

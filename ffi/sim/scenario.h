@@ -53,6 +53,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(period_us, 0, 0, 60'000'000, "calls start at multiples of it, if the one before is done")    \
   X(straggle_ppm, 0, 0, 1'000'000, "chance that a rank starts a call late")                      \
   X(straggle_us, 0, 0, 60'000'000, "most by which it does")                                      \
+  X(late_us, 0, 0, 60'000'000, "by which the last rank starts each call late")                   \
   X(leave_at_end, 0, 0, 1, "1: a rank leaves when its program is done and its peers are served") \
   X(rate_mbps, 1000, 1, 1'000'000, "of every link, in 10^6 bit/s")                               \
   X(delay_us, 50, 0, 1'000'000, "propagation of every link")                                     \

@@ -108,7 +108,7 @@ NetworkOptions NetworkOf(const Scenario& s) {
 Duration TimeMax(const Scenario& s, std::size_t collectives) {
   // As if all calls of a rank were made one after the other, each as late as can be.
   const std::uint64_t calls_us =
-      (s.calls + 1) * (collectives * (s.think_us + s.straggle_us) + s.period_us);
+      (s.calls + 1) * (collectives * (s.think_us + s.straggle_us + s.late_us) + s.period_us);
   const std::uint64_t lossy_us =
       collectives * (s.calls + 1) * (s.reduce_scatter_deadline_us + s.all_gather_deadline_us);
   return kRestMax +

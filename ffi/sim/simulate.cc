@@ -348,6 +348,7 @@ void Simulation::ScheduleCall(Rank rank, std::size_t chain, Duration pause) {
   if (prng_.Chance(static_cast<std::uint32_t>(scenario_.straggle_ppm))) {
     pause += Random(scenario_.straggle_us);
   }
+  if (rank.index() + 1 == scenario_.ranks) pause += Microseconds(scenario_.late_us);
   Instant at = now_ + pause;
   const Chain& program = host(rank).chains[chain];
   if (scenario_.period_us > 0 && program.IsFirstOfNumber()) {

@@ -330,6 +330,55 @@ def test_a_call_does_not_wait_for_the_segments_of_the_next(loss_ppm, most):
     assert wire_times(report, 4, 1 << 20, 8, 1000) < most
 
 
+# Calls of 4 MiB, one after the other, with deadlines that hold.
+BACK_TO_BACK = (
+    f"ranks=4 elements={1 << 20} calls=24 sequential=1 batch_max=44 "
+    "socket_bytes=262144 queue_bytes=524288 faults_end_us=60000000 "
+)
+
+
+def median_s(report) -> float:
+    return statistics.median(call["elapsed_s"] for call in report["calls"][8:-1])
+
+
+@pytest.mark.parametrize("loss_ppm", [0, 10_000])
+def test_bounded_calls_whose_data_comes_in_time_take_no_longer_than_exact_ones(
+    loss_ppm,
+):
+    deadlines = "reduce_scatter_deadline_us=60000 all_gather_deadline_us=60000"
+    exact, bounded = (
+        assert_holds(
+            f"seed=1 mode={mode} loss_ppm={loss_ppm} {BACK_TO_BACK} {deadlines}"
+        )
+        for mode in ("exact", "bounded")
+    )
+    assert median_s(bounded) < 1.04 * median_s(exact)
+
+
+def test_a_contribution_is_not_late_before_its_sum_could_leave():
+    # The contributions take 27 ms on their links, the sums as long; the first stage has
+    # 20 ms.
+    report = assert_holds(
+        f"seed=1 mode=bounded {BACK_TO_BACK} "
+        "reduce_scatter_deadline_us=20000 all_gather_deadline_us=60000"
+    )
+    assert report["counters"]["stages_expired"] > 0
+    assert report["counters"]["segments_late"] == 0
+
+
+def test_nobody_waits_for_a_rank_that_is_late_in_every_call():
+    learned = (
+        "suspend=1 late_budget_ppm=10000 reduce_scatter_deadline_us=200000 "
+        "all_gather_deadline_us=200000"
+    )
+    punctual, late = (
+        assert_holds(f"seed=1 mode=bounded late_us={late} {BACK_TO_BACK} {learned}")
+        for late in (0, 100_000)
+    )
+    assert median_s(late) < 1.1 * median_s(punctual)
+    assert late["counters"]["segments_late"] > 0
+
+
 @pytest.mark.parametrize("loss_ppm", [100_000, 300_000])
 def test_random_loss_is_not_taken_for_congestion(loss_ppm):
     report = assert_holds(
