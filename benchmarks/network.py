@@ -4,7 +4,8 @@
 
 Makes 4 hosts on this machine (`hosts.py` says how; needs root), each with a link to one
 switch. A rank on each host runs `bench`: calls of one mode and `lax.psum` over Gloo, in
-turns. Once for each impairment, TCP congestion control, size and mode. Impairments:
+turns, with arrays that are given away, as a train step does with its gradients. Once
+for each impairment, TCP congestion control, size and mode. Impairments:
 
     clean              none
     loss0.1 loss1 ...  that many percent of the packets are lost, by chance
@@ -106,7 +107,7 @@ def measure(
       The results of `bench`, by kind: `mode` and "xla".
     """
     bench = ["-m", "jax_optireduce", "bench", "-b", size, "-e", size, "-n", str(calls)]
-    bench += ["--mode", mode, "--against", "xla"]
+    bench += ["--mode", mode, "--against", "xla", "--in-place"]
     if impairment == "late":
         bench += ["--late-s", str(LATE_S)]
     with tempfile.TemporaryDirectory() as folder:

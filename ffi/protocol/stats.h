@@ -17,7 +17,7 @@ namespace optireduce {
   X(bytes_received, "UDP payload bytes received and accepted")                        \
   X(segments_repaired, "segments sent again")                                         \
   X(segments_abandoned, "segments lost and not sent again, their stage being closed") \
-  X(stages_expired, "stages that a deadline closed")                                  \
+  X(stages_expired, "stages with data missing at their deadline")                     \
   X(probes_sent, "probes sent because acknowledgements or data were missing")         \
   X(rejected_malformed, "refused: too short, unreadable, or inconsistent in itself")  \
   X(rejected_oversized, "refused: longer than any datagram of this session")          \

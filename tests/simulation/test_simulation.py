@@ -6,6 +6,7 @@ A failure prints the line that replays it:
 """
 
 import re
+import statistics
 import subprocess
 from pathlib import Path
 
@@ -330,9 +331,9 @@ def test_a_call_does_not_wait_for_the_segments_of_the_next(loss_ppm, most):
     assert wire_times(report, 4, 1 << 20, 8, 1000) < most
 
 
-# Calls of 4 MiB, one after the other, with deadlines that hold.
+# Calls of 2 MiB, one after the other, which take 29 ms.
 BACK_TO_BACK = (
-    f"ranks=4 elements={1 << 20} calls=24 sequential=1 batch_max=44 "
+    f"ranks=4 elements={1 << 19} calls=20 sequential=1 batch_max=44 unprotected=1 "
     "socket_bytes=262144 queue_bytes=524288 faults_end_us=60000000 "
 )
 
@@ -345,7 +346,7 @@ def median_s(report) -> float:
 def test_bounded_calls_whose_data_comes_in_time_take_no_longer_than_exact_ones(
     loss_ppm,
 ):
-    deadlines = "reduce_scatter_deadline_us=60000 all_gather_deadline_us=60000"
+    deadlines = "reduce_scatter_deadline_us=40000 all_gather_deadline_us=40000"
     exact, bounded = (
         assert_holds(
             f"seed=1 mode={mode} loss_ppm={loss_ppm} {BACK_TO_BACK} {deadlines}"
@@ -356,11 +357,11 @@ def test_bounded_calls_whose_data_comes_in_time_take_no_longer_than_exact_ones(
 
 
 def test_a_contribution_is_not_late_before_its_sum_could_leave():
-    # The contributions take 27 ms on their links, the sums as long; the first stage has
-    # 20 ms.
+    # The contributions take 13 ms on their links, the sums as long; the first stage has
+    # 10 ms.
     report = assert_holds(
         f"seed=1 mode=bounded {BACK_TO_BACK} "
-        "reduce_scatter_deadline_us=20000 all_gather_deadline_us=60000"
+        "reduce_scatter_deadline_us=10000 all_gather_deadline_us=30000"
     )
     assert report["counters"]["stages_expired"] > 0
     assert report["counters"]["segments_late"] == 0
@@ -373,7 +374,7 @@ def test_nobody_waits_for_a_rank_that_is_late_in_every_call():
     )
     punctual, late = (
         assert_holds(f"seed=1 mode=bounded late_us={late} {BACK_TO_BACK} {learned}")
-        for late in (0, 100_000)
+        for late in (0, 60_000)
     )
     assert median_s(late) < 1.1 * median_s(punctual)
     assert late["counters"]["segments_late"] > 0
