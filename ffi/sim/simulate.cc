@@ -14,9 +14,9 @@
 #include "ffi/base/check.h"
 #include "ffi/base/prng.h"
 #include "ffi/protocol/endpoint.h"
-#include "ffi/sim/call_times.h"
 #include "ffi/sim/checker.h"
 #include "ffi/sim/event_queue.h"
+#include "ffi/sim/programs.h"
 #include "ffi/sim/setup.h"
 #include "ffi/sim/trace.h"
 #include "ffi/sim/workload.h"
@@ -37,8 +37,6 @@ constexpr std::uint64_t kSpuriousOneIn = 64;
 // Datagrams that wait for a process that stands still. Chosen: a small socket buffer, so that some
 // do not fit.
 constexpr std::size_t kHeldMax = 64;
-// Chosen: more than ranks are removed in a run, one after the other.
-constexpr std::size_t kDrainsRepeatedMax = 8;
 
 // X(name, text): what happens to a rank. Up to kCancel it is something that the rank does.
 #define OPTIREDUCE_SIM_EVENTS(X)    \
@@ -72,44 +70,31 @@ class Simulation {
     Rank rank;
     std::size_t chain = 0;  // of kCall
   };
-  struct Chain {
-    std::vector<SimCall> calls;
-    std::size_t next = 0;
-    std::optional<std::uint64_t> token;  // of the call under way
-    Instant begun{};                     // the first call of this number
-
-    // The next call; where ranks call several collectives in order, the first of them.
-    bool IsFirstOfNumber() const { return next == 0 || calls[next].index != calls[next - 1].index; }
-  };
   // A datagram in the buffer of a socket.
   struct Held {
     Delivery delivery;
     std::vector<std::byte> bytes;
   };
-  // One rank: its endpoint, its program and the driver between endpoint and network.
+  // One rank: its endpoint, and the driver between endpoint and network.
   struct Host {
     std::unique_ptr<Endpoint> endpoint;
-    std::vector<Chain> chains;
     std::vector<std::byte> buffer;
     std::optional<Transmit> refused;   // waiting for room
     std::vector<std::byte> datagrams;  // of `refused`
     bool blocked = false;
     bool silent = false;  // stopped, or its process has ended
     bool leaving = false;
-    std::optional<Status> error;  // that ended its program
-    Instant timer = kNever;       // when the endpoint wants to be called
-    Instant wakes = kNever;       // when the next kTimer comes
+    Instant timer = kNever;  // when the endpoint wants to be called
+    Instant wakes = kNever;  // when the next kTimer comes
     int idle_timers = 0;
-    std::size_t chains_left = 0;
     bool frozen = false;
-    std::vector<Held> held;                // what came while it was frozen
-    std::vector<std::size_t> calls_ended;  // by collective
+    std::vector<Held> held;  // what came while it was frozen
   };
 
   Host& host(Rank rank) { return hosts_[rank.index()]; }
   Duration Random(std::uint64_t most_us) { return Microseconds(prng_.Below(most_us + 1)); }
 
-  void StartPrograms();
+  void PlanFaults();
   bool Step();
   void HandleEvent(const Event& event);
   void HandleDelivery(const Delivery& delivery);
@@ -117,12 +102,6 @@ class Simulation {
   void Thaw(Rank rank);
   void HandleTimer(Rank rank);
   void MakeCall(Rank rank, std::size_t chain);
-  void ScheduleCall(Rank rank, std::size_t chain, Duration pause);
-  // A drain that somebody was removed from is made again, by all that are left: what was owed to
-  // that rank is not in it.
-  void RepeatDrain(Rank rank, SimCall call, const CallDone& done);
-  void RepeatDrains();
-  void EndProgram(Rank rank, const Status& why);
   void LeaveNow(Rank rank, const Status& why);
   // Polls the three that come out, as the contract of the endpoint says.
   void Drive(Rank rank);
@@ -141,11 +120,10 @@ class Simulation {
   std::vector<Host> hosts_;
   EventQueue<Event> events_;
   Trace trace_;
+  Programs programs_;
   Instant now_{};
   Instant last_done_{};
-  Instant rests_by_{};                     // nothing may be pending later
-  std::vector<std::size_t> calls_wanted_;  // by collective, of each rank
-  CallTimes times_;
+  Instant rests_by_{};  // nothing may be pending later
   std::uint64_t steps_ = 0;
   std::size_t memory_peak_bytes_ = 0;
 };
@@ -156,33 +134,23 @@ Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
       workload_(scenario),
       checker_(scenario_, workload_),
       network_(NetworkOf(scenario)),
-      trace_(trace) {
+      trace_(trace),
+      programs_(scenario_, workload_, prng_, checker_, trace_,
+                [this](Instant at, Rank rank, std::size_t chain) {
+                  events_.Push(at, {EventKind::kCall, rank, chain});
+                }) {
   for (std::uint16_t r = 0; r < scenario.ranks; ++r) {
     Host made;
     made.endpoint = MakeEndpoint(scenario, Rank(r));
     made.buffer.resize(scenario.batch_max * scenario.datagram_bytes);
-    for (std::vector<SimCall>& calls : workload_.ProgramOf(Rank(r))) {
-      made.chains.push_back({.calls = std::move(calls), .next = 0, .token = {}});
-    }
-    made.chains_left = made.chains.size();
-    made.calls_ended.resize(workload_.collectives().size());
     hosts_.push_back(std::move(made));
-  }
-  for (std::size_t c = 0; c < workload_.collectives().size(); ++c) {
-    calls_wanted_.push_back(workload_.CallsOf(c));
   }
   for (const std::vector<std::byte>& datagram : ForeignDatagrams(scenario)) {
     network_.AddForeign(datagram);
   }
 }
 
-void Simulation::StartPrograms() {
-  for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
-    const Duration skew = Random(scenario_.start_skew_us);
-    for (std::size_t chain = 0; chain < host(Rank(r)).chains.size(); ++chain) {
-      ScheduleCall(Rank(r), chain, skew);
-    }
-  }
+void Simulation::PlanFaults() {
   const auto plan = [this](EventKind kind, std::uint64_t at_us, std::uint64_t rank) {
     events_.Push(Instant{} + Microseconds(at_us), {kind, Rank(static_cast<std::uint16_t>(rank))});
   };
@@ -207,7 +175,8 @@ void Simulation::StartPrograms() {
 SimulationReport Simulation::Run() {
   SimulationReport report;
   try {
-    StartPrograms();
+    programs_.Start();
+    PlanFaults();
     rests_by_ =
         Instant{} + TimeMax(scenario_, workload_.collectives().size()) + checker_.LivenessBound();
     while (checker_.failure().empty() && Step()) {
@@ -223,7 +192,7 @@ SimulationReport Simulation::Run() {
   report.calls_time = last_done_ - Instant{};
   report.liveness_worst = checker_.liveness_worst();
   report.memory_peak_bytes = memory_peak_bytes_;
-  report.calls = times_.Reports();
+  report.calls = programs_.CallReports();
   report.faults = network_.faults();
   const double rival_bytes_max =
       static_cast<double>(scenario_.rate_mbps * scenario_.rival_for_us) / 8;
@@ -286,7 +255,7 @@ void Simulation::HandleEvent(const Event& event) {
     case EventKind::kStop:
       checker_.Stopped(now_, event.rank);
       host(event.rank).silent = true;
-      return;
+      return programs_.Stop(event.rank);
     case EventKind::kCancel:
       checker_.Cancelled(now_, event.rank);
       host(event.rank).endpoint->Cancel(now_, {StatusCode::kCancelled, "it was interrupted"});
@@ -342,37 +311,17 @@ void Simulation::Receive(const Delivery& delivery) {
   Drive(delivery.to);
 }
 
-// ---------------------------------------------------------------------------------- programs
+// ---------------------------------------------------------------------------------- calls
 
-void Simulation::ScheduleCall(Rank rank, std::size_t chain, Duration pause) {
-  if (prng_.Chance(static_cast<std::uint32_t>(scenario_.straggle_ppm))) {
-    pause += Random(scenario_.straggle_us);
-  }
-  if (rank.index() + 1 == scenario_.ranks) pause += Microseconds(scenario_.late_us);
-  Instant at = now_ + pause;
-  const Chain& program = host(rank).chains[chain];
-  if (scenario_.period_us > 0 && program.IsFirstOfNumber()) {
-    const Duration period = Microseconds(scenario_.period_us);
-    at = Instant{} + (at - Instant{} + period - Duration(1)) / period * period;
-  }
-  events_.Push(at, {EventKind::kCall, rank, chain});
-}
-
-void Simulation::MakeCall(Rank rank, std::size_t chain_index) {
-  Chain& chain = host(rank).chains[chain_index];
-  // The program ended between.
-  if (chain.next == chain.calls.size()) return;
-  Submission submission = checker_.Begin(now_, rank, chain.calls[chain.next]);
+void Simulation::MakeCall(Rank rank, std::size_t chain) {
+  const std::optional<SimCall> call = programs_.NextCall(rank, chain);
+  if (!call) return;
+  Submission submission = checker_.Begin(now_, rank, *call);
   const std::uint64_t token = submission.token;
-  if (chain.IsFirstOfNumber()) chain.begun = now_;
   trace_.Act(now_, rank, "submits", token, submission.spec.description);
   const Status status = host(rank).endpoint->Submit(now_, std::move(submission));
   checker_.Submitted(now_, token, status);
-  if (status.ok()) {
-    chain.token = token;
-  } else {
-    EndProgram(rank, status);
-  }
+  if (const auto why = programs_.Submitted(now_, rank, chain, token, status)) LeaveNow(rank, *why);
   Drive(rank);
 }
 
@@ -384,75 +333,10 @@ bool Simulation::TakeEvents(Rank rank) {
                done->status.message());
     checker_.Done(now_, rank, *done);
     last_done_ = now_;
-    const auto& chains = host(rank).chains;
-    const auto at = std::ranges::find(chains, done->token, &Chain::token);
-    const std::optional<SimCall> call = at != chains.end() && at->next < at->calls.size()
-                                            ? std::optional(at->calls[at->next])
-                                            : std::nullopt;
-    // A program that was interrupted goes on with its next call.
-    if (!done->status.ok() && done->status.code() != StatusCode::kCancelled) {
-      EndProgram(rank, done->status);
-      continue;
-    }
-    for (std::size_t i = 0; i < host(rank).chains.size(); ++i) {
-      Chain& chain = host(rank).chains[i];
-      if (chain.token != done->token) continue;
-      chain.token.reset();
-      if (!call) continue;
-      times_.Add(call->index, now_ - chain.begun, done->stats);
-      host(rank).calls_ended[call->collective] = call->index + 1;
-      RepeatDrain(rank, *call, *done);
-      if (++chain.next < chain.calls.size()) {
-        ScheduleCall(rank, i, Random(scenario_.think_us));
-      } else if (--host(rank).chains_left == 0) {
-        EndProgram(rank, {});
-      }
-    }
+    if (const auto why = programs_.Done(now_, rank, *done)) LeaveNow(rank, *why);
   }
-  if (any) RepeatDrains();
+  if (any) programs_.RepeatDrains(now_);
   return any;
-}
-
-void Simulation::RepeatDrain(Rank rank, SimCall call, const CallDone& done) {
-  const SimCollective& collective = workload_.collectives()[call.collective];
-  const bool whole = done.stats.missing_contributions == 0 && done.stats.missing_results == 0;
-  if (!scenario_.goes_on() || scenario_.IsRemovable(rank) || whole ||
-      !workload_.IsDrain(collective, call)) {
-    return;
-  }
-  trace_.Act(now_, rank, "drains again", call.index + 1);
-  std::size_t& wanted = calls_wanted_[call.collective];
-  wanted = std::max(wanted, call.index + 2);
-  if (wanted > workload_.CallsOf(call.collective) + kDrainsRepeatedMax) {
-    checker_.Fail(now_, rank, "it drains '" + collective.spec.name + "' again and again");
-  }
-}
-
-void Simulation::RepeatDrains() {
-  for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
-    Host& each = host(Rank(r));
-    if (each.silent || each.leaving) continue;
-    for (std::size_t c = 0; c < calls_wanted_.size(); ++c) {
-      std::size_t& ended = each.calls_ended[c];
-      if (ended < workload_.CallsOf(c) || ended >= calls_wanted_[c]) continue;
-      ended = SIZE_MAX;  // until it has
-      each.chains.push_back(
-          {.calls = {{.collective = c, .index = calls_wanted_[c] - 1}}, .next = 0, .token = {}});
-      ++each.chains_left;
-      ScheduleCall(Rank(r), each.chains.size() - 1, Random(scenario_.think_us));
-    }
-  }
-}
-
-void Simulation::EndProgram(Rank rank, const Status& why) {
-  // What is under way still ends; nothing new begins.
-  for (Chain& chain : host(rank).chains) chain.next = chain.calls.size();
-  // A program that ends by an error exits, and so leaves; unless the test is that ranks that stay
-  // find the reason by themselves.
-  const bool exits = !why.ok() && scenario_.mismatch == 0;
-  if (exits || scenario_.leave_at_end != 0) {
-    LeaveNow(rank, why.ok() ? Status(StatusCode::kCancelled, "its program has ended") : why);
-  }
 }
 
 void Simulation::LeaveNow(Rank rank, const Status& why) {
@@ -461,7 +345,7 @@ void Simulation::LeaveNow(Rank rank, const Status& why) {
   leaving.leaving = true;
   checker_.Left(now_, rank);
   leaving.endpoint->Leave(now_, why);
-  for (Chain& chain : leaving.chains) chain.next = chain.calls.size();
+  programs_.Stop(rank);
   Drive(rank);
 }
 

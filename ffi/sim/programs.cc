@@ -1,0 +1,144 @@
+#include "ffi/sim/programs.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace optireduce {
+namespace {
+
+// Chosen: more than ranks are removed in a run, one after the other.
+constexpr std::size_t kDrainsRepeatedMax = 8;
+
+}  // namespace
+
+Programs::Programs(const Scenario& scenario, const Workload& workload, Prng& prng, Checker& checker,
+                   Trace& trace, ScheduleCallFunction schedule)
+    : scenario_(scenario),
+      workload_(workload),
+      prng_(prng),
+      checker_(checker),
+      trace_(trace),
+      schedule_(std::move(schedule)) {
+  for (std::uint16_t r = 0; r < scenario.ranks; ++r) {
+    Program made;
+    for (std::vector<SimCall>& calls : workload.ProgramOf(Rank(r))) {
+      made.chains.push_back({.calls = std::move(calls), .next = 0, .token = {}});
+    }
+    made.chains_left = made.chains.size();
+    made.calls_ended.resize(workload.collectives().size());
+    programs_.push_back(std::move(made));
+  }
+  for (std::size_t c = 0; c < workload.collectives().size(); ++c) {
+    calls_wanted_.push_back(workload.CallsOf(c));
+  }
+}
+
+void Programs::Start() {
+  for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
+    const Duration skew = Random(scenario_.start_skew_us);
+    for (std::size_t chain = 0; chain < program(Rank(r)).chains.size(); ++chain) {
+      ScheduleCall(Instant{}, Rank(r), chain, skew);
+    }
+  }
+}
+
+void Programs::ScheduleCall(Instant now, Rank rank, std::size_t chain, Duration pause) {
+  if (prng_.Chance(static_cast<std::uint32_t>(scenario_.straggle_ppm))) {
+    pause += Random(scenario_.straggle_us);
+  }
+  if (rank.index() + 1 == scenario_.ranks) pause += Microseconds(scenario_.late_us);
+  Instant at = now + pause;
+  if (scenario_.period_us > 0 && program(rank).chains[chain].IsFirstOfNumber()) {
+    const Duration period = Microseconds(scenario_.period_us);
+    at = Instant{} + (at - Instant{} + period - Duration(1)) / period * period;
+  }
+  schedule_(at, rank, chain);
+}
+
+std::optional<SimCall> Programs::NextCall(Rank rank, std::size_t chain) const {
+  const Chain& called = programs_[rank.index()].chains[chain];
+  return called.ended() ? std::nullopt : std::optional(called.calls[called.next]);
+}
+
+std::optional<Status> Programs::Submitted(Instant now, Rank rank, std::size_t chain,
+                                          std::uint64_t token, const Status& status) {
+  if (!status.ok()) return End(rank, status);
+  Chain& called = program(rank).chains[chain];
+  called.token = token;
+  if (called.IsFirstOfNumber()) called.begun = now;
+  return std::nullopt;
+}
+
+std::optional<Status> Programs::Done(Instant now, Rank rank, const CallDone& done) {
+  // A program that was interrupted goes on with its next call.
+  if (!done.status.ok() && done.status.code() != StatusCode::kCancelled) {
+    return End(rank, done.status);
+  }
+  Program& caller = program(rank);
+  const auto chain = std::ranges::find(caller.chains, done.token, &Chain::token);
+  // The program ended between.
+  if (chain == caller.chains.end() || chain->ended()) return std::nullopt;
+  chain->token.reset();
+  const SimCall call = chain->calls[chain->next];
+  times_.Add(call.index, now - chain->begun, done.stats);
+  caller.calls_ended[call.collective] = call.index + 1;
+  NoteDrain(now, rank, call, done);
+  ++chain->next;
+  if (!chain->ended()) {
+    const auto index = static_cast<std::size_t>(chain - caller.chains.begin());
+    ScheduleCall(now, rank, index, Random(scenario_.think_us));
+    return std::nullopt;
+  }
+  return --caller.chains_left == 0 ? End(rank, {}) : std::nullopt;
+}
+
+void Programs::NoteDrain(Instant now, Rank rank, SimCall call, const CallDone& done) {
+  const SimCollective& collective = workload_.collectives()[call.collective];
+  const bool whole = done.stats.missing_contributions == 0 && done.stats.missing_results == 0;
+  if (!scenario_.goes_on() || scenario_.IsRemovable(rank) || whole ||
+      !workload_.IsDrain(collective, call)) {
+    return;
+  }
+  trace_.Act(now, rank, "drains again", call.index + 1);
+  std::size_t& wanted = calls_wanted_[call.collective];
+  wanted = std::max(wanted, call.index + 2);
+  if (wanted > workload_.CallsOf(call.collective) + kDrainsRepeatedMax) {
+    checker_.Fail(now, rank, "it drains '" + collective.spec.name + "' again and again");
+  }
+}
+
+void Programs::RepeatDrains(Instant now) {
+  for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
+    Program& each = program(Rank(r));
+    if (each.stopped) continue;
+    for (std::size_t c = 0; c < calls_wanted_.size(); ++c) {
+      std::size_t& ended = each.calls_ended[c];
+      if (ended < workload_.CallsOf(c) || ended >= calls_wanted_[c]) continue;
+      ended = SIZE_MAX;  // until it has
+      each.chains.push_back(
+          {.calls = {{.collective = c, .index = calls_wanted_[c] - 1}}, .next = 0, .token = {}});
+      ++each.chains_left;
+      ScheduleCall(now, Rank(r), each.chains.size() - 1, Random(scenario_.think_us));
+    }
+  }
+}
+
+std::optional<Status> Programs::End(Rank rank, const Status& why) {
+  // What is under way still ends; nothing new begins.
+  for (Chain& chain : program(rank).chains) chain.End();
+  // A program that ends by an error exits, and so leaves; unless the test is that ranks that stay
+  // find the reason by themselves.
+  const bool exits = !why.ok() && scenario_.mismatch == 0;
+  if (!exits && scenario_.leave_at_end == 0) return std::nullopt;
+  return why.ok() ? Status(StatusCode::kCancelled, "its program has ended") : why;
+}
+
+void Programs::Stop(Rank rank) {
+  program(rank).stopped = true;
+  for (Chain& chain : program(rank).chains) chain.End();
+}
+
+}  // namespace optireduce

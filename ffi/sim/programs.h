@@ -1,0 +1,94 @@
+// The programs of the ranks: when each makes the calls of the workload, what it does when one is
+// over, and when it ends.
+
+#ifndef FFI_SIM_PROGRAMS_H_
+#define FFI_SIM_PROGRAMS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/prng.h"
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/submission.h"
+#include "ffi/sim/call_times.h"
+#include "ffi/sim/checker.h"
+#include "ffi/sim/scenario.h"
+#include "ffi/sim/setup.h"
+#include "ffi/sim/trace.h"
+#include "ffi/sim/workload.h"
+
+namespace optireduce {
+
+// The program of `rank` makes the next call of this chain at `at`.
+using ScheduleCallFunction = std::function<void(Instant at, Rank rank, std::size_t chain)>;
+
+class Programs {
+ public:
+  Programs(const Scenario& scenario, const Workload& workload, Prng& prng, Checker& checker,
+           Trace& trace, ScheduleCallFunction schedule);
+
+  void Start();
+  // The call that was scheduled; nothing where the program has ended since.
+  std::optional<SimCall> NextCall(Rank rank, std::size_t chain) const;
+
+  // The endpoint took the next call, or refused it. Where that ends the program and its rank leaves
+  // with it, returns why.
+  std::optional<Status> Submitted(Instant now, Rank rank, std::size_t chain, std::uint64_t token,
+                                  const Status& status);
+  // The same where a call is over.
+  std::optional<Status> Done(Instant now, Rank rank, const CallDone& done);
+
+  // A drain that somebody was removed from is made again, by all that are left: what was owed to
+  // that rank is not in it. To be called after Done, once for all calls that ended together.
+  void RepeatDrains(Instant now);
+  // The rank stops or leaves: it begins nothing any more.
+  void Stop(Rank rank);
+
+  std::vector<CallReport> CallReports() const { return times_.Reports(); }
+
+ private:
+  struct Chain {
+    std::vector<SimCall> calls;
+    std::size_t next = 0;
+    std::optional<std::uint64_t> token;  // of the call under way
+    Instant begun{};                     // the first call of this number
+
+    // The next call; where ranks call several collectives in order, the first of them.
+    bool IsFirstOfNumber() const { return next == 0 || calls[next].index != calls[next - 1].index; }
+    bool ended() const { return next == calls.size(); }
+    void End() { next = calls.size(); }
+  };
+  struct Program {
+    std::vector<Chain> chains;
+    std::size_t chains_left = 0;
+    std::vector<std::size_t> calls_ended;  // by collective
+    bool stopped = false;
+  };
+
+  Program& program(Rank rank) { return programs_[rank.index()]; }
+  Duration Random(std::uint64_t most_us) { return Microseconds(prng_.Below(most_us + 1)); }
+
+  void ScheduleCall(Instant now, Rank rank, std::size_t chain, Duration pause);
+  // If the call is a drain that something was missing in, one more is wanted of all ranks.
+  void NoteDrain(Instant now, Rank rank, SimCall call, const CallDone& done);
+  std::optional<Status> End(Rank rank, const Status& why);
+
+  const Scenario& scenario_;
+  const Workload& workload_;
+  Prng& prng_;
+  Checker& checker_;
+  Trace& trace_;
+  ScheduleCallFunction schedule_;
+  std::vector<Program> programs_;          // by rank
+  std::vector<std::size_t> calls_wanted_;  // by collective, of each rank
+  CallTimes times_;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_SIM_PROGRAMS_H_
