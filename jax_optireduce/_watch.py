@@ -183,7 +183,8 @@ def describe_short_deadline(news: Mapping[str, Any], deadline_max_s: float) -> s
         f"calls of {news['collective']!r} end before their data is there: "
         f"{100 * news['late']:.0f} % of it was late (mean of the last {news['calls']} "
         f"calls). It needs deadlines of {_seconds(news['needed_s'])}, as learned, and "
-        f"deadline_max_s={deadline_max_s:g} allows no longer ones. Set "
+        f"deadline_max_s={deadline_max_s:g} allows no longer ones. If the network takes"
+        " that time, and not a program that starts late, set "
         f"deadline_max_s={suggested_s:g}, or make buckets smaller (bucket_bytes)."
     )
 

@@ -24,7 +24,7 @@ namespace optireduce {
 inline constexpr std::size_t kShortDeadlineCalls = 10;
 // Chosen: five times the default budget; a call that is cut where it matters is far above it.
 inline constexpr double kMissedLate = 0.05;
-// Chosen: what is learned varies with the network, and while nothing is late a bound costs nothing.
+// Chosen: what is learned varies with the network, and a bound that nothing reaches costs nothing.
 inline constexpr int kSuggestedRoom = 2;
 
 struct ShortDeadlineNews {

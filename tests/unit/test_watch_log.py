@@ -115,7 +115,7 @@ def test_short_deadline_is_named_with_figures_and_a_longer_one(
         "71 % of it was late (mean of the last 10 calls)",
         "needs deadlines of 2.6 s",
         "deadline_max_s=0.5 allows",
-        f"Set deadline_max_s={said}, ",
+        f"set deadline_max_s={said}, ",
         "bucket_bytes",
     ):
         assert part in line
