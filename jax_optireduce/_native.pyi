@@ -127,9 +127,12 @@ class Communicator:
           None once the communicator is closed and all was told. Otherwise "kind", and
           for "slow" and "recovered": rank, collective, of its last `calls` how many
           `waited` for the rank and in how many it was `absent`, and the medians over
-          these `behind_s` and `elapsed_s`. For "removed": `ranks`, which are no members
-          of the session any more, and `live`, how many are left. For "stall": `call`,
-          as in the flight record, and `others`, how many more calls are under way.
+          these `behind_s` and `elapsed_s`. For "short deadline": collective, the mean
+          share of the data of its last `calls` that was `late`, and what deadline_max_s
+          would have to be, `needed_s`, and had better be, `suggested_s`. For "removed":
+          `ranks`, which are no members of the session any more, and `live`, how many
+          are left. For "stall": `call`, as in the flight record, and `others`, how many
+          more calls are under way.
         """
 
     def features(self) -> dict[str, object]:

@@ -1,9 +1,10 @@
 """Tells the user, through Python's logging, what the native side has noticed.
 
-One daemon thread waits in the native side, without the GIL, and wakes for four kinds of
-news: a rank is slow, it has recovered, it was removed, a call does not end. The last
-two also write the flight record to a file. Closing the communicator ends the thread; it
-has to be gone before the interpreter is, so `_exit` closes before the interpreter ends.
+One daemon thread waits in the native side, without the GIL, and wakes for five kinds of
+news: a rank is slow, it has recovered, it was removed, deadlines are too short, a call
+does not end. A removal and a stall also write the flight record to a file. Closing the
+communicator ends the thread; it has to be gone before the interpreter is, so `_exit`
+closes before the interpreter ends.
 """
 
 import contextlib
@@ -82,6 +83,10 @@ class Watch:
                 _exit.note_removed(news["ranks"])
                 peer_timeout_s = self._options.peer_timeout_s
                 line = describe_removal(news, self._source.rank, peer_timeout_s)
+            elif news["kind"] == "short deadline":
+                deadline_max_s = self._options.deadline_max_s
+                _log.warning("%s", describe_short_deadline(news, deadline_max_s))
+                continue
             else:
                 _log.warning("%s", describe_rank(news))
                 continue
@@ -162,6 +167,25 @@ def describe_rank(news: Mapping[str, Any]) -> str:
     return (
         f"rank {rank} is slow: {seen}. Look on its host for other load, too few cores, "
         "slow input, swapping, and for loss on its link."
+    )
+
+
+def describe_short_deadline(news: Mapping[str, Any], deadline_max_s: float) -> str:
+    """Returns the line about learned deadlines that their bound cuts short.
+
+    Args:
+      news: as the native side gives it.
+      deadline_max_s: the option.
+    """
+    # Two digits, without an exponent.
+    suggested_s = float(f"{news['suggested_s']:.2g}")
+    return (
+        f"calls of {news['collective']!r} end before their data is there: "
+        f"{100 * news['late']:.0f} % of it was late (mean of the last {news['calls']} "
+        f"calls). It needs deadlines of {_seconds(news['needed_s'])}, as learned, and "
+        f"deadline_max_s={deadline_max_s:g} allows no longer ones. If the network takes"
+        " that time, and not a program that starts late, set "
+        f"deadline_max_s={suggested_s:g}, or make buckets smaller (bucket_bytes)."
     )
 
 

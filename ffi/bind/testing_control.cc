@@ -46,6 +46,7 @@ void BindDeadlineController(nb::module_& m) {
              self.Arrived(source, FromSeconds(after_opening), FromSeconds(after_beginning), share);
            })
       .def("deadline", [](const DeadlineController& self) { return ToSeconds(self.deadline()); })
+      .def("unbounded", [](const DeadlineController& self) { return ToSeconds(self.unbounded()); })
       .def("calibrated", &DeadlineController::calibrated);
 }
 

@@ -1,4 +1,5 @@
-// What watches the calls, for tests: arrivals, the slow rank, the flight record, the watch.
+// What watches the calls, for tests: arrivals, the slow rank, short deadlines, the flight record,
+// the watch.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -17,6 +18,7 @@
 #include "ffi/protocol/arrivals.h"
 #include "ffi/runtime/call_watch.h"
 #include "ffi/runtime/flight_recorder.h"
+#include "ffi/runtime/short_deadline.h"
 #include "ffi/runtime/slow_rank.h"
 
 namespace nb = nanobind;
@@ -78,6 +80,27 @@ void BindSlowRank(nb::module_& m) {
           },
           "collective"_a, "end"_a, "slowest"_a, "behind"_a, "elapsed"_a, "absent"_a = false)
       .def("forget", [](SlowRankWatch& self, std::uint16_t rank) { self.Forget(Rank(rank)); });
+}
+
+void BindShortDeadline(nb::module_& m) {
+  nb::class_<ShortDeadlineWatch>(m, "ShortDeadlineWatch")
+      .def("__init__",
+           [](ShortDeadlineWatch* self, double deadline_max) {
+             new (self) ShortDeadlineWatch(Length(deadline_max));
+           })
+      .def(
+          "add",
+          [](ShortDeadlineWatch& self, const std::string& collective, double needed,
+             double missing_contributions, double missing_results) {
+            CallStats stats;
+            stats.missing_contributions = missing_contributions;
+            stats.missing_results = missing_results;
+            stats.deadline_needed = Length(needed);
+            std::optional<WatchNews> news;
+            if (auto told = self.Add(collective, stats)) news = std::move(*told);
+            return ToObject(news);
+          },
+          "collective"_a, "needed"_a, "missing_contributions"_a, "missing_results"_a = 0.0);
 }
 
 void BindFlightRecorder(nb::module_& m) {
@@ -143,6 +166,7 @@ void BindCallWatch(nb::module_& m) {
 void BindWatch(nb::module_& m) {
   BindArrivals(m);
   BindSlowRank(m);
+  BindShortDeadline(m);
   BindFlightRecorder(m);
   BindCallWatch(m);
 }

@@ -16,6 +16,7 @@
 #include "ffi/base/time.h"
 #include "ffi/runtime/call_watch.h"
 #include "ffi/runtime/flight_recorder.h"
+#include "ffi/runtime/short_deadline.h"
 #include "ffi/runtime/slow_rank.h"
 
 namespace optireduce {
@@ -89,6 +90,17 @@ inline nanobind::dict ToDict(const SlowRankNews& news) {
   named["absent"] = news.absent;
   named["behind_s"] = ToSeconds(news.behind);
   named["elapsed_s"] = ToSeconds(news.elapsed);
+  return named;
+}
+
+inline nanobind::dict ToDict(const ShortDeadlineNews& news) {
+  nanobind::dict named;
+  named["kind"] = "short deadline";
+  named["collective"] = ToText(news.collective);
+  named["calls"] = news.calls;
+  named["late"] = news.late;
+  named["needed_s"] = ToSeconds(news.needed);
+  named["suggested_s"] = ToSeconds(news.suggested);
   return named;
 }
 

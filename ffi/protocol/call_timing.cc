@@ -62,6 +62,18 @@ Duration CallTiming::call_deadline() const {
   return first + HardBound(Stage::kAllGather);
 }
 
+Duration CallTiming::deadline_needed() const {
+  const Duration whole = fixed_[0] + fixed_[1];
+  Duration needed{};
+  if (carried_[0]) {
+    // Its bound is a share of the whole.
+    const double parts =
+        static_cast<double>(whole.count()) / static_cast<double>(fixed_[0].count());
+    needed = std::chrono::round<Duration>(parts * carried_[0]->unbounded());
+  }
+  return carried_[1] ? std::max(needed, carried_[1]->unbounded()) : needed;
+}
+
 void CallTiming::Began(Stage stage, MemberIndex source, Duration after_opening) {
   if (auto& controller = carried_[Index(stage)]) controller->Began(source.index(), after_opening);
 }

@@ -37,6 +37,9 @@ class CallTiming {
   Duration reduce_scatter_deadline() const;
   // Of both stages together; at least that of the first.
   Duration call_deadline() const;
+  // What the deadlines of the spec would have to be together for none of the learned ones to be cut
+  // short by its bound; zero until something is learned.
+  Duration deadline_needed() const;
 
   // ---- Where late data is carried: see DeadlineController.
   void Began(Stage stage, MemberIndex source, Duration after_opening);

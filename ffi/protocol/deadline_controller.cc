@@ -75,8 +75,12 @@ void DeadlineController::Arrived(std::size_t source, Duration after_opening,
 }
 
 Duration DeadlineController::deadline() const {
-  if (!calibrated()) return options_.bound;
-  return std::min(learned_ * kMarginNumerator / kMarginDenominator, options_.bound);
+  return calibrated() ? std::min(unbounded(), options_.bound) : options_.bound;
+}
+
+Duration DeadlineController::unbounded() const {
+  if (!calibrated()) return Duration(0);
+  return learned_ * kMarginNumerator / kMarginDenominator;
 }
 
 bool DeadlineController::calibrated() const { return calls_ >= kCalibrationCalls; }

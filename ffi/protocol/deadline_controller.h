@@ -58,6 +58,8 @@ class DeadlineController {
   bool straggles(std::size_t source) const { return sources_[source].straggler; }
   // Counts from the opening of a call; constant between two calls of BeginCall.
   Duration deadline() const;
+  // What it would be without its bound; zero until calibrated.
+  Duration unbounded() const;
   // True once enough calls brought data.
   bool calibrated() const;
 

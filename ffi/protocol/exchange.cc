@@ -526,6 +526,7 @@ CallDone Exchange::Finish(Instant now, Status status) {
   stats_.elapsed = now - *submitted_at_ + held_;
   stats_.live = layout.members();
   if (!waits) stats_.deadline = call_deadline_;
+  if (timing_ != nullptr && !drain_) stats_.deadline_needed = timing_->deadline_needed();
   if (!closed_ && status.ok()) TimeEnd(now, Stage::kAllGather, StageExit::kComplete);
   reduction_.Detach();
   bucket_ = BucketView();

@@ -110,6 +110,7 @@ struct CallStats {
   // Of what this rank sends in the call, what is not known to have arrived.
   double in_flight = 0;
   Duration deadline{};         // by which the call had to end; 0 where it waits
+  Duration deadline_needed{};  // what would not have cut any that is learned; 0 where none is
   Duration elapsed{};          // from the submission
   std::uint64_t repaired = 0;  // segments that this rank sent again
   std::uint64_t late = 0;      // segments that came for this call after their stage had closed

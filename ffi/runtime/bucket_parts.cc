@@ -68,6 +68,7 @@ void PartOutcomes::Add(const Status& status, const CallStats& stats, std::uint64
   stats_.carried += weight * stats.carried;
   stats_.in_flight += weight * stats.in_flight;
   stats_.deadline = std::max(stats_.deadline, stats.deadline);
+  stats_.deadline_needed = std::max(stats_.deadline_needed, stats.deadline_needed);
   stats_.repaired += stats.repaired;
   stats_.late += stats.late;
   stats_.live = elements_ == 0 ? stats.live : std::min(stats_.live, stats.live);

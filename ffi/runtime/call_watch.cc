@@ -19,7 +19,8 @@ Duration UnixTime() {
 
 }  // namespace
 
-CallWatch::CallWatch(const CallWatchOptions& options) : options_(options) {
+CallWatch::CallWatch(const CallWatchOptions& options)
+    : options_(options), short_deadline_(options.deadline_max) {
   for (std::uint16_t rank = 0; rank < options.world_size; ++rank) live_.emplace_back(rank);
 }
 
@@ -40,6 +41,7 @@ void CallWatch::End(std::uint64_t number, const Status& status, const CallStats&
   if (!status.ok()) return TellIfUnreachable(*call, status);
   failing_ = false;
   if (const auto news = slow_rank_.Add(call->collective, stats, now)) Tell(*news);
+  if (const auto news = short_deadline_.Add(call->collective, stats)) Tell(*news);
 }
 
 void CallWatch::SetLive(const std::vector<Rank>& live) {

@@ -1,5 +1,6 @@
-// Watches the calls of a process: keeps the flight record, notices a slow rank and a call that does
-// not end, and hands what is worth telling to whoever waits for it. So are ranks that were removed.
+// Watches the calls of a process: keeps the flight record, notices a slow rank, deadlines that are
+// too short, and a call that does not end, and hands what is worth telling to whoever waits for it.
+// So are ranks that were removed.
 
 #ifndef FFI_RUNTIME_CALL_WATCH_H_
 #define FFI_RUNTIME_CALL_WATCH_H_
@@ -17,6 +18,7 @@
 #include "ffi/base/time.h"
 #include "ffi/protocol/submission.h"
 #include "ffi/runtime/flight_recorder.h"
+#include "ffi/runtime/short_deadline.h"
 #include "ffi/runtime/slow_rank.h"
 
 namespace optireduce {
@@ -28,6 +30,8 @@ struct CallWatchOptions {
   // A call that fails since a peer is gone, here or at another rank, was a stall if it had waited
   // for this long.
   Duration unavailable_wait{};
+  // Of the deadlines that are learned.
+  Duration deadline_max{};
 };
 
 // A call that does not end, or that has failed after a long wait for a peer that is gone. The calls
@@ -43,7 +47,7 @@ struct RemovalNews {
   std::size_t live = 0;  // that are left
 };
 
-using WatchNews = std::variant<SlowRankNews, StallNews, RemovalNews>;
+using WatchNews = std::variant<SlowRankNews, ShortDeadlineNews, StallNews, RemovalNews>;
 
 // Thread-safe. Begin() and End() take a lock for a few hundred nanoseconds and never wait.
 class CallWatch {
@@ -81,6 +85,7 @@ class CallWatch {
   std::condition_variable changed_;
   FlightRecorder recorder_;
   SlowRankWatch slow_rank_;
+  ShortDeadlineWatch short_deadline_;
   std::deque<WatchNews> news_;
   std::vector<Rank> live_;
   bool failing_ = false;  // the stall of a peer that is gone was told, and no call has ended well

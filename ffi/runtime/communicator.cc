@@ -79,7 +79,8 @@ Communicator::Communicator(const CommunicatorOptions& options, std::shared_ptr<C
       // A peer that is silent is given up after its timeout, measured from its last sign of life.
       watch_({.world_size = options.world_size,
               .stall_timeout = options.stall_timeout,
-              .unavailable_wait = options.peer_timeout / 2}) {}
+              .unavailable_wait = options.peer_timeout / 2,
+              .deadline_max = options.deadline_max}) {}
 
 Communicator::~Communicator() { Close("the communicator was destroyed"); }
 

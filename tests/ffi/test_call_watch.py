@@ -1,4 +1,6 @@
-"""What watches the calls: arrivals, the slow rank, the flight record; times in seconds.
+"""What watches the calls: arrivals, slow ranks, short deadlines, the flight record.
+
+Times are in seconds.
 
 No clock: every time is given, except in the watch, which is waited for.
 """
@@ -19,6 +21,11 @@ _CANCELLED = 1
 _WINDOW = 10
 _SLOW_CALLS = 8
 _BEHIND_MIN_S = 0.02
+
+# Of short_deadline.h.
+_CUT_CALLS = 10
+_MISSED_LATE = 0.05
+_SUGGESTED_ROOM = 2
 
 # A step of training, and how long a call takes without waiting for anybody.
 _STEP_S = 0.5
@@ -175,6 +182,85 @@ def test_a_rank_that_was_removed_has_not_recovered():
     assert slow[1]["kind"] == "slow"
     watch.forget(3)
     assert add_steps(watch, [(3, 0.2)] * 2 + [(0, 0.0)] * 20, start=15) == []
+
+
+# ---- Deadlines that are too short.
+
+
+def add_cut(watch, needed, late=0.7, name="grads", calls=_CUT_CALLS):
+    """Adds equal calls; returns the news."""
+    news = [watch.add(name, needed, late) for _ in range(calls)]
+    return [told for told in news if told]
+
+
+def test_a_deadline_that_cuts_most_data_is_told_once_with_a_longer_one():
+    watch = _testing.ShortDeadlineWatch(1.0)
+    assert add_cut(watch, 2.6, calls=_CUT_CALLS - 1) == []
+    (told,) = add_cut(watch, 2.6, calls=100)
+    assert told == {
+        "kind": "short deadline",
+        "collective": "grads",
+        "calls": _CUT_CALLS,
+        "late": pytest.approx(0.7),
+        "needed_s": 2.6,
+        "suggested_s": 5.2,
+    }
+
+
+def test_a_deadline_is_told_again_when_the_longer_one_would_be_too_short():
+    watch = _testing.ShortDeadlineWatch(1.0)
+    assert len(add_cut(watch, 2.0)) == 1
+    assert add_cut(watch, 0.5, calls=50) == []
+    assert add_cut(watch, 4.0, calls=50) == []
+    (told,) = add_cut(watch, 4.1, calls=50)
+    assert told["suggested_s"] == pytest.approx(8.2)
+
+
+def test_a_deadline_is_told_once_whatever_the_number_of_collectives():
+    watch = _testing.ShortDeadlineWatch(1.0)
+    names = [f"bucket {i}" for i in range(40)] * 20
+    news = [watch.add(name, 1.5, 0.7) for name in names]
+    assert [told["collective"] for told in news if told] == ["bucket 0"]
+
+
+@hypothesis.given(
+    st.lists(
+        # Whole milliseconds, which do not meet half ones.
+        st.tuples(
+            st.integers(0, 30_000).map(lambda ms: ms / 1e3),
+            st.floats(0, 1),
+            st.floats(0, 1),
+        ),
+        max_size=60,
+    ),
+    st.integers(0, 9_999).map(lambda ms: (ms + 0.5) / 1e3),
+)
+def test_only_what_is_cut_and_late_in_a_row_is_told(calls, bound):
+    watch = _testing.ShortDeadlineWatch(bound)
+    late = []  # of the calls in a row that were cut
+    for needed, contributions, results in calls:
+        told = watch.add("grads", needed, contributions, results)
+        if needed > bound:
+            late.append(1 - (1 - contributions) * (1 - results))
+        elif needed > 0:
+            late = []
+        if told is None:
+            # A mean at the edge may be rounded to either side.
+            edge = 1.001 * _MISSED_LATE
+            assert len(late) != _CUT_CALLS or statistics.fmean(late) < edge
+            continue
+        assert len(late) >= _CUT_CALLS
+        assert 0.999 * _MISSED_LATE <= told["late"] <= max(late) + 1e-9
+        assert told["suggested_s"] == pytest.approx(_SUGGESTED_ROOM * needed)
+        bound, late = told["suggested_s"], []
+
+
+def test_calls_that_have_not_learned_yet_tell_nothing():
+    watch = _testing.ShortDeadlineWatch(1.0)
+    assert add_cut(watch, 0.0, calls=100) == []
+    # Nor do they stand between those that have.
+    news = [watch.add("grads", i % 2 * 2.0, 0.7) for i in range(2 * _CUT_CALLS)]
+    assert len([told for told in news if told]) == 1
 
 
 # ---- The flight record.

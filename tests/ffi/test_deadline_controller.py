@@ -160,6 +160,29 @@ def test_the_bound_is_never_exceeded(drawn, bound_s):
 
 
 @repeatable
+@hypothesis.given(ranks(), st.floats(1e-4, 0.05))
+def test_what_is_needed_beyond_the_bound_is_known(drawn, bound_s):
+    """Also where all of the data is late in every call."""
+    seed = drawn.rng.random()
+    needed = []
+    for controller in (
+        make_controller(drawn.sources, bound_s),
+        make_controller(drawn.sources),
+    ):
+        bound_s = controller.deadline()  # in whole nanoseconds
+        drawn.rng.seed(seed)
+        needed.append([])
+        for _ in range(60):
+            drawn.call(controller)
+            wanted = controller.unbounded() if controller.calibrated() else math.inf
+            assert controller.deadline() == min(wanted, bound_s)
+            needed[-1].append(controller.unbounded())
+    assert needed[0] == needed[1]
+    assert needed[0][:20] == [0.0] * 20
+    assert needed[0][-1] > 0
+
+
+@repeatable
 @hypothesis.given(ranks())
 def test_the_deadline_is_never_shorter_than_the_fastest_arrival(drawn):
     controller = make_controller(drawn.sources)

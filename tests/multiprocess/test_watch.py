@@ -1,4 +1,4 @@
-"""What users are told: which rank is slow, which call does not end, and when not."""
+"""What users are told: slow ranks, short deadlines, calls that do not end; or not."""
 
 import json
 import signal
@@ -72,6 +72,23 @@ def test_a_healthy_run_logs_nothing(tmp_path, mode, faults):
     ) as started:
         started.succeed()
         assert [_logged(rank) for rank in started] == [[], [], []], started.describe()
+
+
+def test_deadlines_that_their_bound_makes_too_short_are_told(tmp_path):
+    # No datagram comes within the 10 ms of the first stage, nor within the call.
+    options = {"deadline_max_s": 0.02, "faults": "delay_s=0.05", "lanes": 2}
+    with ranks.start(
+        *("watched", "bounded", "-1", "0", "0", "60"),
+        folder=tmp_path,
+        world_size=3,
+        options=options,
+    ) as started:
+        started.succeed()
+        for rank in started:
+            lines = [line for _, line in _logged(rank) if "deadline_max_s" in line]
+            assert lines, started.describe()
+            assert "calls of 'grads " in lines[0]
+            assert "set deadline_max_s=0." in lines[0]
 
 
 def test_a_frozen_rank_leaves_a_flight_record_and_the_call_goes_on(tmp_path):

@@ -1,4 +1,4 @@
-"""Lines of the log: slow ranks, removed ones, stalls; and the files of the record."""
+"""Lines of the log: slow ranks, removed ones, short deadlines, stalls; the files."""
 
 import json
 import logging
@@ -93,6 +93,33 @@ def test_rank_whose_data_is_missing_is_told_apart(caplog, tmp_path):
 def test_recovery_has_a_line(caplog, tmp_path):
     (line,) = lines_of(caplog, tmp_path, slow(kind="recovered", waited=2))
     assert "rank 3 has recovered: 2 of the last 10 calls of 'grads'" in line
+
+
+@pytest.mark.parametrize(
+    ("suggested", "said"), [(5.2, "5.2"), (0.0123, "0.012"), (344.7, "340")]
+)
+def test_short_deadline_is_named_with_figures_and_a_longer_one(
+    caplog, tmp_path, suggested, said
+):
+    news = {
+        "kind": "short deadline",
+        "collective": "grads",
+        "calls": 10,
+        "late": 0.713,
+        "needed_s": 2.6,
+        "suggested_s": suggested,
+    }
+    (line,) = lines_of(caplog, tmp_path, news, deadline_max_s=0.5)
+    for part in (
+        "calls of 'grads' end before their data is there",
+        "71 % of it was late (mean of the last 10 calls)",
+        "needs deadlines of 2.6 s",
+        "deadline_max_s=0.5 allows",
+        f"set deadline_max_s={said}, ",
+        "bucket_bytes",
+    ):
+        assert part in line
+    assert not list(tmp_path.iterdir())
 
 
 def test_stall_names_the_call_and_the_ranks_and_leaves_a_file(caplog, tmp_path):

@@ -1,0 +1,44 @@
+#include "ffi/runtime/short_deadline.h"
+
+#include <algorithm>
+
+namespace optireduce {
+namespace {
+
+// Collectives that are watched at once; further ones are not.
+// Chosen: more than a program has buckets; bounds the memory to about 0.1 MB.
+constexpr std::size_t kCollectivesMax = 1024;
+
+}  // namespace
+
+std::optional<ShortDeadlineNews> ShortDeadlineWatch::Add(std::string_view collective,
+                                                         const CallStats& stats) {
+  // Not learned yet, or nothing that learns: such a call tells nothing.
+  if (stats.deadline_needed == Duration::zero()) return std::nullopt;
+  auto found = cut_.find(collective);
+  if (stats.deadline_needed <= suggested_) {
+    if (found != cut_.end()) cut_.erase(found);
+    return std::nullopt;
+  }
+  if (found == cut_.end()) {
+    if (cut_.size() >= kCollectivesMax) return std::nullopt;
+    found = cut_.emplace(collective, Calls{}).first;
+  }
+  Calls& calls = found->second;
+  calls.count = std::min(calls.count + 1, kShortDeadlineCalls);
+  // Of the contributions to the whole result.
+  const double late =
+      stats.missing_results + (1 - stats.missing_results) * stats.missing_contributions;
+  calls.late += (late - calls.late) / static_cast<double>(calls.count);
+  if (calls.count < kShortDeadlineCalls || calls.late < kMissedLate) return std::nullopt;
+  suggested_ = kSuggestedRoom * stats.deadline_needed;
+  ShortDeadlineNews news{.collective = std::string(collective),
+                         .calls = calls.count,
+                         .late = calls.late,
+                         .needed = stats.deadline_needed,
+                         .suggested = suggested_};
+  cut_.erase(found);
+  return news;
+}
+
+}  // namespace optireduce
