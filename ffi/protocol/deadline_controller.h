@@ -3,7 +3,7 @@
 // cut-offs. One instance for each stage of a collective.
 //
 // The deadline is the time after the opening of a call that at most `late_budget` of the data
-// exceeds, over about the last hundred calls, and a sixteenth more. Not everything that is late may
+// exceeds, over about the last hundred calls, and an eighth more. Not everything that is late may
 // move it:
 //   * A straggler, a rank whose program is slow in most calls, counts by the time since its own
 //     first sign in the call, where nobody waits for ranks that lag. Where they are waited for, it

@@ -16,7 +16,7 @@ from jax_optireduce import _testing
 
 BUDGET = 0.01
 BOUND_S = 60.0
-MARGIN = 17 / 16  # by which a deadline is longer than the time that the budget exceeds
+MARGIN = 9 / 8  # by which a deadline is longer than the time that the budget exceeds
 PARTS = 4  # into which a source's data is cut
 # How much more than the budget may be late: an average over 400 calls of data that
 # comes or not by the call is a noisy figure.
