@@ -159,21 +159,24 @@ def _add_host(rank: int, link: Link) -> None:
 
 def _loss(port: str, link: Link) -> str:
     """Returns the rules of nft by which the switch drops what comes in at a port."""
+    # ARP never is: a host that it does not find gets nothing at all for a second.
     # A bad spell, in which all is dropped, ends before a packet with chance 1 / run.
     # The share of the packets in one is the loss, if one begins with this chance:
     begin = link.loss / (link.run * (1 - link.loss) + link.loss)
     million = 1_000_000
     chance = f"numgen random mod {million} < {round(million * begin)}"
-    rules = [
+    spells = [
         f"iif @bad numgen random mod {link.run} == 0 delete @bad {{ iif }}",
         f"{chance} add @bad {{ iif timeout {SPELL_MS}ms }}",
         "iif @bad drop",
     ]
+    rules = spells if link.run > 1 else [f"{chance} drop"]
     return f"""table netdev {port} {{
         set bad {{ type iface_index; flags dynamic, timeout; size 1024; }}
         chain ingress {{
             type filter hook ingress device {port} priority 0;
-            {"; ".join(rules) if link.run > 1 else f"{chance} drop"}
+            meta protocol != ip accept;
+            {"; ".join(rules)}
         }}
     }}"""
 
