@@ -9,7 +9,7 @@ import ranks
 # Calls within which a slow rank has to be named, and the rank's line gets printed.
 _NAMED_WITHIN = 10
 
-_STALL_TIMEOUT_S = 1.0
+_STALL_TIMEOUT_S = 3.0
 
 
 def _logged(rank: ranks.Rank) -> list[tuple[int, str]]:
