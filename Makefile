@@ -42,8 +42,11 @@ help:
 demo: $(VENV_DEMO)/.installed
 	$(VENV_DEMO)/bin/python examples/digits.py
 
+# A worker that ends (a test that hangs, see pyproject.toml) ends the run: pytest-xdist may wait
+# for ever for the tests that were the lost worker's.
 test: $(VENV_TEST)/.installed
-	$(VENV_TEST)/bin/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
+	$(VENV_TEST)/bin/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 \
+	  $(PYTEST_ARGS)
 
 # Sets up the build that the next two share.
 sanitized: $(VENV_TEST)/.requirements
