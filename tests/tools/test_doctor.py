@@ -76,7 +76,21 @@ def test_hardware_ciphers_of_both_architectures_count():
 
 
 def test_no_libcrypto_is_a_failure():
-    assert doctor.check_libcrypto([]).level is Level.FAIL
+    assert doctor.check_libcrypto({}, set()).level is Level.FAIL
+
+
+@pytest.mark.parametrize(
+    ("version", "flags", "level"),
+    [
+        ("OpenSSL 3.0.19 27 Jan 2026", doctor._VECTOR_FLAGS, Level.WARN),
+        ("OpenSSL 3.1.0 14 Mar 2023", doctor._VECTOR_FLAGS, Level.PASS),
+        ("OpenSSL 3.0.19 27 Jan 2026", {"aes", "pclmulqdq", "avx512f"}, Level.PASS),
+    ],
+)
+def test_an_old_libcrypto_leaves_vectors_unused(version, flags, level):
+    check = doctor.check_libcrypto({"/lib/libcrypto.so.3": version}, flags)
+    assert check.level is level
+    assert version in check.found
 
 
 def test_this_host_is_examined():
