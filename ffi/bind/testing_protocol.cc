@@ -138,11 +138,17 @@ class TestFlow {
     return ToFates(flow_.HandleAcknowledgement(At(now), *news));
   }
   Fates HandleTimeout(double now) { return ToFates(flow_.HandleTimeout(At(now))); }
+  void AskForRoom() { flow_.AskForRoom(); }
   bool TakeProbe() { return flow_.TakeProbe(); }
+  std::uint64_t TrackProbe(double now) {
+    return flow_.Track(At(now), {.kind = DatagramKind::kProbe}, kOverheadBytes);
+  }
   double Timeout() const { return ToSeconds(flow_.timeout()); }
   std::size_t WindowBytes() const { return flow_.window_bytes(); }
   bool Seen(std::uint64_t number) const { return flow_.Seen(number); }
-  void Record(double now, std::uint64_t number) { flow_.Record(At(now), number, true); }
+  void Record(double now, std::uint64_t number, bool at_once) {
+    flow_.Record(At(now), number, at_once ? Acknowledge::kAtOnce : Acknowledge::kSoon);
+  }
   bool AcknowledgementDue(double now) const { return flow_.AcknowledgementDue(At(now)); }
   nb::bytes TakeAcknowledgement(double now) {
     std::array<std::byte, kAcknowledgementBytesMax> payload;
@@ -309,11 +315,14 @@ void BindProtocol(nb::module_& m) {
       .def("track", &TestFlow::Track)
       .def("handle_acknowledgement", &TestFlow::HandleAcknowledgement)
       .def("handle_timeout", &TestFlow::HandleTimeout)
+      .def("ask_for_room", &TestFlow::AskForRoom)
       .def("take_probe", &TestFlow::TakeProbe)
+      .def("track_probe", &TestFlow::TrackProbe)
       .def("timeout", &TestFlow::Timeout)
       .def("window_bytes", &TestFlow::WindowBytes)
       .def("seen", &TestFlow::Seen)
-      .def("record", &TestFlow::Record)
+      .def("record", &TestFlow::Record, nb::arg("now"), nb::arg("number"),
+           nb::arg("at_once") = false)
       .def("acknowledgement_due", &TestFlow::AcknowledgementDue)
       .def("take_acknowledgement", &TestFlow::TakeAcknowledgement);
   nb::class_<TestEndpoint>(m, "Endpoint")

@@ -24,6 +24,18 @@ Status Invalid(std::string message) {
   return {StatusCode::kInvalidArgument, "jax_optireduce: " + std::move(message)};
 }
 
+Acknowledge WhenToAcknowledge(const Header& header) {
+  switch (header.kind) {
+    case DatagramKind::kAcknowledgement:
+    case DatagramKind::kMembership:
+      return Acknowledge::kNot;
+    case DatagramKind::kProbe:
+      return Acknowledge::kAtOnce;
+    default:
+      return Acknowledge::kSoon;
+  }
+}
+
 }  // namespace
 
 Endpoint::Impl::Impl(const EndpointOptions& options)
@@ -245,9 +257,7 @@ void Endpoint::Impl::HandleDatagram(Instant now, std::span<const std::byte> data
   if (membership_) GoOn(now);
   ++counters_.datagrams_received;
   counters_.bytes_received += datagram.size();
-  const bool wants_acknowledgement =
-      header.kind != DatagramKind::kAcknowledgement && header.kind != DatagramKind::kMembership;
-  from.flow.Record(now, header.number, wants_acknowledgement);
+  from.flow.Record(now, header.number, WhenToAcknowledge(header));
 }
 
 bool Endpoint::Impl::Dispatch(Instant now, const Header& header,

@@ -265,7 +265,11 @@ std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to, Rin
     if (transmit.bytes == 0) flow.SetWeight(WeightOf(to));
     const std::size_t payload_bytes = exchange.PayloadBytes(item);
     const std::size_t bytes = kOverheadBytes + payload_bytes;
-    if (transmit.bytes + bytes > buffer.size() || !flow.CanSend(bytes)) break;
+    if (transmit.bytes + bytes > buffer.size()) break;
+    if (!flow.CanSend(bytes)) {
+      flow.AskForRoom();
+      break;
+    }
     if (transmit.bytes == 0) {
       if (!flow.MayStart(now)) return std::nullopt;
       transmit.datagram_bytes = bytes;

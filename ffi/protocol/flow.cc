@@ -87,11 +87,13 @@ bool Flow::CanSend(std::size_t bytes) const {
 
 bool Flow::MayStart(Instant now) {
   held_back_ = now < send_at_;
-  const std::size_t room = window_bytes() - std::min(in_flight_bytes_, window_bytes());
-  const bool small =
-      !rate_.paced() && room < std::min(rate_.BurstBytes(), window_bytes() / kSmallRoom);
+  const bool small = Room() < RoomToStart() && WillHear();
   if (held_back_ || small) round_trip_.limited = true;
   return !held_back_ && !small;
+}
+
+std::size_t Flow::RoomToStart() const {
+  return rate_.paced() ? 0 : std::min(rate_.BurstBytes(), window_bytes() / kSmallRoom);
 }
 
 std::uint64_t Flow::Track(Instant now, const Cargo& cargo, std::size_t bytes) {
@@ -107,12 +109,17 @@ std::uint64_t Flow::Track(Instant now, const Cargo& cargo, std::size_t bytes) {
                         .sent_at = now,
                         .cargo = cargo,
                         .bytes = static_cast<std::uint32_t>(bytes)});
+  ++in_flight_;
+  unasked_ = cargo.kind == DatagramKind::kProbe ? 0 : unasked_ + 1;
   in_flight_bytes_ += bytes;
   last_sent_at_ = now;
-  if (in_flight_bytes_ + options_.datagram_bytes_max > window_bytes()) {
-    round_trip_.limited = true;
-  }
+  if (Room() < options_.datagram_bytes_max) round_trip_.limited = true;
   return next_number_++;
+}
+
+bool Flow::WillHear() const {
+  // The peer acknowledges as many as we do.
+  return std::min(unasked_, in_flight_) >= acknowledge_every_;
 }
 
 const std::vector<Fate>& Flow::HandleAcknowledgement(Instant now, const Acknowledgement& news) {
@@ -153,6 +160,7 @@ void Flow::MeasureRoundTrip(Duration sample) {
 
 void Flow::Settle(InFlight& datagram, bool delivered) {
   datagram.settled = true;
+  --in_flight_;
   in_flight_bytes_ -= datagram.bytes;
   fates_.push_back({.cargo = datagram.cargo, .delivered = delivered});
 }
@@ -230,6 +238,8 @@ const std::vector<Fate>& Flow::HandleTimeout(Instant now) {
   return fates_;
 }
 
+void Flow::AskForRoom() { probe_due_ = probe_due_ || (unasked_ > 0 && !WillHear()); }
+
 bool Flow::TakeProbe() {
   const bool due = probe_due_ && CanTrack();
   if (due) probe_due_ = false;
@@ -245,7 +255,7 @@ bool Flow::Seen(std::uint64_t number) const {
   return (seen_[bit / 64] >> (bit % 64)) & 1;
 }
 
-void Flow::Record(Instant now, std::uint64_t number, bool wants_acknowledgement) {
+void Flow::Record(Instant now, std::uint64_t number, Acknowledge acknowledge) {
   OR_CHECK(!Seen(number));
   if (!largest_seen_ || number > *largest_seen_) {
     // Numbers between the old largest and this one have not arrived: clear their bits.
@@ -262,13 +272,15 @@ void Flow::Record(Instant now, std::uint64_t number, bool wants_acknowledgement)
   const std::uint64_t bit = number % kSeenBits;
   seen_[bit / 64] |= std::uint64_t{1} << (bit % 64);
   ++recorded_;
-  if (!wants_acknowledgement) return;
+  if (acknowledge == Acknowledge::kNot) return;
   if (!largest_wanted_ || number > *largest_wanted_) {
     largest_wanted_ = number;
     largest_wanted_at_ = now;
   }
   ++unacknowledged_;
-  if (acknowledge_at_ == kNever) acknowledge_at_ = now + kAcknowledgeDelayMax;
+  const Duration delay =
+      acknowledge == Acknowledge::kAtOnce ? Duration::zero() : kAcknowledgeDelayMax;
+  acknowledge_at_ = std::min(acknowledge_at_, now + delay);
 }
 
 bool Flow::AcknowledgementDue(Instant now) const {

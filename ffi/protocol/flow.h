@@ -49,6 +49,9 @@ struct FlowOptions {
   bool same_host = false;        // there is no network between
 };
 
+// When a datagram that arrived is to be acknowledged: with others, or at once.
+enum class Acknowledge { kNot, kSoon, kAtOnce };
+
 class Flow {
  public:
   explicit Flow(const FlowOptions& options);
@@ -79,6 +82,8 @@ class Flow {
   // Both return the fates that became known, valid until the next call of either.
   const std::vector<Fate>& HandleAcknowledgement(Instant now, const Acknowledgement& news);
   const std::vector<Fate>& HandleTimeout(Instant now);
+  // Something waits for room in the window: a probe is due if none will come without it.
+  void AskForRoom();
   // True once after each time that a probe is due; the caller then sends one.
   bool TakeProbe();
   bool probe_due() const { return probe_due_; }
@@ -89,8 +94,8 @@ class Flow {
 
   // True when the number was received before, or is too old to tell.
   bool Seen(std::uint64_t number) const;
-  // Notes an accepted datagram. `wants_acknowledgement` is false for an acknowledgement.
-  void Record(Instant now, std::uint64_t number, bool wants_acknowledgement);
+  // Notes an accepted datagram.
+  void Record(Instant now, std::uint64_t number, Acknowledge acknowledge);
   // Numbers that the peer has used, as far as is known, and how many of them were recorded.
   std::uint64_t expected() const { return largest_seen_ ? *largest_seen_ + 1 : 0; }
   std::uint64_t recorded() const { return recorded_; }
@@ -113,6 +118,11 @@ class Flow {
     bool settled = false;
   };
 
+  std::size_t Room() const { return window_bytes() - std::min(in_flight_bytes_, window_bytes()); }
+  // Bytes of the window that have to be free for a batch to begin.
+  std::size_t RoomToStart() const;
+  // Whether the peer, without being asked, will soon acknowledge something.
+  bool WillHear() const;
   void MeasureRoundTrip(Duration sample);
   void Settle(InFlight& datagram, bool delivered);
   void DetectLoss(Instant now);
@@ -128,6 +138,8 @@ class Flow {
   // peer); a bound on memory, not on speed.
   static constexpr std::size_t kUnderWayMax = 2048;
   Ring<InFlight> under_way_;  // in order of number
+  std::size_t in_flight_ = 0;  // datagrams
+  std::size_t unasked_ = 0;    // datagrams after the last probe
   std::size_t in_flight_bytes_ = 0;
   std::optional<std::uint64_t> largest_acknowledged_;
   Instant overtaken_lost_at_ = kNever;  // when one before that is taken for lost

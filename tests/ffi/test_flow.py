@@ -97,6 +97,34 @@ def test_an_acknowledgement_is_due_for_a_part_of_a_window_and_after_a_while(
     assert receiver.acknowledgement_due(receiver.timeout())
 
 
+@pytest.mark.parametrize("same_host", [False, True])
+@pytest.mark.parametrize(("datagrams", "every"), [(8, 8), (12, 8), (40, 10), (200, 16)])
+@pytest.mark.parametrize("size", [DATAGRAM_BYTES, 700])
+def test_a_full_window_does_not_wait_until_the_receiver_acknowledges_after_a_while(
+    datagrams, every, size, same_host
+):
+    window_bytes_max = datagrams * DATAGRAM_BYTES
+    sender = _testing.Flow(window_bytes_max, DATAGRAM_BYTES, same_host=same_host)
+    receiver = make_flow(window_bytes_max)
+    now = 0.0
+    for _ in range(50):
+        arrival = now
+        sent = 0
+        while sender.can_send(size) and sender.may_start(now):
+            receiver.record(arrival, sender.track(now, sent, size))
+            sent += 1
+            now += 0.001  # Longer than any pace.
+        sender.ask_for_room()
+        assert sender.take_probe() == (sent < every)
+        if sent < every:
+            receiver.record(arrival, sender.track_probe(now), at_once=True)
+            sender.ask_for_room()
+            assert not sender.take_probe()
+        assert receiver.acknowledgement_due(arrival)
+        news = receiver.take_acknowledgement(arrival)
+        sender.handle_acknowledgement(now, news)
+
+
 def test_silence_makes_a_probe_whose_answer_finds_the_loss():
     sender, receiver = make_flow(), make_flow()
     sender.track(0.0, 5, DATAGRAM_BYTES)

@@ -301,7 +301,8 @@ def test_lossy_calls_stay_within_their_deadline_whatever_is_lost(loss_ppm):
         "rate_mbps=10000 reduce_scatter_deadline_us=3000 all_gather_deadline_us=3000"
     )
     assert report["counters"]["calls_completed"] == 80
-    assert report["counters"]["segments_abandoned"] > 0
+    # So little as a hundredth is repaired in time.
+    assert (report["counters"]["segments_abandoned"] > 0) == (loss_ppm > 10_000)
 
 
 # ---------------------------------------------------------------------- rate
@@ -382,12 +383,16 @@ def test_nobody_waits_for_a_rank_that_is_late_in_every_call():
 
 @pytest.mark.parametrize("loss_ppm", [100_000, 300_000])
 def test_random_loss_is_not_taken_for_congestion(loss_ppm):
-    report = assert_holds(
-        f"seed=1 ranks=4 elements=6250000 batch_max=44 loss_ppm={loss_ppm} "
-        "faults_end_us=60000000"
-    )
+    reports = [
+        assert_holds(
+            f"seed={seed} ranks=4 elements=6250000 batch_max=44 loss_ppm={loss_ppm} "
+            "faults_end_us=60000000"
+        )
+        for seed in (1, 2, 3)
+    ]
+    times = [wire_times(report, 4, 6_250_000, 1, 1000) for report in reports]
     # Without any slowing: 1.087 / (1 - loss) ** 2, and the repairs of repairs.
-    assert wire_times(report, 4, 6_250_000, 1, 1000) < 3.2
+    assert statistics.median(times) < 2.8
 
 
 def test_eight_senders_fill_no_queue_of_the_switch():
@@ -513,8 +518,9 @@ def test_windows_are_divided_among_those_that_share_a_collective():
         assert_holds(f"{line} receive_buffer_bytes={mib << 20}")["calls"][-1]
         for mib in (2, 16)
     )
-    # A part for each of the session's 31 other ranks would hold half of a shard.
-    assert small["elapsed_s"] < 1.5 * large["elapsed_s"]
+    # A part for each of the session's 31 other ranks would hold half of a shard: 2.4
+    # times as long.
+    assert small["elapsed_s"] < 2 * large["elapsed_s"]
 
 
 def test_the_time_of_a_call_is_its_latencies_and_its_bytes():
@@ -526,6 +532,19 @@ def test_the_time_of_a_call_is_its_latencies_and_its_bytes():
     for call in report["calls"][1:]:
         assert call["elapsed_s"] == pytest.approx(2e-3, rel=1e-3)
         assert call["late"] == 0
+
+
+@pytest.mark.parametrize(("ranks", "rate_mbps"), [(32, 100_000), (8, 25_000)])
+def test_no_call_waits_until_a_receiver_acknowledges_by_itself(ranks, rate_mbps):
+    # Windows of a few datagrams; a receiver would let half a millisecond pass.
+    report = assert_holds(
+        f"ranks={ranks} elements=262144 calls=40 sequential=1 period_us=50000 "
+        f"latency_us=50 latency_tail_percent=150 delay_us=0 rate_mbps={rate_mbps} "
+        "datagram_bytes=8972 batch_max=7 timer_late_us=50 incast=0 unprotected=1 "
+        "receive_buffer_bytes=16777216 faults_end_us=0"
+    )
+    times = sorted(call["elapsed_s"] for call in report["calls"][12:40])
+    assert times[-1] < times[0] + 0.3e-3
 
 
 def test_what_is_late_is_counted():
