@@ -137,7 +137,7 @@ class Flow {
   // Chosen: more than the window of the fastest path here (2 MB of 1472-byte datagrams to one
   // peer); a bound on memory, not on speed.
   static constexpr std::size_t kUnderWayMax = 2048;
-  Ring<InFlight> under_way_;  // in order of number
+  Ring<InFlight> under_way_;   // in order of number
   std::size_t in_flight_ = 0;  // datagrams
   std::size_t unasked_ = 0;    // datagrams after the last probe
   std::size_t in_flight_bytes_ = 0;
