@@ -55,20 +55,26 @@ def padded_size(n: int) -> int:
     return -(-n // block) * block
 
 
-def encode(flat: jax.Array, *, key: jax.Array) -> jax.Array:
+def encode(bucket: jax.Array, *, key: jax.Array) -> jax.Array:
     """Rotates a bucket: orthonormal, other signs for every key.
 
     Args:
-      flat: float32 or float64 [n].
+      bucket: float32 or float64, of any shape, n entries.
       key: uint32 [], equal on every rank, another one for every call.
 
     Returns:
-      The coefficients, [padded_size(n)], same dtype, coefficient-major over the blocks.
+      The coefficients, same dtype, coefficient-major over the blocks: of the same shape
+      where `padded_size(n)` is n, otherwise [padded_size(n)].
     """
-    (n,) = flat.shape
-    padded = jnp.pad(flat, (0, padded_size(n) - n))
+    padding = padded_size(bucket.size) - bucket.size
+    if padding > 0:
+        bucket = jnp.pad(bucket.reshape(-1), (0, padding))
+
+    def define(key: jax.Array, bucket: jax.Array) -> jax.Array:
+        return encode_blocks(key, bucket.reshape(-1)).reshape(bucket.shape)
+
     native = functools.partial(_call_native, ENCODE_TARGET)
-    return lax.platform_dependent(key, padded, cpu=native, default=encode_blocks)
+    return lax.platform_dependent(key, bucket, cpu=native, default=define)
 
 
 def decode(
@@ -77,29 +83,32 @@ def decode(
     """Undoes `encode`.
 
     Args:
-      encoded: float32 or float64 [padded_size(n)]; 0 for a coefficient that was lost.
+      encoded: what `encode` returned; 0 for a coefficient that was lost.
       n: Entries of the bucket before `encode`.
       key: uint32 [], the one given to `encode`.
       scale: float32 [], what the bucket is multiplied by; 1 / (1 - share lost) keeps
         the mean over many calls right.
 
     Returns:
-      The bucket, [n], same dtype.
+      The bucket, same dtype: of the same shape where `padded_size(n)` is n, otherwise
+      [n].
 
     Raises:
       ValueError: `encoded` is not what `encode` makes of `n` entries.
     """
-    if encoded.shape != (padded_size(n),):
+    if encoded.size != padded_size(n):
         raise ValueError(
-            f"a bucket of n={n} entries has encoded shape ({padded_size(n)},), but "
-            f"`encoded` has {encoded.shape}; pass the n that encode() was given"
+            f"a bucket of n={n} entries has {padded_size(n)} coefficients, but "
+            f"`encoded` has {encoded.size}; pass the n that encode() was given"
         )
+
+    def define(key: jax.Array, scale: jax.Array, encoded: jax.Array) -> jax.Array:
+        return decode_blocks(key, scale, encoded.reshape(-1)).reshape(encoded.shape)
+
     scale = jnp.asarray(scale, jnp.float32)
     native = functools.partial(_call_native, DECODE_TARGET)
-    bucket = lax.platform_dependent(
-        key, scale, encoded, cpu=native, default=decode_blocks
-    )
-    return bucket[:n]
+    bucket = lax.platform_dependent(key, scale, encoded, cpu=native, default=define)
+    return bucket if bucket.size == n else bucket[:n]
 
 
 def encode_blocks(key: jax.Array, padded: jax.Array) -> jax.Array:

@@ -333,22 +333,29 @@ def _lossy(
     """Moves the leaves as one bucket, rotated so that loss falls on all of it alike."""
     if not rotated:
         return _call(rank, step, leaves, attributes)
-    flat = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
-    n, dtype = flat.size, flat.dtype
+    # One leaf keeps its shape: XLA:CPU copies what is reshaped before a call in place.
+    bucket = leaves[0]
+    if len(leaves) > 1:
+        bucket = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
+    n, dtype = bucket.size, bucket.dtype
     if counted:
         # The signs depend on the number of the call, so the number is drawn beforehand:
         # but not before the data is there, so that of two calls with one name, where
         # one needs the other's result, numbers are drawn in the order of the calls.
         draw = jax.ffi.ffi_call(
-            SEQUENCE_TARGET, jax.ShapeDtypeStruct((), jnp.int32), has_side_effect=True
+            SEQUENCE_TARGET,
+            (jax.ShapeDtypeStruct((), jnp.int32), jax.typeof(bucket)),
+            has_side_effect=True,
+            # It goes through: read here and overwritten there, there would be two.
+            input_output_aliases={1: 1},
         )
         names = {name: attributes[name] for name in ("communicator", "name")}
-        step = draw(rank, flat, **names)
+        step, bucket = draw(rank, bucket, **names)
     salt = np.uint32(_identity.hash64(attributes["name"]) & 0xFFFFFFFF)
     key = (step.astype(jnp.uint32) * _GOLDEN) ^ salt
     # Half precision travels as it is, but is not precise enough to be rotated in.
     wide = jnp.promote_types(dtype, jnp.float32)
-    encoded = _hadamard.encode(flat.astype(wide), key=key).astype(dtype)
+    encoded = _hadamard.encode(bucket.astype(wide), key=key).astype(dtype)
     total, vector = _call(rank, step, [encoded], attributes)
     arrived = 1 - _stats.missing_results(vector)
     # Coefficients that did not come are zero: scaled up, the mean over calls is right.
@@ -357,9 +364,11 @@ def _lossy(
     return [*_split(decoded.astype(dtype), leaves), vector]
 
 
-def _split(flat: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
+def _split(bucket: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
+    if len(like) == 1:
+        return [bucket.reshape(like[0].shape)]
     ends = np.cumsum([leaf.size for leaf in like])
-    parts = jnp.split(flat, ends[:-1])
+    parts = jnp.split(bucket, ends[:-1])
     return [part.reshape(leaf.shape) for part, leaf in zip(parts, like, strict=True)]
 
 

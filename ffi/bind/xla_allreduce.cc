@@ -302,8 +302,9 @@ ffi::Future AllReduce(std::string_view communicator, std::string_view name,
 }
 
 ffi::Error TakeSequence(std::string_view communicator, std::string_view name,
-                        ffi::BufferR1<ffi::S32> group_rank, ffi::RemainingArgs /* inputs */,
-                        ffi::Result<ffi::BufferR0<ffi::S32>> sequence) try {
+                        ffi::BufferR1<ffi::S32> group_rank, ffi::AnyBuffer bucket,
+                        ffi::Result<ffi::BufferR0<ffi::S32>> sequence,
+                        ffi::Result<ffi::AnyBuffer> same_bucket) try {
   Result<std::shared_ptr<Communicator>> found = Registry::Global().Find(communicator);
   if (!found.ok()) return EncodeError(found.status());
   const std::int32_t* const values = group_rank.typed_data();
@@ -318,6 +319,13 @@ ffi::Error TakeSequence(std::string_view communicator, std::string_view name,
                               "2^31 calls of one name were made; give the call a new name=."));
   }
   *sequence->typed_data() = static_cast<std::int32_t>(taken.value());
+  if (same_bucket->size_bytes() != bucket.size_bytes()) {
+    return EncodeError(Invalid(name, "the last result must be as large as the bucket."));
+  }
+  // Where XLA did not alias them.
+  if (same_bucket->untyped_data() != bucket.untyped_data()) {
+    std::memcpy(same_bucket->untyped_data(), bucket.untyped_data(), bucket.size_bytes());
+  }
   return ffi::Error::Success();
 } catch (const std::exception& unexpected) {
   return EncodeError(Status(StatusCode::kInternal, unexpected.what()));
@@ -350,10 +358,9 @@ XLA_FFI_Error* SequenceHandler(XLA_FFI_CallFrame* call_frame) {
                              .Attr<std::string_view>("communicator")
                              .Attr<std::string_view>("name")
                              .Arg<ffi::BufferR1<ffi::S32>>()
-                             // What the call will add up, unread: a call that depends on an
-                             // earlier one of the same name draws its number after that one.
-                             .RemainingArgs()
-                             .Ret<ffi::BufferR0<ffi::S32>>());
+                             .Arg<ffi::AnyBuffer>()
+                             .Ret<ffi::BufferR0<ffi::S32>>()
+                             .Ret<ffi::AnyBuffer>());
   return (*handler)(call_frame);
 }
 

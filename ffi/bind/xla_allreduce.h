@@ -20,8 +20,10 @@ namespace optireduce {
 XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame);
 
 // Takes the sequence of the next all-reduce of a name, for a program that needs it before the call.
-//   operands:   group and rank in it s32[2]
-//   results:    s32[]
+//   operands:   group and rank in it s32[2]; what the call will add up, so that a call that depends
+//               on an earlier one of the same name draws its number after that one
+//   results:    s32[]; what the call will add up, unchanged and aliased to the operand: what
+//               follows may overwrite it, for nobody else reads it
 //   attributes: communicator, name: strings
 XLA_FFI_Error* SequenceHandler(XLA_FFI_CallFrame* call_frame);
 

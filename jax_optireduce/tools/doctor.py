@@ -194,7 +194,7 @@ def check_libcrypto(libraries: Mapping[str, str], features: set[str]) -> Check:
         )
     path, version = min(libraries.items())
     found = f"{version}, {path}"
-    if _VECTOR_FLAGS <= features and _release(version) < _LIBCRYPTO_FOR_VECTORS:
+    if features >= _VECTOR_FLAGS and _release(version) < _LIBCRYPTO_FOR_VECTORS:
         return Check(
             name="libcrypto",
             level=Level.WARN,

@@ -4,6 +4,7 @@ Arguments: a seed, and a folder in which as many sessions meet as the third one 
 The sums must be those of `lax.psum`, and of NumPy.
 """
 
+import math
 import re
 import sys
 import time
@@ -84,6 +85,16 @@ jax.tree.map(
         np.asarray(mean), (total / jax.device_count()).astype(np.float32)
     ),
     means(given),
+    expected,
+)
+# To be rotated, they are brought together, once.
+rotated = mapped(lambda tree: jo.psum(tree, "dp", mode="lossy"))
+entries = sum(math.prod(shape) for shape in shapes)
+concatenated = re.findall(rf"= f32\[{entries}\]\S* concatenate\(", rotated.as_text())
+assert len(concatenated) == 1, concatenated
+jax.tree.map(
+    lambda total, exact: np.testing.assert_allclose(total, exact, atol=1e-3),
+    rotated(given),
     expected,
 )
 jo.shutdown()
