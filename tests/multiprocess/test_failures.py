@@ -44,6 +44,7 @@ def test_exact_call_names_the_rank_that_died(tmp_path, number):
     ) as started:
         started.wait(0, 1)
         for rank in started[:2]:
+            assert len(rank.lines("error")) == 1, started.describe()
             (line,) = rank.lines("error")
             seconds, message = line.split(" ", 1)
             assert float(seconds) < _PEER_TIMEOUT_S + _SLACK_S
