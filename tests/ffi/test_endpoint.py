@@ -87,6 +87,17 @@ def rejected(endpoint) -> dict[str, int]:
     }
 
 
+def test_what_waits_for_room_asks_for_it_without_waiting_for_anything():
+    net = Net(2, datagram_bytes_max=8972)
+    bucket = np.ones(200_000, np.float32)
+    net.submit(0, bucket)
+    net.collect()
+    # A window of a few datagrams is full, and no time passes.
+    counters = net.ranks[0].counters()
+    assert 0 < counters["bytes_sent"] < bucket.nbytes / 2
+    assert counters["probes_sent"] == 1
+
+
 @hypothesis.given(
     world_size=st.integers(1, 6), elements=st.integers(0, 3000), seed=st.integers(0, 99)
 )
