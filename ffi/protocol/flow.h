@@ -64,9 +64,9 @@ class Flow {
   }
   // True while the window has room for `bytes` more.
   bool CanSend(std::size_t bytes) const;
-  // True when the pace allows the next batch, otherwise timeout() says when it does, and when there
-  // is room for more than a small one, otherwise an acknowledgement makes it. A batch leaves as
-  // one: this is asked before it, not within it.
+  // True when the pace allows the next batch, otherwise timeout() says when it does, and unless
+  // there is room for a small one only, to which an acknowledgement will soon add. A batch leaves
+  // as one: this is asked before it, not within it.
   bool MayStart(Instant now);
   std::size_t BurstBytes() const { return rate_.BurstBytes(); }
   // By how much more may be under way, and how much faster it may leave, than the path alone would
