@@ -311,6 +311,9 @@ ffi::Error TakeSequence(std::string_view communicator, std::string_view name,
   if (group_rank.element_count() != 2 || values[0] < 0 || values[1] < 0) {
     return EncodeError(Invalid(name, "the operand must be (group, rank) as s32[2], 0 or more."));
   }
+  if (same_bucket->size_bytes() != bucket.size_bytes()) {
+    return EncodeError(Invalid(name, "the last result must be as large as the bucket."));
+  }
   const Sequence taken =
       found.value()->TakeTicket(std::string(name), static_cast<std::uint32_t>(values[0]),
                                 static_cast<std::uint32_t>(values[1]));
@@ -319,9 +322,6 @@ ffi::Error TakeSequence(std::string_view communicator, std::string_view name,
                               "2^31 calls of one name were made; give the call a new name=."));
   }
   *sequence->typed_data() = static_cast<std::int32_t>(taken.value());
-  if (same_bucket->size_bytes() != bucket.size_bytes()) {
-    return EncodeError(Invalid(name, "the last result must be as large as the bucket."));
-  }
   // Where XLA did not alias them.
   if (same_bucket->untyped_data() != bucket.untyped_data()) {
     std::memcpy(same_bucket->untyped_data(), bucket.untyped_data(), bucket.size_bytes());

@@ -87,17 +87,15 @@ std::optional<Transmit> Endpoint::Impl::PollPeer(Instant now, Rank to, std::span
   Peer& other = peer(to);
   if (other.flow.AcknowledgementDue(now)) return SendAcknowledgement(now, to, buffer);
   if (other.gone() || Muted(other)) return std::nullopt;
-  const auto want_probe = [&] {
-    if (!other.flow.TakeProbe()) return false;
-    other.control.push_front({.kind = DatagramKind::kProbe});
-    return true;
-  };
-  want_probe();
-  auto transmit = !other.control.empty() && other.flow.CanTrack()
-                      ? SendControl(now, to, buffer)
-                      : SendSegments(now, to, buffer, batch_max);
-  // Segments that wait for room have asked for it.
-  if (!transmit && want_probe()) transmit = SendControl(now, to, buffer);
+  std::optional<Transmit> transmit;
+  // Those that wait for room make a probe due.
+  if ((other.control.empty() && !other.flow.probe_due()) || !other.flow.CanTrack()) {
+    transmit = SendSegments(now, to, buffer, batch_max);
+  }
+  if (!transmit && other.flow.TakeProbe()) other.control.push_front({.kind = DatagramKind::kProbe});
+  if (!transmit && !other.control.empty() && other.flow.CanTrack()) {
+    transmit = SendControl(now, to, buffer);
+  }
   if (transmit && other.asked <= other.last_heard) other.asked = now;
   return transmit;
 }

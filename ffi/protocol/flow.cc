@@ -87,13 +87,10 @@ bool Flow::CanSend(std::size_t bytes) const {
 
 bool Flow::MayStart(Instant now) {
   held_back_ = now < send_at_;
-  const bool small = Room() < RoomToStart() && WillHear();
+  const bool small = !rate_.paced() && WillHear() &&
+                     Room() < std::min(rate_.BurstBytes(), window_bytes() / kSmallRoom);
   if (held_back_ || small) round_trip_.limited = true;
   return !held_back_ && !small;
-}
-
-std::size_t Flow::RoomToStart() const {
-  return rate_.paced() ? 0 : std::min(rate_.BurstBytes(), window_bytes() / kSmallRoom);
 }
 
 std::uint64_t Flow::Track(Instant now, const Cargo& cargo, std::size_t bytes) {

@@ -119,8 +119,6 @@ class Flow {
   };
 
   std::size_t Room() const { return window_bytes() - std::min(in_flight_bytes_, window_bytes()); }
-  // Bytes of the window that have to be free for a batch to begin.
-  std::size_t RoomToStart() const;
   // Whether the peer, without being asked, will soon acknowledge something.
   bool WillHear() const;
   void MeasureRoundTrip(Duration sample);
