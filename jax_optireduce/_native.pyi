@@ -157,7 +157,7 @@ def probe_udp(receive_buffer_bytes: int) -> dict[str, int]:
       them, send_buffer_wanted_bytes, loopback_mtu_bytes.
     """
 
-def simulate(scenario: str) -> dict[str, object]:
+def simulate(scenario: str) -> dict[str, Any]:
     """Runs one scenario ("seed=7 ranks=4 ...") in virtual time.
 
     Returns:

@@ -61,6 +61,7 @@ def parse_size(text: str) -> int:
 
 def format_size(size_bytes: int) -> str:
     """Writes bytes as `parse_size` reads them, to one decimal."""
+    text = ""
     for unit, unit_bytes in _UNITS.items():
         value = round(size_bytes / unit_bytes, 1)
         text = f"{value:.1f}".removesuffix(".0") + unit

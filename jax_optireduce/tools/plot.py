@@ -13,11 +13,12 @@ is no matplotlib; 2, the command line was not understood.
 """
 
 import argparse
+import importlib.util
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,13 +26,14 @@ from jax_optireduce._errors import OptiReduceError
 from jax_optireduce.tools import bench_figures
 from jax_optireduce.tools.bench_rank import XLA
 
-try:
+# An extra, which `run` asks for.
+_HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
+
+if TYPE_CHECKING or _HAS_MATPLOTLIB:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-except ImportError:  # It is an extra, which `run` asks for.
-    Figure = None
 
 # Source: Okabe and Ito, "Color Universal Design": told apart with any colour vision.
 _COLOURS = {
@@ -79,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     Returns:
       The exit code, see above.
     """
-    if Figure is None:
+    if not _HAS_MATPLOTLIB:
         print(
             "plot: there is no matplotlib; pip install 'jax_optireduce[plot]'.",
             file=sys.stderr,

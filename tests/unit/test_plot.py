@@ -127,6 +127,6 @@ def test_mistakes_are_answered_with_what_would_work(path, tmp_path, capsys):
 def test_without_matplotlib_the_command_that_brings_it_is_named(
     path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(plot, "Figure", None)
+    monkeypatch.setattr(plot, "_HAS_MATPLOTLIB", False)
     assert main(["plot", str(path)]) == 1
     assert "pip install 'jax_optireduce[plot]'" in capsys.readouterr().err
