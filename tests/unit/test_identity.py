@@ -62,7 +62,7 @@ def test_key_does_not_depend_on_the_folder_nor_on_who_started_the_trace(tmp_path
 @pytest.mark.parametrize(
     ("here", "there"),
     [
-        ("/home/a/train.py", "/srv/b/train.py"),
+        ("/srv/a/train.py", "/srv/b/train.py"),
         ("/scratch/ipykernel_31/1234567.py", "/scratch/ipykernel_77/1234567.py"),
         ("<ipython-input-3-0123456789ab>", "<ipython-input-4-0123456789ab>"),
         ("/scratch/ipython-input-3-1234567.py", "/scratch/ipython-input-4-1234567.py"),
