@@ -28,7 +28,7 @@ CARRYING_MODES = ("agreed", "bounded")
 WIRE_FORMATS = ("float32", "bfloat16", "int8")
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
-SUPPORTED = (*_FLOATS, "int32")
+SUPPORTED = (*_FLOATS, "int32", "bool")
 
 
 def checked_key(name: str | None, kind: str) -> str:
@@ -147,11 +147,18 @@ def _unknown_axis(axis: Any, kind: str, mapped: Sequence[str]) -> str:
             f"{kind} sums over named axes, got the position {axis}; use x.sum({axis}) "
             "for an axis of the array itself."
         )
+    if _compat.UNNAMED_PMAP_AXIS in mapped:
+        name = axis if isinstance(axis, str) else "data"
+        return (
+            f"{kind} over axis {axis!r}, but the axis of this jax.pmap has no name. "
+            f"Write jax.pmap(f, axis_name={name!r}) and {kind}(x, {name!r})."
+        )
     if not mapped:
         return (
             f"{kind} over axis {axis!r}, but no axis of a mesh is mapped here. Call it "
             "inside jax.shard_map(f, mesh=..., in_specs=..., out_specs=...), which may "
-            "be inside jax.jit, or inside jax.pmap(f, axis_name=...)."
+            "be inside jax.jit, or inside jax.pmap(f, axis_name=...) or "
+            "jax.vmap(f, axis_name=...)."
         )
     names = [str(name) for name in mapped]
     return (
@@ -160,26 +167,32 @@ def _unknown_axis(axis: Any, kind: str, mapped: Sequence[str]) -> str:
     )
 
 
-def check_leaf(
-    leaf: Any,
-    axes: tuple[str, ...],
-    place: str,
-    *,
-    mode: str,
-    wire_format: str,
-    mean: bool,
-) -> None:
-    """Raises `UsageError` when a traced leaf cannot be reduced."""
+def check_no_groups(axis_index_groups: None, kind: str) -> None:
+    """Raises `UsageError` when groups of indices are given."""
+    if axis_index_groups is None:
+        return
+    raise UsageError(
+        f"{kind} takes no axis_index_groups. Make the groups an axis of the mesh, "
+        "jax.make_mesh((groups, ranks), ('group', 'rank')), put both names into the "
+        f"specs of jax.shard_map, and write {kind}(x, 'rank')."
+    )
+
+
+def checked_leaf(
+    leaf: Any, axes: tuple[str, ...], place: str, *, mode: str, wire_format: str
+) -> jax.Array:
+    """Returns a traced leaf as it is to be summed: booleans are counted, in int32.
+
+    Raises:
+      UsageError: it cannot be reduced.
+    """
     _check_dtype(leaf.dtype, place)
-    if mean and str(leaf.dtype) not in _FLOATS:
+    floating = str(leaf.dtype) in _FLOATS
+    if mode == "lossy" and not floating:
         raise UsageError(
-            f"{place}: the mean of {leaf.dtype} would be of another dtype; write "
-            "x.astype(jnp.float32), or psum and divide."
-        )
-    if mode == "lossy" and str(leaf.dtype) not in _FLOATS:
-        raise UsageError(
-            f"{place}: mode 'lossy' scales what came, which integers cannot; write "
-            f"mode='exact' or mode='bounded' for {leaf.dtype}."
+            f"{place}: mode 'lossy' scales what came, which {leaf.dtype} cannot be; "
+            "write x.astype(jnp.float32), or reduce it in a call of its own with "
+            "mode='exact' or mode='bounded'."
         )
     if wire_format != "float32" and leaf.dtype != jnp.float32:
         raise UsageError(
@@ -187,11 +200,13 @@ def check_leaf(
             f"{leaf.dtype}; leave wire_format out for it, or write "
             "x.astype(jnp.float32)."
         )
+    if leaf.dtype == jnp.bool_:
+        leaf = leaf.astype(jnp.int32)
     if not _primitive.is_typed(axes):
-        return
+        return leaf
     varying = _compat.varying_axes(leaf)
     fixed = [axis for axis in _primitive.of_the_mesh(axes) if axis not in varying]
-    if fixed:
+    if fixed and floating:
         raise UsageError(
             f"{place}: it does not vary over {fixed}, so it is reduced already: under "
             "check_vma=True, JAX sums the gradient of replicated parameters by itself, "
@@ -200,14 +215,24 @@ def check_leaf(
             f"jax.lax.pcast(params, {tuple(fixed)}, to='varying') before jax.grad; or "
             "check_vma=False in jax.shard_map."
         )
+    # No gradient is an integer, so one that is equal on all ranks is no mistake.
+    return lax.pcast(leaf, tuple(fixed), to="varying") if fixed else leaf
 
 
 def _check_dtype(dtype: Any, place: str) -> None:
     if str(dtype) in SUPPORTED:
         return
-    if str(dtype) == "bool":
-        advice = "x.astype(jnp.int32)"
-    elif jnp.issubdtype(dtype, jnp.complexfloating):
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        raise UsageError(
+            f"{place}: keys of jax.random ({dtype}) cannot be added up; leave this "
+            "leaf out of the tree. resync takes it, and leaves to every rank its own."
+        )
+    if dtype == jax.dtypes.float0:
+        raise UsageError(
+            f"{place}: float0 is the dtype of the gradient of an integer, which has no "
+            "values; leave this leaf out of the tree."
+        )
+    if jnp.issubdtype(dtype, jnp.complexfloating):
         advice = "the real and the imaginary part as two leaves"
     else:
         advice = "x.astype(jnp.int32) or x.astype(jnp.float32)"
@@ -219,10 +244,12 @@ def _check_dtype(dtype: Any, place: str) -> None:
 
 def constant(leaf: Any, place: str) -> Any:
     """Returns a leaf that is no tracer, as a number or an array."""
+    if isinstance(leaf, bool):
+        leaf = np.bool_(leaf)
     if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
         _check_dtype(leaf.dtype, place)
-        return leaf
-    if isinstance(leaf, numbers.Real) and not isinstance(leaf, bool):
+        return jnp.asarray(leaf, jnp.int32) if leaf.dtype == jnp.bool_ else leaf
+    if isinstance(leaf, numbers.Real):
         return leaf
     raise UsageError(
         f"{place}: expected an array or a number, got {leaf!r} of type "

@@ -59,6 +59,7 @@ def psum(
     wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
+    axis_index_groups: None = None,
 ) -> Any:
     """Sums every leaf over a mapped axis.
 
@@ -70,10 +71,12 @@ def psum(
 
     * Contributions are added in the order of the ranks, in float32 for bfloat16 and
       float16, so the last bits may differ. They are the same on every rank.
-    * A value that does not vary over the axis (check_vma=True) is an error, because it
-      is reduced already; `jax.lax.psum` multiplies it by the size of the axis.
-    * Booleans, complex numbers and integers other than int32 are errors.
-    * `axis_index_groups` and positional axes do not exist.
+    * A floating value that does not vary over the axis (check_vma=True) is an error,
+      because it is reduced already; `jax.lax.psum` multiplies it by the size of the
+      axis.
+    * Complex numbers and integers other than int32 are errors.
+    * Groups of indices are an axis of the mesh, not `axis_index_groups`, and axes have
+      names, not positions.
     * Only the CPU backend; elsewhere set JAX_OPTIREDUCE_BACKEND=xla.
     * A jitted function that holds a call and is itself called twice in one program
       needs the second call to depend on the first: they share one identity.
@@ -81,10 +84,10 @@ def psum(
       how much.
 
     Args:
-      tree: leaves of any shape, float32, bfloat16, float16, float64 or int32 (mode
-        "lossy": no int32). Python numbers and arrays that are no tracers are the same
-        on every rank, so they are multiplied by the size of the axis: `psum(1, axis)`
-        is the size.
+      tree: leaves of any shape, float32, bfloat16, float16, float64, int32 or bool
+        (mode "lossy": no int32 or bool). Python numbers and arrays that are no tracers
+        are the same on every rank, so they are multiplied by the size of the axis:
+        `psum(1, axis)` is the size.
       axis_name: a mapped axis or a tuple of them.
       mode: what becomes of data that misses the deadline of the call. "exact" has no
         deadline: it waits for every rank, and a rank that died is an error after
@@ -108,16 +111,19 @@ def psum(
         repeat or leave out a call (a restart, a branch) must pass it. None counts the
         calls.
       name: names the collective in error messages, and tells apart two calls that may
-        be under way together. None takes the place in the code.
+        be under way together. None takes the line of the code, which then is one
+        collective in all programs: give a name where one line serves two models.
+      axis_index_groups: None, the default of `jax.lax.psum`.
 
     Returns:
-      The same tree, with the shapes and dtypes of the leaves.
+      The same tree, with the shapes and dtypes of the leaves; of bool, int32.
 
     Raises:
       AxisError: the axis is not mapped here.
       UsageError: a leaf, the mode, the step, or the place in the program does not fit.
       NotInitializedError: `jax_optireduce.init` was not called.
     """
+    _checks.check_no_groups(axis_index_groups, "psum")
     return _reduce(
         tree,
         axis_name,
@@ -178,14 +184,14 @@ def pmean(
     wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
+    axis_index_groups: None = None,
 ) -> Any:
     """Averages every leaf over a mapped axis.
 
-    Differs from `jax.lax.pmean` in: what `psum` differs in from `jax.lax.psum`, and in
-    that integer arrays are an error, because their mean would be of another dtype.
+    Differs from `jax.lax.pmean` in: what `psum` differs in from `jax.lax.psum`.
 
     Args:
-      tree: leaves of any shape, float32, bfloat16, float16 or float64.
+      tree: see `psum`.
       axis_name: see `psum`.
       mode: see `psum`; "lossy" gives the mean over the contributions that came, the
         others divide by the number of ranks, "bounded" by that of the ranks which are
@@ -193,15 +199,18 @@ def pmean(
       wire_format: see `psum`.
       step: see `psum`.
       name: see `psum`.
+      axis_index_groups: see `psum`.
 
     Returns:
-      The same tree, with the shapes and dtypes of the leaves.
+      The same tree, with the shapes and dtypes of the leaves; of int32 and bool,
+      float32.
 
     Raises:
       AxisError: see `psum`.
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
+    _checks.check_no_groups(axis_index_groups, "pmean")
     return _reduce(
         tree,
         axis_name,
@@ -324,10 +333,9 @@ def reduce_tree(
     for i, (path, leaf) in enumerate(paths_and_leaves):
         place = f"{kind} of leaf {jax.tree_util.keystr(path) or '(the argument)'}"
         if isinstance(leaf, jax.core.Tracer):
-            _checks.check_leaf(
-                leaf, axes, place, mode=mode, wire_format=wire_format, mean=mean
+            traced[i] = _checks.checked_leaf(
+                leaf, axes, place, mode=mode, wire_format=wire_format
             )
-            traced[i] = leaf
         else:
             # Part of the program, and so the same on every rank.
             results[i] = _checks.constant(leaf, place) * size
@@ -360,8 +368,13 @@ def _ranks_in_mean(
     """
     if mode != "bounded":
         return {}
+    # The mean of integers is in float32, as that of `jax.lax.pmean`.
+    dtypes = {
+        i: x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.float32
+        for i, x in sums.items()
+    }
     return {
-        i: _stats.live_ranks(bucket.vector, size).astype(sums[i].dtype)
+        i: _stats.live_ranks(bucket.vector, size).astype(dtypes[i])
         for bucket in buckets
         for i in bucket.leaves
     }

@@ -27,6 +27,9 @@ HAS_KEY_VALUE_CLIENT = _distributed is not None
 # Key of our counters in the cache that JAX keeps for each module while it is lowered.
 _ORDINALS = "jax_optireduce.ordinals"
 
+# Name of the axis of a `jax.pmap` that was given none.
+UNNAMED_PMAP_AXIS = "_internal_pmap_axis_name"
+
 
 # --- Types under shard_map -----------------------------------------------------------
 

@@ -41,7 +41,7 @@ def allreduce_gradients(
     buckets.
 
     Args:
-      tree: gradients: leaves of any shape, float32, bfloat16, float16 or float64.
+      tree: gradients; leaves as in `pmean`.
       axis_name: see `psum`.
       mode: see `psum`.
       wire_format: see `psum`.
@@ -49,7 +49,7 @@ def allreduce_gradients(
       name: see `psum`.
 
     Returns:
-      The mean gradients: the same tree, shapes and dtypes.
+      The mean gradients: the same tree, shapes and dtypes, see `pmean`.
 
     Raises:
       AxisError: see `psum`.

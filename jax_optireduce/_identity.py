@@ -1,14 +1,19 @@
 """Names of collectives: what makes a call on one rank the same call as on another.
 
 A key must be the same on every rank and in every trace of the same program, so it comes
-from the user's `name`, or else from the place in the user's code, never from a counter
-of traces. Two calls from one place are told apart when their module is lowered, by
-their order in it, which is the same on every rank because the program is.
+from the user's `name`, or else from the line of the user's code that makes the call,
+never from a counter of traces. Calls with one key are told apart when their module is
+lowered, by their order in it, which is the same on every rank because the program is.
+
+The callers of that line are no part of the key. JAX keeps the traces of inner functions
+(jit, checkpoint, scan, cond), so a rank that has traced one before, from another place,
+never comes back to the line; and a decorator on one rank is a caller more.
 """
 
 import hashlib
 import inspect
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,44 +21,38 @@ from typing import Any
 import jax
 import numpy as np
 
-# As strings, because this is done for every frame of every traced call.
 _OWN_DIRECTORY = str(Path(__file__).parent) + os.sep
+_JAX_DIRECTORY = str(Path(jax.__file__).parent) + os.sep
 # Longest name in bytes; what is longer ends with a hash instead.
 # Chosen: the wire format takes 200, and the native side adds the group and the lane.
 _NAME_BYTES_MAX = 150
 
-_JAX_DIRECTORY = str(Path(jax.__file__).parent) + os.sep
+# How many cells a notebook or a prompt has run is in the file name of each cell.
+# Source: IPython, core/compilerop.py ("<ipython-input-7-0f3a...>", the end is a hash of
+# the cell); CPython 3.13, _pyrepl ("<python-input-7>").
+_COUNT_OF_CELLS = re.compile(r"^(<?i?python-input)-\d+(?=[->])")
 
 
 def call_site_key(kind: str) -> str:
-    """Names the place in the user's code that called into this package.
+    """Names the line of the user's code that called into this package.
 
     Directories are left out, because ranks may have installed the program in different
-    ones, and so are the frames above the outermost frame of JAX, because how a rank
-    came to trace the program (training, warm-up, a debugger) does not change what it
-    is.
+    ones, and so is the number of a notebook's cell. There is no such line where JAX
+    itself makes the call, as in `jax.jit(functools.partial(psum, axis_name="data"))`.
 
     Args:
       kind: which of our functions was called.
 
     Returns:
-      "<file>:<line>(<hash of the frames that led there>) <kind>".
+      "<file>:<line> <kind>".
     """
-    places: list[str] = []
-    kept = 0
     frame = inspect.currentframe()
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if path.startswith(_JAX_DIRECTORY):
-            kept = len(places)
-        elif not path.startswith(_OWN_DIRECTORY):
-            places.append(f"{Path(path).name}:{frame.f_lineno}")
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN_DIRECTORY):
         frame = frame.f_back
-    places = places[: max(kept, 1)]
-    # Chosen: 16 bits. The place and the order in the module do most of the telling
-    # apart.
-    digest = hashlib.sha256("\n".join(places).encode()).hexdigest()[:4]
-    return f"{places[0]}({digest}) {kind}"
+    if frame is None or frame.f_code.co_filename.startswith(_JAX_DIRECTORY):
+        return f"{kind} called by JAX"
+    file = _COUNT_OF_CELLS.sub(r"\1", Path(frame.f_code.co_filename).name)
+    return f"{file}:{frame.f_lineno} {kind}"
 
 
 def numbered(key: str, ordinal: int) -> str:

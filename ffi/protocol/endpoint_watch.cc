@@ -26,6 +26,12 @@ constexpr int kSignsPerTimeout = 4;
 // Chosen: errors are rare, and after a few of them a program has ended.
 constexpr std::size_t kGaveUpMax = 64;
 
+// What an error about ranks that disagree ends with, on every rank; so it does not travel.
+constexpr std::string_view kAdvice =
+    ". Every rank must make the same calls, with the same names, shapes, dtypes and modes, the "
+    "same number of times. A call without name= is known by its file and line: if the ranks run "
+    "different source files, give it a name=";
+
 // The error of a call that cannot be completed since `rank` has ended it, or another, with one.
 Status FailureOf(Rank rank, const GaveUp& news, const std::string& ours) {
   constexpr std::string_view kStopped = " has stopped with this error: ";
@@ -40,6 +46,7 @@ Status FailureOf(Rank rank, const GaveUp& news, const std::string& ours) {
   } else {
     cause += " has stopped because " + news.why.substr(origin);
   }
+  if (disagreed) cause += kAdvice;
   return {disagreed ? StatusCode::kInvalidArgument : StatusCode::kAborted,
           "jax_optireduce: " + ours + " cannot be completed: " + cause};
 }
@@ -234,7 +241,9 @@ void Endpoint::Impl::GiveUp(const Exchange& exchange, const Status& why) {
   // Invalid arguments are what Disagreement() reports.
   const bool disagreed = why.code() == StatusCode::kInvalidArgument;
   const std::uint8_t flags = disagreed ? kFlagGaveUp | kFlagDisagreed : kFlagGaveUp;
-  gave_up_.push_back({.call = exchange.call(), .why = why.message(), .flags = flags});
+  std::string text = why.message();
+  if (text.ends_with(kAdvice)) text.resize(text.size() - kAdvice.size());
+  gave_up_.push_back({.call = exchange.call(), .why = std::move(text), .flags = flags});
   if (gave_up_.size() > kGaveUpMax) gave_up_.pop_front();
   Announce(exchange.collective(), exchange.call().sequence, flags);
 }
@@ -390,9 +399,7 @@ Status Endpoint::Impl::Disagreement(const Exchange& exchange, Rank other,
           "jax_optireduce: the ranks disagree: rank " + std::to_string(options_.rank.value()) +
               " is in " + Describe(exchange.collective().spec, exchange.call().sequence) +
               ", rank " + std::to_string(other.value()) + " is in " +
-              Describe(theirs, their_sequence) +
-              ". Every rank must make the same calls, with the same names, shapes, dtypes and "
-              "modes, the same number of times"};
+              Describe(theirs, their_sequence) + std::string(kAdvice)};
 }
 
 bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {

@@ -24,7 +24,8 @@ _P = PartitionSpec
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
 _SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
-_LEAVES = st.tuples(_SHAPES, st.sampled_from((*_FLOATS, "int32")))
+_DTYPES = (*_FLOATS, "int32", "bool")
+_LEAVES = st.tuples(_SHAPES, st.sampled_from(_DTYPES))
 _TREES = st.recursive(
     _LEAVES,
     lambda trees: (
@@ -93,13 +94,69 @@ def test_any_tree_gives_the_bits_of_lax(tree, world_size, seed, vma, mode):
         )
 
 
-@pytest.mark.parametrize("dtype", _FLOATS)
-def test_mean_of_every_float_keeps_its_dtype_and_bits(dtype):
-    with jax.enable_x64():
-        x = jnp.asarray(np.arange(24).reshape(4, 6) - 9, dtype)
-        ours = _reduced(jax_optireduce.pmean, x, 4)
-        _assert_same_bits(ours, _reduced(lax.pmean, x, 4))
-        assert ours.dtype == dtype
+@pytest.mark.parametrize("vma", [True, False])
+@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.parametrize("mode", ["exact", "agreed", "bounded"])
+@pytest.mark.parametrize(
+    "function",
+    [jax_optireduce.pmean, jax_optireduce.allreduce_gradients],
+    ids=["pmean", "allreduce_gradients"],
+)
+def test_mean_of_every_dtype_has_the_dtype_and_bits_of_lax(function, mode, x64, vma):
+    with jax.enable_x64(x64):
+        # Float64 is float32 where it does not exist.
+        tree = {
+            dtype: jnp.asarray(np.arange(24).reshape(4, 6) % 7 - 2, dtype)
+            for dtype in _DTYPES
+            if x64 or dtype != "float64"
+        }
+        ours = _reduced(functools.partial(function, mode=mode), tree, 4, vma=vma)
+        _assert_same_bits(ours, _reduced(lax.pmean, tree, 4, vma=vma))
+        assert all(ours[dtype].dtype == dtype for dtype in _FLOATS if dtype in tree)
+        assert ours["int32"].dtype == ours["bool"].dtype == "float32"
+
+
+@pytest.mark.parametrize("world_size", [3, 5, 7])
+@pytest.mark.parametrize("mode", ["exact", "agreed", "bounded"])
+def test_mean_of_integers_over_any_ranks_has_the_bits_of_lax(mode, world_size):
+    x = jnp.arange(world_size * 100, dtype=jnp.int32).reshape(world_size, 100) ** 3
+    ours = _reduced(functools.partial(jax_optireduce.pmean, mode=mode), x, world_size)
+    _assert_same_bits(ours, _reduced(lax.pmean, x, world_size))
+
+
+@pytest.mark.parametrize("vma", [True, False])
+@pytest.mark.parametrize("kind", ["psum", "pmean"])
+def test_counter_that_is_equal_on_all_ranks_is_reduced_as_by_lax(kind, vma):
+    def reduce(module: Any) -> Any:
+        mapped = jax.shard_map(
+            lambda state: getattr(module, kind)(state, "dp"),
+            mesh=_mesh(4),
+            in_specs=({"mean": _P("dp"), "count": _P(), "trained": _P()},),
+            out_specs=_P(),
+            check_vma=vma,
+        )
+        state = {"mean": jnp.arange(8.0), "count": jnp.int32(7), "trained": True}
+        return jax.jit(mapped)(state)
+
+    _assert_same_bits(reduce(jax_optireduce), reduce(lax))
+
+
+@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.parametrize("kind", ["psum", "pmean"])
+@pytest.mark.parametrize(
+    "constant", [True, np.bool_(True), np.ones(3, bool), 3, np.int32(3), 2.5], ids=repr
+)
+def test_constant_of_the_program_is_reduced_as_by_lax(constant, kind, x64):
+    def reduce(module: Any) -> Any:
+        return _reduced(
+            lambda _, axis: getattr(module, kind)(constant, axis),
+            jnp.ones(4),
+            4,
+            vma=False,
+        )
+
+    with jax.enable_x64(x64):
+        _assert_same_bits(reduce(jax_optireduce), reduce(lax))
 
 
 @pytest.mark.parametrize("dtype", _FLOATS)

@@ -23,6 +23,15 @@ def test_sums_are_right_and_have_the_same_bits_on_all_ranks(
         assert len(bits) == 1, started.describe()
 
 
+def test_ranks_with_different_histories_of_traces_train_together(tmp_path):
+    with ranks.start("histories", folder=tmp_path, world_size=2) as started:
+        started.succeed()
+        assert "layer was traced" in started[0].output, started.describe()
+        for rank in started:
+            assert rank.lines("ours") == rank.lines("lax"), started.describe()
+        assert started[0].lines("ours") == started[1].lines("ours")
+
+
 def test_leaf_of_100_megabytes_arrives_whole(tmp_path):
     with ranks.start("large_leaf", folder=tmp_path, world_size=2) as started:
         started.succeed()

@@ -22,6 +22,11 @@ def test_ranks_in_different_calls_get_errors_that_name_both_sides(tmp_path):
         "mode": ("exact", "lossy"),
         "wire format": ("as bfloat16", "as int8"),
         "name": ("left", "right"),
+        "source": (
+            "user.py:41 psum",
+            "user.py:42 psum",
+            "if the ranks run different source files, give it a name=",
+        ),
         "count": ("repeated", "something else"),
     }
     options = {"mismatch_timeout_s": _MISMATCH_TIMEOUT_S}

@@ -100,7 +100,6 @@ def test_value_that_is_reduced_already_is_told_to_sync_in_backward():
 @pytest.mark.parametrize(
     ("dtype", "advice"),
     [
-        ("bool", "x.astype\\(jnp.int32\\)"),
         ("int8", "x.astype\\(jnp.int32\\) or"),
         ("uint32", "x.astype\\(jnp.int32\\) or"),
         ("complex64", "real and the imaginary part"),
@@ -108,24 +107,93 @@ def test_value_that_is_reduced_already_is_told_to_sync_in_backward():
 )
 def test_unsupported_dtype_names_the_supported_ones(dtype, advice):
     _rejects(
-        f"dtype {dtype} is not supported; supported are float32, .*int32. Write .*"
+        f"dtype {dtype} is not supported; supported are float32, .*bool. Write .*"
         f"{advice}",
         lambda x: jax_optireduce.psum(x.astype(dtype), "dp"),
     )
 
 
-def test_mean_of_integers_is_told_to_convert():
-    _rejects(
-        "astype\\(jnp.float32\\), or psum and divide",
-        lambda x: jax_optireduce.pmean(x.astype(jnp.int32), "dp"),
+_COLLECTIVES = [
+    jax_optireduce.psum,
+    jax_optireduce.pmean,
+    jax_optireduce.allreduce_gradients,
+]
+
+
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize("function", _COLLECTIVES)
+def test_random_key_is_told_to_stay_out_of_the_tree(function, traced):
+    def step(x):
+        seed = x[0, 0].astype(int) if traced else 0
+        return function({"w": x, "key": jax.random.key(seed)}, ("dp", "tp"))
+
+    _rejects(r"\['key'\]: keys of jax.random .* leave this leaf out", step)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize(
+    "function", [jax_optireduce.resync, jax_optireduce.sync_in_backward]
+)
+def test_random_key_of_every_rank_is_left_to_it(function, check_vma):
+    keys = jax.random.split(jax.random.key(0), 4)
+    mapped = jax.shard_map(
+        lambda key: function({"w": jnp.ones(3), "key": key}, "dp"),
+        mesh=_mesh((4,), ("dp",)),
+        in_specs=_P("dp"),
+        out_specs={
+            "w": _P(None if function is jax_optireduce.resync else "dp"),
+            "key": _P("dp"),
+        },
+        check_vma=check_vma,
     )
+    left = jax.jit(mapped)(keys)["key"]
+    assert (jax.random.key_data(left) == jax.random.key_data(keys)).all()
+
+
+@pytest.mark.parametrize("function", _COLLECTIVES)
+def test_gradient_of_an_integer_is_told_to_stay_out_of_the_tree(function):
+    def step(x):
+        parameters = {"w": x, "count": jnp.int32(3)}
+        gradients = jax.grad(lambda p: p["w"].sum(), allow_int=True)(parameters)
+        return function(gradients, ("dp", "tp"))
+
+    _rejects(r"\['count'\]: float0 is .* of an integer.* leave this leaf out", step)
+
+
+@pytest.mark.parametrize("function", [jax_optireduce.psum, jax_optireduce.pmean])
+def test_groups_of_indices_are_told_to_be_an_axis_of_the_mesh(function):
+    groups = [[0, 1], [2, 3]]
+    _rejects(
+        rf"jax.make_mesh\(\(groups, ranks\).*write {function.__name__}\(x, 'rank'\)",
+        lambda x: function(x, "dp", axis_index_groups=groups),
+    )
+    _trace(lambda x: function(x, ("dp", "tp"), axis_index_groups=None))
+
+
+@pytest.mark.parametrize("axis", ["batch", None])
+def test_pmap_without_a_name_is_told_to_give_one(axis):
+    mapped = jax.pmap(lambda x: jax_optireduce.psum(x, axis))
+    name = axis or "data"
+    with pytest.raises(
+        jax_optireduce.AxisError,
+        match=rf"this jax.pmap has no name. Write jax.pmap\(f, axis_name='{name}'\)",
+    ):
+        mapped(jnp.ones(4))
+
+
+def test_vmap_without_a_name_is_told_to_give_one():
+    with pytest.raises(jax_optireduce.AxisError, match=r"jax.vmap\(f, axis_name="):
+        jax.vmap(lambda x: jax_optireduce.psum(x, "batch"))(jnp.ones(4))
 
 
 def test_lossy_integers_are_told_the_modes_that_take_them():
     def total(x, mode):
         return jax_optireduce.psum(x.astype(jnp.int32), ("dp", "tp"), mode=mode)
 
-    _rejects("write mode='exact' or mode='bounded'", lambda x: total(x, "lossy"))
+    _rejects(
+        r"write x.astype\(jnp.float32\), or .* mode='exact' or mode='bounded'",
+        lambda x: total(x, "lossy"),
+    )
     for mode in ("exact", "agreed", "bounded"):
         _trace(functools.partial(total, mode=mode))
 
@@ -175,7 +243,7 @@ def test_optax_transformation_checks_its_wire_format_at_once():
         jax_optireduce.all_reduce_gradients("dp", wire_format="uint8")
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32", "bool"])
 def test_only_float32_is_rounded(dtype):
     def total(x, **how):
         return jax_optireduce.psum({"w": x.astype(dtype)}, ("dp", "tp"), **how)

@@ -1,14 +1,21 @@
-"""Names of collectives: the same wherever a rank has installed its program."""
+"""Names of collectives: the same in any directory, and after any other traces."""
 
+import functools
+import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
+import jax_optireduce
 from jax_optireduce import _identity
 
 _PROGRAM = """
@@ -39,26 +46,161 @@ def _keys(folder: Path, start: str) -> list[str]:
     return result.stdout.split("\n")[:-1]
 
 
+def _key_in(file: str) -> str:
+    code = compile("\nkey = _identity.call_site_key('psum')", file, "exec")
+    namespace = {"_identity": _identity}
+    exec(code, namespace)  # noqa: S102
+    return namespace["key"]
+
+
 def test_key_does_not_depend_on_the_folder_nor_on_who_started_the_trace(tmp_path):
     keys = _keys(tmp_path / "a", "main()")
     assert keys == _keys(tmp_path / "b", "(lambda: main())()")
-    assert keys[0].startswith("program.py:6(")
-    assert keys[0].endswith(") psum")
+    assert keys == ["program.py:6 psum"] * 2
 
 
-def test_key_tells_apart_the_ways_that_lead_to_a_shared_helper():
-    def helper(x):
-        keys.append(_identity.call_site_key("psum"))
-        return x
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("/srv/a/train.py", "/srv/b/train.py"),
+        ("/scratch/ipykernel_31/1234567.py", "/scratch/ipykernel_77/1234567.py"),
+        ("<ipython-input-3-0123456789ab>", "<ipython-input-4-0123456789ab>"),
+        ("/scratch/ipython-input-3-1234567.py", "/scratch/ipython-input-4-1234567.py"),
+        ("<python-input-3>", "<python-input-4>"),
+    ],
+)
+def test_key_does_not_depend_on_the_directory_nor_on_the_cells_run_before(here, there):
+    assert _key_in(here) == _key_in(there)
 
-    def program(x):
-        x = helper(x)
-        return helper(x)
 
-    keys = []
-    jax.jit(program)(1.0)
-    assert len(set(keys)) == 2
-    assert len({key.split("(")[0] for key in keys}) == 1
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("train.py", "eval.py"),
+        ("<ipython-input-3-0123456789ab>", "<ipython-input-3-ba9876543210>"),
+        ("/scratch/ipython-input-1234567.py", "/scratch/ipython-input-7654321.py"),
+    ],
+)
+def test_key_tells_apart_files_and_cells(here, there):
+    assert _key_in(here) != _key_in(there)
+
+
+def _mapped(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return jax.shard_map(
+        function,
+        mesh=jax.make_mesh((2,), ("dp",), axis_types=(jax.sharding.AxisType.Auto,)),
+        in_specs=jax.sharding.PartitionSpec("dp"),
+        out_specs=jax.sharding.PartitionSpec("dp"),
+        check_vma=False,
+    )
+
+
+def _names(function: Callable[[Any], Any]) -> list[str]:
+    """Returns the names of the collectives in the lowered program."""
+    text = jax.jit(_mapped(function)).lower(jnp.ones((2, 5))).as_text()
+    return re.findall(r'name = "([^"]*psum[^"]*)"', text)
+
+
+def _total(x):
+    return jax_optireduce.psum(x, "dp")
+
+
+def _scanned(body):
+    def step(carry, _):
+        return carry + body(carry), None
+
+    return lambda x: lax.scan(step, x, None, length=2)[0]
+
+
+def _looped(body):
+    return lambda x: lax.while_loop(lambda y: y.sum() < 9, lambda y: y + body(y), x)
+
+
+def _custom_vjp(body):
+    function = jax.custom_vjp(body)
+    function.defvjp(lambda x: (body(x), None), lambda _, ct: (body(ct),))
+    return jax.grad(lambda x: function(x).sum())
+
+
+def _rematerialised(body):
+    function = jax.checkpoint(lambda x: body(jnp.sin(x)))
+    return jax.grad(lambda x: function(x).sum())
+
+
+_INNER = {
+    "plain": lambda body: body,
+    "jit": jax.jit,
+    "jit in jit": lambda body: jax.jit(lambda x: jax.jit(body)(x) * 2),
+    "checkpoint": _rematerialised,
+    "scan": _scanned,
+    "while": _looped,
+    "cond": lambda body: lambda x: lax.cond(x[0, 0] > 0, body, lambda y: y, x),
+    "custom_vjp": _custom_vjp,
+    "vmap": lambda body: jax.jit(jax.vmap(body)),
+    "grad": lambda body: jax.jit(jax.grad(lambda x: body(x).sum())),
+}
+
+_LOOKS = {
+    "make_jaxpr": lambda function, x: jax.make_jaxpr(function)(x),
+    "eval_shape": jax.eval_shape,
+    "lower": lambda function, x: jax.jit(function).lower(x),
+}
+
+
+@pytest.mark.usefixtures("communicator")
+@pytest.mark.parametrize("look", _LOOKS.values(), ids=_LOOKS)
+@pytest.mark.parametrize("inner", _INNER.values(), ids=_INNER)
+def test_name_does_not_depend_on_what_was_traced_before(inner, look):
+    def names(*, looked_before):
+        # A function of its own each time, since JAX keeps what it has traced.
+        def body(x):
+            return _total(x)
+
+        function = inner(body)
+        if looked_before:
+            look(_mapped(lambda x: function(x) + 1), jnp.ones((2, 5)))
+        return _names(lambda x: 2 * function(x))
+
+    fresh = names(looked_before=False)
+    assert fresh
+    assert fresh == names(looked_before=True)
+
+
+@pytest.mark.usefixtures("communicator")
+def test_name_does_not_depend_on_what_was_traced_before_where_jax_makes_the_call():
+    def names(*, looked_before):
+        function = jax.jit(functools.partial(jax_optireduce.psum, axis_name="dp"))
+        if looked_before:
+            jax.make_jaxpr(_mapped(lambda x: function(x) + 1))(jnp.ones((2, 5)))
+        return _names(lambda x: 2 * function(x))
+
+    assert names(looked_before=False) == names(looked_before=True)
+
+
+@pytest.mark.usefixtures("communicator")
+@pytest.mark.parametrize("inner", _INNER.values(), ids=_INNER)
+def test_name_does_not_depend_on_a_decorator(inner):
+    def timed(function):
+        def wrapper(x):
+            return function(x)
+
+        return wrapper
+
+    assert _names(inner(timed(_total))) == _names(inner(_total))
+
+
+@pytest.mark.usefixtures("communicator")
+def test_calls_of_one_helper_are_told_apart_whatever_was_traced_before():
+    def names(*, looked_before):
+        first = jax.jit(lambda x: _total(x) + 1)
+        second = jax.jit(lambda x: _total(_total(x) + 2))
+        if looked_before:
+            jax.make_jaxpr(_mapped(lambda x: second(x) - 1))(jnp.ones((2, 5)))
+        return _names(lambda x: first(x) * second(x))
+
+    fresh = names(looked_before=False)
+    assert len(set(fresh)) == 3
+    assert fresh == names(looked_before=True)
 
 
 def test_calls_with_one_key_are_numbered_in_their_program():

@@ -22,6 +22,14 @@ RANK_DEPENDENT = {
 }
 
 
+def reduced_by(source_lines_before: int) -> Callable[..., Any]:
+    """Compiles a source file of the user, of which ranks may have different ones."""
+    source = "\n" * source_lines_before + "def reduced(x): return jo.psum(x, 'dp')"
+    namespace = {"jo": jo}
+    exec(compile(source, "user.py", "exec"), namespace)  # noqa: S102
+    return namespace["reduced"]
+
+
 def call(
     *, size: int = 100, dtype: str = "float32", name: str, **how: str
 ) -> Callable[[], Any]:
@@ -51,6 +59,11 @@ with jo.init():
         expect_error(case, call(**{"name": case, **variants[rank]}))
         # After an error both can still work together.
         call(name=f"after {case}")()
+    mesh = meshes.make((jax.device_count(),), ("dp",))
+    unnamed = meshes.mapped(mesh, reduced_by(40 + rank))
+    ones = meshes.spread(mesh, np.ones((jax.device_count(), 100)))
+    expect_error("source", lambda: jax.block_until_ready(unnamed(ones)))
+    call(name="after source")()
     repeated = call(name="repeated")
     repeated()
     repeated()
