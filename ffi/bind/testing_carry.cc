@@ -25,8 +25,8 @@ void BindCarry(nb::module_& m) {
            [](const SendWindow& self, std::uint32_t call) { return self.Begun(Sequence(call)); })
       .def("settle", [](SendWindow& self, std::uint32_t call) { self.Settle(Sequence(call)); })
       .def("settled", &SendWindow::settled)
-      .def("full_after", [](const SendWindow& self, std::uint32_t call) {
-        return self.FullAfter(Sequence(call));
+      .def("lags", [](const SendWindow& self, std::uint32_t call) {
+        return self.Lags(Sequence(call));
       });
   nb::class_<CallHistory> history(m, "CallHistory");
   nb::enum_<CallHistory::Receipt>(history, "Receipt")

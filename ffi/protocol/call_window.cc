@@ -17,17 +17,13 @@ void SendWindow::Settle(Sequence call) {
   if (at != begun_.end()) at->settled = true;
 }
 
-bool SendWindow::FullAfter(Sequence call) const {
-  if (!MayBegin(call)) return true;
-  // The oldest of the newest max_lag + 1 when `call` is one of them.
-  const bool begun = Begun(call);
-  const std::size_t size = begun_.size() + (begun ? 0 : 1);
-  if (size <= max_lag_) return false;
-  const std::size_t dropped = size - (max_lag_ + 1u);
-  if (dropped == begun_.size()) return true;  // only `call` itself is left
-  const Entry& oldest = begun_[dropped];
-  if (!begun && call < oldest.sequence) return true;  // `call` itself, which is not settled
-  return !oldest.settled;
+bool SendWindow::Lags(Sequence call) const {
+  // Those that have left the window are settled.
+  const auto at = std::ranges::lower_bound(begun_, call, {}, &Entry::sequence);
+  const auto older = static_cast<std::size_t>(at - begun_.begin());
+  if (older < max_lag_) return false;
+  const auto end = begun_.begin() + static_cast<std::ptrdiff_t>(older - max_lag_ + 1);
+  return std::any_of(begun_.begin(), end, [](const Entry& entry) { return !entry.settled; });
 }
 
 CallHistory::Record* CallHistory::Insert(Sequence call, Bitmap received) {

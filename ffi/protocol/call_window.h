@@ -40,8 +40,9 @@ class SendWindow {
 
   // Everything that was begun is settled.
   bool settled() const { return std::ranges::all_of(begun_, &Entry::settled); }
-  // With `call` begun, the one after it could not begin.
-  bool FullAfter(Sequence call) const;
+  // Some call that is not settled is `max_lag` calls older than `call`, or more. Calls that are newer
+  // than it have no part in this: some begin before their time, opened by peers.
+  bool Lags(Sequence call) const;
 
  private:
   struct Entry {

@@ -67,12 +67,19 @@ class Carry {
   void MoveDebt(MemberIndex to, const BucketView& bucket);
 
   // ---- Peers that are behind.
-  // Some peer has not settled what is more than max_lag calls old, counted from `call`: that must
-  // not end yet, unless nobody waits for this peer.
+  // The peer has not settled what is more than max_lag calls old, counted from `call`: that must
+  // not end yet, unless the peer is suspended.
+  bool Lags(MemberIndex peer, Sequence call) const {
+    return !suspended(peer) && Lags(peers_[peer.index()], call);
+  }
+  // Some peer does.
   bool Lags(Sequence call) const;
-  // From now on the peers for which Lags() is true are not waited for, until they have caught up.
+  // From now on the peer is not waited for, until it has caught up.
+  void Suspend(MemberIndex peer) { peers_[peer.index()].suspended = true; }
+  // All for which Lags() is true.
   void SuspendLagging(Sequence call);
   void ResumeCaughtUp(Sequence call);
+  bool suspended(MemberIndex peer) const { return suspend_ || peers_[peer.index()].suspended; }
 
   // ---- What a peer sends to this rank.
   // When one of the newest calls was opened here.

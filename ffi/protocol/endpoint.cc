@@ -250,7 +250,7 @@ void Endpoint::Impl::HandleDatagram(Instant now, std::span<const std::byte> data
     ++counters_.rejected_removed;
     return;
   }
-  from.last_heard = now;
+  from.Heard(now, options_.peer_timeout);
   if (from.lost) incast_of_peers_.reset();
   from.lost.reset();
   if (!Dispatch(now, header, *payload)) return;
@@ -292,7 +292,7 @@ Endpoint::Impl::Active* Endpoint::Impl::Admit(Instant now, const Header& header)
     ++ahead;
     if (!foldable && active.exchange.CanFold()) foldable = call;
   });
-  if (ahead >= options_.max_lag && options_.suspend_on_lag && foldable) {
+  if (ahead >= options_.max_lag && (header.flags & kFlagSuspended) != 0 && foldable) {
     active_.at(*foldable).exchange.Fold();
     --ahead;
     NoteFolded(*foldable);
@@ -468,7 +468,10 @@ void Endpoint::Impl::Settle(Instant now, Rank to, const std::vector<Fate>& fates
 
 void Endpoint::Impl::FinishIfComplete(Instant now, Active& active) {
   Exchange& exchange = active.exchange;
-  if (!exchange.complete()) return;
+  if (!exchange.complete()) {
+    if (exchange.WaitsForLag()) lagging_.insert(exchange.call());
+    return;
+  }
   if (exchange.call().sequence == kSettlement) {
     exchange.Finish(now, {});
     EndSettlement(active);

@@ -1,7 +1,7 @@
 // The state of an endpoint. Its members are defined by theme: endpoint.cc (what comes in),
-// endpoint_begin.cc (calls that start), endpoint_carry.cc (what is late), endpoint_send.cc (what
-// goes out), endpoint_watch.cc (who is missing, who disagrees), endpoint_membership.cc (going on
-// without them).
+// endpoint_begin.cc (calls that start), endpoint_carry.cc (what is late), endpoint_lag.cc (who is
+// behind), endpoint_send.cc (what goes out), endpoint_watch.cc (who is missing, who disagrees),
+// endpoint_membership.cc (going on without them).
 
 #ifndef FFI_PROTOCOL_ENDPOINT_IMPL_H_
 #define FFI_PROTOCOL_ENDPOINT_IMPL_H_
@@ -119,6 +119,16 @@ class Endpoint::Impl {
   void ReleaseEarlier(Instant now, const Header& header);
   // A peer has all of some call: others may go on that had to wait for this.
   void Advance(Instant now, CollectiveId collective, Rank peer);
+
+  // ---- endpoint_lag.cc
+  // Leaves behind the peers that calls wait for and that do not answer, and asks the quiet ones for
+  // a sign.
+  void WatchLagging(Instant now);
+  // When to do that.
+  Instant LagTimeout() const;
+  // What the peer is to be sent first, of a call that is over: another call waits for it. Brings it
+  // to the front.
+  bool LagComesFirst(Rank to);
 
   // ---- endpoint_membership.cc
   Result<Collective*> Learn(const CollectiveSpec& spec);
@@ -250,6 +260,7 @@ class Endpoint::Impl {
   // By the number of members, and which of them this rank is.
   std::map<std::pair<std::uint16_t, MemberIndex>, std::vector<MemberIndex>> send_orders_;
   std::map<CallId, Active> active_;
+  std::set<CallId> lagging_;  // calls that wait for peers that are behind, or did
   std::deque<CallDone> events_;
   Counters counters_;
   IncastController incast_;

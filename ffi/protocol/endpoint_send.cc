@@ -208,10 +208,11 @@ std::optional<Transmit> Endpoint::Impl::SendSegments(Instant now, Rank to,
                                                      std::size_t batch_max) {
   Peer& other = peer(to);
   // Chosen: the backlog goes behind, but not to the end: what stands before it may be refused for
-  // as long as the peer's program waits for something of the backlog.
-  constexpr std::uint32_t kBacklogTurns = 8;
+  // as long as the peer's program waits for something of the backlog. While a call of this rank
+  // waits for something of it, it is the other way round.
+  constexpr std::uint32_t kOtherTurns = 8;
   if (other.ready.empty() && other.backlog.empty()) return std::nullopt;
-  const bool behind_first = ++other.turns % kBacklogTurns == 0;
+  const bool behind_first = (++other.turns % kOtherTurns == 0) != LagComesFirst(to);
   for (const bool behind : {behind_first, !behind_first}) {
     auto& calls = behind ? other.backlog : other.ready;
     if (const auto transmit = SendSegmentsOf(now, to, calls, buffer, batch_max)) return transmit;

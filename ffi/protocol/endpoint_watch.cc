@@ -106,6 +106,7 @@ void Endpoint::Impl::HandleTimeout(Instant now) {
     if (now >= active.exchange.deadline()) due.push_back(call);
   }
   for (const CallId call : due) Expire(now, call);
+  WatchLagging(now);
   if (now >= next_tick_) Tick(now);
   if (!membership_) return;
   if (now >= membership_->timeout()) {
@@ -133,7 +134,8 @@ void Endpoint::Impl::Expire(Instant now, CallId call) {
 }
 
 Instant Endpoint::Impl::PollTimeout() const {
-  Instant at = membership_ ? std::min(next_tick_, membership_->timeout()) : next_tick_;
+  Instant at = std::min(next_tick_, LagTimeout());
+  if (membership_) at = std::min(at, membership_->timeout());
   for (std::size_t r = timeouts_.FirstBefore(at); r < options_.world_size;
        r = timeouts_.FirstBefore(at, r + 1)) {
     const Peer& other = *peers_[r];

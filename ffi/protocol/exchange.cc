@@ -353,6 +353,7 @@ void Exchange::FillHeader(MemberIndex to, const Outbox::Item& item, Header& head
   const bool carried = !contribution && carried_.Contains(item.segment.index());
   if (carried || Owed(to, item) != nullptr) header.flags |= kFlagCarried;
   if (drain_) header.flags |= kFlagDrain;
+  if (carry_->suspended(to)) header.flags |= kFlagSuspended;
 }
 
 Exchange::Repair Exchange::Lost(MemberIndex to, const Outbox::Item& item) {
@@ -425,7 +426,7 @@ Instant Exchange::EarlyCall() const {
 }
 
 Instant Exchange::LagDeadline() const {
-  if (!submitted() || finished_ || (!closed_ && !gathered_.full()) || !Lags()) return kNever;
+  if (!WaitsForLag()) return kNever;
   const Instant from = std::max(*submitted_at_, opened_at_ + call_deadline_);
   return SaturatingAdd(from, options_.lag_timeout);
 }

@@ -153,6 +153,13 @@ class Exchange {
   bool complete() const {
     return submitted() && !finished_ && (gathered_.full() || closed_) && !Lags();
   }
+  // All that it waits for are peers that are too far behind.
+  bool WaitsForLag() const {
+    return submitted() && !finished_ && (gathered_.full() || closed_) && Lags();
+  }
+  // It does for this one.
+  bool WaitsForLagOf(MemberIndex peer) const { return carry_->Lags(peer, sequence_); }
+  void Suspend(MemberIndex peer) { carry_->Suspend(peer); }
   // Ends the call for the local program: the leaves are not touched any more.
   CallDone Finish(Instant now, Status status);
   bool finished() const { return finished_; }

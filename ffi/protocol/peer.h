@@ -15,6 +15,7 @@
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
 #include "ffi/crypto/seal.h"
+#include "ffi/protocol/answer_time.h"
 #include "ffi/protocol/flow.h"
 #include "ffi/protocol/options.h"
 
@@ -53,6 +54,19 @@ struct Peer {
   Instant asked{};       // the first datagram to it since then that wants an answer
   // A peer that nobody asks is not silent.
   Duration Silence(Instant now) const { return now - std::max(last_heard, asked); }
+  // It was asked since it was heard last.
+  bool Owes() const { return asked > last_heard; }
+  void Heard(Instant now, Duration peer_timeout) {
+    // Before the first time its process may not have started.
+    if (Owes() && last_heard > Instant{}) answer_time.Note(now, now - asked, peer_timeout);
+    last_heard = now;
+  }
+  // The silence from which on calls do not wait for it. What is usual is not known before it was
+  // heard.
+  Duration Patience(Duration peer_timeout) const {
+    return last_heard > Instant{} ? answer_time.Patience(peer_timeout) : peer_timeout;
+  }
+  AnswerTime answer_time;
   std::optional<std::string> left;     // it said that it leaves, and why
   std::optional<std::string> lost;     // it was silent for too long; until it is heard again
   bool awaited = false;                // though lost, it is kept what it has coming: see Membership

@@ -71,6 +71,8 @@ inline constexpr std::uint8_t kFlagCarried = 16;
 inline constexpr std::uint8_t kFlagDrain = 32;
 // Chosen: bit 6; it was sent before, so that its sender has been in the call for some time.
 inline constexpr std::uint8_t kFlagRepair = 64;
+// Chosen: bit 7; the calls of the sender do not wait for the receiver, however far it is behind.
+inline constexpr std::uint8_t kFlagSuspended = 128;
 
 struct Header {
   DatagramKind kind = DatagramKind::kProbe;

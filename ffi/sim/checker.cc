@@ -377,6 +377,7 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
       Fail(now, record.rank,
            "a bounded call took " + Milliseconds(took) + "; its bound is " + Milliseconds(bound));
     }
+    CheckLag(now, record);
   }
   const Instant from =
       std::max({WaitsFrom(now, record), Instant{} + microseconds(scenario_.faults_end_us),
@@ -406,10 +407,7 @@ Instant Checker::WaitsFrom(Instant now, const Record& record) const {
   if (scenario_.skip_ppm > 0 && IsBounded(spec)) return now;
   // A rank takes data of calls that its program has not made, of max_lag at most; where it is late
   // for long, these may be later ones than this.
-  const auto late_us = std::max(scenario_.straggle_us, scenario_.think_us);
-  const bool crowded = scenario_.early_bytes_max < Scenario().early_bytes_max ||
-                       microseconds(late_us) > LivenessBound();
-  const std::size_t ahead = crowded ? 0 : scenario_.max_lag;
+  const std::size_t ahead = IsCrowded() ? 0 : scenario_.max_lag;
   const Instant from =
       record.submitted_at + spec.reduce_scatter_deadline + spec.all_gather_deadline;
   if (call.index < ahead) return from;
@@ -421,6 +419,12 @@ Instant Checker::WaitsFrom(Instant now, const Record& record) const {
     if (seen_[member.index()].stopped_at.value_or(told) < told) return now;
   }
   return std::max(from, ready->second.at);
+}
+
+bool Checker::IsCrowded() const {
+  const auto late_us = std::max(scenario_.straggle_us, scenario_.think_us);
+  return scenario_.early_bytes_max < Scenario().early_bytes_max ||
+         microseconds(late_us) > LivenessBound();
 }
 
 // ---------------------------------------------------------------------------------- events
@@ -438,8 +442,9 @@ void Checker::Delivered(Instant now, const Delivery& delivery, const Counters& c
   if (heard_count == std::exchange(seen.heard_count, heard_count)) return;
   Instant& heard = seen.heard[delivery.from.index()];
   if (IsSilentSince(now, heard)) seen_[delivery.from.index()].silent_until = now;
+  const Instant asked = std::exchange(seen.asked[delivery.from.index()], kNever);
+  if (asked < now && heard > Instant{}) NoteAnswer(seen, now - asked);
   heard = now;
-  seen.asked[delivery.from.index()] = kNever;
 }
 
 void Checker::Polled(Instant now, Rank rank, const Transmit& transmit, std::size_t batch_max) {

@@ -90,6 +90,7 @@ class Checker {
     // copy, where the first one was lost.
     std::vector<Instant> heard;
     std::uint64_t heard_count = 0;  // of all of them
+    Duration longest_answer{};      // after it was asked, of any of them
   };
 
   // Whether `from` may give `rank` up.
@@ -141,6 +142,20 @@ class Checker {
   Duration SilenceBound() const;
   const std::vector<std::byte>& Reference(SimCall call);
   void CheckTime(Instant now, const Record& record, const CallDone& done);
+  // ---- checker_lag.cc
+  // A bounded call does not wait for peers that are behind and do not answer.
+  void CheckLag(Instant now, const Record& record);
+  // `from` does not hear `rank` from then on, for a while or for ever; kNever: nothing is wrong.
+  Instant AwayFrom(Rank from, Rank rank) const;
+  // That is over.
+  bool IsBack(Instant now, Rank from, Rank rank) const;
+  void NoteAnswer(Seen& seen, Duration gap) const;
+  // From which silence on the member is not waited for, at most.
+  Duration PatienceMax(const Record& record, Rank member) const;
+  // How long the network takes for what a call waits for.
+  Duration LagBound() const;
+  // Data of calls ahead may not be taken for as many as max_lag.
+  bool IsCrowded() const;
   // From when on only the network is waited for in a call; `now` where somebody has to call first.
   Instant WaitsFrom(Instant now, const Record& record) const;
   void CheckError(Instant now, const Record& record, const Status& status);

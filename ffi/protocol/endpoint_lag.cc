@@ -1,0 +1,84 @@
+// Calls that wait for peers that are too far behind. A peer that answers is waited for; one that
+// does not is left behind, until it has caught up.
+
+#include <algorithm>
+#include <vector>
+
+#include "ffi/protocol/endpoint_impl.h"
+
+namespace optireduce {
+namespace {
+
+// Chosen: the least that tells a peer that has nothing to say from one that does not answer.
+constexpr int kSignsPerPatience = 2;
+
+}  // namespace
+
+void Endpoint::Impl::WatchLagging(Instant now) {
+  std::erase_if(lagging_, [&](CallId call) {
+    const auto open = active_.find(call);
+    return open == active_.end() || !open->second.exchange.WaitsForLag();
+  });
+  const std::vector<CallId> calls(lagging_.begin(), lagging_.end());
+  for (const CallId call : calls) {
+    const auto open = active_.find(call);
+    if (open == active_.end()) continue;
+    Active& active = open->second;
+    const Collective& collective = active.exchange.collective();
+    for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+      const MemberIndex member(m);
+      if (member == collective.self || !active.exchange.WaitsForLagOf(member)) continue;
+      Peer& other = peer(collective.RankOf(member));
+      const Duration patience = other.Patience(options_.peer_timeout);
+      if (other.Owes() && other.Silence(now) >= patience) {
+        active.exchange.Suspend(member);
+      } else if (!other.Owes() && other.Silence(now) >= patience / kSignsPerPatience &&
+                 other.control.empty()) {
+        other.control.push_back({.kind = DatagramKind::kProbe});
+      }
+    }
+    FinishIfComplete(now, active);
+  }
+}
+
+Instant Endpoint::Impl::LagTimeout() const {
+  Instant at = kNever;
+  for (const CallId call : lagging_) {
+    const auto open = active_.find(call);
+    if (open == active_.end() || !open->second.exchange.WaitsForLag()) continue;
+    const Collective& collective = open->second.exchange.collective();
+    for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+      const MemberIndex member(m);
+      if (member == collective.self || !open->second.exchange.WaitsForLagOf(member)) continue;
+      const Peer& other = peer(collective.RankOf(member));
+      const Duration patience = other.Patience(options_.peer_timeout);
+      const bool asking = !other.Owes() && !other.control.empty();
+      if (asking) continue;
+      at = std::min(at, other.Owes() ? SaturatingAdd(other.asked, patience)
+                                     : other.last_heard + patience / kSignsPerPatience);
+    }
+  }
+  return at;
+}
+
+bool Endpoint::Impl::LagComesFirst(Rank to) {
+  if (lagging_.empty()) return false;
+  Ring<CallId>& calls = peers_[to.index()]->backlog;
+  for (const CallId lagging : lagging_) {
+    const auto open = active_.find(lagging);
+    if (open == active_.end() || !open->second.exchange.WaitsForLag()) continue;
+    const auto member = open->second.exchange.collective().MemberOf(to);
+    if (!member || !open->second.exchange.WaitsForLagOf(*member)) continue;
+    std::size_t oldest = calls.size();
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const bool same = calls[i].collective == lagging.collective;
+      if (same && (oldest == calls.size() || calls[i] < calls[oldest])) oldest = i;
+    }
+    if (oldest == calls.size()) continue;
+    std::swap(calls[oldest], calls.front());
+    return true;
+  }
+  return false;
+}
+
+}  // namespace optireduce

@@ -1,0 +1,120 @@
+// How long a bounded call may wait for peers that are too far behind.
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "ffi/protocol/wire.h"
+#include "ffi/sim/checker.h"
+
+namespace optireduce {
+namespace {
+
+using std::chrono::microseconds;
+
+// Source: kPatienceMin and kFactor of answer_time.h.
+constexpr Duration kPatienceMin = std::chrono::seconds(1);
+constexpr int kPatienceFactor = 2;
+
+// Chosen: what a call waits for is a part of the data of one earlier call, and of what has left
+// before that.
+constexpr std::uint64_t kLagCalls = 2;
+// Source: kProbeIntervalMax of flow.cc.
+constexpr Duration kLagBase = std::chrono::seconds(1);
+// Chosen: a queue that holds less loses much of what two senders have under way.
+constexpr std::uint64_t kRoomyQueueBytes = 1 << 17;
+
+Instant At(std::uint64_t us) { return Instant{} + microseconds(us); }
+
+}  // namespace
+
+void Checker::NoteAnswer(Seen& seen, Duration gap) const {
+  const Duration patience = std::max(kPatienceMin, kPatienceFactor * seen.longest_answer);
+  seen.longest_answer = std::max(seen.longest_answer, std::min(gap, patience));
+}
+
+Duration Checker::PatienceMax(const Record& record, Rank member) const {
+  const Seen& seen = seen_[record.rank.index()];
+  const Duration peer_timeout = microseconds(scenario_.peer_timeout_us);
+  if (seen.heard[member.index()] == Instant{}) return peer_timeout;
+  return std::min(std::max(kPatienceMin, kPatienceFactor * seen.longest_answer), peer_timeout);
+}
+
+Instant Checker::AwayFrom(Rank from, Rank rank) const {
+  const Scenario& s = scenario_;
+  const Seen& seen = seen_[rank.index()];
+  Instant at = std::min(seen.stopped_at.value_or(kNever), seen.left_at.value_or(kNever));
+  const auto either = [&](std::uint64_t who) {
+    return rank.index() == who || from.index() == who;
+  };
+  if (s.freeze_at_us > 0 && rank.index() == s.freeze_rank) at = std::min(at, At(s.freeze_at_us));
+  if (s.cut_at_us > 0 && either(s.cut_rank)) at = std::min(at, At(s.cut_at_us));
+  if (s.part_for_us > 0 && ((s.part_side >> rank.index() ^ s.part_side >> from.index()) & 1) != 0) {
+    at = std::min(at, At(s.part_at_us));
+  }
+  return at;
+}
+
+Duration Checker::LagBound() const {
+  const Scenario& s = scenario_;
+  const bool clean =
+      s.loss_ppm + s.burst_ppm + s.duplicate_ppm + s.reorder_ppm + s.stall_ppm + s.corrupt_ppm +
+              s.truncate_ppm + s.extend_ppm + s.foreign_ppm + s.garbage_ppm + s.replay_ppm +
+              s.misdirect_ppm + s.refuse_ppm + s.rival_at_us + s.unaware ==
+          0 &&
+      std::min({s.queue_bytes, s.socket_bytes, s.receive_buffer_bytes}) >= kRoomyQueueBytes;
+  if (!clean) return LivenessBound();
+  std::uint64_t bytes = 0;
+  for (const SimCollective& collective : workload_.collectives()) {
+    const std::uint64_t segments = collective.bytes() / (s.datagram_bytes / 2) + 1;
+    const std::uint64_t ranks = collective.spec.members.size();
+    bytes += collective.bytes() + (segments + ranks) * (kOverheadBytes + kWireOverheadBytes);
+  }
+  // Each of the two stages sends about that much over each link.
+  const double wire_us = static_cast<double>(2 * kLagCalls * bytes * 8 * s.slow_factor) /
+                         static_cast<double>(s.rate_mbps);
+  return std::min(LivenessBound(), kLagBase + microseconds(static_cast<std::int64_t>(wire_us)));
+}
+
+void Checker::CheckLag(Instant now, const Record& record) {
+  const Scenario& s = scenario_;
+  const CollectiveSpec& spec = record.collective.spec;
+  // Where programs jump over calls, others may wait for one that has.
+  if (s.suspend != 0 || s.skip_ppm > 0) return;
+  if (s.freeze_at_us > 0 && record.rank.value() == s.freeze_rank) return;
+  Instant from = record.submitted_at + spec.reduce_scatter_deadline + spec.all_gather_deadline;
+  from = std::max({from, At(s.faults_end_us),
+                   At(s.rival_at_us > 0 ? s.rival_at_us + s.rival_for_us : 0)});
+  const std::size_t ahead = IsCrowded() ? 0 : s.max_lag;
+  const std::size_t index = record.call.index < ahead ? 0 : record.call.index - ahead;
+  for (const Rank member : spec.members) {
+    if (member == record.rank) continue;
+    const auto next = next_index_.find({record.call.collective, member.index()});
+    const bool called = next != next_index_.end() && next->second > index;
+    const Instant away = AwayFrom(record.rank, member);
+    // Of those that are behind, and answer, the program is slow.
+    if (!called && (away > now || IsBack(now, record.rank, member))) return;
+    if (away <= now) from = std::max(from, away + PatienceMax(record, member));
+  }
+  const auto ready = ready_.find({record.call.collective, index});
+  if (ready != ready_.end()) from = std::max(from, ready->second.at);
+  const Duration bound = LagBound() + AgreementBound() + DriverSlack();
+  if (now <= from + bound) return;
+  Fail(now, record.rank,
+       "a bounded call ended " + Milliseconds(now - from) +
+           " after it had to wait for nobody that answers; the bound is " + Milliseconds(bound));
+}
+
+bool Checker::IsBack(Instant now, Rank from, Rank rank) const {
+  const Scenario& s = scenario_;
+  const Seen& seen = seen_[rank.index()];
+  if (seen.stopped_at || seen.left_at) return false;
+  const bool frozen =
+      s.freeze_at_us > 0 && rank.index() == s.freeze_rank && now < At(s.freeze_at_us + s.freeze_for_us);
+  const bool cut = s.cut_at_us > 0 && now < At(s.cut_at_us + s.cut_for_us) &&
+                   (rank.index() == s.cut_rank || from.index() == s.cut_rank);
+  const bool parted = now < At(s.part_at_us + s.part_for_us);
+  return !frozen && !cut && !parted;
+}
+
+}  // namespace optireduce
