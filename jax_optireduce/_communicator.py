@@ -19,7 +19,7 @@ NAME = "default"
 class Communicator:
     """This process's membership in a session; what `init` returns.
 
-    A context manager: leaving it calls `close`.
+    A context manager: leaving its block is `shutdown`, or by an error `close`.
 
     Attributes:
       rank: index of this process, from 0. The ranks of a mesh axis are counted by
@@ -56,8 +56,8 @@ class Communicator:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Calls `close`."""
-        self.close("the program left the communicator's with block")
+        """Leaves the session: as `shutdown`, and after an error as `close`."""
+        self._end("the program left the communicator's with block", error is not None)
 
     def __repr__(self) -> str:
         """Says who this is."""
@@ -113,15 +113,28 @@ class Communicator:
     def close(self, reason: str = "closed by the program") -> None:
         """Fails every call under way and leaves the session; may be repeated.
 
+        Unlike `shutdown` it does not wait for what the program has dispatched.
+
         Args:
           reason: what the calls' errors say, here and on the peers.
         """
         if _session.current is self:
             _session.current = None
         if self._native is not None:
+            given_up = self._native.calls_under_way()
             self._native.close(reason)
+            _session.dead.update(self._native.silent_ranks())
+            if given_up:
+                _log.warning("%s", _exit.describe_given_up(given_up, reason))
         if self._watch is not None:
             self._watch.end()
+
+    def _end(self, reason: str, at_once: bool) -> None:
+        """Closes; unless `at_once`, finishes first what was dispatched."""
+        if self._native is not None and not at_once:
+            limit_s = self.options.shutdown_timeout_s
+            _exit.finish(self._native, limit_s, lambda: self.close(reason))
+        self.close(reason)
 
     def cancel(self, reason: str = "cancelled by the program") -> None:
         """Fails every call under way; later calls work again.
@@ -141,10 +154,12 @@ class _Session:
       current: the communicator, between `init` and `shutdown`.
       generation: how many sessions were begun; equal on all ranks, which begin them
         together.
+      dead: processes that sessions have given up after their silence.
     """
 
     current: Communicator | None = None
     generation: int = 0
+    dead: set[int] = dataclasses.field(default_factory=set)
 
 
 _session = _Session()
@@ -186,7 +201,7 @@ def init(**options: Any) -> Communicator:
     resolved, origins = _options.resolve(options, os.environ)
     _rendezvous.initialize_distributed(resolved)
     # Before anything can fail: processes that do not fit together must part as well.
-    _exit.install(_close, resolved.shutdown_timeout_s)
+    _exit.install(_end_at_exit, resolved.shutdown_timeout_s)
     rank, world_size = _compat.process()
     label = f"jax_optireduce/{_session.generation}"
     _session.generation += 1
@@ -207,12 +222,16 @@ def init(**options: Any) -> Communicator:
 
 
 def shutdown() -> None:
-    """Leaves the session: fails the calls under way, here and with the peers.
+    """Leaves the session, once the programs that were dispatched are over.
 
-    All ranks should have finished their calls (`jax.block_until_ready`). `init` may be
-    called again afterwards, by all ranks. Without a communicator nothing happens.
+    A call that takes longer than `shutdown_timeout_s` from now on is given up: it and
+    all others fail, here and with the peers, and the log says how many. During the
+    handling of an error nothing is waited for. `init` may be called again afterwards,
+    by all ranks. Without a communicator nothing happens.
     """
-    _close("the program called jax_optireduce.shutdown()")
+    if _session.current is not None:
+        reason = "the program called jax_optireduce.shutdown()"
+        _session.current._end(reason, _exit.fails())  # noqa: SLF001 (its own module)
 
 
 def stats() -> dict[str, int]:
@@ -243,6 +262,8 @@ def current(kind: str) -> Communicator:
     return _session.current
 
 
-def _close(reason: str) -> None:
+def _end_at_exit(at_once: bool) -> set[int]:
+    """Leaves the session; returns the processes that are known to be dead."""
     if _session.current is not None:
-        _session.current.close(reason)
+        _session.current._end("its process exits", at_once)  # noqa: SLF001
+    return _session.dead

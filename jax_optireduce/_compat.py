@@ -4,8 +4,9 @@ Tried with JAX 0.10.2 and 0.12.0. Where a public way exists it is the fallback.
 """
 
 import contextlib
+import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -17,9 +18,13 @@ from jax_optireduce._errors import RendezvousError, UsageError
 try:
     from jax._src import clusters as _clusters
     from jax._src import distributed as _distributed
+    from jax._src import xla_bridge as _bridge
 except ImportError:  # A later JAX moved them; the fallbacks below take over.
     _clusters = None
     _distributed = None
+    _bridge = None
+
+_log = logging.getLogger("jax_optireduce")
 
 # Whether JAX still has the client behind `publish` and `wait_for`.
 HAS_KEY_VALUE_CLIENT = _distributed is not None
@@ -93,6 +98,49 @@ def without_manual_types(ctx: Any) -> Any:
     return ctx.replace(avals_in=plain)
 
 
+# --- Programs ------------------------------------------------------------------------
+
+
+def wait_for_programs() -> None:
+    """Waits until the programs that were dispatched are over; errors do not matter.
+
+    JAX has no call for that. Those of this thread are over when one that is dispatched
+    now is: XLA starts on a CPU, of one thread, a program that is not tiny after the one
+    before it, among those for one device, and among those for several. Those of other
+    threads are waited for where their results are still alive.
+    """
+    if _bridge is None or not _bridge.backends_are_initialized():
+        return
+    try:
+        devices = jax.local_devices(backend="cpu")
+        results = [*jax.live_arrays("cpu"), *_dispatch_last(devices)]
+    except Exception as error:  # noqa: BLE001 (at exit nothing helps any more)
+        _log.debug("cannot wait for programs: %s", error)
+        return
+    for result in results:
+        # An error is the program's to see, or one of a deleted array.
+        with contextlib.suppress(Exception):
+            result.block_until_ready()
+
+
+def _dispatch_last(devices: list[jax.Device]) -> Iterator[jax.Array]:
+    """Dispatches a program for each device, and one for all."""
+    # Chosen: 0.5 million operations; XLA runs below some thousands at once.
+    block = np.ones((64, 64), np.float32)
+    square = jax.jit(lambda x: x @ x)
+    yield from [square(jax.device_put(block, device)) for device in devices]
+    if len(devices) > 1:
+        mesh = jax.sharding.Mesh(np.array(devices), ("d",))
+        spec = jax.sharding.PartitionSpec("d")
+        rows = jax.device_put(
+            np.tile(block, (len(devices), 1)), jax.sharding.NamedSharding(mesh, spec)
+        )
+        mapped = jax.shard_map(
+            lambda x: x @ x, mesh=mesh, in_specs=spec, out_specs=spec
+        )
+        yield jax.jit(mapped)(rows)
+
+
 # --- Processes -----------------------------------------------------------------------
 
 
@@ -125,6 +173,34 @@ def in_cluster() -> bool:
         except (AttributeError, NotImplementedError, OSError, ValueError, KeyError):
             continue
     return False
+
+
+class _PreemptionQueries:
+    """Stands for JAX's preemption sync manager until a program asks it."""
+
+    def __init__(self, state: Any, manager: Any, asked: Callable[[], None]) -> None:
+        self._state = state
+        self._manager = manager
+        self._asked = asked
+
+    def reached_sync_point(self, step: int) -> bool:
+        self._state.preemption_sync_manager = self._manager
+        self._asked()
+        return self._manager.reached_sync_point(step)
+
+    def shutdown(self) -> None:
+        self._manager.shutdown()
+
+
+def on_preemption_query(asked: Callable[[], None]) -> None:
+    """Calls `asked` before the program first asks JAX whether it is to be preempted.
+
+    It does so by `multihost_utils.reached_preemption_sync_point`, as Orbax does.
+    """
+    state = getattr(_distributed, "global_state", None)
+    manager = getattr(state, "preemption_sync_manager", None)
+    if manager is not None:
+        state.preemption_sync_manager = _PreemptionQueries(state, manager, asked)
 
 
 def publish(key: str, value: bytes) -> None:

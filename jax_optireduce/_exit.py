@@ -1,33 +1,44 @@
-"""The end of a process: nothing under way, nobody left waiting, no minutes lost.
+"""The end of a session and of a process: what was dispatched is finished, then all go.
 
-Three things would go wrong without this file. A call that waits for a peer keeps the
-interpreter from exiting, so the communicator is closed before JAX waits for its
-programs. Ctrl-C is noticed by Python only between two of its instructions, and a
-program that waits for a device executes none, so the signal's number is also written to
-a socket that the native side reads. And with `jax_enable_recoverability`, JAX's own
-barrier at exit lets process 0 leave first, with the coordination service in it, which
-aborts every process that is still at work, so process 0 waits for the others here,
-except for those that the session has removed.
+Three things would go wrong without this file. JAX dispatches programs ahead: when a
+script is over, its last steps may still run, and need the other ranks, as these need
+this one. A call that waits for a peer for ever keeps the interpreter from exiting, so
+the communicator is closed after a limited time, before JAX waits for its programs. And
+with `jax_enable_recoverability`, JAX's own barrier at exit lets process 0 leave first,
+with the coordination service in it, which aborts every process that is still at work,
+so process 0 waits for the others here, except for those that are known to be dead.
 """
 
 import atexit
 import dataclasses
-import signal
-import socket
+import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from types import TracebackType
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import jax
 
-from jax_optireduce import _compat, _native
+from jax_optireduce import _compat, _native, _signals
 
 # How long process 0 stays after the last goodbye, in seconds.
 # Chosen: after its goodbye a process disconnects from the coordination service, which
 # takes some milliseconds, and is aborted if the service is gone before that.
 _GRACE_S = 0.3
+
+# How long SIGTERM leaves each of two: process 0 for the goodbyes of the others, and JAX
+# for its own end, which waits for programs that compute; in seconds.
+# Chosen: launchers send SIGKILL after 5 s (ours) to 30 s (SLURM, Kubernetes).
+_TERMINATION_S = 2.0
+
+# How often the end of what was dispatched is looked for, in seconds.
+# Chosen: unnoticed by a user who waits for the end of a process, and by the processor.
+_LOOK_S = 0.1
+
+# Ends sessions: with False it finishes first what was dispatched. Returns the processes
+# that are known to be dead. See `_communicator`.
+End = Callable[[bool], Collection[int]]
 
 
 @dataclasses.dataclass
@@ -37,101 +48,117 @@ class _Arrangement:
     Attributes:
       installed: whether `install` was called.
       shutdown_timeout_s: how long process 0 waits for the others.
-      wakeup: (reader, writer) of the socket that Python writes signal numbers to.
-      removed: processes that died: nobody waits for their goodbye.
+      tasks: for a thread that was started in time: Python starts none at exit.
     """
 
     installed: bool = False
     shutdown_timeout_s: float = 0.0
-    wakeup: tuple[socket.socket, socket.socket] | None = None
-    removed: set[int] = dataclasses.field(default_factory=set)
+    tasks: queue.SimpleQueue[Callable[[], None]] = dataclasses.field(
+        default_factory=queue.SimpleQueue
+    )
 
 
 _arrangement = _Arrangement()
 
 
-def install(close: Callable[[str], None], shutdown_timeout_s: float) -> None:
+def install(end: End, shutdown_timeout_s: float) -> None:
     """Arranges the end of this process; only the first call has an effect.
 
     Args:
-      close: fails all calls with the reason given to it; may be called repeatedly.
+      end: ends the session; may be called repeatedly.
       shutdown_timeout_s: how long process 0 waits for the others, in seconds.
     """
     _arrangement.shutdown_timeout_s = shutdown_timeout_s
     if _arrangement.installed:
         return
     _arrangement.installed = True
-    _forward_interrupts()
+    threading.Thread(target=_work, name="jax_optireduce end", daemon=True).start()
+    _, world_size = _compat.process()
+    _signals.install(distributed=world_size > 1)
     # Handlers run in reverse order, so this one comes before those that JAX registered
     # when it was imported above.
-    atexit.register(_at_exit, close)
+    atexit.register(_at_exit, end)
 
 
-def note_removed(processes: Iterable[int]) -> None:
-    """Notes that some processes are dead."""
-    _arrangement.removed.update(processes)
+def fails() -> bool:
+    """Whether this process, or the block that runs, ends by an error."""
+    # The interpreter keeps the error that nobody caught; an interactive one each.
+    unhandled = getattr(sys, "last_value", None) if not hasattr(sys, "ps1") else None
+    return unhandled is not None or sys.exc_info()[0] is not None
 
 
-def _at_exit(close: Callable[[str], None]) -> None:
-    close("its process exits")
-    _stop_forwarding()
+def finish(native: Any, limit_s: float, give_up: Callable[[], None]) -> None:
+    """Waits until the programs that this process has dispatched are over.
+
+    That no call is under way is not the end: a program makes one after the other.
+
+    Args:
+      native: the native communicator.
+      limit_s: how long one call may take from now on, in seconds.
+      give_up: fails all calls, for one has taken longer.
+    """
+    over, watched = threading.Event(), threading.Event()
+    begun_s = time.monotonic()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_S):
+            since_s = time.monotonic() - begun_s
+            calls = native.calls_under_way()
+            if any(min(call["elapsed_s"], since_s) >= limit_s for call in calls):
+                give_up()
+                break
+        watched.set()
+
+    _arrangement.tasks.put(watch)
+    try:
+        _compat.wait_for_programs()
+    finally:
+        over.set()
+        watched.wait()
+
+
+def describe_given_up(calls: Sequence[Mapping[str, Any]], reason: str) -> str:
+    """Returns the line about calls that were under way when the session was closed."""
+    counts: dict[str, int] = {}
+    for call in calls:
+        counts[call["collective"]] = counts.get(call["collective"], 0) + 1
+    named = ", ".join(
+        f"{count} call{'s' * (count > 1)} of {name!r}" for name, count in counts.items()
+    )
+    waited = sorted({rank for call in calls for rank in call["waiting_for"]})
+    peers = f", waiting for rank {', '.join(map(str, waited))}" if waited else ""
+    longest_s = max(call["elapsed_s"] for call in calls)
+    return f"{named}: given up after {longest_s:.1f} s{peers}: {reason}."
+
+
+def _work() -> None:
+    while True:
+        _arrangement.tasks.get()()
+
+
+def _at_exit(end: End) -> None:
+    try:
+        dead = end(fails() or _signals.terminated())
+    except BaseException:  # noqa: BLE001 (Ctrl-C or SIGTERM: they do not wait)
+        dead = end(True)
+    _signals.stop_forwarding()
     rank, world_size = _compat.process()
     if world_size > 1 and jax.config.jax_enable_recoverability:
-        _say_goodbye(rank, world_size)
+        _say_goodbye(rank, set(range(world_size)) - set(dead))
+    if _signals.terminated():
+        _native.end_within(_TERMINATION_S)
 
 
-def _say_goodbye(rank: int, world_size: int) -> None:
+def _say_goodbye(rank: int, living: set[int]) -> None:
     """Process 0 waits for the goodbyes of the others, for a limited time."""
     if rank != 0:
         _compat.publish(f"jax_optireduce/goodbye/{rank}", b"1")
         return
-    end = time.monotonic() + _arrangement.shutdown_timeout_s
-    for peer in set(range(1, world_size)) - _arrangement.removed:
+    limit_s = _arrangement.shutdown_timeout_s
+    if _signals.terminated():
+        limit_s = min(limit_s, _TERMINATION_S)
+    end = time.monotonic() + limit_s
+    for peer in living - {0}:
         left_s = max(0.0, end - time.monotonic())
         _compat.wait_for(f"jax_optireduce/goodbye/{peer}", left_s)
     time.sleep(_GRACE_S)
-
-
-def _forward_interrupts() -> None:
-    """Lets the native side see SIGINT, if nobody else listens to signals this way."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    reader, writer = socket.socketpair()
-    # Python writes from within the signal handler, which must not block.
-    writer.setblocking(False)
-    previous = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    if previous != -1:
-        signal.set_wakeup_fd(previous)
-        reader.close()
-        writer.close()
-        return
-    _arrangement.wakeup = (reader, writer)
-    if sys.excepthook is sys.__excepthook__:
-        sys.excepthook = _show_error
-    _native.interrupt_on_signal(reader.fileno())
-
-
-def _show_error(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """Shows an error nobody caught, as Python's own hook does.
-
-    The call that Ctrl-C ended fails before Python has noticed the signal. If nobody
-    catches that error, Python notices in the middle of showing it, and shows nothing
-    but "lost sys.stderr". A hook in Python makes it notice here, and show both.
-    """
-    sys.__excepthook__(kind, error, trace)
-
-
-def _stop_forwarding() -> None:
-    if _arrangement.wakeup is None:
-        return
-    reader, writer = _arrangement.wakeup
-    _arrangement.wakeup = None
-    if threading.current_thread() is threading.main_thread():
-        mine = signal.set_wakeup_fd(-1)
-        if mine != writer.fileno():
-            signal.set_wakeup_fd(mine)
-    _native.interrupt_on_signal(-1)
-    reader.close()
-    writer.close()

@@ -4,7 +4,7 @@ Arguments that cannot be right raise ValueError, everything else that fails rais
 RuntimeError. Calls that may wait release the GIL.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 def registrations() -> Mapping[str, object]:
@@ -120,6 +120,12 @@ class Communicator:
     def flight_record(self) -> list[dict[str, Any]]:
         """The newest calls, oldest first; see jax_optireduce.Communicator."""
 
+    def calls_under_way(self) -> list[dict[str, Any]]:
+        """Those of them that are under way."""
+
+    def silent_ranks(self) -> list[int]:
+        """Peers given up after a silence of `peer_timeout_s`; also after `close`."""
+
     def wait_for_news(self) -> dict[str, Any] | None:
         """Waits until there is something to tell a user; for one thread.
 
@@ -144,6 +150,30 @@ def interrupt_on_signal(fd: int) -> None:
     Args:
       fd: the reading end of the pair given to `signal.set_wakeup_fd`; stays the
         caller's, and open until the next call of this function. -1 stops it.
+    """
+
+def handle_termination(handler: Callable[[int, Any], object], ends: bool) -> None:
+    """Makes `handler` Python's for SIGTERM; the handler in C of before stays in force.
+
+    For the main thread; only the first call has an effect.
+
+    Args:
+      handler: as for `signal.signal`.
+      ends: the signal also closes all communicators at once, and ends the process, by
+        itself, unless `termination_handled` is called within 3 s.
+    """
+
+def unhandle_termination() -> None:
+    """Puts back the handler in C of before, unless the program has replaced ours."""
+
+def termination_handled() -> None:
+    """The main thread has noticed SIGTERM, and ends the process in its own time."""
+
+def end_within(seconds: float) -> None:
+    """SIGTERM ends this process then, if it is still there; after `handle_termination`.
+
+    Args:
+      seconds: from now.
     """
 
 def probe_udp(receive_buffer_bytes: int) -> dict[str, int]:

@@ -96,9 +96,10 @@ class Options:
       heartbeat_timeout_s: how long JAX's coordination service takes to notice that a
         process is gone, in seconds; used when `init` initialises `jax.distributed`. May
         differ between ranks. Default 30.
-      shutdown_timeout_s: how long a process that exits waits in JAX's coordination
-        service for the others, in seconds; used when `init` initialises
-        `jax.distributed`. May differ between ranks. Default 10.
+      shutdown_timeout_s: how long one call may take, in seconds, once the program has
+        ended and what it has dispatched is finished, until all is given up; and how
+        long process 0 then waits for the others to end. May differ between ranks.
+        Default 60.
       stall_timeout_s: how long a call may be under way, in seconds, before a line of
         the log says whom it waits for and the flight record is written to a file; 0
         means never. May differ between ranks. Default 60.
@@ -137,8 +138,8 @@ class Options:
     # Chosen: three times shorter than JAX's 100 s; a dead process is known to the
     # survivors through `peer_timeout_s` long before.
     heartbeat_timeout_s: int = 30
-    # Chosen: JAX's 300 s keep a job and its machines for minutes after a rank died.
-    shutdown_timeout_s: int = 10
+    # Chosen: as `stall_timeout_s`. Ranks that are known to be dead are not waited for.
+    shutdown_timeout_s: int = 60
     # Chosen: longer than a rank compiles, evaluates or saves while the others wait.
     stall_timeout_s: float = 60.0
     flight_record_dir: str = ""

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from jax_optireduce import _exit
 from jax_optireduce._options import Options
 
 _log = logging.getLogger("jax_optireduce")
@@ -80,7 +79,6 @@ class Watch:
             if news["kind"] == "stall":
                 line = describe_stall(news)
             elif news["kind"] == "removed":
-                _exit.note_removed(news["ranks"])
                 peer_timeout_s = self._options.peer_timeout_s
                 line = describe_removal(news, self._source.rank, peer_timeout_s)
             elif news["kind"] == "short deadline":

@@ -8,8 +8,10 @@
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +22,7 @@
 
 #include "ffi/bind/module_simulate.h"
 #include "ffi/bind/registry.h"
+#include "ffi/bind/termination.h"
 #include "ffi/bind/watch_dict.h"
 #include "ffi/bind/xla_allreduce.h"
 #include "ffi/bind/xla_hadamard.h"
@@ -118,6 +121,15 @@ class PyCommunicator {
     }
     return ToList(records);
   }
+  nb::list CallsUnderWay() const {
+    std::vector<CallRecord> records;
+    {
+      const nb::gil_scoped_release release;
+      records = communicator_->CallsUnderWay();
+    }
+    return ToList(records);
+  }
+  nb::list SilentRanks() const { return ToList(communicator_->SilentRanks()); }
   nb::object WaitForNews() const {
     std::optional<WatchNews> news;
     {
@@ -190,6 +202,8 @@ void BindCommunicator(nb::module_& module) {
       .def("close", &PyCommunicator::Close, "reason"_a, Release())
       .def("counters", &PyCommunicator::Counters, Release())
       .def("flight_record", &PyCommunicator::FlightRecord)
+      .def("calls_under_way", &PyCommunicator::CallsUnderWay)
+      .def("silent_ranks", &PyCommunicator::SilentRanks)
       .def("wait_for_news", &PyCommunicator::WaitForNews)
       .def("features", &PyCommunicator::Features);
 }
@@ -226,6 +240,15 @@ nb::dict ProbeUdpFeatures(std::size_t receive_buffer_bytes) {
 
 void InterruptOnSignal(int fd) { RaiseUnlessOk(Registry::Global().InterruptOnSignal(fd)); }
 
+// `handler` becomes Python's for SIGTERM.
+void HandleTermination(const nb::callable& handler, bool ends) {
+  std::function<void()> on_signal;
+  if (ends) on_signal = [] { Registry::Global().CloseAll("its process received SIGTERM"); };
+  RaiseUnlessOk(ChainTermination(
+      [&handler] { nb::module_::import_("signal").attr("signal")(SIGTERM, handler); },
+      std::move(on_signal)));
+}
+
 // No call may be pending, nor a lane running, when the libraries below start to tear themselves
 // down.
 void CloseAll() {
@@ -246,6 +269,13 @@ NB_MODULE(_native, module) {
   module.def("registrations", &optireduce::Registrations);
   module.def("wire_version", [] { return static_cast<int>(optireduce::kWireVersion); });
   module.def("interrupt_on_signal", &optireduce::InterruptOnSignal, "fd"_a, Release());
+  module.def("handle_termination", &optireduce::HandleTermination, "handler"_a, "ends"_a);
+  module.def("unhandle_termination", &optireduce::UnchainTermination);
+  module.def("termination_handled", &optireduce::TerminationHandled);
+  module.def(
+      "end_within",
+      [](double seconds) { optireduce::EndWithin(optireduce::Seconds("seconds", seconds)); },
+      "seconds"_a);
   module.def("probe_udp", &optireduce::ProbeUdpFeatures, "receive_buffer_bytes"_a);
   optireduce::BindSimulate(module);
   optireduce::BindCommunicator(module);

@@ -50,6 +50,10 @@ std::vector<std::shared_ptr<Communicator>> Registry::All() const {
   return all;
 }
 
+void Registry::CloseAll(const std::string& reason) {
+  for (const auto& communicator : All()) communicator->Close(reason);
+}
+
 Status Registry::InterruptOnSignal(int fd) {
   const std::lock_guard lock(watcher_mutex_);
   watcher_.reset();

@@ -40,6 +40,8 @@ class Registry {
   // Cancels the calls of all communicators whenever the number of SIGINT can be read from `fd`,
   // which stays the caller's; replaces an earlier one. -1: not any more.
   Status InterruptOnSignal(int fd);
+  // Closes all communicators, whose names stay taken: what is submitted later gets `reason`.
+  void CloseAll(const std::string& reason);
 
   // Where calls of all communicators complete; outlives them all.
   const std::shared_ptr<CompletionPool>& pool() const { return pool_; }

@@ -560,6 +560,7 @@ void Endpoint::Leave(Instant now, const Status& why) { impl_->Leave(now, why); }
 bool Endpoint::finished() const { return impl_->finished(); }
 std::size_t Endpoint::memory_bytes() const { return impl_->memory_bytes(); }
 std::vector<Rank> Endpoint::live() const { return impl_->live(); }
+std::vector<Rank> Endpoint::silent() const { return impl_->silent(); }
 const Counters& Endpoint::counters() const { return impl_->counters(); }
 
 }  // namespace optireduce

@@ -81,6 +81,10 @@ class Endpoint {
   // The ranks that take part in calls that go on without those that are silent.
   std::vector<Rank> live() const;
 
+  // Peers that were silent for too long, and have not been heard since. One that has left in good
+  // order is not among them.
+  std::vector<Rank> silent() const;
+
   // What the calls submitted before `before` and not over yet wait for.
   std::vector<WaitingCall> WaitingCalls(Instant before) const;
 

@@ -47,6 +47,7 @@ class Endpoint::Impl {
   std::size_t memory_bytes() const { return pool_.used_bytes(); }
   const Counters& counters() const { return counters_; }
   std::vector<Rank> live() const;
+  std::vector<Rank> silent() const;
 
  private:
   // A call that is open, with what the endpoint needs to serve it.

@@ -40,6 +40,15 @@ std::vector<Rank> Endpoint::Impl::live() const {
   return ranks;
 }
 
+std::vector<Rank> Endpoint::Impl::silent() const {
+  std::vector<Rank> ranks;
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+    const bool missed = peers_[r] && !peers_[r]->left && (peers_[r]->lost || peers_[r]->removed);
+    if (missed) ranks.emplace_back(r);
+  }
+  return ranks;
+}
+
 // ---- The agreement.
 
 void Endpoint::Impl::HearMember(Instant now, const Header& header,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include "ffi/base/bytes.h"
@@ -294,6 +295,25 @@ std::vector<CallRecord> Communicator::FlightRecords() const {
   std::vector<CallRecord> records = watch_.Records();
   AddWaiting(records);
   return records;
+}
+
+std::vector<CallRecord> Communicator::CallsUnderWay() const {
+  std::vector<CallRecord> records = watch_.Records();
+  std::erase_if(records, [](const CallRecord& record) {
+    return record.state != CallRecord::State::kUnderWay;
+  });
+  AddWaiting(records);
+  return records;
+}
+
+std::vector<Rank> Communicator::SilentRanks() const {
+  std::set<Rank> ranks;
+  const std::lock_guard lock(mutex_);
+  for (const auto& lane : lanes_) {
+    const std::vector<Rank> silent = lane->snapshot().silent;
+    ranks.insert(silent.begin(), silent.end());
+  }
+  return {ranks.begin(), ranks.end()};
 }
 
 std::optional<WatchNews> Communicator::WaitForNews() {

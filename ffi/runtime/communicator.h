@@ -108,6 +108,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // The newest calls that have left the process, oldest first.
   std::vector<CallRecord> FlightRecords() const;
+  // Those of them that are under way.
+  std::vector<CallRecord> CallsUnderWay() const;
+  // The peers that some lane has given up, see Endpoint::silent(). Close() does not change it.
+  std::vector<Rank> SilentRanks() const;
   // See CallWatch::Wait(). Close() ends it.
   std::optional<WatchNews> WaitForNews();
 

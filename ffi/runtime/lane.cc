@@ -274,6 +274,7 @@ void Lane::Publish() {
   snapshot_ = {.counters = endpoint_->counters(),
                .socket_drops = port_->socket_drops(),
                .memory_bytes = endpoint_->memory_bytes(),
+               .silent = endpoint_->silent(),
                .waiting = std::move(waiting)};
 }
 

@@ -36,6 +36,7 @@ struct LaneSnapshot {
   Counters counters;
   std::uint64_t socket_drops = 0;
   std::uint64_t memory_bytes = 0;
+  std::vector<Rank> silent;  // see Endpoint::silent()
   // Calls that have been under way for long, and what they wait for; by Submission::record.
   std::map<std::uint64_t, WaitingCall> waiting;
 };

@@ -31,6 +31,22 @@ elif HOW == "exit_in_flight":
         print("waiting", flush=True)
         sys.exit(3)
     time.sleep(3)
+elif HOW == "alone":
+    if rank == 0:
+        pending = program(given)
+    else:
+        time.sleep(8)
+        try:
+            jax.block_until_ready(program(given))
+        except meshes.CALL_ERRORS as error:
+            print("error", str(error).splitlines()[0], flush=True)
+elif HOW == "error in flight":
+    if rank == 1:
+        pending = program(given)
+        time.sleep(0.5)  # It is under way.
+        raise RuntimeError("rank 1 had enough")
+    time.sleep(3)
+    jax.block_until_ready(program(given))
 elif HOW == "interrupt":
     print("waiting", flush=True)
     if rank == 0:

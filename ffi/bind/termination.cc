@@ -1,0 +1,176 @@
+#include "ffi/bind/termination.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "ffi/net/clock.h"
+
+namespace optireduce {
+namespace {
+
+// How long the main thread may take to notice the signal.
+// Chosen: its calls that wait have ended 1 s after the signal (Lane::Close); launchers send SIGKILL
+// after 5 s (ours) to 30 s (SLURM, Kubernetes).
+constexpr Duration kNoticeLimit = std::chrono::seconds(3);
+
+// All that a signal handler can reach. Never destroyed: the signal may come at any time.
+struct State {
+  // Written before the handler is installed, only read afterwards.
+  struct sigaction before{};
+  struct sigaction pythons{};
+  pid_t process = 0;
+  int wake_fd = -1;  // an eventfd
+  bool ends = false;
+  std::atomic<std::uint32_t> received = 0;
+  std::atomic<std::uint32_t> handled = 0;  // of `received`
+
+  std::function<void()> on_signal;
+  std::mutex mutex;         // guards what follows
+  Instant end_at = kNever;  // see EndWithin()
+};
+
+State& Global() {
+  static State* const state = new State;
+  return *state;
+}
+
+State* installed = nullptr;  // what the handler uses: Global() may not be called there
+
+void Default(int number) {
+  struct sigaction action{};
+  action.sa_handler = SIG_DFL;
+  sigaction(number, &action, nullptr);
+  sigset_t only;
+  sigemptyset(&only);
+  sigaddset(&only, number);
+  pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
+  kill(getpid(), number);
+}
+
+void Call(const struct sigaction& action, int number, siginfo_t* info, void* context) {
+  if ((action.sa_flags & SA_SIGINFO) != 0) {
+    action.sa_sigaction(number, info, context);
+  } else if (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN) {
+    action.sa_handler(number);
+  }
+}
+
+void Wake(const State& state) {
+  const std::uint64_t one = 1;
+  // Fails only when the counter is full: then it can be read as well.
+  [[maybe_unused]] const ssize_t written = write(state.wake_fd, &one, sizeof(one));
+}
+
+// The signal handler: async-signal-safe calls only.
+void OnSignal(int number, siginfo_t* info, void* context) {
+  const int saved_errno = errno;
+  State& state = *installed;
+  if (state.ends && getpid() != state.process) {
+    // A process forked from this one, such as a worker that loads data: the session is not its own.
+    Default(number);
+  } else {
+    Call(state.before, number, info, context);
+    if (state.ends) {
+      ++state.received;
+      Wake(state);
+    }
+    Call(state.pythons, number, info, context);
+  }
+  errno = saved_errno;
+}
+
+void EndNow() {
+  static constexpr char kText[] =
+      "jax_optireduce: the main thread does not end this process; SIGTERM ends it now.\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof(kText) - 1);
+  Default(SIGTERM);
+}
+
+void Watch(State& state) {
+  std::uint32_t seen = 0;
+  Instant notice_by = kNever;
+  while (true) {
+    Instant due = notice_by;
+    {
+      const std::lock_guard lock(state.mutex);
+      due = std::min(due, state.end_at);
+    }
+    const Instant now = ClockNow();
+    if (now >= due) {
+      if (now < notice_by || state.handled < seen) EndNow();
+      notice_by = kNever;
+      continue;
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - now);
+    pollfd waited = {.fd = state.wake_fd, .events = POLLIN, .revents = 0};
+    poll(&waited, 1, due == kNever ? -1 : static_cast<int>(std::min<long>(left.count(), 60'000)));
+    std::uint64_t count = 0;
+    [[maybe_unused]] const ssize_t bytes = read(state.wake_fd, &count, sizeof(count));
+    if (state.received == seen) continue;
+    seen = state.received;
+    notice_by = ClockNow() + kNoticeLimit;
+    state.on_signal();
+  }
+}
+
+}  // namespace
+
+Status ChainTermination(const std::function<void()>& install, std::function<void()> on_signal) {
+  State& state = Global();
+  if (installed != nullptr) return Status();
+  state.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (state.wake_fd < 0) {
+    return Status(StatusCode::kResourceExhausted,
+                  std::string("cannot open an eventfd: ") + std::strerror(errno) + ".");
+  }
+  sigaction(SIGTERM, nullptr, &state.before);
+  install();
+  sigaction(SIGTERM, nullptr, &state.pythons);
+  state.process = getpid();
+  state.ends = on_signal != nullptr;
+  state.on_signal = std::move(on_signal);
+  installed = &state;
+  if (state.ends) std::thread([&state] { Watch(state); }).detach();
+  struct sigaction action{};
+  action.sa_sigaction = &OnSignal;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigfillset(&action.sa_mask);
+  sigaction(SIGTERM, &action, nullptr);
+  return Status();
+}
+
+void UnchainTermination() {
+  if (installed == nullptr) return;
+  struct sigaction present{};
+  sigaction(SIGTERM, nullptr, &present);
+  const bool ours = (present.sa_flags & SA_SIGINFO) != 0 && present.sa_sigaction == &OnSignal;
+  if (ours) sigaction(SIGTERM, &installed->before, nullptr);
+}
+
+void TerminationHandled() { Global().handled = Global().received.load(); }
+
+void EndWithin(Duration limit) {
+  State& state = Global();
+  if (installed == nullptr) return;
+  {
+    const std::lock_guard lock(state.mutex);
+    state.end_at = ClockNow() + limit;
+  }
+  Wake(state);
+}
+
+}  // namespace optireduce

@@ -1,0 +1,125 @@
+"""Ctrl-C and SIGTERM, also while the main thread waits for a device.
+
+Python notices a signal only between two of its instructions, and a program that waits
+for a device executes none. So the number of SIGINT is also written to a socket that the
+native side reads, which cancels the calls under way. SIGTERM has JAX's preemption
+service in its way, which only notes it: the native side stands before it, closes the
+session, and ends the process if the main thread does not.
+"""
+
+import dataclasses
+import logging
+import signal
+import socket
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import NoReturn
+
+from jax_optireduce import _compat, _native
+
+_log = logging.getLogger("jax_optireduce")
+
+# Added to a signal's number to make an exit code. Source: the habit of POSIX shells.
+_EXIT_BY_SIGNAL = 128
+
+
+@dataclasses.dataclass
+class _Signals:
+    """What was done about signals: the only state of this module.
+
+    Attributes:
+      wakeup: (reader, writer) of the socket that Python writes signal numbers to.
+      terminated: whether SIGTERM ends this process.
+    """
+
+    wakeup: tuple[socket.socket, socket.socket] | None = None
+    terminated: bool = False
+
+
+_signals = _Signals()
+
+
+def install(distributed: bool) -> None:
+    """Prepares this process for signals; Python allows that in the main thread only.
+
+    Args:
+      distributed: whether it is one of several, whose peers have to learn of its end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    _forward_interrupts()
+    if distributed:
+        _handle_termination()
+
+
+def terminated() -> bool:
+    """Whether SIGTERM ends this process."""
+    return _signals.terminated
+
+
+def _handle_termination() -> None:
+    """Lets SIGTERM end the process, unless the program has other plans for it.
+
+    A handler of the program stays in force, and gets its signal again if JAX took it
+    away. A program that asks JAX's preemption service when to save its state goes on
+    until then, as without this package.
+    """
+    present = signal.getsignal(signal.SIGTERM)
+    if callable(present):
+        _native.handle_termination(present, ends=False)
+    elif present is signal.SIG_DFL:
+        _native.handle_termination(_terminate, ends=True)
+        _compat.on_preemption_query(_native.unhandle_termination)
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    _signals.terminated = True
+    _native.termination_handled()
+    _log.warning("SIGTERM ends this process.")
+    raise SystemExit(_EXIT_BY_SIGNAL + number)
+
+
+def _forward_interrupts() -> None:
+    """Lets the native side see SIGINT, if nobody else listens to signals this way."""
+    reader, writer = socket.socketpair()
+    # Python writes from within the signal handler, which must not block.
+    writer.setblocking(False)
+    previous = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    if previous != -1:
+        signal.set_wakeup_fd(previous)
+        reader.close()
+        writer.close()
+        return
+    _signals.wakeup = (reader, writer)
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _show_error
+    _native.interrupt_on_signal(reader.fileno())
+
+
+def _show_error(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Shows an error nobody caught, as Python's own hook does.
+
+    The call that Ctrl-C ended fails before Python has noticed the signal. If nobody
+    catches that error, Python notices in the middle of showing it, and shows nothing
+    but "lost sys.stderr". A hook in Python makes it notice here, and show both.
+    """
+    sys.__excepthook__(kind, error, trace)
+
+
+def stop_forwarding() -> None:
+    """Takes back what was done about SIGINT."""
+    if _signals.wakeup is None:
+        return
+    reader, writer = _signals.wakeup
+    _signals.wakeup = None
+    if threading.current_thread() is threading.main_thread():
+        mine = signal.set_wakeup_fd(-1)
+        if mine != writer.fileno():
+            signal.set_wakeup_fd(mine)
+    _native.interrupt_on_signal(-1)
+    reader.close()
+    writer.close()

@@ -1,0 +1,66 @@
+"""A program ends when what it has dispatched is over, on all ranks alike."""
+
+import re
+
+import pytest
+import ranks
+
+_MODES = ("exact", "agreed", "bounded", "lossy")
+
+
+@pytest.mark.parametrize("mode", _MODES)
+def test_steps_in_flight_at_the_end_of_a_script_are_finished(tmp_path, mode):
+    _check_finished("script", mode, tmp_path)
+
+
+@pytest.mark.parametrize("how", ["function", "shutdown", "with", "thread"])
+def test_steps_in_flight_are_finished_in_every_way_to_end(tmp_path, how):
+    _check_finished(how, "exact", tmp_path)
+
+
+def test_steps_in_flight_on_several_devices_are_finished(tmp_path):
+    _check_finished("function", "exact", tmp_path, devices=2)
+
+
+def _check_finished(how, mode, folder, **arguments):
+    with ranks.start(
+        "exits", how, mode, folder=folder, world_size=2, **arguments
+    ) as started:
+        started.succeed()
+        assert len(started[0].lines("last")) == 1, started.describe()
+        assert not any("given up" in rank.output for rank in started)
+
+
+@pytest.mark.parametrize("kind", ["linen", "nnx", "optax"])
+def test_a_short_training_ends_on_all_ranks(tmp_path, kind):
+    with ranks.start("exits_flax", kind, folder=tmp_path, world_size=2) as started:
+        started.succeed()
+        assert len(started[0].lines("loss")) == 1, started.describe()
+
+
+def test_a_call_that_nobody_joins_is_given_up_by_name(tmp_path):
+    options = {"shutdown_timeout_s": 2}
+    with ranks.start(
+        "endings", "alone", folder=tmp_path, world_size=2, options=options
+    ) as started:
+        started.wait(0)
+        assert started[0].code == 0, started.describe()
+        (line,) = re.findall(r".*given up.*", started[0].output)
+        assert re.search(r"1 call of 'call.*: given up after [2-9]", line), line
+        assert "waiting for rank 1" in line
+        assert "its process exits" in line
+        # The other one is alive and learns of it.
+        started.wait_for(1, "error")
+        assert "rank 0 has left: its process exits" in started[1].output
+
+
+def test_an_error_does_not_wait_for_what_was_dispatched(tmp_path):
+    options = {"shutdown_timeout_s": 10_000}
+    with ranks.start(
+        "endings", "error in flight", folder=tmp_path, world_size=2, options=options
+    ) as started:
+        started.wait()
+        assert started[1].code == 1
+        assert re.search(r"1 call of 'call.*: given up", started[1].output)
+        assert started[0].code == 1, started.describe()
+        assert re.search(r"\brank 1\b has left", started[0].output)
