@@ -21,8 +21,6 @@ AxisName = Hashable | Sequence[Hashable]
 
 # What becomes of late data in reduce-scatter and in all-gather: see `psum`.
 MODES = ("exact", "agreed", "bounded", "lossy")
-# After a call in one of these, data may still be on its way.
-CARRYING_MODES = ("agreed", "bounded")
 
 # What float32 values are rounded to on the wire: see `psum`.
 WIRE_FORMATS = ("float32", "bfloat16", "int8")
@@ -158,6 +156,13 @@ def _unknown_axis(axis: Any, kind: str, mapped: Sequence[str]) -> str:
         f"{kind} over axis {axis!r}, which is not mapped here; mapped are: "
         f"{', '.join(names)}.{did_you_mean(str(axis), names)}"
     )
+
+
+def travels(leaf: Any, mode: str, wire_format: str) -> bool:
+    """Whether a leaf like this one may be in a call of this mode and wire format."""
+    if not hasattr(leaf, "dtype") or str(leaf.dtype) not in SUPPORTED:
+        return False
+    return str(leaf.dtype) in _FLOATS or (mode != "lossy" and wire_format == "float32")
 
 
 def check_leaf(

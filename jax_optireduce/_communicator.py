@@ -113,6 +113,9 @@ class Communicator:
     def close(self, reason: str = "closed by the program") -> None:
         """Fails every call under way and leaves the session; may be repeated.
 
+        Writes a warning into the log if late data is lost by it, see `drain`; not where
+        an exception ends the program.
+
         Args:
           reason: what the calls' errors say, here and on the peers.
         """
@@ -120,6 +123,7 @@ class Communicator:
             _session.current = None
         if self._native is not None:
             self._native.close(reason)
+            _watch.tell_late_data(self._native.take_late_data())
         if self._watch is not None:
             self._watch.end()
 
