@@ -116,9 +116,7 @@ def fingerprint(
     Together with the key it tells which calls a drain fits, see `drain`.
     """
     shapes = [(str(aval.dtype), tuple(aval.shape)) for aval in avals]
-    return hash64(
-        repr((shapes, mode, wire_format, devices.tolist(), rotated, "sum"))
-    )
+    return hash64(repr((shapes, mode, wire_format, devices.tolist(), rotated, "sum")))
 
 
 def hash64(text: str) -> int:

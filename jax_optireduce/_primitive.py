@@ -275,7 +275,6 @@ def _lower_cpu(
     """Emits the FFI call; a lossy one with the arithmetic around it."""
     del typed  # A matter of types, which are gone by now.
     if derived and not drain:
-        # Here and not in the rules: the tangent's sum may be transposed and never run.
         _check_derivative(key, mode)
     groups = _groups(_compat.lowering_mesh(ctx), axes)
     processes = [device.process_index for device in groups.flat]
@@ -322,16 +321,19 @@ def _lower_cpu(
 
 
 def _check_derivative(key: str, mode: str) -> None:
-    """Raises `UsageError` where late data of a derivative would be lost."""
+    """Raises `UsageError` where late data of a derivative would be lost.
+
+    For calls that are compiled: what the JVP rule makes may be transposed, and not run.
+    """
     if mode not in CARRYING_MODES:
         return
-    name = key.split(":jvp")[0].split(":transpose")[0]
+    name = key.split(":jvp", maxsplit=1)[0].split(":transpose", maxsplit=1)[0]
     raise UsageError(
         f"{name!r} in mode {mode!r} is differentiated, and its derivative is summed "
-        "over the ranks as well: by a call that no drain reaches, so that what is late "
-        "at its end would be lost. Write mode='exact' for it; or, to average gradients, "
-        "sync_in_backward or allreduce_gradients, which are not differentiated; or "
-        "jax.lax.stop_gradient around what is only reported."
+        "over the ranks too: by a call that no drain reaches, so that what is late in "
+        "it would be lost. Write mode='exact' for it; or, to average gradients, "
+        "sync_in_backward or allreduce_gradients, which are not differentiated "
+        "themselves; or jax.lax.stop_gradient around what is only reported."
     )
 
 

@@ -278,13 +278,10 @@ def _ranks(ranks: list[int]) -> str:
 
 def _bytes(number: int) -> str:
     """Returns a size with the unit that suits it."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if number < 1024:
-            break
-        number /= 1024
-    else:
-        unit = "GiB"
-    return f"{number} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} bytes"
 
 
 def _seconds(seconds: float) -> str:

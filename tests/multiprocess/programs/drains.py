@@ -17,6 +17,7 @@ Prints
   "brought <label>"               for each that did not
 """
 
+import functools
 import logging
 import sys
 import time
@@ -83,8 +84,8 @@ def check(
     """
     mesh = meshes.make((jax.device_count(),), ("dp",))
     call, drain = meshes.mapped(mesh, call), meshes.mapped(mesh, drain)
-    given = {name: 0.0 for name in leaves}
-    got = {name: 0.0 for name in leaves}
+    given = dict.fromkeys(leaves, 0.0)
+    got = dict.fromkeys(leaves, 0.0)
     late = 0.0
     for number in range(CALLS):
         of_ranks = rows(leaves, number)
@@ -189,77 +190,87 @@ def drain_of_parameters(tree: Tree) -> Tree:
     return scaled({name: rest[name] for name in tree}, jax.device_count())
 
 
+def bounded(tree: Tree, name: str) -> Tree:
+    """The call of a form."""
+    return jo.psum(tree, "dp", mode="bounded", name=name)
+
+
+def rest_of(tree: Tree, name: str) -> Tree:
+    """Its drain."""
+    return jo.drain(tree, "dp", mean=False, name=name)
+
+
+def rest_of_two(tree: Tree, name: str) -> Tree:
+    """The drain of a program that makes two calls of one name."""
+    first = rest_of(tree, name)
+    return added(first, rest_of(first, name))
+
+
+def added(a: Tree, b: Tree) -> Tree:
+    """Returns the sum of two trees."""
+    return jax.tree.map(jnp.add, a, b)
+
+
+def in_scan(tree: Tree) -> Tree:
+    """Three calls of one collective."""
+
+    def body(total: Tree, _: Any) -> Any:
+        return added(total, bounded(tree, "scan")), None
+
+    return lax.scan(body, jax.tree.map(jnp.zeros_like, tree), length=3)[0]
+
+
+def in_cond(tree: Tree) -> Tree:
+    """Two calls, of which one is never made."""
+
+    def other(tree: Tree) -> Tree:
+        return jax.tree.map(lambda x: 2 * x, bounded(tree, "cond"))
+
+    never = lax.axis_index("dp") < 0
+    return lax.cond(never, other, lambda t: bounded(t, "cond"), tree)
+
+
+def twice(tree: Tree) -> Tree:
+    """Two calls, one after the other."""
+    first = bounded(tree, "twice")
+    again = jax.tree.map(lambda x, total: x + 0 * total, tree, first)
+    return added(first, bounded(again, "twice"))
+
+
+def over_vmap(tree: Tree) -> Tree:
+    """Over an axis that is mapped in the process as well."""
+
+    def both(tree: Tree) -> Tree:
+        return jo.psum(tree, ("i", "dp"), mode="bounded", name="named vmap")
+
+    pair = jax.tree.map(lambda x: jnp.stack([x, x]), tree)
+    return jax.vmap(both, axis_name="i", out_axes=None)(pair)
+
+
 def forms() -> None:
     """Calls that stand in transformations."""
-    ranks = jax.device_count()
     leaves = {"a": np.zeros(30_000, "f4"), "n": np.zeros(9, "i4")}
-
-    def psum(tree: Tree, name: str) -> Any:
-        return jo.psum(tree, "dp", mode="bounded", name=name)
-
-    def rest_of(tree: Tree, name: str) -> Any:
-        return jo.drain(tree, "dp", mean=False, name=name)
-
-    def drained(name: str) -> Callable[[Tree], Tree]:
-        return lambda tree: rest_of(tree, name)
-
-    def drained_twice(name: str) -> Callable[[Tree], Tree]:
-        def drain(tree: Tree) -> Tree:
-            first = rest_of(tree, name)
-            return jax.tree.map(jnp.add, first, rest_of(first, name))
-
-        return drain
-
-    nothing = jnp.zeros(())
-
-    def in_scan(tree: Tree) -> Any:
-        def body(total: Tree, _: Any) -> Any:
-            return jax.tree.map(jnp.add, total, psum(tree, "scan")), None
-
-        zeros = jax.tree.map(jnp.zeros_like, tree)
-        return lax.scan(body, zeros, length=3)[0], nothing
-
-    def in_cond(tree: Tree) -> Any:
-        def other(tree: Tree) -> Tree:
-            return jax.tree.map(lambda x: 2 * x, psum(tree, "cond"))
-
-        # Never taken, so that one of its two calls is never made.
-        never = lax.axis_index("dp") < 0
-        return lax.cond(never, other, lambda t: psum(t, "cond"), tree), nothing
-
-    def in_jit(tree: Tree) -> Any:
-        return jax.jit(lambda t: psum(t, "jit"))(tree), nothing
-
-    def in_checkpoint(tree: Tree) -> Any:
-        return jax.checkpoint(lambda t: psum(t, "checkpoint"))(tree), nothing
-
-    def twice(tree: Tree) -> Any:
-        first = psum(tree, "twice")
-        again = jax.tree.map(lambda x, total: x + 0 * total, tree, first)
-        return jax.tree.map(jnp.add, first, psum(again, "twice")), nothing
-
-    def in_vmap(tree: Tree) -> Any:
-        return jax.vmap(lambda t: psum(t, "vmap"))(tree), nothing
-
-    def drained_in_vmap(tree: Tree) -> Any:
-        return jax.vmap(lambda t: rest_of(t, "vmap"))(tree)
-
-    def over_vmap(tree: Tree) -> Any:
-        def both(tree: Tree) -> Tree:
-            return jo.psum(tree, ("i", "dp"), mode="bounded", name="named")
-
-        pair = jax.tree.map(lambda x: jnp.stack([x, x]), tree)
-        return jax.vmap(both, axis_name="i", out_axes=None)(pair), nothing
-
-    check("scan:", leaves, in_scan, drained("scan"), scale=3)
-    check("cond:", leaves, in_cond, drained_twice("cond"))
-    check("jit:", leaves, in_jit, drained("jit"))
-    check("checkpoint:", leaves, in_checkpoint, drained("checkpoint"))
-    check("twice:", leaves, twice, drained_twice("twice"), scale=2)
     batch = {"a": np.zeros((30, 1000), "f4"), "n": np.zeros((30, 9), "i4")}
-    check("vmap:", batch, in_vmap, drained_in_vmap)
-    check("named vmap:", leaves, over_vmap, drained("named"), scale=2)
-    check_pmap(ranks)
+    in_jit = jax.jit(lambda tree: bounded(tree, "jit"))
+    in_checkpoint = jax.checkpoint(lambda tree: bounded(tree, "checkpoint"))
+    in_vmap = jax.vmap(lambda tree: bounded(tree, "vmap"))
+    for name, form, drain, given, scale in (
+        ("scan", in_scan, rest_of, leaves, 3),
+        ("cond", in_cond, rest_of_two, leaves, 1),
+        ("jit", in_jit, rest_of, leaves, 1),
+        ("checkpoint", in_checkpoint, rest_of, leaves, 1),
+        ("twice", twice, rest_of_two, leaves, 2),
+        ("vmap", in_vmap, jax.vmap(rest_of, in_axes=(0, None)), batch, 1),
+        ("named vmap", over_vmap, rest_of, leaves, 2),
+    ):
+        check(
+            f"{name}:",
+            given,
+            lambda tree, form=form: (form(tree), jnp.zeros(())),
+            lambda tree, drain=drain, name=name: drain(tree, name),
+            scale=scale,
+        )
+    check_pmap(jax.device_count())
 
 
 def check_pmap(ranks: int) -> None:
@@ -303,12 +314,12 @@ def unfit() -> None:
         "eight": {"mode": "bounded", "wire_format": "int8"},
         "loss": {"mode": "exact"},
     }
-    got = {name: 0.0 for name in calls}
+    got = dict.fromkeys(calls, 0.0)
     for _ in range(CALLS):
         sleep_if_last()
         for name, how in calls.items():
-            sums = meshes.mapped(mesh, lambda t: jo.psum(t, "dp", **how, name=name))(x)
-            got[name] += own(sums)
+            psum = functools.partial(jo.psum, axis_name="dp", name=name, **how)
+            got[name] += own(meshes.mapped(mesh, psum)(x))
     attempt("typo", x, name="gradeints")
     attempt("stranger", x, name="xyz")
     attempt("mode", x, name="equal")
