@@ -1,4 +1,4 @@
-"""Plans which leaves travel together. Pure: shapes in, indices out."""
+"""Plans which leaves travel together. Pure: shapes in, indices and names out."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,10 +13,14 @@ class Bucket:
     Attributes:
       leaves: positions in the flattened tree, in the order in which they are sent.
       elements: of all leaves together.
+      suffix: what its name adds to the name of the call.
+      integral: whether its leaves are integers.
     """
 
     leaves: tuple[int, ...]
     elements: int
+    suffix: str
+    integral: bool
 
 
 def plan_buckets(
@@ -31,8 +35,10 @@ def plan_buckets(
     last leaves' gradients can be on their way while it still computes.
 
     The plan depends on nothing but its arguments, so it is the same on every rank, and
-    for `drain` the same as for the calls it drains. Leaves without elements are in no
-    bucket: there is nothing to send.
+    for `drain` the same as for the calls it drains. The buckets of integers are named
+    apart, so that the others have the same names with and without them: counters among
+    the parameters are in the tree of a drain and not in that of the gradients. Leaves
+    without elements are in no bucket: there is nothing to send.
 
     Args:
       shapes: of each leaf.
@@ -42,7 +48,7 @@ def plan_buckets(
     Returns:
       The buckets, in the order in which they become full.
     """
-    full: list[Bucket] = []
+    full: list[tuple[np.dtype, list[int], int]] = []
     # Per dtype, in order of first use: positions and elements of the bucket being
     # filled.
     open_buckets: dict[np.dtype, tuple[list[int], int]] = {}
@@ -53,8 +59,15 @@ def plan_buckets(
             continue
         leaves, held = open_buckets.get(dtype, ([], 0))
         if leaves and (held + elements) * dtype.itemsize > bucket_bytes:
-            full.append(Bucket(tuple(leaves), held))
+            full.append((dtype, leaves, held))
             leaves, held = [], 0
         open_buckets[dtype] = ([*leaves, index], held + elements)
-    full.extend(Bucket(tuple(leaves), held) for leaves, held in open_buckets.values())
-    return tuple(full)
+    full.extend((dtype, *bucket) for dtype, bucket in open_buckets.items())
+    kinds = [np.issubdtype(dtype, np.integer) for dtype, _, _ in full]
+    buckets = []
+    for i, (dtype, leaves, held) in enumerate(full):
+        suffix = f" {dtype}" if kinds[i] else ""
+        if kinds.count(kinds[i]) > 1:
+            suffix += f" [{kinds[:i].count(kinds[i])}]"
+        buckets.append(Bucket(tuple(leaves), held, suffix, integral=kinds[i]))
+    return tuple(buckets)

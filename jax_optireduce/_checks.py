@@ -21,8 +21,6 @@ AxisName = Hashable | Sequence[Hashable]
 
 # What becomes of late data in reduce-scatter and in all-gather: see `psum`.
 MODES = ("exact", "agreed", "bounded", "lossy")
-# After a call in one of these, data may still be on its way.
-CARRYING_MODES = ("agreed", "bounded")
 
 # What float32 values are rounded to on the wire: see `psum`.
 WIRE_FORMATS = ("float32", "bfloat16", "int8")
@@ -176,6 +174,13 @@ def check_no_groups(axis_index_groups: None, kind: str) -> None:
         "jax.make_mesh((groups, ranks), ('group', 'rank')), put both names into the "
         f"specs of jax.shard_map, and write {kind}(x, 'rank')."
     )
+
+
+def travels(leaf: Any, mode: str, wire_format: str) -> bool:
+    """Whether a leaf like this one may be in a call of this mode and wire format."""
+    if not hasattr(leaf, "dtype") or str(leaf.dtype) not in SUPPORTED:
+        return False
+    return str(leaf.dtype) in _FLOATS or (mode != "lossy" and wire_format == "float32")
 
 
 def checked_leaf(

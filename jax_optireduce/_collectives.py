@@ -16,6 +16,7 @@ from jax_optireduce import (
 )
 from jax_optireduce._checks import AxisName
 from jax_optireduce._options import Options
+from jax_optireduce._primitive import Drain
 
 
 class ReducedBucket(NamedTuple):
@@ -295,7 +296,7 @@ def reduce_tree(
     wire_format: str,
     step: Any,
     mean: bool,
-    drain: bool = False,
+    drain: Drain = Drain.NONE,
     hadamard: bool | jax.Array | None = None,
 ) -> Reduction:
     """Sums or averages a tree in buckets: the body of every public function.
@@ -309,7 +310,7 @@ def reduce_tree(
       wire_format: see `psum`.
       step: see `psum`.
       mean: whether to divide by the number of ranks.
-      drain: whether the call ends what earlier ones left in flight, see `drain`.
+      drain: whether the call brings what earlier ones left in flight, see `drain`.
       hadamard: whether a lossy call is rotated; an array, the same on every rank, to
         decide when the program runs. None takes `Options.hadamard`.
 
@@ -389,7 +390,7 @@ def _sum_leaves(
     mode: str,
     wire_format: str,
     step: jax.Array | None,
-    drain: bool,
+    drain: Drain,
     hadamard: bool | jax.Array,
 ) -> tuple[dict[int, Any], list[ReducedBucket]]:
     """Sums leaves, given and returned by their position in the tree."""
@@ -410,25 +411,30 @@ def _sum_leaves(
         mode=mode,
         wire_format=wire_format,
         step=step,
-        drain=drain,
         communicator=_communicator.NAME,
     )
-    for number, bucket in enumerate(plan):
+    only_integers = all(bucket.integral for bucket in plan)
+    for bucket in plan:
         members = [positions[i] for i in bucket.leaves]
         operands = [leaves[i] for i in members]
-        of_bucket = f"{key} [{number}]" if len(plan) > 1 else key
+        of_bucket = key + bucket.suffix
+        # Counters among the parameters may be in the tree of a drain and in no call.
+        perhaps = drain and bucket.integral and not only_integers
+        call = functools.partial(
+            allreduce, drain=Drain.OF_CALLS_IF_ANY if perhaps else drain
+        )
         if isinstance(hadamard, jax.Array):
             # Two collectives, since a rotated bucket is longer. Around each bucket and
             # not all of them, so that the first one need not wait for the last leaf.
             totals, vector = lax.cond(
                 hadamard,
-                functools.partial(allreduce, key=f"{of_bucket} rotated", rotated=True),
-                functools.partial(allreduce, key=of_bucket, rotated=False),
+                functools.partial(call, key=f"{of_bucket} rotated", rotated=True),
+                functools.partial(call, key=of_bucket, rotated=False),
                 operands,
             )
         else:
             rotated = mode == "lossy" and hadamard
-            totals, vector = allreduce(operands, key=of_bucket, rotated=rotated)
+            totals, vector = call(operands, key=of_bucket, rotated=rotated)
         sums.update(zip(members, totals, strict=True))
         buckets.append(ReducedBucket(members, bucket.elements, vector))
     return sums, buckets

@@ -113,7 +113,9 @@ class Communicator:
     def close(self, reason: str = "closed by the program") -> None:
         """Fails every call under way and leaves the session; may be repeated.
 
-        Unlike `shutdown` it does not wait for what the program has dispatched.
+        Unlike `shutdown` it does not wait for what the program has dispatched. The log
+        names late data that is lost by it, see `drain`; not where an exception ends the
+        program.
 
         Args:
           reason: what the calls' errors say, here and on the peers.
@@ -126,6 +128,7 @@ class Communicator:
             _session.dead.update(self._native.silent_ranks())
             if given_up:
                 _log.warning("%s", _exit.describe_given_up(given_up, reason))
+            _watch.tell_late_data(self._native.take_late_data())
         if self._watch is not None:
             self._watch.end()
 

@@ -11,6 +11,7 @@ from jax import lax
 from jax_optireduce import _checks, _collectives, _communicator, _compat, _primitive
 from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError
+from jax_optireduce._primitive import Drain
 from jax_optireduce._stats import CollectiveStats
 
 
@@ -231,6 +232,7 @@ def drain(
     mode: str = "bounded",
     wire_format: str = "float32",
     step: Any = None,
+    mean: bool = True,
 ) -> Any:
     """Returns what is still in flight of a collective, after which nothing is.
 
@@ -242,26 +244,34 @@ def drain(
         rest = drain(gradients, "data", name="gradients")
         params = jax.tree.map(lambda p, g: p - rate * g, params, rest)
 
-    It drains `allreduce_gradients`, `sync_in_backward`, `all_reduce_gradients` and
-    `pmean`. It may be in another jitted function than the call. In the same one, its
-    tree must come from the result of the call, and a program that makes the call
-    several times under one name drains as often.
+    It drains every collective of this package that has the name. It may be in another
+    jitted function than the call. In the same one, its tree must come from the result
+    of the call. A program that makes several calls under one name (also by
+    `jax.checkpoint`, which makes a call again) drains as often, in one program.
+
+    It fits a call of the same name, mode, wire format, axis, shapes and dtypes. Where
+    this process has made calls that may leave data in flight and none that fits, the
+    drain fails when it runs, on every rank that has made none, and the error names the
+    nearest ones. A program that may not have made a step yet leaves it out until then.
 
     Differs from `jax.lax.pmean` in: the values of the leaves do not matter.
 
     Args:
       tree: arrays of the shapes and dtypes that were given to the call, such as the
-        parameters; their values are not used.
+        parameters; their values are not used. It may hold leaves besides that travel in
+        no call (`sync_in_backward` lets them pass): integers and Python numbers.
       axis_name: as in the call, of the same mesh.
       name: as in the call, which must have been given one.
       mode: as in the call; in "exact" and "lossy" nothing ever is in flight.
       wire_format: as in the call; what a drain brings is not rounded.
       step: see `psum`; needed where the call is given one.
+      mean: whether the sum is divided by the number of ranks; False to drain `psum`.
 
     Returns:
-      The mean of what was in flight, over the ranks, see `pmean`: the same tree, shapes
-      and dtypes; zeros for leaves that are not floating. Ranks may see different
-      values, because each gets what it missed.
+      What was in flight, as `pmean` would return it, or with mean=False as `psum`: the
+      same tree and shapes; the same dtypes, but for the mean of int32, which is
+      floating. Sums of int32 are exact. Leaves that travel in no call are zeros. Ranks
+      may see different values, because each gets what it missed.
 
     Raises:
       AxisError: see `psum`.
@@ -279,22 +289,31 @@ def drain(
             "name='gradients' there and here."
         )
     key = _checks.checked_key(name, kind)
-    # A rank on its own is never late.
-    carrying = mode in _checks.CARRYING_MODES and size > 1
     # Never true, but the compiler does not know: the zeros need the leaves, and so a
     # drain runs after the call whose result it is given.
     never = lax.axis_index(axes) < 0
-
-    def zeros_for(leaf: Any) -> Any:
-        zeros = jnp.zeros(jnp.shape(leaf), jax.dtypes.result_type(leaf))
-        if not (carrying and _is_floating(leaf)):
-            return zeros
-        return jnp.where(never, lax.stop_gradient(leaf), zeros)
-
-    zeros = jax.tree.map(zeros_for, tree)
-    if not carrying:
-        return zeros
-    return average_floating(zeros, axes, kind, key, mode, wire_format, step, drain=True)
+    leaves, treedef = jax.tree_util.tree_flatten(tree)
+    zeros = [jnp.zeros(jnp.shape(x), jax.dtypes.result_type(x)) for x in leaves]
+    called = {
+        i: _made_varying(jnp.where(never, lax.stop_gradient(leaf), zeros[i]), axes)
+        for i, leaf in enumerate(leaves)
+        if _checks.travels(leaf, mode, wire_format)
+    }
+    rest = _collectives.reduce_tree(
+        list(called.values()),
+        axes,
+        kind=kind,
+        key=key,
+        mode=mode,
+        wire_format=wire_format,
+        step=step,
+        mean=mean,
+        # A rank on its own is never late.
+        drain=Drain.OF_CALLS if size > 1 else Drain.OF_CALLS_IF_ANY,
+    ).tree
+    for i, leaf in zip(called, rest, strict=True):
+        zeros[i] = leaf
+    return jax.tree_util.tree_unflatten(treedef, zeros)
 
 
 def resync(params: Any, axis_name: AxisName) -> Any:
@@ -333,7 +352,14 @@ def resync(params: Any, axis_name: AxisName) -> Any:
     own = _floating_leaves(leaves, axes)
     # A drain waits for all ranks that are alive, whatever it moves.
     reduction = _average(
-        list(own.values()), axes, kind, key, "bounded", "float32", None, drain=True
+        list(own.values()),
+        axes,
+        kind,
+        key,
+        "bounded",
+        "float32",
+        None,
+        drain=Drain.OF_CALLS_IF_ANY,
     )
     report = reduction.stats()
     whole = report.missing_contributions + report.missing_results + report.carried == 0
@@ -352,14 +378,12 @@ def average_floating(
     mode: str,
     wire_format: str,
     step: Any,
-    *,
-    drain: bool = False,
 ) -> Any:
     """Averages the floating leaves, whatever their type says about the ranks."""
     leaves, treedef = jax.tree_util.tree_flatten(tree)
     floating = _floating_leaves(leaves, axes)
     values = list(floating.values())
-    means = _average(values, axes, kind, key, mode, wire_format, step, drain=drain).tree
+    means = _average(values, axes, kind, key, mode, wire_format, step).tree
     for i, mean in zip(floating, means, strict=True):
         leaves[i] = mean
     return jax.tree_util.tree_unflatten(treedef, leaves)
@@ -387,7 +411,7 @@ def _average(
     wire_format: str,
     step: Any,
     *,
-    drain: bool = False,
+    drain: Drain = Drain.NONE,
 ) -> _collectives.Reduction:
     return _collectives.reduce_tree(
         tree,

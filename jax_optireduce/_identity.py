@@ -107,13 +107,15 @@ def fingerprint(
     *,
     mode: str,
     wire_format: str,
-    group_size: int,
+    devices: np.ndarray,
     rotated: bool,
 ) -> int:
-    """Hashes what ranks must agree on, into the range of a signed 64-bit integer."""
+    """Hashes what ranks must agree on, into the range of a signed 64-bit integer.
+
+    Together with the key it tells which calls a drain fits, see `drain`.
+    """
     shapes = [(str(aval.dtype), tuple(aval.shape)) for aval in avals]
-    text = repr((shapes, mode, wire_format, group_size, rotated, "sum"))
-    return hash64(text)
+    return hash64(repr((shapes, mode, wire_format, devices.tolist(), rotated, "sum")))
 
 
 def hash64(text: str) -> int:

@@ -114,6 +114,13 @@ class Communicator:
         at exit.
         """
 
+    def take_late_data(self) -> list[tuple[str, int]]:
+        """What was late and in no call or drain when it was closed; told once.
+
+        Returns:
+          The description of each collective of which there is any, and the bytes.
+        """
+
     def counters(self) -> dict[str, int]:
         """Every counter by name, summed over the lanes."""
 

@@ -13,6 +13,7 @@ Sums and statistics follow the types of `jax.lax.psum`: what was added over an a
 not vary over it any more.
 """
 
+import enum
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,12 +27,30 @@ from jax.interpreters import ad, batching, mlir
 from jax_optireduce import _compat, _hadamard, _identity, _native, _stats
 from jax_optireduce._errors import UsageError
 
+# After a call in one of these, data may still be on its way.
+CARRYING_MODES = ("agreed", "bounded")
+
 ALLREDUCE_TARGET = "jax_optireduce_allreduce"
 SEQUENCE_TARGET = "jax_optireduce_sequence"
 
 # 2^32 / golden ratio, made odd: consecutive steps get keys with nothing in common.
 # Source: Knuth, The Art of Computer Programming, volume 3, section 6.4.
 _GOLDEN = np.uint32(0x9E3779B9)
+
+
+class Drain(enum.IntEnum):
+    """Whether a call waits for all that earlier ones left in flight.
+
+    The native side knows them by their numbers.
+    """
+
+    # An ordinary call.
+    NONE = 0
+    # A drain of calls that were made: an error where there were none.
+    OF_CALLS = 1
+    # The same, where there may have been none.
+    OF_CALLS_IF_ANY = 2
+
 
 allreduce_p = Primitive("optireduce_allreduce")
 allreduce_p.multiple_results = True
@@ -49,7 +68,7 @@ def allreduce(
     wire_format: str,
     step: jax.Array | None,
     rotated: bool,
-    drain: bool,
+    drain: Drain,
     communicator: str,
 ) -> tuple[list[jax.Array], jax.Array]:
     """Sums leaves over `axes`; arguments are validated by the callers.
@@ -63,7 +82,7 @@ def allreduce(
       step: int32 [], or None to count the calls.
       rotated: whether a lossy call goes through the Hadamard transform.
       drain: whether the call waits for all that earlier calls with this key and mode
-        left in flight; the leaves must be zeros.
+        left in flight. Unless these are bounded or agreed it moves nothing.
       communicator: name of the communicator to run on.
 
     Returns:
@@ -81,6 +100,7 @@ def allreduce(
         counted=counted,
         rotated=rotated,
         drain=drain,
+        derived=False,
         typed=is_typed(axes),
         communicator=communicator,
     )
@@ -129,15 +149,22 @@ def _abstract_eval(
 
 
 def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, key: str, **params: Any
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    key: str,
+    derived: bool,
+    **params: Any,
 ) -> tuple[list[Any], list[Any]]:
     """The same sum of the tangents, under a key of its own: both calls are live."""
     rank, step, *_ = primals
-    results = allreduce_p.bind(*primals, key=key, **params)
+    results = allreduce_p.bind(*primals, key=key, derived=derived, **params)
     tangents_out = [ad.Zero(jax.typeof(r).to_tangent_aval()) for r in results]
     live = {i: t for i, t in enumerate(tangents[2:]) if not isinstance(t, ad.Zero)}
     if live:
-        sums = allreduce_p.bind(rank, step, *live.values(), key=f"{key}:jvp", **params)
+        sums = allreduce_p.bind(
+            rank, step, *live.values(), key=f"{key}:jvp", derived=True, **params
+        )
         for i, tangent in zip(live, sums, strict=False):
             tangents_out[i] = tangent
     return results, tangents_out
@@ -150,6 +177,7 @@ def _transpose(
     *leaves: Any,
     axes: tuple[str, ...],
     key: str,
+    derived: bool,
     typed: bool,
     **params: Any,
 ) -> list[Any]:
@@ -159,6 +187,7 @@ def _transpose(
     Untracked, JAX takes every value for one that varies, and so the transpose of a sum
     is a sum.
     """
+    del derived  # What is transposed is a tangent's sum always.
     # The last cotangent is that of the statistics, which depend on nothing linearly.
     live = {
         i: ct
@@ -179,6 +208,7 @@ def _transpose(
             *live.values(),
             axes=axes,
             key=f"{key}:transpose",
+            derived=True,
             typed=typed,
             **params,
         )
@@ -237,42 +267,49 @@ def _lower_cpu(
     wire_format: str,
     counted: bool,
     rotated: bool,
-    drain: bool,
+    drain: Drain,
+    derived: bool,
     typed: bool,
     communicator: str,
 ) -> Any:
     """Emits the FFI call; a lossy one with the arithmetic around it."""
     del typed  # A matter of types, which are gone by now.
+    if derived and not drain:
+        _check_derivative(key, mode)
     groups = _groups(_compat.lowering_mesh(ctx), axes)
     processes = [device.process_index for device in groups.flat]
     devices = np.vectorize(lambda device: device.id, otypes=[int])(groups)
     # A drain is counted apart: in its module, whichever that is, the first one drains
     # the first of the calls.
     ordinal = _compat.next_ordinal(ctx, f"{key} drain" if drain else key)
-    key = _identity.numbered(key, ordinal)
+    if drain and ordinal:
+        # Of a call that may stand in a branch that was never taken.
+        drain = Drain.OF_CALLS_IF_ANY
+    numbered = _identity.numbered(key, ordinal)
     group_size = groups.shape[1]
     leaves = ctx.avals_in[2:]
-    about = {
-        "mode": mode,
-        "wire_format": wire_format,
-        "group_size": group_size,
-        "rotated": rotated,
-    }
+    about = {"mode": mode, "wire_format": wire_format, "rotated": rotated}
     attributes = {
         "communicator": communicator,
-        "name": _identity.collective_name(key, devices),
-        "description": _identity.describe(key, leaves, **about),
+        "name": _identity.collective_name(numbered, devices),
+        # What all calls with one key in one program have in common.
+        "key": key,
+        "description": _identity.describe(
+            numbered, leaves, group_size=group_size, **about
+        ),
         "mode": mode,
         "wire_format": wire_format,
         # Not in the fingerprint, which is that of the collective: calls and drains.
         "drain": np.int64(drain),
-        "fingerprint": np.int64(_identity.fingerprint(leaves, **about)),
+        "fingerprint": np.int64(
+            _identity.fingerprint(leaves, devices=devices, **about)
+        ),
         "group_processes": np.array(processes, np.int32),
         "group_size": np.int64(group_size),
     }
 
     def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
-        if mode == "lossy":
+        if mode == "lossy" and not drain:
             return _lossy(
                 rank, step, leaves, attributes, counted=counted, rotated=rotated
             )
@@ -280,6 +317,23 @@ def _lower_cpu(
 
     return mlir.lower_fun(program, multiple_results=True)(
         _compat.without_manual_types(ctx), *operands
+    )
+
+
+def _check_derivative(key: str, mode: str) -> None:
+    """Raises `UsageError` where late data of a derivative would be lost.
+
+    For calls that are compiled: what the JVP rule makes may be transposed, and not run.
+    """
+    if mode not in CARRYING_MODES:
+        return
+    name = key.split(":jvp", maxsplit=1)[0].split(":transpose", maxsplit=1)[0]
+    raise UsageError(
+        f"{name!r} in mode {mode!r} is differentiated, and its derivative is summed "
+        "over the ranks too: by a call that no drain reaches, so that what is late in "
+        "it would be lost. Write mode='exact' for it; or, to average gradients, "
+        "sync_in_backward or allreduce_gradients, which are not differentiated "
+        "themselves; or jax.lax.stop_gradient around what is only reported."
     )
 
 

@@ -12,10 +12,11 @@ import itertools
 import json
 import logging
 import os
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -143,6 +144,31 @@ def _write(file: TextIO, source: Recorded, reason: str) -> None:
     file.writelines(json.dumps(line) + "\n" for line in (head, *records))
 
 
+def tell_late_data(late: Sequence[tuple[str, int]]) -> None:
+    """Says what is lost with a session that has ended, unless an error has ended it.
+
+    Args:
+      late: description and bytes of each collective of which something was late.
+    """
+    failed = sys.exc_info()[0] is not None or hasattr(sys, "last_value")
+    if late and not failed:
+        _log.warning("%s", describe_late_data(late))
+
+
+def describe_late_data(late: Sequence[tuple[str, int]]) -> str:
+    """Returns the line about data that was late and that no drain has brought."""
+    ordered = sorted(late, key=lambda of: -of[1])
+    # Chosen: as many collectives as fit on a few lines; most programs have one.
+    shown = ", ".join(f"{_bytes(n)} of {which}" for which, n in ordered[:4])
+    if len(ordered) > 4:
+        shown += f" and {_bytes(sum(n for _, n in ordered[4:]))} of others"
+    return (
+        f"the session ends while data is late that no call and no drain has brought: "
+        f"{shown}. It is lost. Call jax_optireduce.drain with the name=, mode= and "
+        "wire_format= of these calls before the end, on every rank."
+    )
+
+
 def describe_rank(news: Mapping[str, Any]) -> str:
     """Returns the line about a rank that is slow, or is not any more."""
     rank, name, calls = news["rank"], news["collective"], news["calls"]
@@ -246,6 +272,14 @@ def _waited(call: Mapping[str, Any]) -> str:
 
 def _ranks(ranks: list[int]) -> str:
     return f"rank {', '.join(map(str, ranks))}"
+
+
+def _bytes(number: int) -> str:
+    """Returns a size with the unit that suits it."""
+    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} bytes"
 
 
 def _seconds(seconds: float) -> str:

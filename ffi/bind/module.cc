@@ -138,6 +138,14 @@ class PyCommunicator {
     }
     return ToObject(news);
   }
+  // (description, bytes) of each collective.
+  std::vector<std::pair<std::string, std::uint64_t>> TakeLateData() {
+    std::vector<std::pair<std::string, std::uint64_t>> named;
+    for (const LateData& late : communicator_->TakeLateData()) {
+      named.emplace_back(late.description, late.bytes);
+    }
+    return named;
+  }
   nb::dict Features() const {
     const SocketFeatures features = communicator_->features();
     nb::dict named;
@@ -200,6 +208,7 @@ void BindCommunicator(nb::module_& module) {
            "peer_receive_buffer_bytes"_a, Release())
       .def("cancel", &PyCommunicator::Cancel, "reason"_a, Release())
       .def("close", &PyCommunicator::Close, "reason"_a, Release())
+      .def("take_late_data", &PyCommunicator::TakeLateData)
       .def("counters", &PyCommunicator::Counters, Release())
       .def("flight_record", &PyCommunicator::FlightRecord)
       .def("calls_under_way", &PyCommunicator::CallsUnderWay)

@@ -42,14 +42,19 @@ constexpr std::size_t kNameBytesMax = 160;
 struct Attributes {
   std::string_view communicator;
   std::string_view name;
+  std::string_view key;
   std::string_view description;
   std::string_view mode;
   std::string_view wire_format;
   std::int64_t fingerprint = 0;
   ffi::Span<const std::int32_t> group_processes;
   std::int64_t group_size = 0;
-  bool drain = false;
+  std::int64_t drain = 0;
 };
+
+// How `drain` is given.
+constexpr std::int64_t kDrainOfCalls = 1;
+constexpr std::int64_t kDrainOfCallsIfAny = 2;
 
 Status Invalid(std::string_view name, std::string_view what) {
   return Status(StatusCode::kInvalidArgument,
@@ -239,7 +244,9 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
                        std::to_string(name.size()) + ".");
   }
   DeviceCall call;
-  call.drain = attributes.drain;
+  call.key = attributes.key;
+  call.drain = attributes.drain == kDrainOfCalls || attributes.drain == kDrainOfCallsIfAny;
+  call.drains_if_any = attributes.drain == kDrainOfCallsIfAny;
   call.spec.name = name;
   call.spec.description = attributes.description;
   call.spec.fingerprint = static_cast<std::uint64_t>(attributes.fingerprint);
@@ -258,6 +265,9 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
   }
   if (step_value >= 0) call.step = Sequence(static_cast<std::uint32_t>(step_value));
   if (Status status = ReadLeaves(name, arguments, results, call); !status.ok()) return status;
+  if (call.drain) {
+    if (Status status = communicator.CheckDrain(call); !status.ok()) return status;
+  }
   call.done = [promise = std::move(promise), stats,
                processes = call.spec.members.size()](const DeviceResult& result) mutable {
     WriteStats(result, processes, stats);
@@ -272,7 +282,7 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
   return Status();
 }
 
-ffi::Future AllReduce(std::string_view communicator, std::string_view name,
+ffi::Future AllReduce(std::string_view communicator, std::string_view name, std::string_view key,
                       std::string_view description, std::string_view mode,
                       std::string_view wire_format, std::int64_t fingerprint,
                       ffi::Span<const std::int32_t> group_processes, std::int64_t group_size,
@@ -283,13 +293,14 @@ ffi::Future AllReduce(std::string_view communicator, std::string_view name,
   ffi::Future future(promise);
   const Attributes attributes{.communicator = communicator,
                               .name = name,
+                              .key = key,
                               .description = description,
                               .mode = mode,
                               .wire_format = wire_format,
                               .fingerprint = fingerprint,
                               .group_processes = group_processes,
                               .group_size = group_size,
-                              .drain = drain != 0};
+                              .drain = drain};
   Status status;
   try {
     status = StartAllReduce(attributes, group_rank, step, arguments, results, promise);
@@ -338,6 +349,7 @@ XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame) {
                          ffi::Ffi::Bind()
                              .Attr<std::string_view>("communicator")
                              .Attr<std::string_view>("name")
+                             .Attr<std::string_view>("key")
                              .Attr<std::string_view>("description")
                              .Attr<std::string_view>("mode")
                              .Attr<std::string_view>("wire_format")

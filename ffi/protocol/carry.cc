@@ -66,6 +66,16 @@ void Carry::SubmitLate(const BucketView& bucket) {
   }
 }
 
+std::uint64_t Carry::LateBytes() const {
+  // What has come since the newest call is part of what that has missed.
+  std::uint64_t bytes =
+      std::max(missed_bytes_, late_contributions_.held_bytes() + late_results_.held_bytes());
+  for (const Peer& peer : peers_) {
+    for (const Sending& sending : peer.sending) bytes += sending.debt.held_bytes();
+  }
+  return bytes;
+}
+
 std::unique_ptr<SegmentStore> Carry::TakeDebt(Stage stage, MemberIndex to) {
   SegmentStore& owed = debt(stage, to);
   if (owed.empty()) return nullptr;

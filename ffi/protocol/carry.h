@@ -49,6 +49,11 @@ class Carry {
   // Adds the late results to the bucket; returns the bytes of the segments that it touched.
   std::uint64_t MoveLateResults(const BucketView& bucket);
 
+  // The newest call is over: so much of what it should have had was late.
+  void NoteMissed(std::uint64_t bytes) { missed_bytes_ = bytes; }
+  // What no call has had yet: what came late, or did not come, and what is owed to peers.
+  std::uint64_t LateBytes() const;
+
   // A call that the program makes only now that it is over everywhere: its contributions become
   // debts. The bucket then holds what has come late.
   void SubmitLate(const BucketView& bucket);
@@ -120,6 +125,7 @@ class Carry {
   SegmentStore late_contributions_;
   SegmentStore late_results_;
   SegmentStore errors_;
+  std::uint64_t missed_bytes_ = 0;  // of the newest call
   std::vector<Peer> peers_;  // by member
   std::vector<std::byte> scratch_;
   // Chosen: what comes for a call that is older than that many says nothing about deadlines.

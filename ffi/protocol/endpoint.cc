@@ -555,6 +555,7 @@ std::optional<CallDone> Endpoint::PollEvent() { return impl_->PollEvent(); }
 std::vector<WaitingCall> Endpoint::WaitingCalls(Instant before) const {
   return impl_->WaitingCalls(before);
 }
+std::vector<LateData> Endpoint::FindLateData() const { return impl_->FindLateData(); }
 void Endpoint::Cancel(Instant now, const Status& why) { impl_->Cancel(now, why); }
 void Endpoint::Leave(Instant now, const Status& why) { impl_->Leave(now, why); }
 bool Endpoint::finished() const { return impl_->finished(); }

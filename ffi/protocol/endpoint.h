@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -49,6 +50,12 @@ struct WaitingCall {
   std::uint64_t token = 0;   // of its submission
   std::vector<Rank> ranks;   // their contributions are missing, or else their results
   std::vector<Rank> absent;  // of these, the ones that have not shown that they are in this call
+};
+
+// What of a collective has missed its calls and is in none yet.
+struct LateData {
+  std::string description;  // of the collective
+  std::uint64_t bytes = 0;
 };
 
 class Endpoint {
@@ -87,6 +94,11 @@ class Endpoint {
 
   // What the calls submitted before `before` and not over yet wait for.
   std::vector<WaitingCall> WaitingCalls(Instant before) const;
+
+  // What would be lost, as far as this rank knows, if no call and no drain followed: late data that
+  // is here, that peers are to get from here, or that its newest calls lacked. What a wire format
+  // has rounded away is not in it.
+  std::vector<LateData> FindLateData() const;
 
   // Fails every call under way with `why`, which is not ok; their leaves are not touched any more.
   // The endpoint stays usable. Peers that wait for this rank in one of these calls find out when it

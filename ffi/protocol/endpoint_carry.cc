@@ -16,6 +16,7 @@ void Endpoint::Impl::SubmitLate(const Submission& submission, Collective& collec
   for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
     collective.carry->NoteResults(MemberIndex(m), submission.sequence, /*complete=*/false);
   }
+  collective.carry->NoteMissed(0);
   CallStats stats{.missing_results = 1.0,
                   .in_flight = 1.0,
                   .elapsed = submission.held,
@@ -114,6 +115,20 @@ void Endpoint::Impl::ReleaseEarlier(Instant now, const Header& header) {
   });
   for (const CallId earlier : released) EraseIfRemovable(earlier);
   if (!released.empty()) Advance(now, call.collective, header.source);
+}
+
+std::vector<LateData> Endpoint::Impl::FindLateData() const {
+  std::vector<LateData> late;
+  directory_.ForEach([&](const Collective& collective) {
+    if (!collective.carry) return;
+    std::uint64_t bytes = collective.carry->LateBytes();
+    for (auto open = active_.lower_bound({.collective = collective.id, .sequence = Sequence(0)});
+         open != active_.end() && open->first.collective == collective.id; ++open) {
+      bytes += open->second.exchange.UnsettledBytes();
+    }
+    if (bytes > 0) late.push_back({.description = collective.spec.description, .bytes = bytes});
+  });
+  return late;
 }
 
 void Endpoint::Impl::Advance(Instant now, CollectiveId id, Rank to) {

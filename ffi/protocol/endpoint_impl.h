@@ -41,6 +41,7 @@ class Endpoint::Impl {
   Instant PollTimeout() const;
   std::optional<CallDone> PollEvent();
   std::vector<WaitingCall> WaitingCalls(Instant before) const;
+  std::vector<LateData> FindLateData() const;
   void Cancel(Instant now, const Status& why);
   void Leave(Instant now, const Status& why);
   bool finished() const;

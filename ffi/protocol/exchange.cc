@@ -512,6 +512,7 @@ CallDone Exchange::Finish(Instant now, Status status) {
   if (carry_ != nullptr) {
     stats_.carried = static_cast<double>(CarriedBytes()) / all;
     stats_.in_flight = InFlight();
+    carry_->NoteMissed(status.ok() ? MissedBytes() : 0);
   }
   FindSlowest(now);
   if (status.ok()) {

@@ -187,6 +187,8 @@ class Exchange {
   void Close(Instant now);
   // The call waits for `gone` no more, nor for its shard, which stays as it is.
   void Exclude(Instant now, MemberIndex gone);
+  // Of what the program has given to a call that is over, and of its sums, what peers do not have.
+  std::uint64_t UnsettledBytes() const;
   // Frees what only an open call needs.
   void Compact();
   // Before the removal: what has come of the call is remembered, lest it is added twice.
@@ -244,6 +246,8 @@ class Exchange {
   void Owe(Stage stage, MemberIndex to);
   std::uint64_t CarriedBytes() const;
   double InFlight() const;
+  // What the call should have had here, and had not.
+  std::uint64_t MissedBytes() const;
   void FindSlowest(Instant now);  // for the stats
 
   // ---- exchange_rounding.cc

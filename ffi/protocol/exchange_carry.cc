@@ -1,6 +1,7 @@
 // The part of an exchange whose late data is carried into later calls: what is kept for whom, and
 // under which identity it is sent.
 
+#include <algorithm>
 #include <utility>
 
 #include "ffi/base/check.h"
@@ -11,6 +12,11 @@ namespace {
 
 DatagramKind KindOf(Stage stage) {
   return stage == Stage::kReduceScatter ? DatagramKind::kContribution : DatagramKind::kResult;
+}
+
+// So many segments of a shard, whose last one may be shorter.
+std::uint64_t BytesOf(const BucketLayout& layout, MemberIndex shard, std::size_t segments) {
+  return std::min(segments * layout.LargestSegmentBytes(), layout.Shard(shard).bytes);
 }
 
 }  // namespace
@@ -108,6 +114,28 @@ double Exchange::InFlight() const {
     unsettled += unsettled_[m] + outboxes_[m].undelivered();
   }
   return all == 0 ? 0.0 : static_cast<double>(unsettled) / static_cast<double>(all);
+}
+
+std::uint64_t Exchange::MissedBytes() const {
+  const BucketLayout& layout = collective_.layout;
+  std::uint64_t bytes = layout.bytes() - result_bytes_;
+  for (const std::uint32_t missed : missed_) bytes += BytesOf(layout, collective_.self, missed);
+  return bytes;
+}
+
+std::uint64_t Exchange::UnsettledBytes() const {
+  if (carry_ == nullptr || drain_ || !over()) return 0;
+  const BucketLayout& layout = collective_.layout;
+  std::uint64_t bytes = 0;
+  for (std::uint16_t m = 0; m < unsettled_.size(); ++m) {
+    const MemberIndex member(m);
+    if (member == collective_.self) continue;
+    bytes += BytesOf(layout, member, unsettled_[m]);
+    if (Windowed(Stage::kAllGather) && reduction_.finished()) {
+      bytes += BytesOf(layout, collective_.self, outboxes_[m].undelivered());
+    }
+  }
+  return bytes;
 }
 
 void Exchange::Retire() {

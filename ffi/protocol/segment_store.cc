@@ -22,6 +22,14 @@ std::byte* SegmentStore::At(SegmentIndex segment) const {
   return memory_.data() + (layout_->Segment(segment).offset - base);
 }
 
+std::uint64_t SegmentStore::held_bytes() const {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t s = first_; s < first_ + segments_ && !empty(); ++s) {
+    if (Contains(SegmentIndex(s))) bytes += layout_->Segment(SegmentIndex(s)).bytes;
+  }
+  return bytes;
+}
+
 std::span<const std::byte> SegmentStore::Get(SegmentIndex segment) const {
   OR_CHECK(Contains(segment));
   return {At(segment), layout_->Segment(segment).bytes};

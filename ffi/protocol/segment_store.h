@@ -24,6 +24,7 @@ class SegmentStore {
 
   bool empty() const { return held_.count() == 0; }
   bool Contains(SegmentIndex segment) const { return held_.Contains(Within(segment)); }
+  std::uint64_t held_bytes() const;
   // Needs Contains(segment).
   std::span<const std::byte> Get(SegmentIndex segment) const;
 

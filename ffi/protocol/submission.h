@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ffi/base/ids.h"
@@ -68,6 +69,13 @@ inline bool Carries(const CollectiveSpec& spec) {
 // Of mode bounded: it can go on without members that are silent.
 inline bool IsBounded(const CollectiveSpec& spec) {
   return spec.reduce_scatter == LatePolicy::kCarry && spec.all_gather == LatePolicy::kCarry;
+}
+
+// As users name it. Needs HasMode(spec), deadlines aside.
+inline std::string_view ModeOf(const CollectiveSpec& spec) {
+  if (spec.reduce_scatter == LatePolicy::kDrop) return "lossy";
+  if (spec.all_gather == LatePolicy::kCarry) return "bounded";
+  return spec.reduce_scatter == LatePolicy::kCarry ? "agreed" : "exact";
 }
 
 // One of the pairs of policies that are modes, with deadlines where it needs them.

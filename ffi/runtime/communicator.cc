@@ -291,6 +291,22 @@ void Communicator::Close(const std::string& reason) {
   watch_.Close();
 }
 
+std::vector<LateData> Communicator::TakeLateData() {
+  std::vector<LateData> sum;
+  const std::lock_guard lock(mutex_);
+  for (const auto& lane : lanes_) {
+    for (LateData& of_lane : lane->TakeLateData()) {
+      const auto same = std::ranges::find(sum, of_lane.description, &LateData::description);
+      if (same == sum.end()) {
+        sum.push_back(std::move(of_lane));
+      } else {
+        same->bytes += of_lane.bytes;
+      }
+    }
+  }
+  return sum;
+}
+
 std::vector<CallRecord> Communicator::FlightRecords() const {
   std::vector<CallRecord> records = watch_.Records();
   AddWaiting(records);

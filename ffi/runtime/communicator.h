@@ -91,6 +91,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // The part of one local device in a call; see Meeting::Start. Fills in the deadlines.
   void Start(DeviceCall call);
+  Status CheckDrain(const DeviceCall& call) const { return meeting_->CheckDrain(call); }
   Sequence TakeTicket(const std::string& name, std::uint32_t group, std::uint32_t rank) {
     return meeting_->TakeTicket(name, group, rank);
   }
@@ -102,6 +103,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void Cancel(const std::string& reason);
   // The same for good: tells the peers, ends the threads. May be repeated.
   void Close(const std::string& reason);
+
+  // After Close(): what of its collectives was late and in no call or drain. Once.
+  std::vector<LateData> TakeLateData();
 
   // Every counter by name, summed over the lanes.
   std::vector<std::pair<std::string, std::uint64_t>> counters() const;

@@ -105,6 +105,11 @@ LaneSnapshot Lane::snapshot() const {
   return snapshot_;
 }
 
+std::vector<LateData> Lane::TakeLateData() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(late_data_, {});
+}
+
 void Lane::Run() {
   Status why;
   try {
@@ -252,6 +257,8 @@ void Lane::Linger(const Status& why) {
     port_->Wait(std::min(NextTurn(), end));
   }
   Publish();
+  const std::lock_guard lock(mutex_);
+  late_data_ = endpoint_->FindLateData();
 }
 
 void Lane::TellRanksLeft() {

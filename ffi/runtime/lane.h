@@ -63,6 +63,8 @@ class Lane {
   // The same without waiting for the end.
   void StartClosing(const Status& why);
   LaneSnapshot snapshot() const;
+  // After Close(): see Endpoint::FindLateData(). Once.
+  std::vector<LateData> TakeLateData();
 
  private:
   struct Pending {
@@ -110,6 +112,7 @@ class Lane {
   std::optional<Status> closed_;  // why no submission is taken any more
   bool closing_ = false;
   LaneSnapshot snapshot_;
+  std::vector<LateData> late_data_;
 
   std::mutex join_mutex_;  // Close() may be called by several threads
   std::thread thread_;     // last: it uses everything above

@@ -102,15 +102,24 @@ void Meeting::Start(DeviceCall call) {
     if (!collectives_.contains(key) && collectives_.size() >= kCollectivesMax) {
       return Reject(std::move(call), TooManyNames(key.name));
     }
+    // Nothing of it is ever in flight, and its leaves are zeros.
+    if (call.drain && !Carries(call.spec)) return Answer(std::move(call), Status());
     Collective& collective = collectives_[key];
     Result<Sequence> sequence = TakeSequence(collective, call);
     if (!sequence.ok()) return Reject(std::move(call), sequence.status());
+    // Before the call can end, and a drain can follow.
+    if (!call.drain) called_.Note(call.key, call.spec);
     gathering = Join(key, collective, std::move(call), sequence.value());
   }
   if (!gathering) return;
   // With one device there is nothing to add, and the network can have the call at once.
   if (gathering->calls.size() == 1) return HandToNetwork(gathering);
   pool_->Run([self = shared_from_this(), gathering] { self->Reduce(gathering); });
+}
+
+Status Meeting::CheckDrain(const DeviceCall& call) const {
+  const std::lock_guard lock(mutex_);
+  return called_.Check(call.key, call.spec, call.drains_if_any);
 }
 
 Sequence Meeting::TakeTicket(const std::string& name, std::uint32_t group, std::uint32_t rank) {
@@ -216,8 +225,12 @@ void Meeting::Realign(Collective& collective) {
 
 void Meeting::Reject(DeviceCall call, const Status& why) {
   ++failures_;
-  pool_->Run([done = std::move(call.done), why] {
-    done(DeviceResult{.status = why, .stats = {}, .sequence = {}});
+  Answer(std::move(call), why);
+}
+
+void Meeting::Answer(DeviceCall call, const Status& status) {
+  pool_->Run([done = std::move(call.done), status] {
+    done(DeviceResult{.status = status, .stats = {}, .sequence = {}});
   });
 }
 

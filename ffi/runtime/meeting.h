@@ -27,6 +27,7 @@
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/submission.h"
+#include "ffi/runtime/called_collectives.h"
 #include "ffi/runtime/completion_pool.h"
 #include "ffi/runtime/lane.h"
 
@@ -51,6 +52,9 @@ struct DeviceCall {
   std::optional<Sequence> step;
   std::vector<Leaf> leaves;  // valid until `done`
   bool drain = false;        // see Submission
+  // The name without what tells the calls of one program apart: see CalledCollectives.
+  std::string key;
+  bool drains_if_any = false;  // see CalledCollectives::Check
   // Called once, on the completion pool.
   std::function<void(const DeviceResult&)> done;
 };
@@ -71,6 +75,9 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
 
   // Never blocks: everything that comes of the call comes through `call.done`.
   void Start(DeviceCall call);
+
+  // Whether a drain fits a call that this process has made: see CalledCollectives.
+  Status CheckDrain(const DeviceCall& call) const;
 
   // Takes the next sequence of (name, group, rank), for a caller that must know it before the call
   // and passes it as `step`.
@@ -119,6 +126,8 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   void Fail(Gatherings::iterator which, const Status& why);
   static void Realign(Collective& collective);
   void Reject(DeviceCall call, const Status& why);
+  // Ends a call that never was under way.
+  void Answer(DeviceCall call, const Status& status);
   void CancelWaiting(const Status& why);
   void StartWatching();
   Status MissingDevices(const Gathering& gathering) const;
@@ -139,8 +148,9 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   const Duration peer_timeout_;
   std::atomic<std::uint64_t> failures_ = 0;
 
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::map<Key, Collective> collectives_;
+  CalledCollectives called_;
   Gatherings gatherings_;  // oldest first
   std::uint64_t cancellations_ = 0;
   Status cancel_reason_;

@@ -151,12 +151,6 @@ std::vector<std::uint64_t> CutLeaves(std::uint64_t elements, std::uint64_t leave
   return sizes;
 }
 
-std::string_view ModeOf(const CollectiveSpec& spec) {
-  if (spec.reduce_scatter == LatePolicy::kDrop) return "lossy";
-  if (spec.all_gather == LatePolicy::kCarry) return "bounded";
-  return spec.reduce_scatter == LatePolicy::kCarry ? "agreed" : "exact";
-}
-
 std::string Describe(const CollectiveSpec& spec) {
   return spec.name + ": " + std::string(NameOf(spec.element_type)) + "[" +
          std::to_string(spec.elements) + "] " + std::string(ModeOf(spec)) +

@@ -160,26 +160,115 @@ def test_drain_waits_for_the_result_it_is_given_and_returns_zeros(vma):
 
 
 @_VMA
+@pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])
 @pytest.mark.parametrize("mode", ["exact", "agreed", "bounded", "lossy"])
-def test_drain_keeps_shapes_dtypes_and_integers(mode, vma):
-    def drained(tree: Any) -> Any:
-        tree = {**tree, "count": jnp.int32(3)}
-        return jax_optireduce.drain(tree, "dp", name="shapes", mode=mode)
+def test_drain_keeps_shapes_and_the_dtypes_of_pmean_or_psum(mode, mean, vma):
+    how = {"mode": mode, "name": f"shapes, {mode}, {mean}, {vma}"}
 
-    rest = _mapped(drained, vma=vma)(_tree())
+    def drained(tree: Any) -> Any:
+        counted = tree["a"][0].astype(jnp.int32)
+        tree = {**tree, "count": counted} if mode != "lossy" else tree
+        sums = jax_optireduce.psum(tree, "dp", **how)
+        sums = {**sums, "key": jnp.ones(2, jnp.uint32), "rate": 0.5}
+        return jax_optireduce.drain(sums, "dp", mean=mean, **how)
+
+    rest = jax.block_until_ready(_mapped(drained, vma=vma)(_tree()))
     expected = {
         "a": ((1, 3), "float32"),
         "b": [((1, 2, 2), "bfloat16"), ((1,), "float32")],
-        "count": ((), "int32"),
+        "count": ((3,), "float32" if mean else "int32"),
+        "key": ((2,), "uint32"),
         "nothing": ((1, 0), "float32"),
+        "rate": ((), "float32"),
     }
+    if mode == "lossy":
+        del expected["count"]
     assert jax.tree.map(lambda x: (x.shape, str(x.dtype)), rest) == expected
     assert not any(leaf.any() for leaf in jax.tree.leaves(rest))
 
 
+def test_integers_besides_do_not_change_how_the_others_are_cut():
+    with_counters = {**_tree(), "count": jnp.arange(4), "more": jnp.ones((4, 9), "i4")}
+
+    def drain(tree: Any) -> Any:
+        return jax_optireduce.drain(tree, "dp", name="g")
+
+    def psum(tree: Any) -> Any:
+        return jax_optireduce.psum(tree, "dp", mode="bounded", name="g")
+
+    one, all_of_them = (_calls(_mapped(drain), t) for t in (_tree(), with_counters))
+    assert set(one) < set(all_of_them)
+    assert _calls(_mapped(psum), with_counters) == all_of_them
+
+
+def test_drain_that_fits_no_call_names_the_nearest_one_in_one_process_too():
+    how = {"axis_name": "dp", "name": "gradients of one process"}
+    x = jnp.ones((4, 3))
+    _mapped(lambda x: jax_optireduce.allreduce_gradients(x, **how))(x)
+    other = {**how, "name": "gradients of one proces"}
+    with pytest.raises((ValueError, RuntimeError), match="'gradients of one process'"):
+        jax.block_until_ready(_mapped(lambda x: jax_optireduce.drain(x, **other))(x))
+    agreed = {**how, "mode": "agreed"}
+    with pytest.raises((ValueError, RuntimeError), match="write mode='bounded'"):
+        jax.block_until_ready(_mapped(lambda x: jax_optireduce.drain(x, **agreed))(x))
+    jax.block_until_ready(_mapped(lambda x: jax_optireduce.drain(x, **how))(x))
+
+
+def _grad_of(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return jax.grad(lambda x: (reduce(x) ** 2).sum())
+
+
+def _tangent_of(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda x: jax.jvp(reduce, (x,), (x,))[1]
+
+
+def _second_order(mode: str) -> Callable[[Any], Any]:
+    def synced(x: Any) -> Any:
+        return jax_optireduce.sync_in_backward(x, "dp", mode=mode, name="second")
+
+    first = jax.grad(lambda x: (synced(x) ** 3).sum())
+    return jax.grad(lambda x: first(x).sum())
+
+
+@_VMA
+@pytest.mark.parametrize("mode", ["agreed", "bounded"])
+def test_derivative_whose_late_data_no_drain_reaches_is_refused(mode, vma):
+    def psum(x: Any) -> Any:
+        return jax_optireduce.psum(x, "dp", mode=mode, name="inside")
+
+    refused = [_tangent_of(psum)]
+    if vma:
+        # The transpose of a typed sum is no call.
+        _mapped(lambda x: lax.psum(_grad_of(psum)(x), "dp")).lower(jnp.arange(4.0))
+    else:
+        refused += [_grad_of(psum), _second_order(mode)]
+    for function in refused:
+        with pytest.raises(jax_optireduce.UsageError, match=r"is differentiated.*exact"):
+            _mapped(function, vma=vma).lower(jnp.arange(4.0))
+
+
+@_VMA
+@pytest.mark.parametrize("mode", ["exact", "lossy"])
+def test_derivative_that_leaves_nothing_in_flight_is_not_refused(mode, vma):
+    def psum(x: Any) -> Any:
+        return jax_optireduce.psum(x, "dp", mode=mode, name="inside")
+
+    _mapped(_tangent_of(psum), vma=vma).lower(jnp.arange(4.0))
+    gradient = _grad_of(psum)
+    _mapped(lambda x: lax.psum(gradient(x), "dp"), vma=vma).lower(jnp.arange(4.0))
+
+
+def test_replicas_can_be_made_equal_in_a_function_that_is_differentiated():
+    def resync(x: Any) -> Any:
+        return jax_optireduce.resync(x, "dp")
+
+    _mapped(_grad_of(resync), vma=False).lower(jnp.arange(4.0))
+
+
 def test_drain_has_no_gradient():
     def loss(x: Any) -> Any:
-        return jax_optireduce.drain(x, "dp", name="no gradient").sum()
+        x = jax_optireduce.allreduce_gradients(lax.stop_gradient(x), "dp", name="none")
+        return jax_optireduce.drain(x, "dp", name="none").sum()
 
     gradient = _mapped(jax.grad(loss), vma=False)(jnp.arange(4.0))
     np.testing.assert_array_equal(gradient, [0.0])

@@ -54,5 +54,25 @@ def test_no_two_neighbours_would_have_fitted_together(leaves):
             assert (left.elements + first_of_right) * dtype.itemsize > limit
 
 
+@hypothesis.given(_LEAVES, st.integers(1, 100_000))
+def test_every_bucket_has_a_name_of_its_own(leaves, limit):
+    suffixes = [bucket.suffix for bucket in _plan(leaves, bucket_bytes=limit)]
+    assert len(set(suffixes)) == len(suffixes)
+
+
+@hypothesis.given(_LEAVES, st.integers(1, 100_000))
+def test_buckets_are_the_same_without_the_integers(leaves, limit):
+    def buckets(leaves):
+        plan = _plan(leaves, bucket_bytes=limit)
+        return {
+            bucket.suffix: [leaves[i] for i in bucket.leaves]
+            for bucket in plan
+            if not bucket.integral
+        }
+
+    floating = [leaf for leaf in leaves if leaf[1] != np.int32]
+    assert buckets(leaves) == buckets(floating)
+
+
 def test_empty_tree_has_no_bucket():
     assert _plan([], bucket_bytes=1) == ()

@@ -226,7 +226,7 @@ def test_fingerprint_depends_on_everything_that_ranks_must_agree_on():
         about = {
             "mode": "exact",
             "wire_format": "float32",
-            "group_size": 4,
+            "devices": np.arange(4).reshape(2, 2),
             "rotated": False,
             **changed,
         }
@@ -238,7 +238,8 @@ def test_fingerprint_depends_on_everything_that_ranks_must_agree_on():
         fingerprint(dtype="int32"),
         fingerprint(mode="lossy"),
         fingerprint(mode="lossy", rotated=True),
-        fingerprint(group_size=3),
+        fingerprint(devices=np.arange(4).reshape(1, 4)),
+        fingerprint(devices=np.arange(4, 8).reshape(2, 2)),
         fingerprint(wire_format="int8"),
     ]
     assert len(set(variants)) == len(variants)
