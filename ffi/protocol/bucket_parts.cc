@@ -62,7 +62,10 @@ std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lane
 void PartOutcomes::Add(const Status& status, const CallStats& stats, std::uint64_t elements) {
   if (status_.ok()) status_ = status;
   const auto weight = static_cast<double>(elements);
-  stats_.missing_contributions += weight * stats.missing_contributions;
+  // Of the results that are there.
+  const double results = weight * (1 - stats.missing_results);
+  results_ += results;
+  stats_.missing_contributions += results * stats.missing_contributions;
   stats_.missing_results += weight * stats.missing_results;
   stats_.carried += weight * stats.carried;
   stats_.in_flight += weight * stats.in_flight;
@@ -83,7 +86,7 @@ void PartOutcomes::Add(const Status& status, const CallStats& stats, std::uint64
 CallStats PartOutcomes::stats() const {
   CallStats stats = stats_;
   if (elements_ > 0) {
-    stats.missing_contributions /= static_cast<double>(elements_);
+    stats.missing_contributions = results_ > 0 ? stats.missing_contributions / results_ : 0;
     stats.missing_results /= static_cast<double>(elements_);
     stats.carried /= static_cast<double>(elements_);
     stats.in_flight /= static_cast<double>(elements_);

@@ -25,9 +25,9 @@ struct BucketPart {
 std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lanes,
                                   std::size_t cut_bytes_min);
 
-// The outcome of a call from those of its parts. Fractions are weighted by elements; the slowest
-// rank is that of the part which took longest; alive are those that are for all parts; the first
-// error is the call's.
+// The outcome of a call from those of its parts. Fractions are weighted by the elements that they
+// are of; the slowest rank is that of the part which took longest; members are the same for all
+// parts; the first error is the call's.
 class PartOutcomes {
  public:
   void Add(const Status& status, const CallStats& stats, std::uint64_t elements);
@@ -38,6 +38,7 @@ class PartOutcomes {
   Status status_;
   CallStats stats_;  // fractions: sums weighted by elements
   std::uint64_t elements_ = 0;
+  double results_ = 0;  // elements that are there
 };
 
 }  // namespace optireduce

@@ -285,9 +285,9 @@ class Endpoint::Impl {
   std::uint32_t changes_ = 0;                     // of the membership, that are followed
   bool uses_membership_ = false;                  // what was lost before is suspected
   bool membership_due_ = false;                   // it may have something to send
-  std::optional<Status> removed_;         // the others go on without this rank
-  std::deque<Held> held_;                 // in order
-  std::vector<Collective*> unsettled_;    // want a settlement
+  std::optional<Status> removed_;                 // the others go on without this rank
+  std::deque<Held> held_;                         // in order
+  std::vector<Collective*> unsettled_;            // want a settlement
   // Waiting calls that this rank has ended with an error, and which; the newest few.
   std::deque<GaveUp> gave_up_;
   // Calls of peers with which this rank disagreed, so that it has ended one of its own; the newest.

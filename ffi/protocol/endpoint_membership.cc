@@ -93,7 +93,8 @@ void Endpoint::Impl::FollowMembership(Instant now) {
   }
   TakeViews(now);
   // Where no call was told, all is kept: the others may come back.
-  if (membership_->facts().stuck && FailAll(now, WhyStuck(now), /*only_bounded=*/true)) ReleaseLost(now);
+  if (membership_->facts().stuck && FailAll(now, WhyStuck(now), /*only_bounded=*/true))
+    ReleaseLost(now);
 }
 
 void Endpoint::Impl::TakeViews(Instant now) {
@@ -151,8 +152,8 @@ void Endpoint::Impl::BeginView(Instant now) {
   }
   // What only those who are gone have called has no settlement.
   directory_.ForEach([&](Collective& collective) {
-    const bool whole = std::ranges::all_of(
-        collective.spec.members, [&](Rank member) { return view().Has(member); });
+    const bool whole = std::ranges::all_of(collective.spec.members,
+                                           [&](Rank member) { return view().Has(member); });
     const bool called = view().FirstOf(collective.bucket_id) > Sequence(0);
     if (whole || called || !IsBounded(collective.spec)) return;
     std::erase_if(active_,

@@ -324,14 +324,16 @@ bool Membership::Handle(Instant now, std::uint16_t lane, Rank from,
   return true;
 }
 
-void Membership::TakeStatus(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message) {
+void Membership::TakeStatus(Instant now, std::uint16_t lane, Rank from,
+                            const MembershipMessage& message) {
   NoteSuspects(now, from, message.ranks);
   // It knows its own ballots best.
   if (message.ballot.coordinator != self_) Promise(now, message.ballot);
   if (message.asks && !Concerned(now)) Due(lane, from, MembershipKind::kStatus);
 }
 
-void Membership::TakePrepare(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message) {
+void Membership::TakePrepare(Instant now, std::uint16_t lane, Rank from,
+                             const MembershipMessage& message) {
   if (message.ballot.coordinator != from) return;
   if (message.ballot < ballot_) return Due(lane, from, MembershipKind::kStatus);
   Promise(now, message.ballot);
@@ -347,7 +349,8 @@ void Membership::TakeVote(Instant now, Rank from, const MembershipMessage& messa
   ProposeIfVoted(now);
 }
 
-void Membership::TakeProposal(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message) {
+void Membership::TakeProposal(Instant now, std::uint16_t lane, Rank from,
+                              const MembershipMessage& message) {
   if (message.ballot.coordinator != from) return;
   if (message.ballot < ballot_) return Due(lane, from, MembershipKind::kStatus);
   Promise(now, message.ballot);

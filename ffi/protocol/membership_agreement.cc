@@ -106,10 +106,10 @@ bool Membership::OwnTurn(Instant now) const {
   const Duration patience = retry * kPatience * (1 + std::min(ballot_.round, kPatienceRoundsMax));
   // Those who are suspected, or suspect, get a last chance to say otherwise.
   const Instant since = std::max({*convinced_since_, *majority_since_, ballot_at_});
+  if (now - since < LastChance() + patience * before) return false;
   // Of two that do not reach each other on one lane, one may be silent there for all: the others
   // find that out when they ask it.
-  if (IsAmbiguous(now) && now - *convinced_since_ < peer_timeout_ + LastChance()) return false;
-  return now - since >= LastChance() + patience * before;
+  return now - *convinced_since_ >= peer_timeout_ + LastChance() || !IsAmbiguous(now);
 }
 
 void Membership::Promise(Instant now, const Ballot& ballot) {
@@ -203,9 +203,7 @@ bool Membership::IsAmbiguous(Instant now) const {
   });
   if (!partly) return false;
   const std::vector<Unreached> all = UnreachedAmong(now, view_.members);
-  if (all.size() < 2) return false;
-  const Unreached& second = all[all.size() - 2];
-  return second.pairs == all.back().pairs && second.suspected == all.back().suspected;
+  return all.size() > 1 && all[all.size() - 2].pairs == all.back().pairs;
 }
 
 std::vector<CallId> Membership::FirstsAfterVotes() const {

@@ -182,7 +182,7 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
   std::vector<std::unique_ptr<DatagramPort>> ports;
   for (std::uint16_t lane = 0; lane < endpoints.size(); ++lane) {
     std::unique_ptr<DatagramPort>& port = ports.emplace_back(std::move(unconnected_[lane]));
-    if (options_.faults) {
+    if (options_.faults && options_.faults->lane.value_or(lane) == lane) {
       Faults faults = *options_.faults;
       // Other faults on every rank and lane, from the one seed.
       faults.seed = Mix(Mix(faults.seed + options_.rank.value()) + lane);
@@ -192,10 +192,10 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
     if (membership) membership->AddLane([port = port.get()] { port->Wake(); });
   }
   for (std::uint16_t lane = 0; lane < endpoints.size(); ++lane) {
-    lanes_.push_back(
-        std::make_unique<Lane>(std::move(ports[lane]), std::move(endpoints[lane]), datagram_bytes_max,
-                               // The lanes end before `this` does.
-                               [this](const std::vector<Rank>& live) { watch_.SetLive(live); }));
+    lanes_.push_back(std::make_unique<Lane>(
+        std::move(ports[lane]), std::move(endpoints[lane]), datagram_bytes_max,
+        // The lanes end before `this` does.
+        [this](const std::vector<Rank>& live) { watch_.SetLive(live); }));
   }
   unconnected_.clear();
   datagram_bytes_max_ = datagram_bytes_max;
