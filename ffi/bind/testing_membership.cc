@@ -92,10 +92,11 @@ void BindMembership(nb::module_& m) {
   nb::class_<Membership>(m, "Membership")
       .def(
           "__init__",
-          [](Membership* self, std::uint16_t rank, std::uint16_t world_size, double timeout_s) {
-            new (self) Membership(Rank(rank), world_size, FromSeconds(timeout_s));
+          [](Membership* self, std::uint16_t rank, std::uint16_t world_size, double timeout_s,
+             std::uint16_t lanes) {
+            new (self) Membership(Rank(rank), world_size, FromSeconds(timeout_s), lanes);
           },
-          nb::arg("rank"), nb::arg("world_size"), nb::arg("peer_timeout_s"))
+          nb::arg("rank"), nb::arg("world_size"), nb::arg("peer_timeout_s"), nb::arg("lanes") = 1)
       .def_prop_ro("view",
                    [](const Membership& self) {
                      return std::tuple(self.view().number, ToInts(self.view().members),
@@ -119,30 +120,35 @@ void BindMembership(nb::module_& m) {
       .def_prop_ro("stuck", &Membership::stuck)
       .def_prop_ro("frozen", &Membership::frozen)
       .def("connected", [](const Membership& self, double now) { return self.Connected(At(now)); })
-      .def("started",
-           [](Membership& self, std::uint32_t collective, std::uint32_t sequence) {
-             self.Started({.collective = CollectiveId(collective), .sequence = Sequence(sequence)});
+      .def("try_start",
+           [](Membership& self, std::uint32_t view, std::uint32_t bucket, std::uint32_t sequence) {
+             const CollectiveId id(bucket);
+             return self.TryStart(view, {.collective = id, .sequence = Sequence(sequence)}, id);
            })
-      .def("heard", [](Membership& self, double now,
-                       std::uint16_t rank) { self.Heard(At(now), Rank(rank)); })
-      .def("suspect", [](Membership& self, double now,
-                         std::uint16_t rank) { self.Suspect(At(now), Rank(rank)); })
+      .def("heard", [](Membership& self, double now, std::uint16_t lane,
+                       std::uint16_t rank) { self.Heard(At(now), lane, Rank(rank)); })
+      .def("suspect", [](Membership& self, double now, std::uint16_t lane,
+                         std::uint16_t rank) { self.Suspect(At(now), lane, Rank(rank)); })
       .def("handle",
-           [](Membership& self, double now, std::uint16_t from, const nb::bytes& payload) {
-             return self.Handle(At(now), Rank(from), BytesOf(payload));
+           [](Membership& self, double now, std::uint16_t lane, std::uint16_t from,
+              const nb::bytes& payload) {
+             return self.Handle(At(now), lane, Rank(from), BytesOf(payload));
            })
+      .def_prop_ro("changes", &Membership::changes)
       .def("handle_timeout", [](Membership& self, double now) { self.HandleTimeout(At(now)); })
       .def("timeout",
            [](const Membership& self) -> std::optional<double> {
              if (self.timeout() == kNever) return std::nullopt;
              return std::chrono::duration<double>(self.timeout().time_since_epoch()).count();
            })
-      .def("poll", [](Membership& self, double now) -> std::optional<std::pair<int, nb::bytes>> {
-        std::array<std::byte, kMembershipBytesMax> out;
-        const auto outgoing = self.Poll(At(now), out);
-        if (!outgoing) return std::nullopt;
-        return std::pair(outgoing->to.value(), nb::bytes(out.data(), outgoing->bytes));
-      });
+      .def("poll",
+           [](Membership& self, double now,
+              std::uint16_t lane) -> std::optional<std::pair<int, nb::bytes>> {
+             std::array<std::byte, kMembershipBytesMax> out;
+             const auto outgoing = self.Poll(At(now), lane, out);
+             if (!outgoing) return std::nullopt;
+             return std::pair(outgoing->to.value(), nb::bytes(out.data(), outgoing->bytes));
+           });
 }
 
 }  // namespace optireduce

@@ -27,6 +27,9 @@ constexpr std::size_t kQueuedMax = 16 * 1024;
 
 // Chosen: longer than any test; what is more is probably milliseconds meant as seconds.
 constexpr Duration kDelayMax = std::chrono::seconds(60);
+constexpr Duration kSilentAfterMax = std::chrono::hours(1);
+// Source: the largest number of lanes, see kLanesMax of communicator.cc, less one.
+constexpr double kLaneMax = 63;
 // Source: IEEE 754 binary64 holds every whole number up to 2^53.
 constexpr double kSeedMax = 9007199254740992.0;
 
@@ -64,6 +67,10 @@ Status Faults::Validate() const {
   if (delay < Duration::zero() || delay > kDelayMax) {
     return OutOfRange("delay", std::chrono::duration<double>(delay).count(), "0 to 60 seconds");
   }
+  if (silent_after < Duration::zero() || silent_after > kSilentAfterMax) {
+    return OutOfRange("silent_after", std::chrono::duration<double>(silent_after).count(),
+                      "0 to 3600 seconds");
+  }
   return {};
 }
 
@@ -83,6 +90,16 @@ Result<Faults> Faults::FromMap(const std::map<std::string, double>& settings) {
         return OutOfRange(name, value, "0 to 60 seconds");
       }
       faults.delay = std::chrono::round<Duration>(std::chrono::duration<double>(value));
+    } else if (name == "silent_after_s") {
+      if (!(value >= 0.0 && value <= std::chrono::duration<double>(kSilentAfterMax).count())) {
+        return OutOfRange(name, value, "0 to 3600 seconds");
+      }
+      faults.silent_after = std::chrono::round<Duration>(std::chrono::duration<double>(value));
+    } else if (name == "lane") {
+      if (!(value >= 0.0 && value <= kLaneMax) || std::floor(value) != value) {
+        return OutOfRange(name, value, "a whole number in [0, 63]");
+      }
+      faults.lane = static_cast<std::uint16_t>(value);
     } else if (name == "seed") {
       if (!(value >= 0.0 && value <= kSeedMax) || std::floor(value) != value) {
         return OutOfRange(name, value, "a whole number in [0, 2^53]");
@@ -91,14 +108,18 @@ Result<Faults> Faults::FromMap(const std::map<std::string, double>& settings) {
     } else {
       return Invalid("there is no \"" + name +
                      "\"; expected loss, duplicate, reorder, corrupt, truncate (fractions in "
-                     "[0, 1]), delay_s (seconds) or seed (a whole number).");
+                     "[0, 1]), delay_s, silent_after_s (seconds), lane or seed (whole numbers).");
     }
   }
   return faults;
 }
 
 FaultPort::FaultPort(std::unique_ptr<DatagramPort> port, const Faults& faults)
-    : port_(std::move(port)), faults_(faults), prng_(faults.seed) {
+    : port_(std::move(port)),
+      faults_(faults),
+      silent_at_(faults.silent_after > Duration::zero() ? ClockNow() + faults.silent_after
+                                                        : kNever),
+      prng_(faults.seed) {
   OR_CHECK(faults.Validate().ok());
 }
 
@@ -131,7 +152,7 @@ void FaultPort::Offer(Rank to, std::span<const std::byte> datagram, Instant now)
   const std::uint64_t overtakers = 1 + prng_.Below(kOvertakersMax);
 
   ++counters_.offered;
-  if (lose) {
+  if (lose || Silent(now)) {
     ++counters_.lost;
     return;
   }
@@ -192,7 +213,9 @@ bool FaultPort::Flush(Instant now) {
 }
 
 std::size_t FaultPort::Receive(const std::function<void(std::span<const std::byte>)>& take) {
-  Flush(ClockNow());
+  const Instant now = ClockNow();
+  Flush(now);
+  if (Silent(now)) return port_->Receive([](std::span<const std::byte>) {});
   return port_->Receive(take);
 }
 

@@ -1,5 +1,5 @@
 // A DatagramPort that harms what is sent, for tests on real sockets: without root, without a
-// special network, and the same for the same seed.
+// special network, and the same for the same seed. It may also fall silent for good, both ways.
 //
 // The seed decides what happens to the first, second, third... datagram that is sent, whatever its
 // destination. (When something is held back, what overtakes it depends on the traffic, and on
@@ -18,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,12 +40,16 @@ struct Faults {
   std::uint32_t corrupt_ppm = 0;   // one bit flipped
   std::uint32_t truncate_ppm = 0;  // the end missing; at least one byte is left
   Duration delay{};                // of every datagram
+  // From then on after the port was made, nothing passes in either direction; 0: never.
+  Duration silent_after{};
+  std::optional<std::uint16_t> lane;  // the only one that is harmed; none: all are
   std::uint64_t seed = 0;
 
   Status Validate() const;
 
   // From what a user writes: `loss`, `duplicate`, `reorder`, `corrupt`, `truncate` as fractions in
-  // [0, 1], `delay_s` in seconds, `seed` as a whole number. What is not named is 0.
+  // [0, 1], `delay_s` and `silent_after_s` in seconds, `lane` and `seed` as whole numbers. What is
+  // not named is 0; without `lane` all are harmed.
   static Result<Faults> FromMap(const std::map<std::string, double>& settings);
 };
 
@@ -83,6 +88,7 @@ class FaultPort : public DatagramPort {
 
   void Offer(Rank to, std::span<const std::byte> datagram, Instant now);
   void Enqueue(Held datagram, Instant now);
+  bool Silent(Instant now) const { return now >= silent_at_; }
   // Sends what may leave. False when the port below takes no more now.
   bool Flush(Instant now);
   // Moves what was overtaken often enough, or long enough, back into the queue.
@@ -90,6 +96,7 @@ class FaultPort : public DatagramPort {
 
   const std::unique_ptr<DatagramPort> port_;
   const Faults faults_;
+  const Instant silent_at_;
   Prng prng_;
   FaultCounters counters_;
   std::vector<std::byte> offered_;  // to the last Send

@@ -43,6 +43,7 @@ struct Collective {
   }
 
   CollectiveId id;
+  CollectiveId bucket_id{};  // of what it is, or is a part of; see BucketOf
   CollectiveSpec spec;
   MemberIndex self;
   BucketLayout layout;

@@ -50,6 +50,7 @@ Endpoint::Impl::Impl(const EndpointOptions& options)
       next_peer_(options.rank.value()) {
   quiet_until_.Set(options.rank.index(), kNever);
   timeouts_.Set(options.rank.index(), kNever);
+  MakeMembership();
 }
 
 Status Endpoint::Impl::MakePeers() {
@@ -153,18 +154,18 @@ Status Endpoint::Impl::RefuseUnreachable(const Collective& collective,
 
 Status Endpoint::Impl::Submit(Instant now, Submission submission) {
   if (Status status = Validate(submission); !status.ok()) return status;
-  Result<Collective*> learnt = Learn(submission.spec);
+  Result<Collective*> learnt = Learn(now, submission.spec);
   if (!learnt.ok()) return learnt.status();
   Collective& collective = *learnt.value();
   const Sequence sequence = submission.sequence;
   const bool survives = Survives(collective.spec);
   if (!survives) {
     if (Status status = RefuseUnreachable(collective, submission); !status.ok()) return status;
-  } else if (membership_->stuck()) {
+  } else if (membership_->facts().stuck) {
     const Status why = WhyStuck(now);
     ReleaseLost(now);
     // For the next attempt.
-    membership_->Retry(now);
+    membership_->Open()->Retry(now);
     return why;
   }
   if (collective.accepted && sequence <= *collective.accepted) {
@@ -254,7 +255,7 @@ void Endpoint::Impl::HandleDatagram(Instant now, std::span<const std::byte> data
   if (from.lost) incast_of_peers_.reset();
   from.lost.reset();
   if (!Dispatch(now, header, *payload)) return;
-  if (membership_) GoOn(now);
+  if (Agrees()) GoOn(now);
   ++counters_.datagrams_received;
   counters_.bytes_received += datagram.size();
   from.flow.Record(now, header.number, WhenToAcknowledge(header));
@@ -392,7 +393,7 @@ bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
                {.call = header.call, .why = spec->description, .flags = header.flags});
     return true;
   }
-  Result<Collective*> learnt = Learn(*spec);
+  Result<Collective*> learnt = Learn(now, *spec);
   if (!learnt.ok()) {
     ++counters_.rejected_mismatched;
     return false;

@@ -25,6 +25,7 @@
 #include "ffi/protocol/incast_controller.h"
 #include "ffi/protocol/membership.h"
 #include "ffi/protocol/peer.h"
+#include "ffi/protocol/shared_membership.h"
 
 namespace optireduce {
 
@@ -47,7 +48,7 @@ class Endpoint::Impl {
   bool finished() const;
   std::size_t memory_bytes() const { return pool_.used_bytes(); }
   const Counters& counters() const { return counters_; }
-  std::vector<Rank> live() const;
+  std::vector<Rank> live() const { return view().members; }
   std::vector<Rank> silent() const;
 
  private:
@@ -133,19 +134,26 @@ class Endpoint::Impl {
   bool LagComesFirst(Rank to);
 
   // ---- endpoint_membership.cc
-  Result<Collective*> Learn(const CollectiveSpec& spec);
-  bool Survives(const CollectiveSpec& spec) const { return membership_ && IsBounded(spec); }
+  void MakeMembership();
+  Result<Collective*> Learn(Instant now, const CollectiveSpec& spec);
+  // Some collective goes on without ranks that are silent.
+  bool Agrees() const { return membership_ && membership_->facts().in_use; }
+  bool Survives(const CollectiveSpec& spec) const { return IsBounded(spec) && Agrees(); }
+  // The newest that calls know of.
+  const View& view() const { return views_.back(); }
+  void UseMembership(Instant now);
   // Something that was authenticated has come.
   void HearMember(Instant now, const Header& header, std::span<const std::byte> payload);
   // The peer is silent for too long.
   void Lose(Instant now, Rank silent);
-  // After anything that may have changed it.
+  // After anything that may have changed it, on this lane or another one.
   void FollowMembership(Instant now);
+  void TakeViews(Instant now);
   // Keeps nothing more for those that are silent.
   void ReleaseLost(Instant now);
   // It is silent, and nothing can be decided about it: neither is asked until it is heard.
   bool Muted(const Peer& other) const {
-    return other.lost && other.awaited && membership_->stuck();
+    return other.lost && other.awaited && membership_->facts().stuck;
   }
   void BeginView(Instant now);
   Status WhyStuck(Instant now) const;
@@ -157,6 +165,8 @@ class Endpoint::Impl {
   Result<Collective*> Effective(Collective& origin, Sequence sequence);
   // The call must wait: for a settlement, or for a decision on one that has left.
   bool MustHold(Instant now, const Collective& effective, const Submission& submission);
+  // The call begins now in the present view, or has to be held.
+  bool TryStart(const Collective& origin, const Collective& effective, Sequence sequence);
   // Begins what was held and can begin, and settlements.
   void GoOn(Instant now);
   // What was never sent to members that are gone joins this rank's contribution.
@@ -234,6 +244,8 @@ class Endpoint::Impl {
 
   // In seconds, with one decimal.
   static std::string RoundedSeconds(Duration duration);
+  // " on lane 1", where a rank has several.
+  std::string OnLane() const;
 
   // Whatever is done with the peer may give it something to send, or another timeout.
   Peer& peer(Rank rank) {
@@ -281,12 +293,14 @@ class Endpoint::Impl {
   Instant next_tick_ = kNever;                      // set while a call waits
   std::optional<Status> leaving_;
 
-  std::optional<Membership> membership_;  // with the first collective that needs it
-  std::uint32_t view_ = 0;                // the newest that calls know of
-  bool membership_due_ = false;           // it may have something to send
-  std::optional<Status> removed_;         // the others go on without this rank
-  std::deque<Held> held_;                 // in order
-  std::vector<Collective*> unsettled_;    // want a settlement
+  std::shared_ptr<SharedMembership> membership_;  // null where too few ranks are left without one
+  std::vector<View> views_;                       // the first one, and those with other members
+  std::uint32_t changes_ = 0;                     // of the membership, that are followed
+  bool uses_membership_ = false;                  // what was lost before is suspected
+  bool membership_due_ = false;                   // it may have something to send
+  std::optional<Status> removed_;                 // the others go on without this rank
+  std::deque<Held> held_;                         // in order
+  std::vector<Collective*> unsettled_;            // want a settlement
   // Waiting calls that this rank has ended with an error, and which; the newest few.
   std::deque<GaveUp> gave_up_;
   // Calls of peers with which this rank disagreed, so that it has ended one of its own; the newest.

@@ -23,21 +23,27 @@ constexpr std::uint16_t kWorldSizeMin = 3;
 
 }  // namespace
 
-Result<Collective*> Endpoint::Impl::Learn(const CollectiveSpec& spec) {
-  if (!membership_ && options_.world_size >= kWorldSizeMin && IsBounded(spec)) {
-    membership_.emplace(options_.rank, options_.world_size, options_.peer_timeout);
-  }
+void Endpoint::Impl::MakeMembership() {
+  View& all = views_.emplace_back();
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) all.members.emplace_back(r);
+  if (options_.world_size < kWorldSizeMin) return;
+  membership_ = options_.membership
+                    ? options_.membership
+                    : std::make_shared<SharedMembership>(options_.rank, options_.world_size,
+                                                         options_.peer_timeout, /*lanes=*/1);
+}
+
+void Endpoint::Impl::UseMembership(Instant now) {
+  membership_->Open().Use();
+  FollowMembership(now);
+}
+
+Result<Collective*> Endpoint::Impl::Learn(Instant now, const CollectiveSpec& spec) {
+  if (membership_ && !uses_membership_ && IsBounded(spec)) UseMembership(now);
   const std::size_t known = directory_.size();
   Result<Collective*> learnt = directory_.Learn(spec);
   if (directory_.size() > known) ShareWindows(spec);
   return learnt;
-}
-
-std::vector<Rank> Endpoint::Impl::live() const {
-  if (membership_) return membership_->view().members;
-  std::vector<Rank> ranks;
-  for (std::uint16_t r = 0; r < options_.world_size; ++r) ranks.emplace_back(r);
-  return ranks;
 }
 
 std::vector<Rank> Endpoint::Impl::silent() const {
@@ -53,48 +59,69 @@ std::vector<Rank> Endpoint::Impl::silent() const {
 
 void Endpoint::Impl::HearMember(Instant now, const Header& header,
                                 std::span<const std::byte> payload) {
-  if (!membership_) {
-    // The sender has called a collective that this rank does not know yet.
-    if (header.kind != DatagramKind::kMembership || options_.world_size < kWorldSizeMin) return;
-    membership_.emplace(options_.rank, options_.world_size, options_.peer_timeout);
-  }
+  const bool membership = header.kind == DatagramKind::kMembership;
+  if (!membership_ || !(membership || Agrees())) return;
+  // The sender has called a collective that this rank does not know yet.
+  if (!Agrees()) UseMembership(now);
   const Peer& from = peer(header.source);
   // One that has left has no say any more: it would be heard, and suspected again at once.
-  const bool message = header.kind == DatagramKind::kMembership && (from.removed || !from.left);
-  // While nobody is suspected, nobody asks when a rank was heard.
-  const bool asked = membership_->timeout() != kNever || membership_->stuck();
-  const bool heard = from.removed || (asked && !from.left);
-  if (heard) membership_->Heard(now, header.source);
-  if (message && !membership_->Handle(now, header.source, payload)) ++counters_.rejected_malformed;
-  if (heard || message) FollowMembership(now);
+  const bool message = membership && (from.removed || !from.left);
+  const bool heard = from.removed || (membership_->facts().asks() && !from.left);
+  if (!heard && !message) return;
+  if (heard) membership_->Open()->Heard(now, options_.lane, header.source);
+  if (message && !membership_->Open()->Handle(now, options_.lane, header.source, payload)) {
+    ++counters_.rejected_malformed;
+  }
+  FollowMembership(now);
 }
 
 void Endpoint::Impl::Lose(Instant now, Rank silent) {
   Peer& other = peer(silent);
   if (!other.lost) {
     other.lost = "rank " + std::to_string(silent.value()) + " has been silent for more than " +
-                 RoundedSeconds(options_.peer_timeout) + " (peer_timeout_s)";
-    other.awaited = membership_.has_value();
+                 RoundedSeconds(options_.peer_timeout) + " (peer_timeout_s)" + OnLane();
+    other.awaited = Agrees();
     Forget(now, silent);
   }
-  if (!membership_) return;
-  membership_->Suspect(now, silent);
+  if (!Agrees()) return;
+  membership_->Open()->Suspect(now, options_.lane, silent);
   FollowMembership(now);
 }
 
 void Endpoint::Impl::FollowMembership(Instant now) {
   membership_due_ = true;
+  const MembershipFacts facts = membership_->facts();
+  changes_ = facts.changes;
+  const bool first_use = !std::exchange(uses_membership_, true);
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+    if (!peers_[r]) continue;
     // One that has left is missed only where a call needs it, or others go on without somebody.
-    const bool left = peers_[r] && peers_[r]->left && membership_->timeout() != kNever;
-    if (left) membership_->Suspect(now, Rank(r));
+    const bool missed = peers_[r]->left && facts.timeout != kNever;
+    if (!missed && !(first_use && peers_[r]->lost)) continue;
+    membership_->Open()->Suspect(now, options_.lane, Rank(r));
   }
-  if (membership_->view().number != view_) {
-    view_ = membership_->view().number;
+  TakeViews(now);
+  // Where no call was told, all is kept: the others may come back.
+  if (membership_->facts().stuck && FailAll(now, WhyStuck(now), /*only_bounded=*/true))
+    ReleaseLost(now);
+}
+
+void Endpoint::Impl::TakeViews(Instant now) {
+  std::vector<View> newer;
+  {
+    SharedMembership::Access membership = membership_->Open();
+    const auto add = [&](const View& known) {
+      if (known.number > view().number) newer.push_back(known);
+    };
+    for (const View& known : membership->earlier()) add(known);
+    add(membership->view());
+  }
+  for (View& next : newer) {
+    // Of those with the same members the last.
+    if (next.members == view().members) views_.pop_back();
+    views_.push_back(std::move(next));
     BeginView(now);
   }
-  // Where no call was told, all is kept: the others may come back.
-  if (membership_->stuck() && FailAll(now, WhyStuck(now), /*only_bounded=*/true)) ReleaseLost(now);
 }
 
 void Endpoint::Impl::ReleaseLost(Instant now) {
@@ -106,13 +133,14 @@ void Endpoint::Impl::ReleaseLost(Instant now) {
 }
 
 void Endpoint::Impl::BeginView(Instant now) {
-  const std::vector<Rank>& members = membership_->view().members;
-  if (membership_->removed()) {
+  const std::vector<Rank>& members = view().members;
+  if (!view().Has(options_.rank)) {
     removed_ = Status(
         StatusCode::kUnavailable,
         "jax_optireduce: this rank, " + std::to_string(options_.rank.value()) +
             ", was removed from the session: the others had not heard it for more than " +
-            RoundedSeconds(options_.peer_timeout) + " (peer_timeout_s), and " +
+            RoundedSeconds(options_.peer_timeout) + " (peer_timeout_s)" +
+            (options_.membership ? " on one of its lanes" : "") + ", and " +
             std::to_string(members.size()) +
             " of them go on without it. It cannot come back: to have it take part again, start "
             "the whole job again from a checkpoint");
@@ -126,16 +154,16 @@ void Endpoint::Impl::BeginView(Instant now) {
     return;
   }
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
-    if (!peers_[r] || peers_[r]->removed || membership_->view().Has(Rank(r))) continue;
+    if (!peers_[r] || peers_[r]->removed || view().Has(Rank(r))) continue;
     peers_[r]->removed = "rank " + std::to_string(r) + " was removed from the session, and " +
                          std::to_string(members.size()) + " ranks go on without it";
     Forget(now, Rank(r));
   }
   // What only those who are gone have called has no settlement.
   directory_.ForEach([&](Collective& collective) {
-    const bool whole = std::ranges::all_of(
-        collective.spec.members, [&](Rank member) { return membership_->view().Has(member); });
-    const bool called = membership_->view().FirstOf(collective.id) > Sequence(0);
+    const bool whole = std::ranges::all_of(collective.spec.members,
+                                           [&](Rank member) { return view().Has(member); });
+    const bool called = view().FirstOf(collective.bucket_id) > Sequence(0);
     if (whole || called || !IsBounded(collective.spec)) return;
     std::erase_if(active_,
                   [&](const auto& entry) { return entry.first.collective == collective.id; });
@@ -145,8 +173,8 @@ void Endpoint::Impl::BeginView(Instant now) {
 }
 
 Status Endpoint::Impl::WhyStuck(Instant now) const {
-  const std::size_t members = membership_->view().members.size();
-  const std::size_t connected = membership_->Connected(now);
+  const std::size_t members = view().members.size();
+  const std::size_t connected = membership_->Open()->Connected(now);
   std::string missing;
   for (const auto& other : peers_) {
     if (other && !other->removed && other->unreachable()) missing += "; " + other->why_gone();
@@ -193,14 +221,11 @@ void Endpoint::Impl::FailHeld(Instant now, const Held& held, Status why) {
 Result<Collective*> Endpoint::Impl::Effective(Collective& origin, Sequence sequence) {
   Collective* effective = &origin;
   Sequence first(0);
-  std::vector<const View*> views;
-  for (const View& view : membership_->earlier()) views.push_back(&view);
-  views.push_back(&membership_->view());
-  for (const View* view : views) {
-    const Sequence next_first = view->FirstOf(origin.id);
+  for (const View& next_view : views_) {
+    const Sequence next_first = next_view.FirstOf(origin.bucket_id);
     if (sequence < next_first) break;
     CollectiveSpec spec = origin.spec;
-    std::erase_if(spec.members, [&](Rank member) { return !view->Has(member); });
+    std::erase_if(spec.members, [&](Rank member) { return !next_view.Has(member); });
     if (spec.members != effective->spec.members) {
       Result<Collective*> learnt = directory_.Learn(spec);
       if (!learnt.ok()) return learnt.status();
@@ -241,30 +266,46 @@ bool Endpoint::Impl::MustHold(Instant now, const Collective& effective,
     if (member == options_.rank || !peer(member).left || peer(member).removed) continue;
     if (HasCalled(effective, submission, member)) continue;
     left = true;
-    membership_->Suspect(now, member);
+    membership_->Open()->Suspect(now, options_.lane, member);
   }
   if (left) FollowMembership(now);
   return left;
+}
+
+bool Endpoint::Impl::TryStart(const Collective& origin, const Collective& effective,
+                              Sequence sequence) {
+  // What a view says of the successor is whether there was a call.
+  return membership_->Open()->TryStart(
+      view().number, {.collective = origin.bucket_id, .sequence = sequence}, effective.bucket_id);
 }
 
 void Endpoint::Impl::GoOn(Instant now) {
   // A settlement that is over may let a drain begin; a call that begins may want a settlement.
   for (bool again = true; again;) {
     again = false;
+    bool frozen = false;
     std::vector<CollectiveId> waiting;
     for (std::size_t i = 0; i < held_.size();) {
-      if (membership_->frozen()) return;
       const Submission& next = held_[i].submission;
       Collective& origin = *directory_.Find(IdOf(next.spec));
+      const std::uint32_t number = view().number;
       Result<Collective*> effective = Effective(origin, next.sequence);
       const bool behind = std::ranges::find(waiting, origin.id) != waiting.end();
-      if (effective.ok() && (behind || MustHold(now, *effective.value(), next))) {
+      bool waits = effective.ok() && (behind || MustHold(now, *effective.value(), next));
+      if (i >= held_.size()) return;  // all of them have failed meanwhile
+      if (view().number != number) {
+        again = true;
+        break;
+      }
+      if (!waits && effective.ok() && !TryStart(origin, *effective.value(), next.sequence)) {
+        waits = frozen = true;
+      }
+      if (waits) {
         // Others of the same collective stay behind it.
         waiting.push_back(origin.id);
         ++i;
         continue;
       }
-      if (i >= held_.size()) return;  // all of them have failed meanwhile
       Held held = std::move(held_[i]);
       held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
       again = true;
@@ -272,15 +313,12 @@ void Endpoint::Impl::GoOn(Instant now) {
         FailHeld(now, held, effective.status());
         continue;
       }
-      const CallId call{.collective = origin.id, .sequence = held.submission.sequence};
-      membership_->Started(call);
-      // What a view says of the successor is whether there was a call.
-      const CollectiveId id = effective.value()->id;
-      if (id != origin.id) membership_->Started({.collective = id, .sequence = call.sequence});
       held.submission.held = now - held.since;
+      const Sequence sequence = held.submission.sequence;
       Begin(now, *effective.value(), std::move(held.submission));
-      origin.submitted = call.sequence;
+      origin.submitted = sequence;
     }
+    if (frozen) return;
     const auto begins = [&](Collective* old) { return BeginSettlement(now, *old); };
     again = std::erase_if(unsettled_, begins) > 0 || again;
   }

@@ -58,6 +58,10 @@ std::string Endpoint::Impl::RoundedSeconds(Duration duration) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
+std::string Endpoint::Impl::OnLane() const {
+  return options_.membership ? " on lane " + std::to_string(options_.lane) : "";
+}
+
 bool Endpoint::Impl::Waits(const Exchange& exchange) const {
   return exchange.submitted() && !exchange.finished() && exchange.waits() &&
          exchange.call().sequence != kSettlement;
@@ -108,11 +112,10 @@ void Endpoint::Impl::HandleTimeout(Instant now) {
   for (const CallId call : due) Expire(now, call);
   WatchLagging(now);
   if (now >= next_tick_) Tick(now);
-  if (!membership_) return;
-  if (now >= membership_->timeout()) {
-    membership_->HandleTimeout(now);
-    FollowMembership(now);
-  }
+  if (!Agrees()) return;
+  const MembershipFacts facts = membership_->facts();
+  if (now >= facts.timeout) membership_->Open()->HandleTimeout(now);
+  if (now >= facts.timeout || facts.changes != changes_) FollowMembership(now);
   GoOn(now);
 }
 
@@ -135,7 +138,12 @@ void Endpoint::Impl::Expire(Instant now, CallId call) {
 
 Instant Endpoint::Impl::PollTimeout() const {
   Instant at = std::min(next_tick_, LagTimeout());
-  if (membership_) at = std::min(at, membership_->timeout());
+  if (Agrees()) {
+    const MembershipFacts facts = membership_->facts();
+    // By another lane: at once.
+    if (facts.changes != changes_) return Instant{};
+    at = std::min(at, facts.timeout);
+  }
   for (std::size_t r = timeouts_.FirstBefore(at); r < options_.world_size;
        r = timeouts_.FirstBefore(at, r + 1)) {
     const Peer& other = *peers_[r];
@@ -288,7 +296,7 @@ void Endpoint::Impl::NoteDisagreement(CallId theirs) {
 
 bool Endpoint::Impl::MayGoOnWithout(const Exchange& exchange, Rank from, const GaveUp& news) const {
   if (!Survives(exchange.collective().spec) || (news.flags & kFlagDisagreed) != 0) return false;
-  return peer(from).removed || membership_->timeout() != kNever;
+  return peer(from).removed || membership_->facts().timeout != kNever;
 }
 
 bool Endpoint::Impl::FailIfGivenUp(Instant now, const Exchange& exchange) {
@@ -367,7 +375,7 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
   });
   FinishComplete(now);
   if (!missed) return;
-  membership_->Suspect(now, gone);
+  membership_->Open()->Suspect(now, options_.lane, gone);
   FollowMembership(now);
 }
 
@@ -412,7 +420,7 @@ bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
   const bool silent = std::ranges::any_of(ours.members, [&](Rank member) {
     return member != options_.rank && now - peer(member).last_heard >= options_.peer_timeout / 2;
   });
-  if (silent || (Survives(ours) && membership_->timeout() != kNever)) return false;
+  if (silent || (Survives(ours) && membership_->facts().timeout != kNever)) return false;
   for (const Rank member : exchange.collective().spec.members) {
     if (member == options_.rank) continue;
     if (exchange.heard(*exchange.collective().MemberOf(member))) continue;

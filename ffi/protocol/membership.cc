@@ -11,22 +11,8 @@
 namespace optireduce {
 namespace {
 
-// Chosen: a lost message costs that much time in which no call can begin; far above the round trip
-// of a data center. With a short peer_timeout it is an eighth of it.
-constexpr Duration kRetryInterval = std::chrono::milliseconds(50);
-constexpr int kRetriesPerTimeout = 8;
-// Chosen: in so many intervals a ballot comes to its end, also where a third of all is lost; who
-// would overtake it waits as long, and longer with every round.
-constexpr int kPatience = 8;
-constexpr std::uint32_t kPatienceRoundsMax = 16;
-// Chosen: intervals in which a message comes and is answered, whichever way was cut off.
-constexpr int kLastChance = 3;
 // Chosen: what a rank says of others holds for half a peer_timeout, many times its repetition.
 constexpr int kClaimsPerTimeout = 2;
-// Chosen: a rank that slept takes all others for silent until they have answered.
-constexpr int kMinorityPerTimeout = 4;
-// Chosen: two for those that hear others but are not heard, and as much again for the ballots.
-constexpr int kAgreementTimeouts = 4;
 // Chosen: a rank that was removed needs to be told only once.
 constexpr Duration kTellInterval = std::chrono::milliseconds(100);
 
@@ -41,14 +27,16 @@ std::uint16_t PartsOf(std::size_t calls) {
 
 bool View::Has(Rank rank) const { return std::ranges::binary_search(members, rank); }
 
-Sequence View::FirstOf(CollectiveId collective) const {
-  const auto at = std::ranges::lower_bound(firsts, collective, {}, &CallId::collective);
-  return at == firsts.end() || at->collective != collective ? Sequence(0) : at->sequence;
+Sequence View::FirstOf(CollectiveId bucket) const {
+  const auto at = std::ranges::lower_bound(firsts, bucket, {}, &CallId::collective);
+  return at == firsts.end() || at->collective != bucket ? Sequence(0) : at->sequence;
 }
 
-Membership::Membership(Rank self, std::uint16_t world_size, Duration peer_timeout)
+Membership::Membership(Rank self, std::uint16_t world_size, Duration peer_timeout,
+                       std::uint16_t lanes)
     : self_(self), peer_timeout_(peer_timeout), others_(world_size) {
-  OR_CHECK(peer_timeout > Duration::zero());
+  OR_CHECK(peer_timeout > Duration::zero() && lanes > 0);
+  for (Other& there : others_) there.paths.resize(lanes);
   for (std::uint16_t r = 0; r < world_size; ++r) view_.members.emplace_back(r);
 }
 
@@ -61,7 +49,7 @@ bool Membership::Claims(Instant now, Rank rank) const {
 
 bool Membership::Reaches(Instant now, Rank rank) const {
   const Other& there = other(rank);
-  if (!view_.Has(rank) || there.suspected) return false;
+  if (!view_.Has(rank) || there.suspected()) return false;
   return !(Claims(now, rank) && there.suspects_us_since &&
            now - *there.suspects_us_since >= peer_timeout_);
 }
@@ -73,7 +61,7 @@ std::size_t Membership::Connected(Instant now) const {
 
 bool Membership::Concerned(Instant now) const {
   return ballot_.round > 0 || std::ranges::any_of(view_.members, [&](Rank rank) {
-           return rank != self_ && (other(rank).suspected || Claims(now, rank));
+           return rank != self_ && (other(rank).suspected() || Claims(now, rank));
          });
 }
 
@@ -86,19 +74,29 @@ bool Membership::Convinced(Instant now) const {
          });
 }
 
-void Membership::Started(CallId call) {
-  OR_CHECK(!frozen_);
-  const auto at = std::ranges::lower_bound(newest_, call.collective, {}, &CallId::collective);
-  if (at == newest_.end() || at->collective != call.collective) {
-    newest_.insert(at, call);
-  } else {
-    at->sequence = std::max(at->sequence, call.sequence);
+bool Membership::TryStart(std::uint32_t view, CallId call, CollectiveId among_members) {
+  if (view != view_.number) return false;
+  const auto entry = [&](CollectiveId bucket) {
+    return std::ranges::lower_bound(newest_, bucket, {}, &CallId::collective);
+  };
+  const auto known = entry(call.collective);
+  const bool begun = known != newest_.end() && known->collective == call.collective &&
+                     known->sequence >= call.sequence;
+  if (frozen_ && !begun) return false;
+  for (const CollectiveId bucket : {call.collective, among_members}) {
+    const auto at = entry(bucket);
+    if (at == newest_.end() || at->collective != bucket) {
+      newest_.insert(at, {.collective = bucket, .sequence = call.sequence});
+    } else {
+      at->sequence = std::max(at->sequence, call.sequence);
+    }
   }
+  return true;
 }
 
-void Membership::Heard(Instant now, Rank rank) {
-  if (!view_.Has(rank)) return TellDecision(now, rank);
-  Other& there = other(rank);
+void Membership::Heard(Instant now, std::uint16_t lane, Rank rank) {
+  if (!view_.Has(rank)) return TellDecision(now, lane, rank);
+  Path& there = path(lane, rank);
   const bool silent = !concerned_since_ || there.heard_at < *concerned_since_ ||
                       now - there.heard_at >= peer_timeout_ / kMinorityPerTimeout;
   if (silent) regained_at_ = now;
@@ -107,9 +105,9 @@ void Membership::Heard(Instant now, Rank rank) {
   there.suspected = false;
 }
 
-void Membership::Suspect(Instant now, Rank rank) {
-  if (removed() || rank == self_ || !view_.Has(rank) || other(rank).suspected) return;
-  other(rank).suspected = true;
+void Membership::Suspect(Instant now, std::uint16_t lane, Rank rank) {
+  if (removed() || rank == self_ || !view_.Has(rank) || path(lane, rank).suspected) return;
+  path(lane, rank).suspected = true;
   next_tick_ = std::min(next_tick_, now);
 }
 
@@ -138,20 +136,23 @@ void Membership::NoteSuspects(Instant now, Rank from, const std::vector<Rank>& s
 std::vector<Rank> Membership::OwnSuspects() const {
   std::vector<Rank> suspects;
   std::ranges::copy_if(view_.members, std::back_inserter(suspects),
-                       [&](Rank rank) { return rank != self_ && other(rank).suspected; });
+                       [&](Rank rank) { return rank != self_ && other(rank).suspected(); });
   return suspects;
 }
 
 // ---- Messages.
 
-void Membership::Due(Rank to, MembershipKind kind) {
-  if (to == self_ || other(to).due[Index(kind)]) return;
-  other(to).due[Index(kind)] = true;
-  other(to).part[Index(kind)] = 0;
+void Membership::Due(std::uint16_t lane, Rank to, MembershipKind kind) {
+  if (to == self_ || path(lane, to).due[Index(kind)]) return;
+  path(lane, to).due[Index(kind)] = true;
+  path(lane, to).part[Index(kind)] = 0;
 }
 
-void Membership::DueToAll(MembershipKind kind) {
-  for (const Rank member : view_.members) Due(member, kind);
+void Membership::DueTo(std::span<const Rank> ranks, MembershipKind kind) {
+  ++changes_;
+  for (const Rank rank : ranks) {
+    for (std::uint16_t lane = 0; lane < other(rank).paths.size(); ++lane) Due(lane, rank, kind);
+  }
 }
 
 std::span<const CallId> Membership::CallsOf(MembershipKind kind) const {
@@ -203,21 +204,22 @@ std::optional<MembershipMessage> Membership::Make(Instant now, Rank to, Membersh
   return message;
 }
 
-std::optional<Membership::Outgoing> Membership::PollOther(Instant now, Rank to,
-                                                          std::span<std::byte> out) {
+std::optional<Membership::Outgoing> Membership::PollPath(Instant now, std::uint16_t lane, Rank to,
+                                                         std::span<std::byte> out) {
+  Path& there = path(lane, to);
   for (std::size_t k = 0; k < kKinds; ++k) {
-    if (!other(to).due[k]) continue;
+    if (!there.due[k]) continue;
     const auto kind = static_cast<MembershipKind>(k + 1);
     auto message = Make(now, to, kind);
     if (!message) {
-      other(to).due[k] = false;
+      there.due[k] = false;
       continue;
     }
     const std::span<const CallId> calls = CallsOf(kind);
     message->parts = PartsOf(calls.size());
     // What it is made of may have changed since its first part.
-    message->part = static_cast<std::uint16_t>(other(to).part[k]++ % message->parts);
-    if (message->part + 1 == message->parts) other(to).due[k] = false;
+    message->part = static_cast<std::uint16_t>(there.part[k]++ % message->parts);
+    if (message->part + 1 == message->parts) there.due[k] = false;
     const std::size_t first = message->part * kMembershipCallsMax;
     const std::size_t last = std::min(calls.size(), first + kMembershipCallsMax);
     message->calls.assign(calls.begin() + static_cast<std::ptrdiff_t>(first),
@@ -227,10 +229,11 @@ std::optional<Membership::Outgoing> Membership::PollOther(Instant now, Rank to,
   return std::nullopt;
 }
 
-std::optional<Membership::Outgoing> Membership::Poll(Instant now, std::span<std::byte> out) {
+std::optional<Membership::Outgoing> Membership::Poll(Instant now, std::uint16_t lane,
+                                                     std::span<std::byte> out) {
   for (std::size_t turn = 0; turn < others_.size(); ++turn) {
     const Rank to(static_cast<std::uint16_t>((next_other_ + turn) % others_.size()));
-    if (auto outgoing = PollOther(now, to, out)) {
+    if (auto outgoing = PollPath(now, lane, to, out)) {
       next_other_ = (to.index() + 1) % others_.size();
       return outgoing;
     }
@@ -270,27 +273,28 @@ std::optional<MembershipMessage> Membership::Assemble(Rank from, MembershipMessa
   return message;
 }
 
-bool Membership::Handle(Instant now, Rank from, std::span<const std::byte> payload) {
+bool Membership::Handle(Instant now, std::uint16_t lane, Rank from,
+                        std::span<const std::byte> payload) {
   auto part = ParseMembership(payload, static_cast<std::uint16_t>(others_.size()));
   if (!part || from.index() >= others_.size() || from == self_) return false;
   if (removed()) {
     // It may be the only one that is left of those who know.
-    if (part->view < view_.number) TellDecision(now, from);
+    if (part->view < view_.number) TellDecision(now, lane, from);
     return true;
   }
-  Heard(now, from);
+  Heard(now, lane, from);
   if (part->kind == MembershipKind::kDecision) {
     if (part->view <= view_.number) return true;
     auto decision = Assemble(from, std::move(*part));
     return !decision || TakeDecision(now, std::move(*decision));
   }
   if (part->view < view_.number) {
-    TellDecision(now, from);
+    TellDecision(now, lane, from);
     return true;
   }
   if (part->view > view_.number) {
     // It answers with the decision.
-    Due(from, MembershipKind::kStatus);
+    Due(lane, from, MembershipKind::kStatus);
     return true;
   }
   const bool members = part->kind == MembershipKind::kProposal || part->accepted.round > 0;
@@ -300,16 +304,16 @@ bool Membership::Handle(Instant now, Rank from, std::span<const std::byte> paylo
   if (!message) return true;
   switch (message->kind) {
     case MembershipKind::kStatus:
-      TakeStatus(now, from, *message);
+      TakeStatus(now, lane, from, *message);
       break;
     case MembershipKind::kPrepare:
-      TakePrepare(now, from, *message);
+      TakePrepare(now, lane, from, *message);
       break;
     case MembershipKind::kVote:
       TakeVote(now, from, *message);
       break;
     case MembershipKind::kProposal:
-      TakeProposal(now, from, *message);
+      TakeProposal(now, lane, from, *message);
       break;
     case MembershipKind::kAccepted:
       TakeAccepted(now, from, *message);
@@ -320,19 +324,21 @@ bool Membership::Handle(Instant now, Rank from, std::span<const std::byte> paylo
   return true;
 }
 
-void Membership::TakeStatus(Instant now, Rank from, const MembershipMessage& message) {
+void Membership::TakeStatus(Instant now, std::uint16_t lane, Rank from,
+                            const MembershipMessage& message) {
   NoteSuspects(now, from, message.ranks);
   // It knows its own ballots best.
   if (message.ballot.coordinator != self_) Promise(now, message.ballot);
-  if (message.asks && !Concerned(now)) Due(from, MembershipKind::kStatus);
+  if (message.asks && !Concerned(now)) Due(lane, from, MembershipKind::kStatus);
 }
 
-void Membership::TakePrepare(Instant now, Rank from, const MembershipMessage& message) {
+void Membership::TakePrepare(Instant now, std::uint16_t lane, Rank from,
+                             const MembershipMessage& message) {
   if (message.ballot.coordinator != from) return;
-  if (message.ballot < ballot_) return Due(from, MembershipKind::kStatus);
+  if (message.ballot < ballot_) return Due(lane, from, MembershipKind::kStatus);
   Promise(now, message.ballot);
   frozen_ = true;
-  Due(from, MembershipKind::kVote);
+  Due(lane, from, MembershipKind::kVote);
 }
 
 void Membership::TakeVote(Instant now, Rank from, const MembershipMessage& message) {
@@ -343,14 +349,15 @@ void Membership::TakeVote(Instant now, Rank from, const MembershipMessage& messa
   ProposeIfVoted(now);
 }
 
-void Membership::TakeProposal(Instant now, Rank from, const MembershipMessage& message) {
+void Membership::TakeProposal(Instant now, std::uint16_t lane, Rank from,
+                              const MembershipMessage& message) {
   if (message.ballot.coordinator != from) return;
-  if (message.ballot < ballot_) return Due(from, MembershipKind::kStatus);
+  if (message.ballot < ballot_) return Due(lane, from, MembershipKind::kStatus);
   Promise(now, message.ballot);
   frozen_ = true;
   accepted_ballot_ = message.ballot;
   accepted_ = {.members = message.ranks, .firsts = message.calls};
-  Due(from, MembershipKind::kAccepted);
+  Due(lane, from, MembershipKind::kAccepted);
 }
 
 void Membership::TakeAccepted(Instant now, Rank from, const MembershipMessage& message) {
@@ -368,220 +375,11 @@ bool Membership::TakeDecision(Instant now, const MembershipMessage& message) {
   return true;
 }
 
-void Membership::TellDecision(Instant now, Rank to) {
-  Other& there = other(to);
+void Membership::TellDecision(Instant now, std::uint16_t lane, Rank to) {
+  Path& there = path(lane, to);
   if (there.told_at && now - *there.told_at < kTellInterval) return;
   there.told_at = now;
-  Due(to, MembershipKind::kDecision);
-}
-
-// ---- Agreement.
-
-Duration Membership::RetryInterval() const {
-  return std::min(kRetryInterval, peer_timeout_ / kRetriesPerTimeout);
-}
-
-Duration Membership::LastChance() const { return RetryInterval() * kLastChance; }
-
-void Membership::HandleTimeout(Instant now) {
-  if (now >= next_tick_) Tick(now);
-}
-
-void Membership::Tick(Instant now) {
-  next_tick_ = kNever;
-  if (removed()) return;
-  if (!Concerned(now)) {
-    concerned_since_.reset();
-    convinced_since_.reset();
-    majority_since_.reset();
-    minority_since_.reset();
-    stuck_ = false;
-    return;
-  }
-  next_tick_ = now + RetryInterval();
-  if (!concerned_since_) concerned_since_ = now;
-  SuspectSilent(now);
-  if (!Convinced(now)) {
-    convinced_since_.reset();
-  } else if (!convinced_since_) {
-    convinced_since_ = now;
-  }
-  NoteStuck(now);
-  DueToAll(MembershipKind::kStatus);
-  // Nothing can be decided until one of the others is heard again.
-  if (stuck_ && !Majority(Connected(now))) next_tick_ = kNever;
-  if (bidding()) {
-    for (const Rank member : view_.members) {
-      if (proposed_ && !acceptors_.contains(member)) Due(member, MembershipKind::kProposal);
-      if (!proposed_ && !votes_.contains(member)) Due(member, MembershipKind::kPrepare);
-    }
-    ProposeIfVoted(now);
-  } else if (OwnTurn(now)) {
-    Bid(now);
-  }
-}
-
-void Membership::SuspectSilent(Instant now) {
-  for (const Rank member : view_.members) {
-    if (member == self_) continue;
-    Other& there = other(member);
-    if (now - std::max(there.heard_at, *concerned_since_) >= peer_timeout_) there.suspected = true;
-  }
-}
-
-void Membership::NoteStuck(Instant now) {
-  const bool majority = Majority(Connected(now));
-  auto& since = majority ? majority_since_ : minority_since_;
-  if (!since) since = now;
-  (majority ? minority_since_ : majority_since_).reset();
-  const bool minority =
-      minority_since_ && now - *minority_since_ >= peer_timeout_ / kMinorityPerTimeout;
-  stuck_ = minority ||
-           (convinced_since_ && now - *convinced_since_ >= peer_timeout_ * kAgreementTimeouts);
-}
-
-bool Membership::OwnTurn(Instant now) const {
-  if (!convinced_since_ || !majority_since_) return false;
-  // The lowest goes first, and whoever goes already is given time to come to an end.
-  std::int64_t before = std::ranges::count_if(
-      view_.members, [&](Rank rank) { return rank < self_ && Reaches(now, rank); });
-  if (ballot_.round > 0 && Reaches(now, ballot_.coordinator)) ++before;
-  const Duration retry = RetryInterval();
-  const Duration patience = retry * kPatience * (1 + std::min(ballot_.round, kPatienceRoundsMax));
-  // Those who are suspected, or suspect, get a last chance to say otherwise.
-  const Instant since = std::max({*convinced_since_, *majority_since_, ballot_at_});
-  return now - since >= LastChance() + patience * before;
-}
-
-void Membership::Promise(Instant now, const Ballot& ballot) {
-  if (ballot <= ballot_) return;
-  ballot_ = ballot;
-  ballot_at_ = now;
-  votes_.clear();
-  acceptors_.clear();
-  proposed_ = false;
-  next_tick_ = std::min(next_tick_, now);
-}
-
-void Membership::Bid(Instant now) {
-  Promise(now, {.round = ballot_.round + 1, .coordinator = self_});
-  frozen_ = true;
-  MembershipMessage vote = *Make(now, self_, MembershipKind::kVote);
-  const std::span<const CallId> calls = CallsOf(MembershipKind::kVote);
-  vote.calls.assign(calls.begin(), calls.end());
-  votes_.emplace(self_, std::move(vote));
-  DueToAll(MembershipKind::kPrepare);
-  ProposeIfVoted(now);
-}
-
-void Membership::ProposeIfVoted(Instant now) {
-  if (!bidding() || proposed_ || !Majority(votes_.size())) return;
-  // One that was cut off hears the others again one after the other.
-  const bool settled =
-      majority_since_ && now - std::max(*majority_since_, regained_at_) >= LastChance();
-  for (const Rank member : view_.members) {
-    const bool awaited = Reaches(now, member) || !settled;
-    if (member != self_ && awaited && !votes_.contains(member)) return;
-  }
-  // What has been accepted may have been decided.
-  const auto newest =
-      std::ranges::max_element(votes_, {}, [](const auto& entry) { return entry.second.accepted; });
-  const MembershipMessage& vote = newest->second;
-  Proposal proposal{.members = vote.ranks, .firsts = vote.calls};
-  if (vote.accepted.round == 0) {
-    proposal.members = Agreeable(now);
-    const bool same = proposal.members == view_.members;
-    proposal.firsts = same ? view_.firsts : FirstsAfterVotes();
-  }
-  if (!Majority(proposal.members.size())) return;
-  proposed_ = true;
-  accepted_ballot_ = ballot_;
-  accepted_ = std::move(proposal);
-  acceptors_ = {self_};
-  DueToAll(MembershipKind::kProposal);
-  DecideIfAccepted(now);
-}
-
-bool Membership::Suspects(Instant now, Rank a, Rank b) const {
-  if (a == self_) return b != self_ && !Reaches(now, b);
-  if (!Claims(now, a) || !std::ranges::binary_search(other(a).suspects, b)) return false;
-  // It may have been cut off itself, and hear `b` again in a moment.
-  return now - *other(a).suspects_since >= LastChance();
-}
-
-std::vector<Rank> Membership::Agreeable(Instant now) const {
-  std::vector<Rank> agreeable;
-  for (const auto& [rank, vote] : votes_) agreeable.push_back(rank);
-  while (true) {
-    // By pairs that do not reach each other, then by suspects, then the highest rank.
-    std::optional<std::tuple<int, int, Rank>> worst;
-    for (const Rank rank : agreeable) {
-      int pairs = 0;
-      int suspected = 0;
-      for (const Rank another : agreeable) {
-        const bool by_other = Suspects(now, another, rank);
-        pairs += by_other || Suspects(now, rank, another);
-        suspected += by_other;
-      }
-      worst = std::max(worst, std::optional(std::tuple(pairs, suspected, rank)));
-    }
-    if (!worst || std::get<0>(*worst) == 0) return agreeable;
-    std::erase(agreeable, std::get<2>(*worst));
-  }
-}
-
-std::vector<CallId> Membership::FirstsAfterVotes() const {
-  std::map<CollectiveId, Sequence> newest;
-  for (const auto& [rank, vote] : votes_) {
-    for (const CallId call : vote.calls) {
-      Sequence& highest = newest.try_emplace(call.collective, call.sequence).first->second;
-      highest = std::max(highest, call.sequence);
-    }
-  }
-  std::vector<CallId> firsts;
-  for (const auto& [collective, sequence] : newest) {
-    // After the last number that there is, no call can follow.
-    const std::uint32_t next =
-        std::min(sequence.value(), std::numeric_limits<std::uint32_t>::max() - 1) + 1;
-    firsts.push_back({.collective = collective, .sequence = Sequence(next)});
-  }
-  return firsts;
-}
-
-void Membership::DecideIfAccepted(Instant now) {
-  if (!Majority(acceptors_.size())) return;
-  const std::vector<Rank> voters = view_.members;
-  Begin(now, {.number = view_.number + 1,
-              .members = std::move(accepted_.members),
-              .firsts = std::move(accepted_.firsts)});
-  for (const Rank rank : voters) Due(rank, MembershipKind::kDecision);
-}
-
-void Membership::Begin(Instant now, View view) {
-  std::swap(view_, view);
-  if (view.members != view_.members) earlier_.push_back(std::move(view));
-  frozen_ = false;
-  stuck_ = false;
-  ballot_ = {};
-  accepted_ballot_ = {};
-  accepted_ = {};
-  votes_.clear();
-  proposed_ = false;
-  acceptors_.clear();
-  concerned_since_.reset();
-  convinced_since_.reset();
-  majority_since_.reset();
-  minority_since_.reset();
-  for (Other& there : others_) {
-    there.due.fill(false);
-    there.told_at.reset();
-    there.suspects.clear();
-    there.suspects_since.reset();
-    there.suspects_us_since.reset();
-    there.assemblies = {};
-  }
-  // Some of its members may be silent already.
-  next_tick_ = removed() ? kNever : now;
+  Due(lane, to, MembershipKind::kDecision);
 }
 
 }  // namespace optireduce

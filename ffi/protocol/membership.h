@@ -18,11 +18,21 @@
 //
 // Messages are made of the state when they are sent, are sent again until they have had their
 // effect, and change nothing when they are repeated, reordered or late.
+//
+// The lanes of a rank are so many paths to each of the others, and share one membership. A rank is
+// a suspect while it is silent on any of them: a member is one on every lane. Messages to all go
+// over every lane, so that one lane that works is enough to agree, and each lane shows whether it
+// does; answers go back over the lane of the question.
+//
+// Calls are those of buckets (BucketOf): the parts of a bucket, on several lanes, are one call and
+// change members together.
 
 #ifndef FFI_PROTOCOL_MEMBERSHIP_H_
 #define FFI_PROTOCOL_MEMBERSHIP_H_
 
+#include <algorithm>
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -37,23 +47,23 @@
 
 namespace optireduce {
 
-// Who is a member, and from which call of each collective on; a collective that is not listed had
-// no call before. Also a view without a change may be decided, when a suspect turns out to live.
+// Who is a member, and from which call of each bucket on; a bucket that is not listed had no call
+// before. Also a view without a change may be decided, when a suspect turns out to live.
 struct View {
   std::uint32_t number = 0;  // 0 has all ranks
   std::vector<Rank> members;
-  std::vector<CallId> firsts;  // ascending
+  std::vector<CallId> firsts;  // ascending; each by its bucket
 
   bool Has(Rank rank) const;
-  // The first call of the collective in which only the members take part.
-  Sequence FirstOf(CollectiveId collective) const;
+  // The first call of the bucket in which only the members take part.
+  Sequence FirstOf(CollectiveId bucket) const;
   friend bool operator==(const View&, const View&) = default;
 };
 
 class Membership {
  public:
-  // Needs `peer_timeout` > 0.
-  Membership(Rank self, std::uint16_t world_size, Duration peer_timeout);
+  // Needs `peer_timeout` > 0 and `lanes` > 0.
+  Membership(Rank self, std::uint16_t world_size, Duration peer_timeout, std::uint16_t lanes = 1);
 
   // ---- What it has come to.
 
@@ -68,19 +78,23 @@ class Membership {
   bool frozen() const { return frozen_; }
   // Members that this rank can talk to, itself included.
   std::size_t Connected(Instant now) const;
+  // Grows with everything that concerns all lanes: another view, stuck or not, messages to all.
+  std::uint32_t changes() const { return changes_; }
 
   // ---- What happens.
 
-  // The program has begun a call. Not while this is frozen.
-  void Started(CallId call);
-  // Something has come of `rank` that proves that it lives.
-  void Heard(Instant now, Rank rank);
-  // `rank` is silent for peer_timeout. Withdrawn when it is heard.
-  void Suspect(Instant now, Rank rank);
+  // A part of a call begins, of the bucket that the program has called and of the one among the
+  // members of `view`. False when it may not: the view is another one by now, or this is frozen and
+  // no part of the call has begun before.
+  bool TryStart(std::uint32_t view, CallId call, CollectiveId among_members);
+  // Something has come of `rank` over the lane that proves that it lives.
+  void Heard(Instant now, std::uint16_t lane, Rank rank);
+  // `rank` is silent on the lane for peer_timeout. Withdrawn when it is heard there.
+  void Suspect(Instant now, std::uint16_t lane, Rank rank);
   // Asks once more, though nobody may be there: for one that is stuck.
   void Retry(Instant now) { next_tick_ = std::min(next_tick_, now); }
   // The payload of a message of `from`. False when it is none.
-  bool Handle(Instant now, Rank from, std::span<const std::byte> payload);
+  bool Handle(Instant now, std::uint16_t lane, Rank from, std::span<const std::byte> payload);
   void HandleTimeout(Instant now);
   // When to call HandleTimeout; kNever when all is well.
   Instant timeout() const { return next_tick_; }
@@ -89,10 +103,12 @@ class Membership {
     Rank to;
     std::size_t bytes = 0;
   };
-  // Writes the next message to send; `out` holds kMembershipBytesMax.
-  std::optional<Outgoing> Poll(Instant now, std::span<std::byte> out);
+  // Writes the next message to send over the lane; `out` holds kMembershipBytesMax.
+  std::optional<Outgoing> Poll(Instant now, std::uint16_t lane, std::span<std::byte> out);
 
  private:
+  // Chosen: a rank that slept takes all others for silent until they have answered.
+  static constexpr int kMinorityPerTimeout = 4;
   // Source: MembershipKind.
   static constexpr std::size_t kKinds = 6;
   // A message that comes in parts: which of them are there.
@@ -101,19 +117,25 @@ class Membership {
     std::vector<bool> seen;
     std::size_t missing = 0;
   };
-  // What is known of another rank.
-  struct Other {
+  // What is known of another rank over one lane.
+  struct Path {
     Instant heard_at{};
     bool suspected = false;
+    std::optional<Instant> told_at;            // the newest decision
+    std::array<bool, kKinds> due{};            // by kind: a message is to be sent
+    std::array<std::uint16_t, kKinds> part{};  // the next part of it
+  };
+  // What is known of it over all.
+  struct Other {
+    bool suspected() const { return std::ranges::any_of(paths, &Path::suspected); }
+
+    std::vector<Path> paths;  // by lane
     // Whom it suspects, since when it suspects somebody, since when this rank.
     std::vector<Rank> suspects;
     Instant suspects_at{};
     std::optional<Instant> suspects_since;
     std::optional<Instant> suspects_us_since;
-    std::optional<Instant> told_at;            // the newest decision
-    std::array<bool, kKinds> due{};            // by kind: a message is to be sent
-    std::array<std::uint16_t, kKinds> part{};  // the next part of it
-    std::array<Assembly, kKinds> assemblies;   // by kind
+    std::array<Assembly, kKinds> assemblies;  // by kind
   };
   struct Proposal {
     std::vector<Rank> members;
@@ -122,6 +144,7 @@ class Membership {
 
   Other& other(Rank rank) { return others_[rank.index()]; }
   const Other& other(Rank rank) const { return others_[rank.index()]; }
+  Path& path(std::uint16_t lane, Rank rank) { return other(rank).paths[lane]; }
   bool Majority(std::size_t count) const { return count * 2 > view_.members.size(); }
   bool Claims(Instant now, Rank rank) const;
   bool Reaches(Instant now, Rank rank) const;
@@ -131,33 +154,48 @@ class Membership {
   bool bidding() const { return ballot_.round > 0 && ballot_.coordinator == self_; }
 
   // ---- Messages.
-  void Due(Rank to, MembershipKind kind);
-  void DueToAll(MembershipKind kind);
+  void Due(std::uint16_t lane, Rank to, MembershipKind kind);
+  // Over all lanes.
+  void DueTo(std::span<const Rank> ranks, MembershipKind kind);
   // Without its calls; nothing when it is not wanted any more.
   std::optional<MembershipMessage> Make(Instant now, Rank to, MembershipKind kind) const;
   std::span<const CallId> CallsOf(MembershipKind kind) const;
-  std::optional<Outgoing> PollOther(Instant now, Rank to, std::span<std::byte> out);
+  std::optional<Outgoing> PollPath(Instant now, std::uint16_t lane, Rank to,
+                                   std::span<std::byte> out);
   // The whole message once all parts are there.
   std::optional<MembershipMessage> Assemble(Rank from, MembershipMessage part);
-  void TakeStatus(Instant now, Rank from, const MembershipMessage& message);
-  void TakePrepare(Instant now, Rank from, const MembershipMessage& message);
+  void TakeStatus(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message);
+  void TakePrepare(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message);
   void TakeVote(Instant now, Rank from, const MembershipMessage& message);
-  void TakeProposal(Instant now, Rank from, const MembershipMessage& message);
+  void TakeProposal(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message);
   void TakeAccepted(Instant now, Rank from, const MembershipMessage& message);
   bool TakeDecision(Instant now, const MembershipMessage& message);
-  void TellDecision(Instant now, Rank to);
+  void TellDecision(Instant now, std::uint16_t lane, Rank to);
   void NoteSuspects(Instant now, Rank from, const std::vector<Rank>& suspects);
 
-  // ---- Agreement.
+  // ---- membership_agreement.cc
   Duration RetryInterval() const;
   Duration LastChance() const;
   void Tick(Instant now);
   void SuspectSilent(Instant now);
   void NoteStuck(Instant now);
+  void SetStuck(bool stuck);
   bool OwnTurn(Instant now) const;
   void Promise(Instant now, const Ballot& ballot);
   void Bid(Instant now);
   void ProposeIfVoted(Instant now);
+  // By pairs that do not reach each other, then by suspects, then the highest rank: the last one
+  // goes first.
+  struct Unreached {
+    int pairs = 0;
+    int suspected = 0;
+    Rank rank{};
+    friend auto operator<=>(const Unreached&, const Unreached&) = default;
+  };
+  // Those among them who take part in such a pair, ascending.
+  std::vector<Unreached> UnreachedAmong(Instant now, const std::vector<Rank>& ranks) const;
+  // One is silent on some lane and heard on another, and it does not show which end is at fault.
+  bool IsAmbiguous(Instant now) const;
   // The voters without those that do not reach each other.
   std::vector<Rank> Agreeable(Instant now) const;
   bool Suspects(Instant now, Rank a, Rank b) const;
@@ -171,9 +209,10 @@ class Membership {
   View view_;
   std::vector<View> earlier_;   // of those with the same members the last
   std::vector<Other> others_;   // by rank; the own one is not used
-  std::vector<CallId> newest_;  // of each collective, ascending
+  std::vector<CallId> newest_;  // of each bucket, ascending
   bool frozen_ = false;
   bool stuck_ = false;
+  std::uint32_t changes_ = 0;
   Instant next_tick_ = kNever;
   std::optional<Instant> concerned_since_;
   std::optional<Instant> convinced_since_;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "ffi/base/ids.h"
@@ -14,6 +15,8 @@
 #include "ffi/crypto/seal.h"
 
 namespace optireduce {
+
+class SharedMembership;
 
 struct EndpointOptions {
   Rank rank;
@@ -25,6 +28,8 @@ struct EndpointOptions {
   Protection protection = Protection::kAuthenticate;
   // Lanes are endpoints of their own; each has its own keys.
   std::uint16_t lane = 0;
+  // With several lanes: what those of this rank share. Empty: this is the only one.
+  std::shared_ptr<SharedMembership> membership;
 
   // Largest UDP payload that crosses every path of the session in one piece, header and tag
   // included. Chosen: 1500 (Ethernet) - 20 (IPv4) - 8 (UDP); the communicator measures the path

@@ -194,4 +194,10 @@ CollectiveId IdOf(const CollectiveSpec& spec) {
   return CollectiveId(static_cast<std::uint32_t>(Mix(hash)));
 }
 
+CollectiveId BucketOf(const CollectiveSpec& spec) {
+  CollectiveSpec bucket = spec;
+  bucket.elements = 0;
+  return IdOf(bucket);
+}
+
 }  // namespace optireduce

@@ -138,6 +138,10 @@ std::optional<CollectiveSpec> ParseAnnouncement(std::span<const std::byte> paylo
 std::uint64_t HashBytes(std::string_view bytes, std::uint64_t seed = 0);
 // The identity of a collective: a hash of everything in it but the description.
 CollectiveId IdOf(const CollectiveSpec& spec);
+// That of the bucket which the collective is, or carries a part of on its lane: all parts of one
+// differ in nothing but their elements. Two buckets with the same one by chance change members
+// together.
+CollectiveId BucketOf(const CollectiveSpec& spec);
 
 }  // namespace optireduce
 

@@ -7,16 +7,21 @@
 
 #include "ffi/base/bytes.h"
 #include "ffi/base/prng.h"
+#include "ffi/protocol/bucket_parts.h"
 #include "ffi/protocol/endpoint.h"
 #include "ffi/protocol/options.h"
 #include "ffi/protocol/stats.h"
-#include "ffi/runtime/bucket_parts.h"
+#include "ffi/runtime/guarded_membership.h"
 
 namespace optireduce {
 namespace {
 
 // Chosen: more flows than a network card has queues to spread them over; each one is a thread.
 constexpr std::uint16_t kLanesMax = 64;
+
+// Buckets of at least this many bytes are cut when there are several lanes.
+// Chosen: a lane sends 1 MiB in about the time that waking another lane takes to pay off.
+constexpr std::size_t kCutBytesMin = std::size_t{1} << 20;
 
 Status Invalid(std::string message) {
   return Status(StatusCode::kInvalidArgument, std::move(message));
@@ -149,6 +154,12 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
   if (Status status = ValidateRanks(ranks, datagram_bytes_max); !status.ok()) return status;
   Result<std::uint32_t> session = SessionTag(options_.secret);
   if (!session.ok()) return session.status();
+  // One agreement for all lanes.
+  std::shared_ptr<GuardedMembership> membership;
+  if (options_.lanes > 1) {
+    membership = std::make_shared<GuardedMembership>(options_.rank, options_.world_size,
+                                                     options_.peer_timeout, options_.lanes);
+  }
   // First everything that can fail, so that a failed connect() may be repeated.
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   for (std::uint16_t lane = 0; lane < unconnected_.size(); ++lane) {
@@ -161,24 +172,31 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
     if (Status status = unconnected_[lane]->SetPeers(peers, datagram_bytes_max); !status.ok()) {
       return status;
     }
-    Result<std::unique_ptr<Endpoint>> endpoint =
-        Endpoint::Create(EndpointOptionsOf(lane, session.value(), datagram_bytes_max,
-                                           peer_receive_buffer_bytes, std::move(same_host)));
+    EndpointOptions options =
+        EndpointOptionsOf(lane, session.value(), datagram_bytes_max, peer_receive_buffer_bytes);
+    options.membership = membership;
+    options.same_host = std::move(same_host);
+    Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(options);
     if (!endpoint.ok()) return endpoint.status();
     endpoints.push_back(std::move(endpoint.value()));
   }
+  std::vector<std::unique_ptr<DatagramPort>> ports;
   for (std::uint16_t lane = 0; lane < endpoints.size(); ++lane) {
-    std::unique_ptr<DatagramPort> port = std::move(unconnected_[lane]);
-    if (options_.faults) {
+    std::unique_ptr<DatagramPort>& port = ports.emplace_back(std::move(unconnected_[lane]));
+    if (options_.faults && options_.faults->lane.value_or(lane) == lane) {
       Faults faults = *options_.faults;
       // Other faults on every rank and lane, from the one seed.
       faults.seed = Mix(Mix(faults.seed + options_.rank.value()) + lane);
       port = std::make_unique<FaultPort>(std::move(port), faults);
     }
-    lanes_.push_back(
-        std::make_unique<Lane>(std::move(port), std::move(endpoints[lane]), datagram_bytes_max,
-                               // The lanes end before `this` does.
-                               [this](const std::vector<Rank>& live) { watch_.SetLive(live); }));
+    // Before any lane runs. The ports end after all threads have.
+    if (membership) membership->AddLane([port = port.get()] { port->Wake(); });
+  }
+  for (std::uint16_t lane = 0; lane < endpoints.size(); ++lane) {
+    lanes_.push_back(std::make_unique<Lane>(
+        std::move(ports[lane]), std::move(endpoints[lane]), datagram_bytes_max,
+        // The lanes end before `this` does.
+        [this](const std::vector<Rank>& live) { watch_.SetLive(live); }));
   }
   unconnected_.clear();
   datagram_bytes_max_ = datagram_bytes_max;
@@ -187,8 +205,7 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
 
 EndpointOptions Communicator::EndpointOptionsOf(std::uint16_t lane, std::uint32_t session,
                                                 std::size_t datagram_bytes_max,
-                                                std::size_t peer_receive_buffer_bytes,
-                                                std::vector<bool> same_host) const {
+                                                std::size_t peer_receive_buffer_bytes) const {
   return EndpointOptions{
       .rank = options_.rank,
       .world_size = options_.world_size,
@@ -196,12 +213,13 @@ EndpointOptions Communicator::EndpointOptionsOf(std::uint16_t lane, std::uint32_
       .secret = options_.secret,
       .protection = options_.protection,
       .lane = lane,
+      .membership = {},
       .datagram_bytes_max = datagram_bytes_max,
       .peer_timeout = options_.peer_timeout,
       .mismatch_timeout = options_.mismatch_timeout,
       .incast = options_.incast,
       .receive_buffer_bytes = peer_receive_buffer_bytes,
-      .same_host = std::move(same_host),
+      .same_host = {},
       .max_lag = options_.max_lag,
       .suspend_on_lag = options_.suspend_on_lag,
       .late_budget = options_.deadline == Duration::zero() ? options_.late_budget : 0.0};
@@ -241,7 +259,7 @@ void Communicator::Submit(Submission submission, CallDoneFunction done) {
 void Communicator::SubmitToLanes(Submission submission, CallDoneFunction done) {
   const std::uint64_t record = watch_.Begin(submission);
   submission.record = record;
-  std::vector<BucketPart> parts = CutBucket(submission, lanes_.size());
+  std::vector<BucketPart> parts = CutBucket(submission, lanes_.size(), kCutBytesMin);
   auto under_way = std::make_shared<PartsUnderWay>();
   under_way->left = parts.size();
   const auto shared_done = std::make_shared<CallDoneFunction>(std::move(done));

@@ -131,8 +131,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Status ValidateRanks(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max) const;
   EndpointOptions EndpointOptionsOf(std::uint16_t lane, std::uint32_t session,
                                     std::size_t datagram_bytes_max,
-                                    std::size_t peer_receive_buffer_bytes,
-                                    std::vector<bool> same_host) const;
+                                    std::size_t peer_receive_buffer_bytes) const;
   // Why no call can be submitted, or ok.
   Status Readiness() const;
   void SubmitToLanes(Submission submission, CallDoneFunction done);

@@ -12,6 +12,7 @@
 #include "ffi/protocol/wire.h"
 #include "ffi/sim/hash.h"
 #include "ffi/sim/result_check.h"
+#include "ffi/sim/setup.h"
 
 namespace optireduce {
 namespace {
@@ -59,8 +60,10 @@ Checker::Checker(const Scenario& scenario, const Workload& workload)
     : scenario_(scenario), workload_(workload), seen_(scenario.ranks) {
   std::vector<Rank> all;
   for (std::uint16_t rank = 0; rank < scenario.ranks; ++rank) {
-    seen_[rank].asked.assign(scenario.ranks, kNever);
-    seen_[rank].heard.assign(scenario.ranks, Instant{});
+    SeenLane lane;
+    lane.asked.assign(scenario.ranks, kNever);
+    lane.heard.assign(scenario.ranks, Instant{});
+    seen_[rank].lanes.assign(scenario.lanes, lane);
     memory_bound_.push_back(MemoryBound(Rank(rank)));
     all.push_back(Rank(rank));
   }
@@ -134,7 +137,8 @@ Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
                 .submitted_at = now,
                 .live = {},
                 .whole = {},
-                .owed = {}};
+                .parts_live = {},
+                .owed = std::vector<bool>(scenario_.lanes)};
   const SimCollective& collective = record.collective;
   std::vector<std::byte> bucket(collective.bytes());
   workload_.Fill(collective, call, collective.MemberOf(rank), bucket);
@@ -221,6 +225,27 @@ bool Checker::MarginsIntact(const Record& record) const {
   });
 }
 
+void Checker::PartDone(Instant now, Rank rank, std::uint16_t lane, std::uint64_t token,
+                       const CallDone& part) {
+  if (token >= records_.size() || records_[token].rank != rank) {
+    return Fail(now, rank, "a call ended that it never made");
+  }
+  Record& record = records_[token];
+  SeenLane& seen = seen_[rank.index()].lanes[lane];
+  ++(part.status.ok() ? seen.completed : seen.failed);
+  if (!part.status.ok()) return;
+  record.owed[lane] = part.stats.missing_results == 1 && part.stats.in_flight == 1;
+  const std::uint16_t live = part.stats.live;
+  if (const std::uint16_t others = record.parts_live.value_or(live); others != live) {
+    return Fail(now, rank,
+                "the part on lane " + std::to_string(lane) + " of call " +
+                    std::to_string(record.call.index) + " of '" +
+                    record.collective.spec.description + "' has " + std::to_string(live) +
+                    " live members, another part " + std::to_string(others));
+  }
+  record.parts_live = live;
+}
+
 void Checker::Done(Instant now, Rank rank, const CallDone& done) {
   if (done.token >= records_.size() || records_[done.token].rank != rank) {
     return Fail(now, rank, "a call ended that it never made");
@@ -231,13 +256,11 @@ void Checker::Done(Instant now, Rank rank, const CallDone& done) {
   }
   record.done = true;
   record.done_at = now;
-  ++(done.status.ok() ? seen_[rank.index()].completed : seen_[rank.index()].failed);
   if (!MarginsIntact(record)) return Fail(now, rank, "bytes beside a leaf were written");
   record.hash = HashOfLeaves(record);
   CheckTime(now, record, done);
   if (!done.status.ok()) return CheckError(now, record, done.status);
   record.live = done.stats.live;
-  record.owed = done.stats.missing_results == 1 && done.stats.in_flight == 1;
   record.whole = done.stats.missing_contributions == 0 && done.stats.missing_results == 0;
   CheckResult(now, record, done);
 }
@@ -384,6 +407,7 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
                 Instant{} + microseconds(scenario_.cut_at_us + scenario_.cut_for_us),
                 Instant{} + microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us),
                 Instant{} + microseconds(scenario_.part_at_us + scenario_.part_for_us),
+                Instant{} + microseconds(scenario_.lane_cut_at_us + scenario_.lane_cut_for_us),
                 Instant{} + microseconds(std::max(scenario_.stop_at_us, scenario_.leave_at_us)),
                 Instant{} + microseconds(scenario_.rival_at_us > 0
                                              ? scenario_.rival_at_us + scenario_.rival_for_us
@@ -434,21 +458,23 @@ void Checker::Left(Instant now, Rank rank) { seen_[rank.index()].left_at = now; 
 void Checker::Cancelled(Instant now, Rank rank) { seen_[rank.index()].cancelled_at = now; }
 
 void Checker::Delivered(Instant now, const Delivery& delivery, const Counters& counters) {
-  Seen& seen = seen_[delivery.to.index()];
+  SeenLane& seen = SeenBy(delivery.to);
+  const std::size_t from = delivery.from.index() % scenario_.ranks;
   ++seen.delivered;
   // These are looked at after the tag.
   const std::uint64_t heard_count =
       counters.datagrams_received + counters.rejected_early + counters.rejected_mismatched;
   if (heard_count == std::exchange(seen.heard_count, heard_count)) return;
-  Instant& heard = seen.heard[delivery.from.index()];
-  if (IsSilentSince(now, heard)) seen_[delivery.from.index()].silent_until = now;
-  const Instant asked = std::exchange(seen.asked[delivery.from.index()], kNever);
+  Instant& heard = seen.heard[from];
+  if (IsSilentSince(now, heard)) seen_[from].silent_until = now;
+  const Instant asked = std::exchange(seen.asked[from], kNever);
   if (asked < now && heard > Instant{}) NoteAnswer(seen, now - asked);
   heard = now;
 }
 
-void Checker::Polled(Instant now, Rank rank, const Transmit& transmit, std::size_t batch_max) {
-  Seen& seen = seen_[rank.index()];
+void Checker::Polled(Instant now, Rank node, const Transmit& transmit, std::size_t batch_max) {
+  SeenLane& seen = SeenBy(node);
+  const Rank rank = RankOf(scenario_, node);
   if (transmit.to == rank || transmit.to.index() >= seen_.size() || transmit.bytes == 0 ||
       transmit.bytes != SizeOf(transmit.pieces) || transmit.datagram_bytes == 0 ||
       transmit.datagram_bytes > scenario_.datagram_bytes) {
@@ -463,8 +489,9 @@ void Checker::Polled(Instant now, Rank rank, const Transmit& transmit, std::size
   seen.sent_bytes += transmit.bytes;
 }
 
-void Checker::Driven(Instant now, Rank rank, const Endpoint& endpoint) {
-  const Seen& seen = seen_[rank.index()];
+void Checker::Driven(Instant now, Rank node, const Endpoint& endpoint) {
+  const SeenLane& seen = SeenBy(node);
+  const Rank rank = RankOf(scenario_, node);
   const Counters& c = endpoint.counters();
   const std::uint64_t taken = c.datagrams_received + c.rejected_malformed + c.rejected_oversized +
                               c.rejected_version + c.rejected_foreign + c.rejected_unauthenticated +
@@ -496,7 +523,7 @@ void Checker::CheckEfficiency(Instant now, const Network& network) {
 #define OPTIREDUCE_ADD_FAULT(name, meaning) +faults.name
   const std::uint64_t all = 0 OPTIREDUCE_FAULTS(OPTIREDUCE_ADD_FAULT);
 #undef OPTIREDUCE_ADD_FAULT
-  if (all != 0 || scenario_.has_failure()) return;
+  if (all != 0 || scenario_.has_failure() || scenario_.lanes > 1) return;
   // Those that come early may be refused, and are then sent again.
   const Scenario& s = scenario_;
   if (s.start_skew_us + s.think_us + s.straggle_ppm + s.late_us + s.skip_ppm > 0) return;
@@ -521,7 +548,7 @@ void Checker::CheckEfficiency(Instant now, const Network& network) {
     if (slow) control += 2 * (members - 1) * segments * calls * kAcknowledgementBytes;
   }
   std::uint64_t sent = 0;
-  for (const Seen& seen : seen_) sent += seen.sent_bytes;
+  for (const Seen& seen : seen_) sent += seen.lanes.front().sent_bytes;
   if (static_cast<double>(sent) > data * kWireExcessMax + static_cast<double>(control)) {
     Fail(now, Rank(0),
          "a clean run sent " + std::to_string(sent) + " bytes; data and headers are " +

@@ -39,17 +39,22 @@ class Checker {
   Submission Begin(Instant now, Rank rank, SimCall call);
   // The endpoint took it, or refused it.
   void Submitted(Instant now, std::uint64_t token, const Status& status);
+  // Some lane has refused its part.
+  void PartlyRefused(std::uint64_t token) { records_[token].partly_refused = true; }
+  // A lane has done its part of the call `token`.
+  void PartDone(Instant now, Rank rank, std::uint16_t lane, std::uint64_t token,
+                const CallDone& part);
   void Done(Instant now, Rank rank, const CallDone& done);
   void Stopped(Instant now, Rank rank);
   void Left(Instant now, Rank rank);
   void Cancelled(Instant now, Rank rank);
 
-  // A rank that still listens was given a datagram.
+  // Nodes from here on, see setup.h. One that still listens was given a datagram.
   void Delivered(Instant now, const Delivery& delivery, const Counters& counters);
   // A transmit that the endpoint asked for.
-  void Polled(Instant now, Rank rank, const Transmit& transmit, std::size_t batch_max);
-  // After the rank's endpoint was driven.
-  void Driven(Instant now, Rank rank, const Endpoint& endpoint);
+  void Polled(Instant now, Rank node, const Transmit& transmit, std::size_t batch_max);
+  // After the node's endpoint was driven.
+  void Driven(Instant now, Rank node, const Endpoint& endpoint);
 
   // ---- The end: nothing is pending any more.
   void FailOpenCalls(Instant now);
@@ -68,23 +73,22 @@ class Checker {
     std::vector<std::vector<std::byte>> leaves;  // with a margin on either side
     Instant submitted_at{};
     bool submitted = false;
+    bool partly_refused = false;
     bool done = false;
     Instant done_at = kNever;
-    std::optional<std::uint16_t> live;  // members, of one that ended with a result
-    bool whole = false;                 // with nothing missing
-    bool owed = false;                  // it was over before: what it gave is part of a later call
-    std::uint64_t hash = 0;             // of the leaves when the call was done
+    std::optional<std::uint16_t> live;        // members, of one that ended with a result
+    bool whole = false;                       // with nothing missing
+    std::optional<std::uint16_t> parts_live;  // members of its parts that ended with one
+    // By lane: its part was over before: what it gave is part of a later call.
+    std::vector<bool> owed;
+    std::uint64_t hash = 0;  // of the leaves when the call was done
   };
-  struct Seen {
+  struct SeenLane {
     std::uint64_t delivered = 0;
     std::uint64_t sent = 0;
     std::uint64_t sent_bytes = 0;
     std::uint64_t completed = 0;
     std::uint64_t failed = 0;
-    std::optional<Instant> stopped_at;
-    std::optional<Instant> left_at;
-    std::optional<Instant> cancelled_at;
-    std::optional<Instant> silent_until;  // somebody had not heard it for peer_timeout until then
     std::vector<Instant> asked;  // by rank: when it was first sent something without an answer
     // By rank: the last datagram of it that was taken for its own, and new. It may have come by a
     // copy, where the first one was lost.
@@ -92,6 +96,16 @@ class Checker {
     std::uint64_t heard_count = 0;  // of all of them
     Duration longest_answer{};      // after it was asked, of any of them
   };
+  struct Seen {
+    std::vector<SeenLane> lanes;
+    std::optional<Instant> stopped_at;
+    std::optional<Instant> left_at;
+    std::optional<Instant> cancelled_at;
+    std::optional<Instant> silent_until;  // somebody had not heard it for peer_timeout until then
+  };
+  SeenLane& SeenBy(Rank node) {
+    return seen_[node.index() % scenario_.ranks].lanes[node.index() / scenario_.ranks];
+  }
 
   // Whether `from` may give `rank` up.
   bool Gone(Rank from, Rank rank) const;
@@ -112,6 +126,7 @@ class Checker {
   struct GoneOwner {
     Rank rank;
     std::size_t members = 0;
+    std::uint16_t lane = 0;  // that carries the element
   };
   // By element.
   std::vector<std::vector<GoneOwner>> GoneOwnersOf(const SimCollective& collective) const;
@@ -149,7 +164,7 @@ class Checker {
   Instant AwayFrom(Rank from, Rank rank) const;
   // That is over.
   bool IsBack(Instant now, Rank from, Rank rank) const;
-  void NoteAnswer(Seen& seen, Duration gap) const;
+  void NoteAnswer(SeenLane& seen, Duration gap) const;
   // From which silence on the member is not waited for, at most.
   Duration PatienceMax(const Record& record, Rank member) const;
   // How long the network takes for what a call waits for.
@@ -161,8 +176,8 @@ class Checker {
   void CheckError(Instant now, const Record& record, const Status& status);
   void CheckMismatchError(Instant now, const Record& record, const Status& status);
   void CheckSilence(Instant now, const Record& record, const Status& status);
-  // When `rank` began to wait for an answer of `peer`, if it has not heard it since.
-  Instant AskedAt(Instant now, Rank rank, Rank peer) const;
+  // When `rank` began to wait for an answer of `peer` on the lane, if it has not heard it since.
+  Instant AskedAt(Instant now, Rank rank, Rank peer, const SeenLane& lane) const;
   void CheckEfficiency(Instant now, const Network& network);
   bool MarginsIntact(const Record& record) const;
   static std::uint64_t HashOfLeaves(const Record& record);

@@ -82,8 +82,8 @@ void Checker::CheckMismatchError(Instant now, const Record& record, const Status
   }
 }
 
-Instant Checker::AskedAt(Instant now, Rank rank, Rank peer) const {
-  Instant asked = seen_[rank.index()].asked[peer.index()];
+Instant Checker::AskedAt(Instant now, Rank rank, Rank peer, const SeenLane& lane) const {
+  Instant asked = lane.asked[peer.index()];
   for (const Record& record : records_) {
     const bool waits = record.rank == rank && record.submitted && record.done_at >= now &&
                        record.collective.HasMember(peer);
@@ -102,16 +102,17 @@ void Checker::CheckSilence(Instant now, const Record& record, const Status& stat
     // One that left, or that ended a call by itself, has said so, which needs no silence.
     const Seen& other = seen_[member.index()];
     if (other.left_at || other.cancelled_at) earliest = Instant{};
-    // Silence counts only from when the peer had a reason to speak.
-    const Instant since = std::max(seen.heard[member.index()], AskedAt(now, record.rank, member));
-    // A refusal at once: this rank gave the peer up in a call before.
-    if (record.submitted)
+    for (const SeenLane& lane : seen.lanes) {
+      // Silence counts only from when the peer had a reason to speak.
+      const Instant heard = lane.heard[member.index()];
+      const Instant since = std::max(heard, AskedAt(now, record.rank, member, lane));
       earliest = std::min(earliest, since + peer_timeout);
-    else
-      earliest = Instant{};
+      latest = std::max({latest, heard, record.submitted_at});
+    }
+    // A refusal at once: this rank gave the peer up in a call before.
+    if (!record.submitted || record.partly_refused) earliest = Instant{};
     // The others may have heard it even longer ago; NoteView() looks at that.
     if (Contains(status.message(), "was removed")) earliest = Instant{};
-    latest = std::max({latest, seen.heard[member.index()], record.submitted_at});
   }
   // A rank that stands still gives nobody up.
   if (scenario_.freeze_at_us > 0 && record.rank.value() == scenario_.freeze_rank) {

@@ -28,16 +28,19 @@ Instant At(std::uint64_t us) { return Instant{} + microseconds(us); }
 
 }  // namespace
 
-void Checker::NoteAnswer(Seen& seen, Duration gap) const {
+void Checker::NoteAnswer(SeenLane& seen, Duration gap) const {
   const Duration patience = std::max(kPatienceMin, kPatienceFactor * seen.longest_answer);
   seen.longest_answer = std::max(seen.longest_answer, std::min(gap, patience));
 }
 
 Duration Checker::PatienceMax(const Record& record, Rank member) const {
-  const Seen& seen = seen_[record.rank.index()];
   const Duration peer_timeout = microseconds(scenario_.peer_timeout_us);
-  if (seen.heard[member.index()] == Instant{}) return peer_timeout;
-  return std::min(std::max(kPatienceMin, kPatienceFactor * seen.longest_answer), peer_timeout);
+  Duration patience = kPatienceMin;
+  for (const SeenLane& lane : seen_[record.rank.index()].lanes) {
+    if (lane.heard[member.index()] == Instant{}) return peer_timeout;
+    patience = std::max(patience, kPatienceFactor * lane.longest_answer);
+  }
+  return std::min(patience, peer_timeout);
 }
 
 Instant Checker::AwayFrom(Rank from, Rank rank) const {
@@ -49,6 +52,7 @@ Instant Checker::AwayFrom(Rank from, Rank rank) const {
   };
   if (s.freeze_at_us > 0 && rank.index() == s.freeze_rank) at = std::min(at, At(s.freeze_at_us));
   if (s.cut_at_us > 0 && either(s.cut_rank)) at = std::min(at, At(s.cut_at_us));
+  if (s.lane_cut_at_us > 0 && either(s.lane_cut_rank)) at = std::min(at, At(s.lane_cut_at_us));
   if (s.part_for_us > 0 && ((s.part_side >> rank.index() ^ s.part_side >> from.index()) & 1) != 0) {
     at = std::min(at, At(s.part_at_us));
   }
@@ -113,8 +117,11 @@ bool Checker::IsBack(Instant now, Rank from, Rank rank) const {
       s.freeze_at_us > 0 && rank.index() == s.freeze_rank && now < At(s.freeze_at_us + s.freeze_for_us);
   const bool cut = s.cut_at_us > 0 && now < At(s.cut_at_us + s.cut_for_us) &&
                    (rank.index() == s.cut_rank || from.index() == s.cut_rank);
+  const bool lane_cut =
+      s.lane_cut_at_us > 0 && now < At(s.lane_cut_at_us + s.lane_cut_for_us) &&
+      (rank.index() == s.lane_cut_rank || from.index() == s.lane_cut_rank);
   const bool parted = now < At(s.part_at_us + s.part_for_us);
-  return !frozen && !cut && !parted;
+  return !frozen && !cut && !lane_cut && !parted;
 }
 
 }  // namespace optireduce

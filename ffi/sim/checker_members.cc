@@ -13,6 +13,7 @@
 #include "ffi/base/check.h"
 #include "ffi/protocol/bucket_layout.h"
 #include "ffi/protocol/wire.h"
+#include "ffi/sim/call_parts.h"
 #include "ffi/sim/checker.h"
 #include "ffi/sim/result_check.h"
 
@@ -47,6 +48,7 @@ Duration Checker::AgreementBound() const {
   std::uint64_t silence_us = (silent - 1) * scenario_.peer_timeout_us;
   if (!scenario_.cut_is_long()) silence_us += scenario_.cut_for_us;
   if (!scenario_.freeze_is_long()) silence_us += scenario_.freeze_for_us;
+  if (!scenario_.lane_cut_is_long()) silence_us += scenario_.lane_cut_for_us;
   // Some that hear nobody, but are heard, disturb the others until they give up.
   if (scenario_.part_is_long() && scenario_.part_one_way != 0) {
     silence_us += scenario_.peer_timeout_us;
@@ -90,14 +92,19 @@ bool Checker::WasSilent(Instant now, Rank rank) const {
   // Its return may have come too late for the agreement.
   if (seen.silent_until && now - *seen.silent_until <= AgreementBound()) return true;
   const std::vector<Rank>& all = views_.front();
-  const auto unheard = std::ranges::count_if(all, [&](Rank other) {
-    return other != rank && IsSilentSince(now, seen.heard[other.index()]);
-  });
-  // One that does not hear most of the others is no less cut off than one that is not heard.
-  if (2 * static_cast<std::size_t>(unheard) >= all.size()) return true;
-  return std::ranges::any_of(all, [&](Rank other) {
-    return other != rank && IsSilentSince(now, seen_[other.index()].heard[rank.index()]);
-  });
+  for (std::size_t lane = 0; lane < scenario_.lanes; ++lane) {
+    const auto unheard = std::ranges::count_if(all, [&](Rank other) {
+      return other != rank && IsSilentSince(now, seen.lanes[lane].heard[other.index()]);
+    });
+    // One that does not hear most of the others is no less cut off than one that is not heard.
+    if (2 * static_cast<std::size_t>(unheard) >= all.size()) return true;
+    const bool silent = std::ranges::any_of(all, [&](Rank other) {
+      const SeenLane& by = seen_[other.index()].lanes[lane];
+      return other != rank && IsSilentSince(now, by.heard[rank.index()]);
+    });
+    if (silent) return true;
+  }
+  return false;
 }
 
 bool Checker::SaysRemoved(Rank rank, const Status& status) const {
@@ -122,16 +129,23 @@ std::vector<std::vector<Checker::GoneOwner>> Checker::GoneOwnersOf(
     CollectiveSpec spec = collective.spec;
     spec.members = Within(spec.members, view);
     if (spec.members.size() < 2) continue;
-    const BucketLayout layout(spec.elements, element_bytes,
-                              static_cast<std::uint16_t>(spec.members.size()),
-                              scenario_.datagram_bytes - kOverheadBytes);
-    for (std::uint16_t m = 0; m < spec.members.size(); ++m) {
-      if (Has(last_view(), spec.members[m])) continue;
-      const ByteRange shard = layout.Shard(MemberIndex(m));
-      const std::size_t first = shard.offset / element_bytes;
-      for (std::size_t i = first; i < first + shard.bytes / element_bytes; ++i) {
-        gone[i].push_back({.rank = spec.members[m], .members = spec.members.size()});
+    std::size_t begin = 0;  // of the part
+    for (const BucketPart& part : CutBucket({.spec = spec, .sequence = {}, .leaves = {}},
+                                            scenario_.lanes, kSimCutBytesMin)) {
+      const BucketLayout layout(part.submission.spec.elements, element_bytes,
+                                static_cast<std::uint16_t>(spec.members.size()),
+                                scenario_.datagram_bytes - kOverheadBytes);
+      for (std::uint16_t m = 0; m < spec.members.size(); ++m) {
+        if (Has(last_view(), spec.members[m])) continue;
+        const ByteRange shard = layout.Shard(MemberIndex(m));
+        const std::size_t first = begin + shard.offset / element_bytes;
+        for (std::size_t i = first; i < first + shard.bytes / element_bytes; ++i) {
+          gone[i].push_back({.rank = spec.members[m],
+                             .members = spec.members.size(),
+                             .lane = static_cast<std::uint16_t>(part.lane)});
+        }
       }
+      begin += part.submission.spec.elements;
     }
   }
   return gone;
@@ -197,9 +211,9 @@ bool Checker::MayBeLost(Rank rank, SimCall call, const std::vector<GoneOwner>& o
   if (owner == owners.end()) return false;
   // A call begins where the window to the owner has room, which only news of the owner makes. What
   // it owed before goes with it.
-  const Instant heard = seen_[rank.index()].heard[owner->rank.index()];
+  const Instant heard = seen_[rank.index()].lanes[owner->lane].heard[owner->rank.index()];
   const auto since = std::count_if(calls.begin(), made + 1, [&](const Record* each) {
-    return each->live == live && !each->owed && each->submitted_at > heard;
+    return each->live == live && !each->owed[owner->lane] && each->submitted_at > heard;
   });
   if (static_cast<std::uint64_t>(since) <= scenario_.max_lag + 1) return true;
   // What has not begun joins the first call without the owner.

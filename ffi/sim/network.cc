@@ -164,9 +164,9 @@ void Network::Remember(std::span<const std::byte> datagram, Rank from, Rank to) 
 }
 
 bool Network::Parted(Rank from, Rank to) const {
-  if (side_ == 0) return false;
-  const bool sends = (side_ >> from.index() & 1) != 0;
-  const bool hears = (side_ >> to.index() & 1) != 0;
+  if (side_.empty()) return false;
+  const bool sends = side_[from.index()];
+  const bool hears = side_[to.index()];
   return sends != hears && (sends || !one_way_);
 }
 

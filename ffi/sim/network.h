@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ffi/base/ids.h"
@@ -121,10 +122,10 @@ class Network {
   // While a rank is cut off nothing passes its links, in either direction.
   void SetCut(Rank rank, bool cut) { cut_[rank.index()] = cut; }
 
-  // From now on nothing passes from the ranks of `side`, a bit for each, to the others, and nothing
-  // back unless it is `one_way`. No side: all is well again.
-  void Part(std::uint64_t side, bool one_way) {
-    side_ = side;
+  // From now on nothing passes from the nodes of `side` to the others, and nothing back unless it
+  // is `one_way`. No side: all is well again.
+  void Part(std::vector<bool> side, bool one_way) {
+    side_ = std::move(side);
     one_way_ = one_way;
   }
 
@@ -174,7 +175,7 @@ class Network {
   std::uint64_t bytes_beside_rival_ = 0;
   std::vector<Instant> burst_until_;  // by sender
   std::vector<bool> cut_;             // by rank
-  std::uint64_t side_ = 0;
+  std::vector<bool> side_;            // by rank
   bool one_way_ = false;
   EventQueue<Flight> events_;
   std::vector<std::vector<std::byte>> slots_;

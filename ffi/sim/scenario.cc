@@ -98,13 +98,18 @@ Status Set(Scenario& scenario, std::string_view key, std::string_view value) {
 }
 
 Status Validate(const Scenario& scenario) {
-  const std::uint64_t named =
-      std::max({scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
-                scenario.freeze_rank, scenario.mismatch_rank, scenario.slow_rank,
-                scenario.rival_rank, std::uint64_t(std::bit_width(scenario.part_side) - 1)});
+  const std::uint64_t named = std::max(
+      {scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
+       scenario.freeze_rank, scenario.mismatch_rank, scenario.slow_rank, scenario.rival_rank,
+       scenario.lane_cut_rank, std::uint64_t(std::bit_width(scenario.part_side) - 1)});
   if (named >= scenario.ranks) {
     return Invalid("the scenario names rank " + std::to_string(named) + ", but has only ranks=" +
                    std::to_string(scenario.ranks) + "; ranks count from 0.");
+  }
+  if (scenario.lane_cut_lane >= scenario.lanes) {
+    return Invalid("the scenario names lane " + std::to_string(scenario.lane_cut_lane) +
+                   ", but has only lanes=" + std::to_string(scenario.lanes) +
+                   "; lanes count from 0.");
   }
   if (scenario.ranks > 64 && scenario.part_for_us > 0) {
     return Invalid("part_for_us= needs ranks=64 or fewer, got ranks=" +
@@ -166,6 +171,7 @@ class Swarm {
     ChooseWireFormat();
     ChooseSkips();
     ChooseLateness();
+    ChooseLanes();
     return scenario_;
   }
 
@@ -196,6 +202,7 @@ class Swarm {
   void ChooseWireFormat();
   void ChooseSkips();
   void ChooseLateness();
+  void ChooseLanes();
   void ChooseRemoval();
   void ChooseSilence(std::uint64_t at_us, std::uint64_t rank);
   void ChooseMismatchTimeout();
@@ -370,6 +377,26 @@ void Swarm::ChooseLateness() {
   ChooseMismatchTimeout();
 }
 
+// From numbers of their own, as wire formats: lanes, and one that falls silent alone.
+void Swarm::ChooseLanes() {
+  constexpr std::uint64_t kLaneDraws = 0x5EED'1A9E;  // Chosen: any number.
+  Scenario& s = scenario_;
+  prng_ = Prng(Mix(s.seed ^ kLaneDraws));
+  if (!OneIn(5) || s.mismatch != 0) return;
+  s.lanes = OneIn(3) ? 3 : 2;
+  if (s.has_failure() || s.ranks < 3 || !OneIn(2)) return;
+  if (!OneIn(6)) s.mode = static_cast<std::uint64_t>(SimMode::kBounded);
+  if (!OneIn(6)) s.leave_at_end = 0;
+  s.calls = Between(4, 12);
+  s.think_us = Wild(20'000, 3'000'000);
+  ChooseMismatchTimeout();
+  s.lane_cut_at_us = OneIn(2) ? Wild(10, 200'000) : Wild(100'000, 5'000'000);
+  s.lane_cut_rank = prng_.Below(s.ranks);
+  s.lane_cut_lane = prng_.Below(s.lanes);
+  s.lane_cut_for_us = OneIn(4) ? Between(1, s.peer_timeout_us / 2)
+                               : Between(5 * s.peer_timeout_us, 10 * s.peer_timeout_us);
+}
+
 // Ranks that fall silent while the others have calls to make.
 void Swarm::ChooseRemoval() {
   Scenario& s = scenario_;
@@ -430,6 +457,7 @@ std::uint64_t Bit(std::uint64_t rank) { return std::uint64_t{1} << rank; }
 
 bool Scenario::Parted(Rank a, Rank b) const {
   const auto either = [&](std::uint64_t rank) { return a.index() == rank || b.index() == rank; };
+  if (lane_cut_is_long() && either(lane_cut_rank)) return true;
   return (cut_is_long() && either(cut_rank)) || (freeze_is_long() && either(freeze_rank)) ||
          (part_is_long() && ((part_side >> a.index() ^ part_side >> b.index()) & 1) != 0);
 }
@@ -441,9 +469,11 @@ std::uint64_t Scenario::removable() const {
   if (leave_at_us > 0) all |= Bit(leave_rank);
   if (cut_is_long()) all |= Bit(cut_rank);
   if (freeze_is_long()) all |= Bit(freeze_rank);
+  if (lane_cut_is_long()) all |= Bit(lane_cut_rank);
   // Who is away for a while when it is agreed on another may be taken for gone.
   if (all != 0 && cut_for_us > 0) all |= Bit(cut_rank);
   if (all != 0 && freeze_for_us > 0) all |= Bit(freeze_rank);
+  if (all != 0 && lane_cut_for_us > 0) all |= Bit(lane_cut_rank);
   if (part_is_long()) {
     const std::uint64_t everybody = ~std::uint64_t{0} >> (64 - ranks);
     const auto side = static_cast<std::uint64_t>(std::popcount(part_side));

@@ -117,7 +117,12 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(part_side, 1, 1, UINT64_MAX, "these ranks, a bit for each")                                  \
   X(part_one_way, 0, 0, 1, "1: they are not heard any more, but hear the others")                \
   X(mismatch, 0, 0, 4, "none fingerprint name extra_call elements")                              \
-  X(mismatch_rank, 0, 0, 63, "the rank whose program differs")
+  X(mismatch_rank, 0, 0, 63, "the rank whose program differs")                                   \
+  X(lanes, 1, 1, 8, "endpoints of each rank, with links of their own; buckets are cut for them") \
+  X(lane_cut_at_us, 0, 0, 600'000'000, "when one lane of lane_cut_rank falls silent; 0: never")  \
+  X(lane_cut_for_us, 0, 0, 600'000'000, "for how long")                                          \
+  X(lane_cut_rank, 0, 0, 63, "the rank whose lane does")                                         \
+  X(lane_cut_lane, 0, 0, 7, "the lane that does")
 
 struct Scenario {
 #define OPTIREDUCE_DECLARE_FIELD(name, default_value, least, most, meaning) \
@@ -132,17 +137,20 @@ struct Scenario {
   // Some rank disappears, or calls something else: errors are expected.
   bool has_failure() const {
     return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || cut_at_us > 0 ||
-           freeze_at_us > 0 || part_for_us > 0 || mismatch > 0;
+           freeze_at_us > 0 || part_for_us > 0 || lane_cut_at_us > 0 || mismatch > 0;
   }
   // Some rank may have kept what it had to give: a drain does not find everything.
   bool loses_data() const {
     return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || mismatch > 0 || cut_is_long() ||
-           freeze_is_long() || part_is_long();
+           freeze_is_long() || part_is_long() || lane_cut_is_long();
   }
   // For longer than peers wait: they may give each other up.
   bool cut_is_long() const { return cut_at_us > 0 && 2 * cut_for_us > peer_timeout_us; }
   bool freeze_is_long() const { return freeze_at_us > 0 && 2 * freeze_for_us > peer_timeout_us; }
   bool part_is_long() const { return 2 * part_for_us > peer_timeout_us; }
+  bool lane_cut_is_long() const {
+    return lane_cut_at_us > 0 && 2 * lane_cut_for_us > peer_timeout_us;
+  }
   // Such a time comes for these two.
   bool Parted(Rank a, Rank b) const;
 

@@ -8,6 +8,7 @@
 #include "ffi/base/check.h"
 #include "ffi/base/prng.h"
 #include "ffi/protocol/options.h"
+#include "ffi/protocol/shared_membership.h"
 
 namespace optireduce {
 namespace {
@@ -64,8 +65,9 @@ std::unique_ptr<Endpoint> Create(const EndpointOptions& options) {
 NetworkOptions NetworkOf(const Scenario& s) {
   NetworkOptions options;
   options.seed = Mix(s.seed ^ kNetworkSalt);
-  for (std::uint64_t rank = 0; rank < s.ranks; ++rank) {
-    const std::uint64_t factor = rank == s.slow_rank ? s.slow_factor : 1;
+  // By node: a lane of a rank.
+  for (std::uint64_t node = 0; node < s.ranks * s.lanes; ++node) {
+    const std::uint64_t factor = node % s.ranks == s.slow_rank ? s.slow_factor : 1;
     LinkOptions link{.rate_mbps = std::max<std::uint64_t>(s.rate_mbps / factor, 1),
                      .propagation = Microseconds(s.delay_us),
                      .queue_bytes_max = s.socket_bytes};
@@ -114,17 +116,27 @@ Duration TimeMax(const Scenario& s, std::size_t collectives) {
   return kRestMax +
          Microseconds(s.start_skew_us + calls_us + lossy_us + s.faults_end_us + s.stop_at_us +
                       s.leave_at_us + s.cancel_at_us + s.cut_at_us + s.cut_for_us + s.freeze_at_us +
-                      s.freeze_for_us + s.part_at_us + s.part_for_us + s.rival_at_us +
-                      (s.rival_at_us > 0 ? s.rival_for_us : 0) + 2 * s.peer_timeout_us +
-                      (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
+                      s.freeze_for_us + s.part_at_us + s.part_for_us + s.lane_cut_at_us +
+                      s.lane_cut_for_us + s.rival_at_us + (s.rival_at_us > 0 ? s.rival_for_us : 0) +
+                      2 * s.peer_timeout_us + (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
 }
 
 std::uint64_t EventsMax(const Scenario& s) {
   return std::max(kEventsMax, kEventsPerPair * s.ranks * s.ranks * (s.calls + 1));
 }
 
-std::unique_ptr<Endpoint> MakeEndpoint(const Scenario& scenario, Rank rank) {
-  return Create(EndpointOf(scenario, rank, SessionOf(scenario)));
+std::vector<std::unique_ptr<Endpoint>> MakeEndpoints(const Scenario& scenario, Rank rank) {
+  EndpointOptions options = EndpointOf(scenario, rank, SessionOf(scenario));
+  const auto lanes = static_cast<std::uint16_t>(scenario.lanes);
+  if (lanes > 1) {
+    options.membership =
+        std::make_shared<SharedMembership>(rank, options.world_size, options.peer_timeout, lanes);
+  }
+  std::vector<std::unique_ptr<Endpoint>> endpoints;
+  for (options.lane = 0; options.lane < lanes; ++options.lane) {
+    endpoints.push_back(Create(options));
+  }
+  return endpoints;
 }
 
 std::vector<std::vector<std::byte>> ForeignDatagrams(const Scenario& scenario) {

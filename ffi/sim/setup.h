@@ -21,6 +21,18 @@ constexpr Duration Microseconds(std::uint64_t value) {
   return std::chrono::microseconds(static_cast<std::int64_t>(value));
 }
 
+// Each lane of a rank is a node of the network, with links of its own: lane 0 of every rank, then
+// lane 1 of every rank, and so on.
+inline Rank NodeOf(const Scenario& scenario, Rank rank, std::uint64_t lane) {
+  return Rank(static_cast<std::uint16_t>(lane * scenario.ranks + rank.value()));
+}
+inline Rank RankOf(const Scenario& scenario, Rank node) {
+  return Rank(static_cast<std::uint16_t>(node.value() % scenario.ranks));
+}
+inline std::uint16_t LaneOf(const Scenario& scenario, Rank node) {
+  return static_cast<std::uint16_t>(node.value() / scenario.ranks);
+}
+
 NetworkOptions NetworkOf(const Scenario& scenario);
 
 // By when nothing may be pending any more, and how many events that may take; calls that wait may
@@ -28,7 +40,8 @@ NetworkOptions NetworkOf(const Scenario& scenario);
 Duration TimeMax(const Scenario& scenario, std::size_t collectives);
 std::uint64_t EventsMax(const Scenario& scenario);
 
-std::unique_ptr<Endpoint> MakeEndpoint(const Scenario& scenario, Rank rank);
+// Of all lanes of a rank.
+std::vector<std::unique_ptr<Endpoint>> MakeEndpoints(const Scenario& scenario, Rank rank);
 
 // What another job on the same hosts sends, and what somebody sends who has seen the session's tag
 // but does not have its secret. Empty where the scenario injects none.

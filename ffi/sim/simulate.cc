@@ -14,6 +14,7 @@
 #include "ffi/base/check.h"
 #include "ffi/base/prng.h"
 #include "ffi/protocol/endpoint.h"
+#include "ffi/sim/call_parts.h"
 #include "ffi/sim/checker.h"
 #include "ffi/sim/event_queue.h"
 #include "ffi/sim/programs.h"
@@ -39,19 +40,21 @@ constexpr std::uint64_t kSpuriousOneIn = 64;
 constexpr std::size_t kHeldMax = 64;
 
 // X(name, text): what happens to a rank. Up to kCancel it is something that the rank does.
-#define OPTIREDUCE_SIM_EVENTS(X)    \
-  X(kCall, "is at a call of chain") \
-  X(kTimer, "wakes")                \
-  X(kRoom, "may send again")        \
-  X(kLeave, "leaves")               \
-  X(kCancel, "cancels its calls")   \
-  X(kStop, "stops")                 \
-  X(kCut, "is cut off")             \
-  X(kMend, "is connected again")    \
-  X(kFreeze, "stands still")        \
-  X(kThaw, "goes on")               \
-  X(kPart, "sees the network part") \
-  X(kMeet, "sees the network whole")
+#define OPTIREDUCE_SIM_EVENTS(X)     \
+  X(kCall, "is at a call of chain")  \
+  X(kTimer, "wakes")                 \
+  X(kRoom, "may send again")         \
+  X(kLeave, "leaves")                \
+  X(kCancel, "cancels its calls")    \
+  X(kStop, "stops")                  \
+  X(kCut, "is cut off")              \
+  X(kMend, "is connected again")     \
+  X(kFreeze, "stands still")         \
+  X(kThaw, "goes on")                \
+  X(kPart, "sees the network part")  \
+  X(kMeet, "sees the network whole") \
+  X(kLaneCut, "loses a lane")        \
+  X(kLaneMend, "has its lane again")
 
 class Simulation {
  public:
@@ -67,7 +70,7 @@ class Simulation {
   static std::string_view NameOf(EventKind kind);
   struct Event {
     EventKind kind;
-    Rank rank;
+    Rank rank;              // of kTimer and kRoom: the node
     std::size_t chain = 0;  // of kCall
   };
   // A datagram in the buffer of a socket.
@@ -75,7 +78,7 @@ class Simulation {
     Delivery delivery;
     std::vector<std::byte> bytes;
   };
-  // One rank: its endpoint, and the driver between endpoint and network.
+  // One lane of a rank: its endpoint, and the driver between endpoint and network.
   struct Host {
     std::unique_ptr<Endpoint> endpoint;
     std::vector<std::byte> buffer;
@@ -91,7 +94,14 @@ class Simulation {
     std::vector<Held> held;  // what came while it was frozen
   };
 
-  Host& host(Rank rank) { return hosts_[rank.index()]; }
+  Host& host(Rank node) { return hosts_[node.index()]; }
+  // Calls `visit(node)` for each lane of the rank.
+  template <typename Visit>
+  void ForEachLane(Rank rank, Visit visit) {
+    for (std::uint64_t lane = 0; lane < scenario_.lanes; ++lane) {
+      visit(NodeOf(scenario_, rank, lane));
+    }
+  }
   Duration Random(std::uint64_t most_us) { return Microseconds(prng_.Below(most_us + 1)); }
 
   void PlanFaults();
@@ -99,16 +109,18 @@ class Simulation {
   void HandleEvent(const Event& event);
   void HandleDelivery(const Delivery& delivery);
   void Receive(const Delivery& delivery);
-  void Thaw(Rank rank);
-  void HandleTimer(Rank rank);
+  void Thaw(Rank node);
+  void HandleTimer(Rank node);
   void MakeCall(Rank rank, std::size_t chain);
   void LeaveNow(Rank rank, const Status& why);
   // Polls the three that come out, as the contract of the endpoint says.
-  void Drive(Rank rank);
-  bool Transmits(Rank rank);
-  bool SendOrBlock(Rank rank);
-  bool TakeEvents(Rank rank);
-  void SetTimer(Rank rank);
+  void Drive(Rank node);
+  bool Transmits(Rank node);
+  bool SendOrBlock(Rank node);
+  bool TakeEvents(Rank node);
+  void SetTimer(Rank node);
+  // Those to whom the last one that was driven has left something to do.
+  void WakeOtherLanes(Rank node);
   void FailRestless();
   void FinishRun();
 
@@ -117,7 +129,8 @@ class Simulation {
   Workload workload_;
   Checker checker_;
   Network network_;
-  std::vector<Host> hosts_;
+  std::vector<Host> hosts_;       // by node
+  std::vector<CallParts> parts_;  // by rank
   EventQueue<Event> events_;
   Trace trace_;
   Programs programs_;
@@ -139,11 +152,15 @@ Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
                 [this](Instant at, Rank rank, std::size_t chain) {
                   events_.Push(at, {EventKind::kCall, rank, chain});
                 }) {
+  hosts_.resize(scenario.ranks * scenario.lanes);
+  parts_.resize(scenario.ranks, CallParts(scenario.lanes));
   for (std::uint16_t r = 0; r < scenario.ranks; ++r) {
-    Host made;
-    made.endpoint = MakeEndpoint(scenario, Rank(r));
-    made.buffer.resize(scenario.batch_max * scenario.datagram_bytes);
-    hosts_.push_back(std::move(made));
+    std::vector<std::unique_ptr<Endpoint>> endpoints = MakeEndpoints(scenario, Rank(r));
+    for (std::size_t lane = 0; lane < endpoints.size(); ++lane) {
+      Host& made = host(NodeOf(scenario, Rank(r), lane));
+      made.endpoint = std::move(endpoints[lane]);
+      made.buffer.resize(scenario.batch_max * scenario.datagram_bytes);
+    }
   }
   for (const std::vector<std::byte>& datagram : ForeignDatagrams(scenario)) {
     network_.AddForeign(datagram);
@@ -165,6 +182,10 @@ void Simulation::PlanFaults() {
   if (s.freeze_at_us > 0) {
     plan(EventKind::kFreeze, s.freeze_at_us, s.freeze_rank);
     plan(EventKind::kThaw, s.freeze_at_us + s.freeze_for_us, s.freeze_rank);
+  }
+  if (s.lane_cut_at_us > 0) {
+    plan(EventKind::kLaneCut, s.lane_cut_at_us, s.lane_cut_rank);
+    plan(EventKind::kLaneMend, s.lane_cut_at_us + s.lane_cut_for_us, s.lane_cut_rank);
   }
   if (s.part_for_us > 0) {
     plan(EventKind::kPart, s.part_at_us, 0);
@@ -238,7 +259,7 @@ std::string_view Simulation::NameOf(EventKind kind) {
 
 void Simulation::HandleEvent(const Event& event) {
   trace_.Act(now_, event.rank, NameOf(event.kind), event.chain);
-  const bool network = event.kind == EventKind::kPart || event.kind == EventKind::kMeet;
+  const bool network = event.kind >= EventKind::kPart;
   if (host(event.rank).silent && !network) return;
   if (host(event.rank).frozen && event.kind <= EventKind::kCancel) {
     events_.Push(Instant{} + Microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us), event);
@@ -254,37 +275,46 @@ void Simulation::HandleEvent(const Event& event) {
       return Drive(event.rank);
     case EventKind::kStop:
       checker_.Stopped(now_, event.rank);
-      host(event.rank).silent = true;
+      ForEachLane(event.rank, [&](Rank node) { host(node).silent = true; });
       return programs_.Stop(event.rank);
     case EventKind::kCancel:
       checker_.Cancelled(now_, event.rank);
-      host(event.rank).endpoint->Cancel(now_, {StatusCode::kCancelled, "it was interrupted"});
-      return Drive(event.rank);
+      return ForEachLane(event.rank, [&](Rank node) {
+        host(node).endpoint->Cancel(now_, {StatusCode::kCancelled, "it was interrupted"});
+        Drive(node);
+      });
     case EventKind::kCut:
-      return network_.SetCut(event.rank, true);
     case EventKind::kMend:
-      return network_.SetCut(event.rank, false);
+      return ForEachLane(event.rank,
+                         [&](Rank node) { network_.SetCut(node, event.kind == EventKind::kCut); });
     case EventKind::kLeave:
       return LeaveNow(event.rank, {StatusCode::kCancelled, "it was told to leave"});
     case EventKind::kFreeze:
-      host(event.rank).frozen = true;
-      return;
+      return ForEachLane(event.rank, [&](Rank node) { host(node).frozen = true; });
     case EventKind::kThaw:
-      return Thaw(event.rank);
+      return ForEachLane(event.rank, [&](Rank node) { Thaw(node); });
     case EventKind::kPart:
-      return network_.Part(scenario_.part_side, scenario_.part_one_way != 0);
-    case EventKind::kMeet:
-      return network_.Part(0, false);
+    case EventKind::kMeet: {
+      std::vector<bool> side(event.kind == EventKind::kPart ? hosts_.size() : 0);
+      for (std::size_t node = 0; node < side.size(); ++node) {
+        side[node] = (scenario_.part_side >> node % scenario_.ranks & 1) != 0;
+      }
+      return network_.Part(std::move(side), scenario_.part_one_way != 0);
+    }
+    case EventKind::kLaneCut:
+    case EventKind::kLaneMend:
+      return network_.SetCut(NodeOf(scenario_, event.rank, scenario_.lane_cut_lane),
+                             event.kind == EventKind::kLaneCut);
   }
 }
 
-void Simulation::Thaw(Rank rank) {
-  Host& thawed = host(rank);
+void Simulation::Thaw(Rank node) {
+  Host& thawed = host(node);
   thawed.frozen = false;
   // Its watch may run before what has come in the meantime is read.
   if (prng_.Below(2) == 0) {
     thawed.endpoint->HandleTimeout(now_);
-    Drive(rank);
+    Drive(node);
   }
   for (Held& held : std::exchange(thawed.held, {})) {
     held.delivery.datagram = held.bytes;
@@ -316,21 +346,45 @@ void Simulation::Receive(const Delivery& delivery) {
 void Simulation::MakeCall(Rank rank, std::size_t chain) {
   const std::optional<SimCall> call = programs_.NextCall(rank, chain);
   if (!call) return;
-  Submission submission = checker_.Begin(now_, rank, *call);
+  const Submission submission = checker_.Begin(now_, rank, *call);
   const std::uint64_t token = submission.token;
   trace_.Act(now_, rank, "submits", token, submission.spec.description);
-  const Status status = host(rank).endpoint->Submit(now_, std::move(submission));
+  // An error when no lane takes its part. That of one lane is the call's, once all parts are over.
+  Status status;
+  std::size_t taken = 0;
+  std::vector<CallDone> refused;
+  for (BucketPart& part : parts_[rank.index()].Cut(submission)) {
+    const std::uint64_t part_token = part.submission.token;
+    Endpoint& endpoint = *host(NodeOf(scenario_, rank, part.lane)).endpoint;
+    const Status of_part = endpoint.Submit(now_, std::move(part.submission));
+    ++taken;
+    if (of_part.ok()) continue;
+    --taken;
+    status = of_part;
+    refused.push_back({.token = part_token, .status = of_part, .stats = {}});
+  }
+  if (taken > 0) {
+    if (!refused.empty()) checker_.PartlyRefused(token);
+    status = {};
+  }
+  for (const CallDone& part : refused) parts_[rank.index()].End(part);
   checker_.Submitted(now_, token, status);
   if (const auto why = programs_.Submitted(now_, rank, chain, token, status)) LeaveNow(rank, *why);
-  Drive(rank);
+  ForEachLane(rank, [&](Rank node) { Drive(node); });
 }
 
-bool Simulation::TakeEvents(Rank rank) {
+bool Simulation::TakeEvents(Rank node) {
+  const Rank rank = RankOf(scenario_, node);
+  CallParts& parts = parts_[rank.index()];
   bool any = false;
-  while (const std::optional<CallDone> done = host(rank).endpoint->PollEvent()) {
+  while (const std::optional<CallDone> part = host(node).endpoint->PollEvent()) {
     any = true;
-    trace_.Act(now_, rank, done->status.ok() ? "completes" : "fails", done->token,
-               done->status.message());
+    trace_.Act(now_, node, part->status.ok() ? "completes" : "fails", part->token,
+               part->status.message());
+    checker_.PartDone(now_, rank, LaneOf(scenario_, node), parts.CallOf(part->token), *part);
+    if (!checker_.failure().empty()) break;
+    const std::optional<CallDone> done = parts.End(*part);
+    if (!done) continue;
     checker_.Done(now_, rank, *done);
     last_done_ = now_;
     if (const auto why = programs_.Done(now_, rank, *done)) LeaveNow(rank, *why);
@@ -340,38 +394,41 @@ bool Simulation::TakeEvents(Rank rank) {
 }
 
 void Simulation::LeaveNow(Rank rank, const Status& why) {
-  Host& leaving = host(rank);
-  if (leaving.leaving) return;
-  leaving.leaving = true;
+  // The first lane stands for all of them.
+  if (std::exchange(host(rank).leaving, true)) return;
   checker_.Left(now_, rank);
-  leaving.endpoint->Leave(now_, why);
+  ForEachLane(rank, [&](Rank node) {
+    host(node).leaving = true;
+    host(node).endpoint->Leave(now_, why);
+  });
   programs_.Stop(rank);
-  Drive(rank);
+  ForEachLane(rank, [&](Rank node) { Drive(node); });
 }
 
 // ---------------------------------------------------------------------------------- the driver
 
-void Simulation::Drive(Rank rank) {
-  Host& driven = host(rank);
+void Simulation::Drive(Rank node) {
+  Host& driven = host(node);
   if (driven.silent) return;
   bool more = true;
   while (more && checker_.failure().empty()) {
-    more = Transmits(rank);
-    more = TakeEvents(rank) || more;
+    more = Transmits(node);
+    more = TakeEvents(node) || more;
     if (more) driven.idle_timers = 0;
   }
+  WakeOtherLanes(node);
   if (driven.silent) return;
-  checker_.Driven(now_, rank, *driven.endpoint);
+  checker_.Driven(now_, node, *driven.endpoint);
   memory_peak_bytes_ = std::max(memory_peak_bytes_, driven.endpoint->memory_bytes());
   if (driven.leaving && !driven.refused && driven.endpoint->finished()) {
     driven.silent = true;  // its process exits
     return;
   }
-  SetTimer(rank);
+  SetTimer(node);
 }
 
-bool Simulation::Transmits(Rank rank) {
-  Host& sender = host(rank);
+bool Simulation::Transmits(Rank node) {
+  Host& sender = host(node);
   bool any = false;
   while (!sender.blocked) {
     if (!sender.refused) {
@@ -380,43 +437,44 @@ bool Simulation::Transmits(Rank rank) {
           now_, std::span(sender.buffer).first(batch_max * scenario_.datagram_bytes), batch_max);
       if (!sender.refused) break;
       Join(sender.refused->pieces, sender.datagrams);
-      checker_.Polled(now_, rank, *sender.refused, batch_max);
+      checker_.Polled(now_, node, *sender.refused, batch_max);
       if (!checker_.failure().empty()) break;
     }
     any = true;
-    if (!SendOrBlock(rank)) break;
+    if (!SendOrBlock(node)) break;
   }
   return any;
 }
 
-bool Simulation::SendOrBlock(Rank rank) {
-  Host& sender = host(rank);
+bool Simulation::SendOrBlock(Rank node) {
+  Host& sender = host(node);
   const Transmit transmit = *sender.refused;
+  const Rank to = NodeOf(scenario_, transmit.to, LaneOf(scenario_, node));
   const std::size_t datagrams =
       (transmit.bytes + transmit.datagram_bytes - 1) / transmit.datagram_bytes;
   std::optional<Instant> room_at;
   if (prng_.Chance(static_cast<std::uint32_t>(scenario_.refuse_ppm))) {
     room_at = now_ + Duration(1) + Random(scenario_.refuse_us);
-  } else if (scenario_.unaware == 0 && !network_.HasRoom(now_, rank, transmit.bytes, datagrams)) {
-    room_at = network_.RoomAt(now_, rank, transmit.bytes, datagrams) + Duration(1);
+  } else if (scenario_.unaware == 0 && !network_.HasRoom(now_, node, transmit.bytes, datagrams)) {
+    room_at = network_.RoomAt(now_, node, transmit.bytes, datagrams) + Duration(1);
   }
   if (room_at) {
     sender.blocked = true;
-    events_.Push(*room_at, {EventKind::kRoom, rank});
+    events_.Push(*room_at, {EventKind::kRoom, node});
     return false;
   }
   for (std::size_t at = 0; at < transmit.bytes; at += transmit.datagram_bytes) {
     const std::size_t bytes = std::min(transmit.datagram_bytes, transmit.bytes - at);
     const std::span<const std::byte> datagram = std::span(sender.datagrams).subspan(at, bytes);
-    trace_.Datagram(now_, rank, "sends to", transmit.to, datagram);
-    network_.Send(now_, rank, transmit.to, datagram);
+    trace_.Datagram(now_, node, "sends to", to, datagram);
+    network_.Send(now_, node, to, datagram);
   }
   sender.refused.reset();
   return true;
 }
 
-void Simulation::SetTimer(Rank rank) {
-  Host& driven = host(rank);
+void Simulation::SetTimer(Rank node) {
+  Host& driven = host(node);
   driven.timer = driven.endpoint->PollTimeout();
   if (driven.timer == kNever) return;
   if (driven.timer <= now_ && driven.blocked) driven.timer = now_ + kBlockedInterval;
@@ -424,30 +482,40 @@ void Simulation::SetTimer(Rank rank) {
   const Instant wakes = std::max(driven.timer, now_) + Random(scenario_.timer_late_us);
   if (wakes >= driven.wakes) return;
   driven.wakes = wakes;
-  events_.Push(wakes, {EventKind::kTimer, rank});
+  events_.Push(wakes, {EventKind::kTimer, node});
 }
 
-void Simulation::HandleTimer(Rank rank) {
-  Host& driven = host(rank);
+void Simulation::HandleTimer(Rank node) {
+  Host& driven = host(node);
   // One that an earlier one has overtaken.
   if (now_ < driven.wakes) return;
   driven.wakes = kNever;
-  if (driven.timer > now_ && !driven.blocked) return SetTimer(rank);
+  if (driven.timer > now_ && !driven.blocked) return SetTimer(node);
   if (++driven.idle_timers > kIdleTimersMax && !driven.blocked) {
-    checker_.Fail(now_, rank, "its timeouts come again and again without any progress");
+    checker_.Fail(now_, RankOf(scenario_, node),
+                  "its timeouts come again and again without any progress");
   }
   driven.endpoint->HandleTimeout(now_);
-  Drive(rank);
+  Drive(node);
+}
+
+void Simulation::WakeOtherLanes(Rank node) {
+  if (scenario_.lanes == 1) return;
+  ForEachLane(RankOf(scenario_, node), [&](Rank other) {
+    const bool due = other != node && host(other).endpoint->PollTimeout() <= now_;
+    if (due && !host(other).silent && !host(other).frozen) SetTimer(other);
+  });
 }
 
 // ---------------------------------------------------------------------------------- the end
 
 void Simulation::FailRestless() {
   checker_.FailOpenCalls(now_);
-  for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
-    const Host& each = host(Rank(r));
+  for (std::uint16_t node = 0; node < hosts_.size(); ++node) {
+    const Host& each = host(Rank(node));
+    const Rank rank = RankOf(scenario_, Rank(node));
     if (each.silent || each.timer == kNever) continue;
-    checker_.Fail(now_, Rank(r),
+    checker_.Fail(now_, rank,
                   std::string("it does not come to rest, though every call ended") +
                       (each.leaving ? "; it is leaving" : ""));
   }
@@ -455,16 +523,17 @@ void Simulation::FailRestless() {
 }
 
 void Simulation::FinishRun() {
-  for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
-    const Host& each = host(Rank(r));
+  for (std::uint16_t node = 0; node < hosts_.size(); ++node) {
+    const Host& each = host(Rank(node));
+    const Rank rank = RankOf(scenario_, Rank(node));
     // Ranks that disagree and stay keep what a peer has sent for a call that they never make.
     if (each.silent || scenario_.mismatch != 0) continue;
     // What is carried, where a program has ended without its drain.
-    if (scenario_.loses_data() && !(scenario_.goes_on() && !scenario_.IsRemovable(Rank(r)))) {
+    if (scenario_.loses_data() && !(scenario_.goes_on() && !scenario_.IsRemovable(rank))) {
       continue;
     }
     if (each.endpoint->memory_bytes() != 0) {
-      checker_.Fail(now_, Rank(r),
+      checker_.Fail(now_, rank,
                     "it holds " + std::to_string(each.endpoint->memory_bytes()) +
                         " bytes though nothing is pending any more");
     }

@@ -30,19 +30,26 @@ class Network:
     loss: float = 0.0
     repeats: float = 0.0
     calls: int = COLLECTIVES
+    lanes: int = 1
     now: float = 0.0
     dead: set = field(default_factory=set)
     asleep: set = field(default_factory=set)
     cut: set = field(default_factory=set)  # (from, to)
+    mute: set = field(default_factory=set)  # (rank, lane)
     decided: dict = field(default_factory=dict)  # view -> (members, firsts)
 
     def __post_init__(self):
         self.random = random.Random(self.seed)
         self.members = [
-            _testing.Membership(r, self.ranks, TIMEOUT) for r in range(self.ranks)
+            _testing.Membership(r, self.ranks, TIMEOUT, self.lanes)
+            for r in range(self.ranks)
         ]
-        self.heard = [[0.0] * self.ranks for _ in range(self.ranks)]
-        self.newest = [{} for _ in range(self.ranks)]
+        self.heard = [
+            [[0.0] * self.ranks for _ in range(self.lanes)] for _ in range(self.ranks)
+        ]
+        self.called = [{} for _ in range(self.ranks)]
+        self.newest = [{} for _ in range(self.ranks)]  # of those that have begun
+        self.parts = [[] for _ in range(self.ranks)]  # (lane, collective, sequence)
         self.view = [0] * self.ranks
         self.decided[0] = (list(range(self.ranks)), [])
         self.messages = 0
@@ -81,20 +88,38 @@ class Network:
         for peer in membership.view[1]:
             if peer == rank:
                 continue
-            self.send(rank, peer, None)
-            if self.now - self.heard[rank][peer] >= TIMEOUT:
-                membership.suspect(self.now, peer)
-        if not membership.frozen and self.calls:
+            for lane in range(self.lanes):
+                self.send(rank, peer, None, lane)
+                if self.now - self.heard[rank][lane][peer] >= TIMEOUT:
+                    membership.suspect(self.now, lane, peer)
+        if self.calls and not self.parts[rank]:
             collective = self.random.randrange(self.calls)
-            sequence = self.newest[rank].get(collective, -1) + self.random.choice(
+            sequence = self.called[rank].get(collective, -1) + self.random.choice(
                 [1, 1, 3]
             )
-            self.newest[rank][collective] = sequence
-            membership.started(collective, sequence)
-            used = membership.members_of(collective, sequence)
-            assert rank in used
-            self.used.setdefault((collective, sequence), {})[rank] = used
+            self.called[rank][collective] = sequence
+            self.parts[rank] = [(x, collective, sequence) for x in range(self.lanes)]
+            self.random.shuffle(self.parts[rank])
+        # Of the parts of a call some begin at once, some later, as the lanes get to it.
+        for part in list(self.parts[rank]):
+            if self.random.random() < 0.6:
+                self.begin(rank, *part)
         self.flush(rank)
+
+    def begin(self, rank, lane, collective, sequence):
+        membership = self.members[rank]
+        number = membership.view[0]
+        if not membership.try_start(number, collective, sequence):
+            assert membership.frozen
+            return
+        assert not membership.try_start(number + 1, collective, sequence)
+        self.parts[rank].remove((lane, collective, sequence))
+        self.newest[rank][collective] = sequence
+        used = membership.members_of(collective, sequence)
+        assert rank in used
+        # All parts of it, of all ranks: see check_settled().
+        known = self.used.setdefault((collective, sequence), {})
+        assert known.setdefault(rank, used) == used, "parts have other members"
 
     def wake(self, rank):
         """Does what is due; comes again as often as a timer would."""
@@ -107,32 +132,35 @@ class Network:
 
     def flush(self, rank):
         membership = self.members[rank]
-        while (outgoing := membership.poll(self.now)) is not None:
-            to, message = outgoing
-            assert len(message) <= _testing.MEMBERSHIP_BYTES_MAX
-            self.messages += 1
-            self.send(rank, to, message)
+        for lane in range(self.lanes):
+            while (outgoing := membership.poll(self.now, lane)) is not None:
+                to, message = outgoing
+                assert len(message) <= _testing.MEMBERSHIP_BYTES_MAX
+                self.messages += 1
+                self.send(rank, to, message, lane)
         if (at := membership.timeout()) is not None:
             self.at(max(at, self.now), self.wake, rank)
         self.check(rank)
 
-    def send(self, sender, to, message):
+    def send(self, sender, to, message, lane=0):
         if (sender, to) in self.cut or self.random.random() < self.loss:
+            return
+        if not self.mute.isdisjoint({(sender, lane), (to, lane)}):
             return
         for _ in range(1 + (self.random.random() < self.repeats)):
             delay = self.random.choice([0.001, 0.001, 0.002, 0.03])
-            self.at(self.now + delay, self.deliver, sender, to, message)
+            self.at(self.now + delay, self.deliver, sender, to, message, lane)
 
-    def deliver(self, sender, to, message):
+    def deliver(self, sender, to, message, lane):
         if to in self.dead:
             return
         if to in self.asleep:
-            self.waiting[to].append((sender, message))
+            self.waiting[to].append((sender, message, lane))
             return
-        self.heard[to][sender] = self.now
-        self.members[to].heard(self.now, sender)
+        self.heard[to][lane][sender] = self.now
+        self.members[to].heard(self.now, lane, sender)
         if message is not None:
-            assert self.members[to].handle(self.now, sender, message)
+            assert self.members[to].handle(self.now, lane, sender, message)
         self.flush(to)
 
     # ---- Faults.
@@ -151,8 +179,8 @@ class Network:
         if rank not in self.dead and self.random.random() < 0.5:
             self.live(rank)
         waiting, self.waiting[rank] = self.waiting[rank], []
-        for sender, message in waiting:
-            self.deliver(sender, rank, message)
+        for sender, message, lane in waiting:
+            self.deliver(sender, rank, message, lane)
         self.wake(rank)
 
     def part(self, one_side, duration):
@@ -163,6 +191,12 @@ class Network:
             if (a in one_side) != (b in one_side)
         }
         self.break_links(links, duration)
+
+    def mute_lane(self, rank, lane, duration):
+        """Nothing passes on one lane of the rank; all is well on the others."""
+        lane %= self.lanes
+        self.mute.add((rank, lane))
+        self.at(self.now + duration, self.mute.discard, (rank, lane))
 
     def break_links(self, links, duration):
         self.cut |= links
@@ -225,6 +259,9 @@ def settled(network):
 
 faults = st.one_of(
     st.tuples(st.just("die"), st.integers(0, 6)),
+    st.tuples(
+        st.just("mute_lane"), st.integers(0, 6), st.integers(0, 2), st.floats(0.1, 6.0)
+    ),
     st.tuples(st.just("sleep"), st.integers(0, 6), st.floats(0.1, 6.0)),
     st.tuples(
         st.just("part"), st.sets(st.integers(0, 6), max_size=3), st.floats(0.1, 6.0)
@@ -244,12 +281,13 @@ faults = st.one_of(
     st.sampled_from([0.0, 0.1, 0.3]),
     st.sampled_from([0.0, 0.3]),
     st.sampled_from([0, COLLECTIVES, 100]),
+    st.integers(1, 3),
     st.lists(st.tuples(st.floats(0, FAULTS), faults), max_size=6),
 )
 def test_a_majority_agrees_on_every_view_and_a_minority_on_none(
-    ranks, seed, loss, repeats, calls, script
+    ranks, seed, loss, repeats, calls, lanes, script
 ):
-    network = Network(ranks, seed, loss, repeats, calls)
+    network = Network(ranks, seed, loss, repeats, calls, lanes)
     for at, (name, *arguments) in script:
         if isinstance(arguments[0], int):
             arguments[0] %= ranks
@@ -287,11 +325,60 @@ def test_without_faults_nothing_is_sent_and_nothing_decided():
 
 def test_a_suspect_that_is_heard_in_time_stays():
     network = Network(3)
-    network.at(1.0, network.members[0].suspect, 1.0, 2)
+    network.at(1.0, network.members[0].suspect, 1.0, 0, 2)
     network.run(1.0)
     network.flush(0)
     settled(network)
     assert network.decided[max(network.decided)][0] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+@pytest.mark.parametrize("lane", [0, 1])
+def test_a_rank_with_one_dead_lane_is_removed_from_all_of_them(rank, lane):
+    for seed in range(10):
+        network = Network(4, seed=seed, lanes=2)
+        network.at(2.0, network.mute_lane, rank, lane, 100.0)
+        network.run(2.0 + 3 * TIMEOUT)
+        others = [r for r in range(4) if r != rank]
+        assert network.decided[1][0] == others
+        assert [r for r in range(4) if network.members[r].removed] == [rank]
+        settled(network)
+
+
+def test_a_lane_that_is_heard_does_not_excuse_another_one():
+    membership = _testing.Membership(0, 3, TIMEOUT, 2)
+    membership.suspect(0.0, 1, 2)
+    membership.heard(0.0, 0, 2)
+    assert membership.connected(0.0) == 2
+    membership.heard(0.0, 1, 2)
+    assert membership.connected(0.0) == 3
+
+
+def test_a_part_begins_after_the_vote_if_another_part_of_its_call_had_begun():
+    membership = _testing.Membership(1, 3, TIMEOUT, 2)
+    assert membership.try_start(0, 7, 4)
+    prepare = _testing.encode_membership(
+        (2, False, 0, (1, 0), (0, 0), (0, 1), [], [])
+    )
+    before = membership.changes
+    assert membership.handle(0.0, 0, 0, prepare)
+    assert membership.changes == before
+    assert membership.frozen
+    assert membership.try_start(0, 7, 4)
+    assert not membership.try_start(0, 7, 5)
+    assert not membership.try_start(0, 8, 0)
+
+
+def test_what_concerns_all_lanes_is_sent_on_all_of_them():
+    membership = _testing.Membership(0, 3, TIMEOUT, 3)
+    before = membership.changes
+    membership.suspect(0.0, 1, 2)
+    membership.handle_timeout(0.0)
+    assert membership.changes > before
+    for lane in range(3):
+        to = {membership.poll(0.0, lane)[0] for _ in range(2)}
+        assert to == {1, 2}
+        assert membership.poll(0.0, lane) is None
 
 
 AFTER = [0.0, 0.001, 0.0015, 0.002, 0.003, 0.0045, 0.006, 0.03]
@@ -452,10 +539,10 @@ def test_no_order_of_messages_breaks_a_rank(messages):
     for message in messages:
         now += 0.07
         membership.handle(
-            now, 1 + len(messages) % 3, _testing.encode_membership(message)
+            now, 0, 1 + len(messages) % 3, _testing.encode_membership(message)
         )
         membership.handle_timeout(now)
-        while membership.poll(now) is not None:
+        while membership.poll(now, 0) is not None:
             pass
     number, members, _ = membership.view
     assert (number == 0) == (members == [0, 1, 2, 3]) or number > 0
@@ -464,6 +551,6 @@ def test_no_order_of_messages_breaks_a_rank(messages):
 def test_a_message_of_oneself_or_of_nobody_is_refused():
     membership = _testing.Membership(0, 4, TIMEOUT)
     status = _testing.encode_membership((1, False, 0, (0, 0), (0, 0), (0, 1), [2], []))
-    assert not membership.handle(0.0, 0, status)
-    assert not membership.handle(0.0, 4, status)
-    assert membership.handle(0.0, 1, status)
+    assert not membership.handle(0.0, 0, 0, status)
+    assert not membership.handle(0.0, 0, 4, status)
+    assert membership.handle(0.0, 0, 1, status)

@@ -114,6 +114,10 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
+def _as_environment(options: Mapping[str, object]) -> dict[str, str]:
+    return {f"JAX_OPTIREDUCE_{name.upper()}": str(x) for name, x in options.items()}
+
+
 @contextlib.contextmanager
 def start(
     program: str,
@@ -122,6 +126,7 @@ def start(
     world_size: int,
     devices: int = 1,
     options: Mapping[str, object] | None = None,
+    options_of: Mapping[int, Mapping[str, object]] | None = None,
 ) -> Iterator[Ranks]:
     """Starts a program of the folder `programs` in `world_size` processes.
 
@@ -132,6 +137,7 @@ def start(
       world_size: number of processes.
       devices: virtual CPU devices of each.
       options: fields of `jax_optireduce.Options`, given through the environment.
+      options_of: by rank, those that only it is given.
     """
     port = _free_port()
     common = {
@@ -150,8 +156,7 @@ def start(
         "flight_record_dir": folder / RECORDS,
         **(options or {}),
     }
-    for name, value in given.items():
-        common[f"JAX_OPTIREDUCE_{name.upper()}"] = str(value)
+    common.update(_as_environment(given))
     ranks = Ranks()
     try:
         for i in range(world_size):
@@ -159,7 +164,11 @@ def start(
             with path.open("wb") as output:
                 process = subprocess.Popen(
                     [sys.executable, _PROGRAMS / f"{program}.py", *arguments],
-                    env={**common, "JAX_PROCESS_ID": str(i)},
+                    env={
+                        **common,
+                        **_as_environment((options_of or {}).get(i, {})),
+                        "JAX_PROCESS_ID": str(i),
+                    },
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

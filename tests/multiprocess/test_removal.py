@@ -12,13 +12,16 @@ _OPTIONS = {"peer_timeout_s": _PEER_TIMEOUT_S, "deadline_s": 0.2}
 _LAST, _OTHERS = 3, (0, 1, 2)
 
 
-def _start(folder, mode, *, step_s, steps, **options):
+def _start(
+    folder, mode, *, step_s, steps, entries=50_000, options_of=None, **options
+):
     """Starts 4 ranks that make some steps more when one of them has gone."""
     return ranks.start(
-        *("survivors", mode, str(step_s), str(steps)),
+        *("survivors", mode, str(step_s), str(steps), str(entries)),
         folder=folder,
         world_size=4,
         options={**_OPTIONS, **options},
+        options_of=options_of,
     )
 
 
@@ -66,6 +69,25 @@ def test_a_rank_that_was_stopped_for_too_long_is_told_that_it_was_removed(tmp_pa
         error = r"JaxRuntimeError: .*this rank, 3, was removed from the session"
         assert re.search(error, last.output), started.describe()
         assert any("this process, rank 3, was removed" in x for x in last.lines("log"))
+        _check_trained_on(started)
+
+
+@pytest.mark.parametrize("lane", [0, 1])
+def test_a_rank_with_one_dead_lane_is_removed_from_whole_buckets(tmp_path, lane):
+    # Two lanes cut a bucket of 1 MiB or more.
+    faults = {_LAST: {"faults": f"lane={lane},silent_after_s=8"}}
+    started = _start(
+        *(tmp_path, "bounded"),
+        **{"step_s": 0.05, "steps": 30, "entries": 300_000, "options_of": faults},
+        **{"lanes": 2, "on_lag": "suspend"},
+    )
+    with started as started:
+        started.wait(_LAST)
+        last = started[_LAST]
+        assert last.code == 1, started.describe()
+        # The lane that works told it; where it noticed first, it hears nobody itself.
+        error = "rank, 3, was removed from the session|only 1 of the 4 ranks"
+        assert re.search(f"JaxRuntimeError: .*({error})", last.output)
         _check_trained_on(started)
 
 

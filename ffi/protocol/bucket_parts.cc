@@ -1,7 +1,6 @@
-#include "ffi/runtime/bucket_parts.h"
+#include "ffi/protocol/bucket_parts.h"
 
 #include <algorithm>
-#include <string>
 
 #include "ffi/base/check.h"
 #include "ffi/base/prng.h"
@@ -36,12 +35,13 @@ std::vector<Leaf> LeavesOfRange(const Submission& submission, std::uint64_t begi
 
 }  // namespace
 
-std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lanes) {
+std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lanes,
+                                  std::size_t cut_bytes_min) {
   OR_CHECK(lanes > 0);
   const CollectiveSpec& spec = submission.spec;
   const std::uint64_t bytes = spec.elements * SizeOf(spec.element_type);
   std::vector<BucketPart> parts;
-  if (lanes == 1 || bytes < kCutBytesMin) {
+  if (lanes == 1 || bytes < cut_bytes_min) {
     parts.push_back({.lane = LaneOf(spec.name, lanes), .submission = submission});
     return parts;
   }
@@ -53,7 +53,6 @@ std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lane
                     .leaves = LeavesOfRange(submission, begin, end),
                     .drain = submission.drain,
                     .record = submission.record};
-    part.spec.name += "@lane " + std::to_string(lane);
     part.spec.elements = end - begin;
     parts.push_back({.lane = lane, .submission = std::move(part)});
   }
@@ -63,7 +62,10 @@ std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lane
 void PartOutcomes::Add(const Status& status, const CallStats& stats, std::uint64_t elements) {
   if (status_.ok()) status_ = status;
   const auto weight = static_cast<double>(elements);
-  stats_.missing_contributions += weight * stats.missing_contributions;
+  // Of the results that are there.
+  const double results = weight * (1 - stats.missing_results);
+  results_ += results;
+  stats_.missing_contributions += results * stats.missing_contributions;
   stats_.missing_results += weight * stats.missing_results;
   stats_.carried += weight * stats.carried;
   stats_.in_flight += weight * stats.in_flight;
@@ -84,7 +86,7 @@ void PartOutcomes::Add(const Status& status, const CallStats& stats, std::uint64
 CallStats PartOutcomes::stats() const {
   CallStats stats = stats_;
   if (elements_ > 0) {
-    stats.missing_contributions /= static_cast<double>(elements_);
+    stats.missing_contributions = results_ > 0 ? stats.missing_contributions / results_ : 0;
     stats.missing_results /= static_cast<double>(elements_);
     stats.carried /= static_cast<double>(elements_);
     stats.in_flight /= static_cast<double>(elements_);

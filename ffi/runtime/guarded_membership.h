@@ -1,0 +1,44 @@
+// The membership of a process with several lanes: one mutex around it, and every lane wakes when
+// something has changed that concerns all.
+
+#ifndef FFI_RUNTIME_GUARDED_MEMBERSHIP_H_
+#define FFI_RUNTIME_GUARDED_MEMBERSHIP_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "ffi/base/time.h"
+#include "ffi/protocol/shared_membership.h"
+
+namespace optireduce {
+
+// Thread-safe. Datagrams cost no lock while nobody is suspected: the facts are atomic.
+class GuardedMembership final : public SharedMembership {
+ public:
+  using SharedMembership::SharedMembership;
+
+  // How to wake one more lane: for any thread, as long as one of the lanes runs. Before they start.
+  void AddLane(std::function<void()> wake) { wakes_.push_back(std::move(wake)); }
+
+  MembershipFacts facts() const override;
+
+ private:
+  void Lock() override { mutex_.lock(); }
+  void Unlock() override;
+
+  std::mutex mutex_;
+  // Written with the mutex held. Each by itself is new enough: what must fit together is asked of
+  // the open membership.
+  std::atomic<Instant::rep> timeout_{kNever.time_since_epoch().count()};
+  std::atomic<std::uint32_t> changes_{0};
+  std::atomic<bool> stuck_{false};
+  std::atomic<bool> in_use_{false};
+  std::vector<std::function<void()>> wakes_;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_RUNTIME_GUARDED_MEMBERSHIP_H_

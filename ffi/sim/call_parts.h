@@ -1,0 +1,44 @@
+// The calls of a simulated process that its lanes carry part by part.
+
+#ifndef FFI_SIM_CALL_PARTS_H_
+#define FFI_SIM_CALL_PARTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "ffi/base/status.h"
+#include "ffi/protocol/bucket_parts.h"
+#include "ffi/protocol/submission.h"
+
+namespace optireduce {
+
+// Chosen: most buckets of a scenario are larger, and some are not.
+inline constexpr std::size_t kSimCutBytesMin = 64;
+
+class CallParts {
+ public:
+  explicit CallParts(std::uint64_t lanes) : lanes_(lanes) {}
+
+  // The parts of a call, each with a token of its own.
+  std::vector<BucketPart> Cut(const Submission& submission);
+  // The token of the call of a part.
+  std::uint64_t CallOf(std::uint64_t part_token) const { return part_token / lanes_; }
+  // A part is over, or was refused. The whole call, when it was the last one.
+  std::optional<CallDone> End(const CallDone& part);
+
+ private:
+  struct UnderWay {
+    std::size_t left = 0;
+    PartOutcomes outcomes;
+  };
+  std::uint64_t lanes_;
+  std::map<std::uint64_t, UnderWay> calls_;          // by token
+  std::map<std::uint64_t, std::uint64_t> elements_;  // of a part, by token
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_SIM_CALL_PARTS_H_
