@@ -220,7 +220,6 @@ def test_lossy_calls_recover_from_the_pause_of_a_rank():
         f"{LOSSY_STEPS} freeze_at_us=1000000 freeze_for_us=2000000 freeze_rank=2"
     )
     # A few until nobody waits for it, and some while it catches up.
-    print(calls_of_the_whole_deadline(report))
     assert calls_of_the_whole_deadline(report) < 60
     assert all(call["late"] == 0 for call in report["calls"][-200:])
 
@@ -237,8 +236,8 @@ def test_a_bounded_step_waits_a_second_or_two_for_a_frozen_rank():
         "reduce_scatter_deadline_us=2000 all_gather_deadline_us=2000 "
         "stop_at_us=3000000 stop_rank=2"
     )
-    # All but the drain, which waits for the removal.
-    assert max(call["elapsed_s"] for call in report["calls"][:-1]) < 2.5
+    # All but the drains, which wait for the removal.
+    assert max(call["elapsed_s"] for call in report["calls"][:60]) < 2.5
 
 
 @pytest.mark.parametrize("rival", ["", "rival_at_us=3000000 rival_rank=1"])
