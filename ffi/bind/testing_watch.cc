@@ -55,11 +55,11 @@ void BindArrivals(nb::module_& m) {
            })
       .def("note", [](Arrivals& self, double now,
                       std::uint16_t from) { self.Note(At(now), MemberIndex(from)); })
-      // (member, behind, absent)
+      // (member, behind, whether it is absent)
       .def("find_latest", [](const Arrivals& self, double submitted_at, double now) {
         const Arrivals::Latest latest = self.FindLatest(At(submitted_at), At(now));
         return std::make_tuple(latest.member.index(),
-                               std::chrono::duration<double>(latest.behind).count(), latest.absent);
+                               std::chrono::duration<double>(latest.behind).count(), self.Absent(latest.member));
       });
 }
 
@@ -69,16 +69,19 @@ void BindSlowRank(nb::module_& m) {
       .def(
           "add",
           [](SlowRankWatch& self, const std::string& collective, double end, std::uint16_t slowest,
-             double behind, double elapsed, bool absent) {
+             double behind, double elapsed, const std::vector<std::uint16_t>& absent,
+             bool passed) {
             const CallStats stats{.elapsed = Length(elapsed),
                                   .slowest = Rank(slowest),
                                   .behind = Length(behind),
-                                  .absent = absent};
+                                  .absent = {absent.begin(), absent.end()},
+                                  .passed = passed};
             std::optional<WatchNews> news;
             if (auto told = self.Add(collective, stats, At(end))) news = std::move(*told);
             return ToObject(news);
           },
-          "collective"_a, "end"_a, "slowest"_a, "behind"_a, "elapsed"_a, "absent"_a = false)
+          "collective"_a, "end"_a, "slowest"_a, "behind"_a, "elapsed"_a,
+          "absent"_a = std::vector<std::uint16_t>(), "passed"_a = false)
       .def("forget", [](SlowRankWatch& self, std::uint16_t rank) { self.Forget(Rank(rank)); });
 }
 

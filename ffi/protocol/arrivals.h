@@ -29,10 +29,12 @@ class Arrivals {
     came->last = now;
   }
 
+  // Nothing of the member came.
+  bool Absent(MemberIndex member) const { return member != self_ && !came_[member.index()]; }
+
   struct Latest {
     MemberIndex member;
     Duration behind{};  // how long the local program waited for it after the others' data was here
-    bool absent = false;  // nothing of it came
   };
 
   // Whom the call waited for at its end; `behind` is 0 when all came before the local program.
@@ -50,7 +52,6 @@ class Arrivals {
       others.push_back(here);
       if (latest.member != self_ && here <= at) continue;
       latest.member = member;
-      latest.absent = !came;
       at = here;
     }
     // The lower median: half of the members may be slow, and the other half is still the measure.

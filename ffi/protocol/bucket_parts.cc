@@ -79,6 +79,7 @@ void PartOutcomes::Add(const Status& status, const CallStats& stats, std::uint64
     stats_.slowest = stats.slowest;
     stats_.behind = stats.behind;
     stats_.absent = stats.absent;
+    stats_.passed = stats.passed;
   }
   elements_ += elements;
 }

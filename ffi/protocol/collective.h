@@ -12,6 +12,7 @@
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/attendance.h"
 #include "ffi/protocol/bucket_layout.h"
 #include "ffi/protocol/call_timing.h"
 #include "ffi/protocol/carry.h"
@@ -31,7 +32,8 @@ struct Collective {
         self(the_self),
         layout(the_spec.elements, SizeOf(the_spec.element_type),
                static_cast<std::uint16_t>(the_spec.members.size()), payload_bytes_max),
-        announced_at(the_spec.members.size()) {}
+        announced_at(the_spec.members.size()),
+        attendance(the_spec.members.size()) {}
 
   std::optional<MemberIndex> MemberOf(Rank rank) const { return optireduce::MemberOf(spec, rank); }
   Rank RankOf(MemberIndex member) const { return spec.members[member.index()]; }
@@ -69,6 +71,7 @@ struct Collective {
     Sequence sequence;
   };
   std::vector<std::optional<Announced>> announced_at;
+  Attendance attendance;  // where late data is dropped
 };
 
 }  // namespace optireduce

@@ -310,7 +310,7 @@ Endpoint::Impl::Active* Endpoint::Impl::Admit(Instant now, const Header& header)
 
 bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
                                  std::span<const std::byte> encoded) {
-  const Collective* collective = directory_.Find(header.call.collective);
+  Collective* const collective = directory_.Find(header.call.collective);
   if (collective == nullptr) {
     // Its announcement is still under way.
     ++counters_.rejected_early;
@@ -326,6 +326,7 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
     ++counters_.rejected_mismatched;
     return false;
   }
+  NoteAttendance(now, *collective, *from, header.call.sequence);
   return TakeValues(now, *collective, *from, header, *values);
 }
 
@@ -402,6 +403,7 @@ bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
   auto& announced = collective.announced_at[from->index()];
   if (!announced) announced = {.at = now, .sequence = header.call.sequence};
   if (header.flags & kFlagWaiting) NoteWaiting(now, header.source, header.call);
+  NoteAttendance(now, collective, *from, header.call.sequence);
   if (const auto open = active_.find(header.call); open != active_.end()) {
     open->second.exchange.Heard(*from);
   }
@@ -484,6 +486,9 @@ void Endpoint::Impl::FinishIfComplete(Instant now, Active& active) {
   CheckDropped(now, exchange, status);
   ++(status.ok() ? counters_.calls_completed : counters_.calls_failed);
   events_.push_back(exchange.Finish(now, std::move(status)));
+  if (Drops(exchange.collective().spec) && !exchange.passed()) {
+    directory_.Find(exchange.call().collective)->attendance.EndCall(exchange.heard());
+  }
   // What peers do not have yet is sent to them although the call is over.
   if (exchange.collective().carry) QueueAll(active);
   AdaptIncast();

@@ -83,6 +83,7 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
   batches_left_ = 0;
   if (Waits(active.exchange) && next_tick_ == kNever) next_tick_ = now;
   if (FailIfMismatched(now, active.exchange) || FailIfGivenUp(now, active.exchange)) return;
+  if (PassIfOthersHave(now, collective, active)) TellPosition(collective, call);
   FinishIfComplete(now, active);
 }
 

@@ -132,6 +132,11 @@ class Endpoint::Impl {
   // What the peer is to be sent first, of a call that is over: another call waits for it. Brings it
   // to the front.
   bool LagComesFirst(Rank to);
+  // Where late data is dropped: a member has shown where it is. Ends what all others are past.
+  void NoteAttendance(Instant now, Collective& collective, MemberIndex from, Sequence call);
+  bool PassIfOthersHave(Instant now, const Collective& collective, Active& active);
+  // This rank is behind: the others wait for it again, up to their deadlines.
+  void TellPosition(const Collective& collective, CallId call);
 
   // ---- endpoint_membership.cc
   void MakeMembership();

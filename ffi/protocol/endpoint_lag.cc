@@ -1,5 +1,6 @@
-// Calls that wait for peers that are too far behind. A peer that answers is waited for; one that
-// does not is left behind, until it has caught up.
+// Ranks that are behind, where late data is carried: calls that wait for peers that are too far
+// behind. A peer that answers is waited for; one that does not is left behind, until it has caught
+// up. And where it is dropped: this rank is behind, and passes what all others are past.
 
 #include <algorithm>
 #include <vector>
@@ -79,6 +80,41 @@ bool Endpoint::Impl::LagComesFirst(Rank to) {
     return true;
   }
   return false;
+}
+
+void Endpoint::Impl::NoteAttendance(Instant now, Collective& collective, MemberIndex from,
+                                    Sequence call) {
+  if (!Drops(collective.spec) || !collective.attendance.Note(from, call)) return;
+  std::vector<CallId> passed;
+  ForEachOpen(collective.id, [&](CallId open, Active& active) {
+    const Exchange& exchange = active.exchange;
+    const bool ends = open.sequence < call && exchange.submitted() && !exchange.finished();
+    if (ends && PassIfOthersHave(now, collective, active)) passed.push_back(open);
+  });
+  for (const CallId open : passed) FinishIfComplete(now, active_.at(open));
+}
+
+bool Endpoint::Impl::PassIfOthersHave(Instant now, const Collective& collective, Active& active) {
+  if (!Drops(collective.spec)) return false;
+  const Sequence call = active.exchange.call().sequence;
+  bool passed = false;
+  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+    const MemberIndex member(m);
+    if (member == collective.self || peers_[collective.RankOf(member).index()]->gone()) continue;
+    if (collective.attendance.Absent(member)) continue;
+    if (!collective.attendance.Past(member, call)) return false;
+    passed = true;
+  }
+  if (passed) active.exchange.Pass(now);
+  return passed;
+}
+
+void Endpoint::Impl::TellPosition(const Collective& collective, CallId call) {
+  for (const Rank member : collective.spec.members) {
+    if (member == options_.rank || peer(member).gone() || !peer(member).control.empty()) continue;
+    peer(member).control.push_back(
+        {.kind = DatagramKind::kAnnouncement, .flags = kFlagWaiting, .call = call, .segment = {}});
+  }
 }
 
 }  // namespace optireduce

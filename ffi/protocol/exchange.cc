@@ -29,6 +29,7 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       reduction_(collective.layout, collective.self, collective.spec.element_type, pool),
       gathered_(collective.layout.segments()),
       heard_(collective.layout.members()),
+      absent_(collective.layout.members()),
       missed_(collective.layout.members()),
       unsettled_(collective.layout.members()),
       last_from_(collective.self),
@@ -49,6 +50,7 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
     if (!self) {
       contributed_tails_.missing += layout.SegmentsOf(collective.self) > 0;
       result_tails_.missing += layout.SegmentsOf(member) > 0;
+      if (Drops(collective.spec) && collective.attendance.Absent(member)) Forgo(member);
     }
   }
   if (timing_ != nullptr) {
@@ -105,7 +107,7 @@ void Exchange::Submit(Instant now, Submission submission, bool in_order) {
   reduction_.Attach(&bucket_);
   for (std::uint32_t i = 0; i < layout.SegmentsOf(collective_.self); ++i) {
     const SegmentIndex segment(layout.FirstSegment(collective_.self).value() + i);
-    if (reduction_.Ready(segment)) ReduceSegment(segment, /*rescale=*/false);
+    if (reduction_.Ready(segment)) ReduceSegment(segment);
   }
   NoteReduced(now);
 }
@@ -163,7 +165,7 @@ Exchange::Receipt Exchange::TakeContribution(Instant now, MemberIndex from, cons
   arrivals_.Note(now, from);
   contributed_tails_.last = now;
   if (header.flags & kFlagTail) contributed_tails_.See(from);
-  if (reduction_.Ready(segment)) ReduceSegment(segment, /*rescale=*/false);
+  if (reduction_.Ready(segment)) ReduceSegment(segment);
   NoteReduced(now);
   return Receipt::kNew;
 }
@@ -219,7 +221,7 @@ void Exchange::NoteMissed(SegmentIndex segment) {
   }
 }
 
-void Exchange::ReduceSegment(SegmentIndex segment, bool rescale) {
+void Exchange::ReduceSegment(SegmentIndex segment) {
   NoteMissed(segment);
   if (carry_ != nullptr) {
     SegmentStore& late = carry_->late_contributions();
@@ -229,7 +231,7 @@ void Exchange::ReduceSegment(SegmentIndex segment, bool rescale) {
       late.Remove(segment);
       carried_.Insert(segment.index());
     }
-  } else if (!reduction_.Reduce(segment, rescale)) {
+  } else if (!reduction_.Reduce(segment, /*rescale=*/true)) {
     return;
   }
   if (Rounds(collective_.spec)) RoundSum(segment);
@@ -296,7 +298,7 @@ bool Exchange::CloseNext(Instant now, MemberIndex to) {
   }
   const std::uint32_t first = collective_.layout.FirstSegment(collective_.self).value();
   while (reduction_.Reduced(SegmentIndex(first + next_to_close_))) ++next_to_close_;
-  ReduceSegment(SegmentIndex(first + next_to_close_), /*rescale=*/true);
+  ReduceSegment(SegmentIndex(first + next_to_close_));
   NoteReduced(now);
   return true;
 }
@@ -419,6 +421,7 @@ Instant Exchange::EarlyReduceScatter() const {
 Instant Exchange::EarlyCall() const {
   if (policy(Stage::kAllGather) != LatePolicy::kDrop) return kNever;
   if (!reduced_closed_ && !reduction_.finished()) return kNever;
+  if (submitted() && Gathered()) return opened_at_;
   if (!submitted() || result_tails_.missing > 0) return kNever;
   // Owners may be waiting for something lost in the first stage themselves.
   return result_tails_.last + timing_->grace(Stage::kReduceScatter) +
@@ -458,10 +461,12 @@ int Exchange::Expire(Instant now) {
     }
   }
   if (!closed_ && !over() && now >= std::min(CallDeadline(), EarlyCall())) {
-    if (!gathered_.full()) ++expired;
+    if (!Gathered()) ++expired;
     closed_ = true;
     TimeEnd(now, Stage::kAllGather,
-            now >= CallDeadline() ? StageExit::kExpired : StageExit::kEarly);
+            Gathered()              ? StageExit::kComplete
+            : now >= CallDeadline() ? StageExit::kExpired
+                                    : StageExit::kEarly);
   }
   if (skipped_ && CanFold()) Fold();
   if (now >= LagDeadline()) carry_->SuspendLagging(sequence_);
@@ -480,7 +485,7 @@ void Exchange::CloseReduceScatter(Instant now, StageExit exit) {
   TimeEnd(now, Stage::kReduceScatter, exit);
   for (std::uint32_t i = 0; i < collective_.layout.SegmentsOf(collective_.self); ++i) {
     const SegmentIndex segment(collective_.layout.FirstSegment(collective_.self).value() + i);
-    if (!reduction_.Reduced(segment)) ReduceSegment(segment, /*rescale=*/true);
+    if (!reduction_.Reduced(segment)) ReduceSegment(segment);
   }
 }
 

@@ -78,7 +78,11 @@ class Exchange {
   Receipt TakeResult(Instant now, MemberIndex from, const Header& header,
                      std::span<const std::byte> payload);
   // `from` has shown that it is in this call.
-  void Heard(MemberIndex from) { heard_[from.index()] = true; }
+  void Heard(MemberIndex from) {
+    heard_[from.index()] = true;
+    if (absent_[from.index()]) Await(from);
+  }
+  const std::vector<bool>& heard() const { return heard_; }
   bool heard(MemberIndex from) const { return heard_[from.index()]; }
   // No rank but `from` has shown that it is in this call.
   bool OnlyHeard(Rank from) const;
@@ -149,6 +153,9 @@ class Exchange {
 
   // ---- The end.
 
+  // Where late data is dropped: all others are past the call. It ends with what is there.
+  void Pass(Instant now);
+  bool passed() const { return stats_.passed; }
   // The result is there, or what is missing of it will not come.
   bool complete() const {
     return submitted() && !finished_ && (gathered_.full() || closed_) && !Lags();
@@ -206,7 +213,7 @@ class Exchange {
   bool Contributes(MemberIndex to) const;
   bool MayContribute(MemberIndex to) const;
   bool Needed(const Outbox::Item& item) const;
-  void ReduceSegment(SegmentIndex segment, bool rescale);
+  void ReduceSegment(SegmentIndex segment);
   void PlaceEarlyResults();
   void CountResult(SegmentIndex segment, std::uint16_t contributors);
   void NoteReduced(Instant now);
@@ -220,6 +227,11 @@ class Exchange {
   // ---- exchange_timing.cc
   // Learns from a segment that is new, in time or late.
   void Time(Instant now, Stage stage, MemberIndex from, const Header& header);
+  // Nobody waits for what the member has for the call, until it is heard in it.
+  void Forgo(MemberIndex absent);
+  void Await(MemberIndex from);
+  // Every result is here but those of members that are forgone.
+  bool Gathered() const { return gathered_.count() + forgone_results_ >= gathered_.size(); }
   // Learns from a stage that drops what is late, and is over.
   void TimeEnd(Instant now, Stage stage, StageExit exit);
 
@@ -289,6 +301,8 @@ class Exchange {
   Buffer early_results_;               // results that came before the local call
   std::vector<Outbox> outboxes_;       // by member; the own one stays empty
   std::vector<bool> heard_;            // by member
+  std::vector<bool> absent_;           // by member: forgone
+  std::size_t forgone_results_ = 0;    // segments
   std::vector<std::uint32_t> missed_;  // by member: contributions that are not in the sums
 
   // Where late data is carried.
@@ -310,6 +324,10 @@ class Exchange {
     void See(MemberIndex from) {
       if (!seen[from.index()]) --missing;
       seen[from.index()] = true;
+    }
+    void Expect(MemberIndex from) {
+      if (seen[from.index()]) ++missing;
+      seen[from.index()] = false;
     }
   };
   Tails contributed_tails_;

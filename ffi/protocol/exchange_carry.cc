@@ -218,7 +218,7 @@ void Exchange::Exclude(Instant now, MemberIndex gone) {
   reduction_.Exclude(gone);
   for (std::uint32_t i = 0; i < layout.SegmentsOf(collective_.self); ++i) {
     const SegmentIndex segment(layout.FirstSegment(collective_.self).value() + i);
-    if (reduction_.Ready(segment)) ReduceSegment(segment, /*rescale=*/false);
+    if (reduction_.Ready(segment)) ReduceSegment(segment);
   }
   NoteReduced(now);
   for (std::uint32_t i = 0; i < layout.SegmentsOf(gone); ++i) {

@@ -22,7 +22,7 @@ void Exchange::Time(Instant now, Stage stage, MemberIndex from, const Header& he
 }
 
 void Exchange::TimeEnd(Instant now, Stage stage, StageExit exit) {
-  if (timing_ == nullptr || carry_ != nullptr || !submitted()) return;
+  if (timing_ == nullptr || carry_ != nullptr || !submitted() || passed()) return;
   const BucketLayout& layout = collective_.layout;
   const bool first = stage == Stage::kReduceScatter;
   // From the opening, as the deadlines count: a program that starts later than its peers is waited
@@ -31,7 +31,7 @@ void Exchange::TimeEnd(Instant now, Stage stage, StageExit exit) {
   for (std::uint16_t m = 0; m < layout.members(); ++m) {
     const MemberIndex member(m);
     const MemberIndex shard = first ? collective_.self : member;
-    if (member == collective_.self || layout.SegmentsOf(shard) == 0) continue;
+    if (member == collective_.self || absent_[m] || layout.SegmentsOf(shard) == 0) continue;
     const std::uint64_t bytes = layout.Shard(shard).bytes;
     const std::uint64_t received = first ? reduction_.received(member) : GatheredOf(member);
     end.expected_bytes += bytes;
@@ -43,6 +43,30 @@ void Exchange::TimeEnd(Instant now, Stage stage, StageExit exit) {
     end.elapsed = std::max(end.elapsed - reduce_scatter_elapsed_, Duration(1));
   }
   timing_->Ended(stage, end);
+}
+
+void Exchange::Forgo(MemberIndex absent) {
+  const BucketLayout& layout = collective_.layout;
+  absent_[absent.index()] = true;
+  forgone_results_ += layout.SegmentsOf(absent);
+  reduction_.Forgo(absent);
+  if (layout.SegmentsOf(collective_.self) > 0) contributed_tails_.See(absent);
+  if (layout.SegmentsOf(absent) > 0) result_tails_.See(absent);
+}
+
+void Exchange::Await(MemberIndex from) {
+  const BucketLayout& layout = collective_.layout;
+  absent_[from.index()] = false;
+  forgone_results_ -= layout.SegmentsOf(from);
+  reduction_.Await(from);
+  if (layout.SegmentsOf(collective_.self) > 0) contributed_tails_.Expect(from);
+  if (layout.SegmentsOf(from) > 0) result_tails_.Expect(from);
+}
+
+void Exchange::Pass(Instant now) {
+  stats_.passed = true;
+  if (!reduced_closed_) CloseReduceScatter(now, StageExit::kExpired);
+  Forget();
 }
 
 std::optional<double> Exchange::Missing() const {
@@ -85,11 +109,13 @@ void Exchange::FindSlowest(Instant now) {
   stats_.slowest = collective_.RankOf(Slowest());
   // A rank that owns nothing gets no contributions: it cannot tell whom it waited for.
   if (collective_.layout.SegmentsOf(collective_.self) == 0) return;
+  for (std::uint16_t m = 0; m < collective_.layout.members(); ++m) {
+    if (arrivals_.Absent(MemberIndex(m))) stats_.absent.push_back(collective_.spec.members[m]);
+  }
   const Arrivals::Latest latest = arrivals_.FindLatest(*submitted_at_, now);
   if (latest.behind == Duration::zero()) return;
   stats_.slowest = collective_.RankOf(latest.member);
   stats_.behind = latest.behind;
-  stats_.absent = latest.absent;
 }
 
 MemberIndex Exchange::Slowest() const {

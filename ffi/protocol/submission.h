@@ -66,6 +66,9 @@ inline bool Carries(const CollectiveSpec& spec) {
   return spec.reduce_scatter == LatePolicy::kCarry || spec.all_gather == LatePolicy::kCarry;
 }
 
+// What is late in it is lost.
+inline bool Drops(const CollectiveSpec& spec) { return spec.all_gather == LatePolicy::kDrop; }
+
 // Of mode bounded: it can go on without members that are silent.
 inline bool IsBounded(const CollectiveSpec& spec) {
   return spec.reduce_scatter == LatePolicy::kCarry && spec.all_gather == LatePolicy::kCarry;
@@ -125,7 +128,8 @@ struct CallStats {
   Rank slowest;                // whose data came last, or did not come
   std::uint16_t live = 1;      // members that are not gone
   Duration behind{};           // how long the call waited for it after the others' data was here
-  bool absent = false;         // nothing of it came in time
+  std::vector<Rank> absent{};  // of which nothing came in time
+  bool passed = false;         // the others were past the call: it waited for nobody
 };
 
 struct CallDone {

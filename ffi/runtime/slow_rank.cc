@@ -33,35 +33,59 @@ Duration Median(std::vector<Duration>& values) {
 
 std::optional<SlowRankNews> SlowRankWatch::Add(std::string_view collective, const CallStats& stats,
                                                Instant end) {
+  // A call that waited for nobody says nothing of anybody.
+  if (stats.passed) return std::nullopt;
   auto found = histories_.find(collective);
   if (found == histories_.end()) {
     if (histories_.size() >= kCollectivesMax) return std::nullopt;
     found = histories_.emplace(collective, History{}).first;
   }
   History& history = found->second;
-  const bool waited =
-      stats.absent || (stats.behind >= kBehindMin && kSlowdownMin * stats.behind >= stats.elapsed);
+  const bool waited = stats.behind >= kBehindMin && kSlowdownMin * stats.behind >= stats.elapsed;
   Call& call = history.calls[history.added++ % kSlowRankWindow];
   call = {.waited_for = waited ? std::optional(stats.slowest) : std::nullopt,
           .absent = stats.absent,
           .behind = stats.behind,
           .elapsed = stats.elapsed,
           .end = end};
+  if (auto news = FindRecovered(collective, history, end)) return news;
+  if (waited) {
+    if (auto news = NameIfSlow(collective, history, stats.slowest, end)) return news;
+  }
+  for (const Rank rank : stats.absent) {
+    if (auto news = NameIfSlow(collective, history, rank, end)) return news;
+  }
+  return std::nullopt;
+}
 
+std::optional<SlowRankNews> SlowRankWatch::FindRecovered(std::string_view collective,
+                                                         const History& history, Instant now) {
   for (const auto& [rank, shown_by] : slow_) {
     if (shown_by != collective) continue;
     SlowRankNews news = Judge(history, rank);
     if (news.waited > kRecoveredCalls) continue;
     news.recovered = true;
     news.collective = collective;
+    Rest& rest = rests_[rank];
+    const Duration longer = std::min(2 * rest.pause, kSlowRankPauseMax);
+    // A trouble of long ago is no part of this one.
+    rest.pause = now - rest.until > longer ? kSlowRankPause : std::max(longer, kSlowRankPause);
+    rest.until = now + rest.pause;
     slow_.erase(rank);
     return news;
   }
-  if (!waited) return std::nullopt;
-  SlowRankNews news = Judge(history, stats.slowest);
-  if (news.waited < kSlowRankCalls || !Matters(history, stats.slowest)) return std::nullopt;
+  return std::nullopt;
+}
+
+std::optional<SlowRankNews> SlowRankWatch::NameIfSlow(std::string_view collective,
+                                                      const History& history, Rank rank,
+                                                      Instant now) {
+  SlowRankNews news = Judge(history, rank);
+  if (news.waited < kSlowRankCalls || !Matters(history, rank)) return std::nullopt;
+  const auto rest = rests_.find(rank);
+  if (rest != rests_.end() && now < rest->second.until) return std::nullopt;
   news.collective = collective;
-  const auto [known, is_news] = slow_.try_emplace(stats.slowest, collective);
+  const auto [known, is_news] = slow_.try_emplace(rank, collective);
   if (is_news) return news;
   // Known from a collective that may not be called any more: this one shows the recovery as well.
   known->second = collective;
@@ -70,11 +94,17 @@ std::optional<SlowRankNews> SlowRankWatch::Add(std::string_view collective, cons
 
 void SlowRankWatch::Forget(Rank rank) {
   slow_.erase(rank);
+  rests_.erase(rank);
   for (auto& [collective, history] : histories_) {
     for (Call& call : history.calls) {
       if (call.waited_for == rank) call.waited_for.reset();
+      std::erase(call.absent, rank);
     }
   }
+}
+
+bool SlowRankWatch::Absent(const Call& call, Rank rank) {
+  return std::ranges::find(call.absent, rank) != call.absent.end();
 }
 
 SlowRankNews SlowRankWatch::Judge(const History& history, Rank rank) {
@@ -85,9 +115,9 @@ SlowRankNews SlowRankWatch::Judge(const History& history, Rank rank) {
   std::vector<Duration> elapsed;
   for (std::size_t i = 0; i < history.size(); ++i) {
     const Call& call = history.calls[i];
-    if (call.waited_for != rank) continue;
+    if (!Waited(call, rank)) continue;
     ++news.waited;
-    news.absent += call.absent;
+    news.absent += Absent(call, rank);
     behind.push_back(call.behind);
     elapsed.push_back(call.elapsed);
   }
@@ -105,9 +135,9 @@ bool SlowRankWatch::Matters(const History& history, Rank rank) {
     const Call& call = history.calls[i];
     begin = std::min(begin, call.end - call.elapsed);
     end = std::max(end, call.end);
-    if (call.waited_for != rank) continue;
+    if (!Waited(call, rank)) continue;
     waited += call.behind;
-    absent += call.absent;
+    absent += Absent(call, rank);
   }
   // Data that is missing is missed, however short the deadline is.
   return absent >= kSlowRankCalls || kMatteringShare * waited >= end - begin;

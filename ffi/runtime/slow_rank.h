@@ -4,7 +4,9 @@
 // A call waited for a rank when most of the call was spent after everybody else's data was there.
 // One such call tells nothing: programs compile, and systems pause. A rank is slow when most of the
 // last calls of one collective waited for it, and these waits are a share of the time between the
-// calls that somebody would miss.
+// calls that somebody would miss. It has recovered when its data comes again, and hardly any call
+// waits for it. After that it is named again only after a pause, which doubles each time: a rank at
+// the edge is not reported again and again.
 
 #ifndef FFI_RUNTIME_SLOW_RANK_H_
 #define FFI_RUNTIME_SLOW_RANK_H_
@@ -17,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
@@ -31,8 +34,14 @@ inline constexpr std::size_t kSlowRankWindow = 10;
 // once in 100 windows, and each time by much, only where cores are short: with 4 ranks that all
 // compute on 2 cores, 7 named one in 800 calls, 8 none.
 inline constexpr std::size_t kSlowRankCalls = 8;
-// Chosen: far from kSlowRankCalls, so that a rank at the edge is not reported again and again.
+// Chosen: far from kSlowRankCalls, so that chance alone does not cross both.
 inline constexpr std::size_t kRecoveredCalls = 2;
+// From a recovery until the rank may be named again, the first time; then twice as long each time.
+// Chosen: short enough for a trouble that comes back to be told, and eleven lines in 20 minutes at
+// most.
+inline constexpr Duration kSlowRankPause = std::chrono::minutes(1);
+// Chosen: what lasts for so long is news.
+inline constexpr Duration kSlowRankPauseMax = std::chrono::hours(1);
 
 // What changed.
 struct SlowRankNews {
@@ -59,7 +68,7 @@ class SlowRankWatch {
  private:
   struct Call {
     std::optional<Rank> waited_for;
-    bool absent = false;
+    std::vector<Rank> absent;
     Duration behind{};
     Duration elapsed{};
     Instant end;
@@ -70,11 +79,25 @@ class SlowRankWatch {
     std::size_t size() const { return added < kSlowRankWindow ? added : kSlowRankWindow; }
   };
 
+  static bool Absent(const Call& call, Rank rank);
+  static bool Waited(const Call& call, Rank rank) {
+    return call.waited_for == rank || Absent(call, rank);
+  }
   static SlowRankNews Judge(const History& history, Rank rank);
   static bool Matters(const History& history, Rank rank);
+  std::optional<SlowRankNews> FindRecovered(std::string_view collective, const History& history,
+                                            Instant now);
+  std::optional<SlowRankNews> NameIfSlow(std::string_view collective, const History& history,
+                                         Rank rank, Instant now);
 
   std::map<std::string, History, std::less<>> histories_;  // by collective
   std::map<Rank, std::string> slow_;  // reported, and the collective that shows it
+  // Ranks that have recovered: when they may be named again, and the pause that this is.
+  struct Rest {
+    Instant until{};
+    Duration pause{};
+  };
+  std::map<Rank, Rest> rests_;
 };
 
 }  // namespace optireduce

@@ -21,6 +21,7 @@ _CANCELLED = 1
 _WINDOW = 10
 _SLOW_CALLS = 8
 _BEHIND_MIN_S = 0.02
+_PAUSE_S = 60.0
 
 # Of short_deadline.h.
 _CUT_CALLS = 10
@@ -103,19 +104,59 @@ def test_a_rank_that_sleeps_in_every_step_is_named_once_within_ten_calls():
     assert told["elapsed_s"] == pytest.approx(0.21)
 
 
-def test_recovery_is_told_once_and_a_relapse_again():
+def test_recovery_is_told_once_and_a_relapse_after_a_pause_again():
     watch = _testing.SlowRankWatch()
-    phases = [(3, 0.2)] * 20 + [(1, 0.0)] * 20 + [(3, 0.2)] * 20
+    pause = int(_PAUSE_S / _STEP_S)
+    phases = [(3, 0.2)] * 20 + [(1, 0.0)] * 20 + [(3, 0.2)] * 2 * pause
     news = add_steps(watch, phases)
     assert [told["kind"] for _, told in news] == ["slow", "recovered", "slow"]
     assert [told["rank"] for _, told in news] == [3, 3, 3]
     assert news[1][0] < 30
-    assert news[2][0] < 50
+    assert news[1][0] + pause <= news[2][0] < 50 + pause
+
+
+def test_a_rank_at_the_edge_is_told_ever_less_often():
+    watch = _testing.SlowRankWatch()
+    phases = ([(3, 0.2)] * 20 + [(1, 0.0)] * 20) * 60
+    news = add_steps(watch, phases)
+    # 20 minutes, in which it crosses both borders 60 times.
+    assert len(phases) * _STEP_S == 20 * 60
+    assert 4 <= len(news) <= 10
+    slow = [call for call, told in news if told["kind"] == "slow"]
+    pauses = [later - earlier for earlier, later in zip(slow, slow[1:], strict=False)]
+    assert pauses == sorted(pauses)
+    # Long after, it is news again at once.
+    late = add_steps(watch, [(1, 0.0)] * 20, start=40_000)
+    late += add_steps(watch, [(3, 0.2)] * 20, start=40_020)
+    assert late[-1][1]["kind"] == "slow"
+
+
+def test_a_dead_rank_has_not_recovered_when_others_are_missing_as_well():
+    watch = _testing.SlowRankWatch()
+    slow = [watch.add("g", i, 2, 0.001, 0.002, absent=[2]) for i in range(10)]
+    assert [told["rank"] for told in slow if told] == [2]
+    # Of those that are absent the call names one.
+    both = [watch.add("g", 10 + i, 1, 0.001, 0.002, absent=[1, 2]) for i in range(20)]
+    assert [told["kind"] for told in both if told] == ["slow"]
+    # Calls that do not wait for it any more miss its data all the same.
+    alone = [watch.add("g", 30 + i, 0, 0.0, 0.002, absent=[2]) for i in range(20)]
+    assert [(told["kind"], told["rank"]) for told in alone if told] == [
+        ("recovered", 1)
+    ]
+
+
+def test_calls_that_all_others_were_past_tell_nothing():
+    watch = _testing.SlowRankWatch()
+    ((_, slow),) = add_steps(watch, [(1, 0.2)] * 10)
+    assert slow["kind"] == "slow"
+    assert not any(
+        watch.add("grads", 5 + i, 0, 0.0, 0.001, passed=True) for i in range(20)
+    )
 
 
 def test_a_rank_whose_data_never_comes_in_time_is_named_however_short_the_deadline():
     watch = _testing.SlowRankWatch()
-    news = [watch.add("g", i, 2, 0.001, 0.002, absent=True) for i in range(20)]
+    news = [watch.add("g", i, 2, 0.001, 0.002, absent=[2]) for i in range(20)]
     (told,) = [told for told in news if told]
     assert (told["rank"], told["absent"]) == (2, _SLOW_CALLS)
 
@@ -134,13 +175,16 @@ def test_small_waits_are_never_told(calls):
 )
 def test_only_a_rank_that_most_of_the_last_calls_waited_for_is_named(ranks, behind):
     news = dict(add_steps(_testing.SlowRankWatch(), [(r, behind) for r in ranks]))
-    slow = set()
+    slow, rests = set(), set()
     for i in range(len(ranks)):
         last = ranks[max(0, i + 1 - _WINDOW) : i + 1]
         told = news.get(i)
         if told is None:
-            # Who is slow now was told before.
-            assert all(last.count(r) < _SLOW_CALLS or r in slow for r in range(4))
+            # Who is slow now was told before, or has recovered a short while ago.
+            assert all(
+                last.count(r) < _SLOW_CALLS or r in slow or r in rests
+                for r in range(4)
+            )
         elif told["kind"] == "slow":
             assert last.count(told["rank"]) == told["waited"] >= _SLOW_CALLS
             assert told["rank"] not in slow
@@ -148,6 +192,7 @@ def test_only_a_rank_that_most_of_the_last_calls_waited_for_is_named(ranks, behi
         else:
             assert last.count(told["rank"]) == told["waited"] <= 2
             slow.remove(told["rank"])
+            rests.add(told["rank"])
 
 
 def test_waits_that_are_nothing_beside_the_step_are_not_told():

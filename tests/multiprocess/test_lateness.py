@@ -42,6 +42,24 @@ def test_calls_end_while_a_rank_is_stopped_and_it_catches_up(tmp_path):
         _check_named(started)
 
 
+def test_with_the_defaults_the_others_go_on_while_a_rank_is_stopped(tmp_path):
+    # Much longer than the test may take: nobody is removed.
+    with ranks.start(
+        *("late", "60", "0"),
+        folder=tmp_path,
+        world_size=4,
+        options={"peer_timeout_s": 600},
+    ) as started:
+        started.wait_for(_LAST, "call 35")
+        started[_LAST].process.send_signal(signal.SIGSTOP)
+        for number in _OTHERS:
+            started.wait_for(number, "call 60")
+        assert not started[_LAST].lines("call 60"), started.describe()
+        started[_LAST].process.send_signal(signal.SIGCONT)
+        started.succeed()
+        _check_conserved(started)
+
+
 def test_calls_that_the_others_have_drained_end_at_once(tmp_path):
     with ranks.start(
         *("late", "90", "0"), folder=tmp_path, world_size=4, options=_OPTIONS
