@@ -299,6 +299,7 @@ class Endpoint::Impl {
   std::optional<Status> leaving_;
 
   std::shared_ptr<SharedMembership> membership_;  // null where too few ranks are left without one
+  std::uint16_t lane_ = 0;                        // of this endpoint, among those that share it
   std::vector<View> views_;                       // the first one, and those with other members
   std::uint32_t changes_ = 0;                     // of the membership, that are followed
   bool uses_membership_ = false;                  // what was lost before is suspected

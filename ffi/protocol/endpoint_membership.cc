@@ -27,6 +27,7 @@ void Endpoint::Impl::MakeMembership() {
   View& all = views_.emplace_back();
   for (std::uint16_t r = 0; r < options_.world_size; ++r) all.members.emplace_back(r);
   if (options_.world_size < kWorldSizeMin) return;
+  if (options_.membership) lane_ = options_.lane;
   membership_ = options_.membership
                     ? options_.membership
                     : std::make_shared<SharedMembership>(options_.rank, options_.world_size,
@@ -68,8 +69,8 @@ void Endpoint::Impl::HearMember(Instant now, const Header& header,
   const bool message = membership && (from.removed || !from.left);
   const bool heard = from.removed || (membership_->facts().asks() && !from.left);
   if (!heard && !message) return;
-  if (heard) membership_->Open()->Heard(now, options_.lane, header.source);
-  if (message && !membership_->Open()->Handle(now, options_.lane, header.source, payload)) {
+  if (heard) membership_->Open()->Heard(now, lane_, header.source);
+  if (message && !membership_->Open()->Handle(now, lane_, header.source, payload)) {
     ++counters_.rejected_malformed;
   }
   FollowMembership(now);
@@ -84,7 +85,7 @@ void Endpoint::Impl::Lose(Instant now, Rank silent) {
     Forget(now, silent);
   }
   if (!Agrees()) return;
-  membership_->Open()->Suspect(now, options_.lane, silent);
+  membership_->Open()->Suspect(now, lane_, silent);
   FollowMembership(now);
 }
 
@@ -98,7 +99,7 @@ void Endpoint::Impl::FollowMembership(Instant now) {
     // One that has left is missed only where a call needs it, or others go on without somebody.
     const bool missed = peers_[r]->left && facts.timeout != kNever;
     if (!missed && !(first_use && peers_[r]->lost)) continue;
-    membership_->Open()->Suspect(now, options_.lane, Rank(r));
+    membership_->Open()->Suspect(now, lane_, Rank(r));
   }
   TakeViews(now);
   // Where no call was told, all is kept: the others may come back.
@@ -266,7 +267,7 @@ bool Endpoint::Impl::MustHold(Instant now, const Collective& effective,
     if (member == options_.rank || !peer(member).left || peer(member).removed) continue;
     if (HasCalled(effective, submission, member)) continue;
     left = true;
-    membership_->Open()->Suspect(now, options_.lane, member);
+    membership_->Open()->Suspect(now, lane_, member);
   }
   if (left) FollowMembership(now);
   return left;

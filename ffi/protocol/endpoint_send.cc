@@ -71,7 +71,7 @@ void Endpoint::Impl::NoteQuiet(Rank rank) {
 std::optional<Transmit> Endpoint::Impl::SendMembership(Instant now, std::span<std::byte> buffer) {
   if (!membership_due_) return std::nullopt;
   const auto message = membership_->Open()->Poll(
-      now, options_.lane, buffer.subspan(kHeaderBytes).first(kMembershipBytesMax));
+      now, lane_, buffer.subspan(kHeaderBytes).first(kMembershipBytesMax));
   if (!message) {
     membership_due_ = false;
     return std::nullopt;

@@ -375,7 +375,7 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
   });
   FinishComplete(now);
   if (!missed) return;
-  membership_->Open()->Suspect(now, options_.lane, gone);
+  membership_->Open()->Suspect(now, lane_, gone);
   FollowMembership(now);
 }
 

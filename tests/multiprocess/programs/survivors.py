@@ -1,7 +1,7 @@
 """Training that goes on without a rank that is killed or stopped meanwhile.
 
-Arguments: the mode of the loss, the seconds of a step, how many steps are made after
-the death, and how many entries a gradient has. Gradients are multiples of twelve, so that what is lost, added twice or
+Arguments: the mode of the loss, the seconds of a step, and how many steps are made
+after the death. Gradients are multiples of twelve, so that what is lost, added twice or
 divided by a wrong number of ranks makes an error of at least one. Prints
 
   "log <line>"    for each line of the log
@@ -26,7 +26,7 @@ import numpy as np
 import jax_optireduce as jo
 
 LOSS_MODE, STEP_S, STEPS = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
-ENTRIES = int(sys.argv[4])
+ENTRIES = 50_000
 
 
 def say(*words: object) -> None:

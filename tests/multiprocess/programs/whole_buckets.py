@@ -1,0 +1,75 @@
+"""Steps that show, in both halves of a bucket, which rank gave what to which step.
+
+Arguments: the seconds of a step, and how many steps are made after one rank has gone.
+Each rank gives a number of its own place for each step, once in either half; with two
+lanes a half is what one of them carries. Prints
+
+  "log <line>"    for each line of the log
+  "step <number>" after each step
+  "alone <live processes>" once a step was made without a rank
+  "strange <numbers>" at the end, in each half, what came more than once, or of a rank
+                  that the report of its step does not count
+  "done"          at the end; a call that fails is an exception that nobody catches
+"""
+
+import logging
+import sys
+import time
+from typing import Any
+
+import jax
+import meshes
+import numpy as np
+
+import jax_optireduce as jo
+
+STEP_S, STEPS = float(sys.argv[1]), int(sys.argv[2])
+# Chosen: more steps than a test has time for; a half is more than 1 MiB by far.
+HALF = 200_000
+
+
+def say(*words: object) -> None:
+    """Prints in one piece: the thread that logs prints as well."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+
+
+def own(x: jax.Array) -> np.ndarray:
+    """Returns this process's row, in double precision."""
+    (row,) = meshes.rows_here(x).values()
+    return row.astype(np.float64)
+
+
+def step(gradient: Any) -> Any:
+    """Returns the mean, and the report of the call."""
+    return jo.allreduce_gradients_with_stats(gradient, "dp", name="gradients")
+
+
+logging.basicConfig(stream=sys.stdout, format="log %(message)s")
+with jo.init() as communicator:
+    ranks = jax.device_count()
+    mesh = meshes.make((ranks,), ("dp",))
+    train = meshes.mapped(mesh, step)
+    sums, counted = np.zeros(2 * HALF), []
+    left = STEPS
+    while left > 0:
+        number = len(counted)
+        time.sleep(STEP_S)
+        rows = np.zeros((ranks, 2, HALF), np.float32)
+        for rank in range(ranks):
+            # 12 is divided by three and by four without rounding.
+            rows[rank, :, number * ranks + rank] = 12.0
+        mean, report = train(meshes.spread(mesh, rows.reshape(ranks, -1)))
+        live = int(own(report.live_processes))
+        sums += own(mean) * live
+        counted.append(live)
+        say("step", number)
+        if live < ranks:
+            if left == STEPS:
+                say("alone", live)
+            left -= 1
+    times = (sums.reshape(2, HALF) / 12.0)[:, : len(counted) * ranks]
+    times = times.reshape(2, len(counted), ranks)
+    # The last ranks are the ones that go.
+    expected = np.arange(ranks) < np.array(counted)[:, None]
+    say("strange", *((times > expected + 0.01).sum(axis=(1, 2))))
+say("done")
