@@ -29,6 +29,9 @@ _log = logging.getLogger("jax_optireduce")
 # Source: RFC 5869 and the 256-bit secret of the design.
 _SECRET_BYTES = 32
 
+# What a process tells instead, when it cannot go on: JSON of nothing.
+_FAILED = b"null"
+
 # Bytes of IP and UDP headers in front of a payload, by version of IP.
 # Source: RFC 791 (20), RFC 8200 (40), RFC 768 (8).
 _HEADER_BYTES = {4: 28, 6: 48}
@@ -138,12 +141,32 @@ def join(
     # the coordination service while the processes meet.
     key = f"{label}/secret"
     try:
-        secret = _compat.share(key, secrets.token_bytes(_SECRET_BYTES), timeout_s)
-        return _open(label, name, rank, world_size, options, secret, addresses)
-    finally:
-        # Who has opened its sockets has it, or the rendezvous has failed.
+        secret = _share_secret(key, timeout_s)
+        opened = _open(label, name, rank, world_size, options, secret, addresses)
+    except BaseException:
+        # The others need not wait for their timeout.
         if rank == 0:
             _compat.forget(key)
+            _compat.publish(key, _FAILED)
+        _compat.publish(f"{label}/sockets/{rank}", _FAILED)
+        raise
+    if rank == 0:
+        _compat.forget(key)  # Who has told its ports has it.
+    return opened
+
+
+def _share_secret(key: str, timeout_s: float) -> bytes:
+    secret = _compat.share(key, secrets.token_bytes(_SECRET_BYTES), timeout_s)
+    if len(secret) != _SECRET_BYTES:
+        raise _failed(0)
+    return secret
+
+
+def _failed(rank: int) -> RendezvousError:
+    return RendezvousError(
+        f"process {rank} could not open its part of the session, and so none can; its "
+        "own error says why. init() may be called again, on every rank."
+    )
 
 
 @contextlib.contextmanager
@@ -246,6 +269,9 @@ def _connect(
         },
         options.rendezvous_timeout_s,
     )
+    for peer, answer in enumerate(answers):
+        if not answer:
+            raise _failed(peer)
     datagram_bytes = min(
         options.datagram_bytes_max or _options.DATAGRAM_BYTES_MAX,
         *(answer["payload_bytes"] for answer in answers),
