@@ -187,7 +187,9 @@ def init(**options: Any) -> Communicator:
     Raises:
       UsageError: an option is unknown or does not fit.
       NotInitializedError: there is a communicator already.
-      RendezvousError: a process did not come, or ranks differ in version or options.
+      RendezvousError: a process did not come, or comes a second time; ranks differ in
+        version or options; this process may open no more files. It may be called again
+        then, if all ranks do.
 
     Example:
       >>> import jax_optireduce
@@ -203,12 +205,15 @@ def init(**options: Any) -> Communicator:
         )
     resolved, origins = _options.resolve(options, os.environ)
     _rendezvous.initialize_distributed(resolved)
-    # Before anything can fail: processes that do not fit together must part as well.
-    _exit.install(_end_at_exit, resolved.shutdown_timeout_s)
     rank, world_size = _compat.process()
     label = f"jax_optireduce/{_session.generation}"
     _session.generation += 1
-    native, datagram_bytes = _rendezvous.join(label, NAME, rank, world_size, resolved)
+    with _rendezvous.explained_descriptors(resolved.lanes):
+        # Before the rendezvous: processes that do not fit together must part as well.
+        _exit.install(_end_at_exit, resolved.shutdown_timeout_s)
+        native, datagram_bytes = _rendezvous.join(
+            label, NAME, rank, world_size, resolved
+        )
     communicator = Communicator(rank, world_size, resolved, native, datagram_bytes)
     _session.current = communicator
     settings = ", ".join(

@@ -228,6 +228,62 @@ def _client() -> Any:
     return getattr(getattr(_distributed, "global_state", None), "client", None)
 
 
+def claim(key: str, value: bytes) -> bytes | None:
+    """Enters `value` under `key`, unless there is something.
+
+    Returns:
+      What was there before, or None: it is `value` now, or nobody keeps keys.
+
+    Raises:
+      RendezvousError: the coordination service failed.
+    """
+    client = _client()
+    if client is None:
+        return None
+    try:
+        client.key_value_set_bytes(key, value)
+    except jax.errors.JaxRuntimeError as error:
+        try:
+            return client.key_value_try_get_bytes(key)
+        except jax.errors.JaxRuntimeError:
+            raise RendezvousError(
+                "JAX's coordination service does not answer as it should: "
+                + str(error).splitlines()[0]
+            ) from error
+    return None
+
+
+def share(key: str, value: bytes, timeout_s: float) -> bytes:
+    """Returns on every process the value that process 0 gives; `forget` it then.
+
+    Args:
+      key: never used before; the same on all ranks.
+      value: at least one byte; that of process 0 counts.
+      timeout_s: how long to wait for process 0, in seconds.
+
+    Raises:
+      RendezvousError: process 0 gave nothing in time.
+    """
+    rank, world_size = process()
+    if world_size == 1:
+        return value
+    client = _client()
+    if client is None:
+        return _exchange_publicly(value)[0]
+    if rank == 0:
+        client.key_value_set_bytes(key, value)
+        return value
+    return _get(client, key, 0, world_size, timeout_s)
+
+
+def forget(key: str) -> None:
+    """Removes what was shared under `key`; does nothing if there is nothing."""
+    client = _client()
+    if client is not None:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            client.key_value_delete(key)
+
+
 def exchange(label: str, payload: bytes, timeout_s: float) -> list[bytes]:
     """Gives `payload` to every process and returns what each gave, in rank order.
 
@@ -246,22 +302,24 @@ def exchange(label: str, payload: bytes, timeout_s: float) -> list[bytes]:
     if client is None:
         return _exchange_publicly(payload)
     client.key_value_set_bytes(f"{label}/{rank}", payload)
-    answers = []
-    for peer in range(world_size):
-        try:
-            answer = client.blocking_key_value_get_bytes(
-                f"{label}/{peer}", int(timeout_s * 1000)
-            )
-        except jax.errors.JaxRuntimeError as error:
-            raise RendezvousError(
-                f"process {peer} of {world_size} did not come to the rendezvous, which "
-                f"waits {timeout_s:g} s. Every process must call "
-                "jax_optireduce.init(), as often as the others; if one needs longer to "
-                "start, pass rendezvous_timeout_s=. JAX's coordination service says: "
-                + str(error).splitlines()[0]
-            ) from error
-        answers.append(answer)
-    return answers
+    return [
+        _get(client, f"{label}/{peer}", peer, world_size, timeout_s)
+        for peer in range(world_size)
+    ]
+
+
+def _get(client: Any, key: str, peer: int, world_size: int, timeout_s: float) -> bytes:
+    """Returns what `peer` has entered, or will in time."""
+    try:
+        return client.blocking_key_value_get_bytes(key, int(timeout_s * 1000))
+    except jax.errors.JaxRuntimeError as error:
+        raise RendezvousError(
+            f"process {peer} of {world_size} did not come to the rendezvous, which "
+            f"waits {timeout_s:g} s. Every process must call "
+            "jax_optireduce.init(), as often as the others; if one needs longer to "
+            "start, pass rendezvous_timeout_s=. JAX's coordination service says: "
+            + str(error).splitlines()[0]
+        ) from error
 
 
 def _exchange_publicly(payload: bytes) -> list[bytes]:

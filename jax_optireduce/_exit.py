@@ -71,10 +71,10 @@ def install(end: End, shutdown_timeout_s: float) -> None:
     _arrangement.shutdown_timeout_s = shutdown_timeout_s
     if _arrangement.installed:
         return
-    _arrangement.installed = True
-    threading.Thread(target=_work, name="jax_optireduce end", daemon=True).start()
     _, world_size = _compat.process()
     _signals.install(distributed=world_size > 1)
+    _arrangement.installed = True
+    threading.Thread(target=_work, name="jax_optireduce end", daemon=True).start()
     # Handlers run in reverse order, so this one comes before those that JAX registered
     # when it was imported above.
     atexit.register(_at_exit, end)

@@ -160,18 +160,18 @@ def interrupt_on_signal(fd: int) -> None:
     """
 
 def handle_termination(handler: Callable[[int, Any], object], ends: bool) -> None:
-    """Makes `handler` Python's for SIGTERM; the handler in C of before stays in force.
+    """Makes `handler` Python's for SIGTERM, in place of one in C that Python ignores.
 
     For the main thread; only the first call has an effect.
 
     Args:
       handler: as for `signal.signal`.
-      ends: the signal also closes all communicators at once, and ends the process, by
-        itself, unless `termination_handled` is called within 3 s.
+      ends: the signal also closes all communicators at once and ends the process,
+        unless `termination_handled` is called within 3 s.
     """
 
-def unhandle_termination() -> None:
-    """Puts back the handler in C of before, unless the program has replaced ours."""
+def leave_termination() -> None:
+    """Calls the handler in C as well; with `ends`, that one and nothing else."""
 
 def termination_handled() -> None:
     """The main thread has noticed SIGTERM, and ends the process in its own time."""

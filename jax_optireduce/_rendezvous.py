@@ -2,16 +2,20 @@
 
 It goes through JAX's coordination service, in two rounds in which every process tells
 every other one the same kinds of things: first its address and its options, then, its
-sockets being open, its ports and what its paths and buffers hold.
+sockets being open, its ports and what its paths and buffers hold. Before them each
+takes its place, which there is only once; between them process 0 shares the secret.
 """
 
+import contextlib
+import errno
 import ipaddress
 import json
 import logging
 import os
+import resource
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +28,9 @@ _log = logging.getLogger("jax_optireduce")
 
 # Source: RFC 5869 and the 256-bit secret of the design.
 _SECRET_BYTES = 32
+
+# What a process tells instead, when it cannot go on: JSON of nothing.
+_FAILED = b"null"
 
 # Bytes of IP and UDP headers in front of a payload, by version of IP.
 # Source: RFC 791 (20), RFC 8200 (40), RFC 768 (8).
@@ -109,16 +116,13 @@ def join(
       RendezvousError: a process did not come, or ranks do not fit together.
     """
     timeout_s = options.rendezvous_timeout_s
+    _take_place(label, rank)
     address = options.bind_address or _address_towards(_coordinator_host())
-    # The secret protects against whoever can send datagrams, not against whoever can
-    # read the coordination service, which carries the program's own state as well.
-    secret = secrets.token_bytes(_SECRET_BYTES) if rank == 0 else b""
     hellos = _exchange(
         f"{label}/hello",
         {
             "address": address,
             "agreed": options.agreed(),
-            "secret": secret.hex(),
             "wire_version": _native.wire_version(),
         },
         timeout_s,
@@ -133,11 +137,96 @@ def join(
             "it on a network of your own only, and never for more than a measurement."
         )
     addresses = _addresses(hellos)
+    # The secret protects against whoever can send datagrams, not against whoever reads
+    # the coordination service while the processes meet.
+    key = f"{label}/secret"
+    try:
+        secret = _share_secret(key, timeout_s)
+        opened = _open(label, name, rank, world_size, options, secret, addresses)
+    except BaseException:
+        # The others need not wait for their timeout.
+        if rank == 0:
+            _compat.forget(key)
+            _compat.publish(key, _FAILED)
+        _compat.publish(f"{label}/sockets/{rank}", _FAILED)
+        raise
+    if rank == 0:
+        _compat.forget(key)  # Who has told its ports has it.
+    return opened
+
+
+def _share_secret(key: str, timeout_s: float) -> bytes:
+    secret = _compat.share(key, secrets.token_bytes(_SECRET_BYTES), timeout_s)
+    if len(secret) != _SECRET_BYTES:
+        raise _failed(0)
+    return secret
+
+
+def _failed(rank: int) -> RendezvousError:
+    return RendezvousError(
+        f"process {rank} could not open its part of the session, and so none can; its "
+        "own error says why. init() may be called again, on every rank."
+    )
+
+
+@contextlib.contextmanager
+def explained_descriptors(lanes: int) -> Iterator[None]:
+    """Says what to do where this process may open no more files.
+
+    Args:
+      lanes: the option.
+
+    Raises:
+      RendezvousError: for an error of the block that says so; others pass.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        lacking = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
+        if not any(text in str(error) for text in lacking):
+            raise
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise RendezvousError(
+            f"this process can open no more files: {error} Its limit is {soft} (ulimit "
+            f"-n; it may be raised to {hard}), and each of the {lanes} lanes needs "
+            "two. Raise the limit, close what the program does not need, or use fewer "
+            "lanes."
+        ) from error
+
+
+def _take_place(label: str, rank: int) -> None:
+    """Raises when this rank has been here before, in another process.
+
+    A second one would use the numbers of the first as nonces again, and take part in
+    calls that its peers have ended.
+    """
+    own = {"pid": os.getpid(), "host": socket.gethostname()}
+    earlier = _compat.claim(f"{label}/place/{rank}", json.dumps(own).encode())
+    if earlier is None:
+        return
+    there = json.loads(earlier)
+    raise RendezvousError(
+        f"rank {rank} has already joined this session (pid {there['pid']} on host "
+        f"{there['host']}); a restarted process cannot come back: start the whole job "
+        "again, from a checkpoint."
+    )
+
+
+def _open(
+    label: str,
+    name: str,
+    rank: int,
+    world_size: int,
+    options: Options,
+    secret: bytes,
+    addresses: Sequence[str],
+) -> tuple[Any, int]:
+    """Opens the sockets and connects them; as `join`, whose result this is."""
     native = _native.Communicator(
         name=name,
         rank=rank,
         world_size=world_size,
-        secret=bytes.fromhex(hellos[0]["secret"]),
+        secret=secret,
         authenticate=options.authenticate,
         encrypt=options.encrypt,
         bind_address=addresses[rank],
@@ -180,6 +269,9 @@ def _connect(
         },
         options.rendezvous_timeout_s,
     )
+    for peer, answer in enumerate(answers):
+        if not answer:
+            raise _failed(peer)
     datagram_bytes = min(
         options.datagram_bytes_max or _options.DATAGRAM_BYTES_MAX,
         *(answer["payload_bytes"] for answer in answers),

@@ -63,14 +63,15 @@ def _handle_termination() -> None:
 
     A handler of the program stays in force, and gets its signal again if JAX took it
     away. A program that asks JAX's preemption service when to save its state goes on
-    until then, as without this package.
+    until then, as without this package. JAX is told of the signal only in that case:
+    told in vain, it waits minutes for other processes when this one ends.
     """
     present = signal.getsignal(signal.SIGTERM)
     if callable(present):
         _native.handle_termination(present, ends=False)
     elif present is signal.SIG_DFL:
         _native.handle_termination(_terminate, ends=True)
-        _compat.on_preemption_query(_native.unhandle_termination)
+    _compat.on_preemption_query(_native.leave_termination)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -95,7 +96,11 @@ def _forward_interrupts() -> None:
     _signals.wakeup = (reader, writer)
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show_error
-    _native.interrupt_on_signal(reader.fileno())
+    try:
+        _native.interrupt_on_signal(reader.fileno())
+    except RuntimeError:
+        stop_forwarding()
+        raise
 
 
 def _show_error(

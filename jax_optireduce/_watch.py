@@ -76,27 +76,38 @@ class Watch:
             self._thread.join(_END_S)
 
     def _run(self) -> None:
+        complained = False
         while (news := self._native.wait_for_news()) is not None:
-            if news["kind"] == "stall":
-                line = describe_stall(news)
-            elif news["kind"] == "removed":
-                peer_timeout_s = self._options.peer_timeout_s
-                line = describe_removal(news, self._source.rank, peer_timeout_s)
-            elif news["kind"] == "short deadline":
-                deadline_max_s = self._options.deadline_max_s
-                _log.warning("%s", describe_short_deadline(news, deadline_max_s))
-                continue
-            else:
-                _log.warning("%s", describe_rank(news))
-                continue
-            _log.warning("%s", f"{line} {self._dump(line)}".rstrip())
+            try:
+                self._tell(news)
+            except Exception:  # noqa: BLE001 (a logging handler may raise anything)
+                if not complained:
+                    complained = True
+                    with contextlib.suppress(Exception):
+                        _log.exception("news of kind %r were not told", news["kind"])
+
+    def _tell(self, news: Mapping[str, Any]) -> None:
+        if news["kind"] == "stall":
+            line = describe_stall(news)
+        elif news["kind"] == "removed":
+            peer_timeout_s = self._options.peer_timeout_s
+            line = describe_removal(news, self._source.rank, peer_timeout_s)
+        elif news["kind"] == "short deadline":
+            deadline_max_s = self._options.deadline_max_s
+            _log.warning("%s", describe_short_deadline(news, deadline_max_s))
+            return
+        else:
+            _log.warning("%s", describe_rank(news))
+            return
+        _log.warning("%s", f"{line} {self._dump(line)}".rstrip())
 
     def _dump(self, reason: str) -> str:
         """Writes the flight record to a new file, and says what came of it."""
         if self._options.stall_timeout_s == 0:
             return ""
-        folder = Path(self._options.flight_record_dir or tempfile.gettempdir())
         try:
+            # Python finds no folder for temporary files where it may write to none.
+            folder = Path(self._options.flight_record_dir or tempfile.gettempdir())
             # Before the first open: there this error means something else.
             folder.mkdir(parents=True, exist_ok=True)
             path = self._write_new(folder, reason)
@@ -111,9 +122,12 @@ class Watch:
         for number in itertools.takewhile(lambda n: n < _DUMPS_MAX, _numbers):
             name = f"flight-{self._source.rank}-{os.getpid()}-{number}.jsonl"
             path = folder / f"jax_optireduce-{name}"
-            # New: in a folder for all users the name may be somebody's trap.
-            with contextlib.suppress(FileExistsError), path.open("x") as file:
-                _write(file, self._source, reason)
+            # New: in a folder for all users the name may be somebody's trap. And not
+            # for others to read: it holds the names and shapes of the program.
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+            with contextlib.suppress(FileExistsError):
+                with os.fdopen(os.open(path, flags, 0o600), "w") as file:
+                    _write(file, self._source, reason)
                 return path
         return None
 

@@ -279,7 +279,7 @@ NB_MODULE(_native, module) {
   module.def("wire_version", [] { return static_cast<int>(optireduce::kWireVersion); });
   module.def("interrupt_on_signal", &optireduce::InterruptOnSignal, "fd"_a, Release());
   module.def("handle_termination", &optireduce::HandleTermination, "handler"_a, "ends"_a);
-  module.def("unhandle_termination", &optireduce::UnchainTermination);
+  module.def("leave_termination", &optireduce::TellHandlerOfBefore);
   module.def("termination_handled", &optireduce::TerminationHandled);
   module.def(
       "end_within",

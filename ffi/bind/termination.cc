@@ -35,6 +35,7 @@ struct State {
   pid_t process = 0;
   int wake_fd = -1;  // an eventfd
   bool ends = false;
+  std::atomic<bool> asked = false;  // see TellHandlerOfBefore()
   std::atomic<std::uint32_t> received = 0;
   std::atomic<std::uint32_t> handled = 0;  // of `received`
 
@@ -83,12 +84,13 @@ void OnSignal(int number, siginfo_t* info, void* context) {
     // A process forked from this one, such as a worker that loads data: the session is not its own.
     Default(number);
   } else {
-    Call(state.before, number, info, context);
-    if (state.ends) {
+    // Told in vain, JAX would wait at the end of the process for the other processes.
+    if (state.asked) Call(state.before, number, info, context);
+    if (state.ends && !state.asked) {
       ++state.received;
       Wake(state);
     }
-    Call(state.pythons, number, info, context);
+    if (!state.ends || !state.asked) Call(state.pythons, number, info, context);
   }
   errno = saved_errno;
 }
@@ -153,13 +155,7 @@ Status ChainTermination(const std::function<void()>& install, std::function<void
   return Status();
 }
 
-void UnchainTermination() {
-  if (installed == nullptr) return;
-  struct sigaction present{};
-  sigaction(SIGTERM, nullptr, &present);
-  const bool ours = (present.sa_flags & SA_SIGINFO) != 0 && present.sa_sigaction == &OnSignal;
-  if (ours) sigaction(SIGTERM, &installed->before, nullptr);
-}
+void TellHandlerOfBefore() { Global().asked = true; }
 
 void TerminationHandled() { Global().handled = Global().received.load(); }
 

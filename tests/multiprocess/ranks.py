@@ -35,12 +35,14 @@ class Rank:
     Attributes:
       process: it runs in a session of its own, so that all of it can be killed.
       path: its output, both streams.
+      environment: its own.
       started: `time.monotonic()`.
       ended: the same, once `Ranks.wait` has seen it.
     """
 
     process: subprocess.Popen[bytes]
     path: Path
+    environment: Mapping[str, str]
     started: float
     ended: float | None = None
 
@@ -161,20 +163,21 @@ def start(
     try:
         for i in range(world_size):
             path = folder / f"rank{i}.txt"
+            environment = {
+                **common,
+                **_as_environment((options_of or {}).get(i, {})),
+                "JAX_PROCESS_ID": str(i),
+            }
             with path.open("wb") as output:
                 process = subprocess.Popen(
                     [sys.executable, _PROGRAMS / f"{program}.py", *arguments],
-                    env={
-                        **common,
-                        **_as_environment((options_of or {}).get(i, {})),
-                        "JAX_PROCESS_ID": str(i),
-                    },
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-            ranks.append(Rank(process, path, time.monotonic()))
+            ranks.append(Rank(process, path, environment, time.monotonic()))
         yield ranks
     finally:
         for rank in ranks:

@@ -72,3 +72,50 @@ def test_incomplete_environment_says_what_is_missing():
     )
     assert result.returncode == 1
     assert "but not JAX_COORDINATOR_ADDRESS; set all three" in result.stderr
+
+
+def test_coordination_service_does_not_keep_the_secret(tmp_path):
+    with ranks.start("places", "keys", folder=tmp_path, world_size=2) as started:
+        started.succeed()
+        for rank in started:
+            keys = [line.split() for line in rank.lines("key")]
+            assert {name for name, _ in keys} == {"place", "hello", "sockets"}
+            assert {found for _, found in keys} == {"False"}, rank.output
+
+
+def test_second_start_of_a_rank_is_told_that_it_cannot_come_back(tmp_path):
+    with ranks.start("places", "train", "60", folder=tmp_path, world_size=3) as started:
+        started.wait_for(0, "step 3")
+        (pid,) = started[2].lines("joined")
+        started[2].process.kill()
+        started[2].process.wait()
+        again = subprocess.run(
+            started[2].process.args,
+            env=started[2].environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=ranks.TIME_LIMIT_S,
+        )
+        assert again.returncode != 0
+        assert f"rank 2 has already joined this session (pid {pid} on host" in (
+            again.stdout
+        ), again.stdout + again.stderr
+        assert "start the whole job again" in again.stdout
+        # The others do not notice.
+        started.succeed(0, 1)
+
+
+def test_lack_of_descriptors_is_explained_and_leaves_nothing_open(tmp_path):
+    with ranks.start("descriptors", folder=tmp_path, world_size=2) as started:
+        started.succeed()
+        for rank in started:
+            errors = rank.lines("error")
+            assert len(errors) == 4, started.describe()
+            for line in errors:
+                # The other one may have been first, where both lack them.
+                own = "can open no more files" in line and "ulimit -n" in line
+                assert own or "could not open its part" in line, line
+            assert "ulimit -n" in errors[0]
+            assert rank.lines("leaked")[0].startswith("0 "), started.describe()
+            assert rank.lines("sum") == ["2.0"]

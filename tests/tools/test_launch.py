@@ -206,6 +206,29 @@ def test_a_signal_to_the_launcher_ends_every_process(script, tmp_path, number):
         _wait_until_gone(pids)
 
 
+def test_sigterm_ends_a_session_although_jax_takes_the_signal(script, tmp_path):
+    program = script(
+        """
+        import time, jax_optireduce
+        jax_optireduce.init()
+        print("joined")
+        try:
+            time.sleep(1000)
+        finally:
+            print("cleaned up")
+        """
+    )
+    process = _start("-n", "2", "--grace-s", "60", program, cwd=tmp_path)
+    joined = [process.stdout.readline() for _ in range(2)]
+    assert sorted(joined) == ["[0] joined\n", "[1] joined\n"]
+    process.send_signal(signal.SIGTERM)
+    code, lines, err = _finish(process)
+    assert code == 128 + signal.SIGTERM
+    assert lines == ["[0] cleaned up", "[1] cleaned up"]
+    assert "SIGKILL" not in err
+    assert "does not end" not in err
+
+
 def test_no_process_outlives_a_killed_launcher(script, tmp_path):
     with _sleepers(script, tmp_path, 2) as (process, pids):
         process.kill()

@@ -206,3 +206,38 @@ def test_dump_on_request_replaces_the_file(tmp_path):
     head, record = map(json.loads, path.read_text().splitlines())
     assert head["reason"] == "asked for by the program"
     assert record == _CALL
+
+
+def test_no_folder_for_temporary_files_is_told_and_the_watch_goes_on(
+    caplog, monkeypatch
+):
+    def no_folder():
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr(_watch.tempfile, "gettempdir", no_folder)
+    first, second = lines_of(caplog, "", stall(), slow())
+    assert "The flight record could not be written (no usable temporary" in first
+    assert "rank 3 is slow" in second
+
+
+def test_watch_outlives_a_handler_that_raises(caplog, tmp_path):
+    class Broken(logging.Handler):
+        def emit(self, record):
+            if "is slow" in record.getMessage():
+                raise RuntimeError("the log is full")
+
+    handler = Broken()
+    logger = logging.getLogger("jax_optireduce")
+    logger.addHandler(handler)
+    try:
+        lines = lines_of(caplog, tmp_path, slow(), slow(), stall())
+    finally:
+        logger.removeHandler(handler)
+    assert lines.count("news of kind 'slow' were not told") == 1
+    assert "call 4 of 'grads' has been under way" in lines[-1]
+
+
+def test_flight_record_of_a_stall_is_for_its_owner_only(caplog, tmp_path):
+    lines_of(caplog, tmp_path, stall())
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,89 @@
+"""SIGTERM ends a process, in order, and a handler of the program stays in force."""
+
+import signal
+import time
+
+import pytest
+import ranks
+
+_CODE = 128 + signal.SIGTERM
+
+# Of a process that gets no chance to end by itself.
+_BY_SIGNAL = -signal.SIGTERM
+
+
+def _terminate(started, *which):
+    for i in which:
+        started.wait_for(i, "ready")
+    for i in which:
+        started[i].process.send_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("what", ["sleeps", "waits", "trains"])
+def test_all_ranks_end_in_order(tmp_path, what):
+    with ranks.start("terminated", what, folder=tmp_path, world_size=2) as started:
+        _terminate(started, 0, 1)
+        started.wait()
+        for rank in started:
+            # An error of a call that the signal ended may come first.
+            assert rank.code in (_CODE, 1), started.describe()
+            assert rank.lines("cleaned up") == [""], started.describe()
+            assert "SIGTERM ends this process" in rank.output
+
+
+@pytest.mark.parametrize("what", ["computes", "dispatched"])
+def test_a_computation_that_does_not_end_is_ended(tmp_path, what):
+    with ranks.start("terminated", what, folder=tmp_path, world_size=2) as started:
+        started.wait_for(0, "computes")
+        started.wait_for(1, "computes")
+        time.sleep(0.5)  # The main thread waits in XLA, or sleeps.
+        _terminate(started, 0, 1)
+        started.wait()
+        codes = {rank.code for rank in started}
+        # JAX may end without waiting for its programs, if Python gets there.
+        expected = {_BY_SIGNAL} if what == "computes" else {_BY_SIGNAL, _CODE}
+        assert codes <= expected, started.describe()
+
+
+def test_peers_learn_the_reason(tmp_path):
+    with ranks.start("terminated", "waits", folder=tmp_path, world_size=2) as started:
+        started.wait_for(0, "ready")
+        _terminate(started, 1)
+        started.wait()
+        assert started[1].code == _CODE, started.describe()
+        assert started[0].code == 1, started.describe()
+        (line,) = started[0].lines("error")
+        assert "rank 1 has left: its process received SIGTERM" in line
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("what", ["sleeps", "trains"])
+def test_a_handler_of_the_program_stays_in_force(tmp_path, what, when):
+    arguments = ("terminated", what, when)
+    with ranks.start(*arguments, folder=tmp_path, world_size=2) as started:
+        _terminate(started, 0, 1)
+        started.wait()
+        for rank in started:
+            assert rank.lines("saved after") == ["SIGTERM"], started.describe()
+            assert "SIGTERM ends this process" not in rank.output
+        if what == "sleeps":
+            assert [rank.code for rank in started] == [0, 0], started.describe()
+
+
+def test_a_program_that_asks_when_it_is_preempted_goes_on_until_then(tmp_path):
+    arguments = ("terminated", "trains", "preemption")
+    with ranks.start(*arguments, folder=tmp_path, world_size=2) as started:
+        started.wait_for(0, "trains")
+        started.wait_for(1, "trains")
+        started[1].process.send_signal(signal.SIGTERM)
+        started.succeed()
+        steps = [rank.lines("saved at step") for rank in started]
+        assert steps[0] == steps[1] != [], started.describe()
+
+
+def test_the_end_of_a_forked_process_is_no_end_of_the_session(tmp_path):
+    with ranks.start("forked", folder=tmp_path, world_size=2) as started:
+        started.succeed()
+        for rank in started:
+            assert rank.lines("child") == [str(_BY_SIGNAL)], started.describe()
+            assert rank.lines("sum") == ["2.0"], started.describe()
