@@ -83,6 +83,9 @@ def psum(
       needs the second call to depend on the first: they share one identity.
     * In modes other than "exact" a sum may lack what is late; `psum_with_stats` says
       how much.
+    * In modes "bounded" and "agreed" a derivative that is itself a sum over the ranks
+      (`jax.jvp`; `jax.grad` under check_vma=False) is an error when it is compiled: no
+      `drain` reaches what would be late in it.
 
     Args:
       tree: leaves of any shape, float32, bfloat16, float16, float64, int32 or bool
@@ -121,7 +124,8 @@ def psum(
 
     Raises:
       AxisError: the axis is not mapped here.
-      UsageError: a leaf, the mode, the step, or the place in the program does not fit.
+      UsageError: a leaf, the mode, the step, or the place in the program does not fit;
+        or the derivative, when it is compiled.
       NotInitializedError: `jax_optireduce.init` was not called.
     """
     _checks.check_no_groups(axis_index_groups, "psum")

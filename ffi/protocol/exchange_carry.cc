@@ -117,6 +117,8 @@ double Exchange::InFlight() const {
 }
 
 std::uint64_t Exchange::MissedBytes() const {
+  // What a drain has not brought was with a member that is gone.
+  if (drain_) return 0;
   const BucketLayout& layout = collective_.layout;
   std::uint64_t bytes = layout.bytes() - result_bytes_;
   for (const std::uint32_t missed : missed_) bytes += BytesOf(layout, collective_.self, missed);

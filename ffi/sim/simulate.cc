@@ -537,6 +537,9 @@ void Simulation::FinishRun() {
                     "it holds " + std::to_string(each.endpoint->memory_bytes()) +
                         " bytes though nothing is pending any more");
     }
+    if (!each.endpoint->FindLateData().empty()) {
+      checker_.Fail(now_, Rank(r), "it says that data is late though all was drained");
+    }
   }
   checker_.Finish(now_, network_);
 }

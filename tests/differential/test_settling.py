@@ -137,6 +137,25 @@ def test_drain_in_the_same_program_is_of_the_same_collective():
     assert len(set(calls)) == 4
 
 
+def test_call_that_is_computed_again_is_drained_by_two_drains_in_one_program():
+    @jax.checkpoint
+    def block(x: Any) -> Any:
+        total = jax_optireduce.psum(x, "dp", mode="bounded", name="again")
+        return (total**2).sum()
+
+    def step(x: Any) -> Any:
+        value, gradient = jax.value_and_grad(block)(x)
+        return value, lax.psum(gradient, "dp")
+
+    def settle(x: Any) -> Any:
+        rest = jax_optireduce.drain(x, "dp", name="again")
+        return jax_optireduce.drain(rest, "dp", name="again")
+
+    calls = _calls(_mapped(step), jnp.ones(4))
+    assert len(set(calls)) == 2
+    assert _calls(_mapped(settle), jnp.ones(4)) == calls
+
+
 @_VMA
 def test_drain_waits_for_the_result_it_is_given_and_returns_zeros(vma):
     def step(tree: Any) -> Any:
@@ -243,7 +262,7 @@ def test_derivative_whose_late_data_no_drain_reaches_is_refused(mode, vma):
     else:
         refused += [_grad_of(psum), _second_order(mode)]
     for function in refused:
-        with pytest.raises(jax_optireduce.UsageError, match=r"is differentiated.*exact"):
+        with pytest.raises(jax_optireduce.UsageError, match="is differentiated"):
             _mapped(function, vma=vma).lower(jnp.arange(4.0))
 
 
