@@ -167,14 +167,22 @@ bool Endpoint::Impl::FailAll(Instant now, const Status& why, bool only_bounded) 
     }
   }
   for (const CallId call : failing) Fail(now, call, why);
-  for (const Held& held : held_) FailHeld(now, held, why);
-  const bool any = !failing.empty() || !held_.empty();
-  held_.clear();
+  bool any = !failing.empty();
+  for (Held& held : held_) {
+    if (held.given_up) continue;
+    FailHeld(now, held, why);
+    any = true;
+  }
+  // Nobody waits for others than drains; and peers that do learn that this rank leaves, or that
+  // nobody can go on.
+  const bool told = leaving_ || removed_ || only_bounded;
+  std::erase_if(held_, [&](const Held& held) { return told || !held.submission.drain; });
   return any;
 }
 
-void Endpoint::Impl::FailHeld(Instant now, const Held& held, Status why) {
+void Endpoint::Impl::FailHeld(Instant now, Held& held, Status why) {
   ++counters_.calls_failed;
+  held.given_up = why;
   const CallStats stats{.elapsed = now - held.since, .slowest = options_.rank};
   events_.push_back({.token = held.submission.token, .status = std::move(why), .stats = stats});
 }
@@ -249,7 +257,8 @@ void Endpoint::Impl::GoOn(Instant now) {
       Collective& origin = *directory_.Find(IdOf(next.spec));
       Result<Collective*> effective = Effective(origin, next.sequence);
       const bool behind = std::ranges::find(waiting, origin.id) != waiting.end();
-      if (effective.ok() && (behind || MustHold(now, *effective.value(), next))) {
+      const bool given_up = held_[i].given_up.has_value();
+      if (effective.ok() && (behind || (!given_up && MustHold(now, *effective.value(), next)))) {
         // Others of the same collective stay behind it.
         waiting.push_back(origin.id);
         ++i;
@@ -260,16 +269,22 @@ void Endpoint::Impl::GoOn(Instant now) {
       held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
       again = true;
       if (!effective.ok()) {
-        FailHeld(now, held, effective.status());
+        if (!given_up) FailHeld(now, held, effective.status());
         continue;
       }
+      // Nobody waits for it, and the next call jumps over it.
+      if (given_up && !held.submission.drain) continue;
       const CallId call{.collective = origin.id, .sequence = held.submission.sequence};
       membership_->Started(call);
       // What a view says of the successor is whether there was a call.
       const CollectiveId id = effective.value()->id;
       if (id != origin.id) membership_->Started({.collective = id, .sequence = call.sequence});
-      held.submission.held = now - held.since;
-      Begin(now, *effective.value(), std::move(held.submission));
+      if (given_up) {
+        GiveUpUncalled(*effective.value(), call.sequence, *held.given_up);
+      } else {
+        held.submission.held = now - held.since;
+        Begin(now, *effective.value(), std::move(held.submission));
+      }
       origin.submitted = call.sequence;
     }
     const auto begins = [&](Collective* old) { return BeginSettlement(now, *old); };
