@@ -102,6 +102,9 @@ class Simulation {
   void Thaw(Rank rank);
   void HandleTimer(Rank rank);
   void MakeCall(Rank rank, std::size_t chain);
+  void GiveUpCall(Rank rank, std::size_t chain, SimCall call);
+  // When the program of the rank goes on, if it hangs now.
+  std::optional<Instant> HangsUntil(Rank rank) const;
   void LeaveNow(Rank rank, const Status& why);
   // Polls the three that come out, as the contract of the endpoint says.
   void Drive(Rank rank);
@@ -123,7 +126,8 @@ class Simulation {
   Programs programs_;
   Instant now_{};
   Instant last_done_{};
-  Instant rests_by_{};  // nothing may be pending later
+  std::vector<std::uint64_t> given_up_;  // by collective: calls that give_up_rank has given up
+  Instant rests_by_{};                   // nothing may be pending later
   std::uint64_t steps_ = 0;
   std::size_t memory_peak_bytes_ = 0;
 };
@@ -139,6 +143,7 @@ Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
                 [this](Instant at, Rank rank, std::size_t chain) {
                   events_.Push(at, {EventKind::kCall, rank, chain});
                 }) {
+  given_up_.resize(workload_.collectives().size());
   for (std::uint16_t r = 0; r < scenario.ranks; ++r) {
     Host made;
     made.endpoint = MakeEndpoint(scenario, Rank(r));
@@ -316,6 +321,16 @@ void Simulation::Receive(const Delivery& delivery) {
 void Simulation::MakeCall(Rank rank, std::size_t chain) {
   const std::optional<SimCall> call = programs_.NextCall(rank, chain);
   if (!call) return;
+  if (const auto until = HangsUntil(rank)) {
+    if (*until != kNever) events_.Push(*until, {EventKind::kCall, rank, chain});
+    return;
+  }
+  const Scenario& s = scenario_;
+  const bool gives_up = s.give_up_at_us > 0 && rank.value() == s.give_up_rank &&
+                        now_ >= Instant{} + Microseconds(s.give_up_at_us);
+  if (gives_up && given_up_[call->collective]++ < s.give_up_calls) {
+    return GiveUpCall(rank, chain, *call);
+  }
   Submission submission = checker_.Begin(now_, rank, *call);
   const std::uint64_t token = submission.token;
   trace_.Act(now_, rank, "submits", token, submission.spec.description);
@@ -323,6 +338,38 @@ void Simulation::MakeCall(Rank rank, std::size_t chain) {
   checker_.Submitted(now_, token, status);
   if (const auto why = programs_.Submitted(now_, rank, chain, token, status)) LeaveNow(rank, *why);
   Drive(rank);
+}
+
+void Simulation::GiveUpCall(Rank rank, std::size_t chain, SimCall call) {
+  const Status why(StatusCode::kCancelled, "it was interrupted");
+  Endpoint& endpoint = *host(rank).endpoint;
+  Submission submission = checker_.Begin(now_, rank, call);
+  const std::uint64_t token = submission.token;
+  trace_.Act(now_, rank, "gives up", token, submission.spec.description);
+  checker_.GaveUp(now_, rank, call);
+  std::optional<Status> leaves;
+  if (prng_.Below(2) == 0) {
+    // It is submitted together with the cancel.
+    const Status status = endpoint.Submit(now_, std::move(submission));
+    checker_.Submitted(now_, token, status);
+    leaves = programs_.Submitted(now_, rank, chain, token, status);
+    endpoint.Cancel(now_, why);
+  } else {
+    submission.leaves.clear();
+    endpoint.GiveUp(now_, std::move(submission), why);
+    leaves = programs_.GaveUp(now_, rank, chain);
+  }
+  if (leaves) LeaveNow(rank, *leaves);
+  Drive(rank);
+}
+
+std::optional<Instant> Simulation::HangsUntil(Rank rank) const {
+  const Scenario& s = scenario_;
+  const Instant from = Instant{} + Microseconds(s.hang_at_us);
+  if (s.hang_at_us == 0 || rank.value() != s.hang_rank || now_ < from) return std::nullopt;
+  if (s.hang_for_us == 0) return kNever;
+  const Instant until = from + Microseconds(s.hang_for_us);
+  return now_ < until ? std::optional(until) : std::nullopt;
 }
 
 bool Simulation::TakeEvents(Rank rank) {
