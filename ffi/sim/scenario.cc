@@ -374,6 +374,7 @@ void Swarm::ChooseGivingUp() {
     s.give_up_rank = prng.Below(s.ranks);
     s.give_up_calls = prng.Below(8) == 0 ? 100 : 1 + prng.Below(4);
     s.calls = std::min(s.calls + s.give_up_calls + prng.Below(3), 2 * s.give_up_calls + 8);
+    ChooseMismatchTimeout();
     return;
   }
   s.hang_at_us = at_us;
