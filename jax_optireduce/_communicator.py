@@ -140,7 +140,11 @@ class Communicator:
         self.close(reason)
 
     def cancel(self, reason: str = "cancelled by the program") -> None:
-        """Fails every call under way; later calls work again.
+        """Fails every call under way, here and on the peers; later calls work again.
+
+        Peers get an error in each of these calls, also if they come to it later. Where
+        a step has several collectives, number the steps (`step=`): a step that was cut
+        off in the middle has not made all of its calls.
 
         Args:
           reason: what the calls' errors say.

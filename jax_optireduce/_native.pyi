@@ -43,6 +43,7 @@ class Communicator:
         max_lag: int,
         peer_timeout_s: float,
         mismatch_timeout_s: float,
+        call_timeout_s: float,
         deadline_s: float,
         late_budget: float,
         deadline_max_s: float,
@@ -64,9 +65,11 @@ class Communicator:
           incast: senders that serve one receiver at a time; 0: as receivers ask.
           receive_buffer_bytes: asked for each socket; the kernel may grant less.
           max_lag: calls that peers may be ahead.
-          peer_timeout_s: how long a peer, or a device of this process, may be silent
-            before a call that waits for it fails.
+          peer_timeout_s: how long a peer may be silent before a call that waits for it
+            fails.
           mismatch_timeout_s: how long ranks may wait for each other in different calls.
+          call_timeout_s: how long a call that waits may be under way, and a device of
+            this process may wait for the others; 0 means for ever.
           deadline_s: of a whole call that does not wait; 0: learned, and in mode
             "lossy" `deadline_max_s`.
           late_budget: share of the data that may miss a learned deadline.

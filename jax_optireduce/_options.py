@@ -74,13 +74,19 @@ class Options:
       datagram_bytes_max: largest UDP payload, in bytes; 0 measures all paths and takes
         the smallest. Default 0.
       max_lag: calls of one collective that a rank may be ahead of another. Default 2.
-      on_lag: what a bounded or agreed call does about a peer that is alive and farther
-        behind: "wait" for it, up to `peer_timeout_s`, or "suspend" it, so that the call
-        never waits. Default "wait".
+      on_lag: what a bounded call does about a peer that is alive and farther behind:
+        "wait" for it, up to `peer_timeout_s`, or "suspend" it, so that the call never
+        waits. An agreed call needs all owners of shards, and waits for such a peer up
+        to `call_timeout_s` in either case. Default "wait".
       peer_timeout_s: how long a peer may be silent, in seconds. Then exact and agreed
         calls that wait for it fail, and bounded ones go on without it. Default 30.
       mismatch_timeout_s: how long two ranks may wait for each other in different calls
         before both fail, in seconds. Default 10.
+      call_timeout_s: how long a call that waits (exact, agreed, a drain) may be under
+        way, in seconds, although all peers answer: the bound for a rank whose program
+        hangs. Then it fails on all ranks, and the error names that rank and what it
+        last called. Also how long the devices of one process wait for each other. 0
+        means for ever. Default 1800.
       deadline_s: how long a bounded, agreed or lossy call may take, in seconds, both
         stages together; 0 learns it from the times that calls need. Default 0.
       late_budget: share of the data that may miss a learned deadline, between 1e-6 and
@@ -127,6 +133,9 @@ class Options:
     peer_timeout_s: float = 30.0
     # Chosen: longer than two ranks take to start independent calls in another order.
     mismatch_timeout_s: float = 10.0
+    # Source: torch.distributed waits 30 min with Gloo, 10 min with NCCL. Evaluation, a
+    # checkpoint and compilation on one rank take less.
+    call_timeout_s: float = 1800.0
     deadline_s: float = 0.0
     late_budget: float = _LATE_BUDGET
     # Chosen: several times a bucket of 25 MiB at 1 Gbit/s (0.3 s).
@@ -186,8 +195,9 @@ class Options:
             # A day; longer is a mistake of the unit.
             self._check_range(name, 1e-3, 86_400.0)
         self._check_deadline()
-        if self.stall_timeout_s != 0:
-            self._check_range("stall_timeout_s", 1e-3, 86_400.0)
+        for name in ("call_timeout_s", "stall_timeout_s"):
+            if getattr(self, name) != 0:
+                self._check_range(name, 1e-3, 86_400.0)
         # JAX takes whole seconds.
         self._check_range("heartbeat_timeout_s", 1, 86_400)
         self._check_range("shutdown_timeout_s", 1, 86_400)

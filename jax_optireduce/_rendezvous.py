@@ -236,6 +236,7 @@ def _open(
         max_lag=options.max_lag,
         peer_timeout_s=options.peer_timeout_s,
         mismatch_timeout_s=options.mismatch_timeout_s,
+        call_timeout_s=options.call_timeout_s,
         deadline_s=options.deadline_s,
         late_budget=options.late_budget,
         deadline_max_s=options.deadline_max_s,

@@ -164,9 +164,10 @@ void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16
                       std::uint16_t world_size, const nb::bytes& secret, bool authenticate,
                       bool encrypt, const std::string& bind_address, std::uint16_t lanes,
                       std::uint16_t incast, std::size_t receive_buffer_bytes, std::uint32_t max_lag,
-                      double peer_timeout_s, double mismatch_timeout_s, double deadline_s,
-                      double late_budget, double deadline_max_s, bool suspend_on_lag,
-                      double stall_timeout_s, const std::map<std::string, double>& faults) {
+                      double peer_timeout_s, double mismatch_timeout_s, double call_timeout_s,
+                      double deadline_s, double late_budget, double deadline_max_s,
+                      bool suspend_on_lag, double stall_timeout_s,
+                      const std::map<std::string, double>& faults) {
   const CommunicatorOptions options{
       .name = name,
       .rank = Rank(rank),
@@ -180,6 +181,7 @@ void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16
       .max_lag = max_lag,
       .peer_timeout = Seconds("peer_timeout_s", peer_timeout_s),
       .mismatch_timeout = Seconds("mismatch_timeout_s", mismatch_timeout_s),
+      .call_timeout = Seconds("call_timeout_s", call_timeout_s, /*zero_is_never=*/true),
       // 0: learned.
       .deadline = deadline_s == 0 ? Duration::zero() : Seconds("deadline_s", deadline_s),
       .late_budget = late_budget,
@@ -199,8 +201,8 @@ void BindCommunicator(nb::module_& module) {
       .def("__init__", &OpenCommunicator, nb::kw_only(), "name"_a, "rank"_a, "world_size"_a,
            "secret"_a, "authenticate"_a, "encrypt"_a, "bind_address"_a, "lanes"_a, "incast"_a,
            "receive_buffer_bytes"_a, "max_lag"_a, "peer_timeout_s"_a, "mismatch_timeout_s"_a,
-           "deadline_s"_a, "late_budget"_a, "deadline_max_s"_a, "suspend_on_lag"_a,
-           "stall_timeout_s"_a, "faults"_a)
+           "call_timeout_s"_a, "deadline_s"_a, "late_budget"_a, "deadline_max_s"_a,
+           "suspend_on_lag"_a, "stall_timeout_s"_a, "faults"_a)
       .def("ports", &PyCommunicator::Ports)
       .def("path_mtu_bytes", &PyCommunicator::PathMtuBytes, "address"_a, Release())
       .def("granted_receive_buffer_bytes", &PyCommunicator::GrantedReceiveBufferBytes)

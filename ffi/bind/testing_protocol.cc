@@ -172,7 +172,7 @@ class TestEndpoint {
  public:
   TestEndpoint(int rank, int world_size, const nb::bytes& secret, std::size_t datagram_bytes_max,
                double peer_timeout_s, double mismatch_timeout_s, const std::string& protection,
-               std::uint32_t session, std::uint16_t lane)
+               std::uint32_t session, std::uint16_t lane, double call_timeout_s)
       : buffer_(std::size_t{1} << 16) {
     EndpointOptions options;
     options.rank = Rank(static_cast<std::uint16_t>(rank));
@@ -186,6 +186,7 @@ class TestEndpoint {
     options.datagram_bytes_max = datagram_bytes_max;
     options.peer_timeout = At(peer_timeout_s).time_since_epoch();
     options.mismatch_timeout = At(mismatch_timeout_s).time_since_epoch();
+    options.call_timeout = At(call_timeout_s).time_since_epoch();
     Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(options);
     if (!endpoint.ok()) throw std::invalid_argument(endpoint.status().message());
     endpoint_ = std::move(endpoint.value());
@@ -235,6 +236,14 @@ class TestEndpoint {
   }
   void Cancel(double now, const std::string& why) {
     endpoint_->Cancel(At(now), Status(StatusCode::kCancelled, why));
+  }
+  void GiveUp(double now, const std::string& name, const std::string& description,
+              std::uint64_t fingerprint, std::uint64_t elements, const std::vector<int>& members,
+              std::uint32_t sequence, const std::string& why) {
+    Submission call;
+    call.spec = SpecOf(name, description, fingerprint, elements, /*drop=*/false, 0.1, members);
+    call.sequence = Sequence(sequence);
+    endpoint_->GiveUp(At(now), std::move(call), Status(StatusCode::kCancelled, why));
   }
   bool Finished() const { return endpoint_->finished(); }
   std::size_t MemoryBytes() const { return endpoint_->memory_bytes(); }
@@ -327,11 +336,11 @@ void BindProtocol(nb::module_& m) {
       .def("take_acknowledgement", &TestFlow::TakeAcknowledgement);
   nb::class_<TestEndpoint>(m, "Endpoint")
       .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
-                    std::uint32_t, std::uint16_t>(),
+                    std::uint32_t, std::uint16_t, double>(),
            nb::arg("rank"), nb::arg("world_size"), nb::arg("secret"),
            nb::arg("datagram_bytes_max") = 1472, nb::arg("peer_timeout_s") = 30.0,
            nb::arg("mismatch_timeout_s") = 10.0, nb::arg("protection") = "authenticate",
-           nb::arg("session") = 77, nb::arg("lane") = 0)
+           nb::arg("session") = 77, nb::arg("lane") = 0, nb::arg("call_timeout_s") = 0.0)
       .def("submit", &TestEndpoint::Submit)
       .def("handle_datagram", &TestEndpoint::HandleDatagram)
       .def("handle_timeout", &TestEndpoint::HandleTimeout)
@@ -340,6 +349,7 @@ void BindProtocol(nb::module_& m) {
       .def("poll_event", &TestEndpoint::PollEvent)
       .def("leave", &TestEndpoint::Leave)
       .def("cancel", &TestEndpoint::Cancel)
+      .def("give_up", &TestEndpoint::GiveUp)
       .def("finished", &TestEndpoint::Finished)
       .def("memory_bytes", &TestEndpoint::MemoryBytes)
       .def("counters", &TestEndpoint::CountersOf);

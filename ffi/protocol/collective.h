@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "ffi/protocol/bucket_layout.h"
 #include "ffi/protocol/call_timing.h"
 #include "ffi/protocol/carry.h"
+#include "ffi/protocol/given_up.h"
 #include "ffi/protocol/submission.h"
 
 namespace optireduce {
@@ -33,6 +35,7 @@ struct Collective {
         layout(the_spec.elements, SizeOf(the_spec.element_type),
                static_cast<std::uint16_t>(the_spec.members.size()), payload_bytes_max),
         announced_at(the_spec.members.size()),
+        newest_call(the_spec.members.size()),
         attendance(the_spec.members.size()) {}
 
   std::optional<MemberIndex> MemberOf(Rank rank) const { return optireduce::MemberOf(spec, rank); }
@@ -65,12 +68,22 @@ struct Collective {
     kVoid,  // nobody who is left had called it: nothing of it counts
   };
   Settlement settlement = Settlement::kNone;
-  // By member: when its announcement was first seen, and for which call.
-  struct Announced {
+  // `member` has shown that its program has made the call.
+  void NoteCalled(Instant now, MemberIndex member, Sequence sequence) {
+    std::optional<Sign>& newest = newest_call[member.index()];
+    const bool newer = !newest || sequence > newest->sequence;
+    if (newer && sequence != kSettlement) newest = {.at = now, .sequence = sequence};
+  }
+  // When something of a call was first seen, and of which.
+  struct Sign {
     Instant at;
     Sequence sequence;
   };
-  std::vector<std::optional<Announced>> announced_at;
+  // By member: its first announcement, and the newest call that its program has made.
+  std::vector<std::optional<Sign>> announced_at;
+  std::vector<std::optional<Sign>> newest_call;
+  // By member, this rank included.
+  std::map<MemberIndex, GivenUpCalls> given_up;
   Attendance attendance;  // where late data is dropped
 };
 

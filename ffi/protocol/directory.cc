@@ -17,7 +17,10 @@ Directory::Directory(const EndpointOptions& options)
 Result<Collective*> Directory::Learn(const CollectiveSpec& spec) {
   const CollectiveId id = IdOf(spec);
   if (Collective* known = Find(id)) {
-    if (SameCollective(known->spec, spec) && known->spec.name == spec.name) return known;
+    if (SameCollective(known->spec, spec) && known->spec.name == spec.name) {
+      if (known->spec.description.empty()) known->spec.description = spec.description;
+      return known;
+    }
     return Status(StatusCode::kInvalidArgument,
                   "jax_optireduce: the collectives '" + known->spec.description + "' and '" +
                       spec.description +

@@ -21,8 +21,9 @@ class Directory {
  public:
   explicit Directory(const EndpointOptions& options);
 
-  // The collective of this spec, new or known. `self` must be one of its members. An error when
-  // another collective has the same identity, or the directory is full.
+  // The collective of this spec, new or known. `self` must be one of its members. The description
+  // is the first that is not empty. An error when another collective has the same identity, or the
+  // directory is full.
   Result<Collective*> Learn(const CollectiveSpec& spec);
   std::size_t size() const { return by_id_.size(); }
   // Null when it is not known.

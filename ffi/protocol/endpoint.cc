@@ -95,8 +95,7 @@ void Endpoint::Impl::ShareWindows(const CollectiveSpec& spec) {
 
 // ---- The local program.
 
-Status Endpoint::Impl::Validate(const Submission& submission) const {
-  const CollectiveSpec& spec = submission.spec;
+Status Endpoint::Impl::Validate(const CollectiveSpec& spec) const {
   if (leaving_) return *leaving_;
   if (removed_) return *removed_;
   if (spec.name.size() > kNameBytesMax) {
@@ -109,12 +108,6 @@ Status Endpoint::Impl::Validate(const Submission& submission) const {
       !MemberOf(spec, options_.rank)) {
     return Invalid("the members of '" + spec.name +
                    "' must be ascending ranks of this session and contain this rank");
-  }
-  std::uint64_t elements = 0;
-  for (const Leaf& leaf : submission.leaves) elements += leaf.elements;
-  if (elements != spec.elements) {
-    return Invalid("'" + spec.name + "' has " + std::to_string(spec.elements) +
-                   " elements, but its leaves have " + std::to_string(elements));
   }
   if (!HasMode(spec)) {
     return Invalid("'" + spec.name +
@@ -135,6 +128,15 @@ Status Endpoint::Impl::Validate(const Submission& submission) const {
   return {};
 }
 
+Status Endpoint::Impl::ValidateLeaves(const Submission& submission) const {
+  const CollectiveSpec& spec = submission.spec;
+  std::uint64_t elements = 0;
+  for (const Leaf& leaf : submission.leaves) elements += leaf.elements;
+  if (elements == spec.elements) return {};
+  return Invalid("'" + spec.name + "' has " + std::to_string(spec.elements) +
+                 " elements, but its leaves have " + std::to_string(elements));
+}
+
 Status Endpoint::Impl::RefuseUnreachable(const Collective& collective,
                                          const Submission& submission) const {
   const CollectiveSpec& spec = collective.spec;
@@ -145,6 +147,8 @@ Status Endpoint::Impl::RefuseUnreachable(const Collective& collective,
     if (!other.unreachable()) continue;
     // One that has left in good order has made this call, and everything of it is here.
     if (Carries(spec) && other.left && HasCalled(collective, submission, member)) continue;
+    // What has made it leave, perhaps.
+    if (Status why = WhyGivenUp(collective, submission.sequence); !why.ok()) return why;
     return {StatusCode::kUnavailable, "jax_optireduce: '" + spec.name + "' needs rank " +
                                           std::to_string(member.value()) + ", but " +
                                           other.why_gone()};
@@ -153,21 +157,12 @@ Status Endpoint::Impl::RefuseUnreachable(const Collective& collective,
 }
 
 Status Endpoint::Impl::Submit(Instant now, Submission submission) {
-  if (Status status = Validate(submission); !status.ok()) return status;
+  if (Status status = Validate(submission.spec); !status.ok()) return status;
+  if (Status status = ValidateLeaves(submission); !status.ok()) return status;
   Result<Collective*> learnt = Learn(now, submission.spec);
   if (!learnt.ok()) return learnt.status();
   Collective& collective = *learnt.value();
   const Sequence sequence = submission.sequence;
-  const bool survives = Survives(collective.spec);
-  if (!survives) {
-    if (Status status = RefuseUnreachable(collective, submission); !status.ok()) return status;
-  } else if (membership_->facts().stuck) {
-    const Status why = WhyStuck(now);
-    ReleaseLost(now);
-    // For the next attempt.
-    membership_->Open()->Retry(now);
-    return why;
-  }
   if (collective.accepted && sequence <= *collective.accepted) {
     return Invalid("the calls of a collective must have growing numbers (step=): got " +
                    Describe(submission.spec, sequence) + " after call " +
@@ -178,12 +173,26 @@ Status Endpoint::Impl::Submit(Instant now, Submission submission) {
     return Invalid("the number of a call (step=) must be below " +
                    std::to_string(kSettlement.value()));
   }
+  const bool survives = Survives(collective.spec);
+  if (!survives) {
+    if (Status status = RefuseUnreachable(collective, submission); !status.ok()) {
+      // Others may reach the one that this rank does not.
+      GiveUp(now, std::move(submission), status);
+      return status;
+    }
+  } else if (membership_->facts().stuck) {
+    const Status why = WhyStuck(now);
+    ReleaseLost(now);
+    // For the next attempt.
+    membership_->Open()->Retry(now);
+    return why;
+  }
   collective.accepted = sequence;
   if (!survives) {
     Begin(now, collective, std::move(submission));
     return {};
   }
-  held_.push_back({.submission = std::move(submission), .since = now});
+  held_.push_back({.submission = std::move(submission), .since = now, .given_up = {}});
   GoOn(now);
   if (!held_.empty()) next_tick_ = std::min(next_tick_, now);
   return {};
@@ -327,6 +336,9 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
     return false;
   }
   NoteAttendance(now, *collective, *from, header.call.sequence);
+  if (header.kind == DatagramKind::kContribution) {
+    collective->NoteCalled(now, *from, header.call.sequence);
+  }
   return TakeValues(now, *collective, *from, header, *values);
 }
 
@@ -378,7 +390,7 @@ bool Endpoint::Impl::TakeValues(Instant now, const Collective& collective, Membe
 
 bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
                                       std::span<const std::byte> payload) {
-  const std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options_.world_size);
+  std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options_.world_size);
   if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kNameBytesMax) {
     ++counters_.rejected_malformed;
     return false;
@@ -388,18 +400,25 @@ bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
     ++counters_.rejected_mismatched;
     return false;
   }
-  // What it says stands where the description would: the collective is not learnt from it.
-  if (header.flags & kFlagGaveUp) {
-    TakeGaveUp(now, header.source,
-               {.call = header.call, .why = spec->description, .flags = header.flags});
-    return true;
+  const bool gave_up = (header.flags & kFlagGaveUp) != 0;
+  const Sequence sequence = header.call.sequence;
+  if (gave_up && (header.segment.value() > sequence.value() || sequence == kSettlement)) {
+    ++counters_.rejected_malformed;
+    return false;
   }
+  // Why it was given up stands where the description would.
+  const std::string why = gave_up ? std::exchange(spec->description, "") : "";
   Result<Collective*> learnt = Learn(now, *spec);
   if (!learnt.ok()) {
     ++counters_.rejected_mismatched;
     return false;
   }
   Collective& collective = *learnt.value();
+  if (gave_up) {
+    TakeGivenUp(now, header, collective, why);
+    return true;
+  }
+  collective.NoteCalled(now, *from, sequence);
   auto& announced = collective.announced_at[from->index()];
   if (!announced) announced = {.at = now, .sequence = header.call.sequence};
   if (header.flags & kFlagWaiting) NoteWaiting(now, header.source, header.call);
@@ -503,7 +522,12 @@ void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
   Exchange& exchange = open->second.exchange;
   // Where they go on without it they learn that it leaves, and no more.
   const bool missed = !(leaving_ && Survives(exchange.collective().spec));
-  if (Waits(exchange) && missed) GiveUp(exchange, why);
+  if (Waits(exchange) && missed) {
+    // Invalid arguments are what Disagreement() reports.
+    const bool disagreed = why.code() == StatusCode::kInvalidArgument;
+    TellGivenUp(*directory_.Find(call.collective), call.sequence, why.message(),
+                disagreed ? kFlagGaveUp | kFlagDisagreed : kFlagGaveUp);
+  }
   events_.push_back(exchange.Finish(now, std::move(why)));
   // Without a deadline its sums may never be there.
   if (!exchange.collective().carry || exchange.drains()) {
@@ -563,6 +587,9 @@ std::vector<WaitingCall> Endpoint::WaitingCalls(Instant before) const {
 }
 std::vector<LateData> Endpoint::FindLateData() const { return impl_->FindLateData(); }
 void Endpoint::Cancel(Instant now, const Status& why) { impl_->Cancel(now, why); }
+void Endpoint::GiveUp(Instant now, Submission call, const Status& why) {
+  impl_->GiveUp(now, std::move(call), why);
+}
 void Endpoint::Leave(Instant now, const Status& why) { impl_->Leave(now, why); }
 bool Endpoint::finished() const { return impl_->finished(); }
 std::size_t Endpoint::memory_bytes() const { return impl_->memory_bytes(); }

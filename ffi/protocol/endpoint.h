@@ -101,9 +101,12 @@ class Endpoint {
   std::vector<LateData> FindLateData() const;
 
   // Fails every call under way with `why`, which is not ok; their leaves are not touched any more.
-  // The endpoint stays usable. Peers that wait for this rank in one of these calls find out when it
-  // calls something else, or leaves.
+  // The endpoint stays usable. Peers that wait for this rank in one of these calls, or come to it
+  // later, get an error that says why.
   void Cancel(Instant now, const Status& why);
+  // The program never makes this call, though its number is used up; `why` is not ok. Peers learn
+  // it as of one that is cancelled. The call needs no leaves, and nothing follows.
+  void GiveUp(Instant now, Submission call, const Status& why);
 
   // Fails every call with `why`, which is not ok, and tells the peers that this rank leaves, so
   // that theirs need not wait for a timeout. Further submissions are refused.

@@ -81,7 +81,10 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
   }
   QueueAll(active);
   batches_left_ = 0;
-  if (Waits(active.exchange) && next_tick_ == kNever) next_tick_ = now;
+  if (Waits(active.exchange)) {
+    if (next_tick_ == kNever) next_tick_ = now;
+    next_tick_ = std::min(next_tick_, TooLongAfter(active.exchange.called_at()));
+  }
   if (FailIfMismatched(now, active.exchange) || FailIfGivenUp(now, active.exchange)) return;
   if (PassIfOthersHave(now, collective, active)) TellPosition(collective, call);
   FinishIfComplete(now, active);

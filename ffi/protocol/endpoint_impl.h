@@ -1,7 +1,8 @@
 // The state of an endpoint. Its members are defined by theme: endpoint.cc (what comes in),
 // endpoint_begin.cc (calls that start), endpoint_carry.cc (what is late), endpoint_lag.cc (who is
 // behind), endpoint_send.cc (what goes out), endpoint_watch.cc (who is missing, who disagrees),
-// endpoint_membership.cc (going on without them).
+// endpoint_give_up.cc (calls that end with an error), endpoint_membership.cc (going on without
+// ranks that are silent).
 
 #ifndef FFI_PROTOCOL_ENDPOINT_IMPL_H_
 #define FFI_PROTOCOL_ENDPOINT_IMPL_H_
@@ -13,6 +14,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,6 +46,7 @@ class Endpoint::Impl {
   std::vector<WaitingCall> WaitingCalls(Instant before) const;
   std::vector<LateData> FindLateData() const;
   void Cancel(Instant now, const Status& why);
+  void GiveUp(Instant now, Submission call, const Status& why);
   void Leave(Instant now, const Status& why);
   bool finished() const;
   std::size_t memory_bytes() const { return pool_.used_bytes(); }
@@ -63,6 +66,8 @@ class Endpoint::Impl {
   struct Held {
     Submission submission;
     Instant since;
+    // Its program does not wait for it any more; peers learn that when it is known which they are.
+    std::optional<Status> given_up;
   };
 
   // ---- endpoint.cc
@@ -73,7 +78,8 @@ class Endpoint::Impl {
   std::size_t WindowBytesMax(Rank to, std::size_t sharers) const;
   // The members have a new collective with this rank.
   void ShareWindows(const CollectiveSpec& spec);
-  Status Validate(const Submission& submission) const;
+  Status Validate(const CollectiveSpec& spec) const;
+  Status ValidateLeaves(const Submission& submission) const;
   Status RefuseUnreachable(const Collective& collective, const Submission& submission) const;
   // The member has made this call, and may have ended it without this rank.
   bool HasCalled(const Collective& collective, const Submission& submission, Rank member) const;
@@ -164,7 +170,8 @@ class Endpoint::Impl {
   Status WhyStuck(Instant now) const;
   // Fails the calls under way, and those that are held; false if there are none.
   bool FailAll(Instant now, const Status& why, bool only_bounded);
-  void FailHeld(Instant now, const Held& held, Status why);
+  // Ends the call for the program.
+  void FailHeld(Instant now, Held& held, Status why);
   // What the collective is among those who take part in the call. Wants settlements where it has
   // changed.
   Result<Collective*> Effective(Collective& origin, Sequence sequence);
@@ -220,17 +227,6 @@ class Endpoint::Impl {
   bool FailIfAbandoned(Instant now, const Exchange& exchange);
   void ReportWaiting(Instant now, const Exchange& exchange);
   void NoteWaiting(Instant now, Rank from, CallId call);
-  // Tells the members that this rank has ended the call with an error.
-  void GiveUp(const Exchange& exchange, const Status& why);
-  std::string WhyGaveUp(CallId call) const;
-  void TakeGaveUp(Instant now, Rank from, GaveUp news);
-  // This rank has already ended a call on account of this one.
-  bool Settled(CallId call) const;
-  void NoteDisagreement(CallId theirs);
-  // `from` has ended the call, but is removed, or may be: the members are about to agree.
-  bool MayGoOnWithout(const Exchange& exchange, Rank from, const GaveUp& news) const;
-  // Fails the call if a member has already ended it with an error.
-  bool FailIfGivenUp(Instant now, const Exchange& exchange);
   // Gives up peers that do not answer for too long, whether or not a call waits for them.
   void GiveUpSilentPeers(Instant now);
   // After a peer has gone: fails what needs it, keeps nothing for it.
@@ -246,6 +242,39 @@ class Endpoint::Impl {
   // After a call that dropped everything of a live peer: is it calling something else?
   void CheckDropped(Instant now, const Exchange& exchange, Status& status) const;
   bool Waits(const Exchange& exchange) const;
+  // Whom it waits for.
+  WaitingCall WaitingFor(const Exchange& exchange) const;
+
+  // ---- endpoint_give_up.cc
+  // The call is over for this rank, which has not submitted it.
+  void GiveUpUncalled(Collective& collective, Sequence sequence, const Status& why);
+  // Tells the members that this rank has ended the call with an error, or never makes it.
+  void TellGivenUp(Collective& collective, Sequence sequence, const std::string& why,
+                   std::uint8_t flags);
+  void QueueGivenUp(Peer& to, CallId call, const GivenUpCalls::Interval& calls);
+  void TakeGivenUp(Instant now, const Header& header, Collective& collective,
+                   const std::string& why);
+  // This rank has already ended a call on account of this one.
+  bool Settled(CallId call) const;
+  void NoteDisagreement(CallId theirs);
+  // `from` has ended the call, but is removed, or may be: the members are about to agree.
+  bool MayGoOnWithout(const CollectiveSpec& spec, Rank from, std::uint8_t flags) const;
+  // The error of a call that a member has already ended with one; ok where none has.
+  Status WhyGivenUp(const Collective& collective, Sequence sequence) const;
+  // Fails the call with that error.
+  bool FailIfGivenUp(Instant now, const Exchange& exchange);
+  // When a call of then has waited for too long.
+  Instant TooLongAfter(Instant called_at) const;
+  bool FailIfTooLong(Instant now, const Exchange& exchange);
+  void FailHeldTooLong(Instant now);
+  // What `rank` was seen to do.
+  std::string LastSignOf(Instant now, Rank rank) const;
+
+  // What an error about ranks that disagree ends with, on every rank; so it does not travel.
+  static constexpr std::string_view kAdvice =
+      ". Every rank must make the same calls, with the same names, shapes, dtypes and modes, the "
+      "same number of times. A call without name= is known by its file and line: if the ranks run "
+      "different source files, give it a name=";
 
   // In seconds, with one decimal.
   static std::string RoundedSeconds(Duration duration);
@@ -307,8 +336,6 @@ class Endpoint::Impl {
   std::optional<Status> removed_;                 // the others go on without this rank
   std::deque<Held> held_;                         // in order
   std::vector<Collective*> unsettled_;            // want a settlement
-  // Waiting calls that this rank has ended with an error, and which; the newest few.
-  std::deque<GaveUp> gave_up_;
   // Calls of peers with which this rank disagreed, so that it has ended one of its own; the newest.
   std::deque<CallId> disagreed_;
 };

@@ -205,14 +205,22 @@ bool Endpoint::Impl::FailAll(Instant now, const Status& why, bool only_bounded) 
     }
   }
   for (const CallId call : failing) Fail(now, call, why);
-  for (const Held& held : held_) FailHeld(now, held, why);
-  const bool any = !failing.empty() || !held_.empty();
-  held_.clear();
+  bool any = !failing.empty();
+  for (Held& held : held_) {
+    if (held.given_up) continue;
+    FailHeld(now, held, why);
+    any = true;
+  }
+  // Nobody waits for others than drains; and peers that do learn that this rank leaves, or that
+  // nobody can go on.
+  const bool told = leaving_ || removed_ || only_bounded;
+  std::erase_if(held_, [&](const Held& held) { return told || !held.submission.drain; });
   return any;
 }
 
-void Endpoint::Impl::FailHeld(Instant now, const Held& held, Status why) {
+void Endpoint::Impl::FailHeld(Instant now, Held& held, Status why) {
   ++counters_.calls_failed;
+  held.given_up = why;
   const CallStats stats{.elapsed = now - held.since, .slowest = options_.rank};
   events_.push_back({.token = held.submission.token, .status = std::move(why), .stats = stats});
 }
@@ -292,13 +300,19 @@ void Endpoint::Impl::GoOn(Instant now) {
       const std::uint32_t number = view().number;
       Result<Collective*> effective = Effective(origin, next.sequence);
       const bool behind = std::ranges::find(waiting, origin.id) != waiting.end();
-      bool waits = effective.ok() && (behind || MustHold(now, *effective.value(), next));
+      // Nobody waits for a call that was given up, unless it is a drain; the next one jumps over
+      // it.
+      const bool given_up = held_[i].given_up.has_value();
+      const bool begins = !given_up || next.drain;
+      bool waits =
+          effective.ok() && (behind || (!given_up && MustHold(now, *effective.value(), next)));
       if (i >= held_.size()) return;  // all of them have failed meanwhile
       if (view().number != number) {
         again = true;
         break;
       }
-      if (!waits && effective.ok() && !TryStart(origin, *effective.value(), next.sequence)) {
+      if (!waits && begins && effective.ok() &&
+          !TryStart(origin, *effective.value(), next.sequence)) {
         waits = frozen = true;
       }
       if (waits) {
@@ -311,12 +325,17 @@ void Endpoint::Impl::GoOn(Instant now) {
       held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
       again = true;
       if (!effective.ok()) {
-        FailHeld(now, held, effective.status());
+        if (!given_up) FailHeld(now, held, effective.status());
         continue;
       }
-      held.submission.held = now - held.since;
+      if (!begins) continue;
       const Sequence sequence = held.submission.sequence;
-      Begin(now, *effective.value(), std::move(held.submission));
+      if (given_up) {
+        GiveUpUncalled(*effective.value(), sequence, *held.given_up);
+      } else {
+        held.submission.held = now - held.since;
+        Begin(now, *effective.value(), std::move(held.submission));
+      }
       origin.submitted = sequence;
     }
     if (frozen) return;

@@ -151,11 +151,18 @@ std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
   const std::span<std::byte> payload =
       buffer.first(options_.datagram_bytes_max - kTagBytes).subspan(kHeaderBytes);
   std::size_t payload_bytes = 0;
-  if (cargo.kind == DatagramKind::kAnnouncement) {
+  Header header;
+  header.call = cargo.call;
+  if (cargo.kind == DatagramKind::kAnnouncement && (cargo.flags & kFlagGaveUp) != 0) {
+    const Collective& collective = *directory_.Find(cargo.call.collective);
+    const GivenUpCalls& ours = collective.given_up.at(collective.self);
+    const GivenUpCalls::Interval& calls = *ours.Find(cargo.call.sequence);
+    header.call.sequence = calls.last;
+    header.segment = SegmentIndex(calls.last.value() - calls.first.value());
+    payload_bytes = EncodeAnnouncement(collective.spec, ours.why(), payload);
+  } else if (cargo.kind == DatagramKind::kAnnouncement) {
     const CollectiveSpec& spec = directory_.Find(cargo.call.collective)->spec;
-    const bool gave_up = (cargo.flags & kFlagGaveUp) != 0;
-    payload_bytes =
-        EncodeAnnouncement(spec, gave_up ? WhyGaveUp(cargo.call) : spec.description, payload);
+    payload_bytes = EncodeAnnouncement(spec, spec.description, payload);
   } else if (cargo.kind == DatagramKind::kLeave) {
     ByteWriter writer(payload);
     writer.Write(std::string_view(leaving_->message()).substr(0, payload.size()));
@@ -164,10 +171,8 @@ std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
   } else {
     ++counters_.probes_sent;
   }
-  Header header;
   header.kind = cargo.kind;
   header.flags = cargo.flags;
-  header.call = cargo.call;
   header.number = other.flow.Track(now, cargo, kOverheadBytes + payload_bytes);
   return SealOne(to, header, payload_bytes, buffer);
 }

@@ -23,34 +23,6 @@ constexpr Duration kReportLifetime = 4 * kReportInterval;
 constexpr std::size_t kWaitingMax = 8;
 // Chosen: a quarter of the time after which a peer is given up, so that three signs may be lost.
 constexpr int kSignsPerTimeout = 4;
-// Chosen: errors are rare, and after a few of them a program has ended.
-constexpr std::size_t kGaveUpMax = 64;
-
-// What an error about ranks that disagree ends with, on every rank; so it does not travel.
-constexpr std::string_view kAdvice =
-    ". Every rank must make the same calls, with the same names, shapes, dtypes and modes, the "
-    "same number of times. A call without name= is known by its file and line: if the ranks run "
-    "different source files, give it a name=";
-
-// The error of a call that cannot be completed since `rank` has ended it, or another, with one.
-Status FailureOf(Rank rank, const GaveUp& news, const std::string& ours) {
-  constexpr std::string_view kStopped = " has stopped with this error: ";
-  const bool disagreed = (news.flags & kFlagDisagreed) != 0;
-  std::string cause = "rank " + std::to_string(rank.value());
-  // Where it began: a chain of errors would hide that, and is cut where a datagram ends. The text
-  // is a peer's, and may be anything.
-  const std::size_t nested = news.why.rfind(kStopped);
-  const std::size_t origin = nested == std::string::npos ? nested : news.why.rfind("rank ", nested);
-  if (origin == std::string::npos) {
-    cause += std::string(kStopped) + news.why;
-  } else {
-    cause += " has stopped because " + news.why.substr(origin);
-  }
-  if (disagreed) cause += kAdvice;
-  return {disagreed ? StatusCode::kInvalidArgument : StatusCode::kAborted,
-          "jax_optireduce: " + ours + " cannot be completed: " + cause};
-}
-
 }  // namespace
 
 std::string Endpoint::Impl::RoundedSeconds(Duration duration) {
@@ -73,27 +45,31 @@ std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
     const Exchange& exchange = active.exchange;
     if (!exchange.submitted() || exchange.finished() || exchange.submitted_at() >= before) continue;
     if (id.sequence == kSettlement) continue;
-    const Collective& collective = exchange.collective();
-    const auto holds_up = [&](MemberIndex member, bool contributed) {
-      if (member == collective.self) return false;
-      return contributed ? exchange.Needs(member) : exchange.NeedsContribution(member);
-    };
-    // Results wait for the slowest contribution: only when all of these are here, their owners are
-    // the ones to be asked.
-    bool contributed = true;
-    for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
-      if (holds_up(MemberIndex(m), false)) contributed = false;
-    }
-    WaitingCall& call = calls.emplace_back();
-    call.token = exchange.token();
-    for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
-      const MemberIndex member(m);
-      if (!holds_up(member, contributed)) continue;
-      call.ranks.push_back(collective.RankOf(member));
-      if (!exchange.heard(member)) call.absent.push_back(collective.RankOf(member));
-    }
+    calls.push_back(WaitingFor(exchange));
   }
   return calls;
+}
+
+WaitingCall Endpoint::Impl::WaitingFor(const Exchange& exchange) const {
+  const Collective& collective = exchange.collective();
+  const auto holds_up = [&](MemberIndex member, bool contributed) {
+    if (member == collective.self) return false;
+    return contributed ? exchange.Needs(member) : exchange.NeedsContribution(member);
+  };
+  // Results wait for the slowest contribution: only when all of these are here, their owners are
+  // the ones to be asked.
+  bool contributed = true;
+  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+    if (holds_up(MemberIndex(m), false)) contributed = false;
+  }
+  WaitingCall call{.token = exchange.token(), .ranks = {}, .absent = {}};
+  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+    const MemberIndex member(m);
+    if (!holds_up(member, contributed)) continue;
+    call.ranks.push_back(collective.RankOf(member));
+    if (!exchange.heard(member)) call.absent.push_back(collective.RankOf(member));
+  }
+  return call;
 }
 
 void Endpoint::Impl::HandleTimeout(Instant now) {
@@ -112,6 +88,7 @@ void Endpoint::Impl::HandleTimeout(Instant now) {
   for (const CallId call : due) Expire(now, call);
   WatchLagging(now);
   if (now >= next_tick_) Tick(now);
+  FailHeldTooLong(now);
   if (!Agrees()) return;
   const MembershipFacts facts = membership_->facts();
   if (now >= facts.timeout) membership_->Open()->HandleTimeout(now);
@@ -151,6 +128,9 @@ Instant Endpoint::Impl::PollTimeout() const {
     if (timeouts_[r] < at && !Muted(other)) at = timeouts_[r];
   }
   for (const auto& [call, active] : active_) at = std::min(at, active.exchange.deadline());
+  for (const Held& held : held_) {
+    if (!held.given_up) at = std::min(at, TooLongAfter(held.since));
+  }
   return at;
 }
 
@@ -170,10 +150,17 @@ void Endpoint::Impl::Tick(Instant now) {
     if (open == active_.end() || (!settles && !Waits(open->second.exchange))) continue;
     const Exchange& exchange = open->second.exchange;
     if (FailIfAbandoned(now, exchange)) continue;
-    if (!settles && (FailIfGivenUp(now, exchange) || FailIfCrossed(now, exchange))) continue;
-    if (!settles) ReportWaiting(now, exchange);
-    next_tick_ = now + std::min({kReportInterval, options_.peer_timeout / kSignsPerTimeout,
-                                 options_.mismatch_timeout / kSignsPerTimeout});
+    if (!settles && (FailIfGivenUp(now, exchange) || FailIfCrossed(now, exchange) ||
+                     FailIfTooLong(now, exchange))) {
+      continue;
+    }
+    if (!settles) {
+      ReportWaiting(now, exchange);
+      next_tick_ = std::min(next_tick_, TooLongAfter(exchange.called_at()));
+    }
+    const Duration interval = std::min({kReportInterval, options_.peer_timeout / kSignsPerTimeout,
+                                        options_.mismatch_timeout / kSignsPerTimeout});
+    next_tick_ = std::min(next_tick_, now + interval);
   }
 }
 
@@ -215,7 +202,7 @@ void Endpoint::Impl::ReportWaiting(Instant now, const Exchange& exchange) {
   if (now - exchange.submitted_at() < kReportInterval) return;
   for (const Rank member : exchange.collective().spec.members) {
     if (member == options_.rank) continue;
-    if (!exchange.Needs(*exchange.collective().MemberOf(member))) continue;
+    // All of them: who waits for results of this rank is to know that it waits as well.
     Peer& other = peer(member);
     if (other.gone() || other.control.size() >= kWaitingMax) continue;
     other.control.push_back({.kind = DatagramKind::kAnnouncement,
@@ -229,13 +216,12 @@ void Endpoint::Impl::NoteWaiting(Instant now, Rank rank, CallId call) {
   Peer& from = peer(rank);
   std::erase_if(from.waiting,
                 [&](const Peer::Waiting& report) { return now - report.last > kReportLifetime; });
-  for (const GaveUp& ours : gave_up_) {
-    const bool queued = from.control.AnyOf(
-        [&](const Cargo& cargo) { return cargo.call == ours.call && cargo.flags == ours.flags; });
-    if (ours.call != call || queued) continue;
+  const Collective& collective = *directory_.Find(call.collective);
+  const auto ours = collective.given_up.find(collective.self);
+  if (ours != collective.given_up.end()) {
     // It has not heard of it: it was silent at that time.
-    from.control.push_back(
-        {.kind = DatagramKind::kAnnouncement, .flags = ours.flags, .call = call});
+    const GivenUpCalls::Interval* const calls = ours->second.Find(call.sequence);
+    if (calls != nullptr) QueueGivenUp(from, call, *calls);
   }
   for (Peer::Waiting& report : from.waiting) {
     if (report.call != call) continue;
@@ -245,72 +231,6 @@ void Endpoint::Impl::NoteWaiting(Instant now, Rank rank, CallId call) {
   if (from.waiting.size() < kWaitingMax) {
     from.waiting.push_back({.call = call, .first = now, .last = now});
   }
-}
-
-void Endpoint::Impl::GiveUp(const Exchange& exchange, const Status& why) {
-  // Invalid arguments are what Disagreement() reports.
-  const bool disagreed = why.code() == StatusCode::kInvalidArgument;
-  const std::uint8_t flags = disagreed ? kFlagGaveUp | kFlagDisagreed : kFlagGaveUp;
-  std::string text = why.message();
-  if (text.ends_with(kAdvice)) text.resize(text.size() - kAdvice.size());
-  gave_up_.push_back({.call = exchange.call(), .why = std::move(text), .flags = flags});
-  if (gave_up_.size() > kGaveUpMax) gave_up_.pop_front();
-  Announce(exchange.collective(), exchange.call().sequence, flags);
-}
-
-std::string Endpoint::Impl::WhyGaveUp(CallId call) const {
-  const auto at = std::ranges::find(gave_up_, call, &GaveUp::call);
-  return at == gave_up_.end() ? "" : at->why;
-}
-
-void Endpoint::Impl::TakeGaveUp(Instant now, Rank from, GaveUp news) {
-  std::vector<CallId> failing;
-  for (const auto& [ours, active] : active_) {
-    const auto member = active.exchange.collective().MemberOf(from);
-    if (!member || !Waits(active.exchange)) continue;
-    // A rank that disagrees was there instead of in the calls that wait for it here; unless that
-    // disagreement has already ended a call here, which these came after.
-    const bool instead =
-        (news.flags & kFlagDisagreed) && !active.exchange.heard(*member) && !Settled(news.call);
-    const bool ends = ours == news.call || instead;
-    if (ends && !MayGoOnWithout(active.exchange, from, news)) failing.push_back(ours);
-  }
-  for (const CallId ours : failing) {
-    const CollectiveSpec& spec = active_.at(ours).exchange.collective().spec;
-    Fail(now, ours, FailureOf(from, news, Describe(spec, ours.sequence)));
-  }
-  auto& gave_up = peer(from).gave_up;
-  gave_up.push_back(std::move(news));
-  if (gave_up.size() > kGaveUpMax) gave_up.erase(gave_up.begin());
-}
-
-bool Endpoint::Impl::Settled(CallId call) const {
-  return std::ranges::find(gave_up_, call, &GaveUp::call) != gave_up_.end() ||
-         std::ranges::find(disagreed_, call) != disagreed_.end();
-}
-
-void Endpoint::Impl::NoteDisagreement(CallId theirs) {
-  disagreed_.push_back(theirs);
-  if (disagreed_.size() > kGaveUpMax) disagreed_.pop_front();
-}
-
-bool Endpoint::Impl::MayGoOnWithout(const Exchange& exchange, Rank from, const GaveUp& news) const {
-  if (!Survives(exchange.collective().spec) || (news.flags & kFlagDisagreed) != 0) return false;
-  return peer(from).removed || membership_->facts().timeout != kNever;
-}
-
-bool Endpoint::Impl::FailIfGivenUp(Instant now, const Exchange& exchange) {
-  if (!Waits(exchange)) return false;
-  const CallId call = exchange.call();
-  for (const Rank member : exchange.collective().spec.members) {
-    if (member == options_.rank) continue;
-    const auto& gave_up = peer(member).gave_up;
-    const auto news = std::ranges::find(gave_up, call, &GaveUp::call);
-    if (news == gave_up.end() || MayGoOnWithout(exchange, member, *news)) continue;
-    Fail(now, call, FailureOf(member, *news, Describe(exchange.collective().spec, call.sequence)));
-    return true;
-  }
-  return false;
 }
 
 void Endpoint::Impl::GiveUpSilentPeers(Instant now) {
@@ -431,10 +351,12 @@ bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
       const bool called = theirs.submitted && report.call.sequence <= *theirs.submitted &&
                           (open == active_.end() || open->second.exchange.submitted());
       if (called || now - report.last > kReportLifetime) continue;
-      // On its way there: an earlier call of the same collective is under way.
+      // On its way there: an earlier call of the same collective is under way. Unless it is this
+      // one, which the peer, in a later one, never was in.
       bool behind = false;
-      ForEachOpen(report.call.collective, [&](CallId, const Active& active) {
-        behind = behind || (active.exchange.submitted() && !active.exchange.finished());
+      ForEachOpen(report.call.collective, [&](CallId call, const Active& active) {
+        const bool passed = call == exchange.call() && ours.reduce_scatter == LatePolicy::kWait;
+        behind = behind || (active.exchange.submitted() && !active.exchange.finished() && !passed);
       });
       if (behind) continue;
       // The first report came when the peer had waited for one interval already.

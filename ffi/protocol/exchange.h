@@ -68,6 +68,8 @@ class Exchange {
            policy(Stage::kAllGather) == LatePolicy::kWait;
   }
   Instant submitted_at() const { return *submitted_at_; }
+  // When the program called it; it may have been held until it was submitted.
+  Instant called_at() const { return *submitted_at_ - held_; }
   std::uint64_t token() const { return token_; }
 
   // ---- Peers.

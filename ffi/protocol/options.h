@@ -44,6 +44,11 @@ struct EndpointOptions {
   // Chosen: longer than two ranks take to start independent calls in different order.
   Duration mismatch_timeout = std::chrono::seconds(10);
 
+  // How long a call that waits is under way before it fails, although all peers answer; 0: for
+  // ever. Source: the default of torch.distributed for Gloo; evaluation and compilation on one rank
+  // take less.
+  Duration call_timeout = std::chrono::minutes(30);
+
   // Senders that serve one receiver at the same time (I of the paper); 0 means what the receivers
   // advertise.
   std::uint16_t incast = 0;

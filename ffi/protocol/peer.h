@@ -27,13 +27,6 @@ Result<Key> DirectionKey(const EndpointOptions& options, Rank from, Rank to);
 // Which seals and opens them.
 Result<Sealer> DirectionSealer(const EndpointOptions& options, Rank from, Rank to);
 
-// A call that a rank has ended with an error.
-struct GaveUp {
-  CallId call;
-  std::string why;
-  std::uint8_t flags = 0;  // of the announcement that tells it
-};
-
 struct Peer {
   Peer(const FlowOptions& options, Sealer to, Sealer from)
       : flow(options), seal(std::move(to)), open(std::move(from)) {}
@@ -71,8 +64,6 @@ struct Peer {
   std::optional<std::string> lost;     // it was silent for too long; until it is heard again
   bool awaited = false;                // though lost, it is kept what it has coming: see Membership
   std::optional<std::string> removed;  // the others go on without it
-
-  std::vector<GaveUp> gave_up;  // the newest few
 
   // Announcements, probes and the farewell, in order. Bounded by what is open: each is queued once.
   Ring<Cargo> control;

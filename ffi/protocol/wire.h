@@ -7,7 +7,7 @@
 //   4  u32  session
 //   8  u32  collective
 //   12 u32  sequence
-//   16 u32  segment
+//   16 u32  segment; of an announcement that a call was given up, how many calls before it were
 //   20 u48  number: counts the datagrams of one direction; the nonce of the tag
 //   26 u16  of a result, how many contributors it has; of a contribution, where late data is
 //           carried, for how many sequences before this one its sender has every result of the

@@ -126,8 +126,9 @@ void CallWatch::TellStall(const CallRecord& call) {
 void CallWatch::TellIfUnreachable(const CallRecord& call, const Status& status) {
   if (options_.stall_timeout == Duration::zero() || call.told || failing_) return;
   // Of the ranks that wait for the one that is gone, the first to give up tells the others.
-  const bool unreachable =
-      status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kAborted;
+  const bool unreachable = status.code() == StatusCode::kUnavailable ||
+                           status.code() == StatusCode::kAborted ||
+                           status.code() == StatusCode::kDeadlineExceeded;
   if (!unreachable || call.elapsed < options_.unavailable_wait) return;
   failing_ = true;
   TellStall(call);

@@ -44,6 +44,9 @@ Status ValidateOptions(const CommunicatorOptions& options) {
                : Invalid(std::string(setting) + " must be positive seconds, got " +
                          std::to_string(std::chrono::duration<double>(value).count()) + ".");
   };
+  if (options.call_timeout < Duration::zero()) {
+    return Invalid("call_timeout_s must be positive seconds, or 0 for no limit.");
+  }
   for (const Status& status : {positive("peer_timeout_s", options.peer_timeout),
                                positive("mismatch_timeout_s", options.mismatch_timeout),
                                positive("deadline_max_s", options.deadline_max)}) {
@@ -103,7 +106,14 @@ void Communicator::OpenMeeting() {
           done(Status(StatusCode::kCancelled, "the communicator was destroyed"), CallStats{});
         });
       },
-      options_.peer_timeout);
+      [weak = weak_from_this(), pool = pool_](const Submission& call, const Status& why) {
+        auto communicator = weak.lock();
+        if (!communicator) return;
+        communicator->GiveUp(call, why);
+        // The meeting is locked: if this is the last share, it must not end here.
+        pool->Run([communicator = std::move(communicator)] {});
+      },
+      options_.call_timeout);
 }
 
 Status Communicator::OpenPorts() {
@@ -217,6 +227,7 @@ EndpointOptions Communicator::EndpointOptionsOf(std::uint16_t lane, std::uint32_
       .datagram_bytes_max = datagram_bytes_max,
       .peer_timeout = options_.peer_timeout,
       .mismatch_timeout = options_.mismatch_timeout,
+      .call_timeout = options_.call_timeout,
       .incast = options_.incast,
       .receive_buffer_bytes = peer_receive_buffer_bytes,
       .same_host = {},
@@ -254,6 +265,15 @@ void Communicator::Submit(Submission submission, CallDoneFunction done) {
     return Complete(std::move(done), Status(), CallStats{.slowest = options_.rank});
   }
   SubmitToLanes(std::move(submission), std::move(done));
+}
+
+void Communicator::GiveUp(const Submission& call, const Status& why) {
+  // Where there is no network, nobody is to be told.
+  const bool alone = call.spec.members.size() <= 1 || call.spec.elements == 0;
+  if (alone || !Readiness().ok()) return;
+  for (BucketPart& part : CutBucket(call, lanes_.size())) {
+    lanes_[part.lane]->GiveUp(std::move(part.submission), why);
+  }
 }
 
 void Communicator::SubmitToLanes(Submission submission, CallDoneFunction done) {

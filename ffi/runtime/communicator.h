@@ -42,6 +42,7 @@ struct CommunicatorOptions {
   std::uint32_t max_lag = 2;
   Duration peer_timeout{};
   Duration mismatch_timeout{};
+  Duration call_timeout{};  // of a call that waits; 0: never
   Duration deadline{};      // of a call that does not wait: both stages together; 0: learned
   double late_budget = 0;   // share of the data that may miss a learned deadline
   Duration deadline_max{};  // of a learned deadline
@@ -134,6 +135,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
                                     std::size_t peer_receive_buffer_bytes) const;
   // Why no call can be submitted, or ok.
   Status Readiness() const;
+  // The process never makes this call.
+  void GiveUp(const Submission& call, const Status& why);
   void SubmitToLanes(Submission submission, CallDoneFunction done);
   // Fills in whom the calls wait for.
   void AddWaiting(std::span<CallRecord> records) const;

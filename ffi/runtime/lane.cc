@@ -67,7 +67,10 @@ void Lane::Submit(Submission submission, CallDoneFunction done) {
   {
     const std::lock_guard lock(mutex_);
     closed = closed_;
-    if (!closed) queue_.push_back({std::move(submission), std::move(done)});
+    if (!closed) {
+      queue_.push_back(
+          {.submission = std::move(submission), .done = std::move(done), .given_up = {}});
+    }
   }
   if (closed) {
     done(*closed, CallStats{});
@@ -81,6 +84,16 @@ void Lane::Cancel(const Status& why) {
     const std::lock_guard lock(mutex_);
     cancelled_ = why;
     cancelled_queued_ = queue_.size();
+  }
+  port_->Wake();
+}
+
+void Lane::GiveUp(Submission call, const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    // Peers of one that closes learn that it leaves.
+    if (closed_) return;
+    queue_.push_back({.submission = std::move(call), .done = nullptr, .given_up = why});
   }
   port_->Wake();
 }
@@ -176,30 +189,33 @@ bool Lane::TakeRequests() {
     cancelled_queued = std::exchange(cancelled_queued_, 0);
     closing = closing_;
   }
-  if (cancelled) {
-    endpoint_->Cancel(ClockNow(), *cancelled);
-    HandOver();
-  }
-  for (std::size_t i = 0; i < taken_.size(); ++i) {
-    Pending& pending = taken_[i];
-    if (i < cancelled_queued) {
-      std::exchange(pending.done, nullptr)(*cancelled, CallStats{});
-      continue;
+  for (std::size_t i = 0; i <= taken_.size(); ++i) {
+    // What was queued before is under way, too: peers must learn that it ends.
+    if (cancelled && i == cancelled_queued) {
+      endpoint_->Cancel(ClockNow(), *cancelled);
+      HandOver();
     }
-    const std::uint64_t token = next_token_++;
-    pending.submission.token = token;
-    const auto call = calls_
-                          .emplace(token, Call{.done = std::exchange(pending.done, nullptr),
-                                               .record = pending.submission.record})
-                          .first;
-    const Status status = endpoint_->Submit(ClockNow(), std::move(pending.submission));
-    if (status.ok()) continue;
-    call->second.done(status, CallStats{});
-    calls_.erase(call);
+    if (i < taken_.size()) Take(std::exchange(taken_[i], {}));
   }
   if (!taken_.empty()) looks_ = kLooksPerCall;
   taken_.clear();
   return !closing;
+}
+
+void Lane::Take(Pending pending) {
+  if (pending.given_up) {
+    return endpoint_->GiveUp(ClockNow(), std::move(pending.submission), *pending.given_up);
+  }
+  const std::uint64_t token = next_token_++;
+  pending.submission.token = token;
+  const auto call = calls_
+                        .emplace(token, Call{.done = std::move(pending.done),
+                                             .record = pending.submission.record})
+                        .first;
+  const Status status = endpoint_->Submit(ClockNow(), std::move(pending.submission));
+  if (status.ok()) return;
+  call->second.done(status, CallStats{});
+  calls_.erase(call);
 }
 
 bool Lane::ReceiveSome() {

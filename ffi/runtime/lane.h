@@ -56,6 +56,8 @@ class Lane {
   void Submit(Submission submission, CallDoneFunction done);
   // Fails every call under way, those submitted before included; later ones are not concerned.
   void Cancel(const Status& why);
+  // See Endpoint::GiveUp().
+  void GiveUp(Submission call, const Status& why);
   // Fails every call under way, tells the peers that this rank leaves, and ends the thread. Takes
   // as long as the peers need to hear it and to get what this rank owes them, 1 s at most. Later
   // submissions fail. May be repeated.
@@ -70,12 +72,14 @@ class Lane {
   struct Pending {
     Submission submission;
     CallDoneFunction done;
+    std::optional<Status> given_up;  // why the call is never made
   };
   // Everything below runs on the lane's thread.
   void Run();
   void Loop();
   // Takes what other threads left. False when the lane is to end.
   bool TakeRequests();
+  void Take(Pending pending);
   bool ReceiveSome();
   bool SendSome();
   void HandOver();

@@ -76,7 +76,7 @@ void CopyLeaves(const DeviceCall& from, const DeviceCall& to) {
 struct Meeting::Gathering {
   Key key;
   Sequence sequence;
-  Instant deadline;                 // for all devices to come
+  Instant deadline = kNever;        // for all devices to come
   std::vector<DeviceCall> calls;    // in the order of coming; sorted by rank when all have come
   std::uint64_t cancellations = 0;  // before the last device came
   Instant complete_at;
@@ -84,12 +84,18 @@ struct Meeting::Gathering {
 };
 
 std::shared_ptr<Meeting> Meeting::Create(std::shared_ptr<CompletionPool> pool,
-                                         SubmitFunction submit, Duration peer_timeout) {
-  return std::shared_ptr<Meeting>(new Meeting(std::move(pool), std::move(submit), peer_timeout));
+                                         SubmitFunction submit, GiveUpFunction give_up,
+                                         Duration call_timeout) {
+  return std::shared_ptr<Meeting>(
+      new Meeting(std::move(pool), std::move(submit), std::move(give_up), call_timeout));
 }
 
-Meeting::Meeting(std::shared_ptr<CompletionPool> pool, SubmitFunction submit, Duration peer_timeout)
-    : pool_(std::move(pool)), submit_(std::move(submit)), peer_timeout_(peer_timeout) {}
+Meeting::Meeting(std::shared_ptr<CompletionPool> pool, SubmitFunction submit,
+                 GiveUpFunction give_up, Duration call_timeout)
+    : pool_(std::move(pool)),
+      submit_(std::move(submit)),
+      give_up_(std::move(give_up)),
+      call_timeout_(call_timeout) {}
 
 Meeting::~Meeting() { Close(Status(StatusCode::kCancelled, "the communicator was destroyed")); }
 
@@ -168,7 +174,9 @@ std::shared_ptr<Meeting::Gathering> Meeting::Join(const Key& key, Collective& co
     auto gathering = std::make_shared<Gathering>();
     gathering->key = key;
     gathering->sequence = sequence;
-    gathering->deadline = SaturatingAdd(ClockNow(), peer_timeout_);
+    if (call_timeout_ > Duration::zero()) {
+      gathering->deadline = SaturatingAdd(ClockNow(), call_timeout_);
+    }
     collective.gathering = gatherings_.insert(gatherings_.end(), std::move(gathering));
   }
   const Gatherings::iterator position = *collective.gathering;
@@ -185,6 +193,8 @@ std::shared_ptr<Meeting::Gathering> Meeting::Join(const Key& key, Collective& co
                          Described(last, sequence) +
                          ". All devices must make the same calls with the same shapes, dtypes, "
                          "mode and step; calls that differ need different name=.");
+    // None of them comes to the network.
+    give_up_(NetworkCall(*gathering, std::min(gathering->sequence, sequence)), why);
     gathering->sequence = std::max(gathering->sequence, sequence);
     Fail(position, why);
     return nullptr;
@@ -210,6 +220,7 @@ void Meeting::Fail(Gatherings::iterator which, const Status& why) {
       std::max(collective.failed_through.value_or(0), gathering->sequence.value());
   collective.failure = why;
   ++failures_;
+  give_up_(NetworkCall(*gathering, gathering->sequence), why);
   for (DeviceCall& call : gathering->calls) {
     collective.slots[call.rank].in_flight = false;
     const DeviceResult result{.status = why, .stats = {}, .sequence = gathering->sequence};
@@ -245,30 +256,35 @@ void Meeting::Reduce(const std::shared_ptr<Gathering>& gathering) {
                        static_cast<std::size_t>(into[leaf].elements), 1.0, into[leaf].data);
     }
   } catch (const std::exception& unexpected) {
-    ++failures_;
-    return Finish(gathering, Status(StatusCode::kInternal, unexpected.what()), CallStats{});
+    return FailReduced(gathering, Status(StatusCode::kInternal, unexpected.what()));
   }
   std::optional<Status> cancelled;
   {
     const std::lock_guard lock(mutex_);
     if (gathering->cancellations != cancellations_) cancelled = cancel_reason_;
   }
-  if (cancelled) {
-    ++failures_;
-    return Finish(gathering, *cancelled, CallStats{});
-  }
+  if (cancelled) return FailReduced(gathering, *cancelled);
   HandToNetwork(gathering);
 }
 
-void Meeting::HandToNetwork(const std::shared_ptr<Gathering>& gathering) {
-  const DeviceCall& call = gathering->calls.front();
-  Submission submission{.spec = call.spec,
-                        .sequence = gathering->sequence,
-                        .leaves = call.leaves,
-                        .drain = call.drain};
+void Meeting::FailReduced(const std::shared_ptr<Gathering>& gathering, const Status& why) {
+  ++failures_;
+  give_up_(NetworkCall(*gathering, gathering->sequence), why);
+  Finish(gathering, why, CallStats{});
+}
+
+Submission Meeting::NetworkCall(const Gathering& gathering, Sequence sequence) {
+  const DeviceCall& call = gathering.calls.front();
+  Submission submission{.spec = call.spec, .sequence = sequence, .leaves = {}, .drain = call.drain};
   // Two groups can have the same processes (each with other devices of theirs): the group is part
   // of what tells their calls apart on the wire.
   if (call.groups > 1) submission.spec.name += "[group " + std::to_string(call.group) + "]";
+  return submission;
+}
+
+void Meeting::HandToNetwork(const std::shared_ptr<Gathering>& gathering) {
+  Submission submission = NetworkCall(*gathering, gathering->sequence);
+  submission.leaves = gathering->calls.front().leaves;
   submit_(std::move(submission),
           [self = shared_from_this(), gathering](const Status& status, const CallStats& stats) {
             self->Finish(gathering, status, stats);
@@ -322,7 +338,7 @@ void Meeting::StartWatching() {
 void Meeting::Watch() {
   std::unique_lock lock(mutex_);
   while (!closed_) {
-    if (gatherings_.empty()) {
+    if (gatherings_.empty() || gatherings_.front()->deadline == kNever) {
       watching_until_told_ = true;
       changed_.wait(lock);
       watching_until_told_ = false;
@@ -346,7 +362,7 @@ Status Meeting::MissingDevices(const Gathering& gathering) const {
   std::vector<std::uint32_t> missing;
   std::ranges::set_difference(first.local_ranks, came, std::back_inserter(missing));
   std::ostringstream waited;
-  waited << std::chrono::duration<double>(peer_timeout_).count() << " s (peer_timeout_s)";
+  waited << std::chrono::duration<double>(call_timeout_).count() << " s (call_timeout_s)";
   return Status(StatusCode::kDeadlineExceeded,
                 "of the devices of this process, rank " + Listed(missing) + " did not start " +
                     first.spec.description + " (call " +

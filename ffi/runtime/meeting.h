@@ -61,13 +61,17 @@ struct DeviceCall {
 
 // Hands a call to the network; `done` is called once, on the completion pool.
 using SubmitFunction = std::function<void(Submission submission, CallDoneFunction done)>;
+// Tells the network that a call is never made, whose number is used up. Must not block.
+using GiveUpFunction = std::function<void(const Submission& call, const Status& why)>;
 
 // Thread-safe.
 class Meeting : public std::enable_shared_from_this<Meeting> {
  public:
-  // `peer_timeout`: how long the first device of a call waits for the last one.
+  // `call_timeout`: how long the first device of a call waits for the last one; 0: for ever. A
+  // device that computes for long is no more at fault than another process that does.
   static std::shared_ptr<Meeting> Create(std::shared_ptr<CompletionPool> pool,
-                                         SubmitFunction submit, Duration peer_timeout);
+                                         SubmitFunction submit, GiveUpFunction give_up,
+                                         Duration call_timeout);
   // As Close("the communicator was destroyed").
   ~Meeting();
   Meeting(const Meeting&) = delete;
@@ -116,7 +120,8 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
     Status failure;
   };
 
-  Meeting(std::shared_ptr<CompletionPool> pool, SubmitFunction submit, Duration peer_timeout);
+  Meeting(std::shared_ptr<CompletionPool> pool, SubmitFunction submit, GiveUpFunction give_up,
+          Duration call_timeout);
 
   // With the mutex held.
   Result<Sequence> TakeSequence(Collective& collective, const DeviceCall& call);
@@ -134,18 +139,23 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
 
   // On the completion pool.
   void Reduce(const std::shared_ptr<Gathering>& gathering);
+  // The call ends before the network has it.
+  void FailReduced(const std::shared_ptr<Gathering>& gathering, const Status& why);
   void Finish(const std::shared_ptr<Gathering>& gathering, const Status& status,
               const CallStats& stats);
   void Complete(Gathering& gathering, std::size_t device, const DeviceResult& result);
 
   void HandToNetwork(const std::shared_ptr<Gathering>& gathering);
+  // As the network knows it, without leaves.
+  static Submission NetworkCall(const Gathering& gathering, Sequence sequence);
 
   // On a thread of its own: fails what waits for too long.
   void Watch();
 
   const std::shared_ptr<CompletionPool> pool_;
   const SubmitFunction submit_;
-  const Duration peer_timeout_;
+  const GiveUpFunction give_up_;
+  const Duration call_timeout_;
   std::atomic<std::uint64_t> failures_ = 0;
 
   mutable std::mutex mutex_;  // guards what follows

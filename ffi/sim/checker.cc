@@ -259,6 +259,9 @@ void Checker::Done(Instant now, Rank rank, const CallDone& done) {
   if (!MarginsIntact(record)) return Fail(now, rank, "bytes beside a leaf were written");
   record.hash = HashOfLeaves(record);
   CheckTime(now, record, done);
+  if (done.status.code() == StatusCode::kCancelled) {
+    given_up_.emplace(record.call.collective, record.call.index);
+  }
   if (!done.status.ok()) return CheckError(now, record, done.status);
   record.live = done.stats.live;
   record.whole = done.stats.missing_contributions == 0 && done.stats.missing_results == 0;
@@ -314,6 +317,7 @@ std::string Checker::CheckCarried(const Record& record, std::span<const std::byt
     if (!whole && scenario_.removals_max() == 0) {
       return "is that of a drain, but its stats say that something is missing";
     }
+    if (scenario_.only_gives_up()) return CheckNotTwice(record);
     return scenario_.loses_data() ? "" : CheckConserved(record);
   }
   const bool whole = stats.missing_contributions == 0 && stats.missing_results == 0 &&
@@ -353,6 +357,19 @@ std::string Checker::CheckConserved(const Record& record) {
   return {};
 }
 
+std::string Checker::CheckNotTwice(const Record& record) {
+  // What rounding takes makes the digits of calls mix.
+  if (Rounds(record.collective.spec)) return {};
+  const std::vector<double>& got = totals_[{record.call.collective, record.rank.index()}];
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const auto shown = workload_.ShownBy(record.collective, i, got[i]);
+    const bool twice =
+        shown.empty() || std::ranges::any_of(shown, [](auto& each) { return each.times > 1; });
+    if (twice) return "drains the collective, but " + Describe(record.collective, i, got[i]);
+  }
+  return {};
+}
+
 std::string Checker::Describe(const SimCollective& collective, std::size_t element,
                               double total) const {
   std::string text =
@@ -388,6 +405,14 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
            "a lossy call took " + Milliseconds(took) + "; its deadline is " + Milliseconds(bound));
     }
     return;
+  }
+  if (scenario_.call_timeout_us > 0 && MayWaitForEver(record)) {
+    const Duration bound = microseconds(scenario_.call_timeout_us) + DriverSlack() + still;
+    if (took > bound) {
+      Fail(
+          now, record.rank,
+          "a call that waits took " + Milliseconds(took) + "; its bound is " + Milliseconds(bound));
+    }
   }
   if (!done.status.ok()) return;
   const CollectiveSpec& spec = record.collective.spec;
@@ -456,6 +481,10 @@ bool Checker::IsCrowded() const {
 void Checker::Stopped(Instant now, Rank rank) { seen_[rank.index()].stopped_at = now; }
 void Checker::Left(Instant now, Rank rank) { seen_[rank.index()].left_at = now; }
 void Checker::Cancelled(Instant now, Rank rank) { seen_[rank.index()].cancelled_at = now; }
+void Checker::GaveUp(Instant now, Rank rank, SimCall call) {
+  Cancelled(now, rank);
+  given_up_.emplace(call.collective, call.index);
+}
 
 void Checker::Delivered(Instant now, const Delivery& delivery, const Counters& counters) {
   SeenLane& seen = SeenBy(delivery.to);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -48,6 +49,8 @@ class Checker {
   void Stopped(Instant now, Rank rank);
   void Left(Instant now, Rank rank);
   void Cancelled(Instant now, Rank rank);
+  // It ends this call, whether or not its endpoint has it.
+  void GaveUp(Instant now, Rank rank, SimCall call);
 
   // Nodes from here on, see setup.h. One that still listens was given a datagram.
   void Delivered(Instant now, const Delivery& delivery, const Counters& counters);
@@ -114,6 +117,8 @@ class Checker {
   std::string CheckCarried(const Record& record, std::span<const std::byte> bucket,
                            const CallDone& done);
   std::string CheckConserved(const Record& record);
+  // Where calls failed, of what all gave some may be lost, and nothing is there twice.
+  std::string CheckNotTwice(const Record& record);
   // An exact call in a wire format: near the sum, and the same bits for all.
   std::string CheckRounded(const Record& record, std::span<const std::byte> bucket,
                            const CallDone& done);
@@ -174,6 +179,9 @@ class Checker {
   // From when on only the network is waited for in a call; `now` where somebody has to call first.
   Instant WaitsFrom(Instant now, const Record& record) const;
   void CheckError(Instant now, const Record& record, const Status& status);
+  // Where a call waits for a rank that answers and does not call.
+  void CheckTooLong(Instant now, const Record& record, const Status& status);
+  bool MayWaitForEver(const Record& record) const;
   void CheckMismatchError(Instant now, const Record& record, const Status& status);
   void CheckSilence(Instant now, const Record& record, const Status& status);
   // When `rank` began to wait for an answer of `peer` on the lane, if it has not heard it since.
@@ -211,6 +219,7 @@ class Checker {
   std::map<std::pair<std::size_t, std::size_t>, Ready> ready_;
   // By (collective, rank): the first index that it has not called.
   std::map<std::pair<std::size_t, std::size_t>, std::size_t> next_index_;
+  std::set<std::pair<std::size_t, std::size_t>> given_up_;  // by (collective, index)
   Duration liveness_worst_{};
   std::vector<std::vector<Rank>> views_;  // that some rank has come to, the largest first
 };

@@ -50,6 +50,11 @@ void Checker::CheckError(Instant now, const Record& record, const Status& status
   if (SaysRemoved(record.rank, status)) return;
   if (record.collective.lossy()) return Fail(now, record.rank, "a lossy " + of);
   if (scenario_.mismatch != 0) return CheckMismatchError(now, record, status);
+  if (scenario_.only_gives_up() &&
+      !given_up_.contains({record.call.collective, record.call.index})) {
+    return Fail(now, record.rank, "though no rank gave it up, " + of);
+  }
+  if (Contains(status.message(), "(call_timeout_s)")) return CheckTooLong(now, record, status);
   if (scenario_.goes_on() && !scenario_.IsRemovable(record.rank)) {
     return Fail(now, record.rank, "though the others go on, " + of);
   }
@@ -60,6 +65,32 @@ void Checker::CheckError(Instant now, const Record& record, const Status& status
   });
   if (!named) return Fail(now, record.rank, "without naming a member that is gone, " + of);
   CheckSilence(now, record, status);
+}
+
+bool Checker::MayWaitForEver(const Record& record) const {
+  const CollectiveSpec& spec = record.collective.spec;
+  return spec.all_gather == LatePolicy::kWait || workload_.IsDrain(record.collective, record.call);
+}
+
+void Checker::CheckTooLong(Instant now, const Record& record, const Status& status) {
+  if (scenario_.call_timeout_us == 0 || !MayWaitForEver(record)) {
+    return Fail(now, record.rank, "a call that has no such limit failed: " + status.message());
+  }
+  // One of the others has waited for so long.
+  if (status.code() != StatusCode::kDeadlineExceeded) return;
+  if (now - record.submitted_at < microseconds(scenario_.call_timeout_us)) {
+    Fail(now, record.rank, "a call failed before its limit: " + status.message());
+  }
+  const bool named = std::ranges::any_of(record.collective.spec.members, [&](Rank member) {
+    const bool called = std::ranges::any_of(records_, [&](const Record& other) {
+      return other.rank == member && other.submitted && other.call == record.call;
+    });
+    return member != record.rank && !called && Names(status.message(), member);
+  });
+  const bool held = Contains(status.message(), "for the ranks to agree");
+  if (!named && !held) {
+    Fail(now, record.rank, "without naming a rank that has not called, " + status.message());
+  }
 }
 
 void Checker::CheckMismatchError(Instant now, const Record& record, const Status& status) {

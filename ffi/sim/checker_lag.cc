@@ -47,9 +47,7 @@ Instant Checker::AwayFrom(Rank from, Rank rank) const {
   const Scenario& s = scenario_;
   const Seen& seen = seen_[rank.index()];
   Instant at = std::min(seen.stopped_at.value_or(kNever), seen.left_at.value_or(kNever));
-  const auto either = [&](std::uint64_t who) {
-    return rank.index() == who || from.index() == who;
-  };
+  const auto either = [&](std::uint64_t who) { return rank.index() == who || from.index() == who; };
   if (s.freeze_at_us > 0 && rank.index() == s.freeze_rank) at = std::min(at, At(s.freeze_at_us));
   if (s.cut_at_us > 0 && either(s.cut_rank)) at = std::min(at, At(s.cut_at_us));
   if (s.lane_cut_at_us > 0 && either(s.lane_cut_rank)) at = std::min(at, At(s.lane_cut_at_us));
@@ -87,8 +85,8 @@ void Checker::CheckLag(Instant now, const Record& record) {
   if (s.suspend != 0 || s.skip_ppm > 0) return;
   if (s.freeze_at_us > 0 && record.rank.value() == s.freeze_rank) return;
   Instant from = record.submitted_at + spec.reduce_scatter_deadline + spec.all_gather_deadline;
-  from = std::max({from, At(s.faults_end_us),
-                   At(s.rival_at_us > 0 ? s.rival_at_us + s.rival_for_us : 0)});
+  from = std::max(
+      {from, At(s.faults_end_us), At(s.rival_at_us > 0 ? s.rival_at_us + s.rival_for_us : 0)});
   const std::size_t ahead = IsCrowded() ? 0 : s.max_lag;
   const std::size_t index = record.call.index < ahead ? 0 : record.call.index - ahead;
   for (const Rank member : spec.members) {
@@ -113,13 +111,12 @@ bool Checker::IsBack(Instant now, Rank from, Rank rank) const {
   const Scenario& s = scenario_;
   const Seen& seen = seen_[rank.index()];
   if (seen.stopped_at || seen.left_at) return false;
-  const bool frozen =
-      s.freeze_at_us > 0 && rank.index() == s.freeze_rank && now < At(s.freeze_at_us + s.freeze_for_us);
+  const bool frozen = s.freeze_at_us > 0 && rank.index() == s.freeze_rank &&
+                      now < At(s.freeze_at_us + s.freeze_for_us);
   const bool cut = s.cut_at_us > 0 && now < At(s.cut_at_us + s.cut_for_us) &&
                    (rank.index() == s.cut_rank || from.index() == s.cut_rank);
-  const bool lane_cut =
-      s.lane_cut_at_us > 0 && now < At(s.lane_cut_at_us + s.lane_cut_for_us) &&
-      (rank.index() == s.lane_cut_rank || from.index() == s.lane_cut_rank);
+  const bool lane_cut = s.lane_cut_at_us > 0 && now < At(s.lane_cut_at_us + s.lane_cut_for_us) &&
+                        (rank.index() == s.lane_cut_rank || from.index() == s.lane_cut_rank);
   const bool parted = now < At(s.part_at_us + s.part_for_us);
   return !frozen && !cut && !lane_cut && !parted;
 }

@@ -73,10 +73,12 @@ std::optional<Status> Programs::Submitted(Instant now, Rank rank, std::size_t ch
 }
 
 std::optional<Status> Programs::Done(Instant now, Rank rank, const CallDone& done) {
-  // A program that was interrupted goes on with its next call.
-  if (!done.status.ok() && done.status.code() != StatusCode::kCancelled) {
-    return End(rank, done.status);
-  }
+  // A program that was interrupted goes on with its next call, and so do others where that is all
+  // that goes wrong.
+  const bool interrupted =
+      done.status.code() == StatusCode::kCancelled ||
+      (scenario_.only_gives_up() && done.status.code() == StatusCode::kAborted);
+  if (!done.status.ok() && !interrupted) return End(rank, done.status);
   Program& caller = program(rank);
   const auto chain = std::ranges::find(caller.chains, done.token, &Chain::token);
   // The program ended between.
@@ -86,10 +88,22 @@ std::optional<Status> Programs::Done(Instant now, Rank rank, const CallDone& don
   times_.Add(call.index, now - chain->begun, done.stats);
   caller.calls_ended[call.collective] = call.index + 1;
   NoteDrain(now, rank, call, done);
-  ++chain->next;
-  if (!chain->ended()) {
-    const auto index = static_cast<std::size_t>(chain - caller.chains.begin());
-    ScheduleCall(now, rank, index, Random(scenario_.think_us));
+  return GoOn(now, rank, static_cast<std::size_t>(chain - caller.chains.begin()));
+}
+
+std::optional<Status> Programs::GaveUp(Instant now, Rank rank, std::size_t chain) {
+  const Chain& called = program(rank).chains[chain];
+  const SimCall call = called.calls[called.next];
+  program(rank).calls_ended[call.collective] = call.index + 1;
+  return GoOn(now, rank, chain);
+}
+
+std::optional<Status> Programs::GoOn(Instant now, Rank rank, std::size_t chain) {
+  Program& caller = program(rank);
+  Chain& called = caller.chains[chain];
+  ++called.next;
+  if (!called.ended()) {
+    ScheduleCall(now, rank, chain, Random(scenario_.think_us));
     return std::nullopt;
   }
   return --caller.chains_left == 0 ? End(rank, {}) : std::nullopt;

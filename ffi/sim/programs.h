@@ -43,6 +43,9 @@ class Programs {
   // The same where a call is over.
   std::optional<Status> Done(Instant now, Rank rank, const CallDone& done);
 
+  // The number of the next call is used up, though the rank never makes it: it goes on after it.
+  std::optional<Status> GaveUp(Instant now, Rank rank, std::size_t chain);
+
   // A drain that somebody was removed from is made again, by all that are left: what was owed to
   // that rank is not in it. To be called after Done, once for all calls that ended together.
   void RepeatDrains(Instant now);
@@ -74,6 +77,7 @@ class Programs {
   Duration Random(std::uint64_t most_us) { return Microseconds(prng_.Below(most_us + 1)); }
 
   void ScheduleCall(Instant now, Rank rank, std::size_t chain, Duration pause);
+  std::optional<Status> GoOn(Instant now, Rank rank, std::size_t chain);
   // If the call is a drain that something was missing in, one more is wanted of all ranks.
   void NoteDrain(Instant now, Rank rank, SimCall call, const CallDone& done);
   std::optional<Status> End(Rank rank, const Status& why);

@@ -98,10 +98,11 @@ Status Set(Scenario& scenario, std::string_view key, std::string_view value) {
 }
 
 Status Validate(const Scenario& scenario) {
-  const std::uint64_t named = std::max(
-      {scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
-       scenario.freeze_rank, scenario.mismatch_rank, scenario.slow_rank, scenario.rival_rank,
-       scenario.lane_cut_rank, std::uint64_t(std::bit_width(scenario.part_side) - 1)});
+  const std::uint64_t named =
+      std::max({scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
+                scenario.freeze_rank, scenario.mismatch_rank, scenario.slow_rank,
+                scenario.rival_rank, scenario.lane_cut_rank, scenario.give_up_rank,
+                scenario.hang_rank, std::uint64_t(std::bit_width(scenario.part_side) - 1)});
   if (named >= scenario.ranks) {
     return Invalid("the scenario names rank " + std::to_string(named) + ", but has only ranks=" +
                    std::to_string(scenario.ranks) + "; ranks count from 0.");
@@ -172,6 +173,7 @@ class Swarm {
     ChooseSkips();
     ChooseLateness();
     ChooseLanes();
+    ChooseGivingUp();
     return scenario_;
   }
 
@@ -203,6 +205,7 @@ class Swarm {
   void ChooseSkips();
   void ChooseLateness();
   void ChooseLanes();
+  void ChooseGivingUp();
   void ChooseRemoval();
   void ChooseSilence(std::uint64_t at_us, std::uint64_t rank);
   void ChooseMismatchTimeout();
@@ -365,6 +368,28 @@ void Swarm::ChooseSkips() {
   if (prng.Below(4) == 0) scenario_.skip_ppm = 10'000 + prng.Below(490'000);
 }
 
+// A rank that ends calls that it never made, or whose program hangs. From numbers of its own.
+void Swarm::ChooseGivingUp() {
+  constexpr std::uint64_t kGivingUpDraws = 0x5EED'91FE;  // Chosen: any number.
+  Scenario& s = scenario_;
+  Prng prng(Mix(s.seed ^ kGivingUpDraws));
+  const std::uint64_t kind = prng.Below(16);
+  if (kind > 2 || s.ranks < 2 || s.has_failure()) return;
+  const std::uint64_t at_us = 1 + prng.Below(std::uint64_t{1} << prng.Below(16));
+  if (kind < 2) {
+    s.give_up_at_us = at_us;
+    s.give_up_rank = prng.Below(s.ranks);
+    s.give_up_calls = prng.Below(8) == 0 ? 100 : 1 + prng.Below(4);
+    s.calls = std::min(s.calls + s.give_up_calls + prng.Below(3), 2 * s.give_up_calls + 8);
+    ChooseMismatchTimeout();
+    return;
+  }
+  s.hang_at_us = at_us;
+  s.hang_rank = prng.Below(s.ranks);
+  s.call_timeout_us = 1'000'000 + prng.Below(20'000'000);
+  s.hang_for_us = prng.Below(2) * prng.Below(2 * s.call_timeout_us);
+}
+
 // A rank that is late in so many calls that the others may learn it.
 void Swarm::ChooseLateness() {
   Scenario& s = scenario_;
@@ -488,7 +513,7 @@ std::uint64_t Scenario::removable() const {
 bool Scenario::goes_on() const {
   const auto silent = static_cast<std::uint64_t>(std::popcount(removable()));
   return silent > 0 && 2 * silent < ranks && sim_mode() == SimMode::kBounded && mismatch == 0 &&
-         cancel_at_us == 0 && leave_at_end == 0;
+         cancel_at_us == 0 && leave_at_end == 0 && give_up_at_us == 0 && hang_at_us == 0;
 }
 
 std::uint64_t Scenario::removals_max() const {

@@ -45,6 +45,7 @@ EndpointOptions EndpointOf(const Scenario& s, Rank rank, std::uint64_t session) 
   options.datagram_bytes_max = s.datagram_bytes;
   options.peer_timeout = Microseconds(s.peer_timeout_us);
   options.mismatch_timeout = Microseconds(s.mismatch_timeout_us);
+  options.call_timeout = Microseconds(s.call_timeout_us);
   options.incast = static_cast<std::uint16_t>(s.incast);
   options.receive_buffer_bytes = s.receive_buffer_bytes;
   options.max_lag = static_cast<std::uint32_t>(s.max_lag);
@@ -118,7 +119,8 @@ Duration TimeMax(const Scenario& s, std::size_t collectives) {
                       s.leave_at_us + s.cancel_at_us + s.cut_at_us + s.cut_for_us + s.freeze_at_us +
                       s.freeze_for_us + s.part_at_us + s.part_for_us + s.lane_cut_at_us +
                       s.lane_cut_for_us + s.rival_at_us + (s.rival_at_us > 0 ? s.rival_for_us : 0) +
-                      2 * s.peer_timeout_us + (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
+                      2 * s.peer_timeout_us + s.give_up_at_us + s.hang_at_us + s.hang_for_us +
+                      2 * s.call_timeout_us + (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
 }
 
 std::uint64_t EventsMax(const Scenario& s) {

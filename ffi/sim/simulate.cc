@@ -112,6 +112,10 @@ class Simulation {
   void Thaw(Rank node);
   void HandleTimer(Rank node);
   void MakeCall(Rank rank, std::size_t chain);
+  void Submit(Rank rank, std::size_t chain, const Submission& submission, std::string_view act);
+  void GiveUpCall(Rank rank, std::size_t chain, SimCall call);
+  // When the program of the rank goes on, if it hangs now.
+  std::optional<Instant> HangsUntil(Rank rank) const;
   void LeaveNow(Rank rank, const Status& why);
   // Polls the three that come out, as the contract of the endpoint says.
   void Drive(Rank node);
@@ -136,7 +140,8 @@ class Simulation {
   Programs programs_;
   Instant now_{};
   Instant last_done_{};
-  Instant rests_by_{};  // nothing may be pending later
+  std::vector<std::uint64_t> given_up_;  // by collective: calls that give_up_rank has given up
+  Instant rests_by_{};                   // nothing may be pending later
   std::uint64_t steps_ = 0;
   std::size_t memory_peak_bytes_ = 0;
 };
@@ -154,6 +159,7 @@ Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
                 }) {
   hosts_.resize(scenario.ranks * scenario.lanes);
   parts_.resize(scenario.ranks, CallParts(scenario.lanes));
+  given_up_.resize(workload_.collectives().size());
   for (std::uint16_t r = 0; r < scenario.ranks; ++r) {
     std::vector<std::unique_ptr<Endpoint>> endpoints = MakeEndpoints(scenario, Rank(r));
     for (std::size_t lane = 0; lane < endpoints.size(); ++lane) {
@@ -346,9 +352,24 @@ void Simulation::Receive(const Delivery& delivery) {
 void Simulation::MakeCall(Rank rank, std::size_t chain) {
   const std::optional<SimCall> call = programs_.NextCall(rank, chain);
   if (!call) return;
-  const Submission submission = checker_.Begin(now_, rank, *call);
+  if (const auto until = HangsUntil(rank)) {
+    if (*until != kNever) events_.Push(*until, {EventKind::kCall, rank, chain});
+    return;
+  }
+  const Scenario& s = scenario_;
+  const bool gives_up = s.give_up_at_us > 0 && rank.value() == s.give_up_rank &&
+                        now_ >= Instant{} + Microseconds(s.give_up_at_us);
+  if (gives_up && given_up_[call->collective]++ < s.give_up_calls) {
+    return GiveUpCall(rank, chain, *call);
+  }
+  Submit(rank, chain, checker_.Begin(now_, rank, *call), "submits");
+  ForEachLane(rank, [&](Rank node) { Drive(node); });
+}
+
+void Simulation::Submit(Rank rank, std::size_t chain, const Submission& submission,
+                        std::string_view act) {
   const std::uint64_t token = submission.token;
-  trace_.Act(now_, rank, "submits", token, submission.spec.description);
+  trace_.Act(now_, rank, act, token, submission.spec.description);
   // An error when no lane takes its part. That of one lane is the call's, once all parts are over.
   Status status;
   std::size_t taken = 0;
@@ -370,7 +391,35 @@ void Simulation::MakeCall(Rank rank, std::size_t chain) {
   for (const CallDone& part : refused) parts_[rank.index()].End(part);
   checker_.Submitted(now_, token, status);
   if (const auto why = programs_.Submitted(now_, rank, chain, token, status)) LeaveNow(rank, *why);
+}
+
+void Simulation::GiveUpCall(Rank rank, std::size_t chain, SimCall call) {
+  const Status why(StatusCode::kCancelled, "it was interrupted");
+  Submission submission = checker_.Begin(now_, rank, call);
+  checker_.GaveUp(now_, rank, call);
+  if (prng_.Below(2) == 0) {
+    // It is submitted together with the cancel.
+    Submit(rank, chain, submission, "gives up");
+    ForEachLane(rank, [&](Rank node) { host(node).endpoint->Cancel(now_, why); });
+  } else {
+    trace_.Act(now_, rank, "gives up", submission.token, submission.spec.description);
+    submission.leaves.clear();
+    for (BucketPart& part : CutBucket(submission, scenario_.lanes, kSimCutBytesMin)) {
+      Endpoint& endpoint = *host(NodeOf(scenario_, rank, part.lane)).endpoint;
+      endpoint.GiveUp(now_, std::move(part.submission), why);
+    }
+    if (const auto leaves = programs_.GaveUp(now_, rank, chain)) LeaveNow(rank, *leaves);
+  }
   ForEachLane(rank, [&](Rank node) { Drive(node); });
+}
+
+std::optional<Instant> Simulation::HangsUntil(Rank rank) const {
+  const Scenario& s = scenario_;
+  const Instant from = Instant{} + Microseconds(s.hang_at_us);
+  if (s.hang_at_us == 0 || rank.value() != s.hang_rank || now_ < from) return std::nullopt;
+  if (s.hang_for_us == 0) return kNever;
+  const Instant until = from + Microseconds(s.hang_for_us);
+  return now_ < until ? std::optional(until) : std::nullopt;
 }
 
 bool Simulation::TakeEvents(Rank node) {

@@ -19,6 +19,8 @@ namespace optireduce {
 struct SimCall {
   std::size_t collective = 0;
   std::size_t index = 0;  // of the calls of this collective, from 0
+
+  friend bool operator==(const SimCall&, const SimCall&) = default;
 };
 
 struct SimCollective {

@@ -1,0 +1,89 @@
+"""One rank ends calls that the others wait in; then all go on.
+
+Argument: how. Prints "error <message>" for each call that failed, "waiting" before one
+that needs a signal or another rank, and "sum <value>" for the last calls.
+"""
+
+import sys
+import threading
+import time
+
+import jax
+import meshes
+import numpy as np
+from jax import lax
+
+import jax_optireduce as jo
+
+HOW = sys.argv[1]
+# Chosen: so many calls take longer than a few cancels.
+CALLS = 600
+CANCELS = 8
+
+communicator = jo.init()
+mesh = meshes.make((jax.device_count(),), ("dp",))
+program = meshes.mapped(mesh, lambda x: jo.psum(3 * x + 1, "dp", name="call"))
+given = meshes.spread(mesh, np.ones((jax.device_count(), 20_000), np.float32))
+jax.block_until_ready(program(given))
+rank = jax.process_index()
+
+
+def call(function=program):
+    try:
+        return jax.block_until_ready(function(given))
+    except meshes.CALL_ERRORS as error:
+        print("error", str(error).replace("\n", " "), flush=True)
+        return None
+
+
+def cancel_often():
+    for _ in range(CANCELS):
+        communicator.cancel("the test wants it")
+        time.sleep(0.01)
+
+
+def in_one_device_only(x):
+    """The first device of all makes a call that the others of its process do not."""
+    here = (lax.axis_index("dp") == 0) | (
+        lax.axis_index("dp") >= jax.local_device_count()
+    )
+    return lax.cond(here, lambda y: jo.psum(y, "dp", name="call"), lambda y: y, x)
+
+
+if HOW == "cancel":
+    canceller = threading.Thread(target=cancel_often)
+    if rank == 0:
+        canceller.start()
+    for _ in range(CALLS):
+        call()
+        if rank == 0 and canceller.is_alive():
+            canceller.join(0.001)
+elif HOW == "interrupt":
+    if rank == 0:
+        print("waiting", flush=True)
+        try:
+            call()
+            time.sleep(60)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    else:
+        # It comes to the call when rank 0 has left it.
+        time.sleep(float(sys.argv[2]))
+        call()
+elif HOW == "device":
+    only_some = meshes.mapped(mesh, in_one_device_only)
+    call(only_some)
+    # The devices of process 0 start anew together.
+    call()
+elif HOW == "hang":
+    if rank == jax.process_count() - 1:
+        time.sleep(float(sys.argv[2]))
+    started = time.monotonic()
+    call()
+    print(f"took {time.monotonic() - started:.2f}", flush=True)
+for _ in range(3):
+    total = call()
+    if total is not None:
+        (row, *_) = meshes.rows_here(total).values()
+        print(f"sum {row.mean():.3f}", flush=True)
+print("done", flush=True)
