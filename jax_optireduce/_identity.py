@@ -24,7 +24,7 @@ import numpy as np
 _OWN_DIRECTORY = str(Path(__file__).parent) + os.sep
 _JAX_DIRECTORY = str(Path(jax.__file__).parent) + os.sep
 # Longest name in bytes; what is longer ends with a hash instead.
-# Chosen: the wire format takes 200, and the native side adds the group and the lane.
+# Chosen: the wire format takes 200, and the native side adds the group.
 _NAME_BYTES_MAX = 150
 
 # How many cells a notebook or a prompt has run is in the file name of each cell.

@@ -83,6 +83,13 @@ std::optional<MessageTuple> ParseMembershipOf(const nb::bytes& bytes, std::uint1
                       ToPairs(message->calls));
 }
 
+std::optional<std::pair<int, nb::bytes>> PollOf(Membership& self, double now, std::uint16_t lane) {
+  std::array<std::byte, kMembershipBytesMax> out;
+  const auto outgoing = self.Poll(At(now), lane, out);
+  if (!outgoing) return std::nullopt;
+  return std::pair(outgoing->to.value(), nb::bytes(out.data(), outgoing->bytes));
+}
+
 }  // namespace
 
 void BindMembership(nb::module_& m) {
@@ -141,14 +148,7 @@ void BindMembership(nb::module_& m) {
              if (self.timeout() == kNever) return std::nullopt;
              return std::chrono::duration<double>(self.timeout().time_since_epoch()).count();
            })
-      .def("poll",
-           [](Membership& self, double now,
-              std::uint16_t lane) -> std::optional<std::pair<int, nb::bytes>> {
-             std::array<std::byte, kMembershipBytesMax> out;
-             const auto outgoing = self.Poll(At(now), lane, out);
-             if (!outgoing) return std::nullopt;
-             return std::pair(outgoing->to.value(), nb::bytes(out.data(), outgoing->bytes));
-           });
+      .def("poll", &PollOf);
 }
 
 }  // namespace optireduce

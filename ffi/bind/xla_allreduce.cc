@@ -34,7 +34,7 @@ namespace ffi = xla::ffi;
 constexpr std::size_t kStats = 12;  // floats in the last result
 
 // Bytes of a collective's name.
-// Chosen: with what is added for groups and lanes it stays within the 200 bytes of an announcement.
+// Chosen: with what is added for groups it stays within the 200 bytes of an announcement.
 constexpr std::size_t kNameBytesMax = 160;
 
 // What the program says about a call, as views into the call frame: valid until the handler

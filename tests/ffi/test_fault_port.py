@@ -67,6 +67,21 @@ def assert_binomial(count: int, trials: int, probability: float) -> None:
     assert abs(count - trials * probability) <= 6 * deviation + 1
 
 
+def test_from_some_time_on_nothing_passes_in_either_direction():
+    pair = Pair(silent_after_s=0.3)
+    sent = datagrams(8)
+    start = time.monotonic()
+    assert pair.send(sent) == sent
+    while time.monotonic() < start + 0.4:
+        pair.sender.wait(0.01)
+    assert pair.send(sent) == []
+    assert pair.done()["loss"] == 8
+    back = ("127.0.0.1", pair.sender.local_port)
+    pair.receiver.set_peers([back], SIZE)
+    assert pair.receiver.send(0, [sent[0]], SIZE)
+    assert take(pair.sender) == []
+
+
 def test_without_faults_everything_comes_through():
     pair = Pair(seed=1)
     sent = datagrams(500)
@@ -202,6 +217,9 @@ def test_other_directions_are_left_alone():
         ({"corrupt": math.nan}, r"corrupt must be a fraction in \[0, 1\]"),
         ({"delay_s": 200.0}, "delay_s must be 0 to 60 seconds, got 200"),
         ({"delay_s": math.nan}, "delay_s must be 0 to 60 seconds"),
+        ({"silent_after_s": -1.0}, "silent_after_s must be 0 to 3600 seconds, got -1"),
+        ({"lane": 64.0}, "lane must be a whole number in"),
+        ({"lane": 0.5}, "lane must be a whole number in"),
         ({"seed": 0.5}, "seed must be a whole number"),
         ({"seed": -1.0}, "seed must be a whole number"),
     ],

@@ -357,9 +357,7 @@ def test_a_lane_that_is_heard_does_not_excuse_another_one():
 def test_a_part_begins_after_the_vote_if_another_part_of_its_call_had_begun():
     membership = _testing.Membership(1, 3, TIMEOUT, 2)
     assert membership.try_start(0, 7, 4)
-    prepare = _testing.encode_membership(
-        (2, False, 0, (1, 0), (0, 0), (0, 1), [], [])
-    )
+    prepare = _testing.encode_membership((2, False, 0, (1, 0), (0, 0), (0, 1), [], []))
     before = membership.changes
     assert membership.handle(0.0, 0, 0, prepare)
     assert membership.changes == before

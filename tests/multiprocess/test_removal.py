@@ -82,7 +82,7 @@ def test_a_rank_with_one_dead_lane_is_removed_from_whole_buckets(tmp_path, lane)
         started.wait(_LAST)
         last = started[_LAST]
         assert last.code == 1, started.describe()
-        # The lane that works tells it; unless it has noticed first that it reaches nobody.
+        # The lane that works tells it, unless it notices first that it reaches nobody.
         error = "rank, 3, was removed from the session|only 1 of the 4 ranks"
         assert re.search(f"JaxRuntimeError: .*({error})", last.output)
         started.succeed(*_OTHERS)
