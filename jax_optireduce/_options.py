@@ -74,10 +74,10 @@ class Options:
       datagram_bytes_max: largest UDP payload, in bytes; 0 measures all paths and takes
         the smallest. Default 0.
       max_lag: calls of one collective that a rank may be ahead of another. Default 2.
-      on_lag: what a bounded call does about a peer that is alive and farther behind:
-        "wait" for it, up to `peer_timeout_s`, or "suspend" it, so that the call never
-        waits. An agreed call needs all owners of shards, and waits for such a peer up
-        to `call_timeout_s` in either case. Default "wait".
+      on_lag: what a bounded call does about a peer that is farther behind: "wait" for
+        it while it answers, up to `peer_timeout_s`, or "suspend" it, so that the call
+        never waits. An agreed call needs all owners of shards, and waits for such a
+        peer up to `call_timeout_s` in either case. Default "wait".
       peer_timeout_s: how long a peer may be silent, in seconds. Then exact and agreed
         calls that wait for it fail, and bounded ones go on without it. Default 30.
       mismatch_timeout_s: how long two ranks may wait for each other in different calls

@@ -167,8 +167,8 @@ class Checker {
   void CheckLag(Instant now, const Record& record);
   // `from` does not hear `rank` from then on, for a while or for ever; kNever: nothing is wrong.
   Instant AwayFrom(Rank from, Rank rank) const;
-  // That is over.
-  bool IsBack(Instant now, Rank from, Rank rank) const;
+  // When that is over.
+  Instant BackAt(Rank from, Rank rank) const;
   void NoteAnswer(SeenLane& seen, Duration gap) const;
   // From which silence on the member is not waited for, at most.
   Duration PatienceMax(const Record& record, Rank member) const;

@@ -89,36 +89,40 @@ void Checker::CheckLag(Instant now, const Record& record) {
       {from, At(s.faults_end_us), At(s.rival_at_us > 0 ? s.rival_at_us + s.rival_for_us : 0)});
   const std::size_t ahead = IsCrowded() ? 0 : s.max_lag;
   const std::size_t index = record.call.index < ahead ? 0 : record.call.index - ahead;
+  Instant slow_from = kNever;
   for (const Rank member : spec.members) {
     if (member == record.rank) continue;
     const auto next = next_index_.find({record.call.collective, member.index()});
     const bool called = next != next_index_.end() && next->second > index;
     const Instant away = AwayFrom(record.rank, member);
     // Of those that are behind, and answer, the program is slow.
-    if (!called && (away > now || IsBack(now, record.rank, member))) return;
+    if (!called && away > now) return;
+    if (!called) slow_from = std::min(slow_from, BackAt(record.rank, member));
     if (away <= now) from = std::max(from, away + PatienceMax(record, member));
   }
   const auto ready = ready_.find({record.call.collective, index});
   if (ready != ready_.end()) from = std::max(from, ready->second.at);
   const Duration bound = LagBound() + AgreementBound() + DriverSlack();
-  if (now <= from + bound) return;
+  if (std::min(now, slow_from) <= from + bound) return;
   Fail(now, record.rank,
        "a bounded call ended " + Milliseconds(now - from) +
            " after it had to wait for nobody that answers; the bound is " + Milliseconds(bound));
 }
 
-bool Checker::IsBack(Instant now, Rank from, Rank rank) const {
+Instant Checker::BackAt(Rank from, Rank rank) const {
   const Scenario& s = scenario_;
   const Seen& seen = seen_[rank.index()];
-  if (seen.stopped_at || seen.left_at) return false;
-  const bool frozen = s.freeze_at_us > 0 && rank.index() == s.freeze_rank &&
-                      now < At(s.freeze_at_us + s.freeze_for_us);
-  const bool cut = s.cut_at_us > 0 && now < At(s.cut_at_us + s.cut_for_us) &&
-                   (rank.index() == s.cut_rank || from.index() == s.cut_rank);
-  const bool lane_cut = s.lane_cut_at_us > 0 && now < At(s.lane_cut_at_us + s.lane_cut_for_us) &&
-                        (rank.index() == s.lane_cut_rank || from.index() == s.lane_cut_rank);
-  const bool parted = now < At(s.part_at_us + s.part_for_us);
-  return !frozen && !cut && !lane_cut && !parted;
+  if (seen.stopped_at || seen.left_at) return kNever;
+  Instant at{};
+  const bool cut = rank.index() == s.cut_rank || from.index() == s.cut_rank;
+  if (s.freeze_at_us > 0 && rank.index() == s.freeze_rank) at = At(s.freeze_at_us + s.freeze_for_us);
+  if (s.cut_at_us > 0 && cut) at = std::max(at, At(s.cut_at_us + s.cut_for_us));
+  const bool lane_cut = rank.index() == s.lane_cut_rank || from.index() == s.lane_cut_rank;
+  if (s.lane_cut_at_us > 0 && lane_cut) {
+    at = std::max(at, At(s.lane_cut_at_us + s.lane_cut_for_us));
+  }
+  if (s.part_for_us > 0) at = std::max(at, At(s.part_at_us + s.part_for_us));
+  return at;
 }
 
 }  // namespace optireduce
