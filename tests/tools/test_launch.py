@@ -211,8 +211,8 @@ def test_sigterm_ends_a_session_although_jax_takes_the_signal(script, tmp_path):
         """
         import time, jax_optireduce
         jax_optireduce.init()
-        print("joined")
         try:
+            print("joined")
             time.sleep(1000)
         finally:
             print("cleaned up")
