@@ -119,7 +119,7 @@ class Carry {
   SegmentStore late_results_;
   SegmentStore errors_;
   std::uint64_t missed_bytes_ = 0;  // of the newest call
-  std::vector<Peer> peers_;  // by member
+  std::vector<Peer> peers_;         // by member
   std::vector<std::byte> scratch_;
   // Chosen: what comes for a call that is older than that many says nothing about deadlines.
   static constexpr std::size_t kOpenings = 16;

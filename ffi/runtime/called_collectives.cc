@@ -93,16 +93,15 @@ Status CalledCollectives::Check(const std::string& key, const CollectiveSpec& dr
                                 "nothing. ";
   if (called) {
     const std::vector<CollectiveSpec>& specs = at->second;
-    const bool fits = Carries(drain) ? std::ranges::find(specs, drain.fingerprint,
-                                                         &CollectiveSpec::fingerprint) !=
-                                           specs.end()
-                                     : std::ranges::none_of(specs, Carries);
+    const bool fits = Carries(drain)
+                          ? std::ranges::find(specs, drain.fingerprint,
+                                              &CollectiveSpec::fingerprint) != specs.end()
+                          : std::ranges::none_of(specs, Carries);
     if (fits) return Status();
     const CollectiveSpec& nearest = *std::ranges::min_element(
         specs, {}, [&](const CollectiveSpec& spec) { return Differences(drain, spec); });
-    return Status(StatusCode::kInvalidArgument, fits_none + "It has called " +
-                                                    nearest.description + ": " +
-                                                    Advice(drain, nearest));
+    return Status(StatusCode::kInvalidArgument, fits_none + "It has called " + nearest.description +
+                                                    ": " + Advice(drain, nearest));
   }
   return Status(StatusCode::kInvalidArgument,
                 fits_none + "Nearest to it are the calls of " + Nearest(key) +
