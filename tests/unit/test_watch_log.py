@@ -1,5 +1,6 @@
 """Lines of the log: slow ranks, removed ones, short deadlines, stalls; the files."""
 
+import contextlib
 import json
 import logging
 import queue
@@ -241,3 +242,26 @@ def test_flight_record_of_a_stall_is_for_its_owner_only(caplog, tmp_path):
     lines_of(caplog, tmp_path, stall())
     (path,) = tmp_path.iterdir()
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+_LATE = [(f"'call {i}' (float32[9], mode bounded, 2 ranks)", 10**i) for i in range(8)]
+
+
+def test_late_data_at_the_end_is_told_by_collective_most_first():
+    line = _watch.describe_late_data(_LATE)
+    assert "9.5 MiB of 'call 7' (float32[9], mode bounded, 2 ranks), 976.6 KiB" in line
+    assert "1000 bytes of 'call 3'" not in line
+    assert " and 1.1 KiB of others. It is lost." in line
+    assert "3 bytes of 'x'" in _watch.describe_late_data([("'x'", 3)])
+
+
+def test_late_data_is_not_told_without_any_or_while_an_error_ends_the_program(caplog):
+    _watch.tell_late_data([])
+    with contextlib.suppress(ArithmeticError):
+        try:
+            raise ArithmeticError
+        finally:
+            _watch.tell_late_data(_LATE)
+    assert not caplog.records
+    _watch.tell_late_data(_LATE)
+    assert len(caplog.records) == 1
