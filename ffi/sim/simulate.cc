@@ -587,7 +587,7 @@ void Simulation::FinishRun() {
                         " bytes though nothing is pending any more");
     }
     if (!each.endpoint->FindLateData().empty()) {
-      checker_.Fail(now_, Rank(r), "it says that data is late though all was drained");
+      checker_.Fail(now_, rank, "it says that data is late though all was drained");
     }
   }
   checker_.Finish(now_, network_);
