@@ -29,9 +29,8 @@ void BindCarry(nb::module_& m) {
            [](const SendWindow& self, std::uint32_t call) { return self.Begun(Sequence(call)); })
       .def("settle", [](SendWindow& self, std::uint32_t call) { self.Settle(Sequence(call)); })
       .def("settled", &SendWindow::settled)
-      .def("lags", [](const SendWindow& self, std::uint32_t call) {
-        return self.Lags(Sequence(call));
-      });
+      .def("lags",
+           [](const SendWindow& self, std::uint32_t call) { return self.Lags(Sequence(call)); });
   nb::class_<CallHistory> history(m, "CallHistory");
   nb::enum_<CallHistory::Receipt>(history, "Receipt")
       .value("NEW", CallHistory::Receipt::kNew)
@@ -62,10 +61,8 @@ void BindCarry(nb::module_& m) {
       });
   nb::class_<Attendance>(m, "Attendance")
       .def(nb::init<std::size_t>(), nb::arg("members"))
-      .def("note",
-           [](Attendance& self, std::uint16_t from, std::uint32_t call) {
-             return self.Note(MemberIndex(from), Sequence(call));
-           })
+      .def("note", [](Attendance& self, std::uint16_t from,
+                      std::uint32_t call) { return self.Note(MemberIndex(from), Sequence(call)); })
       .def("end_call",
            [](Attendance& self, const std::vector<bool>& heard) { self.EndCall(heard); })
       .def("absent", [](const Attendance& self,

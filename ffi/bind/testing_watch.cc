@@ -59,7 +59,8 @@ void BindArrivals(nb::module_& m) {
       .def("find_latest", [](const Arrivals& self, double submitted_at, double now) {
         const Arrivals::Latest latest = self.FindLatest(At(submitted_at), At(now));
         return std::make_tuple(latest.member.index(),
-                               std::chrono::duration<double>(latest.behind).count(), self.Absent(latest.member));
+                               std::chrono::duration<double>(latest.behind).count(),
+                               self.Absent(latest.member));
       });
 }
 
@@ -69,8 +70,7 @@ void BindSlowRank(nb::module_& m) {
       .def(
           "add",
           [](SlowRankWatch& self, const std::string& collective, double end, std::uint16_t slowest,
-             double behind, double elapsed, const std::vector<std::uint16_t>& absent,
-             bool passed) {
+             double behind, double elapsed, const std::vector<std::uint16_t>& absent, bool passed) {
             const CallStats stats{.elapsed = Length(elapsed),
                                   .slowest = Rank(slowest),
                                   .behind = Length(behind),

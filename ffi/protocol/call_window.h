@@ -40,8 +40,8 @@ class SendWindow {
 
   // Everything that was begun is settled.
   bool settled() const { return std::ranges::all_of(begun_, &Entry::settled); }
-  // Some call that is not settled is `max_lag` calls older than `call`, or more. Calls that are newer
-  // than it have no part in this: some begin before their time, opened by peers.
+  // Some call that is not settled is `max_lag` calls older than `call`, or more. Calls that are
+  // newer than it have no part in this: some begin before their time, opened by peers.
   bool Lags(Sequence call) const;
 
  private:

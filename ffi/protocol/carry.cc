@@ -80,8 +80,8 @@ void Carry::Release(MemberIndex peer) {
 }
 
 bool Carry::Lags(const Peer& peer, Sequence call) const {
-  return std::ranges::any_of(
-      peer.sending, [call](const Sending& sending) { return sending.window.Lags(call); });
+  return std::ranges::any_of(peer.sending,
+                             [call](const Sending& sending) { return sending.window.Lags(call); });
 }
 
 bool Carry::Lags(Sequence call) const {

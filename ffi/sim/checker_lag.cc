@@ -44,9 +44,7 @@ Instant Checker::AwayFrom(Rank from, Rank rank) const {
   const Scenario& s = scenario_;
   const Seen& seen = seen_[rank.index()];
   Instant at = std::min(seen.stopped_at.value_or(kNever), seen.left_at.value_or(kNever));
-  const auto either = [&](std::uint64_t who) {
-    return rank.index() == who || from.index() == who;
-  };
+  const auto either = [&](std::uint64_t who) { return rank.index() == who || from.index() == who; };
   if (s.freeze_at_us > 0 && rank.index() == s.freeze_rank) at = std::min(at, At(s.freeze_at_us));
   if (s.cut_at_us > 0 && either(s.cut_rank)) at = std::min(at, At(s.cut_at_us));
   if (s.part_for_us > 0 && ((s.part_side >> rank.index() ^ s.part_side >> from.index()) & 1) != 0) {
@@ -83,8 +81,8 @@ void Checker::CheckLag(Instant now, const Record& record) {
   if (s.suspend != 0 || s.skip_ppm > 0) return;
   if (s.freeze_at_us > 0 && record.rank.value() == s.freeze_rank) return;
   Instant from = record.submitted_at + spec.reduce_scatter_deadline + spec.all_gather_deadline;
-  from = std::max({from, At(s.faults_end_us),
-                   At(s.rival_at_us > 0 ? s.rival_at_us + s.rival_for_us : 0)});
+  from = std::max(
+      {from, At(s.faults_end_us), At(s.rival_at_us > 0 ? s.rival_at_us + s.rival_for_us : 0)});
   const std::size_t ahead = IsCrowded() ? 0 : s.max_lag;
   const std::size_t index = record.call.index < ahead ? 0 : record.call.index - ahead;
   Instant slow_from = kNever;
@@ -113,7 +111,8 @@ Instant Checker::BackAt(Rank from, Rank rank) const {
   if (seen.stopped_at || seen.left_at) return kNever;
   Instant at{};
   const bool cut = rank.index() == s.cut_rank || from.index() == s.cut_rank;
-  if (s.freeze_at_us > 0 && rank.index() == s.freeze_rank) at = At(s.freeze_at_us + s.freeze_for_us);
+  if (s.freeze_at_us > 0 && rank.index() == s.freeze_rank)
+    at = At(s.freeze_at_us + s.freeze_for_us);
   if (s.cut_at_us > 0 && cut) at = std::max(at, At(s.cut_at_us + s.cut_for_us));
   if (s.part_for_us > 0) at = std::max(at, At(s.part_at_us + s.part_for_us));
   return at;
