@@ -115,7 +115,8 @@ Instant Checker::BackAt(Rank from, Rank rank) const {
   if (seen.stopped_at || seen.left_at) return kNever;
   Instant at{};
   const bool cut = rank.index() == s.cut_rank || from.index() == s.cut_rank;
-  if (s.freeze_at_us > 0 && rank.index() == s.freeze_rank) at = At(s.freeze_at_us + s.freeze_for_us);
+  if (s.freeze_at_us > 0 && rank.index() == s.freeze_rank)
+    at = At(s.freeze_at_us + s.freeze_for_us);
   if (s.cut_at_us > 0 && cut) at = std::max(at, At(s.cut_at_us + s.cut_for_us));
   const bool lane_cut = rank.index() == s.lane_cut_rank || from.index() == s.lane_cut_rank;
   if (s.lane_cut_at_us > 0 && lane_cut) {

@@ -5,6 +5,7 @@ Times are in seconds.
 No clock: every time is given, except in the watch, which is waited for.
 """
 
+import itertools
 import statistics
 import threading
 
@@ -123,7 +124,7 @@ def test_a_rank_at_the_edge_is_told_ever_less_often():
     assert len(phases) * _STEP_S == 20 * 60
     assert 4 <= len(news) <= 10
     slow = [call for call, told in news if told["kind"] == "slow"]
-    pauses = [later - earlier for earlier, later in zip(slow, slow[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(slow)]
     assert pauses == sorted(pauses)
     # Long after, it is news again at once.
     late = add_steps(watch, [(1, 0.0)] * 20, start=40_000)
@@ -182,8 +183,7 @@ def test_only_a_rank_that_most_of_the_last_calls_waited_for_is_named(ranks, behi
         if told is None:
             # Who is slow now was told before, or has recovered a short while ago.
             assert all(
-                last.count(r) < _SLOW_CALLS or r in slow or r in rests
-                for r in range(4)
+                last.count(r) < _SLOW_CALLS or r in slow or r in rests for r in range(4)
             )
         elif told["kind"] == "slow":
             assert last.count(told["rank"]) == told["waited"] >= _SLOW_CALLS

@@ -89,9 +89,6 @@ def test_a_member_is_absent_after_a_few_calls_without_it_until_it_is_heard():
 @hypothesis.given(st.lists(st.integers(0, 9), max_size=30), st.integers(0, 9))
 def test_a_member_is_past_a_call_when_it_was_seen_in_two_later_ones(calls, call):
     attendance = _testing.Attendance(2)
-    newest = []
-    for seen in calls:
-        if attendance.note(1, seen):
-            newest.append(seen)
+    newest = [seen for seen in calls if attendance.note(1, seen)]
     assert newest == sorted(set(newest))
     assert attendance.past(1, call) == (len([n for n in newest if n > call]) >= 2)

@@ -1,0 +1,63 @@
+"""What ranks that are behind, frozen or dead cost the others, in virtual time."""
+
+import statistics
+
+import pytest
+
+from jax_optireduce import _native
+
+
+def assert_holds(line: str) -> dict[str, object]:
+    report = _native.simulate(line)
+    assert report["ok"], f"{report['failure']}: {report['scenario']}"
+    return report
+
+
+# A step of about 5 ms, and calls of up to 100 ms.
+LOSSY_STEPS = (
+    "seed=2 ranks=4 calls=900 elements=2000 mode=lossy think_us=10000 "
+    "faults_end_us=1000 reduce_scatter_deadline_us=50000 all_gather_deadline_us=50000"
+)
+
+
+def calls_of_the_whole_deadline(report) -> int:
+    return sum(call["elapsed_s"] > 0.09 for call in report["calls"])
+
+
+def test_lossy_calls_recover_from_the_pause_of_a_rank():
+    report = assert_holds(
+        f"{LOSSY_STEPS} freeze_at_us=1000000 freeze_for_us=2000000 freeze_rank=2"
+    )
+    # A few until nobody waits for it, and some while it catches up.
+    assert calls_of_the_whole_deadline(report) < 60
+    assert all(call["late"] == 0 for call in report["calls"][-200:])
+
+
+def test_lossy_calls_pay_for_a_death_a_few_times_only():
+    report = assert_holds(f"{LOSSY_STEPS} stop_at_us=1000000 stop_rank=2")
+    assert calls_of_the_whole_deadline(report) < 10
+
+
+def test_a_bounded_step_waits_a_second_or_two_for_a_frozen_rank():
+    report = assert_holds(
+        "seed=31 ranks=4 elements=3000 calls=60 sequential=1 mode=bounded "
+        "think_us=400000 peer_timeout_us=60000000 faults_end_us=1000 "
+        "reduce_scatter_deadline_us=2000 all_gather_deadline_us=2000 "
+        "stop_at_us=3000000 stop_rank=2"
+    )
+    # All but the drains, which wait for the removal.
+    assert max(call["elapsed_s"] for call in report["calls"][:60]) < 2.5
+
+
+@pytest.mark.parametrize("rival", ["", "rival_at_us=3000000 rival_rank=1"])
+def test_the_waits_for_data_that_deadlines_cut_off_are_even(rival):
+    # A call of 1 MiB needs 1.4 s of the links, and has 0.3.
+    report = assert_holds(
+        "seed=1 ranks=4 elements=262144 calls=40 sequential=1 mode=bounded max_lag=8 "
+        "rate_mbps=10 queue_bytes=131072 socket_bytes=131072 batch_max=8 "
+        "reduce_scatter_deadline_us=150000 all_gather_deadline_us=150000 "
+        f"faults_end_us=1000 peer_timeout_us=30000000 {rival}"
+    )
+    times = [call["elapsed_s"] for call in report["calls"][8:-1]]
+    assert max(times) < 2.5 * statistics.fmean(times)
+    assert max(times) < 4
