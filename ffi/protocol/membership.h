@@ -194,8 +194,11 @@ class Membership {
   };
   // Those among them who take part in such a pair, ascending.
   std::vector<Unreached> UnreachedAmong(Instant now, const std::vector<Rank>& ranks) const;
-  // One is silent on some lane and heard on another, and it does not show which end is at fault.
-  bool IsAmbiguous(Instant now) const;
+  // It is silent on some lane, and heard on another: it can vote.
+  bool IsPartlySilent(Instant now, Rank rank) const;
+  // There is one, and what is known does not show whose fault that is, or shows that it is that of
+  // this rank.
+  bool LacksEvidence(Instant now) const;
   // The voters without those that do not reach each other.
   std::vector<Rank> Agreeable(Instant now) const;
   bool Suspects(Instant now, Rank a, Rank b) const;

@@ -109,7 +109,7 @@ bool Membership::OwnTurn(Instant now) const {
   if (now - since < LastChance() + patience * before) return false;
   // Of two that do not reach each other on one lane, one may be silent there for all: the others
   // find that out when they ask it.
-  return now - *convinced_since_ >= peer_timeout_ + LastChance() || !IsAmbiguous(now);
+  return now - *convinced_since_ >= peer_timeout_ + LastChance() || !LacksEvidence(now);
 }
 
 void Membership::Promise(Instant now, const Ballot& ballot) {
@@ -139,7 +139,7 @@ void Membership::ProposeIfVoted(Instant now) {
   const bool settled =
       majority_since_ && now - std::max(*majority_since_, regained_at_) >= LastChance();
   for (const Rank member : view_.members) {
-    const bool awaited = Reaches(now, member) || !settled;
+    const bool awaited = Reaches(now, member) || IsPartlySilent(now, member) || !settled;
     if (member != self_ && awaited && !votes_.contains(member)) return;
   }
   // What has been accepted may have been decided.
@@ -194,16 +194,20 @@ std::vector<Rank> Membership::Agreeable(Instant now) const {
   }
 }
 
-bool Membership::IsAmbiguous(Instant now) const {
-  const bool partly = std::ranges::any_of(view_.members, [&](Rank rank) {
-    if (rank == self_ || !other(rank).suspected()) return false;
-    return std::ranges::any_of(other(rank).paths, [&](const Path& each) {
-      return !each.suspected && each.heard_at >= *concerned_since_;
-    });
+bool Membership::IsPartlySilent(Instant now, Rank rank) const {
+  if (rank == self_ || !other(rank).suspected()) return false;
+  return std::ranges::any_of(other(rank).paths, [&](const Path& each) {
+    return !each.suspected && now - each.heard_at < peer_timeout_ / kMinorityPerTimeout;
   });
-  if (!partly) return false;
+}
+
+bool Membership::LacksEvidence(Instant now) const {
+  const auto partly = [&](Rank rank) { return IsPartlySilent(now, rank); };
+  if (std::ranges::none_of(view_.members, partly)) return false;
   const std::vector<Unreached> all = UnreachedAmong(now, view_.members);
-  return all.size() > 1 && all[all.size() - 2].pairs == all.back().pairs;
+  if (all.empty()) return false;
+  const bool tie = all.size() > 1 && all[all.size() - 2].pairs == all.back().pairs;
+  return tie || all.back().rank == self_;
 }
 
 std::vector<CallId> Membership::FirstsAfterVotes() const {
