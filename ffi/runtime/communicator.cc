@@ -271,7 +271,7 @@ void Communicator::GiveUp(const Submission& call, const Status& why) {
   // Where there is no network, nobody is to be told.
   const bool alone = call.spec.members.size() <= 1 || call.spec.elements == 0;
   if (alone || !Readiness().ok()) return;
-  for (BucketPart& part : CutBucket(call, lanes_.size())) {
+  for (BucketPart& part : CutBucket(call, lanes_.size(), kCutBytesMin)) {
     lanes_[part.lane]->GiveUp(std::move(part.submission), why);
   }
 }
