@@ -54,7 +54,9 @@ def test_peers_learn_the_reason(tmp_path):
         assert started[1].code == _CODE, started.describe()
         assert started[0].code == 1, started.describe()
         (line,) = started[0].lines("error")
-        said = r"rank 1 has (left|stopped with this error): its process received SIGTERM"
+        said = (
+            r"rank 1 has (left|stopped with this error): its process received SIGTERM"
+        )
         assert re.search(said, line), line
 
 
