@@ -25,6 +25,7 @@
 #include "ffi/protocol/incast_controller.h"
 #include "ffi/protocol/membership.h"
 #include "ffi/protocol/peer.h"
+#include "ffi/protocol/refusals.h"
 
 namespace optireduce {
 
@@ -82,7 +83,32 @@ class Endpoint::Impl {
       visit(it->first, it->second);
     }
   }
-  // The call a peer's datagram belongs to; opens it when that is allowed, else null and counted.
+  // The local program has called it, or a later one, and nothing of it is open.
+  bool IsOver(const Collective& collective, Sequence sequence) const;
+  // The program will never call it, and peers must not wait for that.
+  bool IsAbandoned(const Collective& collective) const {
+    return collective.settlement == Collective::Settlement::kVoid ||
+           (leaving_ && Carries(collective.spec));
+  }
+  // Memory for what the program has not asked for.
+  bool HasRoom(std::size_t bytes) const {
+    return bytes == 0 || pool_.used_bytes() + bytes <= options_.early_bytes_max;
+  }
+  // Calls of a collective that wait for the local program, and the first that need not.
+  struct Ahead {
+    std::uint32_t calls = 0;
+    std::optional<CallId> foldable;
+  };
+  Ahead AheadOf(const Collective& collective);
+  // Memory for the contributions to one more.
+  bool HasRoomFor(const Collective& collective) const;
+  // Whatever comes for the call is taken now.
+  bool Takes(CallId call);
+  // Counts the datagram, and lets its sender know.
+  void Refuse(Instant now, const Header& header);
+  // Tells those that were refused something that it is taken now.
+  void LiftRefusals(Instant now);
+  // The call a peer's datagram belongs to; opens it when that is allowed, else null.
   Active* Admit(Instant now, const Header& header);
   // Each returns false when the datagram could not be taken now and has to come again.
   bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
@@ -93,6 +119,8 @@ class Endpoint::Impl {
   void TakeAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
   void TakeLeave(Instant now, const Header& header, std::span<const std::byte> payload);
   void Settle(Instant now, Rank peer, const std::vector<Fate>& fates);
+  void SettleSegment(Instant now, Rank to, const Fate& fate,
+                     std::vector<CollectiveId>& advanced);
   void FinishIfComplete(Instant now, Active& active);
   // All that are complete.
   void FinishComplete(Instant now);
@@ -156,6 +184,10 @@ class Endpoint::Impl {
   // ---- endpoint_send.cc
   void Queue(Active& active, MemberIndex to);
   void QueueAll(Active& active);
+  // What was held back for the peer, of this collective, may go on.
+  void QueueHeld(CollectiveId collective, Rank to);
+  // Asks the peer whether it still refuses what this rank has for it.
+  void AskHeld(Instant now, Rank to);
   void Announce(const Collective& collective, Sequence sequence, std::uint8_t flags);
   std::optional<Transmit> SendMembership(Instant now, std::span<std::byte> buffer);
   // After nothing was sent to the peer.
@@ -250,6 +282,10 @@ class Endpoint::Impl {
   // By the number of members, and which of them this rank is.
   std::map<std::pair<std::uint16_t, MemberIndex>, std::vector<MemberIndex>> send_orders_;
   std::map<CallId, Active> active_;
+  Refusals refusals_;
+  // Something has happened that may lift one.
+  bool refusals_stale_ = false;
+  std::size_t refusals_used_bytes_ = 0;  // by the pool, when they were looked at last
   std::deque<CallDone> events_;
   Counters counters_;
   IncastController incast_;

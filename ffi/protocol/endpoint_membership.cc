@@ -30,6 +30,7 @@ Result<Collective*> Endpoint::Impl::Learn(const CollectiveSpec& spec) {
   const std::size_t known = directory_.size();
   Result<Collective*> learnt = directory_.Learn(spec);
   if (directory_.size() > known) ShareWindows(spec);
+  refusals_stale_ = true;
   return learnt;
 }
 

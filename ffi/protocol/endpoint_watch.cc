@@ -86,11 +86,13 @@ std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
 }
 
 void Endpoint::Impl::HandleTimeout(Instant now) {
+  refusals_stale_ = true;
   const auto next = [&](std::size_t r) { return timeouts_.FirstBefore(now + Duration(1), r); };
   for (std::size_t r = next(0); r < options_.world_size; r = next(r + 1)) {
     if (Muted(*peers_[r])) continue;
     const Rank rank(static_cast<std::uint16_t>(r));
     Settle(now, rank, peer(rank).flow.HandleTimeout(now));
+    AskHeld(now, rank);
     if (peers_[r]->flow.unanswered()) unanswered_.insert(rank);
   }
   GiveUpSilentPeers(now);
@@ -130,7 +132,7 @@ Instant Endpoint::Impl::PollTimeout() const {
   for (std::size_t r = timeouts_.FirstBefore(at); r < options_.world_size;
        r = timeouts_.FirstBefore(at, r + 1)) {
     const Peer& other = *peers_[r];
-    if (timeouts_[r] == Instant::min()) timeouts_.Set(r, other.flow.timeout());
+    if (timeouts_[r] == Instant::min()) timeouts_.Set(r, other.timeout());
     if (timeouts_[r] < at && !Muted(other)) at = timeouts_[r];
   }
   for (const auto& [call, active] : active_) at = std::min(at, active.exchange.deadline());
@@ -305,7 +307,10 @@ void Endpoint::Impl::GiveUpSilentPeers(Instant now) {
 void Endpoint::Impl::Forget(Instant now, Rank gone) {
   incast_of_peers_.reset();
   Peer& other = peer(gone);
-  if (other.gone()) other.DropQueued();
+  if (other.gone()) {
+    other.DropQueued();
+    refusals_.Forget(gone);
+  }
   std::vector<CallId> failing;
   std::vector<CallId> finished;
   bool missed = false;

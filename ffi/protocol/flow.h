@@ -7,6 +7,9 @@
 // an acknowledgement is never ambiguous, every tag has its own nonce, and a replay is seen by its
 // number alone.
 //
+// Every authenticated datagram is recorded once, whatever becomes of it. One that is refused is
+// acknowledged as that: it is not lost, and to send it again at once would be in vain.
+//
 // Loss is found by the receiver's report, not by silence: a datagram is lost when a later one was
 // acknowledged, and enough others were sent between them or enough time has passed (RFC 9002 6.1).
 // Silence makes a probe, whose acknowledgement then tells.
@@ -37,8 +40,13 @@ struct Cargo {
 };
 
 struct Fate {
+  enum class Outcome : std::uint8_t {
+    kDelivered,
+    kLost,
+    kRefused,  // it arrived, and the peer does not take it for now
+  };
   Cargo cargo;
-  bool delivered = false;
+  Outcome outcome = Outcome::kLost;
 };
 
 struct FlowOptions {
@@ -94,8 +102,11 @@ class Flow {
 
   // True when the number was received before, or is too old to tell.
   bool Seen(std::uint64_t number) const;
-  // Notes an accepted datagram.
-  void Record(Instant now, std::uint64_t number, Acknowledge acknowledge);
+  // Notes a datagram that has come, once. `refused`: it has no effect, and may come again under
+  // another number.
+  void Record(Instant now, std::uint64_t number, Acknowledge acknowledge, bool refused);
+  // What was recorded, one at least that wants an acknowledgement, is acknowledged at once.
+  void AcknowledgeAtOnce(Instant now) { acknowledge_at_ = std::min(acknowledge_at_, now); }
   // Numbers that the peer has used, as far as is known, and how many of them were recorded.
   std::uint64_t expected() const { return largest_seen_ ? *largest_seen_ + 1 : 0; }
   std::uint64_t recorded() const { return recorded_; }
@@ -122,7 +133,7 @@ class Flow {
   // Whether the peer, without being asked, will soon acknowledge something.
   bool WillHear() const;
   void MeasureRoundTrip(Duration sample);
-  void Settle(InFlight& datagram, bool delivered);
+  void Settle(InFlight& datagram, Fate::Outcome outcome);
   void DetectLoss(Instant now);
   void StartRoundTrip(Instant now);
   void EndRoundTrip(Instant now);
@@ -161,8 +172,17 @@ class Flow {
 
   // Chosen: twice what a peer may have under way, so that nothing in time is taken for too old.
   static constexpr std::size_t kSeenBits = 4096;
-  std::array<std::uint64_t, kSeenBits / 64> seen_{};  // bit of number n at n % kSeenBits
+  using NumberBits = std::array<std::uint64_t, kSeenBits / 64>;  // of number n at n % kSeenBits
+  static bool Bit(const NumberBits& bits, std::uint64_t number) {
+    return (bits[number % kSeenBits / 64] >> (number % 64)) & 1;
+  }
+  static void SetBit(NumberBits& bits, std::uint64_t number) {
+    bits[number % kSeenBits / 64] |= std::uint64_t{1} << (number % 64);
+  }
+  NumberBits seen_{};
+  NumberBits refused_{};  // of these
   std::optional<std::uint64_t> largest_seen_;
+  std::optional<std::uint64_t> largest_refused_;
   std::uint64_t recorded_ = 0;
   std::optional<std::uint64_t> largest_wanted_;  // of those that want an acknowledgement
   Instant largest_wanted_at_{};

@@ -17,6 +17,7 @@
 #include "ffi/crypto/seal.h"
 #include "ffi/protocol/flow.h"
 #include "ffi/protocol/options.h"
+#include "ffi/protocol/refusals.h"
 
 namespace optireduce {
 
@@ -38,6 +39,9 @@ struct Peer {
       : flow(options), seal(std::move(to)), open(std::move(from)) {}
 
   Flow flow;
+  Holds holds;
+  // When something has to be done that concerns this peer alone.
+  Instant timeout() const { return std::min(flow.timeout(), holds.timeout()); }
   // How many may send to the peer at the same time, as it said last.
   std::uint8_t incast = UINT8_MAX;
   Sealer seal;  // datagrams to the peer
@@ -70,6 +74,7 @@ struct Peer {
     control.clear();
     ready.clear();
     backlog.clear();
+    holds.Clear();
   }
   std::uint32_t turns = 0;  // of sending segments to it
 
