@@ -144,6 +144,11 @@ class TestFlow {
   std::uint64_t TrackProbe(double now) {
     return flow_.Track(At(now), {.kind = DatagramKind::kProbe}, kOverheadBytes);
   }
+  std::optional<std::pair<std::size_t, std::size_t>> BlackHoleOf(double patience_s) const {
+    const auto hole = flow_.black_hole(At(patience_s).time_since_epoch());
+    if (!hole) return std::nullopt;
+    return std::pair(hole->lost_bytes, hole->delivered_bytes);
+  }
   double Timeout() const { return ToSeconds(flow_.timeout()); }
   std::size_t WindowBytes() const { return flow_.window_bytes(); }
   bool Seen(std::uint64_t number) const { return flow_.Seen(number); }
@@ -205,10 +210,13 @@ class TestEndpoint {
   std::string Submit(double now, const std::string& name, const std::string& description,
                      std::uint64_t fingerprint, bool drop, double deadline_s,
                      const std::vector<int>& members, std::uint32_t sequence, std::uint64_t token,
-                     FloatArray array) {
+                     FloatArray array, bool carry) {
     Submission submission;
     submission.spec =
         SpecOf(name, description, fingerprint, array.size(), drop, deadline_s, members);
+    if (carry) {
+      submission.spec.reduce_scatter = submission.spec.all_gather = LatePolicy::kCarry;
+    }
     submission.sequence = Sequence(sequence);
     submission.token = token;
     submission.leaves = {
@@ -328,6 +336,7 @@ void BindProtocol(nb::module_& m) {
       .def("ask_for_room", &TestFlow::AskForRoom)
       .def("take_probe", &TestFlow::TakeProbe)
       .def("track_probe", &TestFlow::TrackProbe)
+      .def("black_hole", &TestFlow::BlackHoleOf)
       .def("timeout", &TestFlow::Timeout)
       .def("window_bytes", &TestFlow::WindowBytes)
       .def("seen", &TestFlow::Seen)
@@ -343,7 +352,9 @@ void BindProtocol(nb::module_& m) {
            nb::arg("mismatch_timeout_s") = 10.0, nb::arg("protection") = "authenticate",
            nb::arg("session") = 77, nb::arg("lane") = 0,
            nb::arg("early_bytes_max") = std::size_t{4} << 30, nb::arg("max_lag") = 2)
-      .def("submit", &TestEndpoint::Submit)
+      .def("submit", &TestEndpoint::Submit, nb::arg("now"), nb::arg("name"), nb::arg("description"),
+           nb::arg("fingerprint"), nb::arg("drop"), nb::arg("deadline_s"), nb::arg("members"),
+           nb::arg("sequence"), nb::arg("token"), nb::arg("array"), nb::arg("carry") = false)
       .def("handle_datagram", &TestEndpoint::HandleDatagram)
       .def("handle_timeout", &TestEndpoint::HandleTimeout)
       .def("poll_transmit", &TestEndpoint::PollTransmit)

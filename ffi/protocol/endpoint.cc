@@ -252,8 +252,11 @@ void Endpoint::Impl::HandleDatagram(Instant now, std::span<const std::byte> data
     return;
   }
   from.last_heard = now;
-  if (from.lost) incast_of_peers_.reset();
-  from.lost.reset();
+  // What is heard of a peer to which data does not pass changes nothing.
+  if (from.lost && !from.black_hole) {
+    incast_of_peers_.reset();
+    from.lost.reset();
+  }
   const bool taken = Dispatch(now, header, *payload);
   from.flow.Record(now, header.number, WhenToAcknowledge(header), !taken);
   if (!taken) return;
@@ -382,8 +385,7 @@ bool Endpoint::Impl::TakeValues(Instant now, const Collective& collective, Membe
     return true;
   }
   Active* active = Admit(now, header);
-  if (active == nullptr ||
-      (!contribution && !HasRoom(active->exchange.EarlyResultBytes()))) {
+  if (active == nullptr || (!contribution && !HasRoom(active->exchange.EarlyResultBytes()))) {
     Refuse(now, header);
     return false;
   }
@@ -468,6 +470,7 @@ void Endpoint::Impl::TakeAcknowledgement(Instant now, const Header& header,
     QueueHeld(lifted, header.source);
   }
   Settle(now, header.source, from.flow.HandleAcknowledgement(now, *news));
+  CheckPath(now, header.source);
 }
 
 void Endpoint::Impl::TakeLeave(Instant now, const Header& header,

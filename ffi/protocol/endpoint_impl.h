@@ -119,8 +119,7 @@ class Endpoint::Impl {
   void TakeAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
   void TakeLeave(Instant now, const Header& header, std::span<const std::byte> payload);
   void Settle(Instant now, Rank peer, const std::vector<Fate>& fates);
-  void SettleSegment(Instant now, Rank to, const Fate& fate,
-                     std::vector<CollectiveId>& advanced);
+  void SettleSegment(Instant now, Rank to, const Fate& fate, std::vector<CollectiveId>& advanced);
   void FinishIfComplete(Instant now, Active& active);
   // All that are complete.
   void FinishComplete(Instant now);
@@ -153,8 +152,8 @@ class Endpoint::Impl {
   bool Survives(const CollectiveSpec& spec) const { return membership_ && IsBounded(spec); }
   // Something that was authenticated has come.
   void HearMember(Instant now, const Header& header, std::span<const std::byte> payload);
-  // The peer is silent for too long.
-  void Lose(Instant now, Rank silent);
+  // The peer is silent for too long, or of no use for another reason.
+  void Lose(Instant now, Rank silent, std::string why);
   // After anything that may have changed it.
   void FollowMembership(Instant now);
   // Keeps nothing more for those that are silent.
@@ -238,6 +237,10 @@ class Endpoint::Impl {
   bool FailIfGivenUp(Instant now, const Exchange& exchange);
   // Gives up peers that do not answer for too long, whether or not a call waits for them.
   void GiveUpSilentPeers(Instant now);
+  // After something was acknowledged or lost: do long datagrams to the peer arrive?
+  void CheckPath(Instant now, Rank rank);
+  // Fails the calls that wait for the peer, here or there.
+  void FailUnserved(Instant now, Rank rank, const std::string& why);
   // After a peer has gone: fails what needs it, keeps nothing for it.
   void Forget(Instant now, Rank gone);
   // Fails the call if a member waits in another one that this rank has not called.
@@ -252,6 +255,7 @@ class Endpoint::Impl {
   void CheckDropped(Instant now, const Exchange& exchange, Status& status) const;
   bool Waits(const Exchange& exchange) const;
 
+  std::string WhySilent(Rank rank) const;
   // In seconds, with one decimal.
   static std::string RoundedSeconds(Duration duration);
 

@@ -61,11 +61,10 @@ void Endpoint::Impl::HearMember(Instant now, const Header& header,
   if (heard || message) FollowMembership(now);
 }
 
-void Endpoint::Impl::Lose(Instant now, Rank silent) {
+void Endpoint::Impl::Lose(Instant now, Rank silent, std::string why) {
   Peer& other = peer(silent);
   if (!other.lost) {
-    other.lost = "rank " + std::to_string(silent.value()) + " has been silent for more than " +
-                 RoundedSeconds(options_.peer_timeout) + " (peer_timeout_s)";
+    other.lost = std::move(why);
     other.awaited = membership_.has_value();
     Forget(now, silent);
   }
@@ -121,6 +120,7 @@ void Endpoint::Impl::BeginView(Instant now) {
     if (!peers_[r] || peers_[r]->removed || membership_->view().Has(Rank(r))) continue;
     peers_[r]->removed = "rank " + std::to_string(r) + " was removed from the session, and " +
                          std::to_string(members.size()) + " ranks go on without it";
+    if (peers_[r]->black_hole) *peers_[r]->removed += ": " + *peers_[r]->lost;
     Forget(now, Rank(r));
   }
   // What only those who are gone have called has no settlement.

@@ -36,9 +36,8 @@ void Endpoint::Impl::AskHeld(Instant now, Rank to) {
   if (!other.holds.TakeAsk(now)) return;
   bool needed = false;
   for (const CallId& first : other.holds.listed()) {
-    ForEachOpen(first.collective, [&](CallId call, const Active&) {
-      needed = needed || call >= first;
-    });
+    ForEachOpen(first.collective,
+                [&](CallId call, const Active&) { needed = needed || call >= first; });
   }
   if (!needed) return;
   other.control.push_back({.kind = DatagramKind::kProbe});

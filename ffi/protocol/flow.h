@@ -57,6 +57,13 @@ struct FlowOptions {
   bool same_host = false;        // there is no network between
 };
 
+// A path that loses all datagrams of some length, and none that are shorter: a black hole of RFC
+// 8899 (4.3).
+struct BlackHole {
+  std::size_t lost_bytes = 0;       // of the longest, each
+  std::size_t delivered_bytes = 0;  // of the longest that arrived meanwhile
+};
+
 // When a datagram that arrived is to be acknowledged: with others, or at once.
 enum class Acknowledge { kNot, kSoon, kAtOnce };
 
@@ -98,6 +105,9 @@ class Flow {
   // Without one acknowledgement for several probes: sending more would be in vain for now.
   bool unanswered() const;
 
+  // For so long the peer has answered, and no datagram of this length has arrived. Until one does.
+  std::optional<BlackHole> black_hole(Duration patience) const;
+
   // ---- Receiving.
 
   // True when the number was received before, or is too old to tell.
@@ -135,6 +145,7 @@ class Flow {
   void MeasureRoundTrip(Duration sample);
   void Settle(InFlight& datagram, Fate::Outcome outcome);
   void DetectLoss(Instant now);
+  void NoteLength(Instant now, std::size_t bytes, bool lost);
   void StartRoundTrip(Instant now);
   void EndRoundTrip(Instant now);
   void PopSettled();
@@ -157,6 +168,15 @@ class Flow {
   bool probe_due_ = false;
   int probes_unanswered_ = 0;
   std::vector<Fate> fates_;
+
+  // The longest datagrams that were lost, while none of that length arrived and the peer answered.
+  struct {
+    std::size_t bytes = 0;  // 0: none
+    std::uint32_t count = 0;
+    Instant first{};
+    Instant last{};
+    std::size_t delivered_bytes = 0;  // the longest that arrived meanwhile
+  } lost_long_;
 
   bool measured_ = false;
   Duration smoothed_{};

@@ -104,7 +104,12 @@ void Membership::Heard(Instant now, Rank rank) {
   if (silent) regained_at_ = now;
   there.heard_at = now;
   if (there.suspected) next_tick_ = std::min(next_tick_, now);
-  there.suspected = false;
+  there.suspected = there.unusable;
+}
+
+void Membership::SetUnusable(Instant now, Rank rank, bool unusable) {
+  other(rank).unusable = unusable;
+  if (unusable) Suspect(now, rank);
 }
 
 void Membership::Suspect(Instant now, Rank rank) {

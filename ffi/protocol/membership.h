@@ -77,6 +77,8 @@ class Membership {
   void Heard(Instant now, Rank rank);
   // `rank` is silent for peer_timeout. Withdrawn when it is heard.
   void Suspect(Instant now, Rank rank);
+  // `rank` cannot be used, though it is heard: it is suspected until this is taken back.
+  void SetUnusable(Instant now, Rank rank, bool unusable);
   // Asks once more, though nobody may be there: for one that is stuck.
   void Retry(Instant now) { next_tick_ = std::min(next_tick_, now); }
   // The payload of a message of `from`. False when it is none.
@@ -105,6 +107,7 @@ class Membership {
   struct Other {
     Instant heard_at{};
     bool suspected = false;
+    bool unusable = false;
     // Whom it suspects, since when it suspects somebody, since when this rank.
     std::vector<Rank> suspects;
     Instant suspects_at{};

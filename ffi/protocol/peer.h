@@ -59,6 +59,7 @@ struct Peer {
   Duration Silence(Instant now) const { return now - std::max(last_heard, asked); }
   std::optional<std::string> left;     // it said that it leaves, and why
   std::optional<std::string> lost;     // it was silent for too long; until it is heard again
+  bool black_hole = false;             // long datagrams to it do not arrive; short ones do
   bool awaited = false;                // though lost, it is kept what it has coming: see Membership
   std::optional<std::string> removed;  // the others go on without it
 

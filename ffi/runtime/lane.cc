@@ -273,6 +273,7 @@ void Lane::Publish() {
   const std::lock_guard lock(mutex_);
   snapshot_ = {.counters = endpoint_->counters(),
                .socket_drops = port_->socket_drops(),
+               .send_errors = port_->send_errors(),
                .memory_bytes = endpoint_->memory_bytes(),
                .waiting = std::move(waiting)};
 }

@@ -197,6 +197,11 @@ void Network::Send(Instant now, Rank from, Rank to, std::span<const std::byte> d
     ++faults_.parted;
     return;
   }
+  const bool passes = from == mtu_.rank || (to == mtu_.rank && !mtu_.one_way);
+  if (passes && datagram.size() > mtu_.bytes) {
+    ++faults_.too_long;
+    return;
+  }
   const bool faulty = now < options_.end;
   Link& up = up_[from.index()];
   if (faulty && prng_.Chance(options_.stall_ppm)) {
@@ -268,7 +273,8 @@ bool Network::Adds() const {
   const std::uint64_t entered = sent_ + faults_.duplicated + faults_.foreign + faults_.garbage +
                                 faults_.replayed + faults_.misdirected;
   const std::uint64_t dropped = faults_.lost + faults_.lost_in_burst + faults_.cut +
-                                faults_.parted + faults_.queue_full_up + faults_.queue_full_switch;
+                                faults_.too_long + faults_.parted + faults_.queue_full_up +
+                                faults_.queue_full_switch;
   return entered == delivered_ + in_flight() + dropped;
 }
 

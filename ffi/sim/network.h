@@ -47,6 +47,7 @@ inline constexpr std::size_t kWireOverheadBytes = 66;
   X(replayed, "injected: an old datagram again")                                 \
   X(misdirected, "injected: an old datagram to another rank than its own")       \
   X(cut, "to or from a rank that is cut off")                                    \
+  X(too_long, "longer than a link takes")                                        \
   X(parted, "from one side of a parted network to the other")                    \
   X(queue_full_up, "dropped at an up-link")                                      \
   X(queue_full_switch, "dropped at an output queue of the switch")
@@ -121,6 +122,11 @@ class Network {
   // While a rank is cut off nothing passes its links, in either direction.
   void SetCut(Rank rank, bool cut) { cut_[rank.index()] = cut; }
 
+  // From now on no longer datagrams pass the links of the rank, or only the one that it sends by.
+  void SetMtu(Rank rank, std::size_t bytes, bool one_way) {
+    mtu_ = {.rank = rank, .bytes = bytes, .one_way = one_way};
+  }
+
   // From now on nothing passes from the ranks of `side`, a bit for each, to the others, and nothing
   // back unless it is `one_way`. No side: all is well again.
   void Part(std::uint64_t side, bool one_way) {
@@ -174,6 +180,11 @@ class Network {
   std::uint64_t bytes_beside_rival_ = 0;
   std::vector<Instant> burst_until_;  // by sender
   std::vector<bool> cut_;             // by rank
+  struct {
+    Rank rank;
+    std::size_t bytes = SIZE_MAX;
+    bool one_way = false;
+  } mtu_;
   std::uint64_t side_ = 0;
   bool one_way_ = false;
   EventQueue<Flight> events_;

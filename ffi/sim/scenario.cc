@@ -100,7 +100,7 @@ Status Set(Scenario& scenario, std::string_view key, std::string_view value) {
 Status Validate(const Scenario& scenario) {
   const std::uint64_t named =
       std::max({scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
-                scenario.freeze_rank, scenario.mismatch_rank, scenario.slow_rank,
+                scenario.freeze_rank, scenario.mismatch_rank, scenario.slow_rank, scenario.mtu_rank,
                 scenario.rival_rank, std::uint64_t(std::bit_width(scenario.part_side) - 1)});
   if (named >= scenario.ranks) {
     return Invalid("the scenario names rank " + std::to_string(named) + ", but has only ranks=" +
@@ -431,6 +431,7 @@ std::uint64_t Bit(std::uint64_t rank) { return std::uint64_t{1} << rank; }
 bool Scenario::Parted(Rank a, Rank b) const {
   const auto either = [&](std::uint64_t rank) { return a.index() == rank || b.index() == rank; };
   return (cut_is_long() && either(cut_rank)) || (freeze_is_long() && either(freeze_rank)) ||
+         (mtu_at_us > 0 && either(mtu_rank)) ||
          (part_is_long() && ((part_side >> a.index() ^ part_side >> b.index()) & 1) != 0);
 }
 
@@ -441,6 +442,7 @@ std::uint64_t Scenario::removable() const {
   if (leave_at_us > 0) all |= Bit(leave_rank);
   if (cut_is_long()) all |= Bit(cut_rank);
   if (freeze_is_long()) all |= Bit(freeze_rank);
+  if (mtu_at_us > 0) all |= Bit(mtu_rank);
   // Who is away for a while when it is agreed on another may be taken for gone.
   if (all != 0 && cut_for_us > 0) all |= Bit(cut_rank);
   if (all != 0 && freeze_for_us > 0) all |= Bit(freeze_rank);

@@ -116,6 +116,11 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(part_for_us, 0, 0, 600'000'000, "for how long; 0: never")                                    \
   X(part_side, 1, 1, UINT64_MAX, "these ranks, a bit for each")                                  \
   X(part_one_way, 0, 0, 1, "1: they are not heard any more, but hear the others")                \
+  X(mtu_at_us, 0, 0, 600'000'000,                                                                \
+    "from when on long datagrams pass no link of mtu_rank; 0: never")                            \
+  X(mtu_bytes, 1000, 1, 65'507, "the longest that pass")                                         \
+  X(mtu_rank, 0, 0, 63, "the rank behind those links")                                           \
+  X(mtu_one_way, 0, 0, 1, "1: only what it sends does not pass")                                 \
   X(mismatch, 0, 0, 4, "none fingerprint name extra_call elements")                              \
   X(mismatch_rank, 0, 0, 63, "the rank whose program differs")
 
@@ -132,12 +137,12 @@ struct Scenario {
   // Some rank disappears, or calls something else: errors are expected.
   bool has_failure() const {
     return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || cut_at_us > 0 ||
-           freeze_at_us > 0 || part_for_us > 0 || mismatch > 0;
+           freeze_at_us > 0 || part_for_us > 0 || mismatch > 0 || mtu_at_us > 0;
   }
   // Some rank may have kept what it had to give: a drain does not find everything.
   bool loses_data() const {
     return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || mismatch > 0 || cut_is_long() ||
-           freeze_is_long() || part_is_long();
+           freeze_is_long() || part_is_long() || mtu_at_us > 0;
   }
   // For longer than peers wait: they may give each other up.
   bool cut_is_long() const { return cut_at_us > 0 && 2 * cut_for_us > peer_timeout_us; }

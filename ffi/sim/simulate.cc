@@ -39,18 +39,19 @@ constexpr std::uint64_t kSpuriousOneIn = 64;
 constexpr std::size_t kHeldMax = 64;
 
 // X(name, text): what happens to a rank. Up to kCancel it is something that the rank does.
-#define OPTIREDUCE_SIM_EVENTS(X)    \
-  X(kCall, "is at a call of chain") \
-  X(kTimer, "wakes")                \
-  X(kRoom, "may send again")        \
-  X(kLeave, "leaves")               \
-  X(kCancel, "cancels its calls")   \
-  X(kStop, "stops")                 \
-  X(kCut, "is cut off")             \
-  X(kMend, "is connected again")    \
-  X(kFreeze, "stands still")        \
-  X(kThaw, "goes on")               \
-  X(kPart, "sees the network part") \
+#define OPTIREDUCE_SIM_EVENTS(X)      \
+  X(kCall, "is at a call of chain")   \
+  X(kTimer, "wakes")                  \
+  X(kRoom, "may send again")          \
+  X(kLeave, "leaves")                 \
+  X(kCancel, "cancels its calls")     \
+  X(kStop, "stops")                   \
+  X(kCut, "is cut off")               \
+  X(kMend, "is connected again")      \
+  X(kFreeze, "stands still")          \
+  X(kThaw, "goes on")                 \
+  X(kMtu, "sees long datagrams lost") \
+  X(kPart, "sees the network part")   \
   X(kMeet, "sees the network whole")
 
 class Simulation {
@@ -166,6 +167,7 @@ void Simulation::PlanFaults() {
     plan(EventKind::kFreeze, s.freeze_at_us, s.freeze_rank);
     plan(EventKind::kThaw, s.freeze_at_us + s.freeze_for_us, s.freeze_rank);
   }
+  if (s.mtu_at_us > 0) plan(EventKind::kMtu, s.mtu_at_us, s.mtu_rank);
   if (s.part_for_us > 0) {
     plan(EventKind::kPart, s.part_at_us, 0);
     plan(EventKind::kMeet, s.part_at_us + s.part_for_us, 0);
@@ -238,7 +240,7 @@ std::string_view Simulation::NameOf(EventKind kind) {
 
 void Simulation::HandleEvent(const Event& event) {
   trace_.Act(now_, event.rank, NameOf(event.kind), event.chain);
-  const bool network = event.kind == EventKind::kPart || event.kind == EventKind::kMeet;
+  const bool network = event.kind >= EventKind::kMtu;
   if (host(event.rank).silent && !network) return;
   if (host(event.rank).frozen && event.kind <= EventKind::kCancel) {
     events_.Push(Instant{} + Microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us), event);
@@ -271,6 +273,8 @@ void Simulation::HandleEvent(const Event& event) {
       return;
     case EventKind::kThaw:
       return Thaw(event.rank);
+    case EventKind::kMtu:
+      return network_.SetMtu(event.rank, scenario_.mtu_bytes, scenario_.mtu_one_way != 0);
     case EventKind::kPart:
       return network_.Part(scenario_.part_side, scenario_.part_one_way != 0);
     case EventKind::kMeet:

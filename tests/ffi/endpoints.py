@@ -21,7 +21,16 @@ class Net:
         self.silent: set[int] = set()
 
     def submit(
-        self, rank, array, *, name="x", fingerprint=1, sequence=0, drop=False, token=0
+        self,
+        rank,
+        array,
+        *,
+        name="x",
+        fingerprint=1,
+        sequence=0,
+        drop=False,
+        carry=False,
+        token=0,
     ):
         return self.ranks[rank].submit(
             self.now,
@@ -34,6 +43,7 @@ class Net:
             sequence,
             token,
             array,
+            carry,
         )
 
     def collect(self):

@@ -6,18 +6,23 @@ import pytest
 from endpoints import Net, rejected
 from jax_optireduce import _testing
 
-# Of 15,000 elements: 41 datagrams.
 CALLS = 5
 # Source: kAskIntervalMax of ffi/protocol/refusals.h is 500 ms; a probe and its answer.
 TRICKLE_PER_S = 4
 
 
 def ahead(net: Net, elements: int = 15_000) -> list[np.ndarray]:
-    """Rank 0 makes CALLS calls, of which rank 1 has made none."""
+    """Rank 0 makes CALLS bounded calls, of which rank 1 has made none."""
     arrays = [np.full(elements, k + 1, np.float32) for k in range(CALLS)]
     for k, array in enumerate(arrays):
-        assert net.submit(0, array, sequence=k, token=k) == ""
+        assert net.submit(0, array, sequence=k, token=k, carry=True) == ""
     return arrays
+
+
+def follow(net: Net, arrays: list[np.ndarray]) -> None:
+    """Rank 1 makes the same calls."""
+    for k, array in enumerate(arrays):
+        net.submit(1, np.ones_like(array), sequence=k, token=k, carry=True)
 
 
 def test_what_a_slow_program_refuses_is_not_sent_again_until_it_takes_it():
@@ -29,8 +34,7 @@ def test_what_a_slow_program_refuses_is_not_sent_again_until_it_takes_it():
     net.run(20.0)
     after = [rank.counters() for rank in net.ranks]
     sent = sum(a["datagrams_sent"] - b["datagrams_sent"] for a, b in zip(after, before))
-    # Also the reports that rank 0 waits: one in half a second for each call, acknowledged.
-    assert sent <= 20 * (TRICKLE_PER_S + 2 * 2 * CALLS)
+    assert 0 < sent <= 20 * TRICKLE_PER_S
     assert after[1]["rejected_early"] == before[1]["rejected_early"]
     assert after[0]["segments_refused"] > 0
 
@@ -40,16 +44,15 @@ def test_what_was_refused_goes_on_in_the_moment_in_which_it_is_taken():
     theirs = ahead(net)
     net.run(20.0)
     begun = net.now
-    ours = [np.full(array.size, 10, np.float32) for array in theirs]
-    for k, array in enumerate(ours):
-        net.submit(1, array, sequence=k, token=k)
-    while len(net.done[0]) + len(net.done[1]) < 2 * CALLS:
-        net.run(0.001)
+    held = net.ranks[1].counters()["datagrams_received"]
+    follow(net, theirs)
     # Not the half second after which rank 0 would ask again.
-    assert net.now - begun < 0.05
-    for k, (a, b) in enumerate(zip(theirs, ours)):
-        assert np.all(a == k + 11)
-        assert np.array_equal(a, b)
+    net.run(0.05)
+    assert net.ranks[1].counters()["datagrams_received"] > held + 15_000 * 4 / 2 / 1472
+    net.run(2.0)
+    assert net.now - begun < 2.1
+    assert all(len(done) == CALLS for done in net.done)
+    assert all(message == "" for done in net.done for message, *_ in done.values())
 
 
 def test_other_collectives_go_on_while_one_is_refused():
@@ -69,14 +72,14 @@ def test_a_lost_acknowledgement_that_lifts_a_refusal_costs_half_a_second_at_most
     theirs = ahead(net)
     net.run(20.0)
     begun = net.now
-    for k in range(CALLS):
-        net.submit(1, np.ones(theirs[0].size, np.float32), sequence=k, token=k)
+    held = net.ranks[1].counters()["datagrams_received"]
+    follow(net, theirs)
     # Everything that rank 1 says at once is lost.
     net.collect()
     net.wire.clear()
-    while len(net.done[0]) + len(net.done[1]) < 2 * CALLS:
-        net.run(0.01)
-    assert net.now - begun < 1.0
+    net.run(0.6)
+    assert net.now - begun < 0.7
+    assert net.ranks[1].counters()["datagrams_received"] > held + 15_000 * 4 / 2 / 1472
 
 
 def test_a_replay_of_a_refused_datagram_is_a_replay():

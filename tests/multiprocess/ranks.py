@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 _PROGRAMS = Path(__file__).parent / "programs"
@@ -122,6 +122,8 @@ def start(
     world_size: int,
     devices: int = 1,
     options: Mapping[str, object] | None = None,
+    namespaces: Sequence[str] = (),
+    address: str = "127.0.0.1",
 ) -> Iterator[Ranks]:
     """Starts a program of the folder `programs` in `world_size` processes.
 
@@ -132,12 +134,14 @@ def start(
       world_size: number of processes.
       devices: virtual CPU devices of each.
       options: fields of `jax_optireduce.Options`, given through the environment.
+      namespaces: network namespace of each rank; empty: all are in this one.
+      address: of rank 0.
     """
     port = _free_port()
     common = {
         **os.environ,
-        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-        "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}",
+        "JAX_COORDINATOR_ADDRESS": f"{address}:{port}",
+        "JAX_COORDINATOR_BIND_ADDRESS": f"{address}:{port}",
         "JAX_ENABLE_X64": "1",
         "JAX_NUM_PROCESSES": str(world_size),
         "JAX_PLATFORMS": "cpu",
@@ -156,9 +160,10 @@ def start(
     try:
         for i in range(world_size):
             path = folder / f"rank{i}.txt"
+            inside = ["ip", "netns", "exec", namespaces[i]] if namespaces else []
             with path.open("wb") as output:
                 process = subprocess.Popen(
-                    [sys.executable, _PROGRAMS / f"{program}.py", *arguments],
+                    [*inside, sys.executable, _PROGRAMS / f"{program}.py", *arguments],
                     env={**common, "JAX_PROCESS_ID": str(i)},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
