@@ -301,6 +301,29 @@ void BindRing(nb::module_& m) {
       });
 }
 
+void BindFlow(nb::module_& m) {
+  nb::class_<TestFlow>(m, "Flow")
+      .def(nb::init<std::size_t, std::size_t, bool>(), nb::arg("window_bytes_max"),
+           nb::arg("datagram_bytes_max"), nb::arg("same_host") = false)
+      .def("can_send", &TestFlow::CanSend)
+      .def("set_weight", &TestFlow::SetWeight)
+      .def("may_start", &TestFlow::MayStart)
+      .def("track", &TestFlow::Track)
+      .def("handle_acknowledgement", &TestFlow::HandleAcknowledgement)
+      .def("handle_timeout", &TestFlow::HandleTimeout)
+      .def("ask_for_room", &TestFlow::AskForRoom)
+      .def("take_probe", &TestFlow::TakeProbe)
+      .def("track_probe", &TestFlow::TrackProbe)
+      .def("black_hole", &TestFlow::BlackHoleOf)
+      .def("timeout", &TestFlow::Timeout)
+      .def("window_bytes", &TestFlow::WindowBytes)
+      .def("seen", &TestFlow::Seen)
+      .def("record", &TestFlow::Record, nb::arg("now"), nb::arg("number"),
+           nb::arg("at_once") = false, nb::arg("refused") = false)
+      .def("acknowledgement_due", &TestFlow::AcknowledgementDue)
+      .def("take_acknowledgement", &TestFlow::TakeAcknowledgement);
+}
+
 }  // namespace
 
 void BindProtocol(nb::module_& m) {
@@ -324,26 +347,7 @@ void BindProtocol(nb::module_& m) {
   });
   BindInstantTree(m);
   BindRing(m);
-  nb::class_<TestFlow>(m, "Flow")
-      .def(nb::init<std::size_t, std::size_t, bool>(), nb::arg("window_bytes_max"),
-           nb::arg("datagram_bytes_max"), nb::arg("same_host") = false)
-      .def("can_send", &TestFlow::CanSend)
-      .def("set_weight", &TestFlow::SetWeight)
-      .def("may_start", &TestFlow::MayStart)
-      .def("track", &TestFlow::Track)
-      .def("handle_acknowledgement", &TestFlow::HandleAcknowledgement)
-      .def("handle_timeout", &TestFlow::HandleTimeout)
-      .def("ask_for_room", &TestFlow::AskForRoom)
-      .def("take_probe", &TestFlow::TakeProbe)
-      .def("track_probe", &TestFlow::TrackProbe)
-      .def("black_hole", &TestFlow::BlackHoleOf)
-      .def("timeout", &TestFlow::Timeout)
-      .def("window_bytes", &TestFlow::WindowBytes)
-      .def("seen", &TestFlow::Seen)
-      .def("record", &TestFlow::Record, nb::arg("now"), nb::arg("number"),
-           nb::arg("at_once") = false, nb::arg("refused") = false)
-      .def("acknowledgement_due", &TestFlow::AcknowledgementDue)
-      .def("take_acknowledgement", &TestFlow::TakeAcknowledgement);
+  BindFlow(m);
   nb::class_<TestEndpoint>(m, "Endpoint")
       .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
                     std::uint32_t, std::uint16_t, std::size_t, std::uint32_t>(),

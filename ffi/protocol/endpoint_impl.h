@@ -1,5 +1,6 @@
 // The state of an endpoint. Its members are defined by theme: endpoint.cc (what comes in),
-// endpoint_begin.cc (calls that start), endpoint_carry.cc (what is late), endpoint_send.cc (what
+// endpoint_begin.cc (calls that start), endpoint_carry.cc (what is late),
+// endpoint_refusals.cc (what is not taken yet), endpoint_send.cc (what
 // goes out), endpoint_watch.cc (who is missing, who disagrees), endpoint_membership.cc (going on
 // without them).
 
@@ -83,6 +84,8 @@ class Endpoint::Impl {
       visit(it->first, it->second);
     }
   }
+
+  // ---- endpoint_refusals.cc
   // The local program has called it, or a later one, and nothing of it is open.
   bool IsOver(const Collective& collective, Sequence sequence) const;
   // The program will never call it, and peers must not wait for that.
@@ -110,6 +113,8 @@ class Endpoint::Impl {
   void LiftRefusals(Instant now);
   // The call a peer's datagram belongs to; opens it when that is allowed, else null.
   Active* Admit(Instant now, const Header& header);
+
+  // ---- endpoint.cc again
   // Each returns false when the datagram could not be taken now and has to come again.
   bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
   bool TakeSegment(Instant now, const Header& header, std::span<const std::byte> encoded);

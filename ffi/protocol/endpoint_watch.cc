@@ -26,6 +26,13 @@ constexpr int kSignsPerTimeout = 4;
 // Chosen: errors are rare, and after a few of them a program has ended.
 constexpr std::size_t kGaveUpMax = 64;
 
+// What to do about a peer that is gone.
+std::string AdviceFor(const Peer& gone) {
+  if (gone.left) return ". Every rank must make the same number of calls";
+  if (gone.black_hole) return "";
+  return ". Is its process alive, and can UDP pass both ways?";
+}
+
 // The error of a call that cannot be completed since `rank` has ended it, or another, with one.
 Status FailureOf(Rank rank, const GaveUp& news, const std::string& ours) {
   constexpr std::string_view kStopped = " has stopped with this error: ";
@@ -402,10 +409,7 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
   });
   const std::string waits = "jax_optireduce: " + other.why_gone() + "; rank " +
                             std::to_string(options_.rank.value()) + " waits for it in ";
-  const char* const advice = other.left ? ". Every rank must make the same number of calls"
-                             : other.black_hole
-                                 ? ""
-                                 : ". Is its process alive, and can UDP pass both ways?";
+  const std::string advice = AdviceFor(other);
   for (const CallId call : failing) {
     const CollectiveSpec& spec = active_.at(call).exchange.collective().spec;
     Fail(now, call, {StatusCode::kUnavailable, waits + Describe(spec, call.sequence) + advice});

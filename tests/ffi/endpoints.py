@@ -19,6 +19,7 @@ class Net:
         self.done: list[dict[int, tuple]] = [{} for _ in self.ranks]
         self.wire: list[tuple[int, bytes]] = []
         self.silent: set[int] = set()
+        self.arrays: list = []
 
     def submit(
         self,
@@ -32,6 +33,7 @@ class Net:
         carry=False,
         token=0,
     ):
+        self.arrays.append(array)  # An endpoint writes to it until the call is over.
         return self.ranks[rank].submit(
             self.now,
             name,
