@@ -56,7 +56,7 @@ def test_what_was_refused_goes_on_in_the_moment_in_which_it_is_taken():
     assert net.ranks[1].counters()["datagrams_received"] > held + 15_000 * 4 / 2 / 1472
     net.run(2.0)
     assert net.now - begun < 2.1
-    # Call 0 of rank 0 may wait for its lag: more than `max_lag` calls at once are unusual.
+    # Call 0 of rank 0 may wait for its lag, having more than `max_lag` behind it.
     assert len(net.done[1]) == CALLS
     assert all(message == "" for done in net.done for message, *_ in done.values())
 
