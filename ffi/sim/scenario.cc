@@ -102,7 +102,8 @@ Status Validate(const Scenario& scenario) {
       std::max({scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
                 scenario.freeze_rank, scenario.mismatch_rank, scenario.slow_rank,
                 scenario.rival_rank, scenario.lane_cut_rank, scenario.give_up_rank,
-                scenario.hang_rank, std::uint64_t(std::bit_width(scenario.part_side) - 1)});
+                scenario.hang_rank, scenario.mtu_rank,
+                std::uint64_t(std::bit_width(scenario.part_side) - 1)});
   if (named >= scenario.ranks) {
     return Invalid("the scenario names rank " + std::to_string(named) + ", but has only ranks=" +
                    std::to_string(scenario.ranks) + "; ranks count from 0.");
@@ -484,6 +485,7 @@ bool Scenario::Parted(Rank a, Rank b) const {
   const auto either = [&](std::uint64_t rank) { return a.index() == rank || b.index() == rank; };
   if (lane_cut_is_long() && either(lane_cut_rank)) return true;
   return (cut_is_long() && either(cut_rank)) || (freeze_is_long() && either(freeze_rank)) ||
+         (mtu_at_us > 0 && either(mtu_rank)) ||
          (part_is_long() && ((part_side >> a.index() ^ part_side >> b.index()) & 1) != 0);
 }
 
@@ -495,6 +497,7 @@ std::uint64_t Scenario::removable() const {
   if (cut_is_long()) all |= Bit(cut_rank);
   if (freeze_is_long()) all |= Bit(freeze_rank);
   if (lane_cut_is_long()) all |= Bit(lane_cut_rank);
+  if (mtu_at_us > 0) all |= Bit(mtu_rank);
   // Who is away for a while when it is agreed on another may be taken for gone.
   if (all != 0 && cut_for_us > 0) all |= Bit(cut_rank);
   if (all != 0 && freeze_for_us > 0) all |= Bit(freeze_rank);

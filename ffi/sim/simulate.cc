@@ -40,20 +40,21 @@ constexpr std::uint64_t kSpuriousOneIn = 64;
 constexpr std::size_t kHeldMax = 64;
 
 // X(name, text): what happens to a rank. Up to kCancel it is something that the rank does.
-#define OPTIREDUCE_SIM_EVENTS(X)     \
-  X(kCall, "is at a call of chain")  \
-  X(kTimer, "wakes")                 \
-  X(kRoom, "may send again")         \
-  X(kLeave, "leaves")                \
-  X(kCancel, "cancels its calls")    \
-  X(kStop, "stops")                  \
-  X(kCut, "is cut off")              \
-  X(kMend, "is connected again")     \
-  X(kFreeze, "stands still")         \
-  X(kThaw, "goes on")                \
-  X(kPart, "sees the network part")  \
-  X(kMeet, "sees the network whole") \
-  X(kLaneCut, "loses a lane")        \
+#define OPTIREDUCE_SIM_EVENTS(X)      \
+  X(kCall, "is at a call of chain")   \
+  X(kTimer, "wakes")                  \
+  X(kRoom, "may send again")          \
+  X(kLeave, "leaves")                 \
+  X(kCancel, "cancels its calls")     \
+  X(kStop, "stops")                   \
+  X(kCut, "is cut off")               \
+  X(kMend, "is connected again")      \
+  X(kFreeze, "stands still")          \
+  X(kThaw, "goes on")                 \
+  X(kMtu, "sees long datagrams lost") \
+  X(kPart, "sees the network part")   \
+  X(kMeet, "sees the network whole")  \
+  X(kLaneCut, "loses a lane")         \
   X(kLaneMend, "has its lane again")
 
 class Simulation {
@@ -193,6 +194,7 @@ void Simulation::PlanFaults() {
     plan(EventKind::kLaneCut, s.lane_cut_at_us, s.lane_cut_rank);
     plan(EventKind::kLaneMend, s.lane_cut_at_us + s.lane_cut_for_us, s.lane_cut_rank);
   }
+  if (s.mtu_at_us > 0) plan(EventKind::kMtu, s.mtu_at_us, s.mtu_rank);
   if (s.part_for_us > 0) {
     plan(EventKind::kPart, s.part_at_us, 0);
     plan(EventKind::kMeet, s.part_at_us + s.part_for_us, 0);
@@ -265,7 +267,7 @@ std::string_view Simulation::NameOf(EventKind kind) {
 
 void Simulation::HandleEvent(const Event& event) {
   trace_.Act(now_, event.rank, NameOf(event.kind), event.chain);
-  const bool network = event.kind >= EventKind::kPart;
+  const bool network = event.kind >= EventKind::kMtu;
   if (host(event.rank).silent && !network) return;
   if (host(event.rank).frozen && event.kind <= EventKind::kCancel) {
     events_.Push(Instant{} + Microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us), event);
@@ -299,6 +301,10 @@ void Simulation::HandleEvent(const Event& event) {
       return ForEachLane(event.rank, [&](Rank node) { host(node).frozen = true; });
     case EventKind::kThaw:
       return ForEachLane(event.rank, [&](Rank node) { Thaw(node); });
+    case EventKind::kMtu:
+      return ForEachLane(event.rank, [&](Rank node) {
+        network_.SetMtu(node, scenario_.mtu_bytes, scenario_.mtu_one_way != 0);
+      });
     case EventKind::kPart:
     case EventKind::kMeet: {
       std::vector<bool> side(event.kind == EventKind::kPart ? hosts_.size() : 0);
