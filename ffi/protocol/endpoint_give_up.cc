@@ -203,11 +203,16 @@ std::string Endpoint::Impl::LastSignOf(Instant now, Rank rank) const {
 
 bool Endpoint::Impl::FailIfTooLong(Instant now, const Exchange& exchange) {
   if (!Waits(exchange) || now < TooLongAfter(exchange.called_at())) return false;
-  const WaitingCall waiting = WaitingFor(exchange);
-  std::string whom;
-  for (const Rank rank : waiting.absent.empty() ? waiting.ranks : waiting.absent) {
-    whom += (whom.empty() ? "" : "; ") + LastSignOf(now, rank);
+  // A rank whose result is missing may be waiting itself, for one that has not called.
+  const Collective& collective = exchange.collective();
+  std::vector<Rank> ranks;
+  for (const Rank rank : collective.spec.members) {
+    const bool waits = rank == options_.rank || exchange.heard(*collective.MemberOf(rank));
+    if (!waits && !peer(rank).gone()) ranks.push_back(rank);
   }
+  if (ranks.empty()) ranks = WaitingFor(exchange).ranks;
+  std::string whom;
+  for (const Rank rank : ranks) whom += (whom.empty() ? "" : "; ") + LastSignOf(now, rank);
   const CallId call = exchange.call();
   Fail(now, call,
        {StatusCode::kDeadlineExceeded,

@@ -55,7 +55,9 @@ void Checker::CheckError(Instant now, const Record& record, const Status& status
       !given_up_.contains({record.call.collective, record.call.index})) {
     return Fail(now, record.rank, "though no rank gave it up, " + of);
   }
-  if (Contains(status.message(), "(call_timeout_s)")) return CheckTooLong(now, record, status);
+  if (status.code() == StatusCode::kDeadlineExceeded) return CheckTooLong(now, record, status);
+  // One of the others has waited for so long.
+  if (Contains(status.message(), "(call_timeout_s)") && MayWaitForEver(record)) return;
   if (scenario_.goes_on() && !scenario_.IsRemovable(record.rank)) {
     return Fail(now, record.rank, "though the others go on, " + of);
   }
@@ -78,8 +80,6 @@ void Checker::CheckTooLong(Instant now, const Record& record, const Status& stat
   if (scenario_.call_timeout_us == 0 || !MayWaitForEver(record)) {
     return Fail(now, record.rank, "a call that has no such limit failed: " + status.message());
   }
-  // One of the others has waited for so long.
-  if (status.code() != StatusCode::kDeadlineExceeded) return;
   if (now - record.submitted_at < microseconds(scenario_.call_timeout_us)) {
     Fail(now, record.rank, "a call failed before its limit: " + status.message());
   }

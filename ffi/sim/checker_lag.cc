@@ -126,4 +126,34 @@ Instant Checker::BackAt(Rank from, Rank rank) const {
   return at;
 }
 
+Instant Checker::WaitsFrom(Instant now, const Record& record) const {
+  const SimCall call = record.call;
+  const CollectiveSpec& spec = record.collective.spec;
+  if (!Carries(spec) || workload_.IsDrain(record.collective, call)) {
+    return ready_.at({call.collective, call.index}).at;
+  }
+  // Others may wait for one that has jumped over calls until it is given up.
+  if (scenario_.skip_ppm > 0 && IsBounded(spec)) return now;
+  // A rank takes data of calls that its program has not made, of max_lag at most; where it is late
+  // for long, these may be later ones than this.
+  const std::size_t ahead = IsCrowded() ? 0 : scenario_.max_lag;
+  const Instant from =
+      record.submitted_at + spec.reduce_scatter_deadline + spec.all_gather_deadline;
+  if (call.index < ahead) return from;
+  const auto ready = ready_.find({call.collective, call.index - ahead});
+  if (ready == ready_.end() || ready->second.members < spec.members.size()) return now;
+  // Of its last calls, one that has stopped may have told nobody.
+  const Instant told = ready->second.at + LivenessBound();
+  for (const Rank member : spec.members) {
+    if (seen_[member.index()].stopped_at.value_or(told) < told) return now;
+  }
+  return std::max(from, ready->second.at);
+}
+
+bool Checker::IsCrowded() const {
+  const auto late_us = std::max(scenario_.straggle_us, scenario_.think_us);
+  return scenario_.early_bytes_max < Scenario().early_bytes_max ||
+         microseconds(late_us) > LivenessBound();
+}
+
 }  // namespace optireduce

@@ -388,7 +388,7 @@ void Swarm::ChooseGivingUp() {
   s.hang_at_us = at_us;
   s.hang_rank = prng.Below(s.ranks);
   s.call_timeout_us = 1'000'000 + prng.Below(20'000'000);
-  s.hang_for_us = prng.Below(2) * prng.Below(2 * s.call_timeout_us);
+  s.hang_for_us = 1 + prng.Below(2 * s.call_timeout_us);
 }
 
 // A rank that is late in so many calls that the others may learn it.

@@ -120,7 +120,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(give_up_calls, 1, 1, 4096, "how many of each collective; then it goes on")                    \
   X(give_up_rank, 0, 0, 63, "the rank that does")                                                 \
   X(hang_at_us, 0, 0, 600'000'000, "when the program of hang_rank hangs; 0: never")               \
-  X(hang_for_us, 0, 0, 600'000'000, "for how long, while its endpoint answers; 0: for good")      \
+  X(hang_for_us, 1'000'000, 1, 600'000'000, "for how long, while its endpoint answers")           \
   X(hang_rank, 0, 0, 63, "the rank whose program does")                                           \
   X(call_timeout_us, 0, 0, 600'000'000, "option of the endpoints; 0: never")                      \
   X(mismatch, 0, 0, 4, "none fingerprint name extra_call elements")                               \

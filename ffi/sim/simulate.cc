@@ -359,8 +359,7 @@ void Simulation::MakeCall(Rank rank, std::size_t chain) {
   const std::optional<SimCall> call = programs_.NextCall(rank, chain);
   if (!call) return;
   if (const auto until = HangsUntil(rank)) {
-    if (*until != kNever) events_.Push(*until, {EventKind::kCall, rank, chain});
-    return;
+    return events_.Push(*until, {EventKind::kCall, rank, chain});
   }
   const Scenario& s = scenario_;
   const bool gives_up = s.give_up_at_us > 0 && rank.value() == s.give_up_rank &&
@@ -423,7 +422,6 @@ std::optional<Instant> Simulation::HangsUntil(Rank rank) const {
   const Scenario& s = scenario_;
   const Instant from = Instant{} + Microseconds(s.hang_at_us);
   if (s.hang_at_us == 0 || rank.value() != s.hang_rank || now_ < from) return std::nullopt;
-  if (s.hang_for_us == 0) return kNever;
   const Instant until = from + Microseconds(s.hang_for_us);
   return now_ < until ? std::optional(until) : std::nullopt;
 }
