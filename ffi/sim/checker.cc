@@ -409,9 +409,8 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
   if (scenario_.call_timeout_us > 0 && MayWaitForEver(record)) {
     const Duration bound = microseconds(scenario_.call_timeout_us) + DriverSlack() + still;
     if (took > bound) {
-      Fail(
-          now, record.rank,
-          "a call that waits took " + Milliseconds(took) + "; its bound is " + Milliseconds(bound));
+      Fail(now, record.rank,
+           "a call took " + Milliseconds(took) + "; its limit is " + Milliseconds(bound));
     }
   }
   if (!done.status.ok()) return;

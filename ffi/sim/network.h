@@ -123,8 +123,8 @@ class Network {
   // While a rank is cut off nothing passes its links, in either direction.
   void SetCut(Rank rank, bool cut) { cut_[rank.index()] = cut; }
 
-  // From now on no longer datagrams pass the links of the node, or, if it is `one_way`, only the one
-  // that it sends by.
+  // From now on no longer datagrams pass the links of the node, or, if `one_way`, the one that it
+  // sends by.
   void SetMtu(Rank rank, std::size_t bytes, bool one_way) {
     mtu_up_[rank.index()] = bytes;
     if (!one_way) mtu_down_[rank.index()] = bytes;
@@ -183,7 +183,7 @@ class Network {
   std::uint64_t bytes_beside_rival_ = 0;
   std::vector<Instant> burst_until_;  // by sender
   std::vector<bool> cut_;             // by rank
-  std::vector<std::size_t> mtu_up_;    // by rank: the longest datagram that passes
+  std::vector<std::size_t> mtu_up_;   // by rank: the longest datagram that passes
   std::vector<std::size_t> mtu_down_;
   std::vector<bool> side_;  // by rank
   bool one_way_ = false;

@@ -115,8 +115,6 @@ class Simulation {
   void MakeCall(Rank rank, std::size_t chain);
   void Submit(Rank rank, std::size_t chain, const Submission& submission, std::string_view act);
   void GiveUpCall(Rank rank, std::size_t chain, SimCall call);
-  // When the program of the rank goes on, if it hangs now.
-  std::optional<Instant> HangsUntil(Rank rank) const;
   void LeaveNow(Rank rank, const Status& why);
   // Polls the three that come out, as the contract of the endpoint says.
   void Drive(Rank node);
@@ -358,7 +356,7 @@ void Simulation::Receive(const Delivery& delivery) {
 void Simulation::MakeCall(Rank rank, std::size_t chain) {
   const std::optional<SimCall> call = programs_.NextCall(rank, chain);
   if (!call) return;
-  if (const auto until = HangsUntil(rank)) {
+  if (const auto until = HangsUntil(scenario_, now_, rank)) {
     return events_.Push(*until, {EventKind::kCall, rank, chain});
   }
   const Scenario& s = scenario_;
@@ -416,14 +414,6 @@ void Simulation::GiveUpCall(Rank rank, std::size_t chain, SimCall call) {
     if (const auto leaves = programs_.GaveUp(now_, rank, chain)) LeaveNow(rank, *leaves);
   }
   ForEachLane(rank, [&](Rank node) { Drive(node); });
-}
-
-std::optional<Instant> Simulation::HangsUntil(Rank rank) const {
-  const Scenario& s = scenario_;
-  const Instant from = Instant{} + Microseconds(s.hang_at_us);
-  if (s.hang_at_us == 0 || rank.value() != s.hang_rank || now_ < from) return std::nullopt;
-  const Instant until = from + Microseconds(s.hang_for_us);
-  return now_ < until ? std::optional(until) : std::nullopt;
 }
 
 bool Simulation::TakeEvents(Rank node) {
