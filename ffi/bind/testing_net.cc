@@ -97,7 +97,7 @@ class TestPort {
   DatagramPort& port() { return *port_; }
   const UdpPort& udp() const { return *udp_; }
   std::map<std::string, std::uint64_t> Errors() const {
-    const UdpErrors& errors = udp_->errors();
+    const SendErrors& errors = udp_->errors();
     return {{"refused", errors.refused},
             {"unreachable", errors.unreachable},
             {"too_large", errors.too_large},

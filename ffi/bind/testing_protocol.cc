@@ -131,7 +131,8 @@ class TestFlow {
     return flow_.Track(
         At(now), {.kind = DatagramKind::kContribution, .segment = SegmentIndex(cargo)}, bytes);
   }
-  using Fates = std::vector<std::pair<std::uint32_t, bool>>;
+  // Delivered, lost (false), or refused (nothing).
+  using Fates = std::vector<std::pair<std::uint32_t, std::optional<bool>>>;
   Fates HandleAcknowledgement(double now, const nb::bytes& payload) {
     const auto news = ParseAcknowledgement(BytesOf(payload));
     OR_CHECK(news.has_value());
@@ -143,11 +144,16 @@ class TestFlow {
   std::uint64_t TrackProbe(double now) {
     return flow_.Track(At(now), {.kind = DatagramKind::kProbe}, kOverheadBytes);
   }
+  std::optional<std::pair<std::size_t, std::size_t>> BlackHoleOf(double patience_s) const {
+    const auto hole = flow_.black_hole(At(patience_s).time_since_epoch());
+    if (!hole) return std::nullopt;
+    return std::pair(hole->lost_bytes, hole->delivered_bytes);
+  }
   double Timeout() const { return ToSeconds(flow_.timeout()); }
   std::size_t WindowBytes() const { return flow_.window_bytes(); }
   bool Seen(std::uint64_t number) const { return flow_.Seen(number); }
-  void Record(double now, std::uint64_t number, bool at_once) {
-    flow_.Record(At(now), number, at_once ? Acknowledge::kAtOnce : Acknowledge::kSoon);
+  void Record(double now, std::uint64_t number, bool at_once, bool refused) {
+    flow_.Record(At(now), number, at_once ? Acknowledge::kAtOnce : Acknowledge::kSoon, refused);
   }
   bool AcknowledgementDue(double now) const { return flow_.AcknowledgementDue(At(now)); }
   nb::bytes TakeAcknowledgement(double now) {
@@ -159,7 +165,13 @@ class TestFlow {
  private:
   static Fates ToFates(const std::vector<Fate>& fates) {
     Fates pairs;
-    for (const Fate& fate : fates) pairs.emplace_back(fate.cargo.segment.value(), fate.delivered);
+    for (const Fate& fate : fates) {
+      std::optional<bool> delivered;
+      if (fate.outcome != Fate::Outcome::kRefused) {
+        delivered = fate.outcome == Fate::Outcome::kDelivered;
+      }
+      pairs.emplace_back(fate.cargo.segment.value(), delivered);
+    }
     return pairs;
   }
   Flow flow_;
@@ -172,13 +184,16 @@ class TestEndpoint {
  public:
   TestEndpoint(int rank, int world_size, const nb::bytes& secret, std::size_t datagram_bytes_max,
                double peer_timeout_s, double mismatch_timeout_s, const std::string& protection,
-               std::uint32_t session, std::uint16_t lane, double call_timeout_s)
+               std::uint32_t session, std::uint16_t lane, double call_timeout_s,
+               std::size_t early_bytes_max, std::uint32_t max_lag)
       : buffer_(std::size_t{1} << 16) {
     EndpointOptions options;
     options.rank = Rank(static_cast<std::uint16_t>(rank));
     options.world_size = static_cast<std::uint16_t>(world_size);
     options.session = session;
     options.lane = lane;
+    options.early_bytes_max = early_bytes_max;
+    options.max_lag = max_lag;
     if (protection == "none") options.protection = Protection::kNone;
     if (protection == "encrypt") options.protection = Protection::kEncrypt;
     if (secret.size() != options.secret.size()) throw std::invalid_argument("secret: 32 bytes");
@@ -196,10 +211,13 @@ class TestEndpoint {
   std::string Submit(double now, const std::string& name, const std::string& description,
                      std::uint64_t fingerprint, bool drop, double deadline_s,
                      const std::vector<int>& members, std::uint32_t sequence, std::uint64_t token,
-                     FloatArray array) {
+                     FloatArray array, bool carry) {
     Submission submission;
     submission.spec =
         SpecOf(name, description, fingerprint, array.size(), drop, deadline_s, members);
+    if (carry) {
+      submission.spec.reduce_scatter = submission.spec.all_gather = LatePolicy::kCarry;
+    }
     submission.sequence = Sequence(sequence);
     submission.token = token;
     submission.leaves = {
@@ -292,6 +310,29 @@ void BindRing(nb::module_& m) {
       });
 }
 
+void BindFlow(nb::module_& m) {
+  nb::class_<TestFlow>(m, "Flow")
+      .def(nb::init<std::size_t, std::size_t, bool>(), nb::arg("window_bytes_max"),
+           nb::arg("datagram_bytes_max"), nb::arg("same_host") = false)
+      .def("can_send", &TestFlow::CanSend)
+      .def("set_weight", &TestFlow::SetWeight)
+      .def("may_start", &TestFlow::MayStart)
+      .def("track", &TestFlow::Track)
+      .def("handle_acknowledgement", &TestFlow::HandleAcknowledgement)
+      .def("handle_timeout", &TestFlow::HandleTimeout)
+      .def("ask_for_room", &TestFlow::AskForRoom)
+      .def("take_probe", &TestFlow::TakeProbe)
+      .def("track_probe", &TestFlow::TrackProbe)
+      .def("black_hole", &TestFlow::BlackHoleOf)
+      .def("timeout", &TestFlow::Timeout)
+      .def("window_bytes", &TestFlow::WindowBytes)
+      .def("seen", &TestFlow::Seen)
+      .def("record", &TestFlow::Record, nb::arg("now"), nb::arg("number"),
+           nb::arg("at_once") = false, nb::arg("refused") = false)
+      .def("acknowledgement_due", &TestFlow::AcknowledgementDue)
+      .def("take_acknowledgement", &TestFlow::TakeAcknowledgement);
+}
+
 }  // namespace
 
 void BindProtocol(nb::module_& m) {
@@ -315,33 +356,18 @@ void BindProtocol(nb::module_& m) {
   });
   BindInstantTree(m);
   BindRing(m);
-  nb::class_<TestFlow>(m, "Flow")
-      .def(nb::init<std::size_t, std::size_t, bool>(), nb::arg("window_bytes_max"),
-           nb::arg("datagram_bytes_max"), nb::arg("same_host") = false)
-      .def("can_send", &TestFlow::CanSend)
-      .def("set_weight", &TestFlow::SetWeight)
-      .def("may_start", &TestFlow::MayStart)
-      .def("track", &TestFlow::Track)
-      .def("handle_acknowledgement", &TestFlow::HandleAcknowledgement)
-      .def("handle_timeout", &TestFlow::HandleTimeout)
-      .def("ask_for_room", &TestFlow::AskForRoom)
-      .def("take_probe", &TestFlow::TakeProbe)
-      .def("track_probe", &TestFlow::TrackProbe)
-      .def("timeout", &TestFlow::Timeout)
-      .def("window_bytes", &TestFlow::WindowBytes)
-      .def("seen", &TestFlow::Seen)
-      .def("record", &TestFlow::Record, nb::arg("now"), nb::arg("number"),
-           nb::arg("at_once") = false)
-      .def("acknowledgement_due", &TestFlow::AcknowledgementDue)
-      .def("take_acknowledgement", &TestFlow::TakeAcknowledgement);
+  BindFlow(m);
   nb::class_<TestEndpoint>(m, "Endpoint")
       .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
-                    std::uint32_t, std::uint16_t, double>(),
+                    std::uint32_t, std::uint16_t, double, std::size_t, std::uint32_t>(),
            nb::arg("rank"), nb::arg("world_size"), nb::arg("secret"),
            nb::arg("datagram_bytes_max") = 1472, nb::arg("peer_timeout_s") = 30.0,
            nb::arg("mismatch_timeout_s") = 10.0, nb::arg("protection") = "authenticate",
-           nb::arg("session") = 77, nb::arg("lane") = 0, nb::arg("call_timeout_s") = 0.0)
-      .def("submit", &TestEndpoint::Submit)
+           nb::arg("session") = 77, nb::arg("lane") = 0, nb::arg("call_timeout_s") = 0.0,
+           nb::arg("early_bytes_max") = std::size_t{4} << 30, nb::arg("max_lag") = 2)
+      .def("submit", &TestEndpoint::Submit, nb::arg("now"), nb::arg("name"), nb::arg("description"),
+           nb::arg("fingerprint"), nb::arg("drop"), nb::arg("deadline_s"), nb::arg("members"),
+           nb::arg("sequence"), nb::arg("token"), nb::arg("array"), nb::arg("carry") = false)
       .def("handle_datagram", &TestEndpoint::HandleDatagram)
       .def("handle_timeout", &TestEndpoint::HandleTimeout)
       .def("poll_transmit", &TestEndpoint::PollTransmit)

@@ -38,12 +38,15 @@ void CheckAcknowledgement(std::span<const std::byte> payload) {
   const std::optional<Acknowledgement> news = ParseAcknowledgement(payload);
   if (!news) return;
   Reach(16, news->words);
-  std::array<std::byte, kAcknowledgementBytesMax> again;
+  Reach(26, news->refused_words);
+  Reach(27, news->refusals.size());
+  std::vector<std::byte> again(std::max(payload.size(), kAcknowledgementBytesMax));
   const std::size_t bytes = EncodeAcknowledgement(*news, again);
   OR_CHECK(std::ranges::equal(std::span(again).first(bytes), payload));
   for (const std::uint64_t number : {std::uint64_t{0}, news->largest, news->largest + 1,
                                      news->largest / 2, news->largest - 64 * news->words}) {
     OR_CHECK(!news->Contains(number) || number <= news->largest);
+    OR_CHECK(!news->Refuses(number) || number <= news->largest);
   }
 }
 

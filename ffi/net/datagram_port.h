@@ -14,6 +14,21 @@
 
 namespace optireduce {
 
+// Datagrams that did not reach the network or their peer, as far as the kernel told. All of them
+// are ordinary loss to the protocol. X(name, meaning)
+#define OPTIREDUCE_SEND_ERRORS(X)                                                                \
+  X(refused, "datagrams to a port of a peer at which nothing listens, yet or any more")          \
+  X(unreachable, "datagrams for which there is no way, or that a firewall here forbids")         \
+  X(too_large, "datagrams longer than a network interface here takes, or, as ICMP says, a path") \
+  X(unsent, "datagrams of a batch that the kernel took only in part")                            \
+  X(queue_full, "times that a queue of this host took no more")
+
+struct SendErrors {
+#define OPTIREDUCE_DECLARE_SEND_ERROR(name, meaning) std::uint64_t name = 0;
+  OPTIREDUCE_SEND_ERRORS(OPTIREDUCE_DECLARE_SEND_ERROR)
+#undef OPTIREDUCE_DECLARE_SEND_ERROR
+};
+
 class DatagramPort {
  public:
   virtual ~DatagramPort() = default;
@@ -39,6 +54,8 @@ class DatagramPort {
 
   // Datagrams that the kernel dropped because the socket's buffer was full, as far as it tells.
   virtual std::uint64_t socket_drops() const = 0;
+
+  virtual SendErrors send_errors() const = 0;
 };
 
 }  // namespace optireduce

@@ -76,6 +76,7 @@ class FaultPort : public DatagramPort {
   void Wake() override { port_->Wake(); }
   std::size_t batch_max() const override { return port_->batch_max(); }
   std::uint64_t socket_drops() const override { return port_->socket_drops(); }
+  SendErrors send_errors() const override { return port_->send_errors(); }
 
  private:
   struct Held {

@@ -59,13 +59,15 @@ constexpr unsigned long kTimerSlackNs = 1;
 constexpr std::uint16_t kDiscardPort = 9;
 
 // Datagrams leave whole or not at all: a fragment lost would be a datagram lost, and fragments need
-// reassembly at the peer. Also reports errors; see the header.
+// reassembly at the peer. What ICMP says of the path's MTU is not believed, for anybody may send
+// it: a path that takes less shows by what is lost (Flow::black_hole). Also reports errors; see the
+// header. Source: RFC 8899 3 and 4.6.
 bool SetPathOptions(int fd, int family) {
   if (family == AF_INET6) {
-    return SetSocketOption(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO) &&
+    return SetSocketOption(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE) &&
            SetSocketOption(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
   }
-  return SetSocketOption(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO) &&
+  return SetSocketOption(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE) &&
          SetSocketOption(fd, IPPROTO_IP, IP_RECVERR, 1);
 }
 

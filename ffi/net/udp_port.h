@@ -51,16 +51,6 @@ struct PeerAddress {
   std::uint16_t port = 0;
 };
 
-// Datagrams that did not reach the network or their peer, as far as the kernel told. All of them
-// are ordinary loss to the protocol.
-struct UdpErrors {
-  std::uint64_t refused = 0;      // nobody listens at the peer's port (yet, or any more)
-  std::uint64_t unreachable = 0;  // no way to the peer, or forbidden by a firewall of this host
-  std::uint64_t too_large = 0;    // larger than the path takes
-  std::uint64_t unsent = 0;       // the rest of a batch that was only partly accepted
-  std::uint64_t queue_full = 0;   // times that a queue of this host refused a batch: back-pressure
-};
-
 class UdpPort : public DatagramPort {
  public:
   static Result<std::unique_ptr<UdpPort>> Create(const UdpPortOptions& options);
@@ -83,7 +73,7 @@ class UdpPort : public DatagramPort {
   std::size_t granted_send_buffer_bytes() const { return granted_send_buffer_bytes_; }
   bool segmentation_offload() const { return segmentation_offload_; }
   bool receive_offload() const { return receive_offload_; }
-  const UdpErrors& errors() const { return errors_; }
+  const SendErrors& errors() const { return errors_; }
 
   // DatagramPort. All but Wake() belong to one thread, the one that waits.
   bool Send(Rank to, Pieces pieces, std::size_t datagram_bytes) override;
@@ -92,6 +82,7 @@ class UdpPort : public DatagramPort {
   void Wake() override;
   std::size_t batch_max() const override { return batch_max_; }
   std::uint64_t socket_drops() const override { return socket_drops_; }
+  SendErrors send_errors() const override { return errors_; }
 
  private:
   enum class Outcome : std::uint8_t {
@@ -132,7 +123,7 @@ class UdpPort : public DatagramPort {
   std::size_t batch_max_ = 1;
   std::vector<SocketAddress> peers_;
   std::unique_ptr<ReceiveBuffers> receive_;
-  UdpErrors errors_;
+  SendErrors errors_;
   std::uint64_t socket_drops_ = 0;
   bool timer_slack_set_ = false;
   Outcome refused_ = Outcome::kSent;  // why the last Send was refused, until the next Wait is over

@@ -258,16 +258,21 @@ void Endpoint::Impl::HandleDatagram(Instant now, std::span<const std::byte> data
   HearMember(now, header, *payload);
   if (from.removed) {
     ++counters_.rejected_removed;
+    from.flow.Record(now, header.number, Acknowledge::kNot, /*refused=*/true);
     return;
   }
   from.Heard(now, options_.peer_timeout);
-  if (from.lost) incast_of_peers_.reset();
-  from.lost.reset();
-  if (!Dispatch(now, header, *payload)) return;
+  // What is heard of a peer to which data does not pass changes nothing.
+  if (from.lost && !from.black_hole) {
+    incast_of_peers_.reset();
+    from.lost.reset();
+  }
+  const bool taken = Dispatch(now, header, *payload);
+  from.flow.Record(now, header.number, WhenToAcknowledge(header), !taken);
+  if (!taken) return;
   if (Agrees()) GoOn(now);
   ++counters_.datagrams_received;
   counters_.bytes_received += datagram.size();
-  from.flow.Record(now, header.number, WhenToAcknowledge(header));
 }
 
 bool Endpoint::Impl::Dispatch(Instant now, const Header& header,
@@ -285,36 +290,12 @@ bool Endpoint::Impl::Dispatch(Instant now, const Header& header,
       TakeLeave(now, header, payload);
       return true;
     case DatagramKind::kProbe:
+      refusals_stale_ = true;
+      return true;
     case DatagramKind::kMembership:
       return true;
   }
   FailCheck("known datagram kind", __FILE__, __LINE__);
-}
-
-Endpoint::Impl::Active* Endpoint::Impl::Admit(Instant now, const Header& header) {
-  if (const auto open = active_.find(header.call); open != active_.end()) return &open->second;
-  Collective& collective = *directory_.Find(header.call.collective);
-  // Ahead of the local program: bounded in calls and in memory.
-  std::uint32_t ahead = 0;
-  std::optional<CallId> foldable;
-  ForEachOpen(collective.id, [&](CallId call, Active& active) {
-    if (active.exchange.submitted() || active.exchange.over()) return;
-    ++ahead;
-    if (!foldable && active.exchange.CanFold()) foldable = call;
-  });
-  if (ahead >= options_.max_lag && (header.flags & kFlagSuspended) != 0 && foldable) {
-    active_.at(*foldable).exchange.Fold();
-    --ahead;
-    NoteFolded(*foldable);
-  }
-  const std::size_t needed =
-      collective.layout.Shard(collective.self).bytes * (collective.layout.members() - 1u);
-  if (ahead >= options_.max_lag || pool_.used_bytes() + needed > options_.early_bytes_max) {
-    ++counters_.rejected_early;
-    return nullptr;
-  }
-  return &Open(now, collective, header.call.sequence,
-               Carries(collective.spec) && (header.flags & kFlagDrain) != 0);
 }
 
 bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
@@ -322,7 +303,7 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
   Collective* const collective = directory_.Find(header.call.collective);
   if (collective == nullptr) {
     // Its announcement is still under way.
-    ++counters_.rejected_early;
+    Refuse(now, header);
     return false;
   }
   const std::optional<MemberIndex> from = collective->MemberOf(header.source);
@@ -345,21 +326,19 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
 bool Endpoint::Impl::TakeValues(Instant now, const Collective& collective, MemberIndex from,
                                 const Header& header, std::span<const std::byte> payload) {
   const bool contribution = header.kind == DatagramKind::kContribution;
-  const Sequence over =
-      std::max(collective.submitted.value_or(Sequence(0)), collective.folded.value_or(Sequence(0)));
-  const bool called = (collective.submitted || collective.folded) && header.call.sequence <= over;
-  if (called && !active_.contains(header.call)) {
+  if (IsOver(collective, header.call.sequence)) {
     TakeLate(now, collective, from, header, payload);
     return true;
   }
-  if (collective.settlement == Collective::Settlement::kVoid ||
-      (leaving_ && Carries(collective.spec))) {
-    // The program will never make this call, and the peer must not wait for that.
+  if (IsAbandoned(collective)) {
     ++counters_.segments_stale;
     return true;
   }
   Active* active = Admit(now, header);
-  if (active == nullptr) return false;
+  if (active == nullptr || (!contribution && !HasRoom(active->exchange.EarlyResultBytes()))) {
+    Refuse(now, header);
+    return false;
+  }
   Exchange& exchange = active->exchange;
   if ((header.flags & kFlagDrain) != 0 && collective.carry) exchange.Drain();
   const bool first = !exchange.heard(from);
@@ -445,7 +424,11 @@ void Endpoint::Impl::TakeAcknowledgement(Instant now, const Header& header,
     from.incast = news->incast;
     incast_of_peers_.reset();
   }
+  for (const CollectiveId lifted : from.holds.Update(now, header.number, news->refusals)) {
+    QueueHeld(lifted, header.source);
+  }
   Settle(now, header.source, from.flow.HandleAcknowledgement(now, *news));
+  CheckPath(now, header.source);
 }
 
 void Endpoint::Impl::TakeLeave(Instant now, const Header& header,
@@ -462,30 +445,40 @@ void Endpoint::Impl::Settle(Instant now, Rank to, const std::vector<Fate>& fates
   std::vector<CollectiveId> advanced;
   for (const Fate& fate : fates) {
     const Cargo& cargo = fate.cargo;
+    const bool lost = fate.outcome == Fate::Outcome::kLost;
     if (cargo.kind == DatagramKind::kLeave) {
-      other.farewell = fate.delivered ? Peer::Farewell::kDelivered : Peer::Farewell::kWanted;
+      other.farewell = lost ? Peer::Farewell::kWanted : Peer::Farewell::kDelivered;
     } else if (cargo.kind == DatagramKind::kAnnouncement) {
-      // What a rank waits in is reported again anyway.
-      const bool again = !fate.delivered && cargo.flags != kFlagWaiting && !other.gone();
-      if (again) other.control.push_back(cargo);
+      // What a rank waits in is reported again anyway. One that is refused is never taken.
+      if (lost && cargo.flags != kFlagWaiting && !other.gone()) other.control.push_back(cargo);
     } else if (cargo.kind != DatagramKind::kProbe) {
-      const auto open = active_.find(cargo.call);
-      if (open == active_.end()) continue;
-      Exchange& exchange = open->second.exchange;
-      const MemberIndex member = *exchange.collective().MemberOf(to);
-      const Outbox::Item item{.kind = cargo.kind, .segment = cargo.segment, .repair = true};
-      if (fate.delivered) {
-        if (exchange.Delivered(member, item)) advanced.push_back(cargo.call.collective);
-      } else if (exchange.Lost(member, item) == Exchange::Repair::kAgain) {
-        ++counters_.segments_repaired;
-        Queue(open->second, member);
-      } else {
-        ++counters_.segments_abandoned;
-      }
-      EraseIfRemovable(cargo.call);
+      SettleSegment(now, to, fate, advanced);
     }
   }
   for (const CollectiveId collective : advanced) Advance(now, collective, to);
+}
+
+void Endpoint::Impl::SettleSegment(Instant now, Rank to, const Fate& fate,
+                                   std::vector<CollectiveId>& advanced) {
+  const Cargo& cargo = fate.cargo;
+  const bool refused = fate.outcome == Fate::Outcome::kRefused;
+  Holds& holds = peer(to).holds;
+  if (refused) holds.Refused(now, cargo.call);
+  if (fate.outcome == Fate::Outcome::kDelivered) holds.Delivered(cargo.call);
+  const auto open = active_.find(cargo.call);
+  if (open == active_.end()) return;
+  Exchange& exchange = open->second.exchange;
+  const MemberIndex member = *exchange.collective().MemberOf(to);
+  const Outbox::Item item{.kind = cargo.kind, .segment = cargo.segment, .repair = true};
+  if (fate.outcome == Fate::Outcome::kDelivered) {
+    if (exchange.Delivered(member, item)) advanced.push_back(cargo.call.collective);
+  } else if (exchange.Lost(member, item, refused) == Exchange::Repair::kAgain) {
+    ++(refused ? counters_.segments_refused : counters_.segments_repaired);
+    Queue(open->second, member);
+  } else {
+    ++counters_.segments_abandoned;
+  }
+  EraseIfRemovable(cargo.call);
 }
 
 void Endpoint::Impl::FinishIfComplete(Instant now, Active& active) {
@@ -518,6 +511,7 @@ void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
   const auto open = active_.find(call);
   OR_CHECK(open != active_.end());
   ++counters_.calls_failed;
+  refusals_stale_ = true;
   // Peers that wait in the same call, or will, must not wait for this rank.
   Exchange& exchange = open->second.exchange;
   // Where they go on without it they learn that it leaves, and no more.
@@ -542,6 +536,7 @@ void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
 void Endpoint::Impl::EraseIfRemovable(CallId call) {
   const auto open = active_.find(call);
   if (open == active_.end() || !open->second.exchange.removable()) return;
+  refusals_stale_ = true;
   open->second.exchange.Remember();
   active_.erase(open);
 }

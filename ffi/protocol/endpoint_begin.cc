@@ -13,6 +13,7 @@
 namespace optireduce {
 
 void Endpoint::Impl::Begin(Instant now, Collective& collective, Submission submission) {
+  refusals_stale_ = true;
   const bool first = !collective.submitted;
   const std::uint32_t sequence = submission.sequence.value();
   const std::uint32_t next = first ? 0 : collective.submitted->value() + 1;

@@ -47,6 +47,7 @@ bool Endpoint::Impl::OthersDrain(const Collective& collective, Sequence call) {
 }
 
 void Endpoint::Impl::NoteFolded(CallId call) {
+  refusals_stale_ = true;
   Collective& collective = *directory_.Find(call.collective);
   collective.folded = std::max(collective.folded.value_or(call.sequence), call.sequence);
   QueueAll(active_.at(call));

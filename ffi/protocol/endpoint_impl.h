@@ -1,8 +1,8 @@
 // The state of an endpoint. Its members are defined by theme: endpoint.cc (what comes in),
 // endpoint_begin.cc (calls that start), endpoint_carry.cc (what is late), endpoint_lag.cc (who is
-// behind), endpoint_send.cc (what goes out), endpoint_watch.cc (who is missing, who disagrees),
-// endpoint_give_up.cc (calls that end with an error), endpoint_membership.cc (going on without
-// ranks that are silent).
+// behind), endpoint_refusals.cc (what is not taken yet), endpoint_send.cc (what goes out),
+// endpoint_watch.cc (who is missing, who disagrees), endpoint_give_up.cc (calls that end with an
+// error), endpoint_membership.cc (going on without ranks that are silent).
 
 #ifndef FFI_PROTOCOL_ENDPOINT_IMPL_H_
 #define FFI_PROTOCOL_ENDPOINT_IMPL_H_
@@ -27,6 +27,7 @@
 #include "ffi/protocol/incast_controller.h"
 #include "ffi/protocol/membership.h"
 #include "ffi/protocol/peer.h"
+#include "ffi/protocol/refusals.h"
 #include "ffi/protocol/shared_membership.h"
 
 namespace optireduce {
@@ -91,8 +92,38 @@ class Endpoint::Impl {
       visit(it->first, it->second);
     }
   }
-  // The call a peer's datagram belongs to; opens it when that is allowed, else null and counted.
+
+  // ---- endpoint_refusals.cc
+  // The local program has called it, or a later one, and nothing of it is open.
+  bool IsOver(const Collective& collective, Sequence sequence) const;
+  // The program will never call it, and peers must not wait for that.
+  bool IsAbandoned(const Collective& collective) const {
+    return collective.settlement == Collective::Settlement::kVoid ||
+           (leaving_ && Carries(collective.spec));
+  }
+  // Memory for what the program has not asked for.
+  bool HasRoom(std::size_t bytes) const {
+    return bytes == 0 || pool_.used_bytes() + bytes <= options_.early_bytes_max;
+  }
+  // Calls of a collective that wait for the local program, and the first that need not.
+  struct Ahead {
+    std::uint32_t calls = 0;
+    std::optional<CallId> foldable;
+  };
+  Ahead AheadOf(const Collective& collective);
+  // Memory for the contributions to one more.
+  bool HasRoomFor(const Collective& collective) const;
+  // Whatever comes for the call is taken now, of a rank that waits for this one unless this one is
+  // `suspended` there.
+  bool Takes(CallId call, bool suspended);
+  // Counts the datagram, and lets its sender know.
+  void Refuse(Instant now, const Header& header);
+  // Tells those that were refused something that it is taken now.
+  void LiftRefusals(Instant now);
+  // The call a peer's datagram belongs to; opens it when that is allowed, else null.
   Active* Admit(Instant now, const Header& header);
+
+  // ---- endpoint.cc again
   // Each returns false when the datagram could not be taken now and has to come again.
   bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
   bool TakeSegment(Instant now, const Header& header, std::span<const std::byte> encoded);
@@ -102,6 +133,7 @@ class Endpoint::Impl {
   void TakeAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
   void TakeLeave(Instant now, const Header& header, std::span<const std::byte> payload);
   void Settle(Instant now, Rank peer, const std::vector<Fate>& fates);
+  void SettleSegment(Instant now, Rank to, const Fate& fate, std::vector<CollectiveId>& advanced);
   void FinishIfComplete(Instant now, Active& active);
   // All that are complete.
   void FinishComplete(Instant now);
@@ -155,8 +187,8 @@ class Endpoint::Impl {
   void UseMembership(Instant now);
   // Something that was authenticated has come.
   void HearMember(Instant now, const Header& header, std::span<const std::byte> payload);
-  // The peer is silent for too long.
-  void Lose(Instant now, Rank silent);
+  // The peer is silent for too long, or of no use for another reason.
+  void Lose(Instant now, Rank silent, std::string why);
   // After anything that may have changed it, on this lane or another one.
   void FollowMembership(Instant now);
   void TakeViews(Instant now);
@@ -190,6 +222,10 @@ class Endpoint::Impl {
   // ---- endpoint_send.cc
   void Queue(Active& active, MemberIndex to);
   void QueueAll(Active& active);
+  // What was held back for the peer, of this collective, may go on.
+  void QueueHeld(CollectiveId collective, Rank to);
+  // Asks the peer whether it still refuses what this rank has for it.
+  void AskHeld(Instant now, Rank to);
   void Announce(const Collective& collective, Sequence sequence, std::uint8_t flags);
   std::optional<Transmit> SendMembership(Instant now, std::span<std::byte> buffer);
   // After nothing was sent to the peer.
@@ -229,6 +265,10 @@ class Endpoint::Impl {
   void NoteWaiting(Instant now, Rank from, CallId call);
   // Gives up peers that do not answer for too long, whether or not a call waits for them.
   void GiveUpSilentPeers(Instant now);
+  // After something was acknowledged or lost: do long datagrams to the peer arrive?
+  void CheckPath(Instant now, Rank rank);
+  // Fails the calls that wait for the peer, here or there.
+  void FailUnserved(Instant now, Rank rank, const std::string& why);
   // After a peer has gone: fails what needs it, keeps nothing for it.
   void Forget(Instant now, Rank gone);
   // Fails the call if a member waits in another one that this rank has not called.
@@ -276,6 +316,7 @@ class Endpoint::Impl {
       "same number of times. A call without name= is known by its file and line: if the ranks run "
       "different source files, give it a name=";
 
+  std::string WhySilent(Rank rank) const;
   // In seconds, with one decimal.
   static std::string RoundedSeconds(Duration duration);
   // " on lane 1", where a rank has several.
@@ -309,6 +350,10 @@ class Endpoint::Impl {
   std::map<std::pair<std::uint16_t, MemberIndex>, std::vector<MemberIndex>> send_orders_;
   std::map<CallId, Active> active_;
   std::set<CallId> lagging_;  // calls that wait for peers that are behind, or did
+  Refusals refusals_;
+  // Something has happened that may lift one.
+  bool refusals_stale_ = false;
+  std::size_t refusals_used_bytes_ = 0;  // by the pool, when they were looked at last
   std::deque<CallDone> events_;
   Counters counters_;
   IncastController incast_;

@@ -44,6 +44,7 @@ Result<Collective*> Endpoint::Impl::Learn(Instant now, const CollectiveSpec& spe
   const std::size_t known = directory_.size();
   Result<Collective*> learnt = directory_.Learn(spec);
   if (directory_.size() > known) ShareWindows(spec);
+  refusals_stale_ = true;
   return learnt;
 }
 
@@ -76,11 +77,10 @@ void Endpoint::Impl::HearMember(Instant now, const Header& header,
   FollowMembership(now);
 }
 
-void Endpoint::Impl::Lose(Instant now, Rank silent) {
+void Endpoint::Impl::Lose(Instant now, Rank silent, std::string why) {
   Peer& other = peer(silent);
   if (!other.lost) {
-    other.lost = "rank " + std::to_string(silent.value()) + " has been silent for more than " +
-                 RoundedSeconds(options_.peer_timeout) + " (peer_timeout_s)" + OnLane();
+    other.lost = std::move(why);
     other.awaited = Agrees();
     Forget(now, silent);
   }
@@ -96,6 +96,9 @@ void Endpoint::Impl::FollowMembership(Instant now) {
   const bool first_use = !std::exchange(uses_membership_, true);
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
     if (!peers_[r]) continue;
+    if (first_use && peers_[r]->black_hole) {
+      membership_->Open()->SetUnusable(now, lane_, Rank(r), true);
+    }
     // One that has left is missed only where a call needs it, or others go on without somebody.
     const bool missed = peers_[r]->left && facts.timeout != kNever;
     if (!missed && !(first_use && peers_[r]->lost)) continue;
@@ -158,6 +161,7 @@ void Endpoint::Impl::BeginView(Instant now) {
     if (!peers_[r] || peers_[r]->removed || view().Has(Rank(r))) continue;
     peers_[r]->removed = "rank " + std::to_string(r) + " was removed from the session, and " +
                          std::to_string(members.size()) + " ranks go on without it";
+    if (peers_[r]->black_hole) *peers_[r]->removed += ": " + *peers_[r]->lost;
     Forget(now, Rank(r));
   }
   // What only those who are gone have called has no settlement.

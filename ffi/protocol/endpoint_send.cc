@@ -24,6 +24,26 @@ void Endpoint::Impl::QueueAll(Active& active) {
   for (std::uint16_t m = 0; m < active.queued.size(); ++m) Queue(active, MemberIndex(m));
 }
 
+void Endpoint::Impl::QueueHeld(CollectiveId id, Rank to) {
+  ForEachOpen(id, [&](CallId, Active& active) {
+    if (const auto member = active.exchange.collective().MemberOf(to)) Queue(active, *member);
+  });
+}
+
+void Endpoint::Impl::AskHeld(Instant now, Rank to) {
+  Peer& other = peer(to);
+  for (const CallId call : other.holds.TakeExpired(now)) QueueHeld(call.collective, to);
+  if (!other.holds.TakeAsk(now)) return;
+  bool needed = false;
+  for (const CallId& first : other.holds.listed()) {
+    ForEachOpen(first.collective,
+                [&](CallId call, const Active&) { needed = needed || call >= first; });
+  }
+  if (!needed) return;
+  other.control.push_back({.kind = DatagramKind::kProbe});
+  other.holds.Ask(now);
+}
+
 void Endpoint::Impl::Announce(const Collective& collective, Sequence sequence, std::uint8_t flags) {
   for (const Rank member : collective.spec.members) {
     if (member == options_.rank || peer(member).gone()) continue;
@@ -38,6 +58,7 @@ std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std:
                                                      std::size_t batch_max) {
   OR_CHECK(buffer.size() >= options_.datagram_bytes_max && batch_max > 0);
   pieces_.clear();
+  LiftRefusals(now);
   if (leaving_) WantFarewells();
   if (const auto transmit = SendMembership(now, buffer)) return transmit;
   const std::size_t first = next_peer_;
@@ -63,7 +84,7 @@ void Endpoint::Impl::NoteQuiet(Rank rank) {
   const Peer& other = *peers_[rank.index()];
   const bool queued = !other.control.empty() || !other.ready.empty() || !other.backlog.empty();
   if (queued || other.flow.probe_due()) return;
-  const Instant timeout = other.flow.timeout();
+  const Instant timeout = other.timeout();
   quiet_until_.Set(rank.index(), timeout);
   timeouts_.Set(rank.index(), timeout);
 }
@@ -135,8 +156,9 @@ std::optional<Transmit> Endpoint::Impl::SendAcknowledgement(Instant now, Rank to
   Flow& flow = peer(to).flow;
   Acknowledgement news = flow.TakeAcknowledgement(now);
   news.incast = incast_.incast();
-  const std::size_t payload_bytes =
-      EncodeAcknowledgement(news, buffer.subspan<kHeaderBytes, kAcknowledgementBytesMax>());
+  if (!refusals_.empty()) news.refusals = refusals_.Of(to);
+  const std::size_t payload_bytes = EncodeAcknowledgement(
+      news, buffer.first(options_.datagram_bytes_max - kTagBytes).subspan(kHeaderBytes));
   Header header;
   header.kind = DatagramKind::kAcknowledgement;
   header.number = flow.Untracked();
@@ -187,7 +209,14 @@ Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Instant now, Rank to, Ring<C
       Active& active = open->second;
       Exchange& exchange = active.exchange;
       const MemberIndex member = *exchange.collective().MemberOf(to);
-      exchange.SetStalled(member, other.flow.unanswered());
+      const bool held = other.holds.Contains(now, call);
+      exchange.SetStalled(member, held || other.flow.unanswered());
+      if (held) {
+        other.holds.Ask(now);
+        active.queued[member.index()] = false;
+        calls.pop_front();
+        continue;
+      }
       exchange.SetIncast(Incast());
       const bool behind = &calls == &other.ready && exchange.behind();
       auto next = behind ? std::nullopt : exchange.Next(member);

@@ -23,7 +23,20 @@ constexpr Duration kReportLifetime = 4 * kReportInterval;
 constexpr std::size_t kWaitingMax = 8;
 // Chosen: a quarter of the time after which a peer is given up, so that three signs may be lost.
 constexpr int kSignsPerTimeout = 4;
+
+// What to do about a peer that is gone.
+std::string AdviceFor(const Peer& gone) {
+  if (gone.left) return ". Every rank must make the same number of calls";
+  if (gone.black_hole) return "";
+  return ". Is its process alive, and can UDP pass both ways?";
+}
+
 }  // namespace
+
+std::string Endpoint::Impl::WhySilent(Rank rank) const {
+  return "rank " + std::to_string(rank.value()) + " has been silent for more than " +
+         RoundedSeconds(options_.peer_timeout) + " (peer_timeout_s)" + OnLane();
+}
 
 std::string Endpoint::Impl::RoundedSeconds(Duration duration) {
   const auto tenths = duration / std::chrono::milliseconds(100);
@@ -73,11 +86,14 @@ WaitingCall Endpoint::Impl::WaitingFor(const Exchange& exchange) const {
 }
 
 void Endpoint::Impl::HandleTimeout(Instant now) {
+  refusals_stale_ = true;
   const auto next = [&](std::size_t r) { return timeouts_.FirstBefore(now + Duration(1), r); };
   for (std::size_t r = next(0); r < options_.world_size; r = next(r + 1)) {
     if (Muted(*peers_[r])) continue;
     const Rank rank(static_cast<std::uint16_t>(r));
     Settle(now, rank, peer(rank).flow.HandleTimeout(now));
+    CheckPath(now, rank);
+    AskHeld(now, rank);
     if (peers_[r]->flow.unanswered()) unanswered_.insert(rank);
   }
   GiveUpSilentPeers(now);
@@ -124,7 +140,7 @@ Instant Endpoint::Impl::PollTimeout() const {
   for (std::size_t r = timeouts_.FirstBefore(at); r < options_.world_size;
        r = timeouts_.FirstBefore(at, r + 1)) {
     const Peer& other = *peers_[r];
-    if (timeouts_[r] == Instant::min()) timeouts_.Set(r, other.flow.timeout());
+    if (timeouts_[r] == Instant::min()) timeouts_.Set(r, other.timeout());
     if (timeouts_[r] < at && !Muted(other)) at = timeouts_[r];
   }
   for (const auto& [call, active] : active_) at = std::min(at, active.exchange.deadline());
@@ -175,7 +191,7 @@ bool Endpoint::Impl::FailIfAbandoned(Instant now, const Exchange& exchange) {
     const Duration silence = now - std::max(other.last_heard, submitted_at);
     if (silence >= options_.peer_timeout) {
       // Even where this rank has all it needs of it: another one may not.
-      if (!other.gone()) Lose(now, member);
+      if (!other.gone()) Lose(now, member, WhySilent(member));
       const auto open = active_.find(call);
       if (open == active_.end()) return true;
       if (call.sequence == kSettlement) continue;
@@ -237,14 +253,69 @@ void Endpoint::Impl::GiveUpSilentPeers(Instant now) {
   std::erase_if(unanswered_, [&](Rank rank) { return !peers_[rank.index()]->flow.unanswered(); });
   for (const Rank rank : unanswered_) {
     const Peer& other = *peers_[rank.index()];
-    if (!other.gone() && other.Silence(now) >= options_.peer_timeout) Lose(now, rank);
+    if (!other.gone() && other.Silence(now) >= options_.peer_timeout) {
+      Lose(now, rank, WhySilent(rank));
+    }
+  }
+}
+
+void Endpoint::Impl::CheckPath(Instant now, Rank rank) {
+  Peer& other = *peers_[rank.index()];
+  const std::optional<BlackHole> hole = other.flow.black_hole(options_.peer_timeout);
+  if (other.black_hole != hole.has_value()) {
+    other.black_hole = hole.has_value();
+    if (Agrees()) membership_->Open()->SetUnusable(now, lane_, rank, other.black_hole);
+  }
+  if (!hole || other.left || other.removed) return;
+  const std::string why =
+      "datagrams of " + std::to_string(hole->lost_bytes) + " bytes to rank " +
+      std::to_string(rank.value()) + OnLane() + " do not arrive, those of " +
+      std::to_string(hole->delivered_bytes) +
+      " bytes do: a link on the way has a smaller MTU. Mend it, or set datagram_bytes_max "
+      "(JAX_OPTIREDUCE_DATAGRAM_BYTES_MAX) on every rank to what passes";
+  // Where others may go on without it, it is as good as silent; else the next call tries again.
+  if (Agrees() && !other.lost) Lose(now, rank, why);
+  FailUnserved(now, rank, why);
+}
+
+void Endpoint::Impl::FailUnserved(Instant now, Rank rank, const std::string& why) {
+  std::vector<CallId> failing;
+  std::vector<CallId> over;
+  for (const auto& [call, active] : active_) {
+    const Exchange& exchange = active.exchange;
+    const auto member = exchange.collective().MemberOf(rank);
+    const bool carries = exchange.collective().carry && exchange.submitted();
+    if (!member || Survives(exchange.collective().spec) || !(exchange.waits() || carries)) continue;
+    const bool served = exchange.Served(*member);
+    if (exchange.finished() && !served) over.push_back(call);
+    if (exchange.submitted() && !exchange.finished() && (exchange.Needs(*member) || !served)) {
+      failing.push_back(call);
+    }
+  }
+  const std::string prefix = "jax_optireduce: " + why + "; it is needed in ";
+  for (const CallId call : failing) {
+    Fail(now, call,
+         {StatusCode::kUnavailable,
+          prefix + Describe(active_.at(call).exchange.collective().spec, call.sequence)});
+  }
+  // It is over here, but not there.
+  for (const CallId call : over) {
+    Exchange& exchange = active_.at(call).exchange;
+    const CollectiveSpec& spec = exchange.collective().spec;
+    TellGivenUp(*directory_.Find(call.collective), call.sequence,
+                prefix + Describe(spec, call.sequence), kFlagGaveUp);
+    exchange.Release(*exchange.collective().MemberOf(rank));
+    EraseIfRemovable(call);
   }
 }
 
 void Endpoint::Impl::Forget(Instant now, Rank gone) {
   incast_of_peers_.reset();
   Peer& other = peer(gone);
-  if (other.gone()) other.DropQueued();
+  if (other.gone()) {
+    other.DropQueued();
+    refusals_.Forget(gone);
+  }
   std::vector<CallId> failing;
   std::vector<CallId> finished;
   bool missed = false;
@@ -279,8 +350,7 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
   });
   const std::string waits = "jax_optireduce: " + other.why_gone() + "; rank " +
                             std::to_string(options_.rank.value()) + " waits for it in ";
-  const char* const advice = other.left ? ". Every rank must make the same number of calls"
-                                        : ". Is its process alive, and can UDP pass both ways?";
+  const std::string advice = AdviceFor(other);
   for (const CallId call : failing) {
     const CollectiveSpec& spec = active_.at(call).exchange.collective().spec;
     Fail(now, call, {StatusCode::kUnavailable, waits + Describe(spec, call.sequence) + advice});

@@ -131,6 +131,13 @@ void Exchange::PlaceEarlyResults() {
   }
 }
 
+std::size_t Exchange::EarlyResultBytes() const {
+  const bool late = carry_ != nullptr ? over() : closed_;
+  if (submitted() || late || early_results_.size() > 0) return 0;
+  // Where contributions are waited for, no sum is without this rank's.
+  return policy(Stage::kReduceScatter) == LatePolicy::kWait ? 0 : collective_.layout.bytes();
+}
+
 Exchange::Receipt Exchange::TakeContribution(Instant now, MemberIndex from, const Header& header,
                                              std::span<const std::byte> payload) {
   const BucketLayout& layout = collective_.layout;
@@ -358,7 +365,7 @@ void Exchange::FillHeader(MemberIndex to, const Outbox::Item& item, Header& head
   if (carry_->suspended(to)) header.flags |= kFlagSuspended;
 }
 
-Exchange::Repair Exchange::Lost(MemberIndex to, const Outbox::Item& item) {
+Exchange::Repair Exchange::Lost(MemberIndex to, const Outbox::Item& item, bool refused) {
   const bool contribution = item.kind == DatagramKind::kContribution;
   if (!Needed(item) || (!contribution && outbox(to).Delivered())) return Repair::kNotNeeded;
   // Of a call that was forgotten, and has begun anew for somebody who is later.
@@ -372,7 +379,7 @@ Exchange::Repair Exchange::Lost(MemberIndex to, const Outbox::Item& item) {
     return Repair::kAbandoned;
   }
   outbox(to).Lost(item);
-  ++stats_.repaired;
+  stats_.repaired += !refused;
   return Repair::kAgain;
 }
 

@@ -79,6 +79,8 @@ class Exchange {
                            std::span<const std::byte> payload);
   Receipt TakeResult(Instant now, MemberIndex from, const Header& header,
                      std::span<const std::byte> payload);
+  // Bytes of memory that a result which comes now would take.
+  std::size_t EarlyResultBytes() const;
   // `from` has shown that it is in this call.
   void Heard(MemberIndex from) {
     heard_[from.index()] = true;
@@ -100,7 +102,7 @@ class Exchange {
   bool Needs(MemberIndex from) const;
   // A contribution of `from` is missing here, and waited for.
   bool NeedsContribution(MemberIndex from) const;
-  // Whether `to` answers at all; one that does not takes no place among the `incast`.
+  // Whether `to` takes nothing for now; then it takes no place among the `incast`.
   void SetStalled(MemberIndex to, bool stalled) { outbox(to).SetStalled(stalled); }
 
   // New contributions go to at most `incast` peers at a time.
@@ -138,7 +140,8 @@ class Exchange {
   }
 
   enum class Repair : std::uint8_t { kNotNeeded, kAgain, kAbandoned };
-  Repair Lost(MemberIndex to, const Outbox::Item& item);
+  // It was lost, or refused.
+  Repair Lost(MemberIndex to, const Outbox::Item& item, bool refused);
   // True when `to` now has everything of one stage.
   bool Delivered(MemberIndex to, const Outbox::Item& item);
   // `peer` has every sum.

@@ -47,9 +47,19 @@ constexpr Duration kAcknowledgeDelayMax = microseconds(500);
 // quarter; the others keep the path busy meanwhile.
 constexpr std::size_t kSmallRoom = 4;
 
+// Source: RFC 791 has every host take 576 bytes; less 28 for IPv4 and UDP. Shorter ones are not
+// lost for their length.
+constexpr std::size_t kEveryPathBytes = 548;
+// A path is a black hole after so many losses. Chosen: with 40 % of all lost by chance, so many in
+// a row are one case in 10^12.
+constexpr std::uint32_t kBlackHoleLosses = 32;
+
 // Chosen: some thirty acknowledgements in a row may be lost before a datagram that arrived is taken
 // for lost.
 constexpr std::uint64_t kRepeatedNumbers = 256;
+// Where some are refused there are two bits for each number. Chosen: half of the words, and one
+// for the largest itself.
+constexpr std::uint64_t kNumbersWithRefused = (kAcknowledgedWordsMax - 1) / 2 * 64;
 
 // Chosen: a process wakes up so late at most when nothing is wrong; what it has missed by then may
 // leave at once, what it has missed by more may not.
@@ -131,7 +141,9 @@ const std::vector<Fate>& Flow::HandleAcknowledgement(Instant now, const Acknowle
     }
     largest_acknowledged_ = std::max(largest_acknowledged_.value_or(0), datagram.number);
     round_trip_.delivered_bytes += datagram.bytes;
-    Settle(datagram, true);
+    NoteLength(now, datagram.bytes, /*lost=*/false);
+    Settle(datagram,
+           news.Refuses(datagram.number) ? Fate::Outcome::kRefused : Fate::Outcome::kDelivered);
     last_progress_at_ = now;
   }
   DetectLoss(now);
@@ -155,11 +167,11 @@ void Flow::MeasureRoundTrip(Duration sample) {
   smoothed_ = (7 * smoothed_ + sample) / 8;
 }
 
-void Flow::Settle(InFlight& datagram, bool delivered) {
+void Flow::Settle(InFlight& datagram, Fate::Outcome outcome) {
   datagram.settled = true;
   --in_flight_;
   in_flight_bytes_ -= datagram.bytes;
-  fates_.push_back({.cargo = datagram.cargo, .delivered = delivered});
+  fates_.push_back({.cargo = datagram.cargo, .outcome = outcome});
 }
 
 void Flow::DetectLoss(Instant now) {
@@ -177,9 +189,30 @@ void Flow::DetectLoss(Instant now) {
       return;
     }
     round_trip_.lost_bytes += datagram.bytes;
-    Settle(datagram, false);
+    NoteLength(now, datagram.bytes, /*lost=*/true);
+    Settle(datagram, Fate::Outcome::kLost);
     last_progress_at_ = now;
   }
+}
+
+void Flow::NoteLength(Instant now, std::size_t bytes, bool lost) {
+  if (!lost) {
+    if (bytes >= lost_long_.bytes) {
+      lost_long_ = {};
+    } else {
+      lost_long_.delivered_bytes = std::max(lost_long_.delivered_bytes, bytes);
+    }
+  } else if (bytes > kEveryPathBytes && bytes >= lost_long_.bytes) {
+    if (bytes > lost_long_.bytes) lost_long_ = {.bytes = bytes, .first = now};
+    ++lost_long_.count;
+    lost_long_.last = now;
+  }
+}
+
+std::optional<BlackHole> Flow::black_hole(Duration patience) const {
+  if (lost_long_.count < kBlackHoleLosses || lost_long_.delivered_bytes == 0) return std::nullopt;
+  if (lost_long_.last - lost_long_.first < patience) return std::nullopt;
+  return BlackHole{.lost_bytes = lost_long_.bytes, .delivered_bytes = lost_long_.delivered_bytes};
 }
 
 void Flow::StartRoundTrip(Instant now) {
@@ -224,10 +257,12 @@ const std::vector<Fate>& Flow::HandleTimeout(Instant now) {
   ++probes_unanswered_;
   if (probes_unanswered_ >= kProbesUnansweredMax) {
     for (std::size_t i = 0; i < under_way_.size(); ++i) {
-      if (!under_way_[i].settled) Settle(under_way_[i], false);
+      if (!under_way_[i].settled) Settle(under_way_[i], Fate::Outcome::kLost);
     }
     PopSettled();
     overtaken_lost_at_ = kNever;
+    // Nothing arrives, whatever its length.
+    lost_long_ = {};
     rate_.HandleSilence();
   }
   // Even then: a peer that takes no data for now does answer a probe.
@@ -248,26 +283,31 @@ bool Flow::unanswered() const { return probes_unanswered_ >= kProbesUnansweredMa
 bool Flow::Seen(std::uint64_t number) const {
   if (!largest_seen_ || number > *largest_seen_) return false;
   if (*largest_seen_ - number >= kSeenBits) return true;
-  const std::uint64_t bit = number % kSeenBits;
-  return (seen_[bit / 64] >> (bit % 64)) & 1;
+  return Bit(seen_, number);
 }
 
-void Flow::Record(Instant now, std::uint64_t number, Acknowledge acknowledge) {
+void Flow::Record(Instant now, std::uint64_t number, Acknowledge acknowledge, bool refused) {
   OR_CHECK(!Seen(number));
   if (!largest_seen_ || number > *largest_seen_) {
     // Numbers between the old largest and this one have not arrived: clear their bits.
     const std::uint64_t first = largest_seen_ ? *largest_seen_ + 1 : 0;
     if (number - first >= kSeenBits) {
       seen_.fill(0);
+      refused_.fill(0);
     } else {
       for (std::uint64_t n = first; n <= number; ++n) {
-        seen_[n % kSeenBits / 64] &= ~(std::uint64_t{1} << (n % 64));
+        const std::uint64_t others = ~(std::uint64_t{1} << (n % 64));
+        seen_[n % kSeenBits / 64] &= others;
+        refused_[n % kSeenBits / 64] &= others;
       }
     }
     largest_seen_ = number;
   }
-  const std::uint64_t bit = number % kSeenBits;
-  seen_[bit / 64] |= std::uint64_t{1} << (bit % 64);
+  SetBit(seen_, number);
+  if (refused) {
+    SetBit(refused_, number);
+    largest_refused_ = std::max(largest_refused_.value_or(0), number);
+  }
   ++recorded_;
   if (acknowledge == Acknowledge::kNot) return;
   if (!largest_wanted_ || number > *largest_wanted_) {
@@ -293,12 +333,19 @@ Acknowledgement Flow::TakeAcknowledgement(Instant now) {
   news.delay = now - largest_wanted_at_;
   // Everything since the last one, and some numbers before it: that one may be lost.
   const std::uint64_t fresh = news.largest - std::min(last_acknowledged_, news.largest);
-  const std::uint64_t count =
+  std::uint64_t count =
       std::min({fresh + kRepeatedNumbers, news.largest, kAcknowledgedWordsMax * 64});
+  if (largest_refused_ && *largest_refused_ + count >= news.largest) {
+    count = std::min(count, kNumbersWithRefused);
+    for (std::uint64_t i = 0; i <= count; ++i) {
+      if (!Bit(refused_, news.largest - i)) continue;
+      news.refused[i / 64] |= std::uint64_t{1} << (i % 64);
+      news.refused_words = i / 64 + 1;
+    }
+  }
   news.words = (count + 63) / 64;
   for (std::uint64_t i = 0; i < count; ++i) {
-    const std::uint64_t bit = (news.largest - 1 - i) % kSeenBits;
-    const std::uint64_t value = (seen_[bit / 64] >> (bit % 64)) & 1;
+    const std::uint64_t value = Bit(seen_, news.largest - 1 - i);
     news.bits[i / 64] |= value << (i % 64);
   }
   last_acknowledged_ = news.largest;

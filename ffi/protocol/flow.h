@@ -7,6 +7,9 @@
 // an acknowledgement is never ambiguous, every tag has its own nonce, and a replay is seen by its
 // number alone.
 //
+// Every authenticated datagram is recorded once, whatever becomes of it. One that is refused is
+// acknowledged as that: it is not lost, and to send it again at once would be in vain.
+//
 // Loss is found by the receiver's report, not by silence: a datagram is lost when a later one was
 // acknowledged, and enough others were sent between them or enough time has passed (RFC 9002 6.1).
 // Silence makes a probe, whose acknowledgement then tells.
@@ -37,8 +40,13 @@ struct Cargo {
 };
 
 struct Fate {
+  enum class Outcome : std::uint8_t {
+    kDelivered,
+    kLost,
+    kRefused,  // it arrived, and the peer does not take it for now
+  };
   Cargo cargo;
-  bool delivered = false;
+  Outcome outcome = Outcome::kLost;
 };
 
 struct FlowOptions {
@@ -47,6 +55,13 @@ struct FlowOptions {
   std::size_t sharers = 1;       // peers, this one included, that may send to it at the same time
   RecentLeast* paths = nullptr;  // of all flows of this rank
   bool same_host = false;        // there is no network between
+};
+
+// A path that loses all datagrams of some length, and none that are shorter: a black hole of RFC
+// 8899 (4.3).
+struct BlackHole {
+  std::size_t lost_bytes = 0;       // of the longest, each
+  std::size_t delivered_bytes = 0;  // of the longest that arrived meanwhile
 };
 
 // When a datagram that arrived is to be acknowledged: with others, or at once.
@@ -90,12 +105,18 @@ class Flow {
   // Without one acknowledgement for several probes: sending more would be in vain for now.
   bool unanswered() const;
 
+  // For so long the peer has answered, and no datagram of this length has arrived. Until one does.
+  std::optional<BlackHole> black_hole(Duration patience) const;
+
   // ---- Receiving.
 
   // True when the number was received before, or is too old to tell.
   bool Seen(std::uint64_t number) const;
-  // Notes an accepted datagram.
-  void Record(Instant now, std::uint64_t number, Acknowledge acknowledge);
+  // Notes a datagram that has come, once. `refused`: it has no effect, and may come again under
+  // another number.
+  void Record(Instant now, std::uint64_t number, Acknowledge acknowledge, bool refused);
+  // What was recorded, one at least that wants an acknowledgement, is acknowledged at once.
+  void AcknowledgeAtOnce(Instant now) { acknowledge_at_ = std::min(acknowledge_at_, now); }
   // Numbers that the peer has used, as far as is known, and how many of them were recorded.
   std::uint64_t expected() const { return largest_seen_ ? *largest_seen_ + 1 : 0; }
   std::uint64_t recorded() const { return recorded_; }
@@ -122,8 +143,9 @@ class Flow {
   // Whether the peer, without being asked, will soon acknowledge something.
   bool WillHear() const;
   void MeasureRoundTrip(Duration sample);
-  void Settle(InFlight& datagram, bool delivered);
+  void Settle(InFlight& datagram, Fate::Outcome outcome);
   void DetectLoss(Instant now);
+  void NoteLength(Instant now, std::size_t bytes, bool lost);
   void StartRoundTrip(Instant now);
   void EndRoundTrip(Instant now);
   void PopSettled();
@@ -147,6 +169,15 @@ class Flow {
   int probes_unanswered_ = 0;
   std::vector<Fate> fates_;
 
+  // The longest datagrams that were lost, while none of that length arrived and the peer answered.
+  struct {
+    std::size_t bytes = 0;  // 0: none
+    std::uint32_t count = 0;
+    Instant first{};
+    Instant last{};
+    std::size_t delivered_bytes = 0;  // the longest that arrived meanwhile
+  } lost_long_;
+
   bool measured_ = false;
   Duration smoothed_{};
   Duration variation_{};
@@ -161,8 +192,17 @@ class Flow {
 
   // Chosen: twice what a peer may have under way, so that nothing in time is taken for too old.
   static constexpr std::size_t kSeenBits = 4096;
-  std::array<std::uint64_t, kSeenBits / 64> seen_{};  // bit of number n at n % kSeenBits
+  using NumberBits = std::array<std::uint64_t, kSeenBits / 64>;  // of number n at n % kSeenBits
+  static bool Bit(const NumberBits& bits, std::uint64_t number) {
+    return (bits[number % kSeenBits / 64] >> (number % 64)) & 1;
+  }
+  static void SetBit(NumberBits& bits, std::uint64_t number) {
+    bits[number % kSeenBits / 64] |= std::uint64_t{1} << (number % 64);
+  }
+  NumberBits seen_{};
+  NumberBits refused_{};  // of these
   std::optional<std::uint64_t> largest_seen_;
+  std::optional<std::uint64_t> largest_refused_;
   std::uint64_t recorded_ = 0;
   std::optional<std::uint64_t> largest_wanted_;  // of those that want an acknowledgement
   Instant largest_wanted_at_{};

@@ -102,7 +102,12 @@ void Membership::Heard(Instant now, std::uint16_t lane, Rank rank) {
   if (silent) regained_at_ = now;
   there.heard_at = now;
   if (there.suspected) next_tick_ = std::min(next_tick_, now);
-  there.suspected = false;
+  there.suspected = there.unusable;
+}
+
+void Membership::SetUnusable(Instant now, std::uint16_t lane, Rank rank, bool unusable) {
+  path(lane, rank).unusable = unusable;
+  if (unusable) Suspect(now, lane, rank);
 }
 
 void Membership::Suspect(Instant now, std::uint16_t lane, Rank rank) {

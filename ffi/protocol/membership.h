@@ -91,6 +91,9 @@ class Membership {
   void Heard(Instant now, std::uint16_t lane, Rank rank);
   // `rank` is silent on the lane for peer_timeout. Withdrawn when it is heard there.
   void Suspect(Instant now, std::uint16_t lane, Rank rank);
+  // `rank` cannot be used over the lane, though it is heard there: it is suspected until this is
+  // taken back.
+  void SetUnusable(Instant now, std::uint16_t lane, Rank rank, bool unusable);
   // Asks once more, though nobody may be there: for one that is stuck.
   void Retry(Instant now) { next_tick_ = std::min(next_tick_, now); }
   // The payload of a message of `from`. False when it is none.
@@ -121,6 +124,7 @@ class Membership {
   struct Path {
     Instant heard_at{};
     bool suspected = false;
+    bool unusable = false;
     std::optional<Instant> told_at;            // the newest decision
     std::array<bool, kKinds> due{};            // by kind: a message is to be sent
     std::array<std::uint16_t, kKinds> part{};  // the next part of it

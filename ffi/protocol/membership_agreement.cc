@@ -197,7 +197,8 @@ std::vector<Rank> Membership::Agreeable(Instant now) const {
 bool Membership::IsPartlySilent(Instant now, Rank rank) const {
   if (rank == self_ || !other(rank).suspected()) return false;
   return std::ranges::any_of(other(rank).paths, [&](const Path& each) {
-    return !each.suspected && now - each.heard_at < peer_timeout_ / kMinorityPerTimeout;
+    return (!each.suspected || each.unusable) &&
+           now - each.heard_at < peer_timeout_ / kMinorityPerTimeout;
   });
 }
 

@@ -18,6 +18,7 @@
 #include "ffi/protocol/answer_time.h"
 #include "ffi/protocol/flow.h"
 #include "ffi/protocol/options.h"
+#include "ffi/protocol/refusals.h"
 
 namespace optireduce {
 
@@ -32,6 +33,9 @@ struct Peer {
       : flow(options), seal(std::move(to)), open(std::move(from)) {}
 
   Flow flow;
+  Holds holds;
+  // When something has to be done that concerns this peer alone.
+  Instant timeout() const { return std::min(flow.timeout(), holds.timeout()); }
   // How many may send to the peer at the same time, as it said last.
   std::uint8_t incast = UINT8_MAX;
   Sealer seal;  // datagrams to the peer
@@ -62,6 +66,7 @@ struct Peer {
   AnswerTime answer_time;
   std::optional<std::string> left;     // it said that it leaves, and why
   std::optional<std::string> lost;     // it was silent for too long; until it is heard again
+  bool black_hole = false;             // long datagrams to it do not arrive; short ones do
   bool awaited = false;                // though lost, it is kept what it has coming: see Membership
   std::optional<std::string> removed;  // the others go on without it
 
@@ -75,6 +80,7 @@ struct Peer {
     control.clear();
     ready.clear();
     backlog.clear();
+    holds.Clear();
   }
   std::uint32_t turns = 0;  // of sending segments to it
 

@@ -16,6 +16,7 @@ namespace optireduce {
   X(bytes_sent, "UDP payload bytes sent")                                                       \
   X(bytes_received, "UDP payload bytes received and accepted")                                  \
   X(segments_repaired, "segments sent again")                                                   \
+  X(segments_refused, "segments that a peer did not take yet; sent again once it does")         \
   X(segments_abandoned, "segments lost and not sent again, their stage being closed")           \
   X(stages_expired, "stages with data missing at their deadline")                               \
   X(probes_sent, "probes sent because acknowledgements, data or room in a window were missing") \

@@ -22,6 +22,9 @@ constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 37;
 // Chosen: a deadline of more than a day is none, and sums of instants must not overflow.
 constexpr Duration kDeadlineMax = std::chrono::hours(24);
 
+// Source: the layout in wire.h, of one refusal.
+constexpr std::size_t kRefusalBytes = 4 + 4;
+
 void WriteText(ByteWriter& writer, std::string_view text, std::size_t bytes_max) {
   const std::string_view cut = text.substr(0, std::min({text.size(), bytes_max, kTextBytesMax}));
   writer.Write(static_cast<std::uint16_t>(cut.size()));
@@ -89,15 +92,33 @@ bool Acknowledgement::Contains(std::uint64_t number) const {
   return back < words * 64 && (bits[back / 64] >> (back % 64)) & 1;
 }
 
+bool Acknowledgement::Refuses(std::uint64_t number) const {
+  if (number > largest) return false;
+  const std::uint64_t back = largest - number;
+  return back < refused_words * 64 && (refused[back / 64] >> (back % 64)) & 1;
+}
+
 std::size_t EncodeAcknowledgement(const Acknowledgement& acknowledgement,
-                                  std::span<std::byte, kAcknowledgementBytesMax> out) {
+                                  std::span<std::byte> out) {
+  OR_CHECK(out.size() >= kAcknowledgementBytesMax);
+  OR_CHECK(acknowledgement.words + acknowledgement.refused_words <= kAcknowledgedWordsMax);
   ByteWriter writer(out);
   const auto delay =
       std::chrono::duration_cast<std::chrono::microseconds>(acknowledgement.delay).count();
   writer.Write(acknowledgement.largest, 6);
   writer.Write(static_cast<std::uint32_t>(std::clamp<std::int64_t>(delay, 0, UINT32_MAX)));
   writer.Write(acknowledgement.incast);
+  writer.Write(static_cast<std::uint8_t>(acknowledgement.words));
+  writer.Write(static_cast<std::uint8_t>(acknowledgement.refused_words));
   for (std::size_t i = 0; i < acknowledgement.words; ++i) writer.Write(acknowledgement.bits[i]);
+  for (std::size_t i = 0; i < acknowledgement.refused_words; ++i) {
+    writer.Write(acknowledgement.refused[i]);
+  }
+  for (const CallId& first : acknowledgement.refusals) {
+    if (out.size() - writer.size() < kRefusalBytes) break;
+    writer.Write(first.collective.value());
+    writer.Write(first.sequence.value());
+  }
   OR_CHECK(writer.ok());
   return writer.size();
 }
@@ -108,14 +129,23 @@ std::optional<Acknowledgement> ParseAcknowledgement(std::span<const std::byte> p
   acknowledgement.largest = reader.Read<std::uint64_t>(6);
   acknowledgement.delay = std::chrono::microseconds(reader.Read<std::uint32_t>());
   acknowledgement.incast = reader.Read<std::uint8_t>();
-  if (reader.remaining() % 8 != 0 || reader.remaining() / 8 > kAcknowledgedWordsMax) {
+  acknowledgement.words = reader.Read<std::uint8_t>();
+  acknowledgement.refused_words = reader.Read<std::uint8_t>();
+  if (acknowledgement.words + acknowledgement.refused_words > kAcknowledgedWordsMax) {
     return std::nullopt;
   }
-  acknowledgement.words = reader.remaining() / 8;
   for (std::size_t i = 0; i < acknowledgement.words; ++i) {
     acknowledgement.bits[i] = reader.Read<std::uint64_t>();
   }
-  if (!reader.ok()) return std::nullopt;
+  for (std::size_t i = 0; i < acknowledgement.refused_words; ++i) {
+    acknowledgement.refused[i] = reader.Read<std::uint64_t>();
+  }
+  if (!reader.ok() || reader.remaining() % kRefusalBytes != 0) return std::nullopt;
+  while (reader.remaining() > 0) {
+    const CollectiveId collective(reader.Read<std::uint32_t>());
+    acknowledgement.refusals.push_back(
+        {.collective = collective, .sequence = Sequence(reader.Read<std::uint32_t>())});
+  }
   return acknowledgement;
 }
 

@@ -27,6 +27,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
@@ -35,8 +36,8 @@
 
 namespace optireduce {
 
-// Chosen: 1 for the first published format; ranks of different versions do not talk.
-inline constexpr std::uint8_t kWireVersion = 1;
+// Chosen: grows with every change of the format; ranks of different versions do not talk.
+inline constexpr std::uint8_t kWireVersion = 2;
 // Chosen: the layout above; with the tag 40 bytes, the budget of the design.
 inline constexpr std::size_t kHeaderBytes = 28;
 // Chosen: what a datagram costs beyond the payload it carries.
@@ -97,8 +98,12 @@ struct ParsedHeader {
 void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 ParsedHeader ParseHeader(std::span<const std::byte> datagram);
 
-// Which numbers have arrived: `largest`, and of the numbers below it those whose bit is set (bit i
-// stands for largest - 1 - i). As many words of bits as the receiver finds worth repeating.
+// Which numbers have arrived: `largest`, and of the numbers below it those whose bit is set in
+// `bits` (bit i stands for largest - 1 - i). As many words of bits as the receiver finds worth
+// repeating. Of these, the ones that the receiver has refused are set in `refused` (bit i stands
+// for largest - i): they are not lost, and come again when the receiver takes them.
+//
+// `refusals` is state: every acknowledgement lists all of it, so that a lost one costs nothing.
 // Chosen: what 480 bytes hold; one turn of a receiver may take in a thousand datagrams.
 inline constexpr std::size_t kAcknowledgedWordsMax = 60;
 struct Acknowledgement {
@@ -106,9 +111,14 @@ struct Acknowledgement {
   Duration delay{};         // between the arrival of `largest` and the sending of this
   std::uint8_t incast = 0;  // how many may send to this rank at the same time; 0: it does not say
   std::size_t words = 0;
+  std::size_t refused_words = 0;
   std::array<std::uint64_t, kAcknowledgedWordsMax> bits{};
+  std::array<std::uint64_t, kAcknowledgedWordsMax> refused{};
+  // Of each collective here, calls from this one on are not taken for now.
+  std::vector<CallId> refusals;
 
   bool Contains(std::uint64_t number) const;
+  bool Refuses(std::uint64_t number) const;
 };
 
 // The payload of an acknowledgement:
@@ -116,14 +126,19 @@ struct Acknowledgement {
 //   0  u48  largest
 //   6  u32  delay, in microseconds
 //   10 u8   incast
-//   11 u64  bits, up to the end
+//   11 u8   words of bits
+//   12 u8   words of refused
+//   13 u64  bits, then refused; at most kAcknowledgedWordsMax together
+//      u32  collective, u32 sequence: a refusal, up to the end
 //
 // Chosen: the layout above.
-inline constexpr std::size_t kAcknowledgementBytesMax = 6 + 4 + 1 + kAcknowledgedWordsMax * 8;
+inline constexpr std::size_t kAcknowledgementHeadBytes = 6 + 4 + 1 + 1 + 1;
+inline constexpr std::size_t kAcknowledgementBytesMax =
+    kAcknowledgementHeadBytes + kAcknowledgedWordsMax * 8;
 
+// Writes as many refusals as there is room for; `out` has at least kAcknowledgementBytesMax.
 // Returns the bytes written.
-std::size_t EncodeAcknowledgement(const Acknowledgement& acknowledgement,
-                                  std::span<std::byte, kAcknowledgementBytesMax> out);
+std::size_t EncodeAcknowledgement(const Acknowledgement& acknowledgement, std::span<std::byte> out);
 std::optional<Acknowledgement> ParseAcknowledgement(std::span<const std::byte> payload);
 
 // Writes what peers must know of a collective; `text` stands for its description. Name and text are

@@ -407,6 +407,9 @@ std::vector<std::pair<std::string, std::uint64_t>> Communicator::counters() cons
 #define OPTIREDUCE_ADD_COUNTER(name, meaning) sum.counters.name += snapshot.counters.name;
       OPTIREDUCE_COUNTERS(OPTIREDUCE_ADD_COUNTER)
 #undef OPTIREDUCE_ADD_COUNTER
+#define OPTIREDUCE_ADD_SEND_ERROR(name, meaning) sum.send_errors.name += snapshot.send_errors.name;
+      OPTIREDUCE_SEND_ERRORS(OPTIREDUCE_ADD_SEND_ERROR)
+#undef OPTIREDUCE_ADD_SEND_ERROR
       sum.socket_drops += snapshot.socket_drops;
       sum.memory_bytes += snapshot.memory_bytes;
     }
@@ -418,6 +421,10 @@ std::vector<std::pair<std::string, std::uint64_t>> Communicator::counters() cons
 #define OPTIREDUCE_NAME_COUNTER(name, meaning) named.emplace_back(#name, sum.counters.name);
   OPTIREDUCE_COUNTERS(OPTIREDUCE_NAME_COUNTER)
 #undef OPTIREDUCE_NAME_COUNTER
+#define OPTIREDUCE_NAME_SEND_ERROR(name, meaning) \
+  named.emplace_back("send_" #name, sum.send_errors.name);
+  OPTIREDUCE_SEND_ERRORS(OPTIREDUCE_NAME_SEND_ERROR)
+#undef OPTIREDUCE_NAME_SEND_ERROR
   named.emplace_back("socket_drops", sum.socket_drops);
   named.emplace_back("memory_bytes", sum.memory_bytes);
   named.emplace_back("live_processes", watch_.live());

@@ -296,6 +296,7 @@ void Lane::Publish() {
   const std::lock_guard lock(mutex_);
   snapshot_ = {.counters = endpoint_->counters(),
                .socket_drops = port_->socket_drops(),
+               .send_errors = port_->send_errors(),
                .memory_bytes = endpoint_->memory_bytes(),
                .silent = endpoint_->silent(),
                .waiting = std::move(waiting)};

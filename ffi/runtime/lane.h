@@ -35,6 +35,7 @@ using RanksLeftFunction = std::function<void(const std::vector<Rank>& live)>;
 struct LaneSnapshot {
   Counters counters;
   std::uint64_t socket_drops = 0;
+  SendErrors send_errors;
   std::uint64_t memory_bytes = 0;
   std::vector<Rank> silent;  // see Endpoint::silent()
   // Calls that have been under way for long, and what they wait for; by Submission::record.

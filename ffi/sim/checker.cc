@@ -409,9 +409,8 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
   if (scenario_.call_timeout_us > 0 && MayWaitForEver(record)) {
     const Duration bound = microseconds(scenario_.call_timeout_us) + DriverSlack() + still;
     if (took > bound) {
-      Fail(
-          now, record.rank,
-          "a call that waits took " + Milliseconds(took) + "; its bound is " + Milliseconds(bound));
+      Fail(now, record.rank,
+           "a call took " + Milliseconds(took) + "; its limit is " + Milliseconds(bound));
     }
   }
   if (!done.status.ok()) return;
@@ -434,6 +433,7 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
                 Instant{} + microseconds(scenario_.part_at_us + scenario_.part_for_us),
                 Instant{} + microseconds(scenario_.lane_cut_at_us + scenario_.lane_cut_for_us),
                 Instant{} + microseconds(std::max(scenario_.stop_at_us, scenario_.leave_at_us)),
+                PathGivenUpBy(),
                 Instant{} + microseconds(scenario_.rival_at_us > 0
                                              ? scenario_.rival_at_us + scenario_.rival_for_us
                                              : 0)});

@@ -184,6 +184,10 @@ class Checker {
   bool MayWaitForEver(const Record& record) const;
   void CheckMismatchError(Instant now, const Record& record, const Status& status);
   void CheckSilence(Instant now, const Record& record, const Status& status);
+  // By when a path that loses long datagrams is given up, if there is one.
+  Instant PathGivenUpBy() const;
+  // The error is of such a path: no earlier than peer_timeout, and it says what passes.
+  void CheckBlackHole(Instant now, const Record& record, const Status& status);
   // When `rank` began to wait for an answer of `peer` on the lane, if it has not heard it since.
   Instant AskedAt(Instant now, Rank rank, Rank peer, const SeenLane& lane) const;
   void CheckEfficiency(Instant now, const Network& network);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,7 @@ void Checker::CheckError(Instant now, const Record& record, const Status& status
     return member != record.rank && Gone(record.rank, member) && Names(status.message(), member);
   });
   if (!named) return Fail(now, record.rank, "without naming a member that is gone, " + of);
+  if (Contains(status.message(), "do not arrive")) return CheckBlackHole(now, record, status);
   CheckSilence(now, record, status);
 }
 
@@ -110,6 +112,27 @@ void Checker::CheckMismatchError(Instant now, const Record& record, const Status
   if (silent) return;
   if (!other || !Contains(status.message(), own)) {
     Fail(now, record.rank, "the error of a mismatch does not name both sides: " + status.message());
+  }
+}
+
+Instant Checker::PathGivenUpBy() const {
+  if (scenario_.mtu_at_us == 0) return Instant{};
+  return Instant{} + microseconds(scenario_.mtu_at_us + scenario_.peer_timeout_us);
+}
+
+void Checker::CheckBlackHole(Instant now, const Record& record, const Status& status) {
+  if (scenario_.mtu_at_us == 0 || now < PathGivenUpBy()) {
+    return Fail(now, record.rank, "gave a path up too early: " + status.message());
+  }
+  // "datagrams of 1472 bytes to rank 2 do not arrive, those of 40 bytes do"
+  const std::string& text = status.message();
+  const auto number_after = [&](const std::string& words) {
+    return std::strtoull(text.c_str() + text.find(words) + words.size(), nullptr, 10);
+  };
+  const bool sizes = Contains(text, "datagrams of ") && Contains(text, "those of ");
+  if (!sizes || number_after("datagrams of ") <= scenario_.mtu_bytes ||
+      number_after("those of ") > scenario_.mtu_bytes) {
+    Fail(now, record.rank, "the error does not say which datagrams pass: " + text);
   }
 }
 

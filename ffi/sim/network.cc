@@ -42,7 +42,9 @@ Network::Network(const NetworkOptions& options)
       latency_seed_(Mix(options.seed ^ kLatencySalt)),
       rival_rank_(options.rival_rank),
       burst_until_(options.up.size()),
-      cut_(options.up.size()) {
+      cut_(options.up.size()),
+      mtu_up_(options.up.size(), SIZE_MAX),
+      mtu_down_(options.up.size(), SIZE_MAX) {
   OR_CHECK(options.up.size() == options.down.size());
   OR_CHECK(options.latency.tail >= 1 && options.latency.hold > Duration::zero());
   if (latency_.median > Duration::zero()) {
@@ -197,6 +199,10 @@ void Network::Send(Instant now, Rank from, Rank to, std::span<const std::byte> d
     ++faults_.parted;
     return;
   }
+  if (datagram.size() > std::min(mtu_up_[from.index()], mtu_down_[to.index()])) {
+    ++faults_.too_long;
+    return;
+  }
   const bool faulty = now < options_.end;
   Link& up = up_[from.index()];
   if (faulty && prng_.Chance(options_.stall_ppm)) {
@@ -268,7 +274,8 @@ bool Network::Adds() const {
   const std::uint64_t entered = sent_ + faults_.duplicated + faults_.foreign + faults_.garbage +
                                 faults_.replayed + faults_.misdirected;
   const std::uint64_t dropped = faults_.lost + faults_.lost_in_burst + faults_.cut +
-                                faults_.parted + faults_.queue_full_up + faults_.queue_full_switch;
+                                faults_.too_long + faults_.parted + faults_.queue_full_up +
+                                faults_.queue_full_switch;
   return entered == delivered_ + in_flight() + dropped;
 }
 

@@ -48,6 +48,7 @@ inline constexpr std::size_t kWireOverheadBytes = 66;
   X(replayed, "injected: an old datagram again")                                 \
   X(misdirected, "injected: an old datagram to another rank than its own")       \
   X(cut, "to or from a rank that is cut off")                                    \
+  X(too_long, "longer than a link takes")                                        \
   X(parted, "from one side of a parted network to the other")                    \
   X(queue_full_up, "dropped at an up-link")                                      \
   X(queue_full_switch, "dropped at an output queue of the switch")
@@ -122,6 +123,13 @@ class Network {
   // While a rank is cut off nothing passes its links, in either direction.
   void SetCut(Rank rank, bool cut) { cut_[rank.index()] = cut; }
 
+  // From now on no longer datagrams pass the links of the node, or, if `one_way`, the one that it
+  // sends by.
+  void SetMtu(Rank rank, std::size_t bytes, bool one_way) {
+    mtu_up_[rank.index()] = bytes;
+    if (!one_way) mtu_down_[rank.index()] = bytes;
+  }
+
   // From now on nothing passes from the nodes of `side` to the others, and nothing back unless it
   // is `one_way`. No side: all is well again.
   void Part(std::vector<bool> side, bool one_way) {
@@ -175,7 +183,9 @@ class Network {
   std::uint64_t bytes_beside_rival_ = 0;
   std::vector<Instant> burst_until_;  // by sender
   std::vector<bool> cut_;             // by rank
-  std::vector<bool> side_;            // by rank
+  std::vector<std::size_t> mtu_up_;   // by rank: the longest datagram that passes
+  std::vector<std::size_t> mtu_down_;
+  std::vector<bool> side_;  // by rank
   bool one_way_ = false;
   EventQueue<Flight> events_;
   std::vector<std::vector<std::byte>> slots_;

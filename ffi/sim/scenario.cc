@@ -98,11 +98,11 @@ Status Set(Scenario& scenario, std::string_view key, std::string_view value) {
 }
 
 Status Validate(const Scenario& scenario) {
-  const std::uint64_t named =
-      std::max({scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
-                scenario.freeze_rank, scenario.mismatch_rank, scenario.slow_rank,
-                scenario.rival_rank, scenario.lane_cut_rank, scenario.give_up_rank,
-                scenario.hang_rank, std::uint64_t(std::bit_width(scenario.part_side) - 1)});
+  const std::uint64_t named = std::max(
+      {scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
+       scenario.freeze_rank, scenario.mismatch_rank, scenario.slow_rank, scenario.rival_rank,
+       scenario.lane_cut_rank, scenario.give_up_rank, scenario.hang_rank, scenario.mtu_rank,
+       std::uint64_t(std::bit_width(scenario.part_side) - 1)});
   if (named >= scenario.ranks) {
     return Invalid("the scenario names rank " + std::to_string(named) + ", but has only ranks=" +
                    std::to_string(scenario.ranks) + "; ranks count from 0.");
@@ -174,6 +174,7 @@ class Swarm {
     ChooseLateness();
     ChooseLanes();
     ChooseGivingUp();
+    ChooseMtu();
     return scenario_;
   }
 
@@ -206,6 +207,7 @@ class Swarm {
   void ChooseLateness();
   void ChooseLanes();
   void ChooseGivingUp();
+  void ChooseMtu();
   void ChooseRemoval();
   void ChooseSilence(std::uint64_t at_us, std::uint64_t rank);
   void ChooseMismatchTimeout();
@@ -390,6 +392,27 @@ void Swarm::ChooseGivingUp() {
   s.hang_for_us = 1 + prng.Below(2 * s.call_timeout_us);
 }
 
+// A path that takes no long datagrams from some time on. From numbers of its own.
+void Swarm::ChooseMtu() {
+  constexpr std::uint64_t kMtuDraws = 0x5EED'0A70;  // Chosen: any number.
+  // Chosen: whatever has no data in it passes.
+  constexpr std::uint64_t kMtuMin = 600;
+  Scenario& s = scenario_;
+  prng_ = Prng(Mix(s.seed ^ kMtuDraws));
+  if (!OneIn(20) || s.ranks < 2 || s.has_failure()) return;
+  s.datagram_bytes = std::max<std::uint64_t>(s.datagram_bytes, 1472);
+  s.elements = std::max<std::uint64_t>(s.elements, 2048);
+  if (OneIn(2)) {
+    s.calls = Between(4, 12);
+    s.think_us = Wild(20'000, 3'000'000);
+    ChooseMismatchTimeout();
+  }
+  s.mtu_at_us = OneIn(2) ? Wild(10, 200'000) : Wild(100'000, 5'000'000);
+  s.mtu_bytes = Between(kMtuMin, s.datagram_bytes - 1);
+  s.mtu_rank = prng_.Below(s.ranks);
+  s.mtu_one_way = OneIn(2);
+}
+
 // A rank that is late in so many calls that the others may learn it.
 void Swarm::ChooseLateness() {
   Scenario& s = scenario_;
@@ -476,50 +499,7 @@ void Swarm::ChooseSilence(std::uint64_t at_us, std::uint64_t rank) {
   }
 }
 
-std::uint64_t Bit(std::uint64_t rank) { return std::uint64_t{1} << rank; }
-
 }  // namespace
-
-bool Scenario::Parted(Rank a, Rank b) const {
-  const auto either = [&](std::uint64_t rank) { return a.index() == rank || b.index() == rank; };
-  if (lane_cut_is_long() && either(lane_cut_rank)) return true;
-  return (cut_is_long() && either(cut_rank)) || (freeze_is_long() && either(freeze_rank)) ||
-         (part_is_long() && ((part_side >> a.index() ^ part_side >> b.index()) & 1) != 0);
-}
-
-std::uint64_t Scenario::removable() const {
-  if (ranks < 3) return 0;
-  std::uint64_t all = 0;
-  if (stop_at_us > 0) all |= Bit(stop_rank);
-  if (leave_at_us > 0) all |= Bit(leave_rank);
-  if (cut_is_long()) all |= Bit(cut_rank);
-  if (freeze_is_long()) all |= Bit(freeze_rank);
-  if (lane_cut_is_long()) all |= Bit(lane_cut_rank);
-  // Who is away for a while when it is agreed on another may be taken for gone.
-  if (all != 0 && cut_for_us > 0) all |= Bit(cut_rank);
-  if (all != 0 && freeze_for_us > 0) all |= Bit(freeze_rank);
-  if (all != 0 && lane_cut_for_us > 0) all |= Bit(lane_cut_rank);
-  if (part_is_long()) {
-    const std::uint64_t everybody = ~std::uint64_t{0} >> (64 - ranks);
-    const auto side = static_cast<std::uint64_t>(std::popcount(part_side));
-    // Two halves: whoever is reached last when they meet again. With more silent ranks either side
-    // may be the larger one.
-    if (2 * side == ranks || all != 0) return everybody;
-    all |= 2 * side < ranks ? part_side : everybody & ~part_side;
-  }
-  return all;
-}
-
-bool Scenario::goes_on() const {
-  const auto silent = static_cast<std::uint64_t>(std::popcount(removable()));
-  return silent > 0 && 2 * silent < ranks && sim_mode() == SimMode::kBounded && mismatch == 0 &&
-         cancel_at_us == 0 && leave_at_end == 0 && give_up_at_us == 0 && hang_at_us == 0;
-}
-
-std::uint64_t Scenario::removals_max() const {
-  if (ranks < 3 || !loses_data()) return 0;
-  return goes_on() ? static_cast<std::uint64_t>(std::popcount(removable())) : ranks;
-}
 
 Scenario MakeScenario(std::uint64_t seed, ScenarioSize size) {
   const Scenario scenario = Swarm(seed, size).Make();

@@ -129,7 +129,11 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(lane_cut_at_us, 0, 0, 600'000'000, "when one lane of lane_cut_rank falls silent; 0: never")   \
   X(lane_cut_for_us, 0, 0, 600'000'000, "for how long")                                           \
   X(lane_cut_rank, 0, 0, 63, "the rank whose lane does")                                          \
-  X(lane_cut_lane, 0, 0, 7, "the lane that does")
+  X(lane_cut_lane, 0, 0, 7, "the lane that does")                                                 \
+  X(mtu_at_us, 0, 0, 600'000'000, "from when on long datagrams are lost; 0: never")               \
+  X(mtu_bytes, 1000, 1, 65'507, "the longest that pass the links of mtu_rank then")               \
+  X(mtu_rank, 0, 0, 63, "the rank behind those links")                                            \
+  X(mtu_one_way, 0, 0, 1, "1: only what it sends does not pass")
 
 struct Scenario {
 #define OPTIREDUCE_DECLARE_FIELD(name, default_value, least, most, meaning) \
@@ -145,19 +149,19 @@ struct Scenario {
   bool has_failure() const {
     return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || cut_at_us > 0 ||
            freeze_at_us > 0 || part_for_us > 0 || lane_cut_at_us > 0 || give_up_at_us > 0 ||
-           hang_at_us > 0 || mismatch > 0;
+           hang_at_us > 0 || mtu_at_us > 0 || mismatch > 0;
   }
   // Some rank may have kept what it had to give: a drain does not find everything.
   bool loses_data() const {
     return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || mismatch > 0 || cut_is_long() ||
            freeze_is_long() || part_is_long() || lane_cut_is_long() || give_up_at_us > 0 ||
-           hang_at_us > 0;
+           hang_at_us > 0 || mtu_at_us > 0;
   }
   // Calls fail only where one rank gives them up, and programs go on with the next.
   bool only_gives_up() const {
     return give_up_at_us > 0 && stop_at_us + leave_at_us + cancel_at_us + cut_at_us + freeze_at_us +
-                                        part_for_us + lane_cut_at_us + hang_at_us + mismatch +
-                                        leave_at_end ==
+                                        part_for_us + lane_cut_at_us + hang_at_us + mtu_at_us +
+                                        mismatch + leave_at_end ==
                                     0;
   }
   // For longer than peers wait: they may give each other up.

@@ -120,11 +120,19 @@ Duration TimeMax(const Scenario& s, std::size_t collectives) {
                       s.freeze_for_us + s.part_at_us + s.part_for_us + s.lane_cut_at_us +
                       s.lane_cut_for_us + s.rival_at_us + (s.rival_at_us > 0 ? s.rival_for_us : 0) +
                       2 * s.peer_timeout_us + s.give_up_at_us + s.hang_at_us + s.hang_for_us +
-                      2 * s.call_timeout_us + (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
+                      s.mtu_at_us + 2 * s.call_timeout_us +
+                      (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
 }
 
 std::uint64_t EventsMax(const Scenario& s) {
   return std::max(kEventsMax, kEventsPerPair * s.ranks * s.ranks * (s.calls + 1));
+}
+
+std::optional<Instant> HangsUntil(const Scenario& s, Instant now, Rank rank) {
+  const Instant from = Instant{} + Microseconds(s.hang_at_us);
+  if (s.hang_at_us == 0 || rank.value() != s.hang_rank || now < from) return std::nullopt;
+  const Instant until = from + Microseconds(s.hang_for_us);
+  return now < until ? std::optional(until) : std::nullopt;
 }
 
 std::vector<std::unique_ptr<Endpoint>> MakeEndpoints(const Scenario& scenario, Rank rank) {

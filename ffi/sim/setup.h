@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ffi/base/ids.h"
@@ -39,6 +40,9 @@ NetworkOptions NetworkOf(const Scenario& scenario);
 // take longer by their own bound.
 Duration TimeMax(const Scenario& scenario, std::size_t collectives);
 std::uint64_t EventsMax(const Scenario& scenario);
+
+// When the program of the rank goes on, if it hangs now.
+std::optional<Instant> HangsUntil(const Scenario& scenario, Instant now, Rank rank);
 
 // Of all lanes of a rank.
 std::vector<std::unique_ptr<Endpoint>> MakeEndpoints(const Scenario& scenario, Rank rank);

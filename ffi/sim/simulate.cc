@@ -40,20 +40,21 @@ constexpr std::uint64_t kSpuriousOneIn = 64;
 constexpr std::size_t kHeldMax = 64;
 
 // X(name, text): what happens to a rank. Up to kCancel it is something that the rank does.
-#define OPTIREDUCE_SIM_EVENTS(X)     \
-  X(kCall, "is at a call of chain")  \
-  X(kTimer, "wakes")                 \
-  X(kRoom, "may send again")         \
-  X(kLeave, "leaves")                \
-  X(kCancel, "cancels its calls")    \
-  X(kStop, "stops")                  \
-  X(kCut, "is cut off")              \
-  X(kMend, "is connected again")     \
-  X(kFreeze, "stands still")         \
-  X(kThaw, "goes on")                \
-  X(kPart, "sees the network part")  \
-  X(kMeet, "sees the network whole") \
-  X(kLaneCut, "loses a lane")        \
+#define OPTIREDUCE_SIM_EVENTS(X)      \
+  X(kCall, "is at a call of chain")   \
+  X(kTimer, "wakes")                  \
+  X(kRoom, "may send again")          \
+  X(kLeave, "leaves")                 \
+  X(kCancel, "cancels its calls")     \
+  X(kStop, "stops")                   \
+  X(kCut, "is cut off")               \
+  X(kMend, "is connected again")      \
+  X(kFreeze, "stands still")          \
+  X(kThaw, "goes on")                 \
+  X(kMtu, "sees long datagrams lost") \
+  X(kPart, "sees the network part")   \
+  X(kMeet, "sees the network whole")  \
+  X(kLaneCut, "loses a lane")         \
   X(kLaneMend, "has its lane again")
 
 class Simulation {
@@ -114,8 +115,6 @@ class Simulation {
   void MakeCall(Rank rank, std::size_t chain);
   void Submit(Rank rank, std::size_t chain, const Submission& submission, std::string_view act);
   void GiveUpCall(Rank rank, std::size_t chain, SimCall call);
-  // When the program of the rank goes on, if it hangs now.
-  std::optional<Instant> HangsUntil(Rank rank) const;
   void LeaveNow(Rank rank, const Status& why);
   // Polls the three that come out, as the contract of the endpoint says.
   void Drive(Rank node);
@@ -193,6 +192,7 @@ void Simulation::PlanFaults() {
     plan(EventKind::kLaneCut, s.lane_cut_at_us, s.lane_cut_rank);
     plan(EventKind::kLaneMend, s.lane_cut_at_us + s.lane_cut_for_us, s.lane_cut_rank);
   }
+  if (s.mtu_at_us > 0) plan(EventKind::kMtu, s.mtu_at_us, s.mtu_rank);
   if (s.part_for_us > 0) {
     plan(EventKind::kPart, s.part_at_us, 0);
     plan(EventKind::kMeet, s.part_at_us + s.part_for_us, 0);
@@ -265,7 +265,7 @@ std::string_view Simulation::NameOf(EventKind kind) {
 
 void Simulation::HandleEvent(const Event& event) {
   trace_.Act(now_, event.rank, NameOf(event.kind), event.chain);
-  const bool network = event.kind >= EventKind::kPart;
+  const bool network = event.kind >= EventKind::kMtu;
   if (host(event.rank).silent && !network) return;
   if (host(event.rank).frozen && event.kind <= EventKind::kCancel) {
     events_.Push(Instant{} + Microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us), event);
@@ -299,6 +299,10 @@ void Simulation::HandleEvent(const Event& event) {
       return ForEachLane(event.rank, [&](Rank node) { host(node).frozen = true; });
     case EventKind::kThaw:
       return ForEachLane(event.rank, [&](Rank node) { Thaw(node); });
+    case EventKind::kMtu:
+      return ForEachLane(event.rank, [&](Rank node) {
+        network_.SetMtu(node, scenario_.mtu_bytes, scenario_.mtu_one_way != 0);
+      });
     case EventKind::kPart:
     case EventKind::kMeet: {
       std::vector<bool> side(event.kind == EventKind::kPart ? hosts_.size() : 0);
@@ -352,7 +356,7 @@ void Simulation::Receive(const Delivery& delivery) {
 void Simulation::MakeCall(Rank rank, std::size_t chain) {
   const std::optional<SimCall> call = programs_.NextCall(rank, chain);
   if (!call) return;
-  if (const auto until = HangsUntil(rank)) {
+  if (const auto until = HangsUntil(scenario_, now_, rank)) {
     return events_.Push(*until, {EventKind::kCall, rank, chain});
   }
   const Scenario& s = scenario_;
@@ -410,14 +414,6 @@ void Simulation::GiveUpCall(Rank rank, std::size_t chain, SimCall call) {
     if (const auto leaves = programs_.GaveUp(now_, rank, chain)) LeaveNow(rank, *leaves);
   }
   ForEachLane(rank, [&](Rank node) { Drive(node); });
-}
-
-std::optional<Instant> Simulation::HangsUntil(Rank rank) const {
-  const Scenario& s = scenario_;
-  const Instant from = Instant{} + Microseconds(s.hang_at_us);
-  if (s.hang_at_us == 0 || rank.value() != s.hang_rank || now_ < from) return std::nullopt;
-  const Instant until = from + Microseconds(s.hang_for_us);
-  return now_ < until ? std::optional(until) : std::nullopt;
 }
 
 bool Simulation::TakeEvents(Rank node) {

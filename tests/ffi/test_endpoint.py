@@ -3,88 +3,10 @@
 import hypothesis
 import numpy as np
 import pytest
+from endpoints import SECRET, Net, rejected
 from hypothesis import strategies as st
 
 from jax_optireduce import _testing
-
-SECRET = bytes(range(32))
-
-
-class Net:
-    """Ranks joined by a perfect network; tests may lose or keep datagrams."""
-
-    def __init__(self, world_size: int, **options):
-        self.ranks = [
-            _testing.Endpoint(rank, world_size, SECRET, **options)
-            for rank in range(world_size)
-        ]
-        self.now = 1.0
-        self.done: list[dict[int, tuple]] = [{} for _ in self.ranks]
-        self.wire: list[tuple[int, bytes]] = []
-        self.silent: set[int] = set()
-
-    def submit(
-        self, rank, array, *, name="x", fingerprint=1, sequence=0, drop=False, token=0
-    ):
-        return self.ranks[rank].submit(
-            self.now,
-            name,
-            f"{name}: float32[{array.size}]",
-            fingerprint,
-            drop,
-            0.1,
-            list(range(len(self.ranks))),
-            sequence,
-            token,
-            array,
-        )
-
-    def collect(self):
-        """Takes what the ranks have to send and to tell."""
-        for rank, endpoint in enumerate(self.ranks):
-            while (transmit := endpoint.poll_transmit(self.now, 8)) is not None:
-                to, datagrams = transmit
-                if rank not in self.silent:
-                    self.wire += [(to, datagram) for datagram in datagrams]
-            while (event := endpoint.poll_event()) is not None:
-                assert event[0] not in self.done[rank], "a call ended twice"
-                self.done[rank][event[0]] = event[1:]
-
-    def run_until_rank_0_is_done(self):
-        """Lets datagrams arrive one by one; what is left stays in `wire`."""
-        while not self.done[0]:
-            self.collect()
-            if self.wire:
-                to, datagram = self.wire.pop(0)
-                self.ranks[to].handle_datagram(self.now, datagram)
-
-    def run(self, seconds: float = 1.0):
-        end = self.now + seconds
-        while True:
-            self.collect()
-            if self.wire:
-                to, datagram = self.wire.pop(0)
-                if to not in self.silent:
-                    self.ranks[to].handle_datagram(self.now, datagram)
-                continue
-            at = min(
-                e.poll_timeout()
-                for r, e in enumerate(self.ranks)
-                if r not in self.silent
-            )
-            if at > end:
-                self.now = end
-                return
-            self.now = max(self.now, at)
-            for rank, endpoint in enumerate(self.ranks):
-                if rank not in self.silent:
-                    endpoint.handle_timeout(self.now)
-
-
-def rejected(endpoint) -> dict[str, int]:
-    return {
-        k: v for k, v in endpoint.counters().items() if k.startswith("rejected") and v
-    }
 
 
 def test_what_waits_for_room_asks_for_it_without_waiting_for_anything():
@@ -129,7 +51,7 @@ def one_datagram(net: Net) -> tuple[int, bytes]:
     [
         (lambda d: d[:39], "rejected_malformed"),
         (lambda d: d[:0], "rejected_malformed"),
-        (lambda d: bytes([0x20 | d[0] & 0xF]) + d[1:], "rejected_version"),
+        (lambda d: bytes([0x30 | d[0] & 0xF]) + d[1:], "rejected_version"),
         (lambda d: d + bytes(1500), "rejected_oversized"),
         (lambda d: d[:4] + bytes([d[4] ^ 1]) + d[5:], "rejected_foreign"),
         (lambda d: d[:2] + b"\xff\xff" + d[4:], "rejected_foreign"),

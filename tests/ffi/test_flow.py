@@ -303,3 +303,91 @@ def test_whatever_its_weight_a_flow_to_a_small_receiver_may_send():
     for weight in (0.5, 1, 2):
         flow.set_weight(weight)
         assert flow.can_send(DATAGRAM_BYTES)
+
+
+# ---------------------------------------------------------------------- refused
+
+
+def test_a_refused_datagram_comes_back_as_refused_and_is_not_lost():
+    sender, receiver = make_flow(), make_flow()
+    for cargo in range(40):
+        number = sender.track(0.0, cargo, DATAGRAM_BYTES)
+        receiver.record(0.001, number, refused=cargo % 3 == 0)
+    fates = sender.handle_acknowledgement(0.002, receiver.take_acknowledgement(0.001))
+    assert fates == [(c, None if c % 3 == 0 else True) for c in range(40)]
+
+
+def test_a_refused_datagram_is_seen():
+    receiver = make_flow()
+    receiver.record(0.0, 5, refused=True)
+    assert receiver.seen(5)
+    assert not receiver.seen(4)
+
+
+def test_refusals_shrink_no_window():
+    sender, receiver = make_flow(), make_flow()
+    before = sender.window_bytes()
+    now = 0.0
+    for _ in range(30):
+        while sender.can_send(DATAGRAM_BYTES):
+            number = sender.track(now, 0, DATAGRAM_BYTES)
+            receiver.record(now, number, refused=True)
+        now += 0.001
+        sender.handle_acknowledgement(now, receiver.take_acknowledgement(now))
+    assert sender.window_bytes() >= before
+
+
+# ---------------------------------------------------------------------- black holes
+
+
+def exchange(sender, receiver, now: float, longest: int, lengths) -> None:
+    """Sends datagrams of these lengths, of which those up to `longest` arrive."""
+    for length in lengths:
+        number = sender.track(now, length, length)
+        if length <= longest:
+            receiver.record(now, number)
+    sender.handle_timeout(now)
+    sender.handle_acknowledgement(now, receiver.take_acknowledgement(now))
+
+
+def test_a_path_that_loses_all_long_datagrams_for_long_is_a_black_hole():
+    sender, receiver = make_flow(), make_flow()
+    now = 0.0
+    while now < 3.9:
+        exchange(sender, receiver, now, 1000, [1472, 700, 40])
+        assert sender.black_hole(4.0) is None
+        now += 0.05
+    for _ in range(10):
+        now += 0.05
+        exchange(sender, receiver, now, 1000, [1472, 700, 40])
+    assert sender.black_hole(4.0) == (1472, 700)
+    # Mended.
+    exchange(sender, receiver, now, 1472, [1472])
+    assert sender.black_hole(4.0) is None
+
+
+@hypothesis.given(st.integers(0, 2**32), st.floats(0.1, 0.5))
+@hypothesis.settings(max_examples=30)
+def test_loss_by_chance_is_no_black_hole(seed, loss):
+    random_ = random.Random(seed)
+    sender, receiver = make_flow(), make_flow()
+    for step in range(400):
+        longest = 40 if random_.random() < loss else 1472
+        exchange(sender, receiver, step * 0.02, longest, [1472, 40])
+        assert sender.black_hole(4.0) is None
+
+
+def test_a_path_that_loses_everything_is_no_black_hole():
+    sender, receiver = make_flow(), make_flow()
+    exchange(sender, receiver, 0.0, 1472, [1472, 40])
+    now = 0.0
+    while now < 20.0:
+        now += 0.05
+        for length in (1472, 40):
+            if sender.can_send(length):
+                sender.track(now, length, length)
+        sender.handle_timeout(now)
+    for _ in range(20):
+        now += 0.001
+        exchange(sender, receiver, now, 40, [1472, 40])
+    assert sender.black_hole(4.0) is None

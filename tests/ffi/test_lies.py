@@ -16,7 +16,7 @@ class Liar:
 
     def __init__(self):
         self.victim = _testing.Endpoint(0, 2, SECRET)
-        label = f"jax_optireduce 1 session {SESSION} lane 0 from 1 to 0"
+        label = f"jax_optireduce 2 session {SESSION} lane 0 from 1 to 0"
         self.sealer = _testing.Sealer(_testing.derive_key(SECRET, label))
         self.number = 0
 

@@ -47,7 +47,7 @@ def test_header_is_little_endian_at_the_documented_offsets():
         7,
     )
     assert _testing.encode_header(header).hex() == (
-        "12030504090807060d0c0b0a11100f0e151413121b1a191817160700"
+        "22030504090807060d0c0b0a11100f0e151413121b1a191817160700"
     )
 
 
@@ -57,7 +57,7 @@ def test_a_datagram_shorter_than_header_and_tag_is_malformed(header, size):
     assert _testing.parse_header(truncated) == "malformed"
 
 
-@hypothesis.given(headers, st.integers(0, 15).filter(lambda version: version != 1))
+@hypothesis.given(headers, st.integers(0, 15).filter(lambda version: version != 2))
 def test_another_version_is_named_as_such(header, version):
     encoded = bytearray(datagram(_testing.encode_header(header)))
     encoded[0] = version << 4 | encoded[0] & 0xF
@@ -67,7 +67,7 @@ def test_another_version_is_named_as_such(header, version):
 @hypothesis.given(headers, st.sampled_from([0, *range(8, 16)]))
 def test_an_unknown_kind_is_malformed(header, kind):
     encoded = bytearray(datagram(_testing.encode_header(header)))
-    encoded[0] = 1 << 4 | kind
+    encoded[0] = 2 << 4 | kind
     assert _testing.parse_header(bytes(encoded)) == "malformed"
 
 

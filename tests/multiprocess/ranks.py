@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 _PROGRAMS = Path(__file__).parent / "programs"
@@ -129,6 +129,8 @@ def start(
     devices: int = 1,
     options: Mapping[str, object] | None = None,
     options_of: Mapping[int, Mapping[str, object]] | None = None,
+    namespaces: Sequence[str] = (),
+    address: str = "127.0.0.1",
 ) -> Iterator[Ranks]:
     """Starts a program of the folder `programs` in `world_size` processes.
 
@@ -140,12 +142,14 @@ def start(
       devices: virtual CPU devices of each.
       options: fields of `jax_optireduce.Options`, given through the environment.
       options_of: by rank, those that only it is given.
+      namespaces: network namespace of each rank; empty: all are in this one.
+      address: of rank 0.
     """
     port = _free_port()
     common = {
         **os.environ,
-        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-        "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}",
+        "JAX_COORDINATOR_ADDRESS": f"{address}:{port}",
+        "JAX_COORDINATOR_BIND_ADDRESS": f"{address}:{port}",
         "JAX_ENABLE_X64": "1",
         "JAX_NUM_PROCESSES": str(world_size),
         "JAX_PLATFORMS": "cpu",
@@ -168,9 +172,10 @@ def start(
                 **_as_environment((options_of or {}).get(i, {})),
                 "JAX_PROCESS_ID": str(i),
             }
+            inside = ["ip", "netns", "exec", namespaces[i]] if namespaces else []
             with path.open("wb") as output:
                 process = subprocess.Popen(
-                    [sys.executable, _PROGRAMS / f"{program}.py", *arguments],
+                    [*inside, sys.executable, _PROGRAMS / f"{program}.py", *arguments],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=output,

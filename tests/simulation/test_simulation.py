@@ -348,13 +348,21 @@ def test_bounded_calls_whose_data_comes_in_time_take_no_longer_than_exact_ones(
     loss_ppm,
 ):
     deadlines = "reduce_scatter_deadline_us=40000 all_gather_deadline_us=40000"
-    exact, bounded = (
-        assert_holds(
-            f"seed=1 mode={mode} loss_ppm={loss_ppm} {BACK_TO_BACK} {deadlines}"
+    # Which datagrams are lost makes more of a difference than the mode.
+    seeds = (1, 2, 3) if loss_ppm > 0 else (1,)
+    exact_s, bounded_s = (
+        sum(
+            median_s(
+                assert_holds(
+                    f"seed={seed} mode={mode} loss_ppm={loss_ppm} "
+                    f"{BACK_TO_BACK} {deadlines}"
+                )
+            )
+            for seed in seeds
         )
         for mode in ("exact", "bounded")
     )
-    assert median_s(bounded) < 1.04 * median_s(exact)
+    assert bounded_s < 1.04 * exact_s
 
 
 def test_a_contribution_is_not_late_before_its_sum_could_leave():

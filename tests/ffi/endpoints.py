@@ -1,0 +1,100 @@
+"""Endpoints driven by hand in virtual time."""
+
+from jax_optireduce import _testing
+
+SECRET = bytes(range(32))
+# Datagrams while no time passes. Chosen: more than any test has buckets for.
+AT_ONCE_MAX = 100_000
+
+
+class Net:
+    """Ranks joined by a perfect network; tests may lose or keep datagrams."""
+
+    def __init__(self, world_size: int, **options):
+        self.ranks = [
+            _testing.Endpoint(rank, world_size, SECRET, **options)
+            for rank in range(world_size)
+        ]
+        self.now = 1.0
+        self.done: list[dict[int, tuple]] = [{} for _ in self.ranks]
+        self.wire: list[tuple[int, bytes]] = []
+        self.silent: set[int] = set()
+        self.arrays: list = []
+
+    def submit(
+        self,
+        rank,
+        array,
+        *,
+        name="x",
+        fingerprint=1,
+        sequence=0,
+        drop=False,
+        carry=False,
+        token=0,
+    ):
+        self.arrays.append(array)  # An endpoint writes to it until the call is over.
+        return self.ranks[rank].submit(
+            self.now,
+            name,
+            f"{name}: float32[{array.size}]",
+            fingerprint,
+            drop,
+            0.1,
+            list(range(len(self.ranks))),
+            sequence,
+            token,
+            array,
+            carry,
+        )
+
+    def collect(self):
+        """Takes what the ranks have to send and to tell."""
+        for rank, endpoint in enumerate(self.ranks):
+            while (transmit := endpoint.poll_transmit(self.now, 8)) is not None:
+                to, datagrams = transmit
+                if rank not in self.silent:
+                    self.wire += [(to, datagram) for datagram in datagrams]
+            while (event := endpoint.poll_event()) is not None:
+                assert event[0] not in self.done[rank], "a call ended twice"
+                self.done[rank][event[0]] = event[1:]
+
+    def run_until_rank_0_is_done(self):
+        """Lets datagrams arrive one by one; what is left stays in `wire`."""
+        while not self.done[0]:
+            self.collect()
+            if self.wire:
+                to, datagram = self.wire.pop(0)
+                self.ranks[to].handle_datagram(self.now, datagram)
+
+    def run(self, seconds: float = 1.0):
+        end = self.now + seconds
+        at_once = 0
+        while True:
+            self.collect()
+            if self.wire:
+                at_once += 1
+                assert at_once < AT_ONCE_MAX, "the ranks answer each other without end"
+                to, datagram = self.wire.pop(0)
+                if to not in self.silent:
+                    self.ranks[to].handle_datagram(self.now, datagram)
+                continue
+            at = min(
+                e.poll_timeout()
+                for r, e in enumerate(self.ranks)
+                if r not in self.silent
+            )
+            if at > end:
+                self.now = end
+                return
+            at_once = at_once if at <= self.now else 0
+            self.now = max(self.now, at)
+            for rank, endpoint in enumerate(self.ranks):
+                if rank not in self.silent:
+                    endpoint.handle_timeout(self.now)
+
+
+def rejected(endpoint) -> dict[str, int]:
+    return {
+        k: v for k, v in endpoint.counters().items() if k.startswith("rejected") and v
+    }

@@ -1,0 +1,25 @@
+"""Calls until one fails. Prints "calling" after a few, then "error <message>"."""
+
+import sys
+
+import jax
+import meshes
+import numpy as np
+
+import jax_optireduce as jo
+
+MODE = sys.argv[1]
+# Chosen: 15 s of calls are far more than peer_timeout_s of the test.
+CALLS = 1_000_000
+
+with jo.init():
+    mesh = meshes.make((jax.device_count(),), ("dp",))
+    program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp", mode=MODE, name="grads"))
+    given = meshes.spread(mesh, np.ones((jax.device_count(), 5000), np.float32))
+    try:
+        for call in range(CALLS):
+            jax.block_until_ready(program(given))
+            if call == 20:
+                print("calling", flush=True)
+    except meshes.CALL_ERRORS as error:
+        print(f"error {str(error).splitlines()[0]}", flush=True)

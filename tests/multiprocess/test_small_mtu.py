@@ -1,0 +1,82 @@
+"""A path that loses long datagrams, between network namespaces."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+import ranks
+
+RANKS = 3
+# Chosen: a network that no machine of ours has.
+NETWORK = "10.79.0"
+
+
+def _run(command: str, *, check: bool = True) -> None:
+    subprocess.run(command.split(), check=check, capture_output=True)
+
+
+def _can_make_namespaces() -> bool:
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    name = f"optireduce-try-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], check=False)
+    subprocess.run(["ip", "netns", "delete", name], check=False)
+    return made.returncode == 0
+
+
+pytestmark = pytest.mark.skipif(
+    not _can_make_namespaces(), reason="needs root and network namespaces"
+)
+
+
+@pytest.fixture
+def namespaces():
+    """Names of namespaces, one for each rank, behind one bridge."""
+    names = [f"optireduce-mtu-{os.getpid()}-{rank}" for rank in range(RANKS)]
+    switch = f"optireduce-mtu-{os.getpid()}"
+    try:
+        _run(f"ip netns add {switch}")
+        _run(f"ip -n {switch} link add br0 type bridge")
+        _run(f"ip -n {switch} link set br0 up")
+        for rank, name in enumerate(names):
+            _run(f"ip netns add {name}")
+            end = f"type veth peer name p{rank} netns {switch}"
+            _run(f"ip link add eth0 netns {name} {end}")
+            _run(f"ip -n {switch} link set p{rank} master br0 up")
+            _run(f"ip -n {name} address add {NETWORK}.{rank + 1}/24 dev eth0")
+            _run(f"ip -n {name} link set eth0 up")
+            _run(f"ip -n {name} link set lo up")
+        yield names
+    finally:
+        for name in [*names, switch]:
+            _run(f"ip netns delete {name}", check=False)
+
+
+@pytest.mark.parametrize("mode", ["exact", "agreed"])
+def test_a_smaller_mtu_is_an_error_that_names_the_sizes(tmp_path, namespaces, mode):
+    with ranks.start(
+        "small_mtu",
+        mode,
+        folder=tmp_path,
+        world_size=RANKS,
+        options={"peer_timeout_s": 4},
+        namespaces=namespaces,
+        address=f"{NETWORK}.1",
+    ) as started:
+        for rank in range(RANKS):
+            started.wait_for(rank, "calling")
+        _run(f"ip -n {namespaces[-1]} link set eth0 mtu 1280")
+        for rank in range(RANKS):
+            started.wait_for(rank, "error")
+        for rank in started:
+            (error,) = rank.lines("error")
+            said = re.search(
+                r"datagrams of (\d+) bytes to rank \d do not arrive, "
+                r"those of (\d+) bytes do",
+                error,
+            )
+            assert said, error
+            assert int(said[1]) > 1252 >= int(said[2])
+            assert "datagram_bytes_max" in error

@@ -1,0 +1,58 @@
+"""Paths that lose long datagrams, and receivers that refuse, in virtual time."""
+
+import pytest
+
+from jax_optireduce import _native
+
+
+def assert_holds(line: str) -> dict[str, object]:
+    report = _native.simulate(line)
+    assert report["ok"], (
+        f"{report['failure']}\n"
+        f'replay: python -m jax_optireduce simulate --scenario "{report["scenario"]}"'
+    )
+    return report
+
+
+@pytest.mark.parametrize("one_way", [0, 1])
+@pytest.mark.parametrize("mode", ["exact", "agreed"])
+def test_a_path_that_loses_long_datagrams_ends_calls_with_their_lengths(mode, one_way):
+    # The checker reads the error.
+    report = assert_holds(
+        f"seed=1 ranks=3 calls=40 sequential=1 elements=20000 mode={mode} "
+        f"think_us=2000 mtu_at_us=20000 mtu_rank=2 mtu_one_way={one_way} "
+        "peer_timeout_us=1000000"
+    )
+    assert report["counters"]["calls_failed"] >= 3
+    assert report["faults"]["too_long"] > 0
+
+
+def test_ranks_go_on_without_one_behind_a_path_that_loses_long_datagrams():
+    report = assert_holds(
+        "seed=1 ranks=4 calls=20 sequential=1 elements=20000 mode=bounded "
+        "think_us=400000 mtu_at_us=500000 mtu_rank=3 peer_timeout_us=1000000"
+    )
+    assert report["counters"]["calls_completed"] >= 3 * 20
+
+
+def test_what_short_datagrams_carry_passes_a_path_that_loses_long_ones():
+    report = assert_holds(
+        "seed=1 ranks=3 calls=40 sequential=1 elements=500 think_us=100000 "
+        "mtu_at_us=20000 mtu_rank=2 mtu_bytes=1000 peer_timeout_us=1000000"
+    )
+    assert report["counters"]["calls_completed"] == 3 * 40
+
+
+def test_what_a_slow_program_refuses_is_sent_about_once():
+    # Rank 2 computes for 10 s before each call; the others are two calls ahead of it.
+    calls = 6
+    report = assert_holds(
+        f"seed=1 ranks=3 calls={calls} elements=30000 mode=bounded max_lag=1 "
+        "late_us=10000000 peer_timeout_us=60000000 sequential=1"
+    )
+    counters = report["counters"]
+    assert counters["rejected_early"] > 0
+    # Of 14 contributions and 14 results of two peers no more than what is under way.
+    assert counters["rejected_early"] <= calls * 2 * 28
+    # A call, its drain, and two probes a second with their answers.
+    assert counters["datagrams_sent"] <= calls * 3 * 200 + 10 * calls * 2 * 2 * 3 * 4
