@@ -202,8 +202,10 @@ void Flow::NoteLength(Instant now, std::size_t bytes, bool lost) {
     } else {
       lost_long_.delivered_bytes = std::max(lost_long_.delivered_bytes, bytes);
     }
-  } else if (bytes > kEveryPathBytes && bytes >= lost_long_.bytes) {
-    if (bytes > lost_long_.bytes) lost_long_ = {.bytes = bytes, .first = now};
+  } else if (bytes > std::max(kEveryPathBytes, lost_long_.delivered_bytes)) {
+    // The longest may have been of a call that is over, and not come again.
+    if (lost_long_.count == 0) lost_long_ = {.bytes = bytes, .first = now};
+    lost_long_.bytes = std::min(lost_long_.bytes, bytes);
     ++lost_long_.count;
     lost_long_.last = now;
   }

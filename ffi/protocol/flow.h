@@ -60,7 +60,7 @@ struct FlowOptions {
 // A path that loses all datagrams of some length, and none that are shorter: a black hole of RFC
 // 8899 (4.3).
 struct BlackHole {
-  std::size_t lost_bytes = 0;       // of the longest, each
+  std::size_t lost_bytes = 0;       // of the shortest that did not
   std::size_t delivered_bytes = 0;  // of the longest that arrived meanwhile
 };
 
@@ -169,9 +169,9 @@ class Flow {
   int probes_unanswered_ = 0;
   std::vector<Fate> fates_;
 
-  // The longest datagrams that were lost, while none of that length arrived and the peer answered.
+  // Datagrams that were lost, while none of their length arrived and the peer answered.
   struct {
-    std::size_t bytes = 0;  // 0: none
+    std::size_t bytes = 0;  // of the shortest; 0: none
     std::uint32_t count = 0;
     Instant first{};
     Instant last{};

@@ -101,8 +101,9 @@ void Membership::Heard(Instant now, std::uint16_t lane, Rank rank) {
                       now - there.heard_at >= peer_timeout_ / kMinorityPerTimeout;
   if (silent) regained_at_ = now;
   there.heard_at = now;
-  if (there.suspected) next_tick_ = std::min(next_tick_, now);
-  there.suspected = there.unusable;
+  if (!there.suspected || there.unusable) return;
+  there.suspected = false;
+  next_tick_ = std::min(next_tick_, now);
 }
 
 void Membership::SetUnusable(Instant now, std::uint16_t lane, Rank rank, bool unusable) {

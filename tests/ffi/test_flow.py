@@ -366,6 +366,18 @@ def test_a_path_that_loses_all_long_datagrams_for_long_is_a_black_hole():
     assert sender.black_hole(4.0) is None
 
 
+def test_a_black_hole_shows_by_the_datagrams_that_are_still_sent():
+    sender, receiver = make_flow(), make_flow()
+    now = 0.0
+    for _ in range(20):
+        now += 0.05
+        exchange(sender, receiver, now, 1000, [1472, 1100, 700, 40])
+    while now < 6.0:
+        now += 0.05
+        exchange(sender, receiver, now, 1000, [1100, 700, 40])
+    assert sender.black_hole(4.0) == (1100, 700)
+
+
 @hypothesis.given(st.integers(0, 2**32), st.floats(0.1, 0.5))
 @hypothesis.settings(max_examples=30)
 def test_loss_by_chance_is_no_black_hole(seed, loss):
