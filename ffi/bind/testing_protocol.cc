@@ -172,7 +172,8 @@ class TestEndpoint {
  public:
   TestEndpoint(int rank, int world_size, const nb::bytes& secret, std::size_t datagram_bytes_max,
                double peer_timeout_s, double mismatch_timeout_s, const std::string& protection,
-               std::uint32_t session, std::uint16_t lane)
+               std::uint32_t session, std::uint16_t lane, std::uint32_t max_lag,
+               bool suspend_on_lag, std::size_t early_bytes_max)
       : buffer_(std::size_t{1} << 16) {
     EndpointOptions options;
     options.rank = Rank(static_cast<std::uint16_t>(rank));
@@ -186,6 +187,9 @@ class TestEndpoint {
     options.datagram_bytes_max = datagram_bytes_max;
     options.peer_timeout = At(peer_timeout_s).time_since_epoch();
     options.mismatch_timeout = At(mismatch_timeout_s).time_since_epoch();
+    options.max_lag = max_lag;
+    options.suspend_on_lag = suspend_on_lag;
+    options.early_bytes_max = early_bytes_max;
     Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(options);
     if (!endpoint.ok()) throw std::invalid_argument(endpoint.status().message());
     endpoint_ = std::move(endpoint.value());
@@ -201,6 +205,23 @@ class TestEndpoint {
         SpecOf(name, description, fingerprint, array.size(), drop, deadline_s, members);
     submission.sequence = Sequence(sequence);
     submission.token = token;
+    submission.leaves = {
+        {.data = reinterpret_cast<std::byte*>(array.data()), .elements = array.size()}};
+    return endpoint_->Submit(At(now), std::move(submission)).message();
+  }
+  // The same in any mode.
+  std::string SubmitIn(double now, const std::string& mode, double deadline_s,
+                       const std::vector<int>& members, std::uint32_t sequence, std::uint64_t token,
+                       FloatArray array, bool drain) {
+    Submission submission;
+    submission.spec = SpecOf(mode, mode, 1, array.size(), mode == "lossy", deadline_s, members);
+    if (mode == "agreed" || mode == "bounded") {
+      submission.spec.reduce_scatter = LatePolicy::kCarry;
+    }
+    if (mode == "bounded") submission.spec.all_gather = LatePolicy::kCarry;
+    submission.sequence = Sequence(sequence);
+    submission.token = token;
+    submission.drain = drain;
     submission.leaves = {
         {.data = reinterpret_cast<std::byte*>(array.data()), .elements = array.size()}};
     return endpoint_->Submit(At(now), std::move(submission)).message();
@@ -283,6 +304,31 @@ void BindRing(nb::module_& m) {
       });
 }
 
+void BindEndpoint(nb::module_& m) {
+  nb::class_<TestEndpoint>(m, "Endpoint")
+      .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
+                    std::uint32_t, std::uint16_t, std::uint32_t, bool, std::size_t>(),
+           nb::arg("rank"), nb::arg("world_size"), nb::arg("secret"),
+           nb::arg("datagram_bytes_max") = 1472, nb::arg("peer_timeout_s") = 30.0,
+           nb::arg("mismatch_timeout_s") = 10.0, nb::arg("protection") = "authenticate",
+           nb::arg("session") = 77, nb::arg("lane") = 0, nb::arg("max_lag") = 2,
+           nb::arg("suspend_on_lag") = false, nb::arg("early_bytes_max") = std::size_t{4} << 30)
+      .def("submit", &TestEndpoint::Submit)
+      .def("submit_in", &TestEndpoint::SubmitIn, nb::arg("now"), nb::arg("mode"),
+           nb::arg("deadline_s"), nb::arg("members"), nb::arg("sequence"), nb::arg("token"),
+           nb::arg("array"), nb::arg("drain") = false)
+      .def("handle_datagram", &TestEndpoint::HandleDatagram)
+      .def("handle_timeout", &TestEndpoint::HandleTimeout)
+      .def("poll_transmit", &TestEndpoint::PollTransmit)
+      .def("poll_timeout", &TestEndpoint::PollTimeout)
+      .def("poll_event", &TestEndpoint::PollEvent)
+      .def("leave", &TestEndpoint::Leave)
+      .def("cancel", &TestEndpoint::Cancel)
+      .def("finished", &TestEndpoint::Finished)
+      .def("memory_bytes", &TestEndpoint::MemoryBytes)
+      .def("counters", &TestEndpoint::CountersOf);
+}
+
 }  // namespace
 
 void BindProtocol(nb::module_& m) {
@@ -325,24 +371,7 @@ void BindProtocol(nb::module_& m) {
            nb::arg("at_once") = false)
       .def("acknowledgement_due", &TestFlow::AcknowledgementDue)
       .def("take_acknowledgement", &TestFlow::TakeAcknowledgement);
-  nb::class_<TestEndpoint>(m, "Endpoint")
-      .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
-                    std::uint32_t, std::uint16_t>(),
-           nb::arg("rank"), nb::arg("world_size"), nb::arg("secret"),
-           nb::arg("datagram_bytes_max") = 1472, nb::arg("peer_timeout_s") = 30.0,
-           nb::arg("mismatch_timeout_s") = 10.0, nb::arg("protection") = "authenticate",
-           nb::arg("session") = 77, nb::arg("lane") = 0)
-      .def("submit", &TestEndpoint::Submit)
-      .def("handle_datagram", &TestEndpoint::HandleDatagram)
-      .def("handle_timeout", &TestEndpoint::HandleTimeout)
-      .def("poll_transmit", &TestEndpoint::PollTransmit)
-      .def("poll_timeout", &TestEndpoint::PollTimeout)
-      .def("poll_event", &TestEndpoint::PollEvent)
-      .def("leave", &TestEndpoint::Leave)
-      .def("cancel", &TestEndpoint::Cancel)
-      .def("finished", &TestEndpoint::Finished)
-      .def("memory_bytes", &TestEndpoint::MemoryBytes)
-      .def("counters", &TestEndpoint::CountersOf);
+  BindEndpoint(m);
 }
 
 }  // namespace optireduce
