@@ -217,8 +217,8 @@ _NEAR = {
     "deadline_controller": "test_deadline_controller",
     "early_exit": "test_early_exit",
     "flight_recorder": "test_call_watch",
-    "flow": "test_flow",
-    "membership": "test_membership",
+    "flow": "test_flow test_numbers",
+    "membership": "test_paxos test_membership",
     "membership_message": "test_membership",
     "rate_controller": "test_rate_controller test_flow",
     "incast_controller": "test_rate_controller",
@@ -259,13 +259,14 @@ class Checks:
 
     def of(self, mutant: Mutant) -> list[Check]:
         """The checks for one bug."""
-        near = _NEAR.get(Path(mutant.file).stem, "test_endpoint").split()
+        near = _NEAR.get(Path(mutant.file).stem, "test_endpoint test_promises").split()
         unit = self.pytest(*(f"tests/ffi/{name}.py" for name in near))
         if mutant.file.startswith("runtime/"):
             first, last = [unit, self.stress], self.of_processes()
         else:
             first, last = [*self.simulated, unit], self.last()
-        return first if self.quick else [*first, self.pytest("tests/ffi"), *last]
+        quick = self.quick or mutant.survives is not None
+        return first if quick else [*first, self.pytest("tests/ffi"), *last]
 
     def of_processes(self) -> list[Check]:
         """Several devices in a process, and several processes."""
