@@ -19,8 +19,8 @@ SANITIZE_MEDIUM ?= 60
 SEEDS ?= 20000
 FUZZ_SECONDS ?= 60
 MUTANTS ?=
-# Chosen: calls of each scene of the stress; a minute under the thread sanitizer.
-STRESS_CALLS ?= 20
+# Chosen: calls of each scene; half a minute on two idle cores.
+STRESS_CALLS ?= 10
 # Chosen: the longer ones of tests/multiprocess take too long under a sanitizer.
 ASAN_TESTS ?= tests/multiprocess/test_collectives.py tests/multiprocess/test_loss_processes.py \
   tests/ffi/test_udp_port.py

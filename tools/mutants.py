@@ -209,7 +209,7 @@ class Outcome:
 # By the part of the sources that a bug is in: the tests that look at it first.
 _NEAR = {
     "bucket_parts": "test_bucket_layout test_call_watch",
-    "call_timing": "test_early_exit test_deadline_controller",
+    "call_timing": "test_promises test_early_exit test_deadline_controller",
     "call_watch": "test_call_watch",
     "call_window": "test_call_window",
     "carry": "test_call_window",

@@ -212,13 +212,15 @@ class TestEndpoint {
   // The same in any mode.
   std::string SubmitIn(double now, const std::string& mode, double deadline_s,
                        const std::vector<int>& members, std::uint32_t sequence, std::uint64_t token,
-                       FloatArray array, bool drain) {
+                       FloatArray array, bool drain, const std::string& wire_format) {
     Submission submission;
     submission.spec = SpecOf(mode, mode, 1, array.size(), mode == "lossy", deadline_s, members);
     if (mode == "agreed" || mode == "bounded") {
       submission.spec.reduce_scatter = LatePolicy::kCarry;
     }
     if (mode == "bounded") submission.spec.all_gather = LatePolicy::kCarry;
+    if (wire_format == "bfloat16") submission.spec.wire_format = WireFormat::kBfloat16;
+    if (wire_format == "int8") submission.spec.wire_format = WireFormat::kInt8;
     submission.sequence = Sequence(sequence);
     submission.token = token;
     submission.drain = drain;
@@ -248,8 +250,17 @@ class TestEndpoint {
   nb::object PollEvent() {
     const auto done = endpoint_->PollEvent();
     if (!done) return nb::none();
+    last_stats_ = done->stats;
     return nb::make_tuple(done->token, done->status.message(), done->stats.missing_contributions,
                           done->stats.missing_results, done->stats.slowest.value());
+  }
+  // Of the last event.
+  nb::dict LastStats() const {
+    nb::dict stats;
+    stats["carried"] = last_stats_.carried;
+    stats["in_flight"] = last_stats_.in_flight;
+    stats["live"] = last_stats_.live;
+    return stats;
   }
   void Leave(double now, const std::string& why) {
     endpoint_->Leave(At(now), Status(StatusCode::kCancelled, why));
@@ -270,6 +281,7 @@ class TestEndpoint {
  private:
   std::unique_ptr<Endpoint> endpoint_;
   std::vector<std::byte> buffer_;
+  CallStats last_stats_;
 };
 
 void BindInstantTree(nb::module_& m) {
@@ -316,12 +328,13 @@ void BindEndpoint(nb::module_& m) {
       .def("submit", &TestEndpoint::Submit)
       .def("submit_in", &TestEndpoint::SubmitIn, nb::arg("now"), nb::arg("mode"),
            nb::arg("deadline_s"), nb::arg("members"), nb::arg("sequence"), nb::arg("token"),
-           nb::arg("array"), nb::arg("drain") = false)
+           nb::arg("array"), nb::arg("drain") = false, nb::arg("wire_format") = "float32")
       .def("handle_datagram", &TestEndpoint::HandleDatagram)
       .def("handle_timeout", &TestEndpoint::HandleTimeout)
       .def("poll_transmit", &TestEndpoint::PollTransmit)
       .def("poll_timeout", &TestEndpoint::PollTimeout)
       .def("poll_event", &TestEndpoint::PollEvent)
+      .def("last_stats", &TestEndpoint::LastStats)
       .def("leave", &TestEndpoint::Leave)
       .def("cancel", &TestEndpoint::Cancel)
       .def("finished", &TestEndpoint::Finished)

@@ -18,14 +18,24 @@ LEAVE = 6
 class Modes(Net):
     """Ranks that make calls of one mode, each of a bucket of its own."""
 
-    def __init__(self, world_size, mode="bounded", elements=300, **options):
+    def __init__(
+        self,
+        world_size,
+        mode="bounded",
+        elements=300,
+        wire_format="float32",
+        **options,
+    ):
         super().__init__(world_size, **options)
+        self.wire_format = wire_format
         self.mode = mode
         self.elements = elements
         self.buckets = {}
 
-    def call(self, rank, sequence=0, *, drain=False):
+    def call(self, rank, sequence=0, *, drain=False, values=None):
         array = np.full(self.elements, 1 + rank + 10 * sequence, np.float32)
+        if values is not None:
+            array = values.copy()
         if drain:
             array[:] = 0
         self.buckets[rank, sequence] = array
@@ -34,6 +44,7 @@ class Modes(Net):
         refused = self.ranks[rank].submit_in(
             *(self.now, self.mode, DEADLINE_S, members, sequence, token, array),
             drain=drain,
+            wire_format=self.wire_format,
         )
         assert refused == ""
 
@@ -166,3 +177,89 @@ def test_a_farewell_that_was_lost_is_said_again():
         *(net.now, "x", "x", 1, False, 0.1, [0, 1], 0, 1, np.ones(3, np.float32))
     )
     assert "rank 0 has left: its program has ended" in refused
+
+
+@pytest.mark.parametrize("mode", ["agreed", "bounded"])
+@pytest.mark.parametrize("wire_format", ["bfloat16", "int8"])
+def test_a_drain_brings_what_rounding_has_taken_of_contributions(wire_format, mode):
+    net = Modes(3, mode, wire_format=wire_format)
+    rng = np.random.default_rng(1)
+    # More digits than the format holds, in each contribution.
+    given = rng.normal(size=(6, 3, net.elements)).astype(np.float32)
+    total = np.zeros((3, net.elements))
+    for sequence in range(7):
+        drain = sequence == 6
+        for rank in range(3):
+            values = None if drain else given[sequence, rank]
+            net.call(rank, sequence, drain=drain, values=values)
+        net.run(1.0)
+        for rank in range(3):
+            assert net.done[rank][sequence][0] == ""
+            total[rank] += net.buckets[rank, sequence]
+    for rank in range(3):
+        np.testing.assert_allclose(total[rank], given.sum((0, 1)), atol=1e-4)
+
+
+def test_what_a_peer_does_not_have_is_reported_as_in_flight():
+    net = Modes(3)
+    net.silent = {2}
+    net.call(0)
+    net.call(1)
+    net.run(DEADLINE_S + JUST_S)
+    for rank in range(2):
+        assert set(net.done[rank]) == {0}
+        # Contributions to one of two peers, and the sums for it.
+        assert net.ranks[rank].last_stats()["in_flight"] == pytest.approx(0.5)
+
+
+def test_what_a_peer_waits_for_is_not_kept_back_by_what_it_refuses():
+    # No memory for what is ahead of a program.
+    # In whole datagrams: a short one would find room where no other fits.
+    net = Modes(2, elements=2 * 4 * 358, early_bytes_max=1)
+    net.silent = {1}
+    net.call(0)
+    net.run(DEADLINE_S + JUST_S)
+    # What rank 0 has for this call goes behind more refused data than a window holds.
+    assert set(net.done[0]) == {0}
+    net.silent = set()
+    assert net.submit(0, np.ones(400_000, np.float32), name="large", token=7) == ""
+    net.call(1)
+    net.run(0.01)
+    for rank in range(2):
+        net.call(rank, 1, drain=True)
+    net.run(5.0)
+    assert set(net.done[0]) == set(net.done[1]) == {0, 1}
+
+
+def test_ranks_and_calls_round_independently():
+    ranks, calls = 6, 16
+    net = Modes(ranks, "exact", elements=3000, wire_format="bfloat16")
+    values = np.random.default_rng(2).uniform(1, 2, net.elements).astype(np.float32)
+    errors = []
+    for sequence in range(calls):
+        for rank in range(ranks):
+            net.call(rank, sequence, values=values)
+        net.run(1.0)
+        errors.append(net.buckets[0, sequence] / ranks - values)
+    # Values between 1 and 2 have steps of 2^-7, and errors of 0.41 of that, or 3.2e-3;
+    # those of six over the root of six, if independent. Their sum is rounded by 3.0e-3.
+    together = np.sqrt(0.0032**2 + 0.0030**2)
+    assert np.sqrt(np.mean(np.square(errors))) < 0.9 * together
+    # And the mean of all calls by a fourth of that.
+    assert np.sqrt(np.mean(np.square(np.mean(errors, 0)))) < 0.4 * together
+
+
+def test_a_lossy_call_waits_for_a_repair_while_it_measures():
+    net = Modes(2, "lossy", elements=4000)
+    contribution = 1
+    for rank in range(2):
+        net.call(rank)
+    net.collect()
+    lost = next(
+        sent for sent in net.wire if sent[0] == 0 and sent[1][0] & 0xF == contribution
+    )
+    net.wire.remove(lost)
+    net.run(DEADLINE_S + JUST_S)
+    for rank in range(2):
+        _, missing_contributions, missing_results, _ = net.done[rank][0]
+        assert missing_contributions == missing_results == 0
