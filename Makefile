@@ -19,12 +19,8 @@ SANITIZE_MEDIUM ?= 60
 SEEDS ?= 20000
 FUZZ_SECONDS ?= 60
 MUTANTS ?=
-# Chosen: calls of each scene; half a minute on two idle cores.
+# Chosen: calls of each scene; half a minute of processor time under the thread sanitizer.
 STRESS_CALLS ?= 10
-# Chosen: the longer ones of tests/multiprocess take too long under a sanitizer.
-ASAN_TESTS ?= tests/multiprocess/test_collectives.py tests/multiprocess/test_loss_processes.py \
-  tests/ffi/test_udp_port.py
-GCOVR := gcovr==8.3
 
 CORE := $(shell find ffi -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 PIP_QUIET := --quiet --disable-pip-version-check
@@ -33,8 +29,8 @@ PIP_QUIET := --quiet --disable-pip-version-check
 INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable .
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test seeds sanitize sanitized fuzz fuzz-clang tsan asan-python mutants coverage \
-  simulate lint fmt wheel clean prerequisites
+.PHONY: help demo test seeds sanitize sanitized fuzz tsan mutants simulate lint fmt wheel clean \
+  prerequisites
 
 help:
 	@echo 'make demo      train a small model on several ranks of this host, with and without loss'
@@ -42,11 +38,8 @@ help:
 	@echo 'make seeds     the simulator on many seeds: what ranks get adds up to what they gave'
 	@echo 'make sanitize  the simulator under the address and undefined-behaviour sanitizers'
 	@echo 'make fuzz      the fuzz targets under the same (FUZZ_SECONDS=..., SEED=...)'
-	@echo 'make fuzz-clang   the endpoint with the coverage feedback of libFuzzer (needs clang)'
-	@echo 'make tsan         many ranks in one process under the thread sanitizer'
-	@echo 'make asan-python  Python programs on real sockets under the address sanitizer'
-	@echo 'make mutants      plants bugs, and prints those that no check finds (MUTANTS=...)'
-	@echo 'make coverage     what of the C++ core no test executes'
+	@echo 'make tsan      many ranks in one process under the thread sanitizer'
+	@echo 'make mutants   plants bugs, and prints those that no check finds (MUTANTS=...)'
 	@echo 'make simulate  replay one simulated run (SEED=...)'
 	@echo 'make lint      ruff, and the rules that this project checks itself'
 	@echo 'make fmt       format Python and C++'
@@ -83,17 +76,6 @@ fuzz: sanitized
 	$(BUILD)/sanitize/optireduce_fuzz_endpoint -seed=$(SEED) \
 	  -max_total_time=$$(($(FUZZ_SECONDS) * 3 / 4))
 
-# What GCC's fuzzers do not see: which branches an input takes. The corpus is kept, and grows.
-fuzz-clang: $(VENV_TEST)/.requirements
-	@command -v clang++ >/dev/null || { echo 'make fuzz-clang needs clang++' >&2; exit 1; }
-	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" cmake -G Ninja -S ffi -B $(BUILD)/fuzz-clang \
-	  -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DOPTIREDUCE_PYTHON=OFF \
-	  -DOPTIREDUCE_SANITIZE=address,undefined
-	$(VENV_TEST)/bin/cmake --build $(BUILD)/fuzz-clang --target optireduce_fuzz_endpoint
-	mkdir -p $(BUILD)/fuzz-clang/corpus
-	$(BUILD)/fuzz-clang/optireduce_fuzz_endpoint -seed=$(SEED) -max_len=2000 -print_final_stats=1 \
-	  -artifact_prefix=fuzz-failure- -max_total_time=$(FUZZ_SECONDS) $(BUILD)/fuzz-clang/corpus
-
 # Memory that several threads use at a time, in the runtime: lanes, meetings, completions, the watch.
 tsan: $(VENV_TEST)/.requirements
 	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" cmake -G Ninja -S ffi -B $(BUILD)/tsan \
@@ -101,17 +83,8 @@ tsan: $(VENV_TEST)/.requirements
 	$(VENV_TEST)/bin/cmake --build $(BUILD)/tsan --target optireduce_stress
 	$(BUILD)/tsan/optireduce_stress $(STRESS_CALLS)
 
-# The module of the package with the sanitizer in it, behind its runtime; Python itself leaks.
-asan-python: $(VENV_TEST)/.installed
-	$(VENV_TEST)/bin/python tools/sanitized_python.py --build $(BUILD)/asan-python \
-	  -m pytest -p no:cacheprovider $(ASAN_TESTS)
-
 mutants: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python tools/mutants.py --build $(BUILD)/mutants $(MUTANTS)
-
-coverage: $(VENV_TEST)/.installed
-	$(VENV_TEST)/bin/python -m pip install $(PIP_QUIET) $(GCOVR)
-	$(VENV_TEST)/bin/python tools/coverage.py --build $(BUILD)/coverage
 
 # In two halves, for the cores that every machine has.
 seeds: $(VENV_TEST)/.installed
