@@ -222,7 +222,7 @@ _NEAR = {
     "membership_message": "test_membership",
     "rate_controller": "test_rate_controller test_flow",
     "incast_controller": "test_rate_controller",
-    "reduction": "test_endpoint test_reduce",
+    "reduction": "test_reduction test_endpoint",
     "short_deadline": "test_call_watch",
     "slow_rank": "test_call_watch",
     "wire": "test_wire test_lies",
