@@ -8,6 +8,7 @@ from jax_optireduce import _testing
 
 TIMEOUT = 1.0
 STEP = 0.01
+LANE = 0
 STATUS, PREPARE, VOTE, PROPOSAL, ACCEPTED, DECISION = range(1, 7)
 
 
@@ -19,7 +20,7 @@ class Ranks:
         self.now = 2.0
         self.passed = []
         for rank in range(4):
-            self.members[rank].suspect(self.now, 4)
+            self.members[rank].suspect(self.now, LANE, 4)
 
     def run(self, seconds, passes):
         end = self.now + seconds
@@ -36,7 +37,7 @@ class Ranks:
         """Lets each rank say one thing."""
         said = False
         for rank in range(4):
-            outgoing = self.members[rank].poll(self.now)
+            outgoing = self.members[rank].poll(self.now, LANE)
             if outgoing is None:
                 continue
             said = True
@@ -44,8 +45,8 @@ class Ranks:
             kind = _testing.parse_membership(message, 5)[0]
             if to != 4 and passes(rank, to, kind):
                 self.passed.append((rank, to, kind))
-                self.members[to].heard(self.now, rank)
-                assert self.members[to].handle(self.now, rank, message)
+                self.members[to].heard(self.now, LANE, rank)
+                assert self.members[to].handle(self.now, LANE, rank, message)
         return said
 
     def view(self, rank):
@@ -67,8 +68,8 @@ def test_a_view_that_its_coordinator_decided_alone_is_decided_by_the_others_too(
     assert ranks.view(0) == (1, [0, 1, 2, 3])
     assert [ranks.view(rank)[0] for rank in (1, 2, 3)] == [0, 0, 0]
     for rank in (1, 2, 3):
-        ranks.members[rank].suspect(ranks.now, 0)
-    ranks.members[0].suspect(ranks.now, 1)
+        ranks.members[rank].suspect(ranks.now, LANE, 0)
+    ranks.members[0].suspect(ranks.now, LANE, 1)
     seen = {}
 
     def without_0(sender, to, _):
@@ -95,7 +96,7 @@ def test_of_two_values_that_were_accepted_the_one_of_the_newer_ballot_is_adopted
         assert ranks.now < 2.0 + 3 * TIMEOUT
     ranks.run(2 * STEP, unheard)
     for rank in (1, 2, 3):
-        ranks.members[rank].suspect(ranks.now, 0)
+        ranks.members[rank].suspect(ranks.now, LANE, 0)
 
     # Rank 1 coordinates among 1, 2 and 3, decides, and is not heard any more.
     def among_three(sender, to, kind):
@@ -109,7 +110,7 @@ def test_of_two_values_that_were_accepted_the_one_of_the_newer_ballot_is_adopted
     assert ranks.view(2)[0] == ranks.view(3)[0] == 0
     # Now 0, 2 and 3 go on without it: they have accepted different values.
     for rank in (0, 2, 3):
-        ranks.members[rank].suspect(ranks.now, 1)
+        ranks.members[rank].suspect(ranks.now, LANE, 1)
     ranks.passed.clear()
     ranks.run(8 * TIMEOUT, lambda sender, to, _: 1 not in (sender, to))
     for rank in (0, 2, 3):
