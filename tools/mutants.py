@@ -208,6 +208,8 @@ class Outcome:
 
 # By the part of the sources that a bug is in: the tests that look at it first.
 _NEAR = {
+    "answer_time": "test_lag",
+    "attendance": "test_lag",
     "bucket_parts": "test_bucket_layout test_call_watch",
     "call_timing": "test_promises test_early_exit test_deadline_controller",
     "call_watch": "test_call_watch",
@@ -216,13 +218,19 @@ _NEAR = {
     "communicator": "test_call_watch",
     "deadline_controller": "test_deadline_controller",
     "early_exit": "test_early_exit",
+    "endpoint_give_up": "test_giving_up",
+    "endpoint_lag": "test_lag",
+    "endpoint_refusals": "test_refusals",
     "flight_recorder": "test_call_watch",
     "flow": "test_flow test_numbers",
+    "given_up": "test_giving_up",
     "membership": "test_paxos test_membership",
+    "membership_agreement": "test_paxos test_membership",
     "membership_message": "test_membership",
     "rate_controller": "test_rate_controller test_flow",
     "incast_controller": "test_rate_controller",
     "reduction": "test_reduction test_endpoint",
+    "refusals": "test_refusals",
     "short_deadline": "test_call_watch",
     "slow_rank": "test_call_watch",
     "wire": "test_wire test_lies",
