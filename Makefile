@@ -4,6 +4,7 @@
 #   PYTEST_ARGS="-k wire"   more arguments for pytest
 #   SEED=7                  what `make simulate` replays, and where `make fuzz` starts
 #   FUZZ_SECONDS=60         how long `make fuzz` takes, both targets together
+#   MUTANTS="--only 7 9"    arguments of tools/mutants.py for `make mutants`
 
 PYTHON ?= python3
 VENV_TEST ?= .venv-test
@@ -17,6 +18,9 @@ SANITIZE_MEDIUM ?= 60
 # Chosen: the rarest of ten bugs that were planted to be found needed 17,000.
 SEEDS ?= 20000
 FUZZ_SECONDS ?= 60
+MUTANTS ?=
+# Chosen: calls of each scene; half a minute of processor time under the thread sanitizer.
+STRESS_CALLS ?= 10
 
 CORE := $(shell find ffi -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 PIP_QUIET := --quiet --disable-pip-version-check
@@ -25,7 +29,8 @@ PIP_QUIET := --quiet --disable-pip-version-check
 INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable .
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test seeds sanitize sanitized fuzz simulate lint fmt wheel clean prerequisites
+.PHONY: help demo test seeds sanitize sanitized fuzz tsan mutants simulate lint fmt wheel clean \
+  prerequisites
 
 help:
 	@echo 'make demo      train a small model on several ranks of this host, with and without loss'
@@ -33,6 +38,8 @@ help:
 	@echo 'make seeds     the simulator on many seeds: what ranks get adds up to what they gave'
 	@echo 'make sanitize  the simulator under the address and undefined-behaviour sanitizers'
 	@echo 'make fuzz      the fuzz targets under the same (FUZZ_SECONDS=..., SEED=...)'
+	@echo 'make tsan      many ranks in one process under the thread sanitizer'
+	@echo 'make mutants   plants bugs, and prints those that no check finds (MUTANTS=...)'
 	@echo 'make simulate  replay one simulated run (SEED=...)'
 	@echo 'make lint      ruff, and the rules that this project checks itself'
 	@echo 'make fmt       format Python and C++'
@@ -68,6 +75,16 @@ fuzz: sanitized
 	  -max_total_time=$$(($(FUZZ_SECONDS) / 4))
 	$(BUILD)/sanitize/optireduce_fuzz_endpoint -seed=$(SEED) \
 	  -max_total_time=$$(($(FUZZ_SECONDS) * 3 / 4))
+
+# Memory that several threads use at a time, in the runtime: lanes, meetings, completions, the watch.
+tsan: $(VENV_TEST)/.requirements
+	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" cmake -G Ninja -S ffi -B $(BUILD)/tsan \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DOPTIREDUCE_PYTHON=OFF -DOPTIREDUCE_SANITIZE=thread
+	$(VENV_TEST)/bin/cmake --build $(BUILD)/tsan --target optireduce_stress
+	$(BUILD)/tsan/optireduce_stress $(STRESS_CALLS)
+
+mutants: $(VENV_TEST)/.installed
+	$(VENV_TEST)/bin/python tools/mutants.py --build $(BUILD)/mutants $(MUTANTS)
 
 # In two halves, for the cores that every machine has.
 seeds: $(VENV_TEST)/.installed

@@ -1,11 +1,16 @@
-// What is known of ranks that are behind, for tests: the window of calls on both sides, how long
-// answers take, where members are among the calls.
+// What is late and who is behind, for tests: the window of calls on both sides, the sums of a
+// shard, how long answers take, where members are among the calls.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -13,11 +18,60 @@
 #include "ffi/bind/testing.h"
 #include "ffi/protocol/answer_time.h"
 #include "ffi/protocol/attendance.h"
+#include "ffi/protocol/bucket_layout.h"
+#include "ffi/protocol/bucket_view.h"
+#include "ffi/protocol/buffer_pool.h"
 #include "ffi/protocol/call_window.h"
+#include "ffi/protocol/reduction.h"
 
 namespace nb = nanobind;
 
 namespace optireduce {
+namespace {
+
+// The shard of the first of some members: one segment of one float32 each.
+class TestReduction {
+ public:
+  explicit TestReduction(std::uint16_t members)
+      : values_(members),
+        layout_(members, sizeof(float), members, sizeof(float)),
+        leaves_{{{.data = reinterpret_cast<std::byte*>(values_.data()), .elements = members}}},
+        bucket_(leaves_, sizeof(float)),
+        reduction_(layout_, MemberIndex(0), ElementType::kFloat32, pool_) {
+    reduction_.Attach(&bucket_);
+  }
+  // True if it is new, and in time. The sum is made once all are there.
+  bool Receive(std::uint16_t source, float value) {
+    const auto receipt = reduction_.Receive(MemberIndex(source), SegmentIndex(0),
+                                            std::as_bytes(std::span(&value, 1)));
+    ReduceIfReady();
+    return receipt == Reduction::Receipt::kNew;
+  }
+  void Exclude(std::uint16_t source) {
+    reduction_.Exclude(MemberIndex(source));
+    ReduceIfReady();
+  }
+  std::optional<float> Sum() const {
+    if (!reduction_.Reduced(SegmentIndex(0))) return std::nullopt;
+    float sum = 0;
+    std::memcpy(&sum, reduction_.Sum(SegmentIndex(0)).data(), sizeof(sum));
+    return sum;
+  }
+
+ private:
+  void ReduceIfReady() {
+    if (reduction_.Ready(SegmentIndex(0))) reduction_.ReduceWithLate(SegmentIndex(0), {});
+  }
+
+  std::vector<float> values_;  // zeros
+  BufferPool pool_;
+  BucketLayout layout_;
+  std::array<Leaf, 1> leaves_;
+  BucketView bucket_;
+  Reduction reduction_;
+};
+
+}  // namespace
 
 void BindCarry(nb::module_& m) {
   nb::class_<SendWindow>(m, "SendWindow")
@@ -70,6 +124,11 @@ void BindCarry(nb::module_& m) {
       .def("past", [](const Attendance& self, std::uint16_t member, std::uint32_t call) {
         return self.Past(MemberIndex(member), Sequence(call));
       });
+  nb::class_<TestReduction>(m, "Reduction")
+      .def(nb::init<std::uint16_t>(), nb::arg("members"))
+      .def("receive", &TestReduction::Receive)
+      .def("exclude", &TestReduction::Exclude)
+      .def("sum", &TestReduction::Sum);
 }
 
 }  // namespace optireduce

@@ -185,7 +185,7 @@ class TestEndpoint {
   TestEndpoint(int rank, int world_size, const nb::bytes& secret, std::size_t datagram_bytes_max,
                double peer_timeout_s, double mismatch_timeout_s, const std::string& protection,
                std::uint32_t session, std::uint16_t lane, double call_timeout_s,
-               std::size_t early_bytes_max, std::uint32_t max_lag)
+               std::uint32_t max_lag, bool suspend_on_lag, std::size_t early_bytes_max)
       : buffer_(std::size_t{1} << 16) {
     EndpointOptions options;
     options.rank = Rank(static_cast<std::uint16_t>(rank));
@@ -202,6 +202,7 @@ class TestEndpoint {
     options.peer_timeout = At(peer_timeout_s).time_since_epoch();
     options.mismatch_timeout = At(mismatch_timeout_s).time_since_epoch();
     options.call_timeout = At(call_timeout_s).time_since_epoch();
+    options.suspend_on_lag = suspend_on_lag;
     Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(options);
     if (!endpoint.ok()) throw std::invalid_argument(endpoint.status().message());
     endpoint_ = std::move(endpoint.value());
@@ -220,6 +221,25 @@ class TestEndpoint {
     }
     submission.sequence = Sequence(sequence);
     submission.token = token;
+    submission.leaves = {
+        {.data = reinterpret_cast<std::byte*>(array.data()), .elements = array.size()}};
+    return endpoint_->Submit(At(now), std::move(submission)).message();
+  }
+  // The same in any mode.
+  std::string SubmitIn(double now, const std::string& mode, double deadline_s,
+                       const std::vector<int>& members, std::uint32_t sequence, std::uint64_t token,
+                       FloatArray array, bool drain, const std::string& wire_format) {
+    Submission submission;
+    submission.spec = SpecOf(mode, mode, 1, array.size(), mode == "lossy", deadline_s, members);
+    if (mode == "agreed" || mode == "bounded") {
+      submission.spec.reduce_scatter = LatePolicy::kCarry;
+    }
+    if (mode == "bounded") submission.spec.all_gather = LatePolicy::kCarry;
+    if (wire_format == "bfloat16") submission.spec.wire_format = WireFormat::kBfloat16;
+    if (wire_format == "int8") submission.spec.wire_format = WireFormat::kInt8;
+    submission.sequence = Sequence(sequence);
+    submission.token = token;
+    submission.drain = drain;
     submission.leaves = {
         {.data = reinterpret_cast<std::byte*>(array.data()), .elements = array.size()}};
     return endpoint_->Submit(At(now), std::move(submission)).message();
@@ -246,8 +266,17 @@ class TestEndpoint {
   nb::object PollEvent() {
     const auto done = endpoint_->PollEvent();
     if (!done) return nb::none();
+    last_stats_ = done->stats;
     return nb::make_tuple(done->token, done->status.message(), done->stats.missing_contributions,
                           done->stats.missing_results, done->stats.slowest.value());
+  }
+  // Of the last event.
+  nb::dict LastStats() const {
+    nb::dict stats;
+    stats["carried"] = last_stats_.carried;
+    stats["in_flight"] = last_stats_.in_flight;
+    stats["live"] = last_stats_.live;
+    return stats;
   }
   void Leave(double now, const std::string& why) {
     endpoint_->Leave(At(now), Status(StatusCode::kCancelled, why));
@@ -276,6 +305,7 @@ class TestEndpoint {
  private:
   std::unique_ptr<Endpoint> endpoint_;
   std::vector<std::byte> buffer_;
+  CallStats last_stats_;
 };
 
 void BindInstantTree(nb::module_& m) {
@@ -333,6 +363,36 @@ void BindFlow(nb::module_& m) {
       .def("take_acknowledgement", &TestFlow::TakeAcknowledgement);
 }
 
+void BindEndpoint(nb::module_& m) {
+  nb::class_<TestEndpoint>(m, "Endpoint")
+      .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
+                    std::uint32_t, std::uint16_t, double, std::uint32_t, bool, std::size_t>(),
+           nb::arg("rank"), nb::arg("world_size"), nb::arg("secret"),
+           nb::arg("datagram_bytes_max") = 1472, nb::arg("peer_timeout_s") = 30.0,
+           nb::arg("mismatch_timeout_s") = 10.0, nb::arg("protection") = "authenticate",
+           nb::arg("session") = 77, nb::arg("lane") = 0, nb::arg("call_timeout_s") = 0.0,
+           nb::arg("max_lag") = 2, nb::arg("suspend_on_lag") = false,
+           nb::arg("early_bytes_max") = std::size_t{4} << 30)
+      .def("submit", &TestEndpoint::Submit, nb::arg("now"), nb::arg("name"), nb::arg("description"),
+           nb::arg("fingerprint"), nb::arg("drop"), nb::arg("deadline_s"), nb::arg("members"),
+           nb::arg("sequence"), nb::arg("token"), nb::arg("array"), nb::arg("carry") = false)
+      .def("submit_in", &TestEndpoint::SubmitIn, nb::arg("now"), nb::arg("mode"),
+           nb::arg("deadline_s"), nb::arg("members"), nb::arg("sequence"), nb::arg("token"),
+           nb::arg("array"), nb::arg("drain") = false, nb::arg("wire_format") = "float32")
+      .def("handle_datagram", &TestEndpoint::HandleDatagram)
+      .def("handle_timeout", &TestEndpoint::HandleTimeout)
+      .def("poll_transmit", &TestEndpoint::PollTransmit)
+      .def("poll_timeout", &TestEndpoint::PollTimeout)
+      .def("poll_event", &TestEndpoint::PollEvent)
+      .def("last_stats", &TestEndpoint::LastStats)
+      .def("leave", &TestEndpoint::Leave)
+      .def("cancel", &TestEndpoint::Cancel)
+      .def("give_up", &TestEndpoint::GiveUp)
+      .def("finished", &TestEndpoint::Finished)
+      .def("memory_bytes", &TestEndpoint::MemoryBytes)
+      .def("counters", &TestEndpoint::CountersOf);
+}
+
 }  // namespace
 
 void BindProtocol(nb::module_& m) {
@@ -357,28 +417,7 @@ void BindProtocol(nb::module_& m) {
   BindInstantTree(m);
   BindRing(m);
   BindFlow(m);
-  nb::class_<TestEndpoint>(m, "Endpoint")
-      .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
-                    std::uint32_t, std::uint16_t, double, std::size_t, std::uint32_t>(),
-           nb::arg("rank"), nb::arg("world_size"), nb::arg("secret"),
-           nb::arg("datagram_bytes_max") = 1472, nb::arg("peer_timeout_s") = 30.0,
-           nb::arg("mismatch_timeout_s") = 10.0, nb::arg("protection") = "authenticate",
-           nb::arg("session") = 77, nb::arg("lane") = 0, nb::arg("call_timeout_s") = 0.0,
-           nb::arg("early_bytes_max") = std::size_t{4} << 30, nb::arg("max_lag") = 2)
-      .def("submit", &TestEndpoint::Submit, nb::arg("now"), nb::arg("name"), nb::arg("description"),
-           nb::arg("fingerprint"), nb::arg("drop"), nb::arg("deadline_s"), nb::arg("members"),
-           nb::arg("sequence"), nb::arg("token"), nb::arg("array"), nb::arg("carry") = false)
-      .def("handle_datagram", &TestEndpoint::HandleDatagram)
-      .def("handle_timeout", &TestEndpoint::HandleTimeout)
-      .def("poll_transmit", &TestEndpoint::PollTransmit)
-      .def("poll_timeout", &TestEndpoint::PollTimeout)
-      .def("poll_event", &TestEndpoint::PollEvent)
-      .def("leave", &TestEndpoint::Leave)
-      .def("cancel", &TestEndpoint::Cancel)
-      .def("give_up", &TestEndpoint::GiveUp)
-      .def("finished", &TestEndpoint::Finished)
-      .def("memory_bytes", &TestEndpoint::MemoryBytes)
-      .def("counters", &TestEndpoint::CountersOf);
+  BindEndpoint(m);
 }
 
 }  // namespace optireduce

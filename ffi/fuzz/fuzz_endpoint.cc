@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -31,6 +32,16 @@ constexpr int kStepsMax = 400;
 constexpr std::size_t kOnTheWireMax = 512;
 constexpr std::size_t kKeptMax = 64;
 constexpr std::size_t kCallsUnderWayMax = 16;
+// Chosen: of five, two may fall silent after each other, and a third one leaves no majority.
+constexpr std::uint16_t kRanksMax = 5;
+// Chosen: more calls than it takes until a deadline is learned (kCalibrationCalls).
+constexpr int kTogetherMax = 32;
+constexpr int kTogetherOfAllMax = 96;
+constexpr int kTurnsOfCall = 4;
+// Chosen: longer than kPeerTimeout of ranks.cc and than an agreement takes, in steps of an interval
+// of its messages.
+constexpr int kSilenceSteps = 120;
+constexpr int kSilencesMax = 4;
 // Chosen: three times what endpoints may keep for calls ahead: beside the contributions counted
 // there an open call may hold its results, and this rank's own calls come on top.
 constexpr std::size_t kMemoryBytesMax = std::size_t{3} << 20;
@@ -59,6 +70,11 @@ CollectiveSpec SpecOf(std::uint8_t which) {
   return spec;
 }
 
+std::uint16_t RanksOf(std::uint8_t mode) {
+  if ((mode & 2) == 0) return 2;
+  return mode & 128 ? kRanksMax : 3;
+}
+
 class Program {
  public:
   explicit Program(std::span<const std::byte> input)
@@ -67,9 +83,11 @@ class Program {
         lies_((mode_ & 1) != 0),
         protection_(std::array{Protection::kAuthenticate, Protection::kEncrypt, Protection::kNone,
                                Protection::kAuthenticate}[mode_ / 4 % 4]),
-        ranks_({.ranks = static_cast<std::uint16_t>(mode_ & 2 ? 3 : 2),
+        ranks_({.ranks = RanksOf(mode_),
                 .protection = protection_,
-                .datagram_bytes_max = mode_ & 16 ? std::size_t{548} : std::size_t{1472}}) {}
+                .datagram_bytes_max = mode_ & 16 ? std::size_t{548} : std::size_t{1472},
+                .suspend_on_lag = (mode_ & 32) != 0,
+                .late_budget = mode_ & 64 ? 0.01 : 0.0}) {}
 
   void Run() {
     for (int i = 0; i < kStepsMax && reader_.remaining() > 0; ++i) {
@@ -82,6 +100,7 @@ class Program {
 #define OPTIREDUCE_REACH(name, meaning) Reach(++what, ranks_.endpoint(rank).counters().name);
       OPTIREDUCE_COUNTERS(OPTIREDUCE_REACH)
 #undef OPTIREDUCE_REACH
+      Reach(++what, ranks_.endpoint(rank).live().size());
     }
   }
 
@@ -91,13 +110,17 @@ class Program {
   bool honest() const { return !lies_ && protection_ != Protection::kNone; }
 
   void Step() {
-    const std::uint8_t what = Take() % 20;
+    const std::uint8_t what = Take() % 25;
     Reach(64 + what, ranks_.wire().size());
-    if (what < 4) return Call();
+    if (what < 4 || what == 20) return Call();
     if (what == 4) return Cancel();
     if (what == 5) return ranks_.Advance(Duration(std::int64_t{1} << Take() % 32));
     if (what == 6) return ranks_.Poll();
     if (what < 10) return DeliverAll();
+    if (what == 21) return Together(/*drain=*/false);
+    if (what == 22) return Together(/*drain=*/true);
+    if (what == 23) return FallSilent();
+    if (what == 24) return ranks_.SetSilent(TakeRank(), false);
     if (ranks_.wire().empty()) ranks_.Poll();
     if (ranks_.wire().empty()) return ranks_.Advance(std::chrono::milliseconds(1));
     const std::size_t at = Take() % ranks_.wire().size();
@@ -108,11 +131,44 @@ class Program {
   void Call() {
     const std::uint16_t rank = TakeRank();
     const std::uint8_t which = Take();
-    if (ranks_.calls_under_way() >= kCallsUnderWayMax) return;
-    std::uint32_t& next = sequences_[rank][which];
     // Now and then a program jumps (step=).
-    if (which % 16 == 15) next += 3;
-    ranks_.Submit(rank, SpecOf(which), next++);
+    if (which % 16 == 15) sequences_[rank][which] += 3;
+    Call(rank, which);
+  }
+
+  void Call(std::uint16_t rank, std::uint8_t which) {
+    if (ranks_.calls_under_way() >= kCallsUnderWayMax || ranks_.silent(rank)) return;
+    const CollectiveSpec spec = SpecOf(which);
+    const std::uint32_t sequence = sequences_[rank][which]++;
+    ranks_.Submit(rank, spec, sequence, drains_.contains({which, sequence}));
+  }
+
+  // All make the same call, up to so many times, as the steps of a program.
+  void Together(bool drain) {
+    const std::uint8_t which = Take();
+    const int times = drain ? 1 : 1 + Take() % kTogetherMax;
+    for (int i = 0; i < times && together_++ < kTogetherOfAllMax; ++i) {
+      // One that has jumped takes the others with it.
+      std::uint32_t next = 0;
+      for (const auto& sequences : sequences_) next = std::max(next, sequences[which]);
+      // A drain is one for whoever makes it, whenever that is.
+      if (drain && Carries(SpecOf(which))) drains_.insert({which, next});
+      for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) {
+        sequences_[rank][which] = next;
+        Call(rank, which);
+      }
+      for (int turn = 0; turn < kTurnsOfCall; ++turn) DeliverAll();
+    }
+  }
+
+  // A process stands still; the others have the time to notice, and to agree on going on.
+  void FallSilent() {
+    ranks_.SetSilent(TakeRank(), true);
+    if (silences_++ >= kSilencesMax) return;
+    for (int i = 0; i < kSilenceSteps; ++i) {
+      ranks_.Advance(std::chrono::milliseconds(50));
+      DeliverAll();
+    }
   }
 
   void Cancel() {
@@ -227,6 +283,7 @@ class Program {
   // that.
   void Farewell() {
     const Status why(StatusCode::kCancelled, "the end of the input");
+    for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) ranks_.SetSilent(rank, false);
     for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) {
       ranks_.endpoint(rank).Leave(ranks_.now(), why);
     }
@@ -248,7 +305,10 @@ class Program {
   Protection protection_;
   Ranks ranks_;
   std::deque<Sent> kept_;  // delivered before
-  std::array<std::array<std::uint32_t, 256>, 3> sequences_{};
+  std::array<std::array<std::uint32_t, 256>, kRanksMax> sequences_{};
+  std::set<std::pair<std::uint8_t, std::uint32_t>> drains_;  // calls of `which`, by sequence
+  int together_ = 0;                                         // calls of Together()
+  int silences_ = 0;
 };
 
 }  // namespace

@@ -32,6 +32,8 @@ EndpointOptions EndpointOf(const RanksOptions& options, std::uint16_t rank) {
   endpoint.peer_timeout = kPeerTimeout;
   endpoint.mismatch_timeout = kMismatchTimeout;
   endpoint.early_bytes_max = options.early_bytes_max;
+  endpoint.suspend_on_lag = options.suspend_on_lag;
+  endpoint.late_budget = options.late_budget;
   return endpoint;
 }
 
@@ -51,7 +53,7 @@ std::uint64_t NumberOf(std::span<const std::byte> datagram) {
 }  // namespace
 
 Ranks::Ranks(const RanksOptions& options)
-    : options_(options), buffer_(kBatchMax * options.datagram_bytes_max) {
+    : options_(options), silent_(options.ranks), buffer_(kBatchMax * options.datagram_bytes_max) {
   for (std::uint16_t rank = 0; rank < options.ranks; ++rank) {
     Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(EndpointOf(options, rank));
     OR_CHECK(endpoint.ok());
@@ -59,7 +61,7 @@ Ranks::Ranks(const RanksOptions& options)
   }
 }
 
-void Ranks::Submit(std::uint16_t rank, CollectiveSpec spec, std::uint32_t sequence) {
+void Ranks::Submit(std::uint16_t rank, CollectiveSpec spec, std::uint32_t sequence, bool drain) {
   const std::size_t bytes = spec.elements * SizeOf(spec.element_type);
   Call& call = calls_.emplace_back(Call{
       .rank = rank,
@@ -77,6 +79,7 @@ void Ranks::Submit(std::uint16_t rank, CollectiveSpec spec, std::uint32_t sequen
   submission.spec = std::move(spec);
   submission.sequence = Sequence(sequence);
   submission.token = call.token;
+  submission.drain = drain;
   submission.leaves = {{.data = reinterpret_cast<std::byte*>(call.values.data()),
                         .elements = submission.spec.elements}};
   const Status status = endpoint(rank).Submit(now_, std::move(submission));
@@ -88,6 +91,7 @@ void Ranks::Submit(std::uint16_t rank, CollectiveSpec spec, std::uint32_t sequen
 void Ranks::Deliver(const Sent& sent) { Deliver(sent.to, sent.datagram); }
 
 void Ranks::Deliver(std::uint16_t to, std::span<const std::byte> datagram) {
+  if (silent_[to]) return;
   // Memory of exactly this size, so that a sanitizer sees a read beyond it.
   const Bytes exact(datagram.begin(), datagram.end());
   endpoint(to).HandleDatagram(now_, exact);
@@ -95,6 +99,7 @@ void Ranks::Deliver(std::uint16_t to, std::span<const std::byte> datagram) {
 
 void Ranks::Poll() {
   for (std::uint16_t rank = 0; rank < size(); ++rank) {
+    if (silent_[rank]) continue;
     for (int i = 0; i < kTransmitsPerTurn; ++i) {
       const auto transmit = endpoint(rank).PollTransmit(now_, buffer_, kBatchMax);
       if (!transmit) break;
@@ -113,7 +118,9 @@ void Ranks::Poll() {
 
 void Ranks::Advance(Duration by) {
   now_ += by;
-  for (const auto& endpoint : endpoints_) endpoint->HandleTimeout(now_);
+  for (std::uint16_t rank = 0; rank < size(); ++rank) {
+    if (!silent_[rank]) endpoint(rank).HandleTimeout(now_);
+  }
 }
 
 void Ranks::Finish(std::uint16_t rank, const CallDone& done) {

@@ -27,6 +27,8 @@ struct RanksOptions {
   Protection protection = Protection::kAuthenticate;
   std::size_t datagram_bytes_max = 1472;
   std::size_t early_bytes_max = std::size_t{1} << 20;
+  bool suspend_on_lag = false;
+  double late_budget = 0;  // of deadlines that are learned; 0: they are not
 };
 
 struct Sent {
@@ -50,12 +52,15 @@ class Ranks {
   std::vector<Sent>& wire() { return wire_; }
 
   // A call among all ranks, all of whose contributions are ContributionOf().
-  void Submit(std::uint16_t rank, CollectiveSpec spec, std::uint32_t sequence);
+  void Submit(std::uint16_t rank, CollectiveSpec spec, std::uint32_t sequence, bool drain = false);
   void Deliver(const Sent& sent);
   void Deliver(std::uint16_t to, std::span<const std::byte> datagram);
   // Lets the ranks send and tell what they have to. At most a bounded number of datagrams each.
   void Poll();
   void Advance(Duration by);
+  // From now on nothing comes of the rank, nor to it, as of a process that is stopped; or again.
+  void SetSilent(std::uint16_t rank, bool silent) { silent_[rank] = silent; }
+  bool silent(std::uint16_t rank) const { return silent_[rank]; }
 
   std::uint64_t calls_under_way() const { return calls_.size(); }
   std::uint64_t calls_completed() const { return completed_; }
@@ -82,6 +87,7 @@ class Ranks {
   Instant now_{};
   std::list<Call> calls_;  // outlives the endpoints that write into it
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
+  std::vector<bool> silent_;  // by rank
   std::vector<Sent> wire_;
   std::vector<std::byte> buffer_;
   std::uint64_t next_token_ = 1;

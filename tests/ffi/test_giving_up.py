@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_endpoint import Net
+from endpoints import Net
 
 
 def ones() -> np.ndarray:

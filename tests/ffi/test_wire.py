@@ -99,6 +99,12 @@ def test_an_announcement_with_a_member_beyond_the_world_is_refused(
     assert (_testing.parse_announcement(payload, world_size) is not None) == inside
 
 
+@hypothesis.given(announcements, st.binary(min_size=1, max_size=9))
+def test_an_announcement_with_bytes_behind_its_end_is_refused(announcement, more):
+    payload = _testing.encode_announcement(*announcement, 1432)
+    assert _testing.parse_announcement(payload + more, 1024) is None
+
+
 @hypothesis.given(announcements, st.data())
 def test_a_cut_announcement_is_refused(announcement, data):
     payload = _testing.encode_announcement(*announcement, 1432)

@@ -1,0 +1,443 @@
+"""Plants bugs in the C++ core, one at a time, and shows which ones no check finds.
+
+    python tools/mutants.py                     # all of them: `make mutants`
+    python tools/mutants.py --only 12 40-45     # some
+    python tools/mutants.py --list
+
+The bugs stand in tests/mutants/*.toml. All are built into one copy of the sources, each
+behind a switch that a number in the environment chooses: a hundred bugs cost one build.
+An entry names code that occurs once in its file, and what stands there instead:
+
+    [[mutant]]
+    bug = "A result that was lost is not sent again"
+    file = "protocol/outbox.cc"
+    within = "if (!sum_repairs_.empty()) { return"  # where `code` occurs more often
+    code = "!sum_repairs_.empty()"
+    with = "false"
+    survives = "..."                                # where no check can find it
+
+Code that ends with ";" or "}" is one or more statements, any other is an expression.
+White space matches any white space. Exit code 0: every bug was found, or its entry says
+why not.
+"""
+
+import argparse
+import dataclasses
+import functools
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import side_build
+from side_build import ROOT
+
+LISTS = ROOT / "tests" / "mutants"
+SWITCH = "OPTIREDUCE_PLANTED"
+
+# A check that takes longer than so many times its usual time, and some seconds, hangs.
+# Chosen: other programs share the machine.
+_SLOW_FACTOR = 5
+_SLOW_S = 20
+# Chosen: many times what any check holds; a bug that takes all memory ends by itself.
+_MEMORY_BYTES_MAX = 8 << 30
+
+# In the copy only. Static storage: it is read before main().
+_HEADER = """\
+#ifndef OPTIREDUCE_PLANTED_H_
+#define OPTIREDUCE_PLANTED_H_
+#include <cstdlib>
+namespace optireduce {
+inline const int planted_number = [] {
+  const char* const text = std::getenv("OPTIREDUCE_PLANTED");
+  return text == nullptr ? 0 : std::atoi(text);
+}();
+inline bool Planted(int number) { return planted_number == number; }
+}  // namespace optireduce
+#endif
+"""
+
+
+class ListError(Exception):
+    """The list of bugs does not fit the sources."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """One planted bug; fields as in the list."""
+
+    number: int
+    bug: str
+    file: str
+    code: str
+    replacement: str
+    within: str | None = None
+    survives: str | None = None
+
+    def place(self, source: str) -> tuple[int, int]:
+        """Returns where `code` begins and ends in the text of its file."""
+        begin, end = 0, len(source)
+        for snippet in (self.within, self.code):
+            if snippet is None:
+                continue
+            found = [
+                match.span() for match in _pattern(snippet).finditer(source, begin, end)
+            ]
+            if len(found) != 1:
+                raise ListError(
+                    f"{self.number} ({self.bug}): expected once in ffi/{self.file}, "
+                    f"found {len(found)} times: {snippet}"
+                )
+            begin, end = found[0]
+        return begin, end
+
+    def planted(self, original: str) -> str:
+        """Returns code that is `original` unless this bug is the chosen one."""
+        chosen = f"::optireduce::Planted({self.number})"
+        if self.code.rstrip().endswith((";", "}")):
+            return f"{{ if ({chosen}) {{ {self.replacement} }} else {{ {original} }} }}"
+        return f"({chosen} ? ({self.replacement}) : ({original}))"
+
+
+@functools.cache
+def _pattern(snippet: str) -> re.Pattern[str]:
+    return re.compile(r"\s+".join(re.escape(word) for word in snippet.split()))
+
+
+def read_lists(folder: Path = LISTS) -> list[Mutant]:
+    """Returns all bugs, numbered from 1 in the order of the lists."""
+    mutants: list[Mutant] = []
+    for path in sorted(folder.glob("*.toml")):
+        with path.open("rb") as file:
+            entries = tomllib.load(file)["mutant"]
+        for entry in entries:
+            fields = {**entry, "replacement": entry["with"]}
+            del fields["with"]
+            mutants.append(Mutant(number=len(mutants) + 1, **fields))
+    return mutants
+
+
+def plant(source: str, mutants: Iterable[Mutant]) -> str:
+    """Returns the source with the switches of these bugs, which are all of its file."""
+    places = [(*mutant.place(source), mutant) for mutant in mutants]
+    # The outer one of two that begin together comes first.
+    places.sort(key=lambda place: (place[0], -place[1], place[2].number))
+    return _plant(source, 0, len(source), places)
+
+
+def _plant(
+    source: str, begin: int, end: int, places: Sequence[tuple[int, int, Mutant]]
+) -> str:
+    text = ""
+    while places:
+        first, last, mutant = places[0]
+        inner = [place for place in places[1:] if place[0] < last]
+        for _, inner_last, other in inner:
+            if inner_last > last:
+                raise ListError(f"{mutant.number} and {other.number} overlap")
+        original = _plant(source, first, last, inner)
+        text += source[begin:first] + mutant.planted(original)
+        begin, places = last, places[1 + len(inner) :]
+    return text + source[begin:end]
+
+
+# ---- The copy.
+
+
+def make_copy(copy: Path, mutants: Sequence[Mutant]) -> None:
+    """Writes the sources with all bugs."""
+    of_file: dict[str, list[Mutant]] = {}
+    for mutant in mutants:
+        of_file.setdefault(mutant.file, []).append(mutant)
+    sources = {
+        path.relative_to(ROOT / "ffi").as_posix(): path
+        for path in sorted((ROOT / "ffi").rglob("*"))
+        if path.is_file()
+    }
+    missing = of_file.keys() - sources.keys()
+    if missing:
+        raise ListError(f"no such files in ffi/: {sorted(missing)}")
+    for name, path in sources.items():
+        side_build.write(
+            copy / "ffi" / name, plant(path.read_text(), of_file.get(name, []))
+        )
+    for old in (copy / "ffi").rglob("*"):
+        if old.is_file() and old.relative_to(copy / "ffi").as_posix() not in sources:
+            old.unlink()
+    side_build.write(copy / "planted.h", _HEADER)
+
+
+def _build(copy: Path) -> dict[str, str]:
+    """Builds the copy; returns the environment in which Python uses it."""
+    options = ["-DCMAKE_BUILD_TYPE=Release"]
+    options += [f"-DCMAKE_CXX_FLAGS=-include {copy / 'planted.h'}"]
+    programs = ["optireduce_simulate", "optireduce_stress"]
+    side_build.build(copy / "ffi", copy / "build", options, programs)
+    return side_build.make_package(copy / "build", copy / "python")
+
+
+# ---- The checks.
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """A program that fails when it finds a bug."""
+
+    name: str
+    command: tuple[str | Path, ...]
+    # What to show of the output of one that failed.
+    shows: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How one bug fared."""
+
+    mutant: Mutant
+    killed_by: str | None
+    seconds: float
+
+
+# By the part of the sources that a bug is in: the tests that look at it first.
+_NEAR = {
+    "answer_time": "test_lag",
+    "attendance": "test_lag",
+    "bucket_parts": "test_bucket_layout test_call_watch",
+    "call_timing": "test_promises test_early_exit test_deadline_controller",
+    "call_watch": "test_call_watch",
+    "call_window": "test_call_window",
+    "carry": "test_call_window",
+    "communicator": "test_call_watch",
+    "deadline_controller": "test_deadline_controller",
+    "early_exit": "test_early_exit",
+    "endpoint_give_up": "test_giving_up",
+    "endpoint_lag": "test_lag",
+    "endpoint_refusals": "test_refusals",
+    "flight_recorder": "test_call_watch",
+    "flow": "test_flow test_numbers",
+    "given_up": "test_giving_up",
+    "membership": "test_paxos test_membership",
+    "membership_agreement": "test_paxos test_membership",
+    "membership_message": "test_membership",
+    "rate_controller": "test_rate_controller test_flow",
+    "incast_controller": "test_rate_controller",
+    "reduction": "test_reduction test_endpoint",
+    "refusals": "test_refusals",
+    "short_deadline": "test_call_watch",
+    "slow_rank": "test_call_watch",
+    "wire": "test_wire test_lies",
+}
+
+
+class Checks:
+    """What is run on a bug: the quickest first, until one fails."""
+
+    def __init__(self, copy: Path, quick: bool, environment: dict[str, str]) -> None:
+        self.copy = copy
+        self.environment = environment
+        self.quick = quick
+        simulate = copy / "build" / "optireduce_simulate"
+        failed = r"^FAILED .*"
+        self.simulated = [
+            Check("regressions", (simulate, "--file", _REGRESSIONS), failed),
+            Check("seeds 1-400", (simulate, "--seed", "1", "--count", "400"), failed),
+        ]
+        self.more_seeds = Check(
+            "seeds 401-2000", (simulate, "--seed", "401", "--count", "1600"), failed
+        )
+        self.stress = Check(
+            "stress", (copy / "build" / "optireduce_stress",), r"^FAILED .*"
+        )
+        self.limits_s: dict[str, float] = {}
+
+    def pytest(self, *paths: str) -> Check:
+        """The check that these tests, or folders of them, are."""
+        arguments = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+        command = (sys.executable, "-m", "pytest", *arguments, *paths)
+        name = " ".join(Path(path).name for path in paths)
+        return Check(name, command, r"^(?:FAILED|ERROR) .*")
+
+    def of(self, mutant: Mutant) -> list[Check]:
+        """The checks for one bug."""
+        near = _NEAR.get(Path(mutant.file).stem, "test_endpoint test_promises").split()
+        unit = self.pytest(*(f"tests/ffi/{name}.py" for name in near))
+        if mutant.file.startswith("runtime/"):
+            first, last = [unit, self.stress], self.of_processes()
+        else:
+            first, last = [*self.simulated, unit], self.last()
+        quick = self.quick or mutant.survives is not None
+        return first if quick else [*first, self.pytest("tests/ffi"), *last]
+
+    def of_processes(self) -> list[Check]:
+        """Several devices in a process, and several processes."""
+        return [
+            self.pytest("tests/differential"),
+            self.pytest("tests/multiprocess/test_watch.py"),
+        ]
+
+    def last(self) -> list[Check]:
+        """Those that take long."""
+        return [self.more_seeds, self.pytest("tests/simulation/test_simulation.py")]
+
+    def run(self, check: Check, number: int) -> tuple[str | None, float]:
+        """Returns why it failed, if it did, and the time that it took."""
+        environment = {
+            **self.environment,
+            SWITCH: str(number),
+            # A bug found by Hypothesis must not be tried first on the next one.
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(self.copy / "hypothesis" / str(number)),
+        }
+        limit_s = self.limits_s.get(check.name, 900.0)
+        start = time.monotonic()
+        with subprocess.Popen(
+            check.command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process:
+            try:
+                output = process.communicate(timeout=limit_s)[0].decode(
+                    errors="replace"
+                )
+                failure = self.failure_of(check, process.returncode, output)
+            except subprocess.TimeoutExpired:
+                failure = f"hangs (more than {limit_s:.0f} s)"
+            finally:
+                _end(process)
+        shutil.rmtree(environment["HYPOTHESIS_STORAGE_DIRECTORY"], ignore_errors=True)
+        return failure, time.monotonic() - start
+
+    @staticmethod
+    def failure_of(check: Check, code: int, output: str) -> str | None:
+        """What to show of a check that has ended."""
+        if code == 0:
+            return None
+        shown = re.findall(check.shows, output, re.MULTILINE)
+        return shown[0] if shown else f"exit code {code}: {output[-200:]}"
+
+    def measure(self, some: Iterable[Mutant]) -> None:
+        """Runs all of them without a bug, which they must pass."""
+        for check in {c.name: c for mutant in some for c in self.of(mutant)}.values():
+            failure, seconds = self.run(check, 0)
+            _say(f"without a bug: {check.name} {failure or 'passes'} ({seconds:.0f} s)")
+            if failure:
+                raise ListError(f"{check.name} fails without a bug")
+            self.limits_s[check.name] = _SLOW_FACTOR * seconds + _SLOW_S
+
+    def outcome(self, mutant: Mutant) -> Outcome:
+        """Runs the checks of a bug until one finds it."""
+        spent = 0.0
+        for check in self.of(mutant):
+            failure, seconds = self.run(check, mutant.number)
+            spent += seconds
+            if failure:
+                return Outcome(mutant, f"{check.name}: {failure}", spent)
+        return Outcome(mutant, None, spent)
+
+
+_REGRESSIONS = ROOT / "tests" / "simulation" / "regressions.txt"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends it with all that it has started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+# ---- The report.
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _row(outcome: Outcome, columns: int | None = None) -> str:
+    mutant = outcome.mutant
+    verdict = outcome.killed_by or (
+        "survives, explained" if mutant.survives else "SURVIVES"
+    )
+    row = f"{mutant.number:4} {outcome.seconds:5.0f} s  {mutant.file}: {mutant.bug}"
+    return f"{row}\n             {verdict}"[:columns]
+
+
+def _report(outcomes: Sequence[Outcome], path: Path) -> bool:
+    """Writes all of it to a file; True when nothing is left to explain."""
+    path.write_text("\n".join(_row(outcome) for outcome in outcomes) + "\n")
+    alive = [outcome for outcome in outcomes if outcome.killed_by is None]
+    unexplained = [outcome for outcome in alive if not outcome.mutant.survives]
+    _say(
+        f"\n{len(outcomes)} bugs, {len(outcomes) - len(alive)} found, "
+        f"{len(alive)} survive, {len(unexplained)} of them unexplained ({path})"
+    )
+    for outcome in alive:
+        _say(_row(outcome))
+        if outcome.mutant.survives:
+            _say(f"             {outcome.mutant.survives}")
+    for outcome in outcomes:
+        if outcome.killed_by and outcome.mutant.survives:
+            _say(f"{outcome.mutant.number} is found now: its `survives` can go")
+    return not unexplained
+
+
+def _chosen(texts: Sequence[str]) -> Callable[[Mutant], bool]:
+    """From "7" and "10-20"."""
+    numbers: set[int] = set()
+    for text in texts:
+        first, _, last = text.partition("-")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return lambda mutant: not numbers or mutant.number in numbers
+
+
+def main() -> int:
+    """Runs the tool."""
+    parser = argparse.ArgumentParser(description="planted bugs, and what finds them")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NUMBER")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--build", default=ROOT / "build" / "mutants", type=Path)
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument(
+        "--quick", action="store_true", help="leave out what takes long"
+    )
+    arguments = parser.parse_args()
+    mutants = read_lists()
+    chosen = [mutant for mutant in mutants if _chosen(arguments.only)(mutant)]
+    if arguments.list:
+        for mutant in chosen:
+            _say(f"{mutant.number:4} {mutant.file}: {mutant.bug}")
+        return 0
+    copy = arguments.build.resolve()
+    try:
+        make_copy(copy, mutants)
+        environment = _build(copy)
+        # Of the checks, which inherit them.
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES_MAX, _MEMORY_BYTES_MAX))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        checks = Checks(copy, arguments.quick, environment)
+        checks.measure(chosen)
+    except ListError as error:
+        _say(f"error: {error}")
+        return 2
+    outcomes = []
+    with ThreadPoolExecutor(max_workers=arguments.jobs) as pool:
+        for outcome in pool.map(checks.outcome, chosen):
+            outcomes.append(outcome)
+            _say(_row(outcome, 240))
+    return 0 if _report(outcomes, copy / "report.txt") else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

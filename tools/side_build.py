@@ -1,0 +1,65 @@
+"""Builds the C++ core in another way beside the installed one, with its own package.
+
+For tools that change or instrument the sources: planted bugs, sanitizers, coverage.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+# The editable installation serves the package of the checkout; here the other is first.
+_SITE = """\
+import sys
+sys.meta_path[:] = [
+    finder for finder in sys.meta_path if "ScikitBuild" not in type(finder).__name__
+]
+"""
+
+
+def write(path: Path, text: str) -> None:
+    """Leaves a file alone that is as it should be: it need not be compiled again."""
+    if path.exists() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def build(
+    source: Path, folder: Path, options: Iterable[str], programs: Sequence[str]
+) -> None:
+    """Builds both extension modules and some programs of the sources in a folder."""
+    tools = Path(sys.executable).parent
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    cmake = shutil.which("cmake", path=path) or "cmake"
+    configure = [cmake, "-G", "Ninja", "-S", source, "-B", folder, *options]
+    configure += ["-DOPTIREDUCE_TESTING=ON", f"-DPython_EXECUTABLE={sys.executable}"]
+    targets = ["_native", "_testing", *programs]
+    for command in (configure, [cmake, "--build", folder, "--target", *targets]):
+        environment = {**os.environ, "PATH": path}
+        subprocess.run(command, check=True, env=environment, stdout=sys.stderr)
+
+
+def make_package(built: Path, folder: Path) -> dict[str, str]:
+    """Puts the package with the modules of a build into a folder.
+
+    Returns the environment in which Python, and what it starts, uses that package.
+    """
+    write(folder / "sitecustomize.py", _SITE)
+    for path in (ROOT / "jax_optireduce").rglob("*.py"):
+        write(folder / path.relative_to(ROOT), path.read_text())
+    package = folder / "jax_optireduce"
+    (package / "bin").mkdir(exist_ok=True)
+    for module in built.glob("_*.so"):
+        shutil.copy2(module, package / module.name)
+    if (built / "optireduce_simulate").exists():
+        shutil.copy2(built / "optireduce_simulate", package / "bin")
+    return {
+        **os.environ,
+        "PYTHONPATH": str(folder),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
