@@ -42,7 +42,7 @@ struct Faults {
   Duration delay{};                // of every datagram
   // From then on after the port was made, nothing passes in either direction; 0: never.
   Duration silent_after{};
-  std::optional<std::uint16_t> lane;  // the only one that is harmed; none: all are
+  std::optional<std::uint16_t> lane{};  // the only one that is harmed; none: all are
   std::uint64_t seed = 0;
 
   Status Validate() const;
