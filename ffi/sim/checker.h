@@ -186,7 +186,8 @@ class Checker {
   void CheckSilence(Instant now, const Record& record, const Status& status);
   // By when a path that loses long datagrams is given up, if there is one.
   Instant PathGivenUpBy() const;
-  // The error is of such a path: no earlier than peer_timeout, and it says what passes.
+  bool MayGiveUpPath(Instant now) const;
+  // The error is of such a path, and says what passes.
   void CheckBlackHole(Instant now, const Record& record, const Status& status);
   // When `rank` began to wait for an answer of `peer` on the lane, if it has not heard it since.
   Instant AskedAt(Instant now, Rank rank, Rank peer, const SeenLane& lane) const;

@@ -89,9 +89,7 @@ bool Checker::WasSilent(Instant now, Rank rank) const {
   const Seen& seen = seen_[rank.index()];
   if (seen.left_at) return true;
   if (!scenario_.IsRemovable(rank)) return false;
-  if (scenario_.mtu_at_us > 0 && rank.value() == scenario_.mtu_rank && now >= PathGivenUpBy()) {
-    return true;
-  }
+  if (rank.value() == scenario_.mtu_rank && MayGiveUpPath(now)) return true;
   // Its return may have come too late for the agreement.
   if (seen.silent_until && now - *seen.silent_until <= AgreementBound()) return true;
   const std::vector<Rank>& all = views_.front();
