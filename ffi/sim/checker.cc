@@ -114,7 +114,9 @@ std::size_t Checker::MemoryBound(Rank rank) const {
     const std::size_t call = shard * members + collective.bytes() + element_bytes;
     // One that is under way, those that peers still acknowledge, and those they are ahead. Lossy
     // calls do not wait for each other's acknowledgements, so that more of them stay open.
-    bytes += call * ((collective.lossy() ? 4 : 2) + scenario_.max_lag);
+    // Nor does a rank wait for those that it gives up.
+    const std::size_t given_up = scenario_.give_up_at_us > 0 ? 1 : 0;
+    bytes += call * ((collective.lossy() ? 4 : 2) + given_up + scenario_.max_lag);
     if (!collective.carries()) continue;
     // Calls that are over here and not yet everywhere (their sums, the contributions not settled,
     // and what was owed to peers when they began), what is owed, and what came late.
