@@ -115,7 +115,7 @@ std::size_t Checker::MemoryBound(Rank rank) const {
     // One that is under way, those that peers still acknowledge, and those they are ahead. Lossy
     // calls do not wait for each other's acknowledgements, so that more of them stay open.
     // Nor does a rank wait for those that it gives up.
-    const std::size_t given_up = scenario_.give_up_at_us > 0 ? 1 : 0;
+    const std::size_t given_up = scenario_.give_up_at_us > 0 ? 2 : 0;
     bytes += call * ((collective.lossy() ? 4 : 2) + given_up + scenario_.max_lag);
     if (!collective.carries()) continue;
     // Calls that are over here and not yet everywhere (their sums, the contributions not settled,

@@ -62,7 +62,7 @@ Duration Checker::LagBound() const {
   const bool clean =
       s.loss_ppm + s.burst_ppm + s.duplicate_ppm + s.reorder_ppm + s.stall_ppm + s.corrupt_ppm +
               s.truncate_ppm + s.extend_ppm + s.foreign_ppm + s.garbage_ppm + s.replay_ppm +
-              s.misdirect_ppm + s.refuse_ppm + s.rival_at_us + s.unaware + s.lane_cut_at_us ==
+              s.misdirect_ppm + s.refuse_ppm + s.rival_at_us + s.unaware ==
           0 &&
       std::min({s.queue_bytes, s.socket_bytes, s.receive_buffer_bytes}) >= kRoomyQueueBytes;
   if (!clean) return LivenessBound();
@@ -82,7 +82,8 @@ void Checker::CheckLag(Instant now, const Record& record) {
   const Scenario& s = scenario_;
   const CollectiveSpec& spec = record.collective.spec;
   // Where programs jump over calls, others may wait for one that has.
-  if (s.suspend != 0 || s.skip_ppm > 0) return;
+  // Of a rank with one dead lane the other lanes answer.
+  if (s.suspend != 0 || s.skip_ppm > 0 || s.lane_cut_at_us > 0) return;
   if (s.freeze_at_us > 0 && record.rank.value() == s.freeze_rank) return;
   Instant from = record.submitted_at + spec.reduce_scatter_deadline + spec.all_gather_deadline;
   from = std::max(
