@@ -82,8 +82,9 @@ void Checker::CheckLag(Instant now, const Record& record) {
   const Scenario& s = scenario_;
   const CollectiveSpec& spec = record.collective.spec;
   // Where programs jump over calls, others may wait for one that has.
-  // Of a rank with one dead lane the other lanes answer.
-  if (s.suspend != 0 || s.skip_ppm > 0 || s.lane_cut_at_us > 0) return;
+  // Of a rank with one dead lane the other lanes answer; one that is cut off may never have been
+  // heard before.
+  if (s.suspend != 0 || s.skip_ppm > 0 || s.lane_cut_at_us > 0 || s.cut_at_us > 0) return;
   if (s.freeze_at_us > 0 && record.rank.value() == s.freeze_rank) return;
   Instant from = record.submitted_at + spec.reduce_scatter_deadline + spec.all_gather_deadline;
   from = std::max(
