@@ -121,6 +121,7 @@ void CheckMembership(std::span<const std::byte> payload, std::uint16_t world_siz
 // The input as messages that a rank gets from others, the same fields again and again.
 void CheckAgreement(std::span<const std::byte> input) {
   constexpr std::uint16_t kRanks = 5;
+  constexpr std::uint16_t kLane = 0;
   Membership membership(Rank(0), kRanks, std::chrono::milliseconds(400));
   ByteReader reader(input);
   Instant now{};
@@ -146,11 +147,12 @@ void CheckAgreement(std::span<const std::byte> input) {
     message.calls = {{.collective = collective, .sequence = Sequence(reader.Read<std::uint8_t>())}};
     const std::size_t size = EncodeMembership(message, bytes);
     now += std::chrono::milliseconds(reader.Read<std::uint8_t>());
-    const bool taken = membership.Handle(now, rank(), std::span(bytes).first(size));
-    if (ranks & 32) membership.Suspect(now, rank());
-    if (!membership.frozen()) membership.Started(message.calls.front());
+    const bool taken = membership.Handle(now, kLane, rank(), std::span(bytes).first(size));
+    if (ranks & 32) membership.Suspect(now, kLane, rank());
+    const CallId call = message.calls.front();
+    membership.TryStart(membership.view().number, call, call.collective);
     membership.HandleTimeout(now);
-    while (const auto outgoing = membership.Poll(now, bytes)) {
+    while (const auto outgoing = membership.Poll(now, kLane, bytes)) {
       OR_CHECK(ParseMembership(std::span(bytes).first(outgoing->bytes), kRanks).has_value());
     }
     OR_CHECK(!membership.view().members.empty());

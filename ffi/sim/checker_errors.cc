@@ -169,7 +169,7 @@ void Checker::CheckSilence(Instant now, const Record& record, const Status& stat
       // Silence counts only from when the peer had a reason to speak.
       const Instant heard = lane.heard[member.index()];
       const Instant since = std::max(heard, AskedAt(now, record.rank, member, lane));
-      earliest = std::min(earliest, since + peer_timeout);
+      earliest = std::min(earliest, SaturatingAdd(since, peer_timeout));
       latest = std::max({latest, heard, record.submitted_at});
     }
     // A refusal at once: this rank gave the peer up in a call before.
