@@ -282,13 +282,15 @@ def test_datagrams_must_fit_into_udp(datagram_bytes_max):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")
 def test_a_forged_icmp_that_asks_for_short_datagrams_is_not_believed():
-    one, two = connected(1472)
+    # The kernel remembers it for ten minutes, so no other test may use this address.
+    address = "127.0.0.77"
+    one, two = connected(1472, address)
     sent = numbered(4, 1472)
     assert one.send(1, [b"".join(sent)], 1472)
     assert receive(two, 4) == sent
     # "Fragmentation needed", next MTU 600, of a datagram from `one` to `two`.
     udp = struct.pack(">HHHH", one.local_port, two.local_port, 1480, 0)
-    loopback = socket.inet_aton("127.0.0.1")
+    loopback = socket.inet_aton(address)
     inner = struct.pack(">BBHHHBBH", 0x45, 0, 1500, 1, 0x4000, 64, 17, 0)
     inner += 2 * loopback + udp
     icmp = struct.pack(">BBHHH", 3, 4, 0, 0, 600) + inner
@@ -296,7 +298,7 @@ def test_a_forged_icmp_that_asks_for_short_datagrams_is_not_believed():
     total = (total & 0xFFFF) + (total >> 16)
     icmp = icmp[:2] + struct.pack(">H", ~(total + (total >> 16)) & 0xFFFF) + icmp[4:]
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw:
-        raw.sendto(icmp, ("127.0.0.1", 0))
+        raw.sendto(icmp, (address, 0))
     one.wait(0.1)
     for _ in range(3):
         assert one.send(1, [b"".join(sent)], 1472)
