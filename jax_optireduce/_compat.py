@@ -26,7 +26,7 @@ except ImportError:  # A later JAX moved them; the fallbacks below take over.
 
 _log = logging.getLogger("jax_optireduce")
 
-# Whether JAX still has the client behind `publish` and `wait_for`.
+# Whether JAX still has the client behind `publish` and `published`.
 HAS_KEY_VALUE_CLIENT = _distributed is not None
 
 # Key of our counters in the cache that JAX keeps for each module while it is lowered.
@@ -211,16 +211,19 @@ def publish(key: str, value: bytes) -> None:
             client.key_value_set_bytes(key, value)
 
 
-def wait_for(key: str, timeout_s: float) -> bool:
-    """Waits until `key` was published; returns False when it was not in time."""
+def published(folder: str) -> dict[str, bytes]:
+    """Returns what was published under the keys of this folder, by the rest of the key.
+
+    It is empty when JAX's coordination service does not answer.
+    """
     client = _client()
     if client is None:
-        return False
+        return {}
     try:
-        client.blocking_key_value_get_bytes(key, max(1, int(timeout_s * 1000)))
+        entries = client.key_value_dir_get_bytes(folder)
     except jax.errors.JaxRuntimeError:
-        return False
-    return True
+        return {}
+    return {key.rsplit("/", 1)[-1]: value for key, value in entries}
 
 
 def _client() -> Any:

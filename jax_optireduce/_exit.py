@@ -11,6 +11,7 @@ so process 0 waits for the others here, except for those that are known to be de
 
 import atexit
 import dataclasses
+import json
 import queue
 import sys
 import threading
@@ -32,9 +33,12 @@ _GRACE_S = 0.3
 # Chosen: launchers send SIGKILL after 5 s (ours) to 30 s (SLURM, Kubernetes).
 _TERMINATION_S = 2.0
 
-# How often the end of what was dispatched is looked for, in seconds.
+# How often the end of what was dispatched is looked for, and the goodbyes; in seconds.
 # Chosen: unnoticed by a user who waits for the end of a process, and by the processor.
 _LOOK_S = 0.1
+
+# Where in the coordination service the goodbyes are.
+_GOODBYES = "jax_optireduce/goodbye"
 
 # Ends sessions: with False it finishes first what was dispatched. Returns the processes
 # that are known to be dead. See `_communicator`.
@@ -144,21 +148,29 @@ def _at_exit(end: End) -> None:
     _signals.stop_forwarding()
     rank, world_size = _compat.process()
     if world_size > 1 and jax.config.jax_enable_recoverability:
-        _say_goodbye(rank, set(range(world_size)) - set(dead))
+        _say_goodbye(rank, world_size, dead)
     if _signals.terminated():
         _native.end_within(_TERMINATION_S)
 
 
-def _say_goodbye(rank: int, living: set[int]) -> None:
-    """Process 0 waits for the goodbyes of the others, for a limited time."""
+def _say_goodbye(rank: int, world_size: int, dead: Collection[int]) -> None:
+    """Process 0 waits for the goodbyes of the others, for a limited time.
+
+    A goodbye names the processes that its sender has given up. Process 0 need not have
+    noticed: its own calls may have failed with the sender's.
+    """
     if rank != 0:
-        _compat.publish(f"jax_optireduce/goodbye/{rank}", b"1")
+        _compat.publish(f"{_GOODBYES}/{rank}", json.dumps(sorted(dead)).encode())
         return
     limit_s = _arrangement.shutdown_timeout_s
     if _signals.terminated():
         limit_s = min(limit_s, _TERMINATION_S)
     end = time.monotonic() + limit_s
-    for peer in living - {0}:
-        left_s = max(0.0, end - time.monotonic())
-        _compat.wait_for(f"jax_optireduce/goodbye/{peer}", left_s)
+    while time.monotonic() < end:
+        goodbyes = _compat.published(_GOODBYES)
+        gone = {0, *dead, *map(int, goodbyes)}
+        gone.update(*map(json.loads, goodbyes.values()))
+        if len(gone) == world_size:
+            break
+        time.sleep(_LOOK_S)
     time.sleep(_GRACE_S)
