@@ -26,17 +26,21 @@ def _check_named(started: ranks.Ranks) -> None:
         assert started[number].lines(f"log rank {_LAST} is slow"), started.describe()
 
 
+def _check_others_go_on(started: ranks.Ranks, *, stop_at: int, until: int) -> None:
+    """The calls of the others end while the last rank is stopped."""
+    started.wait_for(_LAST, f"call {stop_at}")
+    started[_LAST].process.send_signal(signal.SIGSTOP)
+    for number in _OTHERS:
+        started.wait_for(number, f"call {until}")
+    assert not started[_LAST].lines(f"call {until}"), started.describe()
+    started[_LAST].process.send_signal(signal.SIGCONT)
+
+
 def test_calls_end_while_a_rank_is_stopped_and_it_catches_up(tmp_path):
     with ranks.start(
         *("late", "50", "0"), folder=tmp_path, world_size=4, options=_OPTIONS
     ) as started:
-        started.wait_for(_LAST, "call 20")
-        started[_LAST].process.send_signal(signal.SIGSTOP)
-        for number in _OTHERS:
-            started.wait_for(number, "call 45")
-        # These calls ended without it.
-        assert not started[_LAST].lines("call 45"), started.describe()
-        started[_LAST].process.send_signal(signal.SIGCONT)
+        _check_others_go_on(started, stop_at=20, until=45)
         started.succeed()
         _check_conserved(started)
         _check_named(started)
@@ -50,12 +54,7 @@ def test_with_the_defaults_the_others_go_on_while_a_rank_is_stopped(tmp_path):
         world_size=4,
         options={"peer_timeout_s": 600},
     ) as started:
-        started.wait_for(_LAST, "call 35")
-        started[_LAST].process.send_signal(signal.SIGSTOP)
-        for number in _OTHERS:
-            started.wait_for(number, "call 60")
-        assert not started[_LAST].lines("call 60"), started.describe()
-        started[_LAST].process.send_signal(signal.SIGCONT)
+        _check_others_go_on(started, stop_at=35, until=60)
         started.succeed()
         _check_conserved(started)
 

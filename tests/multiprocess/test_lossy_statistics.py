@@ -102,9 +102,17 @@ def test_the_loss_is_the_one_that_was_asked_for(reports):
 
 
 def test_the_mean_over_calls_has_no_bias(reports):
+    values = program.values(RANKS)
+    deviations = values - values.mean(axis=0)
+    reach = np.abs(program.directions(values) @ deviations.T).max(axis=1)
     for report in reports:
         deviation = np.array(report["along_deviation"]) / math.sqrt(CALLS)
-        assert np.abs(report["along_mean"] / deviation).max() < 4, report
+        # What is late on a busy machine is no random loss: a rank that is late more
+        # often than the others counts for less, by that share at the most.
+        lost = LOSS * (RANKS - 1) / RANKS
+        late = max(0.0, report["missing_contributions"] - lost)
+        bias = np.abs(report["along_mean"])
+        assert (bias < 4 * deviation + late * reach).all(), (late, reach, report)
         # In all directions together: what is left is the noise of so many calls.
         noise = report["squared_error"] / CALLS
         assert report["squared_error_of_mean"] == pytest.approx(noise, rel=0.2)

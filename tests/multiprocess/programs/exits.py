@@ -17,9 +17,9 @@ import numpy as np
 import jax_optireduce as jo
 
 HOW, MODE = sys.argv[1:]
-# Fewer than 32: where so many programs of a device are under way, XLA's CPU client holds the next
-# one back on a thread of the pool that runs them. With several devices and few cores none is left
-# then, and the program hangs, with `lax.pmean` as well.
+# Fewer than 32: where so many programs of a device are under way, XLA's CPU client
+# holds the next one back on a thread of the pool that runs them. With several devices
+# and few cores none is left then, and the program hangs, with `lax.pmean` as well.
 STEPS = 24
 
 communicator = jo.init()
