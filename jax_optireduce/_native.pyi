@@ -148,7 +148,9 @@ class Communicator:
           would have to be, `needed_s`, and had better be, `suggested_s`. For "removed":
           `ranks`, which are no members of the session any more, and `live`, how many
           are left. For "stall": `call`, as in the flight record, and `others`, how many
-          more calls are under way.
+          more calls are under way. For "devices": collective and sequence of a call,
+          the ranks of this process that have `started` it, `elapsed_s` ago, and those
+          that are `missing`, and how many `others` wait in the same way.
         """
 
     def features(self) -> dict[str, object]:

@@ -1,8 +1,9 @@
 """Tells the user, through Python's logging, what the native side has noticed.
 
-One daemon thread waits in the native side, without the GIL, and wakes for five kinds of
+One daemon thread waits in the native side, without the GIL, and wakes for six kinds of
 news: a rank is slow, it has recovered, it was removed, deadlines are too short, a call
-does not end. A removal and a stall also write the flight record to a file. Closing the
+does not end, one is not started by all devices of this process. A removal, a stall and
+waiting devices also write the flight record to a file. Closing the
 communicator ends the thread; it has to be gone before the interpreter is, so `_exit`
 closes before the interpreter ends.
 """
@@ -89,6 +90,8 @@ class Watch:
     def _tell(self, news: Mapping[str, Any]) -> None:
         if news["kind"] == "stall":
             line = describe_stall(news)
+        elif news["kind"] == "devices":
+            line = describe_devices(news)
         elif news["kind"] == "removed":
             peer_timeout_s = self._options.peer_timeout_s
             line = describe_removal(news, self._source.rank, peer_timeout_s)
@@ -270,6 +273,18 @@ def describe_stall(news: Mapping[str, Any]) -> str:
     if call["absent"]:
         text += " Look at what that process does; the call goes on until it comes."
     return text
+
+
+def describe_devices(news: Mapping[str, Any]) -> str:
+    """Returns the line about a call that some devices of this process lack."""
+    text = (
+        f"call {news['sequence']} of {news['collective']!r} waits in this process: "
+        f"{_ranks(news['started'])} started it {_seconds(news['elapsed_s'])} ago, "
+        f"{_ranks(news['missing'])} not yet."
+    )
+    if news["others"]:
+        text += f" {news['others']} more calls wait in the same way."
+    return f"{text} Every device must make the same calls."
 
 
 def _waited(call: Mapping[str, Any]) -> str:

@@ -49,6 +49,12 @@ inline nanobind::list ToList(const std::vector<Rank>& ranks) {
   return list;
 }
 
+inline nanobind::list ToList(const std::vector<std::uint32_t>& ranks) {
+  nanobind::list list;
+  for (const std::uint32_t rank : ranks) list.append(rank);
+  return list;
+}
+
 inline nanobind::dict ToDict(const CallRecord& record) {
   // Nobody is, in a call that is under way or that failed before the network had it.
   const bool slowest = record.stats.elapsed > Duration::zero();
@@ -117,6 +123,18 @@ inline nanobind::dict ToDict(const RemovalNews& news) {
   named["kind"] = "removed";
   named["ranks"] = ToList(news.ranks);
   named["live"] = news.live;
+  return named;
+}
+
+inline nanobind::dict ToDict(const DevicesNews& news) {
+  nanobind::dict named;
+  named["kind"] = "devices";
+  named["collective"] = ToText(news.collective);
+  named["sequence"] = news.sequence.value();
+  named["started"] = ToList(news.started);
+  named["missing"] = ToList(news.missing);
+  named["elapsed_s"] = ToSeconds(news.elapsed);
+  named["others"] = news.others;
   return named;
 }
 

@@ -58,6 +58,11 @@ void CallWatch::SetLive(const std::vector<Rank>& live) {
   Tell(std::move(news));
 }
 
+void CallWatch::TellDevices(DevicesNews news) {
+  const std::lock_guard lock(mutex_);
+  Tell(std::move(news));
+}
+
 std::size_t CallWatch::live() const {
   const std::lock_guard lock(mutex_);
   return live_.size();

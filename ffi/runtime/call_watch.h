@@ -1,6 +1,6 @@
 // Watches the calls of a process: keeps the flight record, notices a slow rank, deadlines that are
 // too short, and a call that does not end, and hands what is worth telling to whoever waits for it.
-// So are ranks that were removed.
+// So are ranks that were removed, and devices that wait for others of their process.
 
 #ifndef FFI_RUNTIME_CALL_WATCH_H_
 #define FFI_RUNTIME_CALL_WATCH_H_
@@ -11,6 +11,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -47,7 +48,18 @@ struct RemovalNews {
   std::size_t live = 0;  // that are left
 };
 
-using WatchNews = std::variant<SlowRankNews, ShortDeadlineNews, StallNews, RemovalNews>;
+// A call that some devices of this process have started and others have not: see Meeting.
+struct DevicesNews {
+  std::string collective;
+  Sequence sequence;
+  std::vector<std::uint32_t> started;  // ranks of the group
+  std::vector<std::uint32_t> missing;
+  Duration elapsed{};      // since the first of them
+  std::size_t others = 0;  // other such calls
+};
+
+using WatchNews =
+    std::variant<SlowRankNews, ShortDeadlineNews, StallNews, RemovalNews, DevicesNews>;
 
 // Thread-safe. Begin() and End() take a lock for a few hundred nanoseconds and never wait.
 class CallWatch {
@@ -60,6 +72,7 @@ class CallWatch {
 
   // A lane goes on with these ranks only. Tells those that another lane has not told.
   void SetLive(const std::vector<Rank>& live);
+  void TellDevices(DevicesNews news);
   // How many ranks are left.
   std::size_t live() const;
 

@@ -95,25 +95,35 @@ Communicator::~Communicator() { Close("the communicator was destroyed"); }
 
 void Communicator::OpenMeeting() {
   // Weak: the meeting belongs to the communicator, and outlives it only while its tasks run.
-  meeting_ = Meeting::Create(
-      pool_,
-      [weak = weak_from_this(), pool = pool_](Submission submission, CallDoneFunction done) {
-        if (const auto communicator = weak.lock()) {
-          communicator->Submit(std::move(submission), std::move(done));
-          return;
-        }
-        pool->Run([done = std::move(done)] {
-          done(Status(StatusCode::kCancelled, "the communicator was destroyed"), CallStats{});
-        });
-      },
-      [weak = weak_from_this(), pool = pool_](const Submission& call, const Status& why) {
-        auto communicator = weak.lock();
-        if (!communicator) return;
-        communicator->GiveUp(call, why);
-        // The meeting is locked: if this is the last share, it must not end here.
-        pool->Run([communicator = std::move(communicator)] {});
-      },
-      options_.call_timeout);
+  const auto submit = [weak = weak_from_this(), pool = pool_](Submission submission,
+                                                              CallDoneFunction done) {
+    if (const auto communicator = weak.lock()) {
+      communicator->Submit(std::move(submission), std::move(done));
+      return;
+    }
+    pool->Run([done = std::move(done)] {
+      done(Status(StatusCode::kCancelled, "the communicator was destroyed"), CallStats{});
+    });
+  };
+  // The meeting is locked in both: if theirs is the last share, it must not end there.
+  const auto give_up = [weak = weak_from_this(), pool = pool_](const Submission& call,
+                                                               const Status& why) {
+    auto communicator = weak.lock();
+    if (!communicator) return;
+    communicator->GiveUp(call, why);
+    pool->Run([communicator = std::move(communicator)] {});
+  };
+  const auto tell = [weak = weak_from_this(), pool = pool_](DevicesNews news) {
+    auto communicator = weak.lock();
+    if (!communicator) return;
+    communicator->watch_.TellDevices(std::move(news));
+    pool->Run([communicator = std::move(communicator)] {});
+  };
+  meeting_ = Meeting::Create(pool_, {.submit = submit,
+                                     .give_up = give_up,
+                                     .tell = tell,
+                                     .call_timeout = options_.call_timeout,
+                                     .stall_timeout = options_.stall_timeout});
 }
 
 Status Communicator::OpenPorts() {

@@ -76,26 +76,35 @@ void CopyLeaves(const DeviceCall& from, const DeviceCall& to) {
 struct Meeting::Gathering {
   Key key;
   Sequence sequence;
+  Instant begun;
+  Instant stalls_at = kNever;       // when it is told
   Instant deadline = kNever;        // for all devices to come
   std::vector<DeviceCall> calls;    // in the order of coming; sorted by rank when all have come
   std::uint64_t cancellations = 0;  // before the last device came
   Instant complete_at;
   std::atomic<std::size_t> copies_left = 0;
+
+  Instant WakesAt() const { return std::min(stalls_at, deadline); }
+  std::vector<std::uint32_t> Started() const {
+    std::vector<std::uint32_t> ranks;
+    for (const DeviceCall& call : calls) ranks.push_back(call.rank);
+    std::ranges::sort(ranks);
+    return ranks;
+  }
+  std::vector<std::uint32_t> Missing() const {
+    std::vector<std::uint32_t> ranks;
+    std::ranges::set_difference(calls.front().local_ranks, Started(), std::back_inserter(ranks));
+    return ranks;
+  }
 };
 
 std::shared_ptr<Meeting> Meeting::Create(std::shared_ptr<CompletionPool> pool,
-                                         SubmitFunction submit, GiveUpFunction give_up,
-                                         Duration call_timeout) {
-  return std::shared_ptr<Meeting>(
-      new Meeting(std::move(pool), std::move(submit), std::move(give_up), call_timeout));
+                                         MeetingOptions options) {
+  return std::shared_ptr<Meeting>(new Meeting(std::move(pool), std::move(options)));
 }
 
-Meeting::Meeting(std::shared_ptr<CompletionPool> pool, SubmitFunction submit,
-                 GiveUpFunction give_up, Duration call_timeout)
-    : pool_(std::move(pool)),
-      submit_(std::move(submit)),
-      give_up_(std::move(give_up)),
-      call_timeout_(call_timeout) {}
+Meeting::Meeting(std::shared_ptr<CompletionPool> pool, MeetingOptions options)
+    : pool_(std::move(pool)), options_(std::move(options)) {}
 
 Meeting::~Meeting() { Close(Status(StatusCode::kCancelled, "the communicator was destroyed")); }
 
@@ -174,9 +183,12 @@ std::shared_ptr<Meeting::Gathering> Meeting::Join(const Key& key, Collective& co
     auto gathering = std::make_shared<Gathering>();
     gathering->key = key;
     gathering->sequence = sequence;
-    if (call_timeout_ > Duration::zero()) {
-      gathering->deadline = SaturatingAdd(ClockNow(), call_timeout_);
-    }
+    gathering->begun = ClockNow();
+    const auto after = [begun = gathering->begun](Duration timeout) {
+      return timeout > Duration::zero() ? SaturatingAdd(begun, timeout) : kNever;
+    };
+    gathering->stalls_at = after(options_.stall_timeout);
+    gathering->deadline = after(options_.call_timeout);
     collective.gathering = gatherings_.insert(gatherings_.end(), std::move(gathering));
   }
   const Gatherings::iterator position = *collective.gathering;
@@ -194,13 +206,13 @@ std::shared_ptr<Meeting::Gathering> Meeting::Join(const Key& key, Collective& co
                          ". All devices must make the same calls with the same shapes, dtypes, "
                          "mode and step; calls that differ need different name=.");
     // None of them comes to the network.
-    give_up_(NetworkCall(*gathering, std::min(gathering->sequence, sequence)), why);
+    options_.give_up(NetworkCall(*gathering, std::min(gathering->sequence, sequence)), why);
     gathering->sequence = std::max(gathering->sequence, sequence);
     Fail(position, why);
     return nullptr;
   }
   if (calls.size() < first.local_ranks.size()) {
-    if (calls.size() == 1) StartWatching();
+    if (calls.size() == 1) StartWatching(*gathering);
     return nullptr;
   }
   gatherings_.erase(position);
@@ -220,7 +232,7 @@ void Meeting::Fail(Gatherings::iterator which, const Status& why) {
       std::max(collective.failed_through.value_or(0), gathering->sequence.value());
   collective.failure = why;
   ++failures_;
-  give_up_(NetworkCall(*gathering, gathering->sequence), why);
+  options_.give_up(NetworkCall(*gathering, gathering->sequence), why);
   for (DeviceCall& call : gathering->calls) {
     collective.slots[call.rank].in_flight = false;
     const DeviceResult result{.status = why, .stats = {}, .sequence = gathering->sequence};
@@ -269,7 +281,7 @@ void Meeting::Reduce(const std::shared_ptr<Gathering>& gathering) {
 
 void Meeting::FailReduced(const std::shared_ptr<Gathering>& gathering, const Status& why) {
   ++failures_;
-  give_up_(NetworkCall(*gathering, gathering->sequence), why);
+  options_.give_up(NetworkCall(*gathering, gathering->sequence), why);
   Finish(gathering, why, CallStats{});
 }
 
@@ -285,10 +297,10 @@ Submission Meeting::NetworkCall(const Gathering& gathering, Sequence sequence) {
 void Meeting::HandToNetwork(const std::shared_ptr<Gathering>& gathering) {
   Submission submission = NetworkCall(*gathering, gathering->sequence);
   submission.leaves = gathering->calls.front().leaves;
-  submit_(std::move(submission),
-          [self = shared_from_this(), gathering](const Status& status, const CallStats& stats) {
-            self->Finish(gathering, status, stats);
-          });
+  options_.submit(std::move(submission), [self = shared_from_this(), gathering](
+                                             const Status& status, const CallStats& stats) {
+    self->Finish(gathering, status, stats);
+  });
 }
 
 void Meeting::Finish(const std::shared_ptr<Gathering>& gathering, const Status& status,
@@ -323,7 +335,7 @@ void Meeting::Complete(Gathering& gathering, std::size_t device, const DeviceRes
   done(result);
 }
 
-void Meeting::StartWatching() {
+void Meeting::StartWatching(const Gathering& gathering) {
   if (!watcher_.joinable()) {
     try {
       watcher_ = std::thread([this] { Watch(); });
@@ -331,43 +343,53 @@ void Meeting::StartWatching() {
       return;  // No more threads in this process; the next call that waits tries again.
     }
   }
-  // While it waits for an earlier deadline it needs no signal: this one comes later.
-  if (watching_until_told_) changed_.notify_all();
+  if (gathering.WakesAt() < wakes_at_) changed_.notify_all();
 }
 
 void Meeting::Watch() {
   std::unique_lock lock(mutex_);
   while (!closed_) {
-    if (gatherings_.empty() || gatherings_.front()->deadline == kNever) {
-      watching_until_told_ = true;
-      changed_.wait(lock);
-      watching_until_told_ = false;
-      continue;
-    }
+    const auto first = std::ranges::min_element(
+        gatherings_, {}, [](const auto& gathering) { return gathering->WakesAt(); });
     const Instant now = ClockNow();
-    const Gathering& oldest = *gatherings_.front();
-    if (now < oldest.deadline) {
-      changed_.wait_for(lock, oldest.deadline - now);
+    if (first != gatherings_.end() && (*first)->deadline <= now) {
+      Fail(first, MissingDevices(**first));
       continue;
     }
-    Fail(gatherings_.begin(), MissingDevices(oldest));
+    if (first != gatherings_.end() && (*first)->stalls_at <= now) {
+      TellStall(now, **first);
+      continue;
+    }
+    wakes_at_ = first == gatherings_.end() ? kNever : (*first)->WakesAt();
+    if (wakes_at_ == kNever) {
+      changed_.wait(lock);
+    } else {
+      changed_.wait_for(lock, wakes_at_ - now);
+    }
+    wakes_at_ = Instant{};
   }
+}
+
+void Meeting::TellStall(Instant now, const Gathering& gathering) {
+  options_.tell({.collective = gathering.key.name,
+                 .sequence = gathering.sequence,
+                 .started = gathering.Started(),
+                 .missing = gathering.Missing(),
+                 .elapsed = now - gathering.begun,
+                 .others = gatherings_.size() - 1});
+  // Those that wait with it are part of the same stall.
+  for (const auto& waiting : gatherings_) waiting->stalls_at = kNever;
 }
 
 Status Meeting::MissingDevices(const Gathering& gathering) const {
   const DeviceCall& first = gathering.calls.front();
-  std::vector<std::uint32_t> came;
-  for (const DeviceCall& call : gathering.calls) came.push_back(call.rank);
-  std::ranges::sort(came);
-  std::vector<std::uint32_t> missing;
-  std::ranges::set_difference(first.local_ranks, came, std::back_inserter(missing));
   std::ostringstream waited;
-  waited << std::chrono::duration<double>(call_timeout_).count() << " s (call_timeout_s)";
+  waited << std::chrono::duration<double>(options_.call_timeout).count() << " s (call_timeout_s)";
   return Status(StatusCode::kDeadlineExceeded,
-                "of the devices of this process, rank " + Listed(missing) + " did not start " +
-                    first.spec.description + " (call " +
+                "of the devices of this process, rank " + Listed(gathering.Missing()) +
+                    " did not start " + first.spec.description + " (call " +
                     std::to_string(gathering.sequence.value()) + ") within " + waited.str() +
-                    " of the first; rank " + Listed(came) +
+                    " of the first; rank " + Listed(gathering.Started()) +
                     " did. Every device must make the same calls: look for a cond that differs "
                     "between devices, or an earlier error of the missing ones.");
 }

@@ -27,6 +27,7 @@
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/submission.h"
+#include "ffi/runtime/call_watch.h"
 #include "ffi/runtime/called_collectives.h"
 #include "ffi/runtime/completion_pool.h"
 #include "ffi/runtime/lane.h"
@@ -64,14 +65,25 @@ using SubmitFunction = std::function<void(Submission submission, CallDoneFunctio
 // Tells the network that a call is never made, whose number is used up. Must not block.
 using GiveUpFunction = std::function<void(const Submission& call, const Status& why)>;
 
+// Tells the user that devices wait for others. Must not block.
+using TellDevicesFunction = std::function<void(DevicesNews news)>;
+
+struct MeetingOptions {
+  SubmitFunction submit;
+  GiveUpFunction give_up;
+  TellDevicesFunction tell;
+  // How long the first device of a call waits for the last one; 0: for ever. A device that computes
+  // for long is no more at fault than another process that does.
+  Duration call_timeout{};
+  // After which time it is told; 0: never.
+  Duration stall_timeout{};
+};
+
 // Thread-safe.
 class Meeting : public std::enable_shared_from_this<Meeting> {
  public:
-  // `call_timeout`: how long the first device of a call waits for the last one; 0: for ever. A
-  // device that computes for long is no more at fault than another process that does.
   static std::shared_ptr<Meeting> Create(std::shared_ptr<CompletionPool> pool,
-                                         SubmitFunction submit, GiveUpFunction give_up,
-                                         Duration call_timeout);
+                                         MeetingOptions options);
   // As Close("the communicator was destroyed").
   ~Meeting();
   Meeting(const Meeting&) = delete;
@@ -120,8 +132,7 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
     Status failure;
   };
 
-  Meeting(std::shared_ptr<CompletionPool> pool, SubmitFunction submit, GiveUpFunction give_up,
-          Duration call_timeout);
+  Meeting(std::shared_ptr<CompletionPool> pool, MeetingOptions options);
 
   // With the mutex held.
   Result<Sequence> TakeSequence(Collective& collective, const DeviceCall& call);
@@ -134,8 +145,9 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   // Ends a call that never was under way.
   void Answer(DeviceCall call, const Status& status);
   void CancelWaiting(const Status& why);
-  void StartWatching();
+  void StartWatching(const Gathering& gathering);
   Status MissingDevices(const Gathering& gathering) const;
+  void TellStall(Instant now, const Gathering& gathering);
 
   // On the completion pool.
   void Reduce(const std::shared_ptr<Gathering>& gathering);
@@ -149,13 +161,11 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   // As the network knows it, without leaves.
   static Submission NetworkCall(const Gathering& gathering, Sequence sequence);
 
-  // On a thread of its own: fails what waits for too long.
+  // On a thread of its own: tells, and later fails, what waits for too long.
   void Watch();
 
   const std::shared_ptr<CompletionPool> pool_;
-  const SubmitFunction submit_;
-  const GiveUpFunction give_up_;
-  const Duration call_timeout_;
+  const MeetingOptions options_;
   std::atomic<std::uint64_t> failures_ = 0;
 
   mutable std::mutex mutex_;  // guards what follows
@@ -166,7 +176,7 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   Status cancel_reason_;
   std::optional<Status> closed_;
   std::condition_variable changed_;  // for the watching thread
-  bool watching_until_told_ = false;
+  Instant wakes_at_{};               // it needs no signal for what comes later
 
   std::mutex join_mutex_;  // Close() may be called by several threads
   std::thread watcher_;    // started when devices meet for the first time

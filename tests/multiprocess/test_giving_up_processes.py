@@ -1,5 +1,6 @@
 """What one rank gives up ends on all others, which then go on together."""
 
+import re
 import signal
 import time
 
@@ -45,7 +46,7 @@ def test_ranks_go_on_after_a_program_that_was_interrupted(tmp_path):
 
 
 def test_ranks_go_on_after_a_device_of_one_of_them_has_failed(tmp_path):
-    options = {"call_timeout_s": _CALL_TIMEOUT_S}
+    options = {"call_timeout_s": _CALL_TIMEOUT_S, "stall_timeout_s": 1}
     with ranks.start(
         "giving_up",
         "device",
@@ -58,6 +59,10 @@ def test_ranks_go_on_after_a_device_of_one_of_them_has_failed(tmp_path):
         assert any(
             "of the devices of this process" in e for e in started[0].lines("error")
         )
+        said = (
+            r"call 1 of 'call.* waits in this process: rank 0 started .* rank 1 not yet"
+        )
+        assert len(re.findall(said, started[0].output)) == 1, started.describe()
         assert all("rank 0" in e for e in started[1].lines("error"))
 
 

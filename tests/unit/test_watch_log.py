@@ -168,6 +168,23 @@ def test_removal_of_the_own_process_is_said_to_be_that(caplog, tmp_path):
     assert "Its calls are errors" in line
 
 
+def test_devices_that_wait_for_others_are_named_and_leave_a_file(caplog, tmp_path):
+    news = {
+        "kind": "devices",
+        "collective": "grads",
+        "sequence": 4,
+        "started": [2, 3],
+        "missing": [1],
+        "elapsed_s": 61.0,
+        "others": 2,
+    }
+    (line,) = lines_of(caplog, tmp_path, news)
+    assert "call 4 of 'grads' waits in this process" in line
+    assert "rank 2, 3 started it 61.0 s ago, rank 1 not yet." in line
+    assert "2 more calls wait in the same way" in line
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_no_file_is_written_where_stalls_are_not_told(caplog, tmp_path):
     removed = {"kind": "removed", "ranks": [1], "live": 3}
     (line,) = lines_of(caplog, tmp_path, removed, stall_timeout_s=0)
