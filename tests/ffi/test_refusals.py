@@ -27,6 +27,16 @@ def follow(net: Net, arrays: list[np.ndarray]) -> None:
         net.submit(1, np.ones_like(array), sequence=k, token=k, carry=True)
 
 
+def follow_after_refusals() -> tuple[Net, int]:
+    """Rank 1 makes the calls 20 s later; returns what it had received before."""
+    net = Net(2)
+    theirs = ahead(net)
+    net.run(20.0)
+    received = net.ranks[1].counters()["datagrams_received"]
+    follow(net, theirs)
+    return net, received
+
+
 def test_what_a_slow_program_refuses_is_not_sent_again_until_it_takes_it():
     net = Net(2)
     ahead(net)
@@ -45,12 +55,8 @@ def test_what_a_slow_program_refuses_is_not_sent_again_until_it_takes_it():
 
 
 def test_what_was_refused_goes_on_in_the_moment_in_which_it_is_taken():
-    net = Net(2)
-    theirs = ahead(net)
-    net.run(20.0)
+    net, held = follow_after_refusals()
     begun = net.now
-    held = net.ranks[1].counters()["datagrams_received"]
-    follow(net, theirs)
     # Not the half second after which rank 0 would ask again.
     net.run(0.05)
     assert net.ranks[1].counters()["datagrams_received"] > held + 15_000 * 4 / 2 / 1472
@@ -74,12 +80,8 @@ def test_other_collectives_go_on_while_one_is_refused():
 
 
 def test_a_lost_acknowledgement_that_lifts_a_refusal_costs_half_a_second_at_most():
-    net = Net(2)
-    theirs = ahead(net)
-    net.run(20.0)
+    net, held = follow_after_refusals()
     begun = net.now
-    held = net.ranks[1].counters()["datagrams_received"]
-    follow(net, theirs)
     # Everything that rank 1 says at once is lost.
     net.collect()
     net.wire.clear()
