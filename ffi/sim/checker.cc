@@ -63,6 +63,7 @@ Checker::Checker(const Scenario& scenario, const Workload& workload)
     SeenLane lane;
     lane.asked.assign(scenario.ranks, kNever);
     lane.heard.assign(scenario.ranks, Instant{});
+    lane.first_heard.assign(scenario.ranks, kNever);
     seen_[rank].lanes.assign(scenario.lanes, lane);
     memory_bound_.push_back(MemoryBound(Rank(rank)));
     all.push_back(Rank(rank));
@@ -469,6 +470,7 @@ void Checker::Delivered(Instant now, const Delivery& delivery, const Counters& c
   const Instant asked = std::exchange(seen.asked[from], kNever);
   if (asked < now && heard > Instant{}) NoteAnswer(seen, now - asked);
   heard = now;
+  seen.first_heard[from] = std::min(seen.first_heard[from], now);
 }
 
 void Checker::Polled(Instant now, Rank node, const Transmit& transmit, std::size_t batch_max) {
