@@ -512,9 +512,7 @@ void Checker::Driven(Instant now, Rank node, const Endpoint& endpoint) {
     Fail(now, rank, "its counters of calls differ from the calls that ended");
   }
   if (scenario_.removable() != 0) NoteView(now, rank, endpoint.live());
-  // Calls that are given up one after the other wait for no acknowledgement.
-  const bool bounded = scenario_.give_up_at_us == 0;
-  if (bounded && endpoint.memory_bytes() > memory_bound_[rank.index()]) {
+  if (endpoint.memory_bytes() > memory_bound_[rank.index()]) {
     Fail(now, rank,
          "it holds " + std::to_string(endpoint.memory_bytes()) + " bytes; the bound is " +
              std::to_string(memory_bound_[rank.index()]));
