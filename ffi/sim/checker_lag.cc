@@ -87,9 +87,8 @@ void Checker::CheckLag(Instant now, const Record& record) {
   if (s.suspend != 0 || s.skip_ppm > 0) return;
   if (s.freeze_at_us > 0 && record.rank.value() == s.freeze_rank) return;
   Instant from = record.submitted_at + spec.reduce_scatter_deadline + spec.all_gather_deadline;
-  // A rank behind a path that loses long datagrams answers.
-  from = std::max({from, At(s.faults_end_us), PathGivenUpBy(),
-                   At(s.rival_at_us > 0 ? s.rival_at_us + s.rival_for_us : 0)});
+  from = std::max(
+      {from, At(s.faults_end_us), At(s.rival_at_us > 0 ? s.rival_at_us + s.rival_for_us : 0)});
   const std::size_t ahead = IsCrowded() ? 0 : s.max_lag;
   const std::size_t index = record.call.index < ahead ? 0 : record.call.index - ahead;
   Instant slow_from = kNever;
@@ -105,6 +104,11 @@ void Checker::CheckLag(Instant now, const Record& record) {
   }
   const auto ready = ready_.find({record.call.collective, index});
   if (ready != ready_.end()) from = std::max(from, ready->second.at);
+  // A rank behind a path that loses long datagrams answers, until that is given up.
+  if (s.mtu_at_us > 0 && ready != ready_.end()) {
+    const Instant lost = std::max(ready->second.at, At(s.mtu_at_us));
+    from = std::max(from, lost + microseconds(s.peer_timeout_us));
+  }
   const Duration bound = LagBound() + AgreementBound() + DriverSlack();
   if (std::min(now, slow_from) <= from + bound) return;
   Fail(now, record.rank,
