@@ -238,7 +238,6 @@ void Exchange::Compact() {
   if (over() && reduction_.finished()) reduction_.Compact(pool_);
 }
 
-
 void Exchange::Remember() {
   if (carry_ == nullptr) return;
   const BucketLayout& layout = collective_.layout;

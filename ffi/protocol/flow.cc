@@ -392,7 +392,8 @@ Instant Flow::timeout() const {
   if (held_back_) at = std::min(at, send_at_);
   if (long_held_) at = std::min(at, long_at_);
   if (!under_way_.empty() && !probe_due_) {
-    at = std::min(at, std::max(last_sent_at_, last_progress_at_) + ProbeInterval(probes_unanswered_));
+    at = std::min(at,
+                  std::max(last_sent_at_, last_progress_at_) + ProbeInterval(probes_unanswered_));
   }
   return at;
 }
