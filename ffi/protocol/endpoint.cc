@@ -523,8 +523,8 @@ void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
                 disagreed ? kFlagGaveUp | kFlagDisagreed : kFlagGaveUp);
   }
   events_.push_back(exchange.Finish(now, std::move(why)));
-  // Without a deadline its sums may never be there.
-  if (!exchange.collective().carry || exchange.drains()) {
+  // Peers that wait for its sums fail with it. Others have them by their deadline.
+  if (!exchange.collective().carry || exchange.waits()) {
     exchange.Remember();
     active_.erase(open);
     return;

@@ -40,17 +40,23 @@ void Endpoint::Impl::Begin(Instant now, Collective& collective, Submission submi
 void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission submission) {
   const CallId call{.collective = collective.id, .sequence = submission.sequence};
   bool in_order = true;
+  std::vector<CallId> overtaken;
   std::vector<CallId> skipped;
   ForEachOpen(call.collective, [&](CallId other, Active& active) {
     if (other >= call) return;
     Exchange& exchange = active.exchange;
     in_order = in_order && exchange.over();
+    if (exchange.Overtake(now)) overtaken.push_back(other);
     exchange.Compact();
     if (exchange.submitted() || exchange.over()) return;
     // The program has jumped over it (step=).
     exchange.Skip();
     skipped.push_back(other);
   });
+  for (const CallId other : overtaken) {
+    QueueAll(active_.at(other));
+    EraseIfRemovable(other);
+  }
   for (const CallId other : skipped) {
     const auto open = active_.find(other);
     if (submission.drain && IsBounded(collective.spec) && !open->second.exchange.drains()) {

@@ -224,6 +224,12 @@ Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Instant now, Rank to, Ring<C
         QueueAll(active);
         next = exchange.Next(member);
       }
+      if (next && other.flow.Withholds(now, kOverheadBytes + exchange.PayloadBytes(*next))) {
+        // What others have may be short.
+        calls.push_back(call);
+        calls.pop_front();
+        continue;
+      }
       if (next) {
         item = *next;
         return &active;

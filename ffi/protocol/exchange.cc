@@ -494,6 +494,7 @@ void Exchange::CloseReduceScatter(Instant now, StageExit exit) {
     const SegmentIndex segment(collective_.layout.FirstSegment(collective_.self).value() + i);
     if (!reduction_.Reduced(segment)) ReduceSegment(segment);
   }
+  if (over() && carry_ != nullptr) RetireSums();
 }
 
 void Exchange::Forget() {
@@ -504,6 +505,17 @@ void Exchange::Forget() {
     outbox.DeliverAll();
     outbox.AbandonContributions();
   }
+}
+
+bool Exchange::Overtake(Instant now) {
+  if (!finished_) return false;
+  for (std::size_t m = 0; m < outboxes_.size(); ++m) {
+    if (absent_[m]) outboxes_[m].DeliverAll();
+  }
+  // It has failed before its deadline.
+  const bool open = carry_ != nullptr && !reduction_.finished();
+  if (open) CloseReduceScatter(now, StageExit::kExpired);
+  return open || removable();
 }
 
 void Exchange::ZeroMissing() {

@@ -203,6 +203,10 @@ class Exchange {
   std::uint64_t UnsettledBytes() const;
   // Frees what only an open call needs.
   void Compact();
+  // The program makes a later call, and has not waited for this one: it failed, or nobody is there.
+  // Keeps of it no more than of one whose deadline is over, however fast such calls follow each
+  // other. True if that leaves something to send, or nothing at all.
+  bool Overtake(Instant now);
   // Before the removal: what has come of the call is remembered, lest it is added twice.
   void Remember();
 
@@ -258,6 +262,7 @@ class Exchange {
   const SegmentStore* Owed(MemberIndex to, const Outbox::Item& item) const;
   // The call is over: what cannot begin is owed to the peers from now on.
   void Retire();
+  void RetireSums();
   void RetireStage(Stage stage, MemberIndex to);
   // Nothing of the stage was sent to `to`: from now on it is owed.
   void Owe(Stage stage, MemberIndex to);

@@ -145,11 +145,17 @@ void Exchange::Retire() {
     const MemberIndex member(m);
     if (member == collective_.self) continue;
     if (unsettled_[m] > 0) RetireStage(Stage::kReduceScatter, member);
-    if (!outboxes_[m].Delivered() && reduction_.finished()) {
-      RetireStage(Stage::kAllGather, member);
-    }
     carry_->NoteResults(member, sequence_,
                         GatheredOf(member) == collective_.layout.SegmentsOf(member));
+  }
+  if (reduction_.finished()) RetireSums();
+}
+
+void Exchange::RetireSums() {
+  for (std::uint16_t m = 0; m < outboxes_.size(); ++m) {
+    const MemberIndex member(m);
+    if (member == collective_.self || outboxes_[m].Delivered()) continue;
+    RetireStage(Stage::kAllGather, member);
   }
 }
 

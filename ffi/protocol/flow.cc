@@ -1,6 +1,7 @@
 #include "ffi/protocol/flow.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ffi/base/check.h"
 
@@ -120,6 +121,7 @@ std::uint64_t Flow::Track(Instant now, const Cargo& cargo, std::size_t bytes) {
   unasked_ = cargo.kind == DatagramKind::kProbe ? 0 : unasked_ + 1;
   in_flight_bytes_ += bytes;
   last_sent_at_ = now;
+  NoteTrial(now, bytes);
   if (Room() < options_.datagram_bytes_max) round_trip_.limited = true;
   return next_number_++;
 }
@@ -195,26 +197,54 @@ void Flow::DetectLoss(Instant now) {
   }
 }
 
-void Flow::NoteLength(Instant now, std::size_t bytes, bool lost) {
-  if (!lost) {
-    if (bytes >= lost_long_.bytes) {
-      lost_long_ = {};
-    } else {
-      lost_long_.delivered_bytes = std::max(lost_long_.delivered_bytes, bytes);
-    }
-  } else if (bytes > std::max(kEveryPathBytes, lost_long_.delivered_bytes)) {
-    // The longest may have been of a call that is over, and not come again.
-    if (lost_long_.count == 0) lost_long_ = {.bytes = bytes, .first = now};
-    lost_long_.bytes = std::min(lost_long_.bytes, bytes);
-    ++lost_long_.count;
-    lost_long_.last = now;
+void Flow::LostLong::Lose(Instant now, std::size_t length) {
+  // The longest may have been of a call that is over, and not come again.
+  if (count == 0) *this = {.bytes = length, .first = now};
+  bytes = std::min(bytes, length);
+  ++count;
+  last = now;
+}
+
+void Flow::LostLong::Deliver(std::size_t length) {
+  if (length >= bytes) {
+    *this = {};
+  } else {
+    delivered_bytes = std::max(delivered_bytes, length);
   }
 }
 
+bool Flow::LostLong::certain() const { return count >= kBlackHoleLosses && delivered_bytes > 0; }
+
+void Flow::NoteLength(Instant now, std::size_t bytes, bool lost) {
+  if (!lost) {
+    lost_long_.Deliver(bytes);
+    narrower_.Deliver(bytes);
+    if (lost_long_.count == 0) long_trials_ = 0;
+    return;
+  }
+  if (bytes <= kEveryPathBytes) return;
+  if (bytes > lost_long_.delivered_bytes) return lost_long_.Lose(now, bytes);
+  if (bytes > narrower_.delivered_bytes) narrower_.Lose(now, bytes);
+  if (narrower_.certain()) lost_long_ = std::exchange(narrower_, {});
+}
+
 std::optional<BlackHole> Flow::black_hole(Duration patience) const {
-  if (lost_long_.count < kBlackHoleLosses || lost_long_.delivered_bytes == 0) return std::nullopt;
-  if (lost_long_.last - lost_long_.first < patience) return std::nullopt;
-  return BlackHole{.lost_bytes = lost_long_.bytes, .delivered_bytes = lost_long_.delivered_bytes};
+  if (!lost_long_.certain() || lost_long_.last - lost_long_.first < patience) return std::nullopt;
+  // What was lost since it arrived may pass no more.
+  const LostLong& latest = narrower_.count > 0 ? narrower_ : lost_long_;
+  if (latest.delivered_bytes == 0) return std::nullopt;
+  return BlackHole{.lost_bytes = lost_long_.bytes, .delivered_bytes = latest.delivered_bytes};
+}
+
+bool Flow::Withholds(Instant now, std::size_t bytes) {
+  const bool withholds = lost_long_.certain() && bytes >= lost_long_.bytes && now < long_at_;
+  long_held_ = long_held_ || withholds;
+  return withholds;
+}
+
+void Flow::NoteTrial(Instant now, std::size_t bytes) {
+  if (!lost_long_.certain() || bytes < lost_long_.bytes) return;
+  long_at_ = now + ProbeInterval(++long_trials_);
 }
 
 void Flow::StartRoundTrip(Instant now) {
@@ -235,7 +265,7 @@ void Flow::PopSettled() {
   while (!under_way_.empty() && under_way_.front().settled) under_way_.pop_front();
 }
 
-Duration Flow::ProbeInterval() const {
+Duration Flow::ProbeInterval(int unanswered) const {
   // Source: RFC 9002 6.2.1, the probe timeout, with its doubling. Without the granularity, where
   // round trips do not vary, a probe is due when the one before is acknowledged, and so for ever.
   const Duration base =
@@ -243,19 +273,20 @@ Duration Flow::ProbeInterval() const {
           ? std::max(smoothed_ + std::max(4 * variation_, kGranularity) + kAcknowledgeDelayMax,
                      kProbeIntervalMin)
           : kFirstProbeInterval;
-  return std::min(base * (1 << std::min(probes_unanswered_, 10)), kProbeIntervalMax);
+  return std::min(base * (1 << std::min(unanswered, 10)), kProbeIntervalMax);
 }
 
 const std::vector<Fate>& Flow::HandleTimeout(Instant now) {
   fates_.clear();
   held_back_ = held_back_ && now < send_at_;
+  long_held_ = long_held_ && now < long_at_;
   if (now >= overtaken_lost_at_) {
     DetectLoss(now);
     PopSettled();
   }
   if (under_way_.empty() || probe_due_) return fates_;
   const Instant silent_since = std::max(last_sent_at_, last_progress_at_);
-  if (now < silent_since + ProbeInterval()) return fates_;
+  if (now < silent_since + ProbeInterval(probes_unanswered_)) return fates_;
   ++probes_unanswered_;
   if (probes_unanswered_ >= kProbesUnansweredMax) {
     for (std::size_t i = 0; i < under_way_.size(); ++i) {
@@ -265,6 +296,8 @@ const std::vector<Fate>& Flow::HandleTimeout(Instant now) {
     overtaken_lost_at_ = kNever;
     // Nothing arrives, whatever its length.
     lost_long_ = {};
+    narrower_ = {};
+    long_trials_ = 0;
     rate_.HandleSilence();
   }
   // Even then: a peer that takes no data for now does answer a probe.
@@ -357,8 +390,10 @@ Acknowledgement Flow::TakeAcknowledgement(Instant now) {
 Instant Flow::timeout() const {
   Instant at = std::min(acknowledge_at_, overtaken_lost_at_);
   if (held_back_) at = std::min(at, send_at_);
+  if (long_held_) at = std::min(at, long_at_);
   if (!under_way_.empty() && !probe_due_) {
-    at = std::min(at, std::max(last_sent_at_, last_progress_at_) + ProbeInterval());
+    at = std::min(at,
+                  std::max(last_sent_at_, last_progress_at_) + ProbeInterval(probes_unanswered_));
   }
   return at;
 }

@@ -87,6 +87,9 @@ class Flow {
   // By how much more may be under way, and how much faster it may leave, than the path alone would
   // allow; 1: not at all.
   void SetWeight(double weight);
+  // True while a datagram of this length would be sent in vain, but for a trial now and then:
+  // timeout() says when.
+  bool Withholds(Instant now, std::size_t bytes);
   // True while one more can be tracked; control datagrams need no window.
   bool CanTrack() const { return under_way_.size() < kUnderWayMax; }
   // The number for a datagram that leaves now and whose fate is of interest.
@@ -146,10 +149,11 @@ class Flow {
   void Settle(InFlight& datagram, Fate::Outcome outcome);
   void DetectLoss(Instant now);
   void NoteLength(Instant now, std::size_t bytes, bool lost);
+  void NoteTrial(Instant now, std::size_t bytes);
   void StartRoundTrip(Instant now);
   void EndRoundTrip(Instant now);
   void PopSettled();
-  Duration ProbeInterval() const;
+  Duration ProbeInterval(int unanswered) const;
 
   FlowOptions options_;
 
@@ -170,13 +174,24 @@ class Flow {
   std::vector<Fate> fates_;
 
   // Datagrams that were lost, while none of their length arrived and the peer answered.
-  struct {
+  struct LostLong {
     std::size_t bytes = 0;  // of the shortest; 0: none
     std::uint32_t count = 0;
     Instant first{};
     Instant last{};
     std::size_t delivered_bytes = 0;  // the longest that arrived meanwhile
-  } lost_long_;
+
+    void Lose(Instant now, std::size_t length);
+    void Deliver(std::size_t length);
+    // Too many for chance.
+    bool certain() const;
+  };
+  LostLong lost_long_;
+  // The same of datagrams that `lost_long_` has as arriving: the path may take less than then.
+  LostLong narrower_;
+  int long_trials_ = 0;     // long datagrams that were sent since that is certain
+  Instant long_at_{};       // when the next may leave
+  bool long_held_ = false;  // one waits for that
 
   bool measured_ = false;
   Duration smoothed_{};

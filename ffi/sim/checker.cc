@@ -63,6 +63,7 @@ Checker::Checker(const Scenario& scenario, const Workload& workload)
     SeenLane lane;
     lane.asked.assign(scenario.ranks, kNever);
     lane.heard.assign(scenario.ranks, Instant{});
+    lane.first_heard.assign(scenario.ranks, kNever);
     seen_[rank].lanes.assign(scenario.lanes, lane);
     memory_bound_.push_back(MemoryBound(Rank(rank)));
     all.push_back(Rank(rank));
@@ -469,6 +470,7 @@ void Checker::Delivered(Instant now, const Delivery& delivery, const Counters& c
   const Instant asked = std::exchange(seen.asked[from], kNever);
   if (asked < now && heard > Instant{}) NoteAnswer(seen, now - asked);
   heard = now;
+  seen.first_heard[from] = std::min(seen.first_heard[from], now);
 }
 
 void Checker::Polled(Instant now, Rank node, const Transmit& transmit, std::size_t batch_max) {
@@ -510,9 +512,7 @@ void Checker::Driven(Instant now, Rank node, const Endpoint& endpoint) {
     Fail(now, rank, "its counters of calls differ from the calls that ended");
   }
   if (scenario_.removable() != 0) NoteView(now, rank, endpoint.live());
-  // Calls that are given up one after the other wait for no acknowledgement.
-  const bool bounded = scenario_.give_up_at_us == 0;
-  if (bounded && endpoint.memory_bytes() > memory_bound_[rank.index()]) {
+  if (endpoint.memory_bytes() > memory_bound_[rank.index()]) {
     Fail(now, rank,
          "it holds " + std::to_string(endpoint.memory_bytes()) + " bytes; the bound is " +
              std::to_string(memory_bound_[rank.index()]));

@@ -96,6 +96,7 @@ class Checker {
     // By rank: the last datagram of it that was taken for its own, and new. It may have come by a
     // copy, where the first one was lost.
     std::vector<Instant> heard;
+    std::vector<Instant> first_heard;  // kNever before
     std::uint64_t heard_count = 0;  // of all of them
     Duration longest_answer{};      // after it was asked, of any of them
   };
@@ -170,8 +171,9 @@ class Checker {
   // When that is over.
   Instant BackAt(Rank from, Rank rank) const;
   void NoteAnswer(SeenLane& seen, Duration gap) const;
-  // From which silence on the member is not waited for, at most.
-  Duration PatienceMax(const Record& record, Rank member) const;
+  // By when a member that is away from then on is not waited for: it answers again, or its silence
+  // is longer than what is usual.
+  Instant LeftBehindBy(const Record& record, Rank member, Instant away) const;
   // How long the network takes for what a call waits for.
   Duration LagBound() const;
   // Data of calls ahead may not be taken for as many as max_lag.

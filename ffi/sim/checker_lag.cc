@@ -33,14 +33,16 @@ void Checker::NoteAnswer(SeenLane& seen, Duration gap) const {
   seen.longest_answer = std::max(seen.longest_answer, std::min(gap, patience));
 }
 
-Duration Checker::PatienceMax(const Record& record, Rank member) const {
+Instant Checker::LeftBehindBy(const Record& record, Rank member, Instant away) const {
   const Duration peer_timeout = microseconds(scenario_.peer_timeout_us);
   Duration patience = kPatienceMin;
   for (const SeenLane& lane : seen_[record.rank.index()].lanes) {
-    if (lane.heard[member.index()] == Instant{}) return peer_timeout;
+    // What is usual was not known then: Peer::Patience.
+    if (lane.first_heard[member.index()] >= away) patience = peer_timeout;
     patience = std::max(patience, kPatienceFactor * lane.longest_answer);
   }
-  return std::min(patience, peer_timeout);
+  // Once it answers again, only the network is waited for.
+  return std::min(away + std::min(patience, peer_timeout), BackAt(record.rank, member));
 }
 
 Instant Checker::AwayFrom(Rank from, Rank rank) const {
@@ -82,9 +84,7 @@ void Checker::CheckLag(Instant now, const Record& record) {
   const Scenario& s = scenario_;
   const CollectiveSpec& spec = record.collective.spec;
   // Where programs jump over calls, others may wait for one that has.
-  // Of a rank with one dead lane the other lanes answer; one that is cut off may never have been
-  // heard before.
-  if (s.suspend != 0 || s.skip_ppm > 0 || s.lane_cut_at_us > 0 || s.cut_at_us > 0) return;
+  if (s.suspend != 0 || s.skip_ppm > 0) return;
   if (s.freeze_at_us > 0 && record.rank.value() == s.freeze_rank) return;
   Instant from = record.submitted_at + spec.reduce_scatter_deadline + spec.all_gather_deadline;
   from = std::max(
@@ -100,10 +100,15 @@ void Checker::CheckLag(Instant now, const Record& record) {
     // Of those that are behind, and answer, the program is slow.
     if (!called && away > now) return;
     if (!called) slow_from = std::min(slow_from, BackAt(record.rank, member));
-    if (away <= now) from = std::max(from, away + PatienceMax(record, member));
+    if (away <= now) from = std::max(from, LeftBehindBy(record, member, away));
   }
   const auto ready = ready_.find({record.call.collective, index});
   if (ready != ready_.end()) from = std::max(from, ready->second.at);
+  // A rank behind a path that loses long datagrams answers, until that is given up.
+  if (s.mtu_at_us > 0 && ready != ready_.end()) {
+    const Instant lost = std::max(ready->second.at, At(s.mtu_at_us));
+    from = std::max(from, lost + microseconds(s.peer_timeout_us));
+  }
   const Duration bound = LagBound() + AgreementBound() + DriverSlack();
   if (std::min(now, slow_from) <= from + bound) return;
   Fail(now, record.rank,

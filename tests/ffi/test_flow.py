@@ -378,6 +378,28 @@ def test_a_black_hole_shows_by_the_datagrams_that_are_still_sent():
     assert sender.black_hole(4.0) == (1100, 700)
 
 
+def test_a_black_hole_says_what_passes_now_and_not_what_passed_before():
+    sender, receiver = make_flow(), make_flow()
+    now = 0.0
+    # The last of 1208 bytes that arrives, after one of 1472 was lost.
+    exchange(sender, receiver, now, 1208, [1472, 1208, 40])
+    while sender.black_hole(4.0) is None:
+        now += 0.3
+        exchange(sender, receiver, now, 1000, [1472, 1472, 1472, 1208, 700, 40])
+    assert sender.black_hole(4.0) == (1472, 700)
+
+
+def test_a_black_hole_may_be_narrower_than_what_arrived_after_the_first_loss():
+    sender, receiver = make_flow(), make_flow()
+    now = 0.0
+    # One is lost by chance, and no other is as long.
+    exchange(sender, receiver, now, 1208, [1472, 1208, 40])
+    while now < 8.0:
+        now += 0.1
+        exchange(sender, receiver, now, 1000, [1208, 700, 40])
+    assert sender.black_hole(4.0) == (1208, 700)
+
+
 @hypothesis.given(st.integers(0, 2**32), st.floats(0.1, 0.5))
 @hypothesis.settings(max_examples=30)
 def test_loss_by_chance_is_no_black_hole(seed, loss):

@@ -35,6 +35,22 @@ def test_ranks_go_on_without_one_behind_a_path_that_loses_long_datagrams():
     assert report["counters"]["calls_completed"] >= 3 * 20
 
 
+@pytest.mark.parametrize("mode", ["exact", "agreed", "bounded"])
+def test_a_path_that_loses_long_datagrams_gets_a_trial_now_and_then(mode):
+    flows = 4
+    lost = []
+    for seconds in (2, 10):
+        report = assert_holds(
+            f"seed=1 ranks=3 calls=10 sequential=1 elements=20000 mode={mode} "
+            "think_us=2000 mtu_at_us=10000 mtu_rank=2 "
+            f"peer_timeout_us={seconds}000000"
+        )
+        lost.append(report["faults"]["too_long"])
+    # What is under way when the path changes, and trials at growing intervals up to 1 s.
+    assert lost[0] <= flows * 100
+    assert lost[1] - lost[0] <= flows * 2 * 8
+
+
 def test_what_short_datagrams_carry_passes_a_path_that_loses_long_ones():
     report = assert_holds(
         "seed=1 ranks=3 calls=40 sequential=1 elements=500 think_us=100000 "

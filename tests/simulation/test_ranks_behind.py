@@ -38,6 +38,26 @@ def test_lossy_calls_pay_for_a_death_a_few_times_only():
     assert calls_of_the_whole_deadline(report) < 10
 
 
+def test_lossy_calls_hold_no_more_memory_the_more_often_nobody_is_there():
+    # They end at once, all of them within a deadline. The checker has the bound.
+    report = assert_holds(
+        "seed=1 ranks=2 calls=800 elements=2000 mode=lossy think_us=10 "
+        "stop_at_us=50000 stop_rank=1 "
+        "reduce_scatter_deadline_us=50000 all_gather_deadline_us=50000"
+    )
+    assert report["counters"]["calls_completed"] >= 800
+
+
+@pytest.mark.parametrize("suspend", [0, 1])
+@pytest.mark.parametrize("mode", ["exact", "agreed", "bounded", "lossy"])
+def test_calls_hold_no_more_memory_the_more_of_them_are_given_up(mode, suspend):
+    report = assert_holds(
+        f"seed=1 ranks=3 calls=1010 elements=2000 mode={mode} suspend={suspend} "
+        "give_up_at_us=1000 give_up_calls=1000 give_up_rank=1"
+    )
+    assert report["counters"]["calls_failed"] > 0
+
+
 def test_a_bounded_step_waits_a_second_or_two_for_a_frozen_rank():
     report = assert_holds(
         "seed=31 ranks=4 elements=3000 calls=60 sequential=1 mode=bounded "
