@@ -19,8 +19,12 @@ SANITIZE_MEDIUM ?= 60
 SEEDS ?= 20000
 FUZZ_SECONDS ?= 60
 MUTANTS ?=
-# Chosen: calls of each scene; half a minute of processor time under the thread sanitizer.
+# Chosen: calls of each scene; half a minute on two idle cores.
 STRESS_CALLS ?= 10
+# Chosen: of the processes on real sockets the ones that take seconds: sums, several devices, hundreds
+# of calls under way, loss, drains, the end of a rank. Under the sanitizer all would take an hour.
+ASAN_TESTS ?= tests/multiprocess -k 'different_histories or many_collectives or 3-2 or \
+  lost_different_data or transformations_are_drained or exception_on_one_rank'
 
 CORE := $(shell find ffi -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 PIP_QUIET := --quiet --disable-pip-version-check
@@ -29,8 +33,8 @@ PIP_QUIET := --quiet --disable-pip-version-check
 INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable .
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test seeds sanitize sanitized fuzz tsan mutants simulate lint fmt wheel clean \
-  prerequisites
+.PHONY: help demo test seeds sanitize sanitized fuzz tsan asan-python mutants \
+  simulate lint fmt wheel clean prerequisites
 
 help:
 	@echo 'make demo      train a small model on several ranks of this host, with and without loss'
@@ -39,6 +43,7 @@ help:
 	@echo 'make sanitize  the simulator under the address and undefined-behaviour sanitizers'
 	@echo 'make fuzz      the fuzz targets under the same (FUZZ_SECONDS=..., SEED=...)'
 	@echo 'make tsan      many ranks in one process under the thread sanitizer'
+	@echo 'make asan-python  Python programs on real sockets, under the address sanitizer'
 	@echo 'make mutants   plants bugs, and prints those that no check finds (MUTANTS=...)'
 	@echo 'make simulate  replay one simulated run (SEED=...)'
 	@echo 'make lint      ruff, and the rules that this project checks itself'
@@ -55,11 +60,11 @@ test: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 \
 	  $(PYTEST_ARGS)
 
-# Sets up the build that the next two share.
+# Sets up the build that the next three share.
 sanitized: $(VENV_TEST)/.requirements
 	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" cmake -G Ninja -S ffi -B $(BUILD)/sanitize \
-	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DOPTIREDUCE_PYTHON=OFF \
-	  -DOPTIREDUCE_SANITIZE=address,undefined
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DOPTIREDUCE_SANITIZE=address,undefined \
+	  -DPython_EXECUTABLE=$(abspath $(VENV_TEST))/bin/python
 
 sanitize: sanitized
 	$(VENV_TEST)/bin/cmake --build $(BUILD)/sanitize --target optireduce_simulate
@@ -74,7 +79,14 @@ fuzz: sanitized
 	$(BUILD)/sanitize/optireduce_fuzz_wire -seed=$(SEED) \
 	  -max_total_time=$$(($(FUZZ_SECONDS) / 4))
 	$(BUILD)/sanitize/optireduce_fuzz_endpoint -seed=$(SEED) \
-	  -max_total_time=$$(($(FUZZ_SECONDS) * 3 / 4))
+	  -max_total_time=$$(($(FUZZ_SECONDS) * 3 / 4)) tests/fuzz/endpoint
+
+# The package's module with the sanitizers in it, in processes that meet on real sockets. The rest of
+# what the module is made of was built for `make sanitize`.
+asan-python: sanitized
+	$(VENV_TEST)/bin/cmake --build $(BUILD)/sanitize --target _native
+	$(VENV_TEST)/bin/python tools/sanitized_python.py --build $(BUILD)/sanitize \
+	  -m pytest -q -p no:cacheprovider $(ASAN_TESTS)
 
 # Memory that several threads use at a time, in the runtime: lanes, meetings, completions, the watch.
 tsan: $(VENV_TEST)/.requirements

@@ -1,8 +1,9 @@
-// Forged datagrams for tests.
+// Forged datagrams, and programs of the fuzz targets, for tests.
 
 #include <nanobind/nanobind.h>
 
 #include "ffi/bind/testing.h"
+#include "ffi/fuzz/endpoint_program.h"
 #include "ffi/fuzz/forge.h"
 
 namespace nb = nanobind;
@@ -32,9 +33,21 @@ nb::tuple ForgeOf(std::uint64_t count, std::uint64_t seed, bool encrypt) {
   return nb::make_tuple(made, effects, counters);
 }
 
+// What it has reached, by name.
+nb::dict RunProgram(const nb::bytes& program) {
+  const ProgramReach reach =
+      RunEndpointProgram({static_cast<const std::byte*>(program.data()), program.size()});
+  nb::dict reached;
+#define OPTIREDUCE_ADD(name, meaning) reached[#name] = reach.name;
+  OPTIREDUCE_PROGRAM_REACH(OPTIREDUCE_ADD)
+#undef OPTIREDUCE_ADD
+  return reached;
+}
+
 }  // namespace
 
 void BindFuzz(nb::module_& m) {
+  m.def("run_endpoint_program", &RunProgram, nb::arg("program"));
   m.def("forge", &ForgeOf, nb::arg("count"), nb::arg("seed"), nb::arg("encrypt"));
 }
 

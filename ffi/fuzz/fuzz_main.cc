@@ -2,6 +2,7 @@
 //
 //   optireduce_fuzz_wire -max_total_time=30 -seed=7      mutates for 30 seconds
 //   optireduce_fuzz_wire -runs=1000 -max_len=400         for so many inputs of so many bytes
+//   optireduce_fuzz_wire -runs=1000 tests/fuzz/wire      starts from the inputs of a folder
 //   optireduce_fuzz_wire fuzz-failure                    runs one input again
 //
 // An input that makes the target do something new (see reach.h) joins the corpus. The input of a
@@ -15,10 +16,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ffi/base/prng.h"
@@ -83,22 +88,37 @@ bool Read(std::string_view argument, std::string_view name, std::uint64_t& numbe
   return error == std::errc() && end == argument.data() + argument.size();
 }
 
-bool RunFile(const std::string& path) {
+std::optional<Bytes> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::vector<char> read{std::istreambuf_iterator<char>(file), {}};
-  if (!file && read.empty()) return false;
+  if (!file && read.empty()) return std::nullopt;
   const auto* bytes = reinterpret_cast<const std::byte*>(read.data());
-  input.assign(bytes, bytes + read.size());
+  return Bytes(bytes, bytes + read.size());
+}
+
+// In the order of their names: a seed stands for the same run everywhere.
+std::vector<Bytes> ReadFolder(const std::string& path) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) names.insert(entry.path());
+  std::vector<Bytes> inputs;
+  for (const std::string& name : names) inputs.push_back(ReadFile(name).value_or(Bytes()));
+  return inputs;
+}
+
+bool RunFile(const std::string& path) {
+  std::optional<Bytes> read = ReadFile(path);
+  if (!read) return false;
+  input = std::move(*read);
   Run();
   std::printf("%s: passed\n", path.c_str());
   return true;
 }
 
-void Fuzz(const Limits& limits) {
+void Fuzz(const Limits& limits, std::vector<Bytes> corpus) {
   std::printf("seed %llu\n", static_cast<unsigned long long>(limits.seed));
   std::fflush(stdout);
   Prng prng(limits.seed);
-  std::vector<Bytes> corpus(1);
+  const std::size_t given = corpus.size();
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(limits.max_total_time);
   std::uint64_t runs = 0;
   while ((limits.runs == 0 || runs < limits.runs) &&
@@ -117,17 +137,22 @@ void Fuzz(const Limits& limits) {
     if (TakeNews()) corpus.push_back(input);
   }
   std::printf("%llu runs passed, %zu inputs did something new\n",
-              static_cast<unsigned long long>(runs), corpus.size() - 1);
+              static_cast<unsigned long long>(runs), corpus.size() - given);
 }
 
 int Main(const std::vector<std::string>& arguments) {
   Limits limits;
   bool files = false;
+  std::vector<Bytes> corpus(1);
   InstallHandlers();
   for (const std::string& argument : arguments) {
     if (Read(argument, "-max_total_time=", limits.max_total_time) ||
         Read(argument, "-runs=", limits.runs) || Read(argument, "-seed=", limits.seed) ||
         Read(argument, "-max_len=", limits.max_len)) {
+      continue;
+    }
+    if (std::filesystem::is_directory(argument)) {
+      for (Bytes& read : ReadFolder(argument)) corpus.push_back(std::move(read));
       continue;
     }
     files = true;
@@ -140,7 +165,7 @@ int Main(const std::vector<std::string>& arguments) {
     std::fprintf(stderr, "give -max_total_time=SECONDS, -runs=COUNT, or files to run again\n");
     return 2;
   }
-  if (!files) Fuzz(limits);
+  if (!files) Fuzz(limits, std::move(corpus));
   return 0;
 }
 

@@ -1,5 +1,6 @@
 // A session of a few ranks in one thread: endpoints, their calls, and what is on the wire between
-// them, which whoever drives it may deliver, keep or change.
+// them, which whoever drives it may deliver, keep or change. With several lanes a rank has an
+// endpoint for each, and calls are cut into parts for them.
 
 #ifndef FFI_FUZZ_RANKS_H_
 #define FFI_FUZZ_RANKS_H_
@@ -23,7 +24,8 @@ struct RanksOptions {
   std::uint16_t ranks = 2;
   std::uint32_t session = 1;
   std::uint8_t secret = 1;  // the first byte of it
-  std::uint16_t lane = 0;
+  std::uint16_t lane = 0;   // of all endpoints, where there is one for each rank
+  std::uint16_t lanes = 1;  // endpoints of each rank
   Protection protection = Protection::kAuthenticate;
   std::size_t datagram_bytes_max = 1472;
   std::size_t early_bytes_max = std::size_t{1} << 20;
@@ -34,6 +36,7 @@ struct RanksOptions {
 struct Sent {
   std::uint16_t from = 0;
   std::uint16_t to = 0;
+  std::uint16_t lane = 0;
   Bytes datagram;
 };
 
@@ -47,14 +50,16 @@ class Ranks {
   explicit Ranks(const RanksOptions& options);
 
   std::uint16_t size() const { return options_.ranks; }
+  std::uint16_t lanes() const { return options_.lanes; }
   Instant now() const { return now_; }
-  Endpoint& endpoint(std::uint16_t rank) { return *endpoints_[rank]; }
+  Endpoint& endpoint(std::uint16_t rank, std::uint16_t lane = 0) {
+    return *endpoints_[static_cast<std::size_t>(rank) * options_.lanes + lane];
+  }
   std::vector<Sent>& wire() { return wire_; }
 
   // A call among all ranks, all of whose contributions are ContributionOf().
   void Submit(std::uint16_t rank, CollectiveSpec spec, std::uint32_t sequence, bool drain = false);
   void Deliver(const Sent& sent);
-  void Deliver(std::uint16_t to, std::span<const std::byte> datagram);
   // Lets the ranks send and tell what they have to. At most a bounded number of datagrams each.
   void Poll();
   void Advance(Duration by);
@@ -65,11 +70,14 @@ class Ranks {
   std::uint64_t calls_under_way() const { return calls_.size(); }
   std::uint64_t calls_completed() const { return completed_; }
   std::uint64_t calls_failed() const { return failed_; }
+  std::uint64_t drains_completed() const { return drained_; }
+  // Completed calls that had other deadlines than their programs asked for.
+  std::uint64_t deadlines_learned() const { return learned_; }
   // Completed calls without missing data whose sum was not exact.
   std::uint64_t wrong_sums() const { return wrong_sums_; }
 
-  // A readable datagram (header, payload, room for the tag), sealed with the key of this direction.
-  Bytes Seal(std::uint16_t from, std::uint16_t to, Bytes datagram) const;
+  // A readable datagram (header, payload, room for the tag), sealed with the key of its direction.
+  Bytes Seal(Sent sent) const;
   // The readable form of a datagram that a rank has sent; its tag has no meaning.
   Bytes Open(const Sent& sent) const;
 
@@ -78,21 +86,30 @@ class Ranks {
     std::uint16_t rank;
     std::uint64_t token;
     std::uint32_t sequence;
-    bool exact;  // neither stage drops, and all elements are floats
+    bool drain;
+    Duration deadline;  // of both stages, as the program asked
+    bool exact;         // neither stage drops, and all elements are floats
+    std::size_t parts;  // that are under way
+    bool failed;        // one of them
     std::vector<float> values;
   };
+  void PollLane(std::uint16_t rank, std::uint16_t lane);
   void Finish(std::uint16_t rank, const CallDone& done);
+  void FinishPart(std::list<Call>::iterator call, bool ok);
+  RanksOptions KeysOf(const Sent& sent) const;
 
   RanksOptions options_;
   Instant now_{};
-  std::list<Call> calls_;  // outlives the endpoints that write into it
-  std::vector<std::unique_ptr<Endpoint>> endpoints_;
-  std::vector<bool> silent_;  // by rank
+  std::list<Call> calls_;                             // outlives the endpoints that write into it
+  std::vector<std::unique_ptr<Endpoint>> endpoints_;  // by rank, then lane
+  std::vector<bool> silent_;                          // by rank
   std::vector<Sent> wire_;
   std::vector<std::byte> buffer_;
   std::uint64_t next_token_ = 1;
   std::uint64_t completed_ = 0;
   std::uint64_t failed_ = 0;
+  std::uint64_t drained_ = 0;
+  std::uint64_t learned_ = 0;
   std::uint64_t wrong_sums_ = 0;
 };
 

@@ -132,3 +132,16 @@ def test_memory_for_calls_that_the_program_has_not_made_has_a_bound(kib):
     for _ in range(200):
         net.run(0.001)
         assert net.ranks[2].memory_bytes() <= kib * 1024
+
+
+@pytest.mark.parametrize("suspend", [False, True])
+def test_what_is_too_far_ahead_is_folded_where_ranks_that_lag_are_suspended(suspend):
+    net = Net(2, suspend_on_lag=suspend)
+    arrays = [np.full(600, k + 1, np.float32) for k in range(CALLS)]
+    for k, array in enumerate(arrays):
+        net.submit(0, array, sequence=k, token=k, carry=True)
+        net.run(1.0)
+    lagging = net.ranks[1]
+    assert (rejected(lagging) == {}) == suspend
+    # Of the oldest calls only their sums are kept: no more is held than of `max_lag` calls.
+    assert lagging.memory_bytes() <= (MAX_LAG + 2) * arrays[0].nbytes

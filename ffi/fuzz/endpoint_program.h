@@ -1,0 +1,36 @@
+// Fuzzing of the endpoint as a state machine. The input is a program: what ranks call, and what the
+// network and its enemies do.
+//
+// Its first byte: 1 a rank lies; 2 three ranks or more, with 128 five; 4 encrypted, 8 nothing
+// protected; 16 short datagrams; 32 on_lag="suspend"; 64 deadlines are learned. Its second byte: 1
+// two lanes. Then steps, each of a byte and its arguments.
+
+#ifndef FFI_FUZZ_ENDPOINT_PROGRAM_H_
+#define FFI_FUZZ_ENDPOINT_PROGRAM_H_
+
+#include <cstddef>
+#include <span>
+
+namespace optireduce {
+
+// X(name, meaning)
+#define OPTIREDUCE_PROGRAM_REACH(X)                                      \
+  X(drain, "a drain has ended with a result")                            \
+  X(fold, "a call was taken that is too far ahead, to be folded")        \
+  X(learned_deadline, "a call has ended that had a deadline of its own") \
+  X(view, "ranks have agreed on going on without one")                   \
+  X(view_after_view, "and then on going on without another")             \
+  X(view_of_lanes, "both lanes of a rank go on without one")
+
+struct ProgramReach {
+#define OPTIREDUCE_DECLARE(name, meaning) bool name = false;
+  OPTIREDUCE_PROGRAM_REACH(OPTIREDUCE_DECLARE)
+#undef OPTIREDUCE_DECLARE
+};
+
+// Runs a program; any bytes are one. What it breaks ends the process.
+ProgramReach RunEndpointProgram(std::span<const std::byte> input);
+
+}  // namespace optireduce
+
+#endif  // FFI_FUZZ_ENDPOINT_PROGRAM_H_
