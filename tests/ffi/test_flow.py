@@ -378,11 +378,17 @@ def test_a_black_hole_shows_by_the_datagrams_that_are_still_sent():
     assert sender.black_hole(4.0) == (1100, 700)
 
 
+def narrow_while_one_is_lost(sender, receiver) -> None:
+    """A datagram of 1472 bytes is lost, then one of 1208 is the last that arrives."""
+    exchange(sender, receiver, 0.0, 1208, [1472, 40])
+    exchange(sender, receiver, 0.1, 1208, [40])
+    exchange(sender, receiver, 0.2, 1208, [1208, 40])
+
+
 def test_a_black_hole_says_what_passes_now_and_not_what_passed_before():
     sender, receiver = make_flow(), make_flow()
-    now = 0.0
-    # The last of 1208 bytes that arrives, after one of 1472 was lost.
-    exchange(sender, receiver, now, 1208, [1472, 1208, 40])
+    now = 0.2
+    narrow_while_one_is_lost(sender, receiver)
     while sender.black_hole(4.0) is None:
         now += 0.3
         exchange(sender, receiver, now, 1000, [1472, 1472, 1472, 1208, 700, 40])
@@ -391,9 +397,8 @@ def test_a_black_hole_says_what_passes_now_and_not_what_passed_before():
 
 def test_a_black_hole_may_be_narrower_than_what_arrived_after_the_first_loss():
     sender, receiver = make_flow(), make_flow()
-    now = 0.0
-    # One is lost by chance, and no other is as long.
-    exchange(sender, receiver, now, 1208, [1472, 1208, 40])
+    now = 0.2
+    narrow_while_one_is_lost(sender, receiver)
     while now < 8.0:
         now += 0.1
         exchange(sender, receiver, now, 1000, [1208, 700, 40])

@@ -46,7 +46,7 @@ def test_a_path_that_loses_long_datagrams_gets_a_trial_now_and_then(mode):
             f"peer_timeout_us={seconds}000000"
         )
         lost.append(report["faults"]["too_long"])
-    # What is under way when the path changes, and trials at growing intervals up to 1 s.
+    # What is under way when the path changes, and trials after pauses of up to 1 s.
     assert lost[0] <= flows * 100
     assert lost[1] - lost[0] <= flows * 2 * 8
 
