@@ -211,7 +211,7 @@ _NEAR = {
     "answer_time": "test_lag",
     "attendance": "test_lag",
     "bucket_parts": "test_bucket_layout test_call_watch",
-    "call_timing": "test_promises test_early_exit test_deadline_controller",
+    "call_timing": "test_early_exit test_deadline_controller",
     "call_watch": "test_call_watch",
     "call_window": "test_call_window",
     "carry": "test_call_window",
@@ -235,6 +235,8 @@ _NEAR = {
     "slow_rank": "test_call_watch",
     "wire": "test_wire test_lies",
 }
+# They take a second or two.
+_NEAR_ALL_OF_THE_PROTOCOL = ["test_promises", "test_fuzz"]
 
 
 class Checks:
@@ -247,8 +249,8 @@ class Checks:
         simulate = copy / "build" / "optireduce_simulate"
         failed = r"^FAILED .*"
         self.simulated = [
-            Check("regressions", (simulate, "--file", _REGRESSIONS), failed),
             Check("seeds 1-400", (simulate, "--seed", "1", "--count", "400"), failed),
+            Check("regressions", (simulate, "--file", _REGRESSIONS), failed),
         ]
         self.more_seeds = Check(
             "seeds 401-2000", (simulate, "--seed", "401", "--count", "1600"), failed
@@ -267,12 +269,14 @@ class Checks:
 
     def of(self, mutant: Mutant) -> list[Check]:
         """The checks for one bug."""
-        near = _NEAR.get(Path(mutant.file).stem, "test_endpoint test_promises").split()
+        near = _NEAR.get(Path(mutant.file).stem, "test_endpoint").split()
+        if mutant.file.startswith("protocol/"):
+            near += _NEAR_ALL_OF_THE_PROTOCOL
         unit = self.pytest(*(f"tests/ffi/{name}.py" for name in near))
         if mutant.file.startswith("runtime/"):
             first, last = [unit, self.stress], self.of_processes()
         else:
-            first, last = [*self.simulated, unit], self.last()
+            first, last = [unit, *self.simulated], self.last()
         quick = self.quick or mutant.survives is not None
         return first if quick else [*first, self.pytest("tests/ffi"), *last]
 
@@ -326,10 +330,12 @@ class Checks:
         shown = re.findall(check.shows, output, re.MULTILINE)
         return shown[0] if shown else f"exit code {code}: {output[-200:]}"
 
-    def measure(self, some: Iterable[Mutant]) -> None:
+    def measure(self, some: Iterable[Mutant], pool: ThreadPoolExecutor) -> None:
         """Runs all of them without a bug, which they must pass."""
-        for check in {c.name: c for mutant in some for c in self.of(mutant)}.values():
-            failure, seconds = self.run(check, 0)
+        checks = {c.name: c for mutant in some for c in self.of(mutant)}.values()
+        for check, (failure, seconds) in zip(
+            checks, pool.map(lambda check: self.run(check, 0), checks), strict=True
+        ):
             _say(f"without a bug: {check.name} {failure or 'passes'} ({seconds:.0f} s)")
             if failure:
                 raise ListError(f"{check.name} fails without a bug")
@@ -427,15 +433,15 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES_MAX, _MEMORY_BYTES_MAX))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         checks = Checks(copy, arguments.quick, environment)
-        checks.measure(chosen)
+        outcomes = []
+        with ThreadPoolExecutor(max_workers=arguments.jobs) as pool:
+            checks.measure(chosen, pool)
+            for outcome in pool.map(checks.outcome, chosen):
+                outcomes.append(outcome)
+                _say(_row(outcome, 240))
     except ListError as error:
         _say(f"error: {error}")
         return 2
-    outcomes = []
-    with ThreadPoolExecutor(max_workers=arguments.jobs) as pool:
-        for outcome in pool.map(checks.outcome, chosen):
-            outcomes.append(outcome)
-            _say(_row(outcome, 240))
     return 0 if _report(outcomes, copy / "report.txt") else 1
 
 

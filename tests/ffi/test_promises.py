@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 from endpoints import Net
 
+from jax_optireduce import _testing
+
 DEADLINE_S = 0.1  # of both stages
 JUST_S = 1e-6
+CONTRIBUTION = 1
 LEAVE = 6
+LARGE = 9
 
 
 class Modes(Net):
@@ -231,6 +235,51 @@ def test_what_a_peer_waits_for_is_not_kept_back_by_what_it_refuses():
     assert set(net.done[0]) == set(net.done[1]) == {0, 1}
 
 
+def contributions_after_a_silence(calls: int) -> list[int]:
+    """Returns the sequences of what rank 1 gets, in the order of its arrival.
+
+    It was silent in so many bounded calls of rank 0, from 0 on. Then both call `LARGE`,
+    of more than a window holds.
+    """
+    net = Modes(2, elements=100_000, max_lag=1)
+    net.silent = {1}
+    for sequence in range(calls):
+        net.call(0, sequence)
+        net.run(DEADLINE_S + JUST_S)
+    assert set(net.done[0]) == {0}
+    net.silent = set()
+    for rank in range(2):
+        array = np.ones(1_000_000, np.float32)
+        net.submit(rank, array, name="large", sequence=LARGE, token=LARGE)
+    arrived = []
+    while len(arrived) < 400:
+        net.collect()
+        if not net.wire:
+            net.now = max(net.now, min(rank.poll_timeout() for rank in net.ranks))
+            for rank in net.ranks:
+                rank.handle_timeout(net.now)
+            continue
+        to, datagram = net.wire.pop(0)
+        kind, *_, sequence = _testing.parse_header(datagram)[:6]
+        if (kind, to) == (CONTRIBUTION, 1):
+            arrived.append(sequence)
+        net.ranks[to].handle_datagram(net.now, datagram)
+    return arrived
+
+
+def test_what_no_call_waits_for_has_a_share_and_does_not_go_first():
+    arrived = contributions_after_a_silence(calls=1)
+    behind = sum(sequence != LARGE for sequence in arrived)
+    assert len(arrived) / 16 < behind < len(arrived) / 3
+
+
+def test_what_is_late_and_waited_for_goes_first():
+    # Rank 0 is in its third call, and may be one ahead of rank 1.
+    arrived = contributions_after_a_silence(calls=3)
+    assert LARGE not in arrived[:100]
+    assert LARGE in arrived
+
+
 def test_ranks_and_calls_round_independently():
     ranks, calls = 6, 16
     net = Modes(ranks, "exact", elements=3000, wire_format="bfloat16")
@@ -251,12 +300,11 @@ def test_ranks_and_calls_round_independently():
 
 def test_a_lossy_call_waits_for_a_repair_while_it_measures():
     net = Modes(2, "lossy", elements=4000)
-    contribution = 1
     for rank in range(2):
         net.call(rank)
     net.collect()
     lost = next(
-        sent for sent in net.wire if sent[0] == 0 and sent[1][0] & 0xF == contribution
+        sent for sent in net.wire if sent[0] == 0 and sent[1][0] & 0xF == CONTRIBUTION
     )
     net.wire.remove(lost)
     net.run(DEADLINE_S + JUST_S)

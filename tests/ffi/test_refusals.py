@@ -143,5 +143,5 @@ def test_what_is_too_far_ahead_is_folded_where_ranks_that_lag_are_suspended(susp
         net.run(1.0)
     lagging = net.ranks[1]
     assert (rejected(lagging) == {}) == suspend
-    # Of the oldest calls only their sums are kept: no more is held than of `max_lag` calls.
+    # Of the oldest calls only their sum is kept.
     assert lagging.memory_bytes() <= (MAX_LAG + 2) * arrays[0].nbytes
