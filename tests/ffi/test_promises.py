@@ -17,6 +17,7 @@ from jax_optireduce import _testing
 DEADLINE_S = 0.1  # of both stages
 JUST_S = 1e-6
 CONTRIBUTION = 1
+RESULT = 2
 LEAVE = 6
 LARGE = 9
 
@@ -254,15 +255,20 @@ def test_a_call_waits_for_the_results_of_a_peer_whose_contribution_is_there():
     net = Modes(2, "exact", peer_timeout_s=2.0)
     for rank in range(2):
         net.call(rank)
-    net.collect()
-    # What rank 1 is to sum never arrives.
-    net.wire = [(to, datagram) for to, datagram in net.wire if to == 0]
-    for to, datagram in net.wire:
-        net.ranks[to].handle_datagram(net.now, datagram)
-    net.wire.clear()
+    # Rank 1 has all of rank 0, and its sums are lost.
+    for _ in range(20):
+        net.collect()
+        for to, datagram in net.wire:
+            if to == 1 or _testing.parse_header(datagram)[0] != RESULT:
+                net.ranks[to].handle_datagram(net.now, datagram)
+        net.wire.clear()
+        net.now += 0.001
+        for rank in net.ranks:
+            rank.handle_timeout(net.now)
     net.silent = {1}
     net.run(5.0)
     assert "rank 1 has been silent" in net.done[0][0][0]
+    assert "rank 0 waits for it in call 0" in net.done[0][0][0]
 
 
 def test_the_slowest_rank_is_the_last_one_where_nothing_is_missing():
