@@ -19,12 +19,13 @@ SANITIZE_MEDIUM ?= 60
 SEEDS ?= 20000
 FUZZ_SECONDS ?= 60
 MUTANTS ?=
-# Chosen: calls of each scene; half a minute on two idle cores.
+# Chosen: calls of each scene; half a minute of processor time under the thread sanitizer.
 STRESS_CALLS ?= 10
 # Chosen: of the processes on real sockets the ones that take seconds: sums, several devices, hundreds
 # of calls under way, loss, drains, the end of a rank. Under the sanitizer all would take an hour.
 ASAN_TESTS ?= tests/multiprocess -k 'different_histories or many_collectives or 3-2 or \
   lost_different_data or transformations_are_drained or exception_on_one_rank'
+LIBFUZZER = -seed=$(SEED) -print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz-clang/failure- -timeout=60
 
 CORE := $(shell find ffi -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 PIP_QUIET := --quiet --disable-pip-version-check
@@ -33,7 +34,7 @@ PIP_QUIET := --quiet --disable-pip-version-check
 INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable .
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test seeds sanitize sanitized fuzz tsan asan-python mutants \
+.PHONY: help demo test seeds sanitize sanitized fuzz fuzz-clang tsan asan-python mutants \
   simulate lint fmt wheel clean prerequisites
 
 help:
@@ -42,6 +43,7 @@ help:
 	@echo 'make seeds     the simulator on many seeds: what ranks get adds up to what they gave'
 	@echo 'make sanitize  the simulator under the address and undefined-behaviour sanitizers'
 	@echo 'make fuzz      the fuzz targets under the same (FUZZ_SECONDS=..., SEED=...)'
+	@echo 'make fuzz-clang  the same targets with the coverage feedback of libFuzzer (needs clang)'
 	@echo 'make tsan      many ranks in one process under the thread sanitizer'
 	@echo 'make asan-python  Python programs on real sockets, under the address sanitizer'
 	@echo 'make mutants   plants bugs, and prints those that no check finds (MUTANTS=...)'
@@ -64,7 +66,7 @@ test: $(VENV_TEST)/.installed
 sanitized: $(VENV_TEST)/.requirements
 	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" cmake -G Ninja -S ffi -B $(BUILD)/sanitize \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DOPTIREDUCE_SANITIZE=address,undefined \
-	  -DPython_EXECUTABLE=$(abspath $(VENV_TEST))/bin/python
+	  -DOPTIREDUCE_PYTHON=ON -DPython_EXECUTABLE=$(abspath $(VENV_TEST))/bin/python
 
 sanitize: sanitized
 	$(VENV_TEST)/bin/cmake --build $(BUILD)/sanitize --target optireduce_simulate
@@ -87,6 +89,20 @@ asan-python: sanitized
 	$(VENV_TEST)/bin/cmake --build $(BUILD)/sanitize --target _native
 	$(VENV_TEST)/bin/python tools/sanitized_python.py --build $(BUILD)/sanitize \
 	  -m pytest -q -p no:cacheprovider $(ASAN_TESTS)
+
+# What GCC's fuzzers do not see: which branches an input takes. The corpora are kept, and grow.
+fuzz-clang: $(VENV_TEST)/.requirements
+	@command -v clang++ >/dev/null || { echo 'make fuzz-clang needs clang++' >&2; exit 1; }
+	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" cmake -G Ninja -S ffi -B $(BUILD)/fuzz-clang \
+	  -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DOPTIREDUCE_PYTHON=OFF \
+	  -DOPTIREDUCE_SANITIZE=address,undefined
+	$(VENV_TEST)/bin/cmake --build $(BUILD)/fuzz-clang \
+	  --target optireduce_fuzz_wire optireduce_fuzz_endpoint
+	mkdir -p $(BUILD)/fuzz-clang/wire $(BUILD)/fuzz-clang/endpoint
+	$(BUILD)/fuzz-clang/optireduce_fuzz_wire $(LIBFUZZER) -max_len=2000 \
+	  -max_total_time=$$(($(FUZZ_SECONDS) / 4)) $(BUILD)/fuzz-clang/wire
+	$(BUILD)/fuzz-clang/optireduce_fuzz_endpoint $(LIBFUZZER) -max_len=1500 \
+	  -max_total_time=$$(($(FUZZ_SECONDS) * 3 / 4)) $(BUILD)/fuzz-clang/endpoint tests/fuzz/endpoint
 
 # Memory that several threads use at a time, in the runtime: lanes, meetings, completions, the watch.
 tsan: $(VENV_TEST)/.requirements

@@ -214,7 +214,8 @@ class Program {
   // What an enemy does.
   void Attack(std::size_t at, std::uint8_t what) {
     Sent sent = ranks_.wire()[at];
-    Prng prng(Take() | Take() << 8);
+    const unsigned low = Take();
+    Prng prng(low | unsigned{Take()} << 8);
     if (what == 10 && lies_) return Lie(std::move(sent), prng);
     if (what == 11 && !kept_.empty()) {
       sent = kept_[prng.Below(kept_.size())];  // again

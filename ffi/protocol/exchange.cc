@@ -9,11 +9,6 @@
 #include "ffi/codec/reduce.h"
 
 namespace optireduce {
-namespace {
-
-constexpr std::size_t Index(Stage stage) { return static_cast<std::size_t>(stage); }
-
-}  // namespace
 
 Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
                    const ExchangeOptions& options)

@@ -44,8 +44,8 @@ std::vector<CollectiveId> Holds::Update(Instant now, std::uint64_t number,
   if (refusals.empty() && listed_.empty()) return {};
   // A list that is not in order is that of a confused peer.
   std::ranges::sort(refusals);
-  const auto repeated = std::ranges::unique(refusals, {}, &CallId::collective);
-  refusals.erase(repeated.begin(), repeated.end());
+  const auto same = [](CallId a, CallId b) { return a.collective == b.collective; };
+  refusals.erase(std::unique(refusals.begin(), refusals.end(), same), refusals.end());
   if (refusals == listed_) return {};
   const std::vector<CallId> before = std::exchange(listed_, std::move(refusals));
   changed_at_ = now;

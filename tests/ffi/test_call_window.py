@@ -121,3 +121,12 @@ def test_a_call_older_than_the_window_is_stale():
         history.take(call, 0, SEGMENTS)
     assert history.take(5, 1, SEGMENTS) == _testing.CallHistory.Receipt.STALE
     assert history.take(6, 1, SEGMENTS) == NEW
+
+
+def test_a_call_older_than_a_full_window_never_begins():
+    window = _testing.SendWindow(1)
+    for call in (5, 6):
+        window.begin(call)
+    window.settle(5)
+    assert not window.may_begin(3)
+    assert window.may_begin(7)

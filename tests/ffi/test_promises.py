@@ -6,6 +6,8 @@ farewell that was lost is said again.
 Virtual time, on a perfect network whose datagrams take none.
 """
 
+import random
+
 import numpy as np
 import pytest
 from endpoints import Net
@@ -15,6 +17,7 @@ from jax_optireduce import _testing
 DEADLINE_S = 0.1  # of both stages
 JUST_S = 1e-6
 CONTRIBUTION = 1
+RESULT = 2
 LEAVE = 6
 LARGE = 9
 
@@ -183,10 +186,27 @@ def test_a_farewell_that_was_lost_is_said_again():
     assert "rank 0 has left: its program has ended" in refused
 
 
+class Lossy(Modes):
+    """Loses one datagram in ten."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.random = random.Random(3)
+
+    def collect(self):
+        before = len(self.wire)
+        super().collect()
+        kept = [sent for sent in self.wire[before:] if self.random.random() >= 0.1]
+        self.wire[before:] = kept
+
+
 @pytest.mark.parametrize("mode", ["agreed", "bounded"])
+@pytest.mark.parametrize("network", [Modes, Lossy])
 @pytest.mark.parametrize("wire_format", ["bfloat16", "int8"])
-def test_a_drain_brings_what_rounding_has_taken_of_contributions(wire_format, mode):
-    net = Modes(3, mode, wire_format=wire_format)
+def test_a_drain_brings_what_rounding_has_taken_of_contributions(
+    wire_format, network, mode
+):
+    net = network(3, mode, elements=3000, wire_format=wire_format)
     rng = np.random.default_rng(1)
     # More digits than the format holds, in each contribution.
     given = rng.normal(size=(6, 3, net.elements)).astype(np.float32)
@@ -202,6 +222,62 @@ def test_a_drain_brings_what_rounding_has_taken_of_contributions(wire_format, mo
             total[rank] += net.buckets[rank, sequence]
     for rank in range(3):
         np.testing.assert_allclose(total[rank], given.sum((0, 1)), atol=1e-4)
+
+
+def test_errors_of_what_went_to_a_rank_that_has_left_are_not_lost():
+    net = Modes(3, "bounded", wire_format="bfloat16", peer_timeout_s=2.0)
+    # The sums have no more digits than the format, once rank 0 has rounded.
+    given = np.random.default_rng(1).normal(size=(5, net.elements)).astype(np.float32)
+    total = np.zeros(net.elements)
+    for sequence in range(5):
+        for rank in range(3):
+            net.call(rank, sequence, values=given[sequence] * (rank == 0))
+        net.run(1.0)
+        total += net.buckets[1, sequence]
+    assert not np.allclose(total, given.sum(0), atol=1e-4)
+    # Nothing is on its way to it when it is removed.
+    net.ranks[2].leave(net.now, "its program has ended")
+    net.run(0.5)
+    assert net.ranks[2].finished()
+    net.silent = {2}
+    zeros = np.zeros(net.elements, np.float32)
+    for sequence in range(5, 9):
+        for rank in range(2):
+            net.call(rank, sequence, drain=sequence == 8, values=zeros)
+        net.run(3.0)
+        assert net.done[1][sequence][0] == ""
+        total += net.buckets[1, sequence]
+    assert net.ranks[1].last_stats()["live"] == 2
+    np.testing.assert_allclose(total, given.sum(0), atol=1e-4)
+
+
+def test_a_call_waits_for_the_results_of_a_peer_whose_contribution_is_there():
+    net = Modes(2, "exact", peer_timeout_s=2.0)
+    for rank in range(2):
+        net.call(rank)
+    # Rank 1 has all of rank 0, and its sums are lost.
+    for _ in range(20):
+        net.collect()
+        for to, datagram in net.wire:
+            if to == 1 or _testing.parse_header(datagram)[0] != RESULT:
+                net.ranks[to].handle_datagram(net.now, datagram)
+        net.wire.clear()
+        net.now += 0.001
+        for rank in net.ranks:
+            rank.handle_timeout(net.now)
+    net.silent = {1}
+    net.run(5.0)
+    assert "rank 1 has been silent" in net.done[0][0][0]
+    assert "rank 0 waits for it in call 0" in net.done[0][0][0]
+
+
+def test_the_slowest_rank_is_the_last_one_where_nothing_is_missing():
+    # Rank 0 owns the one element, and sends it last.
+    net = Modes(3, "exact", elements=1)
+    for rank in range(3):
+        net.call(rank)
+    net.run(0.1)
+    assert [net.done[rank][0][-1] for rank in (1, 2)] == [0, 0]
 
 
 def test_what_a_peer_does_not_have_is_reported_as_in_flight():
