@@ -150,3 +150,29 @@ def test_without_a_call_timeout_a_call_waits_for_ever():
     net.submit(0, ones())
     net.run(10_000.0)
     assert net.done[0] == {}
+
+
+def test_ranks_leave_after_calls_that_followed_a_disagreement():
+    net = Net(3, peer_timeout_s=4.0, mismatch_timeout_s=2.0)
+
+    def call(rank, fingerprint, sequence, *, carry):
+        net.submit(
+            rank,
+            np.ones(3000, np.float32),
+            fingerprint=fingerprint,
+            sequence=sequence,
+            token=10 * fingerprint + sequence,
+            carry=carry,
+        )
+
+    call(0, 1, 0, carry=False)
+    # Chosen: one call more than max_lag after the one in which the ranks disagree.
+    for sequence in range(4):
+        for rank in range(3):
+            call(rank, 2, sequence, carry=True)
+        net.run(0.0005)
+    for rank in net.ranks:
+        rank.leave(net.now, "the end")
+    net.run(10.0)
+    assert all(rank.finished() for rank in net.ranks)
+    assert [rank.memory_bytes() for rank in net.ranks] == [0, 0, 0]
