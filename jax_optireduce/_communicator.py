@@ -125,7 +125,8 @@ class Communicator:
         if self._native is not None:
             given_up = self._native.calls_under_way()
             self._native.close(reason)
-            _session.dead.update(self._native.silent_ranks())
+            _session.departure.dead.update(self._native.silent_ranks())
+            _session.departure.unreached.update(self._native.unreached_ranks())
             if given_up:
                 _log.warning("%s", _exit.describe_given_up(given_up, reason))
             _watch.tell_late_data(self._native.take_late_data())
@@ -161,12 +162,12 @@ class _Session:
       current: the communicator, between `init` and `shutdown`.
       generation: how many sessions were begun; equal on all ranks, which begin them
         together.
-      dead: processes that sessions have given up after their silence.
+      departure: what is known of the others when sessions have ended.
     """
 
     current: Communicator | None = None
     generation: int = 0
-    dead: set[int] = dataclasses.field(default_factory=set)
+    departure: _exit.Departure = dataclasses.field(default_factory=_exit.Departure)
 
 
 _session = _Session()
@@ -274,8 +275,8 @@ def current(kind: str) -> Communicator:
     return _session.current
 
 
-def _end_at_exit(at_once: bool) -> set[int]:
-    """Leaves the session; returns the processes that are known to be dead."""
+def _end_at_exit(at_once: bool) -> _exit.Departure:
+    """Leaves the session; returns what is known of the others."""
     if _session.current is not None:
         _session.current._end("its process exits", at_once)  # noqa: SLF001
-    return _session.dead
+    return _session.departure

@@ -16,7 +16,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -40,9 +40,22 @@ _LOOK_S = 0.1
 # Where in the coordination service the goodbyes are.
 _GOODBYES = "jax_optireduce/goodbye"
 
-# Ends sessions: with False it finishes first what was dispatched. Returns the processes
-# that are known to be dead. See `_communicator`.
-End = Callable[[bool], Collection[int]]
+
+@dataclasses.dataclass(frozen=True)
+class Departure:
+    """What this process knows of the others when its sessions have ended.
+
+    Attributes:
+      dead: given up, for they were silent for `peer_timeout_s`.
+      unreached: have not acknowledged that this process leaves.
+    """
+
+    dead: set[int] = dataclasses.field(default_factory=set)
+    unreached: set[int] = dataclasses.field(default_factory=set)
+
+
+# Ends sessions: with False it finishes first what was dispatched. See `_communicator`.
+End = Callable[[bool], Departure]
 
 
 @dataclasses.dataclass
@@ -142,35 +155,45 @@ def _work() -> None:
 
 def _at_exit(end: End) -> None:
     try:
-        dead = end(fails() or _signals.terminated())
+        departure = end(fails() or _signals.terminated())
     except BaseException:  # noqa: BLE001 (Ctrl-C or SIGTERM: they do not wait)
-        dead = end(True)
+        departure = end(True)
     _signals.stop_forwarding()
     rank, world_size = _compat.process()
     if world_size > 1 and jax.config.jax_enable_recoverability:
-        _say_goodbye(rank, world_size, dead)
+        _say_goodbye(rank, world_size, departure)
     if _signals.terminated():
         _native.end_within(_TERMINATION_S)
 
 
-def _say_goodbye(rank: int, world_size: int, dead: Collection[int]) -> None:
-    """Process 0 waits for the goodbyes of the others, for a limited time.
-
-    A goodbye names the processes that its sender has given up. Process 0 need not have
-    noticed: its own calls may have failed with the sender's.
-    """
+def _say_goodbye(rank: int, world_size: int, departure: Departure) -> None:
+    """Process 0 waits for the goodbyes of the others, for a limited time."""
     if rank != 0:
-        _compat.publish(f"{_GOODBYES}/{rank}", json.dumps(sorted(dead)).encode())
+        dead = json.dumps(sorted(departure.dead))
+        _compat.publish(f"{_GOODBYES}/{rank}", dead.encode())
         return
     limit_s = _arrangement.shutdown_timeout_s
     if _signals.terminated():
         limit_s = min(limit_s, _TERMINATION_S)
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
-        goodbyes = _compat.published(_GOODBYES)
-        gone = {0, *dead, *map(int, goodbyes)}
-        gone.update(*map(json.loads, goodbyes.values()))
-        if len(gone) == world_size:
+        gone = find_gone(departure, _compat.published(_GOODBYES))
+        if len(gone | {0}) == world_size:
             break
         time.sleep(_LOOK_S)
     time.sleep(_GRACE_S)
+
+
+def find_gone(departure: Departure, goodbyes: Mapping[str, bytes]) -> set[int]:
+    """Returns the processes for which process 0 does not wait any more.
+
+    A goodbye names the processes that its sender has given up. Process 0 need not have
+    noticed, as its own calls may have failed with the sender's. It believes that of one
+    which it did not reach itself: a sender that is cut off takes all others for dead.
+
+    Args:
+      departure: of process 0.
+      goodbyes: by the rank that has said it, as JSON: the ranks that it has given up.
+    """
+    named = set().union(*map(json.loads, goodbyes.values()))
+    return departure.dead | set(map(int, goodbyes)) | named & departure.unreached

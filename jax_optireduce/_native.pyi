@@ -136,6 +136,9 @@ class Communicator:
     def silent_ranks(self) -> list[int]:
         """Peers given up after a silence of `peer_timeout_s`; also after `close`."""
 
+    def unreached_ranks(self) -> list[int]:
+        """After `close`: others that have not acknowledged that this rank leaves."""
+
     def wait_for_news(self) -> dict[str, Any] | None:
         """Waits until there is something to tell a user; for one thread.
 

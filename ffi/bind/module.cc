@@ -130,6 +130,7 @@ class PyCommunicator {
     return ToList(records);
   }
   nb::list SilentRanks() const { return ToList(communicator_->SilentRanks()); }
+  nb::list UnreachedRanks() const { return ToList(communicator_->UnreachedRanks()); }
   nb::object WaitForNews() const {
     std::optional<WatchNews> news;
     {
@@ -215,6 +216,7 @@ void BindCommunicator(nb::module_& module) {
       .def("flight_record", &PyCommunicator::FlightRecord)
       .def("calls_under_way", &PyCommunicator::CallsUnderWay)
       .def("silent_ranks", &PyCommunicator::SilentRanks)
+      .def("unreached_ranks", &PyCommunicator::UnreachedRanks)
       .def("wait_for_news", &PyCommunicator::WaitForNews)
       .def("features", &PyCommunicator::Features);
 }

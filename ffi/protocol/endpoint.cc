@@ -590,6 +590,7 @@ bool Endpoint::finished() const { return impl_->finished(); }
 std::size_t Endpoint::memory_bytes() const { return impl_->memory_bytes(); }
 std::vector<Rank> Endpoint::live() const { return impl_->live(); }
 std::vector<Rank> Endpoint::silent() const { return impl_->silent(); }
+std::vector<Rank> Endpoint::unreached() const { return impl_->unreached(); }
 const Counters& Endpoint::counters() const { return impl_->counters(); }
 
 }  // namespace optireduce

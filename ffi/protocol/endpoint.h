@@ -91,6 +91,8 @@ class Endpoint {
   // Peers that were silent for too long, and have not been heard since. One that has left in good
   // order is not among them.
   std::vector<Rank> silent() const;
+  // Peers that have not acknowledged that this rank leaves, and are not known to be gone.
+  std::vector<Rank> unreached() const;
 
   // What the calls submitted before `before` and not over yet wait for.
   std::vector<WaitingCall> WaitingCalls(Instant before) const;

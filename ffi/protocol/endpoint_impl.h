@@ -54,6 +54,7 @@ class Endpoint::Impl {
   const Counters& counters() const { return counters_; }
   std::vector<Rank> live() const { return view().members; }
   std::vector<Rank> silent() const;
+  std::vector<Rank> unreached() const;
 
  private:
   // A call that is open, with what the endpoint needs to serve it.

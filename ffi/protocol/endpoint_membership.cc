@@ -57,6 +57,15 @@ std::vector<Rank> Endpoint::Impl::silent() const {
   return ranks;
 }
 
+std::vector<Rank> Endpoint::Impl::unreached() const {
+  std::vector<Rank> ranks;
+  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
+    const bool asked = leaving_ && peers_[r] && !peers_[r]->gone();
+    if (asked && peers_[r]->farewell != Peer::Farewell::kDelivered) ranks.emplace_back(r);
+  }
+  return ranks;
+}
+
 // ---- The agreement.
 
 void Endpoint::Impl::HearMember(Instant now, const Header& header,

@@ -370,12 +370,18 @@ std::vector<CallRecord> Communicator::CallsUnderWay() const {
   return records;
 }
 
-std::vector<Rank> Communicator::SilentRanks() const {
+std::vector<Rank> Communicator::SilentRanks() const { return RanksOfLanes(&LaneSnapshot::silent); }
+
+std::vector<Rank> Communicator::UnreachedRanks() const {
+  return RanksOfLanes(&LaneSnapshot::unreached);
+}
+
+std::vector<Rank> Communicator::RanksOfLanes(std::vector<Rank> LaneSnapshot::* which) const {
   std::set<Rank> ranks;
   const std::lock_guard lock(mutex_);
   for (const auto& lane : lanes_) {
-    const std::vector<Rank> silent = lane->snapshot().silent;
-    ranks.insert(silent.begin(), silent.end());
+    const LaneSnapshot snapshot = lane->snapshot();
+    ranks.insert((snapshot.*which).begin(), (snapshot.*which).end());
   }
   return {ranks.begin(), ranks.end()};
 }

@@ -117,6 +117,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::vector<CallRecord> CallsUnderWay() const;
   // The peers that some lane has given up, see Endpoint::silent(). Close() does not change it.
   std::vector<Rank> SilentRanks() const;
+  // After Close(): those that some lane could not tell that this rank leaves, see
+  // Endpoint::unreached().
+  std::vector<Rank> UnreachedRanks() const;
   // See CallWatch::Wait(). Close() ends it.
   std::optional<WatchNews> WaitForNews();
 
@@ -128,6 +131,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   explicit Communicator(const CommunicatorOptions& options, std::shared_ptr<CompletionPool> pool);
   Status OpenPorts();
   void OpenMeeting();
+  std::vector<Rank> RanksOfLanes(std::vector<Rank> LaneSnapshot::* which) const;
   // With the mutex held.
   Status ValidateRanks(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max) const;
   EndpointOptions EndpointOptionsOf(std::uint16_t lane, std::uint32_t session,

@@ -299,6 +299,7 @@ void Lane::Publish() {
                .send_errors = port_->send_errors(),
                .memory_bytes = endpoint_->memory_bytes(),
                .silent = endpoint_->silent(),
+               .unreached = endpoint_->unreached(),
                .waiting = std::move(waiting)};
 }
 

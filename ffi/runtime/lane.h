@@ -37,7 +37,8 @@ struct LaneSnapshot {
   std::uint64_t socket_drops = 0;
   SendErrors send_errors;
   std::uint64_t memory_bytes = 0;
-  std::vector<Rank> silent;  // see Endpoint::silent()
+  std::vector<Rank> silent;     // see Endpoint::silent()
+  std::vector<Rank> unreached;  // see Endpoint::unreached()
   // Calls that have been under way for long, and what they wait for; by Submission::record.
   std::map<std::uint64_t, WaitingCall> waiting;
 };
