@@ -4,7 +4,6 @@ Each function returns what it was given in one form, or raises an error that say
 to write instead.
 """
 
-import math
 import numbers
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -14,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_optireduce import _compat, _identity, _primitive
+from jax_optireduce import _communicator, _compat, _identity, _primitive
+from jax_optireduce._call import Call
 from jax_optireduce._errors import AxisError, UsageError, did_you_mean
 
 AxisName = Hashable | Sequence[Hashable]
@@ -27,6 +27,37 @@ WIRE_FORMATS = ("float32", "bfloat16", "int8")
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
 SUPPORTED = (*_FLOATS, "int32", "bool")
+
+
+def checked_call(
+    kind: str,
+    axis_name: AxisName,
+    key: str,
+    mode: str,
+    wire_format: str = "float32",
+    **more: Any,
+) -> Call:
+    """Returns the description of a call.
+
+    Args:
+      kind: the public function.
+      axis_name: as given to it.
+      key: see `checked_key`.
+      mode: as given to it.
+      wire_format: as given to it.
+      **more: fields of `Call` that are not checked.
+
+    Raises:
+      NotInitializedError: there is no communicator.
+      UsageError: the mode, the wire format or an axis does not fit.
+    """
+    _communicator.current(kind)
+    check_mode(mode)
+    check_wire_format(wire_format)
+    axes = checked_axes(axis_name, kind)
+    return Call(
+        kind=kind, key=key, axes=axes, mode=mode, wire_format=wire_format, **more
+    )
 
 
 def checked_key(name: str | None, kind: str) -> str:
@@ -99,8 +130,8 @@ def checked_step(step: Any) -> jax.Array | None:
     return jnp.asarray(step).astype(jnp.int32)
 
 
-def checked_axes(axis_name: AxisName, kind: str) -> tuple[tuple[Any, ...], int]:
-    """Returns the axes as a tuple, and the number of ranks over them.
+def checked_axes(axis_name: AxisName, kind: str) -> tuple[Any, ...]:
+    """Returns the axes as a tuple.
 
     Raises:
       AxisError: an axis is not mapped here.
@@ -125,7 +156,7 @@ def checked_axes(axis_name: AxisName, kind: str) -> tuple[tuple[Any, ...], int]:
             "axis_names= so that jax.shard_map maps all axes, and name them in the "
             "specs."
         )
-    return axes, math.prod(lax.axis_size(axis) for axis in axes)
+    return axes
 
 
 def _is_mapped(axis: Any) -> bool:
@@ -176,16 +207,15 @@ def check_no_groups(axis_index_groups: None, kind: str) -> None:
     )
 
 
-def travels(leaf: Any, mode: str, wire_format: str) -> bool:
-    """Whether a leaf like this one may be in a call of this mode and wire format."""
+def travels(leaf: Any, call: Call) -> bool:
+    """Whether a leaf like this one may be in such a call."""
     if not hasattr(leaf, "dtype") or str(leaf.dtype) not in SUPPORTED:
         return False
-    return str(leaf.dtype) in _FLOATS or (mode != "lossy" and wire_format == "float32")
+    exact_integers = call.mode != "lossy" and call.wire_format == "float32"
+    return str(leaf.dtype) in _FLOATS or exact_integers
 
 
-def checked_leaf(
-    leaf: Any, axes: tuple[str, ...], place: str, *, mode: str, wire_format: str
-) -> jax.Array:
+def checked_leaf(leaf: Any, place: str, call: Call) -> jax.Array:
     """Returns a traced leaf as it is to be summed: booleans are counted, in int32.
 
     Raises:
@@ -193,24 +223,25 @@ def checked_leaf(
     """
     _check_dtype(leaf.dtype, place)
     floating = str(leaf.dtype) in _FLOATS
-    if mode == "lossy" and not floating:
+    if call.mode == "lossy" and not floating:
         raise UsageError(
             f"{place}: mode 'lossy' scales what came, which {leaf.dtype} cannot be; "
             "write x.astype(jnp.float32), or reduce it in a call of its own with "
             "mode='exact' or mode='bounded'."
         )
-    if wire_format != "float32" and leaf.dtype != jnp.float32:
+    if call.wire_format != "float32" and leaf.dtype != jnp.float32:
         raise UsageError(
-            f"{place}: wire_format='{wire_format}' rounds float32 on its way, got "
+            f"{place}: wire_format='{call.wire_format}' rounds float32 on its way, got "
             f"{leaf.dtype}; leave wire_format out for it, or write "
             "x.astype(jnp.float32)."
         )
     if leaf.dtype == jnp.bool_:
         leaf = leaf.astype(jnp.int32)
-    if not _primitive.is_typed(axes):
+    if not _primitive.is_typed(call.axes):
         return leaf
     varying = _compat.varying_axes(leaf)
-    fixed = [axis for axis in _primitive.of_the_mesh(axes) if axis not in varying]
+    mapped = _primitive.of_the_mesh(call.axes)
+    fixed = [axis for axis in mapped if axis not in varying]
     if fixed and floating:
         raise UsageError(
             f"{place}: it does not vary over {fixed}, so it is reduced already: under "

@@ -1,5 +1,6 @@
 """`psum` and `pmean`: the calls of `jax.lax`, on our transport."""
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -14,9 +15,9 @@ from jax_optireduce import (
     _primitive,
     _stats,
 )
+from jax_optireduce._call import Call, Drain
 from jax_optireduce._checks import AxisName
 from jax_optireduce._options import Options
-from jax_optireduce._primitive import Drain
 
 
 class ReducedBucket(NamedTuple):
@@ -129,15 +130,9 @@ def psum(
       NotInitializedError: `jax_optireduce.init` was not called.
     """
     _checks.check_no_groups(axis_index_groups, "psum")
-    return _reduce(
-        tree,
-        axis_name,
-        "psum",
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        name=name,
-    ).tree
+    key = _checks.checked_key(name, "psum")
+    call = _checks.checked_call("psum", axis_name, key, mode, wire_format, mean=False)
+    return reduce_tree(tree, step, call).tree
 
 
 def psum_with_stats(
@@ -169,15 +164,9 @@ def psum_with_stats(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    reduction = _reduce(
-        tree,
-        axis_name,
-        "psum",
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        name=name,
-    )
+    key = _checks.checked_key(name, "psum")
+    call = _checks.checked_call("psum", axis_name, key, mode, wire_format, mean=False)
+    reduction = reduce_tree(tree, step, call)
     return reduction.tree, reduction.stats()
 
 
@@ -216,15 +205,9 @@ def pmean(
       NotInitializedError: see `psum`.
     """
     _checks.check_no_groups(axis_index_groups, "pmean")
-    return _reduce(
-        tree,
-        axis_name,
-        "pmean",
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        name=name,
-    ).tree
+    key = _checks.checked_key(name, "pmean")
+    call = _checks.checked_call("pmean", axis_name, key, mode, wire_format)
+    return reduce_tree(tree, step, call).tree
 
 
 def pmean_with_stats(
@@ -256,109 +239,52 @@ def pmean_with_stats(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    reduction = _reduce(
-        tree,
-        axis_name,
-        "pmean",
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        name=name,
-    )
+    key = _checks.checked_key(name, "pmean")
+    call = _checks.checked_call("pmean", axis_name, key, mode, wire_format)
+    reduction = reduce_tree(tree, step, call)
     return reduction.tree, reduction.stats()
 
 
-def _reduce(
-    tree: Any,
-    axis_name: AxisName,
-    kind: str,
-    *,
-    mode: str,
-    wire_format: str,
-    step: Any,
-    name: str | None,
-) -> Reduction:
-    return reduce_tree(
-        tree,
-        axis_name,
-        kind=kind,
-        key=_checks.checked_key(name, kind),
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        mean=kind == "pmean",
-    )
-
-
 def reduce_tree(
-    tree: Any,
-    axis_name: AxisName,
-    *,
-    kind: str,
-    key: str,
-    mode: str,
-    wire_format: str,
-    step: Any,
-    mean: bool,
-    drain: Drain = Drain.NONE,
-    hadamard: bool | jax.Array | None = None,
+    tree: Any, step: Any, call: Call, *, rotate: bool | jax.Array | None = None
 ) -> Reduction:
     """Sums or averages a tree in buckets: the body of every public function.
 
     Args:
       tree: see `psum`.
-      axis_name: see `psum`.
-      kind: name of the public function, for messages.
-      key: names the collective; a suffix is added where it takes several buckets.
-      mode: see `psum`.
-      wire_format: see `psum`.
       step: see `psum`.
-      mean: whether to divide by the number of ranks.
-      drain: whether the call brings what earlier ones left in flight, see `drain`.
-      hadamard: whether a lossy call is rotated; an array, the same on every rank, to
+      call: what else is known of the call; each bucket gets a suffix to its key.
+      rotate: whether a lossy call is rotated; an array, the same on every rank, to
         decide when the program runs. None takes `Options.hadamard`.
 
     Returns:
       The reduced tree, and what this rank's report is made of.
 
     Raises:
-      AxisError: see `psum`.
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    communicator = _communicator.current(kind)
-    options = communicator.options
-    _checks.check_mode(mode)
-    _checks.check_wire_format(wire_format)
-    axes, size = _checks.checked_axes(axis_name, kind)
+    options = _communicator.current(call.kind).options
     step = _checks.checked_step(step)
+    size = lax.axis_size(call.axes)
     paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
     traced: dict[int, Any] = {}
     results: dict[int, Any] = {}
     for i, (path, leaf) in enumerate(paths_and_leaves):
-        place = f"{kind} of leaf {jax.tree_util.keystr(path) or '(the argument)'}"
+        keys = jax.tree_util.keystr(path) or "(the argument)"
+        place = f"{call.kind} of leaf {keys}"
         if isinstance(leaf, jax.core.Tracer):
-            traced[i] = _checks.checked_leaf(
-                leaf, axes, place, mode=mode, wire_format=wire_format
-            )
+            traced[i] = _checks.checked_leaf(leaf, place, call)
         else:
             # Part of the program, and so the same on every rank.
             results[i] = _checks.constant(leaf, place) * size
-    sums, buckets = _sum_leaves(
-        traced,
-        axes,
-        options,
-        key=key,
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        drain=drain,
-        hadamard=options.hadamard if hadamard is None else hadamard,
-    )
+    if rotate is None:
+        rotate = options.hadamard
+    sums, buckets = _sum_leaves(traced, step, call, options, rotate)
     results.update(sums)
     ordered = [results[i] for i in range(len(results))]
-    if mean:
-        ranks = _ranks_in_mean(sums, buckets, mode, size)
+    if call.mean:
+        ranks = _ranks_in_mean(sums, buckets, call.mode, size)
         ordered = [total / ranks.get(i, size) for i, total in enumerate(ordered)]
     return Reduction(jax.tree_util.tree_unflatten(treedef, ordered), buckets)
 
@@ -387,19 +313,14 @@ def _ranks_in_mean(
 
 def _sum_leaves(
     leaves: dict[int, Any],
-    axes: tuple[str, ...],
-    options: Options,
-    *,
-    key: str,
-    mode: str,
-    wire_format: str,
     step: jax.Array | None,
-    drain: Drain,
-    hadamard: bool | jax.Array,
+    call: Call,
+    options: Options,
+    rotate: bool | jax.Array,
 ) -> tuple[dict[int, Any], list[ReducedBucket]]:
     """Sums leaves, given and returned by their position in the tree."""
     if options.backend == "xla":
-        return {i: lax.psum(leaf, axes) for i, leaf in leaves.items()}, []
+        return {i: lax.psum(leaf, call.axes) for i, leaf in leaves.items()}, []
     positions = list(leaves)
     plan = _bucketing.plan_buckets(
         [leaf.shape for leaf in leaves.values()],
@@ -409,36 +330,31 @@ def _sum_leaves(
     # Leaves without elements stay out of the plan. Made anew, they vary over nothing.
     sums = {i: jnp.zeros(x.shape, x.dtype) for i, x in leaves.items() if x.size == 0}
     buckets = []
-    allreduce = functools.partial(
-        _primitive.allreduce,
-        axes=axes,
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        communicator=_communicator.NAME,
-    )
     only_integers = all(bucket.integral for bucket in plan)
     for bucket in plan:
         members = [positions[i] for i in bucket.leaves]
         operands = [leaves[i] for i in members]
-        of_bucket = key + bucket.suffix
         # Counters among the parameters may be in the tree of a drain and in no call.
-        perhaps = drain and bucket.integral and not only_integers
-        call = functools.partial(
-            allreduce, drain=Drain.OF_CALLS_IF_ANY if perhaps else drain
+        perhaps = call.drain and bucket.integral and not only_integers
+        of_bucket = dataclasses.replace(
+            call,
+            key=call.key + bucket.suffix,
+            drain=Drain.OF_CALLS_IF_ANY if perhaps else call.drain,
         )
-        if isinstance(hadamard, jax.Array):
+        rotated = dataclasses.replace(of_bucket, rotated=True)
+        if isinstance(rotate, jax.Array):
             # Two collectives, since a rotated bucket is longer. Around each bucket and
             # not all of them, so that the first one need not wait for the last leaf.
+            rotated = dataclasses.replace(rotated, key=f"{rotated.key} rotated")
             totals, vector = lax.cond(
-                hadamard,
-                functools.partial(call, key=f"{of_bucket} rotated", rotated=True),
-                functools.partial(call, key=of_bucket, rotated=False),
+                rotate,
+                functools.partial(_primitive.allreduce, step=step, call=rotated),
+                functools.partial(_primitive.allreduce, step=step, call=of_bucket),
                 operands,
             )
         else:
-            rotated = mode == "lossy" and hadamard
-            totals, vector = call(operands, key=of_bucket, rotated=rotated)
+            chosen = rotated if rotate and call.mode == "lossy" else of_bucket
+            totals, vector = _primitive.allreduce(operands, step, chosen)
         sums.update(zip(members, totals, strict=True))
         buckets.append(ReducedBucket(members, bucket.elements, vector))
     return sums, buckets

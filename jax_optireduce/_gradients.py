@@ -1,17 +1,17 @@
 """Gradients, averaged after the backward pass or in the middle of it, and replicas."""
 
+import dataclasses
 import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from jax_optireduce import _checks, _collectives, _communicator, _compat, _primitive
+from jax_optireduce import _checks, _collectives, _compat, _primitive
+from jax_optireduce._call import Call, Drain
 from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError
-from jax_optireduce._primitive import Drain
 from jax_optireduce._stats import CollectiveStats
 
 
@@ -57,10 +57,10 @@ def allreduce_gradients(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    key = _checks.checked_key(name, "allreduce_gradients")
-    return _average(
-        tree, axis_name, "allreduce_gradients", key, mode, wire_format, step
-    ).tree
+    kind = "allreduce_gradients"
+    key = _checks.checked_key(name, kind)
+    call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
+    return _collectives.reduce_tree(tree, step, call).tree
 
 
 def allreduce_gradients_with_stats(
@@ -93,10 +93,10 @@ def allreduce_gradients_with_stats(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    key = _checks.checked_key(name, "allreduce_gradients")
-    reduction = _average(
-        tree, axis_name, "allreduce_gradients", key, mode, wire_format, step
-    )
+    kind = "allreduce_gradients"
+    key = _checks.checked_key(name, kind)
+    call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
+    reduction = _collectives.reduce_tree(tree, step, call)
     return reduction.tree, reduction.stats()
 
 
@@ -139,12 +139,9 @@ def sync_in_backward(
       NotInitializedError: see `psum`.
     """
     kind = "sync_in_backward"
-    _communicator.current(kind)
-    _checks.check_mode(mode)
-    _checks.check_wire_format(wire_format)
-    axes, _ = _checks.checked_axes(axis_name, kind)
-    step = _checks.checked_step(step)
     key = _checks.checked_key(name, kind)
+    call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
+    step = _checks.checked_step(step)
     leaves, treedef = jax.tree_util.tree_flatten(params)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     floating = {
@@ -153,58 +150,37 @@ def sync_in_backward(
         if jnp.issubdtype(leaf.dtype, jnp.floating)
     }
     for i in set(range(len(leaves))) - set(floating):
-        leaves[i] = _made_varying(leaves[i], axes)
-    synced = _sync(axes, key, mode, wire_format, tuple(floating.values()), step)
+        leaves[i] = made_varying(leaves[i], call.axes)
+    synced = _sync(call, tuple(floating.values()), step)
     for i, leaf in zip(floating, synced, strict=True):
         leaves[i] = leaf
     return jax.tree_util.tree_unflatten(treedef, leaves)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
-def _sync(
-    axes: tuple[str, ...],
-    key: str,
-    mode: str,
-    wire_format: str,
-    leaves: tuple[Any, ...],
-    step: Any,
-) -> tuple[Any, ...]:
-    del key, mode, wire_format, step  # For the backward pass.
-    return tuple(_made_varying(leaf, axes) for leaf in leaves)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sync(call: Call, leaves: tuple[Any, ...], step: Any) -> tuple[Any, ...]:
+    del step  # For the backward pass.
+    return tuple(made_varying(leaf, call.axes) for leaf in leaves)
 
 
 def _sync_forward(
-    axes: tuple[str, ...],
-    key: str,
-    mode: str,
-    wire_format: str,
-    leaves: tuple[Any, ...],
-    step: Any,
-) -> tuple[Any, Any]:
+    call: Call, leaves: tuple[Any, ...], step: Any
+) -> tuple[tuple[Any, ...], Any]:
     # The cotangent of a leaf must vary as the leaf does.
-    varied = tuple(_missing_axes(leaf, axes) for leaf in leaves)
-    primals = _sync(axes, key, mode, wire_format, leaves, step)
-    return primals, (step, _Static(varied))
+    varied = tuple(_missing_axes(leaf, call.axes) for leaf in leaves)
+    return _sync(call, leaves, step), (step, _Static(varied))
 
 
 def _sync_backward(
-    axes: tuple[str, ...],
-    key: str,
-    mode: str,
-    wire_format: str,
-    residuals: Any,
-    cotangents: tuple[Any, ...],
-) -> tuple[Any, Any]:
+    call: Call, residuals: Any, cotangents: tuple[Any, ...]
+) -> tuple[Any, None]:
     step, static = residuals
-    reduced = _average(
-        cotangents, axes, "sync_in_backward", key, mode, wire_format, step
-    )
+    reduced = _collectives.reduce_tree(cotangents, step, call)
     means = tuple(
-        _made_varying(mean, [axis for axis in axes if axis not in missing])
+        made_varying(mean, [axis for axis in call.axes if axis not in missing])
         for mean, missing in zip(reduced.tree, static.value, strict=True)
     )
-    none = None if step is None else np.zeros((), jax.dtypes.float0)
-    return means, none
+    return means, None
 
 
 _sync.defvjp(_sync_forward, _sync_backward)
@@ -278,39 +254,28 @@ def drain(
       UsageError: see `psum`; or `name` is None.
       NotInitializedError: see `psum`.
     """
-    kind = "drain"
-    _communicator.current(kind)
-    _checks.check_mode(mode)
-    _checks.check_wire_format(wire_format)
-    axes, size = _checks.checked_axes(axis_name, kind)
     if name is None:
         raise UsageError(
             "drain needs the name of the calls that it drains: write "
             "name='gradients' there and here."
         )
-    key = _checks.checked_key(name, kind)
+    key = _checks.checked_key(name, "drain")
+    call = _checks.checked_call("drain", axis_name, key, mode, wire_format, mean=mean)
+    # A rank on its own is never late.
+    alone = lax.axis_size(call.axes) == 1
+    of_calls = Drain.OF_CALLS_IF_ANY if alone else Drain.OF_CALLS
+    call = dataclasses.replace(call, drain=of_calls)
     # Never true, but the compiler does not know: the zeros need the leaves, and so a
     # drain runs after the call whose result it is given.
-    never = lax.axis_index(axes) < 0
+    never = lax.axis_index(call.axes) < 0
     leaves, treedef = jax.tree_util.tree_flatten(tree)
     zeros = [jnp.zeros(jnp.shape(x), jax.dtypes.result_type(x)) for x in leaves]
     called = {
-        i: _made_varying(jnp.where(never, lax.stop_gradient(leaf), zeros[i]), axes)
+        i: made_varying(jnp.where(never, lax.stop_gradient(leaf), zeros[i]), call.axes)
         for i, leaf in enumerate(leaves)
-        if _checks.travels(leaf, mode, wire_format)
+        if _checks.travels(leaf, call)
     }
-    rest = _collectives.reduce_tree(
-        list(called.values()),
-        axes,
-        kind=kind,
-        key=key,
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        mean=mean,
-        # A rank on its own is never late.
-        drain=Drain.OF_CALLS if size > 1 else Drain.OF_CALLS_IF_ANY,
-    ).tree
+    rest = _collectives.reduce_tree(list(called.values()), step, call).tree
     for i, leaf in zip(called, rest, strict=True):
         zeros[i] = leaf
     return jax.tree_util.tree_unflatten(treedef, zeros)
@@ -344,23 +309,18 @@ def resync(params: Any, axis_name: AxisName) -> Any:
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    kind = "resync"
-    _communicator.current(kind)
-    axes, _ = _checks.checked_axes(axis_name, kind)
-    key = _checks.checked_key(None, kind)
-    leaves, treedef = jax.tree_util.tree_flatten(params)
-    own = _floating_leaves(leaves, axes)
+    key = _checks.checked_key(None, "resync")
     # A drain waits for all ranks that are alive, whatever it moves.
-    reduction = _average(
-        list(own.values()),
-        axes,
-        kind,
-        key,
-        "bounded",
-        "float32",
-        None,
-        drain=Drain.OF_CALLS_IF_ANY,
-    )
+    drain = Drain.OF_CALLS_IF_ANY
+    call = _checks.checked_call("resync", axis_name, key, "bounded", drain=drain)
+    axes = call.axes
+    leaves, treedef = jax.tree_util.tree_flatten(params)
+    own = {
+        i: made_varying(jnp.asarray(leaf), axes)
+        for i, leaf in enumerate(leaves)
+        if jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.floating)
+    }
+    reduction = _collectives.reduce_tree(list(own.values()), None, call)
     report = reduction.stats()
     whole = report.missing_contributions + report.missing_results + report.carried == 0
     local = tuple(axis for axis in axes if axis not in _primitive.of_the_mesh(axes))
@@ -368,62 +328,6 @@ def resync(params: Any, axis_name: AxisName) -> Any:
         kept = _primitive.typed_as_sum(lax.pmean(own[i], local), axes)
         leaves[i] = jnp.where(whole, mean, kept)
     return jax.tree_util.tree_unflatten(treedef, leaves)
-
-
-def average_floating(
-    tree: Any,
-    axes: tuple[str, ...],
-    kind: str,
-    key: str,
-    mode: str,
-    wire_format: str,
-    step: Any,
-) -> Any:
-    """Averages the floating leaves, whatever their type says about the ranks."""
-    leaves, treedef = jax.tree_util.tree_flatten(tree)
-    floating = _floating_leaves(leaves, axes)
-    values = list(floating.values())
-    means = _average(values, axes, kind, key, mode, wire_format, step).tree
-    for i, mean in zip(floating, means, strict=True):
-        leaves[i] = mean
-    return jax.tree_util.tree_unflatten(treedef, leaves)
-
-
-def _floating_leaves(leaves: list[Any], axes: tuple[str, ...]) -> dict[int, jax.Array]:
-    """Returns the floating ones by position, typed as varying over `axes`."""
-    return {
-        i: _made_varying(jnp.asarray(leaf), axes)
-        for i, leaf in enumerate(leaves)
-        if _is_floating(leaf)
-    }
-
-
-def _is_floating(leaf: Any) -> bool:
-    return jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.floating)
-
-
-def _average(
-    tree: Any,
-    axis_name: AxisName,
-    kind: str,
-    key: str,
-    mode: str,
-    wire_format: str,
-    step: Any,
-    *,
-    drain: Drain = Drain.NONE,
-) -> _collectives.Reduction:
-    return _collectives.reduce_tree(
-        tree,
-        axis_name,
-        kind=kind,
-        key=key,
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        mean=True,
-        drain=drain,
-    )
 
 
 def _missing_axes(x: Any, axes: Any) -> tuple[str, ...]:
@@ -434,7 +338,7 @@ def _missing_axes(x: Any, axes: Any) -> tuple[str, ...]:
     return tuple(a for a in _primitive.of_the_mesh(axes) if a not in varying)
 
 
-def _made_varying(x: Any, axes: Any) -> Any:
+def made_varying(x: Any, axes: Any) -> Any:
     """Returns `x`, typed as varying over `axes` where JAX tracks that."""
     missing = _missing_axes(x, axes)
     return lax.pcast(x, missing, to="varying") if missing else x

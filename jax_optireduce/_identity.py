@@ -21,6 +21,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax_optireduce._call import Call
+
 _OWN_DIRECTORY = str(Path(__file__).parent) + os.sep
 _JAX_DIRECTORY = str(Path(jax.__file__).parent) + os.sep
 # Longest name in bytes; what is longer ends with a hash instead.
@@ -80,42 +82,29 @@ def collective_name(key: str, devices: np.ndarray) -> str:
     return f"{head}... {whole}"
 
 
-def describe(
-    name: str,
-    avals: Sequence[Any],
-    *,
-    mode: str,
-    wire_format: str,
-    group_size: int,
-    rotated: bool,
-) -> str:
+def describe(name: str, avals: Sequence[Any], call: Call, group_size: int) -> str:
     """Describes a call for error messages: name, dtype, shapes, mode, group."""
     # Chosen: as many leaves as fit on a line; the fingerprint covers all of them.
     shown = ", ".join(str(list(aval.shape)).replace(" ", "") for aval in avals[:3])
     if len(avals) > 3:
         elements = sum(aval.size for aval in avals)
         shown += f" and {len(avals) - 3} more, {elements} elements"
+    wire_format = call.wire_format
     as_format = f", as {wire_format}" if wire_format != "float32" else ""
     return (
-        f"'{name}' ({avals[0].dtype}{shown}, mode {mode}{as_format}"
-        f"{', rotated' if rotated else ''}, {group_size} ranks)"
+        f"'{name}' ({avals[0].dtype}{shown}, mode {call.mode}{as_format}"
+        f"{', rotated' if call.rotated else ''}, {group_size} ranks)"
     )
 
 
-def fingerprint(
-    avals: Sequence[Any],
-    *,
-    mode: str,
-    wire_format: str,
-    devices: np.ndarray,
-    rotated: bool,
-) -> int:
+def fingerprint(avals: Sequence[Any], call: Call, devices: np.ndarray) -> int:
     """Hashes what ranks must agree on, into the range of a signed 64-bit integer.
 
     Together with the key it tells which calls a drain fits, see `drain`.
     """
     shapes = [(str(aval.dtype), tuple(aval.shape)) for aval in avals]
-    return hash64(repr((shapes, mode, wire_format, devices.tolist(), rotated, "sum")))
+    how = (call.mode, call.wire_format, devices.tolist(), call.rotated, "sum")
+    return hash64(repr((shapes, *how)))
 
 
 def hash64(text: str) -> int:

@@ -112,7 +112,8 @@ def all_reduce_gradients(
     _checks.check_mode(mode)
     _checks.check_wire_format(wire_format)
     _safeguards.check_arguments(mode, hadamard, skip_above, on_repeated_skips)
-    key = _checks.checked_key(name, "all_reduce_gradients")
+    kind = "all_reduce_gradients"
+    key = _checks.checked_key(name, kind)
     votes = hadamard == "auto" or skip_above is not None
 
     # The state's own count is not used as the step. It goes back with the parameters,
@@ -127,25 +128,20 @@ def all_reduce_gradients(
         **_: Any,
     ) -> tuple[Any, AllReduceState]:
         del params
-        rotated = hadamard
-        if hadamard == "auto":
-            rotated = jnp.asarray(state.safeguards.hadamard)
-        reduction = _collectives.reduce_tree(
-            updates,
-            axis_name,
-            kind="all_reduce_gradients",
-            key=key,
-            mode=mode,
-            wire_format=wire_format,
-            step=step,
-            mean=True,
-            hadamard=rotated,
-        )
+        rotate = hadamard
+        if rotate == "auto":
+            rotate = jnp.asarray(state.safeguards.hadamard)
+        call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
+        reduction = _collectives.reduce_tree(updates, step, call, rotate=rotate)
         means, stats = reduction.tree, reduction.stats()
         safeguards = state.safeguards
         if votes:
             vote = _safeguards.vote(stats, skip_above)
-            mean_vote = _mean_over_mesh(vote, axis_name, f"{key} vote", step)
+            ballot = _checks.checked_call(
+                kind, _with_mesh(call.axes), f"{key} vote", "exact"
+            )
+            vote = _gradients.made_varying(vote, ballot.axes)
+            mean_vote = _collectives.reduce_tree(vote, step, ballot).tree
             safeguards = _safeguards.followed_by(safeguards, mean_vote)
         if skip_above is not None:
             means = _zeros_if(safeguards.skipped, means)
@@ -166,16 +162,10 @@ def _initial(params: Any) -> AllReduceState:
     )
 
 
-def _mean_over_mesh(
-    vote: jax.Array, axis_name: AxisName, key: str, step: Any
-) -> jax.Array:
-    """Averages over the axis and all others of the mesh: no device decides alone."""
-    given = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
+def _with_mesh(axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns these axes and all others of the mesh: no device votes alone."""
     mapped = [name for name, (_, manual) in _compat.mesh_axes().items() if manual]
-    axes = (*given, *(name for name in mapped if name not in given))
-    return _gradients.average_floating(
-        vote, axes, "all_reduce_gradients", key, "exact", "float32", step
-    )
+    return (*axes, *(name for name in mapped if name not in axes))
 
 
 def _zeros_if(skipped: jax.Array, means: Any) -> Any:

@@ -1,5 +1,6 @@
 """Names of collectives: the same in any directory, and after any other traces."""
 
+import dataclasses
 import functools
 import re
 import subprocess
@@ -17,6 +18,9 @@ from jax import lax
 
 import jax_optireduce
 from jax_optireduce import _identity
+from jax_optireduce._call import Call
+
+_CALL = Call(kind="psum", key="k", axes=("dp",), mode="exact", wire_format="float32")
 
 _PROGRAM = """
 import jax
@@ -223,14 +227,11 @@ def test_long_name_is_shortened_and_still_different(key):
 
 def test_fingerprint_depends_on_everything_that_ranks_must_agree_on():
     def fingerprint(shape=(2, 3), dtype="float32", **changed):
-        about = {
-            "mode": "exact",
-            "wire_format": "float32",
-            "devices": np.arange(4).reshape(2, 2),
-            "rotated": False,
-            **changed,
-        }
-        return _identity.fingerprint([jax.ShapeDtypeStruct(shape, dtype)], **about)
+        devices = changed.pop("devices", np.arange(4).reshape(2, 2))
+        call = dataclasses.replace(_CALL, **changed)
+        return _identity.fingerprint(
+            [jax.ShapeDtypeStruct(shape, dtype)], call, devices
+        )
 
     variants = [
         fingerprint(),
@@ -249,8 +250,8 @@ def test_fingerprint_depends_on_everything_that_ranks_must_agree_on():
 
 def test_description_names_the_call_and_shortens_a_long_list():
     leaves = [jax.ShapeDtypeStruct((i, 2), "float32") for i in range(1, 6)]
-    about = {"mode": "lossy", "wire_format": "int8", "group_size": 4, "rotated": True}
-    text = _identity.describe("grads", leaves, **about)
+    call = dataclasses.replace(_CALL, mode="lossy", wire_format="int8", rotated=True)
+    text = _identity.describe("grads", leaves, call, group_size=4)
     assert text == (
         "'grads' (float32[1,2], [2,2], [3,2] and 2 more, 30 elements, "
         "mode lossy, as int8, rotated, 4 ranks)"
