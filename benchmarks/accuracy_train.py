@@ -108,8 +108,8 @@ def compiled(mesh: Mesh, task_name: str, optimizer_name: str, mode: str) -> Prog
     def step(state: Any, inputs: jax.Array, targets: jax.Array) -> tuple[Any, Any]:
         params, inner = state
         gradients = jax.grad(task.loss)(params, inputs, targets)
-        gradients, stats = jax_optireduce.allreduce_gradients_with_stats(
-            gradients, AXIS, mode=mode, name="gradients"
+        gradients, stats = jax_optireduce.average_gradients(
+            gradients, AXIS, mode=mode, name="gradients", return_stats=True
         )
         updates, inner = optimizer.update(gradients, inner, params)
         shares = (stats.missing_contributions, stats.missing_results, stats.carried)

@@ -96,8 +96,8 @@ def average(gradients: Any, transport: str) -> tuple[Any, jax.Array]:
     """
     if transport == "gloo":
         return lax.pmean(gradients, AXIS), jnp.zeros(2)
-    gradients, stats = jax_optireduce.allreduce_gradients_with_stats(
-        gradients, AXIS, mode=transport
+    gradients, stats = jax_optireduce.average_gradients(
+        gradients, AXIS, mode=transport, return_stats=True
     )
     return gradients, jnp.stack([stats.missing_contributions, stats.missing_results])
 

@@ -7,6 +7,16 @@ is an operand of the program and therefore no part of it.
 
 import dataclasses
 import enum
+from typing import Any, TypedDict
+
+
+class CallArguments(TypedDict, total=False):
+    """What every collective takes by keyword, for the types of overloads."""
+
+    mode: str
+    wire_format: str
+    step: Any
+    name: str | None
 
 
 class Drain(enum.IntEnum):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,14 @@ from jax_optireduce import (
     _primitive,
     _stats,
 )
-from jax_optireduce._call import Call, Drain
+from jax_optireduce._call import Call, CallArguments, Drain
 from jax_optireduce._checks import AxisName
 from jax_optireduce._options import Options
+from jax_optireduce._stats import CollectiveStats
+
+
+class _LaxArguments(CallArguments, total=False):
+    axis_index_groups: None
 
 
 class ReducedBucket(NamedTuple):
@@ -45,7 +50,11 @@ class Reduction(NamedTuple):
     tree: Any
     buckets: list[ReducedBucket]
 
-    def stats(self) -> _stats.CollectiveStats:
+    def result(self, return_stats: bool) -> Any:
+        """Returns the tree, or the pair (tree, report)."""
+        return (self.tree, self.stats()) if return_stats else self.tree
+
+    def stats(self) -> CollectiveStats:
         """Makes the report, which costs some operations that few callers need."""
         return _stats.from_vectors(
             [bucket.vector for bucket in self.buckets],
@@ -53,6 +62,22 @@ class Reduction(NamedTuple):
         )
 
 
+@overload
+def psum(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    return_stats: Literal[False] = False,
+    **arguments: Unpack[_LaxArguments],
+) -> Any: ...
+@overload
+def psum(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    return_stats: Literal[True],
+    **arguments: Unpack[_LaxArguments],
+) -> tuple[Any, CollectiveStats]: ...
 def psum(
     tree: Any,
     axis_name: AxisName,
@@ -62,6 +87,7 @@ def psum(
     step: Any = None,
     name: str | None = None,
     axis_index_groups: None = None,
+    return_stats: bool = False,
 ) -> Any:
     """Sums every leaf over a mapped axis.
 
@@ -82,7 +108,7 @@ def psum(
     * Only the CPU backend; elsewhere set JAX_OPTIREDUCE_BACKEND=xla.
     * A jitted function that holds a call and is itself called twice in one program
       needs the second call to depend on the first: they share one identity.
-    * In modes other than "exact" a sum may lack what is late; `psum_with_stats` says
+    * In modes other than "exact" a sum may lack what is late; `return_stats=True` says
       how much.
     * In modes "bounded" and "agreed" a derivative that is itself a sum over the ranks
       (`jax.jvp`; `jax.grad` under check_vma=False) is an error when it is compiled: no
@@ -119,9 +145,11 @@ def psum(
         be under way together. None takes the line of the code, which then is one
         collective in all programs: give a name where one line serves two models.
       axis_index_groups: None, the default of `jax.lax.psum`.
+      return_stats: whether to return how the call went, too.
 
     Returns:
-      The same tree, with the shapes and dtypes of the leaves; of bool, int32.
+      The same tree, with the shapes and dtypes of the leaves; of bool, int32. With
+      `return_stats` the pair of it and this rank's `CollectiveStats`.
 
     Raises:
       AxisError: the axis is not mapped here.
@@ -132,44 +160,25 @@ def psum(
     _checks.check_no_groups(axis_index_groups, "psum")
     key = _checks.checked_key(name, "psum")
     call = _checks.checked_call("psum", axis_name, key, mode, wire_format, mean=False)
-    return reduce_tree(tree, step, call).tree
+    return reduce_tree(tree, step, call).result(return_stats)
 
 
-def psum_with_stats(
+@overload
+def pmean(
     tree: Any,
     axis_name: AxisName,
     *,
-    mode: str = "exact",
-    wire_format: str = "float32",
-    step: Any = None,
-    name: str | None = None,
-) -> tuple[Any, _stats.CollectiveStats]:
-    """Sums every leaf over a mapped axis, and reports how it went.
-
-    Differs from `jax.lax.psum` in: what `psum` differs in, and the second result.
-
-    Args:
-      tree: see `psum`.
-      axis_name: see `psum`.
-      mode: see `psum`.
-      wire_format: see `psum`.
-      step: see `psum`.
-      name: see `psum`.
-
-    Returns:
-      The sums, and this rank's `CollectiveStats`.
-
-    Raises:
-      AxisError: see `psum`.
-      UsageError: see `psum`.
-      NotInitializedError: see `psum`.
-    """
-    key = _checks.checked_key(name, "psum")
-    call = _checks.checked_call("psum", axis_name, key, mode, wire_format, mean=False)
-    reduction = reduce_tree(tree, step, call)
-    return reduction.tree, reduction.stats()
-
-
+    return_stats: Literal[False] = False,
+    **arguments: Unpack[_LaxArguments],
+) -> Any: ...
+@overload
+def pmean(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    return_stats: Literal[True],
+    **arguments: Unpack[_LaxArguments],
+) -> tuple[Any, CollectiveStats]: ...
 def pmean(
     tree: Any,
     axis_name: AxisName,
@@ -179,6 +188,7 @@ def pmean(
     step: Any = None,
     name: str | None = None,
     axis_index_groups: None = None,
+    return_stats: bool = False,
 ) -> Any:
     """Averages every leaf over a mapped axis.
 
@@ -194,10 +204,11 @@ def pmean(
       step: see `psum`.
       name: see `psum`.
       axis_index_groups: see `psum`.
+      return_stats: see `psum`.
 
     Returns:
       The same tree, with the shapes and dtypes of the leaves; of int32 and bool,
-      float32.
+      float32. With `return_stats` the pair of it and this rank's `CollectiveStats`.
 
     Raises:
       AxisError: see `psum`.
@@ -207,42 +218,7 @@ def pmean(
     _checks.check_no_groups(axis_index_groups, "pmean")
     key = _checks.checked_key(name, "pmean")
     call = _checks.checked_call("pmean", axis_name, key, mode, wire_format)
-    return reduce_tree(tree, step, call).tree
-
-
-def pmean_with_stats(
-    tree: Any,
-    axis_name: AxisName,
-    *,
-    mode: str = "exact",
-    wire_format: str = "float32",
-    step: Any = None,
-    name: str | None = None,
-) -> tuple[Any, _stats.CollectiveStats]:
-    """Averages every leaf over a mapped axis, and reports how it went.
-
-    Differs from `jax.lax.pmean` in: what `pmean` differs in, and the second result.
-
-    Args:
-      tree: see `pmean`.
-      axis_name: see `psum`.
-      mode: see `pmean`.
-      wire_format: see `psum`.
-      step: see `psum`.
-      name: see `psum`.
-
-    Returns:
-      The means, and this rank's `CollectiveStats`.
-
-    Raises:
-      AxisError: see `psum`.
-      UsageError: see `psum`.
-      NotInitializedError: see `psum`.
-    """
-    key = _checks.checked_key(name, "pmean")
-    call = _checks.checked_call("pmean", axis_name, key, mode, wire_format)
-    reduction = reduce_tree(tree, step, call)
-    return reduction.tree, reduction.stats()
+    return reduce_tree(tree, step, call).result(return_stats)
 
 
 def reduce_tree(

@@ -2,20 +2,36 @@
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from jax_optireduce import _checks, _collectives, _compat, _primitive
-from jax_optireduce._call import Call, Drain
+from jax_optireduce._call import Call, CallArguments, Drain
 from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError
 from jax_optireduce._stats import CollectiveStats
 
 
-def allreduce_gradients(
+@overload
+def average_gradients(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    return_stats: Literal[False] = False,
+    **arguments: Unpack[CallArguments],
+) -> Any: ...
+@overload
+def average_gradients(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    return_stats: Literal[True],
+    **arguments: Unpack[CallArguments],
+) -> tuple[Any, CollectiveStats]: ...
+def average_gradients(
     tree: Any,
     axis_name: AxisName,
     *,
@@ -23,6 +39,7 @@ def allreduce_gradients(
     wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
+    return_stats: bool = False,
 ) -> Any:
     """Averages gradients over a mapped axis, in buckets.
 
@@ -48,56 +65,21 @@ def allreduce_gradients(
       wire_format: see `psum`.
       step: see `psum`; pass the optimizer's count where a rank may repeat a step.
       name: see `psum`.
+      return_stats: see `psum`.
 
     Returns:
-      The mean gradients: the same tree, shapes and dtypes, see `pmean`.
+      The mean gradients: the same tree, shapes and dtypes, see `pmean`. With
+      `return_stats` the pair of them and this rank's `CollectiveStats`.
 
     Raises:
       AxisError: see `psum`.
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    kind = "allreduce_gradients"
+    kind = "average_gradients"
     key = _checks.checked_key(name, kind)
     call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
-    return _collectives.reduce_tree(tree, step, call).tree
-
-
-def allreduce_gradients_with_stats(
-    tree: Any,
-    axis_name: AxisName,
-    *,
-    mode: str = "bounded",
-    wire_format: str = "float32",
-    step: Any = None,
-    name: str | None = None,
-) -> tuple[Any, CollectiveStats]:
-    """Averages gradients over a mapped axis, in buckets, and reports how it went.
-
-    Differs from `jax.lax.pmean` in: what `allreduce_gradients` differs in, and the
-    second result.
-
-    Args:
-      tree: see `allreduce_gradients`.
-      axis_name: see `psum`.
-      mode: see `psum`.
-      wire_format: see `psum`.
-      step: see `allreduce_gradients`.
-      name: see `psum`.
-
-    Returns:
-      The mean gradients, and this rank's `CollectiveStats`.
-
-    Raises:
-      AxisError: see `psum`.
-      UsageError: see `psum`.
-      NotInitializedError: see `psum`.
-    """
-    kind = "allreduce_gradients"
-    key = _checks.checked_key(name, kind)
-    call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
-    reduction = _collectives.reduce_tree(tree, step, call)
-    return reduction.tree, reduction.stats()
+    return _collectives.reduce_tree(tree, step, call).result(return_stats)
 
 
 def sync_in_backward(
@@ -120,14 +102,14 @@ def sync_in_backward(
         grads = jax.grad(loss_fn)(params)  # the mean over "data", on every rank
 
     Differs from `jax.lax.pmean` in: the forward pass is the identity, and what
-    `allreduce_gradients` differs in concerns the backward pass.
+    `average_gradients` differs in concerns the backward pass.
 
     Args:
       params: floating leaves are synchronised; others, which have no gradient, pass.
       axis_name: see `psum`.
       mode: see `psum`.
       wire_format: see `psum`.
-      step: see `allreduce_gradients`.
+      step: see `average_gradients`.
       name: see `psum`.
 
     Returns:

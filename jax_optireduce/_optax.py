@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import optax
 
 
-class AllReduceState(NamedTuple):
-    """What `all_reduce_gradients` knows of its calls; a pytree of scalars.
+class AverageGradientsState(NamedTuple):
+    """What `optax_average_gradients` knows of its calls; a pytree of scalars.
 
     As in `CollectiveStats`, ranks see different values (except of `calls` and
     `safeguards`), although JAX types them as equal. A checkpoint holds those of the
@@ -55,7 +55,7 @@ class AllReduceState(NamedTuple):
     largest_elapsed_s: jax.Array
 
 
-def all_reduce_gradients(
+def optax_average_gradients(
     axis_name: AxisName,
     *,
     mode: str = "bounded",
@@ -69,14 +69,14 @@ def all_reduce_gradients(
 
     Example::
 
-        optimizer = optax.chain(all_reduce_gradients("data"), optax.sgd(0.1))
+        optimizer = optax.chain(optax_average_gradients("data"), optax.sgd(0.1))
         state = optimizer.init(params)  # state[0] is the report of this link
 
     In mode "lossy", `hadamard="auto"` and `skip_above` make every call wait for every
     rank: the ranks vote, in mode "exact", so a rank that is gone is an error. Without
     both there is no vote.
 
-    Differs from `jax.lax.pmean` in: what `allreduce_gradients` differs in.
+    Differs from `jax.lax.pmean` in: what `average_gradients` differs in.
 
     Args:
       axis_name: see `psum`.
@@ -104,7 +104,7 @@ def all_reduce_gradients(
     Raises:
       UsageError: the mode, the name or another argument does not fit, or one of mode
         "lossy" is given in another mode. The other errors of
-        `allreduce_gradients` come from `update`.
+        `average_gradients` come from `update`.
     """
     # Here and not above, so that programs without Optax do not pay for its import.
     import optax  # noqa: PLC0415
@@ -112,7 +112,7 @@ def all_reduce_gradients(
     _checks.check_mode(mode)
     _checks.check_wire_format(wire_format)
     _safeguards.check_arguments(mode, hadamard, skip_above, on_repeated_skips)
-    kind = "all_reduce_gradients"
+    kind = "optax_average_gradients"
     key = _checks.checked_key(name, kind)
     votes = hadamard == "auto" or skip_above is not None
 
@@ -121,12 +121,12 @@ def all_reduce_gradients(
     # must not; the calls, counted by the session, are as many on all ranks either way.
     def update(
         updates: Any,
-        state: AllReduceState,
+        state: AverageGradientsState,
         params: Any = None,
         *,
         step: Any = None,
         **_: Any,
-    ) -> tuple[Any, AllReduceState]:
+    ) -> tuple[Any, AverageGradientsState]:
         del params
         rotate = hadamard
         if rotate == "auto":
@@ -151,10 +151,12 @@ def all_reduce_gradients(
     return optax.GradientTransformationExtraArgs(init=_initial, update=update)
 
 
-def _initial(params: Any) -> AllReduceState:
+def _initial(params: Any) -> AverageGradientsState:
     del params
-    zeros = {name: jnp.zeros((), jnp.float32) for name in AllReduceState._fields[3:]}
-    return AllReduceState(
+    zeros = {
+        name: jnp.zeros((), jnp.float32) for name in AverageGradientsState._fields[3:]
+    }
+    return AverageGradientsState(
         calls=jnp.zeros((), jnp.int32),
         last=_stats.empty(),
         safeguards=_safeguards.initial(),
@@ -186,15 +188,15 @@ def _call_user(state: SafeguardState, call: Callable[[int], None]) -> None:
 
 
 def _followed_by(
-    state: AllReduceState, stats: CollectiveStats, safeguards: SafeguardState
-) -> AllReduceState:
+    state: AverageGradientsState, stats: CollectiveStats, safeguards: SafeguardState
+) -> AverageGradientsState:
     calls = state.calls + 1
 
     def mean(name: str) -> jax.Array:
         before = getattr(state, name)
         return before + (getattr(stats, name) - before) / calls
 
-    return AllReduceState(
+    return AverageGradientsState(
         calls=calls,
         last=stats,
         safeguards=safeguards,

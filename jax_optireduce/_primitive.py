@@ -248,7 +248,7 @@ def _check_derivative(call: Call) -> None:
         f"{name!r} in mode {call.mode!r} is differentiated, and its derivative is "
         "summed over the ranks too: by a call that no drain reaches, so that what is "
         "late in it would be lost. Write mode='exact' for it; or, to average "
-        "gradients, sync_in_backward or allreduce_gradients, which are not "
+        "gradients, sync_in_backward or average_gradients, which are not "
         "differentiated themselves; or jax.lax.stop_gradient around what is only "
         "reported."
     )

@@ -318,7 +318,7 @@ class _Kind:
         arguments = self._arguments
         if self._kind == "exact":
             return jax_optireduce.psum(tree, AXIS, **arguments), None
-        sums, stats = jax_optireduce.psum_with_stats(tree, AXIS, **arguments)
+        sums, stats = jax_optireduce.psum(tree, AXIS, **arguments, return_stats=True)
         there = (1 - stats.missing_contributions) * (1 - stats.missing_results)
         return sums, jnp.stack([1 - there, stats.deadline_s])[None]
 

@@ -69,7 +69,9 @@ def make_program(all_values: np.ndarray, mesh: jax.sharding.Mesh) -> jax.stages.
             jnp.isfinite(sum_of_errors[0]).astype(jnp.float32), "ranks", name="start"
         )
         own *= started / jax.lax.axis_size("ranks")
-        found, stats = jax_optireduce.pmean_with_stats(own, "ranks", mode="lossy")
+        found, stats = jax_optireduce.pmean(
+            own, "ranks", mode="lossy", return_stats=True
+        )
         error = found - mean
         missing = jnp.stack([stats.missing_contributions, stats.missing_results])
         return sum_of_errors + error, (probes @ error, error @ error, missing)

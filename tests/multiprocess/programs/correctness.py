@@ -122,8 +122,9 @@ def check_identity() -> None:
     steps = np.zeros(jax.device_count(), np.int32)
 
     def both(x: Any, step: Any) -> Any:
-        counted = jo.psum_with_stats(x, "dp")[1]
-        return counted, jo.psum_with_stats(x, "dp", step=step, name="stepped")[1]
+        _, counted = jo.psum(x, "dp", return_stats=True)
+        _, stepped = jo.psum(x, "dp", step=step, name="stepped", return_stats=True)
+        return counted, stepped
 
     program = meshes.mapped(mesh, both)
     for call, step in enumerate((0, 5, 1000)):
@@ -150,9 +151,9 @@ def check_gradients() -> None:
 
         w = jnp.ones(8)
         gradient = jax.grad(loss)(w)
-        link = jo.all_reduce_gradients("dp", mode="exact")
+        link = jo.optax_average_gradients("dp", mode="exact")
         return (
-            jo.allreduce_gradients(gradient, "dp", mode="exact"),
+            jo.average_gradients(gradient, "dp", mode="exact"),
             jax.grad(loss_of_synced)(w),
             link.update(gradient, link.init(w))[0],
         )

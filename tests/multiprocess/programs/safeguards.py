@@ -36,7 +36,7 @@ class Print(logging.Handler):
 
 def main() -> None:
     """Runs all calls in one compiled program, each after the one before."""
-    link = jo.all_reduce_gradients(
+    link = jo.optax_average_gradients(
         "dp",
         mode="lossy",
         name="gradients",
