@@ -76,7 +76,7 @@ class Cell:
         # Each rank loses others; 64 is more ranks than a host has room for.
         seed = 64 * self.seed + jax.process_index()
         faults = {"loss": lost, "seed": seed} if lost else {}
-        return {"faults": faults, "deadline_s": self.deadline_ms / 1000}
+        return {"deadline_s": self.deadline_ms / 1000, "advanced": {"faults": faults}}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -305,7 +305,8 @@ def main() -> None:
     config = Config(**vars(parser.parse_args()))
     loses = config.transport in ("bounded", "lossy")
     faults = {"loss": config.drop, "seed": config.seed} if loses else {}
-    with jax_optireduce.init(faults=faults, deadline_s=config.deadline_s):
+    advanced = jax_optireduce.Advanced(faults=faults)
+    with jax_optireduce.init(deadline_s=config.deadline_s, advanced=advanced):
         figures, params = train(config)
     if config.output and jax.process_index() == 0:
         folder = Path(config.output)

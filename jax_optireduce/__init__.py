@@ -27,12 +27,13 @@ from jax_optireduce._gradients import (
     sync_in_backward,
 )
 from jax_optireduce._optax import optax_average_gradients
-from jax_optireduce._options import Options
+from jax_optireduce._options import Advanced, Options
 from jax_optireduce._stats import CollectiveStats
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Advanced",
     "AxisError",
     "CollectiveStats",
     "Communicator",

@@ -231,7 +231,7 @@ def reduce_tree(
       step: see `psum`.
       call: what else is known of the call; each bucket gets a suffix to its key.
       rotate: whether a lossy call is rotated; an array, the same on every rank, to
-        decide when the program runs. None takes `Options.hadamard`.
+        decide when the program runs. None takes `Advanced.hadamard`.
 
     Returns:
       The reduced tree, and what this rank's report is made of.
@@ -255,7 +255,7 @@ def reduce_tree(
             # Part of the program, and so the same on every rank.
             results[i] = _checks.constant(leaf, place) * size
     if rotate is None:
-        rotate = options.hadamard
+        rotate = options.advanced.hadamard
     sums, buckets = _sum_leaves(traced, step, call, options, rotate)
     results.update(sums)
     ordered = [results[i] for i in range(len(results))]

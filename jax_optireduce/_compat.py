@@ -320,8 +320,8 @@ def _get(client: Any, key: str, peer: int, world_size: int, timeout_s: float) ->
             f"process {peer} of {world_size} did not come to the rendezvous, which "
             f"waits {timeout_s:g} s. Every process must call "
             "jax_optireduce.init(), as often as the others; if one needs longer to "
-            "start, pass rendezvous_timeout_s=. JAX's coordination service says: "
-            + str(error).splitlines()[0]
+            "start, set JAX_OPTIREDUCE_RENDEZVOUS_TIMEOUT_S. JAX's coordination "
+            "service says: " + str(error).splitlines()[0]
         ) from error
 
 

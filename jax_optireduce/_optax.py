@@ -86,7 +86,7 @@ def optax_average_gradients(
       hadamard: mode "lossy" only: whether calls are rotated so that loss falls on every
         entry alike. "auto" rotates after a call that lost more than 2 %, until 100
         calls in a row have lost less than 1 % (mean over the ranks). None takes
-        `Options.hadamard`.
+        `Advanced.hadamard`.
       skip_above: mode "lossy" only: share of the contributions or of the results, from
         0 to below 1. Of a call in which more is missing at any rank, no rank gets
         anything: the updates are zeros, and `safeguards.skipped` of the state is True.

@@ -258,7 +258,8 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
     if args.loss is not None:
         if not 0 <= args.loss <= 1:
             raise UsageError(f"--loss must be between 0 and 1, got {args.loss:g}.")
-        options["faults"] = {"loss": args.loss, "seed": 1}
+        faults = {"loss": args.loss, "seed": 1}
+        options["advanced"] = jax_optireduce.Advanced(faults=faults)
     if args.late_s < 0:
         raise UsageError(f"--late-s must be 0 or more, got {args.late_s:g}.")
     Options(**options)

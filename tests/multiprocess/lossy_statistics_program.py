@@ -106,13 +106,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     args = parser.parse_args()
     with jax_optireduce.init(
-        # The sequence of losses is decided by the seed: each rank needs its own.
-        faults={
-            "loss": args.loss,
-            "seed": args.seed + 1000 * int(os.environ["JAX_PROCESS_ID"]),
-        },
         deadline_s=args.deadline_s,
-        datagram_bytes_max=DATAGRAM_BYTES,
+        advanced=jax_optireduce.Advanced(
+            # The sequence of losses is decided by the seed: each rank needs its own.
+            faults={
+                "loss": args.loss,
+                "seed": args.seed + 1000 * int(os.environ["JAX_PROCESS_ID"]),
+            },
+            datagram_bytes_max=DATAGRAM_BYTES,
+        ),
     ) as communicator:
         mesh = jax.make_mesh((communicator.world_size,), ("ranks",))
         sharding = NamedSharding(mesh, P("ranks"))

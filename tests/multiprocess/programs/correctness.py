@@ -173,7 +173,7 @@ with jo.init() as communicator:
     check_some_devices()
     check_identity()
     check_gradients()
-    if not communicator.options.faults:
+    if not communicator.options.advanced.faults:
         check_rounding("lossy")
     # Every device holds every result: the set has each of them once.
     print("bits", *sorted({meshes.digest(result) for result in results}))

@@ -79,5 +79,5 @@ def main() -> None:
 
 
 logging.getLogger("jax_optireduce").addHandler(Print(logging.WARNING))
-with jo.init(faults=FAULTS):
+with jo.init(advanced={"faults": FAULTS}):
     main()
