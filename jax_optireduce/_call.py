@@ -9,6 +9,17 @@ import dataclasses
 import enum
 from typing import Any, TypedDict
 
+from jax_optireduce import _native
+
+# What becomes of late data in reduce-scatter and in all-gather: see `psum`.
+MODES = tuple(_native.MODES)
+
+# After a call in one of these, data may still be on its way.
+CARRYING_MODES = tuple(mode for mode, carries in _native.MODES.items() if carries)
+
+# What float32 values are rounded to on the wire: see `psum`.
+WIRE_FORMATS = _native.WIRE_FORMATS
+
 
 class CallArguments(TypedDict, total=False):
     """What every collective takes by keyword, for the types of overloads."""

@@ -13,17 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_optireduce import _communicator, _compat, _identity, _primitive
-from jax_optireduce._call import Call
+from jax_optireduce import (
+    _communicator,
+    _compat,
+    _identity,
+    _native,
+    _primitive,
+)
+from jax_optireduce._call import MODES, WIRE_FORMATS, Call
 from jax_optireduce._errors import AxisError, UsageError, did_you_mean
 
 AxisName = Hashable | Sequence[Hashable]
-
-# What becomes of late data in reduce-scatter and in all-gather: see `psum`.
-MODES = ("exact", "agreed", "bounded", "lossy")
-
-# What float32 values are rounded to on the wire: see `psum`.
-WIRE_FORMATS = ("float32", "bfloat16", "int8")
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
 SUPPORTED = (*_FLOATS, "int32", "bool")
@@ -68,37 +68,32 @@ def checked_key(name: str | None, kind: str) -> str:
     """
     if name is None:
         return _identity.call_site_key(kind)
-    if (
-        not isinstance(name, str)
-        or not name
-        or len(name) > 100
-        or not name.isprintable()
-    ):
+    printable = isinstance(name, str) and name.isprintable()
+    if not printable or not 1 <= len(name.encode()) <= _native.NAME_BYTES_MAX:
         raise UsageError(
-            f"name must be 1 to 100 printable characters, got {name!r}; or leave it "
-            "out."
+            f"name must be printable characters, 1 to {_native.NAME_BYTES_MAX} bytes "
+            f"in UTF-8, got {name!r}; or leave it out."
         )
     return name
 
 
 def check_mode(mode: str) -> None:
     """Raises `UsageError` when `mode` is none."""
-    if mode in MODES:
-        return
-    raise UsageError(
-        f"mode must be 'exact', 'agreed', 'bounded' or 'lossy', got {mode!r}."
-        + (did_you_mean(mode, MODES) if isinstance(mode, str) else "")
-    )
+    _check_choice("mode", mode, MODES)
 
 
 def check_wire_format(wire_format: str) -> None:
     """Raises `UsageError` when `wire_format` is none."""
-    if wire_format in WIRE_FORMATS:
+    _check_choice("wire_format", wire_format, WIRE_FORMATS)
+
+
+def _check_choice(argument: str, value: Any, known: Sequence[str]) -> None:
+    if value in known:
         return
-    known = isinstance(wire_format, str)
+    quoted = [repr(name) for name in known]
     raise UsageError(
-        f"wire_format must be 'float32', 'bfloat16' or 'int8', got {wire_format!r}."
-        + (did_you_mean(wire_format, WIRE_FORMATS) if known else "")
+        f"{argument} must be {', '.join(quoted[:-1])} or {quoted[-1]}, got {value!r}."
+        + (did_you_mean(value, known) if isinstance(value, str) else "")
     )
 
 

@@ -32,11 +32,8 @@ from jax_optireduce import (
     _native,
     _stats,
 )
-from jax_optireduce._call import Call, Drain
+from jax_optireduce._call import CARRYING_MODES, Call, Drain
 from jax_optireduce._errors import UsageError
-
-# After a call in one of these, data may still be on its way.
-CARRYING_MODES = ("agreed", "bounded")
 
 ALLREDUCE_TARGET = "jax_optireduce_allreduce"
 SEQUENCE_TARGET = "jax_optireduce_sequence"

@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 import jax_optireduce
+from jax_optireduce._native import NAME_BYTES_MAX
 
 pytestmark = pytest.mark.usefixtures("communicator")
 
@@ -293,9 +294,20 @@ def test_step_must_not_be_mapped_by_vmap():
     _rejects("does not depend on the mapped axis", step)
 
 
-@pytest.mark.parametrize("name", ["", "a\nb", 3, "x" * 300])
+_PI = "\N{GREEK SMALL LETTER PI}"  # two bytes
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a\nb", "\ud800", 3, "x" * (NAME_BYTES_MAX + 1), _PI * NAME_BYTES_MAX]
+)
 def test_name_must_fit_into_a_message(name):
-    _rejects("printable characters", lambda x: jax_optireduce.psum(x, "dp", name=name))
+    expected = f"printable characters, 1 to {NAME_BYTES_MAX} bytes in UTF-8, got"
+    _rejects(expected, lambda x: jax_optireduce.psum(x, "dp", name=name))
+
+
+@pytest.mark.parametrize("name", ["x" * NAME_BYTES_MAX, _PI * (NAME_BYTES_MAX // 2)])
+def test_longest_name_fits(name):
+    _trace(lambda x: jax_optireduce.psum(x, ("dp", "tp"), name=name))
 
 
 def test_other_platforms_are_told_to_use_the_xla_backend():

@@ -17,7 +17,7 @@ import pytest
 from jax import lax
 
 import jax_optireduce
-from jax_optireduce import _identity
+from jax_optireduce import _identity, _native
 from jax_optireduce._call import Call
 
 _CALL = Call(kind="psum", key="k", axes=("dp",), mode="exact", wire_format="float32")
@@ -217,12 +217,27 @@ def test_name_tells_apart_meshes_and_groups():
     assert len(names) == len(layouts)
 
 
-@pytest.mark.parametrize("key", ["x" * 1000, "\N{GREEK SMALL LETTER PI}" * 100])
+@pytest.mark.parametrize("key", ["x" * 1000, "\N{GREEK SMALL LETTER PI}" * 100, "x"])
 def test_long_name_is_shortened_and_still_different(key):
     devices = np.array([[0, 1]])
     one, two = (_identity.collective_name(key + end, devices) for end in ("1", "2"))
     assert one != two
-    assert len(one.encode()) <= 150
+    assert len(one.encode()) <= _native.NAME_BYTES_MAX
+
+
+@pytest.mark.usefixtures("communicator")
+def test_native_side_takes_names_up_to_the_limit_that_it_states(monkeypatch):
+    limit = _native.NAME_BYTES_MAX
+    total = _mapped(lambda x: jax_optireduce.psum(x, "dp", name="x" * limit))
+    # Shortened to the limit, exactly.
+    np.testing.assert_array_equal(
+        jax.jit(total)(jnp.ones((2, 5))), 2 * jnp.ones((2, 5))
+    )
+    monkeypatch.setattr(_native, "NAME_BYTES_MAX", limit + 1)
+    total = _mapped(lambda x: jax_optireduce.psum(x, "dp", name="x" * (limit + 1)))
+    expected = f"from 1 to {limit} bytes, got {limit + 1}"
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=expected):
+        jax.block_until_ready(jax.jit(total)(jnp.ones((2, 5))))
 
 
 def test_fingerprint_depends_on_everything_that_ranks_must_agree_on():

@@ -12,6 +12,7 @@ import meshes
 import numpy as np
 
 import jax_optireduce as jo
+from jax_optireduce._native import NAME_BYTES_MAX
 
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int32")
 SHAPES = ((), (7,), (33, 65), (1 << 16,), (0, 3))
@@ -90,7 +91,10 @@ def check_groups() -> None:
     given = meshes.spread(mesh, rows)
 
     def sums(x: Any) -> Any:
-        return [jo.psum(x, axes) for axes in ("a", "b", ("a", "b"), ("b", "a"))]
+        # The number of the group is added to the name, on its way to other processes.
+        name = "x" * NAME_BYTES_MAX
+        axes = ("a", "b", ("a", "b"), ("b", "a"))
+        return [jo.psum(x, which, name=name) for which in axes]
 
     results = meshes.mapped(mesh, sums)(given)
     cube = rows.reshape(2, 2, 5)
