@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from jax_optireduce import (
     _communicator,
@@ -116,7 +117,7 @@ def checked_step(step: Any) -> jax.Array | None:
             "step must be one whole number (int32 [] or int), such as the optimizer's "
             f"count, got {step!r}."
         )
-    known = not isinstance(step, jax.core.Tracer)
+    known = not isinstance(step, Tracer)
     if known and not 0 <= int(step) < 2**31:
         raise UsageError(
             f"step must be from 0 to 2**31 - 1, got {int(step)}; leave it out to have "

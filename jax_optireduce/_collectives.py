@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Unpack, overload
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 
 from jax_optireduce import (
     _bucketing,
@@ -249,7 +250,7 @@ def reduce_tree(
     for i, (path, leaf) in enumerate(paths_and_leaves):
         keys = jax.tree_util.keystr(path) or "(the argument)"
         place = f"{call.kind} of leaf {keys}"
-        if isinstance(leaf, jax.core.Tracer):
+        if isinstance(leaf, Tracer):
             traced[i] = _checks.checked_leaf(leaf, place, call)
         else:
             # Part of the program, and so the same on every rank.

@@ -133,7 +133,7 @@ def sync_in_backward(
     }
     for i in set(range(len(leaves))) - set(floating):
         leaves[i] = made_varying(leaves[i], call.axes)
-    synced = _sync(call, tuple(floating.values()), step)
+    synced: Any = _sync(call, tuple(floating.values()), step)
     for i, leaf in zip(floating, synced, strict=True):
         leaves[i] = leaf
     return jax.tree_util.tree_unflatten(treedef, leaves)

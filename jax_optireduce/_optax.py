@@ -121,12 +121,12 @@ def optax_average_gradients(
     # must not; the calls, counted by the session, are as many on all ranks either way.
     def update(
         updates: Any,
-        state: AverageGradientsState,
+        state: Any,
         params: Any = None,
         *,
         step: Any = None,
         **_: Any,
-    ) -> tuple[Any, AverageGradientsState]:
+    ) -> tuple[Any, Any]:
         del params
         rotate = hadamard
         if rotate == "auto":
@@ -151,7 +151,7 @@ def optax_average_gradients(
     return optax.GradientTransformationExtraArgs(init=_initial, update=update)
 
 
-def _initial(params: Any) -> AverageGradientsState:
+def _initial(params: Any) -> Any:
     del params
     zeros = {
         name: jnp.zeros((), jnp.float32) for name in AverageGradientsState._fields[3:]

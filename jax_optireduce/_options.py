@@ -9,7 +9,7 @@ import dataclasses
 import math
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from jax_optireduce._errors import UsageError, did_you_mean
 
@@ -82,6 +82,7 @@ _OF_ONE_PROCESS = frozenset(
 )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Settings:
     """What both levels have in common: checks of names, types and ranges.
 
@@ -89,7 +90,8 @@ class _Settings:
       given: names of the fields that were given; the others are defaults.
     """
 
-    given: frozenset[str]
+    # No field: it is no part of what makes two settings equal.
+    given: ClassVar[frozenset[str]] = frozenset()
 
     def __new__(cls, **given: Any) -> Self:
         """Checks the names; the generated `__init__` takes the values.
@@ -110,7 +112,8 @@ class _Settings:
           UsageError: a field has a wrong type or is out of its range.
         """
         for field in dataclasses.fields(self):
-            name, kind, value = field.name, field.type, getattr(self, field.name)
+            name, kind = field.name, field.type
+            value: Any = getattr(self, name)
             if name == "faults":
                 value = _checked_faults(value)
                 object.__setattr__(self, name, value)

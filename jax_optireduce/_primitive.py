@@ -286,7 +286,7 @@ def _call_native(
         has_side_effect=True,
         input_output_aliases={i + 2: i for i in range(len(leaves))},
     )
-    return call(rank, step, *leaves, **attributes)
+    return list(call(rank, step, *leaves, **attributes))
 
 
 def _rotated(

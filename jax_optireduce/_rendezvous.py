@@ -45,7 +45,7 @@ def initialize_distributed(options: Options) -> None:
       RendezvousError: JAX could not do it.
     """
     if jax.distributed.is_initialized():
-        if not jax.config.jax_enable_recoverability:
+        if not _compat.is_recoverable():
             _log.warning(
                 "jax.distributed was initialized without jax_enable_recoverability: "
                 "the death of one process will end all others. Let "
@@ -80,7 +80,7 @@ def initialize_distributed(options: Options) -> None:
     # death. With it, JAX ends those that are still at work when process 0 leaves, which
     # `_exit` prevents, if it can.
     if _compat.HAS_KEY_VALUE_CLIENT:
-        jax.config.update("jax_enable_recoverability", True)
+        jax.config.update(_compat.RECOVERABILITY, True)
     advanced = options.advanced
     try:
         jax.distributed.initialize(

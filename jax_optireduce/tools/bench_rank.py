@@ -296,7 +296,7 @@ class _Kind:
 
     def __init__(self, kind: str, data: _Data) -> None:
         self._kind, self._data = kind, data
-        self._arguments = {
+        self._arguments: dict[str, Any] = {
             "mode": kind,
             "wire_format": data.wire_format,
             "name": f"{data.name} {kind}",
