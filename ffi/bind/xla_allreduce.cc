@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "ffi/base/quoted.h"
 #include "ffi/base/status.h"
 #include "ffi/bind/call_facts.h"
 #include "ffi/bind/registry.h"
@@ -49,8 +50,7 @@ constexpr std::int64_t kDrainOfCalls = 1;
 constexpr std::int64_t kDrainOfCallsIfAny = 2;
 
 Status Invalid(std::string_view name, std::string_view what) {
-  return Status(StatusCode::kInvalidArgument,
-                "all-reduce \"" + std::string(name) + "\": " + std::string(what));
+  return Status(StatusCode::kInvalidArgument, Quoted(name) + ": " + std::string(what));
 }
 
 std::optional<ElementType> ElementTypeOf(ffi::DataType type) {
@@ -73,9 +73,7 @@ std::optional<ElementType> ElementTypeOf(ffi::DataType type) {
 Status ReadMode(const Attributes& attributes, CollectiveSpec& spec) {
   const auto* const mode = std::ranges::find(kModes, attributes.mode, &Mode::name);
   if (mode == kModes.end()) {
-    return Invalid(attributes.name,
-                   "mode must be \"exact\", \"agreed\", \"bounded\" or \"lossy\", got \"" +
-                       std::string(attributes.mode) + "\".");
+    return Invalid(attributes.name, "there is no mode " + Quoted(attributes.mode) + ".");
   }
   spec.reduce_scatter = mode->reduce_scatter;
   spec.all_gather = mode->all_gather;
@@ -88,8 +86,7 @@ Status ReadWireFormat(const Attributes& attributes, CollectiveSpec& spec) {
     if (NameOf(spec.wire_format) == attributes.wire_format) return Status();
   }
   return Invalid(attributes.name,
-                 "wire_format must be \"float32\", \"bfloat16\" or \"int8\", got \"" +
-                     std::string(attributes.wire_format) + "\".");
+                 "there is no wire format " + Quoted(attributes.wire_format) + ".");
 }
 
 // Who takes part: the processes of the device's group, and which of its ranks are local.
