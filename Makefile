@@ -48,7 +48,7 @@ help:
 	@echo 'make asan-python  Python programs on real sockets, under the address sanitizer'
 	@echo 'make mutants   plants bugs, and prints those that no check finds (MUTANTS=...)'
 	@echo 'make simulate  replay one simulated run (SEED=...)'
-	@echo 'make lint      ruff, and the rules that this project checks itself'
+	@echo 'make lint      ruff, basedpyright, clang-format, and rules of this project'
 	@echo 'make fmt       format Python and C++'
 	@echo 'make wheel     build and try a wheel, in dist/'
 	@echo 'make clean     remove what the targets above have made'
@@ -124,9 +124,8 @@ seeds: $(VENV_TEST)/.installed
 simulate: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python -m jax_optireduce simulate --seed $(SEED)
 
+# tests/lint runs ruff, basedpyright and clang-format, too, and with them `make test`.
 lint: $(VENV_TEST)/.installed
-	$(VENV_TEST)/bin/ruff check .
-	$(VENV_TEST)/bin/ruff format --check .
 	$(VENV_TEST)/bin/python -m pytest tests/lint
 
 fmt: $(VENV_TEST)/.requirements

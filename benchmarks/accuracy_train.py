@@ -76,7 +76,7 @@ class Cell:
         # Each rank loses others; 64 is more ranks than a host has room for.
         seed = 64 * self.seed + jax.process_index()
         faults = {"loss": lost, "seed": seed} if lost else {}
-        return {"faults": faults, "deadline_s": self.deadline_ms / 1000}
+        return {"deadline_s": self.deadline_ms / 1000, "advanced": {"faults": faults}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +108,8 @@ def compiled(mesh: Mesh, task_name: str, optimizer_name: str, mode: str) -> Prog
     def step(state: Any, inputs: jax.Array, targets: jax.Array) -> tuple[Any, Any]:
         params, inner = state
         gradients = jax.grad(task.loss)(params, inputs, targets)
-        gradients, stats = jax_optireduce.allreduce_gradients_with_stats(
-            gradients, AXIS, mode=mode, name="gradients"
+        gradients, stats = jax_optireduce.average_gradients(
+            gradients, AXIS, mode=mode, name="gradients", return_stats=True
         )
         updates, inner = optimizer.update(gradients, inner, params)
         shares = (stats.missing_contributions, stats.missing_results, stats.carried)

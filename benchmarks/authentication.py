@@ -15,6 +15,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,9 +26,9 @@ import jax_optireduce
 # 4 B, 16 B, ... 1 MiB.
 SIZES = tuple(4**power for power in range(1, 11))
 
-KINDS: dict[str, dict[str, bool]] = {
+KINDS: dict[str, dict[str, Any]] = {
     "tags": {},
-    "nothing": {"authenticate": False},
+    "nothing": {"advanced": {"authenticate": False}},
     "encrypted": {"encrypt": True},
 }
 

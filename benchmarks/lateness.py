@@ -103,7 +103,7 @@ class Cell:
         """Returns what each rank is to do."""
         options: dict[str, Any] = {"on_lag": "suspend", "deadline_s": self.deadline_s}
         if self.trouble == "loss":
-            options["faults"] = {"loss": LOSS, "seed": 1}
+            options["advanced"] = {"faults": {"loss": LOSS, "seed": 1}}
         if self.trouble == "killed":
             options["peer_timeout_s"] = PEER_TIMEOUT_S
         return {

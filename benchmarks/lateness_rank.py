@@ -94,7 +94,9 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
     arguments = {"mode": plan["mode"], "name": "lateness"}
     call = mapped(
         mesh,
-        lambda x: jax_optireduce.allreduce_gradients_with_stats(x, AXIS, **arguments),
+        lambda x: jax_optireduce.average_gradients(
+            x, AXIS, **arguments, return_stats=True
+        ),
     )
     drain = mapped(mesh, lambda x: jax_optireduce.drain(x, AXIS, **arguments))
     together = mapped(mesh, lambda x: jax_optireduce.psum(x, AXIS, name="together"))

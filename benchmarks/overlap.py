@@ -40,9 +40,7 @@ def _compute(params: list[jax.Array], x: jax.Array) -> Any:
 
 
 def _communicate(params: list[jax.Array], _: jax.Array) -> Any:
-    return jax_optireduce.allreduce_gradients(
-        params, "data", mode="exact", name="alone"
-    )
+    return jax_optireduce.average_gradients(params, "data", mode="exact", name="alone")
 
 
 def _both(params: list[jax.Array], x: jax.Array) -> Any:

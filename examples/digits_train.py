@@ -96,8 +96,8 @@ def average(gradients: Any, transport: str) -> tuple[Any, jax.Array]:
     """
     if transport == "gloo":
         return lax.pmean(gradients, AXIS), jnp.zeros(2)
-    gradients, stats = jax_optireduce.allreduce_gradients_with_stats(
-        gradients, AXIS, mode=transport
+    gradients, stats = jax_optireduce.average_gradients(
+        gradients, AXIS, mode=transport, return_stats=True
     )
     return gradients, jnp.stack([stats.missing_contributions, stats.missing_results])
 
@@ -131,14 +131,17 @@ def make_step(
 
 def load(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Returns images [n, 8, 8, 1] in [0, 1] and labels [n]: for training, held out."""
-    digits = load_digits()
-    images = (digits.images / digits.images.max()).astype(np.float32)[..., None]
-    images, held_out_images, labels, held_out_labels = train_test_split(
-        images,
-        digits.target.astype(np.int32),
-        test_size=0.25,
-        stratify=digits.target,
-        random_state=seed,
+    pixels, digits = map(np.asarray, load_digits(return_X_y=True))
+    images = (pixels / pixels.max()).astype(np.float32).reshape(-1, 8, 8, 1)
+    images, held_out_images, labels, held_out_labels = map(
+        np.asarray,
+        train_test_split(
+            images,
+            digits.astype(np.int32),
+            test_size=0.25,
+            stratify=digits,
+            random_state=seed,
+        ),
     )
     return images, labels, held_out_images, held_out_labels
 
@@ -251,7 +254,7 @@ def across_ranks(
     distances = np.linalg.norm(replicas - mean_replica, axis=1)
     missing = gather(np.mean(reports, axis=0)).mean(axis=0)
     return {
-        "accuracy_by_rank": gather(np.float32([accuracy])).ravel().tolist(),
+        "accuracy_by_rank": gather(np.asarray([accuracy], np.float32)).ravel().tolist(),
         "seconds": sum(seconds),
         "step_seconds_p50": float(np.percentile(seconds, 50)),
         "step_seconds_p99": float(np.percentile(seconds, 99)),
@@ -305,12 +308,14 @@ def main() -> None:
     config = Config(**vars(parser.parse_args()))
     loses = config.transport in ("bounded", "lossy")
     faults = {"loss": config.drop, "seed": config.seed} if loses else {}
-    with jax_optireduce.init(faults=faults, deadline_s=config.deadline_s):
+    advanced = jax_optireduce.Advanced(faults=faults)
+    with jax_optireduce.init(deadline_s=config.deadline_s, advanced=advanced):
         figures, params = train(config)
     if config.output and jax.process_index() == 0:
         folder = Path(config.output)
         folder.mkdir(parents=True, exist_ok=True)
-        np.savez(folder / f"{config.transport}.npz", **params)
+        arrays: dict[str, Any] = params
+        np.savez(folder / f"{config.transport}.npz", **arrays)
         (folder / f"{config.transport}.json").write_text(json.dumps(figures))
 
 

@@ -19,7 +19,7 @@ sharding = NamedSharding(mesh, P("data"))
 key, wanted = jax.random.key(0), jnp.arange(8.0)
 x = jax.jit(lambda: jax.random.normal(key, (512, 8)), out_shardings=sharding)()
 y = jax.jit(lambda x: x @ wanted)(x)
-sync = jax_optireduce.all_reduce_gradients("data")  # 3
+sync = jax_optireduce.optax_average_gradients("data")  # 3
 optimizer = optax.chain(sync, optax.sgd(0.05, momentum=0.5))
 
 

@@ -21,7 +21,7 @@ y = jax.jit(lambda x: x @ wanted)(x)
 def step(w: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
     """With check_vma=False the mean is taken where lax.pmean stood."""
     gradient = jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
-    return w - 0.1 * jax_optireduce.allreduce_gradients(gradient, "data")  # 3
+    return w - 0.1 * jax_optireduce.average_gradients(gradient, "data")  # 3
 
 
 def step_vma(w: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:

@@ -1,8 +1,8 @@
 """Collectives for JAX that end by a deadline, over UDP.
 
-`psum` and `pmean` stand in for those of `jax.lax`; `allreduce_gradients`,
-`sync_in_backward` and `all_reduce_gradients` (for Optax) average gradients; `drain` and
-`resync` settle what is late, and replicas that differ.
+`psum` and `pmean` replace those of `jax.lax`; `average_gradients`, `sync_in_backward`
+and `optax_average_gradients` average gradients; `drain` brings late data, and `resync`
+makes replicas equal again.
 """
 
 import pkgutil
@@ -11,12 +11,7 @@ import pkgutil
 # pip has installed it.
 __path__ = pkgutil.extend_path(__path__, __name__)
 
-from jax_optireduce._collectives import (
-    pmean,
-    pmean_with_stats,
-    psum,
-    psum_with_stats,
-)
+from jax_optireduce._collectives import pmean, psum
 from jax_optireduce._communicator import Communicator, init, shutdown, stats
 from jax_optireduce._errors import (
     AxisError,
@@ -26,19 +21,19 @@ from jax_optireduce._errors import (
     UsageError,
 )
 from jax_optireduce._gradients import (
-    allreduce_gradients,
-    allreduce_gradients_with_stats,
+    average_gradients,
     drain,
     resync,
     sync_in_backward,
 )
-from jax_optireduce._optax import all_reduce_gradients
-from jax_optireduce._options import Options
+from jax_optireduce._optax import optax_average_gradients
+from jax_optireduce._options import Advanced, Options
 from jax_optireduce._stats import CollectiveStats
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Advanced",
     "AxisError",
     "CollectiveStats",
     "Communicator",
@@ -47,15 +42,12 @@ __all__ = [
     "Options",
     "RendezvousError",
     "UsageError",
-    "all_reduce_gradients",
-    "allreduce_gradients",
-    "allreduce_gradients_with_stats",
+    "average_gradients",
     "drain",
     "init",
+    "optax_average_gradients",
     "pmean",
-    "pmean_with_stats",
     "psum",
-    "psum_with_stats",
     "resync",
     "shutdown",
     "stats",

@@ -64,7 +64,7 @@ def plan_buckets(
         open_buckets[dtype] = ([*leaves, index], held + elements)
     full.extend((dtype, *bucket) for dtype, bucket in open_buckets.items())
     kinds = [np.issubdtype(dtype, np.integer) for dtype, _, _ in full]
-    buckets = []
+    buckets: list[Bucket] = []
     for i, (dtype, leaves, held) in enumerate(full):
         suffix = f" {dtype}" if kinds[i] else ""
         if kinds.count(kinds[i]) > 1:

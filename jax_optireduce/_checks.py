@@ -4,7 +4,6 @@ Each function returns what it was given in one form, or raises an error that say
 to write instead.
 """
 
-import math
 import numbers
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -13,20 +12,53 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
-from jax_optireduce import _compat, _identity, _primitive
+from jax_optireduce import (
+    _communicator,
+    _compat,
+    _identity,
+    _native,
+    _primitive,
+)
+from jax_optireduce._call import MODES, WIRE_FORMATS, Call
 from jax_optireduce._errors import AxisError, UsageError, did_you_mean
 
 AxisName = Hashable | Sequence[Hashable]
 
-# What becomes of late data in reduce-scatter and in all-gather: see `psum`.
-MODES = ("exact", "agreed", "bounded", "lossy")
-
-# What float32 values are rounded to on the wire: see `psum`.
-WIRE_FORMATS = ("float32", "bfloat16", "int8")
-
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
 SUPPORTED = (*_FLOATS, "int32", "bool")
+
+
+def checked_call(
+    kind: str,
+    axis_name: AxisName,
+    key: str,
+    mode: str,
+    wire_format: str = "float32",
+    **more: Any,
+) -> Call:
+    """Returns the description of a call.
+
+    Args:
+      kind: the public function.
+      axis_name: as given to it.
+      key: see `checked_key`.
+      mode: as given to it.
+      wire_format: as given to it.
+      **more: fields of `Call` that are not checked.
+
+    Raises:
+      NotInitializedError: there is no communicator.
+      UsageError: the mode, the wire format or an axis does not fit.
+    """
+    _communicator.current(kind)
+    check_mode(mode)
+    check_wire_format(wire_format)
+    axes = checked_axes(axis_name, kind)
+    return Call(
+        kind=kind, key=key, axes=axes, mode=mode, wire_format=wire_format, **more
+    )
 
 
 def checked_key(name: str | None, kind: str) -> str:
@@ -37,37 +69,32 @@ def checked_key(name: str | None, kind: str) -> str:
     """
     if name is None:
         return _identity.call_site_key(kind)
-    if (
-        not isinstance(name, str)
-        or not name
-        or len(name) > 100
-        or not name.isprintable()
-    ):
+    printable = isinstance(name, str) and name.isprintable()
+    if not printable or not 1 <= len(name.encode()) <= _native.NAME_BYTES_MAX:
         raise UsageError(
-            f"name must be 1 to 100 printable characters, got {name!r}; or leave it "
-            "out."
+            f"name must be printable characters, 1 to {_native.NAME_BYTES_MAX} bytes "
+            f"in UTF-8, got {name!r}; or leave it out."
         )
     return name
 
 
 def check_mode(mode: str) -> None:
     """Raises `UsageError` when `mode` is none."""
-    if mode in MODES:
-        return
-    raise UsageError(
-        f"mode must be 'exact', 'agreed', 'bounded' or 'lossy', got {mode!r}."
-        + (did_you_mean(mode, MODES) if isinstance(mode, str) else "")
-    )
+    _check_choice("mode", mode, MODES)
 
 
 def check_wire_format(wire_format: str) -> None:
     """Raises `UsageError` when `wire_format` is none."""
-    if wire_format in WIRE_FORMATS:
+    _check_choice("wire_format", wire_format, WIRE_FORMATS)
+
+
+def _check_choice(argument: str, value: Any, known: Sequence[str]) -> None:
+    if value in known:
         return
-    known = isinstance(wire_format, str)
+    quoted = [repr(name) for name in known]
     raise UsageError(
-        f"wire_format must be 'float32', 'bfloat16' or 'int8', got {wire_format!r}."
-        + (did_you_mean(wire_format, WIRE_FORMATS) if known else "")
+        f"{argument} must be {', '.join(quoted[:-1])} or {quoted[-1]}, got {value!r}."
+        + (did_you_mean(value, known) if isinstance(value, str) else "")
     )
 
 
@@ -90,7 +117,7 @@ def checked_step(step: Any) -> jax.Array | None:
             "step must be one whole number (int32 [] or int), such as the optimizer's "
             f"count, got {step!r}."
         )
-    known = not isinstance(step, jax.core.Tracer)
+    known = not isinstance(step, Tracer)
     if known and not 0 <= int(step) < 2**31:
         raise UsageError(
             f"step must be from 0 to 2**31 - 1, got {int(step)}; leave it out to have "
@@ -99,8 +126,8 @@ def checked_step(step: Any) -> jax.Array | None:
     return jnp.asarray(step).astype(jnp.int32)
 
 
-def checked_axes(axis_name: AxisName, kind: str) -> tuple[tuple[Any, ...], int]:
-    """Returns the axes as a tuple, and the number of ranks over them.
+def checked_axes(axis_name: AxisName, kind: str) -> tuple[Any, ...]:
+    """Returns the axes as a tuple.
 
     Raises:
       AxisError: an axis is not mapped here.
@@ -125,7 +152,7 @@ def checked_axes(axis_name: AxisName, kind: str) -> tuple[tuple[Any, ...], int]:
             "axis_names= so that jax.shard_map maps all axes, and name them in the "
             "specs."
         )
-    return axes, math.prod(lax.axis_size(axis) for axis in axes)
+    return axes
 
 
 def _is_mapped(axis: Any) -> bool:
@@ -176,16 +203,15 @@ def check_no_groups(axis_index_groups: None, kind: str) -> None:
     )
 
 
-def travels(leaf: Any, mode: str, wire_format: str) -> bool:
-    """Whether a leaf like this one may be in a call of this mode and wire format."""
+def travels(leaf: Any, call: Call) -> bool:
+    """Whether a leaf like this one may be in such a call."""
     if not hasattr(leaf, "dtype") or str(leaf.dtype) not in SUPPORTED:
         return False
-    return str(leaf.dtype) in _FLOATS or (mode != "lossy" and wire_format == "float32")
+    exact_integers = call.mode != "lossy" and call.wire_format == "float32"
+    return str(leaf.dtype) in _FLOATS or exact_integers
 
 
-def checked_leaf(
-    leaf: Any, axes: tuple[str, ...], place: str, *, mode: str, wire_format: str
-) -> jax.Array:
+def checked_leaf(leaf: Any, place: str, call: Call) -> jax.Array:
     """Returns a traced leaf as it is to be summed: booleans are counted, in int32.
 
     Raises:
@@ -193,24 +219,25 @@ def checked_leaf(
     """
     _check_dtype(leaf.dtype, place)
     floating = str(leaf.dtype) in _FLOATS
-    if mode == "lossy" and not floating:
+    if call.mode == "lossy" and not floating:
         raise UsageError(
             f"{place}: mode 'lossy' scales what came, which {leaf.dtype} cannot be; "
             "write x.astype(jnp.float32), or reduce it in a call of its own with "
             "mode='exact' or mode='bounded'."
         )
-    if wire_format != "float32" and leaf.dtype != jnp.float32:
+    if call.wire_format != "float32" and leaf.dtype != jnp.float32:
         raise UsageError(
-            f"{place}: wire_format='{wire_format}' rounds float32 on its way, got "
+            f"{place}: wire_format='{call.wire_format}' rounds float32 on its way, got "
             f"{leaf.dtype}; leave wire_format out for it, or write "
             "x.astype(jnp.float32)."
         )
     if leaf.dtype == jnp.bool_:
         leaf = leaf.astype(jnp.int32)
-    if not _primitive.is_typed(axes):
+    if not _primitive.is_typed(call.axes):
         return leaf
     varying = _compat.varying_axes(leaf)
-    fixed = [axis for axis in _primitive.of_the_mesh(axes) if axis not in varying]
+    mapped = _primitive.of_the_mesh(call.axes)
+    fixed = [axis for axis in mapped if axis not in varying]
     if fixed and floating:
         raise UsageError(
             f"{place}: it does not vary over {fixed}, so it is reduced already: under "

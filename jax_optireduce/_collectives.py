@@ -1,11 +1,13 @@
 """`psum` and `pmean`: the calls of `jax.lax`, on our transport."""
 
+import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 
 from jax_optireduce import (
     _bucketing,
@@ -14,9 +16,14 @@ from jax_optireduce import (
     _primitive,
     _stats,
 )
+from jax_optireduce._call import Call, CallArguments, Drain
 from jax_optireduce._checks import AxisName
 from jax_optireduce._options import Options
-from jax_optireduce._primitive import Drain
+from jax_optireduce._stats import CollectiveStats
+
+
+class _LaxArguments(CallArguments, total=False):
+    axis_index_groups: None
 
 
 class ReducedBucket(NamedTuple):
@@ -44,7 +51,11 @@ class Reduction(NamedTuple):
     tree: Any
     buckets: list[ReducedBucket]
 
-    def stats(self) -> _stats.CollectiveStats:
+    def result(self, return_stats: bool) -> Any:
+        """Returns the tree, or the pair (tree, report)."""
+        return (self.tree, self.stats()) if return_stats else self.tree
+
+    def stats(self) -> CollectiveStats:
         """Makes the report, which costs some operations that few callers need."""
         return _stats.from_vectors(
             [bucket.vector for bucket in self.buckets],
@@ -52,6 +63,22 @@ class Reduction(NamedTuple):
         )
 
 
+@overload
+def psum(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    return_stats: Literal[False] = False,
+    **arguments: Unpack[_LaxArguments],
+) -> Any: ...
+@overload
+def psum(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    return_stats: Literal[True],
+    **arguments: Unpack[_LaxArguments],
+) -> tuple[Any, CollectiveStats]: ...
 def psum(
     tree: Any,
     axis_name: AxisName,
@@ -61,6 +88,7 @@ def psum(
     step: Any = None,
     name: str | None = None,
     axis_index_groups: None = None,
+    return_stats: bool = False,
 ) -> Any:
     """Sums every leaf over a mapped axis.
 
@@ -81,7 +109,7 @@ def psum(
     * Only the CPU backend; elsewhere set JAX_OPTIREDUCE_BACKEND=xla.
     * A jitted function that holds a call and is itself called twice in one program
       needs the second call to depend on the first: they share one identity.
-    * In modes other than "exact" a sum may lack what is late; `psum_with_stats` says
+    * In modes other than "exact" a sum may lack what is late; `return_stats=True` says
       how much.
     * In modes "bounded" and "agreed" a derivative that is itself a sum over the ranks
       (`jax.jvp`; `jax.grad` under check_vma=False) is an error when it is compiled: no
@@ -118,9 +146,11 @@ def psum(
         be under way together. None takes the line of the code, which then is one
         collective in all programs: give a name where one line serves two models.
       axis_index_groups: None, the default of `jax.lax.psum`.
+      return_stats: whether to return how the call went, too.
 
     Returns:
-      The same tree, with the shapes and dtypes of the leaves; of bool, int32.
+      The same tree, with the shapes and dtypes of the leaves; of bool, int32. With
+      `return_stats` the pair of it and this rank's `CollectiveStats`.
 
     Raises:
       AxisError: the axis is not mapped here.
@@ -129,58 +159,27 @@ def psum(
       NotInitializedError: `jax_optireduce.init` was not called.
     """
     _checks.check_no_groups(axis_index_groups, "psum")
-    return _reduce(
-        tree,
-        axis_name,
-        "psum",
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        name=name,
-    ).tree
+    key = _checks.checked_key(name, "psum")
+    call = _checks.checked_call("psum", axis_name, key, mode, wire_format, mean=False)
+    return reduce_tree(tree, step, call).result(return_stats)
 
 
-def psum_with_stats(
+@overload
+def pmean(
     tree: Any,
     axis_name: AxisName,
     *,
-    mode: str = "exact",
-    wire_format: str = "float32",
-    step: Any = None,
-    name: str | None = None,
-) -> tuple[Any, _stats.CollectiveStats]:
-    """Sums every leaf over a mapped axis, and reports how it went.
-
-    Differs from `jax.lax.psum` in: what `psum` differs in, and the second result.
-
-    Args:
-      tree: see `psum`.
-      axis_name: see `psum`.
-      mode: see `psum`.
-      wire_format: see `psum`.
-      step: see `psum`.
-      name: see `psum`.
-
-    Returns:
-      The sums, and this rank's `CollectiveStats`.
-
-    Raises:
-      AxisError: see `psum`.
-      UsageError: see `psum`.
-      NotInitializedError: see `psum`.
-    """
-    reduction = _reduce(
-        tree,
-        axis_name,
-        "psum",
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        name=name,
-    )
-    return reduction.tree, reduction.stats()
-
-
+    return_stats: Literal[False] = False,
+    **arguments: Unpack[_LaxArguments],
+) -> Any: ...
+@overload
+def pmean(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    return_stats: Literal[True],
+    **arguments: Unpack[_LaxArguments],
+) -> tuple[Any, CollectiveStats]: ...
 def pmean(
     tree: Any,
     axis_name: AxisName,
@@ -190,6 +189,7 @@ def pmean(
     step: Any = None,
     name: str | None = None,
     axis_index_groups: None = None,
+    return_stats: bool = False,
 ) -> Any:
     """Averages every leaf over a mapped axis.
 
@@ -205,10 +205,11 @@ def pmean(
       step: see `psum`.
       name: see `psum`.
       axis_index_groups: see `psum`.
+      return_stats: see `psum`.
 
     Returns:
       The same tree, with the shapes and dtypes of the leaves; of int32 and bool,
-      float32.
+      float32. With `return_stats` the pair of it and this rank's `CollectiveStats`.
 
     Raises:
       AxisError: see `psum`.
@@ -216,149 +217,51 @@ def pmean(
       NotInitializedError: see `psum`.
     """
     _checks.check_no_groups(axis_index_groups, "pmean")
-    return _reduce(
-        tree,
-        axis_name,
-        "pmean",
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        name=name,
-    ).tree
-
-
-def pmean_with_stats(
-    tree: Any,
-    axis_name: AxisName,
-    *,
-    mode: str = "exact",
-    wire_format: str = "float32",
-    step: Any = None,
-    name: str | None = None,
-) -> tuple[Any, _stats.CollectiveStats]:
-    """Averages every leaf over a mapped axis, and reports how it went.
-
-    Differs from `jax.lax.pmean` in: what `pmean` differs in, and the second result.
-
-    Args:
-      tree: see `pmean`.
-      axis_name: see `psum`.
-      mode: see `pmean`.
-      wire_format: see `psum`.
-      step: see `psum`.
-      name: see `psum`.
-
-    Returns:
-      The means, and this rank's `CollectiveStats`.
-
-    Raises:
-      AxisError: see `psum`.
-      UsageError: see `psum`.
-      NotInitializedError: see `psum`.
-    """
-    reduction = _reduce(
-        tree,
-        axis_name,
-        "pmean",
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        name=name,
-    )
-    return reduction.tree, reduction.stats()
-
-
-def _reduce(
-    tree: Any,
-    axis_name: AxisName,
-    kind: str,
-    *,
-    mode: str,
-    wire_format: str,
-    step: Any,
-    name: str | None,
-) -> Reduction:
-    return reduce_tree(
-        tree,
-        axis_name,
-        kind=kind,
-        key=_checks.checked_key(name, kind),
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        mean=kind == "pmean",
-    )
+    key = _checks.checked_key(name, "pmean")
+    call = _checks.checked_call("pmean", axis_name, key, mode, wire_format)
+    return reduce_tree(tree, step, call).result(return_stats)
 
 
 def reduce_tree(
-    tree: Any,
-    axis_name: AxisName,
-    *,
-    kind: str,
-    key: str,
-    mode: str,
-    wire_format: str,
-    step: Any,
-    mean: bool,
-    drain: Drain = Drain.NONE,
-    hadamard: bool | jax.Array | None = None,
+    tree: Any, step: Any, call: Call, *, rotate: bool | jax.Array | None = None
 ) -> Reduction:
     """Sums or averages a tree in buckets: the body of every public function.
 
     Args:
       tree: see `psum`.
-      axis_name: see `psum`.
-      kind: name of the public function, for messages.
-      key: names the collective; a suffix is added where it takes several buckets.
-      mode: see `psum`.
-      wire_format: see `psum`.
       step: see `psum`.
-      mean: whether to divide by the number of ranks.
-      drain: whether the call brings what earlier ones left in flight, see `drain`.
-      hadamard: whether a lossy call is rotated; an array, the same on every rank, to
-        decide when the program runs. None takes `Options.hadamard`.
+      call: what else is known of the call; each bucket gets a suffix to its key.
+      rotate: whether a lossy call is rotated; an array, the same on every rank, to
+        decide when the program runs. None takes `Advanced.hadamard`.
 
     Returns:
       The reduced tree, and what this rank's report is made of.
 
     Raises:
-      AxisError: see `psum`.
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    communicator = _communicator.current(kind)
-    options = communicator.options
-    _checks.check_mode(mode)
-    _checks.check_wire_format(wire_format)
-    axes, size = _checks.checked_axes(axis_name, kind)
+    options = _communicator.current(call.kind).options
     step = _checks.checked_step(step)
+    size = lax.axis_size(call.axes)
     paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
     traced: dict[int, Any] = {}
     results: dict[int, Any] = {}
     for i, (path, leaf) in enumerate(paths_and_leaves):
-        place = f"{kind} of leaf {jax.tree_util.keystr(path) or '(the argument)'}"
-        if isinstance(leaf, jax.core.Tracer):
-            traced[i] = _checks.checked_leaf(
-                leaf, axes, place, mode=mode, wire_format=wire_format
-            )
+        keys = jax.tree_util.keystr(path) or "(the argument)"
+        place = f"{call.kind} of leaf {keys}"
+        if isinstance(leaf, Tracer):
+            traced[i] = _checks.checked_leaf(leaf, place, call)
         else:
             # Part of the program, and so the same on every rank.
             results[i] = _checks.constant(leaf, place) * size
-    sums, buckets = _sum_leaves(
-        traced,
-        axes,
-        options,
-        key=key,
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        drain=drain,
-        hadamard=options.hadamard if hadamard is None else hadamard,
-    )
+    if rotate is None:
+        rotate = options.advanced.hadamard
+    sums, buckets = _sum_leaves(traced, step, call, options, rotate)
     results.update(sums)
     ordered = [results[i] for i in range(len(results))]
-    if mean:
-        ranks = _ranks_in_mean(sums, buckets, mode, size)
+    if call.mean:
+        ranks = _ranks_in_mean(sums, buckets, call.mode, size)
         ordered = [total / ranks.get(i, size) for i, total in enumerate(ordered)]
     return Reduction(jax.tree_util.tree_unflatten(treedef, ordered), buckets)
 
@@ -387,19 +290,14 @@ def _ranks_in_mean(
 
 def _sum_leaves(
     leaves: dict[int, Any],
-    axes: tuple[str, ...],
-    options: Options,
-    *,
-    key: str,
-    mode: str,
-    wire_format: str,
     step: jax.Array | None,
-    drain: Drain,
-    hadamard: bool | jax.Array,
+    call: Call,
+    options: Options,
+    rotate: bool | jax.Array,
 ) -> tuple[dict[int, Any], list[ReducedBucket]]:
     """Sums leaves, given and returned by their position in the tree."""
     if options.backend == "xla":
-        return {i: lax.psum(leaf, axes) for i, leaf in leaves.items()}, []
+        return {i: lax.psum(leaf, call.axes) for i, leaf in leaves.items()}, []
     positions = list(leaves)
     plan = _bucketing.plan_buckets(
         [leaf.shape for leaf in leaves.values()],
@@ -409,36 +307,31 @@ def _sum_leaves(
     # Leaves without elements stay out of the plan. Made anew, they vary over nothing.
     sums = {i: jnp.zeros(x.shape, x.dtype) for i, x in leaves.items() if x.size == 0}
     buckets = []
-    allreduce = functools.partial(
-        _primitive.allreduce,
-        axes=axes,
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        communicator=_communicator.NAME,
-    )
     only_integers = all(bucket.integral for bucket in plan)
     for bucket in plan:
         members = [positions[i] for i in bucket.leaves]
         operands = [leaves[i] for i in members]
-        of_bucket = key + bucket.suffix
         # Counters among the parameters may be in the tree of a drain and in no call.
-        perhaps = drain and bucket.integral and not only_integers
-        call = functools.partial(
-            allreduce, drain=Drain.OF_CALLS_IF_ANY if perhaps else drain
+        perhaps = call.drain and bucket.integral and not only_integers
+        of_bucket = dataclasses.replace(
+            call,
+            key=call.key + bucket.suffix,
+            drain=Drain.OF_CALLS_IF_ANY if perhaps else call.drain,
         )
-        if isinstance(hadamard, jax.Array):
+        rotated = dataclasses.replace(of_bucket, rotated=True)
+        if isinstance(rotate, jax.Array):
             # Two collectives, since a rotated bucket is longer. Around each bucket and
             # not all of them, so that the first one need not wait for the last leaf.
+            rotated = dataclasses.replace(rotated, key=f"{rotated.key} rotated")
             totals, vector = lax.cond(
-                hadamard,
-                functools.partial(call, key=f"{of_bucket} rotated", rotated=True),
-                functools.partial(call, key=of_bucket, rotated=False),
+                rotate,
+                functools.partial(_primitive.allreduce, step=step, call=rotated),
+                functools.partial(_primitive.allreduce, step=step, call=of_bucket),
                 operands,
             )
         else:
-            rotated = mode == "lossy" and hadamard
-            totals, vector = call(operands, key=of_bucket, rotated=rotated)
+            chosen = rotated if rotate and call.mode == "lossy" else of_bucket
+            totals, vector = _primitive.allreduce(operands, step, chosen)
         sums.update(zip(members, totals, strict=True))
         buckets.append(ReducedBucket(members, bucket.elements, vector))
     return sums, buckets

@@ -136,7 +136,7 @@ class Communicator:
     def _end(self, reason: str, at_once: bool) -> None:
         """Closes; unless `at_once`, finishes first what was dispatched."""
         if self._native is not None and not at_once:
-            limit_s = self.options.shutdown_timeout_s
+            limit_s = self.options.advanced.shutdown_timeout_s
             _exit.finish(self._native, limit_s, lambda: self.close(reason))
         self.close(reason)
 
@@ -183,8 +183,9 @@ def init(**options: Any) -> Communicator:
     does not end the others. Without any of these it is a program of one process.
 
     Args:
-      **options: fields of `Options`. An option that is not given comes from the
-        environment variable JAX_OPTIREDUCE_<FIELD>, or else is the default.
+      **options: fields of `Options`; `advanced=` as `Advanced` or a mapping of its
+        fields. An option of either level that is not given comes from the environment
+        variable JAX_OPTIREDUCE_<FIELD>, or else is the default.
 
     Returns:
       The communicator, which every collective of this process uses from now on.
@@ -213,17 +214,17 @@ def init(**options: Any) -> Communicator:
     rank, world_size = _compat.process()
     label = f"jax_optireduce/{_session.generation}"
     _session.generation += 1
-    with _rendezvous.explained_descriptors(resolved.lanes):
+    with _rendezvous.explained_descriptors(resolved.advanced.lanes):
         # Before the rendezvous: processes that do not fit together must part as well.
-        _exit.install(_end_at_exit, resolved.shutdown_timeout_s)
+        _exit.install(_end_at_exit, resolved.advanced.shutdown_timeout_s)
         native, datagram_bytes = _rendezvous.join(
             label, NAME, rank, world_size, resolved
         )
     communicator = Communicator(rank, world_size, resolved, native, datagram_bytes)
     _session.current = communicator
+    values = resolved.flat()
     settings = ", ".join(
-        f"{name}={getattr(resolved, name)!r} ({origin})"
-        for name, origin in origins.items()
+        f"{n}={values[n]!r} ({origin})" for n, origin in origins.items()
     )
     _log.info(
         "%r, datagrams of %d bytes, %s",

@@ -6,11 +6,12 @@ Tried with JAX 0.10.2 and 0.12.0. Where a public way exists it is the fallback.
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
 from jax.experimental import multihost_utils
 
 from jax_optireduce._errors import RendezvousError, UsageError
@@ -28,6 +29,9 @@ _log = logging.getLogger("jax_optireduce")
 
 # Whether JAX still has the client behind `publish` and `published`.
 HAS_KEY_VALUE_CLIENT = _distributed is not None
+
+# The setting of JAX behind `is_recoverable`.
+RECOVERABILITY = "jax_enable_recoverability"
 
 # Key of our counters in the cache that JAX keeps for each module while it is lowered.
 _ORDINALS = "jax_optireduce.ordinals"
@@ -94,7 +98,7 @@ def next_ordinal(ctx: Any, key: str) -> int:
 
 def without_manual_types(ctx: Any) -> Any:
     """Returns `ctx` with inputs of plain types, to lower local code with."""
-    plain = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
+    plain = [ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
     return ctx.replace(avals_in=plain)
 
 
@@ -123,7 +127,7 @@ def wait_for_programs() -> None:
             result.block_until_ready()
 
 
-def _dispatch_last(devices: list[jax.Device]) -> Iterator[jax.Array]:
+def _dispatch_last(devices: Sequence[Any]) -> Iterator[jax.Array]:
     """Dispatches a program for each device, and one for all."""
     # Chosen: 0.5 million operations; XLA runs below some thousands at once.
     block = np.ones((64, 64), np.float32)
@@ -152,6 +156,11 @@ def process() -> tuple[int, int]:
         state = _distributed.global_state
         return state.process_id, state.num_processes
     return jax.process_index(), jax.process_count()
+
+
+def is_recoverable() -> bool:
+    """Whether the death of one process leaves the others alive, as far as JAX goes."""
+    return bool(getattr(jax.config, RECOVERABILITY))
 
 
 def coordinator_address() -> str | None:
@@ -197,7 +206,7 @@ def on_preemption_query(asked: Callable[[], None]) -> None:
 
     It does so by `multihost_utils.reached_preemption_sync_point`, as Orbax does.
     """
-    state = getattr(_distributed, "global_state", None)
+    state: Any = getattr(_distributed, "global_state", None)
     manager = getattr(state, "preemption_sync_manager", None)
     if manager is not None:
         state.preemption_sync_manager = _PreemptionQueries(state, manager, asked)
@@ -320,8 +329,8 @@ def _get(client: Any, key: str, peer: int, world_size: int, timeout_s: float) ->
             f"process {peer} of {world_size} did not come to the rendezvous, which "
             f"waits {timeout_s:g} s. Every process must call "
             "jax_optireduce.init(), as often as the others; if one needs longer to "
-            "start, pass rendezvous_timeout_s=. JAX's coordination service says: "
-            + str(error).splitlines()[0]
+            "start, set JAX_OPTIREDUCE_RENDEZVOUS_TIMEOUT_S. JAX's coordination "
+            "service says: " + str(error).splitlines()[0]
         ) from error
 
 

@@ -19,8 +19,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-
 from jax_optireduce import _compat, _native, _signals
 
 # How long process 0 stays after the last goodbye, in seconds.
@@ -160,7 +158,7 @@ def _at_exit(end: End) -> None:
         departure = end(True)
     _signals.stop_forwarding()
     rank, world_size = _compat.process()
-    if world_size > 1 and jax.config.jax_enable_recoverability:
+    if world_size > 1 and _compat.is_recoverable():
         _say_goodbye(rank, world_size, departure)
     if _signals.terminated():
         _native.end_within(_TERMINATION_S)

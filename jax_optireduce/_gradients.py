@@ -1,21 +1,37 @@
 """Gradients, averaged after the backward pass or in the middle of it, and replicas."""
 
+import dataclasses
 import functools
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from jax_optireduce import _checks, _collectives, _communicator, _compat, _primitive
+from jax_optireduce import _checks, _collectives, _compat, _primitive
+from jax_optireduce._call import Call, CallArguments, Drain
 from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError
-from jax_optireduce._primitive import Drain
 from jax_optireduce._stats import CollectiveStats
 
 
-def allreduce_gradients(
+@overload
+def average_gradients(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    return_stats: Literal[False] = False,
+    **arguments: Unpack[CallArguments],
+) -> Any: ...
+@overload
+def average_gradients(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    return_stats: Literal[True],
+    **arguments: Unpack[CallArguments],
+) -> tuple[Any, CollectiveStats]: ...
+def average_gradients(
     tree: Any,
     axis_name: AxisName,
     *,
@@ -23,6 +39,7 @@ def allreduce_gradients(
     wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
+    return_stats: bool = False,
 ) -> Any:
     """Averages gradients over a mapped axis, in buckets.
 
@@ -48,56 +65,21 @@ def allreduce_gradients(
       wire_format: see `psum`.
       step: see `psum`; pass the optimizer's count where a rank may repeat a step.
       name: see `psum`.
+      return_stats: see `psum`.
 
     Returns:
-      The mean gradients: the same tree, shapes and dtypes, see `pmean`.
+      The mean gradients: the same tree, shapes and dtypes, see `pmean`. With
+      `return_stats` the pair of them and this rank's `CollectiveStats`.
 
     Raises:
       AxisError: see `psum`.
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    key = _checks.checked_key(name, "allreduce_gradients")
-    return _average(
-        tree, axis_name, "allreduce_gradients", key, mode, wire_format, step
-    ).tree
-
-
-def allreduce_gradients_with_stats(
-    tree: Any,
-    axis_name: AxisName,
-    *,
-    mode: str = "bounded",
-    wire_format: str = "float32",
-    step: Any = None,
-    name: str | None = None,
-) -> tuple[Any, CollectiveStats]:
-    """Averages gradients over a mapped axis, in buckets, and reports how it went.
-
-    Differs from `jax.lax.pmean` in: what `allreduce_gradients` differs in, and the
-    second result.
-
-    Args:
-      tree: see `allreduce_gradients`.
-      axis_name: see `psum`.
-      mode: see `psum`.
-      wire_format: see `psum`.
-      step: see `allreduce_gradients`.
-      name: see `psum`.
-
-    Returns:
-      The mean gradients, and this rank's `CollectiveStats`.
-
-    Raises:
-      AxisError: see `psum`.
-      UsageError: see `psum`.
-      NotInitializedError: see `psum`.
-    """
-    key = _checks.checked_key(name, "allreduce_gradients")
-    reduction = _average(
-        tree, axis_name, "allreduce_gradients", key, mode, wire_format, step
-    )
-    return reduction.tree, reduction.stats()
+    kind = "average_gradients"
+    key = _checks.checked_key(name, kind)
+    call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
+    return _collectives.reduce_tree(tree, step, call).result(return_stats)
 
 
 def sync_in_backward(
@@ -120,14 +102,14 @@ def sync_in_backward(
         grads = jax.grad(loss_fn)(params)  # the mean over "data", on every rank
 
     Differs from `jax.lax.pmean` in: the forward pass is the identity, and what
-    `allreduce_gradients` differs in concerns the backward pass.
+    `average_gradients` differs in concerns the backward pass.
 
     Args:
       params: floating leaves are synchronised; others, which have no gradient, pass.
       axis_name: see `psum`.
       mode: see `psum`.
       wire_format: see `psum`.
-      step: see `allreduce_gradients`.
+      step: see `average_gradients`.
       name: see `psum`.
 
     Returns:
@@ -139,12 +121,9 @@ def sync_in_backward(
       NotInitializedError: see `psum`.
     """
     kind = "sync_in_backward"
-    _communicator.current(kind)
-    _checks.check_mode(mode)
-    _checks.check_wire_format(wire_format)
-    axes, _ = _checks.checked_axes(axis_name, kind)
-    step = _checks.checked_step(step)
     key = _checks.checked_key(name, kind)
+    call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
+    step = _checks.checked_step(step)
     leaves, treedef = jax.tree_util.tree_flatten(params)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     floating = {
@@ -153,58 +132,37 @@ def sync_in_backward(
         if jnp.issubdtype(leaf.dtype, jnp.floating)
     }
     for i in set(range(len(leaves))) - set(floating):
-        leaves[i] = _made_varying(leaves[i], axes)
-    synced = _sync(axes, key, mode, wire_format, tuple(floating.values()), step)
+        leaves[i] = made_varying(leaves[i], call.axes)
+    synced: Any = _sync(call, tuple(floating.values()), step)
     for i, leaf in zip(floating, synced, strict=True):
         leaves[i] = leaf
     return jax.tree_util.tree_unflatten(treedef, leaves)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
-def _sync(
-    axes: tuple[str, ...],
-    key: str,
-    mode: str,
-    wire_format: str,
-    leaves: tuple[Any, ...],
-    step: Any,
-) -> tuple[Any, ...]:
-    del key, mode, wire_format, step  # For the backward pass.
-    return tuple(_made_varying(leaf, axes) for leaf in leaves)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sync(call: Call, leaves: tuple[Any, ...], step: Any) -> tuple[Any, ...]:
+    del step  # For the backward pass.
+    return tuple(made_varying(leaf, call.axes) for leaf in leaves)
 
 
 def _sync_forward(
-    axes: tuple[str, ...],
-    key: str,
-    mode: str,
-    wire_format: str,
-    leaves: tuple[Any, ...],
-    step: Any,
-) -> tuple[Any, Any]:
+    call: Call, leaves: tuple[Any, ...], step: Any
+) -> tuple[tuple[Any, ...], Any]:
     # The cotangent of a leaf must vary as the leaf does.
-    varied = tuple(_missing_axes(leaf, axes) for leaf in leaves)
-    primals = _sync(axes, key, mode, wire_format, leaves, step)
-    return primals, (step, _Static(varied))
+    varied = tuple(_missing_axes(leaf, call.axes) for leaf in leaves)
+    return _sync(call, leaves, step), (step, _Static(varied))
 
 
 def _sync_backward(
-    axes: tuple[str, ...],
-    key: str,
-    mode: str,
-    wire_format: str,
-    residuals: Any,
-    cotangents: tuple[Any, ...],
-) -> tuple[Any, Any]:
+    call: Call, residuals: Any, cotangents: tuple[Any, ...]
+) -> tuple[Any, None]:
     step, static = residuals
-    reduced = _average(
-        cotangents, axes, "sync_in_backward", key, mode, wire_format, step
-    )
+    reduced = _collectives.reduce_tree(cotangents, step, call)
     means = tuple(
-        _made_varying(mean, [axis for axis in axes if axis not in missing])
+        made_varying(mean, [axis for axis in call.axes if axis not in missing])
         for mean, missing in zip(reduced.tree, static.value, strict=True)
     )
-    none = None if step is None else np.zeros((), jax.dtypes.float0)
-    return means, none
+    return means, None
 
 
 _sync.defvjp(_sync_forward, _sync_backward)
@@ -278,39 +236,28 @@ def drain(
       UsageError: see `psum`; or `name` is None.
       NotInitializedError: see `psum`.
     """
-    kind = "drain"
-    _communicator.current(kind)
-    _checks.check_mode(mode)
-    _checks.check_wire_format(wire_format)
-    axes, size = _checks.checked_axes(axis_name, kind)
     if name is None:
         raise UsageError(
             "drain needs the name of the calls that it drains: write "
             "name='gradients' there and here."
         )
-    key = _checks.checked_key(name, kind)
+    key = _checks.checked_key(name, "drain")
+    call = _checks.checked_call("drain", axis_name, key, mode, wire_format, mean=mean)
+    # A rank on its own is never late.
+    alone = lax.axis_size(call.axes) == 1
+    of_calls = Drain.OF_CALLS_IF_ANY if alone else Drain.OF_CALLS
+    call = dataclasses.replace(call, drain=of_calls)
     # Never true, but the compiler does not know: the zeros need the leaves, and so a
     # drain runs after the call whose result it is given.
-    never = lax.axis_index(axes) < 0
+    never = lax.axis_index(call.axes) < 0
     leaves, treedef = jax.tree_util.tree_flatten(tree)
     zeros = [jnp.zeros(jnp.shape(x), jax.dtypes.result_type(x)) for x in leaves]
     called = {
-        i: _made_varying(jnp.where(never, lax.stop_gradient(leaf), zeros[i]), axes)
+        i: made_varying(jnp.where(never, lax.stop_gradient(leaf), zeros[i]), call.axes)
         for i, leaf in enumerate(leaves)
-        if _checks.travels(leaf, mode, wire_format)
+        if _checks.travels(leaf, call)
     }
-    rest = _collectives.reduce_tree(
-        list(called.values()),
-        axes,
-        kind=kind,
-        key=key,
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        mean=mean,
-        # A rank on its own is never late.
-        drain=Drain.OF_CALLS if size > 1 else Drain.OF_CALLS_IF_ANY,
-    ).tree
+    rest = _collectives.reduce_tree(list(called.values()), step, call).tree
     for i, leaf in zip(called, rest, strict=True):
         zeros[i] = leaf
     return jax.tree_util.tree_unflatten(treedef, zeros)
@@ -344,23 +291,18 @@ def resync(params: Any, axis_name: AxisName) -> Any:
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    kind = "resync"
-    _communicator.current(kind)
-    axes, _ = _checks.checked_axes(axis_name, kind)
-    key = _checks.checked_key(None, kind)
-    leaves, treedef = jax.tree_util.tree_flatten(params)
-    own = _floating_leaves(leaves, axes)
+    key = _checks.checked_key(None, "resync")
     # A drain waits for all ranks that are alive, whatever it moves.
-    reduction = _average(
-        list(own.values()),
-        axes,
-        kind,
-        key,
-        "bounded",
-        "float32",
-        None,
-        drain=Drain.OF_CALLS_IF_ANY,
-    )
+    drain = Drain.OF_CALLS_IF_ANY
+    call = _checks.checked_call("resync", axis_name, key, "bounded", drain=drain)
+    axes = call.axes
+    leaves, treedef = jax.tree_util.tree_flatten(params)
+    own = {
+        i: made_varying(jnp.asarray(leaf), axes)
+        for i, leaf in enumerate(leaves)
+        if jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.floating)
+    }
+    reduction = _collectives.reduce_tree(list(own.values()), None, call)
     report = reduction.stats()
     whole = report.missing_contributions + report.missing_results + report.carried == 0
     local = tuple(axis for axis in axes if axis not in _primitive.of_the_mesh(axes))
@@ -368,62 +310,6 @@ def resync(params: Any, axis_name: AxisName) -> Any:
         kept = _primitive.typed_as_sum(lax.pmean(own[i], local), axes)
         leaves[i] = jnp.where(whole, mean, kept)
     return jax.tree_util.tree_unflatten(treedef, leaves)
-
-
-def average_floating(
-    tree: Any,
-    axes: tuple[str, ...],
-    kind: str,
-    key: str,
-    mode: str,
-    wire_format: str,
-    step: Any,
-) -> Any:
-    """Averages the floating leaves, whatever their type says about the ranks."""
-    leaves, treedef = jax.tree_util.tree_flatten(tree)
-    floating = _floating_leaves(leaves, axes)
-    values = list(floating.values())
-    means = _average(values, axes, kind, key, mode, wire_format, step).tree
-    for i, mean in zip(floating, means, strict=True):
-        leaves[i] = mean
-    return jax.tree_util.tree_unflatten(treedef, leaves)
-
-
-def _floating_leaves(leaves: list[Any], axes: tuple[str, ...]) -> dict[int, jax.Array]:
-    """Returns the floating ones by position, typed as varying over `axes`."""
-    return {
-        i: _made_varying(jnp.asarray(leaf), axes)
-        for i, leaf in enumerate(leaves)
-        if _is_floating(leaf)
-    }
-
-
-def _is_floating(leaf: Any) -> bool:
-    return jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.floating)
-
-
-def _average(
-    tree: Any,
-    axis_name: AxisName,
-    kind: str,
-    key: str,
-    mode: str,
-    wire_format: str,
-    step: Any,
-    *,
-    drain: Drain = Drain.NONE,
-) -> _collectives.Reduction:
-    return _collectives.reduce_tree(
-        tree,
-        axis_name,
-        kind=kind,
-        key=key,
-        mode=mode,
-        wire_format=wire_format,
-        step=step,
-        mean=True,
-        drain=drain,
-    )
 
 
 def _missing_axes(x: Any, axes: Any) -> tuple[str, ...]:
@@ -434,7 +320,7 @@ def _missing_axes(x: Any, axes: Any) -> tuple[str, ...]:
     return tuple(a for a in _primitive.of_the_mesh(axes) if a not in varying)
 
 
-def _made_varying(x: Any, axes: Any) -> Any:
+def made_varying(x: Any, axes: Any) -> Any:
     """Returns `x`, typed as varying over `axes` where JAX tracks that."""
     missing = _missing_axes(x, axes)
     return lax.pcast(x, missing, to="varying") if missing else x

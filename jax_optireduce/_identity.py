@@ -21,12 +21,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax_optireduce import _native
+from jax_optireduce._call import Call
+
 _OWN_DIRECTORY = str(Path(__file__).parent) + os.sep
 _JAX_DIRECTORY = str(Path(jax.__file__).parent) + os.sep
-# Longest name in bytes; what is longer ends with a hash instead.
-# Chosen: the wire format takes 200, and the native side adds the group.
-_NAME_BYTES_MAX = 150
-
 # How many cells a notebook or a prompt has run is in the file name of each cell.
 # Source: IPython, core/compilerop.py ("<ipython-input-7-0f3a...>", the end is a hash of
 # the cell); CPython 3.13, _pyrepl ("<python-input-7>").
@@ -63,6 +62,8 @@ def numbered(key: str, ordinal: int) -> str:
 def collective_name(key: str, devices: np.ndarray) -> str:
     """Names one call of a program, for all that take part in it and for nobody else.
 
+    What would be too long for the native side ends with a hash instead.
+
     Args:
       key: from the user or `call_site_key`, with its role under differentiation and its
         number in the program.
@@ -73,49 +74,36 @@ def collective_name(key: str, devices: np.ndarray) -> str:
     layout = repr((devices.shape, devices.tolist()))
     digest = hashlib.sha256(layout.encode()).hexdigest()[:6]
     name = f"{key} mesh={digest}"
-    if len(name.encode()) <= _NAME_BYTES_MAX:
+    if len(name.encode()) <= _native.NAME_BYTES_MAX:
         return name
-    whole = hashlib.sha256(name.encode()).hexdigest()[:16]
-    head = name.encode()[: _NAME_BYTES_MAX - 20].decode(errors="ignore")
-    return f"{head}... {whole}"
+    end = "... " + hashlib.sha256(name.encode()).hexdigest()[:16]
+    head = name.encode()[: _native.NAME_BYTES_MAX - len(end)]
+    return head.decode(errors="ignore") + end
 
 
-def describe(
-    name: str,
-    avals: Sequence[Any],
-    *,
-    mode: str,
-    wire_format: str,
-    group_size: int,
-    rotated: bool,
-) -> str:
+def describe(name: str, avals: Sequence[Any], call: Call, group_size: int) -> str:
     """Describes a call for error messages: name, dtype, shapes, mode, group."""
     # Chosen: as many leaves as fit on a line; the fingerprint covers all of them.
     shown = ", ".join(str(list(aval.shape)).replace(" ", "") for aval in avals[:3])
     if len(avals) > 3:
         elements = sum(aval.size for aval in avals)
         shown += f" and {len(avals) - 3} more, {elements} elements"
+    wire_format = call.wire_format
     as_format = f", as {wire_format}" if wire_format != "float32" else ""
     return (
-        f"'{name}' ({avals[0].dtype}{shown}, mode {mode}{as_format}"
-        f"{', rotated' if rotated else ''}, {group_size} ranks)"
+        f"'{name}' ({avals[0].dtype}{shown}, mode {call.mode}{as_format}"
+        f"{', rotated' if call.rotated else ''}, {group_size} ranks)"
     )
 
 
-def fingerprint(
-    avals: Sequence[Any],
-    *,
-    mode: str,
-    wire_format: str,
-    devices: np.ndarray,
-    rotated: bool,
-) -> int:
+def fingerprint(avals: Sequence[Any], call: Call, devices: np.ndarray) -> int:
     """Hashes what ranks must agree on, into the range of a signed 64-bit integer.
 
     Together with the key it tells which calls a drain fits, see `drain`.
     """
     shapes = [(str(aval.dtype), tuple(aval.shape)) for aval in avals]
-    return hash64(repr((shapes, mode, wire_format, devices.tolist(), rotated, "sum")))
+    how = (call.mode, call.wire_format, devices.tolist(), call.rotated, "sum")
+    return hash64(repr((shapes, *how)))
 
 
 def hash64(text: str) -> int:

@@ -5,7 +5,19 @@ RuntimeError. Calls that may wait release the GIL.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+MODES: Final[Mapping[str, bool]]
+"""Every mode, and whether a call in it may leave data in flight for a later one."""
+
+WIRE_FORMATS: Final[tuple[str, ...]]
+"""What float32 values may travel as."""
+
+STATISTICS: Final[tuple[str, ...]]
+"""The elements of the statistics vector, by position."""
+
+NAME_BYTES_MAX: Final[int]
+"""Longest name of a collective, in bytes of UTF-8."""
 
 def registrations() -> Mapping[str, object]:
     """Capsules of the XLA FFI handlers, by target name, for the platform "cpu".

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import optax
 
 
-class AllReduceState(NamedTuple):
-    """What `all_reduce_gradients` knows of its calls; a pytree of scalars.
+class AverageGradientsState(NamedTuple):
+    """What `optax_average_gradients` knows of its calls; a pytree of scalars.
 
     As in `CollectiveStats`, ranks see different values (except of `calls` and
     `safeguards`), although JAX types them as equal. A checkpoint holds those of the
@@ -55,7 +55,7 @@ class AllReduceState(NamedTuple):
     largest_elapsed_s: jax.Array
 
 
-def all_reduce_gradients(
+def optax_average_gradients(
     axis_name: AxisName,
     *,
     mode: str = "bounded",
@@ -69,14 +69,14 @@ def all_reduce_gradients(
 
     Example::
 
-        optimizer = optax.chain(all_reduce_gradients("data"), optax.sgd(0.1))
+        optimizer = optax.chain(optax_average_gradients("data"), optax.sgd(0.1))
         state = optimizer.init(params)  # state[0] is the report of this link
 
     In mode "lossy", `hadamard="auto"` and `skip_above` make every call wait for every
     rank: the ranks vote, in mode "exact", so a rank that is gone is an error. Without
     both there is no vote.
 
-    Differs from `jax.lax.pmean` in: what `allreduce_gradients` differs in.
+    Differs from `jax.lax.pmean` in: what `average_gradients` differs in.
 
     Args:
       axis_name: see `psum`.
@@ -86,7 +86,7 @@ def all_reduce_gradients(
       hadamard: mode "lossy" only: whether calls are rotated so that loss falls on every
         entry alike. "auto" rotates after a call that lost more than 2 %, until 100
         calls in a row have lost less than 1 % (mean over the ranks). None takes
-        `Options.hadamard`.
+        `Advanced.hadamard`.
       skip_above: mode "lossy" only: share of the contributions or of the results, from
         0 to below 1. Of a call in which more is missing at any rank, no rank gets
         anything: the updates are zeros, and `safeguards.skipped` of the state is True.
@@ -104,7 +104,7 @@ def all_reduce_gradients(
     Raises:
       UsageError: the mode, the name or another argument does not fit, or one of mode
         "lossy" is given in another mode. The other errors of
-        `allreduce_gradients` come from `update`.
+        `average_gradients` come from `update`.
     """
     # Here and not above, so that programs without Optax do not pay for its import.
     import optax  # noqa: PLC0415
@@ -112,7 +112,8 @@ def all_reduce_gradients(
     _checks.check_mode(mode)
     _checks.check_wire_format(wire_format)
     _safeguards.check_arguments(mode, hadamard, skip_above, on_repeated_skips)
-    key = _checks.checked_key(name, "all_reduce_gradients")
+    kind = "optax_average_gradients"
+    key = _checks.checked_key(name, kind)
     votes = hadamard == "auto" or skip_above is not None
 
     # The state's own count is not used as the step. It goes back with the parameters,
@@ -120,32 +121,27 @@ def all_reduce_gradients(
     # must not; the calls, counted by the session, are as many on all ranks either way.
     def update(
         updates: Any,
-        state: AllReduceState,
+        state: Any,
         params: Any = None,
         *,
         step: Any = None,
         **_: Any,
-    ) -> tuple[Any, AllReduceState]:
+    ) -> tuple[Any, Any]:
         del params
-        rotated = hadamard
-        if hadamard == "auto":
-            rotated = jnp.asarray(state.safeguards.hadamard)
-        reduction = _collectives.reduce_tree(
-            updates,
-            axis_name,
-            kind="all_reduce_gradients",
-            key=key,
-            mode=mode,
-            wire_format=wire_format,
-            step=step,
-            mean=True,
-            hadamard=rotated,
-        )
+        rotate = hadamard
+        if rotate == "auto":
+            rotate = jnp.asarray(state.safeguards.hadamard)
+        call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
+        reduction = _collectives.reduce_tree(updates, step, call, rotate=rotate)
         means, stats = reduction.tree, reduction.stats()
         safeguards = state.safeguards
         if votes:
             vote = _safeguards.vote(stats, skip_above)
-            mean_vote = _mean_over_mesh(vote, axis_name, f"{key} vote", step)
+            ballot = _checks.checked_call(
+                kind, _with_mesh(call.axes), f"{key} vote", "exact"
+            )
+            vote = _gradients.made_varying(vote, ballot.axes)
+            mean_vote = _collectives.reduce_tree(vote, step, ballot).tree
             safeguards = _safeguards.followed_by(safeguards, mean_vote)
         if skip_above is not None:
             means = _zeros_if(safeguards.skipped, means)
@@ -155,10 +151,12 @@ def all_reduce_gradients(
     return optax.GradientTransformationExtraArgs(init=_initial, update=update)
 
 
-def _initial(params: Any) -> AllReduceState:
+def _initial(params: Any) -> Any:
     del params
-    zeros = {name: jnp.zeros((), jnp.float32) for name in AllReduceState._fields[3:]}
-    return AllReduceState(
+    zeros = {
+        name: jnp.zeros((), jnp.float32) for name in AverageGradientsState._fields[3:]
+    }
+    return AverageGradientsState(
         calls=jnp.zeros((), jnp.int32),
         last=_stats.empty(),
         safeguards=_safeguards.initial(),
@@ -166,16 +164,10 @@ def _initial(params: Any) -> AllReduceState:
     )
 
 
-def _mean_over_mesh(
-    vote: jax.Array, axis_name: AxisName, key: str, step: Any
-) -> jax.Array:
-    """Averages over the axis and all others of the mesh: no device decides alone."""
-    given = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
+def _with_mesh(axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns these axes and all others of the mesh: no device votes alone."""
     mapped = [name for name, (_, manual) in _compat.mesh_axes().items() if manual]
-    axes = (*given, *(name for name in mapped if name not in given))
-    return _gradients.average_floating(
-        vote, axes, "all_reduce_gradients", key, "exact", "float32", step
-    )
+    return (*axes, *(name for name in mapped if name not in axes))
 
 
 def _zeros_if(skipped: jax.Array, means: Any) -> Any:
@@ -196,15 +188,15 @@ def _call_user(state: SafeguardState, call: Callable[[int], None]) -> None:
 
 
 def _followed_by(
-    state: AllReduceState, stats: CollectiveStats, safeguards: SafeguardState
-) -> AllReduceState:
+    state: AverageGradientsState, stats: CollectiveStats, safeguards: SafeguardState
+) -> AverageGradientsState:
     calls = state.calls + 1
 
     def mean(name: str) -> jax.Array:
         before = getattr(state, name)
         return before + (getattr(stats, name) - before) / calls
 
-    return AllReduceState(
+    return AverageGradientsState(
         calls=calls,
         last=stats,
         safeguards=safeguards,

@@ -1,14 +1,15 @@
 """Settings of a communicator: frozen, validated where they are made, in stated units.
 
 An option is looked up in this order: the argument given to `init`, the environment
-variable `JAX_OPTIREDUCE_<FIELD>`, the default below.
+variable `JAX_OPTIREDUCE_<FIELD>`, the default below. Names are unique over both levels,
+so that a variable need not tell the level.
 """
 
 import dataclasses
 import math
 import types
-import typing
 from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from jax_optireduce._errors import UsageError, did_you_mean
 
@@ -35,6 +36,37 @@ DATAGRAM_BYTES_MAX = 8972
 # Source: RFC 791, section 3.1 (576 bytes).
 DATAGRAM_BYTES_MIN = 548
 
+# Longer times are mistakes of the unit.
+_DAY_S = 86_400
+
+# Least and greatest value of every number.
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "bucket_bytes": (1, 1 << 40),
+    "call_timeout_s": (1e-3, _DAY_S),
+    "datagram_bytes_max": (DATAGRAM_BYTES_MIN, 65_507),
+    "deadline_max_s": (1e-3, _DAY_S),
+    "deadline_s": (1e-3, _DAY_S),
+    # JAX takes whole seconds.
+    "heartbeat_timeout_s": (1, _DAY_S),
+    "incast": (0, 65_535),
+    "lanes": (1, 64),
+    "late_budget": (1e-6, 0.5),
+    "max_lag": (1, 1024),
+    "mismatch_timeout_s": (1e-3, _DAY_S),
+    "peer_timeout_s": (1e-3, _DAY_S),
+    "receive_buffer_bytes": (64 << 10, 1 << 30),
+    "rendezvous_timeout_s": (1e-3, _DAY_S),
+    "shutdown_timeout_s": (1, _DAY_S),
+    "stall_timeout_s": (1e-3, _DAY_S),
+}
+
+# Numbers of which 0 has a meaning of its own.
+_ZERO_ALLOWED = frozenset(
+    {"call_timeout_s", "datagram_bytes_max", "deadline_s", "stall_timeout_s"}
+)
+
+_CHOICES: Mapping[str, Sequence[str]] = {"backend": BACKENDS, "on_lag": LAG_POLICIES}
+
 # Fields that may differ between processes: they describe one host, not the session.
 _OF_ONE_PROCESS = frozenset(
     {
@@ -51,20 +83,69 @@ _OF_ONE_PROCESS = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a communicator works. All ranks must agree, except where it says otherwise.
+class _Settings:
+    """What both levels have in common: checks of names, types and ranges.
 
     Attributes:
-      backend: "optireduce", or "xla", which turns every call into the `jax.lax` one, to
-        compare the two without a change of code. Default "optireduce".
-      bind_address: IPv4 or IPv6 address of this host that the others can reach; ""
-        finds the one that leads to the coordinator. May differ between ranks. Default
-        "".
+      given: names of the fields that were given; the others are defaults.
+    """
+
+    # No field: it is no part of what makes two settings equal.
+    given: ClassVar[frozenset[str]] = frozenset()
+
+    def __new__(cls, **given: Any) -> Self:
+        """Checks the names; the generated `__init__` takes the values.
+
+        Raises:
+          UsageError: a name is unknown, or one of the other level.
+        """
+        for name in given.keys() - {field.name for field in dataclasses.fields(cls)}:
+            raise UsageError(_describe_unknown(name, advanced=cls is Advanced))
+        settings = super().__new__(cls)
+        object.__setattr__(settings, "given", frozenset(given))
+        return settings
+
+    def __post_init__(self) -> None:
+        """Validates every field.
+
+        Raises:
+          UsageError: a field has a wrong type or is out of its range.
+        """
+        for field in dataclasses.fields(self):
+            name, kind = field.name, field.type
+            value: Any = getattr(self, name)
+            if name == "faults":
+                value = _checked_faults(value)
+                object.__setattr__(self, name, value)
+            elif kind is float and type(value) is int:
+                value = float(value)
+                object.__setattr__(self, name, value)
+            elif type(value) is not kind:
+                expected = getattr(kind, "__name__", kind)
+                raise UsageError(
+                    f"{name} must be of type {expected}, got {value!r} of type "
+                    f"{type(value).__name__}."
+                )
+            if name in _CHOICES and value not in _CHOICES[name]:
+                known = _CHOICES[name]
+                raise UsageError(
+                    f"{name} must be {' or '.join(map(repr, known))}, got {value!r}."
+                    + did_you_mean(value, known)
+                )
+            if name in _RANGES:
+                _check_range(name, value)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Advanced(_Settings):
+    """Options that few programs need; `init` takes them as `advanced=`.
+
+    All ranks must agree on them, except where it says otherwise.
+
+    Attributes:
       authenticate: whether every datagram carries a tag (AES-128-GCM) that is checked;
-        False lets whoever can send UDP change the sums, and warns at every start.
-        Default True.
-      encrypt: whether payloads are encrypted as well; headers stay readable. Needs
-        `authenticate`. Default False.
+        False, for measurements, lets everyone who can send UDP change the sums, and
+        warns at every start. Default True.
       lanes: network threads with a socket each; peers' calls are spread over them. 1 to
         64. Default 1.
       incast: ranks that send to one rank at the same time; 0 means as many as
@@ -73,28 +154,10 @@ class Options:
         may grant less. May differ between ranks. Default 8 MiB.
       datagram_bytes_max: largest UDP payload, in bytes; 0 measures all paths and takes
         the smallest. Default 0.
-      max_lag: calls of one collective that a rank may be ahead of another. Default 2.
-      on_lag: what a bounded call does about a peer that is farther behind: "wait" for
-        it while it answers, up to `peer_timeout_s`, or "suspend" it, so that the call
-        never waits. An agreed call needs all owners of shards, and waits for such a
-        peer up to `call_timeout_s` in either case. Default "wait".
-      peer_timeout_s: how long a peer may be silent, in seconds. Then exact and agreed
-        calls that wait for it fail, and bounded ones go on without it. Default 30.
       mismatch_timeout_s: how long two ranks may wait for each other in different calls
         before both fail, in seconds. Default 10.
-      call_timeout_s: how long a call that waits (exact, agreed, a drain) may be under
-        way, in seconds, although all peers answer: the bound for a rank whose program
-        hangs. Then it fails on all ranks, and the error names that rank and what it
-        last called. Also how long the devices of one process wait for each other. 0
-        means for ever. Default 1800.
-      deadline_s: how long a bounded, agreed or lossy call may take, in seconds, both
-        stages together; 0 learns it from the times that calls need. Default 0.
       late_budget: share of the data that may miss a learned deadline, between 1e-6 and
         0.5; not together with `deadline_s`. Default 0.01.
-      deadline_max_s: what a learned deadline never exceeds, and what a call has while
-        it is being learned, in seconds. Default 1.
-      bucket_bytes: largest bucket that several leaves share, in bytes; a larger leaf is
-        a bucket of its own. Default 25 MiB.
       hadamard: whether lossy calls rotate each bucket, so that a lost datagram costs
         every entry a little instead of some entries everything. Default True.
       rendezvous_timeout_s: how long `init` waits for the other processes, in seconds.
@@ -106,42 +169,21 @@ class Options:
         ended and what it has dispatched is finished, until all is given up; and how
         long process 0 then waits for the others to end. May differ between ranks.
         Default 60.
-      stall_timeout_s: how long a call may be under way, in seconds, before a line of
-        the log says whom it waits for and the flight record is written to a file; 0
-        means never. May differ between ranks. Default 60.
-      flight_record_dir: folder for these files; "" means the system's folder for
-        temporary files. May differ between ranks. Default "".
       faults: faults to inject into this process's datagrams, for tests, by name (for
-        example {"loss": 0.01}); a string "loss=0.01,seed=7" is understood too. May
-        differ between ranks. Default none.
+        example {"loss": 0.01}); in the environment "loss=0.01,seed=7". May differ
+        between ranks. Default none.
     """
 
-    backend: str = "optireduce"
-    bind_address: str = ""
     authenticate: bool = True
-    encrypt: bool = False
     lanes: int = 1
     incast: int = 0
     # Chosen: what 3 peers send to one rank in 25 ms at 1 Gbit/s; Linux grants less
     # unless net.core.rmem_max was raised, and says how much.
     receive_buffer_bytes: int = 8 << 20
     datagram_bytes_max: int = 0
-    # Source: max_lag of the design: a call's buffers for two steps ahead.
-    max_lag: int = 2
-    on_lag: str = "wait"
-    # Chosen: longer than a paused virtual machine or a garbage collection.
-    peer_timeout_s: float = 30.0
     # Chosen: longer than two ranks take to start independent calls in another order.
     mismatch_timeout_s: float = 10.0
-    # Source: torch.distributed waits 30 min with Gloo, 10 min with NCCL. Evaluation, a
-    # checkpoint and compilation on one rank take less.
-    call_timeout_s: float = 1800.0
-    deadline_s: float = 0.0
     late_budget: float = _LATE_BUDGET
-    # Chosen: several times a bucket of 25 MiB at 1 Gbit/s (0.3 s).
-    deadline_max_s: float = 1.0
-    # Source: PyTorch's DistributedDataParallel (bucket_cap_mb=25), where it was tuned.
-    bucket_bytes: int = 25 << 20
     hadamard: bool = True
     rendezvous_timeout_s: float = 120.0
     # Chosen: three times shorter than JAX's 100 s; a dead process is known to the
@@ -149,125 +191,157 @@ class Options:
     heartbeat_timeout_s: int = 30
     # Chosen: as `stall_timeout_s`. Ranks that are known to be dead are not waited for.
     shutdown_timeout_s: int = 60
+    faults: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        """Hashes all fields; a mapping has no hash of its own."""
+        values = {name: getattr(self, name) for name in _names(Advanced)}
+        values["faults"] = frozenset(self.faults.items())
+        return hash(tuple(values.values()))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(_Settings):
+    """How a communicator works. All ranks must agree, except where it says otherwise.
+
+    Attributes:
+      backend: "optireduce", or "xla", which turns every call into the `jax.lax` one, to
+        compare the two without a change of code. Default "optireduce".
+      bind_address: IPv4 or IPv6 address of this host that the others can reach; ""
+        finds the one that leads to the coordinator. May differ between ranks. Default
+        "".
+      encrypt: whether payloads are encrypted; headers stay readable. Datagrams are
+        authenticated in any case. Default False.
+      deadline_s: how long a bounded, agreed or lossy call may take, in seconds, both
+        stages together; 0 learns it from the times that calls need. Default 0.
+      deadline_max_s: what a learned deadline never exceeds, and what a call has while
+        it is being learned, in seconds. Default 1.
+      max_lag: calls of one collective that a rank may be ahead of another. Default 2.
+      on_lag: what a bounded call does about a peer that is farther behind: "wait" for
+        it while it answers, up to `peer_timeout_s`, or "suspend" it, so that the call
+        never waits. An agreed call needs all owners of shards, and waits for such a
+        peer up to `call_timeout_s` in either case. Default "wait".
+      peer_timeout_s: how long a peer may be silent, in seconds. Then exact and agreed
+        calls that wait for it fail, and bounded ones go on without it. Default 30.
+      call_timeout_s: how long a call that waits (exact, agreed, a drain) may be under
+        way, in seconds, although all peers answer: the bound for a rank whose program
+        hangs. Then it fails on all ranks, and the error names that rank and what it
+        last called. Also how long the devices of one process wait for each other. 0
+        means for ever. Default 1800.
+      bucket_bytes: largest bucket that several leaves share, in bytes; a larger leaf is
+        a bucket of its own. Default 25 MiB.
+      stall_timeout_s: how long a call may be under way, in seconds, before a line of
+        the log names the ranks it waits for and the flight record is written to a
+        file; 0 means never. May differ between ranks. Default 60.
+      flight_record_dir: folder for these files; "" means the system's folder for
+        temporary files. May differ between ranks. Default "".
+      advanced: options that few programs need. Default `Advanced()`.
+    """
+
+    backend: str = "optireduce"
+    bind_address: str = ""
+    encrypt: bool = False
+    deadline_s: float = 0.0
+    # Chosen: several times a bucket of 25 MiB at 1 Gbit/s (0.3 s).
+    deadline_max_s: float = 1.0
+    # Chosen: a call's buffers for two steps ahead.
+    max_lag: int = 2
+    on_lag: str = "wait"
+    # Chosen: longer than a paused virtual machine or a garbage collection.
+    peer_timeout_s: float = 30.0
+    # Source: torch.distributed waits 30 min with Gloo, 10 min with NCCL. Evaluation, a
+    # checkpoint and compilation on one rank take less.
+    call_timeout_s: float = 1800.0
+    # Source: PyTorch's DistributedDataParallel (bucket_cap_mb=25), where it was tuned.
+    bucket_bytes: int = 25 << 20
     # Chosen: longer than a rank compiles, evaluates or saves while the others wait.
     stall_timeout_s: float = 60.0
     flight_record_dir: str = ""
-    faults: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    advanced: Advanced = dataclasses.field(default_factory=Advanced)
 
     def __post_init__(self) -> None:
-        """Validates every field.
+        """Validates every field, and those that depend on each other.
 
         Raises:
-          UsageError: a field has a wrong type or is out of its range.
+          UsageError: a field does not fit.
         """
-        for field in dataclasses.fields(self):
-            kind, value = field.type, getattr(self, field.name)
-            if field.name == "faults":
-                continue
-            if kind is float and type(value) is int:
-                object.__setattr__(self, field.name, float(value))
-            elif type(value) is not kind:
-                raise UsageError(
-                    f"{field.name} must be of type {typing.cast(type, kind).__name__}, "
-                    f"got {value!r} of type {type(value).__name__}."
-                )
-        self._check_faults()
-        self._check_choice("backend", BACKENDS)
-        self._check_choice("on_lag", LAG_POLICIES)
-        if self.encrypt and not self.authenticate:
+        super().__post_init__()
+        if self.encrypt and not self.advanced.authenticate:
             raise UsageError(
                 "encrypt=True needs authenticate=True: what is only encrypted can be "
                 "changed unnoticed. Leave authenticate at its default."
             )
-        self._check_range("lanes", 1, 64)
-        self._check_range("incast", 0, 65_535)
-        self._check_range("receive_buffer_bytes", 64 << 10, 1 << 30)
-        if self.datagram_bytes_max != 0:
-            self._check_range("datagram_bytes_max", DATAGRAM_BYTES_MIN, 65_507)
-        self._check_range("max_lag", 1, 1024)
-        self._check_range("bucket_bytes", 1, 1 << 40)
-        for name in (
-            "peer_timeout_s",
-            "mismatch_timeout_s",
-            "deadline_max_s",
-            "rendezvous_timeout_s",
-        ):
-            # A day; longer is a mistake of the unit.
-            self._check_range(name, 1e-3, 86_400.0)
-        self._check_deadline()
-        for name in ("call_timeout_s", "stall_timeout_s"):
-            if getattr(self, name) != 0:
-                self._check_range(name, 1e-3, 86_400.0)
-        # JAX takes whole seconds.
-        self._check_range("heartbeat_timeout_s", 1, 86_400)
-        self._check_range("shutdown_timeout_s", 1, 86_400)
-
-    def _check_deadline(self) -> None:
-        self._check_range("late_budget", 1e-6, 0.5)
-        if self.deadline_s == 0:
-            return
-        self._check_range("deadline_s", 1e-3, 86_400.0)
-        if self.late_budget != _LATE_BUDGET:
+        late_budget = self.advanced.late_budget
+        if self.deadline_s != 0 and late_budget != _LATE_BUDGET:
             raise UsageError(
-                f"deadline_s={self.deadline_s:g} and late_budget={self.late_budget:g} "
+                f"deadline_s={self.deadline_s:g} and late_budget={late_budget:g} "
                 "contradict each other: the budget says how a deadline is learned. "
                 "Give one of them."
             )
 
-    def _check_choice(self, name: str, known: Sequence[str]) -> None:
-        value = getattr(self, name)
-        if value not in known:
-            raise UsageError(
-                f"{name} must be {' or '.join(map(repr, known))}, got {value!r}."
-                + did_you_mean(value, known)
-            )
-
-    def _check_range(self, name: str, low: float, high: float) -> None:
-        value = getattr(self, name)
-        if not (math.isfinite(value) and low <= value <= high):
-            unit = {"s": " seconds", "bytes": " bytes"}.get(name.rsplit("_", 1)[-1], "")
-            raise UsageError(
-                f"{name} must be between {low:g} and {high:g}{unit}, got {value!r}."
-            )
-
-    def _check_faults(self) -> None:
-        faults: typing.Any = self.faults
-        if not isinstance(faults, Mapping):
-            raise UsageError(
-                f"faults must map names to numbers, like {{'loss': 0.01}}, got "
-                f"{faults!r}."
-            )
-        for name, value in faults.items():
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not isinstance(name, str) or not number or not math.isfinite(value):
-                raise UsageError(
-                    "faults must map names to numbers, like {'loss': 0.01}, got "
-                    f"{name!r}: {value!r}."
-                )
-        frozen = types.MappingProxyType({k: float(v) for k, v in faults.items()})
-        object.__setattr__(self, "faults", frozen)
+    def flat(self) -> dict[str, object]:
+        """Returns the fields of both levels by name."""
+        own = {name: getattr(self, name) for name in _names(Options)}
+        return own | {n: getattr(self.advanced, n) for n in _names(Advanced)}
 
     def agreed(self) -> dict[str, object]:
         """Returns the fields on which all ranks of a session must agree."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.name not in _OF_ONE_PROCESS
-        }
+        return {n: x for n, x in self.flat().items() if n not in _OF_ONE_PROCESS}
 
-    def __hash__(self) -> int:
-        """Hashes all fields; a mapping has no hash of its own."""
-        faults = tuple(sorted(self.faults.items()))
-        return hash((tuple(self.agreed().items()), self.bind_address, faults))
+
+def _names(level: type[Options] | type[Advanced]) -> dict[str, Any]:
+    """Returns the fields of a level, by name, with their types."""
+    fields = dataclasses.fields(level)
+    return {field.name: field.type for field in fields if field.name != "advanced"}
+
+
+def _describe_unknown(name: str, *, advanced: bool) -> str:
+    """Says what is wrong with a name that is no field of the level it was given to."""
+    if not advanced and name in _names(Advanced):
+        return (
+            f"{name!r} is an advanced option: write "
+            f"init(advanced=jax_optireduce.Advanced({name}=...))."
+        )
+    if advanced and name in _names(Options):
+        return f"{name!r} is no advanced option: write init({name}=...)."
+    return (
+        f"{name!r} is no option."
+        + did_you_mean(name, (*_names(Options), *_names(Advanced)))
+        + f" Options are: {', '.join(_names(Options))}; in advanced=: "
+        + f"{', '.join(_names(Advanced))}."
+    )
+
+
+def _check_range(name: str, value: float) -> None:
+    low, high = _RANGES[name]
+    zero = name in _ZERO_ALLOWED
+    if math.isfinite(value) and (low <= value <= high or (zero and value == 0)):
+        return
+    unit = {"s": " seconds", "bytes": " bytes"}.get(name.rsplit("_", 1)[-1], "")
+    raise UsageError(
+        f"{name} must be {'0 or ' if zero else ''}between {low:g} and {high:g}{unit}, "
+        f"got {value!r}."
+    )
+
+
+def _checked_faults(faults: Any) -> Mapping[str, float]:
+    example = "faults must map names to numbers, like {'loss': 0.01}, got "
+    if not isinstance(faults, Mapping):
+        raise UsageError(f"{example}{faults!r}.")
+    for name, value in faults.items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not isinstance(name, str) or not number or not math.isfinite(value):
+            raise UsageError(f"{example}{name!r}: {value!r}.")
+    return types.MappingProxyType({k: float(v) for k, v in faults.items()})
 
 
 def resolve(
-    arguments: Mapping[str, object], environment: Mapping[str, str]
+    arguments: Mapping[str, Any], environment: Mapping[str, str]
 ) -> tuple[Options, dict[str, str]]:
     """Makes options of arguments, the environment and the defaults, in this order.
 
     Args:
-      arguments: fields given to `init`, by name.
+      arguments: fields given to `init`, by name; `advanced` as `Advanced` or a mapping.
       environment: usually `os.environ`; names without our prefix are ignored.
 
     Returns:
@@ -276,35 +350,36 @@ def resolve(
     Raises:
       UsageError: a name is unknown (with a suggestion), or a value does not fit.
     """
-    fields = {field.name: field for field in dataclasses.fields(Options)}
-    values: dict[str, typing.Any] = {}
-    origins: dict[str, str] = {}
+    values = dict(arguments)
+    advanced = values.pop("advanced", {})
+    if isinstance(advanced, Advanced):
+        advanced = {name: getattr(advanced, name) for name in advanced.given}
+    if not isinstance(advanced, Mapping):
+        raise UsageError(
+            "advanced must be jax_optireduce.Advanced(...) or a mapping, got "
+            f"{advanced!r}."
+        )
+    advanced = dict(advanced)
+    origins = dict.fromkeys((*values, *advanced), "argument")
+    known = {
+        ENVIRONMENT_PREFIX + name.upper(): (name, kind, given)
+        for level, given in ((Options, values), (Advanced, advanced))
+        for name, kind in _names(level).items()
+    }
     for variable in sorted(environment):
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
-        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if name not in fields or variable != ENVIRONMENT_PREFIX + name.upper():
-            known = [ENVIRONMENT_PREFIX + field.upper() for field in fields]
+        if variable not in known:
             raise UsageError(
                 f"the environment sets {variable}, which is no option."
                 + did_you_mean(variable, known)
                 + f" Known are: {', '.join(known)}."
             )
-        if name not in arguments:
-            kind = typing.cast(type, fields[name].type)
-            values[name] = _parse(variable, environment[variable], kind)
+        name, kind, given = known[variable]
+        if name not in given:
+            given[name] = _parse(variable, environment[variable], kind)
             origins[name] = variable
-    for name, value in arguments.items():
-        if name not in fields:
-            raise UsageError(
-                f"{name!r} is no option."
-                + did_you_mean(name, fields)
-                + f" Known are: {', '.join(fields)}."
-            )
-        text = name == "faults" and isinstance(value, str)
-        values[name] = _parse_faults(name, value) if text else value
-        origins[name] = "argument"
-    return Options(**values), origins
+    return Options(**values, advanced=Advanced(**advanced)), origins
 
 
 def _parse(variable: str, text: str, kind: type) -> object:
@@ -322,11 +397,6 @@ def _parse(variable: str, text: str, kind: type) -> object:
         except ValueError:
             expected = "a whole number" if kind is int else "a number"
             raise UsageError(f"{variable} must be {expected}, got {text!r}.") from None
-    return _parse_faults(variable, text)
-
-
-def _parse_faults(name: str, text: str) -> dict[str, float]:
-    """Reads "loss=0.01,seed=7"."""
     faults: dict[str, float] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         fault, _, number = item.partition("=")
@@ -334,7 +404,7 @@ def _parse_faults(name: str, text: str) -> dict[str, float]:
             faults[fault.strip()] = float(number)
         except ValueError:
             raise UsageError(
-                f"{name} must look like 'loss=0.01,seed=7', got {text!r}."
+                f"{variable} must look like 'loss=0.01,seed=7', got {text!r}."
             ) from None
     return faults
 

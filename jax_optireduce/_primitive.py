@@ -13,7 +13,7 @@ Sums and statistics follow the types of `jax.lax.psum`: what was added over an a
 not vary over it any more.
 """
 
-import enum
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,11 +24,16 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jax_optireduce import _compat, _hadamard, _identity, _native, _stats
+from jax_optireduce import (
+    _communicator,
+    _compat,
+    _hadamard,
+    _identity,
+    _native,
+    _stats,
+)
+from jax_optireduce._call import CARRYING_MODES, Call, Drain
 from jax_optireduce._errors import UsageError
-
-# After a call in one of these, data may still be on its way.
-CARRYING_MODES = ("agreed", "bounded")
 
 ALLREDUCE_TARGET = "jax_optireduce_allreduce"
 SEQUENCE_TARGET = "jax_optireduce_sequence"
@@ -36,20 +41,6 @@ SEQUENCE_TARGET = "jax_optireduce_sequence"
 # 2^32 / golden ratio, made odd: consecutive steps get keys with nothing in common.
 # Source: Knuth, The Art of Computer Programming, volume 3, section 6.4.
 _GOLDEN = np.uint32(0x9E3779B9)
-
-
-class Drain(enum.IntEnum):
-    """Whether a call waits for all that earlier ones left in flight.
-
-    The native side knows them by their numbers.
-    """
-
-    # An ordinary call.
-    NONE = 0
-    # A drain of calls that were made: an error where there were none.
-    OF_CALLS = 1
-    # The same, where there may have been none.
-    OF_CALLS_IF_ANY = 2
 
 
 allreduce_p = Primitive("optireduce_allreduce")
@@ -60,49 +51,24 @@ typed_as_sum_p = Primitive("optireduce_typed_as_sum")
 
 
 def allreduce(
-    leaves: Sequence[jax.Array],
-    *,
-    axes: tuple[str, ...],
-    key: str,
-    mode: str,
-    wire_format: str,
-    step: jax.Array | None,
-    rotated: bool,
-    drain: Drain,
-    communicator: str,
+    leaves: Sequence[jax.Array], step: jax.Array | None, call: Call
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Sums leaves over `axes`; arguments are validated by the callers.
+    """Sums leaves; arguments are validated by the callers.
 
     Args:
       leaves: at least one; all of one dtype.
-      axes: mapped axes, of the mesh or of a named `vmap`.
-      key: names the collective, see `_identity`.
-      mode: see `psum`.
-      wire_format: see `psum`.
       step: int32 [], or None to count the calls.
-      rotated: whether a lossy call goes through the Hadamard transform.
-      drain: whether the call waits for all that earlier calls with this key and mode
-        left in flight. Unless these are bounded or agreed it moves nothing.
-      communicator: name of the communicator to run on.
+      call: what else is known of the call; `typed` and `counted` are set here.
 
     Returns:
       The sums, and the statistics vector, float32 [VECTOR_SIZE].
     """
     counted = step is None
     *sums, vector = allreduce_p.bind(
-        _group_and_rank(axes),
+        _group_and_rank(call.axes),
         jnp.asarray(-1 if counted else step, jnp.int32),
         *leaves,
-        axes=axes,
-        key=key,
-        mode=mode,
-        wire_format=wire_format,
-        counted=counted,
-        rotated=rotated,
-        drain=drain,
-        derived=False,
-        typed=is_typed(axes),
-        communicator=communicator,
+        call=dataclasses.replace(call, counted=counted, typed=is_typed(call.axes)),
     )
     return sums, vector
 
@@ -141,45 +107,33 @@ def _group_and_rank(axes: tuple[str, ...]) -> jax.Array:
     return jnp.stack([group, lax.axis_index(mapped)])
 
 
-def _abstract_eval(
-    rank: Any, _step: Any, *leaves: Any, axes: tuple[str, ...], **_: Any
-) -> list[Any]:
-    sums = [_compat.reduced_type(leaf, axes) for leaf in leaves]
+def _abstract_eval(rank: Any, _step: Any, *leaves: Any, call: Call) -> list[Any]:
+    sums = [_compat.reduced_type(leaf, call.axes) for leaf in leaves]
     return [*sums, _compat.stats_type(rank, _stats.VECTOR_SIZE)]
 
 
+def _derived(call: Call, how: str) -> Call:
+    """Returns the call of a derivative, under a key of its own: both calls are live."""
+    return dataclasses.replace(call, key=f"{call.key}:{how}", derived=True)
+
+
 def _jvp(
-    primals: Sequence[Any],
-    tangents: Sequence[Any],
-    *,
-    key: str,
-    derived: bool,
-    **params: Any,
+    primals: Sequence[Any], tangents: Sequence[Any], *, call: Call
 ) -> tuple[list[Any], list[Any]]:
-    """The same sum of the tangents, under a key of its own: both calls are live."""
+    """The same sum of the tangents."""
     rank, step, *_ = primals
-    results = allreduce_p.bind(*primals, key=key, derived=derived, **params)
+    results = allreduce_p.bind(*primals, call=call)
     tangents_out = [ad.Zero(jax.typeof(r).to_tangent_aval()) for r in results]
     live = {i: t for i, t in enumerate(tangents[2:]) if not isinstance(t, ad.Zero)}
     if live:
-        sums = allreduce_p.bind(
-            rank, step, *live.values(), key=f"{key}:jvp", derived=True, **params
-        )
+        sums = allreduce_p.bind(rank, step, *live.values(), call=_derived(call, "jvp"))
         for i, tangent in zip(live, sums, strict=False):
             tangents_out[i] = tangent
     return results, tangents_out
 
 
 def _transpose(
-    cotangents: Sequence[Any],
-    rank: Any,
-    step: Any,
-    *leaves: Any,
-    axes: tuple[str, ...],
-    key: str,
-    derived: bool,
-    typed: bool,
-    **params: Any,
+    cotangents: Sequence[Any], rank: Any, step: Any, *leaves: Any, call: Call
 ) -> list[Any]:
     """Follows `jax.lax.psum`: a sum again where types are not tracked, else no call.
 
@@ -187,7 +141,6 @@ def _transpose(
     Untracked, JAX takes every value for one that varies, and so the transpose of a sum
     is a sum.
     """
-    del derived  # What is transposed is a tangent's sum always.
     # The last cotangent is that of the statistics, which depend on nothing linearly.
     live = {
         i: ct
@@ -197,34 +150,20 @@ def _transpose(
     results: list[Any] = [
         ad.Zero(leaf.aval) if ad.is_undefined_primal(leaf) else None for leaf in leaves
     ]
-    if live and typed:
-        mapped = of_the_mesh(axes)
+    if live and call.typed:
+        mapped = of_the_mesh(call.axes)
         for i, ct in live.items():
             results[i] = lax.pcast(ct, mapped, to="varying")
     elif live:
-        sums = allreduce_p.bind(
-            rank,
-            step,
-            *live.values(),
-            axes=axes,
-            key=f"{key}:transpose",
-            derived=True,
-            typed=typed,
-            **params,
-        )
+        transposed = _derived(call, "transpose")
+        sums = allreduce_p.bind(rank, step, *live.values(), call=transposed)
         for i, total in zip(live, sums, strict=False):
             results[i] = total
     return [None, None, *results]
 
 
 def _batch(
-    axis_data: Any,
-    args: Sequence[Any],
-    dims: Sequence[Any],
-    *,
-    axes: tuple[str, ...],
-    typed: bool,
-    **params: Any,
+    axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, call: Call
 ) -> tuple[list[Any], list[Any]]:
     """Adds up a named `vmap` axis on the spot; any other batch is part of the leaf."""
     rank, step, *leaves = args
@@ -234,106 +173,81 @@ def _batch(
             "`step` was mapped by jax.vmap, but all elements of a batch travel in one "
             "call; pass a step that does not depend on the mapped axis."
         )
-    if axis_data.name not in axes:
+    if axis_data.name not in call.axes:
         # The rank belongs to the mesh, so an axis of a `vmap` never maps it.
-        results = allreduce_p.bind(
-            rank, step, *leaves, axes=axes, typed=typed, **params
-        )
-        return results, [*leaf_dims, None]
+        return allreduce_p.bind(rank, step, *leaves, call=call), [*leaf_dims, None]
     local = [
         leaf * axis_data.size if dim is None else leaf.sum(dim).astype(leaf.dtype)
         for leaf, dim in zip(leaves, leaf_dims, strict=True)
     ]
-    remaining = tuple(axis for axis in axes if axis != axis_data.name)
+    remaining = tuple(axis for axis in call.axes if axis != axis_data.name)
     if not remaining:
         return [*local, _stats.empty_vector()], [None] * (len(local) + 1)
     results = allreduce_p.bind(
         _group_and_rank(remaining),
         step,
         *local,
-        axes=remaining,
-        typed=is_typed(remaining),
-        **params,
+        call=dataclasses.replace(call, axes=remaining, typed=is_typed(remaining)),
     )
     return results, [None] * len(results)
 
 
-def _lower_cpu(
-    ctx: Any,
-    *operands: Any,
-    axes: tuple[str, ...],
-    key: str,
-    mode: str,
-    wire_format: str,
-    counted: bool,
-    rotated: bool,
-    drain: Drain,
-    derived: bool,
-    typed: bool,
-    communicator: str,
-) -> Any:
+def _lower_cpu(ctx: Any, *operands: Any, call: Call) -> Any:
     """Emits the FFI call; a lossy one with the arithmetic around it."""
-    del typed  # A matter of types, which are gone by now.
-    if derived and not drain:
-        _check_derivative(key, mode)
-    groups = _groups(_compat.lowering_mesh(ctx), axes)
+    drain = call.drain
+    if call.derived and not drain:
+        _check_derivative(call)
+    groups = _groups(_compat.lowering_mesh(ctx), call.axes)
     processes = [device.process_index for device in groups.flat]
     devices = np.vectorize(lambda device: device.id, otypes=[int])(groups)
     # A drain is counted apart: in its module, whichever that is, the first one drains
     # the first of the calls.
-    ordinal = _compat.next_ordinal(ctx, f"{key} drain" if drain else key)
+    ordinal = _compat.next_ordinal(ctx, f"{call.key} drain" if drain else call.key)
     if drain and ordinal:
         # Of a call that may stand in a branch that was never taken.
         drain = Drain.OF_CALLS_IF_ANY
-    numbered = _identity.numbered(key, ordinal)
-    group_size = groups.shape[1]
+    name = _identity.numbered(call.key, ordinal)
     leaves = ctx.avals_in[2:]
-    about = {"mode": mode, "wire_format": wire_format, "rotated": rotated}
     attributes = {
-        "communicator": communicator,
-        "name": _identity.collective_name(numbered, devices),
+        "communicator": _communicator.NAME,
+        "name": _identity.collective_name(name, devices),
         # What all calls with one key in one program have in common.
-        "key": key,
-        "description": _identity.describe(
-            numbered, leaves, group_size=group_size, **about
-        ),
-        "mode": mode,
-        "wire_format": wire_format,
+        "key": call.key,
+        "description": _identity.describe(name, leaves, call, groups.shape[1]),
+        "mode": call.mode,
+        "wire_format": call.wire_format,
         # Not in the fingerprint, which is that of the collective: calls and drains.
         "drain": np.int64(drain),
-        "fingerprint": np.int64(
-            _identity.fingerprint(leaves, devices=devices, **about)
-        ),
+        "fingerprint": np.int64(_identity.fingerprint(leaves, call, devices)),
         "group_processes": np.array(processes, np.int32),
-        "group_size": np.int64(group_size),
+        "group_size": np.int64(groups.shape[1]),
     }
 
     def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
-        if mode == "lossy" and not drain:
-            return _lossy(
-                rank, step, leaves, attributes, counted=counted, rotated=rotated
-            )
-        return _call(rank, step, leaves, attributes)
+        if call.rotated and not drain:
+            return _rotated(rank, step, leaves, attributes, counted=call.counted)
+        return _call_native(rank, step, leaves, attributes)
 
     return mlir.lower_fun(program, multiple_results=True)(
         _compat.without_manual_types(ctx), *operands
     )
 
 
-def _check_derivative(key: str, mode: str) -> None:
+def _check_derivative(call: Call) -> None:
     """Raises `UsageError` where late data of a derivative would be lost.
 
     For calls that are compiled: what the JVP rule makes may be transposed, and not run.
     """
-    if mode not in CARRYING_MODES:
+    if call.mode not in CARRYING_MODES:
         return
-    name = key.split(":jvp", maxsplit=1)[0].split(":transpose", maxsplit=1)[0]
+    name = call.key.split(":jvp", maxsplit=1)[0].split(":transpose", maxsplit=1)[0]
     raise UsageError(
-        f"{name!r} in mode {mode!r} is differentiated, and its derivative is summed "
-        "over the ranks too: by a call that no drain reaches, so that what is late in "
-        "it would be lost. Write mode='exact' for it; or, to average gradients, "
-        "sync_in_backward or allreduce_gradients, which are not differentiated "
-        "themselves; or jax.lax.stop_gradient around what is only reported."
+        f"{name!r} in mode {call.mode!r} is differentiated, and its derivative is "
+        "summed over the ranks too: by a call that no drain reaches, so that what is "
+        "late in it would be lost. Write mode='exact' for it; or, to average "
+        "gradients, sync_in_backward or average_gradients, which are not "
+        "differentiated themselves; or jax.lax.stop_gradient around what is only "
+        "reported."
     )
 
 
@@ -355,7 +269,7 @@ def _groups(mesh: jax.sharding.Mesh, axes: Sequence[str]) -> np.ndarray:
     return devices.reshape(-1, group_size)
 
 
-def _call(
+def _call_native(
     rank: jax.Array,
     step: jax.Array,
     leaves: Sequence[jax.Array],
@@ -372,21 +286,18 @@ def _call(
         has_side_effect=True,
         input_output_aliases={i + 2: i for i in range(len(leaves))},
     )
-    return call(rank, step, *leaves, **attributes)
+    return list(call(rank, step, *leaves, **attributes))
 
 
-def _lossy(
+def _rotated(
     rank: jax.Array,
     step: jax.Array,
     leaves: Sequence[jax.Array],
     attributes: dict[str, Any],
     *,
     counted: bool,
-    rotated: bool,
 ) -> list[jax.Array]:
     """Moves the leaves as one bucket, rotated so that loss falls on all of it alike."""
-    if not rotated:
-        return _call(rank, step, leaves, attributes)
     # One leaf keeps its shape: XLA:CPU copies what is reshaped before a call in place.
     bucket = leaves[0]
     if len(leaves) > 1:
@@ -410,7 +321,7 @@ def _lossy(
     # Half precision travels as it is, but is not precise enough to be rotated in.
     wide = jnp.promote_types(dtype, jnp.float32)
     encoded = _hadamard.encode(bucket.astype(wide), key=key).astype(dtype)
-    total, vector = _call(rank, step, [encoded], attributes)
+    total, vector = _call_native(rank, step, [encoded], attributes)
     arrived = 1 - _stats.missing_results(vector)
     # Coefficients that did not come are zero: scaled up, the mean over calls is right.
     scale = jnp.where(arrived > 0, 1 / arrived, 0)

@@ -45,7 +45,7 @@ def initialize_distributed(options: Options) -> None:
       RendezvousError: JAX could not do it.
     """
     if jax.distributed.is_initialized():
-        if not jax.config.jax_enable_recoverability:
+        if not _compat.is_recoverable():
             _log.warning(
                 "jax.distributed was initialized without jax_enable_recoverability: "
                 "the death of one process will end all others. Let "
@@ -80,13 +80,14 @@ def initialize_distributed(options: Options) -> None:
     # death. With it, JAX ends those that are still at work when process 0 leaves, which
     # `_exit` prevents, if it can.
     if _compat.HAS_KEY_VALUE_CLIENT:
-        jax.config.update("jax_enable_recoverability", True)
+        jax.config.update(_compat.RECOVERABILITY, True)
+    advanced = options.advanced
     try:
         jax.distributed.initialize(
             **arguments,
-            initialization_timeout=max(1, round(options.rendezvous_timeout_s)),
-            heartbeat_timeout_seconds=options.heartbeat_timeout_s,
-            shutdown_timeout_seconds=options.shutdown_timeout_s,
+            initialization_timeout=max(1, round(advanced.rendezvous_timeout_s)),
+            heartbeat_timeout_seconds=advanced.heartbeat_timeout_s,
+            shutdown_timeout_seconds=advanced.shutdown_timeout_s,
         )
     except (RuntimeError, ValueError) as error:
         raise RendezvousError(
@@ -115,7 +116,7 @@ def join(
     Raises:
       RendezvousError: a process did not come, or ranks do not fit together.
     """
-    timeout_s = options.rendezvous_timeout_s
+    timeout_s = options.advanced.rendezvous_timeout_s
     _take_place(label, rank)
     address = options.bind_address or _address_towards(_coordinator_host())
     hellos = _exchange(
@@ -130,7 +131,7 @@ def join(
     _check_agreement(hellos)
     if options.backend == "xla":
         return None, 0
-    if not options.authenticate:
+    if not options.advanced.authenticate:
         _log.warning(
             "authenticate=False: datagrams are not authenticated. Whoever can send UDP "
             "to this process can change the sums of this program, without a trace; use "
@@ -222,27 +223,28 @@ def _open(
     addresses: Sequence[str],
 ) -> tuple[Any, int]:
     """Opens the sockets and connects them; as `join`, whose result this is."""
+    advanced = options.advanced
     native = _native.Communicator(
         name=name,
         rank=rank,
         world_size=world_size,
         secret=secret,
-        authenticate=options.authenticate,
+        authenticate=advanced.authenticate,
         encrypt=options.encrypt,
         bind_address=addresses[rank],
-        lanes=options.lanes,
-        incast=options.incast,
-        receive_buffer_bytes=options.receive_buffer_bytes,
+        lanes=advanced.lanes,
+        incast=advanced.incast,
+        receive_buffer_bytes=advanced.receive_buffer_bytes,
         max_lag=options.max_lag,
         peer_timeout_s=options.peer_timeout_s,
-        mismatch_timeout_s=options.mismatch_timeout_s,
+        mismatch_timeout_s=advanced.mismatch_timeout_s,
         call_timeout_s=options.call_timeout_s,
         deadline_s=options.deadline_s,
-        late_budget=options.late_budget,
+        late_budget=advanced.late_budget,
         deadline_max_s=options.deadline_max_s,
         suspend_on_lag=options.on_lag == "suspend",
         stall_timeout_s=options.stall_timeout_s,
-        faults=dict(options.faults),
+        faults=dict(advanced.faults),
     )
     try:
         datagram_bytes = _connect(native, label, addresses, options)
@@ -268,13 +270,13 @@ def _connect(
             "payload_bytes": payload_bytes,
             "receive_buffer_bytes": native.granted_receive_buffer_bytes(),
         },
-        options.rendezvous_timeout_s,
+        options.advanced.rendezvous_timeout_s,
     )
     for peer, answer in enumerate(answers):
         if not answer:
             raise _failed(peer)
     datagram_bytes = min(
-        options.datagram_bytes_max or _options.DATAGRAM_BYTES_MAX,
+        options.advanced.datagram_bytes_max or _options.DATAGRAM_BYTES_MAX,
         *(answer["payload_bytes"] for answer in answers),
     )
     if datagram_bytes < _options.DATAGRAM_BYTES_MIN:

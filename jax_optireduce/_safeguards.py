@@ -101,7 +101,7 @@ def warn(skips: int) -> None:
 def check_arguments(
     mode: str, hadamard: Any, skip_above: Any, on_repeated_skips: Any
 ) -> None:
-    """Checks the arguments of `all_reduce_gradients` that belong to mode "lossy".
+    """Checks the arguments of `optax_average_gradients` that belong to mode "lossy".
 
     Raises:
       UsageError: one does not fit, or is given in another mode.

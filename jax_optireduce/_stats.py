@@ -7,21 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Elements of the statistics vector that a call returns, by position. The C++ side fills
-# the same order (bind/xla_allreduce.cc); every element is written, unused ones with 0.
-VECTOR_SIZE = 12
-_MISSING_CONTRIBUTIONS = 0
-_MISSING_RESULTS = 1
-_ELAPSED = 2
-_REPAIRED = 3
-_LATE = 4
-_SLOWEST_PROCESS = 5
-_SEQUENCE = 6
-_CARRIED = 7
-_DEADLINE = 8
-_IN_FLIGHT = 9
-_LIVE_PROCESSES = 10
-_PROCESSES = 11
+from jax_optireduce import _native
+
+# Position of each element in the statistics vector that a call returns.
+_AT = {name: i for i, name in enumerate(_native.STATISTICS)}
+
+VECTOR_SIZE = len(_AT)
 
 
 @jax.tree_util.register_dataclass
@@ -86,13 +77,13 @@ def empty() -> CollectiveStats:
 def empty_vector() -> jax.Array:
     """Returns the vector of a call that moved nothing, float32 [VECTOR_SIZE]."""
     vector = np.zeros(VECTOR_SIZE, np.float32)
-    vector[_SLOWEST_PROCESS] = -1
+    vector[_AT["slowest_process"]] = -1
     return jnp.asarray(vector)
 
 
 def missing_results(vector: jax.Array) -> jax.Array:
     """Returns the share of the result that is zero because it did not come."""
-    return vector[_MISSING_RESULTS]
+    return vector[_AT["missing_results"]]
 
 
 def live_ranks(vector: jax.Array, size: int) -> jax.Array:
@@ -100,7 +91,7 @@ def live_ranks(vector: jax.Array, size: int) -> jax.Array:
 
     A whole number in float32, exact: `size` itself while all are alive.
     """
-    live, processes = vector[_LIVE_PROCESSES], vector[_PROCESSES]
+    live, processes = vector[_AT["live_processes"]], vector[_AT["processes"]]
     # A call that moved nothing knows of no process.
     return jnp.where(live > 0, size * live / processes, size)
 
@@ -119,17 +110,18 @@ def from_vectors(
     table = jnp.stack(list(vectors))
     weights = np.asarray(elements, np.float64)
     weights = jnp.asarray(weights / weights.sum(), jnp.float32)
-    slowest = table[jnp.argmax(table[:, _ELAPSED])]
+    column = {name: table[:, i] for name, i in _AT.items()}
+    slowest = jnp.argmax(column["elapsed_s"])
     return CollectiveStats(
-        missing_contributions=table[:, _MISSING_CONTRIBUTIONS] @ weights,
-        missing_results=table[:, _MISSING_RESULTS] @ weights,
-        elapsed_s=slowest[_ELAPSED],
-        repaired=table[:, _REPAIRED].sum(),
-        late=table[:, _LATE].sum(),
-        slowest_process=slowest[_SLOWEST_PROCESS],
-        sequence=table[:, _SEQUENCE].max(),
-        carried=table[:, _CARRIED] @ weights,
-        deadline_s=slowest[_DEADLINE],
-        in_flight=table[:, _IN_FLIGHT] @ weights,
-        live_processes=table[:, _LIVE_PROCESSES].min(),
+        missing_contributions=column["missing_contributions"] @ weights,
+        missing_results=column["missing_results"] @ weights,
+        elapsed_s=column["elapsed_s"][slowest],
+        repaired=column["repaired"].sum(),
+        late=column["late"].sum(),
+        slowest_process=column["slowest_process"][slowest],
+        sequence=column["sequence"].max(),
+        carried=column["carried"] @ weights,
+        deadline_s=column["deadline_s"][slowest],
+        in_flight=column["in_flight"] @ weights,
+        live_processes=column["live_processes"].min(),
     )

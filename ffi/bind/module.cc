@@ -17,9 +17,11 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "ffi/bind/call_facts.h"
 #include "ffi/bind/module_simulate.h"
 #include "ffi/bind/registry.h"
 #include "ffi/bind/termination.h"
@@ -234,6 +236,23 @@ nb::dict Registrations() {
   return capsules;
 }
 
+// The facts of ffi/bind/call_facts.h, as constants of the module.
+void BindFacts(nb::module_& module) {
+  const auto text = [](std::string_view name) { return nb::str(name.data(), name.size()); };
+  nb::dict modes;
+  for (const Mode& mode : kModes) modes[text(mode.name)] = Carries(mode);
+  nb::list wire_formats;
+  for (std::uint8_t i = 0; i < kWireFormats; ++i) {
+    wire_formats.append(text(NameOf(static_cast<WireFormat>(i))));
+  }
+  nb::list statistics;
+  for (const Statistic& statistic : kStatistics) statistics.append(text(statistic.name));
+  module.attr("MODES") = modes;
+  module.attr("WIRE_FORMATS") = nb::tuple(wire_formats);
+  module.attr("STATISTICS") = nb::tuple(statistics);
+  module.attr("NAME_BYTES_MAX") = kNameBytesMax;
+}
+
 nb::dict ProbeUdpFeatures(std::size_t receive_buffer_bytes) {
   const UdpPortOptions options{.receive_buffer_bytes = receive_buffer_bytes};
   UdpFeatures features;
@@ -290,6 +309,7 @@ NB_MODULE(_native, module) {
       [](double seconds) { optireduce::EndWithin(optireduce::Seconds("seconds", seconds)); },
       "seconds"_a);
   module.def("probe_udp", &optireduce::ProbeUdpFeatures, "receive_buffer_bytes"_a);
+  optireduce::BindFacts(module);
   optireduce::BindSimulate(module);
   optireduce::BindCommunicator(module);
   nb::module_::import_("atexit").attr("register")(

@@ -3,6 +3,8 @@
 #include <csignal>
 #include <utility>
 
+#include "ffi/base/quoted.h"
+
 namespace optireduce {
 
 Registry& Registry::Global() {
@@ -16,8 +18,8 @@ Result<std::shared_ptr<Communicator>> Registry::Open(const CommunicatorOptions& 
   const std::lock_guard lock(mutex_);
   if (communicators_.contains(options.name)) {
     return Status(StatusCode::kFailedPrecondition,
-                  "a communicator named \"" + options.name +
-                      "\" is open in this process; close it first, or give this one another name.");
+                  "a communicator named " + Quoted(options.name) +
+                      " is open in this process; close it first, or give this one another name.");
   }
   Result<std::shared_ptr<Communicator>> opened = Communicator::Create(options, pool_);
   if (opened.ok()) communicators_.emplace(options.name, opened.value());
@@ -38,8 +40,8 @@ Result<std::shared_ptr<Communicator>> Registry::Find(std::string_view name) cons
   const auto entry = communicators_.find(name);
   if (entry != communicators_.end()) return entry->second;
   return Status(StatusCode::kFailedPrecondition,
-                "no communicator named \"" + std::string(name) +
-                    "\" is open in this process; call jax_optireduce.init() before the first step, "
+                "no communicator named " + Quoted(name) +
+                    " is open in this process; call jax_optireduce.init() before the first step, "
                     "and jax_optireduce.shutdown() only after the last one.");
 }
 

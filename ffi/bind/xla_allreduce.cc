@@ -1,13 +1,10 @@
 #include "ffi/bind/xla_allreduce.h"
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -17,7 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "ffi/base/quoted.h"
 #include "ffi/base/status.h"
+#include "ffi/bind/call_facts.h"
 #include "ffi/bind/registry.h"
 #include "ffi/bind/status_encoding.h"
 #include "ffi/codec/element_type.h"
@@ -30,12 +29,6 @@ namespace optireduce {
 namespace {
 
 namespace ffi = xla::ffi;
-
-constexpr std::size_t kStats = 12;  // floats in the last result
-
-// Bytes of a collective's name.
-// Chosen: with what is added for groups it stays within the 200 bytes of an announcement.
-constexpr std::size_t kNameBytesMax = 160;
 
 // What the program says about a call, as views into the call frame: valid until the handler
 // returns.
@@ -57,8 +50,7 @@ constexpr std::int64_t kDrainOfCalls = 1;
 constexpr std::int64_t kDrainOfCallsIfAny = 2;
 
 Status Invalid(std::string_view name, std::string_view what) {
-  return Status(StatusCode::kInvalidArgument,
-                "all-reduce \"" + std::string(name) + "\": " + std::string(what));
+  return Status(StatusCode::kInvalidArgument, Quoted(name) + ": " + std::string(what));
 }
 
 std::optional<ElementType> ElementTypeOf(ffi::DataType type) {
@@ -79,20 +71,9 @@ std::optional<ElementType> ElementTypeOf(ffi::DataType type) {
 }
 
 Status ReadMode(const Attributes& attributes, CollectiveSpec& spec) {
-  struct Mode {
-    std::string_view name;
-    LatePolicy reduce_scatter;
-    LatePolicy all_gather;
-  };
-  constexpr Mode kModes[] = {{"exact", LatePolicy::kWait, LatePolicy::kWait},
-                             {"agreed", LatePolicy::kCarry, LatePolicy::kWait},
-                             {"bounded", LatePolicy::kCarry, LatePolicy::kCarry},
-                             {"lossy", LatePolicy::kDrop, LatePolicy::kDrop}};
-  const Mode* const mode = std::ranges::find(kModes, attributes.mode, &Mode::name);
-  if (mode == std::end(kModes)) {
-    return Invalid(attributes.name,
-                   "mode must be \"exact\", \"agreed\", \"bounded\" or \"lossy\", got \"" +
-                       std::string(attributes.mode) + "\".");
+  const auto* const mode = std::ranges::find(kModes, attributes.mode, &Mode::name);
+  if (mode == kModes.end()) {
+    return Invalid(attributes.name, "there is no mode " + Quoted(attributes.mode) + ".");
   }
   spec.reduce_scatter = mode->reduce_scatter;
   spec.all_gather = mode->all_gather;
@@ -105,8 +86,7 @@ Status ReadWireFormat(const Attributes& attributes, CollectiveSpec& spec) {
     if (NameOf(spec.wire_format) == attributes.wire_format) return Status();
   }
   return Invalid(attributes.name,
-                 "wire_format must be \"float32\", \"bfloat16\" or \"int8\", got \"" +
-                     std::string(attributes.wire_format) + "\".");
+                 "there is no wire format " + Quoted(attributes.wire_format) + ".");
 }
 
 // Who takes part: the processes of the device's group, and which of its ranks are local.
@@ -199,25 +179,15 @@ float* StatsOf(ffi::RemainingRets results) {
   auto last = results.get<ffi::AnyBuffer>(results.size() - 1);
   if (!last.has_value()) return nullptr;
   ffi::AnyBuffer buffer = **last;
-  const bool fits = buffer.element_type() == ffi::DataType::F32 && buffer.element_count() == kStats;
+  const bool fits =
+      buffer.element_type() == ffi::DataType::F32 && buffer.element_count() == kStatistics.size();
   return fits ? static_cast<float*>(buffer.untyped_data()) : nullptr;
 }
 
-void WriteStats(const DeviceResult& result, std::size_t processes, float* stats) {
-  const CallStats& call = result.stats;
-  const std::array<double, kStats> values = {call.missing_contributions,
-                                             call.missing_results,
-                                             std::chrono::duration<double>(call.elapsed).count(),
-                                             static_cast<double>(call.repaired),
-                                             static_cast<double>(call.late),
-                                             static_cast<double>(call.slowest.value()),
-                                             static_cast<double>(result.sequence.value()),
-                                             call.carried,
-                                             std::chrono::duration<double>(call.deadline).count(),
-                                             call.in_flight,
-                                             static_cast<double>(call.live),
-                                             static_cast<double>(processes)};
-  for (std::size_t i = 0; i < kStats; ++i) stats[i] = static_cast<float>(values[i]);
+void WriteStats(const CallReport& report, float* stats) {
+  for (const Statistic& statistic : kStatistics) {
+    *stats++ = static_cast<float>(statistic.value(report));
+  }
 }
 
 // Everything that can be wrong with a call is found here, before it is started.
@@ -237,7 +207,7 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
                              std::to_string(results.size()) + ".");
   }
   float* const stats = StatsOf(results);
-  if (stats == nullptr) return Invalid(name, "the last result must be the stats, f32[12].");
+  if (stats == nullptr) return Invalid(name, "the last result must be the statistics, in f32.");
   if (name.empty() || name.size() > kNameBytesMax) {
     return Invalid(name.substr(0, kNameBytesMax),
                    "name must have from 1 to " + std::to_string(kNameBytesMax) + " bytes, got " +
@@ -270,7 +240,7 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
   }
   call.done = [promise = std::move(promise), stats,
                processes = call.spec.members.size()](const DeviceResult& result) mutable {
-    WriteStats(result, processes, stats);
+    WriteStats({.result = result, .processes = processes}, stats);
     // May run the rest of the program, here and now.
     if (result.status.ok()) {
       promise.SetAvailable();

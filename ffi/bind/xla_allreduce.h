@@ -9,16 +9,15 @@ namespace optireduce {
 
 // Sums leaves over the ranks of a group, in place. Platform "cpu"; returns a future.
 //   operands:   group and rank in it s32[2]; step s32[] (-1: the calls are counted); leaves...
-//   results:    leaves..., each aliased to its operand; stats f32[12]
+//   results:    leaves..., each aliased to its operand; the statistics of the call, f32, see
+//               kStatistics
 //   attributes: communicator, name, key (the name without what tells apart the calls of a program
 //               that have the same), description, mode ("exact", "agreed", "bounded" or "lossy"):
 //               strings; fingerprint i64; group_processes i32 array, row-major [groups,
 //               group_size], the process of each rank of each group; group_size i64; drain i64
 //               (0: no; 1: of calls that were made; 2: of calls that may have been made)
 // Leaves are of one dtype: float32, bfloat16, float16, float64 or int32.
-// stats: missing contributions and missing results (fractions), elapsed (s), segments repaired,
-// segments late, slowest process, sequence, carried (fraction), deadline (s), in flight (fraction),
-// processes of the group that are alive, processes of the group.
+// Modes, statistics and the limit of a name: ffi/bind/call_facts.h.
 XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame);
 
 // Takes the sequence of the next all-reduce of a name, for a program that needs it before the call.

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "ffi/base/quoted.h"
 #include "ffi/codec/wire_format.h"
 
 namespace optireduce {
@@ -37,13 +38,6 @@ std::size_t EditDistance(std::string_view a, std::string_view b) {
 double Likeness(std::string_view a, std::string_view b) {
   const std::size_t longest = std::max({a.size(), b.size(), std::size_t{1}});
   return 1.0 - static_cast<double>(EditDistance(a, b)) / static_cast<double>(longest);
-}
-
-std::string Quoted(std::string_view text) {
-  std::string quoted(1, '\'');
-  quoted += text;
-  quoted += '\'';
-  return quoted;
 }
 
 // What to write in a drain that is to fit a call with its key.

@@ -7,6 +7,7 @@
 
 #include "ffi/base/bytes.h"
 #include "ffi/base/prng.h"
+#include "ffi/base/quoted.h"
 #include "ffi/protocol/bucket_parts.h"
 #include "ffi/protocol/endpoint.h"
 #include "ffi/protocol/options.h"
@@ -28,7 +29,7 @@ Status Invalid(std::string message) {
 }
 
 Status ValidateOptions(const CommunicatorOptions& options) {
-  if (options.name.empty()) return Invalid("name must not be empty; pass e.g. \"default\".");
+  if (options.name.empty()) return Invalid("name must not be empty; pass e.g. 'default'.");
   if (options.world_size < 1) return Invalid("world_size must be at least 1, got 0.");
   if (options.rank.value() >= options.world_size) {
     return Invalid("rank must be below world_size (" + std::to_string(options.world_size) +
@@ -260,8 +261,8 @@ Status Communicator::Readiness() const {
   if (closed_) return *closed_;
   if (datagram_bytes_max_ == 0) {
     return Status(StatusCode::kFailedPrecondition,
-                  "communicator \"" + options_.name +
-                      "\" is not connected yet; call jax_optireduce.init() before the first step.");
+                  "communicator " + Quoted(options_.name) +
+                      " is not connected yet; call jax_optireduce.init() before the first step.");
   }
   return Status();
 }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "ffi/base/check.h"
+#include "ffi/base/quoted.h"
 #include "ffi/codec/reduce.h"
 #include "ffi/net/clock.h"
 
@@ -21,13 +22,6 @@ namespace {
 // Collectives that one process can name.
 // Chosen: far more call sites than a program has; a name made anew for every step is found out.
 constexpr std::size_t kCollectivesMax = 1 << 16;
-
-std::string Quoted(std::string_view name) {
-  std::string quoted(1, '"');
-  quoted += name;
-  quoted += '"';
-  return quoted;
-}
 
 std::string Listed(const std::vector<std::uint32_t>& ranks) {
   std::string list;
@@ -149,7 +143,7 @@ Result<Sequence> Meeting::TakeSequence(Collective& collective, const DeviceCall&
                   "rank " + std::to_string(call.rank) + " started " + Quoted(call.spec.name) +
                       " while its call before (" + std::to_string(slot.last.value_or(0)) +
                       ") was not over. Two calls that can run at the same time need names of "
-                      "their own: give each one name=\"...\".");
+                      "their own: give each one name='...'.");
   }
   if (call.step && slot.last && call.step->value() <= *slot.last) {
     return Status(StatusCode::kInvalidArgument,

@@ -48,7 +48,7 @@ import rich.console
 import rich.progress
 
 import jax_optireduce
-from jax_optireduce import _checks
+from jax_optireduce import _call, _checks
 from jax_optireduce._errors import OptiReduceError, UsageError
 from jax_optireduce._options import Options
 from jax_optireduce.tools import bench_figures, bench_rank, launch
@@ -150,13 +150,13 @@ def _add_calls(parser: argparse.ArgumentParser, number: Mapping[str, Any]) -> No
     )
     parser.add_argument(
         "--wire-format",
-        choices=_checks.WIRE_FORMATS,
+        choices=_call.WIRE_FORMATS,
         default="float32",
         help="what our calls round float32 to on the wire (default float32: nothing)",
     )
     parser.add_argument(
         "--mode",
-        choices=(*_checks.MODES, "all"),
+        choices=(*_call.MODES, "all"),
         default="exact",
         help="default exact",
     )
@@ -258,11 +258,12 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
     if args.loss is not None:
         if not 0 <= args.loss <= 1:
             raise UsageError(f"--loss must be between 0 and 1, got {args.loss:g}.")
-        options["faults"] = {"loss": args.loss, "seed": 1}
+        faults = {"loss": args.loss, "seed": 1}
+        options["advanced"] = jax_optireduce.Advanced(faults=faults)
     if args.late_s < 0:
         raise UsageError(f"--late-s must be 0 or more, got {args.late_s:g}.")
     Options(**options)
-    modes = _checks.MODES if args.mode == "all" else (args.mode,)
+    modes = _call.MODES if args.mode == "all" else (args.mode,)
     plan = Plan(
         sizes_bytes=bench_figures.sizes(
             args.min_bytes, args.max_bytes, args.step_factor, args.step_bytes

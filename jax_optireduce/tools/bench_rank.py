@@ -25,7 +25,7 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jax_optireduce
-from jax_optireduce import _compat, _primitive
+from jax_optireduce import _call, _compat
 
 AXIS = "ranks"
 
@@ -233,7 +233,7 @@ def wrong_elements(
       wire_format: what modes that carry nothing were rounded to.
     """
     share = 0.0
-    if mode not in _primitive.CARRYING_MODES:
+    if mode not in _call.CARRYING_MODES:
         share = _WIRE_ROUNDING[wire_format]
     if mode == "lossy":
         share = max(_LOSSY_ROUNDING * epsilon, _ROTATED_ROUNDING * share)
@@ -296,7 +296,7 @@ class _Kind:
 
     def __init__(self, kind: str, data: _Data) -> None:
         self._kind, self._data = kind, data
-        self._arguments = {
+        self._arguments: dict[str, Any] = {
             "mode": kind,
             "wire_format": data.wire_format,
             "name": f"{data.name} {kind}",
@@ -305,7 +305,7 @@ class _Kind:
         self._reports: list[Any] = []
         self._cpu_s = 0.0
         self._call = data.program(self._reduce, in_place=data.in_place)
-        self._carries = kind in _primitive.CARRYING_MODES
+        self._carries = kind in _call.CARRYING_MODES
         if self._carries:
             self._drain = data.program(
                 lambda tree: jax_optireduce.drain(tree, AXIS, **self._arguments)
@@ -318,7 +318,7 @@ class _Kind:
         arguments = self._arguments
         if self._kind == "exact":
             return jax_optireduce.psum(tree, AXIS, **arguments), None
-        sums, stats = jax_optireduce.psum_with_stats(tree, AXIS, **arguments)
+        sums, stats = jax_optireduce.psum(tree, AXIS, **arguments, return_stats=True)
         there = (1 - stats.missing_contributions) * (1 - stats.missing_results)
         return sums, jnp.stack([1 - there, stats.deadline_s])[None]
 

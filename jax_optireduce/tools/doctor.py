@@ -26,7 +26,7 @@ import rich.console
 import rich.text
 
 from jax_optireduce import _native
-from jax_optireduce._options import Options
+from jax_optireduce._options import Advanced
 
 # Source: Linux 4.18 brought UDP_SEGMENT (GSO), Linux 5.0 UDP_GRO.
 _KERNEL_FOR_OFFLOADS = (5, 0)
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 def examine() -> list[Check]:
     """Returns the findings about this host, in the order in which they are shown."""
-    receive_bytes = Options().receive_buffer_bytes
+    receive_bytes = Advanced().receive_buffer_bytes
     udp = _native.probe_udp(receive_bytes)
     processor = _words("/proc/cpuinfo", ("flags", "Features"))
     return [

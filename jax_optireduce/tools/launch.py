@@ -34,7 +34,7 @@ import sys
 import time
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 # What one read of a pipe takes, in bytes. Source: pipe(7), the capacity of a pipe.
 _READ_BYTES = 65536
@@ -250,8 +250,8 @@ class _Output:
     """One stream of one process, cut into lines."""
 
     rank: int
-    source: BinaryIO
-    sink: BinaryIO
+    source: IO[bytes]
+    sink: IO[bytes]
     rest: bytes = b""
 
     def drain(self) -> bool:

@@ -62,7 +62,7 @@ def _calls(program: Any, *arguments: Any) -> list[str]:
 
 
 def _allreduce(tree: Any, mode: str) -> Any:
-    return jax_optireduce.allreduce_gradients(tree, "dp", mode=mode, name="g")
+    return jax_optireduce.average_gradients(tree, "dp", mode=mode, name="g")
 
 
 def _in_backward(tree: Any, mode: str) -> Any:
@@ -75,7 +75,7 @@ def _in_backward(tree: Any, mode: str) -> Any:
 
 
 def _with_optax(tree: Any, mode: str) -> Any:
-    link = jax_optireduce.all_reduce_gradients("dp", mode=mode, name="g")
+    link = jax_optireduce.optax_average_gradients("dp", mode=mode, name="g")
     return link.update(tree, link.init(tree))[0]
 
 
@@ -96,7 +96,7 @@ def test_drain_of_a_wire_format_is_of_the_same_collective(wire_format):
         return jax.grad(loss)(tree)
 
     def with_optax(tree: Any) -> Any:
-        link = jax_optireduce.all_reduce_gradients(**how)
+        link = jax_optireduce.optax_average_gradients(**how)
         return link.update(tree, link.init(tree))[0]
 
     def call_of(function: Callable[[Any], Any]) -> list[str]:
@@ -104,7 +104,7 @@ def test_drain_of_a_wire_format_is_of_the_same_collective(wire_format):
 
     (drain,) = call_of(functools.partial(jax_optireduce.drain, **how))
     assert f'"{wire_format}"' in drain
-    forms = [jax_optireduce.allreduce_gradients, jax_optireduce.pmean]
+    forms = [jax_optireduce.average_gradients, jax_optireduce.pmean]
     for form in forms:
         (call,) = call_of(functools.partial(form, mode="bounded", **how))
         assert call == drain
@@ -159,8 +159,8 @@ def test_call_that_is_computed_again_is_drained_by_two_drains_in_one_program():
 @_VMA
 def test_drain_waits_for_the_result_it_is_given_and_returns_zeros(vma):
     def step(tree: Any) -> Any:
-        means, before = jax_optireduce.allreduce_gradients_with_stats(
-            tree, "dp", name="in order"
+        means, before = jax_optireduce.average_gradients(
+            tree, "dp", name="in order", return_stats=True
         )
         rest = jax_optireduce.drain(means, "dp", name="in order")
         return means, rest, before.sequence
@@ -223,7 +223,7 @@ def test_integers_besides_do_not_change_how_the_others_are_cut():
 def test_drain_that_fits_no_call_names_the_nearest_one_in_one_process_too():
     how = {"axis_name": "dp", "name": "gradients of one process"}
     x = jnp.ones((4, 3))
-    _mapped(lambda x: jax_optireduce.allreduce_gradients(x, **how))(x)
+    _mapped(lambda x: jax_optireduce.average_gradients(x, **how))(x)
     other = {**how, "name": "gradients of one proces"}
     with pytest.raises((ValueError, RuntimeError), match="'gradients of one process'"):
         jax.block_until_ready(_mapped(lambda x: jax_optireduce.drain(x, **other))(x))
@@ -286,7 +286,7 @@ def test_replicas_can_be_made_equal_in_a_function_that_is_differentiated():
 
 def test_drain_has_no_gradient():
     def loss(x: Any) -> Any:
-        x = jax_optireduce.allreduce_gradients(lax.stop_gradient(x), "dp", name="none")
+        x = jax_optireduce.average_gradients(lax.stop_gradient(x), "dp", name="none")
         return jax_optireduce.drain(x, "dp", name="none").sum()
 
     gradient = _mapped(jax.grad(loss), vma=False)(jnp.arange(4.0))

@@ -74,11 +74,11 @@ def _reference(params: Any, x: Any, y: Any) -> Any:
 
 def _after_pcast(params: Any, x: Any, y: Any) -> Any:
     gradients = jax.grad(_loss)(_varying(params), x, y)
-    return jax_optireduce.allreduce_gradients(gradients, "dp")
+    return jax_optireduce.average_gradients(gradients, "dp")
 
 
 def _untyped(params: Any, x: Any, y: Any) -> Any:
-    return jax_optireduce.allreduce_gradients(jax.grad(_loss)(params, x, y), "dp")
+    return jax_optireduce.average_gradients(jax.grad(_loss)(params, x, y), "dp")
 
 
 def _in_backward(params: Any, x: Any, y: Any) -> Any:
@@ -89,7 +89,9 @@ def _in_backward(params: Any, x: Any, y: Any) -> Any:
 
 
 def _with_optax(params: Any, x: Any, y: Any) -> Any:
-    optimizer = optax.chain(jax_optireduce.all_reduce_gradients("dp"), optax.scale(1.0))
+    optimizer = optax.chain(
+        jax_optireduce.optax_average_gradients("dp"), optax.scale(1.0)
+    )
     gradients = jax.grad(_loss)(params, x, y)
     return optimizer.update(gradients, optimizer.init(params), params)[0]
 
@@ -136,7 +138,7 @@ def test_factor_of_the_world_size_would_be_noticed(expected):
 def test_lossy_without_loss_takes_the_same_steps(expected):
     def form(params: Any, x: Any, y: Any) -> Any:
         gradients = jax.grad(_loss)(params, x, y)
-        return jax_optireduce.allreduce_gradients(gradients, "dp", mode="lossy")
+        return jax_optireduce.average_gradients(gradients, "dp", mode="lossy")
 
     assert _distance(_train(form, vma=False), expected) < 1e-4
 
@@ -144,7 +146,7 @@ def test_lossy_without_loss_takes_the_same_steps(expected):
 @pytest.mark.parametrize("vma", [True, False])
 def test_safeguards_without_loss_take_the_same_steps(expected, vma):
     def form(params: Any, x: Any, y: Any) -> Any:
-        link = jax_optireduce.all_reduce_gradients(
+        link = jax_optireduce.optax_average_gradients(
             "dp", mode="lossy", hadamard="auto", skip_above=0.1
         )
         params = _varying(params) if vma else params
@@ -155,7 +157,7 @@ def test_safeguards_without_loss_take_the_same_steps(expected, vma):
 
 @pytest.mark.parametrize("vma", [True, False])
 def test_safeguards_decide_on_the_whole_mesh_and_follow_their_state(vma):
-    link = jax_optireduce.all_reduce_gradients(
+    link = jax_optireduce.optax_average_gradients(
         "dp", mode="lossy", name="guarded", hadamard="auto", skip_above=0.1
     )
     mesh = jax.make_mesh(
@@ -190,7 +192,7 @@ def test_safeguards_decide_on_the_whole_mesh_and_follow_their_state(vma):
 
 
 def test_state_of_the_optax_link_counts_and_reports_its_calls():
-    link = jax_optireduce.all_reduce_gradients("dp")
+    link = jax_optireduce.optax_average_gradients("dp")
     # Of a mesh with a second axis, over which the reports vary, too.
     mesh = jax.make_mesh(
         (4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()

@@ -99,8 +99,8 @@ def test_any_tree_gives_the_bits_of_lax(tree, world_size, seed, vma, mode):
 @pytest.mark.parametrize("mode", ["exact", "agreed", "bounded"])
 @pytest.mark.parametrize(
     "function",
-    [jax_optireduce.pmean, jax_optireduce.allreduce_gradients],
-    ids=["pmean", "allreduce_gradients"],
+    [jax_optireduce.pmean, jax_optireduce.average_gradients],
+    ids=["pmean", "average_gradients"],
 )
 def test_mean_of_every_dtype_has_the_dtype_and_bits_of_lax(function, mode, x64, vma):
     with jax.enable_x64(x64):
@@ -200,7 +200,7 @@ def test_small_buckets_of_many_leaves_give_the_bits_of_lax():
         _reduced(jax_optireduce.psum, leaves, 4), _reduced(lax.psum, leaves, 4)
     )
     _assert_same_bits(
-        _reduced(jax_optireduce.allreduce_gradients, leaves, 4),
+        _reduced(jax_optireduce.average_gradients, leaves, 4),
         _reduced(lax.pmean, leaves, 4),
     )
 
@@ -216,7 +216,7 @@ def test_contributions_are_added_in_rank_order():
 
 def test_report_of_an_exact_call_counts_the_calls_and_loses_nothing():
     def reduce(tree: Any, axis: str) -> Any:
-        return jax_optireduce.psum_with_stats(tree, axis, name="counted")[1]
+        return jax_optireduce.psum(tree, axis, name="counted", return_stats=True)[1]
 
     mapped = jax.jit(
         jax.shard_map(
@@ -233,7 +233,9 @@ def test_report_of_an_exact_call_counts_the_calls_and_loses_nothing():
 
 def test_step_is_the_number_of_the_call_and_must_grow():
     def reduce(x: Any, step: Any) -> Any:
-        return jax_optireduce.psum_with_stats(x, "dp", step=step, name="stepped")
+        return jax_optireduce.psum(
+            x, "dp", step=step, name="stepped", return_stats=True
+        )
 
     mapped = jax.jit(
         jax.shard_map(
@@ -275,9 +277,11 @@ def test_lossy_without_loss_is_right_to_the_precision_of_the_dtype(dtype):
 
 def test_lossy_calls_can_be_repeated_and_interleaved_with_steps():
     def reduce(x: Any, step: Any) -> Any:
-        counted = jax_optireduce.psum_with_stats(x, "dp", mode="lossy", name="counting")
-        stepped = jax_optireduce.psum_with_stats(
-            x, "dp", mode="lossy", step=step, name="stepping"
+        counted = jax_optireduce.psum(
+            x, "dp", mode="lossy", name="counting", return_stats=True
+        )
+        stepped = jax_optireduce.psum(
+            x, "dp", mode="lossy", step=step, name="stepping", return_stats=True
         )
         return counted, stepped
 

@@ -89,6 +89,25 @@ def _table_under(heading: str) -> dict[str, str]:
     return dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE))
 
 
+def test_every_option_is_in_the_readme_in_the_table_of_its_level():
+    section = text(ROOT / "README.md").split("\n## Settings\n", 1)[1].split("\n## ")[0]
+    levels = {
+        node.name: [
+            f.target.id
+            for f in node.body
+            if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)
+        ]
+        for node in ast.parse(text(ROOT / "jax_optireduce/_options.py")).body
+        if isinstance(node, ast.ClassDef)
+    }
+    first, advanced = (
+        re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+        for table in section.split("| advanced option |")
+    )
+    assert [*first, "advanced"] == levels["Options"]
+    assert advanced == levels["Advanced"]
+
+
 def test_every_counter_is_explained_in_its_own_words():
     header = text(ROOT / "ffi/protocol/stats.h")
     port = text(ROOT / "ffi/net/datagram_port.h")

@@ -69,7 +69,9 @@ def make_program(all_values: np.ndarray, mesh: jax.sharding.Mesh) -> jax.stages.
             jnp.isfinite(sum_of_errors[0]).astype(jnp.float32), "ranks", name="start"
         )
         own *= started / jax.lax.axis_size("ranks")
-        found, stats = jax_optireduce.pmean_with_stats(own, "ranks", mode="lossy")
+        found, stats = jax_optireduce.pmean(
+            own, "ranks", mode="lossy", return_stats=True
+        )
         error = found - mean
         missing = jnp.stack([stats.missing_contributions, stats.missing_results])
         return sum_of_errors + error, (probes @ error, error @ error, missing)
@@ -104,13 +106,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     args = parser.parse_args()
     with jax_optireduce.init(
-        # The sequence of losses is decided by the seed: each rank needs its own.
-        faults={
-            "loss": args.loss,
-            "seed": args.seed + 1000 * int(os.environ["JAX_PROCESS_ID"]),
-        },
         deadline_s=args.deadline_s,
-        datagram_bytes_max=DATAGRAM_BYTES,
+        advanced=jax_optireduce.Advanced(
+            # The sequence of losses is decided by the seed: each rank needs its own.
+            faults={
+                "loss": args.loss,
+                "seed": args.seed + 1000 * int(os.environ["JAX_PROCESS_ID"]),
+            },
+            datagram_bytes_max=DATAGRAM_BYTES,
+        ),
     ) as communicator:
         mesh = jax.make_mesh((communicator.world_size,), ("ranks",))
         sharding = NamedSharding(mesh, P("ranks"))

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from jax_optireduce._errors import UsageError
+from jax_optireduce import Advanced, UsageError
 from jax_optireduce.tools import bench, bench_figures, bench_rank
 from jax_optireduce.tools.bench_rank import TURN_CALLS, Calls
 
@@ -292,7 +292,7 @@ def test_a_late_rank_sleeps_before_each_call_that_is_timed(monkeypatch):
         ("-d int32 --mode all", "int32 needs --mode exact"),
         ("--loss 2", "--loss must be between 0 and 1"),
         ("--late-s -1", "--late-s must be 0 or more"),
-        ("--deadline-s -1", "deadline_s must be between"),
+        ("--deadline-s -1", "deadline_s must be 0 or between"),
     ],
 )
 def test_arguments_that_do_not_fit_say_what_does(given, match):
@@ -309,4 +309,4 @@ def test_all_modes_are_measured_beside_xla():
     )
     assert plan.kinds == ("xla", "exact", "agreed", "bounded", "lossy")
     assert plan.sizes_bytes == [4, 16, 64]
-    assert options == {"faults": {"loss": 0.1, "seed": 1}}
+    assert options == {"advanced": Advanced(faults={"loss": 0.1, "seed": 1})}

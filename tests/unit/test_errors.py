@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 
 import jax_optireduce
+from jax_optireduce._native import NAME_BYTES_MAX
 
 pytestmark = pytest.mark.usefixtures("communicator")
 
@@ -61,7 +62,7 @@ def test_plain_jit_is_told_to_use_shard_map():
 _WITH_MODES = [
     jax_optireduce.psum,
     jax_optireduce.pmean,
-    jax_optireduce.allreduce_gradients,
+    jax_optireduce.average_gradients,
     jax_optireduce.sync_in_backward,
     functools.partial(jax_optireduce.drain, name="gradients"),
 ]
@@ -92,7 +93,7 @@ def test_partly_manual_mesh_is_told_to_map_all_axes():
 def test_value_that_is_reduced_already_is_told_to_sync_in_backward():
     def step(x):
         gradient = jax.grad(lambda w: (w * x).sum())(jnp.float32(1))
-        return jax_optireduce.allreduce_gradients({"w": gradient}, "dp")
+        return jax_optireduce.average_gradients({"w": gradient}, "dp")
 
     _rejects(r"\['w'\].*reduced already.*sync_in_backward", step)
 
@@ -116,7 +117,7 @@ def test_unsupported_dtype_names_the_supported_ones(dtype, advice):
 _COLLECTIVES = [
     jax_optireduce.psum,
     jax_optireduce.pmean,
-    jax_optireduce.allreduce_gradients,
+    jax_optireduce.average_gradients,
 ]
 
 
@@ -223,7 +224,7 @@ def test_unknown_mode_names_the_known_ones(function, mode, expected):
 
 def test_optax_transformation_checks_its_mode_at_once():
     with pytest.raises(jax_optireduce.UsageError, match="Did you mean 'bounded'"):
-        jax_optireduce.all_reduce_gradients("dp", mode="bound")
+        jax_optireduce.optax_average_gradients("dp", mode="bound")
 
 
 @pytest.mark.parametrize(
@@ -240,7 +241,7 @@ def test_unknown_wire_format_names_the_known_ones(function, wire_format, expecte
 
 def test_optax_transformation_checks_its_wire_format_at_once():
     with pytest.raises(jax_optireduce.UsageError, match="Did you mean 'int8'"):
-        jax_optireduce.all_reduce_gradients("dp", wire_format="uint8")
+        jax_optireduce.optax_average_gradients("dp", wire_format="uint8")
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32", "bool"])
@@ -293,9 +294,20 @@ def test_step_must_not_be_mapped_by_vmap():
     _rejects("does not depend on the mapped axis", step)
 
 
-@pytest.mark.parametrize("name", ["", "a\nb", 3, "x" * 300])
+_PI = "\N{GREEK SMALL LETTER PI}"  # two bytes
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a\nb", "\ud800", 3, "x" * (NAME_BYTES_MAX + 1), _PI * NAME_BYTES_MAX]
+)
 def test_name_must_fit_into_a_message(name):
-    _rejects("printable characters", lambda x: jax_optireduce.psum(x, "dp", name=name))
+    expected = f"printable characters, 1 to {NAME_BYTES_MAX} bytes in UTF-8, got"
+    _rejects(expected, lambda x: jax_optireduce.psum(x, "dp", name=name))
+
+
+@pytest.mark.parametrize("name", ["x" * NAME_BYTES_MAX, _PI * (NAME_BYTES_MAX // 2)])
+def test_longest_name_fits(name):
+    _trace(lambda x: jax_optireduce.psum(x, ("dp", "tp"), name=name))
 
 
 def test_other_platforms_are_told_to_use_the_xla_backend():

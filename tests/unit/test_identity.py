@@ -1,5 +1,6 @@
 """Names of collectives: the same in any directory, and after any other traces."""
 
+import dataclasses
 import functools
 import re
 import subprocess
@@ -16,7 +17,10 @@ import pytest
 from jax import lax
 
 import jax_optireduce
-from jax_optireduce import _identity
+from jax_optireduce import _identity, _native
+from jax_optireduce._call import Call
+
+_CALL = Call(kind="psum", key="k", axes=("dp",), mode="exact", wire_format="float32")
 
 _PROGRAM = """
 import jax
@@ -213,24 +217,36 @@ def test_name_tells_apart_meshes_and_groups():
     assert len(names) == len(layouts)
 
 
-@pytest.mark.parametrize("key", ["x" * 1000, "\N{GREEK SMALL LETTER PI}" * 100])
+@pytest.mark.parametrize("key", ["x" * 1000, "\N{GREEK SMALL LETTER PI}" * 100, "x"])
 def test_long_name_is_shortened_and_still_different(key):
     devices = np.array([[0, 1]])
     one, two = (_identity.collective_name(key + end, devices) for end in ("1", "2"))
     assert one != two
-    assert len(one.encode()) <= 150
+    assert len(one.encode()) <= _native.NAME_BYTES_MAX
+
+
+@pytest.mark.usefixtures("communicator")
+def test_native_side_takes_names_up_to_the_limit_that_it_states(monkeypatch):
+    limit = _native.NAME_BYTES_MAX
+    total = _mapped(lambda x: jax_optireduce.psum(x, "dp", name="x" * limit))
+    # Shortened to the limit, exactly.
+    np.testing.assert_array_equal(
+        jax.jit(total)(jnp.ones((2, 5))), 2 * jnp.ones((2, 5))
+    )
+    monkeypatch.setattr(_native, "NAME_BYTES_MAX", limit + 1)
+    total = _mapped(lambda x: jax_optireduce.psum(x, "dp", name="x" * (limit + 1)))
+    expected = f"from 1 to {limit} bytes, got {limit + 1}"
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=expected):
+        jax.block_until_ready(jax.jit(total)(jnp.ones((2, 5))))
 
 
 def test_fingerprint_depends_on_everything_that_ranks_must_agree_on():
     def fingerprint(shape=(2, 3), dtype="float32", **changed):
-        about = {
-            "mode": "exact",
-            "wire_format": "float32",
-            "devices": np.arange(4).reshape(2, 2),
-            "rotated": False,
-            **changed,
-        }
-        return _identity.fingerprint([jax.ShapeDtypeStruct(shape, dtype)], **about)
+        devices = changed.pop("devices", np.arange(4).reshape(2, 2))
+        call = dataclasses.replace(_CALL, **changed)
+        return _identity.fingerprint(
+            [jax.ShapeDtypeStruct(shape, dtype)], call, devices
+        )
 
     variants = [
         fingerprint(),
@@ -249,8 +265,8 @@ def test_fingerprint_depends_on_everything_that_ranks_must_agree_on():
 
 def test_description_names_the_call_and_shortens_a_long_list():
     leaves = [jax.ShapeDtypeStruct((i, 2), "float32") for i in range(1, 6)]
-    about = {"mode": "lossy", "wire_format": "int8", "group_size": 4, "rotated": True}
-    text = _identity.describe("grads", leaves, **about)
+    call = dataclasses.replace(_CALL, mode="lossy", wire_format="int8", rotated=True)
+    text = _identity.describe("grads", leaves, call, group_size=4)
     assert text == (
         "'grads' (float32[1,2], [2,2], [3,2] and 2 more, 30 elements, "
         "mode lossy, as int8, rotated, 4 ranks)"

@@ -107,4 +107,4 @@ def test_the_warning_says_what_to_do(caplog):
 def test_arguments_that_do_not_fit_are_errors(arguments, expected):
     arguments = {"mode": "lossy", **arguments}
     with pytest.raises(jax_optireduce.UsageError, match=expected):
-        jax_optireduce.all_reduce_gradients("dp", **arguments)
+        jax_optireduce.optax_average_gradients("dp", **arguments)

@@ -22,7 +22,7 @@ def said(caplog, monkeypatch):
 def test_without_authentication_every_start_warns(said):
     for _ in range(2):
         said.clear()
-        with jax_optireduce.init(authenticate=False):
+        with jax_optireduce.init(advanced={"authenticate": False}):
             pass
         warnings = [r for r in said.records if r.levelno == logging.WARNING]
         assert any("not authenticated" in r.getMessage() for r in warnings)

@@ -1,12 +1,14 @@
 """Reports: one per call, whatever the number of its buckets."""
 
+import dataclasses
+
 import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from jax_optireduce import CollectiveStats
+from jax_optireduce import CollectiveStats, _native
 from jax_optireduce._stats import (
     VECTOR_SIZE,
     empty_vector,
@@ -70,6 +72,11 @@ def test_ranks_of_live_processes_are_counted_exactly(data):
 
 def test_all_ranks_of_a_call_that_moved_nothing_are_alive():
     assert float(live_ranks(empty_vector(), 6)) == 6.0
+
+
+def test_report_has_what_the_native_side_writes():
+    fields = [field.name for field in dataclasses.fields(CollectiveStats)]
+    assert (*fields, "processes") == _native.STATISTICS
 
 
 def test_report_is_a_pytree_of_documented_scalars():

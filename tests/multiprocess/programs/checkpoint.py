@@ -24,7 +24,7 @@ MODE, FOLDER = sys.argv[1:3]
 FIRST, LAST = map(int, sys.argv[3:])
 RATE = 0.05
 
-link = jo.all_reduce_gradients("dp", mode=MODE, name="gradients")
+link = jo.optax_average_gradients("dp", mode=MODE, name="gradients")
 optimizer = optax.chain(link, optax.sgd(RATE, momentum=0.9))
 
 

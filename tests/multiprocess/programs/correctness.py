@@ -12,6 +12,7 @@ import meshes
 import numpy as np
 
 import jax_optireduce as jo
+from jax_optireduce._native import NAME_BYTES_MAX
 
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int32")
 SHAPES = ((), (7,), (33, 65), (1 << 16,), (0, 3))
@@ -90,7 +91,10 @@ def check_groups() -> None:
     given = meshes.spread(mesh, rows)
 
     def sums(x: Any) -> Any:
-        return [jo.psum(x, axes) for axes in ("a", "b", ("a", "b"), ("b", "a"))]
+        # The number of the group is added to the name, on its way to other processes.
+        name = "x" * NAME_BYTES_MAX
+        axes = ("a", "b", ("a", "b"), ("b", "a"))
+        return [jo.psum(x, which, name=name) for which in axes]
 
     results = meshes.mapped(mesh, sums)(given)
     cube = rows.reshape(2, 2, 5)
@@ -122,8 +126,9 @@ def check_identity() -> None:
     steps = np.zeros(jax.device_count(), np.int32)
 
     def both(x: Any, step: Any) -> Any:
-        counted = jo.psum_with_stats(x, "dp")[1]
-        return counted, jo.psum_with_stats(x, "dp", step=step, name="stepped")[1]
+        _, counted = jo.psum(x, "dp", return_stats=True)
+        _, stepped = jo.psum(x, "dp", step=step, name="stepped", return_stats=True)
+        return counted, stepped
 
     program = meshes.mapped(mesh, both)
     for call, step in enumerate((0, 5, 1000)):
@@ -150,9 +155,9 @@ def check_gradients() -> None:
 
         w = jnp.ones(8)
         gradient = jax.grad(loss)(w)
-        link = jo.all_reduce_gradients("dp", mode="exact")
+        link = jo.optax_average_gradients("dp", mode="exact")
         return (
-            jo.allreduce_gradients(gradient, "dp", mode="exact"),
+            jo.average_gradients(gradient, "dp", mode="exact"),
             jax.grad(loss_of_synced)(w),
             link.update(gradient, link.init(w))[0],
         )
@@ -172,7 +177,7 @@ with jo.init() as communicator:
     check_some_devices()
     check_identity()
     check_gradients()
-    if not communicator.options.faults:
+    if not communicator.options.advanced.faults:
         check_rounding("lossy")
     # Every device holds every result: the set has each of them once.
     print("bits", *sorted({meshes.digest(result) for result in results}))

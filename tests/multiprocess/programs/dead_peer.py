@@ -22,7 +22,7 @@ with jo.init(peer_timeout_s=2.0, deadline_s=1.0):
     mesh = meshes.make((jax.device_count(),), ("dp",))
     # A program that is done with its devices does not need them to compile.
     program = meshes.mapped(
-        mesh, lambda x: jo.psum_with_stats(x, "dp", mode=MODE, name="grads")
+        mesh, lambda x: jo.psum(x, "dp", mode=MODE, name="grads", return_stats=True)
     )
     given = meshes.spread(mesh, np.ones((jax.device_count(), 5000), np.float32))
     jax.block_until_ready(program(given))

@@ -135,7 +135,7 @@ def conserved() -> None:
             how = {"mode": mode, "name": f"{name}, {mode}"}
 
             def psum(tree: Tree, how: Any = how) -> Any:
-                sums, stats = jo.psum_with_stats(tree, "dp", **how)
+                sums, stats = jo.psum(tree, "dp", **how, return_stats=True)
                 return sums, share_late(stats)
 
             def drain(tree: Tree, how: Any = how) -> Any:
@@ -148,21 +148,25 @@ def conserved() -> None:
         return lambda tree: scaled(jo.drain(tree, "dp", name=name), ranks)
 
     def pmean(tree: Tree) -> Any:
-        mean, stats = jo.pmean_with_stats(tree, "dp", mode="bounded", name="pmean")
+        mean, stats = jo.pmean(
+            tree, "dp", mode="bounded", name="pmean", return_stats=True
+        )
         return scaled(mean, ranks), share_late(stats)
 
     def gradients(tree: Tree) -> Any:
-        mean, stats = jo.allreduce_gradients_with_stats(tree, "dp", name="gradients")
+        mean, stats = jo.average_gradients(
+            tree, "dp", name="gradients", return_stats=True
+        )
         return scaled(mean, ranks), share_late(stats)
 
     def with_optax(tree: Tree) -> Any:
-        link = jo.all_reduce_gradients("dp", name="optax")
+        link = jo.optax_average_gradients("dp", name="optax")
         mean, state = link.update(tree, link.init(tree))
         return scaled(mean, ranks), share_late(state.last)
 
     check("pmean:", means, pmean, drain_of("pmean"))
-    check("allreduce_gradients:", means, gradients, drain_of("gradients"))
-    check("all_reduce_gradients:", means, with_optax, drain_of("optax"))
+    check("average_gradients:", means, gradients, drain_of("gradients"))
+    check("optax_average_gradients:", means, with_optax, drain_of("optax"))
     check("sync_in_backward:", means, in_backward, drain_of_parameters)
 
 

@@ -36,7 +36,7 @@ def mapped(step):
 
 
 def mean(gradients):
-    return jo.allreduce_gradients(gradients, "data", name="gradients")
+    return jo.average_gradients(gradients, "data", name="gradients")
 
 
 def square(outputs):

@@ -34,7 +34,7 @@ def run(mesh: jax.sharding.Mesh) -> None:
     """Makes the calls and the drain."""
 
     def step(tree: Any) -> Any:
-        return jo.allreduce_gradients_with_stats(tree, "dp", name="grads")
+        return jo.average_gradients(tree, "dp", name="grads", return_stats=True)
 
     def end(tree: Any) -> Any:
         return jo.drain(tree, "dp", name="grads")

@@ -19,7 +19,9 @@ with jo.init():
     rows = np.random.default_rng(0).normal(size=(jax.device_count(), 200_000))
     rows = rows.astype(np.float32)
     expected = rows.mean(0)
-    program = meshes.mapped(mesh, lambda x: jo.pmean_with_stats(x, "dp", mode="lossy"))
+    program = meshes.mapped(
+        mesh, lambda x: jo.pmean(x, "dp", mode="lossy", return_stats=True)
+    )
     given = meshes.spread(mesh, rows)
     means, lost, hidden = [], 0.0, 0
     for number in range(MEASURING + CALLS):

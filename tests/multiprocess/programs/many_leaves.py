@@ -78,7 +78,7 @@ jax.tree.map(np.testing.assert_array_equal, reference(given), expected)
 meet()
 for _ in range(STEPS):
     jax.tree.map(np.testing.assert_array_equal, sums(given), expected)
-means = mapped(lambda tree: jo.allreduce_gradients(tree, "dp", mode="agreed"))
+means = mapped(lambda tree: jo.average_gradients(tree, "dp", mode="agreed"))
 check_call(means)
 jax.tree.map(
     lambda mean, total: np.testing.assert_array_almost_equal_nulp(

@@ -15,7 +15,7 @@ rank = int(os.environ["JAX_PROCESS_ID"])
 options = {}
 
 if HOW == "different options":
-    options = {"lanes": 1 + rank, "bucket_bytes": 1000 + rank}
+    options = {"bucket_bytes": 1000 + rank, "advanced": {"lanes": 1 + rank}}
 elif HOW == "without key-value client":
     _compat._distributed = None
     _compat.HAS_KEY_VALUE_CLIENT = False

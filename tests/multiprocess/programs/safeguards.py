@@ -36,7 +36,7 @@ class Print(logging.Handler):
 
 def main() -> None:
     """Runs all calls in one compiled program, each after the one before."""
-    link = jo.all_reduce_gradients(
+    link = jo.optax_average_gradients(
         "dp",
         mode="lossy",
         name="gradients",
@@ -79,5 +79,5 @@ def main() -> None:
 
 
 logging.getLogger("jax_optireduce").addHandler(Print(logging.WARNING))
-with jo.init(faults=FAULTS):
+with jo.init(advanced={"faults": FAULTS}):
     main()

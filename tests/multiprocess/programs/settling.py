@@ -29,7 +29,7 @@ def check_conservation(mesh: jax.sharding.Mesh, mode: str) -> None:
     name = f"gradients, {mode}"
 
     def step(tree: Any) -> Any:
-        return jo.allreduce_gradients_with_stats(tree, "dp", mode=mode, name=name)
+        return jo.average_gradients(tree, "dp", mode=mode, name=name, return_stats=True)
 
     def end(tree: Any) -> Any:
         return jo.drain(tree, "dp", mode=mode, name=name)

@@ -42,7 +42,9 @@ def own(x: jax.Array) -> np.ndarray:
 
 def step(params: Any, gradient: Any) -> Any:
     """Makes a step of SGD with the rate 1, and the loss that a program would log."""
-    mean, report = jo.allreduce_gradients_with_stats(gradient, "dp", name="gradients")
+    mean, report = jo.average_gradients(
+        gradient, "dp", name="gradients", return_stats=True
+    )
     loss = jo.pmean(gradient.sum(), "dp", mode=LOSS_MODE, name="loss")
     return params - mean, report, loss
 

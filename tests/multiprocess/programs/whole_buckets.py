@@ -41,7 +41,7 @@ def own(x: jax.Array) -> np.ndarray:
 
 def step(gradient: Any) -> Any:
     """Returns the mean, and the report of the call."""
-    return jo.allreduce_gradients_with_stats(gradient, "dp", name="gradients")
+    return jo.average_gradients(gradient, "dp", name="gradients", return_stats=True)
 
 
 logging.basicConfig(stream=sys.stdout, format="log %(message)s")

@@ -57,7 +57,7 @@ def check_carried(wire_format: str, mode: str, given: np.ndarray) -> None:
     how = {"mode": mode, "wire_format": wire_format, "name": f"{mode} {wire_format}"}
 
     def call(x: Any) -> Any:
-        return jo.allreduce_gradients(x, "dp", **how)
+        return jo.average_gradients(x, "dp", **how)
 
     def end(x: Any) -> Any:
         return jo.drain(x, "dp", **how)

@@ -1,0 +1,82 @@
+// The facts about a call that C++ and Python must agree on: modes, wire formats, statistics, names.
+// This is their only home; Python reads them from the extension module.
+
+#ifndef FFI_BIND_CALL_FACTS_H_
+#define FFI_BIND_CALL_FACTS_H_
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <string_view>
+
+#include "ffi/protocol/submission.h"
+#include "ffi/runtime/meeting.h"
+
+namespace optireduce {
+
+// Longest name of a collective, in bytes, that a program may give.
+// Chosen: with the number of the group, which is added in the process, it stays within the 200
+// bytes that an endpoint takes.
+inline constexpr std::size_t kNameBytesMax = 160;
+
+struct Mode {
+  std::string_view name;
+  LatePolicy reduce_scatter;
+  LatePolicy all_gather;
+};
+
+inline constexpr std::array<Mode, 4> kModes = {{
+    {"exact", LatePolicy::kWait, LatePolicy::kWait},
+    {"agreed", LatePolicy::kCarry, LatePolicy::kWait},
+    {"bounded", LatePolicy::kCarry, LatePolicy::kCarry},
+    {"lossy", LatePolicy::kDrop, LatePolicy::kDrop},
+}};
+
+// After a call in this mode, data may be in flight that joins a later one.
+constexpr bool Carries(const Mode& mode) {
+  return mode.reduce_scatter == LatePolicy::kCarry || mode.all_gather == LatePolicy::kCarry;
+}
+
+// What the statistics of a call are made of.
+struct CallReport {
+  const DeviceResult& result;
+  std::size_t processes = 0;  // of the group
+};
+
+// An element of the float array that is the last result of the all-reduce.
+struct Statistic {
+  std::string_view name;
+  double (*value)(const CallReport& report);
+};
+
+// By position. Units and meanings are those of CollectiveStats in jax_optireduce/_stats.py;
+// "processes" is for the mean over live ranks.
+inline constexpr std::array<Statistic, 12> kStatistics = {{
+    {"missing_contributions",
+     [](const CallReport& of) { return of.result.stats.missing_contributions; }},
+    {"missing_results", [](const CallReport& of) { return of.result.stats.missing_results; }},
+    {"elapsed_s",
+     [](const CallReport& of) {
+       return std::chrono::duration<double>(of.result.stats.elapsed).count();
+     }},
+    {"repaired",
+     [](const CallReport& of) { return static_cast<double>(of.result.stats.repaired); }},
+    {"late", [](const CallReport& of) { return static_cast<double>(of.result.stats.late); }},
+    {"slowest_process",
+     [](const CallReport& of) { return static_cast<double>(of.result.stats.slowest.value()); }},
+    {"sequence",
+     [](const CallReport& of) { return static_cast<double>(of.result.sequence.value()); }},
+    {"carried", [](const CallReport& of) { return of.result.stats.carried; }},
+    {"deadline_s",
+     [](const CallReport& of) {
+       return std::chrono::duration<double>(of.result.stats.deadline).count();
+     }},
+    {"in_flight", [](const CallReport& of) { return of.result.stats.in_flight; }},
+    {"live_processes",
+     [](const CallReport& of) { return static_cast<double>(of.result.stats.live); }},
+    {"processes", [](const CallReport& of) { return static_cast<double>(of.processes); }},
+}};
+
+}  // namespace optireduce
+
+#endif  // FFI_BIND_CALL_FACTS_H_

@@ -1,0 +1,76 @@
+"""The description of a call: every static fact, in one frozen object.
+
+The public functions make it of their arguments (`_checks.checked_call`), the primitive
+carries it as its parameter, and the lowering reads it. The number of the call (`step`)
+is an operand of the program and therefore no part of it.
+"""
+
+import dataclasses
+import enum
+from typing import Any, TypedDict
+
+from jax_optireduce import _native
+
+# What becomes of late data in reduce-scatter and in all-gather: see `psum`.
+MODES = tuple(_native.MODES)
+
+# After a call in one of these, data may still be on its way.
+CARRYING_MODES = tuple(mode for mode, carries in _native.MODES.items() if carries)
+
+# What float32 values are rounded to on the wire: see `psum`.
+WIRE_FORMATS = _native.WIRE_FORMATS
+
+
+class CallArguments(TypedDict, total=False):
+    """What every collective takes by keyword, for the types of overloads."""
+
+    mode: str
+    wire_format: str
+    step: Any
+    name: str | None
+
+
+class Drain(enum.IntEnum):
+    """Whether a call waits for all that earlier ones left in flight.
+
+    The native side knows them by their numbers.
+    """
+
+    # An ordinary call.
+    NONE = 0
+    # A drain of calls that were made: an error where there were none.
+    OF_CALLS = 1
+    # The same, where there may have been none.
+    OF_CALLS_IF_ANY = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of a collective.
+
+    Attributes:
+      kind: the public function, for messages.
+      key: names the collective, see `_identity`.
+      axes: mapped axes, of the mesh or of a named `vmap`.
+      mode: see `psum`.
+      wire_format: see `psum`.
+      mean: whether the sum is divided by the number of ranks.
+      drain: whether the call brings what earlier calls with this key and mode left in
+        flight. Unless these are bounded or agreed it moves nothing.
+      rotated: whether a lossy call goes through the Hadamard transform.
+      derived: whether the call was made by differentiation of another.
+      typed: whether JAX tracks what varies over the axes (check_vma=True).
+      counted: whether the session numbers the call, for want of a `step`.
+    """
+
+    kind: str
+    key: str
+    axes: tuple[str, ...]
+    mode: str
+    wire_format: str
+    mean: bool = True
+    drain: Drain = Drain.NONE
+    rotated: bool = False
+    derived: bool = False
+    typed: bool = False
+    counted: bool = False
