@@ -97,8 +97,8 @@ class Checker {
     // copy, where the first one was lost.
     std::vector<Instant> heard;
     std::vector<Instant> first_heard;  // kNever before
-    std::uint64_t heard_count = 0;  // of all of them
-    Duration longest_answer{};      // after it was asked, of any of them
+    std::uint64_t heard_count = 0;     // of all of them
+    Duration longest_answer{};         // after it was asked, of any of them
   };
   struct Seen {
     std::vector<SeenLane> lanes;
