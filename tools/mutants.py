@@ -10,7 +10,7 @@ An entry names code that occurs once in its file, and what stands there instead:
 
     [[mutant]]
     bug = "A result that was lost is not sent again"
-    file = "protocol/outbox.cc"
+    file = "protocol/call/outbox.cc"
     within = "if (!sum_repairs_.empty()) { return"  # where `code` occurs more often
     code = "!sum_repairs_.empty()"
     with = "false"

@@ -30,7 +30,7 @@
 #include "ffi/bind/xla_hadamard.h"
 #include "ffi/net/fault_port.h"
 #include "ffi/net/udp_offload.h"
-#include "ffi/protocol/wire.h"
+#include "ffi/protocol/wire/wire.h"
 #include "ffi/runtime/communicator.h"
 
 namespace optireduce {

@@ -16,13 +16,13 @@
 
 #include "ffi/base/bitmap.h"
 #include "ffi/bind/testing.h"
-#include "ffi/protocol/answer_time.h"
-#include "ffi/protocol/attendance.h"
-#include "ffi/protocol/bucket_layout.h"
-#include "ffi/protocol/bucket_view.h"
-#include "ffi/protocol/buffer_pool.h"
-#include "ffi/protocol/call_window.h"
-#include "ffi/protocol/reduction.h"
+#include "ffi/protocol/bucket/bucket_layout.h"
+#include "ffi/protocol/bucket/bucket_view.h"
+#include "ffi/protocol/bucket/buffer_pool.h"
+#include "ffi/protocol/bucket/reduction.h"
+#include "ffi/protocol/call/attendance.h"
+#include "ffi/protocol/call/call_window.h"
+#include "ffi/protocol/session/answer_time.h"
 
 namespace nb = nanobind;
 

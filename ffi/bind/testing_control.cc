@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "ffi/bind/testing.h"
-#include "ffi/protocol/deadline_controller.h"
-#include "ffi/protocol/early_exit.h"
+#include "ffi/protocol/deadline/deadline_controller.h"
+#include "ffi/protocol/deadline/early_exit.h"
 
 namespace nb = nanobind;
 

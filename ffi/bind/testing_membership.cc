@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "ffi/bind/testing.h"
-#include "ffi/protocol/membership.h"
-#include "ffi/protocol/membership_message.h"
+#include "ffi/protocol/session/membership.h"
+#include "ffi/protocol/wire/membership_message.h"
 
 namespace nb = nanobind;
 

@@ -15,10 +15,10 @@
 #include "ffi/base/instant_tree.h"
 #include "ffi/base/ring.h"
 #include "ffi/bind/testing.h"
-#include "ffi/protocol/bucket_layout.h"
+#include "ffi/protocol/bucket/bucket_layout.h"
 #include "ffi/protocol/endpoint.h"
-#include "ffi/protocol/flow.h"
-#include "ffi/protocol/wire.h"
+#include "ffi/protocol/path/flow.h"
+#include "ffi/protocol/wire/wire.h"
 
 namespace nb = nanobind;
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "ffi/bind/testing.h"
-#include "ffi/protocol/incast_controller.h"
-#include "ffi/protocol/rate_controller.h"
+#include "ffi/protocol/path/incast_controller.h"
+#include "ffi/protocol/path/rate_controller.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;

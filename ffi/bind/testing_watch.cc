@@ -15,7 +15,7 @@
 
 #include "ffi/bind/testing.h"
 #include "ffi/bind/watch_dict.h"
-#include "ffi/protocol/arrivals.h"
+#include "ffi/protocol/call/arrivals.h"
 #include "ffi/runtime/call_watch.h"
 #include "ffi/runtime/flight_recorder.h"
 #include "ffi/runtime/short_deadline.h"

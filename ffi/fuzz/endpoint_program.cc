@@ -16,7 +16,7 @@
 #include "ffi/fuzz/mutate.h"
 #include "ffi/fuzz/ranks.h"
 #include "ffi/fuzz/reach.h"
-#include "ffi/protocol/wire.h"
+#include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
 namespace {

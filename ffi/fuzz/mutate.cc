@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "ffi/base/bytes.h"
-#include "ffi/protocol/wire.h"
+#include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
 namespace {

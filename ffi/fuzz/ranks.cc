@@ -9,10 +9,10 @@
 
 #include "ffi/base/bytes.h"
 #include "ffi/base/check.h"
-#include "ffi/protocol/bucket_parts.h"
-#include "ffi/protocol/peer.h"
-#include "ffi/protocol/shared_membership.h"
-#include "ffi/protocol/wire.h"
+#include "ffi/protocol/bucket/bucket_parts.h"
+#include "ffi/protocol/session/peer.h"
+#include "ffi/protocol/session/shared_membership.h"
+#include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
 namespace {

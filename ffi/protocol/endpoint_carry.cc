@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ffi/protocol/endpoint_impl.h"
-#include "ffi/protocol/wire.h"
+#include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
 

@@ -20,15 +20,15 @@
 
 #include "ffi/base/bitmap.h"
 #include "ffi/base/instant_tree.h"
-#include "ffi/protocol/buffer_pool.h"
-#include "ffi/protocol/directory.h"
+#include "ffi/protocol/bucket/buffer_pool.h"
+#include "ffi/protocol/call/directory.h"
+#include "ffi/protocol/call/exchange.h"
 #include "ffi/protocol/endpoint.h"
-#include "ffi/protocol/exchange.h"
-#include "ffi/protocol/incast_controller.h"
-#include "ffi/protocol/membership.h"
-#include "ffi/protocol/peer.h"
-#include "ffi/protocol/refusals.h"
-#include "ffi/protocol/shared_membership.h"
+#include "ffi/protocol/path/incast_controller.h"
+#include "ffi/protocol/session/membership.h"
+#include "ffi/protocol/session/peer.h"
+#include "ffi/protocol/session/refusals.h"
+#include "ffi/protocol/session/shared_membership.h"
 
 namespace optireduce {
 

@@ -13,7 +13,7 @@
 
 #include "ffi/base/check.h"
 #include "ffi/protocol/endpoint_impl.h"
-#include "ffi/protocol/wire.h"
+#include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
 namespace {

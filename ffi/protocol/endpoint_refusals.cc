@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "ffi/protocol/endpoint_impl.h"
-#include "ffi/protocol/wire.h"
+#include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
 namespace {

@@ -8,7 +8,7 @@
 #include "ffi/base/bytes.h"
 #include "ffi/base/prng.h"
 #include "ffi/base/quoted.h"
-#include "ffi/protocol/bucket_parts.h"
+#include "ffi/protocol/bucket/bucket_parts.h"
 #include "ffi/protocol/endpoint.h"
 #include "ffi/protocol/options.h"
 #include "ffi/protocol/stats.h"

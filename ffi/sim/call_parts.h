@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ffi/base/status.h"
-#include "ffi/protocol/bucket_parts.h"
+#include "ffi/protocol/bucket/bucket_parts.h"
 #include "ffi/protocol/submission.h"
 
 namespace optireduce {

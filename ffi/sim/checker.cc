@@ -9,7 +9,7 @@
 
 #include "ffi/base/check.h"
 #include "ffi/base/prng.h"
-#include "ffi/protocol/wire.h"
+#include "ffi/protocol/wire/wire.h"
 #include "ffi/sim/hash.h"
 #include "ffi/sim/result_check.h"
 #include "ffi/sim/setup.h"

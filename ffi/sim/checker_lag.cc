@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "ffi/protocol/wire.h"
+#include "ffi/protocol/wire/wire.h"
 #include "ffi/sim/checker.h"
 
 namespace optireduce {

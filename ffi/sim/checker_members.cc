@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "ffi/base/check.h"
-#include "ffi/protocol/bucket_layout.h"
-#include "ffi/protocol/wire.h"
+#include "ffi/protocol/bucket/bucket_layout.h"
+#include "ffi/protocol/wire/wire.h"
 #include "ffi/sim/call_parts.h"
 #include "ffi/sim/checker.h"
 #include "ffi/sim/result_check.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "ffi/base/check.h"
-#include "ffi/protocol/wire.h"
+#include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
 namespace {

@@ -3,7 +3,7 @@
 #include <iomanip>
 #include <optional>
 
-#include "ffi/protocol/wire.h"
+#include "ffi/protocol/wire/wire.h"
 #include "ffi/sim/hash.h"
 
 namespace optireduce {

@@ -9,7 +9,7 @@ from jax_optireduce import _testing
 CALLS = 5
 # Source: of ffi/protocol/options.h. So many calls are taken, the next one is refused.
 MAX_LAG = 2
-# Source: kAskIntervalMax of ffi/protocol/refusals.h is 500 ms; a probe and its answer.
+# Source: kAskIntervalMax of refusals.h is 500 ms; a probe and its answer.
 TRICKLE_PER_S = 4
 
 

@@ -33,6 +33,19 @@ LAYERS = {
     },
 }
 
+# The rooms of protocol/ -> rooms they may include. Of the files beside the rooms, those
+# of the endpoint are above all rooms, and the others (_SHARED) below.
+ROOMS = {
+    "wire": set(),
+    "path": {"wire"},
+    "bucket": set(),
+    "deadline": set(),
+    "call": {"wire", "bucket", "deadline"},
+    "session": {"wire", "path", "bucket", "deadline", "call"},
+}
+_ENDPOINT = "endpoint"
+_SHARED = {"options.h", "stats.h", "submission.h"}
+
 # What the files of bind/ that make the module for tests may include as well.
 OF_TESTS = {"fuzz"}
 
@@ -107,6 +120,35 @@ def test_includes_stay_within_the_allowed_layers(path):
         if layer == "bind" and path.name.startswith("testing_"):
             allowed |= OF_TESTS
         assert other in allowed, f"{where}: {layer} may include {sorted(allowed)}"
+
+
+def _room(path: Path) -> str | None:
+    """The room of a file of protocol/; None for what all rooms may include."""
+    inside = path.relative_to(ROOT / "ffi/protocol").parts
+    if len(inside) > 1:
+        return inside[0]
+    return None if path.name in _SHARED else _ENDPOINT
+
+
+def test_the_table_names_the_rooms_that_exist_and_has_no_cycle():
+    folders = [path for path in (ROOT / "ffi/protocol").iterdir() if path.is_dir()]
+    assert {path.name for path in folders} == set(ROOMS)
+    order = list(ROOMS)
+    for room, below in ROOMS.items():
+        assert all(order.index(other) < order.index(room) for other in below)
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in _CXX if _layer(p) == "protocol"], ids=relative
+)
+def test_rooms_of_the_protocol_include_only_rooms_below_them(path):
+    room = _room(path)
+    allowed = {None, room, *(ROOMS if room == _ENDPOINT else ROOMS.get(room, ()))}
+    for number, target in includes(path):
+        if target.startswith('"ffi/protocol/'):
+            other = _room(ROOT / target.strip('"'))
+            where = f"{relative(path)}:{number}: #include {target}"
+            assert other in allowed, f"{where}: {room} may include {allowed}"
 
 
 @pytest.mark.parametrize("path", [p for p in _CXX if _layer(p) in PURE], ids=relative)
@@ -191,7 +233,8 @@ class TestBazel:
 
     @pytest.mark.parametrize("layer", LAYERS)
     def test_globs_the_headers_of_its_folder(self, layer):
-        assert self.rule(layer)["hdrs"] == [f"ffi/{layer}/*.h"]
+        within = "**/*.h" if layer == "protocol" else "*.h"
+        assert self.rule(layer)["hdrs"] == [f"ffi/{layer}/{within}"]
 
     @pytest.mark.parametrize("layer", LAYERS)
     def test_lists_every_source_file_once(self, layer):

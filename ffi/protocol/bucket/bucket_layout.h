@@ -1,0 +1,58 @@
+// How a bucket is cut: into one shard for each member, a shard into segments of one datagram. All
+// index arithmetic of the protocol is here.
+// Source: the shard rule of OptiReduce's public code: with q = E / n and m = E mod n the first m
+// shards have q + 1 elements, the others q. Shards of zero elements are possible when E < n.
+
+#ifndef FFI_PROTOCOL_BUCKET_BUCKET_LAYOUT_H_
+#define FFI_PROTOCOL_BUCKET_BUCKET_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ffi/base/ids.h"
+
+namespace optireduce {
+
+// Bytes of the bucket: [offset, offset + bytes).
+struct ByteRange {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+class BucketLayout {
+ public:
+  // A segment holds as many whole elements as fit into `payload_bytes_max`.
+  BucketLayout(std::uint64_t elements, std::size_t element_bytes, std::uint16_t members,
+               std::size_t payload_bytes_max);
+
+  std::uint16_t members() const { return members_; }
+  std::uint64_t bytes() const { return elements_ * element_bytes_; }
+  // Of the whole bucket.
+  std::uint32_t segments() const { return first_segment_.back(); }
+
+  ByteRange Shard(MemberIndex owner) const;
+  std::uint32_t SegmentsOf(MemberIndex owner) const;
+  // The first segment of a shard; its others follow.
+  SegmentIndex FirstSegment(MemberIndex owner) const;
+
+  std::uint64_t LargestSegmentBytes() const;
+
+  // These need segment < segments().
+  MemberIndex OwnerOf(SegmentIndex segment) const;
+  ByteRange Segment(SegmentIndex segment) const;
+
+ private:
+  std::uint64_t elements_;
+  std::size_t element_bytes_;
+  std::uint16_t members_;
+  // Of the elements by the members: divisions are slow, and each datagram needs several.
+  std::uint64_t quotient_ = 0;
+  std::uint64_t remainder_ = 0;
+  std::uint64_t segment_elements_;
+  std::vector<std::uint32_t> first_segment_;  // by owner, and one past the last
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_BUCKET_BUCKET_LAYOUT_H_

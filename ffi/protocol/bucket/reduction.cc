@@ -1,0 +1,167 @@
+#include "ffi/protocol/bucket/reduction.h"
+
+#include <cstring>
+#include <utility>
+
+#include "ffi/base/check.h"
+#include "ffi/codec/reduce.h"
+
+namespace optireduce {
+
+Reduction::Reduction(const BucketLayout& layout, MemberIndex owner, ElementType element_type,
+                     BufferPool& pool)
+    : layout_(layout), owner_(owner), element_type_(element_type) {
+  const std::uint32_t segments = layout.SegmentsOf(owner);
+  // A group of one still needs a place for its sum.
+  const std::size_t slots = layout.members() > 1 ? layout.members() - 1u : 1u;
+  staging_ = pool.Take(layout.Shard(owner).bytes * slots);
+  received_.assign(layout.members(), Bitmap(segments));
+  excluded_.assign(layout.members(), false);
+  forgone_.assign(layout.members(), false);
+  arrived_.assign(segments, 0);
+  summed_.assign(segments, 0);
+  sum_slot_.assign(segments, owner);
+  reduced_ = Bitmap(segments);
+  if (segments > 0) scratch_.resize(layout.Segment(layout.FirstSegment(owner)).bytes);
+}
+
+std::byte* Reduction::Slot(MemberIndex source, SegmentIndex segment) const {
+  const ByteRange shard = layout_.Shard(owner_);
+  const std::size_t slot = source < owner_ ? source.index() : source.index() - 1;
+  return staging_.data() + slot * shard.bytes + (layout_.Segment(segment).offset - shard.offset);
+}
+
+Reduction::Receipt Reduction::Receive(MemberIndex source, SegmentIndex segment,
+                                      std::span<const std::byte> payload) {
+  OR_CHECK(source != owner_ && payload.size() == layout_.Segment(segment).bytes);
+  const std::size_t within = Within(segment);
+  if (excluded_[source.index()]) return Receipt::kDuplicate;
+  Await(source);
+  Bitmap& received = received_[source.index()];
+  if (!received.Insert(within)) return Receipt::kDuplicate;
+  if (reduced_.Contains(within)) return Receipt::kLate;
+  ++arrived_[within];
+  if (Ready(segment)) {
+    OR_CHECK(!last_);
+    last_ = {.within = within, .source = source, .bytes = payload.data()};
+  } else {
+    std::memcpy(Slot(source, segment), payload.data(), payload.size());
+  }
+  return Receipt::kNew;
+}
+
+void Reduction::Forgo(MemberIndex source) {
+  if (forgone_[source.index()]) return;
+  forgone_[source.index()] = true;
+  if (source == owner_) return;
+  for (std::size_t within = 0; within < arrived_.size(); ++within) {
+    if (!received_[source.index()].Contains(within)) ++arrived_[within];
+  }
+}
+
+void Reduction::Await(MemberIndex source) {
+  if (!forgone_[source.index()] || excluded_[source.index()]) return;
+  forgone_[source.index()] = false;
+  if (source == owner_) return;
+  for (std::size_t within = 0; within < arrived_.size(); ++within) {
+    if (!received_[source.index()].Contains(within)) --arrived_[within];
+  }
+}
+
+void Reduction::Exclude(MemberIndex source) {
+  excluded_[source.index()] = true;
+  Forgo(source);
+}
+
+bool Reduction::Ready(SegmentIndex segment) const {
+  const std::size_t within = Within(segment);
+  return (own_ != nullptr || forgone_[owner_.index()]) &&
+         arrived_[within] + 1u == layout_.members() && !reduced_.Contains(within);
+}
+
+std::byte* Reduction::GatherSources(SegmentIndex segment) {
+  const std::size_t within = Within(segment);
+  OR_CHECK(!reduced_.Contains(within));
+  // Rank order, not arrival order: float addition does not associate, and a replay must give the
+  // same bits.
+  sources_.clear();
+  OR_CHECK(!last_ || last_->within == within);
+  const std::optional<Last> last = std::exchange(last_, std::nullopt);
+  // Where nobody else's came, any slot is free.
+  MemberIndex slot(owner_.value() == 0 ? 1 : 0);
+  bool placed = false;
+  for (std::uint16_t m = 0; m < layout_.members(); ++m) {
+    const MemberIndex source(m);
+    if (source == owner_) {
+      if (own_ != nullptr) sources_.push_back(own_->Read(layout_.Segment(segment), scratch_));
+    } else if (received_[m].Contains(within)) {
+      sources_.push_back(last && last->source == source ? last->bytes : Slot(source, segment));
+      if (!placed) slot = source;
+      placed = true;
+    }
+  }
+  sum_slot_[within] = slot;
+  summed_[within] = static_cast<std::uint16_t>(sources_.size());
+  return Slot(slot, segment);
+}
+
+void Reduction::Sum(SegmentIndex segment, double scale, std::byte* sum) {
+  SumContributions(element_type_, sources_, layout_.Segment(segment).bytes / SizeOf(element_type_),
+                   scale, sum);
+  reduced_.Insert(Within(segment));
+}
+
+bool Reduction::Reduce(SegmentIndex segment, bool rescale) {
+  std::byte* const sum = GatherSources(segment);
+  if (sources_.empty()) return false;
+  const auto count = static_cast<double>(sources_.size());
+  Sum(segment, rescale ? layout_.members() / count : 1.0, sum);
+  return true;
+}
+
+void Reduction::ReduceWithLate(SegmentIndex segment, std::span<const std::byte> late) {
+  std::byte* const sum = GatherSources(segment);
+  if (!late.empty()) sources_.push_back(late.data());
+  if (sources_.empty()) {
+    std::memset(sum, 0, layout_.Segment(segment).bytes);
+    reduced_.Insert(Within(segment));
+    return;
+  }
+  Sum(segment, 1.0, sum);
+}
+
+void Reduction::Compact(BufferPool& pool) {
+  if (compact_) return;
+  OR_CHECK(finished());
+  const ByteRange shard = layout_.Shard(owner_);
+  Buffer sums = pool.Take(shard.bytes);
+  for (std::uint32_t i = 0; i < reduced_.size(); ++i) {
+    const SegmentIndex segment(layout_.FirstSegment(owner_).value() + i);
+    const std::span<const std::byte> sum = Sum(segment);
+    std::memcpy(sums.data() + (layout_.Segment(segment).offset - shard.offset), sum.data(),
+                sum.size());
+  }
+  staging_ = std::move(sums);
+  compact_ = true;
+}
+
+std::span<const std::byte> Reduction::Sum(SegmentIndex segment) const {
+  const std::size_t within = Within(segment);
+  OR_CHECK(reduced_.Contains(within));
+  const ByteRange range = layout_.Segment(segment);
+  const std::byte* const at = compact_
+                                  ? staging_.data() + (range.offset - layout_.Shard(owner_).offset)
+                                  : Slot(sum_slot_[within], segment);
+  return {at, range.bytes};
+}
+
+void Reduction::ReplaceSum(SegmentIndex segment, std::span<const std::byte> sum) {
+  OR_CHECK(Reduced(segment) && !compact_ && sum.size() == layout_.Segment(segment).bytes);
+  std::memcpy(Slot(sum_slot_[Within(segment)], segment), sum.data(), sum.size());
+}
+
+std::uint16_t Reduction::contributions(SegmentIndex segment) const {
+  return summed_[Within(segment)];
+}
+
+}  // namespace optireduce

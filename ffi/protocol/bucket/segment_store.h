@@ -1,0 +1,53 @@
+// Some segments of a range of the bucket, in memory that exists only while there are any: what came
+// late, what a peer does not have yet, what is owed to one.
+
+#ifndef FFI_PROTOCOL_BUCKET_SEGMENT_STORE_H_
+#define FFI_PROTOCOL_BUCKET_SEGMENT_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "ffi/base/bitmap.h"
+#include "ffi/base/ids.h"
+#include "ffi/codec/element_type.h"
+#include "ffi/protocol/bucket/bucket_layout.h"
+#include "ffi/protocol/bucket/buffer_pool.h"
+
+namespace optireduce {
+
+class SegmentStore {
+ public:
+  // For the segments [first, first + segments). `layout` and `pool` must outlive this.
+  SegmentStore(const BucketLayout& layout, SegmentIndex first, std::uint32_t segments,
+               ElementType element_type, BufferPool& pool);
+
+  bool empty() const { return held_.count() == 0; }
+  bool Contains(SegmentIndex segment) const { return held_.Contains(Within(segment)); }
+  std::uint64_t held_bytes() const;
+  // Needs Contains(segment).
+  std::span<const std::byte> Get(SegmentIndex segment) const;
+
+  // Adds to what is there, element by element, or is the first. `bytes` are the whole segment.
+  void Add(SegmentIndex segment, std::span<const std::byte> bytes);
+  // Needs Contains(segment).
+  void Replace(SegmentIndex segment, std::span<const std::byte> bytes);
+  void Remove(SegmentIndex segment);
+  void Clear();
+
+ private:
+  std::size_t Within(SegmentIndex segment) const { return segment.value() - first_; }
+  std::byte* At(SegmentIndex segment) const;
+
+  const BucketLayout* layout_;
+  std::uint32_t first_;
+  std::uint32_t segments_;
+  ElementType element_type_;
+  BufferPool* pool_;
+  Bitmap held_;
+  Buffer memory_;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_BUCKET_SEGMENT_STORE_H_

@@ -1,0 +1,80 @@
+// When the contributions of a call came, by member: which member the others had to wait for, and
+// how long.
+//
+// Contributions, not results: a sum cannot leave before the slowest contribution is in it, so one
+// slow member makes the results of all others come late.
+
+#ifndef FFI_PROTOCOL_CALL_ARRIVALS_H_
+#define FFI_PROTOCOL_CALL_ARRIVALS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+
+namespace optireduce {
+
+class Arrivals {
+ public:
+  Arrivals(MemberIndex self, std::uint16_t members) : self_(self), came_(members) {}
+
+  // A segment of a contribution came.
+  void Note(Instant now, MemberIndex from) {
+    std::optional<Came>& came = came_[from.index()];
+    if (!came) came = Came{.first = now, .last = now};
+    came->last = now;
+  }
+
+  // Nothing of the member came.
+  bool Absent(MemberIndex member) const { return member != self_ && !came_[member.index()]; }
+
+  struct Latest {
+    MemberIndex member;
+    Duration behind{};  // how long the local program waited for it after the others' data was here
+  };
+
+  // Whom the call waited for at its end; `behind` is 0 when all came before the local program.
+  Latest FindLatest(Instant submitted_at, Instant now) const {
+    // With one peer nothing tells a slow link from a large bucket: only its beginning counts.
+    const bool alone = came_.size() <= 2;
+    std::vector<Instant> others;  // the latest one is taken out below
+    Latest latest{.member = self_};
+    Instant at{};
+    for (std::size_t m = 0; m < came_.size(); ++m) {
+      const MemberIndex member(static_cast<std::uint16_t>(m));
+      if (member == self_) continue;
+      const std::optional<Came>& came = came_[m];
+      const Instant here = !came ? now : alone ? came->first : came->last;
+      others.push_back(here);
+      if (latest.member != self_ && here <= at) continue;
+      latest.member = member;
+      at = here;
+    }
+    // The lower median: half of the members may be slow, and the other half is still the measure.
+    const auto middle = others.begin() + static_cast<std::ptrdiff_t>((others.size() - 1) / 2);
+    Instant ready = submitted_at;
+    if (others.size() > 1) {
+      std::ranges::nth_element(others, middle);
+      ready = std::max(ready, *middle);
+    }
+    latest.behind = std::max(at - ready, Duration::zero());
+    return latest;
+  }
+
+ private:
+  struct Came {
+    Instant first;
+    Instant last;
+  };
+
+  MemberIndex self_;
+  std::vector<std::optional<Came>> came_;  // by member
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_CALL_ARRIVALS_H_

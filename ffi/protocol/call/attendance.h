@@ -1,0 +1,63 @@
+// Where the members of a collective are among its calls, where late data is dropped. Nobody waits
+// there for a rank that is behind, and a call that all others are past ends without them.
+
+#ifndef FFI_PROTOCOL_CALL_ATTENDANCE_H_
+#define FFI_PROTOCOL_CALL_ATTENDANCE_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "ffi/base/ids.h"
+
+namespace optireduce {
+
+class Attendance {
+ public:
+  explicit Attendance(std::size_t members) : members_(members) {}
+
+  // Something of `from` has come, of `call`. True if it is the newest that was seen of it.
+  bool Note(MemberIndex from, Sequence call) {
+    Member& member = members_[from.index()];
+    member.calls_without = 0;
+    if (member.newest && call <= *member.newest) return false;
+    member.before = member.newest;
+    member.newest = call;
+    return true;
+  }
+  // A call of this rank ended; `heard`, by member: something of it came in the call.
+  void EndCall(const std::vector<bool>& heard) {
+    for (std::size_t m = 0; m < members_.size(); ++m) {
+      if (!heard[m] && members_[m].newest) ++members_[m].calls_without;
+    }
+  }
+
+  // Nothing of it came in the last calls, nor of any other call. One that has never come is not
+  // absent: its program may still start.
+  bool Absent(MemberIndex member) const {
+    return members_[member.index()].calls_without >= kCallsWithout;
+  }
+  // It was seen in two calls after `call`, so that it has nothing for this one any more: what was
+  // under way to this rank when it began the first of them has come, or is lost.
+  bool Past(MemberIndex member, Sequence call) const {
+    const std::optional<Sequence>& before = members_[member.index()].before;
+    return before && *before > call;
+  }
+
+ private:
+  // Chosen: a rank that is late, or loses everything that it sends for a moment, is heard in one of
+  // so many calls.
+  static constexpr int kCallsWithout = 3;
+
+  struct Member {
+    std::optional<Sequence> newest;
+    std::optional<Sequence> before;  // the one that was the newest before
+    int calls_without = 0;
+  };
+  std::vector<Member> members_;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_CALL_ATTENDANCE_H_

@@ -1,0 +1,61 @@
+#include "ffi/protocol/call/call_window.h"
+
+#include "ffi/base/check.h"
+
+namespace optireduce {
+
+void SendWindow::Begin(Sequence call) {
+  OR_CHECK(MayBegin(call));
+  if (Begun(call)) return;
+  const auto at = std::ranges::upper_bound(begun_, call, {}, &Entry::sequence);
+  begun_.insert(at, {.sequence = call});
+  if (begun_.size() > max_lag_ + 1u) begun_.erase(begun_.begin());
+}
+
+void SendWindow::Settle(Sequence call) {
+  const auto at = std::ranges::find(begun_, call, &Entry::sequence);
+  if (at != begun_.end()) at->settled = true;
+}
+
+bool SendWindow::Lags(Sequence call) const {
+  // Those that have left the window are settled.
+  const auto at = std::ranges::lower_bound(begun_, call, {}, &Entry::sequence);
+  const auto older = static_cast<std::size_t>(at - begun_.begin());
+  if (older < max_lag_) return false;
+  const auto end = begun_.begin() + static_cast<std::ptrdiff_t>(older - max_lag_ + 1);
+  return std::any_of(begun_.begin(), end, [](const Entry& entry) { return !entry.settled; });
+}
+
+CallHistory::Record* CallHistory::Insert(Sequence call, Bitmap received) {
+  const auto at = std::ranges::upper_bound(records_, call, {}, &Record::sequence);
+  auto inserted = records_.insert(at, {.sequence = call, .received = std::move(received)});
+  if (records_.size() > max_lag_ + 1u) {
+    floor_ = records_.front().sequence;
+    const bool itself = inserted == records_.begin();
+    const auto position = inserted - records_.begin();
+    records_.erase(records_.begin());
+    if (itself) return nullptr;
+    inserted = records_.begin() + (position - 1);
+  }
+  return &*inserted;
+}
+
+CallHistory::Receipt CallHistory::Take(Sequence call, std::size_t within, std::size_t segments) {
+  if (floor_ && call <= *floor_) return Receipt::kStale;
+  const auto at = std::ranges::find(records_, call, &Record::sequence);
+  Record* record = at != records_.end() ? &*at : Insert(call, Bitmap(segments));
+  if (record == nullptr) return Receipt::kStale;
+  return record->received.Insert(within) ? Receipt::kNew : Receipt::kDuplicate;
+}
+
+void CallHistory::Remember(Sequence call, Bitmap received) {
+  if (floor_ && call <= *floor_) return;
+  const auto at = std::ranges::find(records_, call, &Record::sequence);
+  if (at != records_.end()) {
+    at->received = std::move(received);
+    return;
+  }
+  Insert(call, std::move(received));
+}
+
+}  // namespace optireduce

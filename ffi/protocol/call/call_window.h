@@ -1,0 +1,86 @@
+// The calls of one collective between two ranks, in one stage, whose data may still be under way.
+//
+// A sender begins no call while one that is more than max_lag calls older is not settled, and
+// never one that is more than max_lag calls older than the newest it has begun. So a receiver that
+// remembers the newest max_lag + 1 calls it has heard of knows every datagram it can still get:
+// what belongs to an older call is a repetition. This is what keeps memory bounded on both sides,
+// and what makes it certain that nothing is added twice.
+
+#ifndef FFI_PROTOCOL_CALL_CALL_WINDOW_H_
+#define FFI_PROTOCOL_CALL_CALL_WINDOW_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/bitmap.h"
+#include "ffi/base/ids.h"
+
+namespace optireduce {
+
+// The sender's side.
+class SendWindow {
+ public:
+  explicit SendWindow(std::uint32_t max_lag) : max_lag_(max_lag) {}
+
+  // `call` has begun, or may.
+  bool MayBegin(Sequence call) const {
+    if (Begun(call) || begun_.size() <= max_lag_) return true;
+    return call > begun_.front().sequence && begun_.front().settled;
+  }
+  // Needs MayBegin(call).
+  void Begin(Sequence call);
+  bool Begun(Sequence call) const { return Find(call) != begun_.end(); }
+  void Settle(Sequence call);
+  void SettleAll() {
+    for (Entry& entry : begun_) entry.settled = true;
+  }
+
+  // Everything that was begun is settled.
+  bool settled() const { return std::ranges::all_of(begun_, &Entry::settled); }
+  // Some call that is not settled is `max_lag` calls older than `call`, or more. Calls that are
+  // newer than it have no part in this: some begin before their time, opened by peers.
+  bool Lags(Sequence call) const;
+
+ private:
+  struct Entry {
+    Sequence sequence;
+    bool settled = false;
+  };
+  std::vector<Entry>::const_iterator Find(Sequence call) const {
+    return std::ranges::find(begun_, call, &Entry::sequence);
+  }
+
+  std::uint32_t max_lag_;
+  std::vector<Entry> begun_;  // the newest max_lag + 1, ascending
+};
+
+// The receiver's side: what has come of calls that are over here.
+class CallHistory {
+ public:
+  explicit CallHistory(std::uint32_t max_lag) : max_lag_(max_lag) {}
+
+  enum class Receipt : std::uint8_t { kNew, kDuplicate, kStale };
+  // A segment of a call that is over; `within` counts from the first of the `segments` that the
+  // source sends in a call.
+  Receipt Take(Sequence call, std::size_t within, std::size_t segments);
+  // A call is over, of which the source has sent something.
+  void Remember(Sequence call, Bitmap received);
+
+ private:
+  struct Record {
+    Sequence sequence;
+    Bitmap received;
+  };
+  Record* Insert(Sequence call, Bitmap received);
+
+  std::uint32_t max_lag_;
+  std::vector<Record> records_;    // the newest max_lag + 1, ascending
+  std::optional<Sequence> floor_;  // of this call and all before, nothing new can come
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_CALL_CALL_WINDOW_H_

@@ -1,0 +1,141 @@
+#include "ffi/protocol/call/carry.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace optireduce {
+
+Carry::Carry(const BucketLayout& layout, MemberIndex self, ElementType element_type,
+             std::uint32_t max_lag, bool suspend, BufferPool& pool)
+    : layout_(layout),
+      self_(self),
+      suspend_(suspend),
+      late_contributions_(layout, layout.FirstSegment(self), layout.SegmentsOf(self), element_type,
+                          pool),
+      late_results_(layout, SegmentIndex(0), layout.segments(), element_type, pool),
+      errors_(layout, SegmentIndex(0), layout.segments(), element_type, pool) {
+  for (std::uint16_t m = 0; m < layout.members(); ++m) {
+    const MemberIndex member(m);
+    Peer peer;
+    for (const MemberIndex shard : {member, self}) {
+      // To its owner go contributions to a shard, to everyone go sums of the own one.
+      peer.sending.push_back({.window = SendWindow(max_lag),
+                              .debt = SegmentStore(layout, layout.FirstSegment(shard),
+                                                   layout.SegmentsOf(shard), element_type, pool)});
+      peer.history.emplace_back(max_lag);
+    }
+    peers_.push_back(std::move(peer));
+  }
+  scratch_.resize(layout.LargestSegmentBytes());
+}
+
+std::uint64_t Carry::Move(SegmentStore& store, const BucketView& bucket, SegmentIndex first,
+                          std::uint32_t segments) {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t i = 0; i < segments && !store.empty(); ++i) {
+    const SegmentIndex segment(first.value() + i);
+    if (!store.Contains(segment)) continue;
+    const ByteRange range = layout_.Segment(segment);
+    const std::byte* const here = bucket.Read(range, scratch_);
+    store.Add(segment, {here, range.bytes});
+    bucket.Write(range.offset, store.Get(segment));
+    store.Remove(segment);
+    bytes += range.bytes;
+  }
+  return bytes;
+}
+
+std::uint64_t Carry::MoveLateResults(const BucketView& bucket) {
+  return Move(late_results_, bucket, SegmentIndex(0), layout_.segments());
+}
+
+void Carry::MoveDebt(MemberIndex to, const BucketView& bucket) {
+  for (SegmentStore* store : {&debt(Stage::kReduceScatter, to), &errors_}) {
+    Move(*store, bucket, layout_.FirstSegment(to), layout_.SegmentsOf(to));
+  }
+}
+
+void Carry::SubmitLate(const BucketView& bucket) {
+  for (std::uint32_t s = 0; s < layout_.segments(); ++s) {
+    const SegmentIndex segment(s);
+    const ByteRange range = layout_.Segment(segment);
+    const MemberIndex owner = layout_.OwnerOf(segment);
+    SegmentStore& store = owner == self_ ? late_contributions_ : debt(Stage::kReduceScatter, owner);
+    store.Add(segment, {bucket.Read(range, scratch_), range.bytes});
+    bucket.Zero(range);
+  }
+}
+
+std::uint64_t Carry::LateBytes() const {
+  // What has come since the newest call is part of what that has missed.
+  std::uint64_t bytes =
+      std::max(missed_bytes_, late_contributions_.held_bytes() + late_results_.held_bytes());
+  for (const Peer& peer : peers_) {
+    for (const Sending& sending : peer.sending) bytes += sending.debt.held_bytes();
+  }
+  return bytes;
+}
+
+std::unique_ptr<SegmentStore> Carry::TakeDebt(Stage stage, MemberIndex to) {
+  SegmentStore& owed = debt(stage, to);
+  if (owed.empty()) return nullptr;
+  auto taken = std::make_unique<SegmentStore>(std::move(owed));
+  owed.Clear();
+  return taken;
+}
+
+void Carry::Release(MemberIndex peer) {
+  for (const Stage stage : kBothStages) window(stage, peer).SettleAll();
+  debt(Stage::kAllGather, peer).Clear();
+}
+
+bool Carry::Lags(const Peer& peer, Sequence call) const {
+  return std::ranges::any_of(peer.sending,
+                             [call](const Sending& sending) { return sending.window.Lags(call); });
+}
+
+bool Carry::Lags(Sequence call) const {
+  if (suspend_) return false;
+  return std::ranges::any_of(peers_,
+                             [&](const Peer& peer) { return !peer.suspended && Lags(peer, call); });
+}
+
+void Carry::SuspendLagging(Sequence call) {
+  for (Peer& peer : peers_) peer.suspended = peer.suspended || Lags(peer, call);
+}
+
+void Carry::NoteOpening(Sequence call, Instant at) {
+  openings_[opened_++ % kOpenings] = {call, at};
+}
+
+std::optional<Instant> Carry::OpeningOf(Sequence call) const {
+  for (std::size_t i = 0; i < std::min(opened_, kOpenings); ++i) {
+    if (openings_[i].first == call) return openings_[i].second;
+  }
+  return std::nullopt;
+}
+
+void Carry::ResumeCaughtUp(Sequence call) {
+  for (Peer& peer : peers_) peer.suspended = peer.suspended && Lags(peer, call);
+}
+
+void Carry::NoteResults(MemberIndex owner, Sequence call, bool complete) {
+  // Calls need not end in their order.
+  Peer& peer = peers_[owner.index()];
+  auto& since = peer.complete_since;
+  if (!complete) {
+    peer.incomplete_last = std::max(peer.incomplete_last.value_or(call), call);
+    if (since && *since <= call) since.reset();
+  } else if (!since && (!peer.incomplete_last || call > *peer.incomplete_last)) {
+    since = call;
+  }
+}
+
+std::uint16_t Carry::CompleteBefore(MemberIndex owner, Sequence call) const {
+  const auto& since = peers_[owner.index()].complete_since;
+  if (!since || *since >= call) return 0;
+  return static_cast<std::uint16_t>(std::min<std::uint32_t>(
+      call.value() - since->value(), std::numeric_limits<std::uint16_t>::max()));
+}
+
+}  // namespace optireduce

@@ -1,0 +1,139 @@
+// What of a collective is in flight between its calls, where late data is carried and not dropped:
+// what came after its stage had closed, and what peers do not have yet. It is this that makes the
+// sum over all calls right, whatever was late.
+//
+//   late contributions  came to the own shard after it was summed; they join its next sum
+//   late results        came after the call had ended; they join the result of the next call
+//   debts               what a call has for a peer for which no call can begin (SendWindow):
+//                       they join what the next call that begins has for it
+//   errors              what rounding to a wire format has taken from what was sent: they join the
+//                       next contribution, or sum, that is sent of the segment
+//
+// A debt was never sent. What was sent is only ever sent again as it was, under the same identity.
+
+#ifndef FFI_PROTOCOL_CALL_CARRY_H_
+#define FFI_PROTOCOL_CALL_CARRY_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+#include "ffi/codec/element_type.h"
+#include "ffi/protocol/bucket/bucket_layout.h"
+#include "ffi/protocol/bucket/bucket_view.h"
+#include "ffi/protocol/bucket/buffer_pool.h"
+#include "ffi/protocol/bucket/segment_store.h"
+#include "ffi/protocol/call/call_window.h"
+#include "ffi/protocol/deadline/call_timing.h"
+
+namespace optireduce {
+
+class Carry {
+ public:
+  // `layout` and `pool` must outlive this. With `suspend`, peers that fall behind are never waited
+  // for.
+  Carry(const BucketLayout& layout, MemberIndex self, ElementType element_type,
+        std::uint32_t max_lag, bool suspend, BufferPool& pool);
+
+  SegmentStore& late_contributions() { return late_contributions_; }
+  SegmentStore& late_results() { return late_results_; }
+  // Of the own shard: of its sums; of the others: of contributions.
+  SegmentStore& errors() { return errors_; }
+  // Adds the late results to the bucket; returns the bytes of the segments that it touched.
+  std::uint64_t MoveLateResults(const BucketView& bucket);
+
+  // The newest call is over: so much of what it should have had was late.
+  void NoteMissed(std::uint64_t bytes) { missed_bytes_ = bytes; }
+  // What no call has had yet: what came late, or did not come, and what is owed to peers.
+  std::uint64_t LateBytes() const;
+
+  // A call that the program makes only now that it is over everywhere: its contributions become
+  // debts. The bucket then holds what has come late.
+  void SubmitLate(const BucketView& bucket);
+
+  // ---- What this rank sends to a peer.
+  SendWindow& window(Stage stage, MemberIndex to) { return sending(stage, to).window; }
+  const SendWindow& window(Stage stage, MemberIndex to) const {
+    return peers_[to.index()].sending[static_cast<std::size_t>(stage)].window;
+  }
+  SegmentStore& debt(Stage stage, MemberIndex to) { return sending(stage, to).debt; }
+  // What was owed, if anything; from now on nothing is.
+  std::unique_ptr<SegmentStore> TakeDebt(Stage stage, MemberIndex to);
+  // Nothing is kept for a peer that is gone, but contributions that it was never sent.
+  void Release(MemberIndex peer);
+  // Adds the contributions that are owed to `to`, and their errors, to the bucket instead.
+  void MoveDebt(MemberIndex to, const BucketView& bucket);
+
+  // ---- Peers that are behind.
+  // The peer has not settled what is more than max_lag calls old, counted from `call`: that must
+  // not end yet, unless the peer is suspended.
+  bool Lags(MemberIndex peer, Sequence call) const {
+    return !suspended(peer) && Lags(peers_[peer.index()], call);
+  }
+  // Some peer does.
+  bool Lags(Sequence call) const;
+  // From now on the peer is not waited for, until it has caught up.
+  void Suspend(MemberIndex peer) { peers_[peer.index()].suspended = true; }
+  // All for which Lags() is true.
+  void SuspendLagging(Sequence call);
+  void ResumeCaughtUp(Sequence call);
+  bool suspended(MemberIndex peer) const { return suspend_ || peers_[peer.index()].suspended; }
+
+  // ---- What a peer sends to this rank.
+  // When one of the newest calls was opened here.
+  void NoteOpening(Sequence call, Instant at);
+  std::optional<Instant> OpeningOf(Sequence call) const;
+  CallHistory& history(Stage stage, MemberIndex from) {
+    return peers_[from.index()].history[static_cast<std::size_t>(stage)];
+  }
+  // A call is over here; `complete`: all its results of `owner` had come.
+  void NoteResults(MemberIndex owner, Sequence call, bool complete);
+  // By how many sequences before `call` the results of `owner` are known to be complete. 0: none.
+  std::uint16_t CompleteBefore(MemberIndex owner, Sequence call) const;
+
+ private:
+  struct Sending {
+    SendWindow window;
+    SegmentStore debt;
+  };
+  struct Peer {
+    std::vector<Sending> sending;      // by stage
+    std::vector<CallHistory> history;  // by stage
+    bool suspended = false;
+    // Of its results: the newest call that ended without some, and the first complete one after it.
+    std::optional<Sequence> incomplete_last;
+    std::optional<Sequence> complete_since;
+  };
+  Sending& sending(Stage stage, MemberIndex to) {
+    return peers_[to.index()].sending[static_cast<std::size_t>(stage)];
+  }
+  bool Lags(const Peer& peer, Sequence call) const;
+  // Returns the bytes of the segments that it touched.
+  std::uint64_t Move(SegmentStore& store, const BucketView& bucket, SegmentIndex first,
+                     std::uint32_t segments);
+
+  const BucketLayout& layout_;
+  MemberIndex self_;
+  bool suspend_;
+  SegmentStore late_contributions_;
+  SegmentStore late_results_;
+  SegmentStore errors_;
+  std::uint64_t missed_bytes_ = 0;  // of the newest call
+  std::vector<Peer> peers_;         // by member
+  std::vector<std::byte> scratch_;
+  // Chosen: what comes for a call that is older than that many says nothing about deadlines.
+  static constexpr std::size_t kOpenings = 16;
+  std::array<std::pair<Sequence, Instant>, kOpenings> openings_{};
+  std::size_t opened_ = 0;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_CALL_CARRY_H_

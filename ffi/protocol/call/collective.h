@@ -1,0 +1,92 @@
+// A collective as this rank knows it: from its own program, from a peer's announcement, or both.
+
+#ifndef FFI_PROTOCOL_CALL_COLLECTIVE_H_
+#define FFI_PROTOCOL_CALL_COLLECTIVE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/bucket/bucket_layout.h"
+#include "ffi/protocol/call/attendance.h"
+#include "ffi/protocol/call/carry.h"
+#include "ffi/protocol/call/given_up.h"
+#include "ffi/protocol/deadline/call_timing.h"
+#include "ffi/protocol/submission.h"
+
+namespace optireduce {
+
+// The call that ends a collective whose members have changed, see endpoint_membership.cc. Source:
+// the last number that there is; no program may use it.
+inline constexpr Sequence kSettlement(std::numeric_limits<std::uint32_t>::max());
+
+struct Collective {
+  Collective(CollectiveId the_id, const CollectiveSpec& the_spec, MemberIndex the_self,
+             std::size_t payload_bytes_max)
+      : id(the_id),
+        spec(the_spec),
+        self(the_self),
+        layout(the_spec.elements, SizeOf(the_spec.element_type),
+               static_cast<std::uint16_t>(the_spec.members.size()), payload_bytes_max),
+        announced_at(the_spec.members.size()),
+        newest_call(the_spec.members.size()),
+        attendance(the_spec.members.size()) {}
+
+  std::optional<MemberIndex> MemberOf(Rank rank) const { return optireduce::MemberOf(spec, rank); }
+  Rank RankOf(MemberIndex member) const { return spec.members[member.index()]; }
+  // Adds the late results of this and its predecessors to the bucket; returns the bytes touched.
+  std::uint64_t MoveLateResults(const BucketView& bucket) const {
+    std::uint64_t bytes = carry ? carry->MoveLateResults(bucket) : 0;
+    if (predecessor != nullptr) bytes += predecessor->MoveLateResults(bucket);
+    return bytes;
+  }
+
+  CollectiveId id;
+  CollectiveId bucket_id{};  // of what it is, or is a part of; see BucketOf
+  CollectiveSpec spec;
+  MemberIndex self;
+  BucketLayout layout;
+  std::optional<Sequence> accepted;   // the highest that this rank's program has called
+  std::optional<Sequence> submitted;  // the highest of these that has begun
+  // Made with the first call, where a stage has a deadline.
+  std::unique_ptr<CallTiming> timing;
+  std::unique_ptr<Carry> carry;    // where late data is carried
+  std::optional<Sequence> folded;  // the highest that was over before the program had called it
+  // The same collective when it had more members; it is learnt before this one.
+  Collective* predecessor = nullptr;
+  enum class Settlement : std::uint8_t {
+    kNone,
+    kWanted,
+    kUnderWay,
+    kDone,
+    kVoid,  // nobody who is left had called it: nothing of it counts
+  };
+  Settlement settlement = Settlement::kNone;
+  // `member` has shown that its program has made the call.
+  void NoteCalled(Instant now, MemberIndex member, Sequence sequence) {
+    std::optional<Sign>& newest = newest_call[member.index()];
+    const bool newer = !newest || sequence > newest->sequence;
+    if (newer && sequence != kSettlement) newest = {.at = now, .sequence = sequence};
+  }
+  // When something of a call was first seen, and of which.
+  struct Sign {
+    Instant at;
+    Sequence sequence;
+  };
+  // By member: its first announcement, and the newest call that its program has made.
+  std::vector<std::optional<Sign>> announced_at;
+  std::vector<std::optional<Sign>> newest_call;
+  // By member, this rank included.
+  std::map<MemberIndex, GivenUpCalls> given_up;
+  Attendance attendance;  // where late data is dropped
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_CALL_COLLECTIVE_H_

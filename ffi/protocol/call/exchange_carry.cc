@@ -1,0 +1,260 @@
+// The part of an exchange whose late data is carried into later calls: what is kept for whom, and
+// under which identity it is sent.
+
+#include <algorithm>
+#include <utility>
+
+#include "ffi/base/check.h"
+#include "ffi/protocol/call/exchange.h"
+
+namespace optireduce {
+namespace {
+
+DatagramKind KindOf(Stage stage) {
+  return stage == Stage::kReduceScatter ? DatagramKind::kContribution : DatagramKind::kResult;
+}
+
+// So many segments of a shard, whose last one may be shorter.
+std::uint64_t BytesOf(const BucketLayout& layout, MemberIndex shard, std::size_t segments) {
+  return std::min(segments * layout.LargestSegmentBytes(), layout.Shard(shard).bytes);
+}
+
+}  // namespace
+
+bool Exchange::Windowed(Stage stage) const {
+  if (carry_ == nullptr) return false;
+  const CollectiveSpec& spec = collective_.spec;
+  return (stage == Stage::kReduceScatter ? spec.reduce_scatter : spec.all_gather) ==
+         LatePolicy::kCarry;
+}
+
+bool Exchange::MaySend(Stage stage, MemberIndex to) const {
+  if (!Windowed(stage)) return true;
+  const SendWindow& window = carry_->window(stage, to);
+  if (window.Begun(sequence_)) return true;
+  // What comes of a drain shows that everything before it has come.
+  return drain_ ? window.settled() : window.MayBegin(sequence_);
+}
+
+void Exchange::Begin(Stage stage, MemberIndex to) {
+  if (!Windowed(stage)) return;
+  SendWindow& window = carry_->window(stage, to);
+  if (window.Begun(sequence_)) return;
+  window.Begin(sequence_);
+  owed_[static_cast<std::size_t>(stage)][to.index()] = carry_->TakeDebt(stage, to);
+}
+
+const SegmentStore* Exchange::Owed(MemberIndex to, const Outbox::Item& item) const {
+  if (carry_ == nullptr) return nullptr;
+  const auto stage = item.kind == DatagramKind::kContribution ? 0u : 1u;
+  const SegmentStore* const owed = owed_[stage][to.index()].get();
+  return owed != nullptr && owed->Contains(item.segment) ? owed : nullptr;
+}
+
+void Exchange::Keep(SegmentIndex segment) {
+  if (carry_ == nullptr || settled_.Contains(segment.index())) return;
+  const BucketLayout& layout = collective_.layout;
+  const MemberIndex owner = layout.OwnerOf(segment);
+  if (owner == collective_.self) return;
+  auto& kept = kept_[owner.index()];
+  if (!kept) {
+    kept =
+        std::make_unique<SegmentStore>(layout, layout.FirstSegment(owner), layout.SegmentsOf(owner),
+                                       collective_.spec.element_type, pool_);
+  }
+  if (kept->Contains(segment)) return;
+  const ByteRange range = layout.Segment(segment);
+  kept->Add(segment, {bucket_.Read(range, scratch_), range.bytes});
+}
+
+void Exchange::SettleContribution(SegmentIndex segment) {
+  if (carry_ == nullptr || !settled_.Insert(segment.index())) return;
+  const MemberIndex owner = collective_.layout.OwnerOf(segment);
+  auto& kept = kept_[owner.index()];
+  if (kept) kept->Remove(segment);
+  OR_CHECK(unsettled_[owner.index()] > 0);
+  if (--unsettled_[owner.index()] > 0) return;
+  carry_->window(Stage::kReduceScatter, owner).Settle(sequence_);
+  owed_[static_cast<std::size_t>(Stage::kReduceScatter)][owner.index()].reset();
+}
+
+void Exchange::SettleContributions(MemberIndex to) {
+  if (carry_ == nullptr || unsettled_[to.index()] == 0) return;
+  const BucketLayout& layout = collective_.layout;
+  for (std::uint32_t i = 0; i < layout.SegmentsOf(to); ++i) {
+    SettleContribution(SegmentIndex(layout.FirstSegment(to).value() + i));
+  }
+}
+
+void Exchange::SettleResults(MemberIndex to) {
+  if (!Windowed(Stage::kAllGather)) return;
+  carry_->window(Stage::kAllGather, to).Settle(sequence_);
+  owed_[static_cast<std::size_t>(Stage::kAllGather)][to.index()].reset();
+}
+
+std::uint64_t Exchange::CarriedBytes() const {
+  const BucketLayout& layout = collective_.layout;
+  if (carried_.count() == 0 && carry_->late_results().empty()) return 0;
+  std::uint64_t bytes = 0;
+  for (std::uint32_t s = 0; s < layout.segments(); ++s) {
+    const SegmentIndex segment(s);
+    const bool in_sum = carried_.Contains(s) && gathered_.Contains(s);
+    if (in_sum || carry_->late_results().Contains(segment)) bytes += layout.Segment(segment).bytes;
+  }
+  return bytes;
+}
+
+double Exchange::InFlight() const {
+  std::uint64_t all = 0;
+  std::uint64_t unsettled = 0;
+  for (std::uint16_t m = 0; m < unsettled_.size(); ++m) {
+    if (MemberIndex(m) == collective_.self) continue;
+    all += collective_.layout.SegmentsOf(MemberIndex(m));
+    all += collective_.layout.SegmentsOf(collective_.self);
+    unsettled += unsettled_[m] + outboxes_[m].undelivered();
+  }
+  return all == 0 ? 0.0 : static_cast<double>(unsettled) / static_cast<double>(all);
+}
+
+std::uint64_t Exchange::MissedBytes() const {
+  // What a drain has not brought was with a member that is gone.
+  if (drain_) return 0;
+  const BucketLayout& layout = collective_.layout;
+  std::uint64_t bytes = layout.bytes() - result_bytes_;
+  for (const std::uint32_t missed : missed_) bytes += BytesOf(layout, collective_.self, missed);
+  return bytes;
+}
+
+std::uint64_t Exchange::UnsettledBytes() const {
+  if (carry_ == nullptr || drain_ || !over()) return 0;
+  const BucketLayout& layout = collective_.layout;
+  std::uint64_t bytes = 0;
+  for (std::uint16_t m = 0; m < unsettled_.size(); ++m) {
+    const MemberIndex member(m);
+    if (member == collective_.self) continue;
+    bytes += BytesOf(layout, member, unsettled_[m]);
+    if (Windowed(Stage::kAllGather) && reduction_.finished()) {
+      bytes += BytesOf(layout, collective_.self, outboxes_[m].undelivered());
+    }
+  }
+  return bytes;
+}
+
+void Exchange::Retire() {
+  for (std::uint16_t m = 0; m < outboxes_.size(); ++m) {
+    const MemberIndex member(m);
+    if (member == collective_.self) continue;
+    if (unsettled_[m] > 0) RetireStage(Stage::kReduceScatter, member);
+    carry_->NoteResults(member, sequence_,
+                        GatheredOf(member) == collective_.layout.SegmentsOf(member));
+  }
+  if (reduction_.finished()) RetireSums();
+}
+
+void Exchange::RetireSums() {
+  for (std::uint16_t m = 0; m < outboxes_.size(); ++m) {
+    const MemberIndex member(m);
+    if (member == collective_.self || outboxes_[m].Delivered()) continue;
+    RetireStage(Stage::kAllGather, member);
+  }
+}
+
+void Exchange::RetireStage(Stage stage, MemberIndex to) {
+  // What a drain has for a peer waits until all else is there.
+  if (!Windowed(stage) || drain_) return;
+  if (MaySend(stage, to)) {
+    Begin(stage, to);
+    return;
+  }
+  // Nothing of it was sent yet, or else it would have begun.
+  Owe(stage, to);
+  if (stage == Stage::kAllGather) ReleaseResults(to);
+}
+
+void Exchange::Owe(Stage stage, MemberIndex to) {
+  const bool contributions = stage == Stage::kReduceScatter;
+  const BucketLayout& layout = collective_.layout;
+  const MemberIndex shard = contributions ? to : collective_.self;
+  for (std::uint32_t i = 0; i < layout.SegmentsOf(shard); ++i) {
+    const Outbox::Item item{.kind = KindOf(stage),
+                            .segment = SegmentIndex(layout.FirstSegment(shard).value() + i)};
+    carry_->debt(stage, to).Add(item.segment, OwnPayload(item, scratch_));
+  }
+  if (!contributions) return;
+  SettleContributions(to);
+  outbox(to).AbandonContributions();
+}
+
+bool Exchange::CanFold() const {
+  return carry_ != nullptr && !drain_ && !submitted() && !over() && reduction_.finished() &&
+         collective_.spec.all_gather == LatePolicy::kCarry;
+}
+
+void Exchange::Fold() {
+  OR_CHECK(CanFold());
+  const BucketLayout& layout = collective_.layout;
+  SegmentStore& late = carry_->late_results();
+  for (std::uint32_t s = 0; s < layout.segments(); ++s) {
+    const SegmentIndex segment(s);
+    if (!gathered_.Contains(s)) continue;
+    const ByteRange range = layout.Segment(segment);
+    const bool own = layout.OwnerOf(segment) == collective_.self;
+    late.Add(segment,
+             own ? reduction_.Sum(segment)
+                 : std::span<const std::byte>(early_results_.data() + range.offset, range.bytes));
+  }
+  early_results_ = Buffer();
+  folded_ = true;
+  Retire();
+}
+
+void Exchange::Drain() {
+  if (reduced_closed_ || short_) return;
+  drain_ = true;
+  for (std::uint16_t m = 0; m < missed_.size(); ++m) reduction_.Await(MemberIndex(m));
+}
+
+void Exchange::Close(Instant now) {
+  if (!reduced_closed_) CloseReduceScatter(now, StageExit::kExpired);
+  Fold();
+}
+
+void Exchange::Exclude(Instant now, MemberIndex gone) {
+  OR_CHECK(submitted() && drain_);
+  Release(gone);
+  const BucketLayout& layout = collective_.layout;
+  reduction_.Exclude(gone);
+  for (std::uint32_t i = 0; i < layout.SegmentsOf(collective_.self); ++i) {
+    const SegmentIndex segment(layout.FirstSegment(collective_.self).value() + i);
+    if (reduction_.Ready(segment)) ReduceSegment(segment);
+  }
+  NoteReduced(now);
+  for (std::uint32_t i = 0; i < layout.SegmentsOf(gone); ++i) {
+    gathered_.Insert(layout.FirstSegment(gone).value() + i);
+  }
+}
+
+void Exchange::Compact() {
+  if (over() && reduction_.finished()) reduction_.Compact(pool_);
+}
+
+void Exchange::Remember() {
+  if (carry_ == nullptr) return;
+  const BucketLayout& layout = collective_.layout;
+  for (std::uint16_t m = 0; m < layout.members(); ++m) {
+    const MemberIndex member(m);
+    if (member == collective_.self) continue;
+    if (reduction_.received(member) > 0) {
+      carry_->history(Stage::kReduceScatter, member)
+          .Remember(sequence_, reduction_.received_bitmap(member));
+    }
+    if (!Windowed(Stage::kAllGather) || GatheredOf(member) == 0) continue;
+    Bitmap gathered(layout.SegmentsOf(member));
+    for (std::uint32_t i = 0; i < gathered.size(); ++i) {
+      if (gathered_.Contains(layout.FirstSegment(member).value() + i)) gathered.Insert(i);
+    }
+    carry_->history(Stage::kAllGather, member).Remember(sequence_, std::move(gathered));
+  }
+}
+
+}  // namespace optireduce

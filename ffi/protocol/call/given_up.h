@@ -1,0 +1,39 @@
+// Calls of one collective that a rank has ended with an error, or never makes: who waits for that
+// rank in one of them waits in vain, whenever it comes to that call. They are kept as intervals, so
+// that a rank that is hundreds of cancelled calls behind still learns of each.
+
+#ifndef FFI_PROTOCOL_CALL_GIVEN_UP_H_
+#define FFI_PROTOCOL_CALL_GIVEN_UP_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ffi/base/ids.h"
+
+namespace optireduce {
+
+class GivenUpCalls {
+ public:
+  struct Interval {
+    Sequence first;
+    Sequence last;
+    std::uint8_t flags = 0;  // of the announcement that tells it
+
+    bool Contains(Sequence call) const { return first <= call && call <= last; }
+  };
+
+  // Intervals of the same flags that touch become one. Returns the one that holds these calls now.
+  Interval Add(Interval added, std::string why);
+  // The interval of the call; null where it was not given up.
+  const Interval* Find(Sequence call) const;
+  const std::string& why() const { return why_; }
+
+ private:
+  std::vector<Interval> intervals_;  // ascending by their first call
+  std::string why_;                  // of the newest
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_CALL_GIVEN_UP_H_
