@@ -279,5 +279,5 @@ def current(kind: str) -> Communicator:
 def _end_at_exit(at_once: bool) -> _exit.Departure:
     """Leaves the session; returns what is known of the others."""
     if _session.current is not None:
-        _session.current._end("its process exits", at_once)  # noqa: SLF001
+        _session.current._end(_exit.reason(), at_once)  # noqa: SLF001
     return _session.departure

@@ -102,6 +102,12 @@ def fails() -> bool:
     return unhandled is not None or sys.exc_info()[0] is not None
 
 
+def reason() -> str:
+    """Why the session ends with its process, as the errors of the peers say it."""
+    how = "received SIGTERM" if _signals.terminated() else "exits"
+    return f"its process {how}"
+
+
 def finish(native: Any, limit_s: float, give_up: Callable[[], None]) -> None:
     """Waits until the programs that this process has dispatched are over.
 

@@ -127,9 +127,11 @@ class TestFlow {
   void SetWeight(double weight) { flow_.SetWeight(weight); }
   bool CanSend(std::size_t bytes) const { return flow_.CanSend(bytes); }
   bool MayStart(double now) { return flow_.MayStart(At(now)); }
-  std::uint64_t Track(double now, std::uint32_t cargo, std::size_t bytes) {
-    return flow_.Track(
-        At(now), {.kind = DatagramKind::kContribution, .segment = SegmentIndex(cargo)}, bytes);
+  // In a batch of datagrams of its own length, unless `batch_bytes` is given.
+  std::uint64_t Track(double now, std::uint32_t cargo, std::size_t bytes, std::size_t batch_bytes) {
+    return flow_.Track(At(now),
+                       {.kind = DatagramKind::kContribution, .segment = SegmentIndex(cargo)}, bytes,
+                       std::max(bytes, batch_bytes));
   }
   // Delivered, lost (false), or refused (nothing).
   using Fates = std::vector<std::pair<std::uint32_t, std::optional<bool>>>;
@@ -142,7 +144,7 @@ class TestFlow {
   void AskForRoom() { flow_.AskForRoom(); }
   bool TakeProbe() { return flow_.TakeProbe(); }
   std::uint64_t TrackProbe(double now) {
-    return flow_.Track(At(now), {.kind = DatagramKind::kProbe}, kOverheadBytes);
+    return flow_.Track(At(now), {.kind = DatagramKind::kProbe}, kOverheadBytes, kOverheadBytes);
   }
   std::optional<std::pair<std::size_t, std::size_t>> BlackHoleOf(double patience_s) const {
     const auto hole = flow_.black_hole(At(patience_s).time_since_epoch());
@@ -347,7 +349,8 @@ void BindFlow(nb::module_& m) {
       .def("can_send", &TestFlow::CanSend)
       .def("set_weight", &TestFlow::SetWeight)
       .def("may_start", &TestFlow::MayStart)
-      .def("track", &TestFlow::Track)
+      .def("track", &TestFlow::Track, nb::arg("now"), nb::arg("cargo"), nb::arg("bytes"),
+           nb::arg("batch_bytes") = 0)
       .def("handle_acknowledgement", &TestFlow::HandleAcknowledgement)
       .def("handle_timeout", &TestFlow::HandleTimeout)
       .def("ask_for_room", &TestFlow::AskForRoom)

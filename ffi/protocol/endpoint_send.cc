@@ -195,7 +195,8 @@ std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
   }
   header.kind = cargo.kind;
   header.flags = cargo.flags;
-  header.number = other.flow.Track(now, cargo, kOverheadBytes + payload_bytes);
+  header.number =
+      other.flow.Track(now, cargo, kOverheadBytes + payload_bytes, kOverheadBytes + payload_bytes);
   return SealOne(to, header, payload_bytes, buffer);
 }
 
@@ -329,7 +330,7 @@ std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to, Rin
     Header header;
     exchange.FillHeader(member, item, header);
     const Cargo cargo{.kind = item.kind, .flags = 0, .call = header.call, .segment = item.segment};
-    header.number = flow.Track(now, cargo, bytes);
+    header.number = flow.Track(now, cargo, bytes, transmit.datagram_bytes);
     Seal(to, header, payload, datagram);
     transmit.bytes += bytes;
     exchange.Sent(member, item);

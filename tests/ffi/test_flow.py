@@ -395,6 +395,19 @@ def test_a_black_hole_says_what_passes_now_and_not_what_passed_before():
     assert sender.black_hole(4.0) == (1472, 700)
 
 
+def test_the_end_of_a_batch_that_a_host_refuses_is_not_too_long_itself():
+    sender, receiver = make_flow(), make_flow()
+    now = 0.0
+    while sender.black_hole(4.0) is None:
+        now += 0.3
+        for _ in range(4):
+            sender.track(now, 0, 1472)
+            sender.track(now, 0, 980, batch_bytes=1472)
+        exchange(sender, receiver, now, 700, [700, 40, 40, 40])
+        assert now < 60
+    assert sender.black_hole(4.0) == (1472, 700)
+
+
 def test_a_black_hole_may_be_narrower_than_what_arrived_after_the_first_loss():
     sender, receiver = make_flow(), make_flow()
     now = 0.2

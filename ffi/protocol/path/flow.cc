@@ -104,7 +104,8 @@ bool Flow::MayStart(Instant now) {
   return !held_back_ && !small;
 }
 
-std::uint64_t Flow::Track(Instant now, const Cargo& cargo, std::size_t bytes) {
+std::uint64_t Flow::Track(Instant now, const Cargo& cargo, std::size_t bytes,
+                          std::size_t batch_bytes) {
   OR_CHECK(CanTrack());
   // Silence is measured from the first datagram that nothing was under way before.
   if (under_way_.empty()) {
@@ -116,7 +117,8 @@ std::uint64_t Flow::Track(Instant now, const Cargo& cargo, std::size_t bytes) {
   under_way_.push_back({.number = next_number_,
                         .sent_at = now,
                         .cargo = cargo,
-                        .bytes = static_cast<std::uint32_t>(bytes)});
+                        .bytes = static_cast<std::uint32_t>(bytes),
+                        .batch_bytes = static_cast<std::uint32_t>(batch_bytes)});
   ++in_flight_;
   unasked_ = cargo.kind == DatagramKind::kProbe ? 0 : unasked_ + 1;
   in_flight_bytes_ += bytes;
@@ -191,7 +193,7 @@ void Flow::DetectLoss(Instant now) {
       return;
     }
     round_trip_.lost_bytes += datagram.bytes;
-    NoteLength(now, datagram.bytes, /*lost=*/true);
+    NoteLength(now, datagram.batch_bytes, /*lost=*/true);
     Settle(datagram, Fate::Outcome::kLost);
     last_progress_at_ = now;
   }

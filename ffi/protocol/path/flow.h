@@ -93,7 +93,8 @@ class Flow {
   // True while one more can be tracked; control datagrams need no window.
   bool CanTrack() const { return under_way_.size() < kUnderWayMax; }
   // The number for a datagram that leaves now and whose fate is of interest.
-  std::uint64_t Track(Instant now, const Cargo& cargo, std::size_t bytes);
+  // `batch_bytes`: length of the datagrams of its batch, which a host may refuse as a whole.
+  std::uint64_t Track(Instant now, const Cargo& cargo, std::size_t bytes, std::size_t batch_bytes);
   // The number for one that is not: an acknowledgement.
   std::uint64_t Untracked() { return next_number_++; }
 
@@ -139,6 +140,7 @@ class Flow {
     Instant sent_at{};
     Cargo cargo{};
     std::uint32_t bytes = 0;
+    std::uint32_t batch_bytes = 0;  // at least `bytes`
     bool settled = false;
   };
 
