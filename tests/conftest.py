@@ -26,8 +26,8 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("busy")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def communicator() -> Iterator[jax_optireduce.Communicator]:
-    """A session of this one process, shared by all tests that ask for it."""
+    """A session of this one process, for the tests of one file."""
     with jax_optireduce.init() as joined:
         yield joined
