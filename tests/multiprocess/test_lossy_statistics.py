@@ -1,6 +1,6 @@
 """Mode `lossy` against its formula: no bias, and the error that the loss must cost.
 
-Four processes, a fault port that loses 5 % of the datagrams at random, 2,000 calls.
+Four processes, a fault port that loses 5 % of the datagrams at random, 1,000 calls.
 
 With n ranks, d_i = x_i - mean and p the share of datagrams lost:
 
@@ -31,7 +31,7 @@ import pytest
 
 RANKS = 4
 LOSS = 0.05
-CALLS = 2000
+CALLS = 1000
 
 # Of a call, in seconds. Chosen: what 4 processes on 2 busy cores keep; everything that
 # is missing was then lost and not late.
