@@ -37,19 +37,18 @@ void Endpoint::Impl::Begin(Instant now, Collective& collective, Submission submi
   SubmitTo(now, collective, std::move(submission));
 }
 
-void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission submission) {
-  const CallId call{.collective = collective.id, .sequence = submission.sequence};
+bool Endpoint::Impl::Overtake(Instant now, const Collective& collective, Sequence next,
+                              bool drain) {
   bool in_order = true;
   std::vector<CallId> overtaken;
   std::vector<CallId> skipped;
-  ForEachOpen(call.collective, [&](CallId other, Active& active) {
-    if (other >= call) return;
+  ForEachOpen(collective.id, [&](CallId other, Active& active) {
+    if (other.sequence >= next) return;
     Exchange& exchange = active.exchange;
     in_order = in_order && exchange.over();
     if (exchange.Overtake(now)) overtaken.push_back(other);
     exchange.Compact();
     if (exchange.submitted() || exchange.over()) return;
-    // The program has jumped over it (step=).
     exchange.Skip();
     skipped.push_back(other);
   });
@@ -59,7 +58,7 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
   }
   for (const CallId other : skipped) {
     const auto open = active_.find(other);
-    if (submission.drain && IsBounded(collective.spec) && !open->second.exchange.drains()) {
+    if (drain && IsBounded(collective.spec) && !open->second.exchange.drains()) {
       // Its sums are part of what the drain brings: they go before it.
       open->second.exchange.Close(now);
       NoteFolded(other);
@@ -68,6 +67,12 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
     if (collective.spec.all_gather == LatePolicy::kDrop) active_.erase(open);
     if (collective.carry) Expire(now, other);
   }
+  return in_order;
+}
+
+void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission submission) {
+  const CallId call{.collective = collective.id, .sequence = submission.sequence};
+  const bool in_order = Overtake(now, collective, call.sequence, submission.drain);
   const auto open = active_.find(call);
   const bool folded = collective.folded && call.sequence <= *collective.folded;
   const bool over = open != active_.end() ? open->second.exchange.folded()

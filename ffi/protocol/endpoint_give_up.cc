@@ -51,18 +51,16 @@ void Endpoint::Impl::GiveUp(Instant now, Submission call, const Status& why) {
   const bool known = collective.accepted && call.sequence <= *collective.accepted;
   if (known || call.sequence == kSettlement) return;
   collective.accepted = call.sequence;
-  const CollectiveSpec& spec = collective.spec;
-  // Where nobody waits for it, the next call of this rank jumps over it.
-  const bool waits = spec.reduce_scatter == LatePolicy::kWait ||
-                     spec.all_gather == LatePolicy::kWait || (call.drain && Carries(spec));
-  if (!waits) return;
-  if (!Survives(spec)) return GiveUpUncalled(collective, call.sequence, why);
+  if (!Survives(collective.spec)) return GiveUpUncalled(now, collective, call, why);
   call.leaves.clear();
   held_.push_back({.submission = std::move(call), .since = now, .given_up = why});
   GoOn(now);
 }
 
-void Endpoint::Impl::GiveUpUncalled(Collective& collective, Sequence sequence, const Status& why) {
+void Endpoint::Impl::GiveUpUncalled(Instant now, Collective& collective, const Submission& call,
+                                    const Status& why) {
+  const Sequence sequence = call.sequence;
+  const CollectiveSpec& spec = collective.spec;
   if (!collective.submitted) Announce(collective, sequence, 0);
   collective.submitted = sequence;
   if (collective.carry) {
@@ -70,6 +68,13 @@ void Endpoint::Impl::GiveUpUncalled(Collective& collective, Sequence sequence, c
     for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
       collective.carry->NoteResults(MemberIndex(m), sequence, /*complete=*/false);
     }
+  }
+  const bool waited_for = spec.reduce_scatter == LatePolicy::kWait ||
+                          spec.all_gather == LatePolicy::kWait || (call.drain && Carries(spec));
+  if (!waited_for) {
+    // Peers need no error: the call ends by its deadline there.
+    Overtake(now, collective, Sequence(sequence.value() + 1), /*drain=*/false);
+    return;
   }
   // A peer may have opened it.
   const auto open = active_.find({.collective = collective.id, .sequence = sequence});

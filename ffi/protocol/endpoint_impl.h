@@ -145,6 +145,9 @@ class Endpoint::Impl {
   // Starts a call that nothing keeps from it.
   void Begin(Instant now, Collective& collective, Submission submission);
   Active& Open(Instant now, Collective& collective, Sequence sequence, bool drain);
+  // The program makes no call before `next` any more: those that only peers have opened end without
+  // it. True if all of them are over for the program.
+  bool Overtake(Instant now, const Collective& collective, Sequence next, bool drain);
   // Submits to the call, opening it first where nobody has.
   void SubmitTo(Instant now, Collective& collective, Submission submission);
 
@@ -288,7 +291,8 @@ class Endpoint::Impl {
 
   // ---- endpoint_give_up.cc
   // The call is over for this rank, which has not submitted it.
-  void GiveUpUncalled(Collective& collective, Sequence sequence, const Status& why);
+  void GiveUpUncalled(Instant now, Collective& collective, const Submission& call,
+                      const Status& why);
   // Tells the members that this rank has ended the call with an error, or never makes it.
   void TellGivenUp(Collective& collective, Sequence sequence, const std::string& why,
                    std::uint8_t flags);

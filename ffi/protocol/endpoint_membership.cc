@@ -224,10 +224,8 @@ bool Endpoint::Impl::FailAll(Instant now, const Status& why, bool only_bounded) 
     FailHeld(now, held, why);
     any = true;
   }
-  // Nobody waits for others than drains; and peers that do learn that this rank leaves, or that
-  // nobody can go on.
-  const bool told = leaving_ || removed_ || only_bounded;
-  std::erase_if(held_, [&](const Held& held) { return told || !held.submission.drain; });
+  // Peers learn otherwise that this rank leaves, or that too few are left to go on.
+  if (leaving_ || removed_ || only_bounded) held_.clear();
   return any;
 }
 
@@ -313,10 +311,7 @@ void Endpoint::Impl::GoOn(Instant now) {
       const std::uint32_t number = view().number;
       Result<Collective*> effective = Effective(origin, next.sequence);
       const bool behind = std::ranges::find(waiting, origin.id) != waiting.end();
-      // Nobody waits for a call that was given up, unless it is a drain; the next one jumps over
-      // it.
       const bool given_up = held_[i].given_up.has_value();
-      const bool begins = !given_up || next.drain;
       bool waits =
           effective.ok() && (behind || (!given_up && MustHold(now, *effective.value(), next)));
       if (i >= held_.size()) return;  // all of them have failed meanwhile
@@ -324,8 +319,7 @@ void Endpoint::Impl::GoOn(Instant now) {
         again = true;
         break;
       }
-      if (!waits && begins && effective.ok() &&
-          !TryStart(origin, *effective.value(), next.sequence)) {
+      if (!waits && effective.ok() && !TryStart(origin, *effective.value(), next.sequence)) {
         waits = frozen = true;
       }
       if (waits) {
@@ -341,10 +335,9 @@ void Endpoint::Impl::GoOn(Instant now) {
         if (!given_up) FailHeld(now, held, effective.status());
         continue;
       }
-      if (!begins) continue;
       const Sequence sequence = held.submission.sequence;
       if (given_up) {
-        GiveUpUncalled(*effective.value(), sequence, *held.given_up);
+        GiveUpUncalled(now, *effective.value(), held.submission, *held.given_up);
       } else {
         held.submission.held = now - held.since;
         Begin(now, *effective.value(), std::move(held.submission));

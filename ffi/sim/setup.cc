@@ -114,12 +114,12 @@ Duration TimeMax(const Scenario& s, std::size_t collectives) {
       (s.calls + 1) * (collectives * (s.think_us + s.straggle_us + s.late_us) + s.period_us);
   const std::uint64_t lossy_us =
       collectives * (s.calls + 1) * (s.reduce_scatter_deadline_us + s.all_gather_deadline_us);
-  // A rank that has given up calls of one collective may be waiting in another: for each call of
-  // the first it answers, and its program seems slow.
-  const std::uint64_t given_up_us =
-      s.give_up_at_us > 0 ? collectives * (s.calls + 1) * s.peer_timeout_us : 0;
+  // Where programs jump over calls, two may wait in different collectives for each other: both
+  // answer, and each seems slow to the other.
+  const std::uint64_t crossed_us =
+      s.skip_ppm > 0 ? collectives * (s.calls + 1) * s.peer_timeout_us : 0;
   return kRestMax +
-         Microseconds(s.start_skew_us + calls_us + lossy_us + given_up_us + s.faults_end_us +
+         Microseconds(s.start_skew_us + calls_us + lossy_us + crossed_us + s.faults_end_us +
                       s.stop_at_us + s.leave_at_us + s.cancel_at_us + s.cut_at_us + s.cut_for_us +
                       s.freeze_at_us + s.freeze_for_us + s.part_at_us + s.part_for_us +
                       s.lane_cut_at_us + s.lane_cut_for_us + s.rival_at_us +
