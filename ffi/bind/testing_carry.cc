@@ -81,8 +81,8 @@ void BindCarry(nb::module_& m) {
       .def("begin", [](SendWindow& self, std::uint32_t call) { self.Begin(Sequence(call)); })
       .def("begun",
            [](const SendWindow& self, std::uint32_t call) { return self.Begun(Sequence(call)); })
-      .def("settle", [](SendWindow& self, std::uint32_t call) { self.Settle(Sequence(call)); })
-      .def("settled", &SendWindow::settled)
+      .def("deliver", [](SendWindow& self, std::uint32_t call) { self.Deliver(Sequence(call)); })
+      .def("all_delivered", &SendWindow::all_delivered)
       .def("lags",
            [](const SendWindow& self, std::uint32_t call) { return self.Lags(Sequence(call)); });
   nb::class_<CallHistory> history(m, "CallHistory");

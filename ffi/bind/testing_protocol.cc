@@ -142,7 +142,7 @@ class TestFlow {
   }
   Fates HandleTimeout(double now) { return ToFates(flow_.HandleTimeout(At(now))); }
   void AskForRoom() { flow_.AskForRoom(); }
-  bool TakeProbe() { return flow_.TakeProbe(); }
+  bool PopProbe() { return flow_.PopProbe(); }
   std::uint64_t TrackProbe(double now) {
     return flow_.Track(At(now), {.kind = DatagramKind::kProbe}, kOverheadBytes, kOverheadBytes);
   }
@@ -158,9 +158,9 @@ class TestFlow {
     flow_.Record(At(now), number, at_once ? Acknowledge::kAtOnce : Acknowledge::kSoon, refused);
   }
   bool AcknowledgementDue(double now) const { return flow_.AcknowledgementDue(At(now)); }
-  nb::bytes TakeAcknowledgement(double now) {
+  nb::bytes MakeAcknowledgement(double now) {
     std::array<std::byte, kAcknowledgementBytesMax> payload;
-    const std::size_t bytes = EncodeAcknowledgement(flow_.TakeAcknowledgement(At(now)), payload);
+    const std::size_t bytes = EncodeAcknowledgement(flow_.MakeAcknowledgement(At(now)), payload);
     return ToBytes(std::span(payload).first(bytes));
   }
 
@@ -354,7 +354,7 @@ void BindFlow(nb::module_& m) {
       .def("handle_acknowledgement", &TestFlow::HandleAcknowledgement)
       .def("handle_timeout", &TestFlow::HandleTimeout)
       .def("ask_for_room", &TestFlow::AskForRoom)
-      .def("take_probe", &TestFlow::TakeProbe)
+      .def("pop_probe", &TestFlow::PopProbe)
       .def("track_probe", &TestFlow::TrackProbe)
       .def("black_hole", &TestFlow::BlackHoleOf)
       .def("timeout", &TestFlow::Timeout)
@@ -363,7 +363,7 @@ void BindFlow(nb::module_& m) {
       .def("record", &TestFlow::Record, nb::arg("now"), nb::arg("number"),
            nb::arg("at_once") = false, nb::arg("refused") = false)
       .def("acknowledgement_due", &TestFlow::AcknowledgementDue)
-      .def("take_acknowledgement", &TestFlow::TakeAcknowledgement);
+      .def("make_acknowledgement", &TestFlow::MakeAcknowledgement);
 }
 
 void BindEndpoint(nb::module_& m) {

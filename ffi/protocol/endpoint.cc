@@ -169,9 +169,9 @@ Status Endpoint::Impl::Submit(Instant now, Submission submission) {
                    std::to_string(collective.accepted->value()) +
                    "; use another name= to start again");
   }
-  if (sequence == kSettlement) {
+  if (sequence == kFinalDrain) {
     return Invalid("the number of a call (step=) must be below " +
-                   std::to_string(kSettlement.value()));
+                   std::to_string(kFinalDrain.value()));
   }
   const bool survives = Survives(collective.spec);
   if (!survives) {
@@ -280,14 +280,14 @@ bool Endpoint::Impl::Dispatch(Instant now, const Header& header,
   switch (header.kind) {
     case DatagramKind::kContribution:
     case DatagramKind::kResult:
-      return TakeSegment(now, header, payload);
+      return HandleSegment(now, header, payload);
     case DatagramKind::kAnnouncement:
-      return TakeAnnouncement(now, header, payload);
+      return HandleAnnouncement(now, header, payload);
     case DatagramKind::kAcknowledgement:
-      TakeAcknowledgement(now, header, payload);
+      HandleAcknowledgement(now, header, payload);
       return true;
     case DatagramKind::kLeave:
-      TakeLeave(now, header, payload);
+      HandleLeave(now, header, payload);
       return true;
     case DatagramKind::kProbe:
       refusals_stale_ = true;
@@ -298,8 +298,8 @@ bool Endpoint::Impl::Dispatch(Instant now, const Header& header,
   FailCheck("known datagram kind", __FILE__, __LINE__);
 }
 
-bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
-                                 std::span<const std::byte> encoded) {
+bool Endpoint::Impl::HandleSegment(Instant now, const Header& header,
+                                   std::span<const std::byte> encoded) {
   Collective* const collective = directory_.Find(header.call.collective);
   if (collective == nullptr) {
     // Its announcement is still under way.
@@ -320,14 +320,14 @@ bool Endpoint::Impl::TakeSegment(Instant now, const Header& header,
   if (header.kind == DatagramKind::kContribution) {
     collective->NoteCalled(now, *from, header.call.sequence);
   }
-  return TakeValues(now, *collective, *from, header, *values);
+  return HandleValues(now, *collective, *from, header, *values);
 }
 
-bool Endpoint::Impl::TakeValues(Instant now, const Collective& collective, MemberIndex from,
-                                const Header& header, std::span<const std::byte> payload) {
+bool Endpoint::Impl::HandleValues(Instant now, const Collective& collective, MemberIndex from,
+                                  const Header& header, std::span<const std::byte> payload) {
   const bool contribution = header.kind == DatagramKind::kContribution;
   if (IsOver(collective, header.call.sequence)) {
-    TakeLate(now, collective, from, header, payload);
+    HandleLateSegment(now, collective, from, header, payload);
     return true;
   }
   if (IsAbandoned(collective)) {
@@ -342,10 +342,10 @@ bool Endpoint::Impl::TakeValues(Instant now, const Collective& collective, Membe
   Exchange& exchange = active->exchange;
   if ((header.flags & kFlagDrain) != 0 && collective.carry) exchange.Drain();
   const bool first = !exchange.heard(from);
-  const bool settled = exchange.Settled(from);
+  const bool delivered = exchange.ContributionsDelivered(from);
   const std::size_t results = exchange.sums();
-  switch (contribution ? exchange.TakeContribution(now, from, header, payload)
-                       : exchange.TakeResult(now, from, header, payload)) {
+  switch (contribution ? exchange.HandleContribution(now, from, header, payload)
+                       : exchange.HandleResult(now, from, header, payload)) {
     case Exchange::Receipt::kMismatched:
       ++counters_.rejected_mismatched;
       return false;
@@ -360,15 +360,15 @@ bool Endpoint::Impl::TakeValues(Instant now, const Collective& collective, Membe
   }
   if (exchange.sums() != results) QueueAll(*active);
   if (first) CheckOthersNamed(now, collective, exchange);
-  const bool settles = exchange.Settled(from) != settled;
+  const bool completes = exchange.ContributionsDelivered(from) != delivered;
   FinishIfComplete(now, *active);
-  if (settles) Advance(now, collective.id, header.source);
+  if (completes) Advance(now, collective.id, header.source);
   if (contribution && first) ReleaseEarlier(now, header);
   return true;
 }
 
-bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
-                                      std::span<const std::byte> payload) {
+bool Endpoint::Impl::HandleAnnouncement(Instant now, const Header& header,
+                                        std::span<const std::byte> payload) {
   std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options_.world_size);
   if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kNameBytesMax) {
     ++counters_.rejected_malformed;
@@ -381,7 +381,7 @@ bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
   }
   const bool gave_up = (header.flags & kFlagGaveUp) != 0;
   const Sequence sequence = header.call.sequence;
-  if (gave_up && (header.segment.value() > sequence.value() || sequence == kSettlement)) {
+  if (gave_up && (header.segment.value() > sequence.value() || sequence == kFinalDrain)) {
     ++counters_.rejected_malformed;
     return false;
   }
@@ -394,7 +394,7 @@ bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
   }
   Collective& collective = *learnt.value();
   if (gave_up) {
-    TakeGivenUp(now, header, collective, why);
+    HandleGivenUp(now, header, collective, why);
     return true;
   }
   collective.NoteCalled(now, *from, sequence);
@@ -412,8 +412,8 @@ bool Endpoint::Impl::TakeAnnouncement(Instant now, const Header& header,
   return true;
 }
 
-void Endpoint::Impl::TakeAcknowledgement(Instant now, const Header& header,
-                                         std::span<const std::byte> payload) {
+void Endpoint::Impl::HandleAcknowledgement(Instant now, const Header& header,
+                                           std::span<const std::byte> payload) {
   const std::optional<Acknowledgement> news = ParseAcknowledgement(payload);
   if (!news) {
     ++counters_.rejected_malformed;
@@ -427,12 +427,12 @@ void Endpoint::Impl::TakeAcknowledgement(Instant now, const Header& header,
   for (const CollectiveId lifted : from.holds.Update(now, header.number, news->refusals)) {
     QueueHeld(lifted, header.source);
   }
-  Settle(now, header.source, from.flow.HandleAcknowledgement(now, *news));
+  HandleFates(now, header.source, from.flow.HandleAcknowledgement(now, *news));
   CheckPath(now, header.source);
 }
 
-void Endpoint::Impl::TakeLeave(Instant now, const Header& header,
-                               std::span<const std::byte> payload) {
+void Endpoint::Impl::HandleLeave(Instant now, const Header& header,
+                                 std::span<const std::byte> payload) {
   Peer& from = peer(header.source);
   if (from.left) return;
   from.left = "rank " + std::to_string(header.source.value()) + " has left: " +
@@ -440,7 +440,7 @@ void Endpoint::Impl::TakeLeave(Instant now, const Header& header,
   Forget(now, header.source);
 }
 
-void Endpoint::Impl::Settle(Instant now, Rank to, const std::vector<Fate>& fates) {
+void Endpoint::Impl::HandleFates(Instant now, Rank to, const std::vector<Fate>& fates) {
   Peer& other = peer(to);
   std::vector<CollectiveId> advanced;
   for (const Fate& fate : fates) {
@@ -452,14 +452,14 @@ void Endpoint::Impl::Settle(Instant now, Rank to, const std::vector<Fate>& fates
       // What a rank waits in is reported again anyway. One that is refused is never taken.
       if (lost && cargo.flags != kFlagWaiting && !other.gone()) other.control.push_back(cargo);
     } else if (cargo.kind != DatagramKind::kProbe) {
-      SettleSegment(now, to, fate, advanced);
+      HandleFate(now, to, fate, advanced);
     }
   }
   for (const CollectiveId collective : advanced) Advance(now, collective, to);
 }
 
-void Endpoint::Impl::SettleSegment(Instant now, Rank to, const Fate& fate,
-                                   std::vector<CollectiveId>& advanced) {
+void Endpoint::Impl::HandleFate(Instant now, Rank to, const Fate& fate,
+                                std::vector<CollectiveId>& advanced) {
   const Cargo& cargo = fate.cargo;
   const bool refused = fate.outcome == Fate::Outcome::kRefused;
   Holds& holds = peer(to).holds;
@@ -487,9 +487,9 @@ void Endpoint::Impl::FinishIfComplete(Instant now, Active& active) {
     if (exchange.WaitsForLag()) lagging_.insert(exchange.call());
     return;
   }
-  if (exchange.call().sequence == kSettlement) {
+  if (exchange.call().sequence == kFinalDrain) {
     exchange.Finish(now, {});
-    EndSettlement(active);
+    EndFinalDrain(active);
     QueueAll(active);
     EraseIfRemovable(exchange.call());
     return;

@@ -25,7 +25,7 @@ void Endpoint::Impl::Begin(Instant now, Collective& collective, Submission submi
   }
   collective.submitted = submission.sequence;
   const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
-  TakeOver(collective, bucket);
+  AdoptUnsent(collective, bucket);
   if (collective.layout.members() == 1 || collective.spec.elements == 0) {
     collective.MoveLateResults(bucket);
     ++counters_.calls_completed;
@@ -88,7 +88,7 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
     if (!collective.carry || member == options_.rank || !peer(member).gone()) continue;
     const MemberIndex gone = *collective.MemberOf(member);
     const bool excluded =
-        call.sequence == kSettlement || (active.exchange.drains() && peer(member).removed);
+        call.sequence == kFinalDrain || (active.exchange.drains() && peer(member).removed);
     excluded ? active.exchange.Exclude(now, gone) : active.exchange.Release(gone);
   }
   QueueAll(active);

@@ -54,8 +54,8 @@ void Endpoint::Impl::NoteFolded(CallId call) {
   EraseIfRemovable(call);
 }
 
-void Endpoint::Impl::TakeLate(Instant now, const Collective& collective, MemberIndex from,
-                              const Header& header, std::span<const std::byte> payload) {
+void Endpoint::Impl::HandleLateSegment(Instant now, const Collective& collective, MemberIndex from,
+                                       const Header& header, std::span<const std::byte> payload) {
   const BucketLayout& layout = collective.layout;
   const bool contribution = header.kind == DatagramKind::kContribution;
   const MemberIndex shard = contribution ? collective.self : from;
@@ -126,7 +126,7 @@ std::vector<LateData> Endpoint::Impl::FindLateData() const {
     std::uint64_t bytes = collective.carry->LateBytes();
     for (auto open = active_.lower_bound({.collective = collective.id, .sequence = Sequence(0)});
          open != active_.end() && open->first.collective == collective.id; ++open) {
-      bytes += open->second.exchange.UnsettledBytes();
+      bytes += open->second.exchange.UndeliveredBytes();
     }
     if (bytes > 0) late.push_back({.description = collective.spec.description, .bytes = bytes});
   });

@@ -49,7 +49,7 @@ void Endpoint::Impl::GiveUp(Instant now, Submission call, const Status& why) {
   if (!learnt.ok()) return;
   Collective& collective = *learnt.value();
   const bool known = collective.accepted && call.sequence <= *collective.accepted;
-  if (known || call.sequence == kSettlement) return;
+  if (known || call.sequence == kFinalDrain) return;
   collective.accepted = call.sequence;
   if (!Survives(collective.spec)) return GiveUpUncalled(now, collective, call, why);
   call.leaves.clear();
@@ -111,22 +111,21 @@ void Endpoint::Impl::QueueGivenUp(Peer& to, CallId call, const GivenUpCalls::Int
 
 // ---- What peers give up.
 
-void Endpoint::Impl::TakeGivenUp(Instant now, const Header& header, Collective& collective,
-                                 const std::string& why) {
+void Endpoint::Impl::HandleGivenUp(Instant now, const Header& header, Collective& collective,
+                                   const std::string& why) {
   const Rank from = header.source;
   const GivenUpCalls::Interval news{
       .first = Sequence(header.call.sequence.value() - header.segment.value()),
       .last = header.call.sequence,
       .flags = header.flags};
-  const bool settled = Settled(header.call);
+  const bool known = DisagreementKnown(header.call);
   std::vector<CallId> failing;
   for (const auto& [ours, active] : active_) {
     const auto member = active.exchange.collective().MemberOf(from);
     if (!member || !Waits(active.exchange)) continue;
     // A rank that disagrees was there instead of in the calls that wait for it here; unless that
     // disagreement has already ended a call here, which these came after.
-    const bool instead =
-        (news.flags & kFlagDisagreed) && !active.exchange.heard(*member) && !settled;
+    const bool instead = (news.flags & kFlagDisagreed) && !active.exchange.heard(*member) && !known;
     const bool same = ours.collective == collective.id && news.Contains(ours.sequence);
     if (!same && !instead) continue;
     if (MayGoOnWithout(active.exchange.collective().spec, from, news.flags)) continue;
@@ -141,7 +140,7 @@ void Endpoint::Impl::TakeGivenUp(Instant now, const Header& header, Collective& 
   collective.NoteCalled(now, member, news.last);
 }
 
-bool Endpoint::Impl::Settled(CallId call) const {
+bool Endpoint::Impl::DisagreementKnown(CallId call) const {
   if (std::ranges::find(disagreed_, call) != disagreed_.end()) return true;
   const Collective& collective = *directory_.Find(call.collective);
   const auto ours = collective.given_up.find(collective.self);

@@ -61,7 +61,7 @@ class Endpoint::Impl {
   struct Active {
     Exchange exchange;
     std::vector<bool> queued;  // by member: the call stands in that peer's `ready`
-    Buffer settlement{};       // of kSettlement: the bucket
+    Buffer final_drain{};      // of kFinalDrain: the bucket
   };
 
   // A call that cannot begin yet.
@@ -99,7 +99,7 @@ class Endpoint::Impl {
   bool IsOver(const Collective& collective, Sequence sequence) const;
   // The program will never call it, and peers must not wait for that.
   bool IsAbandoned(const Collective& collective) const {
-    return collective.settlement == Collective::Settlement::kVoid ||
+    return collective.final_drain == Collective::FinalDrain::kVoid ||
            (leaving_ && Carries(collective.spec));
   }
   // Memory for what the program has not asked for.
@@ -127,14 +127,14 @@ class Endpoint::Impl {
   // ---- endpoint.cc again
   // Each returns false when the datagram could not be taken now and has to come again.
   bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
-  bool TakeSegment(Instant now, const Header& header, std::span<const std::byte> encoded);
-  bool TakeValues(Instant now, const Collective& collective, MemberIndex from, const Header& header,
-                  std::span<const std::byte> payload);
-  bool TakeAnnouncement(Instant now, const Header& header, std::span<const std::byte> payload);
-  void TakeAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
-  void TakeLeave(Instant now, const Header& header, std::span<const std::byte> payload);
-  void Settle(Instant now, Rank peer, const std::vector<Fate>& fates);
-  void SettleSegment(Instant now, Rank to, const Fate& fate, std::vector<CollectiveId>& advanced);
+  bool HandleSegment(Instant now, const Header& header, std::span<const std::byte> encoded);
+  bool HandleValues(Instant now, const Collective& collective, MemberIndex from,
+                    const Header& header, std::span<const std::byte> payload);
+  bool HandleAnnouncement(Instant now, const Header& header, std::span<const std::byte> payload);
+  void HandleAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
+  void HandleLeave(Instant now, const Header& header, std::span<const std::byte> payload);
+  void HandleFates(Instant now, Rank peer, const std::vector<Fate>& fates);
+  void HandleFate(Instant now, Rank to, const Fate& fate, std::vector<CollectiveId>& advanced);
   void FinishIfComplete(Instant now, Active& active);
   // All that are complete.
   void FinishComplete(Instant now);
@@ -158,8 +158,8 @@ class Endpoint::Impl {
   bool OthersDrain(const Collective& collective, Sequence call);
   void NoteFolded(CallId call);
   // A segment of a call that is over here: where late data is carried, it joins a later one.
-  void TakeLate(Instant now, const Collective& collective, MemberIndex from, const Header& header,
-                std::span<const std::byte> payload);
+  void HandleLateSegment(Instant now, const Collective& collective, MemberIndex from,
+                         const Header& header, std::span<const std::byte> payload);
   // The peer calls `header.call`: it has the results of calls before.
   void ReleaseEarlier(Instant now, const Header& header);
   // A peer has all of some call: others may go on that had to wait for this.
@@ -195,7 +195,7 @@ class Endpoint::Impl {
   void Lose(Instant now, Rank silent, std::string why);
   // After anything that may have changed it, on this lane or another one.
   void FollowMembership(Instant now);
-  void TakeViews(Instant now);
+  void AdoptViews(Instant now);
   // Keeps nothing more for those that are silent.
   void ReleaseLost(Instant now);
   // It is silent, and nothing can be decided about it: neither is asked until it is heard.
@@ -208,20 +208,20 @@ class Endpoint::Impl {
   bool FailAll(Instant now, const Status& why, bool only_bounded);
   // Ends the call for the program.
   void FailHeld(Instant now, Held& held, Status why);
-  // What the collective is among those who take part in the call. Wants settlements where it has
+  // What the collective is among those who take part in the call. Wants final drains where it has
   // changed.
   Result<Collective*> Effective(Collective& origin, Sequence sequence);
-  // The call must wait: for a settlement, or for a decision on one that has left.
+  // The call must wait: for a final drain, or for a decision on one that has left.
   bool MustHold(Instant now, const Collective& effective, const Submission& submission);
   // The call begins now in the present view, or has to be held.
   bool TryStart(const Collective& origin, const Collective& effective, Sequence sequence);
-  // Begins what was held and can begin, and settlements.
+  // Begins what was held and can begin, and final drains.
   void GoOn(Instant now);
   // What was never sent to members that are gone joins this rank's contribution.
-  void TakeOver(const Collective& successor, const BucketView& bucket);
+  void AdoptUnsent(const Collective& successor, const BucketView& bucket);
   // False while calls of the collective are under way.
-  bool BeginSettlement(Instant now, Collective& collective);
-  void EndSettlement(Active& active);
+  bool BeginFinalDrain(Instant now, Collective& collective);
+  void EndFinalDrain(Active& active);
 
   // ---- endpoint_send.cc
   void Queue(Active& active, MemberIndex to);
@@ -297,10 +297,10 @@ class Endpoint::Impl {
   void TellGivenUp(Collective& collective, Sequence sequence, const std::string& why,
                    std::uint8_t flags);
   void QueueGivenUp(Peer& to, CallId call, const GivenUpCalls::Interval& calls);
-  void TakeGivenUp(Instant now, const Header& header, Collective& collective,
-                   const std::string& why);
+  void HandleGivenUp(Instant now, const Header& header, Collective& collective,
+                     const std::string& why);
   // This rank has already ended a call on account of this one.
-  bool Settled(CallId call) const;
+  bool DisagreementKnown(CallId call) const;
   void NoteDisagreement(CallId theirs);
   // `from` has ended the call, but is removed, or may be: the members are about to agree.
   bool MayGoOnWithout(const CollectiveSpec& spec, Rank from, std::uint8_t flags) const;
@@ -377,15 +377,15 @@ class Endpoint::Impl {
   Instant next_tick_ = kNever;                      // set while a call waits
   std::optional<Status> leaving_;
 
-  std::shared_ptr<SharedMembership> membership_;  // null where too few ranks are left without one
-  std::uint16_t lane_ = 0;                        // of this endpoint, among those that share it
-  std::vector<View> views_;                       // the first one, and those with other members
-  std::uint32_t changes_ = 0;                     // of the membership, that are followed
-  bool uses_membership_ = false;                  // what was lost before is suspected
-  bool membership_due_ = false;                   // it may have something to send
-  std::optional<Status> removed_;                 // the others go on without this rank
-  std::deque<Held> held_;                         // in order
-  std::vector<Collective*> unsettled_;            // want a settlement
+  std::shared_ptr<SharedMembership> membership_;   // null where too few ranks are left without one
+  std::uint16_t lane_ = 0;                         // of this endpoint, among those that share it
+  std::vector<View> views_;                        // the first one, and those with other members
+  std::uint32_t changes_ = 0;                      // of the membership, that are followed
+  bool uses_membership_ = false;                   // what was lost before is suspected
+  bool membership_due_ = false;                    // it may have something to send
+  std::optional<Status> removed_;                  // the others go on without this rank
+  std::deque<Held> held_;                          // in order
+  std::vector<Collective*> awaiting_final_drain_;  // want a final drain
   // Calls of peers with which this rank disagreed, so that it has ended one of its own; the newest.
   std::deque<CallId> disagreed_;
 };

@@ -2,7 +2,7 @@
 // members of a call, calls that must wait for an agreement, and what is left of the calls before.
 //
 // Without a rank a collective is another one (other members, another layout): the successor. The
-// last call of the old one is its settlement, a drain that no program makes: it brings everything
+// last call of the old one is its final drain, a drain that no program makes: it brings everything
 // that was late among those who are left. What it returns comes with a call of the successor.
 
 #include <algorithm>
@@ -113,13 +113,13 @@ void Endpoint::Impl::FollowMembership(Instant now) {
     if (!missed && !(first_use && peers_[r]->lost)) continue;
     membership_->Open()->Suspect(now, lane_, Rank(r));
   }
-  TakeViews(now);
+  AdoptViews(now);
   // Where no call was told, all is kept: the others may come back.
   if (membership_->facts().stuck && FailAll(now, WhyStuck(now), /*only_bounded=*/true))
     ReleaseLost(now);
 }
 
-void Endpoint::Impl::TakeViews(Instant now) {
+void Endpoint::Impl::AdoptViews(Instant now) {
   std::vector<View> newer;
   {
     SharedMembership::Access membership = membership_->Open();
@@ -173,7 +173,7 @@ void Endpoint::Impl::BeginView(Instant now) {
     if (peers_[r]->black_hole) *peers_[r]->removed += ": " + *peers_[r]->lost;
     Forget(now, Rank(r));
   }
-  // What only those who are gone have called has no settlement.
+  // What only those who are gone have called has no final drain.
   directory_.ForEach([&](Collective& collective) {
     const bool whole = std::ranges::all_of(collective.spec.members,
                                            [&](Rank member) { return view().Has(member); });
@@ -182,7 +182,7 @@ void Endpoint::Impl::BeginView(Instant now) {
     std::erase_if(active_,
                   [&](const auto& entry) { return entry.first.collective == collective.id; });
     collective.carry.reset();
-    collective.settlement = Collective::Settlement::kVoid;
+    collective.final_drain = Collective::FinalDrain::kVoid;
   });
 }
 
@@ -213,7 +213,7 @@ bool Endpoint::Impl::FailAll(Instant now, const Status& why, bool only_bounded) 
   for (const auto& [call, active] : active_) {
     const Exchange& exchange = active.exchange;
     const bool concerned = !only_bounded || IsBounded(exchange.collective().spec);
-    if (concerned && call.sequence != kSettlement && exchange.submitted() && !exchange.finished()) {
+    if (concerned && call.sequence != kFinalDrain && exchange.submitted() && !exchange.finished()) {
       failing.push_back(call);
     }
   }
@@ -254,8 +254,8 @@ Result<Collective*> Endpoint::Impl::Effective(Collective& origin, Sequence seque
         next.predecessor = effective;
         // All who are left know from the agreement whether there was a call.
         if (next_first > first) {
-          effective->settlement = Collective::Settlement::kWanted;
-          unsettled_.push_back(effective);
+          effective->final_drain = Collective::FinalDrain::kWanted;
+          awaiting_final_drain_.push_back(effective);
         }
       }
       effective = &next;
@@ -277,8 +277,8 @@ bool Endpoint::Impl::MustHold(Instant now, const Collective& effective,
                               const Submission& submission) {
   if (submission.drain) {
     for (const Collective* c = effective.predecessor; c != nullptr; c = c->predecessor) {
-      using enum Collective::Settlement;
-      if (c->settlement == kWanted || c->settlement == kUnderWay) return true;
+      using enum Collective::FinalDrain;
+      if (c->final_drain == kWanted || c->final_drain == kUnderWay) return true;
     }
   }
   bool left = false;
@@ -300,7 +300,7 @@ bool Endpoint::Impl::TryStart(const Collective& origin, const Collective& effect
 }
 
 void Endpoint::Impl::GoOn(Instant now) {
-  // A settlement that is over may let a drain begin; a call that begins may want a settlement.
+  // A final drain that is over may let a drain begin; a call that begins may want a final drain.
   for (bool again = true; again;) {
     again = false;
     bool frozen = false;
@@ -345,14 +345,14 @@ void Endpoint::Impl::GoOn(Instant now) {
       origin.submitted = sequence;
     }
     if (frozen) return;
-    const auto begins = [&](Collective* old) { return BeginSettlement(now, *old); };
-    again = std::erase_if(unsettled_, begins) > 0 || again;
+    const auto begins = [&](Collective* old) { return BeginFinalDrain(now, *old); };
+    again = std::erase_if(awaiting_final_drain_, begins) > 0 || again;
   }
 }
 
 // ---- What is left of the calls before.
 
-void Endpoint::Impl::TakeOver(const Collective& successor, const BucketView& bucket) {
+void Endpoint::Impl::AdoptUnsent(const Collective& successor, const BucketView& bucket) {
   for (Collective* before = successor.predecessor; before != nullptr;
        before = before->predecessor) {
     if (!before->carry) continue;
@@ -363,12 +363,12 @@ void Endpoint::Impl::TakeOver(const Collective& successor, const BucketView& buc
   }
 }
 
-bool Endpoint::Impl::BeginSettlement(Instant now, Collective& collective) {
+bool Endpoint::Impl::BeginFinalDrain(Instant now, Collective& collective) {
   bool under_way = false;
   std::vector<CallId> uncalled;
   ForEachOpen(collective.id, [&](CallId call, Active& active) {
     const Exchange& exchange = active.exchange;
-    if (call.sequence == kSettlement) return;
+    if (call.sequence == kFinalDrain) return;
     under_way = under_way || (exchange.submitted() && !exchange.finished());
     if (!exchange.submitted() && !exchange.over()) uncalled.push_back(call);
   });
@@ -382,35 +382,35 @@ bool Endpoint::Impl::BeginSettlement(Instant now, Collective& collective) {
       active_.erase(call);
     }
   }
-  const CallId call{.collective = collective.id, .sequence = kSettlement};
+  const CallId call{.collective = collective.id, .sequence = kFinalDrain};
   const auto open = active_.find(call);
   Active& active =
-      open != active_.end() ? open->second : Open(now, collective, kSettlement, /*drain=*/true);
-  active.settlement = pool_.Take(collective.layout.bytes());
-  if (active.settlement.size() > 0) {
-    std::memset(active.settlement.data(), 0, active.settlement.size());
+      open != active_.end() ? open->second : Open(now, collective, kFinalDrain, /*drain=*/true);
+  active.final_drain = pool_.Take(collective.layout.bytes());
+  if (active.final_drain.size() > 0) {
+    std::memset(active.final_drain.data(), 0, active.final_drain.size());
   }
-  collective.settlement = Collective::Settlement::kUnderWay;
+  collective.final_drain = Collective::FinalDrain::kUnderWay;
   SubmitTo(now, collective,
            {.spec = collective.spec,
-            .sequence = kSettlement,
-            .leaves = {{.data = active.settlement.data(), .elements = collective.spec.elements}},
+            .sequence = kFinalDrain,
+            .leaves = {{.data = active.final_drain.data(), .elements = collective.spec.elements}},
             .drain = true});
   // What still comes of it is a repetition.
-  collective.folded = kSettlement;
+  collective.folded = kFinalDrain;
   if (!held_.empty()) next_tick_ = std::min(next_tick_, now);
   return true;
 }
 
-void Endpoint::Impl::EndSettlement(Active& active) {
+void Endpoint::Impl::EndFinalDrain(Active& active) {
   Collective& collective = *directory_.Find(active.exchange.collective().id);
   for (std::uint32_t s = 0; s < collective.layout.segments(); ++s) {
     const ByteRange range = collective.layout.Segment(SegmentIndex(s));
     collective.carry->late_results().Add(SegmentIndex(s),
-                                         {active.settlement.data() + range.offset, range.bytes});
+                                         {active.final_drain.data() + range.offset, range.bytes});
   }
-  active.settlement = Buffer();
-  collective.settlement = Collective::Settlement::kDone;
+  active.final_drain = Buffer();
+  collective.final_drain = Collective::FinalDrain::kDone;
 }
 
 }  // namespace optireduce

@@ -32,8 +32,8 @@ void Endpoint::Impl::QueueHeld(CollectiveId id, Rank to) {
 
 void Endpoint::Impl::AskHeld(Instant now, Rank to) {
   Peer& other = peer(to);
-  for (const CallId call : other.holds.TakeExpired(now)) QueueHeld(call.collective, to);
-  if (!other.holds.TakeAsk(now)) return;
+  for (const CallId call : other.holds.PopExpired(now)) QueueHeld(call.collective, to);
+  if (!other.holds.PopAsk(now)) return;
   bool needed = false;
   for (const CallId& first : other.holds.listed()) {
     ForEachOpen(first.collective,
@@ -113,7 +113,7 @@ std::optional<Transmit> Endpoint::Impl::PollPeer(Instant now, Rank to, std::span
   if ((other.control.empty() && !other.flow.probe_due()) || !other.flow.CanTrack()) {
     transmit = SendSegments(now, to, buffer, batch_max);
   }
-  if (!transmit && other.flow.TakeProbe()) other.control.push_front({.kind = DatagramKind::kProbe});
+  if (!transmit && other.flow.PopProbe()) other.control.push_front({.kind = DatagramKind::kProbe});
   if (!transmit && !other.control.empty() && other.flow.CanTrack()) {
     transmit = SendControl(now, to, buffer);
   }
@@ -154,7 +154,7 @@ Transmit Endpoint::Impl::SealOne(Rank to, const Header& header, std::size_t payl
 std::optional<Transmit> Endpoint::Impl::SendAcknowledgement(Instant now, Rank to,
                                                             std::span<std::byte> buffer) {
   Flow& flow = peer(to).flow;
-  Acknowledgement news = flow.TakeAcknowledgement(now);
+  Acknowledgement news = flow.MakeAcknowledgement(now);
   news.incast = incast_.incast();
   if (!refusals_.empty()) news.refusals = refusals_.Of(to);
   const std::size_t payload_bytes = EncodeAcknowledgement(

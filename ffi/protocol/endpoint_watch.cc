@@ -49,7 +49,7 @@ std::string Endpoint::Impl::OnLane() const {
 
 bool Endpoint::Impl::Waits(const Exchange& exchange) const {
   return exchange.submitted() && !exchange.finished() && exchange.waits() &&
-         exchange.call().sequence != kSettlement;
+         exchange.call().sequence != kFinalDrain;
 }
 
 std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
@@ -57,7 +57,7 @@ std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
   for (const auto& [id, active] : active_) {
     const Exchange& exchange = active.exchange;
     if (!exchange.submitted() || exchange.finished() || exchange.submitted_at() >= before) continue;
-    if (id.sequence == kSettlement) continue;
+    if (id.sequence == kFinalDrain) continue;
     calls.push_back(WaitingFor(exchange));
   }
   return calls;
@@ -91,7 +91,7 @@ void Endpoint::Impl::HandleTimeout(Instant now) {
   for (std::size_t r = next(0); r < options_.world_size; r = next(r + 1)) {
     if (Muted(*peers_[r])) continue;
     const Rank rank(static_cast<std::uint16_t>(r));
-    Settle(now, rank, peer(rank).flow.HandleTimeout(now));
+    HandleFates(now, rank, peer(rank).flow.HandleTimeout(now));
     CheckPath(now, rank);
     AskHeld(now, rank);
     if (peers_[r]->flow.unanswered()) unanswered_.insert(rank);
@@ -153,24 +153,24 @@ Instant Endpoint::Impl::PollTimeout() const {
 void Endpoint::Impl::Tick(Instant now) {
   std::vector<CallId> waiting;
   for (const auto& [call, active] : active_) {
-    // A settlement reports nothing, but calls that are held may wait for it.
-    const bool settles = call.sequence == kSettlement && active.exchange.submitted() &&
-                         !active.exchange.finished() && !held_.empty();
-    if (Waits(active.exchange) || settles) waiting.push_back(call);
+    // A final drain reports nothing, but calls that are held may wait for it.
+    const bool final_drain = call.sequence == kFinalDrain && active.exchange.submitted() &&
+                             !active.exchange.finished() && !held_.empty();
+    if (Waits(active.exchange) || final_drain) waiting.push_back(call);
   }
   next_tick_ = kNever;
   for (const CallId call : waiting) {
     const auto open = active_.find(call);
     // Failed together with another one.
-    const bool settles = call.sequence == kSettlement;
-    if (open == active_.end() || (!settles && !Waits(open->second.exchange))) continue;
+    const bool final_drain = call.sequence == kFinalDrain;
+    if (open == active_.end() || (!final_drain && !Waits(open->second.exchange))) continue;
     const Exchange& exchange = open->second.exchange;
     if (FailIfAbandoned(now, exchange)) continue;
-    if (!settles && (FailIfGivenUp(now, exchange) || FailIfCrossed(now, exchange) ||
-                     FailIfTooLong(now, exchange))) {
+    if (!final_drain && (FailIfGivenUp(now, exchange) || FailIfCrossed(now, exchange) ||
+                         FailIfTooLong(now, exchange))) {
       continue;
     }
-    if (!settles) {
+    if (!final_drain) {
       ReportWaiting(now, exchange);
       next_tick_ = std::min(next_tick_, TooLongAfter(exchange.called_at()));
     }
@@ -194,7 +194,7 @@ bool Endpoint::Impl::FailIfAbandoned(Instant now, const Exchange& exchange) {
       if (!other.gone()) Lose(now, member, WhySilent(member));
       const auto open = active_.find(call);
       if (open == active_.end()) return true;
-      if (call.sequence == kSettlement) continue;
+      if (call.sequence == kFinalDrain) continue;
       if (!Waits(open->second.exchange)) return true;
       const CollectiveSpec& spec = open->second.exchange.collective().spec;
       // Whether this one goes on is agreed.
@@ -327,7 +327,7 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
     active.queued[member->index()] = false;
     // A drain goes on among those who are left, once they agree.
     const bool drains = survives && exchange.drains() && exchange.submitted();
-    if (drains && (call.sequence == kSettlement || other.removed)) {
+    if (drains && (call.sequence == kFinalDrain || other.removed)) {
       exchange.Exclude(now, *member);
       QueueAll(active);
       if (exchange.over()) finished.push_back(call);
@@ -444,7 +444,7 @@ bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
 
 bool Endpoint::Impl::FailIfMismatched(Instant now, const Exchange& exchange) {
   if (!exchange.submitted() || exchange.finished()) return false;
-  if (exchange.call().sequence == kSettlement) return false;
+  if (exchange.call().sequence == kFinalDrain) return false;
   const Collective& ours = exchange.collective();
   const Sequence sequence = exchange.call().sequence;
   for (const Collective* theirs : directory_.Named(ours.spec.name)) {

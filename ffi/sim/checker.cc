@@ -117,7 +117,7 @@ std::size_t Checker::MemoryBound(Rank rank) const {
     // calls do not wait for each other's acknowledgements, so that more of them stay open.
     bytes += call * ((collective.lossy() ? 4 : 2) + scenario_.max_lag);
     if (!collective.carries()) continue;
-    // Calls that are over here and not yet everywhere (their sums, the contributions not settled,
+    // Calls that are over here and not yet everywhere (their sums, the contributions not delivered,
     // and what was owed to peers when they began), what is owed, and what came late.
     const std::size_t over = 2 * (shard * members + collective.bytes());
     bytes += over * (scenario_.max_lag + 2) + 2 * collective.bytes() + shard;

@@ -31,7 +31,7 @@ void Rival::Step(Link& link) {
   const Instant now = events_.next();
   const std::uint64_t number = events_.Pop();
   if (number > acknowledged_) {
-    TakeAcknowledgement(now, number);
+    MakeAcknowledgement(now, number);
   } else if (next_number_ > acknowledged_ + 1 && now >= progress_at_ + kTimeout) {
     acknowledged_ = next_number_ - 1;
     threshold_ = std::max(window_ / 2, 2.0);
@@ -53,7 +53,7 @@ void Rival::Send(Instant now, Link& link) {
   }
 }
 
-void Rival::TakeAcknowledgement(Instant now, std::uint64_t number) {
+void Rival::MakeAcknowledgement(Instant now, std::uint64_t number) {
   const bool gap = number > acknowledged_ + 1;
   const bool known = acknowledged_ + 1 < recovery_;
   acknowledged_ = number;

@@ -39,7 +39,7 @@ class Rival {
 
  private:
   void Send(Instant now, Link& link);
-  void TakeAcknowledgement(Instant now, std::uint64_t number);
+  void MakeAcknowledgement(Instant now, std::uint64_t number);
   void Grow(Instant now);
   void Shrink(Instant now);
 

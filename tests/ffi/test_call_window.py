@@ -21,7 +21,7 @@ class Peers:
         self.max_lag = max_lag
         self.window = _testing.SendWindow(max_lag)
         self.history = _testing.CallHistory(max_lag)
-        self.unsettled: dict[int, set[int]] = {}
+        self.undelivered: dict[int, set[int]] = {}
         self.network: list[tuple[int, int]] = []
         self.taken: list[tuple[int, int]] = []
 
@@ -29,11 +29,11 @@ class Peers:
         if not self.window.may_begin(call):
             return False
         self.window.begin(call)
-        self.unsettled[call] = set(range(SEGMENTS))
+        self.undelivered[call] = set(range(SEGMENTS))
         return True
 
     def send(self, call: int, segment: int) -> None:
-        if segment in self.unsettled.get(call, ()):
+        if segment in self.undelivered.get(call, ()):
             self.network.append((call, segment))
 
     def deliver(self, position: int, *, keep: bool, acknowledge: bool) -> None:
@@ -46,10 +46,10 @@ class Peers:
         if self.history.take(call, segment, SEGMENTS) == NEW:
             self.taken.append((call, segment))
         # An acknowledgement that is late is like one that is lost: it is sent again.
-        if acknowledge and segment in self.unsettled[call]:
-            self.unsettled[call].discard(segment)
-            if not self.unsettled[call]:
-                self.window.settle(call)
+        if acknowledge and segment in self.undelivered[call]:
+            self.undelivered[call].discard(segment)
+            if not self.undelivered[call]:
+                self.window.deliver(call)
 
 
 actions = st.one_of(
@@ -71,7 +71,7 @@ def test_nothing_is_taken_twice_and_nothing_that_arrived_is_refused(max_lag, pla
             peers.deliver(what[0], keep=what[1], acknowledge=what[2])
     assert len(peers.taken) == len(set(peers.taken))
     # What was acknowledged was taken: a refusal as stale would have lost it.
-    for call, left in peers.unsettled.items():
+    for call, left in peers.undelivered.items():
         for segment in set(range(SEGMENTS)) - left:
             assert (call, segment) in peers.taken
 
@@ -82,9 +82,9 @@ def test_a_call_waits_for_one_that_is_more_than_max_lag_older(max_lag):
     for call in range(max_lag + 1):
         assert peers.begin(call)
     assert not peers.begin(max_lag + 1)
-    peers.window.settle(1)
-    assert not peers.begin(max_lag + 1), "the oldest is not settled yet"
-    peers.window.settle(0)
+    peers.window.deliver(1)
+    assert not peers.begin(max_lag + 1), "the oldest is not delivered yet"
+    peers.window.deliver(0)
     assert peers.begin(max_lag + 1)
 
 
@@ -93,19 +93,19 @@ def test_a_call_waits_for_one_that_is_more_than_max_lag_older(max_lag):
     st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=60),
     st.integers(0, 14),
 )
-def test_lag_is_of_calls_that_are_max_lag_older_and_not_settled(max_lag, plan, call):
+def test_lag_is_of_calls_that_are_max_lag_older_and_not_delivered(max_lag, plan, call):
     window = _testing.SendWindow(max_lag)
-    begun, settled = set(), set()
-    for settle, number in plan:
-        if settle and number in begun:
-            window.settle(number)
-            settled.add(number)
-        elif not settle and window.may_begin(number):
+    begun, delivered = set(), set()
+    for deliver, number in plan:
+        if deliver and number in begun:
+            window.deliver(number)
+            delivered.add(number)
+        elif not deliver and window.may_begin(number):
             window.begin(number)
             begun.add(number)
     # Newer calls may have begun, and are not counted.
     older = sorted((number for number in begun if number < call), reverse=True)
-    assert window.lags(call) == bool(set(older[max_lag - 1 :]) - settled)
+    assert window.lags(call) == bool(set(older[max_lag - 1 :]) - delivered)
 
 
 def test_what_came_in_time_is_not_taken_again():
@@ -127,6 +127,6 @@ def test_a_call_older_than_a_full_window_never_begins():
     window = _testing.SendWindow(1)
     for call in (5, 6):
         window.begin(call)
-    window.settle(5)
+    window.deliver(5)
     assert not window.may_begin(3)
     assert window.may_begin(7)

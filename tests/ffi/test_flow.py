@@ -18,7 +18,7 @@ def make_flow(window_bytes_max: int = 1 << 20):
 def test_a_delivered_datagram_is_reported_once():
     sender, receiver = make_flow(), make_flow()
     receiver.record(0.001, sender.track(0.0, 11, DATAGRAM_BYTES))
-    news = receiver.take_acknowledgement(0.001)
+    news = receiver.make_acknowledgement(0.001)
     assert sender.handle_acknowledgement(0.002, news) == [(11, True)]
     assert sender.handle_acknowledgement(0.003, news) == []
 
@@ -28,7 +28,7 @@ def test_a_datagram_overtaken_by_many_is_lost():
     numbers = [sender.track(0.0, cargo, DATAGRAM_BYTES) for cargo in range(20)]
     for number in numbers[1:]:
         receiver.record(0.001, number)
-    fates = sender.handle_acknowledgement(0.002, receiver.take_acknowledgement(0.001))
+    fates = sender.handle_acknowledgement(0.002, receiver.make_acknowledgement(0.001))
     assert (0, False) in fates
     assert sorted(fates) == [(0, False), *[(cargo, True) for cargo in range(1, 20)]]
 
@@ -44,7 +44,7 @@ def test_one_acknowledgement_for_a_thousand_datagrams_tells_of_all_of_them():
         for number in sent:
             receiver.record(float(count), number)
         fates = sender.handle_acknowledgement(
-            float(count), receiver.take_acknowledgement(float(count))
+            float(count), receiver.make_acknowledgement(float(count))
         )
         assert len(fates) == len(sent)
         assert all(delivered for _, delivered in fates)
@@ -55,10 +55,10 @@ def test_a_datagram_overtaken_by_a_few_is_not_lost_yet():
     numbers = [sender.track(0.0, cargo, DATAGRAM_BYTES) for cargo in range(5)]
     for number in numbers[1:]:
         receiver.record(0.001, number)
-    fates = sender.handle_acknowledgement(0.002, receiver.take_acknowledgement(0.001))
+    fates = sender.handle_acknowledgement(0.002, receiver.make_acknowledgement(0.001))
     assert (0, False) not in fates
     receiver.record(0.003, numbers[0])
-    fates = sender.handle_acknowledgement(0.004, receiver.take_acknowledgement(0.003))
+    fates = sender.handle_acknowledgement(0.004, receiver.make_acknowledgement(0.003))
     assert fates == [(0, True)]
 
 
@@ -69,7 +69,7 @@ def test_a_datagram_overtaken_by_a_few_is_lost_soon_after_a_round_trip(round_tri
     for number in [*numbers[:2], *numbers[3:]]:
         receiver.record(round_trip / 2, number)
     fates = sender.handle_acknowledgement(
-        round_trip, receiver.take_acknowledgement(round_trip / 2)
+        round_trip, receiver.make_acknowledgement(round_trip / 2)
     )
     assert sorted(fates) == [(0, True), (1, True), (3, True), (4, True)]
     at = sender.timeout()
@@ -91,7 +91,7 @@ def test_an_acknowledgement_is_due_for_a_part_of_a_window_and_after_a_while(
         assert not receiver.acknowledgement_due(0.0)
         receiver.record(0.0, number)
     assert receiver.acknowledgement_due(0.0)
-    receiver.take_acknowledgement(0.0)
+    receiver.make_acknowledgement(0.0)
     receiver.record(0.0, every)
     assert not receiver.acknowledgement_due(0.0)
     assert receiver.acknowledgement_due(receiver.timeout())
@@ -115,13 +115,13 @@ def test_a_full_window_does_not_wait_until_the_receiver_acknowledges_after_a_whi
             sent += 1
             now += 0.001  # Longer than any pace.
         sender.ask_for_room()
-        assert sender.take_probe() == (sent < every)
+        assert sender.pop_probe() == (sent < every)
         if sent < every:
             receiver.record(arrival, sender.track_probe(now), at_once=True)
             sender.ask_for_room()
-            assert not sender.take_probe()
+            assert not sender.pop_probe()
         assert receiver.acknowledgement_due(arrival)
-        news = receiver.take_acknowledgement(arrival)
+        news = receiver.make_acknowledgement(arrival)
         sender.handle_acknowledgement(now, news)
 
 
@@ -131,11 +131,11 @@ def test_silence_makes_a_probe_whose_answer_finds_the_loss():
     at = sender.timeout()
     assert 0 < at < 1
     assert sender.handle_timeout(at) == []
-    assert sender.take_probe()
-    assert not sender.take_probe()
+    assert sender.pop_probe()
+    assert not sender.pop_probe()
     receiver.record(at + 0.001, sender.track(at, 99, 40))
     fates = sender.handle_acknowledgement(
-        at + 0.002, receiver.take_acknowledgement(at + 0.001)
+        at + 0.002, receiver.make_acknowledgement(at + 0.001)
     )
     assert sorted(fates) == [(5, False), (99, True)]
 
@@ -147,7 +147,7 @@ def test_a_peer_that_never_answers_is_given_up_and_its_window_shrinks():
     fates = []
     for _ in range(10):
         fates += sender.handle_timeout(sender.timeout())
-        sender.take_probe()
+        sender.pop_probe()
         if fates:
             break
     assert fates == [(5, False)]
@@ -171,7 +171,7 @@ def test_a_batch_waits_for_room_for_more_than_a_datagram():
         numbers.append(sender.track(0.0, len(numbers), DATAGRAM_BYTES))
     for number in numbers:
         receiver.record(0.0001, number)
-        news = receiver.take_acknowledgement(0.0001)
+        news = receiver.make_acknowledgement(0.0001)
         sender.handle_acknowledgement(0.0002, news)
         if sender.may_start(1.0):
             break
@@ -199,7 +199,7 @@ def test_a_few_per_cent_of_random_loss_do_not_shrink_the_window(loss):
             if rng.random() >= loss:
                 receiver.record(now + 0.0005, number)
         now += 0.001
-        sender.handle_acknowledgement(now, receiver.take_acknowledgement(now))
+        sender.handle_acknowledgement(now, receiver.make_acknowledgement(now))
     assert sender.window_bytes() >= before
 
 
@@ -215,7 +215,7 @@ def test_loss_of_every_other_datagram_shrinks_the_window():
             if number % 2:
                 receiver.record(now + 0.0005, number)
         now += 0.001
-        sender.handle_acknowledgement(now, receiver.take_acknowledgement(now))
+        sender.handle_acknowledgement(now, receiver.make_acknowledgement(now))
     assert sender.window_bytes() < before / 2
 
 
@@ -259,10 +259,10 @@ def test_every_tracked_datagram_gets_exactly_one_fate(seed, loss):
                 cargo += 1
         now += 0.001
         if receiver.acknowledgement_due(now) and rng.random() >= loss:
-            note(sender.handle_acknowledgement(now, receiver.take_acknowledgement(now)))
+            note(sender.handle_acknowledgement(now, receiver.make_acknowledgement(now)))
         if sender.timeout() <= now:
             note(sender.handle_timeout(now))
-            if sender.take_probe():
+            if sender.pop_probe():
                 sender.track(now, cargo, 40)  # lost
                 cargo += 1
     for _ in range(50):
@@ -270,12 +270,12 @@ def test_every_tracked_datagram_gets_exactly_one_fate(seed, loss):
         if now > 1e6:
             break
         note(sender.handle_timeout(now))
-        if sender.take_probe():
+        if sender.pop_probe():
             receiver.record(now, sender.track(now, cargo, 40))
             arrived.add(cargo)
             cargo += 1
             now += 0.001
-            note(sender.handle_acknowledgement(now, receiver.take_acknowledgement(now)))
+            note(sender.handle_acknowledgement(now, receiver.make_acknowledgement(now)))
     assert sorted(fates) == list(range(cargo))
     assert all(tracked in arrived for tracked, delivered in fates.items() if delivered)
 
@@ -313,7 +313,7 @@ def test_a_refused_datagram_comes_back_as_refused_and_is_not_lost():
     for cargo in range(40):
         number = sender.track(0.0, cargo, DATAGRAM_BYTES)
         receiver.record(0.001, number, refused=cargo % 3 == 0)
-    fates = sender.handle_acknowledgement(0.002, receiver.take_acknowledgement(0.001))
+    fates = sender.handle_acknowledgement(0.002, receiver.make_acknowledgement(0.001))
     assert fates == [(c, None if c % 3 == 0 else True) for c in range(40)]
 
 
@@ -333,7 +333,7 @@ def test_refusals_shrink_no_window():
             number = sender.track(now, 0, DATAGRAM_BYTES)
             receiver.record(now, number, refused=True)
         now += 0.001
-        sender.handle_acknowledgement(now, receiver.take_acknowledgement(now))
+        sender.handle_acknowledgement(now, receiver.make_acknowledgement(now))
     assert sender.window_bytes() >= before
 
 
@@ -347,7 +347,7 @@ def exchange(sender, receiver, now: float, longest: int, lengths) -> None:
         if length <= longest:
             receiver.record(now, number)
     sender.handle_timeout(now)
-    sender.handle_acknowledgement(now, receiver.take_acknowledgement(now))
+    sender.handle_acknowledgement(now, receiver.make_acknowledgement(now))
 
 
 def test_a_path_that_loses_all_long_datagrams_for_long_is_a_black_hole():

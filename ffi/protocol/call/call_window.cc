@@ -12,18 +12,18 @@ void SendWindow::Begin(Sequence call) {
   if (begun_.size() > max_lag_ + 1u) begun_.erase(begun_.begin());
 }
 
-void SendWindow::Settle(Sequence call) {
+void SendWindow::Deliver(Sequence call) {
   const auto at = std::ranges::find(begun_, call, &Entry::sequence);
-  if (at != begun_.end()) at->settled = true;
+  if (at != begun_.end()) at->delivered = true;
 }
 
 bool SendWindow::Lags(Sequence call) const {
-  // Those that have left the window are settled.
+  // Those that have left the window are delivered.
   const auto at = std::ranges::lower_bound(begun_, call, {}, &Entry::sequence);
   const auto older = static_cast<std::size_t>(at - begun_.begin());
   if (older < max_lag_) return false;
   const auto end = begun_.begin() + static_cast<std::ptrdiff_t>(older - max_lag_ + 1);
-  return std::any_of(begun_.begin(), end, [](const Entry& entry) { return !entry.settled; });
+  return std::any_of(begun_.begin(), end, [](const Entry& entry) { return !entry.delivered; });
 }
 
 CallHistory::Record* CallHistory::Insert(Sequence call, Bitmap received) {

@@ -1,6 +1,6 @@
 // The calls of one collective between two ranks, in one stage, whose data may still be under way.
 //
-// A sender begins no call while one that is more than max_lag calls older is not settled, and
+// A sender begins no call while one that is more than max_lag calls older is not delivered, and
 // never one that is more than max_lag calls older than the newest it has begun. So a receiver that
 // remembers the newest max_lag + 1 calls it has heard of knows every datagram it can still get:
 // what belongs to an older call is a repetition. This is what keeps memory bounded on both sides,
@@ -28,26 +28,26 @@ class SendWindow {
   // `call` has begun, or may.
   bool MayBegin(Sequence call) const {
     if (Begun(call) || begun_.size() <= max_lag_) return true;
-    return call > begun_.front().sequence && begun_.front().settled;
+    return call > begun_.front().sequence && begun_.front().delivered;
   }
   // Needs MayBegin(call).
   void Begin(Sequence call);
   bool Begun(Sequence call) const { return Find(call) != begun_.end(); }
-  void Settle(Sequence call);
-  void SettleAll() {
-    for (Entry& entry : begun_) entry.settled = true;
+  void Deliver(Sequence call);
+  void DeliverAll() {
+    for (Entry& entry : begun_) entry.delivered = true;
   }
 
-  // Everything that was begun is settled.
-  bool settled() const { return std::ranges::all_of(begun_, &Entry::settled); }
-  // Some call that is not settled is `max_lag` calls older than `call`, or more. Calls that are
+  // Everything that was begun is delivered.
+  bool all_delivered() const { return std::ranges::all_of(begun_, &Entry::delivered); }
+  // Some call that is not delivered is `max_lag` calls older than `call`, or more. Calls that are
   // newer than it have no part in this: some begin before their time, opened by peers.
   bool Lags(Sequence call) const;
 
  private:
   struct Entry {
     Sequence sequence;
-    bool settled = false;
+    bool delivered = false;
   };
   std::vector<Entry>::const_iterator Find(Sequence call) const {
     return std::ranges::find(begun_, call, &Entry::sequence);

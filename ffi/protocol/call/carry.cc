@@ -76,7 +76,7 @@ std::uint64_t Carry::LateBytes() const {
   return bytes;
 }
 
-std::unique_ptr<SegmentStore> Carry::TakeDebt(Stage stage, MemberIndex to) {
+std::unique_ptr<SegmentStore> Carry::PopDebt(Stage stage, MemberIndex to) {
   SegmentStore& owed = debt(stage, to);
   if (owed.empty()) return nullptr;
   auto taken = std::make_unique<SegmentStore>(std::move(owed));
@@ -85,7 +85,7 @@ std::unique_ptr<SegmentStore> Carry::TakeDebt(Stage stage, MemberIndex to) {
 }
 
 void Carry::Release(MemberIndex peer) {
-  for (const Stage stage : kBothStages) window(stage, peer).SettleAll();
+  for (const Stage stage : kBothStages) window(stage, peer).DeliverAll();
   debt(Stage::kAllGather, peer).Clear();
 }
 

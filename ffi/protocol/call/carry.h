@@ -65,14 +65,14 @@ class Carry {
   }
   SegmentStore& debt(Stage stage, MemberIndex to) { return sending(stage, to).debt; }
   // What was owed, if anything; from now on nothing is.
-  std::unique_ptr<SegmentStore> TakeDebt(Stage stage, MemberIndex to);
+  std::unique_ptr<SegmentStore> PopDebt(Stage stage, MemberIndex to);
   // Nothing is kept for a peer that is gone, but contributions that it was never sent.
   void Release(MemberIndex peer);
   // Adds the contributions that are owed to `to`, and their errors, to the bucket instead.
   void MoveDebt(MemberIndex to, const BucketView& bucket);
 
   // ---- Peers that are behind.
-  // The peer has not settled what is more than max_lag calls old, counted from `call`: that must
+  // The peer has not delivered what is more than max_lag calls old, counted from `call`: that must
   // not end yet, unless the peer is suspended.
   bool Lags(MemberIndex peer, Sequence call) const {
     return !suspended(peer) && Lags(peers_[peer.index()], call);

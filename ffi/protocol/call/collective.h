@@ -24,7 +24,7 @@ namespace optireduce {
 
 // The call that ends a collective whose members have changed, see endpoint_membership.cc. Source:
 // the last number that there is; no program may use it.
-inline constexpr Sequence kSettlement(std::numeric_limits<std::uint32_t>::max());
+inline constexpr Sequence kFinalDrain(std::numeric_limits<std::uint32_t>::max());
 
 struct Collective {
   Collective(CollectiveId the_id, const CollectiveSpec& the_spec, MemberIndex the_self,
@@ -60,19 +60,19 @@ struct Collective {
   std::optional<Sequence> folded;  // the highest that was over before the program had called it
   // The same collective when it had more members; it is learnt before this one.
   Collective* predecessor = nullptr;
-  enum class Settlement : std::uint8_t {
+  enum class FinalDrain : std::uint8_t {
     kNone,
     kWanted,
     kUnderWay,
     kDone,
     kVoid,  // nobody who is left had called it: nothing of it counts
   };
-  Settlement settlement = Settlement::kNone;
+  FinalDrain final_drain = FinalDrain::kNone;
   // `member` has shown that its program has made the call.
   void NoteCalled(Instant now, MemberIndex member, Sequence sequence) {
     std::optional<Sign>& newest = newest_call[member.index()];
     const bool newer = !newest || sequence > newest->sequence;
-    if (newer && sequence != kSettlement) newest = {.at = now, .sequence = sequence};
+    if (newer && sequence != kFinalDrain) newest = {.at = now, .sequence = sequence};
   }
   // When something of a call was first seen, and of which.
   struct Sign {

@@ -26,7 +26,7 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       heard_(collective.layout.members()),
       absent_(collective.layout.members()),
       missed_(collective.layout.members()),
-      unsettled_(collective.layout.members()),
+      undelivered_(collective.layout.members()),
       last_from_(collective.self),
       arrivals_(collective.self, collective.layout.members()) {
   const BucketLayout& layout = collective.layout;
@@ -59,7 +59,7 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
   }
   carry_->NoteOpening(sequence, now);
   for (auto& began : began_) began.assign(layout.members(), kNever);
-  settled_ = Bitmap(layout.segments());
+  delivered_ = Bitmap(layout.segments());
   carried_ = Bitmap(layout.segments());
   complete_before_.resize(layout.members());
   kept_.resize(layout.members());
@@ -88,7 +88,7 @@ void Exchange::Submit(Instant now, Submission submission, bool in_order) {
     if (carry_ == nullptr && reduced_closed_) continue;
     outbox(member).OfferContributions();
     if (carry_ == nullptr) continue;
-    unsettled_[m] = layout.SegmentsOf(member);
+    undelivered_[m] = layout.SegmentsOf(member);
     if (in_order) complete_before_[m] = carry_->CompleteBefore(member, sequence_);
   }
   contributed_tails_.last = std::max(contributed_tails_.last, now);
@@ -133,8 +133,8 @@ std::size_t Exchange::EarlyResultBytes() const {
   return policy(Stage::kReduceScatter) == LatePolicy::kWait ? 0 : collective_.layout.bytes();
 }
 
-Exchange::Receipt Exchange::TakeContribution(Instant now, MemberIndex from, const Header& header,
-                                             std::span<const std::byte> payload) {
+Exchange::Receipt Exchange::HandleContribution(Instant now, MemberIndex from, const Header& header,
+                                               std::span<const std::byte> payload) {
   const BucketLayout& layout = collective_.layout;
   const SegmentIndex segment = header.segment;
   if (segment.value() >= layout.segments() || layout.OwnerOf(segment) != collective_.self ||
@@ -148,7 +148,7 @@ Exchange::Receipt Exchange::TakeContribution(Instant now, MemberIndex from, cons
     return Receipt::kLate;
   }
   if (carry_ == nullptr && timing_ != nullptr) {
-    timing_->TakeSample(from, call(), segment, header.contributors);
+    timing_->HandleSample(from, call(), segment, header.contributors);
   }
   switch (reduction_.Receive(from, segment, payload)) {
     case Reduction::Receipt::kDuplicate:
@@ -172,8 +172,8 @@ Exchange::Receipt Exchange::TakeContribution(Instant now, MemberIndex from, cons
   return Receipt::kNew;
 }
 
-Exchange::Receipt Exchange::TakeResult(Instant now, MemberIndex from, const Header& header,
-                                       std::span<const std::byte> payload) {
+Exchange::Receipt Exchange::HandleResult(Instant now, MemberIndex from, const Header& header,
+                                         std::span<const std::byte> payload) {
   const BucketLayout& layout = collective_.layout;
   const SegmentIndex segment = header.segment;
   const std::uint16_t contributors = header.contributors;
@@ -202,7 +202,7 @@ Exchange::Receipt Exchange::TakeResult(Instant now, MemberIndex from, const Head
     std::memcpy(early_results_.data() + offset, payload.data(), payload.size());
   } else {
     // The sum of all contains this rank's, whose acknowledgement may still be under way.
-    if (contributors == layout.members()) SettleContribution(segment);
+    if (contributors == layout.members()) DeliverContribution(segment);
     Keep(segment);
     bucket_.Write(offset, payload);
   }
@@ -272,7 +272,7 @@ bool Exchange::MayContribute(MemberIndex to) const {
 
 bool Exchange::Needed(const Outbox::Item& item) const {
   if (item.kind != DatagramKind::kContribution) return true;
-  if (carry_ != nullptr) return !settled_.Contains(item.segment.index());
+  if (carry_ != nullptr) return !delivered_.Contains(item.segment.index());
   // A result for the segment shows that its owner has closed it.
   return !finished_ && !gathered_.Contains(item.segment.index());
 }
@@ -380,27 +380,28 @@ Exchange::Repair Exchange::Lost(MemberIndex to, const Outbox::Item& item, bool r
 
 bool Exchange::Delivered(MemberIndex to, const Outbox::Item& item) {
   if (item.kind == DatagramKind::kContribution) {
-    SettleContribution(item.segment);
-    return carry_ != nullptr && unsettled_[to.index()] == 0;
+    DeliverContribution(item.segment);
+    return carry_ != nullptr && undelivered_[to.index()] == 0;
   }
   outbox(to).Deliver(item.segment);
   if (!outbox(to).Delivered()) return false;
-  SettleResults(to);
+  DeliverResults(to);
   return true;
 }
 
 void Exchange::ReleaseResults(MemberIndex peer) {
   outbox(peer).DeliverAll();
-  SettleResults(peer);
+  DeliverResults(peer);
 }
 
 void Exchange::Release(MemberIndex peer) {
   // What a drain moves is no part of a later call.
-  const bool unsent = !drain_ && unsettled_[peer.index()] > 0 && Windowed(Stage::kReduceScatter) &&
+  const bool unsent = !drain_ && undelivered_[peer.index()] > 0 &&
+                      Windowed(Stage::kReduceScatter) &&
                       !carry_->window(Stage::kReduceScatter, peer).Begun(sequence_);
   if (unsent) Owe(Stage::kReduceScatter, peer);
   ReleaseResults(peer);
-  SettleContributions(peer);
+  DeliverContributions(peer);
   outbox(peer).AbandonContributions();
 }
 
@@ -553,8 +554,8 @@ CallDone Exchange::Finish(Instant now, Status status) {
   bucket_ = BucketView();
   if (carry_ != nullptr) {
     // Of a call that failed, what peers do not have is theirs no more.
-    for (std::uint16_t m = 0; m < unsettled_.size() && !status.ok(); ++m) {
-      SettleContributions(MemberIndex(m));
+    for (std::uint16_t m = 0; m < undelivered_.size() && !status.ok(); ++m) {
+      DeliverContributions(MemberIndex(m));
       outboxes_[m].AbandonContributions();
       if (drain_) ReleaseResults(MemberIndex(m));
     }
@@ -581,7 +582,7 @@ bool Exchange::removable() const {
       std::ranges::all_of(outboxes_, [](const Outbox& outbox) { return outbox.Delivered(); });
   if (carry_ == nullptr) return served || expired_;
   return served && reduction_.finished() &&
-         std::ranges::all_of(unsettled_, [](std::uint32_t count) { return count == 0; });
+         std::ranges::all_of(undelivered_, [](std::uint32_t count) { return count == 0; });
 }
 
 }  // namespace optireduce

@@ -75,10 +75,10 @@ class Exchange {
   // ---- Peers.
 
   enum class Receipt : std::uint8_t { kNew, kDuplicate, kLate, kMismatched };
-  Receipt TakeContribution(Instant now, MemberIndex from, const Header& header,
-                           std::span<const std::byte> payload);
-  Receipt TakeResult(Instant now, MemberIndex from, const Header& header,
-                     std::span<const std::byte> payload);
+  Receipt HandleContribution(Instant now, MemberIndex from, const Header& header,
+                             std::span<const std::byte> payload);
+  Receipt HandleResult(Instant now, MemberIndex from, const Header& header,
+                       std::span<const std::byte> payload);
   // Bytes of memory that a result which comes now would take.
   std::size_t EarlyResultBytes() const;
   // `from` has shown that it is in this call.
@@ -94,10 +94,10 @@ class Exchange {
   std::size_t sums() const { return sums_.size(); }
   // `to` has everything that this rank has for it, or will not get it.
   bool Served(MemberIndex to) const {
-    return outboxes_[to.index()].Delivered() && unsettled_[to.index()] == 0;
+    return outboxes_[to.index()].Delivered() && undelivered_[to.index()] == 0;
   }
   // `to` has all contributions of this rank, as far as they were offered.
-  bool Settled(MemberIndex to) const { return unsettled_[to.index()] == 0; }
+  bool ContributionsDelivered(MemberIndex to) const { return undelivered_[to.index()] == 0; }
   // Something of `from` is missing here.
   bool Needs(MemberIndex from) const;
   // A contribution of `from` is missing here, and waited for.
@@ -200,7 +200,7 @@ class Exchange {
   // The call waits for `gone` no more, nor for its shard, which stays as it is.
   void Exclude(Instant now, MemberIndex gone);
   // Of what the program has given to a call that is over, and of its sums, what peers do not have.
-  std::uint64_t UnsettledBytes() const;
+  std::uint64_t UndeliveredBytes() const;
   // Frees what only an open call needs.
   void Compact();
   // The program makes a later call, and has not waited for this one: it failed, or nobody is there.
@@ -251,11 +251,11 @@ class Exchange {
   bool MaySend(Stage stage, MemberIndex to) const;
   // From now on the stage is sent to `to` under this call's identity, with what was owed to it.
   void Begin(Stage stage, MemberIndex to);
-  // Copies the own contribution, if it is not settled, before its place is written.
+  // Copies the own contribution, if it is not delivered, before its place is written.
   void Keep(SegmentIndex segment);
-  void SettleContribution(SegmentIndex segment);
-  void SettleContributions(MemberIndex to);
-  void SettleResults(MemberIndex to);
+  void DeliverContribution(SegmentIndex segment);
+  void DeliverContributions(MemberIndex to);
+  void DeliverResults(MemberIndex to);
   // The bytes of a contribution or result, without what was owed before.
   std::span<const std::byte> OwnPayload(const Outbox::Item& item,
                                         std::span<std::byte> scratch) const;
@@ -316,8 +316,8 @@ class Exchange {
   std::vector<std::uint32_t> missed_;  // by member: contributions that are not in the sums
 
   // Where late data is carried.
-  Bitmap settled_;                              // own contributions that their owners have
-  std::vector<std::uint32_t> unsettled_;        // by member: of what is offered, those that are not
+  Bitmap delivered_;                            // own contributions that their owners have
+  std::vector<std::uint32_t> undelivered_;      // by member: of what is offered, those that are not
   std::vector<std::uint16_t> complete_before_;  // by member, for the header
   std::vector<std::unique_ptr<SegmentStore>> kept_;  // by member: contributions, see Keep()
   // By stage and member: what was owed to it when the stage began.

@@ -33,7 +33,7 @@ bool Exchange::MaySend(Stage stage, MemberIndex to) const {
   const SendWindow& window = carry_->window(stage, to);
   if (window.Begun(sequence_)) return true;
   // What comes of a drain shows that everything before it has come.
-  return drain_ ? window.settled() : window.MayBegin(sequence_);
+  return drain_ ? window.all_delivered() : window.MayBegin(sequence_);
 }
 
 void Exchange::Begin(Stage stage, MemberIndex to) {
@@ -41,7 +41,7 @@ void Exchange::Begin(Stage stage, MemberIndex to) {
   SendWindow& window = carry_->window(stage, to);
   if (window.Begun(sequence_)) return;
   window.Begin(sequence_);
-  owed_[static_cast<std::size_t>(stage)][to.index()] = carry_->TakeDebt(stage, to);
+  owed_[static_cast<std::size_t>(stage)][to.index()] = carry_->PopDebt(stage, to);
 }
 
 const SegmentStore* Exchange::Owed(MemberIndex to, const Outbox::Item& item) const {
@@ -52,7 +52,7 @@ const SegmentStore* Exchange::Owed(MemberIndex to, const Outbox::Item& item) con
 }
 
 void Exchange::Keep(SegmentIndex segment) {
-  if (carry_ == nullptr || settled_.Contains(segment.index())) return;
+  if (carry_ == nullptr || delivered_.Contains(segment.index())) return;
   const BucketLayout& layout = collective_.layout;
   const MemberIndex owner = layout.OwnerOf(segment);
   if (owner == collective_.self) return;
@@ -67,28 +67,28 @@ void Exchange::Keep(SegmentIndex segment) {
   kept->Add(segment, {bucket_.Read(range, scratch_), range.bytes});
 }
 
-void Exchange::SettleContribution(SegmentIndex segment) {
-  if (carry_ == nullptr || !settled_.Insert(segment.index())) return;
+void Exchange::DeliverContribution(SegmentIndex segment) {
+  if (carry_ == nullptr || !delivered_.Insert(segment.index())) return;
   const MemberIndex owner = collective_.layout.OwnerOf(segment);
   auto& kept = kept_[owner.index()];
   if (kept) kept->Remove(segment);
-  OR_CHECK(unsettled_[owner.index()] > 0);
-  if (--unsettled_[owner.index()] > 0) return;
-  carry_->window(Stage::kReduceScatter, owner).Settle(sequence_);
+  OR_CHECK(undelivered_[owner.index()] > 0);
+  if (--undelivered_[owner.index()] > 0) return;
+  carry_->window(Stage::kReduceScatter, owner).Deliver(sequence_);
   owed_[static_cast<std::size_t>(Stage::kReduceScatter)][owner.index()].reset();
 }
 
-void Exchange::SettleContributions(MemberIndex to) {
-  if (carry_ == nullptr || unsettled_[to.index()] == 0) return;
+void Exchange::DeliverContributions(MemberIndex to) {
+  if (carry_ == nullptr || undelivered_[to.index()] == 0) return;
   const BucketLayout& layout = collective_.layout;
   for (std::uint32_t i = 0; i < layout.SegmentsOf(to); ++i) {
-    SettleContribution(SegmentIndex(layout.FirstSegment(to).value() + i));
+    DeliverContribution(SegmentIndex(layout.FirstSegment(to).value() + i));
   }
 }
 
-void Exchange::SettleResults(MemberIndex to) {
+void Exchange::DeliverResults(MemberIndex to) {
   if (!Windowed(Stage::kAllGather)) return;
-  carry_->window(Stage::kAllGather, to).Settle(sequence_);
+  carry_->window(Stage::kAllGather, to).Deliver(sequence_);
   owed_[static_cast<std::size_t>(Stage::kAllGather)][to.index()].reset();
 }
 
@@ -106,14 +106,14 @@ std::uint64_t Exchange::CarriedBytes() const {
 
 double Exchange::InFlight() const {
   std::uint64_t all = 0;
-  std::uint64_t unsettled = 0;
-  for (std::uint16_t m = 0; m < unsettled_.size(); ++m) {
+  std::uint64_t undelivered = 0;
+  for (std::uint16_t m = 0; m < undelivered_.size(); ++m) {
     if (MemberIndex(m) == collective_.self) continue;
     all += collective_.layout.SegmentsOf(MemberIndex(m));
     all += collective_.layout.SegmentsOf(collective_.self);
-    unsettled += unsettled_[m] + outboxes_[m].undelivered();
+    undelivered += undelivered_[m] + outboxes_[m].undelivered();
   }
-  return all == 0 ? 0.0 : static_cast<double>(unsettled) / static_cast<double>(all);
+  return all == 0 ? 0.0 : static_cast<double>(undelivered) / static_cast<double>(all);
 }
 
 std::uint64_t Exchange::MissedBytes() const {
@@ -125,14 +125,14 @@ std::uint64_t Exchange::MissedBytes() const {
   return bytes;
 }
 
-std::uint64_t Exchange::UnsettledBytes() const {
+std::uint64_t Exchange::UndeliveredBytes() const {
   if (carry_ == nullptr || drain_ || !over()) return 0;
   const BucketLayout& layout = collective_.layout;
   std::uint64_t bytes = 0;
-  for (std::uint16_t m = 0; m < unsettled_.size(); ++m) {
+  for (std::uint16_t m = 0; m < undelivered_.size(); ++m) {
     const MemberIndex member(m);
     if (member == collective_.self) continue;
-    bytes += BytesOf(layout, member, unsettled_[m]);
+    bytes += BytesOf(layout, member, undelivered_[m]);
     if (Windowed(Stage::kAllGather) && reduction_.finished()) {
       bytes += BytesOf(layout, collective_.self, outboxes_[m].undelivered());
     }
@@ -144,7 +144,7 @@ void Exchange::Retire() {
   for (std::uint16_t m = 0; m < outboxes_.size(); ++m) {
     const MemberIndex member(m);
     if (member == collective_.self) continue;
-    if (unsettled_[m] > 0) RetireStage(Stage::kReduceScatter, member);
+    if (undelivered_[m] > 0) RetireStage(Stage::kReduceScatter, member);
     carry_->NoteResults(member, sequence_,
                         GatheredOf(member) == collective_.layout.SegmentsOf(member));
   }
@@ -181,7 +181,7 @@ void Exchange::Owe(Stage stage, MemberIndex to) {
     carry_->debt(stage, to).Add(item.segment, OwnPayload(item, scratch_));
   }
   if (!contributions) return;
-  SettleContributions(to);
+  DeliverContributions(to);
   outbox(to).AbandonContributions();
 }
 

@@ -4,7 +4,7 @@
 //
 // Where late data is carried, so is what rounding takes: value = rounded value + error, and the
 // error joins what is sent next of the segment. A drain is not rounded, so that it brings all
-// errors that there are. As it begins at each peer when all before it is settled there, nothing
+// errors that there are. As it begins at each peer when all before it is delivered there, nothing
 // rounds after it.
 
 #include <array>

@@ -104,8 +104,8 @@ std::uint16_t CallTiming::SampleFor(CallId call, SegmentIndex segment) const {
   return samples_[StageOf(call, segment)];
 }
 
-void CallTiming::TakeSample(MemberIndex from, CallId call, SegmentIndex segment,
-                            std::uint16_t code) {
+void CallTiming::HandleSample(MemberIndex from, CallId call, SegmentIndex segment,
+                              std::uint16_t code) {
   auto& controller = dropped_[StageOf(call, segment)];
   if (controller) controller->Told(from.index(), DecodeDuration(code));
 }

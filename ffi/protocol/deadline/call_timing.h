@@ -58,7 +58,7 @@ class CallTiming {
   // This rank's latest sample for the header of a contribution, and one that came in such a header.
   // Contributions with an even number tell of the first stage, the others of the second.
   std::uint16_t SampleFor(CallId call, SegmentIndex segment) const;
-  void TakeSample(MemberIndex from, CallId call, SegmentIndex segment, std::uint16_t code);
+  void HandleSample(MemberIndex from, CallId call, SegmentIndex segment, std::uint16_t code);
 
  private:
   Duration HardBound(Stage stage) const;  // t_B

@@ -139,20 +139,20 @@ const std::vector<Fate>& Flow::HandleAcknowledgement(Instant now, const Acknowle
   probes_unanswered_ = 0;
   for (std::size_t i = 0; i < under_way_.size() && under_way_[i].number <= news.largest; ++i) {
     InFlight& datagram = under_way_[i];
-    if (datagram.settled || !news.Contains(datagram.number)) continue;
+    if (datagram.resolved || !news.Contains(datagram.number)) continue;
     if (datagram.number == news.largest) {
       MeasureRoundTrip(std::max(now - datagram.sent_at - news.delay, Duration(1)));
     }
     largest_acknowledged_ = std::max(largest_acknowledged_.value_or(0), datagram.number);
     round_trip_.delivered_bytes += datagram.bytes;
     NoteLength(now, datagram.bytes, /*lost=*/false);
-    Settle(datagram,
-           news.Refuses(datagram.number) ? Fate::Outcome::kRefused : Fate::Outcome::kDelivered);
+    Resolve(datagram,
+            news.Refuses(datagram.number) ? Fate::Outcome::kRefused : Fate::Outcome::kDelivered);
     last_progress_at_ = now;
   }
   DetectLoss(now);
   EndRoundTrip(now);
-  PopSettled();
+  PopResolved();
   return fates_;
 }
 
@@ -171,8 +171,8 @@ void Flow::MeasureRoundTrip(Duration sample) {
   smoothed_ = (7 * smoothed_ + sample) / 8;
 }
 
-void Flow::Settle(InFlight& datagram, Fate::Outcome outcome) {
-  datagram.settled = true;
+void Flow::Resolve(InFlight& datagram, Fate::Outcome outcome) {
+  datagram.resolved = true;
   --in_flight_;
   in_flight_bytes_ -= datagram.bytes;
   fates_.push_back({.cargo = datagram.cargo, .outcome = outcome});
@@ -186,7 +186,7 @@ void Flow::DetectLoss(Instant now) {
   for (std::size_t i = 0; i < under_way_.size() && under_way_[i].number < *largest_acknowledged_;
        ++i) {
     InFlight& datagram = under_way_[i];
-    if (datagram.settled) continue;
+    if (datagram.resolved) continue;
     const bool overtaken = datagram.number + kReorderDatagrams <= *largest_acknowledged_;
     if (!overtaken && now < datagram.sent_at + patience) {
       overtaken_lost_at_ = datagram.sent_at + patience;
@@ -194,7 +194,7 @@ void Flow::DetectLoss(Instant now) {
     }
     round_trip_.lost_bytes += datagram.bytes;
     NoteLength(now, datagram.batch_bytes, /*lost=*/true);
-    Settle(datagram, Fate::Outcome::kLost);
+    Resolve(datagram, Fate::Outcome::kLost);
     last_progress_at_ = now;
   }
 }
@@ -263,8 +263,8 @@ void Flow::EndRoundTrip(Instant now) {
   StartRoundTrip(now);
 }
 
-void Flow::PopSettled() {
-  while (!under_way_.empty() && under_way_.front().settled) under_way_.pop_front();
+void Flow::PopResolved() {
+  while (!under_way_.empty() && under_way_.front().resolved) under_way_.pop_front();
 }
 
 Duration Flow::ProbeInterval(int unanswered) const {
@@ -284,7 +284,7 @@ const std::vector<Fate>& Flow::HandleTimeout(Instant now) {
   long_held_ = long_held_ && now < long_at_;
   if (now >= overtaken_lost_at_) {
     DetectLoss(now);
-    PopSettled();
+    PopResolved();
   }
   if (under_way_.empty() || probe_due_) return fates_;
   const Instant silent_since = std::max(last_sent_at_, last_progress_at_);
@@ -292,9 +292,9 @@ const std::vector<Fate>& Flow::HandleTimeout(Instant now) {
   ++probes_unanswered_;
   if (probes_unanswered_ >= kProbesUnansweredMax) {
     for (std::size_t i = 0; i < under_way_.size(); ++i) {
-      if (!under_way_[i].settled) Settle(under_way_[i], Fate::Outcome::kLost);
+      if (!under_way_[i].resolved) Resolve(under_way_[i], Fate::Outcome::kLost);
     }
-    PopSettled();
+    PopResolved();
     overtaken_lost_at_ = kNever;
     // Nothing arrives, whatever its length.
     lost_long_ = {};
@@ -309,7 +309,7 @@ const std::vector<Fate>& Flow::HandleTimeout(Instant now) {
 
 void Flow::AskForRoom() { probe_due_ = probe_due_ || (unasked_ > 0 && !WillHear()); }
 
-bool Flow::TakeProbe() {
+bool Flow::PopProbe() {
   const bool due = probe_due_ && CanTrack();
   if (due) probe_due_ = false;
   return due;
@@ -361,7 +361,7 @@ bool Flow::AcknowledgementDue(Instant now) const {
   return unacknowledged_ >= acknowledge_every_ || now >= acknowledge_at_;
 }
 
-Acknowledgement Flow::TakeAcknowledgement(Instant now) {
+Acknowledgement Flow::MakeAcknowledgement(Instant now) {
   OR_CHECK(largest_wanted_.has_value());
   unacknowledged_ = 0;
   acknowledge_at_ = kNever;

@@ -104,7 +104,7 @@ class Flow {
   // Something waits for room in the window: a probe is due if none will come without it.
   void AskForRoom();
   // True once after each time that a probe is due; the caller then sends one.
-  bool TakeProbe();
+  bool PopProbe();
   bool probe_due() const { return probe_due_; }
   // Without one acknowledgement for several probes: sending more would be in vain for now.
   bool unanswered() const;
@@ -125,7 +125,7 @@ class Flow {
   std::uint64_t expected() const { return largest_seen_ ? *largest_seen_ + 1 : 0; }
   std::uint64_t recorded() const { return recorded_; }
   bool AcknowledgementDue(Instant now) const;
-  Acknowledgement TakeAcknowledgement(Instant now);
+  Acknowledgement MakeAcknowledgement(Instant now);
 
   // When HandleTimeout has to be called, an acknowledgement falls due, or the pace allows a batch
   // that was held back.
@@ -141,20 +141,20 @@ class Flow {
     Cargo cargo{};
     std::uint32_t bytes = 0;
     std::uint32_t batch_bytes = 0;  // at least `bytes`
-    bool settled = false;
+    bool resolved = false;
   };
 
   std::size_t Room() const { return window_bytes() - std::min(in_flight_bytes_, window_bytes()); }
   // Whether the peer, without being asked, will soon acknowledge something.
   bool WillHear() const;
   void MeasureRoundTrip(Duration sample);
-  void Settle(InFlight& datagram, Fate::Outcome outcome);
+  void Resolve(InFlight& datagram, Fate::Outcome outcome);
   void DetectLoss(Instant now);
   void NoteLength(Instant now, std::size_t bytes, bool lost);
   void NoteTrial(Instant now, std::size_t bytes);
   void StartRoundTrip(Instant now);
   void EndRoundTrip(Instant now);
-  void PopSettled();
+  void PopResolved();
   Duration ProbeInterval(int unanswered) const;
 
   FlowOptions options_;

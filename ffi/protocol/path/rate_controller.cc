@@ -155,11 +155,11 @@ void RateController::HandleRoundTrip(Instant now, const RoundTrip& round) {
   Measure(now, round);
   if (LossIsHeavy(round)) {
     slow_start_ = false;
-    settling_ = true;
+    recovering_ = true;
     return SetWindow(Scale(window_, kShrinkForLoss));
   }
-  if (settling_) {
-    settling_ = false;
+  if (recovering_) {
+    recovering_ = false;
     return;
   }
   const Duration queue = round.shortest - Path();
@@ -168,7 +168,7 @@ void RateController::HandleRoundTrip(Instant now, const RoundTrip& round) {
                        static_cast<double>(share_) / static_cast<double>(window_);
   if (above > 0) {
     slow_start_ = false;
-    settling_ = true;
+    recovering_ = true;
     SetWindow(Scale(window_, 1 - std::min(kShrink * above, kShrinkMax)));
   } else if (loss_shrunk_for_ > 0) {
     // Does the loss answer? Not before that is known.

@@ -98,8 +98,8 @@ class RateController {
   std::size_t share_min_ = 0;
   std::size_t share_ = 0;
   bool slow_start_ = true;
-  bool settling_ = false;  // the window was shrunk; what comes next was sent before
-  Duration round_trip_{};  // the shortest of the last one; zero before the first
+  bool recovering_ = false;  // the window was shrunk; what comes next was sent before
+  Duration round_trip_{};    // the shortest of the last one; zero before the first
 
   RecentLeast path_;     // shortest round trips, in nanoseconds
   RecentLeast fastest_;  // nanoseconds for one byte

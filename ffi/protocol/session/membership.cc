@@ -292,7 +292,7 @@ bool Membership::Handle(Instant now, std::uint16_t lane, Rank from,
   if (part->kind == MembershipKind::kDecision) {
     if (part->view <= view_.number) return true;
     auto decision = Assemble(from, std::move(*part));
-    return !decision || TakeDecision(now, std::move(*decision));
+    return !decision || HandleDecision(now, std::move(*decision));
   }
   if (part->view < view_.number) {
     TellDecision(now, lane, from);
@@ -310,19 +310,19 @@ bool Membership::Handle(Instant now, std::uint16_t lane, Rank from,
   if (!message) return true;
   switch (message->kind) {
     case MembershipKind::kStatus:
-      TakeStatus(now, lane, from, *message);
+      HandleStatus(now, lane, from, *message);
       break;
     case MembershipKind::kPrepare:
-      TakePrepare(now, lane, from, *message);
+      HandlePrepare(now, lane, from, *message);
       break;
     case MembershipKind::kVote:
-      TakeVote(now, from, *message);
+      HandleVote(now, from, *message);
       break;
     case MembershipKind::kProposal:
-      TakeProposal(now, lane, from, *message);
+      HandleProposal(now, lane, from, *message);
       break;
     case MembershipKind::kAccepted:
-      TakeAccepted(now, from, *message);
+      HandleAccepted(now, from, *message);
       break;
     case MembershipKind::kDecision:
       break;
@@ -330,16 +330,16 @@ bool Membership::Handle(Instant now, std::uint16_t lane, Rank from,
   return true;
 }
 
-void Membership::TakeStatus(Instant now, std::uint16_t lane, Rank from,
-                            const MembershipMessage& message) {
+void Membership::HandleStatus(Instant now, std::uint16_t lane, Rank from,
+                              const MembershipMessage& message) {
   NoteSuspects(now, from, message.ranks);
   // It knows its own ballots best.
   if (message.ballot.coordinator != self_) Promise(now, message.ballot);
   if (message.asks && !Concerned(now)) Due(lane, from, MembershipKind::kStatus);
 }
 
-void Membership::TakePrepare(Instant now, std::uint16_t lane, Rank from,
-                             const MembershipMessage& message) {
+void Membership::HandlePrepare(Instant now, std::uint16_t lane, Rank from,
+                               const MembershipMessage& message) {
   if (message.ballot.coordinator != from) return;
   if (message.ballot < ballot_) return Due(lane, from, MembershipKind::kStatus);
   Promise(now, message.ballot);
@@ -347,7 +347,7 @@ void Membership::TakePrepare(Instant now, std::uint16_t lane, Rank from,
   Due(lane, from, MembershipKind::kVote);
 }
 
-void Membership::TakeVote(Instant now, Rank from, const MembershipMessage& message) {
+void Membership::HandleVote(Instant now, Rank from, const MembershipMessage& message) {
   if (!bidding() || message.ballot != ballot_) return;
   if (message.accepted.round == 0) NoteSuspects(now, from, message.ranks);
   if (proposed_) return;
@@ -355,8 +355,8 @@ void Membership::TakeVote(Instant now, Rank from, const MembershipMessage& messa
   ProposeIfVoted(now);
 }
 
-void Membership::TakeProposal(Instant now, std::uint16_t lane, Rank from,
-                              const MembershipMessage& message) {
+void Membership::HandleProposal(Instant now, std::uint16_t lane, Rank from,
+                                const MembershipMessage& message) {
   if (message.ballot.coordinator != from) return;
   if (message.ballot < ballot_) return Due(lane, from, MembershipKind::kStatus);
   Promise(now, message.ballot);
@@ -366,13 +366,13 @@ void Membership::TakeProposal(Instant now, std::uint16_t lane, Rank from,
   Due(lane, from, MembershipKind::kAccepted);
 }
 
-void Membership::TakeAccepted(Instant now, Rank from, const MembershipMessage& message) {
+void Membership::HandleAccepted(Instant now, Rank from, const MembershipMessage& message) {
   if (!bidding() || !proposed_ || message.ballot != ballot_) return;
   acceptors_.insert(from);
   DecideIfAccepted(now);
 }
 
-bool Membership::TakeDecision(Instant now, const MembershipMessage& message) {
+bool Membership::HandleDecision(Instant now, const MembershipMessage& message) {
   View next{.number = message.view, .members = message.ranks, .firsts = message.calls};
   // Its members have voted in the view before, and so know it.
   if (next.Has(self_) && next.number != view_.number + 1) return false;

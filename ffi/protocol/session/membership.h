@@ -168,12 +168,12 @@ class Membership {
                                    std::span<std::byte> out);
   // The whole message once all parts are there.
   std::optional<MembershipMessage> Assemble(Rank from, MembershipMessage part);
-  void TakeStatus(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message);
-  void TakePrepare(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message);
-  void TakeVote(Instant now, Rank from, const MembershipMessage& message);
-  void TakeProposal(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message);
-  void TakeAccepted(Instant now, Rank from, const MembershipMessage& message);
-  bool TakeDecision(Instant now, const MembershipMessage& message);
+  void HandleStatus(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message);
+  void HandlePrepare(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message);
+  void HandleVote(Instant now, Rank from, const MembershipMessage& message);
+  void HandleProposal(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message);
+  void HandleAccepted(Instant now, Rank from, const MembershipMessage& message);
+  bool HandleDecision(Instant now, const MembershipMessage& message);
   void TellDecision(Instant now, std::uint16_t lane, Rank to);
   void NoteSuspects(Instant now, Rank from, const std::vector<Rank>& suspects);
 

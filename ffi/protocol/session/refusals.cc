@@ -92,13 +92,13 @@ void Holds::Ask(Instant now) {
   ask_at_ = now + std::clamp((now - changed_at_) / kAskPart, kAskIntervalMin, kAskIntervalMax);
 }
 
-bool Holds::TakeAsk(Instant now) {
+bool Holds::PopAsk(Instant now) {
   if (now < ask_at_) return false;
   ask_at_ = kNever;
   return true;
 }
 
-std::vector<CallId> Holds::TakeExpired(Instant now) {
+std::vector<CallId> Holds::PopExpired(Instant now) {
   std::vector<CallId> calls;
   for (Timed& timed : timed_) {
     if (timed.waits && now >= timed.until) {

@@ -73,9 +73,9 @@ class Holds {
   // Something that is listed waits to be sent: the peer is to be asked.
   void Ask(Instant now);
   // True when the peer is to be asked now: its answer is an acknowledgement, with the list.
-  bool TakeAsk(Instant now);
+  bool PopAsk(Instant now);
   // Calls that were held by time, and are not any more.
-  std::vector<CallId> TakeExpired(Instant now);
+  std::vector<CallId> PopExpired(Instant now);
   // When either of these has something to do.
   Instant timeout() const;
   const std::vector<CallId>& listed() const { return listed_; }
