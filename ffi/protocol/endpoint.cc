@@ -334,7 +334,7 @@ bool Endpoint::Impl::HandleValues(Instant now, const Collective& collective, Mem
     ++counters_.segments_stale;
     return true;
   }
-  Active* active = Admit(now, header);
+  OpenCall* active = Admit(now, header);
   if (active == nullptr || (!contribution && !HasRoom(active->exchange.EarlyResultBytes()))) {
     Refuse(now, header);
     return false;
@@ -402,12 +402,12 @@ bool Endpoint::Impl::HandleAnnouncement(Instant now, const Header& header,
   if (!announced) announced = {.at = now, .sequence = header.call.sequence};
   if (header.flags & kFlagWaiting) NoteWaiting(now, header.source, header.call);
   NoteAttendance(now, collective, *from, header.call.sequence);
-  if (const auto open = active_.find(header.call); open != active_.end()) {
-    open->second.exchange.Heard(*from);
+  if (auto* const open = calls_.Find(header.call); open != nullptr) {
+    open->exchange.Heard(*from);
   }
   for (const Collective* other : directory_.Named(collective.spec.name)) {
-    const auto open = active_.find({.collective = other->id, .sequence = header.call.sequence});
-    if (open != active_.end()) FailIfMismatched(now, open->second.exchange);
+    auto* const open = calls_.Find({.collective = other->id, .sequence = header.call.sequence});
+    if (open != nullptr) FailIfMismatched(now, open->exchange);
   }
   return true;
 }
@@ -465,23 +465,23 @@ void Endpoint::Impl::HandleFate(Instant now, Rank to, const Fate& fate,
   Holds& holds = peer(to).holds;
   if (refused) holds.Refused(now, cargo.call);
   if (fate.outcome == Fate::Outcome::kDelivered) holds.Delivered(cargo.call);
-  const auto open = active_.find(cargo.call);
-  if (open == active_.end()) return;
-  Exchange& exchange = open->second.exchange;
+  auto* const open = calls_.Find(cargo.call);
+  if (open == nullptr) return;
+  Exchange& exchange = open->exchange;
   const MemberIndex member = *exchange.collective().MemberOf(to);
   const Outbox::Item item{.kind = cargo.kind, .segment = cargo.segment, .repair = true};
   if (fate.outcome == Fate::Outcome::kDelivered) {
     if (exchange.Delivered(member, item)) advanced.push_back(cargo.call.collective);
   } else if (exchange.Lost(member, item, refused) == Exchange::Repair::kAgain) {
     ++(refused ? counters_.segments_refused : counters_.segments_repaired);
-    Queue(open->second, member);
+    Queue(*open, member);
   } else {
     ++counters_.segments_abandoned;
   }
   EraseIfRemovable(cargo.call);
 }
 
-void Endpoint::Impl::FinishIfComplete(Instant now, Active& active) {
+void Endpoint::Impl::FinishIfComplete(Instant now, OpenCall& active) {
   Exchange& exchange = active.exchange;
   if (!exchange.complete()) {
     if (exchange.WaitsForLag()) lagging_.insert(exchange.call());
@@ -508,12 +508,12 @@ void Endpoint::Impl::FinishIfComplete(Instant now, Active& active) {
 }
 
 void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
-  const auto open = active_.find(call);
-  OR_CHECK(open != active_.end());
+  auto* const open = calls_.Find(call);
+  OR_CHECK(open != nullptr);
   ++counters_.calls_failed;
   refusals_stale_ = true;
   // Peers that wait in the same call, or will, must not wait for this rank.
-  Exchange& exchange = open->second.exchange;
+  Exchange& exchange = open->exchange;
   // Where they go on without it they learn that it leaves, and no more.
   const bool missed = !(leaving_ && Survives(exchange.collective().spec));
   if (Waits(exchange) && missed) {
@@ -526,19 +526,19 @@ void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
   // Peers that wait for its sums fail with it. Others have them by their deadline.
   if (!exchange.collective().carry || exchange.waits()) {
     exchange.Remember();
-    active_.erase(open);
+    calls_.Erase(open->exchange.call());
     return;
   }
-  QueueAll(open->second);
+  QueueAll(*open);
   EraseIfRemovable(call);
 }
 
 void Endpoint::Impl::EraseIfRemovable(CallId call) {
-  const auto open = active_.find(call);
-  if (open == active_.end() || !open->second.exchange.removable()) return;
+  auto* const open = calls_.Find(call);
+  if (open == nullptr || !open->exchange.removable()) return;
   refusals_stale_ = true;
-  open->second.exchange.Remember();
-  active_.erase(open);
+  open->exchange.Remember();
+  calls_.Erase(open->exchange.call());
 }
 
 // ---- The public face.

@@ -42,7 +42,7 @@ bool Endpoint::Impl::Overtake(Instant now, const Collective& collective, Sequenc
   bool in_order = true;
   std::vector<CallId> overtaken;
   std::vector<CallId> skipped;
-  ForEachOpen(collective.id, [&](CallId other, Active& active) {
+  calls_.ForEach(collective.id, [&](CallId other, OpenCall& active) {
     if (other.sequence >= next) return;
     Exchange& exchange = active.exchange;
     in_order = in_order && exchange.over();
@@ -53,18 +53,18 @@ bool Endpoint::Impl::Overtake(Instant now, const Collective& collective, Sequenc
     skipped.push_back(other);
   });
   for (const CallId other : overtaken) {
-    QueueAll(active_.at(other));
+    QueueAll(calls_.At(other));
     EraseIfRemovable(other);
   }
   for (const CallId other : skipped) {
-    const auto open = active_.find(other);
-    if (drain && IsBounded(collective.spec) && !open->second.exchange.drains()) {
+    auto* const open = calls_.Find(other);
+    if (drain && IsBounded(collective.spec) && !open->exchange.drains()) {
       // Its sums are part of what the drain brings: they go before it.
-      open->second.exchange.Close(now);
+      open->exchange.Close(now);
       NoteFolded(other);
       continue;
     }
-    if (collective.spec.all_gather == LatePolicy::kDrop) active_.erase(open);
+    if (collective.spec.all_gather == LatePolicy::kDrop) calls_.Erase(open->exchange.call());
     if (collective.carry) Expire(now, other);
   }
   return in_order;
@@ -73,14 +73,14 @@ bool Endpoint::Impl::Overtake(Instant now, const Collective& collective, Sequenc
 void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission submission) {
   const CallId call{.collective = collective.id, .sequence = submission.sequence};
   const bool in_order = Overtake(now, collective, call.sequence, submission.drain);
-  const auto open = active_.find(call);
+  auto* const open = calls_.Find(call);
   const bool folded = collective.folded && call.sequence <= *collective.folded;
-  const bool over = open != active_.end() ? open->second.exchange.folded()
-                                          : folded || OthersDrain(collective, call.sequence);
+  const bool over =
+      open != nullptr ? open->exchange.folded() : folded || OthersDrain(collective, call.sequence);
   if (over) return SubmitLate(submission, collective);
-  Active& active = open != active_.end() ? open->second
-                                         : Open(now, collective, call.sequence,
-                                                Carries(collective.spec) && submission.drain);
+  OpenCall& active = open != nullptr ? *open
+                                     : Open(now, collective, call.sequence,
+                                            Carries(collective.spec) && submission.drain);
   if (submission.drain && collective.carry) active.exchange.Drain();
   if (collective.carry) collective.carry->ResumeCaughtUp(call.sequence);
   active.exchange.Submit(now, std::move(submission), in_order);
@@ -102,8 +102,7 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
   FinishIfComplete(now, active);
 }
 
-Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, Collective& collective, Sequence sequence,
-                                             bool drain) {
+OpenCall& Endpoint::Impl::Open(Instant now, Collective& collective, Sequence sequence, bool drain) {
   const std::uint16_t members = collective.layout.members();
   std::vector<MemberIndex>& order = send_orders_[{members, collective.self}];
   if (order.empty()) order = TarSendOrder(members, collective.self);
@@ -119,16 +118,12 @@ Endpoint::Impl::Active& Endpoint::Impl::Open(Instant now, Collective& collective
   }
   const ExchangeOptions options{
       .send_order = order, .lag_timeout = options_.peer_timeout, .drain = drain};
-  const CallId call{.collective = collective.id, .sequence = sequence};
-  const auto [at, inserted] = active_.try_emplace(
-      call, Active{.exchange = Exchange(collective, sequence, now, pool_, options),
-                   .queued = std::vector<bool>(members)});
-  OR_CHECK(inserted);
+  OpenCall& opened = calls_.Add(collective, sequence, now, pool_, options);
   for (const Rank member : spec.members) {
     if (member == options_.rank || !Carries(spec) || !peer(member).gone()) continue;
-    at->second.exchange.ReleaseResults(*collective.MemberOf(member));
+    opened.exchange.ReleaseResults(*collective.MemberOf(member));
   }
-  return at->second;
+  return opened;
 }
 
 }  // namespace optireduce

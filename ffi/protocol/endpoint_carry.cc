@@ -32,7 +32,7 @@ void Endpoint::Impl::SubmitLate(const Submission& submission, Collective& collec
 bool Endpoint::Impl::OthersDrain(const Collective& collective, Sequence call) {
   if (collective.spec.all_gather != LatePolicy::kCarry) return false;
   bool all = false;
-  ForEachOpen(collective.id, [&](CallId other, Active& active) {
+  calls_.ForEach(collective.id, [&](CallId other, OpenCall& active) {
     const Exchange& exchange = active.exchange;
     if (other.sequence <= call || !exchange.drains()) return;
     std::uint16_t heard = 0;
@@ -50,7 +50,7 @@ void Endpoint::Impl::NoteFolded(CallId call) {
   refusals_stale_ = true;
   Collective& collective = *directory_.Find(call.collective);
   collective.folded = std::max(collective.folded.value_or(call.sequence), call.sequence);
-  QueueAll(active_.at(call));
+  QueueAll(calls_.At(call));
   EraseIfRemovable(call);
 }
 
@@ -109,7 +109,7 @@ void Endpoint::Impl::ReleaseEarlier(Instant now, const Header& header) {
           ? call.sequence.value()
           : std::min<std::uint32_t>(header.contributors, call.sequence.value());
   std::vector<CallId> released;
-  ForEachOpen(call.collective, [&](CallId earlier, Active& active) {
+  calls_.ForEach(call.collective, [&](CallId earlier, OpenCall& active) {
     if (earlier >= call || earlier.sequence.value() < call.sequence.value() - before) return;
     active.exchange.ReleaseResults(from);
     if (!collective.carry) active.exchange.Release(from);
@@ -124,10 +124,9 @@ std::vector<LateData> Endpoint::Impl::FindLateData() const {
   directory_.ForEach([&](const Collective& collective) {
     if (!collective.carry) return;
     std::uint64_t bytes = collective.carry->LateBytes();
-    for (auto open = active_.lower_bound({.collective = collective.id, .sequence = Sequence(0)});
-         open != active_.end() && open->first.collective == collective.id; ++open) {
-      bytes += open->second.exchange.UndeliveredBytes();
-    }
+    calls_.ForEach(collective.id, [&](CallId, const OpenCall& open) {
+      bytes += open.exchange.UndeliveredBytes();
+    });
     if (bytes > 0) late.push_back({.description = collective.spec.description, .bytes = bytes});
   });
   return late;
@@ -138,13 +137,13 @@ void Endpoint::Impl::Advance(Instant now, CollectiveId id, Rank to) {
   if (!collective.carry) return;
   const MemberIndex member = *collective.MemberOf(to);
   std::vector<CallId> complete;
-  ForEachOpen(id, [&](CallId call, Active& active) {
+  calls_.ForEach(id, [&](CallId call, OpenCall& active) {
     Queue(active, member);
     if (active.exchange.complete()) complete.push_back(call);
   });
   for (const CallId call : complete) {
-    const auto open = active_.find(call);
-    if (open != active_.end()) FinishIfComplete(now, open->second);
+    auto* const open = calls_.Find(call);
+    if (open != nullptr) FinishIfComplete(now, *open);
   }
 }
 

@@ -77,10 +77,10 @@ void Endpoint::Impl::GiveUpUncalled(Instant now, Collective& collective, const S
     return;
   }
   // A peer may have opened it.
-  const auto open = active_.find({.collective = collective.id, .sequence = sequence});
-  if (open != active_.end()) {
-    open->second.exchange.Remember();
-    active_.erase(open);
+  auto* const open = calls_.Find({.collective = collective.id, .sequence = sequence});
+  if (open != nullptr) {
+    open->exchange.Remember();
+    calls_.Erase(open->exchange.call());
   }
   // Whatever the reason: this rank is in no other call instead.
   TellGivenUp(collective, sequence, why.message(), kFlagGaveUp);
@@ -120,7 +120,7 @@ void Endpoint::Impl::HandleGivenUp(Instant now, const Header& header, Collective
       .flags = header.flags};
   const bool known = DisagreementKnown(header.call);
   std::vector<CallId> failing;
-  for (const auto& [ours, active] : active_) {
+  for (const auto& [ours, active] : calls_) {
     const auto member = active.exchange.collective().MemberOf(from);
     if (!member || !Waits(active.exchange)) continue;
     // A rank that disagrees was there instead of in the calls that wait for it here; unless that
@@ -132,7 +132,7 @@ void Endpoint::Impl::HandleGivenUp(Instant now, const Header& header, Collective
     failing.push_back(ours);
   }
   for (const CallId ours : failing) {
-    const CollectiveSpec& spec = active_.at(ours).exchange.collective().spec;
+    const CollectiveSpec& spec = calls_.At(ours).exchange.collective().spec;
     Fail(now, ours, FailureOf(from, news.flags, why, Describe(spec, ours.sequence), kAdvice));
   }
   const MemberIndex member = *collective.MemberOf(from);

@@ -22,9 +22,9 @@
 #include "ffi/base/instant_tree.h"
 #include "ffi/protocol/bucket/buffer_pool.h"
 #include "ffi/protocol/call/directory.h"
-#include "ffi/protocol/call/exchange.h"
 #include "ffi/protocol/endpoint.h"
 #include "ffi/protocol/path/incast_controller.h"
+#include "ffi/protocol/session/call_table.h"
 #include "ffi/protocol/session/membership.h"
 #include "ffi/protocol/session/peer.h"
 #include "ffi/protocol/session/refusals.h"
@@ -57,13 +57,6 @@ class Endpoint::Impl {
   std::vector<Rank> unreached() const;
 
  private:
-  // A call that is open, with what the endpoint needs to serve it.
-  struct Active {
-    Exchange exchange;
-    std::vector<bool> queued;  // by member: the call stands in that peer's `ready`
-    Buffer final_drain{};      // of kFinalDrain: the bucket
-  };
-
   // A call that cannot begin yet.
   struct Held {
     Submission submission;
@@ -85,14 +78,6 @@ class Endpoint::Impl {
   Status RefuseUnreachable(const Collective& collective, const Submission& submission) const;
   // The member has made this call, and may have ended it without this rank.
   bool HasCalled(const Collective& collective, const Submission& submission, Rank member) const;
-  // Calls `visit(call, active)` for the open calls of a collective, in their order.
-  template <typename Visit>
-  void ForEachOpen(CollectiveId collective, Visit visit) {
-    for (auto it = active_.lower_bound({.collective = collective, .sequence = Sequence(0)});
-         it != active_.end() && it->first.collective == collective; ++it) {
-      visit(it->first, it->second);
-    }
-  }
 
   // ---- endpoint_refusals.cc
   // The local program has called it, or a later one, and nothing of it is open.
@@ -122,7 +107,7 @@ class Endpoint::Impl {
   // Tells those that were refused something that it is taken now.
   void LiftRefusals(Instant now);
   // The call a peer's datagram belongs to; opens it when that is allowed, else null.
-  Active* Admit(Instant now, const Header& header);
+  OpenCall* Admit(Instant now, const Header& header);
 
   // ---- endpoint.cc again
   // Each returns false when the datagram could not be taken now and has to come again.
@@ -135,7 +120,7 @@ class Endpoint::Impl {
   void HandleLeave(Instant now, const Header& header, std::span<const std::byte> payload);
   void HandleFates(Instant now, Rank peer, const std::vector<Fate>& fates);
   void HandleFate(Instant now, Rank to, const Fate& fate, std::vector<CollectiveId>& advanced);
-  void FinishIfComplete(Instant now, Active& active);
+  void FinishIfComplete(Instant now, OpenCall& active);
   // All that are complete.
   void FinishComplete(Instant now);
   void Fail(Instant now, CallId call, Status why);
@@ -144,7 +129,7 @@ class Endpoint::Impl {
   // ---- endpoint_begin.cc
   // Starts a call that nothing keeps from it.
   void Begin(Instant now, Collective& collective, Submission submission);
-  Active& Open(Instant now, Collective& collective, Sequence sequence, bool drain);
+  OpenCall& Open(Instant now, Collective& collective, Sequence sequence, bool drain);
   // The program makes no call before `next` any more: those that only peers have opened end without
   // it. True if all of them are over for the program.
   bool Overtake(Instant now, const Collective& collective, Sequence next, bool drain);
@@ -176,7 +161,7 @@ class Endpoint::Impl {
   bool LagComesFirst(Rank to);
   // Where late data is dropped: a member has shown where it is. Ends what all others are past.
   void NoteAttendance(Instant now, Collective& collective, MemberIndex from, Sequence call);
-  bool PassIfOthersHave(Instant now, const Collective& collective, Active& active);
+  bool PassIfOthersHave(Instant now, const Collective& collective, OpenCall& active);
   // This rank is behind: the others wait for it again, up to their deadlines.
   void TellPosition(const Collective& collective, CallId call);
 
@@ -221,11 +206,11 @@ class Endpoint::Impl {
   void AdoptUnsent(const Collective& successor, const BucketView& bucket);
   // False while calls of the collective are under way.
   bool BeginFinalDrain(Instant now, Collective& collective);
-  void EndFinalDrain(Active& active);
+  void EndFinalDrain(OpenCall& active);
 
   // ---- endpoint_send.cc
-  void Queue(Active& active, MemberIndex to);
-  void QueueAll(Active& active);
+  void Queue(OpenCall& active, MemberIndex to);
+  void QueueAll(OpenCall& active);
   // What was held back for the peer, of this collective, may go on.
   void QueueHeld(CollectiveId collective, Rank to);
   // Asks the peer whether it still refuses what this rank has for it.
@@ -243,7 +228,7 @@ class Endpoint::Impl {
   std::optional<Transmit> SendSegmentsOf(Instant now, Rank to, Ring<CallId>& calls,
                                          std::span<std::byte> buffer, std::size_t batch_max);
   // The next segment for a peer, and the call of `calls` it belongs to; drops calls that have none.
-  Active* NextSegment(Instant now, Rank to, Ring<CallId>& calls, Outbox::Item& item);
+  OpenCall* NextSegment(Instant now, Rank to, Ring<CallId>& calls, Outbox::Item& item);
   // Completes a datagram, which has its place in the buffer, and adds it to `pieces_`. If its
   // payload lies elsewhere, and need not be encrypted, that part of its place stays unused.
   void Seal(Rank to, Header header, std::span<const std::byte> payload,
@@ -353,7 +338,7 @@ class Endpoint::Impl {
   Directory directory_;
   // By the number of members, and which of them this rank is.
   std::map<std::pair<std::uint16_t, MemberIndex>, std::vector<MemberIndex>> send_orders_;
-  std::map<CallId, Active> active_;
+  CallTable calls_;
   std::set<CallId> lagging_;  // calls that wait for peers that are behind, or did
   Refusals refusals_;
   // Something has happened that may lift one.

@@ -17,14 +17,14 @@ constexpr int kSignsPerPatience = 2;
 
 void Endpoint::Impl::WatchLagging(Instant now) {
   std::erase_if(lagging_, [&](CallId call) {
-    const auto open = active_.find(call);
-    return open == active_.end() || !open->second.exchange.WaitsForLag();
+    auto* const open = calls_.Find(call);
+    return open == nullptr || !open->exchange.WaitsForLag();
   });
   const std::vector<CallId> calls(lagging_.begin(), lagging_.end());
   for (const CallId call : calls) {
-    const auto open = active_.find(call);
-    if (open == active_.end()) continue;
-    Active& active = open->second;
+    auto* const open = calls_.Find(call);
+    if (open == nullptr) continue;
+    OpenCall& active = *open;
     const Collective& collective = active.exchange.collective();
     for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
       const MemberIndex member(m);
@@ -45,12 +45,12 @@ void Endpoint::Impl::WatchLagging(Instant now) {
 Instant Endpoint::Impl::LagTimeout() const {
   Instant at = kNever;
   for (const CallId call : lagging_) {
-    const auto open = active_.find(call);
-    if (open == active_.end() || !open->second.exchange.WaitsForLag()) continue;
-    const Collective& collective = open->second.exchange.collective();
+    auto* const open = calls_.Find(call);
+    if (open == nullptr || !open->exchange.WaitsForLag()) continue;
+    const Collective& collective = open->exchange.collective();
     for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
       const MemberIndex member(m);
-      if (member == collective.self || !open->second.exchange.WaitsForLagOf(member)) continue;
+      if (member == collective.self || !open->exchange.WaitsForLagOf(member)) continue;
       const Peer& other = peer(collective.RankOf(member));
       const Duration patience = other.Patience(options_.peer_timeout);
       const bool asking = !other.Owes() && !other.control.empty();
@@ -66,10 +66,10 @@ bool Endpoint::Impl::LagComesFirst(Rank to) {
   if (lagging_.empty()) return false;
   Ring<CallId>& calls = peers_[to.index()]->backlog;
   for (const CallId lagging : lagging_) {
-    const auto open = active_.find(lagging);
-    if (open == active_.end() || !open->second.exchange.WaitsForLag()) continue;
-    const auto member = open->second.exchange.collective().MemberOf(to);
-    if (!member || !open->second.exchange.WaitsForLagOf(*member)) continue;
+    auto* const open = calls_.Find(lagging);
+    if (open == nullptr || !open->exchange.WaitsForLag()) continue;
+    const auto member = open->exchange.collective().MemberOf(to);
+    if (!member || !open->exchange.WaitsForLagOf(*member)) continue;
     std::size_t oldest = calls.size();
     for (std::size_t i = 0; i < calls.size(); ++i) {
       const bool same = calls[i].collective == lagging.collective;
@@ -86,15 +86,15 @@ void Endpoint::Impl::NoteAttendance(Instant now, Collective& collective, MemberI
                                     Sequence call) {
   if (!Drops(collective.spec) || !collective.attendance.Note(from, call)) return;
   std::vector<CallId> passed;
-  ForEachOpen(collective.id, [&](CallId open, Active& active) {
+  calls_.ForEach(collective.id, [&](CallId open, OpenCall& active) {
     const Exchange& exchange = active.exchange;
     const bool ends = open.sequence < call && exchange.submitted() && !exchange.finished();
     if (ends && PassIfOthersHave(now, collective, active)) passed.push_back(open);
   });
-  for (const CallId open : passed) FinishIfComplete(now, active_.at(open));
+  for (const CallId open : passed) FinishIfComplete(now, calls_.At(open));
 }
 
-bool Endpoint::Impl::PassIfOthersHave(Instant now, const Collective& collective, Active& active) {
+bool Endpoint::Impl::PassIfOthersHave(Instant now, const Collective& collective, OpenCall& active) {
   if (!Drops(collective.spec)) return false;
   const Sequence call = active.exchange.call().sequence;
   bool passed = false;

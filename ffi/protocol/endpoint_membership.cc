@@ -179,8 +179,8 @@ void Endpoint::Impl::BeginView(Instant now) {
                                            [&](Rank member) { return view().Has(member); });
     const bool called = view().FirstOf(collective.bucket_id) > Sequence(0);
     if (whole || called || !IsBounded(collective.spec)) return;
-    std::erase_if(active_,
-                  [&](const auto& entry) { return entry.first.collective == collective.id; });
+    calls_.EraseIf(
+        [&](const Exchange& exchange) { return exchange.call().collective == collective.id; });
     collective.carry.reset();
     collective.final_drain = Collective::FinalDrain::kVoid;
   });
@@ -210,7 +210,7 @@ void Endpoint::Impl::Cancel(Instant now, const Status& why) {
 
 bool Endpoint::Impl::FailAll(Instant now, const Status& why, bool only_bounded) {
   std::vector<CallId> failing;
-  for (const auto& [call, active] : active_) {
+  for (const auto& [call, active] : calls_) {
     const Exchange& exchange = active.exchange;
     const bool concerned = !only_bounded || IsBounded(exchange.collective().spec);
     if (concerned && call.sequence != kFinalDrain && exchange.submitted() && !exchange.finished()) {
@@ -269,8 +269,8 @@ bool Endpoint::Impl::HasCalled(const Collective& collective, const Submission& s
                                Rank member) const {
   // A drain ends for nobody before all have called it, unless by an error.
   if (submission.drain) return false;
-  const auto open = active_.find({.collective = collective.id, .sequence = submission.sequence});
-  return open != active_.end() && open->second.exchange.heard(*collective.MemberOf(member));
+  auto* const open = calls_.Find({.collective = collective.id, .sequence = submission.sequence});
+  return open != nullptr && open->exchange.heard(*collective.MemberOf(member));
 }
 
 bool Endpoint::Impl::MustHold(Instant now, const Collective& effective,
@@ -366,7 +366,7 @@ void Endpoint::Impl::AdoptUnsent(const Collective& successor, const BucketView& 
 bool Endpoint::Impl::BeginFinalDrain(Instant now, Collective& collective) {
   bool under_way = false;
   std::vector<CallId> uncalled;
-  ForEachOpen(collective.id, [&](CallId call, Active& active) {
+  calls_.ForEach(collective.id, [&](CallId call, OpenCall& active) {
     const Exchange& exchange = active.exchange;
     if (call.sequence == kFinalDrain) return;
     under_way = under_way || (exchange.submitted() && !exchange.finished());
@@ -374,18 +374,17 @@ bool Endpoint::Impl::BeginFinalDrain(Instant now, Collective& collective) {
   });
   if (under_way) return false;
   for (const CallId call : uncalled) {
-    Exchange& exchange = active_.at(call).exchange;
+    Exchange& exchange = calls_.At(call).exchange;
     if (!exchange.drains()) {
       exchange.Close(now);
       NoteFolded(call);
     } else {
-      active_.erase(call);
+      calls_.Erase(call);
     }
   }
   const CallId call{.collective = collective.id, .sequence = kFinalDrain};
-  const auto open = active_.find(call);
-  Active& active =
-      open != active_.end() ? open->second : Open(now, collective, kFinalDrain, /*drain=*/true);
+  auto* const open = calls_.Find(call);
+  OpenCall& active = open != nullptr ? *open : Open(now, collective, kFinalDrain, /*drain=*/true);
   active.final_drain = pool_.Take(collective.layout.bytes());
   if (active.final_drain.size() > 0) {
     std::memset(active.final_drain.data(), 0, active.final_drain.size());
@@ -402,7 +401,7 @@ bool Endpoint::Impl::BeginFinalDrain(Instant now, Collective& collective) {
   return true;
 }
 
-void Endpoint::Impl::EndFinalDrain(Active& active) {
+void Endpoint::Impl::EndFinalDrain(OpenCall& active) {
   Collective& collective = *directory_.Find(active.exchange.collective().id);
   for (std::uint32_t s = 0; s < collective.layout.segments(); ++s) {
     const ByteRange range = collective.layout.Segment(SegmentIndex(s));

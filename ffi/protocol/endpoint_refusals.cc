@@ -16,12 +16,12 @@ bool IsSuspended(const Header& header) { return (header.flags & kFlagSuspended) 
 bool Endpoint::Impl::IsOver(const Collective& collective, Sequence sequence) const {
   const bool called = (collective.submitted && sequence <= *collective.submitted) ||
                       (collective.folded && sequence <= *collective.folded);
-  return called && !active_.contains({.collective = collective.id, .sequence = sequence});
+  return called && !calls_.Contains({.collective = collective.id, .sequence = sequence});
 }
 
 Endpoint::Impl::Ahead Endpoint::Impl::AheadOf(const Collective& collective) {
   Ahead ahead;
-  ForEachOpen(collective.id, [&](CallId call, Active& active) {
+  calls_.ForEach(collective.id, [&](CallId call, OpenCall& active) {
     if (active.exchange.submitted() || active.exchange.over()) return;
     ++ahead.calls;
     if (!ahead.foldable && active.exchange.CanFold()) ahead.foldable = call;
@@ -38,8 +38,8 @@ bool Endpoint::Impl::Takes(CallId call, bool suspended) {
   const Collective* collective = directory_.Find(call.collective);
   if (collective == nullptr) return false;
   if (IsOver(*collective, call.sequence) || IsAbandoned(*collective)) return true;
-  const auto open = active_.find(call);
-  if (open != active_.end()) return HasRoom(open->second.exchange.EarlyResultBytes());
+  auto* const open = calls_.Find(call);
+  if (open != nullptr) return HasRoom(open->exchange.EarlyResultBytes());
   const Ahead ahead = AheadOf(*collective);
   const bool folds = suspended && ahead.foldable;
   return (ahead.calls < options_.max_lag || folds) && HasRoomFor(*collective);
@@ -59,15 +59,15 @@ void Endpoint::Impl::LiftRefusals(Instant now) {
                  [&](Rank rank) { peer(rank).flow.AcknowledgeAtOnce(now); });
 }
 
-Endpoint::Impl::Active* Endpoint::Impl::Admit(Instant now, const Header& header) {
-  if (const auto open = active_.find(header.call); open != active_.end()) return &open->second;
+OpenCall* Endpoint::Impl::Admit(Instant now, const Header& header) {
+  if (auto* const open = calls_.Find(header.call); open != nullptr) return open;
   // Ahead of the local program: bounded in calls and in memory.
   Collective& collective = *directory_.Find(header.call.collective);
   const Ahead ahead = AheadOf(collective);
   const bool full = ahead.calls >= options_.max_lag;
   const bool folds = full && IsSuspended(header) && ahead.foldable;
   if (folds) {
-    active_.at(*ahead.foldable).exchange.Fold();
+    calls_.At(*ahead.foldable).exchange.Fold();
     NoteFolded(*ahead.foldable);
   }
   if ((full && !folds) || !HasRoomFor(collective)) return nullptr;

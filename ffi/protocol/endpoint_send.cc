@@ -12,7 +12,7 @@
 
 namespace optireduce {
 
-void Endpoint::Impl::Queue(Active& active, MemberIndex to) {
+void Endpoint::Impl::Queue(OpenCall& active, MemberIndex to) {
   if (active.queued[to.index()] || to == active.exchange.collective().self) return;
   Peer& other = peer(active.exchange.collective().RankOf(to));
   if (other.gone()) return;
@@ -20,12 +20,12 @@ void Endpoint::Impl::Queue(Active& active, MemberIndex to) {
   (active.exchange.behind() ? other.backlog : other.ready).push_back(active.exchange.call());
 }
 
-void Endpoint::Impl::QueueAll(Active& active) {
+void Endpoint::Impl::QueueAll(OpenCall& active) {
   for (std::uint16_t m = 0; m < active.queued.size(); ++m) Queue(active, MemberIndex(m));
 }
 
 void Endpoint::Impl::QueueHeld(CollectiveId id, Rank to) {
-  ForEachOpen(id, [&](CallId, Active& active) {
+  calls_.ForEach(id, [&](CallId, OpenCall& active) {
     if (const auto member = active.exchange.collective().MemberOf(to)) Queue(active, *member);
   });
 }
@@ -36,8 +36,8 @@ void Endpoint::Impl::AskHeld(Instant now, Rank to) {
   if (!other.holds.PopAsk(now)) return;
   bool needed = false;
   for (const CallId& first : other.holds.listed()) {
-    ForEachOpen(first.collective,
-                [&](CallId call, const Active&) { needed = needed || call >= first; });
+    calls_.ForEach(first.collective,
+                   [&](CallId call, const OpenCall&) { needed = needed || call >= first; });
   }
   if (!needed) return;
   other.control.push_back({.kind = DatagramKind::kProbe});
@@ -200,14 +200,14 @@ std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
   return SealOne(to, header, payload_bytes, buffer);
 }
 
-Endpoint::Impl::Active* Endpoint::Impl::NextSegment(Instant now, Rank to, Ring<CallId>& calls,
-                                                    Outbox::Item& item) {
+OpenCall* Endpoint::Impl::NextSegment(Instant now, Rank to, Ring<CallId>& calls,
+                                      Outbox::Item& item) {
   Peer& other = peer(to);
   for (std::size_t left = calls.size(); left > 0; --left) {
     const CallId call = calls.front();
-    const auto open = active_.find(call);
-    if (open != active_.end()) {
-      Active& active = open->second;
+    auto* const open = calls_.Find(call);
+    if (open != nullptr) {
+      OpenCall& active = *open;
       Exchange& exchange = active.exchange;
       const MemberIndex member = *exchange.collective().MemberOf(to);
       const bool held = other.holds.Contains(now, call);
@@ -270,7 +270,7 @@ double Endpoint::Impl::WeightOf(Rank to) {
   constexpr double kWeightMax = 2;
   if (batches_left_ == 0) FindUsualLeft();
   double left = 0;
-  for (const auto& [id, active] : active_) {
+  for (const auto& [id, active] : calls_) {
     const auto member = active.exchange.collective().MemberOf(to);
     if (member) left += active.exchange.Unsent(*member);
   }
@@ -280,7 +280,7 @@ double Endpoint::Impl::WeightOf(Rank to) {
 void Endpoint::Impl::FindUsualLeft() {
   double left = 0;
   double flows = 0;
-  for (const auto& [id, active] : active_) {
+  for (const auto& [id, active] : calls_) {
     const Exchange& exchange = active.exchange;
     for (std::uint16_t m = 0; m < active.queued.size(); ++m) {
       const MemberIndex member(m);
@@ -305,7 +305,7 @@ std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to, Rin
   Transmit transmit{.to = to, .pieces = {}};
   Outbox::Item item{};
   for (std::size_t count = 0; count < batch_max; ++count) {
-    Active* active = NextSegment(now, to, calls, item);
+    OpenCall* active = NextSegment(now, to, calls, item);
     if (active == nullptr) break;
     Exchange& exchange = active->exchange;
     const MemberIndex member = *exchange.collective().MemberOf(to);
@@ -388,7 +388,7 @@ void Endpoint::Impl::WantFarewells() {
     if (rank == options_.rank || peer(rank).farewell != Peer::Farewell::kWanted) continue;
     // Sums that the peer does not have yet come first: without them its call would fail. One that
     // does not answer may have been cut off for a moment; it is asked until it is given up.
-    const bool owes = std::ranges::any_of(active_, [&](const auto& entry) {
+    const bool owes = std::ranges::any_of(calls_, [&](const auto& entry) {
       const Exchange& exchange = entry.second.exchange;
       const auto member = exchange.collective().MemberOf(rank);
       return member && exchange.over() && !exchange.Served(*member);

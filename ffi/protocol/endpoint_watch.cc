@@ -54,7 +54,7 @@ bool Endpoint::Impl::Waits(const Exchange& exchange) const {
 
 std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
   std::vector<WaitingCall> calls;
-  for (const auto& [id, active] : active_) {
+  for (const auto& [id, active] : calls_) {
     const Exchange& exchange = active.exchange;
     if (!exchange.submitted() || exchange.finished() || exchange.submitted_at() >= before) continue;
     if (id.sequence == kFinalDrain) continue;
@@ -98,7 +98,7 @@ void Endpoint::Impl::HandleTimeout(Instant now) {
   }
   GiveUpSilentPeers(now);
   std::vector<CallId> due;
-  for (const auto& [call, active] : active_) {
+  for (const auto& [call, active] : calls_) {
     if (now >= active.exchange.deadline()) due.push_back(call);
   }
   for (const CallId call : due) Expire(now, call);
@@ -113,9 +113,9 @@ void Endpoint::Impl::HandleTimeout(Instant now) {
 }
 
 void Endpoint::Impl::Expire(Instant now, CallId call) {
-  const auto open = active_.find(call);
-  if (open == active_.end()) return;
-  Active& active = open->second;
+  auto* const open = calls_.Find(call);
+  if (open == nullptr) return;
+  OpenCall& active = *open;
   const std::size_t sums = active.exchange.sums();
   const bool folded = active.exchange.folded();
   const auto expired = static_cast<std::uint64_t>(active.exchange.Expire(now));
@@ -123,9 +123,9 @@ void Endpoint::Impl::Expire(Instant now, CallId call) {
   if (expired > 0 || active.exchange.sums() != sums) QueueAll(active);
   if (active.exchange.folded() != folded) NoteFolded(call);
   // It may be gone by now.
-  const auto left = active_.find(call);
-  if (left == active_.end()) return;
-  FinishIfComplete(now, left->second);
+  auto* const left = calls_.Find(call);
+  if (left == nullptr) return;
+  FinishIfComplete(now, *left);
   EraseIfRemovable(call);
 }
 
@@ -143,7 +143,7 @@ Instant Endpoint::Impl::PollTimeout() const {
     if (timeouts_[r] == Instant::min()) timeouts_.Set(r, other.timeout());
     if (timeouts_[r] < at && !Muted(other)) at = timeouts_[r];
   }
-  for (const auto& [call, active] : active_) at = std::min(at, active.exchange.deadline());
+  for (const auto& [call, active] : calls_) at = std::min(at, active.exchange.deadline());
   for (const Held& held : held_) {
     if (!held.given_up) at = std::min(at, TooLongAfter(held.since));
   }
@@ -152,7 +152,7 @@ Instant Endpoint::Impl::PollTimeout() const {
 
 void Endpoint::Impl::Tick(Instant now) {
   std::vector<CallId> waiting;
-  for (const auto& [call, active] : active_) {
+  for (const auto& [call, active] : calls_) {
     // A final drain reports nothing, but calls that are held may wait for it.
     const bool final_drain = call.sequence == kFinalDrain && active.exchange.submitted() &&
                              !active.exchange.finished() && !held_.empty();
@@ -160,11 +160,11 @@ void Endpoint::Impl::Tick(Instant now) {
   }
   next_tick_ = kNever;
   for (const CallId call : waiting) {
-    const auto open = active_.find(call);
+    auto* const open = calls_.Find(call);
     // Failed together with another one.
     const bool final_drain = call.sequence == kFinalDrain;
-    if (open == active_.end() || (!final_drain && !Waits(open->second.exchange))) continue;
-    const Exchange& exchange = open->second.exchange;
+    if (open == nullptr || (!final_drain && !Waits(open->exchange))) continue;
+    const Exchange& exchange = open->exchange;
     if (FailIfAbandoned(now, exchange)) continue;
     if (!final_drain && (FailIfGivenUp(now, exchange) || FailIfCrossed(now, exchange) ||
                          FailIfTooLong(now, exchange))) {
@@ -192,11 +192,11 @@ bool Endpoint::Impl::FailIfAbandoned(Instant now, const Exchange& exchange) {
     if (silence >= options_.peer_timeout) {
       // Even where this rank has all it needs of it: another one may not.
       if (!other.gone()) Lose(now, member, WhySilent(member));
-      const auto open = active_.find(call);
-      if (open == active_.end()) return true;
+      auto* const open = calls_.Find(call);
+      if (open == nullptr) return true;
       if (call.sequence == kFinalDrain) continue;
-      if (!Waits(open->second.exchange)) return true;
-      const CollectiveSpec& spec = open->second.exchange.collective().spec;
+      if (!Waits(open->exchange)) return true;
+      const CollectiveSpec& spec = open->exchange.collective().spec;
       // Whether this one goes on is agreed.
       if (Survives(spec)) continue;
       Fail(now, call,
@@ -281,7 +281,7 @@ void Endpoint::Impl::CheckPath(Instant now, Rank rank) {
 void Endpoint::Impl::FailUnserved(Instant now, Rank rank, const std::string& why) {
   std::vector<CallId> failing;
   std::vector<CallId> over;
-  for (const auto& [call, active] : active_) {
+  for (const auto& [call, active] : calls_) {
     const Exchange& exchange = active.exchange;
     const auto member = exchange.collective().MemberOf(rank);
     const bool carries = exchange.collective().carry && exchange.submitted();
@@ -296,11 +296,11 @@ void Endpoint::Impl::FailUnserved(Instant now, Rank rank, const std::string& why
   for (const CallId call : failing) {
     Fail(now, call,
          {StatusCode::kUnavailable,
-          prefix + Describe(active_.at(call).exchange.collective().spec, call.sequence)});
+          prefix + Describe(calls_.At(call).exchange.collective().spec, call.sequence)});
   }
   // It is over here, but not there.
   for (const CallId call : over) {
-    Exchange& exchange = active_.at(call).exchange;
+    Exchange& exchange = calls_.At(call).exchange;
     const CollectiveSpec& spec = exchange.collective().spec;
     TellGivenUp(*directory_.Find(call.collective), call.sequence,
                 prefix + Describe(spec, call.sequence), kFlagGaveUp);
@@ -319,7 +319,7 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
   std::vector<CallId> failing;
   std::vector<CallId> finished;
   bool missed = false;
-  for (auto& [call, active] : active_) {
+  for (auto& [call, active] : calls_) {
     Exchange& exchange = active.exchange;
     const std::optional<MemberIndex> member = exchange.collective().MemberOf(gone);
     const bool survives = Survives(exchange.collective().spec);
@@ -352,13 +352,12 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
                             std::to_string(options_.rank.value()) + " waits for it in ";
   const std::string advice = AdviceFor(other);
   for (const CallId call : failing) {
-    const CollectiveSpec& spec = active_.at(call).exchange.collective().spec;
+    const CollectiveSpec& spec = calls_.At(call).exchange.collective().spec;
     Fail(now, call, {StatusCode::kUnavailable, waits + Describe(spec, call.sequence) + advice});
   }
   for (const CallId call : finished) EraseIfRemovable(call);
   // A call that only the one that is gone had opened will never be called here.
-  std::erase_if(active_, [&](const auto& entry) {
-    const Exchange& exchange = entry.second.exchange;
+  calls_.EraseIf([&](const Exchange& exchange) {
     const bool opened = !exchange.submitted() && !exchange.over() && exchange.OnlyHeard(gone);
     // Of what was added others may have a part.
     return opened && other.gone() && exchange.sums() == 0;
@@ -371,12 +370,12 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
 
 void Endpoint::Impl::FinishComplete(Instant now) {
   std::vector<CallId> complete;
-  for (const auto& [call, active] : active_) {
+  for (const auto& [call, active] : calls_) {
     if (active.exchange.complete()) complete.push_back(call);
   }
   for (const CallId call : complete) {
-    const auto open = active_.find(call);
-    if (open != active_.end()) FinishIfComplete(now, open->second);
+    auto* const open = calls_.Find(call);
+    if (open != nullptr) FinishIfComplete(now, *open);
   }
 }
 
@@ -386,9 +385,9 @@ void Endpoint::Impl::CheckOthersNamed(Instant now, const Collective& collective,
   if (exchange.submitted()) return;
   const Sequence sequence = exchange.call().sequence;
   for (const Collective* other : directory_.Named(collective.spec.name)) {
-    const auto open = active_.find({.collective = other->id, .sequence = sequence});
-    if (other != &collective && open != active_.end()) {
-      FailIfMismatched(now, open->second.exchange);
+    auto* const open = calls_.Find({.collective = other->id, .sequence = sequence});
+    if (other != &collective && open != nullptr) {
+      FailIfMismatched(now, open->exchange);
     }
   }
 }
@@ -417,14 +416,14 @@ bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
     for (const Peer::Waiting& report : peer(member).waiting) {
       const Collective& theirs = *directory_.Find(report.call.collective);
       // Called here, unless this rank's program has jumped over it.
-      const auto open = active_.find(report.call);
+      auto* const open = calls_.Find(report.call);
       const bool called = theirs.submitted && report.call.sequence <= *theirs.submitted &&
-                          (open == active_.end() || open->second.exchange.submitted());
+                          (open == nullptr || open->exchange.submitted());
       if (called || now - report.last > kReportLifetime) continue;
       // On its way there: an earlier call of the same collective is under way. Unless it is this
       // one, which the peer, in a later one, never was in.
       bool behind = false;
-      ForEachOpen(report.call.collective, [&](CallId call, const Active& active) {
+      calls_.ForEach(report.call.collective, [&](CallId call, const OpenCall& active) {
         const bool passed = call == exchange.call() && ours.reduce_scatter == LatePolicy::kWait;
         behind = behind || (active.exchange.submitted() && !active.exchange.finished() && !passed);
       });
@@ -449,12 +448,12 @@ bool Endpoint::Impl::FailIfMismatched(Instant now, const Exchange& exchange) {
   const Sequence sequence = exchange.call().sequence;
   for (const Collective* theirs : directory_.Named(ours.spec.name)) {
     if (theirs == &ours || theirs->spec.members != ours.spec.members) continue;
-    const auto open = active_.find({.collective = theirs->id, .sequence = sequence});
+    auto* const open = calls_.Find({.collective = theirs->id, .sequence = sequence});
     for (std::uint16_t m = 0; m < theirs->layout.members(); ++m) {
       const MemberIndex member(m);
       const auto& announced = theirs->announced_at[m];
       const bool there = (announced && announced->sequence == sequence) ||
-                         (open != active_.end() && open->second.exchange.heard(member));
+                         (open != nullptr && open->exchange.heard(member));
       if (!there || member == ours.self) continue;
       NoteDisagreement({.collective = theirs->id, .sequence = sequence});
       Fail(now, exchange.call(),
