@@ -40,16 +40,12 @@ Acknowledge WhenToAcknowledge(const Header& header) {
 
 Endpoint::Impl::Impl(const EndpointOptions& options)
     : options_(options),
-      peers_(options.world_size),
-      quiet_until_(options.world_size, Instant::min()),
-      timeouts_(options.world_size, Instant::min()),
+      peers_(options.rank, options.world_size),
       sharers_(options.world_size),
       opened_(options.protection == Protection::kEncrypt ? options.datagram_bytes_max : 0),
       directory_(options),
       incast_(static_cast<std::uint8_t>(std::clamp(options.world_size - 1, 1, UINT8_MAX))),
       next_peer_(options.rank.value()) {
-  quiet_until_.Set(options.rank.index(), kNever);
-  timeouts_.Set(options.rank.index(), kNever);
   MakeMembership();
 }
 
@@ -69,7 +65,8 @@ Status Endpoint::Impl::MakePeers() {
     if (!open.ok()) return open.status();
     flow.same_host = IsOnThisHost(rank);
     flow.window_bytes_max = WindowBytesMax(rank, others);
-    peers_[r] = std::make_unique<Peer>(flow, std::move(seal.value()), std::move(open.value()));
+    peers_.Add(rank,
+               std::make_unique<Peer>(flow, std::move(seal.value()), std::move(open.value())));
   }
   return {};
 }

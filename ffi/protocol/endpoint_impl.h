@@ -19,14 +19,13 @@
 #include <vector>
 
 #include "ffi/base/bitmap.h"
-#include "ffi/base/instant_tree.h"
 #include "ffi/protocol/bucket/buffer_pool.h"
 #include "ffi/protocol/call/directory.h"
 #include "ffi/protocol/endpoint.h"
 #include "ffi/protocol/path/incast_controller.h"
 #include "ffi/protocol/session/call_table.h"
 #include "ffi/protocol/session/membership.h"
-#include "ffi/protocol/session/peer.h"
+#include "ffi/protocol/session/peer_table.h"
 #include "ffi/protocol/session/refusals.h"
 #include "ffi/protocol/session/shared_membership.h"
 
@@ -217,8 +216,6 @@ class Endpoint::Impl {
   void AskHeld(Instant now, Rank to);
   void Announce(const Collective& collective, Sequence sequence, std::uint8_t flags);
   std::optional<Transmit> SendMembership(Instant now, std::span<std::byte> buffer);
-  // After nothing was sent to the peer.
-  void NoteQuiet(Rank rank);
   std::optional<Transmit> PollPeer(Instant now, Rank to, std::span<std::byte> buffer,
                                    std::size_t batch_max);
   std::optional<Transmit> SendAcknowledgement(Instant now, Rank to, std::span<std::byte> buffer);
@@ -312,22 +309,12 @@ class Endpoint::Impl {
   // " on lane 1", where a rank has several.
   std::string OnLane() const;
 
-  // Whatever is done with the peer may give it something to send, or another timeout.
-  Peer& peer(Rank rank) {
-    quiet_until_.Set(rank.index(), Instant::min());
-    timeouts_.Set(rank.index(), Instant::min());
-    return *peers_[rank.index()];
-  }
-  const Peer& peer(Rank rank) const { return *peers_[rank.index()]; }
+  Peer& peer(Rank rank) { return peers_.Touch(rank); }
+  const Peer& peer(Rank rank) const { return *peers_[rank]; }
 
   EndpointOptions options_;
-  RecentLeast paths_;                         // of the flows to all peers, which it outlives
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null at the own one
-  // Most of a thousand peers are quiet most of the time, and to look at each of them takes long. By
-  // rank, and until peer() is called: before when there is nothing to send to it, and the timeout
-  // of its flow; Instant::min() where that is not known. kNever for this rank.
-  InstantTree quiet_until_;
-  mutable InstantTree timeouts_;
+  RecentLeast paths_;  // of the flows to all peers, which it outlives
+  PeerTable peers_;
   std::set<Rank> unanswered_;  // whose flow has been, and may still be
   // What peers can receive is divided among those that share a collective with this rank, itself
   // included: they have as many as this one where groups are alike. (Where not, the rates tell.)

@@ -64,7 +64,7 @@ Instant Endpoint::Impl::LagTimeout() const {
 
 bool Endpoint::Impl::LagComesFirst(Rank to) {
   if (lagging_.empty()) return false;
-  Ring<CallId>& calls = peers_[to.index()]->backlog;
+  Ring<CallId>& calls = peers_[to]->backlog;
   for (const CallId lagging : lagging_) {
     auto* const open = calls_.Find(lagging);
     if (open == nullptr || !open->exchange.WaitsForLag()) continue;

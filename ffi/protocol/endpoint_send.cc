@@ -66,7 +66,7 @@ std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std:
   // From the first one on, then those before it.
   for (const auto& [from, end] : {std::pair(first, ranks), std::pair(std::size_t{0}, first)}) {
     const auto next = [&, end = end](std::size_t at) {
-      return std::min(quiet_until_.FirstBefore(now + Duration(1), at), end);
+      return std::min(peers_.NextToSend(now, at), end);
     };
     for (std::size_t r = next(from); r < end; r = next(r + 1)) {
       const Rank to(static_cast<std::uint16_t>(r));
@@ -74,19 +74,10 @@ std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std:
         next_peer_ = static_cast<std::uint16_t>((r + 1) % ranks);
         return transmit;
       }
-      NoteQuiet(to);
+      peers_.NoteQuiet(to);
     }
   }
   return std::nullopt;
-}
-
-void Endpoint::Impl::NoteQuiet(Rank rank) {
-  const Peer& other = *peers_[rank.index()];
-  const bool queued = !other.control.empty() || !other.ready.empty() || !other.backlog.empty();
-  if (queued || other.flow.probe_due()) return;
-  const Instant timeout = other.timeout();
-  quiet_until_.Set(rank.index(), timeout);
-  timeouts_.Set(rank.index(), timeout);
 }
 
 std::optional<Transmit> Endpoint::Impl::SendMembership(Instant now, std::span<std::byte> buffer) {
@@ -285,7 +276,7 @@ void Endpoint::Impl::FindUsualLeft() {
     for (std::uint16_t m = 0; m < active.queued.size(); ++m) {
       const MemberIndex member(m);
       const Rank rank = exchange.collective().RankOf(member);
-      if (rank == options_.rank || peers_[rank.index()]->flow.unanswered()) continue;
+      if (rank == options_.rank || peers_[rank]->flow.unanswered()) continue;
       left += exchange.Unsent(member);
       ++flows;
     }

@@ -87,7 +87,7 @@ WaitingCall Endpoint::Impl::WaitingFor(const Exchange& exchange) const {
 
 void Endpoint::Impl::HandleTimeout(Instant now) {
   refusals_stale_ = true;
-  const auto next = [&](std::size_t r) { return timeouts_.FirstBefore(now + Duration(1), r); };
+  const auto next = [&](std::size_t r) { return peers_.NextDue(now, r); };
   for (std::size_t r = next(0); r < options_.world_size; r = next(r + 1)) {
     if (Muted(*peers_[r])) continue;
     const Rank rank(static_cast<std::uint16_t>(r));
@@ -137,12 +137,7 @@ Instant Endpoint::Impl::PollTimeout() const {
     if (facts.changes != changes_) return Instant{};
     at = std::min(at, facts.timeout);
   }
-  for (std::size_t r = timeouts_.FirstBefore(at); r < options_.world_size;
-       r = timeouts_.FirstBefore(at, r + 1)) {
-    const Peer& other = *peers_[r];
-    if (timeouts_[r] == Instant::min()) timeouts_.Set(r, other.timeout());
-    if (timeouts_[r] < at && !Muted(other)) at = timeouts_[r];
-  }
+  at = peers_.TimeoutBefore(at, [&](const Peer& other) { return !Muted(other); });
   for (const auto& [call, active] : calls_) at = std::min(at, active.exchange.deadline());
   for (const Held& held : held_) {
     if (!held.given_up) at = std::min(at, TooLongAfter(held.since));
@@ -250,9 +245,9 @@ void Endpoint::Impl::NoteWaiting(Instant now, Rank rank, CallId call) {
 }
 
 void Endpoint::Impl::GiveUpSilentPeers(Instant now) {
-  std::erase_if(unanswered_, [&](Rank rank) { return !peers_[rank.index()]->flow.unanswered(); });
+  std::erase_if(unanswered_, [&](Rank rank) { return !peers_[rank]->flow.unanswered(); });
   for (const Rank rank : unanswered_) {
-    const Peer& other = *peers_[rank.index()];
+    const Peer& other = *peers_[rank];
     if (!other.gone() && other.Silence(now) >= options_.peer_timeout) {
       Lose(now, rank, WhySilent(rank));
     }
@@ -260,7 +255,7 @@ void Endpoint::Impl::GiveUpSilentPeers(Instant now) {
 }
 
 void Endpoint::Impl::CheckPath(Instant now, Rank rank) {
-  Peer& other = *peers_[rank.index()];
+  Peer& other = *peers_[rank];
   const std::optional<BlackHole> hole = other.flow.black_hole(options_.peer_timeout);
   if (other.black_hole != hole.has_value()) {
     other.black_hole = hole.has_value();

@@ -76,6 +76,7 @@ struct Peer {
   // somebody waits for, and those that are over, whose data goes behind.
   Ring<CallId> ready;
   Ring<CallId> backlog;
+  bool HasQueued() const { return !control.empty() || !ready.empty() || !backlog.empty(); }
   void DropQueued() {
     control.clear();
     ready.clear();
