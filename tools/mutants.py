@@ -220,6 +220,7 @@ _NEAR = {
     "early_exit": "test_early_exit",
     "endpoint_give_up": "test_giving_up",
     "endpoint_lag": "test_lag",
+    "lag_monitor": "test_lag",
     "endpoint_refusals": "test_refusals",
     "flight_recorder": "test_call_watch",
     "flow": "test_flow test_numbers",

@@ -44,8 +44,14 @@ Endpoint::Impl::Impl(const EndpointOptions& options)
       sharers_(options.world_size),
       opened_(options.protection == Protection::kEncrypt ? options.datagram_bytes_max : 0),
       directory_(options),
-      incast_(static_cast<std::uint8_t>(std::clamp(options.world_size - 1, 1, UINT8_MAX))),
-      next_peer_(options.rank.value()) {
+      lag_(options.peer_timeout, peers_, calls_),
+      transmitter_({.options = options_,
+                    .peers = peers_,
+                    .calls = calls_,
+                    .directory = directory_,
+                    .refusals = refusals_,
+                    .lag = lag_,
+                    .counters = counters_}) {
   MakeMembership();
 }
 
@@ -200,9 +206,7 @@ void Endpoint::Impl::Leave(Instant now, const Status& why) {
   OR_CHECK(!why.ok());
   leaving_ = why;
   Cancel(now, why);
-  for (const auto& other : peers_) {
-    if (other) other->farewell = Peer::Farewell::kWanted;
-  }
+  transmitter_.Leave(why);
 }
 
 bool Endpoint::Impl::finished() const {
@@ -212,6 +216,14 @@ bool Endpoint::Impl::finished() const {
            // What it was owed it has, or was given up; whether it heard the farewell is its matter.
            return other->farewell == Peer::Farewell::kSent && other->flow.unanswered();
          });
+}
+
+std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std::byte> buffer,
+                                                     std::size_t batch_max) {
+  OR_CHECK(buffer.size() >= options_.datagram_bytes_max && batch_max > 0);
+  LiftRefusals(now);
+  if (const auto transmit = SendMembership(now, buffer)) return transmit;
+  return transmitter_.Poll(now, IsStuck(), buffer, batch_max);
 }
 
 std::optional<CallDone> Endpoint::Impl::PollEvent() {
@@ -261,7 +273,7 @@ void Endpoint::Impl::HandleDatagram(Instant now, std::span<const std::byte> data
   from.Heard(now, options_.peer_timeout);
   // What is heard of a peer to which data does not pass changes nothing.
   if (from.lost && !from.black_hole) {
-    incast_of_peers_.reset();
+    transmitter_.NoteIncastOfPeers();
     from.lost.reset();
   }
   const bool taken = Dispatch(now, header, *payload);
@@ -355,7 +367,7 @@ bool Endpoint::Impl::HandleValues(Instant now, const Collective& collective, Mem
     case Exchange::Receipt::kNew:
       break;
   }
-  if (exchange.sums() != results) QueueAll(*active);
+  if (exchange.sums() != results) transmitter_.QueueAll(*active);
   if (first) CheckOthersNamed(now, collective, exchange);
   const bool completes = exchange.ContributionsDelivered(from) != delivered;
   FinishIfComplete(now, *active);
@@ -419,10 +431,10 @@ void Endpoint::Impl::HandleAcknowledgement(Instant now, const Header& header,
   Peer& from = peer(header.source);
   if (news->incast > 0 && news->incast != from.incast) {
     from.incast = news->incast;
-    incast_of_peers_.reset();
+    transmitter_.NoteIncastOfPeers();
   }
   for (const CollectiveId lifted : from.holds.Update(now, header.number, news->refusals)) {
-    QueueHeld(lifted, header.source);
+    transmitter_.QueueHeld(lifted, header.source);
   }
   HandleFates(now, header.source, from.flow.HandleAcknowledgement(now, *news));
   CheckPath(now, header.source);
@@ -471,7 +483,7 @@ void Endpoint::Impl::HandleFate(Instant now, Rank to, const Fate& fate,
     if (exchange.Delivered(member, item)) advanced.push_back(cargo.call.collective);
   } else if (exchange.Lost(member, item, refused) == Exchange::Repair::kAgain) {
     ++(refused ? counters_.segments_refused : counters_.segments_repaired);
-    Queue(*open, member);
+    transmitter_.Queue(*open, member);
   } else {
     ++counters_.segments_abandoned;
   }
@@ -481,13 +493,13 @@ void Endpoint::Impl::HandleFate(Instant now, Rank to, const Fate& fate,
 void Endpoint::Impl::FinishIfComplete(Instant now, OpenCall& active) {
   Exchange& exchange = active.exchange;
   if (!exchange.complete()) {
-    if (exchange.WaitsForLag()) lagging_.insert(exchange.call());
+    if (exchange.WaitsForLag()) lag_.Add(exchange.call());
     return;
   }
   if (exchange.call().sequence == kFinalDrain) {
     exchange.Finish(now, {});
     EndFinalDrain(active);
-    QueueAll(active);
+    transmitter_.QueueAll(active);
     EraseIfRemovable(exchange.call());
     return;
   }
@@ -499,8 +511,8 @@ void Endpoint::Impl::FinishIfComplete(Instant now, OpenCall& active) {
     directory_.Find(exchange.call().collective)->attendance.EndCall(exchange.heard());
   }
   // What peers do not have yet is sent to them although the call is over.
-  if (exchange.collective().carry) QueueAll(active);
-  AdaptIncast();
+  if (exchange.collective().carry) transmitter_.QueueAll(active);
+  transmitter_.AdaptIncast();
   EraseIfRemovable(exchange.call());
 }
 
@@ -526,7 +538,7 @@ void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
     calls_.Erase(open->exchange.call());
     return;
   }
-  QueueAll(*open);
+  transmitter_.QueueAll(*open);
   EraseIfRemovable(call);
 }
 

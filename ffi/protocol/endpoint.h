@@ -31,19 +31,9 @@
 #include "ffi/protocol/options.h"
 #include "ffi/protocol/stats.h"
 #include "ffi/protocol/submission.h"
+#include "ffi/protocol/transmit.h"
 
 namespace optireduce {
-
-// Datagrams to one peer, back to back in `pieces`: all of `datagram_bytes`, the last one possibly
-// shorter. What UDP_SEGMENT takes in one call. The pieces lie in the buffer given to PollTransmit
-// and in the data of calls, and are valid until the next call of the endpoint that is not const:
-// who cannot send them at once must copy them (see Join).
-struct Transmit {
-  Rank to;
-  Pieces pieces;
-  std::size_t bytes = 0;           // of all of them together
-  std::size_t datagram_bytes = 0;  // of each but the last
-};
 
 // Whom a call that is under way waits for.
 struct WaitingCall {

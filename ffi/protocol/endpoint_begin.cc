@@ -33,7 +33,7 @@ void Endpoint::Impl::Begin(Instant now, Collective& collective, Submission submi
     events_.push_back({.token = submission.token, .status = {}, .stats = stats});
     return;
   }
-  if (first) Announce(collective, submission.sequence, 0);
+  if (first) transmitter_.Announce(collective, submission.sequence, 0);
   SubmitTo(now, collective, std::move(submission));
 }
 
@@ -53,7 +53,7 @@ bool Endpoint::Impl::Overtake(Instant now, const Collective& collective, Sequenc
     skipped.push_back(other);
   });
   for (const CallId other : overtaken) {
-    QueueAll(calls_.At(other));
+    transmitter_.QueueAll(calls_.At(other));
     EraseIfRemovable(other);
   }
   for (const CallId other : skipped) {
@@ -91,8 +91,8 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
         call.sequence == kFinalDrain || (active.exchange.drains() && peer(member).removed);
     excluded ? active.exchange.Exclude(now, gone) : active.exchange.Release(gone);
   }
-  QueueAll(active);
-  batches_left_ = 0;
+  transmitter_.QueueAll(active);
+  transmitter_.NoteSubmitted();
   if (Waits(active.exchange)) {
     if (next_tick_ == kNever) next_tick_ = now;
     next_tick_ = std::min(next_tick_, TooLongAfter(active.exchange.called_at()));

@@ -50,7 +50,7 @@ void Endpoint::Impl::NoteFolded(CallId call) {
   refusals_stale_ = true;
   Collective& collective = *directory_.Find(call.collective);
   collective.folded = std::max(collective.folded.value_or(call.sequence), call.sequence);
-  QueueAll(calls_.At(call));
+  transmitter_.QueueAll(calls_.At(call));
   EraseIfRemovable(call);
 }
 
@@ -138,7 +138,7 @@ void Endpoint::Impl::Advance(Instant now, CollectiveId id, Rank to) {
   const MemberIndex member = *collective.MemberOf(to);
   std::vector<CallId> complete;
   calls_.ForEach(id, [&](CallId call, OpenCall& active) {
-    Queue(active, member);
+    transmitter_.Queue(active, member);
     if (active.exchange.complete()) complete.push_back(call);
   });
   for (const CallId call : complete) {

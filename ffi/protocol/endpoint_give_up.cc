@@ -61,7 +61,7 @@ void Endpoint::Impl::GiveUpUncalled(Instant now, Collective& collective, const S
                                     const Status& why) {
   const Sequence sequence = call.sequence;
   const CollectiveSpec& spec = collective.spec;
-  if (!collective.submitted) Announce(collective, sequence, 0);
+  if (!collective.submitted) transmitter_.Announce(collective, sequence, 0);
   collective.submitted = sequence;
   if (collective.carry) {
     // Results of it may be under way.

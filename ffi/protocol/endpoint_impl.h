@@ -1,8 +1,8 @@
 // The state of an endpoint. Its members are defined by theme: endpoint.cc (what comes in),
-// endpoint_begin.cc (calls that start), endpoint_carry.cc (what is late), endpoint_lag.cc (who is
-// behind), endpoint_refusals.cc (what is not taken yet), endpoint_send.cc (what goes out),
-// endpoint_watch.cc (who is missing, who disagrees), endpoint_give_up.cc (calls that end with an
-// error), endpoint_membership.cc (going on without ranks that are silent).
+// endpoint_begin.cc (calls that start), endpoint_carry.cc (what is late), endpoint_lag.cc (calls
+// that others are past), endpoint_refusals.cc (what is not taken yet), endpoint_watch.cc (who is
+// missing, who disagrees), endpoint_give_up.cc (calls that end with an error),
+// endpoint_membership.cc (going on without ranks that are silent).
 
 #ifndef FFI_PROTOCOL_ENDPOINT_IMPL_H_
 #define FFI_PROTOCOL_ENDPOINT_IMPL_H_
@@ -22,12 +22,13 @@
 #include "ffi/protocol/bucket/buffer_pool.h"
 #include "ffi/protocol/call/directory.h"
 #include "ffi/protocol/endpoint.h"
-#include "ffi/protocol/path/incast_controller.h"
 #include "ffi/protocol/session/call_table.h"
+#include "ffi/protocol/session/lag_monitor.h"
 #include "ffi/protocol/session/membership.h"
 #include "ffi/protocol/session/peer_table.h"
 #include "ffi/protocol/session/refusals.h"
 #include "ffi/protocol/session/shared_membership.h"
+#include "ffi/protocol/session/transmitter.h"
 
 namespace optireduce {
 
@@ -150,14 +151,6 @@ class Endpoint::Impl {
   void Advance(Instant now, CollectiveId collective, Rank peer);
 
   // ---- endpoint_lag.cc
-  // Leaves behind the peers that calls wait for and that do not answer, and asks the quiet ones for
-  // a sign.
-  void WatchLagging(Instant now);
-  // When to do that.
-  Instant LagTimeout() const;
-  // What the peer is to be sent first, of a call that is over: another call waits for it. Brings it
-  // to the front.
-  bool LagComesFirst(Rank to);
   // Where late data is dropped: a member has shown where it is. Ends what all others are past.
   void NoteAttendance(Instant now, Collective& collective, MemberIndex from, Sequence call);
   bool PassIfOthersHave(Instant now, const Collective& collective, OpenCall& active);
@@ -182,10 +175,9 @@ class Endpoint::Impl {
   void AdoptViews(Instant now);
   // Keeps nothing more for those that are silent.
   void ReleaseLost(Instant now);
-  // It is silent, and nothing can be decided about it: neither is asked until it is heard.
-  bool Muted(const Peer& other) const {
-    return other.lost && other.awaited && membership_->facts().stuck;
-  }
+  // No agreement on who takes part can be reached: too few can reach each other.
+  bool IsStuck() const { return Agrees() && membership_->facts().stuck; }
+  std::optional<Transmit> SendMembership(Instant now, std::span<std::byte> buffer);
   void BeginView(Instant now);
   Status WhyStuck(Instant now) const;
   // Fails the calls under way, and those that are held; false if there are none.
@@ -206,41 +198,6 @@ class Endpoint::Impl {
   // False while calls of the collective are under way.
   bool BeginFinalDrain(Instant now, Collective& collective);
   void EndFinalDrain(OpenCall& active);
-
-  // ---- endpoint_send.cc
-  void Queue(OpenCall& active, MemberIndex to);
-  void QueueAll(OpenCall& active);
-  // What was held back for the peer, of this collective, may go on.
-  void QueueHeld(CollectiveId collective, Rank to);
-  // Asks the peer whether it still refuses what this rank has for it.
-  void AskHeld(Instant now, Rank to);
-  void Announce(const Collective& collective, Sequence sequence, std::uint8_t flags);
-  std::optional<Transmit> SendMembership(Instant now, std::span<std::byte> buffer);
-  std::optional<Transmit> PollPeer(Instant now, Rank to, std::span<std::byte> buffer,
-                                   std::size_t batch_max);
-  std::optional<Transmit> SendAcknowledgement(Instant now, Rank to, std::span<std::byte> buffer);
-  std::optional<Transmit> SendControl(Instant now, Rank to, std::span<std::byte> buffer);
-  std::optional<Transmit> SendSegments(Instant now, Rank to, std::span<std::byte> buffer,
-                                       std::size_t batch_max);
-  std::optional<Transmit> SendSegmentsOf(Instant now, Rank to, Ring<CallId>& calls,
-                                         std::span<std::byte> buffer, std::size_t batch_max);
-  // The next segment for a peer, and the call of `calls` it belongs to; drops calls that have none.
-  OpenCall* NextSegment(Instant now, Rank to, Ring<CallId>& calls, Outbox::Item& item);
-  // Completes a datagram, which has its place in the buffer, and adds it to `pieces_`. If its
-  // payload lies elsewhere, and need not be encrypted, that part of its place stays unused.
-  void Seal(Rank to, Header header, std::span<const std::byte> payload,
-            std::span<std::byte> datagram);
-  // A transmit of one datagram, whose payload stands in `buffer` behind the header.
-  Transmit SealOne(Rank to, const Header& header, std::size_t payload_bytes,
-                   std::span<std::byte> buffer);
-  void WantFarewells();
-  // A call has ended: how many may send to this rank from now on?
-  void AdaptIncast();
-  // To how many peers at a time this rank sends new contributions.
-  std::uint16_t Incast();
-  // How much more of this rank's link the peer is to have than an equal share.
-  double WeightOf(Rank to);
-  void FindUsualLeft();
 
   // ---- endpoint_watch.cc
   void Expire(Instant now, CallId call);
@@ -326,27 +283,15 @@ class Endpoint::Impl {
   // By the number of members, and which of them this rank is.
   std::map<std::pair<std::uint16_t, MemberIndex>, std::vector<MemberIndex>> send_orders_;
   CallTable calls_;
-  std::set<CallId> lagging_;  // calls that wait for peers that are behind, or did
+  LagMonitor lag_;
   Refusals refusals_;
   // Something has happened that may lift one.
   bool refusals_stale_ = false;
   std::size_t refusals_used_bytes_ = 0;  // by the pool, when they were looked at last
   std::deque<CallDone> events_;
   Counters counters_;
-  IncastController incast_;
-  std::optional<std::uint16_t> incast_of_peers_;  // what Incast() has found, until that changes
-  struct {
-    std::uint64_t expected = 0;
-    std::uint64_t recorded = 0;
-    std::uint64_t expired = 0;
-  } incast_seen_;            // at the end of the last call
-  std::uint16_t next_peer_;  // whom PollTransmit asks first
-  // Segments that one rank has left for another, on average: out of this one, and into it. That
-  // takes a look at all peers, so that it is found once for as many batches as there are ranks.
-  double usual_left_ = 0;
-  std::uint32_t batches_left_ = 0;
-  std::vector<std::span<const std::byte>> pieces_;  // of the last Transmit
-  Instant next_tick_ = kNever;                      // set while a call waits
+  Transmitter transmitter_;
+  Instant next_tick_ = kNever;  // set while a call waits
   std::optional<Status> leaving_;
 
   std::shared_ptr<SharedMembership> membership_;   // null where too few ranks are left without one

@@ -186,6 +186,15 @@ void Endpoint::Impl::BeginView(Instant now) {
   });
 }
 
+std::optional<Transmit> Endpoint::Impl::SendMembership(Instant now, std::span<std::byte> buffer) {
+  if (!membership_due_) return std::nullopt;
+  const auto message = membership_->Open()->Poll(
+      now, lane_, buffer.subspan(kHeaderBytes).first(kMembershipBytesMax));
+  if (message) return transmitter_.SealMembership(message->to, message->bytes, buffer);
+  membership_due_ = false;
+  return std::nullopt;
+}
+
 Status Endpoint::Impl::WhyStuck(Instant now) const {
   const std::size_t members = view().members.size();
   const std::size_t connected = membership_->Open()->Connected(now);

@@ -87,13 +87,14 @@ WaitingCall Endpoint::Impl::WaitingFor(const Exchange& exchange) const {
 
 void Endpoint::Impl::HandleTimeout(Instant now) {
   refusals_stale_ = true;
+  const bool stuck = IsStuck();
   const auto next = [&](std::size_t r) { return peers_.NextDue(now, r); };
   for (std::size_t r = next(0); r < options_.world_size; r = next(r + 1)) {
-    if (Muted(*peers_[r])) continue;
+    if (peers_[r]->muted(stuck)) continue;
     const Rank rank(static_cast<std::uint16_t>(r));
     HandleFates(now, rank, peer(rank).flow.HandleTimeout(now));
     CheckPath(now, rank);
-    AskHeld(now, rank);
+    transmitter_.AskHeld(now, rank);
     if (peers_[r]->flow.unanswered()) unanswered_.insert(rank);
   }
   GiveUpSilentPeers(now);
@@ -102,7 +103,10 @@ void Endpoint::Impl::HandleTimeout(Instant now) {
     if (now >= active.exchange.deadline()) due.push_back(call);
   }
   for (const CallId call : due) Expire(now, call);
-  WatchLagging(now);
+  for (const CallId call : lag_.HandleTimeout(now)) {
+    OpenCall* const open = calls_.Find(call);
+    if (open != nullptr) FinishIfComplete(now, *open);
+  }
   if (now >= next_tick_) Tick(now);
   FailHeldTooLong(now);
   if (!Agrees()) return;
@@ -120,7 +124,7 @@ void Endpoint::Impl::Expire(Instant now, CallId call) {
   const bool folded = active.exchange.folded();
   const auto expired = static_cast<std::uint64_t>(active.exchange.Expire(now));
   counters_.stages_expired += expired;
-  if (expired > 0 || active.exchange.sums() != sums) QueueAll(active);
+  if (expired > 0 || active.exchange.sums() != sums) transmitter_.QueueAll(active);
   if (active.exchange.folded() != folded) NoteFolded(call);
   // It may be gone by now.
   auto* const left = calls_.Find(call);
@@ -130,14 +134,15 @@ void Endpoint::Impl::Expire(Instant now, CallId call) {
 }
 
 Instant Endpoint::Impl::PollTimeout() const {
-  Instant at = std::min(next_tick_, LagTimeout());
+  Instant at = std::min(next_tick_, lag_.timeout());
   if (Agrees()) {
     const MembershipFacts facts = membership_->facts();
     // By another lane: at once.
     if (facts.changes != changes_) return Instant{};
     at = std::min(at, facts.timeout);
   }
-  at = peers_.TimeoutBefore(at, [&](const Peer& other) { return !Muted(other); });
+  const bool stuck = IsStuck();
+  at = peers_.TimeoutBefore(at, [&](const Peer& other) { return !other.muted(stuck); });
   for (const auto& [call, active] : calls_) at = std::min(at, active.exchange.deadline());
   for (const Held& held : held_) {
     if (!held.given_up) at = std::min(at, TooLongAfter(held.since));
@@ -305,7 +310,7 @@ void Endpoint::Impl::FailUnserved(Instant now, Rank rank, const std::string& why
 }
 
 void Endpoint::Impl::Forget(Instant now, Rank gone) {
-  incast_of_peers_.reset();
+  transmitter_.NoteIncastOfPeers();
   Peer& other = peer(gone);
   if (other.gone()) {
     other.DropQueued();
@@ -324,7 +329,7 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
     const bool drains = survives && exchange.drains() && exchange.submitted();
     if (drains && (call.sequence == kFinalDrain || other.removed)) {
       exchange.Exclude(now, *member);
-      QueueAll(active);
+      transmitter_.QueueAll(active);
       if (exchange.over()) finished.push_back(call);
       continue;
     }

@@ -44,7 +44,7 @@ ROOMS = {
     "session": {"wire", "path", "bucket", "deadline", "call"},
 }
 _ENDPOINT = "endpoint"
-_SHARED = {"options.h", "stats.h", "submission.h"}
+_SHARED = {"options.h", "stats.h", "submission.h", "transmit.h"}
 
 # What the files of bind/ that make the module for tests may include as well.
 OF_TESTS = {"fuzz"}

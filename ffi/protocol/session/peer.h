@@ -43,6 +43,9 @@ struct Peer {
 
   // Nothing is sent to it, nothing is kept for it.
   bool gone() const { return left || removed || (lost && !awaited); }
+  // It is silent, and where agreement is `stuck` nothing can be decided about it: nothing is sent
+  // to it until it is heard.
+  bool muted(bool stuck) const { return stuck && lost && awaited; }
   // A call that waits for it waits in vain.
   bool unreachable() const { return left || removed || lost; }
   const std::string& why_gone() const { return removed ? *removed : left ? *left : *lost; }

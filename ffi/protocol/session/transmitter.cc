@@ -1,5 +1,4 @@
-// What an endpoint sends, and when: acknowledgements first, then control datagrams, then segments
-// as far as the window to the peer is open. Peers take turns.
+#include "ffi/protocol/session/transmitter.h"
 
 #include <algorithm>
 #include <string_view>
@@ -7,31 +6,41 @@
 
 #include "ffi/base/bytes.h"
 #include "ffi/base/check.h"
-#include "ffi/protocol/endpoint_impl.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
 
-void Endpoint::Impl::Queue(OpenCall& active, MemberIndex to) {
+Transmitter::Transmitter(const TransmitterParts& parts)
+    : options_(parts.options),
+      peers_(parts.peers),
+      calls_(parts.calls),
+      directory_(parts.directory),
+      refusals_(parts.refusals),
+      lag_(parts.lag),
+      counters_(parts.counters),
+      next_peer_(parts.options.rank),
+      incast_(static_cast<std::uint8_t>(std::clamp(parts.options.world_size - 1, 1, UINT8_MAX))) {}
+
+void Transmitter::Queue(OpenCall& active, MemberIndex to) {
   if (active.queued[to.index()] || to == active.exchange.collective().self) return;
-  Peer& other = peer(active.exchange.collective().RankOf(to));
+  Peer& other = peers_.Touch(active.exchange.collective().RankOf(to));
   if (other.gone()) return;
   active.queued[to.index()] = true;
   (active.exchange.behind() ? other.backlog : other.ready).push_back(active.exchange.call());
 }
 
-void Endpoint::Impl::QueueAll(OpenCall& active) {
+void Transmitter::QueueAll(OpenCall& active) {
   for (std::uint16_t m = 0; m < active.queued.size(); ++m) Queue(active, MemberIndex(m));
 }
 
-void Endpoint::Impl::QueueHeld(CollectiveId id, Rank to) {
+void Transmitter::QueueHeld(CollectiveId id, Rank to) {
   calls_.ForEach(id, [&](CallId, OpenCall& active) {
     if (const auto member = active.exchange.collective().MemberOf(to)) Queue(active, *member);
   });
 }
 
-void Endpoint::Impl::AskHeld(Instant now, Rank to) {
-  Peer& other = peer(to);
+void Transmitter::AskHeld(Instant now, Rank to) {
+  Peer& other = peers_.Touch(to);
   for (const CallId call : other.holds.PopExpired(now)) QueueHeld(call.collective, to);
   if (!other.holds.PopAsk(now)) return;
   bool needed = false;
@@ -44,25 +53,30 @@ void Endpoint::Impl::AskHeld(Instant now, Rank to) {
   other.holds.Ask(now);
 }
 
-void Endpoint::Impl::Announce(const Collective& collective, Sequence sequence, std::uint8_t flags) {
+void Transmitter::Announce(const Collective& collective, Sequence sequence, std::uint8_t flags) {
   for (const Rank member : collective.spec.members) {
-    if (member == options_.rank || peer(member).gone()) continue;
-    peer(member).control.push_back({.kind = DatagramKind::kAnnouncement,
-                                    .flags = flags,
-                                    .call = {.collective = collective.id, .sequence = sequence},
-                                    .segment = {}});
+    if (member == options_.rank || peers_.Touch(member).gone()) continue;
+    peers_.Touch(member).control.push_back(
+        {.kind = DatagramKind::kAnnouncement,
+         .flags = flags,
+         .call = {.collective = collective.id, .sequence = sequence},
+         .segment = {}});
   }
 }
 
-std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std::byte> buffer,
-                                                     std::size_t batch_max) {
-  OR_CHECK(buffer.size() >= options_.datagram_bytes_max && batch_max > 0);
+void Transmitter::Leave(const Status& why) {
+  leaving_ = why.message();
+  for (const auto& peer : peers_) {
+    if (peer) peer->farewell = Peer::Farewell::kWanted;
+  }
+}
+
+std::optional<Transmit> Transmitter::Poll(Instant now, bool stuck, std::span<std::byte> buffer,
+                                          std::size_t batch_max) {
   pieces_.clear();
-  LiftRefusals(now);
-  if (leaving_) WantFarewells();
-  if (const auto transmit = SendMembership(now, buffer)) return transmit;
-  const std::size_t first = next_peer_;
-  const std::size_t ranks = options_.world_size;
+  if (leaving_) QueueFarewells();
+  const std::size_t first = next_peer_.index();
+  const std::size_t ranks = peers_.size();
   // From the first one on, then those before it.
   for (const auto& [from, end] : {std::pair(first, ranks), std::pair(std::size_t{0}, first)}) {
     const auto next = [&, end = end](std::size_t at) {
@@ -70,8 +84,8 @@ std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std:
     };
     for (std::size_t r = next(from); r < end; r = next(r + 1)) {
       const Rank to(static_cast<std::uint16_t>(r));
-      if (const auto transmit = PollPeer(now, to, buffer, batch_max)) {
-        next_peer_ = static_cast<std::uint16_t>((r + 1) % ranks);
+      if (const auto transmit = PollPeer(now, stuck, to, buffer, batch_max)) {
+        next_peer_ = Rank(static_cast<std::uint16_t>((r + 1) % ranks));
         return transmit;
       }
       peers_.NoteQuiet(to);
@@ -80,25 +94,20 @@ std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std:
   return std::nullopt;
 }
 
-std::optional<Transmit> Endpoint::Impl::SendMembership(Instant now, std::span<std::byte> buffer) {
-  if (!membership_due_) return std::nullopt;
-  const auto message = membership_->Open()->Poll(
-      now, lane_, buffer.subspan(kHeaderBytes).first(kMembershipBytesMax));
-  if (!message) {
-    membership_due_ = false;
-    return std::nullopt;
-  }
+Transmit Transmitter::SealMembership(Rank to, std::size_t payload_bytes,
+                                     std::span<std::byte> buffer) {
+  pieces_.clear();
   Header header;
   header.kind = DatagramKind::kMembership;
-  header.number = peer(message->to).flow.Untracked();
-  return SealOne(message->to, header, message->bytes, buffer);
+  header.number = peers_.Touch(to).flow.Untracked();
+  return SealOne(to, header, payload_bytes, buffer);
 }
 
-std::optional<Transmit> Endpoint::Impl::PollPeer(Instant now, Rank to, std::span<std::byte> buffer,
-                                                 std::size_t batch_max) {
-  Peer& other = peer(to);
+std::optional<Transmit> Transmitter::PollPeer(Instant now, bool stuck, Rank to,
+                                              std::span<std::byte> buffer, std::size_t batch_max) {
+  Peer& other = peers_.Touch(to);
   if (other.flow.AcknowledgementDue(now)) return SendAcknowledgement(now, to, buffer);
-  if (other.gone() || Muted(other)) return std::nullopt;
+  if (other.gone() || other.muted(stuck)) return std::nullopt;
   std::optional<Transmit> transmit;
   // Those that wait for room make a probe due.
   if ((other.control.empty() && !other.flow.probe_due()) || !other.flow.CanTrack()) {
@@ -112,8 +121,8 @@ std::optional<Transmit> Endpoint::Impl::PollPeer(Instant now, Rank to, std::span
   return transmit;
 }
 
-void Endpoint::Impl::Seal(Rank to, Header header, std::span<const std::byte> payload,
-                          std::span<std::byte> datagram) {
+void Transmitter::Seal(Rank to, Header header, std::span<const std::byte> payload,
+                       std::span<std::byte> datagram) {
   header.source = options_.rank;
   header.session = options_.session;
   const auto head = datagram.first<kHeaderBytes>();
@@ -122,7 +131,7 @@ void Endpoint::Impl::Seal(Rank to, Header header, std::span<const std::byte> pay
   const std::span<std::byte> encrypted = datagram.subspan(kHeaderBytes, payload.size());
   for (const std::span<const std::byte> piece :
        {std::span<const std::byte>(head),
-        peer(to).seal.Seal(header.number, head, payload, encrypted, tag),
+        peers_.Touch(to).seal.Seal(header.number, head, payload, encrypted, tag),
         std::span<const std::byte>(tag)}) {
     // What lies behind the last one is one piece with it.
     if (!pieces_.empty() && pieces_.back().data() + pieces_.back().size() == piece.data()) {
@@ -135,16 +144,16 @@ void Endpoint::Impl::Seal(Rank to, Header header, std::span<const std::byte> pay
   counters_.bytes_sent += datagram.size();
 }
 
-Transmit Endpoint::Impl::SealOne(Rank to, const Header& header, std::size_t payload_bytes,
-                                 std::span<std::byte> buffer) {
+Transmit Transmitter::SealOne(Rank to, const Header& header, std::size_t payload_bytes,
+                              std::span<std::byte> buffer) {
   const std::size_t bytes = kOverheadBytes + payload_bytes;
   Seal(to, header, buffer.subspan(kHeaderBytes, payload_bytes), buffer.first(bytes));
   return {.to = to, .pieces = pieces_, .bytes = bytes, .datagram_bytes = bytes};
 }
 
-std::optional<Transmit> Endpoint::Impl::SendAcknowledgement(Instant now, Rank to,
-                                                            std::span<std::byte> buffer) {
-  Flow& flow = peer(to).flow;
+std::optional<Transmit> Transmitter::SendAcknowledgement(Instant now, Rank to,
+                                                         std::span<std::byte> buffer) {
+  Flow& flow = peers_.Touch(to).flow;
   Acknowledgement news = flow.MakeAcknowledgement(now);
   news.incast = incast_.incast();
   if (!refusals_.empty()) news.refusals = refusals_.Of(to);
@@ -156,9 +165,9 @@ std::optional<Transmit> Endpoint::Impl::SendAcknowledgement(Instant now, Rank to
   return SealOne(to, header, payload_bytes, buffer);
 }
 
-std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
-                                                    std::span<std::byte> buffer) {
-  Peer& other = peer(to);
+std::optional<Transmit> Transmitter::SendControl(Instant now, Rank to,
+                                                 std::span<std::byte> buffer) {
+  Peer& other = peers_.Touch(to);
   const Cargo cargo = other.control.front();
   other.control.pop_front();
   const std::span<std::byte> payload =
@@ -178,7 +187,7 @@ std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
     payload_bytes = EncodeAnnouncement(spec, spec.description, payload);
   } else if (cargo.kind == DatagramKind::kLeave) {
     ByteWriter writer(payload);
-    writer.Write(std::string_view(leaving_->message()).substr(0, payload.size()));
+    writer.Write(std::string_view(*leaving_).substr(0, payload.size()));
     payload_bytes = writer.size();
     other.farewell = Peer::Farewell::kSent;
   } else {
@@ -191,9 +200,8 @@ std::optional<Transmit> Endpoint::Impl::SendControl(Instant now, Rank to,
   return SealOne(to, header, payload_bytes, buffer);
 }
 
-OpenCall* Endpoint::Impl::NextSegment(Instant now, Rank to, Ring<CallId>& calls,
-                                      Outbox::Item& item) {
-  Peer& other = peer(to);
+OpenCall* Transmitter::NextSegment(Instant now, Rank to, Ring<CallId>& calls, Outbox::Item& item) {
+  Peer& other = peers_.Touch(to);
   for (std::size_t left = calls.size(); left > 0; --left) {
     const CallId call = calls.front();
     auto* const open = calls_.Find(call);
@@ -235,16 +243,15 @@ OpenCall* Endpoint::Impl::NextSegment(Instant now, Rank to, Ring<CallId>& calls,
   return nullptr;
 }
 
-std::optional<Transmit> Endpoint::Impl::SendSegments(Instant now, Rank to,
-                                                     std::span<std::byte> buffer,
-                                                     std::size_t batch_max) {
-  Peer& other = peer(to);
+std::optional<Transmit> Transmitter::SendSegments(Instant now, Rank to, std::span<std::byte> buffer,
+                                                  std::size_t batch_max) {
+  Peer& other = peers_.Touch(to);
   // Chosen: the backlog goes behind, but not to the end: what stands before it may be refused for
   // as long as the peer's program waits for something of the backlog. While a call of this rank
   // waits for something of it, it is the other way round.
   constexpr std::uint32_t kOtherTurns = 8;
   if (other.ready.empty() && other.backlog.empty()) return std::nullopt;
-  const bool behind_first = (++other.turns % kOtherTurns == 0) != LagComesFirst(to);
+  const bool behind_first = (++other.turns % kOtherTurns == 0) != lag_.PutFirst(to);
   for (const bool behind : {behind_first, !behind_first}) {
     auto& calls = behind ? other.backlog : other.ready;
     if (const auto transmit = SendSegmentsOf(now, to, calls, buffer, batch_max)) return transmit;
@@ -252,23 +259,23 @@ std::optional<Transmit> Endpoint::Impl::SendSegments(Instant now, Rank to,
   return std::nullopt;
 }
 
-// A call ends when the last rank has its data. Who has more to come than others gets more of this
-// rank's link; and who has more left to send than others have for it, more of all links: so all end
+// A call ends when the last rank has its data. A peer with more to come than others gets more of
+// this rank's link, and one that has more left to send gets more of all links, so that all end
 // together.
-double Endpoint::Impl::WeightOf(Rank to) {
+double Transmitter::SendWeight(Rank to) {
   // Chosen: enough to even out what chance does to rates, and within what sockets hold.
   constexpr double kWeightMin = 0.5;
   constexpr double kWeightMax = 2;
-  if (batches_left_ == 0) FindUsualLeft();
+  if (batches_left_ == 0) FindMeanUnsent();
   double left = 0;
   for (const auto& [id, active] : calls_) {
     const auto member = active.exchange.collective().MemberOf(to);
     if (member) left += active.exchange.Unsent(*member);
   }
-  return usual_left_ > 0 ? std::clamp(left / usual_left_, kWeightMin, kWeightMax) : 1;
+  return mean_unsent_ > 0 ? std::clamp(left / mean_unsent_, kWeightMin, kWeightMax) : 1;
 }
 
-void Endpoint::Impl::FindUsualLeft() {
+void Transmitter::FindMeanUnsent() {
   double left = 0;
   double flows = 0;
   for (const auto& [id, active] : calls_) {
@@ -285,14 +292,14 @@ void Endpoint::Impl::FindUsualLeft() {
       flows += static_cast<double>(active.queued.size() - 1);
     }
   }
-  usual_left_ = flows > 0 ? left / flows : 0;
+  mean_unsent_ = flows > 0 ? left / flows : 0;
   batches_left_ = options_.world_size;
 }
 
-std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to, Ring<CallId>& calls,
-                                                       std::span<std::byte> buffer,
-                                                       std::size_t batch_max) {
-  Flow& flow = peer(to).flow;
+std::optional<Transmit> Transmitter::SendSegmentsOf(Instant now, Rank to, Ring<CallId>& calls,
+                                                    std::span<std::byte> buffer,
+                                                    std::size_t batch_max) {
+  Flow& flow = peers_.Touch(to).flow;
   Transmit transmit{.to = to, .pieces = {}};
   Outbox::Item item{};
   for (std::size_t count = 0; count < batch_max; ++count) {
@@ -300,7 +307,7 @@ std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to, Rin
     if (active == nullptr) break;
     Exchange& exchange = active->exchange;
     const MemberIndex member = *exchange.collective().MemberOf(to);
-    if (transmit.bytes == 0) flow.SetWeight(WeightOf(to));
+    if (transmit.bytes == 0) flow.SetWeight(SendWeight(to));
     const std::size_t payload_bytes = exchange.PayloadBytes(item);
     const std::size_t bytes = kOverheadBytes + payload_bytes;
     if (transmit.bytes + bytes > buffer.size()) break;
@@ -346,7 +353,7 @@ std::optional<Transmit> Endpoint::Impl::SendSegmentsOf(Instant now, Rank to, Rin
   return transmit;
 }
 
-void Endpoint::Impl::AdaptIncast() {
+void Transmitter::AdaptIncast() {
   std::uint64_t expected = 0;
   std::uint64_t recorded = 0;
   for (const auto& other : peers_) {
@@ -362,7 +369,7 @@ void Endpoint::Impl::AdaptIncast() {
   incast_seen_ = {.expected = expected, .recorded = recorded, .expired = counters_.stages_expired};
 }
 
-std::uint16_t Endpoint::Impl::Incast() {
+std::uint16_t Transmitter::Incast() {
   if (options_.incast != 0) return options_.incast;
   if (incast_of_peers_) return *incast_of_peers_;
   std::uint8_t least = UINT8_MAX;
@@ -373,10 +380,10 @@ std::uint16_t Endpoint::Impl::Incast() {
   return *incast_of_peers_;
 }
 
-void Endpoint::Impl::WantFarewells() {
+void Transmitter::QueueFarewells() {
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
     const Rank rank(r);
-    if (rank == options_.rank || peer(rank).farewell != Peer::Farewell::kWanted) continue;
+    if (rank == options_.rank || peers_.Touch(rank).farewell != Peer::Farewell::kWanted) continue;
     // Sums that the peer does not have yet come first: without them its call would fail. One that
     // does not answer may have been cut off for a moment; it is asked until it is given up.
     const bool owes = std::ranges::any_of(calls_, [&](const auto& entry) {
@@ -384,9 +391,9 @@ void Endpoint::Impl::WantFarewells() {
       const auto member = exchange.collective().MemberOf(rank);
       return member && exchange.over() && !exchange.Served(*member);
     });
-    if (owes && !peer(rank).unreachable()) continue;
-    peer(rank).farewell = Peer::Farewell::kSent;
-    peer(rank).control.push_back({.kind = DatagramKind::kLeave});
+    if (owes && !peers_.Touch(rank).unreachable()) continue;
+    peers_.Touch(rank).farewell = Peer::Farewell::kSent;
+    peers_.Touch(rank).control.push_back({.kind = DatagramKind::kLeave});
   }
 }
 

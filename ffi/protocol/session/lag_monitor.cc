@@ -1,0 +1,82 @@
+#include "ffi/protocol/session/lag_monitor.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace optireduce {
+namespace {
+
+// Chosen: the least that tells a peer that has nothing to say from one that does not answer.
+constexpr int kSignsPerPatience = 2;
+
+}  // namespace
+
+template <typename Visit>
+void LagMonitor::ForEachLagging(CallId call, Visit visit) const {
+  OpenCall* const open = calls_.Find(call);
+  if (open == nullptr || !open->exchange.WaitsForLag()) return;
+  const Collective& collective = open->exchange.collective();
+  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+    const MemberIndex member(m);
+    if (member == collective.self || !open->exchange.WaitsForLagOf(member)) continue;
+    visit(open->exchange, member);
+  }
+}
+
+std::vector<CallId> LagMonitor::HandleTimeout(Instant now) {
+  std::erase_if(lagging_, [&](CallId call) {
+    const OpenCall* const open = calls_.Find(call);
+    return open == nullptr || !open->exchange.WaitsForLag();
+  });
+  for (const CallId call : lagging_) {
+    ForEachLagging(call, [&](Exchange& exchange, MemberIndex member) {
+      Peer& peer = peers_.Touch(exchange.collective().RankOf(member));
+      const Duration patience = peer.Patience(peer_timeout_);
+      if (peer.Owes() && peer.Silence(now) >= patience) {
+        exchange.Suspend(member);
+      } else if (!peer.Owes() && peer.Silence(now) >= patience / kSignsPerPatience &&
+                 peer.control.empty()) {
+        peer.control.push_back({.kind = DatagramKind::kProbe});
+      }
+    });
+  }
+  return {lagging_.begin(), lagging_.end()};
+}
+
+Instant LagMonitor::timeout() const {
+  Instant at = kNever;
+  for (const CallId call : lagging_) {
+    ForEachLagging(call, [&](const Exchange& exchange, MemberIndex member) {
+      const Peer& peer = *peers_[exchange.collective().RankOf(member)];
+      const Duration patience = peer.Patience(peer_timeout_);
+      const bool asking = !peer.Owes() && !peer.control.empty();
+      if (asking) return;
+      at = std::min(at, peer.Owes() ? SaturatingAdd(peer.asked, patience)
+                                    : peer.last_heard + patience / kSignsPerPatience);
+    });
+  }
+  return at;
+}
+
+bool LagMonitor::PutFirst(Rank to) {
+  for (const CallId lagging : lagging_) {
+    const OpenCall* const open = calls_.Find(lagging);
+    if (open == nullptr || !open->exchange.WaitsForLag()) continue;
+    const auto member = open->exchange.collective().MemberOf(to);
+    if (!member || !open->exchange.WaitsForLagOf(*member)) continue;
+    Ring<CallId>& calls = peers_[to]->backlog;
+    std::size_t oldest = calls.size();
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const bool same = calls[i].collective == lagging.collective;
+      if (same && (oldest == calls.size() || calls[i] < calls[oldest])) oldest = i;
+    }
+    if (oldest == calls.size()) continue;
+    std::swap(calls[oldest], calls.front());
+    return true;
+  }
+  return false;
+}
+
+}  // namespace optireduce

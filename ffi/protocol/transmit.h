@@ -1,0 +1,26 @@
+// Datagrams on their way out of an endpoint.
+
+#ifndef FFI_PROTOCOL_TRANSMIT_H_
+#define FFI_PROTOCOL_TRANSMIT_H_
+
+#include <cstddef>
+
+#include "ffi/base/bytes.h"
+#include "ffi/base/ids.h"
+
+namespace optireduce {
+
+// Datagrams to one peer, back to back in `pieces`: all of `datagram_bytes`, the last one possibly
+// shorter. What UDP_SEGMENT takes in one call. The pieces lie in the buffer given to PollTransmit
+// and in the data of calls, and are valid until the next call of the endpoint that is not const:
+// a driver that cannot send them at once copies them (see Join).
+struct Transmit {
+  Rank to;
+  Pieces pieces;
+  std::size_t bytes = 0;           // of all of them together
+  std::size_t datagram_bytes = 0;  // of each but the last
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_TRANSMIT_H_
