@@ -221,6 +221,7 @@ _NEAR = {
     "endpoint_give_up": "test_giving_up",
     "endpoint_lag": "test_lag",
     "lag_monitor": "test_lag",
+    "mismatch_detector": "test_giving_up test_endpoint",
     "endpoint_refusals": "test_refusals",
     "flight_recorder": "test_call_watch",
     "flow": "test_flow test_numbers",

@@ -51,8 +51,12 @@ Endpoint::Impl::Impl(const EndpointOptions& options)
                     .directory = directory_,
                     .refusals = refusals_,
                     .lag = lag_,
-                    .counters = counters_}) {
-  MakeMembership();
+                    .counters = counters_}),
+      membership_(MakeMembership(options)),
+      mismatch_(options_, peers_, calls_, directory_, membership_.get()) {
+  if (membership_ && options.membership) lane_ = options.lane;
+  View& all = views_.emplace_back();
+  for (std::uint16_t r = 0; r < options.world_size; ++r) all.members.emplace_back(r);
 }
 
 Status Endpoint::Impl::MakePeers() {
@@ -151,7 +155,7 @@ Status Endpoint::Impl::RefuseUnreachable(const Collective& collective,
     // One that has left in good order has made this call, and everything of it is here.
     if (Carries(spec) && other.left && HasCalled(collective, submission, member)) continue;
     // What has made it leave, perhaps.
-    if (Status why = WhyGivenUp(collective, submission.sequence); !why.ok()) return why;
+    if (Status why = mismatch_.WhyGivenUp(collective, submission.sequence); !why.ok()) return why;
     return {StatusCode::kUnavailable, "jax_optireduce: '" + spec.name + "' needs rank " +
                                           std::to_string(member.value()) + ", but " +
                                           other.why_gone()};
@@ -368,7 +372,10 @@ bool Endpoint::Impl::HandleValues(Instant now, const Collective& collective, Mem
       break;
   }
   if (exchange.sums() != results) transmitter_.QueueAll(*active);
-  if (first) CheckOthersNamed(now, collective, exchange);
+  // A peer in the same call of the same name with other facts disagrees with the local program.
+  if (first && !exchange.submitted()) {
+    Apply(now, mismatch_.FindMismatched(collective.spec.name, header.call.sequence));
+  }
   const bool completes = exchange.ContributionsDelivered(from) != delivered;
   FinishIfComplete(now, *active);
   if (completes) Advance(now, collective.id, header.source);
@@ -403,21 +410,18 @@ bool Endpoint::Impl::HandleAnnouncement(Instant now, const Header& header,
   }
   Collective& collective = *learnt.value();
   if (gave_up) {
-    HandleGivenUp(now, header, collective, why);
+    Apply(now, mismatch_.HandleGivenUp(now, header, collective, why));
     return true;
   }
   collective.NoteCalled(now, *from, sequence);
   auto& announced = collective.announced_at[from->index()];
   if (!announced) announced = {.at = now, .sequence = header.call.sequence};
-  if (header.flags & kFlagWaiting) NoteWaiting(now, header.source, header.call);
+  if (header.flags & kFlagWaiting) mismatch_.HandleReport(now, header.source, header.call);
   NoteAttendance(now, collective, *from, header.call.sequence);
   if (auto* const open = calls_.Find(header.call); open != nullptr) {
     open->exchange.Heard(*from);
   }
-  for (const Collective* other : directory_.Named(collective.spec.name)) {
-    auto* const open = calls_.Find({.collective = other->id, .sequence = header.call.sequence});
-    if (open != nullptr) FailIfMismatched(now, open->exchange);
-  }
+  Apply(now, mismatch_.FindMismatched(collective.spec.name, sequence));
   return true;
 }
 
@@ -503,8 +507,7 @@ void Endpoint::Impl::FinishIfComplete(Instant now, OpenCall& active) {
     EraseIfRemovable(exchange.call());
     return;
   }
-  Status status;
-  CheckDropped(now, exchange, status);
+  Status status = mismatch_.FindDropped(now, exchange);
   ++(status.ok() ? counters_.calls_completed : counters_.calls_failed);
   events_.push_back(exchange.Finish(now, std::move(status)));
   if (Drops(exchange.collective().spec) && !exchange.passed()) {
@@ -525,11 +528,11 @@ void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
   Exchange& exchange = open->exchange;
   // Where they go on without it they learn that it leaves, and no more.
   const bool missed = !(leaving_ && Survives(exchange.collective().spec));
-  if (Waits(exchange) && missed) {
+  if (exchange.waiting() && missed) {
     // Invalid arguments are what Disagreement() reports.
     const bool disagreed = why.code() == StatusCode::kInvalidArgument;
-    TellGivenUp(*directory_.Find(call.collective), call.sequence, why.message(),
-                disagreed ? kFlagGaveUp | kFlagDisagreed : kFlagGaveUp);
+    mismatch_.TellGivenUp(*directory_.Find(call.collective), call.sequence, why.message(),
+                          disagreed ? kFlagGaveUp | kFlagDisagreed : kFlagGaveUp);
   }
   events_.push_back(exchange.Finish(now, std::move(why)));
   // Peers that wait for its sums fail with it. Others have them by their deadline.

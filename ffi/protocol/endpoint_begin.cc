@@ -93,11 +93,15 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
   }
   transmitter_.QueueAll(active);
   transmitter_.NoteSubmitted();
-  if (Waits(active.exchange)) {
+  if (active.exchange.waiting()) {
     if (next_tick_ == kNever) next_tick_ = now;
     next_tick_ = std::min(next_tick_, TooLongAfter(active.exchange.called_at()));
   }
-  if (FailIfMismatched(now, active.exchange) || FailIfGivenUp(now, active.exchange)) return;
+  if (FailIf(now, call, mismatch_.FindMismatched(active.exchange))) return;
+  if (active.exchange.waiting() &&
+      FailIf(now, call, mismatch_.WhyGivenUp(collective, call.sequence))) {
+    return;
+  }
   if (PassIfOthersHave(now, collective, active)) TellPosition(collective, call);
   FinishIfComplete(now, active);
 }

@@ -25,6 +25,7 @@
 #include "ffi/protocol/session/call_table.h"
 #include "ffi/protocol/session/lag_monitor.h"
 #include "ffi/protocol/session/membership.h"
+#include "ffi/protocol/session/mismatch_detector.h"
 #include "ffi/protocol/session/peer_table.h"
 #include "ffi/protocol/session/refusals.h"
 #include "ffi/protocol/session/shared_membership.h"
@@ -158,7 +159,7 @@ class Endpoint::Impl {
   void TellPosition(const Collective& collective, CallId call);
 
   // ---- endpoint_membership.cc
-  void MakeMembership();
+  static std::shared_ptr<SharedMembership> MakeMembership(const EndpointOptions& options);
   Result<Collective*> Learn(Instant now, const CollectiveSpec& spec);
   // Some collective goes on without ranks that are silent.
   bool Agrees() const { return membership_ && membership_->facts().in_use; }
@@ -204,8 +205,6 @@ class Endpoint::Impl {
   void Tick(Instant now);
   // Fails the call if a member is silent for too long or left; asks the quiet ones for a sign.
   bool FailIfAbandoned(Instant now, const Exchange& exchange);
-  void ReportWaiting(Instant now, const Exchange& exchange);
-  void NoteWaiting(Instant now, Rank from, CallId call);
   // Gives up peers that do not answer for too long, whether or not a call waits for them.
   void GiveUpSilentPeers(Instant now);
   // After something was acknowledged or lost: do long datagrams to the peer arrive?
@@ -214,17 +213,6 @@ class Endpoint::Impl {
   void FailUnserved(Instant now, Rank rank, const std::string& why);
   // After a peer has gone: fails what needs it, keeps nothing for it.
   void Forget(Instant now, Rank gone);
-  // Fails the call if a member waits in another one that this rank has not called.
-  bool FailIfCrossed(Instant now, const Exchange& exchange);
-  // Fails the call if a member calls the same name and sequence as something else.
-  bool FailIfMismatched(Instant now, const Exchange& exchange);
-  // Fails the local program's call of the same name if a peer's differs from it.
-  void CheckOthersNamed(Instant now, const Collective& collective, const Exchange& exchange);
-  Status Disagreement(const Exchange& exchange, Rank peer, const CollectiveSpec& theirs,
-                      Sequence their_sequence) const;
-  // After a call that dropped everything of a live peer: is it calling something else?
-  void CheckDropped(Instant now, const Exchange& exchange, Status& status) const;
-  bool Waits(const Exchange& exchange) const;
   // Whom it waits for.
   WaitingCall WaitingFor(const Exchange& exchange) const;
 
@@ -232,33 +220,15 @@ class Endpoint::Impl {
   // The call is over for this rank, which has not submitted it.
   void GiveUpUncalled(Instant now, Collective& collective, const Submission& call,
                       const Status& why);
-  // Tells the members that this rank has ended the call with an error, or never makes it.
-  void TellGivenUp(Collective& collective, Sequence sequence, const std::string& why,
-                   std::uint8_t flags);
-  void QueueGivenUp(Peer& to, CallId call, const GivenUpCalls::Interval& calls);
-  void HandleGivenUp(Instant now, const Header& header, Collective& collective,
-                     const std::string& why);
-  // This rank has already ended a call on account of this one.
-  bool DisagreementKnown(CallId call) const;
-  void NoteDisagreement(CallId theirs);
-  // `from` has ended the call, but is removed, or may be: the members are about to agree.
-  bool MayGoOnWithout(const CollectiveSpec& spec, Rank from, std::uint8_t flags) const;
-  // The error of a call that a member has already ended with one; ok where none has.
-  Status WhyGivenUp(const Collective& collective, Sequence sequence) const;
-  // Fails the call with that error.
-  bool FailIfGivenUp(Instant now, const Exchange& exchange);
+  // Fails the call unless `why` is ok.
+  bool FailIf(Instant now, CallId call, Status why);
+  void Apply(Instant now, std::vector<Verdict> verdicts);
   // When a call of then has waited for too long.
   Instant TooLongAfter(Instant called_at) const;
   bool FailIfTooLong(Instant now, const Exchange& exchange);
   void FailHeldTooLong(Instant now);
   // What `rank` was seen to do.
   std::string LastSignOf(Instant now, Rank rank) const;
-
-  // What an error about ranks that disagree ends with, on every rank; so it does not travel.
-  static constexpr std::string_view kAdvice =
-      ". Every rank must make the same calls, with the same names, shapes, dtypes and modes, the "
-      "same number of times. A call without name= is known by its file and line: if the ranks run "
-      "different source files, give it a name=";
 
   std::string WhySilent(Rank rank) const;
   // In seconds, with one decimal.
@@ -303,8 +273,7 @@ class Endpoint::Impl {
   std::optional<Status> removed_;                  // the others go on without this rank
   std::deque<Held> held_;                          // in order
   std::vector<Collective*> awaiting_final_drain_;  // want a final drain
-  // Calls of peers with which this rank disagreed, so that it has ended one of its own; the newest.
-  std::deque<CallId> disagreed_;
+  MismatchDetector mismatch_;
 };
 
 }  // namespace optireduce

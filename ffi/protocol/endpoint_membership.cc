@@ -23,15 +23,11 @@ constexpr std::uint16_t kWorldSizeMin = 3;
 
 }  // namespace
 
-void Endpoint::Impl::MakeMembership() {
-  View& all = views_.emplace_back();
-  for (std::uint16_t r = 0; r < options_.world_size; ++r) all.members.emplace_back(r);
-  if (options_.world_size < kWorldSizeMin) return;
-  if (options_.membership) lane_ = options_.lane;
-  membership_ = options_.membership
-                    ? options_.membership
-                    : std::make_shared<SharedMembership>(options_.rank, options_.world_size,
-                                                         options_.peer_timeout, /*lanes=*/1);
+std::shared_ptr<SharedMembership> Endpoint::Impl::MakeMembership(const EndpointOptions& options) {
+  if (options.world_size < kWorldSizeMin) return nullptr;
+  if (options.membership) return options.membership;
+  return std::make_shared<SharedMembership>(options.rank, options.world_size, options.peer_timeout,
+                                            /*lanes=*/1);
 }
 
 void Endpoint::Impl::UseMembership(Instant now) {

@@ -13,14 +13,6 @@
 namespace optireduce {
 namespace {
 
-using std::chrono::milliseconds;
-
-// Chosen: waiting for longer than this is worth a report to the one waited for.
-constexpr Duration kReportInterval = milliseconds(500);
-// Chosen: a report older than four intervals no longer tells what the peer is doing.
-constexpr Duration kReportLifetime = 4 * kReportInterval;
-// Chosen: a program has a few calls under way at once; more reports tell nothing new.
-constexpr std::size_t kWaitingMax = 8;
 // Chosen: a quarter of the time after which a peer is given up, so that three signs may be lost.
 constexpr int kSignsPerTimeout = 4;
 
@@ -45,11 +37,6 @@ std::string Endpoint::Impl::RoundedSeconds(Duration duration) {
 
 std::string Endpoint::Impl::OnLane() const {
   return options_.membership ? " on lane " + std::to_string(options_.lane) : "";
-}
-
-bool Endpoint::Impl::Waits(const Exchange& exchange) const {
-  return exchange.submitted() && !exchange.finished() && exchange.waits() &&
-         exchange.call().sequence != kFinalDrain;
 }
 
 std::vector<WaitingCall> Endpoint::Impl::WaitingCalls(Instant before) const {
@@ -156,22 +143,23 @@ void Endpoint::Impl::Tick(Instant now) {
     // A final drain reports nothing, but calls that are held may wait for it.
     const bool final_drain = call.sequence == kFinalDrain && active.exchange.submitted() &&
                              !active.exchange.finished() && !held_.empty();
-    if (Waits(active.exchange) || final_drain) waiting.push_back(call);
+    if (active.exchange.waiting() || final_drain) waiting.push_back(call);
   }
   next_tick_ = kNever;
   for (const CallId call : waiting) {
     auto* const open = calls_.Find(call);
     // Failed together with another one.
     const bool final_drain = call.sequence == kFinalDrain;
-    if (open == nullptr || (!final_drain && !Waits(open->exchange))) continue;
+    if (open == nullptr || (!final_drain && !open->exchange.waiting())) continue;
     const Exchange& exchange = open->exchange;
     if (FailIfAbandoned(now, exchange)) continue;
-    if (!final_drain && (FailIfGivenUp(now, exchange) || FailIfCrossed(now, exchange) ||
-                         FailIfTooLong(now, exchange))) {
+    if (!final_drain &&
+        (FailIf(now, call, mismatch_.WhyGivenUp(exchange.collective(), call.sequence)) ||
+         FailIf(now, call, mismatch_.FindCrossed(now, exchange)) || FailIfTooLong(now, exchange))) {
       continue;
     }
     if (!final_drain) {
-      ReportWaiting(now, exchange);
+      mismatch_.Report(now, exchange);
       next_tick_ = std::min(next_tick_, TooLongAfter(exchange.called_at()));
     }
     const Duration interval = std::min({kReportInterval, options_.peer_timeout / kSignsPerTimeout,
@@ -195,7 +183,7 @@ bool Endpoint::Impl::FailIfAbandoned(Instant now, const Exchange& exchange) {
       auto* const open = calls_.Find(call);
       if (open == nullptr) return true;
       if (call.sequence == kFinalDrain) continue;
-      if (!Waits(open->exchange)) return true;
+      if (!open->exchange.waiting()) return true;
       const CollectiveSpec& spec = open->exchange.collective().spec;
       // Whether this one goes on is agreed.
       if (Survives(spec)) continue;
@@ -212,41 +200,6 @@ bool Endpoint::Impl::FailIfAbandoned(Instant now, const Exchange& exchange) {
     }
   }
   return false;
-}
-
-void Endpoint::Impl::ReportWaiting(Instant now, const Exchange& exchange) {
-  if (now - exchange.submitted_at() < kReportInterval) return;
-  for (const Rank member : exchange.collective().spec.members) {
-    if (member == options_.rank) continue;
-    // All of them: who waits for results of this rank is to know that it waits as well.
-    Peer& other = peer(member);
-    if (other.gone() || other.control.size() >= kWaitingMax) continue;
-    other.control.push_back({.kind = DatagramKind::kAnnouncement,
-                             .flags = kFlagWaiting,
-                             .call = exchange.call(),
-                             .segment = {}});
-  }
-}
-
-void Endpoint::Impl::NoteWaiting(Instant now, Rank rank, CallId call) {
-  Peer& from = peer(rank);
-  std::erase_if(from.waiting,
-                [&](const Peer::Waiting& report) { return now - report.last > kReportLifetime; });
-  const Collective& collective = *directory_.Find(call.collective);
-  const auto ours = collective.given_up.find(collective.self);
-  if (ours != collective.given_up.end()) {
-    // It has not heard of it: it was silent at that time.
-    const GivenUpCalls::Interval* const calls = ours->second.Find(call.sequence);
-    if (calls != nullptr) QueueGivenUp(from, call, *calls);
-  }
-  for (Peer::Waiting& report : from.waiting) {
-    if (report.call != call) continue;
-    report.last = now;
-    return;
-  }
-  if (from.waiting.size() < kWaitingMax) {
-    from.waiting.push_back({.call = call, .first = now, .last = now});
-  }
 }
 
 void Endpoint::Impl::GiveUpSilentPeers(Instant now) {
@@ -302,8 +255,8 @@ void Endpoint::Impl::FailUnserved(Instant now, Rank rank, const std::string& why
   for (const CallId call : over) {
     Exchange& exchange = calls_.At(call).exchange;
     const CollectiveSpec& spec = exchange.collective().spec;
-    TellGivenUp(*directory_.Find(call.collective), call.sequence,
-                prefix + Describe(spec, call.sequence), kFlagGaveUp);
+    mismatch_.TellGivenUp(*directory_.Find(call.collective), call.sequence,
+                          prefix + Describe(spec, call.sequence), kFlagGaveUp);
     exchange.Release(*exchange.collective().MemberOf(rank));
     EraseIfRemovable(call);
   }
@@ -337,7 +290,7 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
     const bool carries = exchange.submitted() && !exchange.finished() &&
                          exchange.collective().carry && !survives &&
                          (other.lost || !exchange.heard(*member));
-    const bool needs = (Waits(exchange) || carries) && exchange.Needs(*member);
+    const bool needs = (exchange.waiting() || carries) && exchange.Needs(*member);
     missed = missed || (needs && drains);
     if (needs && !drains) failing.push_back(call);
     if (exchange.over()) finished.push_back(call);
@@ -376,108 +329,6 @@ void Endpoint::Impl::FinishComplete(Instant now) {
   for (const CallId call : complete) {
     auto* const open = calls_.Find(call);
     if (open != nullptr) FinishIfComplete(now, *open);
-  }
-}
-
-void Endpoint::Impl::CheckOthersNamed(Instant now, const Collective& collective,
-                                      const Exchange& exchange) {
-  // A peer in the same call of the same name with other facts disagrees with the local program.
-  if (exchange.submitted()) return;
-  const Sequence sequence = exchange.call().sequence;
-  for (const Collective* other : directory_.Named(collective.spec.name)) {
-    auto* const open = calls_.Find({.collective = other->id, .sequence = sequence});
-    if (other != &collective && open != nullptr) {
-      FailIfMismatched(now, open->exchange);
-    }
-  }
-}
-
-Status Endpoint::Impl::Disagreement(const Exchange& exchange, Rank other,
-                                    const CollectiveSpec& theirs, Sequence their_sequence) const {
-  return {StatusCode::kInvalidArgument,
-          "jax_optireduce: the ranks disagree: rank " + std::to_string(options_.rank.value()) +
-              " is in " + Describe(exchange.collective().spec, exchange.call().sequence) +
-              ", rank " + std::to_string(other.value()) + " is in " +
-              Describe(theirs, their_sequence) + std::string(kAdvice)};
-}
-
-bool Endpoint::Impl::FailIfCrossed(Instant now, const Exchange& exchange) {
-  if (now - exchange.submitted_at() < options_.mismatch_timeout) return false;
-  // Whoever waits for one that does not answer, wherever that is, gets its own error, or goes on
-  // without it.
-  const CollectiveSpec& ours = exchange.collective().spec;
-  const bool silent = std::ranges::any_of(ours.members, [&](Rank member) {
-    return member != options_.rank && now - peer(member).last_heard >= options_.peer_timeout / 2;
-  });
-  if (silent || (Survives(ours) && membership_->facts().timeout != kNever)) return false;
-  for (const Rank member : exchange.collective().spec.members) {
-    if (member == options_.rank) continue;
-    if (exchange.heard(*exchange.collective().MemberOf(member))) continue;
-    for (const Peer::Waiting& report : peer(member).waiting) {
-      const Collective& theirs = *directory_.Find(report.call.collective);
-      // Called here, unless this rank's program has jumped over it.
-      auto* const open = calls_.Find(report.call);
-      const bool called = theirs.submitted && report.call.sequence <= *theirs.submitted &&
-                          (open == nullptr || open->exchange.submitted());
-      if (called || now - report.last > kReportLifetime) continue;
-      // On its way there: an earlier call of the same collective is under way. Unless it is this
-      // one, which the peer, in a later one, never was in.
-      bool behind = false;
-      calls_.ForEach(report.call.collective, [&](CallId call, const OpenCall& active) {
-        const bool passed = call == exchange.call() && ours.reduce_scatter == LatePolicy::kWait;
-        behind = behind || (active.exchange.submitted() && !active.exchange.finished() && !passed);
-      });
-      if (behind) continue;
-      // The first report came when the peer had waited for one interval already.
-      if (now - report.first + kReportInterval < options_.mismatch_timeout) continue;
-      for (const Rank other : exchange.collective().spec.members) {
-        if (other == options_.rank) continue;
-        for (const Peer::Waiting& each : peer(other).waiting) NoteDisagreement(each.call);
-      }
-      Fail(now, exchange.call(), Disagreement(exchange, member, theirs.spec, report.call.sequence));
-      return true;
-    }
-  }
-  return false;
-}
-
-bool Endpoint::Impl::FailIfMismatched(Instant now, const Exchange& exchange) {
-  if (!exchange.submitted() || exchange.finished()) return false;
-  if (exchange.call().sequence == kFinalDrain) return false;
-  const Collective& ours = exchange.collective();
-  const Sequence sequence = exchange.call().sequence;
-  for (const Collective* theirs : directory_.Named(ours.spec.name)) {
-    if (theirs == &ours || theirs->spec.members != ours.spec.members) continue;
-    auto* const open = calls_.Find({.collective = theirs->id, .sequence = sequence});
-    for (std::uint16_t m = 0; m < theirs->layout.members(); ++m) {
-      const MemberIndex member(m);
-      const auto& announced = theirs->announced_at[m];
-      const bool there = (announced && announced->sequence == sequence) ||
-                         (open != nullptr && open->exchange.heard(member));
-      if (!there || member == ours.self) continue;
-      NoteDisagreement({.collective = theirs->id, .sequence = sequence});
-      Fail(now, exchange.call(),
-           Disagreement(exchange, theirs->RankOf(member), theirs->spec, sequence));
-      return true;
-    }
-  }
-  return false;
-}
-
-void Endpoint::Impl::CheckDropped(Instant now, const Exchange& exchange, Status& status) const {
-  if (exchange.waits()) return;
-  for (const Rank member : exchange.collective().spec.members) {
-    if (member == options_.rank) continue;
-    const Peer& other = peer(member);
-    const MemberIndex index = *exchange.collective().MemberOf(member);
-    // Nothing of it, though it lives, and it has never called this collective: what does it call?
-    if (exchange.heard(index) || exchange.collective().announced_at[index.index()]) continue;
-    if (now - other.last_heard > exchange.collective().spec.reduce_scatter_deadline) continue;
-    const auto crossed = directory_.FindAnnouncedOnly(member, now - options_.mismatch_timeout);
-    if (!crossed) continue;
-    status = Disagreement(exchange, member, crossed->spec,
-                          crossed->announced_at[crossed->MemberOf(member)->index()]->sequence);
-    return;
   }
 }
 

@@ -67,6 +67,8 @@ class Exchange {
     return policy(Stage::kReduceScatter) == LatePolicy::kWait ||
            policy(Stage::kAllGather) == LatePolicy::kWait;
   }
+  // The program waits for a stage that has no deadline. A final drain is no call of the program.
+  bool waiting() const { return submitted() && !finished_ && waits() && sequence_ != kFinalDrain; }
   Instant submitted_at() const { return *submitted_at_; }
   // When the program called it; it may have been held until it was submitted.
   Instant called_at() const { return *submitted_at_ - held_; }

@@ -1,0 +1,269 @@
+#include "ffi/protocol/session/mismatch_detector.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+namespace optireduce {
+namespace {
+
+// Chosen: a report older than four intervals no longer tells what the peer is doing.
+constexpr Duration kReportLifetime = 4 * kReportInterval;
+// Chosen: a program has a few calls under way at once; more reports tell nothing new.
+constexpr std::size_t kWaitingMax = 8;
+// Chosen: errors are rare, and after a few of them a program has ended.
+constexpr std::size_t kDisagreedMax = 64;
+
+// The error of a call that cannot be completed since `rank` has ended it, or another, with one.
+Status FailureOf(Rank rank, std::uint8_t flags, const std::string& why, const std::string& ours,
+                 std::string_view advice) {
+  constexpr std::string_view kStopped = " has stopped with this error: ";
+  const bool disagreed = (flags & kFlagDisagreed) != 0;
+  std::string cause = "rank " + std::to_string(rank.value());
+  // Where it began: a chain of errors would hide that, and is cut where a datagram ends. The text
+  // is a peer's, and may be anything.
+  const std::size_t nested = why.rfind(kStopped);
+  const std::size_t origin = nested == std::string::npos ? nested : why.rfind("rank ", nested);
+  if (origin == std::string::npos) {
+    cause += std::string(kStopped) + why;
+  } else {
+    cause += " has stopped because " + why.substr(origin);
+  }
+  if (disagreed) cause += advice;
+  return {disagreed ? StatusCode::kInvalidArgument : StatusCode::kAborted,
+          "jax_optireduce: " + ours + " cannot be completed: " + cause};
+}
+
+}  // namespace
+
+// ---- Ranks in different calls.
+
+void MismatchDetector::Report(Instant now, const Exchange& exchange) {
+  if (now - exchange.submitted_at() < kReportInterval) return;
+  for (const Rank member : exchange.collective().spec.members) {
+    if (member == options_.rank) continue;
+    // All of them: a peer that waits for results of this rank is to know that it waits as well.
+    Peer& other = peers_.Touch(member);
+    if (other.gone() || other.control.size() >= kWaitingMax) continue;
+    other.control.push_back({.kind = DatagramKind::kAnnouncement,
+                             .flags = kFlagWaiting,
+                             .call = exchange.call(),
+                             .segment = {}});
+  }
+}
+
+void MismatchDetector::HandleReport(Instant now, Rank rank, CallId call) {
+  Peer& from = peers_.Touch(rank);
+  std::erase_if(from.waiting,
+                [&](const Peer::Waiting& report) { return now - report.last > kReportLifetime; });
+  const Collective& collective = *directory_.Find(call.collective);
+  const auto ours = collective.given_up.find(collective.self);
+  if (ours != collective.given_up.end()) {
+    // It has not heard of it: it was silent at that time.
+    const GivenUpCalls::Interval* const calls = ours->second.Find(call.sequence);
+    if (calls != nullptr) QueueGivenUp(from, call, *calls);
+  }
+  for (Peer::Waiting& report : from.waiting) {
+    if (report.call != call) continue;
+    report.last = now;
+    return;
+  }
+  if (from.waiting.size() < kWaitingMax) {
+    from.waiting.push_back({.call = call, .first = now, .last = now});
+  }
+}
+
+Status MismatchDetector::Disagreement(const Exchange& exchange, Rank other,
+                                      const CollectiveSpec& theirs, Sequence their_sequence) const {
+  return {StatusCode::kInvalidArgument,
+          "jax_optireduce: the ranks disagree: rank " + std::to_string(options_.rank.value()) +
+              " is in " + Describe(exchange.collective().spec, exchange.call().sequence) +
+              ", rank " + std::to_string(other.value()) + " is in " +
+              Describe(theirs, their_sequence) + std::string(kAdvice)};
+}
+
+bool MismatchDetector::IsElsewhere(Instant now, const Exchange& exchange,
+                                   const Peer::Waiting& report) const {
+  if (now - report.last > kReportLifetime) return false;
+  // The first report came when the peer had waited for one interval already.
+  if (now - report.first + kReportInterval < options_.mismatch_timeout) return false;
+  const Collective& theirs = *directory_.Find(report.call.collective);
+  // Called here, unless this rank's program has jumped over it.
+  const OpenCall* const open = calls_.Find(report.call);
+  const bool called = theirs.submitted && report.call.sequence <= *theirs.submitted &&
+                      (open == nullptr || open->exchange.submitted());
+  if (called) return false;
+  // On its way there: an earlier call of the same collective is under way. Unless it is this one,
+  // which the peer, in a later one, never was in.
+  const bool waits_first = exchange.collective().spec.reduce_scatter == LatePolicy::kWait;
+  bool on_its_way = false;
+  calls_.ForEach(report.call.collective, [&](CallId call, const OpenCall& earlier) {
+    if (call == exchange.call() && waits_first) return;
+    if (earlier.exchange.submitted() && !earlier.exchange.finished()) on_its_way = true;
+  });
+  return !on_its_way;
+}
+
+Status MismatchDetector::FindCrossed(Instant now, const Exchange& exchange) {
+  if (now - exchange.submitted_at() < options_.mismatch_timeout) return {};
+  // A rank that waits for one that does not answer, wherever that is, gets its own error, or goes
+  // on without it.
+  const Collective& ours = exchange.collective();
+  const bool silent = std::ranges::any_of(ours.spec.members, [&](Rank member) {
+    return member != options_.rank && now - peers_[member]->last_heard >= options_.peer_timeout / 2;
+  });
+  if (silent || (Survives(ours.spec) && membership_->facts().timeout != kNever)) return {};
+  for (const Rank member : ours.spec.members) {
+    if (member == options_.rank || exchange.heard(*ours.MemberOf(member))) continue;
+    for (const Peer::Waiting& report : peers_[member]->waiting) {
+      if (!IsElsewhere(now, exchange, report)) continue;
+      for (const Rank other : ours.spec.members) {
+        if (other == options_.rank) continue;
+        for (const Peer::Waiting& each : peers_[other]->waiting) NoteDisagreement(each.call);
+      }
+      const Collective& theirs = *directory_.Find(report.call.collective);
+      return Disagreement(exchange, member, theirs.spec, report.call.sequence);
+    }
+  }
+  return {};
+}
+
+Status MismatchDetector::FindMismatched(const Exchange& exchange) {
+  if (!exchange.submitted() || exchange.finished()) return {};
+  const Sequence sequence = exchange.call().sequence;
+  if (sequence == kFinalDrain) return {};
+  const Collective& ours = exchange.collective();
+  for (const Collective* theirs : directory_.Named(ours.spec.name)) {
+    if (theirs == &ours || theirs->spec.members != ours.spec.members) continue;
+    const CallId call{.collective = theirs->id, .sequence = sequence};
+    const OpenCall* const open = calls_.Find(call);
+    for (std::uint16_t m = 0; m < theirs->layout.members(); ++m) {
+      const MemberIndex member(m);
+      const auto& announced = theirs->announced_at[m];
+      const bool there = (announced && announced->sequence == sequence) ||
+                         (open != nullptr && open->exchange.heard(member));
+      if (!there || member == ours.self) continue;
+      NoteDisagreement(call);
+      return Disagreement(exchange, theirs->RankOf(member), theirs->spec, sequence);
+    }
+  }
+  return {};
+}
+
+std::vector<Verdict> MismatchDetector::FindMismatched(const std::string& name, Sequence sequence) {
+  std::vector<Verdict> verdicts;
+  for (const Collective* collective : directory_.Named(name)) {
+    const CallId call{.collective = collective->id, .sequence = sequence};
+    const OpenCall* const open = calls_.Find(call);
+    if (open == nullptr) continue;
+    Status why = FindMismatched(open->exchange);
+    if (!why.ok()) verdicts.push_back({.call = call, .why = std::move(why)});
+  }
+  return verdicts;
+}
+
+Status MismatchDetector::FindDropped(Instant now, const Exchange& exchange) const {
+  if (exchange.waits()) return {};
+  const Collective& collective = exchange.collective();
+  for (const Rank member : collective.spec.members) {
+    if (member == options_.rank) continue;
+    const MemberIndex index = *collective.MemberOf(member);
+    // Nothing of it, though it lives, and it has never called this collective: what does it call?
+    if (exchange.heard(index) || collective.announced_at[index.index()]) continue;
+    const Duration silence = now - peers_[member]->last_heard;
+    if (silence > collective.spec.reduce_scatter_deadline) continue;
+    const auto crossed = directory_.FindAnnouncedOnly(member, now - options_.mismatch_timeout);
+    if (!crossed) continue;
+    return Disagreement(exchange, member, crossed->spec,
+                        crossed->announced_at[crossed->MemberOf(member)->index()]->sequence);
+  }
+  return {};
+}
+
+// ---- Calls that are given up.
+
+void MismatchDetector::TellGivenUp(Collective& collective, Sequence sequence,
+                                   const std::string& why, std::uint8_t flags) {
+  const bool advises = why.ends_with(kAdvice);
+  const GivenUpCalls::Interval calls = collective.given_up[collective.self].Add(
+      {.first = sequence, .last = sequence, .flags = flags},
+      why.substr(0, why.size() - (advises ? kAdvice.size() : 0)));
+  for (const Rank member : collective.spec.members) {
+    if (member == options_.rank || peers_.Touch(member).gone()) continue;
+    QueueGivenUp(peers_.Touch(member), {.collective = collective.id, .sequence = sequence}, calls);
+  }
+}
+
+void MismatchDetector::QueueGivenUp(Peer& to, CallId call, const GivenUpCalls::Interval& calls) {
+  // One announcement tells all of the interval.
+  const bool queued = to.control.AnyOf([&](const Cargo& cargo) {
+    return cargo.call.collective == call.collective && cargo.flags == calls.flags &&
+           calls.Contains(cargo.call.sequence);
+  });
+  if (queued) return;
+  to.control.push_back(
+      {.kind = DatagramKind::kAnnouncement, .flags = calls.flags, .call = call, .segment = {}});
+}
+
+std::vector<Verdict> MismatchDetector::HandleGivenUp(Instant now, const Header& header,
+                                                     Collective& collective,
+                                                     const std::string& why) {
+  const Rank from = header.source;
+  const GivenUpCalls::Interval calls{
+      .first = Sequence(header.call.sequence.value() - header.segment.value()),
+      .last = header.call.sequence,
+      .flags = header.flags};
+  const bool known = DisagreementKnown(header.call);
+  std::vector<Verdict> verdicts;
+  for (const auto& [ours, open] : calls_) {
+    const Exchange& exchange = open.exchange;
+    const CollectiveSpec& spec = exchange.collective().spec;
+    const auto member = exchange.collective().MemberOf(from);
+    if (!member || !exchange.waiting()) continue;
+    // A rank that disagrees was there instead of in the calls that wait for it here; unless that
+    // disagreement has already ended a call here, which these came after.
+    const bool instead = (calls.flags & kFlagDisagreed) && !exchange.heard(*member) && !known;
+    const bool same = ours.collective == collective.id && calls.Contains(ours.sequence);
+    if (!same && !instead) continue;
+    if (MayGoOnWithout(spec, from, calls.flags)) continue;
+    verdicts.push_back(
+        {.call = ours,
+         .why = FailureOf(from, calls.flags, why, Describe(spec, ours.sequence), kAdvice)});
+  }
+  const MemberIndex member = *collective.MemberOf(from);
+  collective.given_up[member].Add(calls, why);
+  collective.NoteCalled(now, member, calls.last);
+  return verdicts;
+}
+
+bool MismatchDetector::DisagreementKnown(CallId call) const {
+  if (std::ranges::find(disagreed_, call) != disagreed_.end()) return true;
+  const Collective& collective = *directory_.Find(call.collective);
+  const auto ours = collective.given_up.find(collective.self);
+  return ours != collective.given_up.end() && ours->second.Find(call.sequence) != nullptr;
+}
+
+void MismatchDetector::NoteDisagreement(CallId theirs) {
+  disagreed_.push_back(theirs);
+  if (disagreed_.size() > kDisagreedMax) disagreed_.pop_front();
+}
+
+bool MismatchDetector::MayGoOnWithout(const CollectiveSpec& spec, Rank from,
+                                      std::uint8_t flags) const {
+  if (!Survives(spec) || (flags & kFlagDisagreed) != 0) return false;
+  return peers_[from]->removed || membership_->facts().timeout != kNever;
+}
+
+Status MismatchDetector::WhyGivenUp(const Collective& collective, Sequence sequence) const {
+  for (const auto& [member, calls] : collective.given_up) {
+    if (member == collective.self) continue;
+    const GivenUpCalls::Interval* const interval = calls.Find(sequence);
+    const Rank rank = collective.RankOf(member);
+    if (interval == nullptr || MayGoOnWithout(collective.spec, rank, interval->flags)) continue;
+    return FailureOf(rank, interval->flags, calls.why(), Describe(collective.spec, sequence),
+                     kAdvice);
+  }
+  return {};
+}
+
+}  // namespace optireduce

@@ -1,0 +1,115 @@
+// Finds calls that can never be completed: ranks that are in different calls, or in the same one
+// with other facts, and ranks that have ended a call with an error or never make it.
+//
+// While a call waits, the rank tells its peers so; from their reports, announcements and data each
+// rank sees for itself that they disagree. The detector names the calls that have to end, and the
+// error of each. It ends none.
+
+#ifndef FFI_PROTOCOL_SESSION_MISMATCH_DETECTOR_H_
+#define FFI_PROTOCOL_SESSION_MISMATCH_DETECTOR_H_
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/call/collective.h"
+#include "ffi/protocol/call/directory.h"
+#include "ffi/protocol/call/exchange.h"
+#include "ffi/protocol/call/given_up.h"
+#include "ffi/protocol/options.h"
+#include "ffi/protocol/session/call_table.h"
+#include "ffi/protocol/session/peer_table.h"
+#include "ffi/protocol/session/shared_membership.h"
+#include "ffi/protocol/wire/wire.h"
+
+namespace optireduce {
+
+// Chosen: waiting for longer than this is worth a report to the peers.
+inline constexpr Duration kReportInterval = std::chrono::milliseconds(500);
+
+// A call that has to end with an error.
+struct Verdict {
+  CallId call;
+  Status why;
+};
+
+class MismatchDetector {
+ public:
+  // All must outlive this. `membership` is null where the session has none.
+  MismatchDetector(const EndpointOptions& options, PeerTable& peers, const CallTable& calls,
+                   const Directory& directory, const SharedMembership* membership)
+      : options_(options),
+        peers_(peers),
+        calls_(calls),
+        directory_(directory),
+        membership_(membership) {}
+
+  // ---- Ranks in different calls.
+
+  // Tells the members that this rank waits in the call, once it has waited for kReportInterval.
+  void Report(Instant now, const Exchange& exchange);
+  // A peer has told so.
+  void HandleReport(Instant now, Rank from, CallId call);
+  // A member waits in a call that this rank has not made, and has for `mismatch_timeout`. The error
+  // of `exchange`, which is waiting; ok if there is none.
+  Status FindCrossed(Instant now, const Exchange& exchange);
+  // A member makes the call of this name and number with other facts. The error, or ok.
+  Status FindMismatched(const Exchange& exchange);
+  // The calls of this name and number for which FindMismatched() has an error.
+  std::vector<Verdict> FindMismatched(const std::string& name, Sequence sequence);
+  // A call that drops late data has ended, and nothing came of a live peer, which has announced
+  // another collective. The error, or ok.
+  Status FindDropped(Instant now, const Exchange& exchange) const;
+
+  // ---- Calls that are given up.
+
+  // Tells the members that this rank has ended the call with an error, or never makes it.
+  void TellGivenUp(Collective& collective, Sequence sequence, const std::string& why,
+                   std::uint8_t flags);
+  // A peer has told so of the calls that the header names: the calls that end by it here.
+  std::vector<Verdict> HandleGivenUp(Instant now, const Header& header, Collective& collective,
+                                     const std::string& why);
+  // The error of a call that a member has already ended with one; ok where none has.
+  Status WhyGivenUp(const Collective& collective, Sequence sequence) const;
+
+ private:
+  // The collective goes on without ranks that are silent.
+  bool Survives(const CollectiveSpec& spec) const {
+    return IsBounded(spec) && membership_ != nullptr && membership_->facts().in_use;
+  }
+  // `from` has ended the call, but is removed, or may be: the members are about to agree.
+  bool MayGoOnWithout(const CollectiveSpec& spec, Rank from, std::uint8_t flags) const;
+  // A peer's report tells that it is in a call that this rank's program has not made.
+  bool IsElsewhere(Instant now, const Exchange& exchange, const Peer::Waiting& report) const;
+  Status Disagreement(const Exchange& exchange, Rank peer, const CollectiveSpec& theirs,
+                      Sequence their_sequence) const;
+  // This rank has already ended a call on account of this one.
+  bool DisagreementKnown(CallId call) const;
+  void NoteDisagreement(CallId theirs);
+  static void QueueGivenUp(Peer& to, CallId call, const GivenUpCalls::Interval& calls);
+
+  // What an error about ranks that disagree ends with, on every rank; so it does not travel.
+  static constexpr std::string_view kAdvice =
+      ". Every rank must make the same calls, with the same names, shapes, dtypes and modes, the "
+      "same number of times. A call without name= is known by its file and line: if the ranks run "
+      "different source files, give it a name=";
+
+  const EndpointOptions& options_;
+  PeerTable& peers_;
+  const CallTable& calls_;
+  const Directory& directory_;
+  const SharedMembership* membership_;
+  // Calls of peers with which this rank disagreed, so that it has ended one of its own; the newest.
+  std::deque<CallId> disagreed_;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_SESSION_MISMATCH_DETECTOR_H_
