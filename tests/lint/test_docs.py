@@ -2,11 +2,13 @@
 
 import ast
 import re
+from pathlib import Path
 
 import pytest
 from source_tree import ROOT, files, relative, text
 
 _PAGES = files(".md")
+_DOCS = ROOT / "docs"
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 _HTML_LINK = re.compile(r'(?:src|href|srcset)="([^"]+)"')
@@ -72,6 +74,47 @@ def test_links_to_files_lead_somewhere(page):
             continue
         path = target.split("#")[0]
         assert (page.parent / path).exists(), f"{relative(page)}: no file {target}"
+
+
+def _anchors(page: Path) -> set[str]:
+    """The fragments of a page's headings, as GitHub derives them."""
+    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", text(page)), re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in plain}
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=relative)
+def test_links_to_headings_lead_somewhere(page):
+    for target, _ in _LINK.findall(_FENCE.sub("", text(page))):
+        path, _, anchor = target.partition("#")
+        if not anchor or re.match(r"[a-z]+:", target):
+            continue
+        other = (page.parent / path).resolve() if path else page
+        assert anchor in _anchors(other), f"{relative(page)}: no heading {target}"
+
+
+def _linked(page: Path) -> set[Path]:
+    targets = (target for target, _ in _LINK.findall(text(page)))
+    return {(page.parent / target.split("#")[0]).resolve() for target in targets}
+
+
+@pytest.mark.parametrize(
+    "folder", sorted({page.parent for page in _PAGES if page.is_relative_to(_DOCS)})
+)
+def test_every_page_is_linked_from_the_index_of_its_folder(folder):
+    linked = _linked(folder / "index.md")
+    missing = set(folder.glob("*.md")) - linked - {folder / "index.md"}
+    assert not missing, f"{relative(folder)}/index.md does not link {missing}"
+    assert folder == _DOCS or folder / "index.md" in _linked(_DOCS / "index.md")
+
+
+def test_decisions_are_numbered_without_a_gap():
+    pages = sorted((_DOCS / "decisions").glob("0*.md"))
+    for number, page in enumerate(pages, 1):
+        assert page.name.startswith(f"{number:04}-")
+        assert text(page).startswith(f"# {number}. ")
+        headings = re.findall(r"^## (.*)$", text(page), re.MULTILINE)
+        assert headings == ["Context", "Decision", "Consequences"]
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=relative)
