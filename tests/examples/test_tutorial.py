@@ -1,4 +1,4 @@
-"""The tutorial, followed from its first block to its last, on real processes."""
+"""The tutorial and the first program of the README, as written, on real processes."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs/tutorial.md"
+ROOT = Path(__file__).parents[2]
 
 # Seconds for one command. Chosen: ten times the time on two idle cores.
 TIMEOUT_S = 120
@@ -44,12 +44,25 @@ def _shape(line: str) -> str:
     return re.sub(r"\d+(\.\d+)?", "0", line)
 
 
+def _blocks(page: str) -> list[tuple[str, str]]:
+    """Returns the language and the content of each block of a page."""
+    found = r"^```(\w+)[^\n]*\n(.*?)^```"
+    return re.findall(found, (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_the_first_program_of_the_readme_runs(tmp_path):
+    (_, install), (_, program), (_, command), *_ = _blocks("README.md")
+    (tmp_path / "first.py").write_text(program)
+    output = _run(command, tmp_path)
+    expected = command.rsplit(": ", 1)[1].strip()
+    assert output.splitlines().count(f"[0] {expected}") == 1
+    assert len(output.splitlines()) == 3
+    assert "pip install ." in install
+
+
 def test_the_tutorial_runs_as_it_is_written(tmp_path):
-    blocks = re.findall(
-        r"^```(\w+)[^\n]*\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE
-    )
     program, output, ran = "", "", 0
-    for kind, block in blocks:
+    for kind, block in _blocks("docs/tutorial.md"):
         if kind == "python":
             program = block
         elif kind == "diff":
