@@ -1,5 +1,5 @@
-// What must hold where ranks are removed: who is left, what only they may have lost, and how long
-// it may take.
+// The invariants of removals: the remaining ranks, the data that only removed ranks may lose, and
+// the time of an agreement.
 
 #include <algorithm>
 #include <chrono>
@@ -49,7 +49,7 @@ Duration Checker::AgreementBound() const {
   if (!scenario_.cut_is_long()) silence_us += scenario_.cut_for_us;
   if (!scenario_.freeze_is_long()) silence_us += scenario_.freeze_for_us;
   if (!scenario_.lane_cut_is_long()) silence_us += scenario_.lane_cut_for_us;
-  // Some that hear nobody, but are heard, disturb the others until they give up.
+  // Ranks that hear no peer, but are heard, disturb the others until they give up.
   if (scenario_.part_is_long() && scenario_.part_one_way != 0) {
     silence_us += scenario_.peer_timeout_us;
   }
@@ -97,7 +97,7 @@ bool Checker::WasSilent(Instant now, Rank rank) const {
     const auto unheard = std::ranges::count_if(all, [&](Rank other) {
       return other != rank && IsSilentSince(now, seen.lanes[lane].heard[other.index()]);
     });
-    // One that does not hear most of the others is no less cut off than one that is not heard.
+    // A rank that does not hear most of the others is cut off as one that is not heard.
     if (2 * static_cast<std::size_t>(unheard) >= all.size()) return true;
     const bool silent = std::ranges::any_of(all, [&](Rank other) {
       const SeenLane& by = seen_[other.index()].lanes[lane];
@@ -171,7 +171,7 @@ void Checker::CheckLive(Instant now, std::size_t collective) {
       return Within(of.spec.members, view).size() == *record.live;
     });
     if (!is_view) return Fail(now, record.rank, call + ", which no view has");
-    // Whoever has drained it has heard from all of them.
+    // A rank that has drained it has heard from all of them.
     const auto called = std::ranges::count_if(records_, [&](const Record& other) {
       return other.call.collective == collective && other.call.index == record.call.index;
     });

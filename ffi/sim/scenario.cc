@@ -356,7 +356,7 @@ void Swarm::ChooseFailure() {
   }
 }
 
-// From numbers of its own, so that seeds mean in all other fields what they always have.
+// From numbers of its own, so that seeds keep their meaning in all other fields.
 void Swarm::ChooseWireFormat() {
   constexpr std::uint64_t kWireFormatDraws = 0x5EED'F0A7;  // Chosen: any number.
   Prng prng(Mix(scenario_.seed ^ kWireFormatDraws));

@@ -1,4 +1,4 @@
-// What the failures of a scenario may do to the session.
+// The permitted effects of the failures of a scenario on the session.
 
 #include <bit>
 
@@ -28,7 +28,7 @@ std::uint64_t Scenario::removable() const {
   if (freeze_is_long()) all |= Bit(freeze_rank);
   if (lane_cut_is_long()) all |= Bit(lane_cut_rank);
   if (mtu_at_us > 0) all |= Bit(mtu_rank);
-  // Who is away for a while when it is agreed on another may be taken for gone.
+  // A rank that is away during an agreement on another one may be removed as well.
   if (all != 0 && cut_for_us > 0) all |= Bit(cut_rank);
   if (all != 0 && freeze_for_us > 0) all |= Bit(freeze_rank);
   if (all != 0 && lane_cut_for_us > 0) all |= Bit(lane_cut_rank);
