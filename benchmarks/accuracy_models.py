@@ -1,7 +1,7 @@
-"""The two tasks of `accuracy.py`: their data, which nobody has to download, and models.
+"""The two tasks of `accuracy.py`: their data, which needs no download, and models.
 
 * digits: 1,797 handwritten digits of scikit-learn, a network with two convolutions.
-* text: what Python's `help()` says about the language, 32 characters at a time, a
+* text: the texts of Python's `help()` about the language, 32 characters at a time, a
   transformer of one layer that predicts the next character.
 """
 

@@ -345,7 +345,7 @@ def show(reports: list[dict[str, Any]]) -> str:
                 f"{100 * row['missing_contributions']:.1f} %",
                 f"{100 * row['missing_results']:.1f} %",
                 f"{100 * row['carried']:.1f} %",
-                named or "nobody",
+                named or "none",
                 f"{100 * row['slowest']:.0f} %",
                 "-" if error is None else f"{error:g}",
                 f"{1000 * report['woke_late_p99_s']:.1f} ms",

@@ -20,7 +20,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Bytes before and after each leaf that nobody may write. Chosen: one cache line.
+// Bytes before and after each leaf that no code may write. Chosen: one cache line.
 constexpr std::size_t kMarginBytes = 64;
 constexpr std::byte kMarginValue{0xA5};
 
@@ -179,7 +179,7 @@ void Checker::ReleaseLeaves(Instant now) {
     CheckUntouched(now, oldest);
     leaf_bytes_ -= oldest.collective.bytes();
     oldest.leaves = {};
-    // Whoever still needs one computes it again.
+    // A later user computes it again.
     std::erase_if(references_, [&](const auto& reference) {
       return reference.first.second < oldest.call.index;
     });

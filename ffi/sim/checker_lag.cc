@@ -113,7 +113,7 @@ void Checker::CheckLag(Instant now, const Record& record) {
   if (std::min(now, slow_from) <= from + bound) return;
   Fail(now, record.rank,
        "a bounded call ended " + Milliseconds(now - from) +
-           " after it had to wait for nobody that answers; the bound is " + Milliseconds(bound));
+           " after it had to wait for no peer that answers; the bound is " + Milliseconds(bound));
 }
 
 Instant Checker::BackAt(Rank from, Rank rank) const {

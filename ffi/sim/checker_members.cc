@@ -43,7 +43,7 @@ std::vector<Rank> Within(const std::vector<Rank>& members, const std::vector<Ran
 Duration Checker::AgreementBound() const {
   const std::uint64_t silent = scenario_.removals_max();
   if (silent == 0) return {};
-  // Whoever leads may fall silent, too, for a while or for good, which takes peer_timeout to
+  // The coordinator may fall silent, too, for a while or for good, which takes peer_timeout to
   // notice.
   std::uint64_t silence_us = (silent - 1) * scenario_.peer_timeout_us;
   if (!scenario_.cut_is_long()) silence_us += scenario_.cut_for_us;

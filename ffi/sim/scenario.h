@@ -97,7 +97,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(garbage_ppm, 0, 0, 1'000'000, "injected random bytes")                                        \
   X(replay_ppm, 0, 0, 1'000'000, "old datagrams that come again")                                 \
   X(misdirect_ppm, 0, 0, 1'000'000, "old datagrams that come to another rank")                    \
-  X(rival_at_us, 0, 0, 600'000'000, "when somebody's bulk TCP to rival_rank begins; 0: never")    \
+  X(rival_at_us, 0, 0, 600'000'000, "when a foreign bulk TCP to rival_rank begins; 0: never")     \
   X(rival_for_us, 1'000'000, 1, 600'000'000, "for how long")                                      \
   X(rival_rank, 0, 0, 63, "the rank whose down-link it shares")                                   \
   X(stop_at_us, 0, 0, 600'000'000, "when stop_rank falls silent for good; 0: never")              \

@@ -221,6 +221,25 @@ def test_sentences_name_their_subject(page):
     assert not found, f"{relative(page)}: name the rank, the process, …: {found}"
 
 
+# Places whose comments are held to the same words.
+_PLACES = ("jax_optireduce", "examples", "benchmarks", "tools", "ffi/base", "ffi/net")
+_PLACES += ("ffi/codec", "ffi/crypto", "ffi/schedule", "ffi/runtime")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        p
+        for p in files(".py", ".pyi", ".h", ".cc")
+        if relative(p).startswith(tuple(f"{place}/" for place in _PLACES))
+    ],
+    ids=relative,
+)
+def test_comments_and_messages_name_their_subject(path):
+    found = [match.group() for match in _PRONOUNS.finditer(text(path))]
+    assert not found, f"{relative(path)}: name the rank, the process, …: {found}"
+
+
 @pytest.mark.parametrize(
     "sentence",
     [
