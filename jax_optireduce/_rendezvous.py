@@ -133,9 +133,9 @@ def join(
         return None, 0
     if not options.advanced.authenticate:
         _log.warning(
-            "authenticate=False: datagrams are not authenticated. Any host that "
-            "can send UDP to this process can change the sums of this program, without a "
-            "trace; use it on a network of your own only, and never for more than a "
+            "authenticate=False: datagrams are not authenticated. Any host that can "
+            "send UDP to this process can change the sums of this program, without a "
+            "trace. Use it on a network of your own only, and never for more than a "
             "measurement."
         )
     addresses = _addresses(hellos)
