@@ -125,6 +125,12 @@ def test_paths_in_backquotes_exist(page):
         assert (ROOT / path).exists(), f"{relative(page)}: no file {path}"
 
 
+def test_the_readme_is_short_and_begins_with_a_program():
+    page = text(ROOT / "README.md")
+    assert page.count("\n") < 200
+    assert page[: page.index("```python")].count("\n") < 30
+
+
 def _table_under(heading: str) -> dict[str, str]:
     """The rows of the tables under a heading of the page: name -> meaning."""
     page = text(ROOT / "docs/observability.md")
