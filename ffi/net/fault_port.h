@@ -82,7 +82,7 @@ class FaultPort : public DatagramPort {
   struct Held {
     Rank to;
     Instant leaves_at{};
-    // How many datagrams must still overtake it before it leaves ahead of `leaves_at`.
+    // Datagrams that must still overtake it before it leaves ahead of `leaves_at`.
     std::uint64_t overtakers = 0;
     std::vector<std::byte> bytes;
   };

@@ -121,7 +121,7 @@ Instant Checker::PathGivenUpBy() const {
 }
 
 bool Checker::MayGiveUpPath(Instant now) const {
-  // What was lost by chance before may be the first that counts.
+  // An earlier random loss may be the first that counts.
   return scenario_.mtu_at_us > 0 &&
          now >= Instant{} + microseconds(std::max(scenario_.mtu_at_us, scenario_.peer_timeout_us));
 }
