@@ -125,6 +125,46 @@ def test_paths_in_backquotes_exist(page):
         assert (ROOT / path).exists(), f"{relative(page)}: no file {path}"
 
 
+def _files_on_the_map() -> dict[str, set[str]]:
+    """The files that the tables of ARCHITECTURE.md name, by folder, without suffix."""
+    named: dict[str, set[str]] = {}
+    base, folder, column = "", "", -1
+    for line in text(ROOT / "ARCHITECTURE.md").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            column = -1
+        elif heads := [cell for cell in cells if re.match(r"file( of |$)", cell)]:
+            column = cells.index(heads[0])
+            base = folder = "".join(re.findall(r"`(.*?)/?`", line))
+        elif column >= 0 and not line.startswith("| --"):
+            if column > 0 and cells[0]:
+                room = re.match(r"`(.*)`", cells[0])
+                folder = f"{base}/{room.group(1)}".strip("/") if room else base
+            found = re.findall(r"`(\w+)`", cells[column])
+            named.setdefault(folder, set()).update(found)
+    return named
+
+
+_MAP = _files_on_the_map()
+
+
+@pytest.mark.parametrize("folder", _MAP)
+def test_the_map_names_files_that_exist(folder):
+    there = {path.stem for path in (ROOT / folder).iterdir()}
+    assert _MAP[folder] <= there, f"not in {folder}: {_MAP[folder] - there}"
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [f for f in _MAP if not f.startswith("ffi/protocol") and f.startswith("ffi/")],
+)
+def test_the_map_names_every_file(folder):
+    there = {p.stem for p in (ROOT / folder).iterdir() if p.suffix in {".h", ".cc"}}
+    # Programs that are no part of a layer.
+    there -= {"stress_main"}
+    assert there == _MAP[folder], f"{folder}: {there ^ _MAP[folder]}"
+
+
 def test_the_readme_is_short_and_begins_with_a_program():
     page = text(ROOT / "README.md")
     assert page.count("\n") < 200
