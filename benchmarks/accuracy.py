@@ -1,4 +1,4 @@
-"""What lateness and loss cost in accuracy: the same trainings under every mode.
+"""The cost of lateness and loss in accuracy: the same trainings under every mode.
 
     python benchmarks/accuracy.py
 
@@ -126,7 +126,7 @@ def run(pending: list[Cell], processes: int, results: Path) -> int:
 
 
 def main() -> int:
-    """Runs what is missing and writes the tables; returns the exit code."""
+    """Runs the missing trainings, writes the tables; returns the exit code."""
     args = parse_arguments()
     args.output.mkdir(parents=True, exist_ok=True)
     results = args.output / "results.jsonl"

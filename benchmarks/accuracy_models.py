@@ -1,7 +1,7 @@
-"""The two tasks of `accuracy.py`: their data, which nobody has to download, and models.
+"""The two tasks of `accuracy.py`: their data, which needs no download, and models.
 
 * digits: 1,797 handwritten digits of scikit-learn, a network with two convolutions.
-* text: what Python's `help()` says about the language, 32 characters at a time, a
+* text: the texts of Python's `help()` about the language, 32 characters at a time, a
   transformer of one layer that predicts the next character.
 """
 
@@ -30,13 +30,13 @@ PIECE = 32  # characters
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is trained.
+    """A task of training.
 
     Attributes:
       model: maps inputs to logits, one row for each target.
       inputs: [examples, ...].
       targets: int32, [examples] or [examples, characters].
-      held_out_inputs: what the accuracy is measured on.
+      held_out_inputs: inputs of the measured accuracy.
       held_out_targets: for these.
       batch_per_rank: examples of each rank in each step.
       rates: learning rate by optimizer.
@@ -70,7 +70,7 @@ class Task:
         return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
 
     def evaluate(self, params: Mapping) -> jax.Array:
-        """Returns (accuracy, loss) on what is held out, float32 [2]."""
+        """Returns (accuracy, loss) on the held-out examples, float32 [2]."""
         inputs, targets = map(
             jnp.asarray, (self.held_out_inputs, self.held_out_targets)
         )
@@ -126,7 +126,7 @@ def _digits() -> Task:
 
 def _text() -> Task:
     text = "\n".join(value for _, value in sorted(topics.topics.items()))
-    # What is not in the alphabet becomes its last character.
+    # Other characters become the last one of the alphabet.
     codes = np.full(0x110000, len(ALPHABET) - 1, np.int32)
     codes[list(map(ord, ALPHABET))] = np.arange(len(ALPHABET))
     corpus = codes[np.frombuffer(text.encode("utf-32-le"), np.uint32)]

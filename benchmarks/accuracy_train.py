@@ -71,7 +71,7 @@ class Cell:
     straggler_ms: float
 
     def options(self) -> dict[str, Any]:
-        """Returns what `jax_optireduce.init` is given."""
+        """Returns the arguments of `jax_optireduce.init`."""
         lost = 0.0 if self.condition == "straggler" else float(self.condition) / 100
         # Each rank loses others; 64 is more ranks than a host has room for.
         seed = 64 * self.seed + jax.process_index()
@@ -81,7 +81,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-    """What is compiled for a task, an optimizer and a mode."""
+    """The compiled functions of a task, an optimizer and a mode."""
 
     initial: Callable[..., Any]
     step: Callable[..., Any]

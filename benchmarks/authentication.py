@@ -1,4 +1,4 @@
-"""What authentication and encryption cost: `psum` of 4 B to 1 MB between two ranks.
+"""The cost of authentication and encryption: `psum` of 4 B to 1 MB, two ranks.
 
     python -m jax_optireduce launch -n 2 benchmarks/authentication.py
 
@@ -39,7 +39,7 @@ WARM_UP = 20
 def make_program() -> tuple[
     Callable[[jax.Array], jax.Array], Callable[[int], jax.Array]
 ]:
-    """Returns the mapped `psum`, and what makes an argument of so many bytes."""
+    """Returns the mapped `psum`, and a maker of arguments by size in bytes."""
     mesh = jax.make_mesh((jax.device_count(),), ("dp",), axis_types=(AxisType.Auto,))
     spec = PartitionSpec("dp")
 

@@ -34,7 +34,7 @@ NO_CONTENTS = struct.pack(">IB", 0, 1)
 WHOLE = struct.pack(">I", 4)
 VERDICT, ACCEPT = 2, 1
 
-# Where a message about a packet has the number of the packet.
+# Offset of the number of the packet in a message about it.
 ID_OFFSET = 24
 
 # That many may wait, at most. Chosen: more than 1 Gbit/s sends in a second.
@@ -76,14 +76,14 @@ class Queue:
                 FLAGS: WHOLE,
             },
         )
-        # What is wrong is said at once.
+        # Errors are reported at once.
         list(self.numbers(0))
 
     def numbers(self, timeout_s: float | None) -> Iterator[int]:
         """Waits for packets at most so long, and returns their numbers, in order.
 
         Raises:
-          OSError: the kernel did not like what was sent.
+          OSError: the kernel refused the message.
         """
         select.select([self._socket], [], [], timeout_s)
         while True:
@@ -121,7 +121,7 @@ class Stalls:
     end_s: float = 0.0
 
     def over(self, at_s: float) -> float:
-        """Returns when what comes at a time passes, as of stalls."""
+        """Returns the time at which a packet passes, by stalls."""
         while self.per_s and at_s >= self.end_s:
             self.start_s = (self.end_s or at_s) + random.expovariate(self.per_s)
             length = math.exp(random.gauss(0, math.log(P99) / NORMAL_P99))

@@ -27,7 +27,7 @@ NETWORK = "10.77.0"
 SWITCH = "optireduce-switch"
 COORDINATOR_PORT = 7778
 
-# Where `ip netns exec` takes the files from that stand for those of /etc.
+# Folder of the files that `ip netns exec` puts in place of those of /etc.
 # Source: ip-netns(8).
 ETC = Path("/etc/netns")
 
@@ -35,11 +35,11 @@ ETC = Path("/etc/netns")
 # 200 ms, after a timeout, would be in one for seconds; at 1 Gbit/s it is 400 packets.
 SPELL_MS = 5
 
-# How long a program has to stop by itself. Chosen: a rank amid its calls never does,
+# Time for a program to stop by itself. Chosen: a rank amid its calls never does,
 # since JAX takes SIGTERM for the notice of a machine that is about to go.
 STOP_S = 2
 
-# What is not installed.
+# Missing programs.
 PROGRAMS = ("ip", "tc", "ethtool", "nft", "iptables")
 MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
 
@@ -49,7 +49,7 @@ class Delay:
     """When packets reach a host, after they have left the link; they stay in order.
 
     Attributes:
-      least_ms: what each waits at least, in ms.
+      least_ms: least wait of each, in ms.
       stalls_per_s: how often, on average, a host stalls: nothing reaches it meanwhile.
       stall_ms: how long, the median in ms; the P99 is three times that.
     """
@@ -61,16 +61,16 @@ class Delay:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Link:
-    """What joins each host to the switch.
+    """The link of each host to the switch.
 
     Attributes:
       mbps: its rate in 10^6 bit/s.
-      queue_ms: what the queue before it holds, in ms at this rate.
+      queue_ms: size of the queue before it, in ms at this rate.
       congestion: TCP's congestion control.
       loss: share of the packets from each host that the switch drops by chance.
       run: how many of them are dropped in a row, on average (Gilbert's model).
       slow: by how much the link of the last host is slower.
-      delay: of what reaches a host; None: packets do not pass through our program.
+      delay: of packets to a host; None: they do not pass through our program.
     """
 
     mbps: int
@@ -158,7 +158,7 @@ def _add_host(rank: int, link: Link) -> None:
 
 
 def _loss(port: str, link: Link) -> str:
-    """Returns the rules of nft by which the switch drops what comes in at a port."""
+    """Returns the rules of nft by which the switch drops packets at a port."""
     # ARP never is: a host that it does not find gets nothing at all for a second.
     # A bad spell, in which all is dropped, ends before a packet with chance 1 / run.
     # The share of the packets in one is the loss, if one begins with this chance:
@@ -183,7 +183,7 @@ def _loss(port: str, link: Link) -> str:
 
 @contextlib.contextmanager
 def _delayed(rank: int, delay: Delay) -> Iterator[None]:
-    """Holds what reaches a host."""
+    """Holds the packets to a host."""
     # Merged first, packets of one flow cost the program one step, not one each.
     _run(f"ip netns exec {host(rank)} ethtool -K eth0 gro on")
     values = [str(value) for value in dataclasses.astuple(delay)]

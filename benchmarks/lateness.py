@@ -1,4 +1,4 @@
-"""What trouble on one rank costs the others: the times of their calls, under each kind.
+"""The cost of trouble on one rank for the others: the times of their calls, by kind.
 
     python benchmarks/lateness.py
 
@@ -9,7 +9,7 @@ killed (`killed`), or 5 % of all datagrams are lost (`loss`). Prints, over the h
 ranks:
 
   * the time of a call, in seconds and in units of T, the deadline that it had; beside
-    it what the transport itself took, without JAX;
+    it the time of the transport itself, without JAX;
   * shares of contributions and of results that were late, and of results that held data
     of earlier calls;
   * which rank the log named slow, how many of the others did, and in which share of the
@@ -69,7 +69,7 @@ WARM_UP = 30
 # Chosen: a hundred calls, without waiting for the default of 30 s.
 PEER_TIMEOUT_S = 10.0
 
-# How long the processes of one cell may take, in seconds.
+# Longest time of the processes of one cell, in seconds.
 # Chosen: 300 calls of a rank that sleeps 200 ms take 75 s on an idle machine.
 LIMIT_S = 400.0
 
@@ -100,7 +100,7 @@ class Cell:
         return f"{self.trouble}, {self.mebibytes} MiB, {deadline}"
 
     def plan(self) -> dict[str, Any]:
-        """Returns what each rank is to do."""
+        """Returns the plan of each rank."""
         options: dict[str, Any] = {"on_lag": "suspend", "deadline_s": self.deadline_s}
         if self.trouble == "loss":
             options["advanced"] = {"faults": {"loss": LOSS, "seed": 1}}
@@ -117,11 +117,11 @@ class Cell:
 
 @dataclasses.dataclass
 class Run:
-    """What came of a cell.
+    """The outcome of a cell.
 
     Attributes:
       moments: `time.monotonic()` of what was done to the last rank, by the signal.
-      ranks: what each rank wrote; None where one ended before it could.
+      ranks: output of each rank; None for one that ended before it wrote.
       woke_late_s: by how much the yardstick overslept, each time.
     """
 
@@ -131,7 +131,7 @@ class Run:
 
 
 class Trouble:
-    """Does to the last rank what a cell wants, when it is time."""
+    """Applies the trouble of a cell to the last rank, in time."""
 
     def __init__(self, trouble: str) -> None:
         """Nothing happens before the rank has called for the `TROUBLE_AT`th time."""
@@ -278,7 +278,7 @@ def summary(cell: Cell, run: Run) -> dict[str, Any]:
             match = re.match(r"rank (\d+) is slow", line)
             if match and number not in named.setdefault(match[1], []):
                 named[match[1]].append(number)
-    # What the rank that was killed has contributed is not known here.
+    # The contributions of the killed rank are not known here.
     differences = [rank["conservation"] for rank in ended]
     known = cell.trouble != "killed" and None not in differences
     conserved = max(differences) if known else None
@@ -345,7 +345,7 @@ def show(reports: list[dict[str, Any]]) -> str:
                 f"{100 * row['missing_contributions']:.1f} %",
                 f"{100 * row['missing_results']:.1f} %",
                 f"{100 * row['carried']:.1f} %",
-                named or "nobody",
+                named or "none",
                 f"{100 * row['slowest']:.0f} %",
                 "-" if error is None else f"{error:g}",
                 f"{1000 * report['woke_late_p99_s']:.1f} ms",
@@ -355,7 +355,7 @@ def show(reports: list[dict[str, Any]]) -> str:
 
 
 def remarks(report: dict[str, Any]) -> list[str]:
-    """Returns what does not fit into the table."""
+    """Returns the findings beside the table."""
     found = list(report["errors"])
     if "removed_after_s" in report:
         found.append(f"the rank was removed {report['removed_after_s']:.1f} s after it")
@@ -367,7 +367,7 @@ def remarks(report: dict[str, Any]) -> list[str]:
 
 
 def failed(report: dict[str, Any]) -> bool:
-    """Whether something happened that never may."""
+    """Whether a run violated a promise."""
     lost = report["conservation_error"] != 0 and report["trouble"] != "killed"
     return bool(lost or report["aborted"] or report["errors"])
 

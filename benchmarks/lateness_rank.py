@@ -1,4 +1,4 @@
-"""One rank of `lateness.py`: makes calls, and notes how each of them went.
+"""One rank of `lateness.py`: makes calls, and notes the statistics of each.
 
     python -m jax_optireduce launch -n 4 benchmarks/lateness_rank.py plan.json folder
 
@@ -23,8 +23,8 @@ import jax_optireduce
 
 AXIS = "ranks"
 
-# What a step computes between two calls, in seconds.
-# Chosen: about what a healthy call of 1 MiB takes, so that calls are not back to back.
+# Computation of a step between two calls, in seconds.
+# Chosen: about the time of a healthy call of 1 MiB, so that calls are not adjacent.
 COMPUTE_S = 0.02
 
 # Calls between two lines of output.
@@ -34,7 +34,7 @@ REPORT_EVERY = 10
 # in turn: every sum is exact, and a part that is lost or comes twice shows.
 WEIGHTS = (1, 2, 3)
 
-# Of a call's report, what is noted.
+# The noted statistics of a call.
 NOTED = (
     "elapsed_s",
     "deadline_s",
@@ -47,7 +47,7 @@ NOTED = (
 
 
 class Lines(logging.Handler):
-    """Keeps what the library logs."""
+    """Keeps the log lines of the library."""
 
     def __init__(self) -> None:
         """Starts without a line."""
@@ -60,7 +60,7 @@ class Lines(logging.Handler):
 
 
 def weight_of(rank: int, call: int) -> int:
-    """Returns by what the row is multiplied in a call."""
+    """Returns the factor of the row in a call."""
     return WEIGHTS[(rank + call) % len(WEIGHTS)]
 
 
@@ -82,7 +82,7 @@ def mapped(mesh: Mesh, function: Callable[[jax.Array], Any]) -> Callable[..., An
 
 
 def run(plan: dict[str, Any]) -> dict[str, Any]:
-    """Makes the calls of a plan and a drain; returns what there is to say about them.
+    """Makes the calls of a plan and a drain; returns the notes on them.
 
     Args:
       plan: `mode`, `bytes` of the bucket, number of `calls`, and `sleep_s`: seconds
@@ -145,7 +145,7 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Joins the session of the plan, runs it, and writes what came of it."""
+    """Joins the session of the plan, runs it, and writes the outcome."""
     plan, folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     log = Lines()
     logging.getLogger("jax_optireduce").addHandler(log)

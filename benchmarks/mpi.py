@@ -49,7 +49,7 @@ COLUMNS = (
 def program(
     kind: str, local: np.ndarray, *, in_place: bool
 ) -> tuple[Callable[[jax.Array], jax.Array], Callable[[], jax.Array]]:
-    """Returns what reduces an array, and what makes one of this rank's part."""
+    """Returns the reduction of an array, and a maker of one from this rank's part."""
     donated = (0,) if in_place else ()
     if kind == "mpi4jax":
         # It knows nothing of JAX's other processes.
@@ -92,7 +92,7 @@ def measure(
     for turn in range(WARM_UP_TURNS + turns):
         for kind in random.Random(turn).sample(KINDS, len(KINDS)):  # noqa: S311
             reduce, make = programs[kind]
-            # In place, a call reduces what the one before has left.
+            # In place, a call reduces the result of the previous one.
             x = jax.block_until_ready(make()) if in_place else kept[kind]
             before_s = time.process_time()
             for _ in range(bench_rank.TURN_CALLS):

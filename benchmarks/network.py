@@ -39,7 +39,7 @@ from typing import Any
 
 from hosts import MISSING, RANKS, Delay, Link, environment, network, program
 
-# What each does to the links, beside those of loss.
+# The effect of each on the links, beside those of loss.
 IMPAIRMENTS: dict[str, dict[str, Any]] = {
     "clean": {},
     "bursts": {"loss": 0.01, "run": 20},
@@ -57,7 +57,7 @@ DEFAULT = (
     *("stalls1.5", "stalls3", "slow", "late"),
 )
 
-# How long the last rank computes before each call. Source: the figures to be reached.
+# Computation of the last rank before each call. Chosen: longer than a call of 25 MiB.
 LATE_S = 0.5
 
 COLUMNS = (

@@ -92,7 +92,7 @@ def scenario(network: Network, kind: str, calls: int, deadline_s: float = 0) -> 
         "elements": network.bucket_bytes // 4,
         "calls": calls,
         "sequential": 1,
-        # Chosen: longer than any call, and what is late of one, takes.
+        # Chosen: longer than any call with its late data.
         "period_us": 50_000,
         "rate_mbps": network.gbps * 1000,
         "delay_us": 0,
@@ -109,7 +109,7 @@ def scenario(network: Network, kind: str, calls: int, deadline_s: float = 0) -> 
         "unprotected": 1,
         # Nothing is to be drawn for faults, of which there are none.
         "faults_end_us": 0,
-        # What peers advertise ends at 255: with more ranks, some would wait their turn,
+        # Peers advertise 255 at most: with more ranks, some would wait their turn,
         # and the simulator would look at each of them for every datagram.
         "incast": 0 if network.ranks <= 256 else network.ranks - 1,
         "groups": groups_of(network.ranks) if kind == "exact 2D" else 1,
@@ -140,7 +140,7 @@ def simulate(line: str) -> dict[str, Any]:
 
 
 def measure(network: Network, kind: str, deadline_s: float) -> dict[str, Any]:
-    """Returns the times of calls, in seconds, and what else a line of the file has."""
+    """Returns the times of calls, in seconds, and the other fields of a line."""
     warm_up = WARM_UP[network.ranks]
     warm_up = max(warm_up // network.mib, min(warm_up, 2))
     calls = max(CALLS[network.ranks] // network.mib, 5 if network.mib > 1 else 1)
@@ -218,7 +218,7 @@ def percentiles_ms(line: dict[str, Any]) -> tuple[float, float]:
 
 
 def cell(line: dict[str, Any] | None) -> str:
-    """Returns what the table says of a case."""
+    """Returns the cells of a case."""
     if line is None:
         return "-"
     low, high = percentiles_ms(line)
@@ -247,7 +247,7 @@ def table(args: argparse.Namespace) -> None:
 
 
 def _order(network: Network) -> tuple[float, ...]:
-    """Returns what networks are sorted by."""
+    """Returns the sort key of networks."""
     return (network.mib, network.hold_ms, network.gbps, network.tail, network.ranks)
 
 
@@ -322,7 +322,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs = parser.add_subparsers(required=True)
-    running = verbs.add_parser("run", help="run what the file does not have")
+    running = verbs.add_parser("run", help="run the cases that the file does not have")
     running.add_argument("file", type=Path)
     running.add_argument(
         "--ranks", type=int, nargs="+", default=RANKS, choices=RANKS, metavar="N"

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-# One way, without the time on the links. Chosen: half of a round trip between two
-# virtual machines of one data centre.
+# Latency of one direction, without the time on the links. Chosen: half of a round trip
+# between two virtual machines of one data centre.
 LATENCY_S = 50e-6
 # Jumbo frames. Source: MTU 9000 less 28 for IPv4 and UDP; header and tag of wire.h;
 # kWireOverheadBytes of network.h.
@@ -19,7 +19,7 @@ NORMAL_99 = 2.3263478740408408
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """What joins the ranks, and what they reduce.
+    """The network of the ranks, and their bucket.
 
     Attributes:
       ranks: how many there are.
@@ -38,12 +38,12 @@ class Network:
 
     @property
     def bytes_per_s(self) -> float:
-        """What a link carries."""
+        """The rate of a link."""
         return self.gbps * 1e9 / 8
 
     @property
     def bucket_bytes(self) -> int:
-        """What one call reduces."""
+        """The size of one call."""
         return self.mib << 20
 
 

@@ -1,4 +1,4 @@
-"""A link shared with TCP: what an allreduce and a TCP flow keep of their own speeds.
+"""A link shared with TCP: the parts of their solo speeds that both flows keep.
 
     sudo python benchmarks/sharing.py
 
@@ -70,7 +70,7 @@ def calls(notes: Path, mebibytes: int) -> Iterator[None]:
 
 
 def rate_of(notes: Path, begin: float, end: float) -> float:
-    """Returns what was noted between two times, in 10^6 bit/s."""
+    """Returns the noted rate between two times, in 10^6 bit/s."""
     lines = [json.loads(line) for line in notes.read_text().splitlines()]
     inside = [(at, amount) for at, amount in lines if begin <= at <= end]
     first, last = inside[0], inside[-1]
@@ -79,7 +79,7 @@ def rate_of(notes: Path, begin: float, end: float) -> float:
 
 
 def measure(seconds: float) -> tuple[float, float]:
-    """Lets things settle, and returns the begin and the end of what counts."""
+    """Waits for a steady state; returns begin and end of the measurement."""
     time.sleep(SETTLE_S)
     begin = time.monotonic()
     time.sleep(seconds)

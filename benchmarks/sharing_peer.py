@@ -1,4 +1,4 @@
-"""What runs on a host of `sharing.py`: one rank, or one end of the TCP flow.
+"""The program of a host of `sharing.py`: one rank, or one end of the TCP flow.
 
     sharing_peer.py call MEBIBYTES STOP NOTES     one rank; calls until STOP exists
     sharing_peer.py receive ADDRESS PORT NOTES    the flow's end
@@ -20,7 +20,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jax_optireduce
 
-# What one read or write of the flow moves.
+# Bytes of one read or write of the flow.
 PIECE_BYTES = 1 << 18
 NOTE_S = 0.1
 
@@ -32,7 +32,7 @@ def note(notes: Path, amount: float) -> None:
 
 
 def receive(address: str, port: str, notes: Path) -> None:
-    """Takes what comes, and counts it."""
+    """Receives data, and counts it."""
     server = socket.create_server((address, int(port)))
     print("ready", flush=True)
     connection, _ = server.accept()
@@ -67,7 +67,7 @@ def call(mebibytes: int, stop: Path, notes: Path) -> None:
             )
         )
         row = np.zeros((1, mebibytes << 18), np.float32)
-        # What a host gets in a call: contributions to its shard, and the other shards.
+        # Data to a host in a call: contributions to its shard, and the other shards.
         amount = 2 * (world_size - 1) / world_size * row.nbytes
         sharding = NamedSharding(mesh, spec)
         ready = False
@@ -85,7 +85,7 @@ def call(mebibytes: int, stop: Path, notes: Path) -> None:
 
 
 def main() -> None:
-    """Does what the command line says."""
+    """Runs the command line."""
     what, *arguments = sys.argv[1:]
     if what == "receive":
         receive(arguments[0], arguments[1], Path(arguments[2]))

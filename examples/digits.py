@@ -32,7 +32,7 @@ from rich.progress import (
 
 TRAINING_PROGRAM = Path(__file__).with_name("digits_train.py")
 
-# What digits_train.say() prints, behind the launcher's "[0] ".
+# The output of digits_train.say(), behind the launcher's "[0] ".
 PROGRESS = re.compile(rb"\[0\] step (\d+)/\d+  loss ([\d.]+|nan)  accuracy ([\d.]+)")
 
 # Lines between two progress reports where there is no terminal. Chosen: six for a run.

@@ -1,4 +1,4 @@
-"""What `digits.py` shows at the end: a table, a plot, and the figures as JSON."""
+"""The output of `digits.py`: a table, a plot, and the figures as JSON."""
 
 import importlib.metadata
 import json
@@ -58,7 +58,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn", "jax_opti
 
 
 def summarise(results: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads what the runs wrote and compares their parameters.
+    """Reads the output of the runs and compares their parameters.
 
     Args:
       results: folder with <transport>.json and <transport>.npy.
@@ -109,9 +109,9 @@ def write(summary: Mapping[str, Any], output: Path) -> None:
 
 
 def show(summary: Mapping[str, Any], output: Path, console: Console) -> None:
-    """Prints the table, and what it says."""
+    """Prints the table, and its findings."""
     runs = summary["runs"]
-    # Narrow enough for 80 columns, which is also what a log gets.
+    # Narrow enough for the 80 columns of a log.
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("gradients through", no_wrap=True)
     for heading in (
@@ -136,7 +136,7 @@ def show(summary: Mapping[str, Any], output: Path, console: Console) -> None:
 
 
 def _notes(summary: Mapping[str, Any]) -> Mapping[str, str]:
-    """Returns what to see in the table, by subject."""
+    """Returns the findings of the table, by subject."""
     settings = summary["settings"]
     runs = summary["runs"]
     exact, bounded, lossy = runs["exact"], runs["bounded"], runs["lossy"]

@@ -6,9 +6,9 @@ Every process holds the whole network and a part of each batch. One of four tran
 averages the gradients, and this is the only difference between the runs:
 
     gloo     jax.lax.pmean, which on CPU goes through XLA's Gloo
-    exact    jax_optireduce: waits for everything, repairs what the network lost
-    bounded  jax_optireduce: goes on at the deadline, what is late joins a later step
-    lossy    jax_optireduce: goes on at the deadline without what was lost
+    exact    jax_optireduce: waits for all data, retransmits lost datagrams
+    bounded  jax_optireduce: ends by the deadline, late data joins a later step
+    lossy    jax_optireduce: ends by the deadline, estimates lost data
 
 `digits.py` runs all three and compares them.
 """
@@ -107,8 +107,8 @@ def make_step(
 ) -> Any:
     """Returns the step of one rank: (state, images, labels) -> (state, report).
 
-    The report is float32 [1, 3]: the loss on this rank's images, and what `average`
-    found missing.
+    The report is float32 [1, 3]: the loss on this rank's images, and the shares that
+    `average` found missing.
     """
 
     def step(state: Any, images: jax.Array, labels: jax.Array) -> tuple[Any, jax.Array]:
@@ -227,7 +227,7 @@ def train(config: Config) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             curve.append((sum(seconds), accuracy(state)))
             snapshots.append(flat_parameters(state))
             say(number, config.steps, float(reports[-1][0]), *curve[-1])
-            # Who is late from the evaluation would be late in the next step.
+            # A rank that is late from the evaluation would be late in the next step.
             wait_for_all(f"step {number}")
     figures = {
         "transport": config.transport,

@@ -1,4 +1,4 @@
-"""Data-parallel training with Optax. 1, 2, 3: what is new.
+"""Data-parallel training with Optax. 1, 2, 3: the changes.
 
 python -m jax_optireduce launch -n 4 examples/minimal_optax.py
 """

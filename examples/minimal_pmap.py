@@ -1,4 +1,4 @@
-"""Data-parallel training with jax.pmap. 1, 2, 3: what is new.
+"""Data-parallel training with jax.pmap. 1, 2, 3: the changes.
 
 python -m jax_optireduce launch -n 4 examples/minimal_pmap.py
 """

@@ -1,4 +1,4 @@
-"""Data-parallel with jax.shard_map, in both modes. 1, 2, 3: what is new.
+"""Data-parallel with jax.shard_map, in both modes. 1, 2, 3: the changes.
 
 python -m jax_optireduce launch -n 4 examples/minimal_shard_map.py
 """

@@ -1,14 +1,14 @@
 """Collectives for JAX that end by a deadline, over UDP.
 
 `psum` and `pmean` replace those of `jax.lax`; `average_gradients`, `sync_in_backward`
-and `optax_average_gradients` average gradients; `drain` brings late data, and `resync`
-makes replicas equal again.
+and `optax_average_gradients` average gradients; `drain` returns data in flight, and
+`resync` makes replicas equal again.
 """
 
 import pkgutil
 
-# In a checkout, whose folder `python -m` puts first, the compiled part is found where
-# pip has installed it.
+# `python -m` puts a checkout first; the compiled part is in the folder of the
+# installation.
 __path__ = pkgutil.extend_path(__path__, __name__)
 
 from jax_optireduce._collectives import pmean, psum

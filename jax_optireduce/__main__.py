@@ -2,7 +2,7 @@
 
 Exit codes, for every verb: 0, all is well; 1, the verb ran and found a failure (a check
 of `doctor`, a wrong sum of `bench`, a scenario of `simulate`); 2, the command line was
-not understood. `launch` passes on what its processes end with, see there.
+not understood. `launch` returns the exit code of its processes.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-# Verb -> (module, one line of help). A module is imported when its verb is asked for.
+# Verb -> (module, one line of help). A verb imports its module.
 VERBS = {
     "launch": ("launch", "run a program as several processes on this host"),
     "bench": ("bench", "measure calls, and compare them with lax.psum over Gloo"),

@@ -1,4 +1,4 @@
-"""Plans which leaves travel together. Pure: shapes in, indices and names out."""
+"""The plan of buckets. Pure: shapes in, indices and names out."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ class Bucket:
     Attributes:
       leaves: positions in the flattened tree, in the order in which they are sent.
       elements: of all leaves together.
-      suffix: what its name adds to the name of the call.
+      suffix: addition to the name of the call.
       integral: whether its leaves are integers.
     """
 
@@ -32,13 +32,13 @@ def plan_buckets(
     """Packs leaves into buckets: of one dtype, in order, at most `bucket_bytes` each.
 
     It starts with the last leaf: the backward pass ends with the first layers, so the
-    last leaves' gradients can be on their way while it still computes.
+    gradients of the last leaves can travel during the computation.
 
-    The plan depends on nothing but its arguments, so it is the same on every rank, and
+    The plan depends on its arguments only, so it is the same on every rank, and
     for `drain` the same as for the calls it drains. The buckets of integers are named
     apart, so that the others have the same names with and without them: counters among
     the parameters are in the tree of a drain and not in that of the gradients. Leaves
-    without elements are in no bucket: there is nothing to send.
+    without elements are in no bucket.
 
     Args:
       shapes: of each leaf.

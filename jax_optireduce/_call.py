@@ -11,18 +11,18 @@ from typing import Any, TypedDict
 
 from jax_optireduce import _native
 
-# What becomes of late data in reduce-scatter and in all-gather: see `psum`.
+# Policies for late data in reduce-scatter and in all-gather: see `psum`.
 MODES = tuple(_native.MODES)
 
-# After a call in one of these, data may still be on its way.
+# A call in one of these may leave data in flight.
 CARRYING_MODES = tuple(mode for mode, carries in _native.MODES.items() if carries)
 
-# What float32 values are rounded to on the wire: see `psum`.
+# Formats of float32 values on the wire: see `psum`.
 WIRE_FORMATS = _native.WIRE_FORMATS
 
 
 class CallArguments(TypedDict, total=False):
-    """What every collective takes by keyword, for the types of overloads."""
+    """Keyword arguments of every collective, for the types of overloads."""
 
     mode: str
     wire_format: str
@@ -31,7 +31,7 @@ class CallArguments(TypedDict, total=False):
 
 
 class Drain(enum.IntEnum):
-    """Whether a call waits for all that earlier ones left in flight.
+    """Whether a call waits for all data that earlier calls left in flight.
 
     The native side knows them by their numbers.
     """
@@ -55,12 +55,12 @@ class Call:
       mode: see `psum`.
       wire_format: see `psum`.
       mean: whether the sum is divided by the number of ranks.
-      drain: whether the call brings what earlier calls with this key and mode left in
-        flight. Unless these are bounded or agreed it moves nothing.
+      drain: whether the call returns the data that earlier calls with this key and mode
+        left in flight. Only bounded and agreed calls leave any.
       rotated: whether a lossy call goes through the Hadamard transform.
       derived: whether the call was made by differentiation of another.
       typed: whether JAX tracks what varies over the axes (check_vma=True).
-      counted: whether the session numbers the call, for want of a `step`.
+      counted: whether the session numbers the call, which has no `step`.
     """
 
     kind: str

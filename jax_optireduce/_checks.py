@@ -1,7 +1,6 @@
-"""What a collective may be given, and where it may stand: checked while it is traced.
+"""Checks of the arguments and the place of a collective, while it is traced.
 
-Each function returns what it was given in one form, or raises an error that says what
-to write instead.
+Each function returns its argument in one form, or raises an error with the correction.
 """
 
 import numbers
@@ -62,7 +61,7 @@ def checked_call(
 
 
 def checked_key(name: str | None, kind: str) -> str:
-    """Returns the user's name, or one made of the place in the user's code.
+    """Returns the user's name, or one derived from the place in the user's code.
 
     Raises:
       UsageError: the name is not a string that fits into a message.
@@ -156,7 +155,7 @@ def checked_axes(axis_name: AxisName, kind: str) -> tuple[Any, ...]:
 
 
 def _is_mapped(axis: Any) -> bool:
-    # An int is the position of an axis of an array for JAX, and named for nobody.
+    # For JAX an int is the position of an axis of an array, which has no name.
     if isinstance(axis, int):
         return False
     try:
@@ -204,7 +203,7 @@ def check_no_groups(axis_index_groups: None, kind: str) -> None:
 
 
 def travels(leaf: Any, call: Call) -> bool:
-    """Whether a leaf like this one may be in such a call."""
+    """Whether a leaf of this kind may be in the call."""
     if not hasattr(leaf, "dtype") or str(leaf.dtype) not in SUPPORTED:
         return False
     exact_integers = call.mode != "lossy" and call.wire_format == "float32"
@@ -212,7 +211,7 @@ def travels(leaf: Any, call: Call) -> bool:
 
 
 def checked_leaf(leaf: Any, place: str, call: Call) -> jax.Array:
-    """Returns a traced leaf as it is to be summed: booleans are counted, in int32.
+    """Returns a traced leaf in the dtype of its sum: booleans are counted, in int32.
 
     Raises:
       UsageError: it cannot be reduced.

@@ -27,7 +27,7 @@ class _LaxArguments(CallArguments, total=False):
 
 
 class ReducedBucket(NamedTuple):
-    """How the call of one bucket went.
+    """Statistics of the call of one bucket.
 
     Attributes:
       leaves: positions of its leaves in the tree.
@@ -41,7 +41,7 @@ class ReducedBucket(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """A reduced tree, and what is known about how it came about.
+    """A reduced tree, and the statistics of its buckets.
 
     Attributes:
       tree: the sums or means.
@@ -56,7 +56,7 @@ class Reduction(NamedTuple):
         return (self.tree, self.stats()) if return_stats else self.tree
 
     def stats(self) -> CollectiveStats:
-        """Makes the report, which costs some operations that few callers need."""
+        """Makes the report, which costs some operations; few callers need it."""
         return _stats.from_vectors(
             [bucket.vector for bucket in self.buckets],
             [bucket.elements for bucket in self.buckets],
@@ -109,11 +109,11 @@ def psum(
     * Only the CPU backend; elsewhere set JAX_OPTIREDUCE_BACKEND=xla.
     * A jitted function that holds a call and is itself called twice in one program
       needs the second call to depend on the first: they share one identity.
-    * In modes other than "exact" a sum may lack what is late; `return_stats=True` says
-      how much.
+    * In modes other than "exact" a sum may lack late data; `return_stats=True` reports
+      its share.
     * In modes "bounded" and "agreed" a derivative that is itself a sum over the ranks
       (`jax.jvp`; `jax.grad` under check_vma=False) is an error when it is compiled: no
-      `drain` reaches what would be late in it.
+      `drain` reaches its late data.
 
     Args:
       tree: leaves of any shape, float32, bfloat16, float16, float64, int32 or bool
@@ -121,32 +121,30 @@ def psum(
         are the same on every rank, so they are multiplied by the size of the axis:
         `psum(1, axis)` is the size.
       axis_name: a mapped axis or a tuple of them.
-      mode: what becomes of data that misses the deadline of the call. "exact" has no
-        deadline: it waits for every rank, and a rank that died is an error after
-        `Options.peer_timeout_s`. "bounded" ends by the deadline, and adds what was late
-        to a later call with the same name: nothing is lost, see `drain`. Of three or
-        more processes it goes on without one that died, as long as most are left: the
-        sum is over the others then. "agreed" is "bounded" for the contributions, and
-        waits for their sums, so that all ranks hold the same bits; a rank that died is
-        an error. "lossy" ends by the deadline without what is late, for good, and
-        scales what came by the number of ranks over that of the contributions in it.
-        The deadline is that of `Options.deadline_s`.
-      wire_format: what float32 leaves travel as. "float32" as they are; "bfloat16" in
-        half of the bytes, "int8" in about a quarter: blocks of 32 values share an
-        exponent. Contributions and sums are rounded, up or down at random so that the
-        mean is right. What rounding takes is added to the next call with the same name
-        in modes "bounded" and "agreed", and `drain` brings the rest; in the others it
-        is lost. In every mode all ranks get the same bits of a sum. A block of "int8"
-        with a value that is not finite becomes NaN. Other dtypes are errors.
+      mode: policy for data that misses the deadline of the call (`Options.deadline_s`).
+        "exact" has no deadline: it waits for every rank, and a dead rank is an error
+        after `Options.peer_timeout_s`. "bounded" ends by the deadline, and adds late
+        data to a later call with the same name: no data is lost, see `drain`. Of three
+        or more processes the others continue without a dead one while they are a
+        majority: the sum is then over the others. "agreed" is "bounded" for the
+        contributions, and waits for their sums, so that all ranks hold the same bits; a
+        dead rank is an error. "lossy" ends by the deadline, drops late data, and scales
+        each sum by the number of ranks over that of its contributions.
+      wire_format: format of float32 leaves on the wire. "float32": unchanged;
+        "bfloat16": half of the bytes; "int8": about a quarter, blocks of 32 values
+        share an exponent. Contributions and sums are rounded without bias, up or down
+        at random. In modes "bounded" and "agreed" the rounding error is added to the
+        next call with the same name, and `drain` returns the rest; in the others it is
+        lost. In every mode all ranks get the same bits of a sum. A block of "int8" with
+        a value that is not finite becomes NaN. Other dtypes are errors.
       step: int32 [] or Python int, at least 0: the number of this call, larger than
-        that of the call before; such as the optimizer's step. Ranks whose program may
-        repeat or leave out a call (a restart, a branch) must pass it. None counts the
-        calls.
-      name: names the collective in error messages, and tells apart two calls that may
-        be under way together. None takes the line of the code, which then is one
-        collective in all programs: give a name where one line serves two models.
+        that of the previous call; such as the optimizer's step. Ranks whose program may
+        repeat or skip a call (a restart, a branch) must pass it. None counts the calls.
+      name: name of the collective in error messages; two calls that may be under way
+        together need different names. None takes the line of the code, which then is
+        one collective in all programs: give a name where one line serves two models.
       axis_index_groups: None, the default of `jax.lax.psum`.
-      return_stats: whether to return how the call went, too.
+      return_stats: whether to return the statistics of the call as well.
 
     Returns:
       The same tree, with the shapes and dtypes of the leaves; of bool, int32. With
@@ -198,9 +196,8 @@ def pmean(
     Args:
       tree: see `psum`.
       axis_name: see `psum`.
-      mode: see `psum`; "lossy" gives the mean over the contributions that came, the
-        others divide by the number of ranks, "bounded" by that of the ranks which are
-        alive.
+      mode: see `psum`. "lossy" returns the mean over the contributions that came, the
+        others divide by the number of ranks, "bounded" by that of the live ranks.
       wire_format: see `psum`.
       step: see `psum`.
       name: see `psum`.
@@ -230,12 +227,12 @@ def reduce_tree(
     Args:
       tree: see `psum`.
       step: see `psum`.
-      call: what else is known of the call; each bucket gets a suffix to its key.
+      call: the description of the call; each bucket gets a suffix to its key.
       rotate: whether a lossy call is rotated; an array, the same on every rank, to
         decide when the program runs. None takes `Advanced.hadamard`.
 
     Returns:
-      The reduced tree, and what this rank's report is made of.
+      The reduced tree, and the statistics of its buckets.
 
     Raises:
       UsageError: see `psum`.
@@ -269,10 +266,10 @@ def reduce_tree(
 def _ranks_in_mean(
     sums: dict[int, Any], buckets: list[ReducedBucket], mode: str, size: int
 ) -> dict[int, jax.Array]:
-    """Returns over how many ranks the mean of a leaf is, where a call has to tell.
+    """Returns the number of ranks in the mean of a leaf, where only the call knows it.
 
-    In the other modes calls do not go on without a rank that is dead ("lossy": they
-    scale their sums).
+    In the other modes calls do not continue without a dead rank ("lossy": they scale
+    their sums).
     """
     if mode != "bounded":
         return {}

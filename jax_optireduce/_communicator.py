@@ -1,4 +1,4 @@
-"""`init`, `Communicator`, `shutdown`: this process's membership in a session."""
+"""`init`, `Communicator`, `shutdown`: the session of this process."""
 
 import dataclasses
 import logging
@@ -12,14 +12,14 @@ from jax_optireduce._options import Options
 
 _log = logging.getLogger("jax_optireduce")
 
-# The one communicator of a process has one name, so that a compiled program finds it.
+# Compiled programs find the one communicator of a process by this name.
 NAME = "default"
 
 
 class Communicator:
-    """This process's membership in a session; what `init` returns.
+    """This process's membership in a session; the result of `init`.
 
-    A context manager: leaving its block is `shutdown`, or by an error `close`.
+    A context manager: the end of its block is a `shutdown`, after an error a `close`.
 
     Attributes:
       rank: index of this process, from 0. The ranks of a mesh axis are counted by
@@ -38,7 +38,7 @@ class Communicator:
         native: Any | None,
         datagram_bytes: int,
     ) -> None:
-        """For `init`; programs call that."""
+        """For `init` only."""
         self.rank = rank
         self.world_size = world_size
         self.options = options
@@ -60,7 +60,7 @@ class Communicator:
         self._end("the program left the communicator's with block", error is not None)
 
     def __repr__(self) -> str:
-        """Says who this is."""
+        """Describes the process."""
         return (
             f"Communicator(rank={self.rank}, world_size={self.world_size}, "
             f"backend={self.options.backend!r})"
@@ -73,8 +73,8 @@ class Communicator:
     def flight_record(self) -> list[dict[str, Any]]:
         """Returns the last 4,096 calls of this process, oldest first.
 
-        Calls under way are among them. A call stands in it from when all devices of
-        this process have come and it goes to other processes. A bucket is a call of its
+        Calls under way are among them. The record has calls between processes, from
+        the arrival of the last device of this process on. A bucket is a call of its
         own. Empty with the backend "xla".
 
         Returns:
@@ -86,20 +86,19 @@ class Communicator:
           "state": "under way", "done" or "failed"; "error": its beginning, or "";
           "elapsed_s": until the end, or until now;
           "missing_contributions", "missing_results", "repaired", "late",
-          "slowest_process": as in `CollectiveStats`; -1 when nobody is the slowest;
-          "behind_s": how long the call waited for the slowest process after the data of
-          the others was here;
-          "waiting_for": of a call that has been under way for a second or more, the
-          processes whose data is missing; "absent": those of which nothing came.
+          "slowest_process": as in `CollectiveStats`; -1 without one;
+          "behind_s": wait for the slowest process after the data of the others had
+          arrived;
+          "waiting_for": for a call that has been under way for a second or more, the
+          processes whose data is missing; "absent": those without any data.
         """
         return [] if self._native is None else self._native.flight_record()
 
     def dump_flight_record(self, path: str | os.PathLike[str]) -> None:
         """Writes the flight record to a file, as lines of JSON.
 
-        The first line says whose record it is, and holds the counters; each other line
-        is a call. A file that exists is replaced. With the backend "xla" there is no
-        call in it.
+        The first line has the rank and the counters; each other line is a call. An
+        existing file is replaced. With the backend "xla" the file has no calls.
 
         Raises:
           OSError: the file cannot be written.
@@ -107,18 +106,17 @@ class Communicator:
         _watch.dump(self, path)
 
     def features(self) -> dict[str, object]:
-        """Returns what the kernel granted the sockets; empty with the backend "xla"."""
+        """Returns the granted socket buffers; empty with the backend "xla"."""
         return {} if self._native is None else self._native.features()
 
     def close(self, reason: str = "closed by the program") -> None:
         """Fails every call under way and leaves the session; may be repeated.
 
-        Unlike `shutdown` it does not wait for what the program has dispatched. The log
-        names late data that is lost by it, see `drain`; not where an exception ends the
-        program.
+        Unlike `shutdown` it does not wait for dispatched programs. The log names lost
+        late data, see `drain`, unless an exception ends the program.
 
         Args:
-          reason: what the calls' errors say, here and on the peers.
+          reason: text of the calls' errors, here and on the peers.
         """
         if _session.current is self:
             _session.current = None
@@ -134,7 +132,7 @@ class Communicator:
             self._watch.end()
 
     def _end(self, reason: str, at_once: bool) -> None:
-        """Closes; unless `at_once`, finishes first what was dispatched."""
+        """Closes; unless `at_once`, after the dispatched programs are over."""
         if self._native is not None and not at_once:
             limit_s = self.options.advanced.shutdown_timeout_s
             _exit.finish(self._native, limit_s, lambda: self.close(reason))
@@ -143,12 +141,12 @@ class Communicator:
     def cancel(self, reason: str = "cancelled by the program") -> None:
         """Fails every call under way, here and on the peers; later calls work again.
 
-        Peers get an error in each of these calls, also if they come to it later. Where
-        a step has several collectives, number the steps (`step=`): a step that was cut
-        off in the middle has not made all of its calls.
+        Peers get an error in each of these calls, also if they make it later. If a
+        step has several collectives, number the steps (`step=`): a cancelled step has
+        not made all of its calls.
 
         Args:
-          reason: what the calls' errors say.
+          reason: text of the calls' errors.
         """
         if self._native is not None:
             self._native.cancel(reason)
@@ -156,13 +154,13 @@ class Communicator:
 
 @dataclasses.dataclass
 class _Session:
-    """What this process has joined: the only state of this module.
+    """The session of this process: the only state of this module.
 
     Attributes:
       current: the communicator, between `init` and `shutdown`.
-      generation: how many sessions were begun; equal on all ranks, which begin them
+      generation: number of sessions begun; equal on all ranks, which begin them
         together.
-      departure: what is known of the others when sessions have ended.
+      departure: state of the other ranks at the end of the sessions.
     """
 
     current: Communicator | None = None
@@ -180,22 +178,22 @@ def init(**options: Any) -> Communicator:
     JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or when JAX detects a
     cluster (SLURM, Kubernetes, Cloud TPU, Open MPI). It then sets
     `jax_enable_recoverability`, so that the death of one process (other than process 0)
-    does not end the others. Without any of these it is a program of one process.
+    does not end the others. Without any of these the program has one process.
 
     Args:
       **options: fields of `Options`; `advanced=` as `Advanced` or a mapping of its
-        fields. An option of either level that is not given comes from the environment
-        variable JAX_OPTIREDUCE_<FIELD>, or else is the default.
+        fields. An option that is not given comes from the environment variable
+        JAX_OPTIREDUCE_<FIELD>, or is the default.
 
     Returns:
-      The communicator, which every collective of this process uses from now on.
+      The communicator, which every collective of this process uses from then on.
 
     Raises:
       UsageError: an option is unknown or does not fit.
       NotInitializedError: there is a communicator already.
       RendezvousError: a process did not come, or comes a second time; ranks differ in
-        version or options; this process may open no more files. It may be called again
-        then, if all ranks do.
+        version or options; this process may open no more files. Then all ranks may call
+        `init` again.
 
     Example:
       >>> import jax_optireduce
@@ -215,7 +213,7 @@ def init(**options: Any) -> Communicator:
     label = f"jax_optireduce/{_session.generation}"
     _session.generation += 1
     with _rendezvous.explained_descriptors(resolved.advanced.lanes):
-        # Before the rendezvous: processes that do not fit together must part as well.
+        # Before the rendezvous: processes with different options must part as well.
         _exit.install(_end_at_exit, resolved.advanced.shutdown_timeout_s)
         native, datagram_bytes = _rendezvous.join(
             label, NAME, rank, world_size, resolved
@@ -236,12 +234,12 @@ def init(**options: Any) -> Communicator:
 
 
 def shutdown() -> None:
-    """Leaves the session, once the programs that were dispatched are over.
+    """Leaves the session, once the dispatched programs are over.
 
-    A call that takes longer than `shutdown_timeout_s` from now on is given up: it and
-    all others fail, here and with the peers, and the log says how many. During the
-    handling of an error nothing is waited for. `init` may be called again afterwards,
-    by all ranks. Without a communicator nothing happens.
+    A call that takes longer than `shutdown_timeout_s` from then on is given up: it and
+    all others fail, here and on the peers, and the log has their number. During the
+    handling of an error there is no wait. All ranks may call `init` again afterwards.
+    Without a communicator it has no effect.
     """
     if _session.current is not None:
         reason = "the program called jax_optireduce.shutdown()"
@@ -251,7 +249,8 @@ def shutdown() -> None:
 def stats() -> dict[str, int]:
     """Returns the counters of this process since `init`, by name.
 
-    They count datagrams, bytes, repairs and refusals, see `Communicator.counters`.
+    They count datagrams, bytes, retransmissions and refusals, see
+    `Communicator.counters`.
 
     Raises:
       NotInitializedError: `init` was not called.
@@ -277,7 +276,7 @@ def current(kind: str) -> Communicator:
 
 
 def _end_at_exit(at_once: bool) -> _exit.Departure:
-    """Leaves the session; returns what is known of the others."""
+    """Leaves the session; returns the state of the other ranks."""
     if _session.current is not None:
         _session.current._end(_exit.reason(), at_once)  # noqa: SLF001
     return _session.departure

@@ -1,4 +1,4 @@
-"""Everything that JAX does not promise to keep: the only file with non-public names.
+"""The parts of JAX without a promise of stability: the only file with private names.
 
 Tried with JAX 0.10.2 and 0.12.0. Where a public way exists it is the fallback.
 """
@@ -49,7 +49,7 @@ def varying_axes(x: Any) -> frozenset[str]:
 
 
 def reduced_type(aval: Any, axes: Iterable[str]) -> Any:
-    """Returns the type of a sum over `axes`: it does not vary over them any more."""
+    """Returns the type of a sum over `axes`, which does not vary over them."""
     varying = frozenset(aval.mat.varying) - frozenset(axes)
     manual_axis_type = aval.mat.update(varying=varying)
     return aval.update(manual_axis_type=manual_axis_type, weak_type=False)
@@ -118,7 +118,7 @@ def wait_for_programs() -> None:
     try:
         devices = jax.local_devices(backend="cpu")
         results = [*jax.live_arrays("cpu"), *_dispatch_last(devices)]
-    except Exception as error:  # noqa: BLE001 (at exit nothing helps any more)
+    except Exception as error:  # noqa: BLE001 (at exit there is no remedy)
         _log.debug("cannot wait for programs: %s", error)
         return
     for result in results:
@@ -213,7 +213,7 @@ def on_preemption_query(asked: Callable[[], None]) -> None:
 
 
 def publish(key: str, value: bytes) -> None:
-    """Gives `value` to whoever waits for `key`; failures do not matter at exit."""
+    """Publishes `value` under `key`; failures do not matter at exit."""
     client = _client()
     if client is not None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):
@@ -241,10 +241,10 @@ def _client() -> Any:
 
 
 def claim(key: str, value: bytes) -> bytes | None:
-    """Enters `value` under `key`, unless there is something.
+    """Enters `value` under `key`, unless there is an entry.
 
     Returns:
-      What was there before, or None: it is `value` now, or nobody keeps keys.
+      The previous entry, or None: the entry is `value`, or there is no such service.
 
     Raises:
       RendezvousError: the coordination service failed.

@@ -1,6 +1,6 @@
-"""The end of a session and of a process: what was dispatched is finished, then all go.
+"""The end of a session and of a process: dispatched programs first, then all leave.
 
-Three things would go wrong without this file. JAX dispatches programs ahead: when a
+This file prevents three failures. JAX dispatches programs ahead: when a
 script is over, its last steps may still run, and need the other ranks, as these need
 this one. A call that waits for a peer for ever keeps the interpreter from exiting, so
 the communicator is closed after a limited time, before JAX waits for its programs. And
@@ -21,27 +21,27 @@ from typing import Any
 
 from jax_optireduce import _compat, _native, _signals
 
-# How long process 0 stays after the last goodbye, in seconds.
+# Stay of process 0 after the last goodbye, in seconds.
 # Chosen: after its goodbye a process disconnects from the coordination service, which
 # takes some milliseconds, and is aborted if the service is gone before that.
 _GRACE_S = 0.3
 
-# How long SIGTERM leaves each of two: process 0 for the goodbyes of the others, and JAX
-# for its own end, which waits for programs that compute; in seconds.
+# Time after SIGTERM, in seconds, for process 0 to get the goodbyes of the others, and
+# as much for JAX to end, which waits for programs that compute.
 # Chosen: launchers send SIGKILL after 5 s (ours) to 30 s (SLURM, Kubernetes).
 _TERMINATION_S = 2.0
 
-# How often the end of what was dispatched is looked for, and the goodbyes; in seconds.
+# Period of the checks for the end of dispatched programs and for goodbyes, in seconds.
 # Chosen: unnoticed by a user who waits for the end of a process, and by the processor.
 _LOOK_S = 0.1
 
-# Where in the coordination service the goodbyes are.
+# Folder of the goodbyes in the coordination service.
 _GOODBYES = "jax_optireduce/goodbye"
 
 
 @dataclasses.dataclass(frozen=True)
 class Departure:
-    """What this process knows of the others when its sessions have ended.
+    """State of the other ranks at the end of this process's sessions.
 
     Attributes:
       dead: given up, for they were silent for `peer_timeout_s`.
@@ -52,17 +52,17 @@ class Departure:
     unreached: set[int] = dataclasses.field(default_factory=set)
 
 
-# Ends sessions: with False it finishes first what was dispatched. See `_communicator`.
+# Ends sessions: with False, after the dispatched programs. See `_communicator`.
 End = Callable[[bool], Departure]
 
 
 @dataclasses.dataclass
 class _Arrangement:
-    """What is arranged for the end of this process: the only state of this module.
+    """Arrangements for the end of this process: the only state of this module.
 
     Attributes:
       installed: whether `install` was called.
-      shutdown_timeout_s: how long process 0 waits for the others.
+      shutdown_timeout_s: longest wait of process 0 for the others.
       tasks: for a thread that was started in time: Python starts none at exit.
     """
 
@@ -97,7 +97,7 @@ def install(end: End, shutdown_timeout_s: float) -> None:
 
 def fails() -> bool:
     """Whether this process, or the block that runs, ends by an error."""
-    # The interpreter keeps the error that nobody caught; an interactive one each.
+    # The interpreter keeps the uncaught error; an interactive one keeps each.
     unhandled = getattr(sys, "last_value", None) if not hasattr(sys, "ps1") else None
     return unhandled is not None or sys.exc_info()[0] is not None
 
@@ -111,7 +111,7 @@ def reason() -> str:
 def finish(native: Any, limit_s: float, give_up: Callable[[], None]) -> None:
     """Waits until the programs that this process has dispatched are over.
 
-    That no call is under way is not the end: a program makes one after the other.
+    A moment without a call is not the end: a program makes one after the other.
 
     Args:
       native: the native communicator.
@@ -189,7 +189,7 @@ def _say_goodbye(rank: int, world_size: int, departure: Departure) -> None:
 
 
 def find_gone(departure: Departure, goodbyes: Mapping[str, bytes]) -> set[int]:
-    """Returns the processes for which process 0 does not wait any more.
+    """Returns the processes that process 0 does not wait for.
 
     A goodbye names the processes that its sender has given up. Process 0 need not have
     noticed, as its own calls may have failed with the sender's. It believes that of one

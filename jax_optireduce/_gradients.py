@@ -1,4 +1,4 @@
-"""Gradients, averaged after the backward pass or in the middle of it, and replicas."""
+"""Averages of gradients, after the backward pass or inside of it; drain and resync."""
 
 import dataclasses
 import functools
@@ -44,16 +44,16 @@ def average_gradients(
     """Averages gradients over a mapped axis, in buckets.
 
     Buckets hold at most `Options.bucket_bytes` and start with the last leaves, whose
-    gradients the backward pass computes first: they travel while it goes on.
+    gradients the backward pass computes first: they travel while it continues.
 
-    Under check_vma=True the gradient of replicated parameters arrives here reduced
-    already, which is an error; `sync_in_backward` is the form that fits there.
+    Under check_vma=True JAX has already reduced the gradient of replicated parameters,
+    which is an error here; use `sync_in_backward` instead.
 
-    What misses the deadline of one step (mode "bounded", the default) is added to the
-    gradients of a later one. The ranks may then hold slightly different parameters;
-    `resync` makes them equal. If a rank dies, the mean is over those that are alive,
-    see `psum`; a program goes on after a death only if all calls in it are of this
-    mode, its loss and metrics included.
+    Data that misses the deadline of one step (mode "bounded", the default) is added to
+    the gradients of a later one. The ranks may then hold slightly different parameters;
+    `resync` makes them equal. If a rank dies, the mean is over the live ranks, see
+    `psum`; a program continues after a death only if all calls in it are of this mode,
+    its loss and metrics included.
 
     Differs from `jax.lax.pmean` in: what `pmean` differs in, the default mode, and the
     buckets.
@@ -91,9 +91,9 @@ def sync_in_backward(
     step: Any = None,
     name: str | None = None,
 ) -> Any:
-    """Returns the parameters unchanged, and averages their gradient on its way back.
+    """Returns the parameters unchanged; averages their gradient in the backward pass.
 
-    The data-parallel form that fits both values of check_vma. Inside `jax.shard_map`::
+    The data-parallel form for both values of check_vma. Inside `jax.shard_map`::
 
         def loss_fn(params):
             return loss(model(sync_in_backward(params, "data"), batch))
@@ -105,7 +105,7 @@ def sync_in_backward(
     `average_gradients` differs in concerns the backward pass.
 
     Args:
-      params: floating leaves are synchronised; others, which have no gradient, pass.
+      params: floating leaves are averaged; others, which have no gradient, pass.
       axis_name: see `psum`.
       mode: see `psum`.
       wire_format: see `psum`.
@@ -170,7 +170,7 @@ _sync.defvjp(_sync_forward, _sync_backward)
 
 @jax.tree_util.register_static
 class _Static:
-    """Carries what is no array from the forward to the backward pass."""
+    """Passes a static value from the forward to the backward pass."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -192,12 +192,12 @@ def drain(
     step: Any = None,
     mean: bool = True,
 ) -> Any:
-    """Returns what is still in flight of a collective, after which nothing is.
+    """Returns the data in flight of a collective; afterwards no data is in flight.
 
     In the modes "bounded" and "agreed", data that missed the deadline of the last call
-    waits for a next one. This is that call: it contributes zeros, waits for every rank
-    and returns all that was late, like a gradient. Every rank must call it, at the same
-    point of the program. Before a checkpoint or at the end of a run::
+    waits for the next one. A drain is that call: it contributes zeros, waits for every
+    rank and returns all late data, like a gradient. Every rank must call it, at the
+    same point of the program. Before a checkpoint or at the end of a run::
 
         rest = drain(gradients, "data", name="gradients")
         params = jax.tree.map(lambda p, g: p - rate * g, params, rest)
@@ -207,29 +207,29 @@ def drain(
     of the call. A program that makes several calls under one name (also by
     `jax.checkpoint`, which makes a call again) drains as often, in one program.
 
-    It fits a call of the same name, mode, wire format, axis, shapes and dtypes. Where
-    this process has made calls that may leave data in flight and none that fits, the
-    drain fails when it runs, on every rank that has made none, and the error names the
-    nearest ones. A program that may not have made a step yet leaves it out until then.
+    It fits a call of the same name, mode, wire format, axis, shapes and dtypes. If this
+    process has made calls that may leave data in flight, and none that fits, the drain
+    fails when it runs, on every such rank, and the error names the nearest calls. So a
+    program makes its first drain after its first step.
 
     Differs from `jax.lax.pmean` in: the values of the leaves do not matter.
 
     Args:
-      tree: arrays of the shapes and dtypes that were given to the call, such as the
-        parameters; their values are not used. It may hold leaves besides that travel in
-        no call (`sync_in_backward` lets them pass): integers and Python numbers.
+      tree: arrays of the shapes and dtypes of the call, such as the parameters; their
+        values are not used. It may also hold leaves that travel in no call
+        (`sync_in_backward` lets them pass): integers and Python numbers.
       axis_name: as in the call, of the same mesh.
-      name: as in the call, which must have been given one.
-      mode: as in the call; in "exact" and "lossy" nothing ever is in flight.
-      wire_format: as in the call; what a drain brings is not rounded.
+      name: as in the call, which needs an explicit one.
+      mode: as in the call; in "exact" and "lossy" no data is ever in flight.
+      wire_format: as in the call; the result of a drain is not rounded.
       step: see `psum`; needed where the call is given one.
       mean: whether the sum is divided by the number of ranks; False to drain `psum`.
 
     Returns:
-      What was in flight, as `pmean` would return it, or with mean=False as `psum`: the
+      The data in flight, as `pmean` would return it, or with mean=False as `psum`: the
       same tree and shapes; the same dtypes, but for the mean of int32, which is
       floating. Sums of int32 are exact. Leaves that travel in no call are zeros. Ranks
-      may see different values, because each gets what it missed.
+      may see different values, because each gets the data that it missed.
 
     Raises:
       AxisError: see `psum`.
@@ -270,11 +270,11 @@ def resync(params: Any, axis_name: AxisName) -> Any:
     their parameters drift apart: in "bounded" until the late part has come, but an
     optimizer whose update is not linear, such as AdamW, makes two different steps of
     the halves. Call it every 100 steps with such an optimizer, and before a checkpoint,
-    which holds the replica of one rank. Waits for all ranks, like mode "exact", and
-    goes on without one that died, like mode "bounded".
+    which holds the replica of one rank. It waits for all ranks, like mode "exact", and
+    continues without a dead one, like mode "bounded".
 
-    If a rank dies in the middle of it, parts of the mean may not come. A rank that
-    misses any keeps the parameters that it has, until the next time.
+    If a rank dies during the call, parts of the mean may be missing. A rank that
+    misses any part keeps its own parameters, until the next call.
 
     Differs from `jax.lax.pmean` in: leaves that are not floating stay as they are.
 
@@ -292,7 +292,7 @@ def resync(params: Any, axis_name: AxisName) -> Any:
       NotInitializedError: see `psum`.
     """
     key = _checks.checked_key(None, "resync")
-    # A drain waits for all ranks that are alive, whatever it moves.
+    # A drain waits for all live ranks, with any values.
     drain = Drain.OF_CALLS_IF_ANY
     call = _checks.checked_call("resync", axis_name, key, "bounded", drain=drain)
     axes = call.axes

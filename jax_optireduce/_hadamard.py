@@ -46,7 +46,7 @@ _GOLDEN = np.uint32(0x9E3779B9)
 
 
 def padded_size(n: int) -> int:
-    """Returns how many coefficients `encode` makes of `n` entries.
+    """Returns the number of coefficients of `n` encoded entries.
 
     That is `n` rounded up to whole blocks of 1024; a bucket shorter than that is one
     block of the next power of two, so that a few entries do not become a thousand.
@@ -83,10 +83,10 @@ def decode(
     """Undoes `encode`.
 
     Args:
-      encoded: what `encode` returned; 0 for a coefficient that was lost.
+      encoded: the result of `encode`, with 0 for each lost coefficient.
       n: Entries of the bucket before `encode`.
       key: uint32 [], the one given to `encode`.
-      scale: float32 [], what the bucket is multiplied by; 1 / (1 - share lost) keeps
+      scale: float32 [], factor of the bucket; 1 / (1 - share lost) keeps
         the mean over many calls right.
 
     Returns:
@@ -94,7 +94,7 @@ def decode(
       [n].
 
     Raises:
-      ValueError: `encoded` is not what `encode` makes of `n` entries.
+      ValueError: the size of `encoded` is not that of `n` encoded entries.
     """
     if encoded.size != padded_size(n):
         raise ValueError(

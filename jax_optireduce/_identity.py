@@ -1,4 +1,4 @@
-"""Names of collectives: what makes a call on one rank the same call as on another.
+"""Names of collectives: the identity of a call across ranks.
 
 A key must be the same on every rank and in every trace of the same program, so it comes
 from the user's `name`, or else from the line of the user's code that makes the call,
@@ -26,7 +26,7 @@ from jax_optireduce._call import Call
 
 _OWN_DIRECTORY = str(Path(__file__).parent) + os.sep
 _JAX_DIRECTORY = str(Path(jax.__file__).parent) + os.sep
-# How many cells a notebook or a prompt has run is in the file name of each cell.
+# The count of cells of a notebook or a prompt is in the file name of each cell.
 # Source: IPython, core/compilerop.py ("<ipython-input-7-0f3a...>", the end is a hash of
 # the cell); CPython 3.13, _pyrepl ("<python-input-7>").
 _COUNT_OF_CELLS = re.compile(r"^(<?i?python-input)-\d+(?=[->])")
@@ -36,11 +36,11 @@ def call_site_key(kind: str) -> str:
     """Names the line of the user's code that called into this package.
 
     Directories are left out, because ranks may have installed the program in different
-    ones, and so is the number of a notebook's cell. There is no such line where JAX
-    itself makes the call, as in `jax.jit(functools.partial(psum, axis_name="data"))`.
+    ones, and so is the number of a notebook's cell. There is no such line if JAX itself
+    makes the call, as in `jax.jit(functools.partial(psum, axis_name="data"))`.
 
     Args:
-      kind: which of our functions was called.
+      kind: the public function of the call.
 
     Returns:
       "<file>:<line> <kind>".
@@ -55,14 +55,14 @@ def call_site_key(kind: str) -> str:
 
 
 def numbered(key: str, ordinal: int) -> str:
-    """Tells apart the calls with one key in one program, by their order in it."""
+    """Numbers the calls with one key in one program, by their order in it."""
     return f"{key} #{ordinal}" if ordinal else key
 
 
 def collective_name(key: str, devices: np.ndarray) -> str:
-    """Names one call of a program, for all that take part in it and for nobody else.
+    """Names one call of a program, uniquely for its participants.
 
-    What would be too long for the native side ends with a hash instead.
+    A name that is too long for the native side ends with a hash instead.
 
     Args:
       key: from the user or `call_site_key`, with its role under differentiation and its
@@ -97,9 +97,9 @@ def describe(name: str, avals: Sequence[Any], call: Call, group_size: int) -> st
 
 
 def fingerprint(avals: Sequence[Any], call: Call, devices: np.ndarray) -> int:
-    """Hashes what ranks must agree on, into the range of a signed 64-bit integer.
+    """Hashes the facts on which ranks must agree, into a signed 64-bit integer.
 
-    Together with the key it tells which calls a drain fits, see `drain`.
+    Together with the key it identifies the calls that a drain fits, see `drain`.
     """
     shapes = [(str(aval.dtype), tuple(aval.shape)) for aval in avals]
     how = (call.mode, call.wire_format, devices.tolist(), call.rotated, "sum")

@@ -1,7 +1,7 @@
 """Types of the extension module, built from `ffi/`.
 
-Arguments that cannot be right raise ValueError, everything else that fails raises
-RuntimeError. Calls that may wait release the GIL.
+Invalid arguments raise ValueError, all other failures RuntimeError. Calls that may wait
+release the GIL.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ MODES: Final[Mapping[str, bool]]
 """Every mode, and whether a call in it may leave data in flight for a later one."""
 
 WIRE_FORMATS: Final[tuple[str, ...]]
-"""What float32 values may travel as."""
+"""Formats of float32 values on the wire."""
 
 STATISTICS: Final[tuple[str, ...]]
 """The elements of the statistics vector, by position."""
@@ -66,7 +66,7 @@ class Communicator:
         """Opens the sockets.
 
         Args:
-          name: what programs call it; free in this process.
+          name: its name for programs; free in this process.
           rank: this process, in [0, world_size).
           world_size: processes of the session.
           secret: 32 bytes that only the ranks of this session share.
@@ -77,20 +77,20 @@ class Communicator:
           incast: senders that serve one receiver at a time; 0: as receivers ask.
           receive_buffer_bytes: asked for each socket; the kernel may grant less.
           max_lag: calls that peers may be ahead.
-          peer_timeout_s: how long a peer may be silent before a call that waits for it
-            fails.
-          mismatch_timeout_s: how long ranks may wait for each other in different calls.
-          call_timeout_s: how long a call that waits may be under way, and a device of
-            this process may wait for the others; 0 means for ever.
+          peer_timeout_s: longest silence of a peer; then calls that wait for it fail.
+          mismatch_timeout_s: time for which ranks may wait for each other in different
+            calls.
+          call_timeout_s: longest duration of a call that waits, and longest wait of a
+            device of this process for the others; 0 means unlimited.
           deadline_s: of a whole call that does not wait; 0: learned, and in mode
             "lossy" `deadline_max_s`.
           late_budget: share of the data that may miss a learned deadline.
-          deadline_max_s: what a learned deadline never exceeds.
+          deadline_max_s: upper bound of a learned deadline.
           suspend_on_lag: a live peer more than `max_lag` calls behind is suspended;
             otherwise it is waited for.
-          stall_timeout_s: how long a call may be under way before `wait_for_news` tells
-            it; 0 means never.
-          faults: harm done to what is sent, for tests: `loss`, `duplicate`, `reorder`,
+          stall_timeout_s: age of a call at which `wait_for_news` reports it; 0 means
+            never.
+          faults: of outgoing datagrams, for tests: `loss`, `duplicate`, `reorder`,
             `corrupt`, `truncate` (fractions), `delay_s`, `seed`. Empty: none.
         """
 
@@ -115,8 +115,8 @@ class Communicator:
           peers: (address, ports) of every rank in order, this one included.
           datagram_bytes_max: largest UDP payload that crosses every path of the
             session, in bytes; the same on all ranks.
-          peer_receive_buffer_bytes: what the smallest socket of the session was
-            granted, in bytes.
+          peer_receive_buffer_bytes: granted size of the smallest socket buffer of the
+            session.
         """
 
     def cancel(self, reason: str) -> None:
@@ -130,10 +130,10 @@ class Communicator:
         """
 
     def take_late_data(self) -> list[tuple[str, int]]:
-        """What was late and in no call or drain when it was closed; told once.
+        """Late data without a call or drain at the time of `close`; returned once.
 
         Returns:
-          The description of each collective of which there is any, and the bytes.
+          The description of each collective with late data, and the bytes.
         """
 
     def counters(self) -> dict[str, int]:
@@ -152,24 +152,26 @@ class Communicator:
         """After `close`: others that have not acknowledged that this rank leaves."""
 
     def wait_for_news(self) -> dict[str, Any] | None:
-        """Waits until there is something to tell a user; for one thread.
+        """Waits for an event that concerns a user; for one thread.
 
         Returns:
-          None once the communicator is closed and all was told. Otherwise "kind", and
-          for "slow" and "recovered": rank, collective, of its last `calls` how many
-          `waited` for the rank and in how many it was `absent`, and the medians over
-          these `behind_s` and `elapsed_s`. For "short deadline": collective, the mean
-          share of the data of its last `calls` that was `late`, and what deadline_max_s
-          would have to be, `needed_s`, and had better be, `suggested_s`. For "removed":
-          `ranks`, which are no members of the session any more, and `live`, how many
-          are left. For "stall": `call`, as in the flight record, and `others`, how many
-          more calls are under way. For "devices": collective and sequence of a call,
-          the ranks of this process that have `started` it, `elapsed_s` ago, and those
-          that are `missing`, and how many `others` wait in the same way.
+          None once the communicator is closed and all events were returned. Otherwise a
+          dictionary with "kind" and these fields:
+          "slow", "recovered": rank, collective; of its last `calls` the number that
+          `waited` for the rank, and of these the number in which it was `absent`; the
+          medians over them, `behind_s` and `elapsed_s`.
+          "short deadline": collective; the mean share of the data of its last `calls`
+          that was `late`; deadline_max_s as `needed_s` at least, and as `suggested_s`.
+          "removed": `ranks`, the removed ones, and `live`, the number of the others.
+          "stall": `call`, as in the flight record, and `others`, the number of other
+          calls under way.
+          "devices": collective and sequence of a call; the ranks of this process that
+          have `started` it, `elapsed_s` ago, and the `missing` ones; `others`, the
+          number of other calls that wait in the same way.
         """
 
     def features(self) -> dict[str, object]:
-        """What the sockets got: gso, gro, receive_buffer_bytes, datagram_bytes_max."""
+        """Of the sockets: gso, gro, receive_buffer_bytes, datagram_bytes_max."""
 
 def interrupt_on_signal(fd: int) -> None:
     """Cancels every call under way when SIGINT's number can be read from `fd`.
@@ -204,7 +206,7 @@ def end_within(seconds: float) -> None:
     """
 
 def probe_udp(receive_buffer_bytes: int) -> dict[str, int]:
-    """Finds out what UDP can do on this host, with sockets like a communicator's.
+    """Probes the UDP features of this host, with sockets like a communicator's.
 
     Args:
       receive_buffer_bytes: to ask the kernel for.

@@ -1,4 +1,4 @@
-"""The same as a link of an Optax chain."""
+"""`average_gradients` as an Optax transformation."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class AverageGradientsState(NamedTuple):
-    """What `optax_average_gradients` knows of its calls; a pytree of scalars.
+    """State of `optax_average_gradients`: statistics of its calls, a pytree of scalars.
 
     As in `CollectiveStats`, ranks see different values (except of `calls` and
     `safeguards`), although JAX types them as equal. A checkpoint holds those of the
@@ -33,9 +33,9 @@ class AverageGradientsState(NamedTuple):
     Attributes:
       calls: int32; calls since `init`, those before a checkpoint included.
       last: report of the last call.
-      safeguards: what `hadamard="auto"` and `skip_above` decided, on all ranks alike:
+      safeguards: decisions of `hadamard="auto"` and `skip_above`, equal on all ranks:
         `hadamard` (bool), `quiet_calls`, `skipped` (bool, the last call),
-        `skips_in_a_row` and `skips`. Without these arguments it stays as it was.
+        `skips_in_a_row` and `skips`. Constant without these arguments.
       missing_contributions: mean over the calls, in [0, 1], like the other shares.
       missing_results: mean over the calls.
       carried: mean over the calls.
@@ -73,8 +73,8 @@ def optax_average_gradients(
         state = optimizer.init(params)  # state[0] is the report of this link
 
     In mode "lossy", `hadamard="auto"` and `skip_above` make every call wait for every
-    rank: the ranks vote, in mode "exact", so a rank that is gone is an error. Without
-    both there is no vote.
+    rank: the ranks vote, in mode "exact", so a dead rank is an error. Without both
+    there is no vote.
 
     Differs from `jax.lax.pmean` in: what `average_gradients` differs in.
 
@@ -88,12 +88,12 @@ def optax_average_gradients(
         calls in a row have lost less than 1 % (mean over the ranks). None takes
         `Advanced.hadamard`.
       skip_above: mode "lossy" only: share of the contributions or of the results, from
-        0 to below 1. Of a call in which more is missing at any rank, no rank gets
-        anything: the updates are zeros, and `safeguards.skipped` of the state is True.
-        An optimizer that follows in the chain takes the zeros for a gradient.
-      on_repeated_skips: called with the number of skips in a row when it is 50, 100 and
-        so on: on the host, once per device of the process. An exception in it ends the
-        step with a `JaxRuntimeError`. None writes a warning into the log.
+        0 to below 1. A call in which more is missing on any rank is skipped on every
+        rank: the updates are zeros, and `safeguards.skipped` of the state is True. A
+        following optimizer of the chain takes the zeros for a gradient.
+      on_repeated_skips: called with the number of skips in a row at 50, 100 and so on:
+        on the host, once per device of the process. An exception in it ends the step
+        with a `JaxRuntimeError`. None writes a warning into the log.
 
     Returns:
       A transformation. Its state is a tuple with the fields `calls`, `last` (a

@@ -1,8 +1,8 @@
-"""Settings of a communicator: frozen, validated where they are made, in stated units.
+"""Settings of a communicator: frozen, validated, with units.
 
-An option is looked up in this order: the argument given to `init`, the environment
-variable `JAX_OPTIREDUCE_<FIELD>`, the default below. Names are unique over both levels,
-so that a variable need not tell the level.
+The order of precedence is: the argument of `init`, the environment variable
+`JAX_OPTIREDUCE_<FIELD>`, the default below. Names are unique over both levels, so that
+a variable needs no level.
 """
 
 import dataclasses
@@ -17,19 +17,18 @@ ENVIRONMENT_PREFIX = "JAX_OPTIREDUCE_"
 
 BACKENDS = ("optireduce", "xla")
 
-# What a call does about a peer that is more than `max_lag` calls behind.
+# Treatment of a peer that is more than `max_lag` calls behind.
 LAG_POLICIES = ("wait", "suspend")
 
 # Share of the data that may miss a learned deadline, unless it is given.
-# Source: the design's late budget: what is late is added later, at little cost.
+# Chosen: late data is added later, at little cost (docs/accuracy.md).
 _LATE_BUDGET = 0.01
 
-# Largest UDP payload that is chosen without being asked for, in bytes.
+# Largest UDP payload without an explicit option, in bytes.
 # Chosen: 9000 (the largest Ethernet MTU in common use) - 20 (IPv4) - 8 (UDP). Loopback
-# would carry 65507, but a program that is tried on one host would then lose its data in
-# other pieces than on the network it is meant for, and a lost segment would cost 7
-# times more; the kernel's segmentation offload gives the speed of large pieces without
-# them.
+# would carry 65507, but a trial on one host would then lose other pieces than the
+# target network, and a lost segment would cost 7 times more; the kernel's segmentation
+# offload gives the speed of large pieces without them.
 DATAGRAM_BYTES_MAX = 8972
 
 # Smallest IPv4 datagram every host must take, less the 28 bytes of IP and UDP headers.
@@ -84,13 +83,13 @@ _OF_ONE_PROCESS = frozenset(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Settings:
-    """What both levels have in common: checks of names, types and ranges.
+    """Common part of both levels: checks of names, types and ranges.
 
     Attributes:
-      given: names of the fields that were given; the others are defaults.
+      given: names of the explicit fields; the others are defaults.
     """
 
-    # No field: it is no part of what makes two settings equal.
+    # No field: it does not affect the equality of two settings.
     given: ClassVar[frozenset[str]] = frozenset()
 
     def __new__(cls, **given: Any) -> Self:
@@ -138,37 +137,36 @@ class _Settings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Advanced(_Settings):
-    """Options that few programs need; `init` takes them as `advanced=`.
+    """Advanced options, needed by few programs; `init` takes them as `advanced=`.
 
-    All ranks must agree on them, except where it says otherwise.
+    All ranks must agree on them, unless noted otherwise.
 
     Attributes:
       authenticate: whether every datagram carries a tag (AES-128-GCM) that is checked;
-        False, for measurements, lets everyone who can send UDP change the sums, and
+        False, for measurements, lets any host that can send UDP change the sums, and
         warns at every start. Default True.
-      lanes: network threads with a socket each; peers' calls are spread over them. 1 to
-        64. Default 1.
+      lanes: network threads with a socket each; calls are spread over them. 1 to 64.
+        Default 1.
       incast: ranks that send to one rank at the same time; 0 means as many as
         the receivers ask for. Default 0.
-      receive_buffer_bytes: socket buffer to ask the kernel for, per lane, in bytes; it
-        may grant less. May differ between ranks. Default 8 MiB.
+      receive_buffer_bytes: requested socket buffer per lane, in bytes; the kernel may
+        grant less. May differ between ranks. Default 8 MiB.
       datagram_bytes_max: largest UDP payload, in bytes; 0 measures all paths and takes
         the smallest. Default 0.
-      mismatch_timeout_s: how long two ranks may wait for each other in different calls
-        before both fail, in seconds. Default 10.
+      mismatch_timeout_s: time for which two ranks may wait for each other in different
+        calls before both fail, in seconds. Default 10.
       late_budget: share of the data that may miss a learned deadline, between 1e-6 and
         0.5; not together with `deadline_s`. Default 0.01.
-      hadamard: whether lossy calls rotate each bucket, so that a lost datagram costs
-        every entry a little instead of some entries everything. Default True.
-      rendezvous_timeout_s: how long `init` waits for the other processes, in seconds.
+      hadamard: whether lossy calls rotate each bucket, which spreads a lost datagram
+        over all entries. Default True.
+      rendezvous_timeout_s: longest wait of `init` for the other processes, in seconds.
         May differ between ranks. Default 120.
-      heartbeat_timeout_s: how long JAX's coordination service takes to notice that a
-        process is gone, in seconds; used when `init` initialises `jax.distributed`. May
+      heartbeat_timeout_s: time after which JAX's coordination service declares a
+        process dead, in seconds; used when `init` initialises `jax.distributed`. May
         differ between ranks. Default 30.
-      shutdown_timeout_s: how long one call may take, in seconds, once the program has
-        ended and what it has dispatched is finished, until all is given up; and how
-        long process 0 then waits for the others to end. May differ between ranks.
-        Default 60.
+      shutdown_timeout_s: longest duration of a call after the end of the program, in
+        seconds, until all calls are given up; also the longest wait of process 0 for
+        the end of the others. May differ between ranks. Default 60.
       faults: faults to inject into this process's datagrams, for tests, by name (for
         example {"loss": 0.01}); in the environment "loss=0.01,seed=7". May differ
         between ranks. Default none.
@@ -202,40 +200,40 @@ class Advanced(_Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(_Settings):
-    """How a communicator works. All ranks must agree, except where it says otherwise.
+    """Options of a communicator. All ranks must agree, unless noted otherwise.
 
     Attributes:
       backend: "optireduce", or "xla", which turns every call into the `jax.lax` one, to
         compare the two without a change of code. Default "optireduce".
       bind_address: IPv4 or IPv6 address of this host that the others can reach; ""
-        finds the one that leads to the coordinator. May differ between ranks. Default
-        "".
+        takes the address on the route to the coordinator. May differ between ranks.
+        Default "".
       encrypt: whether payloads are encrypted; headers stay readable. Datagrams are
         authenticated in any case. Default False.
-      deadline_s: how long a bounded, agreed or lossy call may take, in seconds, both
-        stages together; 0 learns it from the times that calls need. Default 0.
-      deadline_max_s: what a learned deadline never exceeds, and what a call has while
-        it is being learned, in seconds. Default 1.
+      deadline_s: deadline of a bounded, agreed or lossy call, in seconds, both stages
+        together; 0 learns it from the times of the calls. Default 0.
+      deadline_max_s: upper bound of a learned deadline, and the deadline while it is
+        being learned, in seconds. Default 1.
       max_lag: calls of one collective that a rank may be ahead of another. Default 2.
-      on_lag: what a bounded call does about a peer that is farther behind: "wait" for
+      on_lag: treatment of a peer that is farther behind, by a bounded call: "wait" for
         it while it answers, up to `peer_timeout_s`, or "suspend" it, so that the call
         never waits. An agreed call needs all owners of shards, and waits for such a
         peer up to `call_timeout_s` in either case. Default "wait".
-      peer_timeout_s: how long a peer may be silent, in seconds. Then exact and agreed
-        calls that wait for it fail, and bounded ones go on without it. Default 30.
-      call_timeout_s: how long a call that waits (exact, agreed, a drain) may be under
-        way, in seconds, although all peers answer: the bound for a rank whose program
-        hangs. Then it fails on all ranks, and the error names that rank and what it
-        last called. Also how long the devices of one process wait for each other. 0
-        means for ever. Default 1800.
+      peer_timeout_s: longest silence of a peer, in seconds. Then exact and agreed calls
+        that wait for it fail, and bounded ones continue without it. Default 30.
+      call_timeout_s: longest duration of a call that waits (exact, agreed, a drain)
+        while all peers answer, in seconds: the bound for a rank whose program hangs.
+        Then the call fails on all ranks, and the error names that rank and its last
+        call. Also the longest wait of the devices of one process for each other. 0
+        means unlimited. Default 1800.
       bucket_bytes: largest bucket that several leaves share, in bytes; a larger leaf is
         a bucket of its own. Default 25 MiB.
-      stall_timeout_s: how long a call may be under way, in seconds, before a line of
-        the log names the ranks it waits for and the flight record is written to a
-        file; 0 means never. May differ between ranks. Default 60.
+      stall_timeout_s: age of a call, in seconds, at which a line of the log names the
+        ranks it waits for and the flight record is written to a file; 0 means never.
+        May differ between ranks. Default 60.
       flight_record_dir: folder for these files; "" means the system's folder for
         temporary files. May differ between ranks. Default "".
-      advanced: options that few programs need. Default `Advanced()`.
+      advanced: advanced options. Default `Advanced()`.
     """
 
     backend: str = "optireduce"
@@ -296,7 +294,7 @@ def _names(level: type[Options] | type[Advanced]) -> dict[str, Any]:
 
 
 def _describe_unknown(name: str, *, advanced: bool) -> str:
-    """Says what is wrong with a name that is no field of the level it was given to."""
+    """Describes a name that is no field of its level, for an error."""
     if not advanced and name in _names(Advanced):
         return (
             f"{name!r} is an advanced option: write "
@@ -345,7 +343,7 @@ def resolve(
       environment: usually `os.environ`; names without our prefix are ignored.
 
     Returns:
-      The options, and for every field that is not a default where it came from.
+      The options, and the origin of every field that is not a default.
 
     Raises:
       UsageError: a name is unknown (with a suggestion), or a value does not fit.
@@ -412,7 +410,7 @@ def _parse(variable: str, text: str, kind: type) -> object:
 def describe_difference(
     records: Sequence[Mapping[str, object]],
 ) -> str:
-    """Says in which options the ranks differ; empty when they agree.
+    """Describes the options in which ranks differ; empty when they agree.
 
     Args:
       records: `Options.agreed()` of each rank, in rank order.

@@ -9,8 +9,8 @@ loop. Its operands are (rank, step, *leaves), its results (*sums, statistics):
   step   int32 []: the number of the call, or -1 to count.
   leaves of one dtype.
 
-Sums and statistics follow the types of `jax.lax.psum`: what was added over an axis does
-not vary over it any more.
+Sums and statistics follow the types of `jax.lax.psum`: a sum over an axis does not vary
+over that axis.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ def allreduce(
     Args:
       leaves: at least one; all of one dtype.
       step: int32 [], or None to count the calls.
-      call: what else is known of the call; `typed` and `counted` are set here.
+      call: the description of the call; `typed` and `counted` are set here.
 
     Returns:
       The sums, and the statistics vector, float32 [VECTOR_SIZE].
@@ -94,7 +94,7 @@ def is_typed(axes: Sequence[str]) -> bool:
 
 
 def _group_and_rank(axes: tuple[str, ...]) -> jax.Array:
-    """Returns which group of ranks this device is in, and its rank there; int32 [2]."""
+    """Returns the group of this device, and its rank in the group; int32 [2]."""
     mapped = of_the_mesh(axes)
     if not mapped:
         return jnp.zeros(2, jnp.int32)
@@ -211,7 +211,7 @@ def _lower_cpu(ctx: Any, *operands: Any, call: Call) -> Any:
     attributes = {
         "communicator": _communicator.NAME,
         "name": _identity.collective_name(name, devices),
-        # What all calls with one key in one program have in common.
+        # Common to all calls with one key in one program.
         "key": call.key,
         "description": _identity.describe(name, leaves, call, groups.shape[1]),
         "mode": call.mode,
@@ -323,7 +323,7 @@ def _rotated(
     encoded = _hadamard.encode(bucket.astype(wide), key=key).astype(dtype)
     total, vector = _call_native(rank, step, [encoded], attributes)
     arrived = 1 - _stats.missing_results(vector)
-    # Coefficients that did not come are zero: scaled up, the mean over calls is right.
+    # Missing coefficients are zero: scaled up, the mean over calls is right.
     scale = jnp.where(arrived > 0, 1 / arrived, 0)
     decoded = _hadamard.decode(total.astype(wide), n, key=key, scale=scale)
     return [*_split(decoded.astype(dtype), leaves), vector]

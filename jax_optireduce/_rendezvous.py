@@ -1,9 +1,9 @@
-"""How the processes of a program find each other.
+"""The rendezvous of the processes of a program.
 
-It goes through JAX's coordination service, in two rounds in which every process tells
-every other one the same kinds of things: first its address and its options, then, its
-sockets being open, its ports and what its paths and buffers hold. Before them each
-takes its place, which there is only once; between them process 0 shares the secret.
+It uses JAX's coordination service, in two all-to-all rounds: first addresses and
+options, then, with open sockets, ports and the sizes of paths and buffers. Before the
+rounds each process takes its place, which can be taken only once; between them process
+0 shares the secret.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ from jax_optireduce._options import Options
 
 _log = logging.getLogger("jax_optireduce")
 
-# Source: RFC 5869 and the 256-bit secret of the design.
+# Source: RFC 5869. Chosen: 256 bits, twice the length of the derived keys.
 _SECRET_BYTES = 32
 
-# What a process tells instead, when it cannot go on: JSON of nothing.
+# The message of a process that cannot continue: JSON of nothing.
 _FAILED = b"null"
 
 # Bytes of IP and UDP headers in front of a payload, by version of IP.
@@ -38,7 +38,7 @@ _HEADER_BYTES = {4: 28, 6: 48}
 
 
 def initialize_distributed(options: Options) -> None:
-    """Initialises `jax.distributed` where the surroundings ask for it.
+    """Initialises `jax.distributed` if the environment asks for it.
 
     Raises:
       UsageError: the environment is incomplete.
@@ -133,12 +133,13 @@ def join(
         return None, 0
     if not options.advanced.authenticate:
         _log.warning(
-            "authenticate=False: datagrams are not authenticated. Whoever can send UDP "
-            "to this process can change the sums of this program, without a trace; use "
-            "it on a network of your own only, and never for more than a measurement."
+            "authenticate=False: datagrams are not authenticated. Any host that can "
+            "send UDP to this process can change the sums of this program, without a "
+            "trace. Use it on a network of your own only, and never for more than a "
+            "measurement."
         )
     addresses = _addresses(hellos)
-    # The secret protects against whoever can send datagrams, not against whoever reads
+    # The secret protects against senders of datagrams, not against a reader of
     # the coordination service while the processes meet.
     key = f"{label}/secret"
     try:
@@ -152,7 +153,7 @@ def join(
         _compat.publish(f"{label}/sockets/{rank}", _FAILED)
         raise
     if rank == 0:
-        _compat.forget(key)  # Who has told its ports has it.
+        _compat.forget(key)  # A rank that has announced its ports has it.
     return opened
 
 
@@ -172,7 +173,7 @@ def _failed(rank: int) -> RendezvousError:
 
 @contextlib.contextmanager
 def explained_descriptors(lanes: int) -> Iterator[None]:
-    """Says what to do where this process may open no more files.
+    """Adds the remedy to an error of a process that may open no more files.
 
     Args:
       lanes: the option.
@@ -222,7 +223,7 @@ def _open(
     secret: bytes,
     addresses: Sequence[str],
 ) -> tuple[Any, int]:
-    """Opens the sockets and connects them; as `join`, whose result this is."""
+    """Opens the sockets and connects them; see `join`, whose result this is."""
     advanced = options.advanced
     native = _native.Communicator(
         name=name,
@@ -257,7 +258,7 @@ def _open(
 def _connect(
     native: Any, label: str, addresses: Sequence[str], options: Options
 ) -> int:
-    """Tells the peers this process's ports, and returns the size of a datagram."""
+    """Announces this process's ports, and returns the size of a datagram."""
     payload_bytes = min(
         native.path_mtu_bytes(address)
         - _HEADER_BYTES[ipaddress.ip_address(address).version]

@@ -1,7 +1,7 @@
-"""What follows from loss in mode "lossy": rotation, skipped updates, a call for help.
+"""Reactions to loss in mode "lossy": rotation, skipped updates, a call of the user.
 
-The rules are functions of a small pytree. All ranks must decide alike, so what they
-measured is averaged over them first: a vote.
+The rules are functions of a small pytree. All ranks must make the same decision, so
+their measurements are averaged first: a vote.
 """
 
 import logging
@@ -29,7 +29,7 @@ SKIPS_TO_CALL_USER = 50
 
 
 class SafeguardState(NamedTuple):
-    """What the safeguards decided: a pytree of scalars, the same on every rank.
+    """Decisions of the safeguards: a pytree of scalars, the same on every rank.
 
     Attributes:
       hadamard: bool; whether hadamard="auto" rotates the next call.
@@ -58,9 +58,9 @@ def initial() -> SafeguardState:
 
 
 def vote(stats: CollectiveStats, skip_above: float | None) -> jax.Array:
-    """Returns what a rank says about a call: [loss, 1 to skip or 0], float32 [2].
+    """Returns the vote of a rank on a call: [loss, 1 to skip or 0], float32 [2].
 
-    A share that is no number counts as a call of which everything is missing.
+    A share that is no number counts as a call without any data.
     """
     loss = jnp.maximum(stats.missing_contributions, stats.missing_results)
     loss = jnp.where(jnp.isfinite(loss), loss, 1)
@@ -89,7 +89,7 @@ def must_call_user(state: SafeguardState) -> jax.Array:
 
 
 def warn(skips: int) -> None:
-    """Says in the log that updates are being skipped."""
+    """Logs that updates are being skipped."""
     _log.warning(
         "the last %d updates were skipped on every rank: of each, more was missing at "
         "some rank than skip_above allows. Training stands still. Repair the network, "

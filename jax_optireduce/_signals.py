@@ -2,8 +2,8 @@
 
 Python notices a signal only between two of its instructions, and a program that waits
 for a device executes none. So the number of SIGINT is also written to a socket that the
-native side reads, which cancels the calls under way. SIGTERM has JAX's preemption
-service in its way, which only notes it: the native side stands before it, closes the
+native side reads, which cancels the calls under way. JAX's preemption service catches
+SIGTERM and only records it: the native side handles the signal first, closes the
 session, and ends the process if the main thread does not.
 """
 
@@ -26,7 +26,7 @@ _EXIT_BY_SIGNAL = 128
 
 @dataclasses.dataclass
 class _Signals:
-    """What was done about signals: the only state of this module.
+    """The installed handling of signals: the only state of this module.
 
     Attributes:
       wakeup: (reader, writer) of the socket that Python writes signal numbers to.
@@ -44,7 +44,7 @@ def install(distributed: bool) -> None:
     """Prepares this process for signals; Python allows that in the main thread only.
 
     Args:
-      distributed: whether it is one of several, whose peers have to learn of its end.
+      distributed: whether it has peers, which have to learn of its end.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -59,12 +59,12 @@ def terminated() -> bool:
 
 
 def _handle_termination() -> None:
-    """Lets SIGTERM end the process, unless the program has other plans for it.
+    """Lets SIGTERM end the process, unless the program handles it.
 
     A handler of the program stays in force, and gets its signal again if JAX took it
-    away. A program that asks JAX's preemption service when to save its state goes on
-    until then, as without this package. JAX is told of the signal only in that case:
-    told in vain, it waits minutes for other processes when this one ends.
+    away. A program that asks JAX's preemption service when to save its state continues
+    until then, as without this package. JAX learns of the signal only in that case:
+    otherwise it would wait minutes for other processes when this one ends.
     """
     present = signal.getsignal(signal.SIGTERM)
     if callable(present):
@@ -83,7 +83,7 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _forward_interrupts() -> None:
-    """Lets the native side see SIGINT, if nobody else listens to signals this way."""
+    """Lets the native side see SIGINT, if the wakeup descriptor of Python is free."""
     reader, writer = socket.socketpair()
     # Python writes from within the signal handler, which must not block.
     writer.setblocking(False)
@@ -106,17 +106,17 @@ def _forward_interrupts() -> None:
 def _show_error(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Shows an error nobody caught, as Python's own hook does.
+    """Shows an uncaught error, as Python's own hook does.
 
-    The call that Ctrl-C ended fails before Python has noticed the signal. If nobody
-    catches that error, Python notices in the middle of showing it, and shows nothing
-    but "lost sys.stderr". A hook in Python makes it notice here, and show both.
+    The call that Ctrl-C ended fails before Python has noticed the signal. If that error
+    is uncaught, Python notices the signal while it shows the error, and shows only
+    "lost sys.stderr". A hook in Python makes it notice here, and show both.
     """
     sys.__excepthook__(kind, error, trace)
 
 
 def stop_forwarding() -> None:
-    """Takes back what was done about SIGINT."""
+    """Restores the handling of SIGINT."""
     if _signals.wakeup is None:
         return
     reader, writer = _signals.wakeup

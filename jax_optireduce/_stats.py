@@ -1,4 +1,4 @@
-"""What one collective call reports about itself."""
+"""The statistics of a call."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ VECTOR_SIZE = len(_AT)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollectiveStats:
-    """How one call went, as this rank saw it: a pytree of float32 scalars.
+    """Statistics of one call, as seen by this rank: a pytree of float32 scalars.
 
     Where a call moves several buckets, fractions are means weighted by elements, counts
     are sums, `elapsed_s`, `deadline_s` and `slowest_process` are those of the slowest
@@ -29,28 +29,27 @@ class CollectiveStats:
     the program depends on them.
 
     Attributes:
-      missing_contributions: share of the contributions that is missing from the sums
-        this rank got, in [0, 1]. Always 0 in mode "exact". In "bounded" and "agreed"
-        they were late and come with a later call.
-      missing_results: share of the elements of the result that did not come in time, in
-        [0, 1]; they are 0 (rotated: their share of each block). Always 0 in mode
-        "exact" and "agreed". In "bounded" they come with a later call.
-      elapsed_s: from the start of the call to its end, in seconds.
-      repaired: segments that this rank sent again.
-      late: segments that came for this call after their stage had closed.
-      slowest_process: process whose data came last, or did not come; -1 when the call
-        left no process.
+      missing_contributions: share of the contributions missing from the sums that this
+        rank received, in [0, 1]. Always 0 in mode "exact". In "bounded" and "agreed"
+        they were late and join a later call.
+      missing_results: share of the elements of the result that did not arrive in time,
+        in [0, 1]; they are 0 (rotated: their share of each block). Always 0 in mode
+        "exact" and "agreed". In "bounded" they join a later call.
+      elapsed_s: duration of the call, in seconds.
+      repaired: segments that this rank retransmitted.
+      late: segments that arrived for this call after their stage had closed.
+      slowest_process: process whose data arrived last, or did not arrive; -1 for a call
+        within one process.
       sequence: number of the call among those of its collective, or the `step` given.
-      carried: share of the elements of the result that hold data of earlier calls, in
-        [0, 1]. Always 0 in the modes "exact" and "lossy".
-      deadline_s: what the call had, both stages together, in seconds. While it is being
-        learned, the longest it may have. 0 when the call waited: in "exact" and
-        "agreed", in a drain, and where all others were past the call already.
-      in_flight: share of this rank's contributions and of the results it owes the
-        others that are not yet known to have arrived, in [0, 1]: what a `drain` would
-        wait for.
-      live_processes: processes that take part, the dead ones not counted; 0 for a call
-        that moved nothing. In mode "bounded" means are over the ranks of these.
+      carried: share of the elements of the result that hold deferred data of earlier
+        calls, in [0, 1]. Always 0 in the modes "exact" and "lossy".
+      deadline_s: deadline of the call, both stages together, in seconds. While it is
+        being learned, its upper bound. 0 for a call that waits: in "exact" and
+        "agreed", in a drain, and for a call that all others have already passed.
+      in_flight: share of this rank's contributions, and of its sums for the others,
+        that is not yet acknowledged, in [0, 1]: the data that a `drain` waits for.
+      live_processes: participating processes, without dead ones; 0 for a call without
+        data. In mode "bounded" means are over the ranks of these processes.
     """
 
     missing_contributions: jax.Array

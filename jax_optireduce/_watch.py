@@ -1,11 +1,10 @@
-"""Tells the user, through Python's logging, what the native side has noticed.
+"""Lines of the log, through Python's logging, about events of the native side.
 
-One daemon thread waits in the native side, without the GIL, and wakes for six kinds of
-news: a rank is slow, it has recovered, it was removed, deadlines are too short, a call
-does not end, one is not started by all devices of this process. A removal, a stall and
-waiting devices also write the flight record to a file. Closing the
-communicator ends the thread; it has to be gone before the interpreter is, so `_exit`
-closes before the interpreter ends.
+One daemon thread waits in the native side, without the GIL, for six kinds of events: a
+rank is slow, has recovered, or was removed; deadlines are too short; a call does not
+end; a call is not started by all devices of this process. A removal, a stall and
+waiting devices also write the flight record to a file. Closing the communicator ends
+the thread. The thread has to end before the interpreter does, so `_exit` closes first.
 """
 
 import contextlib
@@ -25,21 +24,21 @@ from jax_optireduce._options import Options
 
 _log = logging.getLogger("jax_optireduce")
 
-# Files that a process writes by itself.
-# Chosen: the first ones tell the most, and nobody's disk may be filled by a loop.
+# Files that a process writes without a request.
+# Chosen: the first ones tell the most, and a loop must not fill a disk.
 _DUMPS_MAX = 8
 
-# How long `Watch.end` waits for the thread, in seconds.
+# Longest wait of `Watch.end` for the thread, in seconds.
 # Chosen: a handler that writes one line is done by then, and closing must not wait for
 # one that blocks.
 _END_S = 1.0
 
-# Of the dumps of this process, in all its sessions: the only state of this module.
+# Number of dumps of this process, in all its sessions: the only state of this module.
 _numbers = itertools.count()
 
 
 class Recorded(Protocol):
-    """What has a flight record: a communicator."""
+    """The interface of an object with a flight record: a communicator."""
 
     rank: int
     world_size: int
@@ -50,14 +49,14 @@ class Recorded(Protocol):
 
 
 class Watch:
-    """The thread that waits for news of one communicator."""
+    """The thread that waits for events of one communicator."""
 
     def __init__(self, native: Any, source: Recorded, options: Options) -> None:
         """Starts it.
 
         Args:
-          native: the native communicator, which is waited in.
-          source: the same, as users see it.
+          native: the native communicator, in which the thread waits.
+          source: its public counterpart.
           options: of the communicator.
         """
         self._native = native
@@ -69,7 +68,7 @@ class Watch:
         self._thread.start()
 
     def end(self) -> None:
-        """Waits for a limited time until the thread has told everything.
+        """Waits for a limited time until the thread has logged all events.
 
         The native communicator is closed already.
         """
@@ -105,13 +104,13 @@ class Watch:
         _log.warning("%s", f"{line} {self._dump(line)}".rstrip())
 
     def _dump(self, reason: str) -> str:
-        """Writes the flight record to a new file, and says what came of it."""
+        """Writes the flight record to a new file, and describes the outcome."""
         if self._options.stall_timeout_s == 0:
             return ""
         try:
-            # Python finds no folder for temporary files where it may write to none.
+            # Python raises it if no folder for temporary files is writable.
             folder = Path(self._options.flight_record_dir or tempfile.gettempdir())
-            # Before the first open: there this error means something else.
+            # Before the first open, where this error has another meaning.
             folder.mkdir(parents=True, exist_ok=True)
             path = self._write_new(folder, reason)
         except OSError as error:
@@ -125,8 +124,8 @@ class Watch:
         for number in itertools.takewhile(lambda n: n < _DUMPS_MAX, _numbers):
             name = f"flight-{self._source.rank}-{os.getpid()}-{number}.jsonl"
             path = folder / f"jax_optireduce-{name}"
-            # New: in a folder for all users the name may be somebody's trap. And not
-            # for others to read: it holds the names and shapes of the program.
+            # New: in a folder for all users the name may be a trap of another user. Not
+            # readable for others: it holds the names and shapes of the program.
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
             with contextlib.suppress(FileExistsError):
                 with os.fdopen(os.open(path, flags, 0o600), "w") as file:
@@ -146,7 +145,7 @@ def dump(source: Recorded, path: str | os.PathLike[str]) -> None:
 
 
 def _write(file: TextIO, source: Recorded, reason: str) -> None:
-    """Writes JSON lines: first who and why, then one line per call, oldest first."""
+    """Writes JSON lines: rank and reason, then one line per call, oldest first."""
     records = source.flight_record()
     head = {
         "rank": source.rank,
@@ -162,10 +161,10 @@ def _write(file: TextIO, source: Recorded, reason: str) -> None:
 
 
 def tell_late_data(late: Sequence[tuple[str, int]]) -> None:
-    """Says what is lost with a session that has ended, unless an error has ended it.
+    """Logs the data that is lost with a session, unless an error has ended it.
 
     Args:
-      late: description and bytes of each collective of which something was late.
+      late: description and bytes of each collective with late data.
     """
     failed = sys.exc_info()[0] is not None or hasattr(sys, "last_value")
     if late and not failed:
@@ -173,7 +172,7 @@ def tell_late_data(late: Sequence[tuple[str, int]]) -> None:
 
 
 def describe_late_data(late: Sequence[tuple[str, int]]) -> str:
-    """Returns the line about data that was late and that no drain has brought."""
+    """Returns the line about late data that no drain has returned."""
     ordered = sorted(late, key=lambda of: -of[1])
     # Chosen: as many collectives as fit on a few lines; most programs have one.
     shown = ", ".join(f"{_bytes(n)} of {which}" for which, n in ordered[:4])
@@ -187,7 +186,7 @@ def describe_late_data(late: Sequence[tuple[str, int]]) -> str:
 
 
 def describe_rank(news: Mapping[str, Any]) -> str:
-    """Returns the line about a rank that is slow, or is not any more."""
+    """Returns the line about a rank that is slow, or has recovered."""
     rank, name, calls = news["rank"], news["collective"], news["calls"]
     if news["kind"] == "recovered":
         return (
@@ -215,7 +214,7 @@ def describe_short_deadline(news: Mapping[str, Any], deadline_max_s: float) -> s
     """Returns the line about learned deadlines that their bound cuts short.
 
     Args:
-      news: as the native side gives it.
+      news: the event of the native side.
       deadline_max_s: the option.
     """
     # Two digits, without an exponent.
@@ -233,10 +232,10 @@ def describe_short_deadline(news: Mapping[str, Any], deadline_max_s: float) -> s
 def describe_removal(
     news: Mapping[str, Any], own_rank: int, peer_timeout_s: float
 ) -> str:
-    """Returns the line about ranks that are no members of the session any more.
+    """Returns the line about ranks that were removed from the session.
 
     Args:
-      news: as the native side gives it.
+      news: the event of the native side.
       own_rank: of this process.
       peer_timeout_s: the option.
     """
@@ -288,7 +287,7 @@ def describe_devices(news: Mapping[str, Any]) -> str:
 
 
 def _waited(call: Mapping[str, Any]) -> str:
-    """Says whom a call waits for."""
+    """Describes the ranks that a call waits for."""
     absent, waiting = call["absent"], call["waiting_for"]
     late = [rank for rank in waiting if rank not in absent]
     parts = []

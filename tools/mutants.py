@@ -47,7 +47,7 @@ SWITCH = "OPTIREDUCE_PLANTED"
 # Chosen: other programs share the machine.
 _SLOW_FACTOR = 5
 _SLOW_S = 20
-# Chosen: many times what any check holds; a bug that takes all memory ends by itself.
+# Chosen: many times the memory of a check; a bug that takes all memory ends by itself.
 _MEMORY_BYTES_MAX = 8 << 30
 
 # In the copy only. Static storage: it is read before main().
@@ -193,13 +193,13 @@ class Check:
 
     name: str
     command: tuple[str | Path, ...]
-    # What to show of the output of one that failed.
+    # Size of the shown output of a failed one.
     shows: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How one bug fared."""
+    """The outcome of one bug."""
 
     mutant: Mutant
     killed_by: str | None
@@ -242,7 +242,7 @@ _NEAR_ALL_OF_THE_PROTOCOL = ["test_promises", "test_fuzz"]
 
 
 class Checks:
-    """What is run on a bug: the quickest first, until one fails."""
+    """The checks of a bug: the quickest first, until one fails."""
 
     def __init__(self, copy: Path, quick: bool, environment: dict[str, str]) -> None:
         self.copy = copy
@@ -326,7 +326,7 @@ class Checks:
 
     @staticmethod
     def failure_of(check: Check, code: int, output: str) -> str | None:
-        """What to show of a check that has ended."""
+        """The shown output of a check that has ended."""
         if code == 0:
             return None
         shown = re.findall(check.shows, output, re.MULTILINE)
@@ -412,7 +412,7 @@ def _chosen(texts: Sequence[str]) -> Callable[[Mutant], bool]:
 
 def main() -> int:
     """Runs the tool."""
-    parser = argparse.ArgumentParser(description="planted bugs, and what finds them")
+    parser = argparse.ArgumentParser(description="planted bugs and their checks")
     parser.add_argument("--only", nargs="+", default=[], metavar="NUMBER")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--build", default=ROOT / "build" / "mutants", type=Path)

@@ -1,4 +1,4 @@
-"""Prints what pip must install before the project is built without isolation.
+"""Prints the packages that a build of the project without isolation needs.
 
     python tools/requirements.py test > requirements.txt
 

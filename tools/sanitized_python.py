@@ -17,7 +17,7 @@ from side_build import ROOT, make_package
 
 
 def _library(name: str) -> str:
-    """Where the compiler has one of its own libraries."""
+    """The path of one of the compiler's own libraries."""
     found = subprocess.run(
         ["c++", f"-print-file-name={name}"], check=True, capture_output=True, text=True
     ).stdout.strip()

@@ -22,7 +22,7 @@ inline std::size_t SizeOf(Pieces pieces) {
   return bytes;
 }
 
-// Puts copies of them, one behind the other, in the place of what `joined` holds.
+// Replaces the contents of `joined` by the concatenated pieces.
 inline void Join(Pieces pieces, std::vector<std::byte>& joined) {
   joined.clear();
   for (const std::span<const std::byte> piece : pieces) {

@@ -34,7 +34,7 @@ class InstantTree {
     }
   }
 
-  // The first index from `from` on whose instant is before `at`; none: how many there are.
+  // The first index from `from` on whose instant is before `at`; without one the size.
   std::size_t FirstBefore(Instant at, std::size_t from = 0) const {
     std::size_t level = 0;
     for (std::size_t index = from;;) {

@@ -1,5 +1,5 @@
-// What can go wrong for a user. Three kinds of trouble are kept apart in this project: loss is data
-// (a counter), an operating error is a `Status`, a broken invariant is an `OR_CHECK` (check.h).
+// Errors for a user. The project separates three kinds of trouble: loss is data (a counter), an
+// operating error is a `Status`, a broken invariant is an `OR_CHECK` (check.h).
 
 #ifndef FFI_BASE_STATUS_H_
 #define FFI_BASE_STATUS_H_

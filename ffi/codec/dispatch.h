@@ -1,5 +1,5 @@
-// Compiling one loop for several vector widths, to be chosen when the program starts. Builds are
-// made for any x86-64 processor, and yet the sums should use what the one at hand has.
+// Compiles one loop for several vector widths, of which the program chooses one at its start: a
+// build for any x86-64 processor uses the vectors of the actual one.
 
 #ifndef FFI_CODEC_DISPATCH_H_
 #define FFI_CODEC_DISPATCH_H_
@@ -19,7 +19,7 @@
 #define OR_SANITIZED 1
 #endif
 
-// Put in front of a function. What it calls must be OR_INLINE to be compiled for its width.
+// Precedes a function. Its callees must be OR_INLINE to be compiled for its width.
 #if defined(__x86_64__) && defined(__GNUC__) && defined(__GLIBC__) && !defined(OR_SANITIZED)
 #define OR_VECTOR_WIDTHS __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -32,8 +32,8 @@
 #define OR_INLINE inline
 #endif
 
-// Put in front of a loop whose turns touch different elements: what one turn writes, no other
-// reads. The compiler cannot see that when the result may stand in the place of one of the inputs.
+// Precedes a loop whose turns touch different elements: no turn reads the output of another. The
+// compiler cannot see that when the result may overwrite one of the inputs.
 #if defined(__clang__)
 #define OR_INDEPENDENT_TURNS _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)

@@ -52,7 +52,7 @@ OR_INLINE void Step(std::index_sequence<I...> /*pairs*/, std::array<T, kRows>& v
   (combine(I / kDistance * 2 * kDistance + I % kDistance), ...);
 }
 
-// Combines 32 rows with each other. What `load` gives for (row, column) is written by `store`.
+// Combines 32 rows with each other. `load` reads, and `store` writes, the element (row, column).
 template <typename T, typename Load, typename Store, std::size_t... I>
 OR_INLINE void CombineRows(std::index_sequence<I...> /*rows*/, std::size_t columns, Load load,
                            Store store) {

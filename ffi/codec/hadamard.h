@@ -12,7 +12,7 @@ namespace optireduce {
 // Entries of a full block. Source: BLOCK_SIZE in _hadamard.py, which says why.
 inline constexpr std::size_t kHadamardBlock = 1024;
 
-// Whether `elements` are full blocks, or one that is shorter: a power of two.
+// Whether `elements` are full blocks, or one shorter block: a power of two.
 bool IsHadamardSize(std::size_t elements);
 
 // In place: signs chosen by `key`, then the orthonormal transform of each block; entry i belongs to

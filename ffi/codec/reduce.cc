@@ -38,8 +38,8 @@ OR_INLINE std::uint32_t Select(bool condition, std::uint32_t a, std::uint32_t b)
   return (a & mask) | (b & ~mask);
 }
 
-// Each format says how an element lies in memory (Stored), in which type it is summed (Sum), and
-// how one becomes the other.
+// Each format has the type of an element in memory (Stored), the type of its sums (Sum), and the
+// conversions.
 template <typename T>
 struct Native {
   using Stored = T;
@@ -132,8 +132,8 @@ OR_INLINE void Store(typename Format::Sum sum, std::byte* to, std::size_t elemen
 template <std::size_t kCount>
 using Indices = std::make_index_sequence<kCount>;
 
-// Adds to `first` as many others as `I` has indices, all of them side by side. What is added first,
-// what is added to it, and the result may differ in format.
+// Adds to `first` as many others as `I` has indices, all of them side by side. The first operand,
+// the others and the result may differ in format.
 template <typename First, typename Other, typename Result, std::size_t... I>
 OR_INLINE void SumFixed(std::index_sequence<I...> /*indices*/, const std::byte* first,
                         const std::byte* const* others, std::size_t elements,

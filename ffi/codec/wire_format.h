@@ -1,16 +1,16 @@
-// How float32 values travel: as they are, or rounded to fewer bytes. Rounding is unbiased: a value
-// becomes one of its two neighbours in the format, each with the probability that makes the mean
-// right.
+// Wire formats of float32 values: unchanged, or rounded to fewer bytes. Rounding is unbiased: a
+// value becomes one of its two neighbours in the format, each with the probability that makes the
+// mean right.
 //
 //   kBfloat16  the upper half of a float32: 2 bytes
 //   kInt8      blocks of 32 values that share an exponent byte E; each value is a whole number k
 //              from -127 to 127, and stands for k * 2^(E - 127)
 //
-// What a format can hold is rounded to itself, bit for bit (-0 to 0 by kInt8). So data may be
-// encoded as often as it is sent: only the first time changes anything.
+// A value of the format is rounded to itself, bit for bit (-0 to 0 by kInt8). So data may be
+// encoded at every transmission: only the first encoding changes it.
 //
-// What is not finite stays so. In a block of kInt8 with such a value every value becomes NaN, which
-// E = 255 says: there is no exponent that would hold the others beside it.
+// Values that are not finite stay so. In a block of kInt8 with such a value every value becomes
+// NaN, which E = 255 says: there is no exponent that would hold the others beside it.
 
 #ifndef FFI_CODEC_WIRE_FORMAT_H_
 #define FFI_CODEC_WIRE_FORMAT_H_
@@ -73,8 +73,8 @@ void Encode(WireFormat format, std::span<const std::byte> values, std::uint64_t 
 // The inverse, of any bytes whatever; `values` has the size for them and does not overlap.
 void Decode(WireFormat format, std::span<const std::byte> encoded, std::span<std::byte> values);
 
-// Writes what rounding has taken from `values` over them: values - rounded, and 0 where that is not
-// finite. False when all of it is 0.
+// Overwrites `values` with their rounding errors: values - rounded, and 0 where that is not finite.
+// False when all of it is 0.
 bool TakeRoundingError(std::span<std::byte> values, std::span<const std::byte> rounded);
 
 }  // namespace optireduce

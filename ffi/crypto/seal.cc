@@ -39,7 +39,7 @@ const unsigned char* Raw(const std::byte* bytes) {
   return reinterpret_cast<const unsigned char*>(bytes);
 }
 
-// OpenSSL takes its parameters through pointers to what it only reads.
+// OpenSSL takes its parameters through non-const pointers, and only reads them.
 OSSL_PARAM OctetParameter(const char* name, const void* data, std::size_t bytes) {
   return OSSL_PARAM_construct_octet_string(name, const_cast<void*>(data), bytes);
 }
@@ -50,8 +50,8 @@ std::array<unsigned char, kNonceBytes> NonceOf(std::uint64_t number) {
   return nonce;
 }
 
-// How many bytes of a content GCM only authenticates, and how many behind them it encrypts. GMAC is
-// GCM that encrypts nothing.
+// Bytes of a content that GCM only authenticates, and bytes behind them that it encrypts. GMAC is
+// GCM without encrypted bytes.
 struct Parts {
   int associated;
   int encrypted;
@@ -159,7 +159,7 @@ std::optional<std::span<const std::byte>> Sealer::Open(std::uint64_t number,
         opened && EVP_DecryptUpdate(context, Raw(scratch.data()), &written,
                                     Raw(content.data()) + parts.associated, parts.encrypted) == 1;
   }
-  // OpenSSL takes the expected tag through a pointer to what it only reads.
+  // OpenSSL takes the expected tag through a non-const pointer, and only reads it.
   opened = opened && EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, kTagBytes,
                                          const_cast<std::byte*>(tag.data())) == 1;
   // Final compares the tags; nothing that was decrypted leaves before.

@@ -20,15 +20,15 @@ namespace optireduce {
 // Source: NIST SP 800-38D, 5.2.1.2 allows tags of 96 to 128 bits; 12 bytes keep header and tag
 // at 40.
 inline constexpr std::size_t kTagBytes = 12;
-inline constexpr std::size_t kSecretBytes = 32;  // what a session shares
+inline constexpr std::size_t kSecretBytes = 32;  // shared by a session
 inline constexpr std::size_t kKeyBytes = 16;     // AES-128
 
 using Secret = std::array<std::byte, kSecretBytes>;
 using Key = std::array<std::byte, kKeyBytes>;
 
-// What a session does to its datagrams; the format is the same for all three.
+// Protection of the datagrams of a session; the format is the same for all three.
 enum class Protection : std::uint8_t {
-  kNone,          // the tag is zeros, and nobody checks it
+  kNone,          // the tag is zeros, and is not checked
   kAuthenticate,  // header and payload are authenticated, and readable
   kEncrypt,       // the header is authenticated, the payload authenticated and encrypted
 };

@@ -49,7 +49,7 @@ class DatagramPort {
   // Ends a Wait() that is under way, or else the next one. The only call for other threads.
   virtual void Wake() = 0;
 
-  // How many datagrams one Send may hold; 1 without segmentation offload.
+  // The number of datagrams that one Send may hold; 1 without segmentation offload.
   virtual std::size_t batch_max() const = 0;
 
   // Datagrams that the kernel dropped because the socket's buffer was full, as far as it tells.

@@ -20,12 +20,12 @@ constexpr std::uint64_t kOvertakersMax = 8;
 // The longest that it waits for them. Chosen: ends the wait when nothing else is sent, and is
 // longer than a datagram is ever late on a network that works.
 constexpr Duration kHoldBackMax = std::chrono::milliseconds(20);
-// Chosen: bound the memory, at 64 kB each, to what a test machine has; beyond, datagrams are not
-// held back any more, or not accepted.
+// Chosen: bound the memory, at 64 kB each, to that of a test machine; beyond, datagrams are not
+// held back, or not accepted.
 constexpr std::size_t kHeldBackMax = 1024;
 constexpr std::size_t kQueuedMax = 16 * 1024;
 
-// Chosen: longer than any test; what is more is probably milliseconds meant as seconds.
+// Chosen: longer than any test; a longer value is probably one of milliseconds.
 constexpr Duration kDelayMax = std::chrono::seconds(60);
 constexpr Duration kSilentAfterMax = std::chrono::hours(1);
 // Source: the largest number of lanes, see kLanesMax of communicator.cc, less one.
@@ -134,7 +134,7 @@ bool FaultPort::Send(Rank to, Pieces pieces, std::size_t datagram_bytes) {
     Offer(to, bytes.first(length), now);
     bytes = bytes.subspan(length);
   }
-  // What the port below refuses now stays in the queue.
+  // Datagrams that the port below refuses stay in the queue.
   Flush(now);
   return true;
 }

@@ -1,9 +1,9 @@
-// A DatagramPort that harms what is sent, for tests on real sockets: without root, without a
-// special network, and the same for the same seed. It may also fall silent for good, both ways.
+// A DatagramPort that injects faults into outgoing datagrams, for tests on real sockets: without
+// root, without a special network, and the same for the same seed. It may also fall silent for
+// good, both ways.
 //
-// The seed decides what happens to the first, second, third... datagram that is sent, whatever its
-// destination. (When something is held back, what overtakes it depends on the traffic, and on
-// time.)
+// The seed decides the fault of the first, second, third... outgoing datagram, for any destination.
+// (The datagrams that overtake one that is held back depend on the traffic, and on time.)
 //
 // Owned by one thread, the one that waits; only Wake() is for others. Datagrams that are held back
 // leave inside a later Send, Receive or Wait.
@@ -31,8 +31,8 @@
 
 namespace optireduce {
 
-// How often each harm is done, in parts per million of the datagrams. They are independent: one
-// datagram may suffer several.
+// Frequency of each fault, in parts per million of the datagrams. Faults are independent: one
+// datagram may have several.
 struct Faults {
   std::uint32_t loss_ppm = 0;
   std::uint32_t duplicate_ppm = 0;
@@ -40,20 +40,20 @@ struct Faults {
   std::uint32_t corrupt_ppm = 0;   // one bit flipped
   std::uint32_t truncate_ppm = 0;  // the end missing; at least one byte is left
   Duration delay{};                // of every datagram
-  // From then on after the port was made, nothing passes in either direction; 0: never.
+  // Time after the creation of the port from which on no datagram passes; 0: never.
   Duration silent_after{};
-  std::optional<std::uint16_t> lane{};  // the only one that is harmed; none: all are
+  std::optional<std::uint16_t> lane{};  // the only lane with faults; none: all have them
   std::uint64_t seed = 0;
 
   Status Validate() const;
 
-  // From what a user writes: `loss`, `duplicate`, `reorder`, `corrupt`, `truncate` as fractions in
-  // [0, 1], `delay_s` and `silent_after_s` in seconds, `lane` and `seed` as whole numbers. What is
-  // not named is 0; without `lane` all are harmed.
+  // From the option of a user: `loss`, `duplicate`, `reorder`, `corrupt`, `truncate` as fractions
+  // in [0, 1], `delay_s` and `silent_after_s` in seconds, `lane` and `seed` as whole numbers. The
+  // default of each is 0; without `lane` all lanes have the faults.
   static Result<Faults> FromMap(const std::map<std::string, double>& settings);
 };
 
-// What was done so far, in datagrams.
+// Numbers of datagrams so far.
 struct FaultCounters {
   std::uint64_t offered = 0;  // given to Send and accepted
   std::uint64_t lost = 0;
@@ -82,7 +82,7 @@ class FaultPort : public DatagramPort {
   struct Held {
     Rank to;
     Instant leaves_at{};
-    // How many datagrams must still overtake it before it leaves ahead of `leaves_at`.
+    // Datagrams that must still overtake it before it leaves ahead of `leaves_at`.
     std::uint64_t overtakers = 0;
     std::vector<std::byte> bytes;
   };
@@ -90,9 +90,9 @@ class FaultPort : public DatagramPort {
   void Offer(Rank to, std::span<const std::byte> datagram, Instant now);
   void Enqueue(Held datagram, Instant now);
   bool Silent(Instant now) const { return now >= silent_at_; }
-  // Sends what may leave. False when the port below takes no more now.
+  // Sends the datagrams that may leave. False when the port below accepts no more.
   bool Flush(Instant now);
-  // Moves what was overtaken often enough, or long enough, back into the queue.
+  // Moves datagrams that were overtaken often enough, or long enough, back into the queue.
   void ReleaseOvertaken(Instant now);
 
   const std::unique_ptr<DatagramPort> port_;

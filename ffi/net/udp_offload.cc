@@ -18,7 +18,7 @@ namespace {
 // Chosen: two is a batch; the size fits every network.
 constexpr std::size_t kBatch = 2;
 constexpr std::size_t kDatagramBytes = 256;
-// Chosen: a thousand times what loopback needs, for a host that is busy.
+// Chosen: a thousand times the time on loopback, for a busy host.
 constexpr Duration kPatience = std::chrono::seconds(1);
 
 // True when a whole batch sent by `from`, whose peer 0 is `to`, arrived.

@@ -1,4 +1,4 @@
-// What UDP can do on this host, found out by trying.
+// The UDP features of this host, found by a probe.
 
 #ifndef FFI_NET_UDP_OFFLOAD_H_
 #define FFI_NET_UDP_OFFLOAD_H_
@@ -20,7 +20,7 @@ struct UdpFeatures {
 
 // Sends one batch over a pair of sockets on loopback, made with the buffers of `options` and closed
 // again. Takes a few milliseconds at most when datagrams get through, a second when they do not. A
-// real network card may still refuse what loopback takes; a port finds that out by itself.
+// real network card may still refuse a feature of loopback; a port detects that by itself.
 Result<UdpFeatures> ProbeUdp(UdpPortOptions options);
 
 }  // namespace optireduce

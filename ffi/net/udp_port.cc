@@ -26,22 +26,22 @@ namespace {
 
 // Source: UDP_MAX_SEGMENTS of Linux before 6.9, which later kernels doubled.
 constexpr std::size_t kSegmentsMax = 64;
-// Pieces in one batch: of a datagram its payload, and what stands between that and the next one.
+// Pieces in one batch: the payload of a datagram, and the bytes between it and the next one.
 constexpr std::size_t kPiecesMax = 2 * kSegmentsMax + 1;
 
-// What one recvmmsg() may bring. Chosen: 1 MiB of buffers stays in the second-level cache; with
+// Messages of one recvmmsg(). Chosen: 1 MiB of buffers stays in the second-level cache; with
 // UDP_GRO each of them holds up to 64 datagrams.
 constexpr std::size_t kReceiveMessages = 16;
-// Source: a UDP payload is shorter than 2^16 bytes, and so is what UDP_GRO joins.
+// Source: a UDP payload is shorter than 2^16 bytes, and so are joined ones of UDP_GRO.
 constexpr std::size_t kReceiveBufferBytes = std::size_t{1} << 16;
 // For UDP_GRO (an int) and SO_RXQ_OVFL (32 bits).
 constexpr std::size_t kReceiveControlBytes =
     CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(std::uint32_t));
 
-// How often a call is repeated because an earlier datagram's error stood in its way.
+// Attempts of a call that fails with the error of an earlier datagram.
 // Chosen: one for the error that was pending, the others for errors that arrive in between.
 constexpr int kAttempts = 4;
-// Bounds the time spent on errors when somebody sends us many. Chosen: far more than ranks dying
+// Bounds the time spent on errors when an attacker sends many. Chosen: far more than ranks die
 // between two calls.
 constexpr int kErrorsPerDrain = 256;
 // Chosen: the kernel's extended error with its address and the head of the datagram that failed.
@@ -54,14 +54,14 @@ constexpr Duration kQueueFullRetry = std::chrono::microseconds(200);
 // Chosen: 1 ns, the smallest; the default of 50 us would delay every deadline by as much.
 constexpr unsigned long kTimerSlackNs = 1;
 
-// Nobody needs to listen there: connect() sends nothing.
+// Needs no listener: connect() sends no datagram.
 // Source: RFC 863, the discard service.
 constexpr std::uint16_t kDiscardPort = 9;
 
 // Datagrams leave whole or not at all: a fragment lost would be a datagram lost, and fragments need
-// reassembly at the peer. What ICMP says of the path's MTU is not believed, for anybody may send
-// it: a path that takes less shows by what is lost (Flow::black_hole). Also reports errors; see the
-// header. Source: RFC 8899 3 and 4.6.
+// reassembly at the peer. The MTU of an ICMP message is not believed, for any host may send one: a
+// smaller MTU of a path shows in lost datagrams (Flow::black_hole). Also enables error reports; see
+// the header. Source: RFC 8899 3 and 4.6.
 bool SetPathOptions(int fd, int family) {
   if (family == AF_INET6) {
     return SetSocketOption(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE) &&
@@ -326,7 +326,7 @@ UdpPort::Outcome UdpPort::SendEach(const SocketAddress& peer, Pieces pieces,
     if (outcome == Outcome::kAgain) continue;
     if (outcome != Outcome::kLost) {
       if (next == 0) return outcome;
-      // The caller cannot be told of half a batch; the protocol repairs what is missing.
+      // There is no result for half a batch; the protocol retransmits the rest.
       errors_.unsent += count - next;
       return Outcome::kSent;
     }
@@ -370,7 +370,7 @@ void UdpPort::DrainErrors() {
                          (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR);
       if (!error) continue;
       const auto extended = ControlValue<sock_extended_err>(c);
-      // What went wrong in this host was, or will be, the return value of the call itself.
+      // An error of this host was, or will be, the return value of the call itself.
       if (extended.ee_origin != SO_EE_ORIGIN_LOCAL) CountError(static_cast<int>(extended.ee_errno));
     }
   }

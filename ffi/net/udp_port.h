@@ -4,10 +4,10 @@
 // the kernel or the device refuses that, the port notices once, and from then on sends datagram by
 // datagram. Receiving uses UDP_GRO in the same way. Nothing is allocated per datagram.
 //
-// Trouble of one peer stays with that peer. With IP_RECVERR a full queue of this host is reported
-// (ENOBUFS) instead of silently losing what was sent; but errors that concern an earlier datagram,
-// such as the refusal of a dead peer, then fail the next call on the socket, whomever that one is
-// for. The port takes such errors off the socket, counts them, and repeats its own call.
+// Errors of one peer do not affect others. With IP_RECVERR a full queue of this host is reported
+// (ENOBUFS) instead of a silent loss of the datagram; but errors of an earlier datagram, such as
+// the refusal of a dead peer, then fail the next call on the socket, for any peer. The port takes
+// such errors off the socket, counts them, and repeats its own call.
 
 #ifndef FFI_NET_UDP_PORT_H_
 #define FFI_NET_UDP_PORT_H_
@@ -58,17 +58,17 @@ class UdpPort : public DatagramPort {
   UdpPort(const UdpPort&) = delete;
   UdpPort& operator=(const UdpPort&) = delete;
 
-  // The peers by rank; `datagram_bytes_max` is the longest that Send will be given, which decides
-  // how many fit into one call (batch_max). Before the first Send; a rank that is never sent to
-  // needs an entry too.
+  // The peers by rank; `datagram_bytes_max` is the longest datagram of any Send, which decides the
+  // number of datagrams of one call (batch_max). Before the first Send; a rank that is never sent
+  // to needs an entry too.
   Status SetPeers(const std::vector<PeerAddress>& peers, std::size_t datagram_bytes_max);
 
   // The MTU in bytes, IP header included, that the kernel knows for the path to a numeric address.
   static Result<std::size_t> path_mtu_bytes(const std::string& address);
 
   std::uint16_t local_port() const { return local_port_; }
-  // How many bytes of datagrams the kernel promised to hold: half of what it reports, because it
-  // counts its own bookkeeping too, and reserves as much again for it.
+  // Bytes of datagrams that the kernel holds: half of the size that it reports, because it doubles
+  // the requested size for its own bookkeeping.
   std::size_t granted_receive_buffer_bytes() const { return granted_receive_buffer_bytes_; }
   std::size_t granted_send_buffer_bytes() const { return granted_send_buffer_bytes_; }
   bool segmentation_offload() const { return segmentation_offload_; }
@@ -94,7 +94,7 @@ class UdpPort : public DatagramPort {
     kAgain,           // the error was that of an earlier datagram, and is dealt with
   };
 
-  // What one recvmmsg() fills.
+  // Buffers of one recvmmsg().
   struct ReceiveBuffers;
 
   UdpPort(Descriptor socket, Descriptor wake, int family);

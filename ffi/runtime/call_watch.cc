@@ -9,8 +9,8 @@
 namespace optireduce {
 namespace {
 
-// News that nobody has taken yet.
-// Chosen: news is rare; when nobody listens for this long, more of it tells nothing.
+// Pending events.
+// Chosen: events are rare; without a reader for this long, more of them carry no information.
 constexpr std::size_t kNewsMax = 64;
 
 Duration UnixTime() {
@@ -50,7 +50,7 @@ void CallWatch::SetLive(const std::vector<Rank>& live) {
   for (const Rank rank : live_) {
     if (std::ranges::find(live, rank) == live.end()) news.ranks.push_back(rank);
   }
-  // Another lane may have told it.
+  // Another lane may have reported it.
   if (news.ranks.empty()) return;
   std::erase_if(live_, [&](Rank rank) { return std::ranges::find(live, rank) == live.end(); });
   for (const Rank rank : news.ranks) slow_rank_.Forget(rank);
@@ -130,7 +130,7 @@ void CallWatch::TellStall(const CallRecord& call) {
 
 void CallWatch::TellIfUnreachable(const CallRecord& call, const Status& status) {
   if (options_.stall_timeout == Duration::zero() || call.told || failing_) return;
-  // Of the ranks that wait for the one that is gone, the first to give up tells the others.
+  // Of the ranks that wait for the dead one, the first to give up informs the others.
   const bool unreachable = status.code() == StatusCode::kUnavailable ||
                            status.code() == StatusCode::kAborted ||
                            status.code() == StatusCode::kDeadlineExceeded;

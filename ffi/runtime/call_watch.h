@@ -1,6 +1,6 @@
-// Watches the calls of a process: keeps the flight record, notices a slow rank, deadlines that are
-// too short, and a call that does not end, and hands what is worth telling to whoever waits for it.
-// So are ranks that were removed, and devices that wait for others of their process.
+// The call monitor of a process: keeps the flight record, and reports six kinds of events to the
+// thread that waits for them: a slow rank and its recovery, deadlines that are too short, a call
+// that does not end, removed ranks, and devices that wait for others of their process.
 
 #ifndef FFI_RUNTIME_CALL_WATCH_H_
 #define FFI_RUNTIME_CALL_WATCH_H_
@@ -26,26 +26,26 @@ namespace optireduce {
 
 struct CallWatchOptions {
   std::uint16_t world_size = 1;
-  // How long a call may be under way before it is told; 0: never.
+  // Age of a call under way at which it is reported; 0: never.
   Duration stall_timeout{};
-  // A call that fails since a peer is gone, here or at another rank, was a stall if it had waited
-  // for this long.
+  // A call that fails because of a dead peer, here or at another rank, was a stall if it had
+  // waited for this long.
   Duration unavailable_wait{};
-  // Of the deadlines that are learned.
+  // Of the learned deadlines.
   Duration deadline_max{};
 };
 
-// A call that does not end, or that has failed after a long wait for a peer that is gone. The calls
-// under way with it are part of the same stall and are not told again.
+// A call that does not end, or that has failed after a long wait for a dead peer. The calls under
+// way with it are part of the same stall and are not reported again.
 struct StallNews {
   CallRecord call;
   std::size_t others = 0;  // other calls that are under way
 };
 
-// Ranks that are no members of the session any more.
+// Ranks that were removed from the session.
 struct RemovalNews {
   std::vector<Rank> ranks;
-  std::size_t live = 0;  // that are left
+  std::size_t live = 0;  // remaining ranks
 };
 
 // A call that some devices of this process have started and others have not: see Meeting.
@@ -70,16 +70,16 @@ class CallWatch {
   std::uint64_t Begin(const Submission& submission);
   void End(std::uint64_t number, const Status& status, const CallStats& stats);
 
-  // A lane goes on with these ranks only. Tells those that another lane has not told.
+  // A lane continues with these ranks only. Reports removals that no other lane has reported.
   void SetLive(const std::vector<Rank>& live);
   void TellDevices(DevicesNews news);
-  // How many ranks are left.
+  // The number of remaining ranks.
   std::size_t live() const;
 
   // Oldest first; `elapsed` of those under way is until now.
   std::vector<CallRecord> Records() const;
 
-  // Blocks until there is something to tell; nothing comes any more after Close(). For one thread.
+  // Blocks until there is an event; none comes after Close(). For one thread.
   std::optional<WatchNews> Wait();
   // Wakes it. May be repeated.
   void Close();
@@ -89,19 +89,19 @@ class CallWatch {
   void Tell(WatchNews news);
   void TellStall(const CallRecord& call);
   void TellIfUnreachable(const CallRecord& call, const Status& status);
-  // Waits until the next call can have stalled, and tells it if it has.
+  // Waits until the next call can have stalled, and reports it if it has.
   void WaitForStall(std::unique_lock<std::mutex>& lock);
 
   const CallWatchOptions options_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   std::condition_variable changed_;
   FlightRecorder recorder_;
   SlowRankWatch slow_rank_;
   ShortDeadlineWatch short_deadline_;
   std::deque<WatchNews> news_;
   std::vector<Rank> live_;
-  bool failing_ = false;  // the stall of a peer that is gone was told, and no call has ended well
+  bool failing_ = false;  // the stall of a dead peer was reported, and no call has succeeded
   bool idle_ = false;     // the waiting thread has no time to wake at: the next call is its signal
   bool closed_ = false;
 };

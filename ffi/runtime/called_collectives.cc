@@ -11,11 +11,11 @@
 namespace optireduce {
 namespace {
 
-// Kept for drains. Where there are more, drains are not checked any more.
+// Collectives kept for drains. Beyond this number drains are not checked.
 // Chosen: as many as a process may name.
 constexpr std::size_t kNotedMax = 1 << 16;
 
-// How alike names must be for one to be meant by the other, from 0 to 1, and how many are told.
+// Least similarity of a suggested name, from 0 to 1, and the number of suggestions.
 // Chosen: a slip of the pen is above, another word is not.
 constexpr double kAlikeMin = 0.5;
 constexpr std::size_t kNearestMax = 3;
@@ -40,7 +40,7 @@ double Likeness(std::string_view a, std::string_view b) {
   return 1.0 - static_cast<double>(EditDistance(a, b)) / static_cast<double>(longest);
 }
 
-// What to write in a drain that is to fit a call with its key.
+// The correction of a drain that has the key of a call and does not fit it.
 std::string Advice(const CollectiveSpec& drain, const CollectiveSpec& called) {
   if (!Carries(called)) return "nothing of that is ever in flight, and it needs no drain.";
   std::string arguments;

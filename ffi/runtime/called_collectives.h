@@ -1,5 +1,5 @@
 // The collectives that this process has called, for its drains. A drain that fits none of them
-// would bring nothing, while what it was meant for is lost.
+// would return no data, and the data in flight would be lost.
 
 #ifndef FFI_RUNTIME_CALLED_COLLECTIVES_H_
 #define FFI_RUNTIME_CALLED_COLLECTIVES_H_
@@ -17,16 +17,16 @@ namespace optireduce {
 
 class CalledCollectives {
  public:
-  // A call that is no drain. The calls of a program that differ by nothing but their place in it
-  // have one key and one fingerprint.
+  // A call that is no drain. Calls of a program that differ by their place only have one
+  // key and one fingerprint.
   void Note(const std::string& key, const CollectiveSpec& spec);
 
-  // Whether a drain fits a call, or no call can have left anything for it. Otherwise an error that
-  // names the nearest calls. `if_any`: that there was no call with its key is no error.
+  // Ok if a drain fits a call, or if no call can have left data for it. Otherwise an error that
+  // names the nearest calls. `if_any`: the absence of a call with its key is no error.
   Status Check(const std::string& key, const CollectiveSpec& drain, bool if_any) const;
 
  private:
-  // What can be drained and has a key like this one; or, where nothing has, the first few.
+  // Drainable collectives with a similar key; if there are none, the first few.
   std::string Nearest(const std::string& key) const;
 
   std::map<std::string, std::vector<CollectiveSpec>> calls_;  // by key

@@ -106,7 +106,7 @@ void Communicator::OpenMeeting() {
       done(Status(StatusCode::kCancelled, "the communicator was destroyed"), CallStats{});
     });
   };
-  // The meeting is locked in both: if theirs is the last share, it must not end there.
+  // Both lock the meeting: if theirs is the last share, it must not end there.
   const auto give_up = [weak = weak_from_this(), pool = pool_](const Submission& call,
                                                                const Status& why) {
     auto communicator = weak.lock();
@@ -279,7 +279,7 @@ void Communicator::Submit(Submission submission, CallDoneFunction done) {
 }
 
 void Communicator::GiveUp(const Submission& call, const Status& why) {
-  // Where there is no network, nobody is to be told.
+  // Without a network there is no peer to inform.
   const bool alone = call.spec.members.size() <= 1 || call.spec.elements == 0;
   if (alone || !Readiness().ok()) return;
   for (BucketPart& part : CutBucket(call, lanes_.size(), kCutBytesMin)) {

@@ -1,4 +1,4 @@
-// One process's end of a session: its lanes, its calls, and the meeting of its devices.
+// One process's end of a session: its lanes, its calls, and the rendezvous of its devices.
 
 #ifndef FFI_RUNTIME_COMMUNICATOR_H_
 #define FFI_RUNTIME_COMMUNICATOR_H_
@@ -46,19 +46,19 @@ struct CommunicatorOptions {
   Duration deadline{};      // of a call that does not wait: both stages together; 0: learned
   double late_budget = 0;   // share of the data that may miss a learned deadline
   Duration deadline_max{};  // of a learned deadline
-  // What happens to a live peer that is more than `max_lag` calls behind: false, it is waited for.
+  // Treatment of a live peer that is more than `max_lag` calls behind: false, it is waited for.
   bool suspend_on_lag = false;
-  Duration stall_timeout{};  // how long a call is under way before it is told; 0: never
+  Duration stall_timeout{};  // age at which a call is reported; 0: never
   std::optional<Faults> faults;
 };
 
-// Where the lanes of a rank listen.
+// Address of a rank and the ports of its lanes.
 struct RankAddress {
   std::string address;
   std::vector<std::uint16_t> ports;  // one for each lane
 };
 
-// What the kernel granted to all sockets alike.
+// Features that the kernel granted to all sockets.
 struct SocketFeatures {
   bool segmentation_offload = false;
   bool receive_offload = false;
@@ -79,14 +79,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   static Result<std::size_t> PathMtuBytes(const std::string& address) {
     return UdpPort::path_mtu_bytes(address);
   }
-  // Of the socket that got least.
+  // Of the socket with the smallest buffer.
   std::size_t granted_receive_buffer_bytes() const { return granted_receive_buffer_bytes_; }
 
   SocketFeatures features() const { return features_; }
 
   // Starts the lanes. `ranks` holds every rank, this one included; `datagram_bytes_max` must cross
-  // every path and be the same on all ranks; `peer_receive_buffer_bytes` is what the smallest
-  // socket of the session got. Once.
+  // every path and be the same on all ranks; `peer_receive_buffer_bytes` is the smallest
+  // socket buffer of the session. Once.
   Status Connect(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max,
                  std::size_t peer_receive_buffer_bytes);
 
@@ -100,12 +100,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // One call of the whole process. `done` is called once, on the completion pool.
   void Submit(Submission submission, CallDoneFunction done);
 
-  // Fails every call under way with kCancelled; later ones are not concerned.
+  // Fails every call under way with kCancelled; later ones are not affected.
   void Cancel(const std::string& reason);
-  // The same for good: tells the peers, ends the threads. May be repeated.
+  // The same for good: informs the peers, ends the threads. May be repeated.
   void Close(const std::string& reason);
 
-  // After Close(): what of its collectives was late and in no call or drain. Once.
+  // After Close(): the late data of its collectives that no call or drain has returned. Once.
   std::vector<LateData> TakeLateData();
 
   // Every counter by name, summed over the lanes.
@@ -117,7 +117,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::vector<CallRecord> CallsUnderWay() const;
   // The peers that some lane has given up, see Endpoint::silent(). Close() does not change it.
   std::vector<Rank> SilentRanks() const;
-  // After Close(): those that some lane could not tell that this rank leaves, see
+  // After Close(): the peers that have not acknowledged the leave message of some lane, see
   // Endpoint::unreached().
   std::vector<Rank> UnreachedRanks() const;
   // See CallWatch::Wait(). Close() ends it.
@@ -137,12 +137,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   EndpointOptions EndpointOptionsOf(std::uint16_t lane, std::uint32_t session,
                                     std::size_t datagram_bytes_max,
                                     std::size_t peer_receive_buffer_bytes) const;
-  // Why no call can be submitted, or ok.
+  // The reason that no call can be submitted, or ok.
   Status Readiness() const;
   // The process never makes this call.
   void GiveUp(const Submission& call, const Status& why);
   void SubmitToLanes(Submission submission, CallDoneFunction done);
-  // Fills in whom the calls wait for.
+  // Fills in the ranks that the calls wait for.
   void AddWaiting(std::span<CallRecord> records) const;
   // Counts the call and calls `done` on the completion pool.
   void Complete(CallDoneFunction done, const Status& status, const CallStats& stats);
@@ -158,7 +158,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<std::uint64_t> calls_failed_ = 0;
   CallWatch watch_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   std::vector<std::unique_ptr<UdpPort>> unconnected_;
   std::optional<Status> closed_;
   // Filled once, by Connect(), and never changed: a reader that has seen it may keep using it.

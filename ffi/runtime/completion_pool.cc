@@ -30,7 +30,7 @@ struct CompletionPool::Shared {
   static bool TryStart(const std::shared_ptr<Shared>& shared) {
     if (shared->thread_count() >= shared->options.threads_max) return false;
     try {
-      // Detached: an idle thread retires on its own, and nobody would be there to join it.
+      // Detached: an idle thread retires on its own, without a thread to join it.
       std::thread([shared] { Work(*shared); }).detach();
     } catch (const std::system_error&) {
       return false;  // The process may have no more threads; those that run will take the task.
@@ -61,7 +61,7 @@ struct CompletionPool::Shared {
       shared.tasks.pop_front();
       lock.unlock();
       task();
-      task = nullptr;  // What it holds may be costly to destroy: not under the lock.
+      task = nullptr;  // Its captures may be costly to destroy: not under the lock.
       lock.lock();
     }
     shared.threads.erase(std::this_thread::get_id());

@@ -1,4 +1,4 @@
-// Threads that run completions: what must never run on a lane's thread.
+// Threads for completions, which must never run on a lane's thread.
 //
 // Completing a call's promise may run the rest of the XLA program on the completing thread, and
 // that may wait for a rendezvous with another device, whose own call is completed here too. So a
@@ -23,11 +23,11 @@ struct CompletionPoolOptions {
   // Chosen: far above local devices times calls in flight; still below common limits of a process.
   std::size_t threads_max = 512;
 
-  // How long an idle thread waits for work before it ends.
+  // Wait of an idle thread for work before it ends.
   // Chosen: longer than the pause between two training steps.
   Duration idle = std::chrono::seconds(10);
 
-  // How long the destructor waits for tasks that block; their threads are left alone afterwards.
+  // Longest wait of the destructor for tasks that block; it abandons their threads afterwards.
   // Chosen: at exit, a program that hangs is worse than a thread that is never joined.
   Duration shutdown = std::chrono::seconds(2);
 };
@@ -43,8 +43,8 @@ struct CompletionPoolCounters {
 class CompletionPool {
  public:
   explicit CompletionPool(const CompletionPoolOptions& options = {});
-  // Runs what was given, then ends the threads. May be called from a task: that thread is not
-  // waited for, nor are threads that stay blocked for longer than `shutdown`.
+  // Runs the pending tasks, then ends the threads. May be called from a task: it does not wait for
+  // that thread, nor for threads that stay blocked for longer than `shutdown`.
   ~CompletionPool();
   CompletionPool(const CompletionPool&) = delete;
   CompletionPool& operator=(const CompletionPool&) = delete;
@@ -57,7 +57,7 @@ class CompletionPool {
 
  private:
   struct Shared;
-  // Threads hold it too, so that one which outlives the pool touches nothing that is gone.
+  // Threads hold it as well, so that a thread that outlives the pool touches valid memory only.
   std::shared_ptr<Shared> shared_;
 };
 

@@ -8,7 +8,7 @@ namespace optireduce {
 namespace {
 
 // Bytes of an error that are kept.
-// Chosen: who, what and why stand in the first lines.
+// Chosen: rank, call and reason are in the first lines.
 constexpr std::size_t kErrorBytesMax = 400;
 
 }  // namespace

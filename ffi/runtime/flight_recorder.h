@@ -1,5 +1,5 @@
-// The newest calls of a process, for the moment when one of them does not end: which it is, since
-// when, and what went before. Bounded, and reused: after the first round nothing is allocated.
+// The newest calls of a process, for the analysis of a call that does not end: its identity, its
+// start and the calls before it. Bounded, and reused: no allocation after the first round.
 //
 // Knows no clock. Not thread-safe: CallWatch guards it.
 
@@ -19,7 +19,7 @@
 namespace optireduce {
 
 // Calls that are kept.
-// Source: the design; a minute of a program with 60 calls a second. About 2 MB.
+// Chosen: a minute of a program with 60 calls a second. About 2 MB.
 inline constexpr std::size_t kFlightRecords = 4096;
 
 struct CallRecord {
@@ -36,10 +36,11 @@ struct CallRecord {
   Duration elapsed{};  // at the end
   std::string error;   // its beginning, if it failed
   CallStats stats;     // meaningful once the call is over
-  // While it is under way for long: whom it waits for, and which of them are not in this call yet.
+  // Of a call that has been under way for long: the ranks that it waits for, and those of them
+  // without any data for it.
   std::vector<Rank> waiting_for;
   std::vector<Rank> absent;
-  bool told = false;  // somebody knows that it stalls
+  bool told = false;  // its stall was reported
 };
 
 class FlightRecorder {
@@ -48,7 +49,7 @@ class FlightRecorder {
 
   // Returns the number of the call.
   std::uint64_t Begin(const Submission& submission, Instant now, Duration unix_time);
-  // Null when newer calls have taken its place.
+  // Null if newer calls have replaced it.
   const CallRecord* End(std::uint64_t number, Instant now, const Status& status,
                         const CallStats& stats);
 
@@ -57,9 +58,9 @@ class FlightRecorder {
 
   // Calls under way.
   std::size_t under_way() const { return under_way_; }
-  // The oldest call that is under way and that nobody knows of, or null.
+  // The oldest call under way that was not reported, or null.
   const CallRecord* OldestUntold() const;
-  // From now on somebody knows of all that are under way.
+  // Marks all calls under way as reported.
   void TellAll();
 
  private:

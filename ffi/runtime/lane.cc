@@ -13,38 +13,39 @@
 namespace optireduce {
 namespace {
 
-// Batches sent before the lane looks at what arrived: acknowledgements must not wait behind a
-// bucket, nor the socket's receive buffer fill up meanwhile.
+// Batches sent before the lane receives again: acknowledgements must not wait behind a bucket, nor
+// the socket's receive buffer fill up meanwhile.
 // Chosen: 4 batches of 64 kB leave in well under a millisecond even on a slow core.
 constexpr int kBatchesPerTurn = 4;
 
-// How long a lane with calls under way looks for what comes next before it sleeps, giving way to
-// whoever wants its core.
-// Chosen: about as long as it takes to wake a core that sleeps, so that it costs no more than that.
+// Time for which a lane with calls under way polls before it sleeps, yielding its core to any other
+// thread.
+// Chosen: about the time to wake a sleeping core, so that polling costs no more than that.
 // Calls of 4 bytes on two cores, without it, with 20 us, with 60 us: 112, 40, 39 us with 2 ranks,
 // 310, 290, 280 us with 4; the CPU time is the same.
 constexpr Duration kLookAgain = std::chrono::microseconds(50);
 
-// A look in vain takes 1.5 us of a core that nobody else wants, so looks are paid for. In a call of
-// 25 MiB over links of 1 Gbit/s hardly any finds something, and they took a quarter of the
-// processor time; where processes share a core each look gives it to another, and there are few.
-// Chosen: a call brings more than a small one needs, 0.4 ms; a find pays for half of kLookAgain;
-// and a sleep for one look, since it may be another time.
+// A poll in vain takes 1.5 us of an idle core, so a lane has a budget of polls. In a call of
+// 25 MiB over links of 1 Gbit/s hardly any poll finds a datagram, and without a budget they took a
+// quarter of the processor time; where processes share a core each poll yields it, and there are
+// few.
+// Chosen: a call adds more than a small one needs, 0.4 ms; a successful poll adds half of
+// kLookAgain; and a sleep adds one poll, since the pattern may have changed.
 constexpr int kLooksPerCall = 256;
 constexpr int kLooksPerFind = 16;
 constexpr int kLooksPerSleep = 1;
 
-// How long at least a lane waits when the port has refused a batch, lest it spins.
+// Least wait of a lane after the port has refused a batch, so that it does not spin.
 // Chosen: a port that takes batches again ends the wait sooner; 1 ms is 125 kB at 1 Gbit/s.
 constexpr Duration kRefusedPause = std::chrono::milliseconds(1);
 
-// How long a closing lane goes on at most, until the peers have what they still need from this rank
-// and know that it leaves.
-// Chosen: several round trips and repairs of any network that this is made for; short for a user
-// who waits.
+// Longest time of a closing lane for the delivery of the data that peers still need, and of the
+// leave message.
+// Chosen: several round trips and retransmissions of any supported network; short for a waiting
+// user.
 constexpr Duration kLinger = std::chrono::seconds(1);
 
-// How old a call is before the snapshot says whom it waits for.
+// Age of a call at which the snapshot has the ranks that it waits for.
 // Chosen: longer than most calls take, so that it costs little while all is well; short of the 500
 // ms after which a lane that waits has its next turn.
 constexpr Duration kLongWait = std::chrono::milliseconds(200);
@@ -135,7 +136,7 @@ void Lane::Run() {
                              "wrong numbers: ") +
                      broken.what());
   } catch (const std::exception& unexpected) {
-    // Out of memory, for one. The process goes on; its calls must end.
+    // Out of memory, for one. The process continues; its calls must end.
     why = Status(StatusCode::kInternal, std::string("this lane stopped: ") + unexpected.what());
   }
   FailAll(why);
@@ -174,7 +175,7 @@ void Lane::Loop() {
 
 Instant Lane::NextTurn() const {
   const Instant due = endpoint_->PollTimeout();
-  // What is due may be sending, and the port takes nothing: Wait() returns when it does.
+  // Sending may be due while the port accepts nothing: Wait() returns when it does.
   return refused_ ? std::max(due, ClockNow() + kRefusedPause) : due;
 }
 
@@ -190,7 +191,7 @@ bool Lane::TakeRequests() {
     closing = closing_;
   }
   for (std::size_t i = 0; i <= taken_.size(); ++i) {
-    // What was queued before is under way, too: peers must learn that it ends.
+    // Queued calls are under way, too: peers must learn that they end.
     if (cancelled && i == cancelled_queued) {
       endpoint_->Cancel(ClockNow(), *cancelled);
       HandOver();
@@ -230,7 +231,7 @@ bool Lane::ReceiveSome() {
 
 // True when there may be more to send at once.
 bool Lane::SendSome() {
-  // Where it takes no more, the port's Wait() returns when it does.
+  // If the port accepts no more, its Wait() returns when it does.
   if (refused_) {
     const std::span<const std::byte> bytes = refused_bytes_;
     if (!port_->Send(refused_->to, {&bytes, 1}, refused_->datagram_bytes)) return false;
@@ -255,7 +256,7 @@ void Lane::HandOver() {
     OR_CHECK(call != calls_.end());
     const CallDoneFunction done = std::move(call->second.done);
     calls_.erase(call);
-    // Before `done`: who looks at the counters after a call finds the call in them.
+    // Before `done`: the counters include the call when it ends.
     if (!any) Publish();
     any = true;
     done(event->status, event->stats);

@@ -1,4 +1,4 @@
-// One thread with its port and its endpoint: the loop that drives the protocol on the real world.
+// One thread with its port and its endpoint: the loop that drives the protocol on UDP.
 
 #ifndef FFI_RUNTIME_LANE_H_
 #define FFI_RUNTIME_LANE_H_
@@ -24,14 +24,14 @@
 
 namespace optireduce {
 
-// Called exactly once for each submission, on the lane's thread or (when the lane takes no more) on
-// the submitter's: it must not block, wait for the lane, or throw.
+// Called exactly once for each submission, on the lane's thread or (when the lane accepts no more)
+// on the submitter's: it must not block, wait for the lane, or throw.
 using CallDoneFunction = std::function<void(const Status& status, const CallStats& stats)>;
 
-// Called on the lane's thread with the ranks that are left, once it knows that others were removed.
+// Called on the lane's thread with the remaining ranks, once it knows that others were removed.
 using RanksLeftFunction = std::function<void(const std::vector<Rank>& live)>;
 
-// What a lane looks like from outside; a recent copy.
+// A recent copy of the state of a lane, for other threads.
 struct LaneSnapshot {
   Counters counters;
   std::uint64_t socket_drops = 0;
@@ -39,7 +39,7 @@ struct LaneSnapshot {
   std::uint64_t memory_bytes = 0;
   std::vector<Rank> silent;     // see Endpoint::silent()
   std::vector<Rank> unreached;  // see Endpoint::unreached()
-  // Calls that have been under way for long, and what they wait for; by Submission::record.
+  // Calls that have been under way for long, and their missing ranks; by Submission::record.
   std::map<std::uint64_t, WaitingCall> waiting;
 };
 
@@ -56,13 +56,13 @@ class Lane {
 
   // The calls below and `snapshot` are for any thread. Submission::token is the lane's to set.
   void Submit(Submission submission, CallDoneFunction done);
-  // Fails every call under way, those submitted before included; later ones are not concerned.
+  // Fails every call under way, including queued ones; later ones are not affected.
   void Cancel(const Status& why);
   // See Endpoint::GiveUp().
   void GiveUp(Submission call, const Status& why);
-  // Fails every call under way, tells the peers that this rank leaves, and ends the thread. Takes
-  // as long as the peers need to hear it and to get what this rank owes them, 1 s at most. Later
-  // submissions fail. May be repeated.
+  // Fails every call under way, announces that this rank leaves, and ends the thread. Takes until
+  // the peers have acknowledged that and their undelivered data, 1 s at most. Later submissions
+  // fail. May be repeated.
   void Close(const Status& why);
   // The same without waiting for the end.
   void StartClosing(const Status& why);
@@ -74,24 +74,24 @@ class Lane {
   struct Pending {
     Submission submission;
     CallDoneFunction done;
-    std::optional<Status> given_up;  // why the call is never made
+    std::optional<Status> given_up;  // the reason that the call is never made
   };
   // Everything below runs on the lane's thread.
   void Run();
   void Loop();
-  // Takes what other threads left. False when the lane is to end.
+  // Handles the requests of other threads. False when the lane is to end.
   bool TakeRequests();
   void Take(Pending pending);
   bool ReceiveSome();
   bool SendSome();
   void HandOver();
-  // When to go on if nothing happens before.
+  // Time of the next turn without an earlier event.
   Instant NextTurn() const;
   void Linger(const Status& why);
   void Publish();
   void TellRanksLeft();
   Status CloseReason() const;
-  // Answers all calls, taken or not, with `why` and takes no more.
+  // Ends all calls, accepted or queued, with `why`, and accepts no more.
   void FailAll(const Status& why);
 
   const std::unique_ptr<DatagramPort> port_;
@@ -108,10 +108,10 @@ class Lane {
   };
   std::unordered_map<std::uint64_t, Call> calls_;  // by token
   std::uint64_t next_token_ = 1;
-  int looks_ = 0;               // for what comes next, before the lane sleeps
+  int looks_ = 0;               // polls in a row, before the lane sleeps
   std::vector<Pending> taken_;  // reused from turn to turn
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   std::vector<Pending> queue_;
   std::optional<Status> cancelled_;  // for the calls under way and the first `cancelled_queued_`
   std::size_t cancelled_queued_ = 0;

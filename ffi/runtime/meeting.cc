@@ -20,7 +20,7 @@ namespace optireduce {
 namespace {
 
 // Collectives that one process can name.
-// Chosen: far more call sites than a program has; a name made anew for every step is found out.
+// Chosen: far more call sites than a program has; a new name for every step is detected.
 constexpr std::size_t kCollectivesMax = 1 << 16;
 
 std::string Listed(const std::vector<std::uint32_t>& ranks) {
@@ -71,7 +71,7 @@ struct Meeting::Gathering {
   Key key;
   Sequence sequence;
   Instant begun;
-  Instant stalls_at = kNever;       // when it is told
+  Instant stalls_at = kNever;       // time of its report
   Instant deadline = kNever;        // for all devices to come
   std::vector<DeviceCall> calls;    // in the order of coming; sorted by rank when all have come
   std::uint64_t cancellations = 0;  // before the last device came
@@ -283,7 +283,7 @@ Submission Meeting::NetworkCall(const Gathering& gathering, Sequence sequence) {
   const DeviceCall& call = gathering.calls.front();
   Submission submission{.spec = call.spec, .sequence = sequence, .leaves = {}, .drain = call.drain};
   // Two groups can have the same processes (each with other devices of theirs): the group is part
-  // of what tells their calls apart on the wire.
+  // of the identity of their calls on the wire.
   if (call.groups > 1) submission.spec.name += "[group " + std::to_string(call.group) + "]";
   return submission;
 }

@@ -1,9 +1,9 @@
-// Where the devices of one process meet before the network: a call of a collective leaves the
-// process once, with the sum of its devices' contributions, and its result is given to all of them.
+// The rendezvous of the devices of one process before the network: a call of a collective leaves
+// the process once, with the sum of its devices' contributions, and all of them get its result.
 //
-// Also the place that knows which call a device makes: XLA starts independent calls in a different
-// order on every device, so calls are told apart by (name, group, rank) and a sequence of their
-// own, never by the order in which they come.
+// It also identifies the call of a device: XLA starts independent calls in a different order on
+// every device, so the identity is (name, group, rank) and a sequence of its own, never the order
+// of arrival.
 
 #ifndef FFI_RUNTIME_MEETING_H_
 #define FFI_RUNTIME_MEETING_H_
@@ -34,7 +34,7 @@
 
 namespace optireduce {
 
-// How a call went for one device.
+// The outcome of a call for one device.
 struct DeviceResult {
   Status status;  // not ok: the leaves hold no meaningful values
   CallStats stats;
@@ -53,7 +53,7 @@ struct DeviceCall {
   std::optional<Sequence> step;
   std::vector<Leaf> leaves;  // valid until `done`
   bool drain = false;        // see Submission
-  // The name without what tells the calls of one program apart: see CalledCollectives.
+  // The name without the number of the call in its program: see CalledCollectives.
   std::string key;
   bool drains_if_any = false;  // see CalledCollectives::Check
   // Called once, on the completion pool.
@@ -62,20 +62,20 @@ struct DeviceCall {
 
 // Hands a call to the network; `done` is called once, on the completion pool.
 using SubmitFunction = std::function<void(Submission submission, CallDoneFunction done)>;
-// Tells the network that a call is never made, whose number is used up. Must not block.
+// Informs the network of a call that is never made, whose number is used up. Must not block.
 using GiveUpFunction = std::function<void(const Submission& call, const Status& why)>;
 
-// Tells the user that devices wait for others. Must not block.
+// Reports to the user that devices wait for others. Must not block.
 using TellDevicesFunction = std::function<void(DevicesNews news)>;
 
 struct MeetingOptions {
   SubmitFunction submit;
   GiveUpFunction give_up;
   TellDevicesFunction tell;
-  // How long the first device of a call waits for the last one; 0: for ever. A device that computes
-  // for long is no more at fault than another process that does.
+  // Longest wait of the first device of a call for the last one; 0: unlimited. A device may
+  // compute for as long as another process may.
   Duration call_timeout{};
-  // After which time it is told; 0: never.
+  // Time after which that is reported; 0: never.
   Duration stall_timeout{};
 };
 
@@ -89,10 +89,10 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
 
-  // Never blocks: everything that comes of the call comes through `call.done`.
+  // Never blocks: every outcome of the call comes through `call.done`.
   void Start(DeviceCall call);
 
-  // Whether a drain fits a call that this process has made: see CalledCollectives.
+  // Ok if a drain fits a call that this process has made: see CalledCollectives.
   Status CheckDrain(const DeviceCall& call) const;
 
   // Takes the next sequence of (name, group, rank), for a caller that must know it before the call
@@ -118,7 +118,7 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   };
   // The calls of one device.
   struct Slot {
-    std::uint32_t next = 0;  // what a call without a step takes
+    std::uint32_t next = 0;  // sequence of the next call without a step
     std::optional<std::uint32_t> last;
     bool in_flight = false;
   };
@@ -127,7 +127,7 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
     // The one call that some but not all local devices have started. There cannot be two: a device
     // starts its next call when this one is over.
     std::optional<Gatherings::iterator> gathering;
-    // The newest call that failed before all devices came, and why: for those that come after.
+    // The newest call that failed before all devices came, and the reason: for later devices.
     std::optional<std::uint32_t> failed_through;
     Status failure;
   };
@@ -161,14 +161,14 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   // As the network knows it, without leaves.
   static Submission NetworkCall(const Gathering& gathering, Sequence sequence);
 
-  // On a thread of its own: tells, and later fails, what waits for too long.
+  // On a thread of its own: reports, and later fails, calls that wait for too long.
   void Watch();
 
   const std::shared_ptr<CompletionPool> pool_;
   const MeetingOptions options_;
   std::atomic<std::uint64_t> failures_ = 0;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   std::map<Key, Collective> collectives_;
   CalledCollectives called_;
   Gatherings gatherings_;  // oldest first
@@ -176,7 +176,7 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   Status cancel_reason_;
   std::optional<Status> closed_;
   std::condition_variable changed_;  // for the watching thread
-  Instant wakes_at_{};               // it needs no signal for what comes later
+  Instant wakes_at_{};               // later events need no signal
 
   std::mutex join_mutex_;  // Close() may be called by several threads
   std::thread watcher_;    // started when devices meet for the first time

@@ -13,7 +13,7 @@ constexpr std::size_t kCollectivesMax = 1024;
 
 std::optional<ShortDeadlineNews> ShortDeadlineWatch::Add(std::string_view collective,
                                                          const CallStats& stats) {
-  // Not learned yet, or nothing that learns: such a call tells nothing.
+  // Not learned yet, or not a learned one: such a call carries no information.
   if (stats.deadline_needed == Duration::zero()) return std::nullopt;
   auto found = cut_.find(collective);
   if (stats.deadline_needed <= suggested_) {

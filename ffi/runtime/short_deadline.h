@@ -1,5 +1,5 @@
-// Says that learned deadlines are too short, since their bound ends calls before the data is there.
-// It is fed with every call that has ended and knows no clock.
+// Detects learned deadlines that are too short because their bound ends calls before the data is
+// there. Its input is every call that has ended; it knows no clock.
 //
 // The bound is one option for all collectives, so a line suggests a longer one, and another line
 // comes only when that would be too short as well: a program of many buckets gets one, not many.
@@ -20,11 +20,11 @@
 namespace optireduce {
 
 // Calls of one collective in a row whose deadlines were cut.
-// Chosen: what a mean can be taken of, as with a slow rank; what is learned needs no other proof.
+// Chosen: enough for a mean, as with a slow rank; a learned deadline needs no other proof.
 inline constexpr std::size_t kShortDeadlineCalls = 10;
 // Chosen: five times the default budget; a call that is cut where it matters is far above it.
 inline constexpr double kMissedLate = 0.05;
-// Chosen: what is learned varies with the network, and a bound that nothing reaches costs nothing.
+// Chosen: learned deadlines vary with the network, and an unreached bound costs nothing.
 inline constexpr int kSuggestedRoom = 2;
 
 struct ShortDeadlineNews {
@@ -33,7 +33,7 @@ struct ShortDeadlineNews {
   // this many calls.
   std::size_t calls = 0;
   double late = 0;
-  // What the bound would have to be, and what it had better be.
+  // The least sufficient bound, and the suggested one.
   Duration needed{};
   Duration suggested{};
 };
@@ -52,7 +52,7 @@ class ShortDeadlineWatch {
     double late = 0;        // their mean, in which older ones count less
   };
 
-  Duration suggested_;                             // at first what the user has set
+  Duration suggested_;                             // at first the option of the user
   std::map<std::string, Calls, std::less<>> cut_;  // by collective
 };
 

@@ -7,11 +7,11 @@
 namespace optireduce {
 namespace {
 
-// Shorter waits are nobody's fault.
-// Chosen: several times what a scheduler with more threads than cores makes a rank late by.
+// Shorter waits do not count.
+// Chosen: several times the delay by a scheduler with more threads than cores.
 constexpr Duration kBehindMin = std::chrono::milliseconds(20);
 
-// A call waited for a rank when without it the call would have taken at most half as long.
+// A call waited for a rank if it would have taken at most half as long without that rank.
 constexpr int kSlowdownMin = 2;
 
 // Waits matter when they are at least this share of the time that the calls are apart.
@@ -33,7 +33,7 @@ Duration Median(std::vector<Duration>& values) {
 
 std::optional<SlowRankNews> SlowRankWatch::Add(std::string_view collective, const CallStats& stats,
                                                Instant end) {
-  // A call that waited for nobody says nothing of anybody.
+  // A call that waited for no rank is no evidence.
   if (stats.passed) return std::nullopt;
   auto found = histories_.find(collective);
   if (found == histories_.end()) {
@@ -87,7 +87,8 @@ std::optional<SlowRankNews> SlowRankWatch::NameIfSlow(std::string_view collectiv
   news.collective = collective;
   const auto [known, is_news] = slow_.try_emplace(rank, collective);
   if (is_news) return news;
-  // Known from a collective that may not be called any more: this one shows the recovery as well.
+  // Known from a collective that the program may have stopped calling: this one shows the
+  // recovery as well.
   known->second = collective;
   return std::nullopt;
 }
@@ -139,7 +140,7 @@ bool SlowRankWatch::Matters(const History& history, Rank rank) {
     waited += call.behind;
     absent += Absent(call, rank);
   }
-  // Data that is missing is missed, however short the deadline is.
+  // Missing data matters with any deadline.
   return absent >= kSlowRankCalls || kMatteringShare * waited >= end - begin;
 }
 

@@ -1,12 +1,12 @@
-// Says which rank is slow, once, while it is. It is fed with every call that has ended and knows no
+// Detects a slow rank, and reports it once. Its input is every call that has ended; it knows no
 // clock.
 //
-// A call waited for a rank when most of the call was spent after everybody else's data was there.
-// One such call tells nothing: programs compile, and systems pause. A rank is slow when most of the
-// last calls of one collective waited for it, and these waits are a share of the time between the
-// calls that somebody would miss. It has recovered when its data comes again, and hardly any call
-// waits for it. After that it is named again only after a pause, which doubles each time: a rank at
-// the edge is not reported again and again.
+// A call waited for a rank when most of the call was spent after the data of all others was there.
+// One such call is no evidence: programs compile, and systems pause. A rank is slow when most of
+// the last calls of one collective waited for it, and these waits are a relevant share of the time
+// between the calls. It has recovered when its data arrives and hardly any call waits for it. After
+// that it is named again only after a pause, which doubles each time: a rank at the edge is not
+// reported repeatedly.
 
 #ifndef FFI_RUNTIME_SLOW_RANK_H_
 #define FFI_RUNTIME_SLOW_RANK_H_
@@ -27,7 +27,7 @@
 
 namespace optireduce {
 
-// Calls of one collective that are looked at.
+// Calls of one collective in the window.
 // Source: the slow rank has to be named within 10 calls.
 inline constexpr std::size_t kSlowRankWindow = 10;
 // Chosen: leaves two of the 10 calls to chance. Among 3 equal ranks one is last in 8 of 10 calls
@@ -40,20 +40,20 @@ inline constexpr std::size_t kRecoveredCalls = 2;
 // Chosen: short enough for a trouble that comes back to be told, and eleven lines in 20 minutes at
 // most.
 inline constexpr Duration kSlowRankPause = std::chrono::minutes(1);
-// Chosen: what lasts for so long is news.
+// Chosen: slowness after so long a pause is a new event.
 inline constexpr Duration kSlowRankPauseMax = std::chrono::hours(1);
 
-// What changed.
+// A change of a rank.
 struct SlowRankNews {
   Rank rank;
   bool recovered = false;
   std::string collective;
-  // Of the last `calls` of the collective this many waited for the rank, and in so many of these
-  // nothing of it came in time.
+  // Of the last `calls` of the collective `waited` calls waited for the rank; in `absent` of these
+  // none of its data came in time.
   std::size_t calls = 0;
   std::size_t waited = 0;
   std::size_t absent = 0;
-  // Medians over the calls that waited for it: how long, and how long the calls took.
+  // Medians over the calls that waited for it: of the wait, and of the duration of the call.
   Duration behind{};
   Duration elapsed{};
 };

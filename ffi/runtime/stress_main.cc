@@ -3,8 +3,8 @@
 //
 //   optireduce_stress [calls]
 //
-// Prints "FAILED", the scene and what was wrong, or "OK". No result depends on how busy the machine
-// is, except that a call that does not end within a minute hangs.
+// Prints "FAILED", the scene and the failure, or "OK". No result depends on the load of the
+// machine, except that a call counts as hanging after a minute.
 
 #include <algorithm>
 #include <array>
@@ -71,12 +71,12 @@ void Expect(bool holds, const std::string& what) {
 
 struct SessionOptions {
   Faults faults;              // of all ranks
-  bool other_silent = false;  // nothing of the last rank arrives
+  bool other_silent = false;  // no datagram of the last rank arrives
   Duration peer_timeout = seconds(30);
   Duration deadline{};  // 0: learned
 };
 
-// All ranks of a session, connected; and for each a thread that waits for its news.
+// All ranks of a session, connected; and for each a thread that waits for its events.
 class Session {
  public:
   explicit Session(const SessionOptions& options) : pool_(std::make_shared<CompletionPool>()) {
@@ -149,7 +149,7 @@ class Bucket {
   Bucket(const Mode& mode, std::uint32_t device)
       : mode_(mode), device_(device), values_(mode.elements), total_(mode.elements) {}
 
-  // What all devices give in a call, whose sum has no rounding.
+  // The contributions of all devices to a call, whose sum has no rounding.
   static float Of(std::uint32_t device, std::uint32_t call, std::size_t i) {
     return static_cast<float>((device + 1) * (call % 50 + 1) + i % 7);
   }
@@ -239,7 +239,7 @@ void CheckSum(const Bucket& bucket, std::uint32_t call) {
   }
 }
 
-// All calls and their drain have given what all devices gave.
+// All calls and their drain add up to the contributions of all devices.
 void CheckConserved(const Bucket& bucket, std::uint32_t calls) {
   for (std::size_t i = 0; i < bucket.total().size(); ++i) {
     double all = 0;
@@ -325,7 +325,7 @@ void EndUnderWay(std::uint32_t calls, const std::function<void(Communicator& ran
   stopper.join();
 }
 
-// The others go on without a rank that nothing comes of.
+// The others continue without a silent rank.
 void Silent(std::uint32_t calls) {
   Session session({.faults = {},
                    .other_silent = true,

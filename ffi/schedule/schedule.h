@@ -1,5 +1,5 @@
-// Who sends what to whom, as data. A schedule is a value that pure functions make and that
-// verify.h proves; the endpoint reads from it in which order a rank serves its peers.
+// Schedules: senders, receivers and shards by round, as data. A schedule is a value of pure
+// functions that verify.h proves; it gives the endpoint the order in which a rank serves its peers.
 
 #ifndef FFI_SCHEDULE_SCHEDULE_H_
 #define FFI_SCHEDULE_SCHEDULE_H_

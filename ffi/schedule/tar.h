@@ -1,5 +1,5 @@
 // Transpose AllReduce (TAR): every rank sends its part of each shard straight to the shard's owner,
-// and each owner sends the sum straight to everybody. No partial sum is ever forwarded, so a lost
+// and each owner sends the sum straight to all ranks. No partial sum is ever forwarded, so a lost
 // datagram costs one contribution to one segment.
 // Source: Warraich et al., OptiReduce, NSDI'25, section on Transpose AllReduce.
 

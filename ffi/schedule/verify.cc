@@ -16,7 +16,7 @@ std::string TextOf(std::size_t round, const Transfer& transfer) {
          (transfer.op == Op::kReduce ? ", reduce" : ", copy");
 }
 
-// What every rank has, while the rounds are run one after the other.
+// The contents of every rank, while the rounds run one after the other.
 class Run {
  public:
   explicit Run(const Schedule& schedule)
@@ -77,7 +77,7 @@ Status Run::RunRound(std::size_t number, const Round& round) {
       return Status(StatusCode::kInvalidArgument, TextOf(number, transfer) + ": " + wrong + ".");
     }
   }
-  // What arrives in a round can be sent on in the next.
+  // Data that arrives in a round can be forwarded in the next.
   for (const Transfer& transfer : round) {
     if (transfer.op == Op::kCopy) has_[transfer.to.index()].Insert(transfer.shard.index());
   }

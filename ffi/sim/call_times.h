@@ -1,4 +1,4 @@
-// How long calls took: the calls of one number, of all collectives and ranks, are one.
+// Durations of calls: the calls of one number, of all collectives and ranks, count as one.
 
 #ifndef FFI_SIM_CALL_TIMES_H_
 #define FFI_SIM_CALL_TIMES_H_

@@ -20,13 +20,13 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Bytes before and after each leaf that nobody may write. Chosen: one cache line.
+// Bytes before and after each leaf that no code may write. Chosen: one cache line.
 constexpr std::size_t kMarginBytes = 64;
 constexpr std::byte kMarginValue{0xA5};
 
 // Chosen: what a driver may be late that could not send and so does not know the next timeout.
 constexpr Duration kBlockedSlack = microseconds(200);
-// How long an exact call may need when nothing goes wrong any more, beyond the time of its bytes.
+// Longest duration of an exact call after all faults, beyond the time of its bytes.
 // Source: kProbeIntervalMax of flow.cc is 1 s; chosen: two such silences in a row.
 constexpr Duration kLivenessBase = std::chrono::seconds(2);
 // Chosen: every byte may be sent so many times while the windows recover.
@@ -121,7 +121,7 @@ std::size_t Checker::MemoryBound(Rank rank) const {
     // and what was owed to peers when they began), what is owed, and what came late.
     const std::size_t over = 2 * (shard * members + collective.bytes());
     bytes += over * (scenario_.max_lag + 2) + 2 * collective.bytes() + shard;
-    // What rounding has taken.
+    // Rounding errors.
     if (Rounds(collective.spec)) bytes += collective.bytes();
   }
   // With other members a collective is another one, beside the one before.
@@ -179,7 +179,7 @@ void Checker::ReleaseLeaves(Instant now) {
     CheckUntouched(now, oldest);
     leaf_bytes_ -= oldest.collective.bytes();
     oldest.leaves = {};
-    // Whoever still needs one computes it again.
+    // A later user computes it again.
     std::erase_if(references_, [&](const auto& reference) {
       return reference.first.second < oldest.call.index;
     });
@@ -359,7 +359,7 @@ std::string Checker::CheckConserved(const Record& record) {
 }
 
 std::string Checker::CheckNotTwice(const Record& record) {
-  // What rounding takes makes the digits of calls mix.
+  // Rounding errors make the digits of calls mix.
   if (Rounds(record.collective.spec)) return {};
   const std::vector<double>& got = totals_[{record.call.collective, record.rank.index()}];
   for (std::size_t i = 0; i < got.size(); ++i) {

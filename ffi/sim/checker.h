@@ -1,5 +1,5 @@
-// What must hold in every run, whatever the network did. Called on every event; remembers the first
-// thing that did not hold, after which the run ends.
+// The invariants of every run, on any network. Called on every event; remembers the first
+// violation, after which the run ends.
 
 #ifndef FFI_SIM_CHECKER_H_
 #define FFI_SIM_CHECKER_H_
@@ -34,7 +34,7 @@ class Checker {
   const std::string& failure() const { return failure_; }
   void Fail(Instant now, Rank rank, const std::string& what);
 
-  // ---- What the ranks do, in the order in which they do it.
+  // ---- Actions of the ranks, in their order.
 
   // A call begins: makes its leaves and fills them. The token is that of the submission.
   Submission Begin(Instant now, Rank rank, SimCall call);
@@ -52,20 +52,20 @@ class Checker {
   // It ends this call, whether or not its endpoint has it.
   void GaveUp(Instant now, Rank rank, SimCall call);
 
-  // Nodes from here on, see setup.h. One that still listens was given a datagram.
+  // Nodes from here on, see setup.h. A node that still listens has received a datagram.
   void Delivered(Instant now, const Delivery& delivery, const Counters& counters);
   // A transmit that the endpoint asked for.
   void Polled(Instant now, Rank node, const Transmit& transmit, std::size_t batch_max);
   // After the node's endpoint was driven.
   void Driven(Instant now, Rank node, const Endpoint& endpoint);
 
-  // ---- The end: nothing is pending any more.
+  // ---- The end: no event is pending.
   void FailOpenCalls(Instant now);
   void Finish(Instant now, const Network& network);
 
-  // How long a call may take once it waits for the network only and no fault is active.
+  // Longest duration of a call once it waits for the network only and no fault is active.
   Duration LivenessBound() const;
-  // How long calls took beyond what their ranks and faults explain: the reserve of the bound.
+  // Longest duration of a call beyond the delays of its ranks and faults: the reserve of the bound.
   Duration liveness_worst() const { return liveness_worst_; }
 
  private:
@@ -105,7 +105,7 @@ class Checker {
     std::optional<Instant> stopped_at;
     std::optional<Instant> left_at;
     std::optional<Instant> cancelled_at;
-    std::optional<Instant> silent_until;  // somebody had not heard it for peer_timeout until then
+    std::optional<Instant> silent_until;  // a peer had not heard it for peer_timeout until then
   };
   SeenLane& SeenBy(Rank node) {
     return seen_[node.index() % scenario_.ranks].lanes[node.index() / scenario_.ranks];
@@ -114,21 +114,21 @@ class Checker {
   // Whether `from` may give `rank` up.
   bool Gone(Rank from, Rank rank) const;
   void CheckResult(Instant now, const Record& record, const CallDone& done);
-  // A call of a collective that carries what is late; its drain shows whether anything got lost.
+  // A call of a collective that defers late data; its drain shows any loss.
   std::string CheckCarried(const Record& record, std::span<const std::byte> bucket,
                            const CallDone& done);
   std::string CheckConserved(const Record& record);
-  // Where calls failed, of what all gave some may be lost, and nothing is there twice.
+  // After failed calls contributions may be lost, and none is there twice.
   std::string CheckNotTwice(const Record& record);
   // An exact call in a wire format: near the sum, and the same bits for all.
   std::string CheckRounded(const Record& record, std::span<const std::byte> bucket,
                            const CallDone& done);
   std::string Describe(const SimCollective& collective, std::size_t element, double total) const;
   // ---- checker_members.cc
-  // What is left of the sums, and how many members calls have had, where ranks were removed.
+  // The remaining sums, and the numbers of members of calls, after removals.
   void CheckRemovals(Instant now);
   void CheckLive(Instant now, std::size_t collective);
-  // A rank that was removed, and how many members the collective had when it owned an element.
+  // A removed rank, and the number of members of the collective when it owned an element.
   struct GoneOwner {
     Rank rank;
     std::size_t members = 0;
@@ -138,7 +138,7 @@ class Checker {
   std::vector<std::vector<GoneOwner>> GoneOwnersOf(const SimCollective& collective) const;
   // Those of a call that had so many.
   std::vector<Rank> MembersOf(std::size_t collective, std::size_t members) const;
-  // What `rank` had for a removed owner in this call may have begun: then nobody knows where it is.
+  // Data of `rank` for a removed owner may have begun in this call: then its place is unknown.
   bool MayBeLost(Rank rank, SimCall call, const std::vector<GoneOwner>& owners) const;
   // Of all calls of a rank that has drained them; `owners` by element.
   void CheckLosses(Instant now, std::size_t collective, Rank rank,
@@ -147,19 +147,19 @@ class Checker {
   void CheckRoundedLoss(Instant now, std::size_t collective, Rank rank, std::size_t element,
                         const std::vector<GoneOwner>& owners);
   void NoteView(Instant now, Rank rank, std::vector<Rank> view);
-  // What was heard last was so long ago that a rank is silent.
+  // The last sign of life was so long ago that a rank is silent.
   bool IsSilentSince(Instant now, Instant heard) const;
-  // It may be removed, and somebody has not heard it for peer_timeout.
+  // It may be removed, and a peer has not heard it for peer_timeout.
   bool WasSilent(Instant now, Rank rank) const;
-  // Who is left at the end.
+  // The remaining ranks at the end.
   const std::vector<Rank>& last_view() const { return views_.back(); }
-  // The error is that the others go on without this rank, which may be.
+  // The error says that the others continue without this rank, which may be.
   bool SaysRemoved(Rank rank, const Status& status) const;
   // The error is that no majority can be reached.
   bool SaysMinority(const Status& status) const;
-  // How long a call may be held until it is agreed who takes part.
+  // Longest time for which a call is held until its members are agreed.
   Duration AgreementBound() const;
-  // How long it may take until all ranks that are silent are removed.
+  // Longest time until all silent ranks are removed.
   Duration SilenceBound() const;
   const std::vector<std::byte>& Reference(SimCall call);
   void CheckTime(Instant now, const Record& record, const CallDone& done);
@@ -171,14 +171,14 @@ class Checker {
   // When that is over.
   Instant BackAt(Rank from, Rank rank) const;
   void NoteAnswer(SeenLane& seen, Duration gap) const;
-  // By when a member that is away from then on is not waited for: it answers again, or its silence
-  // is longer than what is usual.
+  // The time from which on a member that is away since `away` is not waited for: it answers again,
+  // or its silence is longer than usual.
   Instant LeftBehindBy(const Record& record, Rank member, Instant away) const;
-  // How long the network takes for what a call waits for.
+  // Longest time of the network for the data that a call waits for.
   Duration LagBound() const;
   // Data of calls ahead may not be taken for as many as max_lag.
   bool IsCrowded() const;
-  // From when on only the network is waited for in a call; `now` where somebody has to call first.
+  // The time from which on a call waits for the network only; `now` if a rank has to call first.
   Instant WaitsFrom(Instant now, const Record& record) const;
   void CheckError(Instant now, const Record& record, const Status& status);
   // Where a call waits for a rank that answers and does not call.
@@ -189,20 +189,20 @@ class Checker {
   // By when a path that loses long datagrams is given up, if there is one.
   Instant PathGivenUpBy() const;
   bool MayGiveUpPath(Instant now) const;
-  // The error is of such a path, and says what passes.
+  // The error is of such a path, and names the sizes that pass.
   void CheckBlackHole(Instant now, const Record& record, const Status& status);
   // When `rank` began to wait for an answer of `peer` on the lane, if it has not heard it since.
   Instant AskedAt(Instant now, Rank rank, Rank peer, const SeenLane& lane) const;
   void CheckEfficiency(Instant now, const Network& network);
   bool MarginsIntact(const Record& record) const;
   static std::uint64_t HashOfLeaves(const Record& record);
-  // Nobody has written to the leaves since the call ended.
+  // The leaves are unchanged since the end of the call.
   void CheckUntouched(Instant now, const Record& record);
   // Drops the leaves of the oldest calls, where all of them together are too large.
   void ReleaseLeaves(Instant now);
   std::vector<std::byte> Gather(const Record& record) const;
   std::size_t MemoryBound(Rank rank) const;
-  // What a driver that wakes late, or that cannot send, may add to any time.
+  // The delay of any event by a driver that wakes late, or that cannot send.
   Duration DriverSlack() const;
 
   Scenario scenario_;

@@ -1,4 +1,4 @@
-// Which errors a call may end with, when, and what their messages must say.
+// The permitted errors of a call, their times, and the required contents of their messages.
 
 #include <algorithm>
 #include <chrono>
@@ -14,7 +14,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// How late a dead peer may be noticed beyond peer_timeout.
+// Longest delay of the detection of a dead peer beyond peer_timeout.
 // Source: kReportInterval of endpoint_watch.cc, the longest pause between two looks.
 constexpr Duration kWatchInterval = milliseconds(500);
 
@@ -121,7 +121,7 @@ Instant Checker::PathGivenUpBy() const {
 }
 
 bool Checker::MayGiveUpPath(Instant now) const {
-  // What was lost by chance before may be the first that counts.
+  // An earlier random loss may be the first that counts.
   return scenario_.mtu_at_us > 0 &&
          now >= Instant{} + microseconds(std::max(scenario_.mtu_at_us, scenario_.peer_timeout_us));
 }
@@ -174,7 +174,7 @@ void Checker::CheckSilence(Instant now, const Record& record, const Status& stat
     // The others may have heard it even longer ago; NoteView() looks at that.
     if (Contains(status.message(), "was removed")) earliest = Instant{};
   }
-  // A rank that stands still gives nobody up.
+  // A frozen rank gives up no peer.
   if (scenario_.freeze_at_us > 0 && record.rank.value() == scenario_.freeze_rank) {
     latest = std::max(latest,
                       Instant{} + microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us));

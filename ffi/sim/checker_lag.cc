@@ -1,4 +1,4 @@
-// How long a bounded call may wait for peers that are too far behind.
+// The longest wait of a bounded call for peers that are too far behind.
 
 #include <algorithm>
 #include <chrono>
@@ -16,7 +16,7 @@ using std::chrono::microseconds;
 constexpr Duration kPatienceMin = std::chrono::seconds(1);
 constexpr int kPatienceFactor = 2;
 
-// Chosen: what a call waits for is a part of the data of one earlier call, and of what has left
+// Chosen: a call waits for a part of the data of one earlier call, and of the data that has left
 // before that.
 constexpr std::uint64_t kLagCalls = 2;
 // Source: kProbeIntervalMax of flow.cc.
@@ -37,7 +37,7 @@ Instant Checker::LeftBehindBy(const Record& record, Rank member, Instant away) c
   const Duration peer_timeout = microseconds(scenario_.peer_timeout_us);
   Duration patience = kPatienceMin;
   for (const SeenLane& lane : seen_[record.rank.index()].lanes) {
-    // What is usual was not known then: Peer::Patience.
+    // The usual response time was unknown then: Peer::Patience.
     if (lane.first_heard[member.index()] >= away) patience = peer_timeout;
     patience = std::max(patience, kPatienceFactor * lane.longest_answer);
   }
@@ -83,7 +83,7 @@ Duration Checker::LagBound() const {
 void Checker::CheckLag(Instant now, const Record& record) {
   const Scenario& s = scenario_;
   const CollectiveSpec& spec = record.collective.spec;
-  // Where programs jump over calls, others may wait for one that has.
+  // If programs skip calls, others may wait for such a rank.
   if (s.suspend != 0 || s.skip_ppm > 0) return;
   if (s.freeze_at_us > 0 && record.rank.value() == s.freeze_rank) return;
   Instant from = record.submitted_at + spec.reduce_scatter_deadline + spec.all_gather_deadline;
@@ -113,7 +113,7 @@ void Checker::CheckLag(Instant now, const Record& record) {
   if (std::min(now, slow_from) <= from + bound) return;
   Fail(now, record.rank,
        "a bounded call ended " + Milliseconds(now - from) +
-           " after it had to wait for nobody that answers; the bound is " + Milliseconds(bound));
+           " after it had to wait for no peer that answers; the bound is " + Milliseconds(bound));
 }
 
 Instant Checker::BackAt(Rank from, Rank rank) const {
@@ -139,7 +139,7 @@ Instant Checker::WaitsFrom(Instant now, const Record& record) const {
   if (!Carries(spec) || workload_.IsDrain(record.collective, call)) {
     return ready_.at({call.collective, call.index}).at;
   }
-  // Others may wait for one that has jumped over calls until it is given up.
+  // Others may wait for a rank that has skipped calls until it is given up.
   if (scenario_.skip_ppm > 0 && IsBounded(spec)) return now;
   // A rank takes data of calls that its program has not made, of max_lag at most; where it is late
   // for long, these may be later ones than this.
@@ -149,7 +149,7 @@ Instant Checker::WaitsFrom(Instant now, const Record& record) const {
   if (call.index < ahead) return from;
   const auto ready = ready_.find({call.collective, call.index - ahead});
   if (ready == ready_.end() || ready->second.members < spec.members.size()) return now;
-  // Of its last calls, one that has stopped may have told nobody.
+  // A stopped rank may not have announced its last calls.
   const Instant told = ready->second.at + LivenessBound();
   for (const Rank member : spec.members) {
     if (seen_[member.index()].stopped_at.value_or(told) < told) return now;

@@ -1,5 +1,5 @@
-// What must hold where ranks are removed: who is left, what only they may have lost, and how long
-// it may take.
+// The invariants of removals: the remaining ranks, the data that only removed ranks may lose, and
+// the time of an agreement.
 
 #include <algorithm>
 #include <chrono>
@@ -43,13 +43,13 @@ std::vector<Rank> Within(const std::vector<Rank>& members, const std::vector<Ran
 Duration Checker::AgreementBound() const {
   const std::uint64_t silent = scenario_.removals_max();
   if (silent == 0) return {};
-  // Whoever leads may fall silent, too, for a while or for good, which takes peer_timeout to
+  // The coordinator may fall silent, too, for a while or for good, which takes peer_timeout to
   // notice.
   std::uint64_t silence_us = (silent - 1) * scenario_.peer_timeout_us;
   if (!scenario_.cut_is_long()) silence_us += scenario_.cut_for_us;
   if (!scenario_.freeze_is_long()) silence_us += scenario_.freeze_for_us;
   if (!scenario_.lane_cut_is_long()) silence_us += scenario_.lane_cut_for_us;
-  // Some that hear nobody, but are heard, disturb the others until they give up.
+  // Ranks that hear no peer, but are heard, disturb the others until they give up.
   if (scenario_.part_is_long() && scenario_.part_one_way != 0) {
     silence_us += scenario_.peer_timeout_us;
   }
@@ -97,7 +97,7 @@ bool Checker::WasSilent(Instant now, Rank rank) const {
     const auto unheard = std::ranges::count_if(all, [&](Rank other) {
       return other != rank && IsSilentSince(now, seen.lanes[lane].heard[other.index()]);
     });
-    // One that does not hear most of the others is no less cut off than one that is not heard.
+    // A rank that does not hear most of the others is cut off as one that is not heard.
     if (2 * static_cast<std::size_t>(unheard) >= all.size()) return true;
     const bool silent = std::ranges::any_of(all, [&](Rank other) {
       const SeenLane& by = seen_[other.index()].lanes[lane];
@@ -171,7 +171,7 @@ void Checker::CheckLive(Instant now, std::size_t collective) {
       return Within(of.spec.members, view).size() == *record.live;
     });
     if (!is_view) return Fail(now, record.rank, call + ", which no view has");
-    // Whoever has drained it has heard from all of them.
+    // A rank that has drained it has heard from all of them.
     const auto called = std::ranges::count_if(records_, [&](const Record& other) {
       return other.call.collective == collective && other.call.index == record.call.index;
     });
@@ -210,14 +210,14 @@ bool Checker::MayBeLost(Rank rank, SimCall call, const std::vector<GoneOwner>& o
   const std::uint16_t live = *(*made)->live;
   const auto owner = std::ranges::find(owners, live, &GoneOwner::members);
   if (owner == owners.end()) return false;
-  // A call begins where the window to the owner has room, which only news of the owner makes. What
-  // it owed before goes with it.
+  // A call begins where the window to the owner has room, which only datagrams of the owner make.
+  // Earlier deferred data goes with it.
   const Instant heard = seen_[rank.index()].lanes[owner->lane].heard[owner->rank.index()];
   const auto since = std::count_if(calls.begin(), made + 1, [&](const Record* each) {
     return each->live == live && !each->owed[owner->lane] && each->submitted_at > heard;
   });
   if (static_cast<std::uint64_t>(since) <= scenario_.max_lag + 1) return true;
-  // What has not begun joins the first call without the owner.
+  // Data that has not begun joins the first call without the owner.
   const auto next = std::find_if(made, calls.end(), [&](const Record* each) {
     return !Has(MembersOf(call.collective, *each->live), owner->rank);
   });
@@ -228,9 +228,9 @@ void Checker::CheckLosses(Instant now, std::size_t collective, Rank rank,
                           const std::vector<std::vector<GoneOwner>>& owners) {
   const SimCollective& of = workload_.collectives()[collective];
   const std::vector<double>& got = totals_[{collective, rank.index()}];
-  // For each owner that fell silent: what was on its way to it, what had come too late for a sum,
-  // and the sums that were on their way from it, each of so many calls at a time. Where a rank that
-  // is behind is not waited for, one call may bring what it owes for any number.
+  // For each owner that fell silent: contributions under way to it, contributions too late for a
+  // sum, and sums under way from it, each of so many calls at a time. With on_lag="suspend" one
+  // call may bring the deferred data of any number.
   const std::size_t lost_max =
       scenario_.suspend != 0 ? scenario_.calls : 3 * (scenario_.max_lag + 1) * (views_.size() - 1);
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -244,7 +244,7 @@ void Checker::CheckLosses(Instant now, std::size_t collective, Rank rank,
       if (each.times == 1) return false;
       const Rank from = of.spec.members[each.member];
       const bool gone = !Has(last_view(), from);
-      // What rounding had taken of its values is lost with it: the digits of its calls mix.
+      // The rounding errors of its values are lost with it: the digits of its calls mix.
       if (gone && Rounds(of.spec)) return false;
       if (each.times > 1) return true;
       if (gone) return false;
@@ -260,8 +260,8 @@ void Checker::CheckLosses(Instant now, std::size_t collective, Rank rank,
 
 void Checker::CheckRoundedLoss(Instant now, std::size_t collective, Rank rank, std::size_t element,
                                const std::vector<GoneOwner>& owners) {
-  // Of what was lost only the rounded value was: digits do not tell, but the total lies between
-  // what cannot be lost and all.
+  // Lost data was lost as rounded values: its digits are unknown, but the total lies between the
+  // sum of the data that cannot be lost and the sum of all.
   const SimCollective& of = workload_.collectives()[collective];
   double kept = 0;
   double all = 0;
@@ -272,7 +272,7 @@ void Checker::CheckRoundedLoss(Instant now, std::size_t collective, Rank rank, s
                       !MayBeLost(from, {.collective = collective, .index = each.index}, owners);
     if (safe) kept += each.value;
   }
-  // What is sent, and what is summed of it, takes errors of before with it and leaves its own.
+  // Sent values and their sums include earlier rounding errors, and leave errors of their own.
   const double error_max = 2 * kRoundingSteps * kStepMax * workload_.Magnitude(of);
   const double got = totals_[{collective, rank.index()}][element];
   const auto [least, most] = std::minmax(kept, all);

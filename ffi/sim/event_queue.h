@@ -1,4 +1,4 @@
-// What happens next, in an order that is the same in every replay.
+// The pending events, in an order that is the same in every replay.
 
 #ifndef FFI_SIM_EVENT_QUEUE_H_
 #define FFI_SIM_EVENT_QUEUE_H_

@@ -1,4 +1,4 @@
-// A hash of bytes, to see whether they are the same: quick, and not meant to withstand anybody.
+// A hash of bytes, to compare them: fast, and without resistance to attacks.
 
 #ifndef FFI_SIM_HASH_H_
 #define FFI_SIM_HASH_H_

@@ -1,5 +1,5 @@
-// A link with a queue in front of it: bytes take time to leave, and what finds the queue full is
-// dropped. The output port of a switch is the same thing.
+// A link with a queue in front of it: bytes take time to leave, and a full queue drops
+// datagrams. The output port of a switch is the same.
 
 #ifndef FFI_SIM_LINK_H_
 #define FFI_SIM_LINK_H_
@@ -15,7 +15,7 @@ namespace optireduce {
 struct LinkOptions {
   std::uint64_t rate_mbps = 1000;  // 10^6 bits per second; at most 8'000'000
   Duration propagation{};
-  // Of what waits, the datagram that is being sent included.
+  // Of waiting datagrams, including the one under way.
   std::size_t queue_bytes_max = std::size_t{1} << 20;
 };
 
@@ -32,7 +32,7 @@ class Link {
   // When a datagram of this size will fit if nothing else is offered.
   Instant RoomAt(Instant now, std::size_t bytes) const;
 
-  // Nothing leaves before `until`; what waits keeps its order.
+  // No datagram leaves before `until`; waiting ones keep their order.
   void Stall(Instant until);
 
   std::size_t queued_bytes(Instant now) const;

@@ -23,7 +23,7 @@
 namespace optireduce {
 namespace {
 
-// Chosen: often enough to find what depends on an address or on an order of a hash table.
+// Chosen: often enough to find a dependence on an address or on the order of a hash table.
 constexpr std::uint64_t kRepeatOneIn = 50;
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;

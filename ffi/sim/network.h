@@ -28,7 +28,7 @@
 
 namespace optireduce {
 
-// What a datagram costs on an Ethernet beyond its UDP payload.
+// Bytes of a datagram on an Ethernet beyond its UDP payload.
 // Source: RFC 768 (UDP, 8), RFC 791 (IPv4, 20), IEEE 802.3 (header 14, check 4, preamble 8,
 // gap 12).
 inline constexpr std::size_t kWireOverheadBytes = 66;
@@ -66,7 +66,7 @@ struct FaultOptions {
   Duration burst{};
   std::uint32_t duplicate_ppm = 0;
   std::uint32_t reorder_ppm = 0;
-  Duration reorder{};  // also how late a copy may come
+  Duration reorder{};  // also the longest delay of a copy
   std::uint32_t stall_ppm = 0;
   Duration stall{};
   std::uint32_t corrupt_ppm = 0;
@@ -76,11 +76,11 @@ struct FaultOptions {
   std::uint32_t garbage_ppm = 0;
   std::uint32_t replay_ppm = 0;
   std::uint32_t misdirect_ppm = 0;
-  Instant end = kNever;  // no fault starts later; what is on its way still arrives
+  Instant end = kNever;  // no fault starts later; datagrams under way still arrive
 };
 
-// What the way between an up-link and the switch takes: log-normal, drawn for each pair of ranks
-// and for a time, as a queue that others fill. The order on a way is kept.
+// The latency between an up-link and the switch: log-normal, drawn for each pair of ranks and for a
+// time, as by a queue of other traffic. Datagrams of a pair keep their order.
 struct LatencyOptions {
   Duration median{};  // 0: no time at all
   double tail = 1;    // the 99th percentile over the median
@@ -97,7 +97,7 @@ struct NetworkOptions {
   Rank rival_rank;  // whose down-link it shares
 };
 
-// Whether the bytes are what their sender wrote, for the rank that gets them.
+// Origin of a datagram, for the rank that receives it.
 enum class Origin : std::uint8_t { kGenuine, kCopy, kDamaged, kInjected };
 
 struct Delivery {
@@ -123,8 +123,8 @@ class Network {
   // While a rank is cut off nothing passes its links, in either direction.
   void SetCut(Rank rank, bool cut) { cut_[rank.index()] = cut; }
 
-  // From now on no longer datagrams pass the links of the node, or, if `one_way`, the one that it
-  // sends by.
+  // Longer datagrams do not pass the links of the node, or, if `one_way`, its up-link, from this
+  // call on.
   void SetMtu(Rank rank, std::size_t bytes, bool one_way) {
     mtu_up_[rank.index()] = bytes;
     if (!one_way) mtu_down_[rank.index()] = bytes;
@@ -160,7 +160,7 @@ class Network {
   };
 
   bool Parted(Rank from, Rank to) const;
-  // When what enters the way now comes to its end.
+  // Arrival time of a datagram that enters the path at `at`.
   Instant AfterLatency(Instant at, Rank from, Rank to);
   Duration Random(Duration max);
   std::size_t Store(std::span<const std::byte> bytes);

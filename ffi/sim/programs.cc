@@ -141,7 +141,7 @@ void Programs::RepeatDrains(Instant now) {
 }
 
 std::optional<Status> Programs::End(Rank rank, const Status& why) {
-  // What is under way still ends; nothing new begins.
+  // Calls under way still end; no new call begins.
   for (Chain& chain : program(rank).chains) chain.End();
   // A program that ends by an error exits, and so leaves; unless the test is that ranks that stay
   // find the reason by themselves.

@@ -1,5 +1,5 @@
-// The programs of the ranks: when each makes the calls of the workload, what it does when one is
-// over, and when it ends.
+// The programs of the ranks: the times of their calls of the workload, their reactions to the end
+// of a call, and their own end.
 
 #ifndef FFI_SIM_PROGRAMS_H_
 #define FFI_SIM_PROGRAMS_H_
@@ -43,13 +43,13 @@ class Programs {
   // The same where a call is over.
   std::optional<Status> Done(Instant now, Rank rank, const CallDone& done);
 
-  // The number of the next call is used up, though the rank never makes it: it goes on after it.
+  // The number of the next call is used up, though the rank never makes it: it continues after it.
   std::optional<Status> GaveUp(Instant now, Rank rank, std::size_t chain);
 
-  // A drain that somebody was removed from is made again, by all that are left: what was owed to
-  // that rank is not in it. To be called after Done, once for all calls that ended together.
+  // After a removal the remaining ranks repeat the drain: it lacked the data that was deferred for
+  // the removed rank. To be called after Done, once for all calls that ended together.
   void RepeatDrains(Instant now);
-  // The rank stops or leaves: it begins nothing any more.
+  // The rank stops or leaves: it begins no more calls.
   void Stop(Rank rank);
 
   std::vector<CallReport> CallReports() const { return times_.Reports(); }

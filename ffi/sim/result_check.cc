@@ -33,7 +33,7 @@ bool IsFine(ElementType type) {
   return type == ElementType::kFloat32 || type == ElementType::kFloat64;
 }
 
-// How many contributions may be in a sum: some numbers are possible with several counts.
+// Possible numbers of contributions in a sum: some sums are possible with several numbers.
 struct Decoded {
   std::uint64_t mask = 0;  // of one possible subset
   std::size_t least = 0;   // 0: no subset gives this value

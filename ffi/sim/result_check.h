@@ -12,13 +12,13 @@
 
 namespace optireduce {
 
-// Every element equals the reference sum, bit for bit, and nothing is reported missing. Empty when
-// that is so, otherwise what is wrong.
+// Every element equals the reference sum, bit for bit, and nothing is reported missing. Empty if
+// so, otherwise the violation.
 std::string CheckExactResult(const SimCollective& collective, std::span<const std::byte> result,
                              std::span<const std::byte> reference, const CallStats& stats);
 
 // Every element is zero, or members / k times the sum of exactly k contributions; and the stats
-// count both. Empty when that is so, otherwise what is wrong.
+// count both. Empty if so, otherwise the violation.
 std::string CheckLossyResult(const Workload& workload, const SimCollective& collective,
                              SimCall call, std::span<const std::byte> result,
                              const CallStats& stats);
@@ -29,7 +29,7 @@ std::string CheckRoundedLossyResult(const Workload& workload, const SimCollectiv
                                     SimCall call, std::span<const std::byte> result,
                                     std::span<const std::byte> reference, const CallStats& stats);
 
-// By how much an element of a call in a wire format may be off: each contribution, and their sum,
+// Largest error of an element of a call in a wire format: each contribution, and their sum, are off
 // by less than a step. Source: wire_format.h; a step is less than 1/63 of the largest value of a
 // block.
 inline constexpr double kRoundingSteps = 2.1;

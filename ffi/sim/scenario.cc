@@ -49,8 +49,8 @@ std::span<const std::string_view> WordsOf(std::string_view name) {
 
 Status Invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
-// How many letters of two words differ, place by place, and by how much their lengths do. Enough to
-// find the key that was meant.
+// The number of letters in which two words differ, place by place, plus the difference of their
+// lengths. Enough to find the intended key.
 std::size_t Distance(std::string_view a, std::string_view b) {
   std::size_t distance = a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) distance += a[i] != b[i];
@@ -122,7 +122,7 @@ Status Validate(const Scenario& scenario) {
         "groups= needs a number of ranks that it divides, sequential=1, collectives=1 "
         "and mismatch=none.");
   }
-  // What a tag would show cannot happen, and what an endpoint does is the same without it.
+  // No fault of this run would fail a tag, and the behaviour of endpoints is the same without tags.
   if (scenario.unprotected != 0 &&
       std::max({scenario.corrupt_ppm, scenario.truncate_ppm, scenario.extend_ppm,
                 scenario.foreign_ppm, scenario.garbage_ppm, scenario.misdirect_ppm}) > 0) {
@@ -356,7 +356,7 @@ void Swarm::ChooseFailure() {
   }
 }
 
-// From numbers of its own, so that seeds mean in all other fields what they always have.
+// From numbers of its own, so that seeds keep their meaning in all other fields.
 void Swarm::ChooseWireFormat() {
   constexpr std::uint64_t kWireFormatDraws = 0x5EED'F0A7;  // Chosen: any number.
   Prng prng(Mix(scenario_.seed ^ kWireFormatDraws));

@@ -1,5 +1,5 @@
-// One simulated run, as a value: what the ranks call, on which network, and what goes wrong. Made
-// from a seed, or read from one line of text; prints as the line that replays it.
+// One simulated run, as a value: the calls of the ranks, the network, and the faults. Made from a
+// seed, or read from one line of text; prints as the line that replays it.
 
 #ifndef FFI_SIM_SCENARIO_H_
 #define FFI_SIM_SCENARIO_H_
@@ -29,7 +29,7 @@ enum class SimFill : std::uint64_t { kIntegers, kFloats };
 enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall, kElements };
 
 // X(name, default, least, most, meaning). A field that a line does not name has its default, which
-// is "no fault, one call of two ranks"; changing a default changes what old lines mean, so do not.
+// is "no fault, one call of two ranks"; a changed default would change the meaning of old lines.
 #define OPTIREDUCE_SCENARIO_FIELDS(X)                                                             \
   X(seed, 0, 0, UINT64_MAX, "of every random draw of the run")                                    \
   X(ranks, 2, 1, 1024, "ranks of the session")                                                    \
@@ -97,7 +97,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(garbage_ppm, 0, 0, 1'000'000, "injected random bytes")                                        \
   X(replay_ppm, 0, 0, 1'000'000, "old datagrams that come again")                                 \
   X(misdirect_ppm, 0, 0, 1'000'000, "old datagrams that come to another rank")                    \
-  X(rival_at_us, 0, 0, 600'000'000, "when somebody's bulk TCP to rival_rank begins; 0: never")    \
+  X(rival_at_us, 0, 0, 600'000'000, "when a foreign bulk TCP to rival_rank begins; 0: never")     \
   X(rival_for_us, 1'000'000, 1, 600'000'000, "for how long")                                      \
   X(rival_rank, 0, 0, 63, "the rank whose down-link it shares")                                   \
   X(stop_at_us, 0, 0, 600'000'000, "when stop_rank falls silent for good; 0: never")              \
@@ -151,13 +151,13 @@ struct Scenario {
            freeze_at_us > 0 || part_for_us > 0 || lane_cut_at_us > 0 || give_up_at_us > 0 ||
            hang_at_us > 0 || mtu_at_us > 0 || mismatch > 0;
   }
-  // Some rank may have kept what it had to give: a drain does not find everything.
+  // Some rank may not have delivered its data: a drain does not return everything.
   bool loses_data() const {
     return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || mismatch > 0 || cut_is_long() ||
            freeze_is_long() || part_is_long() || lane_cut_is_long() || give_up_at_us > 0 ||
            hang_at_us > 0 || mtu_at_us > 0;
   }
-  // Calls fail only where one rank gives them up, and programs go on with the next.
+  // Calls fail only where one rank gives them up, and programs continue with the next.
   bool only_gives_up() const {
     return give_up_at_us > 0 && stop_at_us + leave_at_us + cancel_at_us + cut_at_us + freeze_at_us +
                                         part_for_us + lane_cut_at_us + hang_at_us + mtu_at_us +
@@ -174,14 +174,14 @@ struct Scenario {
   // Such a time comes for these two.
   bool Parted(Rank a, Rank b) const;
 
-  // Ranks without which the others may go on, a bit for each.
+  // Ranks without which the others may continue, a bit for each.
   std::uint64_t removable() const;
   bool IsRemovable(Rank rank) const {
     return rank.index() < 64 && (removable() >> rank.index() & 1) != 0;
   }
   // All others certainly do: they are more than half, and nothing else ends one of them.
   bool goes_on() const;
-  // How many may be removed; where programs end with errors, anybody.
+  // The number of ranks that may be removed; any, if programs end with errors.
   std::uint64_t removals_max() const;
 };
 
@@ -191,7 +191,7 @@ enum class ScenarioSize : std::uint8_t {
 };
 
 // Swarm testing: first the kinds of fault that exist at all in this run, then wild weights for
-// them. A uniform mix of everything hides what only shows when something is absent.
+// them. A uniform mix of all faults hides failures that need the absence of one.
 // Source: Groce et al., "Swarm Testing", ISSTA 2012.
 Scenario MakeScenario(std::uint64_t seed, ScenarioSize size);
 

@@ -1,4 +1,4 @@
-// What the failures of a scenario may do to the session.
+// The permitted effects of the failures of a scenario on the session.
 
 #include <bit>
 
@@ -28,17 +28,17 @@ std::uint64_t Scenario::removable() const {
   if (freeze_is_long()) all |= Bit(freeze_rank);
   if (lane_cut_is_long()) all |= Bit(lane_cut_rank);
   if (mtu_at_us > 0) all |= Bit(mtu_rank);
-  // Who is away for a while when it is agreed on another may be taken for gone.
+  // A rank that is away during an agreement on another one may be removed as well.
   if (all != 0 && cut_for_us > 0) all |= Bit(cut_rank);
   if (all != 0 && freeze_for_us > 0) all |= Bit(freeze_rank);
   if (all != 0 && lane_cut_for_us > 0) all |= Bit(lane_cut_rank);
   if (part_is_long()) {
-    const std::uint64_t everybody = ~std::uint64_t{0} >> (64 - ranks);
+    const std::uint64_t all_ranks = ~std::uint64_t{0} >> (64 - ranks);
     const auto side = static_cast<std::uint64_t>(std::popcount(part_side));
-    // Two halves: whoever is reached last when they meet again. With more silent ranks either side
-    // may be the larger one.
-    if (2 * side == ranks || all != 0) return everybody;
-    all |= 2 * side < ranks ? part_side : everybody & ~part_side;
+    // Two halves: the rank that is reached last when they meet again. With more silent ranks either
+    // side may be the larger one.
+    if (2 * side == ranks || all != 0) return all_ranks;
+    all |= 2 * side < ranks ? part_side : all_ranks & ~part_side;
   }
   return all;
 }

@@ -47,7 +47,7 @@ std::optional<Instant> HangsUntil(const Scenario& scenario, Instant now, Rank ra
 // Of all lanes of a rank.
 std::vector<std::unique_ptr<Endpoint>> MakeEndpoints(const Scenario& scenario, Rank rank);
 
-// What another job on the same hosts sends, and what somebody sends who has seen the session's tag
+// Datagrams of another job on the same hosts, and of an attacker that has seen the session's tag
 // but does not have its secret. Empty where the scenario injects none.
 std::vector<std::vector<std::byte>> ForeignDatagrams(const Scenario& scenario);
 

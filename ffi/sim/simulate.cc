@@ -571,7 +571,7 @@ void Simulation::FinishRun() {
     const Rank rank = RankOf(scenario_, Rank(node));
     // Ranks that disagree and stay keep what a peer has sent for a call that they never make.
     if (each.silent || scenario_.mismatch != 0) continue;
-    // What is carried, where a program has ended without its drain.
+    // Deferred data, if a program has ended without its drain.
     if (scenario_.loses_data() && !(scenario_.goes_on() && !scenario_.IsRemovable(rank))) {
       continue;
     }

@@ -19,10 +19,10 @@
 namespace optireduce {
 
 struct SimulationReport {
-  std::string failure;        // empty when everything held
+  std::string failure;        // empty if all checks held
   std::uint64_t hash = 0;     // of every event: equal for equal scenarios
   std::uint64_t events = 0;   // in the network and at the ranks
-  Duration virtual_time{};    // until nothing was pending any more
+  Duration virtual_time{};    // until no event was pending
   Duration calls_time{};      // until the last call ended
   Duration liveness_worst{};  // longest that an exact call took after all was well
   // Parts of the down-link that the rival and the session had while it was there.

@@ -1,5 +1,5 @@
-// What happened in a run, in order: as a hash, so that two runs can be compared, and as lines of
-// text, so that one can be read.
+// The events of a run, in order: as a hash, for comparisons of two runs, and as lines of text, for
+// a reader.
 
 #ifndef FFI_SIM_TRACE_H_
 #define FFI_SIM_TRACE_H_

@@ -445,7 +445,7 @@ void Workload::ForEachElement(const SimCollective& collective, SimCall call, std
   }
   const ElementType type = collective.spec.element_type;
   const bool floats = scenario_.fill == static_cast<std::uint64_t>(SimFill::kFloats);
-  // What all elements have in common is hashed once.
+  // The part that all elements share is hashed once.
   const std::uint64_t common =
       HashOf(scenario_.seed, Draw::kValue, call.collective * 4096 + call.index, member);
   for (std::uint64_t i = elements.first; i < elements.end; ++i) {

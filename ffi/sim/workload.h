@@ -1,4 +1,4 @@
-// What the ranks of a scenario call, in which order, and with which numbers. A pure function of the
+// The calls of the ranks of a scenario, their order, and their values. A pure function of the
 // scenario, so that a contribution, or the sum of all, can be computed anywhere and at any time.
 
 #ifndef FFI_SIM_WORKLOAD_H_
@@ -39,14 +39,14 @@ class Workload {
   explicit Workload(const Scenario& scenario);
 
   std::span<const SimCollective> collectives() const { return collectives_; }
-  // What `rank` submits: it differs from the others' in a scenario with a mismatch.
+  // The collective that `rank` submits: it differs from the others' in a scenario with a mismatch.
   SimCollective CollectiveAt(std::size_t collective, Rank rank) const;
   Sequence SequenceOf(SimCall call) const;
   std::size_t CallsOf(std::size_t collective) const {
     return scenario_.calls + (collectives_[collective].carries() ? 1 : 0);
   }
-  // The last call of a collective that carries what is late: it drains it, and adds nothing. One
-  // that fails may be made again.
+  // The last call of a collective that defers late data: it drains it, and adds no contribution.
+  // After a failure it may be repeated.
   bool IsDrain(const SimCollective& collective, SimCall call) const {
     return collective.carries() && call.index >= scenario_.calls;
   }
@@ -70,8 +70,8 @@ class Workload {
   static double WeightOf(ElementType type);
 
   // Where late data is carried, each element shows some of the contributions, each as a digit of
-  // base 4: what all calls together have given tells which are in it, and which more than once.
-  // The others are zero there.
+  // base 4: the sum over all calls shows its contributions, and those that are in it more than
+  // once. The others are zero there.
   struct Shown {
     std::size_t member = 0;
     std::size_t index = 0;  // of the call
@@ -87,7 +87,7 @@ class Workload {
   bool ShowsAllOnce(const SimCollective& collective, std::uint64_t element, double total) const;
 
  private:
-  // The first contribution that the element shows, and how many; they count by member, then call.
+  // The first contribution that the element shows, and their number; ordered by member, then call.
   struct Window {
     std::size_t first = 0;
     std::size_t count = 0;
@@ -101,7 +101,7 @@ class Workload {
     std::uint64_t first = 0;
     std::uint64_t end = 0;
   };
-  // Calls `visit(element, value)` with what a member contributes.
+  // Calls `visit(element, value)` with the contribution of a member.
   template <typename Visit>
   void ForEachElement(const SimCollective& collective, SimCall call, std::size_t member,
                       Elements elements, Visit visit) const;

@@ -1,4 +1,4 @@
-"""What `launch` starts for a rank: ties it to the launcher, pins it, and becomes it.
+"""The process of a rank of `launch`: ties itself to the launcher, pins itself, execs.
 
 Arguments: the launcher's process id, cores ("0,1", or "" for all), the command.
 

@@ -190,7 +190,7 @@ def run(args: argparse.Namespace) -> int:
     """Starts the processes, or is one of them.
 
     Args:
-      args: what `add_arguments` describes.
+      args: see `add_arguments`.
 
     Returns:
       The exit code, see above.
@@ -339,7 +339,7 @@ def _measure(plan: Plan, options: Mapping[str, Any], args: argparse.Namespace) -
 
 
 class _Report:
-    """What process 0 shows and writes, size by size; the others only judge."""
+    """Output of process 0, size by size; the others only judge."""
 
     def __init__(self, plan: Plan, args: argparse.Namespace, shown: bool) -> None:
         self._plan = plan
@@ -369,7 +369,7 @@ class _Report:
           size_bytes: what is being measured.
 
         Yields:
-          What to call after each turn.
+          A function to call after each turn.
         """
         console = rich.console.Console(stderr=True)
         if not (self._shown and console.is_terminal):

@@ -1,4 +1,4 @@
-"""What `bench` makes of the times of calls: figures, ratios, and lines of a table."""
+"""Figures, ratios and table lines of `bench`, from the times of calls."""
 
 import re
 from collections.abc import Mapping
@@ -155,7 +155,7 @@ def _medians_of_turns(result: Mapping[str, Any]) -> np.ndarray:
 
 
 def heading(content: Mapping[str, Any]) -> str:
-    """Returns what stands above the table: where and what is measured, the columns.
+    """Returns the head of the table: hosts, plan and columns.
 
     Args:
       content: of the JSON.

@@ -1,9 +1,9 @@
-"""What `bench` does on each rank: makes the calls, times them, checks sums.
+"""The part of `bench` on each rank: makes the calls, times them, checks sums.
 
 The kinds of calls (the modes, and "xla" for `lax.psum`) take turns of a few calls each,
-in an order that chance chooses anew for every round, the same on all ranks. So what
-else the machine or the network does hits all kinds alike, and what one leaves behind,
-such as ranks that do not end together, is in the times of all others.
+in a random order for every round, the same on all ranks. So other load of the machine
+or the network hits all kinds alike, and the effects of one kind on the next, such as
+ranks that do not end together, are in the times of all kinds.
 """
 
 import dataclasses
@@ -38,39 +38,39 @@ XLA = "xla"
 # wait for what the kind before has left.
 TURN_CALLS = 5
 
-# How long a rank waits for what the others have noted, in seconds.
+# Longest wait of a rank for the notes of the others, in seconds.
 # Chosen: longer than ranks that need not wait for each other drift apart in a size.
 _GATHER_TIMEOUT_S = 120.0
 
-# What ranks contribute is one row of whole numbers from -2 to 2, times a weight from 1
-# to 3 that depends on the rank and the call: sums are exact in every dtype (bfloat16:
-# up to 42 ranks), and data that is lost, comes twice or in another call shows.
+# A contribution is one row of whole numbers from -2 to 2, times a weight from 1 to 3
+# that depends on the rank and the call: sums are exact in every dtype (bfloat16: up to
+# 42 ranks), and lost data, repeated data and data of another call change them.
 _LARGEST_NUMBER = 2
 _WEIGHTS = 3
 
-# How far a sum in mode "lossy" may be off though nothing is missing, in units of the
-# dtype's rounding error and of the largest sum. Chosen: the Hadamard transform adds and
+# Tolerance of a sum in mode "lossy" without missing data, in units of the dtype's
+# rounding error and of the largest sum. Chosen: the Hadamard transform adds and
 # subtracts 1,024 numbers, there and back, in float32.
 _LOSSY_ROUNDING = 64
 
-# How far a rounded sum may be off, relative to the largest sum, in modes that carry
-# nothing. Source: contributions and then their sum are off by less than a step of the
+# Tolerance of a rounded sum, relative to the largest sum, in modes without deferred
+# data. Source: contributions and then their sum are off by less than a step of the
 # format each, which is 2^-7 of the value, or 1/63 of the largest in its block.
 _WIRE_ROUNDING = {"float32": 0.0, "bfloat16": 2 * 2**-7, "int8": 2 / 63}
 
-# How much farther in mode "lossy": rotated back, the errors of 1,024 values add up in
+# Its factor in mode "lossy": rotated back, the errors of 1,024 values add up in
 # each element, divided by 32. Chosen: such a sum is below 4 times a single one.
 _ROTATED_ROUNDING = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is measured.
+    """The plan of a measurement.
 
     Attributes:
       sizes_bytes: of the data that a call reduces, one after the other.
       dtype: its name.
-      wire_format: what our calls round it to on the wire.
+      wire_format: format of our calls on the wire.
       leaves: arrays that a call reduces together.
       in_place: each call gives its arrays away (`donate_argnums`), so that the result
         may stand where they were, as it may for the gradients inside of a train step.
@@ -95,12 +95,12 @@ class Plan:
 
 @dataclasses.dataclass
 class Calls:
-    """What was noted about the calls of one kind: on this rank, or stacked, on all.
+    """Notes on the calls of one kind: of this rank, or stacked, of all.
 
     Attributes:
       seconds: float64 [calls], how long each took.
       missing: float32 [calls], share of the data that missed its call.
-      deadline_s: float32 [calls], what each had, in seconds; 0: it waited.
+      deadline_s: float32 [calls], deadline of each, in seconds; 0: it waited.
       cpu_s: float64 [], processor time of this process during these calls, in seconds.
       wrong: int64 [], elements with a wrong sum.
       checked: int64 [], calls whose sums were verified.
@@ -230,7 +230,7 @@ def wrong_elements(
       got: what came.
       want: whole numbers.
       epsilon: rounding error of the dtype, relative.
-      wire_format: what modes that carry nothing were rounded to.
+      wire_format: format of modes without deferred data.
     """
     share = 0.0
     if mode not in _call.CARRYING_MODES:
@@ -243,7 +243,7 @@ def wrong_elements(
 
 
 class _Data:
-    """What all kinds reduce: a tree of leaves on this rank, and its place."""
+    """Data of all kinds: a tree of leaves on this rank, and its place."""
 
     def __init__(self, plan: Plan, size_bytes: int, mesh: Mesh) -> None:
         self.dtype = jnp.dtype(plan.dtype)

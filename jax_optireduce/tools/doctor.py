@@ -1,7 +1,7 @@
-"""`python -m jax_optireduce doctor`: checks this host, and says how to mend it.
+"""`python -m jax_optireduce doctor`: checks this host, and suggests remedies.
 
-Each line is PASS, WARN (it works, slower or with more loss than it could) or FAIL (it
-does not work), with the command that mends it. `--json` prints the same for programs:
+Each line is PASS, WARN (it works, with avoidable delay or loss) or FAIL (it does not
+work), with the command of the remedy. `--json` prints the same for programs:
 
     {"ok": true, "checks": [{"name": ..., "level": "PASS", "found": ..., "mend": ...}]}
 
@@ -47,7 +47,7 @@ _MEMORY_WANTED_BYTES = 2 << 30
 
 _MIB_BYTES = 1 << 20
 
-# By direction: what bounds the buffer of a socket, and what a small one does.
+# By direction: the bound of a socket's buffer, and the effect of a small one.
 _BUFFERS = {
     "receive": (
         "net.core.rmem_max",
@@ -58,7 +58,7 @@ _BUFFERS = {
 
 
 class Level(enum.StrEnum):
-    """How good or bad a finding is."""
+    """Severity of a finding."""
 
     PASS = "PASS"  # noqa: S105 (no password)
     WARN = "WARN"
@@ -70,10 +70,10 @@ class Check:
     """One finding.
 
     Attributes:
-      name: what was looked at.
-      level: how good it is.
-      found: what was found, in words, with units.
-      mend: the command or step that mends it; "" if there is nothing to mend.
+      name: the property.
+      level: its severity.
+      found: the finding, in words, with units.
+      mend: the command or step of the remedy; "" if none is needed.
     """
 
     name: str
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     """Checks this host and prints the findings.
 
     Args:
-      args: what `add_arguments` describes.
+      args: see `add_arguments`.
 
     Returns:
       The exit code, see above.
@@ -182,7 +182,7 @@ def check_libcrypto(libraries: Mapping[str, str], features: set[str]) -> Check:
     """Checks the libcrypto that the extension module has loaded.
 
     Args:
-      libraries: what the libcrypto files in this process say of themselves, by path.
+      libraries: version texts of the libcrypto files in this process, by path.
       features: the flags of /proc/cpuinfo.
     """
     if not libraries:
@@ -253,7 +253,7 @@ def check_offload(name: str, available: bool) -> Check:
     """Checks one UDP offload of the kernel.
 
     Args:
-      name: what it does.
+      name: its effect.
       available: whether a socket of this process got it.
     """
     if available:
@@ -370,7 +370,7 @@ def _mapped_libraries(stem: str) -> set[str]:
 
 
 def _openssl(path: str) -> str:
-    """What a libcrypto says of itself: "OpenSSL 3.5.4 30 Sep 2025"."""
+    """The version text of a libcrypto: "OpenSSL 3.5.4 30 Sep 2025"."""
     version = ctypes.CDLL(path).OpenSSL_version
     version.restype, version.argtypes = ctypes.c_char_p, [ctypes.c_int]
     return version(0).decode()

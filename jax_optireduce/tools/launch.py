@@ -5,8 +5,8 @@
 
 Each process gets `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`,
 which `jax_optireduce.init()` reads, and cores of its own where there are enough. Its
-lines are shown behind its rank, "[2] loss 0.31". On several hosts use SLURM, Kubernetes
-or whatever starts processes there: the same program runs unchanged.
+lines are shown behind its rank, "[2] loss 0.31". On several hosts use their launcher,
+such as SLURM or Kubernetes: the same program runs unchanged.
 
 No process outlives the launcher. When one fails, the others have `--grace-s` seconds to
 report what they noticed; then they get SIGTERM, and after as long again SIGKILL. With
@@ -36,7 +36,7 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-# What one read of a pipe takes, in bytes. Source: pipe(7), the capacity of a pipe.
+# Bytes of one read of a pipe. Source: pipe(7), the capacity of a pipe.
 _READ_BYTES = 65536
 
 # Added to a signal's number to make an exit code. Source: the habit of POSIX shells.
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     """Starts the processes and stays until the last has ended.
 
     Args:
-      args: what `add_arguments` describes.
+      args: see `add_arguments`.
 
     Returns:
       The exit code, see above.
@@ -237,7 +237,7 @@ def _reserved_port() -> socket.socket:
     """Returns a socket that keeps a loopback port free for the coordination service.
 
     gRPC listens with SO_REUSEPORT, so it gets the port that is bound here without
-    listening; nobody else of another user does, and no second launcher chooses it.
+    listening; no process of another user does, and no second launcher chooses it.
     """
     reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -297,7 +297,7 @@ class _Launch:
         self._alive: dict[int, subprocess.Popen[bytes]] = {}
         self._outputs: dict[int, list[_Output]] = {}
         self._exit_code = 0
-        # What to send next to those still alive, and when (monotonic seconds).
+        # The next signal to the live processes, and its time (monotonic seconds).
         self._next_signal = signal.SIGTERM
         self._signal_at_s = math.inf
 
@@ -392,7 +392,7 @@ class _Launch:
     def _on_exit(self, rank: int, pidfd: int) -> None:
         self._selector.unregister(pidfd)
         os.close(pidfd)
-        # Until the process is waited for, nobody else can get its group's number.
+        # Until the process is waited for, its group's number stays reserved.
         self._send(rank, signal.SIGKILL)
         code = self._alive.pop(rank).wait()
         for output in self._outputs.pop(rank):

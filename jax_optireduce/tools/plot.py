@@ -1,4 +1,4 @@
-"""`python -m jax_optireduce plot`: draws what `bench --json` has measured.
+"""`python -m jax_optireduce plot`: draws the measurements of `bench --json`.
 
     python -m jax_optireduce bench --processes 4 --mode all --json out.json
     python -m jax_optireduce plot out.json -o out.png
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     """Draws the picture.
 
     Args:
-      args: what `add_arguments` describes.
+      args: see `add_arguments`.
 
     Returns:
       The exit code, see above.
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Reads what `bench` has written.
+    """Reads a file of `bench`.
 
     Raises:
       OptiReduceError: it cannot be read, or something else has written it.
@@ -127,7 +127,7 @@ def draw(content: Mapping[str, Any], size_bytes: int) -> "Figure":
     """Draws the picture.
 
     Args:
-      content: what `load` returns.
+      content: the result of `load`.
       size_bytes: of the calls whose times are drawn.
 
     Returns:

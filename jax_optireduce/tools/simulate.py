@@ -10,7 +10,7 @@ made from a seed, or written out as a scenario; the same line always gives the s
 The third one takes the scenario of seed 7 and changes one field. A failure prints the
 line that replays it.
 
-Exit codes: 0, everything held; 1, a run failed; 2, the scenario was not understood.
+Exit codes: 0, all checks held; 1, a run failed; 2, the scenario was not understood.
 """
 
 import argparse
@@ -56,14 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the scenarios and prints what was counted.
+    """Runs the scenarios and prints the counters.
 
     Args:
-      args: what `add_arguments` declared.
+      args: see `add_arguments`.
 
     Returns:
-      0 when everything held, 1 after the first run that failed, 2 when a scenario was
-      not understood.
+      0 if all checks held, 1 after the first run that failed, 2 if a scenario was not
+      understood.
     """
     counters: collections.Counter[str] = collections.Counter()
     faults: collections.Counter[str] = collections.Counter()
@@ -115,7 +115,7 @@ def _lines(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _print_table(title: str, counts: Mapping[str, int]) -> None:
-    """Prints what occurred, the others being zero."""
+    """Prints the counters that are not zero."""
     table = rich.table.Table("counter", title=title, title_justify="left")
     table.add_column("sum over the runs", justify="right")
     for name, count in counts.items():

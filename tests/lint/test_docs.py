@@ -2,11 +2,13 @@
 
 import ast
 import re
+from pathlib import Path
 
 import pytest
 from source_tree import ROOT, files, relative, text
 
 _PAGES = files(".md")
+_DOCS = ROOT / "docs"
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 _HTML_LINK = re.compile(r'(?:src|href|srcset)="([^"]+)"')
@@ -74,12 +76,99 @@ def test_links_to_files_lead_somewhere(page):
         assert (page.parent / path).exists(), f"{relative(page)}: no file {target}"
 
 
+def _anchors(page: Path) -> set[str]:
+    """The fragments of a page's headings, as GitHub derives them."""
+    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", text(page)), re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in plain}
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=relative)
+def test_links_to_headings_lead_somewhere(page):
+    for target, _ in _LINK.findall(_FENCE.sub("", text(page))):
+        path, _, anchor = target.partition("#")
+        if not anchor or re.match(r"[a-z]+:", target):
+            continue
+        other = (page.parent / path).resolve() if path else page
+        assert anchor in _anchors(other), f"{relative(page)}: no heading {target}"
+
+
+def _linked(page: Path) -> set[Path]:
+    targets = (target for target, _ in _LINK.findall(text(page)))
+    return {(page.parent / target.split("#")[0]).resolve() for target in targets}
+
+
+@pytest.mark.parametrize(
+    "folder", sorted({page.parent for page in _PAGES if page.is_relative_to(_DOCS)})
+)
+def test_every_page_is_linked_from_the_index_of_its_folder(folder):
+    linked = _linked(folder / "index.md")
+    missing = set(folder.glob("*.md")) - linked - {folder / "index.md"}
+    assert not missing, f"{relative(folder)}/index.md does not link {missing}"
+    assert folder == _DOCS or folder / "index.md" in _linked(_DOCS / "index.md")
+
+
+def test_decisions_are_numbered_without_a_gap():
+    pages = sorted((_DOCS / "decisions").glob("0*.md"))
+    for number, page in enumerate(pages, 1):
+        assert page.name.startswith(f"{number:04}-")
+        assert text(page).startswith(f"# {number}. ")
+        headings = re.findall(r"^## (.*)$", text(page), re.MULTILINE)
+        assert headings == ["Context", "Decision", "Consequences"]
+
+
 @pytest.mark.parametrize("page", _PAGES, ids=relative)
 def test_paths_in_backquotes_exist(page):
     for path in re.findall(
         r"`((?:ffi|tests|jax_optireduce|examples|docs|tools)/[\w./-]+)`", text(page)
     ):
         assert (ROOT / path).exists(), f"{relative(page)}: no file {path}"
+
+
+def _files_on_the_map() -> dict[str, set[str]]:
+    """The files that the tables of ARCHITECTURE.md name, by folder, without suffix."""
+    named: dict[str, set[str]] = {}
+    base, folder, column = "", "", -1
+    for line in text(ROOT / "ARCHITECTURE.md").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            column = -1
+        elif heads := [cell for cell in cells if re.match(r"file( of |$)", cell)]:
+            column = cells.index(heads[0])
+            base = folder = "".join(re.findall(r"`(.*?)/?`", line))
+        elif column >= 0 and not line.startswith("| --"):
+            if column > 0 and cells[0]:
+                room = re.match(r"`(.*)`", cells[0])
+                folder = f"{base}/{room.group(1)}".strip("/") if room else base
+            found = re.findall(r"`(\w+)`", cells[column])
+            named.setdefault(folder, set()).update(found)
+    return named
+
+
+_MAP = _files_on_the_map()
+
+
+@pytest.mark.parametrize("folder", _MAP)
+def test_the_map_names_files_that_exist(folder):
+    there = {path.stem for path in (ROOT / folder).iterdir()}
+    assert _MAP[folder] <= there, f"not in {folder}: {_MAP[folder] - there}"
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [f for f in _MAP if not f.startswith("ffi/protocol") and f.startswith("ffi/")],
+)
+def test_the_map_names_every_file(folder):
+    there = {p.stem for p in (ROOT / folder).iterdir() if p.suffix in {".h", ".cc"}}
+    # Programs that are no part of a layer.
+    there -= {"stress_main"}
+    assert there == _MAP[folder], f"{folder}: {there ^ _MAP[folder]}"
+
+
+def test_the_readme_is_short_and_begins_with_a_program():
+    page = text(ROOT / "README.md")
+    assert page.count("\n") < 200
+    assert page[: page.index("```python")].count("\n") < 30
 
 
 def _table_under(heading: str) -> dict[str, str]:
@@ -135,3 +224,90 @@ def test_every_field_of_the_statistics_is_explained():
     source = text(ROOT / "jax_optireduce/_stats.py")
     fields = re.findall(r"^    (\w+): jax\.Array$", source, re.MULTILINE)
     assert list(_table_under("Statistics of a call")) == fields
+
+
+# History belongs into the changelog, a decision record or a lab log.
+_HISTORY = re.compile(
+    r"\b(used to|any more|no longer(?! than)|previously|earlier versions?)\b",
+    re.IGNORECASE,
+)
+_PRONOUNS = re.compile(
+    r"\b(nobody|somebody|anybody|everybody|who(m)?ever)\b", re.IGNORECASE
+)
+_WITH_HISTORY = {"CHANGELOG.md", "docs/decisions", "docs/lab"}
+
+
+def _prose(page: str) -> str:
+    """Returns a page without its blocks, and without the counters.
+
+    Their words are those of the headers that declare them.
+    """
+    counters = r"^\| `(?:rejected|send)_\w+` \| .*$"
+    return re.sub(counters, "", _FENCE.sub("", page), flags=re.MULTILINE)
+
+
+def _words_of_history(page: str) -> list[str]:
+    return [match.group() for match in _HISTORY.finditer(_prose(page))]
+
+
+def _words_without_subject(page: str) -> list[str]:
+    return [match.group() for match in _PRONOUNS.finditer(_prose(page))]
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=relative)
+def test_reference_states_the_present(page):
+    if not any(relative(page).startswith(place) for place in _WITH_HISTORY):
+        found = _words_of_history(text(page))
+        assert not found, f"{relative(page)}: move history to docs/decisions: {found}"
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=relative)
+def test_sentences_name_their_subject(page):
+    found = _words_without_subject(text(page))
+    assert not found, f"{relative(page)}: name the rank, the process, …: {found}"
+
+
+# Places whose comments are held to the same words.
+_PLACES = ("jax_optireduce", "examples", "benchmarks", "tools", "ffi/base", "ffi/net")
+_PLACES += ("ffi/codec", "ffi/crypto", "ffi/schedule", "ffi/runtime")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        p
+        for p in files(".py", ".pyi", ".h", ".cc")
+        if relative(p).startswith(tuple(f"{place}/" for place in _PLACES))
+    ],
+    ids=relative,
+)
+def test_comments_and_messages_name_their_subject(path):
+    found = [match.group() for match in _PRONOUNS.finditer(text(path))]
+    assert not found, f"{relative(path)}: name the rank, the process, …: {found}"
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "It used to take 4 ms.",
+        "A rank does not wait any more.",
+        "A rank no longer waits.",
+        "Previously a rank waited.",
+        "An earlier version waited.",
+    ],
+)
+def test_the_rule_finds_history(sentence):
+    assert _words_of_history(f"A call ends.\n{sentence}\n")
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    ["Nobody waits.", "Somebody waits.", "It ends for whoever waits.", "Anybody may."],
+)
+def test_the_rule_finds_sentences_without_a_subject(sentence):
+    assert _words_without_subject(f"A call ends.\n{sentence}\n")
+
+
+def test_the_rules_leave_sizes_and_output_alone():
+    page = "A call takes no longer than a second.\n```text\nno longer, nobody\n```\n"
+    assert not _words_of_history(page) + _words_without_subject(page)

@@ -60,7 +60,7 @@ def test_exact_call_names_the_rank_that_died(tmp_path, number):
 
 
 def test_process_0_does_not_wait_for_the_goodbye_of_a_rank_that_was_silent(tmp_path):
-    # Longer than anybody waits for the test.
+    # Longer than any wait for the test.
     options = {"shutdown_timeout_s": 10_000}
     with ranks.start(
         "dead_peer", "exact", "SIGKILL", folder=tmp_path, world_size=3, options=options

@@ -1,4 +1,4 @@
-"""Trouble on one rank: the calls of the others end, nothing is lost, nobody aborts."""
+"""Trouble on one rank: the calls of the others end, nothing is lost, no rank aborts."""
 
 import signal
 
@@ -47,7 +47,7 @@ def test_calls_end_while_a_rank_is_stopped_and_it_catches_up(tmp_path):
 
 
 def test_with_the_defaults_the_others_go_on_while_a_rank_is_stopped(tmp_path):
-    # Much longer than the test may take: nobody is removed.
+    # Much longer than the test may take: no rank is removed.
     with ranks.start(
         *("late", "60", "0"),
         folder=tmp_path,

@@ -82,7 +82,7 @@ def test_a_rank_with_one_dead_lane_is_removed_from_whole_buckets(tmp_path, lane)
         started.wait(_LAST)
         last = started[_LAST]
         assert last.code == 1, started.describe()
-        # The lane that works tells it, unless it notices first that it reaches nobody.
+        # The working lane informs it, unless it notices first that it reaches no rank.
         error = "rank, 3, was removed from the session|only 1 of the 4 ranks"
         assert re.search(f"JaxRuntimeError: .*({error})", last.output)
         started.succeed(*_OTHERS)
@@ -129,7 +129,7 @@ def test_the_death_of_process_0_ends_all_others(tmp_path):
 
 
 def test_process_0_does_not_wait_for_the_goodbye_of_a_rank_that_was_removed(tmp_path):
-    # Longer than anybody waits for the test.
+    # Longer than any wait for the test.
     options = {"shutdown_timeout_s": 10_000}
     with _start(tmp_path, "bounded", step_s=0.02, steps=10, **options) as started:
         started.wait_for(_LAST, "step 20")

@@ -28,7 +28,7 @@ def test_lossy_calls_recover_from_the_pause_of_a_rank():
     report = assert_holds(
         f"{LOSSY_STEPS} freeze_at_us=1000000 freeze_for_us=2000000 freeze_rank=2"
     )
-    # A few until nobody waits for it, and some while it catches up.
+    # A few until no rank waits for it, and some while it catches up.
     assert calls_of_the_whole_deadline(report) < 60
     assert all(call["late"] == 0 for call in report["calls"][-200:])
 

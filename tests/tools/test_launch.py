@@ -78,7 +78,7 @@ def _wait_until_gone(pids: list[int]) -> None:
     for pid in pids:
         while Path(f"/proc/{pid}").exists():
             status = Path(f"/proc/{pid}/status").read_text()
-            if "\nState:\tZ" in status:  # Nobody waits for it in this container.
+            if "\nState:\tZ" in status:  # No parent reaps it in this container.
                 break
             assert time.monotonic() < deadline_s, f"process {pid} is still there"
             time.sleep(0.01)

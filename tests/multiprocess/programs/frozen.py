@@ -1,4 +1,4 @@
-"""The last rank stops itself between two calls until somebody lets it go on.
+"""The last rank stops itself between two calls, until the test continues it.
 
 Prints "log <line>" for each line of the log.
 """

@@ -1,4 +1,4 @@
-"""Calls that do not wait, while somebody does something to the last rank.
+"""Calls that do not wait, while the test disturbs the last rank.
 
 Arguments: how many calls, and seconds that the last rank sleeps before each. Prints
 

@@ -11,7 +11,7 @@ divided by a wrong number of ranks makes an error of at least one. Prints
   "conserved <largest error> <live processes> <largest share late>"
                   of what all steps after that and a drain have done to parameters of
                   zero, against the gradients of the live ranks
-  "done"          at the end; a call that fails is an exception that nobody catches
+  "done"          at the end; a call that fails is an uncaught exception
 """
 
 import logging

@@ -9,7 +9,7 @@ lanes a half is what one of them carries. Prints
   "alone <live processes>" once a step was made without a rank
   "strange <numbers>" at the end, in each half, what came more than once, or of a rank
                   that the report of its step does not count
-  "done"          at the end; a call that fails is an exception that nobody catches
+  "done"          at the end; a call that fails is an uncaught exception
 """
 
 import logging
