@@ -59,7 +59,8 @@ struct EndpointOptions {
   std::vector<bool> same_host;
 
   // Calls of one collective that a rank may be behind another before the other waits for it, or
-  // suspends it. Source: max_lag of the design.
+  // suspends it. Chosen: a rank that has missed one call is not waited for; each call more costs
+  // the memory of a bucket (docs/guarantees.md).
   std::uint32_t max_lag = 2;
   // Where late data is carried: never wait for a peer that is further behind. Otherwise it is
   // waited for as long as `peer_timeout`.

@@ -63,7 +63,7 @@ constexpr std::size_t kSharePartUp = 4;
 constexpr std::size_t kSharePartDown = 16;
 
 // Chosen: random loss of a few per cent is not congestion (a third was lost in a simulated switch
-// without any control, see ARCHITECTURE.md); more than an eighth is.
+// without any control, see docs/decisions/0010); more than an eighth is.
 constexpr double kHeavyLoss = 0.125;
 // Chosen: with fewer datagrams an eighth would often be lost by chance.
 constexpr std::size_t kJudgedDatagramsMin = 64;

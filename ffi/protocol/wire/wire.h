@@ -38,7 +38,7 @@ namespace optireduce {
 
 // Chosen: grows with every change of the format; ranks of different versions do not talk.
 inline constexpr std::uint8_t kWireVersion = 2;
-// Chosen: the layout above; with the tag 40 bytes, the budget of the design.
+// Chosen: the layout above; with the tag 40 bytes.
 inline constexpr std::size_t kHeaderBytes = 28;
 // Chosen: what a datagram costs beyond the payload it carries.
 inline constexpr std::size_t kOverheadBytes = kHeaderBytes + kTagBytes;
