@@ -131,7 +131,7 @@ lint: $(VENV_TEST)/.installed
 fmt: $(VENV_TEST)/.requirements
 	$(VENV_TEST)/bin/ruff check --fix-only .
 	$(VENV_TEST)/bin/ruff format .
-	find ffi -name '*.cc' -o -name '*.h' | xargs $(VENV_TEST)/bin/clang-format -i
+	find ffi tests/native -name '*.cc' -o -name '*.h' | xargs $(VENV_TEST)/bin/clang-format -i
 
 # In a folder without the checkout, so that what is tried is the wheel.
 wheel: | prerequisites
@@ -158,7 +158,7 @@ $(VENV_TEST)/.requirements $(VENV_DEMO)/.requirements: %/.requirements: \
 $(VENV_TEST)/.requirements: EXTRA = test
 $(VENV_DEMO)/.requirements: EXTRA = examples
 
-$(VENV_TEST)/.installed: $(VENV_TEST)/.requirements $(CORE)
+$(VENV_TEST)/.installed: $(VENV_TEST)/.requirements $(CORE) $(wildcard tests/native/*)
 	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" $(VENV_TEST)/bin/python $(INSTALL) \
 	  --config-settings=build-dir=$(BUILD)/$(notdir $(VENV_TEST)) \
 	  --config-settings=cmake.define.OPTIREDUCE_TESTING=ON

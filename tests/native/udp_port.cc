@@ -1,4 +1,6 @@
-// Ports on real sockets, for tests.
+// Ports on real sockets, with and without faults.
+
+#include "ffi/net/udp_port.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
@@ -17,29 +19,15 @@
 #include <utility>
 #include <vector>
 
-#include "ffi/bind/testing.h"
 #include "ffi/net/clock.h"
 #include "ffi/net/fault_port.h"
 #include "ffi/net/udp_offload.h"
-#include "ffi/net/udp_port.h"
+#include "tests/native/binding.h"
 
 namespace nb = nanobind;
 
-namespace optireduce {
+namespace optireduce::testing {
 namespace {
-
-void RaiseUnlessOk(const Status& status) {
-  if (status.ok()) return;
-  if (status.code() == StatusCode::kInvalidArgument)
-    throw nb::value_error(status.message().c_str());
-  throw std::runtime_error(status.message());
-}
-
-template <typename T>
-T Unwrap(Result<T> result) {
-  RaiseUnlessOk(result.status());
-  return std::move(result.value());
-}
 
 // A port on a socket, with or without faults.
 class TestPort {
@@ -131,9 +119,7 @@ nb::dict Probe(std::size_t receive_buffer_bytes, std::size_t send_buffer_bytes) 
   return result;
 }
 
-}  // namespace
-
-void BindNet(nb::module_& m) {
+void Bind(nb::module_& m) {
   const UdpPortOptions defaults;
   nb::class_<TestPort>(m, "UdpPort")
       .def(nb::init<const std::string&, std::uint16_t, bool, bool, std::size_t, std::size_t>(),
@@ -169,4 +155,7 @@ void BindNet(nb::module_& m) {
   });
 }
 
-}  // namespace optireduce
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

@@ -1,14 +1,16 @@
-// Forged datagrams, and programs of the fuzz targets, for tests.
+// Forged datagrams.
+
+#include "ffi/fuzz/forge.h"
 
 #include <nanobind/nanobind.h>
 
-#include "ffi/bind/testing.h"
-#include "ffi/fuzz/endpoint_program.h"
-#include "ffi/fuzz/forge.h"
+#include <cstdint>
+
+#include "tests/native/binding.h"
 
 namespace nb = nanobind;
 
-namespace optireduce {
+namespace optireduce::testing {
 namespace {
 
 // (made by kind, effects, counters of the endpoints)
@@ -33,22 +35,11 @@ nb::tuple ForgeOf(std::uint64_t count, std::uint64_t seed, bool encrypt) {
   return nb::make_tuple(made, effects, counters);
 }
 
-// What it has reached, by name.
-nb::dict RunProgram(const nb::bytes& program) {
-  const ProgramReach reach =
-      RunEndpointProgram({static_cast<const std::byte*>(program.data()), program.size()});
-  nb::dict reached;
-#define OPTIREDUCE_ADD(name, meaning) reached[#name] = reach.name;
-  OPTIREDUCE_PROGRAM_REACH(OPTIREDUCE_ADD)
-#undef OPTIREDUCE_ADD
-  return reached;
-}
-
-}  // namespace
-
-void BindFuzz(nb::module_& m) {
-  m.def("run_endpoint_program", &RunProgram, nb::arg("program"));
+void Bind(nb::module_& m) {
   m.def("forge", &ForgeOf, nb::arg("count"), nb::arg("seed"), nb::arg("encrypt"));
 }
 
-}  // namespace optireduce
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

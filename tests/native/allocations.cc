@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "ffi/base/check.h"
-#include "ffi/bind/testing.h"
 #include "ffi/net/udp_port.h"
 #include "ffi/protocol/endpoint.h"
+#include "tests/native/binding.h"
 
 namespace nb = nanobind;
 
@@ -38,7 +38,7 @@ void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
-namespace optireduce {
+namespace optireduce::testing {
 namespace {
 
 // Chosen: the datagrams of Ethernet, as in EndpointOptions.
@@ -160,12 +160,13 @@ std::uint64_t CountedOf(std::size_t count) {
   return allocations - before;
 }
 
-}  // namespace
-
-void BindAllocations(nb::module_& m) {
+void Bind(nb::module_& m) {
   m.def("allocations", &AllocationsOf, nb::arg("reduce_scatter"), nb::arg("all_gather"),
         nb::arg("ranks"), nb::arg("elements"), nb::arg("calls_before"), nb::arg("calls"));
   m.def("counted_allocations", &CountedOf, nb::arg("count"));
 }
 
-}  // namespace optireduce
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

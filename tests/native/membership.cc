@@ -1,4 +1,6 @@
-// The agreement on members for tests: one rank of it, and its messages. Times in seconds.
+// The agreement on members: one rank of it.
+
+#include "ffi/protocol/session/membership.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -7,81 +9,21 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "ffi/bind/testing.h"
-#include "ffi/protocol/session/membership.h"
 #include "ffi/protocol/wire/membership_message.h"
+#include "tests/native/binding.h"
+#include "tests/native/membership_values.h"
 
 namespace nb = nanobind;
 
-namespace optireduce {
+namespace optireduce::testing {
 namespace {
-
-using Pair = std::pair<std::uint32_t, std::uint32_t>;
-
-Duration FromSeconds(double seconds) {
-  return std::chrono::round<Duration>(std::chrono::duration<double>(seconds));
-}
-
-Instant At(double seconds) { return Instant(FromSeconds(seconds)); }
-
-std::span<const std::byte> BytesOf(const nb::bytes& bytes) {
-  return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
-}
-
-std::vector<int> ToInts(const std::vector<Rank>& ranks) {
-  std::vector<int> values;
-  for (const Rank rank : ranks) values.push_back(rank.value());
-  return values;
-}
-
-std::vector<Pair> ToPairs(const std::vector<CallId>& calls) {
-  std::vector<Pair> pairs;
-  for (const CallId call : calls)
-    pairs.emplace_back(call.collective.value(), call.sequence.value());
-  return pairs;
-}
-
-Ballot ToBallot(Pair ballot) {
-  return {.round = ballot.first, .coordinator = Rank(static_cast<std::uint16_t>(ballot.second))};
-}
-
-// (kind, asks, view, ballot, accepted, (part, parts), ranks, calls)
-using MessageTuple = std::tuple<int, bool, std::uint32_t, Pair, Pair, std::pair<int, int>,
-                                std::vector<int>, std::vector<Pair>>;
-
-nb::bytes EncodeMembershipOf(const MessageTuple& fields) {
-  const auto& [kind, asks, view, ballot, accepted, part, ranks, calls] = fields;
-  MembershipMessage message{.kind = static_cast<MembershipKind>(kind),
-                            .asks = asks,
-                            .view = view,
-                            .ballot = ToBallot(ballot),
-                            .accepted = ToBallot(accepted),
-                            .part = static_cast<std::uint16_t>(part.first),
-                            .parts = static_cast<std::uint16_t>(part.second)};
-  for (const int rank : ranks) message.ranks.emplace_back(static_cast<std::uint16_t>(rank));
-  for (const auto& [collective, sequence] : calls) {
-    message.calls.push_back(
-        {.collective = CollectiveId(collective), .sequence = Sequence(sequence)});
-  }
-  std::array<std::byte, kMembershipBytesMax> bytes;
-  return nb::bytes(bytes.data(), EncodeMembership(message, bytes));
-}
-
-std::optional<MessageTuple> ParseMembershipOf(const nb::bytes& bytes, std::uint16_t world_size) {
-  const auto message = ParseMembership(BytesOf(bytes), world_size);
-  if (!message) return std::nullopt;
-  return MessageTuple(static_cast<int>(message->kind), message->asks, message->view,
-                      {message->ballot.round, message->ballot.coordinator.value()},
-                      {message->accepted.round, message->accepted.coordinator.value()},
-                      {message->part, message->parts}, ToInts(message->ranks),
-                      ToPairs(message->calls));
-}
 
 std::optional<std::pair<int, nb::bytes>> PollOf(Membership& self, double now, std::uint16_t lane) {
   std::array<std::byte, kMembershipBytesMax> out;
@@ -90,12 +32,7 @@ std::optional<std::pair<int, nb::bytes>> PollOf(Membership& self, double now, st
   return std::pair(outgoing->to.value(), nb::bytes(out.data(), outgoing->bytes));
 }
 
-}  // namespace
-
-void BindMembership(nb::module_& m) {
-  m.def("encode_membership", &EncodeMembershipOf);
-  m.def("parse_membership", &ParseMembershipOf);
-  m.attr("MEMBERSHIP_BYTES_MAX") = kMembershipBytesMax;
+void Bind(nb::module_& m) {
   nb::class_<Membership>(m, "Membership")
       .def(
           "__init__",
@@ -146,9 +83,12 @@ void BindMembership(nb::module_& m) {
       .def("timeout",
            [](const Membership& self) -> std::optional<double> {
              if (self.timeout() == kNever) return std::nullopt;
-             return std::chrono::duration<double>(self.timeout().time_since_epoch()).count();
+             return ToSeconds(self.timeout());
            })
       .def("poll", &PollOf);
 }
 
-}  // namespace optireduce
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

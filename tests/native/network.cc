@@ -1,4 +1,6 @@
-// The simulated network for tests: times in nanoseconds, since those must be exact.
+// The simulated network. Times are nanoseconds, since they must be exact.
+
+#include "ffi/sim/network.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -6,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -14,18 +17,17 @@
 #include <tuple>
 #include <vector>
 
-#include "ffi/bind/testing.h"
 #include "ffi/sim/event_queue.h"
 #include "ffi/sim/link.h"
-#include "ffi/sim/network.h"
 #include "ffi/sim/scenario.h"
+#include "tests/native/binding.h"
 
 namespace nb = nanobind;
 
-namespace optireduce {
+namespace optireduce::testing {
 namespace {
 
-Instant At(std::int64_t ns) { return Instant{} + Duration(ns); }
+Instant AtNs(std::int64_t ns) { return Instant{} + Duration(ns); }
 std::int64_t Nanoseconds(Instant at) { return (at - Instant{}).count(); }
 
 LinkOptions MakeLink(std::uint64_t rate_mbps, std::int64_t propagation_ns,
@@ -39,7 +41,7 @@ LinkOptions MakeLink(std::uint64_t rate_mbps, std::int64_t propagation_ns,
 std::vector<std::string> EventOrder(
     const std::vector<std::tuple<std::int64_t, std::string>>& events) {
   EventQueue<std::string> queue;
-  for (const auto& [at_ns, label] : events) queue.Push(At(at_ns), label);
+  for (const auto& [at_ns, label] : events) queue.Push(AtNs(at_ns), label);
   std::vector<std::string> order;
   while (queue.next() != kNever) order.push_back(queue.Pop());
   return order;
@@ -58,9 +60,9 @@ class TestNetwork {
                        .hold = Duration(latency_hold_ns)})) {}
 
   void Send(std::int64_t now_ns, std::uint16_t from, std::uint16_t to, const nb::bytes& datagram) {
-    network_.Send(At(now_ns), Rank(from), Rank(to), Bytes(datagram));
+    network_.Send(AtNs(now_ns), Rank(from), Rank(to), BytesOf(datagram));
   }
-  void AddForeign(const nb::bytes& datagram) { network_.AddForeign(Bytes(datagram)); }
+  void AddForeign(const nb::bytes& datagram) { network_.AddForeign(BytesOf(datagram)); }
   void SetCut(std::uint16_t rank, bool cut) { network_.SetCut(Rank(rank), cut); }
 
   // Everything that arrives, in order: (time, from, to, origin, bytes).
@@ -90,10 +92,6 @@ class TestNetwork {
   }
 
  private:
-  static std::span<const std::byte> Bytes(const nb::bytes& bytes) {
-    return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
-  }
-
   static NetworkOptions Make(std::uint16_t ranks, std::uint64_t seed, std::uint64_t rate_mbps,
                              std::int64_t propagation_ns, std::size_t socket_bytes,
                              std::size_t queue_bytes, const nb::dict& faults,
@@ -143,9 +141,7 @@ std::string NormaliseScenario(const std::string& line) {
   return Print(scenario.value());
 }
 
-}  // namespace
-
-void BindSim(nb::module_& m) {
+void Bind(nb::module_& m) {
   m.def("event_order", &EventOrder, nb::arg("events"));
   m.def("normalise_scenario", &NormaliseScenario, nb::arg("line"));
   nb::class_<Link>(m, "SimLink")
@@ -159,18 +155,20 @@ void BindSim(nb::module_& m) {
       .def(
           "offer",
           [](Link& self, std::int64_t now_ns, std::size_t bytes) -> std::optional<std::int64_t> {
-            const std::optional<Instant> at = self.Offer(At(now_ns), bytes);
+            const std::optional<Instant> at = self.Offer(AtNs(now_ns), bytes);
             if (!at) return std::nullopt;
             return Nanoseconds(*at);
           },
           nb::arg("now_ns"), nb::arg("bytes"))
-      .def("stall", [](Link& self, std::int64_t until_ns) { self.Stall(At(until_ns)); })
+      .def("stall", [](Link& self, std::int64_t until_ns) { self.Stall(AtNs(until_ns)); })
       .def("has_room", [](const Link& self, std::int64_t now_ns,
-                          std::size_t bytes) { return self.HasRoom(At(now_ns), bytes); })
-      .def("room_at", [](const Link& self, std::int64_t now_ns,
-                         std::size_t bytes) { return Nanoseconds(self.RoomAt(At(now_ns), bytes)); })
+                          std::size_t bytes) { return self.HasRoom(AtNs(now_ns), bytes); })
+      .def("room_at",
+           [](const Link& self, std::int64_t now_ns, std::size_t bytes) {
+             return Nanoseconds(self.RoomAt(AtNs(now_ns), bytes));
+           })
       .def("queued_bytes",
-           [](const Link& self, std::int64_t now_ns) { return self.queued_bytes(At(now_ns)); })
+           [](const Link& self, std::int64_t now_ns) { return self.queued_bytes(AtNs(now_ns)); })
       .def_prop_ro("carried", &Link::carried)
       .def_prop_ro("dropped", &Link::dropped);
   nb::class_<TestNetwork>(m, "SimNetwork")
@@ -188,4 +186,7 @@ void BindSim(nb::module_& m) {
       .def("faults", &TestNetwork::Faults);
 }
 
-}  // namespace optireduce
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

@@ -1,24 +1,18 @@
-// The controllers of rate and incast for tests; times in seconds.
+// The controller of the rate.
+
+#include "ffi/protocol/path/rate_controller.h"
 
 #include <nanobind/nanobind.h>
 
-#include <chrono>
 #include <cstddef>
-#include <cstdint>
 
-#include "ffi/bind/testing.h"
-#include "ffi/protocol/path/incast_controller.h"
-#include "ffi/protocol/path/rate_controller.h"
+#include "tests/native/binding.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
 
-namespace optireduce {
+namespace optireduce::testing {
 namespace {
-
-Duration ToDuration(double seconds) {
-  return std::chrono::round<Duration>(std::chrono::duration<double>(seconds));
-}
 
 class TestRateController {
  public:
@@ -31,11 +25,11 @@ class TestRateController {
 
   void HandleRoundTrip(double now, double elapsed, double shortest, std::size_t delivered,
                        std::size_t lost, bool limited) {
-    controller_.HandleRoundTrip(Instant(ToDuration(now)), {.elapsed = ToDuration(elapsed),
-                                                           .shortest = ToDuration(shortest),
-                                                           .delivered_bytes = delivered,
-                                                           .lost_bytes = lost,
-                                                           .limited = limited});
+    controller_.HandleRoundTrip(At(now), {.elapsed = FromSeconds(elapsed),
+                                          .shortest = FromSeconds(shortest),
+                                          .delivered_bytes = delivered,
+                                          .lost_bytes = lost,
+                                          .limited = limited});
   }
   void HandleSilence() { controller_.HandleSilence(); }
   void SetSharers(std::size_t sharers, std::size_t window_bytes_max) {
@@ -45,16 +39,14 @@ class TestRateController {
   std::size_t ShareBytes() const { return controller_.share_bytes(); }
   std::size_t BurstBytes() const { return controller_.BurstBytes(); }
   double PacingInterval(std::size_t bytes) const {
-    return std::chrono::duration<double>(controller_.PacingInterval(bytes)).count();
+    return ToSeconds(controller_.PacingInterval(bytes));
   }
 
  private:
   RateController controller_;
 };
 
-}  // namespace
-
-void BindRate(nb::module_& m) {
+void Bind(nb::module_& m) {
   nb::class_<TestRateController>(m, "RateController")
       .def(nb::init<std::size_t, std::size_t, std::size_t, bool>(), "window_bytes_max"_a,
            "datagram_bytes_max"_a = 1472, "sharers"_a = 1, "same_host"_a = false)
@@ -66,10 +58,9 @@ void BindRate(nb::module_& m) {
       .def("share_bytes", &TestRateController::ShareBytes)
       .def("burst_bytes", &TestRateController::BurstBytes)
       .def("pacing_interval", &TestRateController::PacingInterval);
-  nb::class_<IncastController>(m, "IncastController")
-      .def(nb::init<std::uint8_t>(), "most"_a)
-      .def("handle_call", &IncastController::HandleCall, "expected"_a, "lost"_a, "timeouts"_a)
-      .def("incast", &IncastController::incast);
 }
 
-}  // namespace optireduce
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

@@ -1,4 +1,6 @@
-// Schedules for tests: a transfer is the tuple (from, to, shard, "reduce" or "copy").
+// Schedules: a transfer is the tuple (from, to, shard, "reduce" or "copy").
+
+#include "ffi/schedule/schedule.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -10,14 +12,13 @@
 #include <tuple>
 #include <vector>
 
-#include "ffi/bind/testing.h"
-#include "ffi/schedule/schedule.h"
 #include "ffi/schedule/tar.h"
 #include "ffi/schedule/verify.h"
+#include "tests/native/binding.h"
 
 namespace nb = nanobind;
 
-namespace optireduce {
+namespace optireduce::testing {
 namespace {
 
 using TransferTuple = std::tuple<std::uint16_t, std::uint16_t, std::uint16_t, std::string>;
@@ -64,13 +65,14 @@ std::vector<std::uint16_t> SendOrder(std::uint16_t world_size, std::uint16_t mem
   return order;
 }
 
-}  // namespace
-
-void BindSchedule(nb::module_& m) {
+void Bind(nb::module_& m) {
   m.def("tar_rounds", &TarRounds, nb::arg("world_size"), nb::arg("incast"));
   m.def("tar_send_order", &SendOrder, nb::arg("world_size"), nb::arg("member"));
   m.def("verify_schedule", &Verify, nb::arg("world_size"), nb::arg("incast"), nb::arg("rounds"));
   m.def("verify_tar", &VerifyTar, nb::arg("world_size"), nb::arg("incast"));
 }
 
-}  // namespace optireduce
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing
