@@ -135,3 +135,13 @@ def test_every_field_of_the_statistics_is_explained():
     source = text(ROOT / "jax_optireduce/_stats.py")
     fields = re.findall(r"^    (\w+): jax\.Array$", source, re.MULTILINE)
     assert list(_table_under("Statistics of a call")) == fields
+
+
+def test_the_page_of_the_simulator_names_every_field_of_a_scenario_once():
+    declared = re.findall(
+        r"^  X\((\w+),", text(ROOT / "ffi/sim/scenario.h"), re.MULTILINE
+    )
+    page = text(ROOT / "ffi/sim/README.md").split("## Fields of a scenario")[1]
+    rows = [line.split("|")[2] for line in page.splitlines() if line.startswith("| ")]
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted(declared)
