@@ -1,5 +1,7 @@
 """The endpoints of a session, driven by hand in virtual time."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 import optireduce_testing as native
@@ -18,6 +20,7 @@ class Session:
       done: of each rank, how its calls ended, by token.
       wire: (receiver, datagram) that were sent, and have not arrived.
       silent: ranks whose datagrams are lost, and that get none.
+      held: (receiver, datagram) that `holds` has taken off the wire.
       buckets: the arrays of `call`, by rank and sequence.
     """
 
@@ -41,6 +44,8 @@ class Session:
         self.done: list[dict[int, native.CallDone]] = [{} for _ in self.ranks]
         self.wire: list[tuple[int, bytes]] = []
         self.silent: set[int] = set()
+        self.holds: Callable[[native.Header, int], bool] | None = None
+        self.held: list[tuple[int, bytes]] = []
         self.buckets: dict[tuple[int, int], np.ndarray] = {}
         # An endpoint writes to an array until its call is over.
         self.kept: list[np.ndarray] = []
@@ -93,11 +98,17 @@ class Session:
         for rank, endpoint in enumerate(self.ranks):
             while (transmit := endpoint.poll_transmit(self.now, 8)) is not None:
                 to, datagrams = transmit
-                if rank not in self.silent:
-                    self.wire += [(to, datagram) for datagram in datagrams]
+                for datagram in datagrams if rank not in self.silent else ():
+                    held = self.holds and self.holds(native.parse_header(datagram), to)
+                    (self.held if held else self.wire).append((to, datagram))
             while (done := endpoint.poll_event()) is not None:
                 assert done.token not in self.done[rank], "a call ended twice"
                 self.done[rank][done.token] = done
+
+    def release(self):
+        """What was held arrives next, and no more is."""
+        self.wire = self.held + self.wire
+        self.held, self.holds = [], None
 
     def deliver_next(self):
         """The datagram that was sent first arrives."""
