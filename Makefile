@@ -35,7 +35,7 @@ INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable 
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test seeds sanitize sanitized fuzz fuzz-clang tsan asan-python mutants \
-  simulate lint fmt wheel clean prerequisites
+  simulate lint tidy fmt wheel clean prerequisites
 
 help:
 	@echo 'make demo      train a small model on several ranks of this host, with and without loss'
@@ -49,6 +49,7 @@ help:
 	@echo 'make mutants   plants bugs, and prints those that no check finds (MUTANTS=...)'
 	@echo 'make simulate  replay one simulated run (SEED=...)'
 	@echo 'make lint      ruff, basedpyright, clang-format, and rules of this project'
+	@echo 'make tidy      clang-tidy, a few checks that find bugs; some minutes'
 	@echo 'make fmt       format Python and C++'
 	@echo 'make wheel     build and try a wheel, in dist/'
 	@echo 'make clean     remove what the targets above have made'
@@ -127,6 +128,11 @@ simulate: $(VENV_TEST)/.installed
 # tests/lint runs ruff, basedpyright and clang-format, too, and with them `make test`.
 lint: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python -m pytest tests/lint
+
+# Apart from `make lint`: it takes as long as a build.
+tidy: $(VENV_TEST)/.installed
+	find ffi -name '*.cc' | xargs -P $(shell nproc) -n 1 $(VENV_TEST)/bin/clang-tidy --quiet \
+	  -p $(BUILD)/$(notdir $(VENV_TEST))
 
 fmt: $(VENV_TEST)/.requirements
 	$(VENV_TEST)/bin/ruff check --fix-only .

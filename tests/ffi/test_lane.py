@@ -50,6 +50,8 @@ def test_a_lane_that_closes_fails_what_is_under_way_and_tells_its_peers():
     # That its call failed, or that it has left: what rank 1 hears first.
     assert "rank 0 has" in ended[1, 0]
     assert "the program has ended" in ended[1, 0]
+    lanes.submit(1, [1.0], sequence=1)
+    assert "rank 0 has left" in errors(lanes, 3)[1, 1]
 
 
 def test_a_lane_that_has_closed_refuses_on_the_thread_that_submits():
