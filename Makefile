@@ -35,7 +35,7 @@ INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable 
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test seeds sanitize sanitized fuzz fuzz-clang tsan asan-python mutants \
-  simulate lint fmt wheel clean prerequisites
+  simulate lint tidy fmt wheel clean prerequisites
 
 help:
 	@echo 'make demo      train a small model on several ranks of this host, with and without loss'
@@ -49,6 +49,7 @@ help:
 	@echo 'make mutants   plants bugs, and prints those that no check finds (MUTANTS=...)'
 	@echo 'make simulate  replay one simulated run (SEED=...)'
 	@echo 'make lint      ruff, basedpyright, clang-format, and rules of this project'
+	@echo 'make tidy      clang-tidy, a few checks that find bugs; some minutes'
 	@echo 'make fmt       format Python and C++'
 	@echo 'make wheel     build and try a wheel, in dist/'
 	@echo 'make clean     remove what the targets above have made'
@@ -128,18 +129,23 @@ simulate: $(VENV_TEST)/.installed
 lint: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python -m pytest tests/lint
 
+# Apart from `make lint`: it takes as long as a build.
+tidy: $(VENV_TEST)/.installed
+	find ffi -name '*.cc' | xargs -P $(shell nproc) -n 1 $(VENV_TEST)/bin/clang-tidy --quiet \
+	  -p $(BUILD)/$(notdir $(VENV_TEST))
+
 fmt: $(VENV_TEST)/.requirements
 	$(VENV_TEST)/bin/ruff check --fix-only .
 	$(VENV_TEST)/bin/ruff format .
-	find ffi -name '*.cc' -o -name '*.h' | xargs $(VENV_TEST)/bin/clang-format -i
+	find ffi tests/native -name '*.cc' -o -name '*.h' | xargs $(VENV_TEST)/bin/clang-format -i
 
-# In a folder without the checkout, so that what is tried is the wheel.
+# In an environment of its own, so that what is tried is the wheel.
 wheel: | prerequisites
 	rm -rf $(BUILD)/wheel dist/*.whl && mkdir -p $(BUILD)/wheel
 	$(PYTHON) -m venv $(BUILD)/wheel/venv
 	$(BUILD)/wheel/venv/bin/python -m pip wheel $(PIP_QUIET) --no-deps --wheel-dir dist .
 	$(BUILD)/wheel/venv/bin/python -m pip install $(PIP_QUIET) dist/*.whl
-	cd $(BUILD)/wheel && venv/bin/python -m jax_optireduce simulate --seed $(SEED)
+	$(BUILD)/wheel/venv/bin/python tools/check_installed.py
 	@ls dist/*.whl
 
 clean:
@@ -158,7 +164,7 @@ $(VENV_TEST)/.requirements $(VENV_DEMO)/.requirements: %/.requirements: \
 $(VENV_TEST)/.requirements: EXTRA = test
 $(VENV_DEMO)/.requirements: EXTRA = examples
 
-$(VENV_TEST)/.installed: $(VENV_TEST)/.requirements $(CORE)
+$(VENV_TEST)/.installed: $(VENV_TEST)/.requirements $(CORE) $(wildcard tests/native/*)
 	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" $(VENV_TEST)/bin/python $(INSTALL) \
 	  --config-settings=build-dir=$(BUILD)/$(notdir $(VENV_TEST)) \
 	  --config-settings=cmake.define.OPTIREDUCE_TESTING=ON

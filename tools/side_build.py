@@ -32,13 +32,16 @@ def write(path: Path, text: str) -> None:
 def build(
     source: Path, folder: Path, options: Iterable[str], programs: Sequence[str]
 ) -> None:
-    """Builds both extension modules and some programs of the sources in a folder."""
+    """Builds both extension modules and some programs of the sources in a folder.
+
+    `source` holds ffi/ and tests/native/ as the checkout does.
+    """
     tools = Path(sys.executable).parent
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     cmake = shutil.which("cmake", path=path) or "cmake"
-    configure = [cmake, "-G", "Ninja", "-S", source, "-B", folder, *options]
+    configure = [cmake, "-G", "Ninja", "-S", source / "ffi", "-B", folder, *options]
     configure += ["-DOPTIREDUCE_TESTING=ON", f"-DPython_EXECUTABLE={sys.executable}"]
-    targets = ["_native", "_testing", *programs]
+    targets = ["_native", "optireduce_testing", *programs]
     for command in (configure, [cmake, "--build", folder, "--target", *targets]):
         environment = {**os.environ, "PATH": path}
         subprocess.run(command, check=True, env=environment, stdout=sys.stderr)
@@ -54,8 +57,10 @@ def make_package(built: Path, folder: Path) -> dict[str, str]:
         write(folder / path.relative_to(ROOT), path.read_text())
     package = folder / "jax_optireduce"
     (package / "bin").mkdir(exist_ok=True)
-    for module in built.glob("_*.so"):
+    for module in built.glob("_native.*.so"):
         shutil.copy2(module, package / module.name)
+    for module in (built / "native").glob("optireduce_testing.*.so"):
+        shutil.copy2(module, folder / module.name)
     if (built / "optireduce_simulate").exists():
         shutil.copy2(built / "optireduce_simulate", package / "bin")
     return {

@@ -156,7 +156,7 @@ int Main(const std::vector<std::string>& arguments) {
       continue;
     }
     files = true;
-    if (argument.starts_with("-") || !RunFile(argument)) {
+    if (argument.starts_with('-') || !RunFile(argument)) {
       std::fprintf(stderr, "cannot read: %s\n", argument.c_str());
       return 2;
     }

@@ -62,7 +62,7 @@ Result<UdpFeatures> ProbeUdpAt(const std::string& address, UdpPortOptions option
 
 }  // namespace
 
-Result<UdpFeatures> ProbeUdp(UdpPortOptions options) {
+Result<UdpFeatures> ProbeUdp(const UdpPortOptions& options) {
   Result<UdpFeatures> features = ProbeUdpAt("127.0.0.1", options);
   if (features.ok()) return features;
   // A host may have IPv6 only.

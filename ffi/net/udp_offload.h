@@ -21,7 +21,7 @@ struct UdpFeatures {
 // Sends one batch over a pair of sockets on loopback, made with the buffers of `options` and closed
 // again. Takes a few milliseconds at most when datagrams get through, a second when they do not. A
 // real network card may still refuse a feature of loopback; a port detects that by itself.
-Result<UdpFeatures> ProbeUdp(UdpPortOptions options);
+Result<UdpFeatures> ProbeUdp(const UdpPortOptions& options);
 
 }  // namespace optireduce
 

@@ -64,20 +64,15 @@ Lane::Lane(std::unique_ptr<DatagramPort> port, std::unique_ptr<Endpoint> endpoin
 Lane::~Lane() { Close(Status(StatusCode::kCancelled, "the communicator was destroyed")); }
 
 void Lane::Submit(Submission submission, CallDoneFunction done) {
-  std::optional<Status> closed;
-  {
-    const std::lock_guard lock(mutex_);
-    closed = closed_;
-    if (!closed) {
-      queue_.push_back(
-          {.submission = std::move(submission), .done = std::move(done), .given_up = {}});
-    }
+  std::unique_lock lock(mutex_);
+  if (closed_) {
+    const Status closed = *closed_;
+    lock.unlock();
+    return done(closed, CallStats{});
   }
-  if (closed) {
-    done(*closed, CallStats{});
-  } else {
-    port_->Wake();
-  }
+  queue_.push_back({.submission = std::move(submission), .done = std::move(done), .given_up = {}});
+  lock.unlock();
+  port_->Wake();
 }
 
 void Lane::Cancel(const Status& why) {

@@ -186,7 +186,7 @@ std::shared_ptr<Meeting::Gathering> Meeting::Join(const Key& key, Collective& co
     collective.gathering = gatherings_.insert(gatherings_.end(), std::move(gathering));
   }
   const Gatherings::iterator position = *collective.gathering;
-  const std::shared_ptr<Gathering> gathering = *position;
+  std::shared_ptr<Gathering> gathering = *position;
   std::vector<DeviceCall>& calls = gathering->calls;
   collective.slots[call.rank].in_flight = true;
   calls.push_back(std::move(call));

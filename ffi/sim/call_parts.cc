@@ -22,9 +22,9 @@ std::optional<CallDone> CallParts::End(const CallDone& part) {
   under_way.outcomes.Add(part.status, part.stats, elements->second);
   elements_.erase(elements);
   if (--under_way.left > 0) return std::nullopt;
-  const CallDone done{.token = call->first,
-                      .status = under_way.outcomes.status(),
-                      .stats = under_way.outcomes.stats()};
+  CallDone done{.token = call->first,
+                .status = under_way.outcomes.status(),
+                .stats = under_way.outcomes.stats()};
   calls_.erase(call);
   return done;
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 WAIT, DROP, CARRY = 0, 1, 2
 MODES = {
@@ -14,13 +14,13 @@ MODES = {
 
 
 def test_the_counter_counts():
-    assert _testing.counted_allocations(1000) >= 1000
+    assert native.counted_allocations(1000) >= 1000
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_datagram_needs_no_allocation(mode):
     def count(elements):
-        return _testing.allocations(*MODES[mode], 4, elements, 3, 2)
+        return native.allocations(*MODES[mode], 4, elements, 3, 2)
 
     datagrams, allocations = count(1 << 16)
     more_datagrams, more_allocations = count(1 << 20)

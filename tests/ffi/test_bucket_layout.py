@@ -4,7 +4,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 
 @hypothesis.given(
@@ -16,7 +16,7 @@ from jax_optireduce import _testing
 def test_segments_cover_the_bucket_once_and_in_order(
     elements, element_bytes, members, payload_bytes
 ):
-    segments = _testing.bucket_segments(elements, element_bytes, members, payload_bytes)
+    segments = native.bucket_segments(elements, element_bytes, members, payload_bytes)
     position = 0
     owners = []
     for owner, offset, size in segments:
@@ -34,7 +34,7 @@ def test_shards_differ_by_at_most_one_element_and_the_longer_come_first(
     elements, members
 ):
     shard = [0] * members
-    for owner, _, size in _testing.bucket_segments(elements, 4, members, 64):
+    for owner, _, size in native.bucket_segments(elements, 4, members, 64):
         shard[owner] += size // 4
     quotient, remainder = divmod(elements, members)
     assert shard == [quotient + (owner < remainder) for owner in range(members)]
@@ -42,5 +42,5 @@ def test_shards_differ_by_at_most_one_element_and_the_longer_come_first(
 
 @pytest.mark.parametrize("elements", [1, 2, 3])
 def test_with_fewer_elements_than_members_the_last_shards_are_empty(elements):
-    owners = [owner for owner, _, _ in _testing.bucket_segments(elements, 4, 8, 1432)]
+    owners = [owner for owner, _, _ in native.bucket_segments(elements, 4, 8, 1432)]
     assert owners == list(range(elements))

@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 _UNAVAILABLE = 14
 _CANCELLED = 1
@@ -38,7 +38,7 @@ _CALL_S = 0.01
 
 
 def test_the_one_that_came_last_is_behind_the_others():
-    arrivals = _testing.Arrivals(0, 4)
+    arrivals = native.Arrivals(0, 4)
     for at, member in [(1.0, 1), (1.1, 2), (1.3, 3), (1.5, 3)]:
         arrivals.note(at, member)
     member, behind, absent = arrivals.find_latest(0.5, 2.0)
@@ -46,20 +46,20 @@ def test_the_one_that_came_last_is_behind_the_others():
 
 
 def test_nobody_is_behind_a_program_that_came_last_itself():
-    arrivals = _testing.Arrivals(0, 4)
+    arrivals = native.Arrivals(0, 4)
     for at, member in [(1.0, 1), (1.1, 2), (1.5, 3)]:
         arrivals.note(at, member)
     assert arrivals.find_latest(1.6, 2.0)[1] == 0
 
 
 def test_a_member_of_which_nothing_came_is_behind_until_the_end():
-    arrivals = _testing.Arrivals(1, 3)
+    arrivals = native.Arrivals(1, 3)
     arrivals.note(1.0, 0)
     assert arrivals.find_latest(0.9, 3.0) == (2, pytest.approx(2.0), True)
 
 
 def test_with_one_peer_the_time_of_a_large_bucket_is_not_its_lateness():
-    arrivals = _testing.Arrivals(0, 2)
+    arrivals = native.Arrivals(0, 2)
     for i in range(100):
         arrivals.note(1.0 + i / 100, 1)
     assert arrivals.find_latest(1.0, 2.0)[1] == 0
@@ -70,7 +70,7 @@ def test_with_one_peer_the_time_of_a_large_bucket_is_not_its_lateness():
     st.lists(st.integers(0, 1000), min_size=1, max_size=7), st.integers(0, 1000)
 )
 def test_behind_is_the_wait_after_the_middle_one_of_the_others(times, submitted):
-    arrivals = _testing.Arrivals(0, len(times) + 1)
+    arrivals = native.Arrivals(0, len(times) + 1)
     for member, at in enumerate(times, 1):
         arrivals.note(at, member)
     member, behind, absent = arrivals.find_latest(submitted, 2000)
@@ -96,7 +96,7 @@ def add_steps(watch, calls, *, start=0, name="grads", step_s=_STEP_S):
 
 
 def test_a_rank_that_sleeps_in_every_step_is_named_once_within_ten_calls():
-    watch = _testing.SlowRankWatch()
+    watch = native.SlowRankWatch()
     ((call, told),) = add_steps(watch, [(3, 0.2)] * 100)
     assert call < _WINDOW
     assert (told["kind"], told["rank"], told["collective"]) == ("slow", 3, "grads")
@@ -106,7 +106,7 @@ def test_a_rank_that_sleeps_in_every_step_is_named_once_within_ten_calls():
 
 
 def test_recovery_is_told_once_and_a_relapse_after_a_pause_again():
-    watch = _testing.SlowRankWatch()
+    watch = native.SlowRankWatch()
     pause = int(_PAUSE_S / _STEP_S)
     phases = [(3, 0.2)] * 20 + [(1, 0.0)] * 20 + [(3, 0.2)] * 2 * pause
     news = add_steps(watch, phases)
@@ -117,7 +117,7 @@ def test_recovery_is_told_once_and_a_relapse_after_a_pause_again():
 
 
 def test_a_rank_at_the_edge_is_told_ever_less_often():
-    watch = _testing.SlowRankWatch()
+    watch = native.SlowRankWatch()
     phases = ([(3, 0.2)] * 20 + [(1, 0.0)] * 20) * 60
     news = add_steps(watch, phases)
     # 20 minutes, in which it crosses both borders 60 times.
@@ -133,7 +133,7 @@ def test_a_rank_at_the_edge_is_told_ever_less_often():
 
 
 def test_a_dead_rank_has_not_recovered_when_others_are_missing_as_well():
-    watch = _testing.SlowRankWatch()
+    watch = native.SlowRankWatch()
     slow = [watch.add("g", i, 2, 0.001, 0.002, absent=[2]) for i in range(10)]
     assert [told["rank"] for told in slow if told] == [2]
     # Of those that are absent the call names one.
@@ -147,7 +147,7 @@ def test_a_dead_rank_has_not_recovered_when_others_are_missing_as_well():
 
 
 def test_calls_that_all_others_were_past_tell_nothing():
-    watch = _testing.SlowRankWatch()
+    watch = native.SlowRankWatch()
     ((_, slow),) = add_steps(watch, [(1, 0.2)] * 10)
     assert slow["kind"] == "slow"
     assert not any(
@@ -156,7 +156,7 @@ def test_calls_that_all_others_were_past_tell_nothing():
 
 
 def test_a_rank_whose_data_never_comes_in_time_is_named_however_short_the_deadline():
-    watch = _testing.SlowRankWatch()
+    watch = native.SlowRankWatch()
     news = [watch.add("g", i, 2, 0.001, 0.002, absent=[2]) for i in range(20)]
     (told,) = [told for told in news if told]
     assert (told["rank"], told["absent"]) == (2, _SLOW_CALLS)
@@ -168,14 +168,14 @@ def test_a_rank_whose_data_never_comes_in_time_is_named_however_short_the_deadli
     )
 )
 def test_small_waits_are_never_told(calls):
-    assert add_steps(_testing.SlowRankWatch(), calls) == []
+    assert add_steps(native.SlowRankWatch(), calls) == []
 
 
 @hypothesis.given(
     st.lists(st.integers(0, 3), min_size=1, max_size=200), st.floats(0.03, 10)
 )
 def test_only_a_rank_that_most_of_the_last_calls_waited_for_is_named(ranks, behind):
-    news = dict(add_steps(_testing.SlowRankWatch(), [(r, behind) for r in ranks]))
+    news = dict(add_steps(native.SlowRankWatch(), [(r, behind) for r in ranks]))
     slow, rests = set(), set()
     for i in range(len(ranks)):
         last = ranks[max(0, i + 1 - _WINDOW) : i + 1]
@@ -197,23 +197,23 @@ def test_only_a_rank_that_most_of_the_last_calls_waited_for_is_named(ranks, behi
 
 def test_waits_that_are_nothing_beside_the_step_are_not_told():
     calls = [(3, 0.05)] * 100
-    assert add_steps(_testing.SlowRankWatch(), calls, step_s=60.0) == []
+    assert add_steps(native.SlowRankWatch(), calls, step_s=60.0) == []
 
 
 def test_a_wait_that_is_short_beside_the_call_is_not_told():
-    watch = _testing.SlowRankWatch()
+    watch = native.SlowRankWatch()
     assert not any(watch.add("g", i, 1, 0.1, 0.3) for i in range(100))
 
 
 def test_a_rank_is_named_once_whatever_the_number_of_its_collectives():
-    watch = _testing.SlowRankWatch()
+    watch = native.SlowRankWatch()
     steps = [(float(i), name) for i in range(30) for name in "abc"]
     news = [watch.add(name, end, 1, 0.3, 0.31) for end, name in steps]
     assert len([told for told in news if told]) == 1
 
 
 def test_recovery_is_seen_in_a_collective_that_is_called_after_the_first_one_ended():
-    watch = _testing.SlowRankWatch()
+    watch = native.SlowRankWatch()
     (slow,) = add_steps(watch, [(1, 0.2)] * 10, name="a")
     assert slow[1]["kind"] == "slow"
     assert add_steps(watch, [(1, 0.2)] * 10, start=10, name="b") == []
@@ -222,7 +222,7 @@ def test_recovery_is_seen_in_a_collective_that_is_called_after_the_first_one_end
 
 
 def test_a_rank_that_was_removed_has_not_recovered():
-    watch = _testing.SlowRankWatch()
+    watch = native.SlowRankWatch()
     (slow,) = add_steps(watch, [(3, 0.2)] * 15)
     assert slow[1]["kind"] == "slow"
     watch.forget(3)
@@ -239,7 +239,7 @@ def add_cut(watch, needed, late=0.7, name="grads", calls=_CUT_CALLS):
 
 
 def test_a_deadline_that_cuts_most_data_is_told_once_with_a_longer_one():
-    watch = _testing.ShortDeadlineWatch(1.0)
+    watch = native.ShortDeadlineWatch(1.0)
     assert add_cut(watch, 2.6, calls=_CUT_CALLS - 1) == []
     (told,) = add_cut(watch, 2.6, calls=100)
     assert told == {
@@ -253,7 +253,7 @@ def test_a_deadline_that_cuts_most_data_is_told_once_with_a_longer_one():
 
 
 def test_a_deadline_is_told_again_when_the_longer_one_would_be_too_short():
-    watch = _testing.ShortDeadlineWatch(1.0)
+    watch = native.ShortDeadlineWatch(1.0)
     assert len(add_cut(watch, 2.0)) == 1
     assert add_cut(watch, 0.5, calls=50) == []
     assert add_cut(watch, 4.0, calls=50) == []
@@ -262,7 +262,7 @@ def test_a_deadline_is_told_again_when_the_longer_one_would_be_too_short():
 
 
 def test_a_deadline_is_told_once_whatever_the_number_of_collectives():
-    watch = _testing.ShortDeadlineWatch(1.0)
+    watch = native.ShortDeadlineWatch(1.0)
     names = [f"bucket {i}" for i in range(40)] * 20
     news = [watch.add(name, 1.5, 0.7) for name in names]
     assert [told["collective"] for told in news if told] == ["bucket 0"]
@@ -281,7 +281,7 @@ def test_a_deadline_is_told_once_whatever_the_number_of_collectives():
     st.integers(0, 9_999).map(lambda ms: (ms + 0.5) / 1e3),
 )
 def test_only_what_is_cut_and_late_in_a_row_is_told(calls, bound):
-    watch = _testing.ShortDeadlineWatch(bound)
+    watch = native.ShortDeadlineWatch(bound)
     late = []  # of the calls in a row that were cut
     for needed, contributions, results in calls:
         told = watch.add("grads", needed, contributions, results)
@@ -301,7 +301,7 @@ def test_only_what_is_cut_and_late_in_a_row_is_told(calls, bound):
 
 
 def test_calls_that_have_not_learned_yet_tell_nothing():
-    watch = _testing.ShortDeadlineWatch(1.0)
+    watch = native.ShortDeadlineWatch(1.0)
     assert add_cut(watch, 0.0, calls=100) == []
     # Nor do they stand between those that have.
     news = [watch.add("grads", i % 2 * 2.0, 0.7) for i in range(2 * _CUT_CALLS)]
@@ -313,7 +313,7 @@ def test_calls_that_have_not_learned_yet_tell_nothing():
 
 @hypothesis.given(st.integers(1, 20), st.lists(st.booleans(), max_size=60))
 def test_the_record_holds_the_newest_calls_and_those_under_way(capacity, ends):
-    recorder = _testing.FlightRecorder(capacity)
+    recorder = native.FlightRecorder(capacity)
     states = {}
     for i, end in enumerate(ends):
         number = recorder.begin("c", i, float(i))
@@ -333,7 +333,7 @@ def test_the_record_holds_the_newest_calls_and_those_under_way(capacity, ends):
 
 
 def test_a_call_that_was_overwritten_ends_without_a_trace():
-    recorder = _testing.FlightRecorder(2)
+    recorder = native.FlightRecorder(2)
     first = recorder.begin("c", 0, 0.0)
     for i in (1, 2):
         recorder.begin("c", i, float(i))
@@ -342,7 +342,7 @@ def test_a_call_that_was_overwritten_ends_without_a_trace():
 
 
 def test_a_record_says_what_when_and_how_it_ended():
-    recorder = _testing.FlightRecorder()
+    recorder = native.FlightRecorder()
     number = recorder.begin("grads", 7, 2.0)
     assert recorder.end(number, 2.5, _UNAVAILABLE, "rank 1 is gone " + "x" * 1000)
     (record,) = recorder.records()
@@ -361,7 +361,7 @@ def test_a_record_says_what_when_and_how_it_ended():
 
 
 def test_a_stall_is_told_once_with_all_calls_under_way():
-    watch = _testing.CallWatch(0.05, 1.0)
+    watch = native.CallWatch(0.05, 1.0)
     watch.begin("a", 1)
     watch.begin("b", 1)
     news = watch.wait()
@@ -378,7 +378,7 @@ def test_a_stall_is_told_once_with_all_calls_under_way():
 
 
 def test_a_call_that_ends_in_time_is_not_told():
-    watch = _testing.CallWatch(1000.0, 0.0)
+    watch = native.CallWatch(1000.0, 0.0)
     for i in range(10):
         watch.end(watch.begin("a", i), 0, "")
     watch.close()
@@ -386,7 +386,7 @@ def test_a_call_that_ends_in_time_is_not_told():
 
 
 def test_the_failure_of_a_peer_that_is_gone_is_told_once_until_a_call_ends_well():
-    watch = _testing.CallWatch(1000.0, 0.0)
+    watch = native.CallWatch(1000.0, 0.0)
     calls = [watch.begin("a", i) for i in range(3)]
     for call in calls:
         watch.end(call, _UNAVAILABLE, "rank 2 has been silent")
@@ -403,14 +403,14 @@ def test_the_failure_of_a_peer_that_is_gone_is_told_once_until_a_call_ends_well(
 
 @pytest.mark.parametrize("stall_timeout", [0.0, 1000.0])
 def test_a_failure_without_a_wait_and_a_timeout_of_zero_tell_nothing(stall_timeout):
-    watch = _testing.CallWatch(stall_timeout, 1000.0 if stall_timeout else 0.0)
+    watch = native.CallWatch(stall_timeout, 1000.0 if stall_timeout else 0.0)
     watch.end(watch.begin("a", 0), _UNAVAILABLE, "rank 2 has left")
     watch.close()
     assert watch.wait() is None
 
 
 def test_a_removed_rank_is_told_once_whichever_lane_knows_it():
-    watch = _testing.CallWatch(0.0, 1.0, world_size=4)
+    watch = native.CallWatch(0.0, 1.0, world_size=4)
     assert watch.live() == 4
     # Two lanes, each with news of its own.
     for live in ([0, 1, 2, 3], [0, 1, 3], [0, 1, 2, 3], [0, 1, 3], [1, 2, 3]):
@@ -426,7 +426,7 @@ def test_a_removed_rank_is_told_once_whichever_lane_knows_it():
 
 
 def test_closing_wakes_the_thread_that_waits():
-    watch = _testing.CallWatch(1000.0, 1.0)
+    watch = native.CallWatch(1000.0, 1.0)
     results = []
     thread = threading.Thread(target=lambda: results.append(watch.wait()))
     thread.start()

@@ -4,9 +4,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
-NEW = _testing.CallHistory.Receipt.NEW
+NEW = native.CallHistory.Receipt.NEW
 SEGMENTS = 3
 
 
@@ -19,8 +19,8 @@ class Peers:
 
     def __init__(self, max_lag: int) -> None:
         self.max_lag = max_lag
-        self.window = _testing.SendWindow(max_lag)
-        self.history = _testing.CallHistory(max_lag)
+        self.window = native.SendWindow(max_lag)
+        self.history = native.CallHistory(max_lag)
         self.undelivered: dict[int, set[int]] = {}
         self.network: list[tuple[int, int]] = []
         self.taken: list[tuple[int, int]] = []
@@ -94,7 +94,7 @@ def test_a_call_waits_for_one_that_is_more_than_max_lag_older(max_lag):
     st.integers(0, 14),
 )
 def test_lag_is_of_calls_that_are_max_lag_older_and_not_delivered(max_lag, plan, call):
-    window = _testing.SendWindow(max_lag)
+    window = native.SendWindow(max_lag)
     begun, delivered = set(), set()
     for deliver, number in plan:
         if deliver and number in begun:
@@ -109,22 +109,22 @@ def test_lag_is_of_calls_that_are_max_lag_older_and_not_delivered(max_lag, plan,
 
 
 def test_what_came_in_time_is_not_taken_again():
-    history = _testing.CallHistory(1)
+    history = native.CallHistory(1)
     history.remember(5, [True, False, True])
-    assert history.take(5, 0, SEGMENTS) == _testing.CallHistory.Receipt.DUPLICATE
+    assert history.take(5, 0, SEGMENTS) == native.CallHistory.Receipt.DUPLICATE
     assert history.take(5, 1, SEGMENTS) == NEW
 
 
 def test_a_call_older_than_the_window_is_stale():
-    history = _testing.CallHistory(1)
+    history = native.CallHistory(1)
     for call in (5, 6, 7):
         history.take(call, 0, SEGMENTS)
-    assert history.take(5, 1, SEGMENTS) == _testing.CallHistory.Receipt.STALE
+    assert history.take(5, 1, SEGMENTS) == native.CallHistory.Receipt.STALE
     assert history.take(6, 1, SEGMENTS) == NEW
 
 
 def test_a_call_older_than_a_full_window_never_begins():
-    window = _testing.SendWindow(1)
+    window = native.SendWindow(1)
     for call in (5, 6):
         window.begin(call)
     window.deliver(5)

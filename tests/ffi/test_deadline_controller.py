@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 BUDGET = 0.01
 BOUND_S = 60.0
@@ -30,7 +30,7 @@ def make_controller(
     *,
     waits_for_stragglers: bool = False,
 ):
-    return _testing.DeadlineController(
+    return native.DeadlineController(
         late_budget=budget,
         bound_s=bound_s,
         latency_s=0.002,

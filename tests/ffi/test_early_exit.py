@@ -6,11 +6,11 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
-COMPLETE = _testing.StageExit.COMPLETE
-EXPIRED = _testing.StageExit.EXPIRED
-EARLY = _testing.StageExit.EARLY
+COMPLETE = native.StageExit.COMPLETE
+EXPIRED = native.StageExit.EXPIRED
+EARLY = native.StageExit.EARLY
 
 BOUND_S = 2.0
 TOTAL = 100_000  # bytes of a stage
@@ -20,7 +20,7 @@ times = st.integers(1, 1999).map(lambda milliseconds: milliseconds / 1000)
 
 
 def make_early_exit(members: int = 1, own: int = 0):
-    return _testing.EarlyExit(BOUND_S, members, own)
+    return native.EarlyExit(BOUND_S, members, own)
 
 
 def calibrate(early_exit, elapsed: float = 1.0):
@@ -224,22 +224,22 @@ class TestDurationCode:
 
     @hypothesis.given(durations)
     def test_the_error_is_below_a_thousandth(self, ns):
-        decoded = _testing.decode_duration(_testing.encode_duration(ns))
+        decoded = native.decode_duration(native.encode_duration(ns))
         assert 0 <= ns - decoded <= ns / 1000
 
     @hypothesis.given(durations, durations)
     def test_a_longer_one_never_has_a_smaller_code(self, a, b):
         low, high = sorted((a, b))
-        assert _testing.encode_duration(low) <= _testing.encode_duration(high)
+        assert native.encode_duration(low) <= native.encode_duration(high)
 
     def test_every_code_is_valid_and_returns(self):
-        decoded = [_testing.decode_duration(code) for code in range(1, 65536)]
+        decoded = [native.decode_duration(code) for code in range(1, 65536)]
         assert decoded == sorted(decoded)
-        last = _testing.encode_duration(2**63 - 1)
-        codes = [_testing.encode_duration(ns) for ns in decoded]
+        last = native.encode_duration(2**63 - 1)
+        codes = [native.encode_duration(ns) for ns in decoded]
         assert codes == [min(code, last) for code in range(1, 65536)]
 
     def test_zero_says_unknown_and_the_shortest_is_known(self):
-        assert _testing.encode_duration(None) == 0
-        assert _testing.decode_duration(0) is None
-        assert [_testing.encode_duration(ns) for ns in (-5, 0, 1)] == [1, 1, 1]
+        assert native.encode_duration(None) == 0
+        assert native.decode_duration(0) is None
+        assert [native.encode_duration(ns) for ns in (-5, 0, 1)] == [1, 1, 1]

@@ -7,7 +7,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 SIZE = 64
 BATCH = 8
@@ -24,7 +24,7 @@ def datagrams(count: int) -> list[bytes]:
     return [i.to_bytes(4, "big") * (SIZE // 4) for i in range(count)]
 
 
-def take(port: _testing.UdpPort, quiet_s: float = QUIET_S) -> list[bytes]:
+def take(port: native.UdpPort, quiet_s: float = QUIET_S) -> list[bytes]:
     """Takes what is there, until nothing has come for `quiet_s`."""
     received = []
     while (taken := port.receive()) or port.wait(quiet_s) < quiet_s:
@@ -36,8 +36,8 @@ class Pair:
     """A port that harms what it sends, and one that receives it."""
 
     def __init__(self, **settings: float) -> None:
-        self.sender = _testing.UdpPort()
-        self.receiver = _testing.UdpPort()
+        self.sender = native.UdpPort()
+        self.receiver = native.UdpPort()
         peer = ("127.0.0.1", self.receiver.local_port)
         self.sender.set_peers([peer], SIZE)
         self.sender.add_faults(settings)
@@ -226,4 +226,4 @@ def test_other_directions_are_left_alone():
 )
 def test_settings_that_mean_nothing_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        _testing.check_faults(settings)
+        native.check_faults(settings)

@@ -6,13 +6,13 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 DATAGRAM_BYTES = 1472
 
 
 def make_flow(window_bytes_max: int = 1 << 20):
-    return _testing.Flow(window_bytes_max, DATAGRAM_BYTES)
+    return native.Flow(window_bytes_max, DATAGRAM_BYTES)
 
 
 def test_a_delivered_datagram_is_reported_once():
@@ -104,7 +104,7 @@ def test_a_full_window_does_not_wait_until_the_receiver_acknowledges_after_a_whi
     datagrams, every, size, same_host
 ):
     window_bytes_max = datagrams * DATAGRAM_BYTES
-    sender = _testing.Flow(window_bytes_max, DATAGRAM_BYTES, same_host=same_host)
+    sender = native.Flow(window_bytes_max, DATAGRAM_BYTES, same_host=same_host)
     receiver = make_flow(window_bytes_max)
     now = 0.0
     for _ in range(50):
@@ -164,7 +164,7 @@ def test_the_window_limits_what_is_under_way():
 
 
 def test_a_batch_waits_for_room_for_more_than_a_datagram():
-    sender = _testing.Flow(1 << 16, DATAGRAM_BYTES, same_host=True)
+    sender = native.Flow(1 << 16, DATAGRAM_BYTES, same_host=True)
     receiver = make_flow()
     numbers = []
     while sender.can_send(DATAGRAM_BYTES):
@@ -290,10 +290,10 @@ def test_a_weight_changes_what_may_be_under_way_within_what_the_receiver_holds()
     flow.set_weight(100)
     assert flow.window_bytes() == 1 << 20
     # However small it is, some datagrams may leave.
-    small = _testing.Flow(DATAGRAM_BYTES, DATAGRAM_BYTES)
+    small = native.Flow(DATAGRAM_BYTES, DATAGRAM_BYTES)
     small.set_weight(0.5)
     assert small.window_bytes() == 8 * DATAGRAM_BYTES
-    near = _testing.Flow(1 << 20, DATAGRAM_BYTES, same_host=True)
+    near = native.Flow(1 << 20, DATAGRAM_BYTES, same_host=True)
     near.set_weight(0.5)
     assert near.window_bytes() == 1 << 20
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_no_forged_datagram_has_an_effect(encrypt):
-    made, effects, counters = _testing.forge(100_000, 1, encrypt)
+    made, effects, counters = native.forge(100_000, 1, encrypt)
     assert all(made.values()), "every kind must be tried"
     assert not any(effects.values()), effects
     assert counters["calls_completed"] > 100

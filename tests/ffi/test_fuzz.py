@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 PROGRAMS = sorted((Path(__file__).parent.parent / "fuzz" / "endpoint").iterdir())
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
 def test_a_program_reaches_what_it_is_named_after(program):
-    reached = _testing.run_endpoint_program(program.read_bytes())
+    reached = native.run_endpoint_program(program.read_bytes())
     assert reached[program.name], reached
 
 
 def test_there_is_a_program_for_each_thing_to_reach():
     assert {program.name for program in PROGRAMS} == set(
-        _testing.run_endpoint_program(b"")
+        native.run_endpoint_program(b"")
     )

@@ -4,7 +4,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 # Of answer_time.h.
 _PATIENCE_MIN = 1.0
@@ -22,20 +22,20 @@ TIMEOUT = 30.0
 
 @hypothesis.given(st.lists(st.floats(0, 0.4 * _PATIENCE_MIN), max_size=50))
 def test_answers_within_half_a_second_leave_the_patience_as_it_is(gaps):
-    times = _testing.AnswerTime()
+    times = native.AnswerTime()
     for now, gap in enumerate(gaps):
         times.note(float(now), gap, TIMEOUT)
     assert times.patience(TIMEOUT) == _PATIENCE_MIN
 
 
 def test_a_peer_whose_answers_take_long_is_waited_for_twice_as_long():
-    times = _testing.AnswerTime()
+    times = native.AnswerTime()
     times.note(10.0, 0.9, TIMEOUT)
     assert times.patience(TIMEOUT) == pytest.approx(_FACTOR * 0.9)
 
 
 def test_a_silence_of_minutes_teaches_no_more_than_where_it_was_noticed():
-    times = _testing.AnswerTime()
+    times = native.AnswerTime()
     times.note(10.0, 25.0, TIMEOUT)
     assert times.patience(TIMEOUT) == _FACTOR * _PATIENCE_MIN
     times.note(20.0, 25.0, TIMEOUT)
@@ -43,7 +43,7 @@ def test_a_silence_of_minutes_teaches_no_more_than_where_it_was_noticed():
 
 
 def test_a_slow_answer_is_forgotten_after_some_minutes():
-    times = _testing.AnswerTime()
+    times = native.AnswerTime()
     times.note(10.0, 0.9, TIMEOUT)
     for now in (_MEMORY, 2 * _MEMORY):
         times.note(10.0 + now, 0.01, TIMEOUT)
@@ -55,7 +55,7 @@ def test_a_slow_answer_is_forgotten_after_some_minutes():
     st.floats(0.01, 600),
 )
 def test_the_patience_never_exceeds_the_timeout_of_peers(notes, timeout):
-    times = _testing.AnswerTime()
+    times = native.AnswerTime()
     now = 0.0
     for pause, gap in notes:
         now += pause
@@ -68,14 +68,14 @@ def test_the_patience_never_exceeds_the_timeout_of_peers(notes, timeout):
 
 
 def test_a_member_that_never_came_is_not_absent():
-    attendance = _testing.Attendance(2)
+    attendance = native.Attendance(2)
     for _ in range(10 * _CALLS_WITHOUT):
         attendance.end_call([False, False])
     assert not attendance.absent(1)
 
 
 def test_a_member_is_absent_after_a_few_calls_without_it_until_it_is_heard():
-    attendance = _testing.Attendance(3)
+    attendance = native.Attendance(3)
     attendance.note(1, 0)
     for call in range(_CALLS_WITHOUT):
         assert not attendance.absent(1), call
@@ -88,7 +88,7 @@ def test_a_member_is_absent_after_a_few_calls_without_it_until_it_is_heard():
 
 @hypothesis.given(st.lists(st.integers(0, 9), max_size=30), st.integers(0, 9))
 def test_a_member_is_past_a_call_when_it_was_seen_in_two_later_ones(calls, call):
-    attendance = _testing.Attendance(2)
+    attendance = native.Attendance(2)
     newest = [seen for seen in calls if attendance.note(1, seen)]
     assert newest == sorted(set(newest))
     assert attendance.past(1, call) == (len([n for n in newest if n > call]) >= 2)

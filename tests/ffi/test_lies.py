@@ -2,27 +2,44 @@
 
 import numpy as np
 import pytest
+from session import SECRET
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
-SECRET = bytes(range(32))
 SESSION = 77
 ANNOUNCEMENT, WAITING, GAVE_UP = 4, 1, 2
 CONTRIBUTION, RESULT = 1, 2
+
+
+def collective(elements, name="x", text=None):
+    description = name if text is None else text
+    return native.Collective(
+        name, members=[0, 1], elements=elements, description=description
+    )
 
 
 class Liar:
     """Rank 1 of 2: it has the right keys, and sends what it likes to rank 0."""
 
     def __init__(self):
-        self.victim = _testing.Endpoint(0, 2, SECRET)
+        self.victim = native.Endpoint(0, 2, SECRET)
         label = f"jax_optireduce 2 session {SESSION} lane 0 from 1 to 0"
-        self.sealer = _testing.Sealer(_testing.derive_key(SECRET, label))
+        self.sealer = native.Sealer(native.derive_key(SECRET, label))
         self.number = 0
 
     def send(self, kind, payload, *, flags=0, call=(0, 0), segment=0, contributors=0):
-        header = _testing.encode_header(
-            (kind, flags, 1, SESSION, *call, segment, self.number, contributors)
+        header = native.encode_header(
+            native.Header(
+                kind=kind,
+                flags=flags,
+                source=1,
+                session=SESSION,
+                collective=call[0],
+                sequence=call[1],
+                segment=segment,
+                number=self.number,
+                contributors=contributors,
+            )
         )
         content, tag = self.sealer.seal(self.number, header + payload)
         self.number += 1
@@ -33,39 +50,26 @@ class Liar:
     ):
         """Announces a collective under its right identity, and returns that."""
         payload = bytearray(
-            _testing.encode_announcement(
-                name,
-                name if text is None else text,
-                1,
-                elements,
-                False,
-                0.1,
-                [0, 1],
-                1000,
-            )
+            native.encode_announcement(collective(elements, name, text), 1000)
         )
         payload[8] = kind
-        collective = _testing.announcement_id(bytes(payload), 2)
-        self.send(
-            ANNOUNCEMENT, bytes(payload), flags=flags, call=(collective, sequence)
-        )
-        return collective
+        number = native.announcement_id(bytes(payload), 2)
+        self.send(ANNOUNCEMENT, bytes(payload), flags=flags, call=(number, sequence))
+        return number
 
 
 @pytest.mark.parametrize("elements", [2**37, 2**37 + 1, 2**48, 2**63])
 def test_a_bucket_beyond_all_memory_is_refused(elements):
     liar = Liar()
     if elements > 2**37:
-        collective = 0
-        payload = _testing.encode_announcement(
-            "x", "x", 1, elements, False, 0.1, [0, 1], 1000
-        )
+        number = 0
+        payload = native.encode_announcement(collective(elements), 1000)
         liar.send(ANNOUNCEMENT, payload)
         assert liar.victim.counters()["rejected_malformed"] == 1
     else:
-        collective = liar.announce(elements=elements)
+        number = liar.announce(elements=elements)
         assert liar.victim.counters()["datagrams_received"] == 1
-    liar.send(CONTRIBUTION, bytes(400), call=(collective, 0))
+    liar.send(CONTRIBUTION, bytes(400), call=(number, 0))
     assert liar.victim.counters()["rejected_early"] == 1
     assert liar.victim.memory_bytes() == 0
 
@@ -73,7 +77,7 @@ def test_a_bucket_beyond_all_memory_is_refused(elements):
 def test_reports_of_waiting_are_answered_once_until_the_answer_has_left():
     liar = Liar()
     array = np.ones(10, np.float32)
-    liar.victim.submit(0.0, "x", "x", 1, False, 0.1, [0, 1], 0, 0, array)
+    liar.victim.submit(0.0, collective(10), array)
     liar.victim.cancel(0.0, "by the test")
     for _ in range(1000):
         liar.announce(flags=WAITING)
@@ -87,8 +91,8 @@ def test_reports_of_waiting_are_answered_once_until_the_answer_has_left():
 def test_a_reason_of_any_form_ends_the_call_and_nothing_else(text):
     liar = Liar()
     array = np.ones(10, np.float32)
-    liar.victim.submit(0.0, "x", "x", 1, False, 0.1, [0, 1], 0, 7, array)
+    liar.victim.submit(0.0, collective(10), array, token=7)
     liar.announce(flags=GAVE_UP, text=text)
-    token, message, *_ = liar.victim.poll_event()
-    assert token == 7
-    assert message.endswith(f"rank 1 has stopped with this error: {text}")
+    done = liar.victim.poll_event()
+    assert done.token == 7
+    assert done.error.endswith(f"rank 1 has stopped with this error: {text}")

@@ -12,8 +12,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
+STATUS, PREPARE, VOTE, PROPOSAL, ACCEPTED, DECISION = range(1, 7)
 TIMEOUT = 1.0
 # How long the faults go on, and how long it may take to agree on what they have left.
 FAULTS = 8.0
@@ -41,7 +42,7 @@ class Network:
     def __post_init__(self):
         self.random = random.Random(self.seed)
         self.members = [
-            _testing.Membership(r, self.ranks, TIMEOUT, self.lanes)
+            native.Membership(r, self.ranks, TIMEOUT, self.lanes)
             for r in range(self.ranks)
         ]
         self.heard = [
@@ -135,7 +136,7 @@ class Network:
         for lane in range(self.lanes):
             while (outgoing := membership.poll(self.now, lane)) is not None:
                 to, message = outgoing
-                assert len(message) <= _testing.MEMBERSHIP_BYTES_MAX
+                assert len(message) <= native.MEMBERSHIP_BYTES_MAX
                 self.messages += 1
                 self.send(rank, to, message, lane)
         if (at := membership.timeout()) is not None:
@@ -346,7 +347,7 @@ def test_a_rank_with_one_dead_lane_is_removed_from_all_of_them(rank, lane):
 
 
 def test_a_lane_that_is_heard_does_not_excuse_another_one():
-    membership = _testing.Membership(0, 3, TIMEOUT, 2)
+    membership = native.Membership(0, 3, TIMEOUT, 2)
     membership.suspect(0.0, 1, 2)
     membership.heard(0.0, 0, 2)
     assert membership.connected(0.0) == 2
@@ -355,9 +356,11 @@ def test_a_lane_that_is_heard_does_not_excuse_another_one():
 
 
 def test_a_part_begins_after_the_vote_if_another_part_of_its_call_had_begun():
-    membership = _testing.Membership(1, 3, TIMEOUT, 2)
+    membership = native.Membership(1, 3, TIMEOUT, 2)
     assert membership.try_start(0, 7, 4)
-    prepare = _testing.encode_membership((2, False, 0, (1, 0), (0, 0), (0, 1), [], []))
+    prepare = native.encode_membership(
+        native.MembershipMessage(kind=PREPARE, ballot=(1, 0))
+    )
     before = membership.changes
     assert membership.handle(0.0, 0, 0, prepare)
     assert membership.changes == before
@@ -368,7 +371,7 @@ def test_a_part_begins_after_the_vote_if_another_part_of_its_call_had_begun():
 
 
 def test_what_concerns_all_lanes_is_sent_on_all_of_them():
-    membership = _testing.Membership(0, 3, TIMEOUT, 3)
+    membership = native.Membership(0, 3, TIMEOUT, 3)
     before = membership.changes
     membership.suspect(0.0, 1, 2)
     membership.handle_timeout(0.0)
@@ -487,44 +490,63 @@ ranks_of_a_session = st.sets(st.integers(0, 1023), min_size=1).map(sorted)
 
 @hypothesis.given(ballots, calls, ranks_of_a_session, st.integers(1, 2**32 - 1))
 def test_messages_survive_the_way(ballot, entries, ranks, view):
-    none = (0, 0)
-    for message in [
-        (1, True, view, ballot, none, (0, 1), ranks, []),
-        (2, False, view, ballot, none, (0, 1), [], []),
-        (3, False, view, ballot, none, (1, 3), ranks, entries),
-        (3, False, view, ballot, (1, 0), (2, 3), ranks, entries),
-        (4, False, view, ballot, none, (0, 1), ranks, entries),
-        (5, False, view, ballot, none, (0, 1), [], []),
-        (6, False, view, none, none, (0, 1525), ranks, entries),
+    message = native.MembershipMessage
+    for sent in [
+        message(kind=STATUS, asks=True, view=view, ballot=ballot, ranks=ranks),
+        message(kind=PREPARE, view=view, ballot=ballot),
+        message(
+            kind=VOTE,
+            view=view,
+            ballot=ballot,
+            part=1,
+            parts=3,
+            ranks=ranks,
+            calls=entries,
+        ),
+        message(
+            kind=VOTE,
+            view=view,
+            ballot=ballot,
+            accepted=(1, 0),
+            part=2,
+            parts=3,
+            ranks=ranks,
+            calls=entries,
+        ),
+        message(kind=PROPOSAL, view=view, ballot=ballot, ranks=ranks, calls=entries),
+        message(kind=ACCEPTED, view=view, ballot=ballot),
+        message(kind=DECISION, view=view, parts=1525, ranks=ranks, calls=entries),
     ]:
-        encoded = _testing.encode_membership(message)
-        assert len(encoded) <= _testing.MEMBERSHIP_BYTES_MAX
-        assert _testing.parse_membership(encoded, 1024) == message
-        assert _testing.parse_membership(encoded, ranks[-1]) is None or not message[6]
-        assert _testing.parse_membership(encoded + b"\0", 1024) is None
-        assert _testing.parse_membership(encoded[:20], 1024) is None
+        encoded = native.encode_membership(sent)
+        assert len(encoded) <= native.MEMBERSHIP_BYTES_MAX
+        assert native.parse_membership(encoded, 1024) == sent
+        assert native.parse_membership(encoded, ranks[-1]) is None or not sent.ranks
+        assert native.parse_membership(encoded + b"\0", 1024) is None
+        assert native.parse_membership(encoded[:20], 1024) is None
 
 
 @hypothesis.given(st.binary(max_size=600))
 def test_foreign_bytes_are_refused_or_stay_what_they_are(data):
-    message = _testing.parse_membership(data, 16)
+    message = native.parse_membership(data, 16)
     if message is not None:
-        again = _testing.parse_membership(_testing.encode_membership(message), 16)
+        again = native.parse_membership(native.encode_membership(message), 16)
         assert again == message
 
 
 @hypothesis.settings(max_examples=300)
 @hypothesis.given(
     st.lists(
-        st.tuples(
-            st.integers(1, 6),
-            st.booleans(),
-            st.integers(0, 3),
-            st.tuples(st.integers(0, 3), st.integers(0, 4)),
-            st.tuples(st.integers(0, 3), st.integers(0, 4)),
-            st.tuples(st.integers(0, 2), st.integers(1, 3)),
-            st.sets(st.integers(0, 4)).map(sorted),
-            st.dictionaries(st.integers(0, 3), st.integers(0, 3)).map(
+        st.builds(
+            native.MembershipMessage,
+            kind=st.integers(1, 6),
+            asks=st.booleans(),
+            view=st.integers(0, 3),
+            ballot=st.tuples(st.integers(0, 3), st.integers(0, 4)),
+            accepted=st.tuples(st.integers(0, 3), st.integers(0, 4)),
+            part=st.integers(0, 2),
+            parts=st.integers(1, 3),
+            ranks=st.sets(st.integers(0, 4)).map(sorted),
+            calls=st.dictionaries(st.integers(0, 3), st.integers(0, 3)).map(
                 lambda entries: sorted(entries.items())
             ),
         ),
@@ -532,12 +554,12 @@ def test_foreign_bytes_are_refused_or_stay_what_they_are(data):
     )
 )
 def test_no_order_of_messages_breaks_a_rank(messages):
-    membership = _testing.Membership(0, 4, TIMEOUT)
+    membership = native.Membership(0, 4, TIMEOUT)
     now = 0.0
     for message in messages:
         now += 0.07
         membership.handle(
-            now, 0, 1 + len(messages) % 3, _testing.encode_membership(message)
+            now, 0, 1 + len(messages) % 3, native.encode_membership(message)
         )
         membership.handle_timeout(now)
         while membership.poll(now, 0) is not None:
@@ -547,8 +569,8 @@ def test_no_order_of_messages_breaks_a_rank(messages):
 
 
 def test_a_message_of_oneself_or_of_nobody_is_refused():
-    membership = _testing.Membership(0, 4, TIMEOUT)
-    status = _testing.encode_membership((1, False, 0, (0, 0), (0, 0), (0, 1), [2], []))
+    membership = native.Membership(0, 4, TIMEOUT)
+    status = native.encode_membership(native.MembershipMessage(kind=STATUS, ranks=[2]))
     assert not membership.handle(0.0, 0, 0, status)
     assert not membership.handle(0.0, 0, 4, status)
     assert membership.handle(0.0, 0, 1, status)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 # Of flow.h: so many of the newest numbers are remembered.
 REMEMBERED = 4096
 
 
 def make_flow():
-    return _testing.Flow(1 << 20, 1472)
+    return native.Flow(1 << 20, 1472)
 
 
 @pytest.mark.parametrize(

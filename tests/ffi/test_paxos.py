@@ -4,7 +4,7 @@ Each order of messages here would decide a view twice if a rule of the agreement
 left out. Times are in seconds of virtual time; messages take none.
 """
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 TIMEOUT = 1.0
 STEP = 0.01
@@ -16,7 +16,7 @@ class Ranks:
     """Five ranks, the last of which is dead. `passes` says which messages arrive."""
 
     def __init__(self):
-        self.members = [_testing.Membership(rank, 5, TIMEOUT) for rank in range(5)]
+        self.members = [native.Membership(rank, 5, TIMEOUT) for rank in range(5)]
         self.now = 2.0
         self.passed = []
         for rank in range(4):
@@ -42,7 +42,7 @@ class Ranks:
                 continue
             said = True
             to, message = outgoing
-            kind = _testing.parse_membership(message, 5)[0]
+            kind = native.parse_membership(message, 5).kind
             if to != 4 and passes(rank, to, kind):
                 self.passed.append((rank, to, kind))
                 self.members[to].heard(self.now, LANE, rank)

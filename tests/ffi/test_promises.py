@@ -10,9 +10,9 @@ import random
 
 import numpy as np
 import pytest
-from endpoints import Net
+from session import Session
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 DEADLINE_S = 0.1  # of both stages
 JUST_S = 1e-6
@@ -22,114 +22,74 @@ LEAVE = 6
 LARGE = 9
 
 
-class Modes(Net):
-    """Ranks that make calls of one mode, each of a bucket of its own."""
-
-    def __init__(
-        self,
-        world_size,
-        mode="bounded",
-        elements=300,
-        wire_format="float32",
-        **options,
-    ):
-        super().__init__(world_size, **options)
-        self.wire_format = wire_format
-        self.mode = mode
-        self.elements = elements
-        self.buckets = {}
-
-    def call(self, rank, sequence=0, *, drain=False, values=None):
-        array = np.full(self.elements, 1 + rank + 10 * sequence, np.float32)
-        if values is not None:
-            array = values.copy()
-        if drain:
-            array[:] = 0
-        self.buckets[rank, sequence] = array
-        members = list(range(len(self.ranks)))
-        token = sequence
-        refused = self.ranks[rank].submit_in(
-            *(self.now, self.mode, DEADLINE_S, members, sequence, token, array),
-            drain=drain,
-            wire_format=self.wire_format,
-        )
-        assert refused == ""
-
-    def until(self, time):
-        self.run(time - self.now)
-
-    def expired(self, rank):
-        return self.ranks[rank].counters()["stages_expired"]
-
-
 @pytest.mark.parametrize("mode", ["agreed", "bounded", "lossy"])
 def test_a_first_stage_that_misses_a_contribution_closes_at_its_deadline(mode):
-    net = Modes(3, mode)
-    start = net.now
-    net.call(0)
-    net.call(1)
-    net.until(start + DEADLINE_S / 2 - JUST_S)
-    assert net.expired(0) == net.expired(1) == 0
-    net.until(start + DEADLINE_S / 2 + JUST_S)
-    assert net.expired(0) == net.expired(1) == 1
+    session = Session(3, mode)
+    start = session.now
+    session.call(0)
+    session.call(1)
+    session.until(start + DEADLINE_S / 2 - JUST_S)
+    assert session.expired(0) == session.expired(1) == 0
+    session.until(start + DEADLINE_S / 2 + JUST_S)
+    assert session.expired(0) == session.expired(1) == 1
 
 
 @pytest.mark.parametrize("mode", ["bounded", "lossy"])
 def test_a_call_that_misses_a_result_ends_at_its_deadline(mode):
-    net = Modes(3, mode)
-    start = net.now
+    session = Session(3, mode)
+    start = session.now
     # The owner of a shard is not there.
-    net.silent = {2}
-    net.call(0)
-    net.call(1)
-    net.until(start + DEADLINE_S - JUST_S)
-    assert net.done[0] == net.done[1] == {}
-    net.until(start + DEADLINE_S + JUST_S)
-    assert set(net.done[0]) == set(net.done[1]) == {0}
+    session.silent = {2}
+    session.call(0)
+    session.call(1)
+    session.until(start + DEADLINE_S - JUST_S)
+    assert session.done[0] == session.done[1] == {}
+    session.until(start + DEADLINE_S + JUST_S)
+    assert set(session.done[0]) == set(session.done[1]) == {0}
 
 
 @pytest.mark.parametrize("mode", ["bounded", "lossy"])
 def test_deadlines_count_from_the_opening_and_not_from_the_own_call(mode):
-    net = Modes(3, mode)
-    net.silent = {2}
-    net.call(1)
-    net.collect()
-    opened = net.now
-    net.until(opened + DEADLINE_S / 4)
-    net.call(0)
-    net.until(opened + DEADLINE_S / 2 - JUST_S)
-    assert net.expired(0) == 0
-    net.until(opened + DEADLINE_S / 2 + JUST_S)
-    assert net.expired(0) == 1
-    net.until(opened + DEADLINE_S - JUST_S)
-    assert net.done[0] == {}
-    net.until(opened + DEADLINE_S + JUST_S)
-    assert set(net.done[0]) == {0}
+    session = Session(3, mode)
+    session.silent = {2}
+    session.call(1)
+    session.collect()
+    opened = session.now
+    session.until(opened + DEADLINE_S / 4)
+    session.call(0)
+    session.until(opened + DEADLINE_S / 2 - JUST_S)
+    assert session.expired(0) == 0
+    session.until(opened + DEADLINE_S / 2 + JUST_S)
+    assert session.expired(0) == 1
+    session.until(opened + DEADLINE_S - JUST_S)
+    assert session.done[0] == {}
+    session.until(opened + DEADLINE_S + JUST_S)
+    assert set(session.done[0]) == {0}
 
 
 @pytest.mark.parametrize("mode", ["bounded", "lossy"])
 def test_a_call_that_nobody_else_has_opened_has_all_its_time(mode):
-    net = Modes(3, mode)
-    net.until(5.0)
-    net.silent = {1, 2}
-    start = net.now
-    net.call(0)
-    net.until(start + DEADLINE_S - JUST_S)
-    assert net.done[0] == {}
-    net.until(start + DEADLINE_S + JUST_S)
-    assert set(net.done[0]) == {0}
+    session = Session(3, mode)
+    session.until(5.0)
+    session.silent = {1, 2}
+    start = session.now
+    session.call(0)
+    session.until(start + DEADLINE_S - JUST_S)
+    assert session.done[0] == {}
+    session.until(start + DEADLINE_S + JUST_S)
+    assert set(session.done[0]) == {0}
 
 
 @pytest.mark.parametrize("max_lag", [1, 2, 3])
 def test_no_more_calls_than_max_lag_are_taken_ahead_of_a_program(max_lag):
-    net = Modes(2, "exact", max_lag=max_lag)
-    shard_bytes = net.elements // 2 * 4
+    session = Session(2, "exact", max_lag=max_lag)
+    shard_bytes = session.elements // 2 * 4
     for sequence in range(max_lag + 2):
-        net.call(1, sequence)
-        net.run(0.001)
+        session.call(1, sequence)
+        session.run(0.001)
     # Contributions to the own shard, of each call that was opened.
-    assert net.ranks[0].memory_bytes() == max_lag * shard_bytes
-    assert net.done[1] == {}
+    assert session.ranks[0].memory_bytes() == max_lag * shard_bytes
+    assert session.done[1] == {}
 
 
 def test_memory_for_calls_ahead_has_the_bound_that_was_given():
@@ -138,55 +98,53 @@ def test_memory_for_calls_ahead_has_the_bound_that_was_given():
         (shard_bytes, shard_bytes),
         (shard_bytes - 1, 0),
     ):
-        net = Modes(2, "exact", early_bytes_max=early_bytes_max)
-        net.call(1)
-        net.run(0.5)
-        assert net.ranks[0].memory_bytes() == held_bytes
-        net.call(0)
-        net.run(2.0)
-        np.testing.assert_array_equal(net.buckets[0, 0], 3)
+        session = Session(2, "exact", early_bytes_max=early_bytes_max)
+        session.call(1)
+        session.run(0.5)
+        assert session.ranks[0].memory_bytes() == held_bytes
+        session.call(0)
+        session.run(2.0)
+        np.testing.assert_array_equal(session.buckets[0, 0], 3)
 
 
 def test_a_rank_that_lags_is_waited_for_as_long_as_was_promised():
-    net = Modes(2, max_lag=1, peer_timeout_s=2.0)
+    session = Session(2, "bounded", max_lag=1, peer_timeout_s=2.0)
     # The program of rank 1 makes no call, its endpoint answers.
     for sequence in range(3):
-        net.call(0, sequence)
-        net.run(DEADLINE_S + JUST_S)
+        session.call(0, sequence)
+        session.run(DEADLINE_S + JUST_S)
     # It has taken the first call, one ahead of its program, and not the second: this is
     # more than one call old when the fourth could begin, so that the third cannot end.
-    deadline = net.now - JUST_S
-    assert set(net.done[0]) == {0, 1}
-    net.until(deadline + 2.0 - JUST_S)
-    assert set(net.done[0]) == {0, 1}
-    net.until(deadline + 2.0 + JUST_S)
-    assert set(net.done[0]) == {0, 1, 2}
+    deadline = session.now - JUST_S
+    assert set(session.done[0]) == {0, 1}
+    session.until(deadline + 2.0 - JUST_S)
+    assert set(session.done[0]) == {0, 1}
+    session.until(deadline + 2.0 + JUST_S)
+    assert set(session.done[0]) == {0, 1, 2}
     # Nobody waits for it any more.
-    net.call(0, 3)
-    net.run(DEADLINE_S + JUST_S)
-    assert set(net.done[0]) == {0, 1, 2, 3}
+    session.call(0, 3)
+    session.run(DEADLINE_S + JUST_S)
+    assert set(session.done[0]) == {0, 1, 2, 3}
 
 
 def test_a_farewell_that_was_lost_is_said_again():
-    net = Modes(2, "exact")
+    session = Session(2, "exact")
     for rank in range(2):
-        net.call(rank)
-    net.run(0.5)
-    net.ranks[0].leave(net.now, "its program has ended")
-    net.collect()
-    lost = [sent for sent in net.wire if sent[1][0] & 0xF == LEAVE]
+        session.call(rank)
+    session.run(0.5)
+    session.ranks[0].leave(session.now, "its program has ended")
+    session.collect()
+    lost = [sent for sent in session.wire if sent[1][0] & 0xF == LEAVE]
     assert len(lost) == 1
-    net.wire.remove(lost[0])
-    net.run(0.5)
-    assert net.ranks[0].finished()
-    net.ranks[0] = None
-    refused = net.ranks[1].submit(
-        *(net.now, "x", "x", 1, False, 0.1, [0, 1], 0, 1, np.ones(3, np.float32))
-    )
+    session.wire.remove(lost[0])
+    session.run(0.5)
+    assert session.ranks[0].finished()
+    session.ranks[0] = None
+    refused = session.submit(1, np.ones(3, np.float32), name="y")
     assert "rank 0 has left: its program has ended" in refused
 
 
-class Lossy(Modes):
+class Lossy(Session):
     """Loses one datagram in ten."""
 
     def __init__(self, *arguments, **options):
@@ -201,114 +159,117 @@ class Lossy(Modes):
 
 
 @pytest.mark.parametrize("mode", ["agreed", "bounded"])
-@pytest.mark.parametrize("network", [Modes, Lossy])
+@pytest.mark.parametrize("network", [Session, Lossy])
 @pytest.mark.parametrize("wire_format", ["bfloat16", "int8"])
 def test_a_drain_brings_what_rounding_has_taken_of_contributions(
     wire_format, network, mode
 ):
-    net = network(3, mode, elements=3000, wire_format=wire_format)
+    session = network(3, mode, elements=3000, wire_format=wire_format)
     rng = np.random.default_rng(1)
     # More digits than the format holds, in each contribution.
-    given = rng.normal(size=(6, 3, net.elements)).astype(np.float32)
-    total = np.zeros((3, net.elements))
+    given = rng.normal(size=(6, 3, session.elements)).astype(np.float32)
+    total = np.zeros((3, session.elements))
     for sequence in range(7):
         drain = sequence == 6
         for rank in range(3):
             values = None if drain else given[sequence, rank]
-            net.call(rank, sequence, drain=drain, values=values)
-        net.run(1.0)
+            session.call(rank, sequence, drain=drain, values=values)
+        session.run(1.0)
         for rank in range(3):
-            assert net.done[rank][sequence][0] == ""
-            total[rank] += net.buckets[rank, sequence]
+            assert session.done[rank][sequence].error == ""
+            total[rank] += session.buckets[rank, sequence]
     for rank in range(3):
         np.testing.assert_allclose(total[rank], given.sum((0, 1)), atol=1e-4)
 
 
 def test_errors_of_what_went_to_a_rank_that_has_left_are_not_lost():
-    net = Modes(3, "bounded", wire_format="bfloat16", peer_timeout_s=2.0)
+    session = Session(3, "bounded", wire_format="bfloat16", peer_timeout_s=2.0)
     # The sums have no more digits than the format, once rank 0 has rounded.
-    given = np.random.default_rng(1).normal(size=(5, net.elements)).astype(np.float32)
-    total = np.zeros(net.elements)
+    given = (
+        np.random.default_rng(1).normal(size=(5, session.elements)).astype(np.float32)
+    )
+    total = np.zeros(session.elements)
     for sequence in range(5):
         for rank in range(3):
-            net.call(rank, sequence, values=given[sequence] * (rank == 0))
-        net.run(1.0)
-        total += net.buckets[1, sequence]
+            session.call(rank, sequence, values=given[sequence] * (rank == 0))
+        session.run(1.0)
+        total += session.buckets[1, sequence]
     assert not np.allclose(total, given.sum(0), atol=1e-4)
     # Nothing is on its way to it when it is removed.
-    net.ranks[2].leave(net.now, "its program has ended")
-    net.run(0.5)
-    assert net.ranks[2].finished()
-    net.silent = {2}
-    zeros = np.zeros(net.elements, np.float32)
+    session.ranks[2].leave(session.now, "its program has ended")
+    session.run(0.5)
+    assert session.ranks[2].finished()
+    session.silent = {2}
+    zeros = np.zeros(session.elements, np.float32)
     for sequence in range(5, 9):
         for rank in range(2):
-            net.call(rank, sequence, drain=sequence == 8, values=zeros)
-        net.run(3.0)
-        assert net.done[1][sequence][0] == ""
-        total += net.buckets[1, sequence]
-    assert net.ranks[1].last_stats()["live"] == 2
+            session.call(rank, sequence, drain=sequence == 8, values=zeros)
+        session.run(3.0)
+        assert session.done[1][sequence].error == ""
+        total += session.buckets[1, sequence]
+    assert session.done[1][8].live == 2
     np.testing.assert_allclose(total, given.sum(0), atol=1e-4)
 
 
 def test_a_call_waits_for_the_results_of_a_peer_whose_contribution_is_there():
-    net = Modes(2, "exact", peer_timeout_s=2.0)
+    session = Session(2, "exact", peer_timeout_s=2.0)
     for rank in range(2):
-        net.call(rank)
+        session.call(rank)
     # Rank 1 has all of rank 0, and its sums are lost.
     for _ in range(20):
-        net.collect()
-        for to, datagram in net.wire:
-            if to == 1 or _testing.parse_header(datagram)[0] != RESULT:
-                net.ranks[to].handle_datagram(net.now, datagram)
-        net.wire.clear()
-        net.now += 0.001
-        for rank in net.ranks:
-            rank.handle_timeout(net.now)
-    net.silent = {1}
-    net.run(5.0)
-    assert "rank 1 has been silent" in net.done[0][0][0]
-    assert "rank 0 waits for it in call 0" in net.done[0][0][0]
+        session.collect()
+        for to, datagram in session.wire:
+            if to == 1 or native.parse_header(datagram).kind != RESULT:
+                session.ranks[to].handle_datagram(session.now, datagram)
+        session.wire.clear()
+        session.now += 0.001
+        for rank in session.ranks:
+            rank.handle_timeout(session.now)
+    session.silent = {1}
+    session.run(5.0)
+    assert "rank 1 has been silent" in session.done[0][0].error
+    assert "rank 0 waits for it in call 0" in session.done[0][0].error
 
 
 def test_the_slowest_rank_is_the_last_one_where_nothing_is_missing():
     # Rank 0 owns the one element, and sends it last.
-    net = Modes(3, "exact", elements=1)
+    session = Session(3, "exact", elements=1)
     for rank in range(3):
-        net.call(rank)
-    net.run(0.1)
-    assert [net.done[rank][0][-1] for rank in (1, 2)] == [0, 0]
+        session.call(rank)
+    session.run(0.1)
+    assert [session.done[rank][0].slowest for rank in (1, 2)] == [0, 0]
 
 
 def test_what_a_peer_does_not_have_is_reported_as_in_flight():
-    net = Modes(3)
-    net.silent = {2}
-    net.call(0)
-    net.call(1)
-    net.run(DEADLINE_S + JUST_S)
+    session = Session(3, "bounded")
+    session.silent = {2}
+    session.call(0)
+    session.call(1)
+    session.run(DEADLINE_S + JUST_S)
     for rank in range(2):
-        assert set(net.done[rank]) == {0}
+        assert set(session.done[rank]) == {0}
         # Contributions to one of two peers, and the sums for it.
-        assert net.ranks[rank].last_stats()["in_flight"] == pytest.approx(0.5)
+        assert session.done[rank][0].in_flight == pytest.approx(0.5)
 
 
 def test_what_a_peer_waits_for_is_not_kept_back_by_what_it_refuses():
     # No memory for what is ahead of a program.
     # In whole datagrams: a short one would find room where no other fits.
-    net = Modes(2, elements=2 * 4 * 358, early_bytes_max=1)
-    net.silent = {1}
-    net.call(0)
-    net.run(DEADLINE_S + JUST_S)
+    session = Session(2, "bounded", elements=2 * 4 * 358, early_bytes_max=1)
+    session.silent = {1}
+    session.call(0)
+    session.run(DEADLINE_S + JUST_S)
     # What rank 0 has for this call goes behind more refused data than a window holds.
-    assert set(net.done[0]) == {0}
-    net.silent = set()
-    assert net.submit(0, np.ones(400_000, np.float32), name="large", token=7) == ""
-    net.call(1)
-    net.run(0.01)
+    assert set(session.done[0]) == {0}
+    session.silent = set()
+    large = np.ones(400_000, np.float32)
+    assert session.submit(0, large, name="large", mode="exact", token=7) == ""
+    session.call(1)
+    session.run(0.01)
     for rank in range(2):
-        net.call(rank, 1, drain=True)
-    net.run(5.0)
-    assert set(net.done[0]) == set(net.done[1]) == {0, 1}
+        session.call(rank, 1, drain=True)
+    session.run(5.0)
+    assert set(session.done[0]) == set(session.done[1]) == {0, 1}
 
 
 def contributions_after_a_silence(calls: int) -> list[int]:
@@ -317,29 +278,31 @@ def contributions_after_a_silence(calls: int) -> list[int]:
     It was silent in so many bounded calls of rank 0, from 0 on. Then both call `LARGE`,
     of more than a window holds.
     """
-    net = Modes(2, elements=100_000, max_lag=1)
-    net.silent = {1}
+    session = Session(2, "bounded", elements=100_000, max_lag=1)
+    session.silent = {1}
     for sequence in range(calls):
-        net.call(0, sequence)
-        net.run(DEADLINE_S + JUST_S)
-    assert set(net.done[0]) == {0}
-    net.silent = set()
+        session.call(0, sequence)
+        session.run(DEADLINE_S + JUST_S)
+    assert set(session.done[0]) == {0}
+    session.silent = set()
     for rank in range(2):
         array = np.ones(1_000_000, np.float32)
-        net.submit(rank, array, name="large", sequence=LARGE, token=LARGE)
+        session.submit(rank, array, name="large", mode="exact", sequence=LARGE)
     arrived = []
     while len(arrived) < 400:
-        net.collect()
-        if not net.wire:
-            net.now = max(net.now, min(rank.poll_timeout() for rank in net.ranks))
-            for rank in net.ranks:
-                rank.handle_timeout(net.now)
+        session.collect()
+        if not session.wire:
+            session.now = max(
+                session.now, min(rank.poll_timeout() for rank in session.ranks)
+            )
+            for rank in session.ranks:
+                rank.handle_timeout(session.now)
             continue
-        to, datagram = net.wire.pop(0)
-        kind, *_, sequence = _testing.parse_header(datagram)[:6]
-        if (kind, to) == (CONTRIBUTION, 1):
-            arrived.append(sequence)
-        net.ranks[to].handle_datagram(net.now, datagram)
+        to, datagram = session.wire.pop(0)
+        header = native.parse_header(datagram)
+        if (header.kind, to) == (CONTRIBUTION, 1):
+            arrived.append(header.sequence)
+        session.ranks[to].handle_datagram(session.now, datagram)
     return arrived
 
 
@@ -358,14 +321,14 @@ def test_what_is_late_and_waited_for_goes_first():
 
 def test_ranks_and_calls_round_independently():
     ranks, calls = 6, 16
-    net = Modes(ranks, "exact", elements=3000, wire_format="bfloat16")
-    values = np.random.default_rng(2).uniform(1, 2, net.elements).astype(np.float32)
+    session = Session(ranks, "exact", elements=3000, wire_format="bfloat16")
+    values = np.random.default_rng(2).uniform(1, 2, session.elements).astype(np.float32)
     errors = []
     for sequence in range(calls):
         for rank in range(ranks):
-            net.call(rank, sequence, values=values)
-        net.run(1.0)
-        errors.append(net.buckets[0, sequence] / ranks - values)
+            session.call(rank, sequence, values=values)
+        session.run(1.0)
+        errors.append(session.buckets[0, sequence] / ranks - values)
     # Values between 1 and 2 have steps of 2^-7, and errors of 0.41 of that, or 3.2e-3;
     # those of six over the root of six, if independent. Their sum is rounded by 3.0e-3.
     together = np.sqrt(0.0032**2 + 0.0030**2)
@@ -375,15 +338,17 @@ def test_ranks_and_calls_round_independently():
 
 
 def test_a_lossy_call_waits_for_a_repair_while_it_measures():
-    net = Modes(2, "lossy", elements=4000)
+    session = Session(2, "lossy", elements=4000)
     for rank in range(2):
-        net.call(rank)
-    net.collect()
+        session.call(rank)
+    session.collect()
     lost = next(
-        sent for sent in net.wire if sent[0] == 0 and sent[1][0] & 0xF == CONTRIBUTION
+        sent
+        for sent in session.wire
+        if sent[0] == 0 and sent[1][0] & 0xF == CONTRIBUTION
     )
-    net.wire.remove(lost)
-    net.run(DEADLINE_S + JUST_S)
+    session.wire.remove(lost)
+    session.run(DEADLINE_S + JUST_S)
     for rank in range(2):
-        _, missing_contributions, missing_results, _ = net.done[rank][0]
-        assert missing_contributions == missing_results == 0
+        done = session.done[rank][0]
+        assert done.missing_contributions == done.missing_results == 0

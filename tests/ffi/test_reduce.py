@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 DTYPES = {
     "float32": np.dtype(np.float32),
@@ -42,7 +42,7 @@ def added_one_by_one(contributions: np.ndarray, scale: float) -> np.ndarray:
 def summed(contributions: np.ndarray, **options: float) -> np.ndarray:
     name = next(name for name, dtype in DTYPES.items() if dtype == contributions.dtype)
     parts = [contribution.tobytes() for contribution in contributions]
-    result = _testing.sum_contributions(name, parts, **options)
+    result = native.sum_contributions(name, parts, **options)
     return np.frombuffer(result, contributions.dtype)
 
 

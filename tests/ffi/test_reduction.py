@@ -1,10 +1,10 @@
 """The sums of a shard at its owner: each contribution once, none of the excluded."""
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 
 def test_a_sum_is_made_when_all_are_there_and_each_counts_once():
-    reduction = _testing.Reduction(4)
+    reduction = native.Reduction(4)
     assert reduction.receive(2, 100.0)
     assert not reduction.receive(2, 100.0)
     assert reduction.receive(1, 10.0)
@@ -14,7 +14,7 @@ def test_a_sum_is_made_when_all_are_there_and_each_counts_once():
 
 
 def test_what_comes_of_an_excluded_member_is_neither_counted_nor_added():
-    reduction = _testing.Reduction(4)
+    reduction = native.Reduction(4)
     reduction.exclude(3)
     assert not reduction.receive(3, 1000.0)
     assert reduction.receive(1, 10.0)
@@ -25,7 +25,7 @@ def test_what_comes_of_an_excluded_member_is_neither_counted_nor_added():
 
 
 def test_what_came_of_a_member_before_it_was_excluded_is_in_the_sum():
-    reduction = _testing.Reduction(3)
+    reduction = native.Reduction(3)
     assert reduction.receive(2, 100.0)
     reduction.exclude(2)
     assert reduction.sum() is None
@@ -35,7 +35,7 @@ def test_what_came_of_a_member_before_it_was_excluded_is_in_the_sum():
 
 
 def test_the_last_member_that_is_waited_for_may_be_excluded():
-    reduction = _testing.Reduction(3)
+    reduction = native.Reduction(3)
     assert reduction.receive(1, 10.0)
     reduction.exclude(2)
     assert reduction.sum() == 10.0

@@ -5,7 +5,7 @@ import collections
 import hypothesis
 from hypothesis import strategies as st
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 OPERATIONS = st.one_of(
     st.tuples(st.just("push_back"), st.integers(0, 1000)),
@@ -17,7 +17,7 @@ OPERATIONS = st.one_of(
 
 @hypothesis.given(st.lists(OPERATIONS, max_size=100))
 def test_a_ring_holds_what_a_deque_holds(operations):
-    ring, expected = _testing.Ring(), collections.deque()
+    ring, expected = native.Ring(), collections.deque()
     for name, *values in operations:
         if name == "pop_front" and not expected:
             continue

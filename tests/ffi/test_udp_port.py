@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 # Longer than any wait of a busy machine that is not stuck.
 PATIENCE_S = 20.0
@@ -38,16 +38,16 @@ ADDRESSES = [address_param("127.0.0.1"), address_param("::1")]
 
 def connected(
     datagram_bytes: int, address: str = "127.0.0.1", **options: object
-) -> tuple[_testing.UdpPort, _testing.UdpPort]:
+) -> tuple[native.UdpPort, native.UdpPort]:
     """Two ports, each of which has the other as its rank 1 - and itself as rank 0."""
-    ports = [_testing.UdpPort(address, **options) for _ in range(2)]
+    ports = [native.UdpPort(address, **options) for _ in range(2)]
     for mine, other in (ports, reversed(ports)):
         peers = [(address, port.local_port) for port in (mine, other)]
         mine.set_peers(peers, datagram_bytes)
     return ports[0], ports[1]
 
 
-def receive(port: _testing.UdpPort, count: int) -> list[bytes]:
+def receive(port: native.UdpPort, count: int) -> list[bytes]:
     """Waits for `count` datagrams, and takes what else is there by then."""
     datagrams = []
     end = time.monotonic() + PATIENCE_S
@@ -167,7 +167,7 @@ def test_refusals_do_not_keep_a_wait_from_waiting():
 
 @hypothesis.given(st.lists(st.binary(max_size=3000), min_size=1, max_size=20))
 def test_foreign_datagrams_come_through_as_bytes(datagrams):
-    port = _testing.UdpPort()
+    port = native.UdpPort()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         for datagram in datagrams:
             stranger.sendto(datagram, ("127.0.0.1", port.local_port))
@@ -183,7 +183,7 @@ def test_the_largest_datagram_comes_through():
 
 
 def test_a_wait_ends_at_its_time_and_not_before():
-    port = _testing.UdpPort()
+    port = native.UdpPort()
     for timeout_s in (0.0, 0.0005, 0.02, 0.1):
         assert timeout_s <= port.wait(timeout_s) < timeout_s + PATIENCE_S
 
@@ -198,7 +198,7 @@ def test_a_datagram_ends_a_wait():
 
 
 def test_wake_ends_a_wait_under_way():
-    port = _testing.UdpPort()
+    port = native.UdpPort()
     later = threading.Timer(0.05, port.wake)
     later.start()
     assert port.wait(-1) < PATIENCE_S
@@ -207,7 +207,7 @@ def test_wake_ends_a_wait_under_way():
 
 
 def test_wake_ends_the_next_wait_once():
-    port = _testing.UdpPort()
+    port = native.UdpPort()
     for _ in range(3):
         port.wake()
     assert port.wait(-1) < PATIENCE_S
@@ -227,47 +227,47 @@ def test_datagrams_for_which_there_was_no_room_are_counted():
 
 
 def test_the_receive_buffer_is_reported_as_granted():
-    small = _testing.UdpPort(receive_buffer_bytes=64 * 1024)
+    small = native.UdpPort(receive_buffer_bytes=64 * 1024)
     assert small.granted_receive_buffer_bytes == 64 * 1024
 
 
 def test_probe_reports_what_ports_get():
     buffers = {"receive_buffer_bytes": 96 * 1024, "send_buffer_bytes": 64 * 1024}
-    found = _testing.probe_udp(**buffers)
-    port = _testing.UdpPort(**buffers)
+    found = native.probe_udp(**buffers)
+    port = native.UdpPort(**buffers)
     assert found["gso"] == port.segmentation_offload
     assert found["gro"] == port.receive_offload
     assert {name: found[name] for name in buffers} == buffers
-    assert found["loopback_mtu_bytes"] == _testing.path_mtu_bytes("127.0.0.1")
+    assert found["loopback_mtu_bytes"] == native.path_mtu_bytes("127.0.0.1")
 
 
 def test_path_mtu_of_loopback_is_that_of_its_interface():
     mtu = int(pathlib.Path("/sys/class/net/lo/mtu").read_text())
     # The header's length field allows no more.
-    assert _testing.path_mtu_bytes("127.0.0.1") in {mtu, min(mtu, 65_535)}
+    assert native.path_mtu_bytes("127.0.0.1") in {mtu, min(mtu, 65_535)}
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "10.0.0", "10.0.0.1:80", "[::1]"])
 def test_what_is_no_numeric_address_is_refused(address):
     with pytest.raises(ValueError, match="expected a numeric IPv4 or IPv6 address"):
-        _testing.UdpPort(address)
+        native.UdpPort(address)
     with pytest.raises(ValueError, match="rank 0: expected a numeric"):
-        _testing.UdpPort().set_peers([(address, 9)], 1472)
+        native.UdpPort().set_peers([(address, 9)], 1472)
 
 
 def test_an_address_of_another_host_cannot_be_bound():
     with pytest.raises(RuntimeError, match=r"192\.0\.2\.1.*an address of this host"):
-        _testing.UdpPort("192.0.2.1")
+        native.UdpPort("192.0.2.1")
 
 
 def test_a_port_in_use_cannot_be_bound():
-    first = _testing.UdpPort()
+    first = native.UdpPort()
     with pytest.raises(RuntimeError, match="a port that is free"):
-        _testing.UdpPort(port=first.local_port)
+        native.UdpPort(port=first.local_port)
 
 
 def test_peers_must_be_reachable_from_the_socket():
-    port = _testing.UdpPort()
+    port = native.UdpPort()
     with pytest.raises(ValueError, match=r"rank 1: the address ::1 .* IPv4"):
         port.set_peers([("127.0.0.1", 9), ("::1", 9)], 1472)
     with pytest.raises(ValueError, match=r"rank 0: a peer's port .* got 0"):
@@ -277,7 +277,7 @@ def test_peers_must_be_reachable_from_the_socket():
 @pytest.mark.parametrize("datagram_bytes_max", [0, 65_508])
 def test_datagrams_must_fit_into_udp(datagram_bytes_max):
     with pytest.raises(ValueError, match=r"must be in \[1, 65507\]"):
-        _testing.UdpPort().set_peers([("127.0.0.1", 9)], datagram_bytes_max)
+        native.UdpPort().set_peers([("127.0.0.1", 9)], datagram_bytes_max)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")

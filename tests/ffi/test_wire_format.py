@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 ROUNDED = ["bfloat16", "int8"]
 BLOCK = 32
@@ -23,11 +23,11 @@ finite_arrays = hnp.arrays(np.float32, lengths, elements=finite)
 
 
 def encode(fmt: str, values: np.ndarray, key: int = 0, **options: int) -> bytes:
-    return _testing.encode(fmt, values.tobytes(), key, **options)
+    return native.encode(fmt, values.tobytes(), key, **options)
 
 
 def decode(fmt: str, encoded: bytes, count: int) -> np.ndarray:
-    return np.frombuffer(_testing.decode(fmt, encoded, count), np.float32)
+    return np.frombuffer(native.decode(fmt, encoded, count), np.float32)
 
 
 def rounded(fmt: str, values: np.ndarray, key: int = 0) -> np.ndarray:
@@ -170,7 +170,7 @@ def test_any_bytes_are_read_as_some_values(fmt, encoded, count):
 @hypothesis.given(fmt=formats, values=finite_arrays, key=keys)
 def test_value_and_error_add_up(fmt, values, key):
     got = rounded(fmt, values, key)
-    error, any_error = _testing.rounding_error(values.tobytes(), got.tobytes())
+    error, any_error = native.rounding_error(values.tobytes(), got.tobytes())
     error = np.frombuffer(error, np.float32)
     assert any_error == error.any()
     # Near enough to each other to be subtracted without a rounding of its own, unless
@@ -185,7 +185,7 @@ def test_value_and_error_add_up(fmt, values, key):
 def test_error_of_what_is_not_finite_is_zero(fmt, bad):
     values = np.full(BLOCK, 1 / 3, np.float32)
     values[5] = bad
-    error, _ = _testing.rounding_error(values.tobytes(), rounded(fmt, values).tobytes())
+    error, _ = native.rounding_error(values.tobytes(), rounded(fmt, values).tobytes())
     error = np.frombuffer(error, np.float32)
     assert np.isfinite(error).all()
     assert error[5] == 0

@@ -311,3 +311,13 @@ def test_the_rule_finds_sentences_without_a_subject(sentence):
 def test_the_rules_leave_sizes_and_output_alone():
     page = "A call takes no longer than a second.\n```text\nno longer, nobody\n```\n"
     assert not _words_of_history(page) + _words_without_subject(page)
+
+
+def test_the_page_of_the_simulator_names_every_field_of_a_scenario_once():
+    declared = re.findall(
+        r"^  X\((\w+),", text(ROOT / "ffi/sim/scenario.h"), re.MULTILINE
+    )
+    page = text(ROOT / "ffi/sim/README.md").split("## Fields of a scenario")[1]
+    rows = [line.split("|")[2] for line in page.splitlines() if line.startswith("| ")]
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted(declared)

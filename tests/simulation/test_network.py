@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 # Source: UDP 8, IPv4 20, Ethernet 38 bytes, as kWireOverheadBytes in ffi/sim/network.h.
 OVERHEAD_BYTES = 66
@@ -23,7 +23,7 @@ def make_network(
     **faults,
 ):
     latency_ns, latency_tail, latency_hold_ns = latency
-    return _testing.SimNetwork(
+    return native.SimNetwork(
         ranks=ranks,
         seed=seed,
         rate_mbps=rate_mbps,
@@ -51,14 +51,14 @@ def send_many(network, count, sender=0, receiver=1, size=100, every_ns=10_000):
 def test_events_come_by_time_and_then_in_the_order_they_were_pushed(times):
     events = [(at, str(i)) for i, at in enumerate(times)]
     expected = [label for _, label in sorted(events, key=lambda e: (e[0], int(e[1])))]
-    assert _testing.event_order(events) == expected
+    assert native.event_order(events) == expected
 
 
 # ---------------------------------------------------------------------- links
 
 
 def test_a_datagram_takes_its_bytes_over_the_rate_and_the_propagation():
-    link = _testing.SimLink(rate_mbps=1000, propagation_ns=5000, queue_bytes_max=10_000)
+    link = native.SimLink(rate_mbps=1000, propagation_ns=5000, queue_bytes_max=10_000)
     # 1000 bytes at 1 Gbit/s are 8 microseconds.
     assert link.offer(0, 1000) == 8000 + 5000
     assert link.queued_bytes(0) == 1000
@@ -68,7 +68,7 @@ def test_a_datagram_takes_its_bytes_over_the_rate_and_the_propagation():
 
 
 def test_a_full_queue_drops_and_counts():
-    link = _testing.SimLink(rate_mbps=1000, propagation_ns=0, queue_bytes_max=3000)
+    link = native.SimLink(rate_mbps=1000, propagation_ns=0, queue_bytes_max=3000)
     arrivals = [link.offer(0, 1000) for _ in range(5)]
     assert arrivals == [8000, 16_000, 24_000, None, None]
     assert (link.carried, link.dropped) == (3, 2)
@@ -78,14 +78,14 @@ def test_a_full_queue_drops_and_counts():
 
 
 def test_a_datagram_larger_than_the_queue_fits_an_empty_one():
-    link = _testing.SimLink(rate_mbps=1000, propagation_ns=0, queue_bytes_max=100)
+    link = native.SimLink(rate_mbps=1000, propagation_ns=0, queue_bytes_max=100)
     assert link.offer(0, 1000) == 8000
     assert link.offer(0, 1) is None
     assert link.room_at(0, 1000) == 8000
 
 
 def test_a_stalled_link_keeps_what_waits_in_order():
-    link = _testing.SimLink(rate_mbps=1000, propagation_ns=0, queue_bytes_max=1 << 20)
+    link = native.SimLink(rate_mbps=1000, propagation_ns=0, queue_bytes_max=1 << 20)
     link.stall(1 * MS)
     assert [link.offer(0, 1000), link.offer(0, 1000)] == [MS + 8000, MS + 16_000]
 
@@ -95,7 +95,7 @@ def test_a_stalled_link_keeps_what_waits_in_order():
     sizes=st.lists(st.integers(1, 9000), min_size=1, max_size=50),
 )
 def test_a_busy_link_carries_exactly_its_rate(rate_mbps, sizes):
-    link = _testing.SimLink(
+    link = native.SimLink(
         rate_mbps=rate_mbps, propagation_ns=0, queue_bytes_max=1 << 30
     )
     last = [link.offer(0, size) for size in sizes][-1]
@@ -310,23 +310,21 @@ def test_equal_seeds_give_equal_networks_and_others_do_not():
 
 def test_a_scenario_prints_what_differs_and_reads_it_back():
     line = "seed=7 ranks=4 mode=lossy loss_ppm=30000"
-    assert _testing.normalise_scenario(line) == line
-    assert (
-        _testing.normalise_scenario("loss_ppm=30000 mode=lossy ranks=4 seed=7") == line
-    )
+    assert native.normalise_scenario(line) == line
+    assert native.normalise_scenario("loss_ppm=30000 mode=lossy ranks=4 seed=7") == line
 
 
 @hypothesis.given(
     seed=st.integers(0, 2**64 - 1), size=st.sampled_from(["small", "medium"])
 )
 def test_every_seed_makes_a_scenario_that_reads_back(seed, size):
-    line = _testing.normalise_scenario(f"seed={seed} size={size}")
-    assert _testing.normalise_scenario(line) == line
+    line = native.normalise_scenario(f"seed={seed} size={size}")
+    assert native.normalise_scenario(line) == line
 
 
 def test_a_line_changes_the_scenario_of_its_seed():
-    whole = _testing.normalise_scenario("seed=11 size=small").split()
-    changed = _testing.normalise_scenario("calls=33 size=small seed=11").split()
+    whole = native.normalise_scenario("seed=11 size=small").split()
+    changed = native.normalise_scenario("calls=33 size=small seed=11").split()
     assert "calls=33" in changed
     unchanged = {field for field in whole if not field.startswith("calls=")}
     assert unchanged <= set(changed)
@@ -350,4 +348,4 @@ def test_a_line_changes_the_scenario_of_its_seed():
 )
 def test_a_wrong_line_says_what_is_wrong(line, message):
     with pytest.raises(ValueError, match=message):
-        _testing.normalise_scenario(line)
+        native.normalise_scenario(line)

@@ -1,0 +1,159 @@
+"""The endpoints of a session, driven by hand in virtual time."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+import optireduce_testing as native
+
+SECRET = bytes(range(32))
+# Datagrams while no time passes. Chosen: more than any test has buckets for.
+AT_ONCE_MAX = 100_000
+
+
+class Session:
+    """Ranks joined by a perfect network; tests may lose or keep datagrams.
+
+    Attributes:
+      ranks: the endpoints.
+      now: virtual time, in seconds.
+      done: of each rank, how its calls ended, by token.
+      wire: (receiver, datagram) that were sent, and have not arrived.
+      silent: ranks whose datagrams are lost, and that get none.
+      held: (receiver, datagram) that `holds` has taken off the wire.
+      buckets: the arrays of `call`, by rank and sequence.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        mode: str = "exact",
+        *,
+        elements: int = 300,
+        wire_format: str = "float32",
+        **options,
+    ):
+        self.ranks = [
+            native.Endpoint(rank, world_size, SECRET, **options)
+            for rank in range(world_size)
+        ]
+        self.mode = mode
+        self.elements = elements
+        self.wire_format = wire_format
+        self.now = 1.0
+        self.done: list[dict[int, native.CallDone]] = [{} for _ in self.ranks]
+        self.wire: list[tuple[int, bytes]] = []
+        self.silent: set[int] = set()
+        self.holds: Callable[[native.Header, int], bool] | None = None
+        self.held: list[tuple[int, bytes]] = []
+        self.buckets: dict[tuple[int, int], np.ndarray] = {}
+        # An endpoint writes to an array until its call is over.
+        self.kept: list[np.ndarray] = []
+
+    def collective(
+        self, elements: int, *, name="x", mode=None, fingerprint=1
+    ) -> native.Collective:
+        """A collective of all ranks."""
+        return native.Collective(
+            name,
+            mode=mode or self.mode,
+            members=list(range(len(self.ranks))),
+            elements=elements,
+            description=f"{name}: float32[{elements}]",
+            fingerprint=fingerprint,
+            wire_format=self.wire_format,
+        )
+
+    def submit(
+        self, rank, array, *, sequence=0, token=None, drain=False, **collective
+    ) -> str:
+        """Calls a collective on one rank; returns why it was refused, or ""."""
+        self.kept.append(array)
+        return self.ranks[rank].submit(
+            self.now,
+            self.collective(array.size, **collective),
+            array,
+            sequence,
+            sequence if token is None else token,
+            drain,
+        )
+
+    def call(self, rank, sequence=0, *, drain=False, values=None):
+        """Calls on one rank, of a bucket of its own."""
+        array = np.full(self.elements, 1 + rank + 10 * sequence, np.float32)
+        if values is not None:
+            array = values.copy()
+        if drain:
+            array[:] = 0
+        self.buckets[rank, sequence] = array
+        assert self.submit(rank, array, sequence=sequence, drain=drain) == ""
+
+    def give_up(self, rank, elements, *, sequence=0, why="interrupted"):
+        """One rank ends a call that it has not made."""
+        collective = self.collective(elements)
+        self.ranks[rank].give_up(self.now, collective, sequence, why)
+
+    def collect(self):
+        """Takes what the ranks have to send and to tell."""
+        for rank, endpoint in enumerate(self.ranks):
+            while (transmit := endpoint.poll_transmit(self.now, 8)) is not None:
+                to, datagrams = transmit
+                for datagram in datagrams if rank not in self.silent else ():
+                    held = self.holds and self.holds(native.parse_header(datagram), to)
+                    (self.held if held else self.wire).append((to, datagram))
+            while (done := endpoint.poll_event()) is not None:
+                assert done.token not in self.done[rank], "a call ended twice"
+                self.done[rank][done.token] = done
+
+    def release(self):
+        """What was held arrives next, and no more is."""
+        self.wire = self.held + self.wire
+        self.held, self.holds = [], None
+
+    def deliver_next(self):
+        """The datagram that was sent first arrives."""
+        to, datagram = self.wire.pop(0)
+        if to not in self.silent:
+            self.ranks[to].handle_datagram(self.now, datagram)
+
+    def run_until_rank_0_is_done(self):
+        """Lets datagrams arrive one by one; what is left stays in `wire`."""
+        while not self.done[0]:
+            self.collect()
+            if self.wire:
+                self.deliver_next()
+
+    def until(self, time: float):
+        """Lets datagrams arrive and timers expire until a time."""
+        at_once = 0
+        while True:
+            self.collect()
+            if self.wire:
+                at_once += 1
+                assert at_once < AT_ONCE_MAX, "the ranks answer each other without end"
+                self.deliver_next()
+                continue
+            awake = [e for r, e in enumerate(self.ranks) if r not in self.silent]
+            at = min(endpoint.poll_timeout() for endpoint in awake)
+            if at > time:
+                self.now = time
+                return
+            at_once = at_once if at <= self.now else 0
+            self.now = max(self.now, at)
+            for endpoint in awake:
+                endpoint.handle_timeout(self.now)
+
+    def run(self, seconds: float = 1.0):
+        """The same for a length of time."""
+        self.until(self.now + seconds)
+
+    def expired(self, rank) -> int:
+        """Stages of a rank that their deadlines have ended."""
+        return self.ranks[rank].counters()["stages_expired"]
+
+
+def rejected(endpoint) -> dict[str, int]:
+    """What an endpoint has rejected, by reason."""
+    return {
+        k: v for k, v in endpoint.counters().items() if k.startswith("rejected") and v
+    }

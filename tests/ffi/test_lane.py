@@ -1,0 +1,75 @@
+"""Threads that drive endpoints on real sockets."""
+
+import pytest
+
+import optireduce_testing as native
+
+
+def errors(lanes, count) -> dict[tuple[int, int], str]:
+    """By rank and sequence."""
+    return {(end.rank, end.sequence): end.error for end in lanes.ended(count)}
+
+
+@pytest.mark.parametrize("mode", ["exact", "agreed", "bounded", "lossy"])
+def test_calls_end_on_the_threads_of_the_lanes_with_the_sum(mode):
+    lanes = native.Lanes(2)
+    for rank in range(2):
+        lanes.submit(rank, [1.0 + rank] * 5000, mode=mode)
+    for end in lanes.ended(2):
+        assert (end.error, set(end.values)) == ("", {3.0})
+        assert end.on_own_thread
+
+
+def test_a_cancelled_call_ends_on_all_ranks_and_later_ones_are_not_concerned():
+    lanes = native.Lanes(2)
+    lanes.submit(0, [1.0], sequence=0)
+    lanes.cancel(0, "interrupted")
+    lanes.submit(0, [1.0], sequence=1)
+    for sequence in range(2):
+        lanes.submit(1, [1.0], sequence=sequence)
+    ended = errors(lanes, 4)
+    assert ended[0, 0] == "interrupted"
+    assert "rank 0 has stopped with this error: interrupted" in ended[1, 0]
+    assert ended[0, 1] == ended[1, 1] == ""
+
+
+def test_peers_learn_of_a_call_that_is_never_made():
+    lanes = native.Lanes(2)
+    lanes.give_up(0, 1, 0, "its device has failed")
+    lanes.submit(1, [1.0])
+    assert "its device has failed" in errors(lanes, 1)[1, 0]
+
+
+def test_a_lane_that_closes_fails_what_is_under_way_and_tells_its_peers():
+    lanes = native.Lanes(2)
+    lanes.submit(0, [1.0])
+    lanes.close(0, "the program has ended")
+    lanes.submit(1, [1.0])
+    ended = errors(lanes, 2)
+    assert ended[0, 0] == "the program has ended"
+    # That its call failed, or that it has left: what rank 1 hears first.
+    assert "rank 0 has" in ended[1, 0]
+    assert "the program has ended" in ended[1, 0]
+    lanes.submit(1, [1.0], sequence=1)
+    assert "rank 0 has left" in errors(lanes, 3)[1, 1]
+
+
+def test_a_lane_that_has_closed_refuses_on_the_thread_that_submits():
+    lanes = native.Lanes(1)
+    lanes.close(0, "the program has ended")
+    lanes.close(0, "again")
+    lanes.submit(0, [1.0])
+    (end,) = lanes.ended(1)
+    assert end.error == "the program has ended"
+    assert not end.on_own_thread
+
+
+def test_a_lane_that_closes_first_brings_its_peers_what_they_need():
+    for _ in range(5):
+        lanes = native.Lanes(3)
+        for rank in range(3):
+            lanes.submit(rank, [1.0] * 30_000)
+        first = lanes.ended(1)[0]
+        lanes.close(first.rank, "its program has ended")
+        for end in lanes.ended(3):
+            assert (end.error, set(end.values)) == ("", {3.0})

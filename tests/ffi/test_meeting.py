@@ -1,0 +1,112 @@
+"""Where the devices of one process meet: one call leaves it, with the sum of all."""
+
+import optireduce_testing as native
+
+
+def by_rank(ends) -> dict[int, "native.DeviceEnd"]:
+    return {end.rank: end for end in ends}
+
+
+def test_the_network_gets_the_sum_of_the_devices_and_all_get_its_result():
+    meeting = native.Meeting()
+    meeting.start(1, [10.0, 20.0])
+    meeting.start(0, [1.0, 2.0])
+    (call,) = meeting.network(1)
+    assert (call.sequence, call.values) == (0, [11.0, 22.0])
+    meeting.finish(0, added=100.0)
+    for end in meeting.ended(2):
+        assert (end.error, end.sequence, end.values) == ("", 0, [111.0, 122.0])
+
+
+def test_a_device_that_is_alone_meets_nobody():
+    meeting = native.Meeting()
+    meeting.start(0, [5.0], devices=1)
+    assert meeting.network(1)[0].values == [5.0]
+
+
+def test_an_error_of_the_network_is_that_of_every_device():
+    meeting = native.Meeting()
+    for rank in range(2):
+        meeting.start(rank, [1.0])
+    meeting.finish(0, error="rank 3 has left")
+    assert [end.error for end in meeting.ended(2)] == ["rank 3 has left"] * 2
+
+
+def test_devices_that_start_calls_in_different_order_meet_by_name():
+    meeting = native.Meeting()
+    for rank, names in ((0, "ab"), (1, "ba")):
+        for name in names:
+            meeting.start(rank, [1.0 if name == "a" else 5.0], name=name)
+    sums = {call.name: call.values for call in meeting.network(2)}
+    assert sums == {"a": [2.0], "b": [10.0]}
+
+
+def test_calls_are_counted_and_a_step_has_to_grow():
+    meeting = native.Meeting()
+    meeting.start(0, [1.0], devices=1, step=7)
+    assert meeting.network(1)[0].sequence == 7
+    meeting.finish(0)
+    meeting.ended(1)
+    meeting.start(0, [1.0], devices=1)
+    assert meeting.network(2)[1].sequence == 8
+    meeting.finish(1)
+    meeting.ended(2)
+    meeting.start(0, [1.0], devices=1, step=8)
+    assert "step must grow" in meeting.ended(3)[2].error
+
+
+def test_a_second_call_of_a_device_under_one_name_is_refused():
+    meeting = native.Meeting()
+    meeting.start(0, [1.0])
+    meeting.start(0, [1.0])
+    (end,) = meeting.ended(1)
+    assert "need names of their own" in end.error
+    # The first one goes on.
+    meeting.start(1, [2.0])
+    assert meeting.network(1)[0].values == [3.0]
+
+
+def test_devices_that_disagree_fail_together_and_the_network_is_told():
+    meeting = native.Meeting()
+    meeting.start(0, [1.0])
+    meeting.start(1, [1.0, 1.0])
+    for end in meeting.ended(2):
+        assert "do not agree" in end.error
+    assert {call.sequence for call in meeting.given_up()} == {0}
+    for rank in range(2):
+        meeting.start(rank, [1.0])
+    assert meeting.network(1)[0].sequence == 1
+
+
+def test_a_cancelled_call_fails_on_the_device_that_comes_later_too():
+    meeting = native.Meeting()
+    meeting.start(0, [1.0])
+    meeting.cancel("interrupted")
+    assert meeting.ended(1)[0].error == "interrupted"
+    meeting.start(1, [1.0])
+    late = meeting.ended(2)[1]
+    assert late.rank == 1
+    assert "had failed before rank 1 started it: interrupted" in late.error
+    # Both go on with the same call.
+    for rank in range(2):
+        meeting.start(rank, [1.0])
+    assert meeting.network(1)[0].values == [2.0]
+
+
+def test_a_device_that_waits_too_long_is_told_of_and_then_fails():
+    meeting = native.Meeting(call_timeout_s=0.05, stall_timeout_s=0.01)
+    meeting.start(0, [1.0], devices=3)
+    meeting.start(2, [1.0], devices=3)
+    assert meeting.missing(1) == [[1]]
+    for end in meeting.ended(2):
+        assert "1" in end.error
+    assert by_rank(meeting.ended(2)).keys() == {0, 2}
+    assert meeting.failures() == 1
+
+
+def test_after_its_end_every_call_fails_at_once():
+    meeting = native.Meeting()
+    meeting.start(0, [1.0])
+    meeting.close("the program has ended")
+    meeting.start(1, [1.0])
+    assert [end.error for end in meeting.ended(2)] == ["the program has ended"] * 2

@@ -1,0 +1,67 @@
+// The extension module `optireduce_testing`: lets pytest reach the C++ classes below the public
+// ones. Built for tests only. Each file here adds the classes of one part, by a Binding.
+
+#ifndef TESTS_NATIVE_BINDING_H_
+#define TESTS_NATIVE_BINDING_H_
+
+#include <nanobind/nanobind.h>
+
+#include <chrono>
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+
+namespace optireduce::testing {
+
+// Registers a function that adds to the module, before the module is made.
+class Binding {
+ public:
+  using Bind = void (*)(nanobind::module_&);
+  explicit Binding(Bind bind) { All().push_back(bind); }
+  static std::vector<Bind>& All() {
+    static std::vector<Bind> all;
+    return all;
+  }
+};
+
+// ---- Conversions. Times are seconds where a name does not say otherwise.
+
+inline Duration FromSeconds(double seconds) {
+  // Rounded: an instant that was handed out must come back as the same instant.
+  return std::chrono::round<Duration>(std::chrono::duration<double>(seconds));
+}
+inline Instant At(double seconds) { return Instant(FromSeconds(seconds)); }
+inline double ToSeconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+inline double ToSeconds(Instant at) { return ToSeconds(at.time_since_epoch()); }
+
+inline std::span<const std::byte> BytesOf(const nanobind::bytes& bytes) {
+  return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
+}
+inline nanobind::bytes ToBytes(std::span<const std::byte> bytes) {
+  return nanobind::bytes(bytes.data(), bytes.size());
+}
+
+// Errors become ValueError, or RuntimeError where the arguments are not to blame.
+inline void RaiseUnlessOk(const Status& status) {
+  if (status.ok()) return;
+  if (status.code() == StatusCode::kInvalidArgument) {
+    throw nanobind::value_error(status.message().c_str());
+  }
+  throw std::runtime_error(status.message());
+}
+template <typename T>
+T Unwrap(Result<T> result) {
+  RaiseUnlessOk(result.status());
+  return std::move(result.value());
+}
+
+}  // namespace optireduce::testing
+
+#endif  // TESTS_NATIVE_BINDING_H_

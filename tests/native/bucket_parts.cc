@@ -1,0 +1,88 @@
+// How a bucket is cut for the lanes, and the outcome of a call from those of its parts.
+
+#include "ffi/protocol/bucket/bucket_parts.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tests/native/binding.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace optireduce::testing {
+namespace {
+
+// Of each part its lane, its elements, and the elements of the bucket, [begin, end), that its
+// leaves hold. The leaves of the bucket lie one behind the other.
+using Range = std::pair<std::uint64_t, std::uint64_t>;
+using Part = std::tuple<std::size_t, std::uint64_t, std::vector<Range>>;
+
+std::vector<Part> CutOf(const std::string& name, const std::vector<std::uint64_t>& leaves,
+                        std::size_t lanes, std::size_t cut_bytes_min) {
+  Submission submission;
+  submission.spec.name = name;
+  for (const std::uint64_t elements : leaves) submission.spec.elements += elements;
+  std::vector<float> bucket(submission.spec.elements);
+  float* at = bucket.data();
+  for (const std::uint64_t elements : leaves) {
+    submission.leaves.push_back({.data = reinterpret_cast<std::byte*>(at), .elements = elements});
+    at += elements;
+  }
+  std::vector<Part> parts;
+  for (const BucketPart& part : CutBucket(submission, lanes, cut_bytes_min)) {
+    std::vector<Range> ranges;
+    for (const Leaf& leaf : part.submission.leaves) {
+      const auto begin =
+          static_cast<std::uint64_t>(reinterpret_cast<const float*>(leaf.data) - bucket.data());
+      ranges.emplace_back(begin, begin + leaf.elements);
+    }
+    parts.emplace_back(part.lane, part.submission.spec.elements, std::move(ranges));
+  }
+  return parts;
+}
+
+void Add(PartOutcomes& self, std::uint64_t elements, const std::string& error,
+         double missing_contributions, double missing_results, double elapsed_s,
+         std::uint16_t slowest, std::uint16_t live) {
+  self.Add(error.empty() ? Status() : Status(StatusCode::kUnavailable, error),
+           {.missing_contributions = missing_contributions,
+            .missing_results = missing_results,
+            .elapsed = FromSeconds(elapsed_s),
+            .slowest = Rank(slowest),
+            .live = live},
+           elements);
+}
+
+void Bind(nb::module_& m) {
+  m.def("cut_bucket", &CutOf, "name"_a, "leaves"_a, "lanes"_a, "cut_bytes_min"_a);
+  nb::class_<PartOutcomes>(m, "PartOutcomes")
+      .def(nb::init<>())
+      .def("add", &Add, "elements"_a, nb::kw_only(), "error"_a = "",
+           "missing_contributions"_a = 0.0, "missing_results"_a = 0.0, "elapsed_s"_a = 0.0,
+           "slowest"_a = 0, "live"_a = 1)
+      .def_prop_ro("error", [](const PartOutcomes& self) { return self.status().message(); })
+      .def_prop_ro("missing_contributions",
+                   [](const PartOutcomes& self) { return self.stats().missing_contributions; })
+      .def_prop_ro("missing_results",
+                   [](const PartOutcomes& self) { return self.stats().missing_results; })
+      .def_prop_ro("elapsed_s",
+                   [](const PartOutcomes& self) { return ToSeconds(self.stats().elapsed); })
+      .def_prop_ro("slowest", [](const PartOutcomes& self) { return self.stats().slowest.value(); })
+      .def_prop_ro("live", [](const PartOutcomes& self) { return self.stats().live; });
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

@@ -1,0 +1,54 @@
+// The window of calls, on the side that sends and on the side that receives.
+
+#include "ffi/protocol/call/call_window.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/bitmap.h"
+#include "tests/native/binding.h"
+
+namespace nb = nanobind;
+
+namespace optireduce::testing {
+namespace {
+
+void Bind(nb::module_& m) {
+  nb::class_<SendWindow>(m, "SendWindow")
+      .def(nb::init<std::uint32_t>(), nb::arg("max_lag"))
+      .def("may_begin",
+           [](const SendWindow& self, std::uint32_t call) { return self.MayBegin(Sequence(call)); })
+      .def("begin", [](SendWindow& self, std::uint32_t call) { self.Begin(Sequence(call)); })
+      .def("begun",
+           [](const SendWindow& self, std::uint32_t call) { return self.Begun(Sequence(call)); })
+      .def("deliver", [](SendWindow& self, std::uint32_t call) { self.Deliver(Sequence(call)); })
+      .def("all_delivered", &SendWindow::all_delivered)
+      .def("lags",
+           [](const SendWindow& self, std::uint32_t call) { return self.Lags(Sequence(call)); });
+  nb::class_<CallHistory> history(m, "CallHistory");
+  nb::enum_<CallHistory::Receipt>(history, "Receipt")
+      .value("NEW", CallHistory::Receipt::kNew)
+      .value("DUPLICATE", CallHistory::Receipt::kDuplicate)
+      .value("STALE", CallHistory::Receipt::kStale);
+  history.def(nb::init<std::uint32_t>(), nb::arg("max_lag"))
+      .def("take", [](CallHistory& self, std::uint32_t call, std::size_t within,
+                      std::size_t segments) { return self.Take(Sequence(call), within, segments); })
+      .def("remember",
+           [](CallHistory& self, std::uint32_t call, const std::vector<bool>& received) {
+             Bitmap bitmap(received.size());
+             for (std::size_t i = 0; i < received.size(); ++i) {
+               if (received[i]) bitmap.Insert(i);
+             }
+             self.Remember(Sequence(call), std::move(bitmap));
+           });
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

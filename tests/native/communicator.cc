@@ -1,0 +1,138 @@
+// Communicators of the ranks of a session, in one process and over loopback.
+
+#include "ffi/runtime/communicator.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/native/binding.h"
+#include "tests/native/collective.h"
+#include "tests/native/inbox.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace optireduce::testing {
+namespace {
+
+// Chosen: the datagrams of Ethernet, as in EndpointOptions.
+constexpr std::size_t kDatagramBytes = 1472;
+
+// How a call ended on a rank.
+struct CallEnd {
+  std::uint16_t rank = 0;
+  std::uint32_t sequence = 0;
+  std::string error;
+  std::vector<float> values;
+};
+
+class TestCommunicators {
+ public:
+  TestCommunicators(std::uint16_t ranks, std::uint16_t lanes)
+      : pool_(std::make_shared<CompletionPool>()) {
+    for (std::uint16_t r = 0; r < ranks; ++r) {
+      CommunicatorOptions options;
+      options.name = "test";
+      options.rank = Rank(r);
+      options.world_size = ranks;
+      options.bind_address = "127.0.0.1";
+      options.lanes = lanes;
+      options.receive_buffer_bytes = std::size_t{1} << 20;
+      options.peer_timeout = std::chrono::seconds(30);
+      options.mismatch_timeout = std::chrono::seconds(30);
+      options.deadline = std::chrono::seconds(20);
+      options.deadline_max = std::chrono::seconds(20);
+      ranks_.push_back(Unwrap(Communicator::Create(options, pool_)));
+      addresses_.push_back({.address = "127.0.0.1", .ports = ranks_.back()->ports()});
+    }
+  }
+  ~TestCommunicators() {
+    for (std::uint16_t r = 0; r < ranks_.size(); ++r) Close(r, "the test is over");
+    const nb::gil_scoped_release release;
+    ranks_.clear();
+    pool_.reset();
+  }
+  TestCommunicators(const TestCommunicators&) = delete;
+  TestCommunicators& operator=(const TestCommunicators&) = delete;
+
+  // Raises what is wrong. With addresses for so many ranks.
+  void Connect(std::uint16_t rank, std::size_t addresses) {
+    std::vector<RankAddress> given = addresses_;
+    given.resize(addresses, addresses_.front());
+    RaiseUnlessOk(ranks_.at(rank)->Connect(given, kDatagramBytes,
+                                           ranks_[rank]->granted_receive_buffer_bytes()));
+  }
+  void Submit(std::uint16_t rank, const std::vector<float>& values, std::uint32_t sequence,
+              const std::string& mode) {
+    auto bucket = std::make_shared<std::vector<float>>(values);
+    Collective collective{.name = "x",
+                          .mode = mode,
+                          .members = std::vector<int>(ranks_.size()),
+                          .elements = values.size(),
+                          .description = "x",
+                          .deadline_s = 20.0,
+                          .wire_format = "float32"};
+    std::iota(collective.members.begin(), collective.members.end(), 0);
+    Submission submission;
+    submission.spec = collective.ToSpec();
+    submission.sequence = Sequence(sequence);
+    submission.leaves = {
+        {.data = reinterpret_cast<std::byte*>(bucket->data()), .elements = bucket->size()}};
+    ranks_.at(rank)->Submit(std::move(submission), [inbox = inbox_, bucket, rank, sequence](
+                                                       const Status& status, const CallStats&) {
+      inbox->Put(
+          {.rank = rank, .sequence = sequence, .error = status.message(), .values = *bucket});
+    });
+  }
+  void Cancel(std::uint16_t rank, const std::string& why) { ranks_.at(rank)->Cancel(why); }
+  void Close(std::uint16_t rank, const std::string& why) {
+    const nb::gil_scoped_release release;
+    ranks_.at(rank)->Close(why);
+  }
+  std::vector<CallEnd> Ended(std::size_t count) { return inbox_->Wait(count); }
+  nb::dict CountersOf(std::uint16_t rank) const {
+    nb::dict counters;
+    for (const auto& [name, value] : ranks_.at(rank)->counters()) counters[name.c_str()] = value;
+    return counters;
+  }
+  std::size_t Ports(std::uint16_t rank) const { return ranks_.at(rank)->ports().size(); }
+
+ private:
+  std::shared_ptr<CompletionPool> pool_;
+  const std::shared_ptr<Inbox<CallEnd>> inbox_ = std::make_shared<Inbox<CallEnd>>();
+  std::vector<std::shared_ptr<Communicator>> ranks_;
+  std::vector<RankAddress> addresses_;
+};
+
+void Bind(nb::module_& m) {
+  nb::class_<CallEnd>(m, "CallEnd")
+      .def_ro("rank", &CallEnd::rank)
+      .def_ro("sequence", &CallEnd::sequence)
+      .def_ro("error", &CallEnd::error)
+      .def_ro("values", &CallEnd::values);
+  nb::class_<TestCommunicators>(m, "Communicators")
+      .def(nb::init<std::uint16_t, std::uint16_t>(), "ranks"_a, "lanes"_a = 1)
+      .def("connect", &TestCommunicators::Connect, "rank"_a, "addresses"_a)
+      .def("submit", &TestCommunicators::Submit, "rank"_a, "values"_a, "sequence"_a = 0,
+           "mode"_a = "exact")
+      .def("cancel", &TestCommunicators::Cancel, "rank"_a, "why"_a)
+      .def("close", &TestCommunicators::Close, "rank"_a, "why"_a)
+      .def("ended", &TestCommunicators::Ended, "count"_a)
+      .def("counters", &TestCommunicators::CountersOf, "rank"_a)
+      .def("ports", &TestCommunicators::Ports, "rank"_a);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

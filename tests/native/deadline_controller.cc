@@ -1,0 +1,46 @@
+// The controller of deadlines.
+
+#include "ffi/protocol/deadline/deadline_controller.h"
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+
+#include "tests/native/binding.h"
+
+namespace nb = nanobind;
+
+namespace optireduce::testing {
+namespace {
+
+void Bind(nb::module_& m) {
+  nb::class_<DeadlineController>(m, "DeadlineController")
+      .def(
+          "__init__",
+          [](DeadlineController* self, double late_budget, double bound_s, double latency_s,
+             std::size_t sources, bool waits_for_stragglers) {
+            new (self) DeadlineController({.late_budget = late_budget,
+                                           .bound = FromSeconds(bound_s),
+                                           .latency = FromSeconds(latency_s),
+                                           .waits_for_stragglers = waits_for_stragglers},
+                                          sources);
+          },
+          nb::arg("late_budget"), nb::arg("bound_s"), nb::arg("latency_s"), nb::arg("sources"),
+          nb::arg("waits_for_stragglers"))
+      .def("begin_call", &DeadlineController::BeginCall)
+      .def("began", [](DeadlineController& self, std::size_t source,
+                       double after_opening) { self.Began(source, FromSeconds(after_opening)); })
+      .def("arrived",
+           [](DeadlineController& self, std::size_t source, double after_opening,
+              double after_beginning, double share) {
+             self.Arrived(source, FromSeconds(after_opening), FromSeconds(after_beginning), share);
+           })
+      .def("deadline", [](const DeadlineController& self) { return ToSeconds(self.deadline()); })
+      .def("unbounded", [](const DeadlineController& self) { return ToSeconds(self.unbounded()); })
+      .def("calibrated", &DeadlineController::calibrated);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

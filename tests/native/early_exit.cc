@@ -1,0 +1,65 @@
+// The early exit of a stage, and how it writes durations.
+
+#include "ffi/protocol/deadline/early_exit.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "tests/native/binding.h"
+
+namespace nb = nanobind;
+
+namespace optireduce::testing {
+namespace {
+
+void Bind(nb::module_& m) {
+  nb::enum_<StageExit>(m, "StageExit")
+      .value("COMPLETE", StageExit::kComplete)
+      .value("EXPIRED", StageExit::kExpired)
+      .value("EARLY", StageExit::kEarly);
+  nb::class_<EarlyExit>(m, "EarlyExit")
+      .def(
+          "__init__",
+          [](EarlyExit* self, double bound_s, std::size_t members, std::size_t own) {
+            new (self) EarlyExit(FromSeconds(bound_s), members, own);
+          },
+          nb::arg("bound_s"), nb::arg("members"), nb::arg("own"))
+      .def("end_stage",
+           [](EarlyExit& self, StageExit exit, double elapsed, std::uint64_t received_bytes,
+              std::uint64_t expected_bytes) {
+             return ToSeconds(self.EndStage({.exit = exit,
+                                             .elapsed = FromSeconds(elapsed),
+                                             .received_bytes = received_bytes,
+                                             .expected_bytes = expected_bytes}));
+           })
+      .def(
+          "told",
+          [](EarlyExit& self, std::size_t member, std::optional<double> sample) {
+            self.Told(member, sample ? std::optional(FromSeconds(*sample)) : std::nullopt);
+          },
+          nb::arg("member"), nb::arg("sample").none())
+      .def("calibrated", &EarlyExit::calibrated)
+      .def("hard_bound", [](const EarlyExit& self) { return ToSeconds(self.hard_bound()); })
+      .def("early_bound", [](const EarlyExit& self) { return ToSeconds(self.early_bound()); })
+      .def("grace_fraction", &EarlyExit::grace_fraction)
+      .def("grace", [](const EarlyExit& self) { return ToSeconds(self.grace()); });
+  m.def(
+      "encode_duration",
+      [](std::optional<std::int64_t> ns) {
+        return EncodeDuration(ns ? std::optional(Duration(*ns)) : std::nullopt);
+      },
+      nb::arg("ns").none());
+  m.def("decode_duration", [](std::uint16_t code) {
+    const std::optional<Duration> duration = DecodeDuration(code);
+    return duration ? std::optional(duration->count()) : std::nullopt;
+  });
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

@@ -1,0 +1,170 @@
+// An endpoint driven by hand, for float32 buckets; times in seconds.
+
+#include "ffi/protocol/endpoint.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/native/binding.h"
+#include "tests/native/collective.h"
+
+namespace nb = nanobind;
+
+namespace optireduce::testing {
+namespace {
+
+using FloatArray = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+class TestEndpoint {
+ public:
+  TestEndpoint(int rank, int world_size, const nb::bytes& secret, std::size_t datagram_bytes_max,
+               double peer_timeout_s, double mismatch_timeout_s, const std::string& protection,
+               std::uint32_t session, std::uint16_t lane, double call_timeout_s,
+               std::uint32_t max_lag, bool suspend_on_lag, std::size_t early_bytes_max)
+      : buffer_(std::size_t{1} << 16) {
+    EndpointOptions options;
+    options.rank = Rank(static_cast<std::uint16_t>(rank));
+    options.world_size = static_cast<std::uint16_t>(world_size);
+    options.session = session;
+    options.lane = lane;
+    options.early_bytes_max = early_bytes_max;
+    options.max_lag = max_lag;
+    if (protection == "none") options.protection = Protection::kNone;
+    if (protection == "encrypt") options.protection = Protection::kEncrypt;
+    if (secret.size() != options.secret.size()) throw std::invalid_argument("secret: 32 bytes");
+    std::memcpy(options.secret.data(), secret.data(), secret.size());
+    options.datagram_bytes_max = datagram_bytes_max;
+    options.peer_timeout = FromSeconds(peer_timeout_s);
+    options.mismatch_timeout = FromSeconds(mismatch_timeout_s);
+    options.call_timeout = FromSeconds(call_timeout_s);
+    options.suspend_on_lag = suspend_on_lag;
+    Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(options);
+    if (!endpoint.ok()) throw std::invalid_argument(endpoint.status().message());
+    endpoint_ = std::move(endpoint.value());
+  }
+
+  // Returns the error, or an empty text. The array is reduced in place, and has as many elements as
+  // the call.
+  std::string Submit(double now, const Collective& collective, FloatArray array,
+                     std::uint32_t sequence, std::uint64_t token, bool drain) {
+    Submission submission;
+    submission.spec = collective.ToSpec();
+    submission.sequence = Sequence(sequence);
+    submission.token = token;
+    submission.drain = drain;
+    submission.leaves = {
+        {.data = reinterpret_cast<std::byte*>(array.data()), .elements = array.size()}};
+    if (array.size() != collective.elements) throw nb::value_error("another number of elements");
+    return endpoint_->Submit(At(now), std::move(submission)).message();
+  }
+  void HandleDatagram(double now, const nb::bytes& datagram) {
+    endpoint_->HandleDatagram(At(now), BytesOf(datagram));
+  }
+  void HandleTimeout(double now) { endpoint_->HandleTimeout(At(now)); }
+  // (to, datagrams), or None.
+  nb::object PollTransmit(double now, std::size_t batch_max) {
+    const auto transmit = endpoint_->PollTransmit(At(now), buffer_, batch_max);
+    if (!transmit) return nb::none();
+    std::vector<nb::bytes> datagrams;
+    std::vector<std::byte> sent;
+    Join(transmit->pieces, sent);
+    for (std::size_t at = 0; at < sent.size(); at += transmit->datagram_bytes) {
+      datagrams.push_back(ToBytes(
+          std::span(sent).subspan(at, std::min(transmit->datagram_bytes, sent.size() - at))));
+    }
+    return nb::make_tuple(transmit->to.value(), datagrams);
+  }
+  double PollTimeout() const { return ToSeconds(endpoint_->PollTimeout()); }
+  std::optional<CallDone> PollEvent() { return endpoint_->PollEvent(); }
+  void Leave(double now, const std::string& why) {
+    endpoint_->Leave(At(now), Status(StatusCode::kCancelled, why));
+  }
+  void Cancel(double now, const std::string& why) {
+    endpoint_->Cancel(At(now), Status(StatusCode::kCancelled, why));
+  }
+  void GiveUp(double now, const Collective& collective, std::uint32_t sequence,
+              const std::string& why) {
+    Submission call;
+    call.spec = collective.ToSpec();
+    call.sequence = Sequence(sequence);
+    endpoint_->GiveUp(At(now), std::move(call), Status(StatusCode::kCancelled, why));
+  }
+  bool Finished() const { return endpoint_->finished(); }
+  std::size_t MemoryBytes() const { return endpoint_->memory_bytes(); }
+  nb::dict CountersOf() const {
+    nb::dict counters;
+#define OPTIREDUCE_ADD(name, meaning) counters[#name] = endpoint_->counters().name;
+    OPTIREDUCE_COUNTERS(OPTIREDUCE_ADD)
+#undef OPTIREDUCE_ADD
+    return counters;
+  }
+
+ private:
+  std::unique_ptr<Endpoint> endpoint_;
+  std::vector<std::byte> buffer_;
+};
+
+void BindCallDone(nb::module_& m) {
+  nb::class_<CallDone>(m, "CallDone")
+      .def_ro("token", &CallDone::token)
+      // Empty for a call that went well.
+      .def_prop_ro("error", [](const CallDone& self) { return self.status.message(); })
+      .def_prop_ro("missing_contributions",
+                   [](const CallDone& self) { return self.stats.missing_contributions; })
+      .def_prop_ro("missing_results",
+                   [](const CallDone& self) { return self.stats.missing_results; })
+      .def_prop_ro("carried", [](const CallDone& self) { return self.stats.carried; })
+      .def_prop_ro("in_flight", [](const CallDone& self) { return self.stats.in_flight; })
+      .def_prop_ro("live", [](const CallDone& self) { return self.stats.live; })
+      .def_prop_ro("slowest", [](const CallDone& self) { return self.stats.slowest.value(); });
+}
+
+void BindEndpoint(nb::module_& m) {
+  nb::class_<TestEndpoint>(m, "Endpoint")
+      .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
+                    std::uint32_t, std::uint16_t, double, std::uint32_t, bool, std::size_t>(),
+           nb::arg("rank"), nb::arg("world_size"), nb::arg("secret"),
+           nb::arg("datagram_bytes_max") = 1472, nb::arg("peer_timeout_s") = 30.0,
+           nb::arg("mismatch_timeout_s") = 10.0, nb::arg("protection") = "authenticate",
+           nb::arg("session") = 77, nb::arg("lane") = 0, nb::arg("call_timeout_s") = 0.0,
+           nb::arg("max_lag") = 2, nb::arg("suspend_on_lag") = false,
+           nb::arg("early_bytes_max") = std::size_t{4} << 30)
+      .def("submit", &TestEndpoint::Submit, nb::arg("now"), nb::arg("collective"), nb::arg("array"),
+           nb::arg("sequence") = 0, nb::arg("token") = 0, nb::arg("drain") = false)
+      .def("handle_datagram", &TestEndpoint::HandleDatagram)
+      .def("handle_timeout", &TestEndpoint::HandleTimeout)
+      .def("poll_transmit", &TestEndpoint::PollTransmit)
+      .def("poll_timeout", &TestEndpoint::PollTimeout)
+      .def("poll_event", &TestEndpoint::PollEvent)
+      .def("leave", &TestEndpoint::Leave)
+      .def("cancel", &TestEndpoint::Cancel)
+      .def("give_up", &TestEndpoint::GiveUp)
+      .def("finished", &TestEndpoint::Finished)
+      .def("memory_bytes", &TestEndpoint::MemoryBytes)
+      .def("counters", &TestEndpoint::CountersOf);
+}
+
+void Bind(nb::module_& m) {
+  BindCallDone(m);
+  BindEndpoint(m);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

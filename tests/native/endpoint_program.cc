@@ -1,0 +1,29 @@
+// Programs of the fuzz target of the endpoint.
+
+#include "ffi/fuzz/endpoint_program.h"
+
+#include <nanobind/nanobind.h>
+
+#include "tests/native/binding.h"
+
+namespace nb = nanobind;
+
+namespace optireduce::testing {
+namespace {
+
+// What it has reached, by name.
+nb::dict RunProgram(const nb::bytes& program) {
+  const ProgramReach reach = RunEndpointProgram(BytesOf(program));
+  nb::dict reached;
+#define OPTIREDUCE_ADD(name, meaning) reached[#name] = reach.name;
+  OPTIREDUCE_PROGRAM_REACH(OPTIREDUCE_ADD)
+#undef OPTIREDUCE_ADD
+  return reached;
+}
+
+void Bind(nb::module_& m) { m.def("run_endpoint_program", &RunProgram, nb::arg("program")); }
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

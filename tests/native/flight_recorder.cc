@@ -1,0 +1,50 @@
+// The flight record.
+
+#include "ffi/runtime/flight_recorder.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "ffi/bind/watch_dict.h"
+#include "tests/native/binding.h"
+#include "tests/native/recorded_call.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace optireduce::testing {
+namespace {
+
+void Bind(nb::module_& m) {
+  nb::class_<FlightRecorder>(m, "FlightRecorder")
+      .def(nb::init<std::size_t>(), "capacity"_a = kFlightRecords)
+      .def("begin",
+           [](FlightRecorder& self, const std::string& name, std::uint32_t sequence, double now) {
+             return self.Begin(MakeCall(name, sequence, 100), At(now), FromSeconds(1e9 + now));
+           })
+      // Whether the call was still there.
+      .def("end",
+           [](FlightRecorder& self, std::uint64_t number, double now, int code,
+              const std::string& message) {
+             return self.End(number, At(now), StatusOf(code, message), CallStats{}) != nullptr;
+           })
+      .def("records", [](const FlightRecorder& self) { return ToList(self.Records()); })
+      .def("under_way", &FlightRecorder::under_way)
+      .def("oldest_untold",
+           [](const FlightRecorder& self) {
+             const CallRecord* const oldest = self.OldestUntold();
+             return oldest == nullptr ? std::nullopt : std::optional(oldest->number);
+           })
+      .def("tell_all", &FlightRecorder::TellAll);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

@@ -1,0 +1,117 @@
+// The flow to one peer, with numbers for cargo.
+
+#include "ffi/protocol/path/flow.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/check.h"
+#include "ffi/protocol/wire/wire.h"
+#include "tests/native/binding.h"
+
+namespace nb = nanobind;
+
+namespace optireduce::testing {
+namespace {
+
+class TestFlow {
+ public:
+  TestFlow(std::size_t window_bytes_max, std::size_t datagram_bytes_max, bool same_host)
+      : flow_({.window_bytes_max = window_bytes_max,
+               .datagram_bytes_max = datagram_bytes_max,
+               .same_host = same_host}) {}
+
+  void SetWeight(double weight) { flow_.SetWeight(weight); }
+  bool CanSend(std::size_t bytes) const { return flow_.CanSend(bytes); }
+  bool MayStart(double now) { return flow_.MayStart(At(now)); }
+  // In a batch of datagrams of its own length, unless `batch_bytes` is given.
+  std::uint64_t Track(double now, std::uint32_t cargo, std::size_t bytes, std::size_t batch_bytes) {
+    return flow_.Track(At(now),
+                       {.kind = DatagramKind::kContribution, .segment = SegmentIndex(cargo)}, bytes,
+                       std::max(bytes, batch_bytes));
+  }
+  // Delivered, lost (false), or refused (nothing).
+  using Fates = std::vector<std::pair<std::uint32_t, std::optional<bool>>>;
+  Fates HandleAcknowledgement(double now, const nb::bytes& payload) {
+    const auto news = ParseAcknowledgement(BytesOf(payload));
+    OR_CHECK(news.has_value());
+    return ToFates(flow_.HandleAcknowledgement(At(now), *news));
+  }
+  Fates HandleTimeout(double now) { return ToFates(flow_.HandleTimeout(At(now))); }
+  void AskForRoom() { flow_.AskForRoom(); }
+  bool PopProbe() { return flow_.PopProbe(); }
+  std::uint64_t TrackProbe(double now) {
+    return flow_.Track(At(now), {.kind = DatagramKind::kProbe}, kOverheadBytes, kOverheadBytes);
+  }
+  std::optional<std::pair<std::size_t, std::size_t>> BlackHoleOf(double patience_s) const {
+    const auto hole = flow_.black_hole(FromSeconds(patience_s));
+    if (!hole) return std::nullopt;
+    return std::pair(hole->lost_bytes, hole->delivered_bytes);
+  }
+  double Timeout() const { return ToSeconds(flow_.timeout()); }
+  std::size_t WindowBytes() const { return flow_.window_bytes(); }
+  bool Seen(std::uint64_t number) const { return flow_.Seen(number); }
+  void Record(double now, std::uint64_t number, bool at_once, bool refused) {
+    flow_.Record(At(now), number, at_once ? Acknowledge::kAtOnce : Acknowledge::kSoon, refused);
+  }
+  bool AcknowledgementDue(double now) const { return flow_.AcknowledgementDue(At(now)); }
+  nb::bytes MakeAcknowledgement(double now) {
+    std::array<std::byte, kAcknowledgementBytesMax> payload;
+    const std::size_t bytes = EncodeAcknowledgement(flow_.MakeAcknowledgement(At(now)), payload);
+    return ToBytes(std::span(payload).first(bytes));
+  }
+
+ private:
+  static Fates ToFates(const std::vector<Fate>& fates) {
+    Fates pairs;
+    for (const Fate& fate : fates) {
+      std::optional<bool> delivered;
+      if (fate.outcome != Fate::Outcome::kRefused) {
+        delivered = fate.outcome == Fate::Outcome::kDelivered;
+      }
+      pairs.emplace_back(fate.cargo.segment.value(), delivered);
+    }
+    return pairs;
+  }
+  Flow flow_;
+};
+
+void Bind(nb::module_& m) {
+  nb::class_<TestFlow>(m, "Flow")
+      .def(nb::init<std::size_t, std::size_t, bool>(), nb::arg("window_bytes_max"),
+           nb::arg("datagram_bytes_max"), nb::arg("same_host") = false)
+      .def("can_send", &TestFlow::CanSend)
+      .def("set_weight", &TestFlow::SetWeight)
+      .def("may_start", &TestFlow::MayStart)
+      .def("track", &TestFlow::Track, nb::arg("now"), nb::arg("cargo"), nb::arg("bytes"),
+           nb::arg("batch_bytes") = 0)
+      .def("handle_acknowledgement", &TestFlow::HandleAcknowledgement)
+      .def("handle_timeout", &TestFlow::HandleTimeout)
+      .def("ask_for_room", &TestFlow::AskForRoom)
+      .def("pop_probe", &TestFlow::PopProbe)
+      .def("track_probe", &TestFlow::TrackProbe)
+      .def("black_hole", &TestFlow::BlackHoleOf)
+      .def("timeout", &TestFlow::Timeout)
+      .def("window_bytes", &TestFlow::WindowBytes)
+      .def("seen", &TestFlow::Seen)
+      .def("record", &TestFlow::Record, nb::arg("now"), nb::arg("number"),
+           nb::arg("at_once") = false, nb::arg("refused") = false)
+      .def("acknowledgement_due", &TestFlow::AcknowledgementDue)
+      .def("make_acknowledgement", &TestFlow::MakeAcknowledgement);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

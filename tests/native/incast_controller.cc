@@ -1,0 +1,27 @@
+// The controller of the incast.
+
+#include "ffi/protocol/path/incast_controller.h"
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+
+#include "tests/native/binding.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace optireduce::testing {
+namespace {
+
+void Bind(nb::module_& m) {
+  nb::class_<IncastController>(m, "IncastController")
+      .def(nb::init<std::uint8_t>(), "most"_a)
+      .def("handle_call", &IncastController::HandleCall, "expected"_a, "lost"_a, "timeouts"_a)
+      .def("incast", &IncastController::incast);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

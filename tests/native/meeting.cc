@@ -1,0 +1,172 @@
+// The meeting of the devices of a process, whose network is the test.
+
+#include "ffi/runtime/meeting.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/native/binding.h"
+#include "tests/native/collective.h"
+#include "tests/native/inbox.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace optireduce::testing {
+namespace {
+
+// A call that the network has got, or that it was told is never made.
+struct NetworkCall {
+  std::string name;
+  std::uint32_t sequence = 0;
+  std::vector<float> values;
+  std::string given_up;  // why
+};
+
+// How a call ended on a device.
+struct DeviceEnd {
+  std::uint32_t rank = 0;
+  std::uint32_t sequence = 0;
+  std::string error;
+  std::vector<float> values;
+};
+
+// Buckets are one leaf of float32.
+class TestMeeting {
+ public:
+  TestMeeting(double call_timeout_s, double stall_timeout_s)
+      : meeting_(Meeting::Create(
+            std::make_shared<CompletionPool>(),
+            {.submit =
+                 [shared = shared_](Submission submission, CallDoneFunction done) {
+                   const Leaf& leaf = submission.leaves.front();
+                   const std::span<float> values(reinterpret_cast<float*>(leaf.data),
+                                                 leaf.elements);
+                   shared->sent.Put({.leaf = values, .done = std::move(done)});
+                   shared->network.Put({.name = submission.spec.name,
+                                        .sequence = submission.sequence.value(),
+                                        .values = {values.begin(), values.end()},
+                                        .given_up = {}});
+                 },
+             .give_up =
+                 [shared = shared_](const Submission& call, const Status& why) {
+                   shared->given_up.Put({.name = call.spec.name,
+                                         .sequence = call.sequence.value(),
+                                         .values = {},
+                                         .given_up = why.message()});
+                 },
+             .tell = [shared = shared_](DevicesNews news) { shared->news.Put(std::move(news)); },
+             .call_timeout = FromSeconds(call_timeout_s),
+             .stall_timeout = FromSeconds(stall_timeout_s)})) {}
+  ~TestMeeting() {
+    Close("the test is over");
+    shared_->sent.Clear();  // They hold the meeting, and it holds them.
+  }
+  TestMeeting(const TestMeeting&) = delete;
+  TestMeeting& operator=(const TestMeeting&) = delete;
+
+  void Start(std::uint32_t rank, const std::vector<float>& values, const std::string& name,
+             std::uint32_t devices, std::optional<std::uint32_t> step, const std::string& mode) {
+    auto bucket = std::make_shared<std::vector<float>>(values);
+    DeviceCall call;
+    call.spec = Collective{.name = name,
+                           .mode = mode,
+                           .members = {0, 1},
+                           .elements = values.size(),
+                           .description = name,
+                           .wire_format = "float32"}
+                    .ToSpec();
+    call.rank = rank;
+    for (std::uint32_t r = 0; r < devices; ++r) call.local_ranks.push_back(r);
+    if (step) call.step = Sequence(*step);
+    call.key = name;
+    call.leaves = {
+        {.data = reinterpret_cast<std::byte*>(bucket->data()), .elements = bucket->size()}};
+    call.done = [shared = shared_, bucket, rank](const DeviceResult& result) {
+      shared->ended.Put({.rank = rank,
+                         .sequence = result.sequence.value(),
+                         .error = result.status.message(),
+                         .values = *bucket});
+    };
+    meeting_->Start(std::move(call));
+  }
+  // The network ends the call that it got as the n-th one: every value gets `added`.
+  void Finish(std::size_t which, float added, const std::string& error) {
+    const Sent sent = shared_->sent.Wait(which + 1)[which];
+    for (float& value : sent.leaf) value += added;
+    sent.done(error.empty() ? Status() : Status(StatusCode::kUnavailable, error), CallStats{});
+  }
+  void Cancel(const std::string& why) { meeting_->Cancel(Status(StatusCode::kCancelled, why)); }
+  void Close(const std::string& why) {
+    const nb::gil_scoped_release release;
+    meeting_->Close(Status(StatusCode::kCancelled, why));
+  }
+
+  std::vector<NetworkCall> Network(std::size_t count) { return shared_->network.Wait(count); }
+  std::vector<NetworkCall> GivenUp() { return shared_->given_up.Now(); }
+  std::vector<DeviceEnd> Ended(std::size_t count) { return shared_->ended.Wait(count); }
+  // Of each stall that was told: the devices that are missing.
+  std::vector<std::vector<std::uint32_t>> Missing(std::size_t count) {
+    std::vector<std::vector<std::uint32_t>> missing;
+    for (const DevicesNews& news : shared_->news.Wait(count)) missing.push_back(news.missing);
+    return missing;
+  }
+  std::uint64_t Failures() const { return meeting_->failures(); }
+
+ private:
+  struct Sent {
+    std::span<float> leaf;
+    CallDoneFunction done;
+  };
+  struct Shared {
+    Inbox<Sent> sent;
+    Inbox<NetworkCall> network;
+    Inbox<NetworkCall> given_up;
+    Inbox<DeviceEnd> ended;
+    Inbox<DevicesNews> news;
+  };
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  const std::shared_ptr<Meeting> meeting_;
+};
+
+void Bind(nb::module_& m) {
+  nb::class_<NetworkCall>(m, "NetworkCall")
+      .def_ro("name", &NetworkCall::name)
+      .def_ro("sequence", &NetworkCall::sequence)
+      .def_ro("values", &NetworkCall::values)
+      .def_ro("given_up", &NetworkCall::given_up);
+  nb::class_<DeviceEnd>(m, "DeviceEnd")
+      .def_ro("rank", &DeviceEnd::rank)
+      .def_ro("sequence", &DeviceEnd::sequence)
+      .def_ro("error", &DeviceEnd::error)
+      .def_ro("values", &DeviceEnd::values);
+  nb::class_<TestMeeting>(m, "Meeting")
+      .def(nb::init<double, double>(), "call_timeout_s"_a = 0.0, "stall_timeout_s"_a = 0.0)
+      .def("start", &TestMeeting::Start, "rank"_a, "values"_a, nb::kw_only(), "name"_a = "x",
+           "devices"_a = 2, "step"_a = nb::none(), "mode"_a = "exact")
+      .def("finish", &TestMeeting::Finish, "which"_a, "added"_a = 0.0f, "error"_a = "")
+      .def("cancel", &TestMeeting::Cancel)
+      .def("close", &TestMeeting::Close)
+      .def("network", &TestMeeting::Network, "count"_a)
+      .def("given_up", &TestMeeting::GivenUp)
+      .def("ended", &TestMeeting::Ended, "count"_a)
+      .def("missing", &TestMeeting::Missing, "count"_a)
+      .def("failures", &TestMeeting::Failures);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

@@ -1,0 +1,192 @@
+// The simulated network. Times are nanoseconds, since they must be exact.
+
+#include "ffi/sim/network.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "ffi/sim/event_queue.h"
+#include "ffi/sim/link.h"
+#include "ffi/sim/scenario.h"
+#include "tests/native/binding.h"
+
+namespace nb = nanobind;
+
+namespace optireduce::testing {
+namespace {
+
+Instant AtNs(std::int64_t ns) { return Instant{} + Duration(ns); }
+std::int64_t Nanoseconds(Instant at) { return (at - Instant{}).count(); }
+
+LinkOptions MakeLink(std::uint64_t rate_mbps, std::int64_t propagation_ns,
+                     std::size_t queue_bytes_max) {
+  return {.rate_mbps = rate_mbps,
+          .propagation = Duration(propagation_ns),
+          .queue_bytes_max = queue_bytes_max};
+}
+
+// The labels in the order in which the queue gives them back.
+std::vector<std::string> EventOrder(
+    const std::vector<std::tuple<std::int64_t, std::string>>& events) {
+  EventQueue<std::string> queue;
+  for (const auto& [at_ns, label] : events) queue.Push(AtNs(at_ns), label);
+  std::vector<std::string> order;
+  while (queue.next() != kNever) order.push_back(queue.Pop());
+  return order;
+}
+
+// A network whose links are all alike.
+class TestNetwork {
+ public:
+  TestNetwork(std::uint16_t ranks, std::uint64_t seed, std::uint64_t rate_mbps,
+              std::int64_t propagation_ns, std::size_t socket_bytes, std::size_t queue_bytes,
+              const nb::dict& faults, std::int64_t latency_ns, double latency_tail,
+              std::int64_t latency_hold_ns)
+      : network_(Make(ranks, seed, rate_mbps, propagation_ns, socket_bytes, queue_bytes, faults,
+                      {.median = Duration(latency_ns),
+                       .tail = latency_tail,
+                       .hold = Duration(latency_hold_ns)})) {}
+
+  void Send(std::int64_t now_ns, std::uint16_t from, std::uint16_t to, const nb::bytes& datagram) {
+    network_.Send(AtNs(now_ns), Rank(from), Rank(to), BytesOf(datagram));
+  }
+  void AddForeign(const nb::bytes& datagram) { network_.AddForeign(BytesOf(datagram)); }
+  void SetCut(std::uint16_t rank, bool cut) { network_.SetCut(Rank(rank), cut); }
+
+  // Everything that arrives, in order: (time, from, to, origin, bytes).
+  nb::list Run() {
+    nb::list arrivals;
+    while (network_.next() != kNever) {
+      const std::int64_t now_ns = Nanoseconds(network_.next());
+      const std::optional<Delivery> delivery = network_.Step();
+      if (!network_.Adds()) throw nb::value_error("the network has lost count");
+      if (!delivery) continue;
+      constexpr const char* kOrigins[] = {"genuine", "copy", "damaged", "injected"};
+      arrivals.append(
+          nb::make_tuple(now_ns, delivery->from.value(), delivery->to.value(),
+                         kOrigins[static_cast<std::size_t>(delivery->origin)],
+                         nb::bytes(reinterpret_cast<const char*>(delivery->datagram.data()),
+                                   delivery->datagram.size())));
+    }
+    return arrivals;
+  }
+
+  nb::dict Faults() const {
+    nb::dict faults;
+#define OPTIREDUCE_NAME_FAULT(name, meaning) faults[#name] = network_.faults().name;
+    OPTIREDUCE_FAULTS(OPTIREDUCE_NAME_FAULT)
+#undef OPTIREDUCE_NAME_FAULT
+    return faults;
+  }
+
+ private:
+  static NetworkOptions Make(std::uint16_t ranks, std::uint64_t seed, std::uint64_t rate_mbps,
+                             std::int64_t propagation_ns, std::size_t socket_bytes,
+                             std::size_t queue_bytes, const nb::dict& faults,
+                             const LatencyOptions& latency) {
+    NetworkOptions options;
+    options.latency = latency;
+    options.seed = seed;
+    options.up.assign(ranks, MakeLink(rate_mbps, propagation_ns, socket_bytes));
+    options.down.assign(ranks, MakeLink(rate_mbps, propagation_ns, queue_bytes));
+    const std::map<std::string, std::uint32_t FaultOptions::*> chances = {
+        {"loss_ppm", &FaultOptions::loss_ppm},
+        {"burst_ppm", &FaultOptions::burst_ppm},
+        {"duplicate_ppm", &FaultOptions::duplicate_ppm},
+        {"reorder_ppm", &FaultOptions::reorder_ppm},
+        {"stall_ppm", &FaultOptions::stall_ppm},
+        {"corrupt_ppm", &FaultOptions::corrupt_ppm},
+        {"truncate_ppm", &FaultOptions::truncate_ppm},
+        {"extend_ppm", &FaultOptions::extend_ppm},
+        {"foreign_ppm", &FaultOptions::foreign_ppm},
+        {"garbage_ppm", &FaultOptions::garbage_ppm},
+        {"replay_ppm", &FaultOptions::replay_ppm},
+        {"misdirect_ppm", &FaultOptions::misdirect_ppm},
+    };
+    const std::map<std::string, Duration FaultOptions::*> times = {
+        {"burst_ns", &FaultOptions::burst},
+        {"reorder_ns", &FaultOptions::reorder},
+        {"stall_ns", &FaultOptions::stall},
+    };
+    for (const auto& [key, value] : faults) {
+      const auto name = nb::cast<std::string>(key);
+      if (chances.contains(name)) {
+        options.faults.*chances.at(name) = nb::cast<std::uint32_t>(value);
+      } else {
+        options.faults.*times.at(name) = Duration(nb::cast<std::int64_t>(value));
+      }
+    }
+    return options;
+  }
+
+  Network network_;
+};
+
+// The line with every field that is not a default; raises what is wrong with it.
+std::string NormaliseScenario(const std::string& line) {
+  Result<Scenario> scenario = ParseScenario(line);
+  if (!scenario.ok()) throw nb::value_error(scenario.status().message().c_str());
+  return Print(scenario.value());
+}
+
+void Bind(nb::module_& m) {
+  m.def("event_order", &EventOrder, nb::arg("events"));
+  m.def("normalise_scenario", &NormaliseScenario, nb::arg("line"));
+  nb::class_<Link>(m, "SimLink")
+      .def(
+          "__init__",
+          [](Link* self, std::uint64_t rate_mbps, std::int64_t propagation_ns,
+             std::size_t queue_bytes_max) {
+            new (self) Link(MakeLink(rate_mbps, propagation_ns, queue_bytes_max));
+          },
+          nb::arg("rate_mbps"), nb::arg("propagation_ns"), nb::arg("queue_bytes_max"))
+      .def(
+          "offer",
+          [](Link& self, std::int64_t now_ns, std::size_t bytes) -> std::optional<std::int64_t> {
+            const std::optional<Instant> at = self.Offer(AtNs(now_ns), bytes);
+            if (!at) return std::nullopt;
+            return Nanoseconds(*at);
+          },
+          nb::arg("now_ns"), nb::arg("bytes"))
+      .def("stall", [](Link& self, std::int64_t until_ns) { self.Stall(AtNs(until_ns)); })
+      .def("has_room", [](const Link& self, std::int64_t now_ns,
+                          std::size_t bytes) { return self.HasRoom(AtNs(now_ns), bytes); })
+      .def("room_at",
+           [](const Link& self, std::int64_t now_ns, std::size_t bytes) {
+             return Nanoseconds(self.RoomAt(AtNs(now_ns), bytes));
+           })
+      .def("queued_bytes",
+           [](const Link& self, std::int64_t now_ns) { return self.queued_bytes(AtNs(now_ns)); })
+      .def_prop_ro("carried", &Link::carried)
+      .def_prop_ro("dropped", &Link::dropped);
+  nb::class_<TestNetwork>(m, "SimNetwork")
+      .def(nb::init<std::uint16_t, std::uint64_t, std::uint64_t, std::int64_t, std::size_t,
+                    std::size_t, const nb::dict&, std::int64_t, double, std::int64_t>(),
+           nb::arg("ranks"), nb::arg("seed"), nb::arg("rate_mbps"), nb::arg("propagation_ns"),
+           nb::arg("socket_bytes"), nb::arg("queue_bytes"), nb::arg("faults"),
+           nb::arg("latency_ns") = 0, nb::arg("latency_tail") = 1.0,
+           nb::arg("latency_hold_ns") = 1'000'000)
+      .def("send", &TestNetwork::Send, nb::arg("now_ns"), nb::arg("sender"), nb::arg("receiver"),
+           nb::arg("datagram"))
+      .def("add_foreign", &TestNetwork::AddForeign, nb::arg("datagram"))
+      .def("set_cut", &TestNetwork::SetCut, nb::arg("rank"), nb::arg("cut"))
+      .def("run", &TestNetwork::Run)
+      .def("faults", &TestNetwork::Faults);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

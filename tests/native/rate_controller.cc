@@ -1,0 +1,66 @@
+// The controller of the rate.
+
+#include "ffi/protocol/path/rate_controller.h"
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+
+#include "tests/native/binding.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace optireduce::testing {
+namespace {
+
+class TestRateController {
+ public:
+  TestRateController(std::size_t window_bytes_max, std::size_t datagram_bytes_max,
+                     std::size_t sharers, bool same_host)
+      : controller_({.window_bytes_max = window_bytes_max,
+                     .datagram_bytes_max = datagram_bytes_max,
+                     .sharers = sharers,
+                     .same_host = same_host}) {}
+
+  void HandleRoundTrip(double now, double elapsed, double shortest, std::size_t delivered,
+                       std::size_t lost, bool limited) {
+    controller_.HandleRoundTrip(At(now), {.elapsed = FromSeconds(elapsed),
+                                          .shortest = FromSeconds(shortest),
+                                          .delivered_bytes = delivered,
+                                          .lost_bytes = lost,
+                                          .limited = limited});
+  }
+  void HandleSilence() { controller_.HandleSilence(); }
+  void SetSharers(std::size_t sharers, std::size_t window_bytes_max) {
+    controller_.SetSharers(sharers, window_bytes_max);
+  }
+  std::size_t WindowBytes() const { return controller_.window_bytes(); }
+  std::size_t ShareBytes() const { return controller_.share_bytes(); }
+  std::size_t BurstBytes() const { return controller_.BurstBytes(); }
+  double PacingInterval(std::size_t bytes) const {
+    return ToSeconds(controller_.PacingInterval(bytes));
+  }
+
+ private:
+  RateController controller_;
+};
+
+void Bind(nb::module_& m) {
+  nb::class_<TestRateController>(m, "RateController")
+      .def(nb::init<std::size_t, std::size_t, std::size_t, bool>(), "window_bytes_max"_a,
+           "datagram_bytes_max"_a = 1472, "sharers"_a = 1, "same_host"_a = false)
+      .def("handle_round_trip", &TestRateController::HandleRoundTrip, "now"_a, "elapsed"_a,
+           "shortest"_a, "delivered"_a, "lost"_a = 0, "limited"_a = true)
+      .def("handle_silence", &TestRateController::HandleSilence)
+      .def("set_sharers", &TestRateController::SetSharers, "sharers"_a, "window_bytes_max"_a)
+      .def("window_bytes", &TestRateController::WindowBytes)
+      .def("share_bytes", &TestRateController::ShareBytes)
+      .def("burst_bytes", &TestRateController::BurstBytes)
+      .def("pacing_interval", &TestRateController::PacingInterval);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

@@ -1,0 +1,78 @@
+// The sums of a shard.
+
+#include "ffi/protocol/bucket/reduction.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ffi/protocol/bucket/bucket_layout.h"
+#include "ffi/protocol/bucket/bucket_view.h"
+#include "ffi/protocol/bucket/buffer_pool.h"
+#include "tests/native/binding.h"
+
+namespace nb = nanobind;
+
+namespace optireduce::testing {
+namespace {
+
+// The shard of the first of some members: one segment of one float32 each.
+class TestReduction {
+ public:
+  explicit TestReduction(std::uint16_t members)
+      : values_(members),
+        layout_(members, sizeof(float), members, sizeof(float)),
+        leaves_{{{.data = reinterpret_cast<std::byte*>(values_.data()), .elements = members}}},
+        bucket_(leaves_, sizeof(float)),
+        reduction_(layout_, MemberIndex(0), ElementType::kFloat32, pool_) {
+    reduction_.Attach(&bucket_);
+  }
+  // True if it is new, and in time. The sum is made once all are there.
+  bool Receive(std::uint16_t source, float value) {
+    const auto receipt = reduction_.Receive(MemberIndex(source), SegmentIndex(0),
+                                            std::as_bytes(std::span(&value, 1)));
+    ReduceIfReady();
+    return receipt == Reduction::Receipt::kNew;
+  }
+  void Exclude(std::uint16_t source) {
+    reduction_.Exclude(MemberIndex(source));
+    ReduceIfReady();
+  }
+  std::optional<float> Sum() const {
+    if (!reduction_.Reduced(SegmentIndex(0))) return std::nullopt;
+    float sum = 0;
+    std::memcpy(&sum, reduction_.Sum(SegmentIndex(0)).data(), sizeof(sum));
+    return sum;
+  }
+
+ private:
+  void ReduceIfReady() {
+    if (reduction_.Ready(SegmentIndex(0))) reduction_.ReduceWithLate(SegmentIndex(0), {});
+  }
+
+  std::vector<float> values_;  // zeros
+  BufferPool pool_;
+  BucketLayout layout_;
+  std::array<Leaf, 1> leaves_;
+  BucketView bucket_;
+  Reduction reduction_;
+};
+
+void Bind(nb::module_& m) {
+  nb::class_<TestReduction>(m, "Reduction")
+      .def(nb::init<std::uint16_t>(), nb::arg("members"))
+      .def("receive", &TestReduction::Receive)
+      .def("exclude", &TestReduction::Exclude)
+      .def("sum", &TestReduction::Sum);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing

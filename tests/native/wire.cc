@@ -1,0 +1,160 @@
+// The wire: headers, and what announces a collective.
+
+#include "ffi/protocol/wire/wire.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/operators.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tests/native/binding.h"
+#include "tests/native/collective.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace optireduce::testing {
+namespace {
+
+// A header in plain numbers.
+struct PlainHeader {
+  std::uint8_t kind = 0;
+  std::uint8_t flags = 0;
+  std::uint16_t source = 0;
+  std::uint32_t session = 0;
+  std::uint32_t collective = 0;
+  std::uint32_t sequence = 0;
+  std::uint32_t segment = 0;
+  std::uint64_t number = 0;
+  std::uint16_t contributors = 0;
+  friend bool operator==(const PlainHeader&, const PlainHeader&) = default;
+};
+
+nb::bytes EncodeHeaderOf(const PlainHeader& plain) {
+  Header header;
+  header.kind = static_cast<DatagramKind>(plain.kind);
+  header.flags = plain.flags;
+  header.source = Rank(plain.source);
+  header.session = plain.session;
+  header.call = {.collective = CollectiveId(plain.collective),
+                 .sequence = Sequence(plain.sequence)};
+  header.segment = SegmentIndex(plain.segment);
+  header.number = plain.number;
+  header.contributors = plain.contributors;
+  std::array<std::byte, kHeaderBytes> bytes;
+  EncodeHeader(header, bytes);
+  return ToBytes(bytes);
+}
+
+// The header, or why there is none.
+nb::object ParseHeaderOf(const nb::bytes& datagram) {
+  const ParsedHeader parsed = ParseHeader(BytesOf(datagram));
+  if (!parsed.header) {
+    return nb::str(parsed.error == ParseError::kVersion ? "version" : "malformed");
+  }
+  const Header& header = *parsed.header;
+  return nb::cast(PlainHeader{.kind = static_cast<std::uint8_t>(header.kind),
+                              .flags = header.flags,
+                              .source = header.source.value(),
+                              .session = header.session,
+                              .collective = header.call.collective.value(),
+                              .sequence = header.call.sequence.value(),
+                              .segment = header.segment.value(),
+                              .number = header.number,
+                              .contributors = header.contributors});
+}
+
+nb::bytes EncodeAnnouncementOf(const Collective& collective, std::size_t bytes_max) {
+  std::vector<std::byte> out(bytes_max);
+  const std::size_t size = EncodeAnnouncement(collective.ToSpec(), collective.description, out);
+  return ToBytes(std::span(out).first(size));
+}
+
+std::optional<Collective> ParseAnnouncementOf(const nb::bytes& payload, std::uint16_t world_size) {
+  const auto spec = ParseAnnouncement(BytesOf(payload), world_size);
+  if (!spec) return std::nullopt;
+  return Collective::Of(*spec);
+}
+
+// The identity that an announcement must have.
+std::uint32_t AnnouncementId(const nb::bytes& payload, std::uint16_t world_size) {
+  const auto spec = ParseAnnouncement(BytesOf(payload), world_size);
+  if (!spec) throw nb::value_error("not an announcement");
+  return IdOf(*spec).value();
+}
+
+void BindHeader(nb::module_& m) {
+  nb::class_<PlainHeader>(m, "Header")
+      .def(
+          "__init__",
+          [](PlainHeader* self, std::uint8_t kind, std::uint8_t flags, std::uint16_t source,
+             std::uint32_t session, std::uint32_t collective, std::uint32_t sequence,
+             std::uint32_t segment, std::uint64_t number, std::uint16_t contributors) {
+            new (self) PlainHeader{kind,     flags,   source, session,     collective,
+                                   sequence, segment, number, contributors};
+          },
+          nb::kw_only(), "kind"_a, "flags"_a = 0, "source"_a = 0, "session"_a = 0,
+          "collective"_a = 0, "sequence"_a = 0, "segment"_a = 0, "number"_a = 0,
+          "contributors"_a = 0)
+      .def_rw("kind", &PlainHeader::kind)
+      .def_rw("flags", &PlainHeader::flags)
+      .def_rw("source", &PlainHeader::source)
+      .def_rw("session", &PlainHeader::session)
+      .def_rw("collective", &PlainHeader::collective)
+      .def_rw("sequence", &PlainHeader::sequence)
+      .def_rw("segment", &PlainHeader::segment)
+      .def_rw("number", &PlainHeader::number)
+      .def_rw("contributors", &PlainHeader::contributors)
+      .def(nb::self == nb::self);
+  m.attr("HEADER_BYTES") = kHeaderBytes;
+  m.attr("OVERHEAD_BYTES") = kOverheadBytes;
+  m.def("encode_header", &EncodeHeaderOf, "header"_a);
+  m.def("parse_header", &ParseHeaderOf, "datagram"_a);
+}
+
+void BindCollective(nb::module_& m) {
+  nb::class_<Collective>(m, "Collective")
+      .def(
+          "__init__",
+          [](Collective* self, const std::string& name, const std::string& mode,
+             const std::vector<int>& members, std::uint64_t elements,
+             const std::string& description, std::uint64_t fingerprint, double deadline_s,
+             const std::string& wire_format) {
+            new (self) Collective{name,        mode,        members,    elements,
+                                  description, fingerprint, deadline_s, wire_format};
+          },
+          "name"_a, nb::kw_only(), "mode"_a = "exact", "members"_a, "elements"_a,
+          "description"_a = "", "fingerprint"_a = 1, "deadline_s"_a = 0.1,
+          "wire_format"_a = "float32")
+      .def_rw("name", &Collective::name)
+      .def_rw("mode", &Collective::mode)
+      .def_rw("members", &Collective::members)
+      .def_rw("elements", &Collective::elements)
+      .def_rw("description", &Collective::description)
+      .def_rw("fingerprint", &Collective::fingerprint)
+      .def_rw("deadline_s", &Collective::deadline_s)
+      .def_rw("wire_format", &Collective::wire_format)
+      .def(nb::self == nb::self);
+  m.def("encode_announcement", &EncodeAnnouncementOf, "collective"_a, "bytes_max"_a);
+  m.def("parse_announcement", &ParseAnnouncementOf, "payload"_a, "world_size"_a);
+  m.def("announcement_id", &AnnouncementId, "payload"_a, "world_size"_a);
+}
+
+void Bind(nb::module_& m) {
+  BindHeader(m);
+  BindCollective(m);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing
