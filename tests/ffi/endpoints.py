@@ -1,10 +1,15 @@
 """Endpoints driven by hand in virtual time."""
 
+import numpy as np
+
 from jax_optireduce import _testing
 
 SECRET = bytes(range(32))
 # Datagrams while no time passes. Chosen: more than any test has buckets for.
 AT_ONCE_MAX = 100_000
+# Of the calls of `Modes`, for both stages.
+DEADLINE_S = 0.1
+JUST_S = 1e-6
 
 
 class Net:
@@ -92,6 +97,46 @@ class Net:
             for rank, endpoint in enumerate(self.ranks):
                 if rank not in self.silent:
                     endpoint.handle_timeout(self.now)
+
+
+class Modes(Net):
+    """Ranks that make calls of one mode, each of a bucket of its own."""
+
+    def __init__(
+        self,
+        world_size,
+        mode="bounded",
+        elements=300,
+        wire_format="float32",
+        **options,
+    ):
+        super().__init__(world_size, **options)
+        self.wire_format = wire_format
+        self.mode = mode
+        self.elements = elements
+        self.buckets = {}
+
+    def call(self, rank, sequence=0, *, drain=False, values=None):
+        array = np.full(self.elements, 1 + rank + 10 * sequence, np.float32)
+        if values is not None:
+            array = values.copy()
+        if drain:
+            array[:] = 0
+        self.buckets[rank, sequence] = array
+        members = list(range(len(self.ranks)))
+        token = sequence
+        refused = self.ranks[rank].submit_in(
+            *(self.now, self.mode, DEADLINE_S, members, sequence, token, array),
+            drain=drain,
+            wire_format=self.wire_format,
+        )
+        assert refused == ""
+
+    def until(self, time):
+        self.run(time - self.now)
+
+    def expired(self, rank):
+        return self.ranks[rank].counters()["stages_expired"]
 
 
 def rejected(endpoint) -> dict[str, int]:
