@@ -139,6 +139,40 @@ class Modes(Net):
         return self.ranks[rank].counters()["stages_expired"]
 
 
+class Recorded(Modes):
+    """Keeps the headers of what was sent, and holds back what it is asked to."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.sent: list[tuple] = []
+        # What is held back: (kind, sender, receiver), in part.
+        self.holds: tuple | None = None
+        self.held: list[tuple[int, bytes]] = []
+
+    def collect(self):
+        before = len(self.wire)
+        super().collect()
+        new, self.wire = self.wire[before:], self.wire[:before]
+        for to, datagram in new:
+            header = _testing.parse_header(datagram)
+            self.sent.append((to, *header))
+            of_it = (header[0], header[2], to)
+            held = self.holds is not None and all(
+                wanted in (None, is_)
+                for wanted, is_ in zip(self.holds, of_it, strict=True)
+            )
+            (self.held if held else self.wire).append((to, datagram))
+
+    def release(self, *, lose=False):
+        self.holds = None
+        self.wire += [] if lose else self.held
+        self.held = []
+
+    def of(self, rank, kind, sequence) -> list[tuple]:
+        """What this rank has sent of a call: receiver, then the header."""
+        return [h for h in self.sent if (h[3], h[1], h[6]) == (rank, kind, sequence)]
+
+
 def rejected(endpoint) -> dict[str, int]:
     return {
         k: v for k, v in endpoint.counters().items() if k.startswith("rejected") and v

@@ -1,46 +1,13 @@
 """Lossy calls: when their stages end, what they measure, what they do not send."""
 
 import pytest
-from endpoints import DEADLINE_S, JUST_S, Modes
+from endpoints import DEADLINE_S, JUST_S, Recorded
 
 from jax_optireduce import _testing
 
 CONTRIBUTION, RESULT = 1, 2
 # Source: kCalibrationCalls of ffi/protocol/deadline/early_exit.cc is 20.
 MEASURED_CALLS = 22
-
-
-class Recorded(Modes):
-    """Keeps the headers of what was sent, and holds back what it is asked to."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self.sent: list[tuple] = []
-        # What is held back: (kind, sender, receiver), in part.
-        self.holds: tuple | None = None
-        self.held: list[tuple[int, bytes]] = []
-
-    def collect(self):
-        before = len(self.wire)
-        super().collect()
-        new, self.wire = self.wire[before:], self.wire[:before]
-        for to, datagram in new:
-            header = _testing.parse_header(datagram)
-            self.sent.append((to, *header))
-            of_it = (header[0], header[2], to)
-            held = self.holds is not None and all(
-                wanted in (None, is_)
-                for wanted, is_ in zip(self.holds, of_it, strict=True)
-            )
-            (self.held if held else self.wire).append((to, datagram))
-
-    def release(self):
-        self.holds = None
-        self.wire, self.held = self.wire + self.held, []
-
-    def of(self, rank, kind, sequence) -> list[tuple]:
-        """What this rank has sent of a call: receiver, then the header."""
-        return [h for h in self.sent if (h[3], h[1], h[6]) == (rank, kind, sequence)]
 
 
 def calibrated(ranks: int, elements: int = 300) -> Recorded:
