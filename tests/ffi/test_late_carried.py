@@ -3,7 +3,6 @@
 import numpy as np
 from endpoints import DEADLINE_S, JUST_S, Recorded
 
-
 CONTRIBUTION, ACKNOWLEDGEMENT = 1, 3
 REPAIR = 64  # Of wire.h.
 
