@@ -209,14 +209,15 @@ class Outcome:
 # By the part of the sources that a bug is in: the tests that look at it first.
 _NEAR = {
     "answer_time": "test_lag",
+    "arrivals": "test_call_watch",
     "attendance": "test_lag",
     "bucket_parts": "test_bucket_layout test_call_watch",
     "call_timing": "test_early_exit test_deadline_controller",
-    "call_watch": "test_call_watch",
+    "call_watch": "test_call_watch test_watch_bounds",
     "call_window": "test_call_window",
     "carry": "test_call_window test_lagging",
     "communicator": "test_call_watch",
-    "deadline_controller": "test_deadline_controller",
+    "deadline_controller": "test_deadline_controller test_watch_bounds",
     "directory": "test_announcements",
     "early_exit": "test_early_exit",
     "endpoint_give_up": "test_giving_up",
@@ -228,6 +229,7 @@ _NEAR = {
     "flight_recorder": "test_call_watch",
     "flow": "test_flow test_numbers test_known_numbers test_pacing",
     "given_up": "test_giving_up test_given_up_calls",
+    "latency_histogram": "test_deadline_controller",
     "membership": "test_paxos test_membership",
     "membership_agreement": "test_paxos test_membership",
     "membership_message": "test_membership test_membership_message",
@@ -236,8 +238,8 @@ _NEAR = {
     "incast_controller": "test_rate_controller",
     "reduction": "test_reduction test_endpoint test_lagging",
     "refusals": "test_refusals",
-    "short_deadline": "test_call_watch",
-    "slow_rank": "test_call_watch",
+    "short_deadline": "test_call_watch test_watch_bounds",
+    "slow_rank": "test_call_watch test_watch_bounds",
     "wire": "test_wire test_lies test_announcements",
 }
 # They take a second or two.
