@@ -212,7 +212,7 @@ _NEAR = {
     "arrivals": "test_call_watch",
     "attendance": "test_lag",
     "bucket_parts": "test_bucket_layout test_call_watch",
-    "call_timing": "test_early_exit test_deadline_controller",
+    "call_timing": "test_learned_deadlines test_early_exit test_deadline_controller",
     "call_watch": "test_call_watch test_watch_bounds",
     "call_window": "test_call_window",
     "carry": "test_call_window test_lagging",
