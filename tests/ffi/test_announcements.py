@@ -1,0 +1,122 @@
+"""What ranks tell each other of a collective: what is believed, and what it names."""
+
+import struct
+
+import numpy as np
+import pytest
+from endpoints import Net
+
+from jax_optireduce import _testing
+
+# Source: EncodeAnnouncement in ffi/protocol/wire/wire.cc.
+HEAD = "<QBBBBQQQ"
+FIELDS = (
+    "fingerprint",
+    "element_type",
+    "wire_format",
+    "reduce_scatter",
+    "all_gather",
+    "elements",
+    "reduce_scatter_deadline",
+    "all_gather_deadline",
+)
+# Source: ElementType, LatePolicy and WireFormat.
+INT32, DROP, BFLOAT16, DAY_NS = 4, 1, 1, 86_400 * 10**9
+# Source: kCollectivesMax of ffi/protocol/call/directory.cc.
+COLLECTIVES_MAX = 1 << 16
+
+
+def announcement(members=(0, 1), **changes: int) -> bytes:
+    """A lossy collective's, with some of its numbers replaced."""
+    payload = _testing.encode_announcement("x", "x", 1, 10, True, 0.1, [0, 1], 1000)
+    head_bytes = struct.calcsize(HEAD)
+    numbers = dict(zip(FIELDS, struct.unpack(HEAD, payload[:head_bytes]), strict=True))
+    bitmap = bytes([sum(1 << member for member in members)])
+    behind = payload[head_bytes + 3 :]
+    return struct.pack(HEAD, *(numbers | changes).values()) + b"\1\0" + bitmap + behind
+
+
+def is_read(payload: bytes) -> bool:
+    return _testing.parse_announcement(payload, 2) is not None
+
+
+def test_a_bucket_may_have_so_many_elements_and_no_more():
+    assert is_read(announcement(elements=2**37))
+    assert not is_read(announcement(elements=2**37 + 1))
+
+
+@pytest.mark.parametrize("stage", ["reduce_scatter_deadline", "all_gather_deadline"])
+def test_a_deadline_may_be_a_day_and_no_longer(stage):
+    assert is_read(announcement(**{stage: DAY_NS}))
+    assert not is_read(announcement(**{stage: DAY_NS + 1}))
+    assert not is_read(announcement(**{stage: 2**64 - 1}))
+
+
+def test_a_collective_has_members():
+    assert is_read(announcement(members=[1]))
+    assert not is_read(announcement(members=[]))
+
+
+def test_only_floats_are_rounded():
+    assert is_read(announcement(wire_format=BFLOAT16))
+    assert is_read(announcement(element_type=INT32))
+    assert not is_read(announcement(element_type=INT32, wire_format=BFLOAT16))
+
+
+def test_collectives_that_differ_in_anything_have_another_identity():
+    others = [
+        announcement(),
+        announcement(members=[0]),
+        announcement(fingerprint=2),
+        announcement(element_type=INT32),
+        announcement(wire_format=BFLOAT16),
+        announcement(reduce_scatter=0, all_gather=0),
+        announcement(elements=11),
+        announcement(reduce_scatter_deadline=10**9),
+        announcement(all_gather_deadline=10**9),
+        _testing.encode_announcement("y", "x", 1, 10, True, 0.1, [0, 1], 1000),
+    ]
+    identities = [_testing.announcement_id(payload, 2) for payload in others]
+    assert len(set(identities)) == len(others)
+
+
+def names_of_one_identity() -> tuple[str, str]:
+    """Of what `Net.submit()` calls, of 10 elements."""
+    known: dict[int, str] = {}
+    for number in range(1_000_000):
+        name = f"{number:x}"
+        payload = _testing.encode_announcement(
+            name, name, 1, 10, False, 0.1, [0, 1], 1000
+        )
+        other = known.setdefault(_testing.announcement_id(payload, 2), name)
+        if other != name:
+            return other, name
+    raise AssertionError("32 bits do not repeat by chance among a million")
+
+
+def test_names_of_one_identity_are_an_error_and_not_one_collective():
+    one, other = names_of_one_identity()
+    net = Net(2)
+    for rank in range(2):
+        array = np.ones(10, np.float32)
+        assert net.submit(rank, array, name=one) == ""
+        refused = net.submit(rank, np.ones(10, np.float32), name=other, token=1)
+        assert "have the same 32-bit identity by chance" in refused
+        assert f"'{one}: float32[10]'" in refused
+    net.run(0.1)
+    assert [set(done) for done in net.done] == [{0}, {0}]
+
+
+def test_collectives_have_a_bound():
+    endpoint = _testing.Endpoint(0, 1, bytes(32))
+    one = np.ones(1, np.float32)
+    known = 0
+    for number in range(2 * COLLECTIVES_MAX):
+        name = str(number)
+        refused = endpoint.submit(0.0, name, name, 1, False, 0.1, [0], 0, number, one)
+        if refused and "identity by chance" not in refused:
+            break
+        known += refused == ""
+    assert known == COLLECTIVES_MAX
+    assert f"more than {COLLECTIVES_MAX} different collectives" in refused
+    assert "the shapes of a step should not change each time" in refused

@@ -1,0 +1,84 @@
+"""When datagrams leave and how the path is measured; times in seconds."""
+
+import pytest
+
+from jax_optireduce import _testing
+
+DATAGRAM_BYTES = 1472
+ROUND_TRIP = 0.01
+
+
+def make_flow():
+    return _testing.Flow(1 << 20, DATAGRAM_BYTES)
+
+
+def measured_flow(round_trip: float, until: float, hold: float = 0.0):
+    """A flow that one datagram has crossed, acknowledged `hold` after its arrival."""
+    sender, receiver = make_flow(), make_flow()
+    start = until - round_trip - hold
+    receiver.record(start, sender.track(start, 0, DATAGRAM_BYTES))
+    news = receiver.take_acknowledgement(start + hold)
+    assert sender.handle_acknowledgement(until, news) == [(0, True)]
+    return sender
+
+
+def leave_at_once(flow, now: float) -> int:
+    """Sends datagrams, one a batch, as many as may leave now."""
+    count = 0
+    while flow.may_start(now) and flow.can_send(DATAGRAM_BYTES):
+        flow.track(now, count, DATAGRAM_BYTES)
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("hold", [0.0004, 0.004, 0.1])
+def test_the_time_that_an_acknowledgement_waited_is_no_part_of_the_path(hold):
+    at_once = measured_flow(ROUND_TRIP, until=1.0)
+    late = measured_flow(ROUND_TRIP, until=1.0, hold=hold)
+    for flow in (at_once, late):
+        flow.track(1.0, 1, DATAGRAM_BYTES)
+    assert late.timeout() == pytest.approx(at_once.timeout())
+
+
+def test_a_batch_leaves_when_its_pace_allows_and_not_before():
+    flow = measured_flow(ROUND_TRIP, until=1.0)
+    now = 1.0
+    assert 0 < leave_at_once(flow, now) < flow.window_bytes() // DATAGRAM_BYTES
+    # There is room, and it is not time.
+    assert flow.can_send(DATAGRAM_BYTES)
+    turns = 0
+    while flow.can_send(DATAGRAM_BYTES):
+        at = flow.timeout()
+        assert now < at < now + ROUND_TRIP
+        assert not flow.may_start(at - 1e-8)
+        flow.handle_timeout(at)
+        assert leave_at_once(flow, at) == 1
+        now = at
+        turns += 1
+    assert turns > 10
+
+
+@pytest.mark.parametrize("pause", [0.002, 0.1, 10.0])
+def test_what_a_process_has_missed_while_it_slept_does_not_leave_at_once(pause):
+    awake = measured_flow(ROUND_TRIP, until=1.0)
+    slept = measured_flow(ROUND_TRIP, until=1.0)
+    # What is missed by a millisecond may leave.
+    usual = leave_at_once(awake, 1.001)
+    assert 1 < usual < awake.window_bytes() // DATAGRAM_BYTES
+    assert leave_at_once(slept, 1.0 + pause) == usual
+
+
+def test_a_flow_that_waits_for_room_for_more_than_a_datagram_is_limited_by_its_window():
+    # A path on which nothing is paced; batches never fill the window to the last.
+    round_trip, batch = 0.00001, 5
+    sender, receiver = make_flow(), make_flow()
+    now, before = 0.0, sender.window_bytes()
+    for _ in range(20):
+        sent = []
+        while sender.may_start(now):
+            sent += [sender.track(now, 0, DATAGRAM_BYTES) for _ in range(batch)]
+        for number in sent:
+            receiver.record(now, number)
+        now += round_trip
+        sender.handle_acknowledgement(now, receiver.take_acknowledgement(now))
+    assert sender.window_bytes() > 2 * before
