@@ -68,7 +68,7 @@ class Losing(Net):
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
-        self.loses = lambda to, kind, source, sequence: False
+        self.loses = lambda *_: False
 
     def collect(self):
         super().collect()
