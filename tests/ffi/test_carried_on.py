@@ -6,7 +6,7 @@ What one of them misses comes with a later one. Acknowledgements may be lost.
 import numpy as np
 import pytest
 from endpoints import Net
-from test_promises import CONTRIBUTION, DEADLINE_S, JUST_S, RESULT, Modes
+from test_promises import DEADLINE_S, JUST_S, RESULT, Modes
 
 from jax_optireduce import _testing
 
@@ -150,6 +150,34 @@ def test_results_of_a_folded_call_that_are_under_way_are_not_taken_for_complete(
     net.run(2 * DEADLINE_S)
     net.loses = lambda *_: False
     net.drain_all(4)
+
+
+def test_results_of_a_call_that_was_never_opened_are_not_taken_for_complete():
+    net = Calls(3, suspend_on_lag=True)
+    for rank in range(3):
+        net.call(rank)
+    net.run(0.01)
+    # Of the next call nothing comes, and rank 2 jumps over it.
+    net.loses = lambda *facts: facts[-1] == 1
+    net.call(0, 1)
+    net.run(2 * DEADLINE_S)
+    net.call(0, 2)
+    net.call(2, 2)
+    net.run(2 * DEADLINE_S)
+    net.call(0, 3)
+    net.call(2, 3)
+    net.call(2, 4)
+    net.run(0.001)
+    # Rank 1 has folded call 2.
+    for sequence in (1, 2, 3):
+        net.call(1, sequence)
+    net.collect()
+    assert sorted(net.done[1]) == [0, 1, 2]
+    net.run(2 * DEADLINE_S)
+    net.loses = lambda *_: False
+    for rank in (0, 1):
+        net.call(rank, 4)
+    net.drain_all(5)
 
 
 # ---- Calls in a row.
