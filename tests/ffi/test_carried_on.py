@@ -6,7 +6,7 @@ What one of them misses comes with a later one. Acknowledgements may be lost.
 import numpy as np
 import pytest
 from endpoints import Net
-from test_promises import DEADLINE_S, JUST_S, RESULT, Modes
+from test_promises import CONTRIBUTION, DEADLINE_S, JUST_S, RESULT, Modes
 
 from jax_optireduce import _testing
 
@@ -96,6 +96,33 @@ def test_a_call_goes_on_that_only_some_have_drained():
     net.run(SETTLED_S)
     for rank in range(3):
         np.testing.assert_array_equal(net.got(rank), 1 + 2 + 3 + 12 + 13)
+
+
+# ---- The end of a rank.
+
+
+def test_what_a_rank_has_sent_before_it_left_counts():
+    net = Calls(2, elements=3000)
+    passed = []
+
+    def loses(kind, source, call):
+        if (kind, source) != (CONTRIBUTION, 1):
+            return False
+        passed.append(call)
+        return len(passed) > 1
+
+    net.loses = loses
+    for rank in range(2):
+        net.call(rank)
+    net.run(0.005)
+    net.ranks[1].leave(net.now, "its program has ended")
+    net.run(0.01)
+    assert net.ranks[1].finished()
+    net.run(DEADLINE_S)
+    message, missing_contributions, missing_results, _ = net.done[0][0]
+    assert message == ""
+    assert 0 < missing_contributions < 0.5
+    assert missing_results == 0
 
 
 # ---- Folded calls.

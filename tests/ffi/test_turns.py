@@ -36,33 +36,57 @@ def acknowledgement(incast: int) -> bytes:
     return bytes(6 + 4) + bytes([incast, 0, 0])
 
 
-def receivers_of_contributions(incasts: dict[int, int]) -> set[int]:
-    """Whom rank 0 of four sends to at first; the others say their `incasts`."""
-    rank = _testing.Endpoint(0, 4, SECRET)
-    for peer, incast in incasts.items():
-        label = f"jax_optireduce 2 session {SESSION} lane 0 from {peer} to 0"
-        sealer = _testing.Sealer(_testing.derive_key(SECRET, label))
-        header = _testing.encode_header(
-            (ACKNOWLEDGEMENT, 0, peer, SESSION, 0, 0, 0, 0, 0)
+class Sender:
+    """Rank 0 of four, whose peers say how many may send to them, and no more."""
+
+    def __init__(self, incasts: dict[int, int]):
+        self.rank = _testing.Endpoint(0, 4, SECRET)
+        self.now = 1.0
+        self.array = np.ones(400_000, np.float32)
+        for peer, incast in incasts.items():
+            label = f"jax_optireduce 2 session {SESSION} lane 0 from {peer} to 0"
+            sealer = _testing.Sealer(_testing.derive_key(SECRET, label))
+            header = _testing.encode_header(
+                (ACKNOWLEDGEMENT, 0, peer, SESSION, 0, 0, 0, 0, 0)
+            )
+            content, tag = sealer.seal(0, header + acknowledgement(incast))
+            self.rank.handle_datagram(self.now, content + tag)
+        assert self.rank.counters()["datagrams_received"] == len(incasts)
+        # More for each of them than a window holds.
+        refused = self.rank.submit(
+            *(self.now, "x", "x", 1, False, 0.1, [0, 1, 2, 3], 0, 0, self.array)
         )
-        content, tag = sealer.seal(0, header + acknowledgement(incast))
-        rank.handle_datagram(1.0, content + tag)
-    assert rank.counters()["datagrams_received"] == len(incasts)
-    # More for each of them than a window holds.
-    array = np.ones(400_000, np.float32)
-    refused = rank.submit(1.0, "x", "x", 1, False, 0.1, [0, 1, 2, 3], 0, 0, array)
-    assert refused == ""
-    receivers = set()
-    while (transmit := rank.poll_transmit(1.0, 8)) is not None:
-        to, datagrams = transmit
-        kinds = {_testing.parse_header(datagram)[0] for datagram in datagrams}
-        if CONTRIBUTION in kinds:
-            receivers.add(to)
-    return receivers
+        assert refused == ""
+
+    def receivers(self) -> set[int]:
+        """To whom it sends contributions now."""
+        found = set()
+        while (transmit := self.rank.poll_transmit(self.now, 8)) is not None:
+            to, datagrams = transmit
+            kinds = {_testing.parse_header(datagram)[0] for datagram in datagrams}
+            if CONTRIBUTION in kinds:
+                found.add(to)
+        return found
+
+    def receivers_within(self, seconds: float) -> set[int]:
+        """To whom it sends them in that time."""
+        found = self.receivers()
+        end = self.now + seconds
+        while (at := self.rank.poll_timeout()) < end:
+            self.now = max(self.now, at)
+            self.rank.handle_timeout(self.now)
+            found |= self.receivers()
+        return found
 
 
 def test_a_rank_sends_to_as_many_at_a_time_as_the_peer_that_takes_the_fewest():
-    assert len(receivers_of_contributions({1: 3, 2: 3, 3: 3})) == 3
-    assert len(receivers_of_contributions({1: 3, 2: 2, 3: 3})) == 2
-    assert len(receivers_of_contributions({1: 3, 2: 3, 3: 1})) == 1
-    assert len(receivers_of_contributions({1: 1, 2: 3, 3: 3})) == 1
+    assert len(Sender({1: 3, 2: 3, 3: 3}).receivers()) == 3
+    assert len(Sender({1: 3, 2: 2, 3: 3}).receivers()) == 2
+    assert len(Sender({1: 3, 2: 3, 3: 1}).receivers()) == 1
+    assert len(Sender({1: 1, 2: 3, 3: 3}).receivers()) == 1
+
+
+def test_a_peer_that_does_not_answer_does_not_keep_the_turn_of_others():
+    sender = Sender({1: 1, 2: 1, 3: 1})
+    assert len(sender.receivers()) == 1
+    assert sender.receivers_within(5.0) == {1, 2, 3}
