@@ -177,3 +177,29 @@ def test_what_a_program_jumps_over_is_settled():
         net.run(SETTLED_S)
     assert [net.lives(rank) for rank in range(3)] == [3] * 3
     net.check_all_arrived(range(3), shards=3)
+
+
+def test_a_rank_without_a_majority_goes_on_as_soon_as_it_hears_the_others():
+    net = Session(3)
+    for rank in range(3):
+        net.call(rank, 0)
+    net.run(0.5)
+    # The others stand still, and miss nobody.
+    net.silent = {1, 2}
+    net.call(0, 1)
+    net.run(2.0)
+    refused = net.ranks[0].submit_in(
+        *(net.now, "bounded", DEADLINE_S, [0, 1, 2], 2, 2, net.buckets[0, 0])
+    )
+    assert "only 1 of the 3 ranks" in refused
+    net.run(2.0)
+    net.silent = set()
+    for rank in (1, 2):
+        net.call(rank, 1)
+    net.run(1.0)
+    for rank in range(3):
+        net.call(rank, 3)
+    net.run(1.0)
+    for rank in range(3):
+        assert net.done[rank][3][0] == ""
+        assert net.lives(rank) == 3
