@@ -306,14 +306,19 @@ class Checks:
 
     def of_processes(self) -> list[Check]:
         """Several devices in a process, and several processes."""
+        files = ("watch", "failures", "giving_up_processes")
         return [
             self.pytest("tests/differential"),
-            self.pytest("tests/multiprocess/test_watch.py"),
+            *(self.pytest(f"tests/multiprocess/test_{name}.py") for name in files),
         ]
 
     def last(self) -> list[Check]:
         """Those that take long."""
-        return [self.more_seeds, self.pytest("tests/simulation/test_simulation.py")]
+        return [
+            self.more_seeds,
+            self.pytest("tests/simulation/test_simulation.py"),
+            self.pytest("tests/multiprocess/test_repairs.py"),
+        ]
 
     def run(self, check: Check, number: int) -> tuple[str | None, float]:
         """Returns why it failed, if it did, and the time that it took."""

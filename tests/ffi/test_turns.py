@@ -1,0 +1,92 @@
+"""In which order a rank sends what it has, and to how many at a time."""
+
+import numpy as np
+from endpoints import SECRET, Net
+
+from jax_optireduce import _testing
+
+CONTRIBUTION, RESULT, ACKNOWLEDGEMENT = 1, 2, 3
+SESSION = 77
+
+
+def test_sums_of_an_older_call_go_before_contributions_to_a_newer_one():
+    net = Net(2)
+    arrays = [np.ones(60_000, np.float32) for _ in range(3)]
+    net.submit(0, arrays[0])
+    net.run(0.5)
+    # Rank 0 goes on before rank 1 has made the first call, and then gets some of it.
+    net.submit(0, arrays[1], sequence=1, token=1)
+    net.submit(1, arrays[2])
+    while (transmit := net.ranks[1].poll_transmit(net.now, 8)) is not None:
+        for datagram in transmit[1]:
+            net.ranks[0].handle_datagram(net.now, datagram)
+    sent = []
+    while (transmit := net.ranks[0].poll_transmit(net.now, 1)) is not None:
+        kind, *_ = _testing.parse_header(transmit[1][0])
+        if kind in (CONTRIBUTION, RESULT):
+            sent.append(kind)
+    sums = sent.count(RESULT)
+    assert sums > 2
+    assert sent[1 : 1 + sums] == [RESULT] * sums
+    assert sent[-1] == CONTRIBUTION
+
+
+def acknowledgement(incast: int) -> bytes:
+    """Of nothing, by a rank to which so many may send at a time."""
+    return bytes(6 + 4) + bytes([incast, 0, 0])
+
+
+class Sender:
+    """Rank 0 of four, whose peers say how many may send to them, and no more."""
+
+    def __init__(self, incasts: dict[int, int]):
+        self.rank = _testing.Endpoint(0, 4, SECRET)
+        self.now = 1.0
+        self.array = np.ones(400_000, np.float32)
+        for peer, incast in incasts.items():
+            label = f"jax_optireduce 2 session {SESSION} lane 0 from {peer} to 0"
+            sealer = _testing.Sealer(_testing.derive_key(SECRET, label))
+            header = _testing.encode_header(
+                (ACKNOWLEDGEMENT, 0, peer, SESSION, 0, 0, 0, 0, 0)
+            )
+            content, tag = sealer.seal(0, header + acknowledgement(incast))
+            self.rank.handle_datagram(self.now, content + tag)
+        assert self.rank.counters()["datagrams_received"] == len(incasts)
+        # More for each of them than a window holds.
+        refused = self.rank.submit(
+            *(self.now, "x", "x", 1, False, 0.1, [0, 1, 2, 3], 0, 0, self.array)
+        )
+        assert refused == ""
+
+    def receivers(self) -> set[int]:
+        """To whom it sends contributions now."""
+        found = set()
+        while (transmit := self.rank.poll_transmit(self.now, 8)) is not None:
+            to, datagrams = transmit
+            kinds = {_testing.parse_header(datagram)[0] for datagram in datagrams}
+            if CONTRIBUTION in kinds:
+                found.add(to)
+        return found
+
+    def receivers_within(self, seconds: float) -> set[int]:
+        """To whom it sends them in that time."""
+        found = self.receivers()
+        end = self.now + seconds
+        while (at := self.rank.poll_timeout()) < end:
+            self.now = max(self.now, at)
+            self.rank.handle_timeout(self.now)
+            found |= self.receivers()
+        return found
+
+
+def test_a_rank_sends_to_as_many_at_a_time_as_the_peer_that_takes_the_fewest():
+    assert len(Sender({1: 3, 2: 3, 3: 3}).receivers()) == 3
+    assert len(Sender({1: 3, 2: 2, 3: 3}).receivers()) == 2
+    assert len(Sender({1: 3, 2: 3, 3: 1}).receivers()) == 1
+    assert len(Sender({1: 1, 2: 3, 3: 3}).receivers()) == 1
+
+
+def test_a_peer_that_does_not_answer_does_not_keep_the_turn_of_others():
+    sender = Sender({1: 1, 2: 1, 3: 1})
+    assert len(sender.receivers()) == 1
+    assert sender.receivers_within(5.0) == {1, 2, 3}
