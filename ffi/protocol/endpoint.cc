@@ -447,7 +447,6 @@ void Endpoint::Impl::HandleAcknowledgement(Instant now, const Header& header,
 void Endpoint::Impl::HandleLeave(Instant now, const Header& header,
                                  std::span<const std::byte> payload) {
   Peer& from = peer(header.source);
-  if (from.left) return;
   from.left = "rank " + std::to_string(header.source.value()) + " has left: " +
               std::string(reinterpret_cast<const char*>(payload.data()), payload.size());
   Forget(now, header.source);

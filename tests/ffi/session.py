@@ -157,3 +157,38 @@ def rejected(endpoint) -> dict[str, int]:
     return {
         k: v for k, v in endpoint.counters().items() if k.startswith("rejected") and v
     }
+
+
+class Recorded(Session):
+    """Keeps the headers of what was sent.
+
+    Attributes:
+      sent: of each `collect`, first what arrives, then what is held.
+    """
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.sent: list[native.Header] = []
+
+    def collect(self):
+        arriving, holding = len(self.wire), len(self.held)
+        super().collect()
+        new = self.wire[arriving:] + self.held[holding:]
+        self.sent += [native.parse_header(datagram) for _, datagram in new]
+
+    def of(self, rank, kind, sequence) -> list[native.Header]:
+        """What this rank has sent of a call."""
+        wanted = (rank, kind, sequence)
+        return [h for h in self.sent if (h.source, h.kind, h.sequence) == wanted]
+
+    def hold(self, kind, source=None, *, to=None):
+        """Datagrams of a kind are held: of one rank, to one, or of and to any."""
+        self.holds = lambda header, receiver: (
+            header.kind == kind
+            and source in (None, header.source)
+            and to in (None, receiver)
+        )
+
+    def lose(self):
+        """What was held never arrives, and no more is held."""
+        self.held, self.holds = [], None

@@ -4,9 +4,9 @@ import struct
 
 import numpy as np
 import pytest
-from endpoints import Net
+from session import Session
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 # Source: EncodeAnnouncement in ffi/protocol/wire/wire.cc.
 HEAD = "<QBBBBQQQ"
@@ -26,9 +26,17 @@ INT32, DROP, BFLOAT16, DAY_NS = 4, 1, 1, 86_400 * 10**9
 COLLECTIVES_MAX = 1 << 16
 
 
+def encoded(name: str) -> bytes:
+    """What announces a lossy collective of two."""
+    collective = native.Collective(
+        name, mode="lossy", members=[0, 1], elements=10, description="x"
+    )
+    return native.encode_announcement(collective, 1000)
+
+
 def announcement(members=(0, 1), **changes: int) -> bytes:
     """A lossy collective's, with some of its numbers replaced."""
-    payload = _testing.encode_announcement("x", "x", 1, 10, True, 0.1, [0, 1], 1000)
+    payload = encoded("x")
     head_bytes = struct.calcsize(HEAD)
     numbers = dict(zip(FIELDS, struct.unpack(HEAD, payload[:head_bytes]), strict=True))
     bitmap = bytes([sum(1 << member for member in members)])
@@ -37,7 +45,7 @@ def announcement(members=(0, 1), **changes: int) -> bytes:
 
 
 def is_read(payload: bytes) -> bool:
-    return _testing.parse_announcement(payload, 2) is not None
+    return native.parse_announcement(payload, 2) is not None
 
 
 def test_a_bucket_may_have_so_many_elements_and_no_more():
@@ -74,46 +82,45 @@ def test_collectives_that_differ_in_anything_have_another_identity():
         announcement(elements=11),
         announcement(reduce_scatter_deadline=10**9),
         announcement(all_gather_deadline=10**9),
-        _testing.encode_announcement("y", "x", 1, 10, True, 0.1, [0, 1], 1000),
+        encoded("y"),
     ]
-    identities = [_testing.announcement_id(payload, 2) for payload in others]
+    identities = [native.announcement_id(payload, 2) for payload in others]
     assert len(set(identities)) == len(others)
 
 
-def names_of_one_identity() -> tuple[str, str]:
-    """Of what `Net.submit()` calls, of 10 elements."""
+def names_of_one_identity(session: Session) -> tuple[str, str]:
+    """Of what `Session.submit()` calls, of 10 elements."""
     known: dict[int, str] = {}
     for number in range(1_000_000):
         name = f"{number:x}"
-        payload = _testing.encode_announcement(
-            name, name, 1, 10, False, 0.1, [0, 1], 1000
-        )
-        other = known.setdefault(_testing.announcement_id(payload, 2), name)
+        payload = native.encode_announcement(session.collective(10, name=name), 1000)
+        other = known.setdefault(native.announcement_id(payload, 2), name)
         if other != name:
             return other, name
     raise AssertionError("32 bits do not repeat by chance among a million")
 
 
 def test_names_of_one_identity_are_an_error_and_not_one_collective():
-    one, other = names_of_one_identity()
-    net = Net(2)
+    session = Session(2)
+    one, other = names_of_one_identity(session)
     for rank in range(2):
         array = np.ones(10, np.float32)
-        assert net.submit(rank, array, name=one) == ""
-        refused = net.submit(rank, np.ones(10, np.float32), name=other, token=1)
+        assert session.submit(rank, array, name=one) == ""
+        refused = session.submit(rank, np.ones(10, np.float32), name=other, token=1)
         assert "have the same 32-bit identity by chance" in refused
         assert f"'{one}: float32[10]'" in refused
-    net.run(0.1)
-    assert [set(done) for done in net.done] == [{0}, {0}]
+    session.run(0.1)
+    assert [set(done) for done in session.done] == [{0}, {0}]
 
 
 def test_collectives_have_a_bound():
-    endpoint = _testing.Endpoint(0, 1, bytes(32))
+    endpoint = native.Endpoint(0, 1, bytes(32))
     one = np.ones(1, np.float32)
     known = 0
     for number in range(2 * COLLECTIVES_MAX):
         name = str(number)
-        refused = endpoint.submit(0.0, name, name, 1, False, 0.1, [0], 0, number, one)
+        collective = native.Collective(name, members=[0], elements=1, description=name)
+        refused = endpoint.submit(0.0, collective, one, token=number)
         if refused and "identity by chance" not in refused:
             break
         known += refused == ""

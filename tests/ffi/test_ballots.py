@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 TIMEOUT = 1.0
 STEP = 0.05
@@ -35,25 +35,40 @@ class OneRank:
     """One rank of five; the messages of the others are the test's."""
 
     def __init__(self, rank):
-        self.membership = _testing.Membership(rank, 5, TIMEOUT)
+        self.membership = native.Membership(rank, 5, TIMEOUT)
         self.now = 1.0
 
     def hears(
         self, sender, kind, ballot=NONE, *, view=0, part=(0, 1), ranks=(), calls=()
     ):
-        message = _testing.encode_membership(
-            (kind, False, view, ballot, NONE, part, list(ranks), list(calls))
+        message = native.encode_membership(
+            native.MembershipMessage(
+                kind=kind,
+                view=view,
+                ballot=ballot,
+                part=part[0],
+                parts=part[1],
+                ranks=list(ranks),
+                calls=list(calls),
+            )
         )
         return self.membership.handle(self.now, LANE, sender, message)
 
     def says(self):
         said = []
         while (outgoing := self.membership.poll(self.now, LANE)) is not None:
-            to, message = outgoing
-            kind, _, _, ballot, accepted, (part, _), ranks, _ = (
-                _testing.parse_membership(message, 5)
+            to, payload = outgoing
+            message = native.parse_membership(payload, 5)
+            said.append(
+                Said(
+                    to=to,
+                    kind=message.kind,
+                    ballot=message.ballot,
+                    accepted=message.accepted,
+                    part=message.part,
+                    ranks=message.ranks,
+                )
             )
-            said.append(Said(to, kind, ballot, accepted, part, ranks))
         return said
 
     def until_it_asks_for_votes(self, reached=(1, 2, 3), suspects=None):

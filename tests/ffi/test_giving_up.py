@@ -171,3 +171,26 @@ def test_ranks_leave_after_calls_that_followed_a_disagreement():
     session.run(10.0)
     assert all(rank.finished() for rank in session.ranks)
     assert [rank.memory_bytes() for rank in session.ranks] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("all_at_once", [True, False])
+def test_a_bounded_call_that_a_rank_gives_up_keeps_no_other_rank_waiting(all_at_once):
+    deadline_s = 0.1  # of both stages
+    session = Session(3, "bounded", elements=10, max_lag=2, peer_timeout_s=30.0)
+    all_call(session, 0)
+    # The fifth would wait for a rank whose program is behind: two calls are taken ahead
+    # of it, and the next one may be two calls old.
+    calls = range(1, 7)
+    if all_at_once:
+        for sequence in calls:
+            session.give_up(0, 10, sequence=sequence)
+        session.run(0.001)
+    for sequence in calls:
+        start = session.now
+        for rank in (1, 2):
+            session.call(rank, sequence)
+        if not all_at_once:
+            session.give_up(0, 10, sequence=sequence)
+        session.until(start + deadline_s + 1e-6)
+        for rank in (1, 2):
+            assert session.done[rank][sequence].error == ""

@@ -1,6 +1,6 @@
 """What is believed of numbers of datagrams that were never used, or long ago."""
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 # Source: kSeenBits of ffi/protocol/path/flow.h.
 REMEMBERED = 4096
@@ -8,7 +8,7 @@ DATAGRAM_BYTES = 1472
 
 
 def make_flow():
-    return _testing.Flow(1 << 20, DATAGRAM_BYTES)
+    return native.Flow(1 << 20, DATAGRAM_BYTES)
 
 
 def test_the_oldest_number_that_is_remembered_may_still_come():
@@ -24,10 +24,10 @@ def test_an_acknowledgement_of_a_number_that_was_never_used_says_nothing():
     used = [sender.track(0.0, cargo, DATAGRAM_BYTES) for cargo in range(3)]
     for number in used:
         receiver.record(0.0, number)
-    true_news = receiver.take_acknowledgement(0.0)
+    true_news = receiver.make_acknowledgement(0.0)
     receiver.record(0.0, used[-1] + 1)
     assert (
-        sender.handle_acknowledgement(0.001, receiver.take_acknowledgement(0.0)) == []
+        sender.handle_acknowledgement(0.001, receiver.make_acknowledgement(0.0)) == []
     )
     fates = sender.handle_acknowledgement(0.001, true_news)
     assert fates == [(cargo, True) for cargo in range(3)]

@@ -43,7 +43,7 @@ def test_a_silence_of_minutes_teaches_no_more_than_where_it_was_noticed():
 
 
 def test_a_slow_answer_is_remembered_for_two_minutes():
-    times = _testing.AnswerTime()
+    times = native.AnswerTime()
     times.note(130.0, 0.9, TIMEOUT)
     for second in range(120):
         times.note(131.0 + second, 0.01, TIMEOUT)

@@ -1,89 +1,99 @@
 """What is late, and sent again, where late data is carried."""
 
 import numpy as np
-from endpoints import DEADLINE_S, JUST_S, Recorded
+from session import Recorded
 
 CONTRIBUTION, ACKNOWLEDGEMENT = 1, 3
 REPAIR = 64  # Of wire.h.
+DEADLINE_S = 0.1  # of both stages
+JUST_S = 1e-6
+
+
+def is_whole(done) -> bool:
+    """A call went well, and missed nothing."""
+    missing = done.missing_contributions, done.missing_results
+    return (done.error, missing) == ("", (0, 0))
 
 
 def test_what_comes_before_its_segment_is_closed_for_a_peer_is_in_the_sum():
-    net = Recorded(3, "bounded")
-    closes = net.now + DEADLINE_S / 2
-    net.holds = (CONTRIBUTION, 2, 0)
+    session = Recorded(3, "bounded")
+    closes = session.now + DEADLINE_S / 2
+    session.hold(CONTRIBUTION, 2, to=0)
     for rank in range(3):
-        net.call(rank)
-    net.until(closes - JUST_S)
-    net.now = closes
-    for rank in net.ranks:
+        session.call(rank)
+    session.until(closes - JUST_S)
+    session.now = closes
+    for rank in session.ranks:
         rank.handle_timeout(closes)
-    assert net.expired(0) == 1
+    assert session.expired(0) == 1
     # Before anything of that has left.
-    for _, datagram in net.held:
-        net.ranks[0].handle_datagram(closes, datagram)
-    net.holds = None
-    net.run(DEADLINE_S)
+    for _, datagram in session.held:
+        session.ranks[0].handle_datagram(closes, datagram)
+    session.holds = None
+    session.run(DEADLINE_S)
     for rank in range(3):
-        assert net.done[rank][0][:3] == ("", 0, 0)
-        np.testing.assert_array_equal(net.buckets[rank, 0], 6)
+        assert is_whole(session.done[rank][0])
+        np.testing.assert_array_equal(session.buckets[rank, 0], 6)
 
 
 def test_a_sum_of_all_shows_that_its_owner_has_what_it_never_acknowledged():
-    net = Recorded(2, "bounded")
-    net.holds = (ACKNOWLEDGEMENT, 1, 0)
+    session = Recorded(2, "bounded")
+    session.hold(ACKNOWLEDGEMENT, 1, to=0)
     for rank in range(2):
-        net.call(rank)
-    net.run(0.001)
-    assert net.done[0][0][:3] == ("", 0, 0)
+        session.call(rank)
+    session.run(0.001)
+    assert is_whole(session.done[0][0])
     # Its sums may not have arrived; its contributions have.
-    assert net.ranks[0].last_stats()["in_flight"] == 0.5
-    assert net.held
+    assert session.done[0][0].in_flight == 0.5
+    assert session.held
 
 
 def test_what_was_sent_before_says_so():
-    net = Recorded(2, "exact")
-    net.holds = (CONTRIBUTION, 0, 1)
-    net.call(0)
-    net.run(0.001)
-    net.release(lose=True)
-    net.call(1)
-    net.run(1.0)
-    assert set(net.done[0]) == set(net.done[1]) == {0}
-    contributions = [(header[7], header[2]) for header in net.of(0, CONTRIBUTION, 0)]
+    session = Recorded(2, "exact")
+    session.hold(CONTRIBUTION, 0, to=1)
+    session.call(0)
+    session.run(0.001)
+    session.lose()
+    session.call(1)
+    session.run(1.0)
+    assert set(session.done[0]) == set(session.done[1]) == {0}
     flags: dict[int, list[bool]] = {}
-    for segment, of_it in contributions:
-        flags.setdefault(segment, []).append(of_it & REPAIR != 0)
+    for header in session.of(0, CONTRIBUTION, 0):
+        flags.setdefault(header.segment, []).append(header.flags & REPAIR != 0)
     assert flags
     assert all(first is False for first, *_ in flags.values())
     assert all(again == [True] for _, *again in flags.values())
 
 
 def test_a_contribution_that_is_sent_again_holds_no_errors_of_later_calls():
-    net = Recorded(2, "bounded", elements=3000, wire_format="bfloat16")
-    given = np.random.default_rng(1).normal(size=(4, 2, net.elements))
+    session = Recorded(2, "bounded", elements=3000, wire_format="bfloat16")
+    given = np.random.default_rng(1).normal(size=(4, 2, session.elements))
     given = given.astype(np.float32)
-    total = np.zeros((2, net.elements))
+    total = np.zeros((2, session.elements))
 
     def call(sequence, seconds):
         drain = sequence == len(given)
         for rank in range(2):
             values = None if drain else given[sequence, rank]
-            net.call(rank, sequence, drain=drain, values=values)
-        net.run(seconds)
+            session.call(rank, sequence, drain=drain, values=values)
+        session.run(seconds)
 
     # All contributions of rank 0 to the first call are lost, and all that say so.
-    net.holds = (CONTRIBUTION, 0, 1)
+    session.hold(CONTRIBUTION, 0, to=1)
     call(0, DEADLINE_S + JUST_S)
-    assert net.done[0].keys() == net.done[1].keys() == {0}
-    net.release(lose=True)
+    assert session.done[0].keys() == session.done[1].keys() == {0}
+    session.lose()
     # What is new goes before what is sent again.
     for sequence in range(1, len(given) + 1):
         call(sequence, 1.0)
     for rank in range(2):
         for sequence in range(len(given) + 1):
-            assert net.done[rank][sequence][0] == ""
-            total[rank] += net.buckets[rank, sequence]
+            assert session.done[rank][sequence].error == ""
+            total[rank] += session.buckets[rank, sequence]
         np.testing.assert_allclose(total[rank], given.sum((0, 1)), atol=1e-4)
-    again = [header for header in net.of(0, CONTRIBUTION, 0) if header[2] & REPAIR]
-    new = net.sent.index(net.of(0, CONTRIBUTION, 1)[0])
-    assert any(net.sent.index(header) > new for header in again)
+    sent = [header for header in session.sent if header.source == 0]
+    new = sent.index(session.of(0, CONTRIBUTION, 1)[0])
+    again = [
+        header for header in session.of(0, CONTRIBUTION, 0) if header.flags & REPAIR
+    ]
+    assert any(sent.index(header) > new for header in again)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 DATAGRAM_BYTES = 1472
 ROUND_TRIP = 0.01
 
 
 def make_flow():
-    return _testing.Flow(1 << 20, DATAGRAM_BYTES)
+    return native.Flow(1 << 20, DATAGRAM_BYTES)
 
 
 def measured_flow(round_trip: float, until: float, hold: float = 0.0):
@@ -17,7 +17,7 @@ def measured_flow(round_trip: float, until: float, hold: float = 0.0):
     sender, receiver = make_flow(), make_flow()
     start = until - round_trip - hold
     receiver.record(start, sender.track(start, 0, DATAGRAM_BYTES))
-    news = receiver.take_acknowledgement(start + hold)
+    news = receiver.make_acknowledgement(start + hold)
     assert sender.handle_acknowledgement(until, news) == [(0, True)]
     return sender
 
@@ -80,5 +80,5 @@ def test_a_flow_that_waits_for_room_for_more_than_a_datagram_is_limited_by_its_w
         for number in sent:
             receiver.record(now, number)
         now += round_trip
-        sender.handle_acknowledgement(now, receiver.take_acknowledgement(now))
+        sender.handle_acknowledgement(now, receiver.make_acknowledgement(now))
     assert sender.window_bytes() > 2 * before

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from endpoints import SECRET
+from session import SECRET
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 CONTRIBUTION, ACKNOWLEDGEMENT = 1, 3
 SESSION = 77
@@ -14,9 +14,9 @@ RANKS = 5
 def tell_incast(endpoint, source: int, incast: int) -> None:
     """Has a peer acknowledge nothing, and say how many may send to it at a time."""
     label = f"jax_optireduce 2 session {SESSION} lane 0 from {source} to 0"
-    sealer = _testing.Sealer(_testing.derive_key(SECRET, label))
-    header = _testing.encode_header(
-        (ACKNOWLEDGEMENT, 0, source, SESSION, 0, 0, 0, 0, 0)
+    sealer = native.Sealer(native.derive_key(SECRET, label))
+    header = native.encode_header(
+        native.Header(kind=ACKNOWLEDGEMENT, source=source, session=SESSION)
     )
     payload = bytes(6 + 4) + bytes([incast, 0, 0])
     content, tag = sealer.seal(0, header + payload)
@@ -28,7 +28,7 @@ def contributed_to(endpoint) -> set[int]:
     receivers = set()
     while (transmit := endpoint.poll_transmit(0.0, 8)) is not None:
         to, datagrams = transmit
-        kinds = {_testing.parse_header(datagram)[0] for datagram in datagrams}
+        kinds = {native.parse_header(datagram).kind for datagram in datagrams}
         if CONTRIBUTION in kinds:
             receivers.add(to)
     return receivers
@@ -38,11 +38,13 @@ def contributed_to(endpoint) -> set[int]:
 def test_a_rank_contributes_to_as_many_peers_at_a_time_as_the_least_of_them_takes(
     incast,
 ):
-    endpoint = _testing.Endpoint(0, RANKS, SECRET, datagram_bytes_max=8972)
+    endpoint = native.Endpoint(0, RANKS, SECRET, datagram_bytes_max=8972)
     for source in range(1, RANKS):
         tell_incast(endpoint, source, RANKS if source > 1 else incast)
     # More than a window for each peer.
     bucket = np.ones(1_000_000, np.float32)
-    members = list(range(RANKS))
-    assert endpoint.submit_in(0.0, "exact", 0.1, members, 0, 0, bucket) == ""
+    collective = native.Collective(
+        "x", members=list(range(RANKS)), elements=bucket.size
+    )
+    assert endpoint.submit(0.0, collective, bucket) == ""
     assert len(contributed_to(endpoint)) == incast

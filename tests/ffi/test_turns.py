@@ -1,28 +1,28 @@
 """In which order a rank sends what it has, and to how many at a time."""
 
 import numpy as np
-from endpoints import SECRET, Net
+from session import SECRET, Session
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 CONTRIBUTION, RESULT, ACKNOWLEDGEMENT = 1, 2, 3
-SESSION = 77
+SESSION_NUMBER = 77
 
 
 def test_sums_of_an_older_call_go_before_contributions_to_a_newer_one():
-    net = Net(2)
+    session = Session(2)
     arrays = [np.ones(60_000, np.float32) for _ in range(3)]
-    net.submit(0, arrays[0])
-    net.run(0.5)
+    session.submit(0, arrays[0])
+    session.run(0.5)
     # Rank 0 goes on before rank 1 has made the first call, and then gets some of it.
-    net.submit(0, arrays[1], sequence=1, token=1)
-    net.submit(1, arrays[2])
-    while (transmit := net.ranks[1].poll_transmit(net.now, 8)) is not None:
+    session.submit(0, arrays[1], sequence=1)
+    session.submit(1, arrays[2])
+    while (transmit := session.ranks[1].poll_transmit(session.now, 8)) is not None:
         for datagram in transmit[1]:
-            net.ranks[0].handle_datagram(net.now, datagram)
+            session.ranks[0].handle_datagram(session.now, datagram)
     sent = []
-    while (transmit := net.ranks[0].poll_transmit(net.now, 1)) is not None:
-        kind, *_ = _testing.parse_header(transmit[1][0])
+    while (transmit := session.ranks[0].poll_transmit(session.now, 1)) is not None:
+        kind = native.parse_header(transmit[1][0]).kind
         if kind in (CONTRIBUTION, RESULT):
             sent.append(kind)
     sums = sent.count(RESULT)
@@ -40,30 +40,30 @@ class Sender:
     """Rank 0 of four, whose peers say how many may send to them, and no more."""
 
     def __init__(self, incasts: dict[int, int]):
-        self.rank = _testing.Endpoint(0, 4, SECRET)
+        self.rank = native.Endpoint(0, 4, SECRET)
         self.now = 1.0
         self.array = np.ones(400_000, np.float32)
         for peer, incast in incasts.items():
-            label = f"jax_optireduce 2 session {SESSION} lane 0 from {peer} to 0"
-            sealer = _testing.Sealer(_testing.derive_key(SECRET, label))
-            header = _testing.encode_header(
-                (ACKNOWLEDGEMENT, 0, peer, SESSION, 0, 0, 0, 0, 0)
+            label = f"jax_optireduce 2 session {SESSION_NUMBER} lane 0 from {peer} to 0"
+            sealer = native.Sealer(native.derive_key(SECRET, label))
+            header = native.encode_header(
+                native.Header(kind=ACKNOWLEDGEMENT, source=peer, session=SESSION_NUMBER)
             )
             content, tag = sealer.seal(0, header + acknowledgement(incast))
             self.rank.handle_datagram(self.now, content + tag)
         assert self.rank.counters()["datagrams_received"] == len(incasts)
         # More for each of them than a window holds.
-        refused = self.rank.submit(
-            *(self.now, "x", "x", 1, False, 0.1, [0, 1, 2, 3], 0, 0, self.array)
+        collective = native.Collective(
+            "x", members=[0, 1, 2, 3], elements=self.array.size
         )
-        assert refused == ""
+        assert self.rank.submit(self.now, collective, self.array) == ""
 
     def receivers(self) -> set[int]:
         """To whom it sends contributions now."""
         found = set()
         while (transmit := self.rank.poll_transmit(self.now, 8)) is not None:
             to, datagrams = transmit
-            kinds = {_testing.parse_header(datagram)[0] for datagram in datagrams}
+            kinds = {native.parse_header(datagram).kind for datagram in datagrams}
             if CONTRIBUTION in kinds:
                 found.add(to)
         return found

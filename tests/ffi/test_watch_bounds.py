@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from jax_optireduce import _testing
+import optireduce_testing as native
 
 # Source: kBehindMin of ffi/runtime/slow_rank.cc.
 _BEHIND_MIN_S = 0.02
@@ -19,7 +19,7 @@ _NEWS_MAX = 64
 
 def test_a_stall_is_not_told_before_its_time_however_late_somebody_asks():
     stall_timeout = 0.2
-    watch = _testing.CallWatch(stall_timeout, 1.0)
+    watch = native.CallWatch(stall_timeout, 1.0)
     watch.begin("a", 1)
     time.sleep(0.7 * stall_timeout)
     news = watch.wait()
@@ -29,7 +29,7 @@ def test_a_stall_is_not_told_before_its_time_however_late_somebody_asks():
 
 def test_news_that_nobody_takes_has_a_bound():
     ranks = 2 * _NEWS_MAX
-    watch = _testing.CallWatch(0.0, 1.0, world_size=ranks)
+    watch = native.CallWatch(0.0, 1.0, world_size=ranks)
     for gone in range(ranks):
         watch.set_live(list(range(gone + 1, ranks)))
     watch.close()
@@ -42,19 +42,19 @@ def test_news_that_nobody_takes_has_a_bound():
 
 @pytest.mark.parametrize("behind", [0.001, 0.9 * _BEHIND_MIN_S])
 def test_a_short_wait_is_not_told_although_it_is_most_of_the_time(behind):
-    watch = _testing.SlowRankWatch()
+    watch = native.SlowRankWatch()
     news = [watch.add("g", i * behind, 3, behind, 1.1 * behind) for i in range(100)]
     assert not any(news)
 
 
 def test_a_deadline_that_misses_hardly_anything_is_not_told():
-    watch = _testing.ShortDeadlineWatch(1.0)
+    watch = native.ShortDeadlineWatch(1.0)
     assert not any(watch.add("g", 2.0, 0.9 * _MISSED_LATE) for _ in range(100))
     assert any(watch.add("g", 2.0, 1.1 * _MISSED_LATE) for _ in range(100))
 
 
 def test_ranks_whose_beginnings_differ_by_less_than_four_times_are_waited_for():
-    controller = _testing.DeadlineController(
+    controller = native.DeadlineController(
         late_budget=0.01,
         bound_s=60.0,
         latency_s=0.002,

@@ -77,11 +77,12 @@ std::uint64_t Carry::LateBytes() const {
 }
 
 std::unique_ptr<SegmentStore> Carry::PopDebt(Stage stage, MemberIndex to) {
-  SegmentStore& owed = debt(stage, to);
-  if (owed.empty()) return nullptr;
-  auto taken = std::make_unique<SegmentStore>(std::move(owed));
-  owed.Clear();
-  return taken;
+  SegmentStore& store = debt(stage, to);
+  if (store.empty()) return nullptr;
+  auto popped = std::make_unique<SegmentStore>(std::move(store));
+  // A store that was moved from is valid and unspecified. NOLINTNEXTLINE(bugprone-use-after-move)
+  store.Clear();
+  return popped;
 }
 
 void Carry::Release(MemberIndex peer) {

@@ -5,9 +5,6 @@
 namespace optireduce {
 
 std::optional<Outbox::Item> Outbox::Next(std::span<const SegmentIndex> sums, bool contribute) {
-  while (!sum_repairs_.empty() && delivered_.Contains(sum_repairs_.back().value() - own_shard_)) {
-    sum_repairs_.pop_back();
-  }
   if (!sum_repairs_.empty()) {
     return Item{.kind = DatagramKind::kResult, .segment = sum_repairs_.back(), .repair = true};
   }

@@ -291,8 +291,8 @@ bool Membership::Handle(Instant now, std::uint16_t lane, Rank from,
   Heard(now, lane, from);
   if (part->kind == MembershipKind::kDecision) {
     if (part->view <= view_.number) return true;
-    auto decision = Assemble(from, std::move(*part));
-    return !decision || HandleDecision(now, std::move(*decision));
+    const auto decision = Assemble(from, std::move(*part));
+    return !decision || HandleDecision(now, *decision);
   }
   if (part->view < view_.number) {
     TellDecision(now, lane, from);
