@@ -112,7 +112,7 @@ def _columns(
             _mean(rows, "missing_contributions")
         ),
         "results missing": lambda rows: _share(_mean(rows, "missing_results")),
-        "carried": lambda rows: _share(_mean(rows, "carried")),
+        "deferred": lambda rows: _share(_mean(rows, "deferred")),
     }
 
 

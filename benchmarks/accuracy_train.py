@@ -112,7 +112,7 @@ def compiled(mesh: Mesh, task_name: str, optimizer_name: str, mode: str) -> Prog
             gradients, AXIS, mode=mode, name="gradients", return_stats=True
         )
         updates, inner = optimizer.update(gradients, inner, params)
-        shares = (stats.missing_contributions, stats.missing_results, stats.carried)
+        shares = (stats.missing_contributions, stats.missing_results, stats.deferred)
         return (optax.apply_updates(params, updates), inner), jnp.stack(shares)[None]
 
     def resync(state: Any) -> Any:
@@ -200,7 +200,7 @@ def across_ranks(own: np.ndarray, figures: np.ndarray) -> dict[str, Any]:
         "loss_by_rank": table[:, 1].tolist(),
         "missing_contributions": table[:, 2].mean(),
         "missing_results": table[:, 3].mean(),
-        "carried": table[:, 4].mean(),
+        "deferred": table[:, 4].mean(),
         "drift": distances.mean() / np.linalg.norm(mean_replica),
         "parameters": int(own.size),
     }

@@ -264,7 +264,7 @@ def figures(
         "transport_of_deadline": quantiles(elapsed / deadline),
         "missing_contributions": contributions.mean(),
         "missing_results": results.mean(),
-        "carried": carried.mean(),
+        "deferred": carried.mean(),
         "slowest": float((slowest == VICTIM).mean()),
     }
 
@@ -324,7 +324,7 @@ def show(reports: list[dict[str, Any]]) -> str:
     """Returns the table."""
     columns = [
         *("trouble", "T", "calls", "P50", "P99", "max, s", "P50 / T", "P99 / T"),
-        *("max / T", "transport P99 / T", "late", "missing", "carried"),
+        *("max / T", "transport P99 / T", "late", "missing", "deferred"),
         *("named slow", "slowest", "lost", "P99 of a sleep"),
     ]
     lines = [f"| {' | '.join(columns)} |", f"| --- |{' ---: |' * (len(columns) - 1)}"]

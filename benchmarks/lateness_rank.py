@@ -40,7 +40,7 @@ NOTED = (
     "deadline_s",
     "missing_contributions",
     "missing_results",
-    "carried",
+    "deferred",
     "slowest_process",
     "live_processes",
 )

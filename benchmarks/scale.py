@@ -150,7 +150,7 @@ def measure(network: Network, kind: str, deadline_s: float) -> dict[str, Any]:
         "elapsed_s": [call["elapsed_s"] for call in counted],
         "late": float(np.mean([call["late"] for call in counted])),
         "deadline_s": deadline_s,
-        "repaired": report["counters"]["segments_repaired"],
+        "retransmitted": report["counters"]["segments_retransmitted"],
         "dropped": report["faults"]["queue_full_switch"],
     }
 

@@ -15,7 +15,7 @@ from jax_optireduce import _native
 MODES = tuple(_native.MODES)
 
 # A call in one of these may leave data in flight.
-CARRYING_MODES = tuple(mode for mode, carries in _native.MODES.items() if carries)
+DEFERRING_MODES = tuple(mode for mode, carries in _native.MODES.items() if carries)
 
 # Formats of float32 values on the wire: see `psum`.
 WIRE_FORMATS = _native.WIRE_FORMATS

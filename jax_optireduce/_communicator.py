@@ -85,7 +85,7 @@ class Communicator:
           "started_unix_s", "started_monotonic_s": as `time.time`, `time.monotonic`;
           "state": "under way", "done" or "failed"; "error": its beginning, or "";
           "elapsed_s": until the end, or until now;
-          "missing_contributions", "missing_results", "repaired", "late",
+          "missing_contributions", "missing_results", "retransmitted", "late",
           "slowest_process": as in `CollectiveStats`; -1 without one;
           "behind_s": wait for the slowest process after the data of the others had
           arrived;

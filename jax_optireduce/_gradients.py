@@ -304,7 +304,7 @@ def resync(params: Any, axis_name: AxisName) -> Any:
     }
     reduction = _collectives.reduce_tree(list(own.values()), None, call)
     report = reduction.stats()
-    whole = report.missing_contributions + report.missing_results + report.carried == 0
+    whole = report.missing_contributions + report.missing_results + report.deferred == 0
     local = tuple(axis for axis in axes if axis not in _primitive.of_the_mesh(axes))
     for i, mean in zip(own, reduction.tree, strict=True):
         kept = _primitive.typed_as_sum(lax.pmean(own[i], local), axes)

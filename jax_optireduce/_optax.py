@@ -38,7 +38,7 @@ class AverageGradientsState(NamedTuple):
         `skips_in_a_row` and `skips`. Constant without these arguments.
       missing_contributions: mean over the calls, in [0, 1], like the other shares.
       missing_results: mean over the calls.
-      carried: mean over the calls.
+      deferred: mean over the calls.
       elapsed_s: mean over the calls, in seconds.
       largest_missing_results: of one call.
       largest_elapsed_s: of one call, in seconds.
@@ -49,7 +49,7 @@ class AverageGradientsState(NamedTuple):
     safeguards: SafeguardState
     missing_contributions: jax.Array
     missing_results: jax.Array
-    carried: jax.Array
+    deferred: jax.Array
     elapsed_s: jax.Array
     largest_missing_results: jax.Array
     largest_elapsed_s: jax.Array
@@ -202,7 +202,7 @@ def _followed_by(
         safeguards=safeguards,
         missing_contributions=mean("missing_contributions"),
         missing_results=mean("missing_results"),
-        carried=mean("carried"),
+        deferred=mean("deferred"),
         elapsed_s=mean("elapsed_s"),
         largest_missing_results=jnp.maximum(
             state.largest_missing_results, stats.missing_results

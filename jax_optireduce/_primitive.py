@@ -32,7 +32,7 @@ from jax_optireduce import (
     _native,
     _stats,
 )
-from jax_optireduce._call import CARRYING_MODES, Call, Drain
+from jax_optireduce._call import DEFERRING_MODES, Call, Drain
 from jax_optireduce._errors import UsageError
 
 ALLREDUCE_TARGET = "jax_optireduce_allreduce"
@@ -238,7 +238,7 @@ def _check_derivative(call: Call) -> None:
 
     For calls that are compiled: what the JVP rule makes may be transposed, and not run.
     """
-    if call.mode not in CARRYING_MODES:
+    if call.mode not in DEFERRING_MODES:
         return
     name = call.key.split(":jvp", maxsplit=1)[0].split(":transpose", maxsplit=1)[0]
     raise UsageError(

@@ -36,12 +36,12 @@ class CollectiveStats:
         in [0, 1]; they are 0 (rotated: their share of each block). Always 0 in mode
         "exact" and "agreed". In "bounded" they join a later call.
       elapsed_s: duration of the call, in seconds.
-      repaired: segments that this rank retransmitted.
+      retransmitted: segments that this rank retransmitted.
       late: segments that arrived for this call after their stage had closed.
       slowest_process: process whose data arrived last, or did not arrive; -1 for a call
         within one process.
       sequence: number of the call among those of its collective, or the `step` given.
-      carried: share of the elements of the result that hold deferred data of earlier
+      deferred: share of the elements of the result that hold deferred data of earlier
         calls, in [0, 1]. Always 0 in the modes "exact" and "lossy".
       deadline_s: deadline of the call, both stages together, in seconds. While it is
         being learned, its upper bound. 0 for a call that waits: in "exact" and
@@ -55,11 +55,11 @@ class CollectiveStats:
     missing_contributions: jax.Array
     missing_results: jax.Array
     elapsed_s: jax.Array
-    repaired: jax.Array
+    retransmitted: jax.Array
     late: jax.Array
     slowest_process: jax.Array
     sequence: jax.Array
-    carried: jax.Array
+    deferred: jax.Array
     deadline_s: jax.Array
     in_flight: jax.Array
     live_processes: jax.Array
@@ -115,11 +115,11 @@ def from_vectors(
         missing_contributions=column["missing_contributions"] @ weights,
         missing_results=column["missing_results"] @ weights,
         elapsed_s=column["elapsed_s"][slowest],
-        repaired=column["repaired"].sum(),
+        retransmitted=column["retransmitted"].sum(),
         late=column["late"].sum(),
         slowest_process=column["slowest_process"][slowest],
         sequence=column["sequence"].max(),
-        carried=column["carried"] @ weights,
+        deferred=column["deferred"] @ weights,
         deadline_s=column["deadline_s"][slowest],
         in_flight=column["in_flight"] @ weights,
         live_processes=column["live_processes"].min(),

@@ -27,14 +27,14 @@ struct Mode {
 
 inline constexpr std::array<Mode, 4> kModes = {{
     {"exact", LatePolicy::kWait, LatePolicy::kWait},
-    {"agreed", LatePolicy::kCarry, LatePolicy::kWait},
-    {"bounded", LatePolicy::kCarry, LatePolicy::kCarry},
+    {"agreed", LatePolicy::kDefer, LatePolicy::kWait},
+    {"bounded", LatePolicy::kDefer, LatePolicy::kDefer},
     {"lossy", LatePolicy::kDrop, LatePolicy::kDrop},
 }};
 
 // After a call in this mode, data may be in flight that joins a later one.
-constexpr bool Carries(const Mode& mode) {
-  return mode.reduce_scatter == LatePolicy::kCarry || mode.all_gather == LatePolicy::kCarry;
+constexpr bool Defers(const Mode& mode) {
+  return mode.reduce_scatter == LatePolicy::kDefer || mode.all_gather == LatePolicy::kDefer;
 }
 
 // What the statistics of a call are made of.
@@ -59,14 +59,14 @@ inline constexpr std::array<Statistic, 12> kStatistics = {{
      [](const CallReport& of) {
        return std::chrono::duration<double>(of.result.stats.elapsed).count();
      }},
-    {"repaired",
-     [](const CallReport& of) { return static_cast<double>(of.result.stats.repaired); }},
+    {"retransmitted",
+     [](const CallReport& of) { return static_cast<double>(of.result.stats.retransmitted); }},
     {"late", [](const CallReport& of) { return static_cast<double>(of.result.stats.late); }},
     {"slowest_process",
      [](const CallReport& of) { return static_cast<double>(of.result.stats.slowest.value()); }},
     {"sequence",
      [](const CallReport& of) { return static_cast<double>(of.result.sequence.value()); }},
-    {"carried", [](const CallReport& of) { return of.result.stats.carried; }},
+    {"deferred", [](const CallReport& of) { return of.result.stats.deferred; }},
     {"deadline_s",
      [](const CallReport& of) {
        return std::chrono::duration<double>(of.result.stats.deadline).count();

@@ -240,7 +240,7 @@ nb::dict Registrations() {
 void BindFacts(nb::module_& module) {
   const auto text = [](std::string_view name) { return nb::str(name.data(), name.size()); };
   nb::dict modes;
-  for (const Mode& mode : kModes) modes[text(mode.name)] = Carries(mode);
+  for (const Mode& mode : kModes) modes[text(mode.name)] = Defers(mode);
   nb::list wire_formats;
   for (std::uint8_t i = 0; i < kWireFormats; ++i) {
     wire_formats.append(text(NameOf(static_cast<WireFormat>(i))));

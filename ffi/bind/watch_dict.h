@@ -71,7 +71,7 @@ inline nanobind::dict ToDict(const CallRecord& record) {
   named["error"] = ToText(record.error);
   named["missing_contributions"] = record.stats.missing_contributions;
   named["missing_results"] = record.stats.missing_results;
-  named["repaired"] = record.stats.repaired;
+  named["retransmitted"] = record.stats.retransmitted;
   named["late"] = record.stats.late;
   named["slowest_process"] = slowest ? static_cast<int>(record.stats.slowest.value()) : -1;
   named["behind_s"] = ToSeconds(record.stats.behind);

@@ -56,8 +56,8 @@ CollectiveSpec SpecOf(std::uint8_t which) {
     spec.wire_format = static_cast<WireFormat>(which / 6 % kWireFormats);
     constexpr std::array<std::array<LatePolicy, 2>, 4> kModes = {
         {{LatePolicy::kWait, LatePolicy::kWait},
-         {LatePolicy::kCarry, LatePolicy::kCarry},
-         {LatePolicy::kCarry, LatePolicy::kWait},
+         {LatePolicy::kDefer, LatePolicy::kDefer},
+         {LatePolicy::kDefer, LatePolicy::kWait},
          {LatePolicy::kDrop, LatePolicy::kDrop}}};
     spec.reduce_scatter = kModes[which / 32 % 4][0];
     spec.all_gather = kModes[which / 32 % 4][1];
@@ -161,7 +161,7 @@ class Program {
       std::uint32_t next = 0;
       for (const auto& sequences : sequences_) next = std::max(next, sequences[which]);
       // A drain is one for whoever makes it, whenever that is.
-      if (drain && Carries(SpecOf(which))) drains_.insert({which, next});
+      if (drain && Defers(SpecOf(which))) drains_.insert({which, next});
       for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) {
         sequences_[rank][which] = next;
         Call(rank, which);

@@ -140,7 +140,7 @@ bool FaultPort::Send(Rank to, Pieces pieces, std::size_t datagram_bytes) {
 }
 
 void FaultPort::Offer(Rank to, std::span<const std::byte> datagram, Instant now) {
-  // All draws, whether they are needed or not: one fault must not shift the fate of later
+  // All draws, whether they are needed or not: one fault must not shift the delivery of later
   // datagrams.
   const bool lose = prng_.Chance(faults_.loss_ppm);
   const bool duplicate = prng_.Chance(faults_.duplicate_ppm);

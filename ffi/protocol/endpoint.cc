@@ -118,8 +118,8 @@ Status Endpoint::Impl::Validate(const CollectiveSpec& spec) const {
   }
   if (!HasMode(spec)) {
     return Invalid("'" + spec.name +
-                   "' must have the policies of a mode (exact: wait, wait; agreed: carry, wait; "
-                   "bounded: carry, carry; lossy: drop, drop), and positive deadlines unless it "
+                   "' must have the policies of a mode (exact: wait, wait; agreed: defer, wait; "
+                   "bounded: defer, defer; lossy: drop, drop), and positive deadlines unless it "
                    "waits in both stages");
   }
   if (Rounds(spec) && spec.element_type != ElementType::kFloat32) {
@@ -142,25 +142,6 @@ Status Endpoint::Impl::ValidateLeaves(const Submission& submission) const {
   if (elements == spec.elements) return {};
   return Invalid("'" + spec.name + "' has " + std::to_string(spec.elements) +
                  " elements, but its leaves have " + std::to_string(elements));
-}
-
-Status Endpoint::Impl::RefuseUnreachable(const Collective& collective,
-                                         const Submission& submission) const {
-  const CollectiveSpec& spec = collective.spec;
-  if (spec.reduce_scatter == LatePolicy::kDrop && spec.all_gather == LatePolicy::kDrop) return {};
-  for (const Rank member : spec.members) {
-    if (member == options_.rank) continue;
-    const Peer& other = peer(member);
-    if (!other.unreachable()) continue;
-    // One that has left in good order has made this call, and everything of it is here.
-    if (Carries(spec) && other.left && HasCalled(collective, submission, member)) continue;
-    // What has made it leave, perhaps.
-    if (Status why = mismatch_.WhyGivenUp(collective, submission.sequence); !why.ok()) return why;
-    return {StatusCode::kUnavailable, "jax_optireduce: '" + spec.name + "' needs rank " +
-                                          std::to_string(member.value()) + ", but " +
-                                          other.why_gone()};
-  }
-  return {};
 }
 
 Status Endpoint::Impl::Submit(Instant now, Submission submission) {
@@ -217,7 +198,8 @@ bool Endpoint::Impl::finished() const {
   return leaving_ && std::ranges::all_of(peers_, [](const auto& other) {
            if (!other || other->gone() || other->farewell == Peer::Farewell::kDelivered)
              return true;
-           // What it was owed it has, or was given up; whether it heard the farewell is its matter.
+           // It has acknowledged, or was given up on, all other data; delivery of the farewell is
+           // best effort.
            return other->farewell == Peer::Farewell::kSent && other->flow.unanswered();
          });
 }
@@ -353,7 +335,7 @@ bool Endpoint::Impl::HandleValues(Instant now, const Collective& collective, Mem
     return false;
   }
   Exchange& exchange = active->exchange;
-  if ((header.flags & kFlagDrain) != 0 && collective.carry) exchange.Drain();
+  if ((header.flags & kFlagDrain) != 0 && collective.deferred) exchange.Drain();
   const bool first = !exchange.heard(from);
   const bool delivered = exchange.ContributionsDelivered(from);
   const std::size_t results = exchange.sums();
@@ -452,45 +434,45 @@ void Endpoint::Impl::HandleLeave(Instant now, const Header& header,
   Forget(now, header.source);
 }
 
-void Endpoint::Impl::HandleFates(Instant now, Rank to, const std::vector<Fate>& fates) {
+void Endpoint::Impl::HandleFates(Instant now, Rank to, const std::vector<Delivery>& deliveries) {
   Peer& other = peer(to);
   std::vector<CollectiveId> advanced;
-  for (const Fate& fate : fates) {
-    const Cargo& cargo = fate.cargo;
-    const bool lost = fate.outcome == Fate::Outcome::kLost;
-    if (cargo.kind == DatagramKind::kLeave) {
+  for (const Delivery& delivery : deliveries) {
+    const SentInfo& info = delivery.info;
+    const bool lost = delivery.outcome == Delivery::Outcome::kLost;
+    if (info.kind == DatagramKind::kLeave) {
       other.farewell = lost ? Peer::Farewell::kWanted : Peer::Farewell::kDelivered;
-    } else if (cargo.kind == DatagramKind::kAnnouncement) {
+    } else if (info.kind == DatagramKind::kAnnouncement) {
       // What a rank waits in is reported again anyway. One that is refused is never taken.
-      if (lost && cargo.flags != kFlagWaiting && !other.gone()) other.control.push_back(cargo);
-    } else if (cargo.kind != DatagramKind::kProbe) {
-      HandleFate(now, to, fate, advanced);
+      if (lost && info.flags != kFlagWaiting && !other.gone()) other.control.push_back(info);
+    } else if (info.kind != DatagramKind::kProbe) {
+      HandleFate(now, to, delivery, advanced);
     }
   }
   for (const CollectiveId collective : advanced) Advance(now, collective, to);
 }
 
-void Endpoint::Impl::HandleFate(Instant now, Rank to, const Fate& fate,
+void Endpoint::Impl::HandleFate(Instant now, Rank to, const Delivery& delivery,
                                 std::vector<CollectiveId>& advanced) {
-  const Cargo& cargo = fate.cargo;
-  const bool refused = fate.outcome == Fate::Outcome::kRefused;
+  const SentInfo& info = delivery.info;
+  const bool refused = delivery.outcome == Delivery::Outcome::kRefused;
   Holds& holds = peer(to).holds;
-  if (refused) holds.Refused(now, cargo.call);
-  if (fate.outcome == Fate::Outcome::kDelivered) holds.Delivered(cargo.call);
-  auto* const open = calls_.Find(cargo.call);
+  if (refused) holds.Refused(now, info.call);
+  if (delivery.outcome == Delivery::Outcome::kDelivered) holds.Delivered(info.call);
+  auto* const open = calls_.Find(info.call);
   if (open == nullptr) return;
   Exchange& exchange = open->exchange;
   const MemberIndex member = *exchange.collective().MemberOf(to);
-  const Outbox::Item item{.kind = cargo.kind, .segment = cargo.segment, .repair = true};
-  if (fate.outcome == Fate::Outcome::kDelivered) {
-    if (exchange.Delivered(member, item)) advanced.push_back(cargo.call.collective);
-  } else if (exchange.Lost(member, item, refused) == Exchange::Repair::kAgain) {
-    ++(refused ? counters_.segments_refused : counters_.segments_repaired);
+  const Outbox::Item item{.kind = info.kind, .segment = info.segment, .retransmission = true};
+  if (delivery.outcome == Delivery::Outcome::kDelivered) {
+    if (exchange.Delivered(member, item)) advanced.push_back(info.call.collective);
+  } else if (exchange.Lost(member, item, refused) == Exchange::Retransmission::kAgain) {
+    ++(refused ? counters_.segments_refused : counters_.segments_retransmitted);
     transmitter_.Queue(*open, member);
   } else {
     ++counters_.segments_abandoned;
   }
-  EraseIfRemovable(cargo.call);
+  EraseIfRemovable(info.call);
 }
 
 void Endpoint::Impl::FinishIfComplete(Instant now, OpenCall& active) {
@@ -513,7 +495,7 @@ void Endpoint::Impl::FinishIfComplete(Instant now, OpenCall& active) {
     directory_.Find(exchange.call().collective)->attendance.EndCall(exchange.heard());
   }
   // What peers do not have yet is sent to them although the call is over.
-  if (exchange.collective().carry) transmitter_.QueueAll(active);
+  if (exchange.collective().deferred) transmitter_.QueueAll(active);
   transmitter_.AdaptIncast();
   EraseIfRemovable(exchange.call());
 }
@@ -535,7 +517,7 @@ void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
   }
   events_.push_back(exchange.Finish(now, std::move(why)));
   // Peers that wait for its sums fail with it. Others have them by their deadline.
-  if (!exchange.collective().carry || exchange.waits()) {
+  if (!exchange.collective().deferred || exchange.waits()) {
     exchange.Remember();
     calls_.Erase(open->exchange.call());
     return;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,15 +13,34 @@
 
 namespace optireduce {
 
+Status Endpoint::Impl::RefuseUnreachable(const Collective& collective,
+                                         const Submission& submission) const {
+  const CollectiveSpec& spec = collective.spec;
+  if (spec.reduce_scatter == LatePolicy::kDrop && spec.all_gather == LatePolicy::kDrop) return {};
+  for (const Rank member : spec.members) {
+    if (member == options_.rank) continue;
+    const Peer& other = peer(member);
+    if (!other.unreachable()) continue;
+    // One that has left in good order has made this call, and everything of it is here.
+    if (Defers(spec) && other.left && HasCalled(collective, submission, member)) continue;
+    // What has made it leave, perhaps.
+    if (Status why = mismatch_.WhyGivenUp(collective, submission.sequence); !why.ok()) return why;
+    return {StatusCode::kUnavailable, "jax_optireduce: '" + spec.name + "' needs rank " +
+                                          std::to_string(member.value()) + ", but " +
+                                          other.why_gone()};
+  }
+  return {};
+}
+
 void Endpoint::Impl::Begin(Instant now, Collective& collective, Submission submission) {
   refusals_stale_ = true;
   const bool first = !collective.submitted;
   const std::uint32_t sequence = submission.sequence.value();
   const std::uint32_t next = first ? 0 : collective.submitted->value() + 1;
-  if (collective.carry && sequence > next) {
+  if (collective.deferred && sequence > next) {
     // Results of calls between may be under way: the program has jumped over them (step=).
     for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
-      collective.carry->NoteResults(MemberIndex(m), Sequence(sequence - 1), /*complete=*/false);
+      collective.deferred->NoteResults(MemberIndex(m), Sequence(sequence - 1), /*complete=*/false);
     }
   }
   collective.submitted = submission.sequence;
@@ -65,7 +85,7 @@ bool Endpoint::Impl::Overtake(Instant now, const Collective& collective, Sequenc
       continue;
     }
     if (collective.spec.all_gather == LatePolicy::kDrop) calls_.Erase(open->exchange.call());
-    if (collective.carry) Expire(now, other);
+    if (collective.deferred) Expire(now, other);
   }
   return in_order;
 }
@@ -80,12 +100,12 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
   if (over) return SubmitLate(submission, collective);
   OpenCall& active = open != nullptr ? *open
                                      : Open(now, collective, call.sequence,
-                                            Carries(collective.spec) && submission.drain);
-  if (submission.drain && collective.carry) active.exchange.Drain();
-  if (collective.carry) collective.carry->ResumeCaughtUp(call.sequence);
+                                            Defers(collective.spec) && submission.drain);
+  if (submission.drain && collective.deferred) active.exchange.Drain();
+  if (collective.deferred) collective.deferred->ResumeCaughtUp(call.sequence);
   active.exchange.Submit(now, std::move(submission), in_order);
   for (const Rank member : collective.spec.members) {
-    if (!collective.carry || member == options_.rank || !peer(member).gone()) continue;
+    if (!collective.deferred || member == options_.rank || !peer(member).gone()) continue;
     const MemberIndex gone = *collective.MemberOf(member);
     const bool excluded =
         call.sequence == kFinalDrain || (active.exchange.drains() && peer(member).removed);
@@ -115,16 +135,16 @@ OpenCall& Endpoint::Impl::Open(Instant now, Collective& collective, Sequence seq
     collective.timing = std::make_unique<CallTiming>(spec, collective.self, options_.late_budget,
                                                      options_.suspend_on_lag);
   }
-  if (Carries(spec) && !collective.carry) {
-    collective.carry =
-        std::make_unique<Carry>(collective.layout, collective.self, collective.spec.element_type,
-                                options_.max_lag, options_.suspend_on_lag, pool_);
+  if (Defers(spec) && !collective.deferred) {
+    collective.deferred = std::make_unique<DeferredData>(
+        collective.layout, collective.self, collective.spec.element_type, options_.max_lag,
+        options_.suspend_on_lag, pool_);
   }
   const ExchangeOptions options{
       .send_order = order, .lag_timeout = options_.peer_timeout, .drain = drain};
   OpenCall& opened = calls_.Add(collective, sequence, now, pool_, options);
   for (const Rank member : spec.members) {
-    if (member == options_.rank || !Carries(spec) || !peer(member).gone()) continue;
+    if (member == options_.rank || !Defers(spec) || !peer(member).gone()) continue;
     opened.exchange.ReleaseResults(*collective.MemberOf(member));
   }
   return opened;

@@ -36,14 +36,14 @@ void Endpoint::Impl::GiveUpUncalled(Instant now, Collective& collective, const S
   const CollectiveSpec& spec = collective.spec;
   if (!collective.submitted) transmitter_.Announce(collective, sequence, 0);
   collective.submitted = sequence;
-  if (collective.carry) {
+  if (collective.deferred) {
     // Results of it may be under way.
     for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
-      collective.carry->NoteResults(MemberIndex(m), sequence, /*complete=*/false);
+      collective.deferred->NoteResults(MemberIndex(m), sequence, /*complete=*/false);
     }
   }
   const bool waited_for = spec.reduce_scatter == LatePolicy::kWait ||
-                          spec.all_gather == LatePolicy::kWait || (call.drain && Carries(spec));
+                          spec.all_gather == LatePolicy::kWait || (call.drain && Defers(spec));
   if (!waited_for) {
     // Peers need no error: the call ends by its deadline there.
     Overtake(now, collective, Sequence(sequence.value() + 1), /*drain=*/false);

@@ -1,5 +1,5 @@
 // The state of an endpoint. Its members are defined by theme: endpoint.cc (what comes in),
-// endpoint_begin.cc (calls that start), endpoint_carry.cc (what is late), endpoint_lag.cc (calls
+// endpoint_begin.cc (calls that start), endpoint_late.cc (what is late), endpoint_lag.cc (calls
 // that others are past), endpoint_refusals.cc (what is not taken yet), endpoint_watch.cc (who is
 // missing, who disagrees), endpoint_give_up.cc (calls that end with an error),
 // endpoint_membership.cc (going on without ranks that are silent).
@@ -76,7 +76,6 @@ class Endpoint::Impl {
   void ShareWindows(const CollectiveSpec& spec);
   Status Validate(const CollectiveSpec& spec) const;
   Status ValidateLeaves(const Submission& submission) const;
-  Status RefuseUnreachable(const Collective& collective, const Submission& submission) const;
   // The member has made this call, and may have ended it without this rank.
   bool HasCalled(const Collective& collective, const Submission& submission, Rank member) const;
 
@@ -86,7 +85,7 @@ class Endpoint::Impl {
   // The program will never call it, and peers must not wait for that.
   bool IsAbandoned(const Collective& collective) const {
     return collective.final_drain == Collective::FinalDrain::kVoid ||
-           (leaving_ && Carries(collective.spec));
+           (leaving_ && Defers(collective.spec));
   }
   // Memory for what the program has not asked for.
   bool HasRoom(std::size_t bytes) const {
@@ -119,8 +118,9 @@ class Endpoint::Impl {
   bool HandleAnnouncement(Instant now, const Header& header, std::span<const std::byte> payload);
   void HandleAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
   void HandleLeave(Instant now, const Header& header, std::span<const std::byte> payload);
-  void HandleFates(Instant now, Rank peer, const std::vector<Fate>& fates);
-  void HandleFate(Instant now, Rank to, const Fate& fate, std::vector<CollectiveId>& advanced);
+  void HandleFates(Instant now, Rank peer, const std::vector<Delivery>& deliveries);
+  void HandleFate(Instant now, Rank to, const Delivery& delivery,
+                  std::vector<CollectiveId>& advanced);
   void FinishIfComplete(Instant now, OpenCall& active);
   // All that are complete.
   void FinishComplete(Instant now);
@@ -128,6 +128,8 @@ class Endpoint::Impl {
   void EraseIfRemovable(CallId call);
 
   // ---- endpoint_begin.cc
+  // The error of a call that needs a member that is gone; else ok.
+  Status RefuseUnreachable(const Collective& collective, const Submission& submission) const;
   // Starts a call that nothing keeps from it.
   void Begin(Instant now, Collective& collective, Submission submission);
   OpenCall& Open(Instant now, Collective& collective, Sequence sequence, bool drain);
@@ -137,13 +139,13 @@ class Endpoint::Impl {
   // Submits to the call, opening it first where nobody has.
   void SubmitTo(Instant now, Collective& collective, Submission submission);
 
-  // ---- endpoint_carry.cc
+  // ---- endpoint_late.cc
   // A call whose contributions and results have become part of others before the program made it.
   void SubmitLate(const Submission& submission, Collective& collective);
   // All others have called a drain that comes after `call`: what they had for it comes with that.
   bool OthersDrain(const Collective& collective, Sequence call);
   void NoteFolded(CallId call);
-  // A segment of a call that is over here: where late data is carried, it joins a later one.
+  // A segment of a call that is over here: where late data is deferred, it joins a later one.
   void HandleLateSegment(Instant now, const Collective& collective, MemberIndex from,
                          const Header& header, std::span<const std::byte> payload);
   // The peer calls `header.call`: it has the results of calls before.
@@ -240,7 +242,7 @@ class Endpoint::Impl {
   const Peer& peer(Rank rank) const { return *peers_[rank]; }
 
   EndpointOptions options_;
-  RecentLeast paths_;  // of the flows to all peers, which it outlives
+  WindowedMin paths_;  // of the flows to all peers, which it outlives
   PeerTable peers_;
   std::set<Rank> unanswered_;  // whose flow has been, and may still be
   // What peers can receive is divided among those that share a collective with this rank, itself

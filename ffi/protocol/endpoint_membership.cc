@@ -177,7 +177,7 @@ void Endpoint::Impl::BeginView(Instant now) {
     if (whole || called || !IsBounded(collective.spec)) return;
     calls_.EraseIf(
         [&](const Exchange& exchange) { return exchange.call().collective == collective.id; });
-    collective.carry.reset();
+    collective.deferred.reset();
     collective.final_drain = Collective::FinalDrain::kVoid;
   });
 }
@@ -360,10 +360,10 @@ void Endpoint::Impl::GoOn(Instant now) {
 void Endpoint::Impl::AdoptUnsent(const Collective& successor, const BucketView& bucket) {
   for (Collective* before = successor.predecessor; before != nullptr;
        before = before->predecessor) {
-    if (!before->carry) continue;
+    if (!before->deferred) continue;
     for (std::uint16_t m = 0; m < before->layout.members(); ++m) {
       if (successor.MemberOf(before->RankOf(MemberIndex(m)))) continue;
-      before->carry->MoveDebt(MemberIndex(m), bucket);
+      before->deferred->MoveDeferredSends(MemberIndex(m), bucket);
     }
   }
 }
@@ -410,8 +410,8 @@ void Endpoint::Impl::EndFinalDrain(OpenCall& active) {
   Collective& collective = *directory_.Find(active.exchange.collective().id);
   for (std::uint32_t s = 0; s < collective.layout.segments(); ++s) {
     const ByteRange range = collective.layout.Segment(SegmentIndex(s));
-    collective.carry->late_results().Add(SegmentIndex(s),
-                                         {active.final_drain.data() + range.offset, range.bytes});
+    collective.deferred->late_results().Add(
+        SegmentIndex(s), {active.final_drain.data() + range.offset, range.bytes});
   }
   active.final_drain = Buffer();
   collective.final_drain = Collective::FinalDrain::kDone;

@@ -72,7 +72,7 @@ OpenCall* Endpoint::Impl::Admit(Instant now, const Header& header) {
   }
   if ((full && !folds) || !HasRoomFor(collective)) return nullptr;
   return &Open(now, collective, header.call.sequence,
-               Carries(collective.spec) && (header.flags & kFlagDrain) != 0);
+               Defers(collective.spec) && (header.flags & kFlagDrain) != 0);
 }
 
 }  // namespace optireduce

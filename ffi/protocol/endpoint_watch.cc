@@ -194,7 +194,7 @@ bool Endpoint::Impl::FailIfAbandoned(Instant now, const Exchange& exchange) {
       return true;
     }
     const bool asked =
-        other.control.AnyOf([](const Cargo& cargo) { return cargo.kind == DatagramKind::kProbe; });
+        other.control.AnyOf([](const SentInfo& info) { return info.kind == DatagramKind::kProbe; });
     if (silence >= options_.peer_timeout / kSignsPerTimeout && !asked) {
       other.control.push_back({.kind = DatagramKind::kProbe});
     }
@@ -237,8 +237,8 @@ void Endpoint::Impl::FailUnserved(Instant now, Rank rank, const std::string& why
   for (const auto& [call, active] : calls_) {
     const Exchange& exchange = active.exchange;
     const auto member = exchange.collective().MemberOf(rank);
-    const bool carries = exchange.collective().carry && exchange.submitted();
-    if (!member || Survives(exchange.collective().spec) || !(exchange.waits() || carries)) continue;
+    const bool defers = exchange.collective().deferred && exchange.submitted();
+    if (!member || Survives(exchange.collective().spec) || !(exchange.waits() || defers)) continue;
     const bool served = exchange.Served(*member);
     if (exchange.finished() && !served) over.push_back(call);
     if (exchange.submitted() && !exchange.finished() && (exchange.Needs(*member) || !served)) {
@@ -287,10 +287,10 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
       continue;
     }
     // One that has left in good order has sent everything for the calls that it has made.
-    const bool carries = exchange.submitted() && !exchange.finished() &&
-                         exchange.collective().carry && !survives &&
-                         (other.lost || !exchange.heard(*member));
-    const bool needs = (exchange.waiting() || carries) && exchange.Needs(*member);
+    const bool defers = exchange.submitted() && !exchange.finished() &&
+                        exchange.collective().deferred && !survives &&
+                        (other.lost || !exchange.heard(*member));
+    const bool needs = (exchange.waiting() || defers) && exchange.Needs(*member);
     missed = missed || (needs && drains);
     if (needs && !drains) failing.push_back(call);
     if (exchange.over()) finished.push_back(call);
@@ -299,7 +299,7 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
   directory_.ForEach([&](const Collective& collective) {
     const auto member = collective.MemberOf(gone);
     const bool kept = Survives(collective.spec) && !other.gone();
-    if (member && collective.carry && !kept) collective.carry->Release(*member);
+    if (member && collective.deferred && !kept) collective.deferred->Release(*member);
   });
   const std::string waits = "jax_optireduce: " + other.why_gone() + "; rank " +
                             std::to_string(options_.rank.value()) + " waits for it in ";

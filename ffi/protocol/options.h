@@ -62,7 +62,7 @@ struct EndpointOptions {
   // suspends it. Chosen: a rank that has missed one call is not waited for; each call more costs
   // the memory of a bucket (docs/guarantees.md).
   std::uint32_t max_lag = 2;
-  // Where late data is carried: never wait for a peer that is further behind. Otherwise it is
+  // Where late data is deferred: never wait for a peer that is further behind. Otherwise it is
   // waited for as long as `peer_timeout`.
   bool suspend_on_lag = false;
 

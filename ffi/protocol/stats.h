@@ -11,11 +11,11 @@ namespace optireduce {
 #define OPTIREDUCE_COUNTERS(X)                                                                  \
   X(calls_completed, "calls that ended with a result")                                          \
   X(calls_failed, "calls that ended with an error")                                             \
-  X(datagrams_sent, "datagrams sent, repairs and acknowledgements included")                    \
+  X(datagrams_sent, "datagrams sent, retransmissions and acknowledgements included")            \
   X(datagrams_received, "datagrams received and accepted")                                      \
   X(bytes_sent, "UDP payload bytes sent")                                                       \
   X(bytes_received, "UDP payload bytes received and accepted")                                  \
-  X(segments_repaired, "segments sent again")                                                   \
+  X(segments_retransmitted, "segments sent again")                                              \
   X(segments_refused, "segments that a peer did not take yet; sent again once it does")         \
   X(segments_abandoned, "segments lost and not sent again, their stage being closed")           \
   X(stages_expired, "stages with data missing at their deadline")                               \

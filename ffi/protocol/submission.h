@@ -21,9 +21,9 @@ namespace optireduce {
 
 // What happens to data that is late. The values travel on the wire: never renumber.
 enum class LatePolicy : std::uint8_t {
-  kWait = 0,   // repaired until it is there; only a dead peer ends the wait, with an error
+  kWait = 0,   // retransmitted until it is there; only a dead peer ends the wait, with an error
   kDrop = 1,   // the stage closes at its deadline without it
-  kCarry = 2,  // the stage closes at its deadline, and what is late joins a later call
+  kDefer = 2,  // the stage closes at its deadline, and what is late joins a later call
 };
 
 // What all ranks must agree on for a call to be the same call.
@@ -36,7 +36,7 @@ struct CollectiveSpec {
   std::uint64_t elements = 0;                     // of the bucket: the sum over its leaves
   LatePolicy reduce_scatter = LatePolicy::kWait;
   LatePolicy all_gather = LatePolicy::kWait;
-  // For kDrop and kCarry, from the start of the stage: T_rs and T_ag. A call ends by their sum.
+  // For kDrop and kDefer, from the start of the stage: T_rs and T_ag. A call ends by their sum.
   Duration reduce_scatter_deadline{};
   Duration all_gather_deadline{};
   std::vector<Rank> members;  // ascending; member i owns shard i
@@ -62,8 +62,8 @@ inline bool SameCollective(const CollectiveSpec& a, const CollectiveSpec& b) {
 inline bool Rounds(const CollectiveSpec& spec) { return spec.wire_format != WireFormat::kFloat32; }
 
 // What is late in some stage of it joins a later call.
-inline bool Carries(const CollectiveSpec& spec) {
-  return spec.reduce_scatter == LatePolicy::kCarry || spec.all_gather == LatePolicy::kCarry;
+inline bool Defers(const CollectiveSpec& spec) {
+  return spec.reduce_scatter == LatePolicy::kDefer || spec.all_gather == LatePolicy::kDefer;
 }
 
 // What is late in it is lost.
@@ -71,14 +71,14 @@ inline bool Drops(const CollectiveSpec& spec) { return spec.all_gather == LatePo
 
 // Of mode bounded: it can go on without members that are silent.
 inline bool IsBounded(const CollectiveSpec& spec) {
-  return spec.reduce_scatter == LatePolicy::kCarry && spec.all_gather == LatePolicy::kCarry;
+  return spec.reduce_scatter == LatePolicy::kDefer && spec.all_gather == LatePolicy::kDefer;
 }
 
 // As users name it. Needs HasMode(spec), deadlines aside.
 inline std::string_view ModeOf(const CollectiveSpec& spec) {
   if (spec.reduce_scatter == LatePolicy::kDrop) return "lossy";
-  if (spec.all_gather == LatePolicy::kCarry) return "bounded";
-  return spec.reduce_scatter == LatePolicy::kCarry ? "agreed" : "exact";
+  if (spec.all_gather == LatePolicy::kDefer) return "bounded";
+  return spec.reduce_scatter == LatePolicy::kDefer ? "agreed" : "exact";
 }
 
 // One of the pairs of policies that are modes, with deadlines where it needs them.
@@ -88,7 +88,7 @@ inline bool HasMode(const CollectiveSpec& spec) {
     return false;
   }
   return spec.all_gather == spec.reduce_scatter ||
-         (spec.reduce_scatter == LatePolicy::kCarry && spec.all_gather == LatePolicy::kWait);
+         (spec.reduce_scatter == LatePolicy::kDefer && spec.all_gather == LatePolicy::kWait);
 }
 
 // A piece of the bucket; reduced in place.
@@ -101,7 +101,7 @@ struct Submission {
   CollectiveSpec spec;
   Sequence sequence;
   std::vector<Leaf> leaves;  // together `spec.elements`; valid until the call's CallDone
-  // Of a collective that carries: waits for everything that is under way to anybody, so that
+  // Of a collective that defers: waits for everything that is under way to anybody, so that
   // afterwards nothing is. A call like any other, that all members must make as such.
   bool drain = false;
   // How long an endpoint kept the call from beginning, while ranks agreed on who takes part.
@@ -117,16 +117,16 @@ struct CallStats {
   // Elements of the result that did not come in time; they are zero.
   double missing_results = 0;
   // Elements of the result that hold data of earlier calls.
-  double carried = 0;
+  double deferred = 0;
   // Of what this rank sends in the call, what is not known to have arrived.
   double in_flight = 0;
-  Duration deadline{};         // by which the call had to end; 0 where it waits
-  Duration deadline_needed{};  // what would not have cut any that is learned; 0 where none is
-  Duration elapsed{};          // from the submission
-  std::uint64_t repaired = 0;  // segments that this rank sent again
-  std::uint64_t late = 0;      // segments that came for this call after their stage had closed
-  Rank slowest;                // whose data came last, or did not come
-  std::uint16_t live = 1;      // members that are not gone
+  Duration deadline{};              // by which the call had to end; 0 where it waits
+  Duration deadline_needed{};       // what would not have cut any that is learned; 0 where none is
+  Duration elapsed{};               // from the submission
+  std::uint64_t retransmitted = 0;  // segments that this rank sent again
+  std::uint64_t late = 0;           // segments that came for this call after their stage had closed
+  Rank slowest;                     // whose data came last, or did not come
+  std::uint16_t live = 1;           // members that are not gone
   Duration behind{};           // how long the call waited for it after the others' data was here
   std::vector<Rank> absent{};  // of which nothing came in time
   bool passed = false;         // the others were past the call: it waited for nobody

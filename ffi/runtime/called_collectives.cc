@@ -42,7 +42,7 @@ double Likeness(std::string_view a, std::string_view b) {
 
 // The correction of a drain that has the key of a call and does not fit it.
 std::string Advice(const CollectiveSpec& drain, const CollectiveSpec& called) {
-  if (!Carries(called)) return "nothing of that is ever in flight, and it needs no drain.";
+  if (!Defers(called)) return "nothing of that is ever in flight, and it needs no drain.";
   std::string arguments;
   if (ModeOf(drain) != ModeOf(called)) arguments += "mode=" + Quoted(ModeOf(called));
   if (drain.wire_format != called.wire_format) {
@@ -57,7 +57,7 @@ std::string Advice(const CollectiveSpec& drain, const CollectiveSpec& called) {
 }
 
 std::size_t Differences(const CollectiveSpec& drain, const CollectiveSpec& called) {
-  std::size_t differences = Carries(called) ? 0 : 3;
+  std::size_t differences = Defers(called) ? 0 : 3;
   if (ModeOf(drain) != ModeOf(called)) ++differences;
   if (drain.wire_format != called.wire_format) ++differences;
   return differences;
@@ -66,7 +66,7 @@ std::size_t Differences(const CollectiveSpec& drain, const CollectiveSpec& calle
 }  // namespace
 
 void CalledCollectives::Note(const std::string& key, const CollectiveSpec& spec) {
-  carried_ = carried_ || Carries(spec);
+  defers_ = defers_ || Defers(spec);
   std::vector<CollectiveSpec>& called = calls_[key];
   if (std::ranges::find(called, spec.fingerprint, &CollectiveSpec::fingerprint) != called.end()) {
     return;
@@ -78,19 +78,18 @@ void CalledCollectives::Note(const std::string& key, const CollectiveSpec& spec)
 
 Status CalledCollectives::Check(const std::string& key, const CollectiveSpec& drain,
                                 bool if_any) const {
-  if (!carried_ || noted_ >= kNotedMax) return Status();
+  if (!defers_ || noted_ >= kNotedMax) return Status();
   const auto at = calls_.find(key);
   const bool called = at != calls_.end();
-  if (!called && (if_any || !Carries(drain))) return Status();
+  if (!called && (if_any || !Defers(drain))) return Status();
   const std::string fits_none = "drain of " + drain.description +
                                 " fits no call that this process has made, and would bring "
                                 "nothing. ";
   if (called) {
     const std::vector<CollectiveSpec>& specs = at->second;
-    const bool fits = Carries(drain)
-                          ? std::ranges::find(specs, drain.fingerprint,
-                                              &CollectiveSpec::fingerprint) != specs.end()
-                          : std::ranges::none_of(specs, Carries);
+    const bool fits = Defers(drain) ? std::ranges::find(specs, drain.fingerprint,
+                                                        &CollectiveSpec::fingerprint) != specs.end()
+                                    : std::ranges::none_of(specs, Defers);
     if (fits) return Status();
     const CollectiveSpec& nearest = *std::ranges::min_element(
         specs, {}, [&](const CollectiveSpec& spec) { return Differences(drain, spec); });
@@ -106,8 +105,8 @@ Status CalledCollectives::Check(const std::string& key, const CollectiveSpec& dr
 std::string CalledCollectives::Nearest(const std::string& key) const {
   std::vector<std::pair<double, const CollectiveSpec*>> alike;
   for (const auto& [name, specs] : calls_) {
-    const auto carried = std::ranges::find_if(specs, Carries);
-    if (carried != specs.end()) alike.emplace_back(Likeness(key, name), &*carried);
+    const auto defers = std::ranges::find_if(specs, Defers);
+    if (defers != specs.end()) alike.emplace_back(Likeness(key, name), &*defers);
   }
   std::ranges::stable_sort(alike, std::ranges::greater(), [](const auto& at) { return at.first; });
   std::string list;

@@ -31,7 +31,7 @@ class CalledCollectives {
 
   std::map<std::string, std::vector<CollectiveSpec>> calls_;  // by key
   std::size_t noted_ = 0;
-  bool carried_ = false;  // some of them may leave data in flight
+  bool defers_ = false;  // some of them may leave data in flight
 };
 
 }  // namespace optireduce

@@ -112,7 +112,7 @@ void Meeting::Start(DeviceCall call) {
       return Reject(std::move(call), TooManyNames(key.name));
     }
     // Nothing of it is ever in flight, and its leaves are zeros.
-    if (call.drain && !Carries(call.spec)) return Answer(std::move(call), Status());
+    if (call.drain && !Defers(call.spec)) return Answer(std::move(call), Status());
     Collective& collective = collectives_[key];
     Result<Sequence> sequence = TakeSequence(collective, call);
     if (!sequence.ok()) return Reject(std::move(call), sequence.status());

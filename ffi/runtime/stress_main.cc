@@ -50,8 +50,8 @@ struct Mode {
 };
 // The first one is cut for both lanes.
 constexpr std::array<Mode, 4> kModes = {{{"exact", LatePolicy::kWait, LatePolicy::kWait, 300'000},
-                                         {"agreed", LatePolicy::kCarry, LatePolicy::kWait, 5'000},
-                                         {"bounded", LatePolicy::kCarry, LatePolicy::kCarry, 5'000},
+                                         {"agreed", LatePolicy::kDefer, LatePolicy::kWait, 5'000},
+                                         {"bounded", LatePolicy::kDefer, LatePolicy::kDefer, 5'000},
                                          {"lossy", LatePolicy::kDrop, LatePolicy::kDrop, 5'000}}};
 constexpr std::size_t kExact = 0;
 constexpr std::size_t kBounded = 2;
@@ -198,7 +198,7 @@ class Bucket {
            " does not end");
     }
     const CallStats& stats = result_->stats;
-    for (const double part : {stats.missing_contributions, stats.missing_results, stats.carried}) {
+    for (const double part : {stats.missing_contributions, stats.missing_results, stats.deferred}) {
       Expect(part >= 0 && part <= 1, "a fraction of a call is " + std::to_string(part));
     }
     for (std::size_t i = 0; i < total_.size(); ++i) total_[i] += values_[i];
@@ -250,7 +250,7 @@ void CheckConserved(const Bucket& bucket, std::uint32_t calls) {
   }
 }
 
-bool Carries(const Mode& mode) { return mode.reduce_scatter == LatePolicy::kCarry; }
+bool Defers(const Mode& mode) { return mode.reduce_scatter == LatePolicy::kDefer; }
 
 // Calls of all modes at a time, on a network that loses and reorders, while others look on.
 void AllModes(std::uint32_t calls) {
@@ -274,10 +274,10 @@ void AllModes(std::uint32_t calls) {
     // The last one drains.
     for (std::uint32_t call = 0; call <= calls; ++call) {
       for (const auto& bucket : buckets) {
-        if (call < calls || Carries(bucket->mode())) bucket->Start(rank, call, call == calls);
+        if (call < calls || Defers(bucket->mode())) bucket->Start(rank, call, call == calls);
       }
       for (const auto& bucket : buckets) {
-        if (call == calls && !Carries(bucket->mode())) continue;
+        if (call == calls && !Defers(bucket->mode())) continue;
         const DeviceResult result = bucket->Wait();
         Expect(result.status.ok(), "a call failed: " + result.status.message());
         Expect(result.sequence.value() == call, "a call has the number of another one");
@@ -287,7 +287,7 @@ void AllModes(std::uint32_t calls) {
       }
     }
     for (const auto& bucket : buckets) {
-      if (Carries(bucket->mode())) CheckConserved(*bucket, calls);
+      if (Defers(bucket->mode())) CheckConserved(*bucket, calls);
     }
   });
   over = true;

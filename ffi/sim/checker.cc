@@ -88,7 +88,7 @@ Duration Checker::LivenessBound() const {
   for (const SimCollective& collective : workload_.collectives()) {
     const std::uint64_t segments = collective.bytes() / (scenario_.datagram_bytes / 2) + 1;
     // A drain brings what is left of all calls before it.
-    const std::uint64_t calls = collective.carries() ? scenario_.calls + 1 : 1;
+    const std::uint64_t calls = collective.defers() ? scenario_.calls + 1 : 1;
     bytes += calls * (collective.bytes() + segments * (kOverheadBytes + kWireOverheadBytes));
     datagrams += 2 * calls * (segments + collective.spec.members.size());
   }
@@ -116,7 +116,7 @@ std::size_t Checker::MemoryBound(Rank rank) const {
     // One that is under way, those that peers still acknowledge, and those they are ahead. Lossy
     // calls do not wait for each other's acknowledgements, so that more of them stay open.
     bytes += call * ((collective.lossy() ? 4 : 2) + scenario_.max_lag);
-    if (!collective.carries()) continue;
+    if (!collective.defers()) continue;
     // Calls that are over here and not yet everywhere (their sums, the contributions not delivered,
     // and what was owed to peers when they began), what is owed, and what came late.
     const std::size_t over = 2 * (shard * members + collective.bytes());
@@ -278,8 +278,8 @@ void Checker::CheckResult(Instant now, const Record& record, const CallDone& don
                 ? CheckRoundedLossyResult(workload_, record.collective, record.call, bucket,
                                           Reference(record.call), done.stats)
                 : CheckLossyResult(workload_, record.collective, record.call, bucket, done.stats);
-  } else if (record.collective.carries()) {
-    wrong = CheckCarried(record, bucket, done);
+  } else if (record.collective.defers()) {
+    wrong = CheckDeferred(record, bucket, done);
   } else if (Rounds(record.collective.spec)) {
     wrong = CheckRounded(record, bucket, done);
   } else {
@@ -303,8 +303,8 @@ const std::vector<std::byte>& Checker::Reference(SimCall call) {
   return reference;
 }
 
-std::string Checker::CheckCarried(const Record& record, std::span<const std::byte> bucket,
-                                  const CallDone& done) {
+std::string Checker::CheckDeferred(const Record& record, std::span<const std::byte> bucket,
+                                   const CallDone& done) {
   const ElementType type = record.collective.spec.element_type;
   std::vector<double>& total = totals_[{record.call.collective, record.rank.index()}];
   total.resize(record.collective.spec.elements);
@@ -322,7 +322,7 @@ std::string Checker::CheckCarried(const Record& record, std::span<const std::byt
     return scenario_.loses_data() ? "" : CheckConserved(record);
   }
   const bool whole = stats.missing_contributions == 0 && stats.missing_results == 0 &&
-                     stats.carried == 0 && stats.live == record.collective.spec.members.size();
+                     stats.deferred == 0 && stats.live == record.collective.spec.members.size();
   // With errors of calls before in it.
   if (!whole || Rounds(record.collective.spec)) return {};
   return CheckExactResult(record.collective, bucket, Reference(record.call), stats);
@@ -541,7 +541,7 @@ void Checker::CheckEfficiency(Instant now, const Network& network) {
     const std::uint64_t shard = collective.bytes() / members + 8;
     const std::uint64_t segments = members * (shard / payload + 1);
     const std::uint64_t once = collective.bytes() + segments * kOverheadBytes;
-    const std::uint64_t calls = scenario_.calls + (collective.carries() ? 1 : 0);
+    const std::uint64_t calls = scenario_.calls + (collective.defers() ? 1 : 0);
     data += static_cast<double>(2 * (members - 1) * once * calls);
     control += members * (members - 1) *
                (kAnnouncementBytesMax + calls * kControlDatagramsPerCall * kControlBytesMax);

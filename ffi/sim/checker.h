@@ -115,8 +115,8 @@ class Checker {
   bool Gone(Rank from, Rank rank) const;
   void CheckResult(Instant now, const Record& record, const CallDone& done);
   // A call of a collective that defers late data; its drain shows any loss.
-  std::string CheckCarried(const Record& record, std::span<const std::byte> bucket,
-                           const CallDone& done);
+  std::string CheckDeferred(const Record& record, std::span<const std::byte> bucket,
+                            const CallDone& done);
   std::string CheckConserved(const Record& record);
   // After failed calls contributions may be lost, and none is there twice.
   std::string CheckNotTwice(const Record& record);

@@ -136,7 +136,7 @@ Instant Checker::BackAt(Rank from, Rank rank) const {
 Instant Checker::WaitsFrom(Instant now, const Record& record) const {
   const SimCall call = record.call;
   const CollectiveSpec& spec = record.collective.spec;
-  if (!Carries(spec) || workload_.IsDrain(record.collective, call)) {
+  if (!Defers(spec) || workload_.IsDrain(record.collective, call)) {
     return ready_.at({call.collective, call.index}).at;
   }
   // Others may wait for a rank that has skipped calls until it is given up.

@@ -30,7 +30,7 @@ struct SimulationReport {
   double own_part = 0;
   // Most that a rank held for calls at one time.
   std::size_t memory_peak_bytes = 0;
-  std::vector<CallReport> calls;  // by number; the last one is a drain where late data is carried
+  std::vector<CallReport> calls;  // by number; the last one is a drain where late data is deferred
   Counters counters;              // summed over the ranks
   FaultCounters faults;
 

@@ -167,8 +167,8 @@ SimMode DrawMode(SimMode of_scenario, Prng& prng) {
 
 void SetPolicies(SimMode mode, CollectiveSpec& spec) {
   if (mode == SimMode::kLossy) spec.reduce_scatter = spec.all_gather = LatePolicy::kDrop;
-  if (mode == SimMode::kBounded) spec.reduce_scatter = spec.all_gather = LatePolicy::kCarry;
-  if (mode == SimMode::kAgreed) spec.reduce_scatter = LatePolicy::kCarry;
+  if (mode == SimMode::kBounded) spec.reduce_scatter = spec.all_gather = LatePolicy::kDefer;
+  if (mode == SimMode::kAgreed) spec.reduce_scatter = LatePolicy::kDefer;
 }
 
 SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
@@ -437,7 +437,7 @@ double Workload::Contribution(const SimCollective& collective, SimCall call, std
 template <typename Visit>
 void Workload::ForEachElement(const SimCollective& collective, SimCall call, std::size_t member,
                               Elements elements, Visit visit) const {
-  if (collective.lossy() || collective.carries()) {
+  if (collective.lossy() || collective.defers()) {
     for (std::uint64_t i = elements.first; i < elements.end; ++i) {
       visit(i, Contribution(collective, call, member, i));
     }

@@ -28,7 +28,7 @@ struct SimCollective {
   std::vector<std::uint64_t> leaf_elements;
 
   bool lossy() const { return spec.reduce_scatter == LatePolicy::kDrop; }
-  bool carries() const { return Carries(spec); }
+  bool defers() const { return Defers(spec); }
   bool HasMember(Rank rank) const;
   std::size_t MemberOf(Rank rank) const;
   std::size_t bytes() const { return spec.elements * SizeOf(spec.element_type); }
@@ -43,12 +43,12 @@ class Workload {
   SimCollective CollectiveAt(std::size_t collective, Rank rank) const;
   Sequence SequenceOf(SimCall call) const;
   std::size_t CallsOf(std::size_t collective) const {
-    return scenario_.calls + (collectives_[collective].carries() ? 1 : 0);
+    return scenario_.calls + (collectives_[collective].defers() ? 1 : 0);
   }
   // The last call of a collective that defers late data: it drains it, and adds no contribution.
   // After a failure it may be repeated.
   bool IsDrain(const SimCollective& collective, SimCall call) const {
-    return collective.carries() && call.index >= scenario_.calls;
+    return collective.defers() && call.index >= scenario_.calls;
   }
 
   // The program of a member jumps over the call; it adds nothing to it.
@@ -69,7 +69,7 @@ class Workload {
   double Pattern(SimCall call, std::uint64_t element) const;
   static double WeightOf(ElementType type);
 
-  // Where late data is carried, each element shows some of the contributions, each as a digit of
+  // Where late data is deferred, each element shows some of the contributions, each as a digit of
   // base 4: the sum over all calls shows its contributions, and those that are in it more than
   // once. The others are zero there.
   struct Shown {

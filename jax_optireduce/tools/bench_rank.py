@@ -233,7 +233,7 @@ def wrong_elements(
       wire_format: format of modes without deferred data.
     """
     share = 0.0
-    if mode not in _call.CARRYING_MODES:
+    if mode not in _call.DEFERRING_MODES:
         share = _WIRE_ROUNDING[wire_format]
     if mode == "lossy":
         share = max(_LOSSY_ROUNDING * epsilon, _ROTATED_ROUNDING * share)
@@ -305,8 +305,8 @@ class _Kind:
         self._reports: list[Any] = []
         self._cpu_s = 0.0
         self._call = data.program(self._reduce, in_place=data.in_place)
-        self._carries = kind in _call.CARRYING_MODES
-        if self._carries:
+        self._defers = kind in _call.DEFERRING_MODES
+        if self._defers:
             self._drain = data.program(
                 lambda tree: jax_optireduce.drain(tree, AXIS, **self._arguments)
             )
@@ -348,7 +348,7 @@ class _Kind:
 
     def finish(self, check_calls: int) -> Calls:
         """Leaves nothing in flight, verifies sums, and returns what was noted."""
-        if self._carries:
+        if self._defers:
             jax.block_until_ready(self._drain(self._data.tree))
         wrong, checked = 0, 0
         if self._kind != XLA:
@@ -370,7 +370,7 @@ class _Kind:
     def _check(self, calls: int) -> tuple[int, int]:
         """Returns how many elements were wrong, and in how many calls that was judged.
 
-        Sums of a mode that carries late data are right when all calls and a drain
+        Sums of a mode that defers late data are right when all calls and a drain
         together are; in "lossy" those calls are judged in which nothing was missing.
         """
         data = self._data
@@ -382,14 +382,14 @@ class _Kind:
             tree = data.scaled(weight(data.rank, call))
             sums, report = jax.block_until_ready(self._call(tree))
             got, want = data.own(sums), expected_sum(data.row, data.ranks, call)
-            if self._carries:
+            if self._defers:
                 got_all, want_all = got_all + got, want_all + want
             elif report is None or np.asarray(report.addressable_data(0))[0, 0] == 0:
                 wrong += wrong_elements(
                     self._kind, got, want, epsilon, data.wire_format
                 )
                 checked += 1
-        if self._carries and calls:
+        if self._defers and calls:
             rest = data.own(self._drain(data.tree)) * data.ranks
             # A mean of whole numbers, multiplied, is one again but for rounding.
             got_all += np.rint(rest)

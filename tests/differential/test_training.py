@@ -218,7 +218,7 @@ def test_state_of_the_optax_link_counts_and_reports_its_calls():
         state, means = program(jnp.arange(8.0), state)
         np.testing.assert_array_equal(means, [[3.0, 4.0]] * 3)
         assert (int(state.calls), int(state.last.sequence)) == (calls, calls - 1)
-    assert state.missing_contributions == state.carried == 0
+    assert state.missing_contributions == state.deferred == 0
     assert 0 < state.elapsed_s <= state.largest_elapsed_s
 
 

@@ -58,7 +58,7 @@ def test_every_cell_reports_what_each_rank_holds(folder):
         assert len(row["accuracy_by_rank"]) == len(row["loss_by_rank"]) == 2
         assert row["parameters"] == 96_016
         assert 0 < row["step_ms_p50"] <= row["step_ms_p99"]
-    assert exact["drift"] == exact["missing_results"] == exact["carried"] == 0
+    assert exact["drift"] == exact["missing_results"] == exact["deferred"] == 0
     # The first calls wait, or had time enough: nothing is late.
     if bounded["missing_contributions"] == bounded["missing_results"] == 0:
         assert bounded["accuracy_by_rank"] == exact["accuracy_by_rank"]

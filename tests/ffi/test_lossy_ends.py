@@ -67,7 +67,7 @@ def test_what_is_lost_is_not_sent_again_once_the_time_of_a_call_is_known():
     session.run(DEADLINE_S / 4)
     after = session.ranks[0].counters()
     assert after["segments_abandoned"] - before["segments_abandoned"] == 1
-    assert after["segments_repaired"] == before["segments_repaired"]
+    assert after["segments_retransmitted"] == before["segments_retransmitted"]
     segments = [header.segment for header in session.of(0, CONTRIBUTION, last)]
     assert len(segments) == len(set(segments)) == 100
 

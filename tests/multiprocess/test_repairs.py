@@ -6,12 +6,12 @@ import ranks
 def test_the_record_of_a_call_says_how_much_was_sent_again(tmp_path):
     options = {"faults": "loss=0.05,seed=3", "datagram_bytes_max": 1472}
     with ranks.start(
-        "repaired", folder=tmp_path, world_size=2, options=options
+        "retransmitted", folder=tmp_path, world_size=2, options=options
     ) as started:
         started.succeed()
         for rank in started:
             ((recorded, counted),) = [
-                map(int, line.split()) for line in rank.lines("repaired")
+                map(int, line.split()) for line in rank.lines("retransmitted")
             ]
             # What was sent again after the end of its call here is counted alone.
             assert 0 < recorded <= counted, started.describe()

@@ -42,9 +42,9 @@ struct Collective {
     if (mode == "lossy") {
       spec.reduce_scatter = spec.all_gather = LatePolicy::kDrop;
     } else if (mode == "bounded") {
-      spec.reduce_scatter = spec.all_gather = LatePolicy::kCarry;
+      spec.reduce_scatter = spec.all_gather = LatePolicy::kDefer;
     } else if (mode == "agreed") {
-      spec.reduce_scatter = LatePolicy::kCarry;
+      spec.reduce_scatter = LatePolicy::kDefer;
     } else if (mode != "exact") {
       throw nanobind::value_error(("no mode is called " + mode).c_str());
     }

@@ -128,7 +128,7 @@ void BindCallDone(nb::module_& m) {
                    [](const CallDone& self) { return self.stats.missing_contributions; })
       .def_prop_ro("missing_results",
                    [](const CallDone& self) { return self.stats.missing_results; })
-      .def_prop_ro("carried", [](const CallDone& self) { return self.stats.carried; })
+      .def_prop_ro("deferred", [](const CallDone& self) { return self.stats.deferred; })
       .def_prop_ro("in_flight", [](const CallDone& self) { return self.stats.in_flight; })
       .def_prop_ro("live", [](const CallDone& self) { return self.stats.live; })
       .def_prop_ro("slowest", [](const CallDone& self) { return self.stats.slowest.value(); });

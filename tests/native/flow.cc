@@ -1,4 +1,4 @@
-// The flow to one peer, with numbers for cargo.
+// The flow to one peer, with numbers for info.
 
 #include "ffi/protocol/path/flow.h"
 
@@ -36,19 +36,19 @@ class TestFlow {
   bool CanSend(std::size_t bytes) const { return flow_.CanSend(bytes); }
   bool MayStart(double now) { return flow_.MayStart(At(now)); }
   // In a batch of datagrams of its own length, unless `batch_bytes` is given.
-  std::uint64_t Track(double now, std::uint32_t cargo, std::size_t bytes, std::size_t batch_bytes) {
+  std::uint64_t Track(double now, std::uint32_t info, std::size_t bytes, std::size_t batch_bytes) {
     return flow_.Track(At(now),
-                       {.kind = DatagramKind::kContribution, .segment = SegmentIndex(cargo)}, bytes,
+                       {.kind = DatagramKind::kContribution, .segment = SegmentIndex(info)}, bytes,
                        std::max(bytes, batch_bytes));
   }
   // Delivered, lost (false), or refused (nothing).
-  using Fates = std::vector<std::pair<std::uint32_t, std::optional<bool>>>;
-  Fates HandleAcknowledgement(double now, const nb::bytes& payload) {
+  using Deliveries = std::vector<std::pair<std::uint32_t, std::optional<bool>>>;
+  Deliveries HandleAcknowledgement(double now, const nb::bytes& payload) {
     const auto news = ParseAcknowledgement(BytesOf(payload));
     OR_CHECK(news.has_value());
     return ToFates(flow_.HandleAcknowledgement(At(now), *news));
   }
-  Fates HandleTimeout(double now) { return ToFates(flow_.HandleTimeout(At(now))); }
+  Deliveries HandleTimeout(double now) { return ToFates(flow_.HandleTimeout(At(now))); }
   void AskForRoom() { flow_.AskForRoom(); }
   bool PopProbe() { return flow_.PopProbe(); }
   std::uint64_t TrackProbe(double now) {
@@ -73,14 +73,14 @@ class TestFlow {
   }
 
  private:
-  static Fates ToFates(const std::vector<Fate>& fates) {
-    Fates pairs;
-    for (const Fate& fate : fates) {
+  static Deliveries ToFates(const std::vector<Delivery>& deliveries) {
+    Deliveries pairs;
+    for (const Delivery& delivery : deliveries) {
       std::optional<bool> delivered;
-      if (fate.outcome != Fate::Outcome::kRefused) {
-        delivered = fate.outcome == Fate::Outcome::kDelivered;
+      if (delivery.outcome != Delivery::Outcome::kRefused) {
+        delivered = delivery.outcome == Delivery::Outcome::kDelivered;
       }
-      pairs.emplace_back(fate.cargo.segment.value(), delivered);
+      pairs.emplace_back(delivery.info.segment.value(), delivered);
     }
     return pairs;
   }
@@ -94,7 +94,7 @@ void Bind(nb::module_& m) {
       .def("can_send", &TestFlow::CanSend)
       .def("set_weight", &TestFlow::SetWeight)
       .def("may_start", &TestFlow::MayStart)
-      .def("track", &TestFlow::Track, nb::arg("now"), nb::arg("cargo"), nb::arg("bytes"),
+      .def("track", &TestFlow::Track, nb::arg("now"), nb::arg("info"), nb::arg("bytes"),
            nb::arg("batch_bytes") = 0)
       .def("handle_acknowledgement", &TestFlow::HandleAcknowledgement)
       .def("handle_timeout", &TestFlow::HandleTimeout)

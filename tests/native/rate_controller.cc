@@ -1,11 +1,10 @@
 // The controller of the rate.
 
-#include "ffi/protocol/path/rate_controller.h"
-
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
 
+#include "ffi/protocol/path/congestion_controller.h"
 #include "tests/native/binding.h"
 
 namespace nb = nanobind;
@@ -14,10 +13,10 @@ using nb::literals::operator""_a;
 namespace optireduce::testing {
 namespace {
 
-class TestRateController {
+class TestCongestionController {
  public:
-  TestRateController(std::size_t window_bytes_max, std::size_t datagram_bytes_max,
-                     std::size_t sharers, bool same_host)
+  TestCongestionController(std::size_t window_bytes_max, std::size_t datagram_bytes_max,
+                           std::size_t sharers, bool same_host)
       : controller_({.window_bytes_max = window_bytes_max,
                      .datagram_bytes_max = datagram_bytes_max,
                      .sharers = sharers,
@@ -43,21 +42,21 @@ class TestRateController {
   }
 
  private:
-  RateController controller_;
+  CongestionController controller_;
 };
 
 void Bind(nb::module_& m) {
-  nb::class_<TestRateController>(m, "RateController")
+  nb::class_<TestCongestionController>(m, "CongestionController")
       .def(nb::init<std::size_t, std::size_t, std::size_t, bool>(), "window_bytes_max"_a,
            "datagram_bytes_max"_a = 1472, "sharers"_a = 1, "same_host"_a = false)
-      .def("handle_round_trip", &TestRateController::HandleRoundTrip, "now"_a, "elapsed"_a,
+      .def("handle_round_trip", &TestCongestionController::HandleRoundTrip, "now"_a, "elapsed"_a,
            "shortest"_a, "delivered"_a, "lost"_a = 0, "limited"_a = true)
-      .def("handle_silence", &TestRateController::HandleSilence)
-      .def("set_sharers", &TestRateController::SetSharers, "sharers"_a, "window_bytes_max"_a)
-      .def("window_bytes", &TestRateController::WindowBytes)
-      .def("share_bytes", &TestRateController::ShareBytes)
-      .def("burst_bytes", &TestRateController::BurstBytes)
-      .def("pacing_interval", &TestRateController::PacingInterval);
+      .def("handle_silence", &TestCongestionController::HandleSilence)
+      .def("set_sharers", &TestCongestionController::SetSharers, "sharers"_a, "window_bytes_max"_a)
+      .def("window_bytes", &TestCongestionController::WindowBytes)
+      .def("share_bytes", &TestCongestionController::ShareBytes)
+      .def("burst_bytes", &TestCongestionController::BurstBytes)
+      .def("pacing_interval", &TestCongestionController::PacingInterval);
 }
 
 const Binding binding(&Bind);

@@ -399,7 +399,7 @@ def test_random_loss_is_not_taken_for_congestion(loss_ppm):
         for seed in (1, 2, 3)
     ]
     times = [wire_times(report, 4, 6_250_000, 1, 1000) for report in reports]
-    # Without any slowing: 1.087 / (1 - loss) ** 2, and the repairs of repairs.
+    # Without any slowing: 1.087 / (1 - loss) ** 2, and what is retransmitted twice.
     assert statistics.median(times) < 2.8
 
 

@@ -28,11 +28,11 @@ def test_one_bucket_reports_its_own_figures():
         missing_contributions=0.25,
         missing_results=0.5,
         elapsed_s=1.5,
-        repaired=3.0,
+        retransmitted=3.0,
         late=2.0,
         slowest_process=1.0,
         sequence=7.0,
-        carried=0.125,
+        deferred=0.125,
         deadline_s=2.5,
         in_flight=0.0625,
         live_processes=4.0,
@@ -46,11 +46,11 @@ def test_buckets_are_weighted_by_elements_and_the_slowest_is_named():
     stats = jax.tree.map(float, from_vectors([fast, slow], [300, 100]))
     np.testing.assert_allclose(stats.missing_contributions, 0.1, rtol=1e-6)
     np.testing.assert_allclose(stats.missing_results, 0.2, rtol=1e-6)
-    np.testing.assert_allclose(stats.carried, 0.05, rtol=1e-6)
+    np.testing.assert_allclose(stats.deferred, 0.05, rtol=1e-6)
     np.testing.assert_allclose(stats.in_flight, 0.1, rtol=1e-6)
     assert (stats.elapsed_s, stats.deadline_s) == (3.0, 3.5)
     assert (stats.slowest_process, stats.live_processes) == (0.0, 3.0)
-    assert (stats.repaired, stats.late, stats.sequence) == (5.0, 6.0, 5.0)
+    assert (stats.retransmitted, stats.late, stats.sequence) == (5.0, 6.0, 5.0)
 
 
 def test_call_that_moved_nothing_lost_nothing_and_waited_for_nobody():

@@ -67,11 +67,11 @@ void PartOutcomes::Add(const Status& status, const CallStats& stats, std::uint64
   results_ += results;
   stats_.missing_contributions += results * stats.missing_contributions;
   stats_.missing_results += weight * stats.missing_results;
-  stats_.carried += weight * stats.carried;
+  stats_.deferred += weight * stats.deferred;
   stats_.in_flight += weight * stats.in_flight;
   stats_.deadline = std::max(stats_.deadline, stats.deadline);
   stats_.deadline_needed = std::max(stats_.deadline_needed, stats.deadline_needed);
-  stats_.repaired += stats.repaired;
+  stats_.retransmitted += stats.retransmitted;
   stats_.late += stats.late;
   stats_.live = elements_ == 0 ? stats.live : std::min(stats_.live, stats.live);
   if (elements_ == 0 || stats.elapsed > stats_.elapsed) {
@@ -89,7 +89,7 @@ CallStats PartOutcomes::stats() const {
   if (elements_ > 0) {
     stats.missing_contributions = results_ > 0 ? stats.missing_contributions / results_ : 0;
     stats.missing_results /= static_cast<double>(elements_);
-    stats.carried /= static_cast<double>(elements_);
+    stats.deferred /= static_cast<double>(elements_);
     stats.in_flight /= static_cast<double>(elements_);
   }
   return stats;

@@ -1,5 +1,5 @@
 // Some segments of a range of the bucket, in memory that exists only while there are any: what came
-// late, what a peer does not have yet, what is owed to one.
+// late, what a peer does not have yet, deferred sends.
 
 #ifndef FFI_PROTOCOL_BUCKET_SEGMENT_STORE_H_
 #define FFI_PROTOCOL_BUCKET_SEGMENT_STORE_H_

@@ -15,7 +15,7 @@
 #include "ffi/base/time.h"
 #include "ffi/protocol/bucket/bucket_layout.h"
 #include "ffi/protocol/call/attendance.h"
-#include "ffi/protocol/call/carry.h"
+#include "ffi/protocol/call/deferred_data.h"
 #include "ffi/protocol/call/given_up.h"
 #include "ffi/protocol/deadline/call_timing.h"
 #include "ffi/protocol/submission.h"
@@ -42,7 +42,7 @@ struct Collective {
   Rank RankOf(MemberIndex member) const { return spec.members[member.index()]; }
   // Adds the late results of this and its predecessors to the bucket; returns the bytes touched.
   std::uint64_t MoveLateResults(const BucketView& bucket) const {
-    std::uint64_t bytes = carry ? carry->MoveLateResults(bucket) : 0;
+    std::uint64_t bytes = deferred ? deferred->MoveLateResults(bucket) : 0;
     if (predecessor != nullptr) bytes += predecessor->MoveLateResults(bucket);
     return bytes;
   }
@@ -56,7 +56,7 @@ struct Collective {
   std::optional<Sequence> submitted;  // the highest of these that has begun
   // Made with the first call, where a stage has a deadline.
   std::unique_ptr<CallTiming> timing;
-  std::unique_ptr<Carry> carry;    // where late data is carried
+  std::unique_ptr<DeferredData> deferred;  // where late data is deferred
   std::optional<Sequence> folded;  // the highest that was over before the program had called it
   // The same collective when it had more members; it is learnt before this one.
   Collective* predecessor = nullptr;

@@ -17,7 +17,7 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       opened_at_(now),
       options_(options),
       pool_(pool),
-      carry_(collective.carry.get()),
+      deferred_(collective.deferred.get()),
       drain_(options.drain),
       timing_(collective.timing.get()),
       scratch_(collective.layout.LargestSegmentBytes()),
@@ -53,17 +53,17 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
     reduce_scatter_deadline_ = timing_->reduce_scatter_deadline();
     call_deadline_ = timing_->call_deadline();
   }
-  if (carry_ == nullptr) return;
+  if (deferred_ == nullptr) return;
   for (std::uint16_t m = 0; m < layout.members() && !drain_; ++m) {
     if (timing_->straggles(MemberIndex(m))) reduction_.Forgo(MemberIndex(m));
   }
-  carry_->NoteOpening(sequence, now);
+  deferred_->NoteOpening(sequence, now);
   for (auto& began : began_) began.assign(layout.members(), kNever);
   delivered_ = Bitmap(layout.segments());
-  carried_ = Bitmap(layout.segments());
+  holds_deferred_ = Bitmap(layout.segments());
   complete_before_.resize(layout.members());
   kept_.resize(layout.members());
-  for (auto& owed : owed_) owed.resize(layout.members());
+  for (auto& joining : joining_) joining.resize(layout.members());
 }
 
 LatePolicy Exchange::policy(Stage stage) const {
@@ -84,16 +84,16 @@ void Exchange::Submit(Instant now, Submission submission, bool in_order) {
   for (std::uint16_t m = 0; m < layout.members(); ++m) {
     const MemberIndex member(m);
     if (member == collective_.self) continue;
-    // Where nothing is carried, nobody wants a contribution after the close.
-    if (carry_ == nullptr && reduced_closed_) continue;
+    // Where nothing is deferred, nobody wants a contribution after the close.
+    if (deferred_ == nullptr && reduced_closed_) continue;
     outbox(member).OfferContributions();
-    if (carry_ == nullptr) continue;
+    if (deferred_ == nullptr) continue;
     undelivered_[m] = layout.SegmentsOf(member);
-    if (in_order) complete_before_[m] = carry_->CompleteBefore(member, sequence_);
+    if (in_order) complete_before_[m] = deferred_->CompleteBefore(member, sequence_);
   }
   contributed_tails_.last = std::max(contributed_tails_.last, now);
   result_tails_.last = std::max(result_tails_.last, now);
-  if (carry_ != nullptr) {
+  if (deferred_ != nullptr) {
     const Duration after_opening = now - opened_at_;
     for (const Stage stage : kBothStages) timing_->Began(stage, collective_.self, after_opening);
     timing_->Arrived(Stage::kReduceScatter, collective_.self, after_opening, Duration(0), 1.0);
@@ -119,15 +119,15 @@ void Exchange::PlaceEarlyResults() {
   early_results_ = Buffer();
   for (const SegmentIndex segment : sums_) {
     const ByteRange range = layout.Segment(segment);
-    if (carry_ != nullptr) {
-      carry_->late_contributions().Add(segment, {bucket_.Read(range, scratch_), range.bytes});
+    if (deferred_ != nullptr) {
+      deferred_->late_contributions().Add(segment, {bucket_.Read(range, scratch_), range.bytes});
     }
     bucket_.Write(range.offset, reduction_.Sum(segment));
   }
 }
 
 std::size_t Exchange::EarlyResultBytes() const {
-  const bool late = carry_ != nullptr ? over() : closed_;
+  const bool late = deferred_ != nullptr ? over() : closed_;
   if (submitted() || late || early_results_.size() > 0) return 0;
   // Where contributions are waited for, no sum is without this rank's.
   return policy(Stage::kReduceScatter) == LatePolicy::kWait ? 0 : collective_.layout.bytes();
@@ -147,7 +147,7 @@ Exchange::Receipt Exchange::HandleContribution(Instant now, MemberIndex from, co
     ++stats_.late;
     return Receipt::kLate;
   }
-  if (carry_ == nullptr && timing_ != nullptr) {
+  if (deferred_ == nullptr && timing_ != nullptr) {
     timing_->HandleSample(from, call(), segment, header.contributors);
   }
   switch (reduction_.Receive(from, segment, payload)) {
@@ -156,13 +156,14 @@ Exchange::Receipt Exchange::HandleContribution(Instant now, MemberIndex from, co
     case Reduction::Receipt::kLate:
       ++stats_.late;
       Time(now, Stage::kReduceScatter, from, header);
-      if (carry_ != nullptr) carry_->late_contributions().Add(segment, payload);
+      if (deferred_ != nullptr) deferred_->late_contributions().Add(segment, payload);
       return Receipt::kLate;
     case Reduction::Receipt::kNew:
       break;
   }
   Time(now, Stage::kReduceScatter, from, header);
-  if (carry_ != nullptr && (header.flags & kFlagCarried)) carried_.Insert(segment.index());
+  if (deferred_ != nullptr && (header.flags & kFlagDeferred))
+    holds_deferred_.Insert(segment.index());
   last_from_ = from;
   arrivals_.Note(now, from);
   contributed_tails_.last = now;
@@ -179,7 +180,7 @@ Exchange::Receipt Exchange::HandleResult(Instant now, MemberIndex from, const He
   const std::uint16_t contributors = header.contributors;
   if (segment.value() >= layout.segments() || layout.OwnerOf(segment) != from ||
       from == collective_.self || payload.size() != layout.Segment(segment).bytes ||
-      contributors > layout.members() || (contributors == 0 && carry_ == nullptr)) {
+      contributors > layout.members() || (contributors == 0 && deferred_ == nullptr)) {
     return Receipt::kMismatched;
   }
   const bool early = !submitted();
@@ -187,12 +188,12 @@ Exchange::Receipt Exchange::HandleResult(Instant now, MemberIndex from, const He
   if (early && policy(Stage::kReduceScatter) == LatePolicy::kWait) return Receipt::kMismatched;
   Heard(from);
   if (gathered_.Contains(segment.index())) return Receipt::kDuplicate;
-  if (carry_ != nullptr ? over() : finished_ || closed_) {
+  if (deferred_ != nullptr ? over() : finished_ || closed_) {
     ++stats_.late;
     Time(now, Stage::kAllGather, from, header);
     if (Windowed(Stage::kAllGather)) {
       gathered_.Insert(segment.index());
-      carry_->late_results().Add(segment, payload);
+      deferred_->late_results().Add(segment, payload);
     }
     return Receipt::kLate;
   }
@@ -208,7 +209,8 @@ Exchange::Receipt Exchange::HandleResult(Instant now, MemberIndex from, const He
   }
   Time(now, Stage::kAllGather, from, header);
   gathered_.Insert(segment.index());
-  if (carry_ != nullptr && (header.flags & kFlagCarried)) carried_.Insert(segment.index());
+  if (deferred_ != nullptr && (header.flags & kFlagDeferred))
+    holds_deferred_.Insert(segment.index());
   CountResult(segment, contributors);
   last_from_ = from;
   result_tails_.last = now;
@@ -225,13 +227,13 @@ void Exchange::NoteMissed(SegmentIndex segment) {
 
 void Exchange::ReduceSegment(SegmentIndex segment) {
   NoteMissed(segment);
-  if (carry_ != nullptr) {
-    SegmentStore& late = carry_->late_contributions();
-    const bool carried = late.Contains(segment);
-    reduction_.ReduceWithLate(segment, carried ? late.Get(segment) : std::span<const std::byte>());
-    if (carried) {
+  if (deferred_ != nullptr) {
+    SegmentStore& late = deferred_->late_contributions();
+    const bool deferred = late.Contains(segment);
+    reduction_.ReduceWithLate(segment, deferred ? late.Get(segment) : std::span<const std::byte>());
+    if (deferred) {
       late.Remove(segment);
-      carried_.Insert(segment.index());
+      holds_deferred_.Insert(segment.index());
     }
   } else if (!reduction_.Reduce(segment, /*rescale=*/true)) {
     return;
@@ -252,7 +254,7 @@ void Exchange::CountResult(SegmentIndex segment, std::uint16_t contributors) {
 }
 
 bool Exchange::Contributes(MemberIndex to) const {
-  if (!submitted() || (finished_ && carry_ == nullptr)) return false;
+  if (!submitted() || (finished_ && deferred_ == nullptr)) return false;
   return MaySend(Stage::kReduceScatter, to);
 }
 
@@ -272,7 +274,7 @@ bool Exchange::MayContribute(MemberIndex to) const {
 
 bool Exchange::Needed(const Outbox::Item& item) const {
   if (item.kind != DatagramKind::kContribution) return true;
-  if (carry_ != nullptr) return !delivered_.Contains(item.segment.index());
+  if (deferred_ != nullptr) return !delivered_.Contains(item.segment.index());
   // A result for the segment shows that its owner has closed it.
   return !finished_ && !gathered_.Contains(item.segment.index());
 }
@@ -315,7 +317,7 @@ std::span<const std::byte> Exchange::OwnPayload(const Outbox::Item& item,
                                                 std::span<std::byte> scratch) const {
   if (item.kind == DatagramKind::kResult) return reduction_.Sum(item.segment);
   const ByteRange range = collective_.layout.Segment(item.segment);
-  if (carry_ != nullptr) {
+  if (deferred_ != nullptr) {
     const auto& kept = kept_[collective_.layout.OwnerOf(item.segment).index()];
     if (kept && kept->Contains(item.segment)) return kept->Get(item.segment);
   }
@@ -329,10 +331,10 @@ std::span<const std::byte> Exchange::Payload(MemberIndex to, const Outbox::Item&
     return out;
   }
   const std::span<const std::byte> payload = OwnPayload(item, out);
-  const SegmentStore* const owed = Owed(to, item);
-  if (owed == nullptr) return payload;
+  const SegmentStore* const joining = Joining(to, item);
+  if (joining == nullptr) return payload;
   const ElementType type = collective_.spec.element_type;
-  const std::array<const std::byte*, 2> both = {payload.data(), owed->Get(item.segment).data()};
+  const std::array<const std::byte*, 2> both = {payload.data(), joining->Get(item.segment).data()};
   SumContributions(type, both, out.size() / SizeOf(type), 1.0, out.data());
   return out;
 }
@@ -346,42 +348,42 @@ void Exchange::FillHeader(MemberIndex to, const Outbox::Item& item, Header& head
   header.segment = item.segment;
   header.flags = outboxes_[to.index()].Remaining(item.kind) <= kTailSegments ? kFlagTail : 0;
   if (!contribution) header.contributors = reduction_.contributions(item.segment);
-  if (item.repair) header.flags |= kFlagRepair;
-  if (carry_ == nullptr) {
+  if (item.retransmission) header.flags |= kFlagRetransmission;
+  if (deferred_ == nullptr) {
     if (contribution && timing_ != nullptr) {
       header.contributors = timing_->SampleFor(call(), item.segment);
     }
     return;
   }
   if (contribution) header.contributors = complete_before_[to.index()];
-  const bool carried = !contribution && carried_.Contains(item.segment.index());
-  if (carried || Owed(to, item) != nullptr) header.flags |= kFlagCarried;
+  const bool deferred = !contribution && holds_deferred_.Contains(item.segment.index());
+  if (deferred || Joining(to, item) != nullptr) header.flags |= kFlagDeferred;
   if (drain_) header.flags |= kFlagDrain;
-  if (carry_->suspended(to)) header.flags |= kFlagSuspended;
+  if (deferred_->suspended(to)) header.flags |= kFlagSuspended;
 }
 
-Exchange::Repair Exchange::Lost(MemberIndex to, const Outbox::Item& item, bool refused) {
+Exchange::Retransmission Exchange::Lost(MemberIndex to, const Outbox::Item& item, bool refused) {
   const bool contribution = item.kind == DatagramKind::kContribution;
-  if (!Needed(item) || (!contribution && outbox(to).Delivered())) return Repair::kNotNeeded;
+  if (!Needed(item) || (!contribution && outbox(to).Delivered())) return Retransmission::kNotNeeded;
   // Of a call that was forgotten, and has begun anew for somebody who is later.
-  if (!contribution && !reduction_.Reduced(item.segment)) return Repair::kNotNeeded;
+  if (!contribution && !reduction_.Reduced(item.segment)) return Retransmission::kNotNeeded;
   const bool drops =
       policy(contribution ? Stage::kReduceScatter : Stage::kAllGather) == LatePolicy::kDrop;
   // The first calls measure how long it takes until everything is there.
   if (drops && (expired_ || !timing_->calibrating())) {
     // Nothing is kept for what nobody will ask for.
     if (!contribution) outbox(to).Deliver(item.segment);
-    return Repair::kAbandoned;
+    return Retransmission::kAbandoned;
   }
   outbox(to).Lost(item);
-  stats_.repaired += !refused;
-  return Repair::kAgain;
+  stats_.retransmitted += !refused;
+  return Retransmission::kAgain;
 }
 
 bool Exchange::Delivered(MemberIndex to, const Outbox::Item& item) {
   if (item.kind == DatagramKind::kContribution) {
     DeliverContribution(item.segment);
-    return carry_ != nullptr && undelivered_[to.index()] == 0;
+    return deferred_ != nullptr && undelivered_[to.index()] == 0;
   }
   outbox(to).Deliver(item.segment);
   if (!outbox(to).Delivered()) return false;
@@ -398,8 +400,8 @@ void Exchange::Release(MemberIndex peer) {
   // What a drain moves is no part of a later call.
   const bool unsent = !drain_ && undelivered_[peer.index()] > 0 &&
                       Windowed(Stage::kReduceScatter) &&
-                      !carry_->window(Stage::kReduceScatter, peer).Begun(sequence_);
-  if (unsent) Owe(Stage::kReduceScatter, peer);
+                      !deferred_->window(Stage::kReduceScatter, peer).Begun(sequence_);
+  if (unsent) DeferSends(Stage::kReduceScatter, peer);
   ReleaseResults(peer);
   DeliverContributions(peer);
   outbox(peer).AbandonContributions();
@@ -456,7 +458,7 @@ int Exchange::Expire(Instant now) {
   if (!reduced_closed_ && now >= std::min(ReduceScatterDeadline(), EarlyReduceScatter())) {
     if (!reduction_.finished() && !closing_) {
       ++expired;
-      closing_ = policy(Stage::kReduceScatter) == LatePolicy::kCarry;
+      closing_ = policy(Stage::kReduceScatter) == LatePolicy::kDefer;
     }
     const bool over = now >= ReduceScatterDeadline();
     if (over || !closing_) {
@@ -472,7 +474,7 @@ int Exchange::Expire(Instant now) {
                                     : StageExit::kEarly);
   }
   if (skipped_ && CanFold()) Fold();
-  if (now >= LagDeadline()) carry_->SuspendLagging(sequence_);
+  if (now >= LagDeadline()) deferred_->SuspendLagging(sequence_);
   const bool drops = policy(Stage::kAllGather) == LatePolicy::kDrop;
   if (drops && !expired_ && now >= CallDeadline()) Forget();
   return expired;
@@ -490,7 +492,7 @@ void Exchange::CloseReduceScatter(Instant now, StageExit exit) {
     const SegmentIndex segment(collective_.layout.FirstSegment(collective_.self).value() + i);
     if (!reduction_.Reduced(segment)) ReduceSegment(segment);
   }
-  if (over() && carry_ != nullptr) RetireSums();
+  if (over() && deferred_ != nullptr) RetireSums();
 }
 
 void Exchange::Forget() {
@@ -509,7 +511,7 @@ bool Exchange::Overtake(Instant now) {
     if (absent_[m]) outboxes_[m].DeliverAll();
   }
   // It has failed before its deadline.
-  const bool open = carry_ != nullptr && !reduction_.finished();
+  const bool open = deferred_ != nullptr && !reduction_.finished();
   if (open) CloseReduceScatter(now, StageExit::kExpired);
   return open || removable();
 }
@@ -529,10 +531,10 @@ CallDone Exchange::Finish(Instant now, Status status) {
   const BucketLayout& layout = collective_.layout;
   const bool waits = policy(Stage::kAllGather) == LatePolicy::kWait;
   const auto all = static_cast<double>(std::max<std::uint64_t>(layout.bytes(), 1));
-  if (carry_ != nullptr) {
-    stats_.carried = static_cast<double>(CarriedBytes()) / all;
+  if (deferred_ != nullptr) {
+    stats_.deferred = static_cast<double>(DeferredBytes()) / all;
     stats_.in_flight = InFlight();
-    carry_->NoteMissed(status.ok() ? MissedBytes() : 0);
+    deferred_->NoteMissed(status.ok() ? MissedBytes() : 0);
   }
   FindSlowest(now);
   if (status.ok()) {
@@ -552,7 +554,7 @@ CallDone Exchange::Finish(Instant now, Status status) {
   if (!closed_ && status.ok()) TimeEnd(now, Stage::kAllGather, StageExit::kComplete);
   reduction_.Detach();
   bucket_ = BucketView();
-  if (carry_ != nullptr) {
+  if (deferred_ != nullptr) {
     // Of a call that failed, what peers do not have is theirs no more.
     for (std::uint16_t m = 0; m < undelivered_.size() && !status.ok(); ++m) {
       DeliverContributions(MemberIndex(m));
@@ -580,7 +582,7 @@ bool Exchange::removable() const {
   if (!over()) return false;
   const bool served =
       std::ranges::all_of(outboxes_, [](const Outbox& outbox) { return outbox.Delivered(); });
-  if (carry_ == nullptr) return served || expired_;
+  if (deferred_ == nullptr) return served || expired_;
   return served && reduction_.finished() &&
          std::ranges::all_of(undelivered_, [](std::uint32_t count) { return count == 0; });
 }

@@ -7,9 +7,9 @@
 //
 // Reduction is in place. A result is written over the contribution it replaces; that is safe since
 // a sum exists only after its owner has closed the segment, so that ours is either in it or late.
-// Late ones that are carried (exchange_carry.cc) are kept elsewhere first.
+// Late ones that are deferred (exchange_deferral.cc) are kept elsewhere first.
 //
-// Where late data is carried, a call that is over for the program goes on for its peers: what they
+// Where late data is deferred, a call that is over for the program goes on for its peers: what they
 // do not have yet is sent until they have it.
 
 #ifndef FFI_PROTOCOL_CALL_EXCHANGE_H_
@@ -31,8 +31,8 @@
 #include "ffi/protocol/bucket/reduction.h"
 #include "ffi/protocol/bucket/segment_store.h"
 #include "ffi/protocol/call/arrivals.h"
-#include "ffi/protocol/call/carry.h"
 #include "ffi/protocol/call/collective.h"
+#include "ffi/protocol/call/deferred_data.h"
 #include "ffi/protocol/call/outbox.h"
 #include "ffi/protocol/submission.h"
 #include "ffi/protocol/wire/wire.h"
@@ -141,14 +141,15 @@ class Exchange {
     return Contributes(to) && outboxes_[to.index()].contributing() && !MayContribute(to);
   }
 
-  enum class Repair : std::uint8_t { kNotNeeded, kAgain, kAbandoned };
+  enum class Retransmission : std::uint8_t { kNotNeeded, kAgain, kAbandoned };
   // It was lost, or refused.
-  Repair Lost(MemberIndex to, const Outbox::Item& item, bool refused);
+  Retransmission Lost(MemberIndex to, const Outbox::Item& item, bool refused);
   // True when `to` now has everything of one stage.
   bool Delivered(MemberIndex to, const Outbox::Item& item);
   // `peer` has every sum.
   void ReleaseResults(MemberIndex peer);
-  // `peer` is gone: nothing is kept for it, but contributions that it was never sent are owed.
+  // `peer` is gone: nothing is kept for it but contributions that were never sent, which are
+  // deferred.
   void Release(MemberIndex peer);
 
   // ---- Time.
@@ -172,8 +173,8 @@ class Exchange {
     return submitted() && !finished_ && (gathered_.full() || closed_) && Lags();
   }
   // It does for this one.
-  bool WaitsForLagOf(MemberIndex peer) const { return carry_->Lags(peer, sequence_); }
-  void Suspend(MemberIndex peer) { carry_->Suspend(peer); }
+  bool WaitsForLagOf(MemberIndex peer) const { return deferred_->Lags(peer, sequence_); }
+  void Suspend(MemberIndex peer) { deferred_->Suspend(peer); }
   // Ends the call for the local program: the leaves are not touched any more.
   CallDone Finish(Instant now, Status status);
   bool finished() const { return finished_; }
@@ -181,12 +182,12 @@ class Exchange {
   bool over() const { return finished_ || folded_; }
   // Nobody waits for what is left to send: the call has ended by its deadline.
   bool behind() const {
-    return carry_ != nullptr && (folded_ || (finished_ && closed_)) && !waits();
+    return deferred_ != nullptr && (folded_ || (finished_ && closed_)) && !waits();
   }
   // Nothing is left to do for anybody.
   bool removable() const;
 
-  // ---- Where late data is carried.
+  // ---- Where late data is deferred.
 
   // What waits for a program that has not called joins its next call, whichever that is.
   bool CanFold() const;
@@ -246,29 +247,29 @@ class Exchange {
   // Learns from a stage that drops what is late, and is over.
   void TimeEnd(Instant now, Stage stage, StageExit exit);
 
-  // ---- exchange_carry.cc
-  bool Lags() const { return carry_ != nullptr && !drain_ && carry_->Lags(sequence_); }
+  // ---- exchange_deferral.cc
+  bool Lags() const { return deferred_ != nullptr && !drain_ && deferred_->Lags(sequence_); }
   // The stage is sent under the rules of SendWindow.
   bool Windowed(Stage stage) const;
   bool MaySend(Stage stage, MemberIndex to) const;
-  // From now on the stage is sent to `to` under this call's identity, with what was owed to it.
+  // From now on the stage is sent to `to` under this call's identity, with its deferred sends.
   void Begin(Stage stage, MemberIndex to);
   // Copies the own contribution, if it is not delivered, before its place is written.
   void Keep(SegmentIndex segment);
   void DeliverContribution(SegmentIndex segment);
   void DeliverContributions(MemberIndex to);
   void DeliverResults(MemberIndex to);
-  // The bytes of a contribution or result, without what was owed before.
+  // The bytes of a contribution or result, without deferred data that joins it.
   std::span<const std::byte> OwnPayload(const Outbox::Item& item,
                                         std::span<std::byte> scratch) const;
-  const SegmentStore* Owed(MemberIndex to, const Outbox::Item& item) const;
-  // The call is over: what cannot begin is owed to the peers from now on.
+  const SegmentStore* Joining(MemberIndex to, const Outbox::Item& item) const;
+  // The call is over: what cannot begin is deferred.
   void Retire();
   void RetireSums();
   void RetireStage(Stage stage, MemberIndex to);
-  // Nothing of the stage was sent to `to`: from now on it is owed.
-  void Owe(Stage stage, MemberIndex to);
-  std::uint64_t CarriedBytes() const;
+  // Nothing of the stage was sent to `to`: it is deferred.
+  void DeferSends(Stage stage, MemberIndex to);
+  std::uint64_t DeferredBytes() const;
   double InFlight() const;
   // What the call should have had here, and had not.
   std::uint64_t MissedBytes() const;
@@ -290,7 +291,7 @@ class Exchange {
   ExchangeOptions options_;
   std::uint16_t incast_ = UINT16_MAX;
   BufferPool& pool_;
-  Carry* carry_;
+  DeferredData* deferred_;
   bool drain_;
   CallTiming* timing_;
   // From the opening, for a stage that does not wait.
@@ -317,14 +318,14 @@ class Exchange {
   std::size_t forgone_results_ = 0;    // segments
   std::vector<std::uint32_t> missed_;  // by member: contributions that are not in the sums
 
-  // Where late data is carried.
+  // Where late data is deferred.
   Bitmap delivered_;                            // own contributions that their owners have
   std::vector<std::uint32_t> undelivered_;      // by member: of what is offered, those that are not
   std::vector<std::uint16_t> complete_before_;  // by member, for the header
   std::vector<std::unique_ptr<SegmentStore>> kept_;  // by member: contributions, see Keep()
-  // By stage and member: what was owed to it when the stage began.
-  std::array<std::vector<std::unique_ptr<SegmentStore>>, kStages> owed_;
-  Bitmap carried_;  // segments of the bucket whose sum holds data of earlier calls
+  // By stage and member: the deferred sends that join the stage.
+  std::array<std::vector<std::unique_ptr<SegmentStore>>, kStages> joining_;
+  Bitmap holds_deferred_;  // segments of the bucket whose sum holds data of earlier calls
   bool folded_ = false;
   bool skipped_ = false;
 
@@ -347,7 +348,7 @@ class Exchange {
   bool expired_ = false;
 
   bool short_ = false;  // some sum is without some contribution
-  // Where late data is carried: the deadline of the first stage is over. A segment is closed when
+  // Where late data is deferred: the deadline of the first stage is over. A segment is closed when
   // its turn to be sent comes; what comes before that is not late.
   bool closing_ = false;
   std::uint32_t next_to_close_ = 0;  // within the own shard

@@ -2,7 +2,7 @@
 // but in datagrams: what is rounded is written back over the values, which encodes to the same
 // bytes as often as it is sent.
 //
-// Where late data is carried, so is what rounding takes: value = rounded value + error, and the
+// Where late data is deferred, so is what rounding takes: value = rounded value + error, and the
 // error joins what is sent next of the segment. A drain is not rounded, so that it brings all
 // errors that there are. As it begins at each peer when all before it is delivered there, nothing
 // rounds after it.
@@ -60,14 +60,14 @@ void Exchange::WriteRounded(MemberIndex to, const Outbox::Item& item, std::span<
   const bool contribution = item.kind == DatagramKind::kContribution;
   std::span<const std::byte> values = OwnPayload(item, scratch_);
   // What joins a contribution is part of it from the first time on that it is sent.
-  const bool joins = carry_ != nullptr && !(contribution && item.repair);
+  const bool joins = deferred_ != nullptr && !(contribution && item.retransmission);
   std::array<const std::byte*, 3> parts = {values.data()};
   std::size_t count = 1;
-  if (const SegmentStore* owed = joins ? Owed(to, item) : nullptr) {
-    parts[count++] = owed->Get(item.segment).data();
+  if (const SegmentStore* joining = joins ? Joining(to, item) : nullptr) {
+    parts[count++] = joining->Get(item.segment).data();
   }
-  if (joins && contribution && carry_->errors().Contains(item.segment)) {
-    parts[count++] = carry_->errors().Get(item.segment).data();
+  if (joins && contribution && deferred_->errors().Contains(item.segment)) {
+    parts[count++] = deferred_->errors().Get(item.segment).data();
   }
   const std::span<std::byte> exact = std::span(exact_).first(values.size());
   if (count > 1) {
@@ -76,14 +76,14 @@ void Exchange::WriteRounded(MemberIndex to, const Outbox::Item& item, std::span<
     values = exact;
   }
   Encode(format, values, key, out);
-  // A result with nothing owed was rounded with its sum.
-  if (carry_ == nullptr || item.repair || (!contribution && count == 1)) return;
-  if (contribution) carry_->errors().Remove(item.segment);
+  // A result that nothing joins was rounded with its sum.
+  if (deferred_ == nullptr || item.retransmission || (!contribution && count == 1)) return;
+  if (contribution) deferred_->errors().Remove(item.segment);
   const std::span<std::byte> rounded = std::span(rounded_).first(values.size());
   Decode(format, out, rounded);
   if (count == 1) std::memcpy(exact.data(), values.data(), values.size());
   if (TakeRoundingError(exact, rounded)) {
-    (contribution ? carry_->errors() : carry_->debt(Stage::kAllGather, to))
+    (contribution ? deferred_->errors() : deferred_->deferred_sends(Stage::kAllGather, to))
         .Add(item.segment, exact);
   }
   if (contribution) ReplaceContribution(item.segment, rounded);
@@ -93,7 +93,7 @@ void Exchange::RoundSum(SegmentIndex segment) {
   const std::span<const std::byte> sum = reduction_.Sum(segment);
   const std::size_t count = sum.size() / sizeof(float);
   const std::span<std::byte> exact = std::span(exact_).first(sum.size());
-  SegmentStore* const errors = carry_ != nullptr ? &carry_->errors() : nullptr;
+  SegmentStore* const errors = deferred_ != nullptr ? &deferred_->errors() : nullptr;
   std::array<const std::byte*, 2> parts = {sum.data()};
   const bool joins = errors != nullptr && errors->Contains(segment);
   if (joins) parts[1] = errors->Get(segment).data();

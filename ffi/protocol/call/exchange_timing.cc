@@ -7,11 +7,11 @@
 namespace optireduce {
 
 void Exchange::Time(Instant now, Stage stage, MemberIndex from, const Header& header) {
-  if (carry_ == nullptr || drain_) return;
+  if (deferred_ == nullptr || drain_) return;
   Instant& began = began_[static_cast<std::size_t>(stage)][from.index()];
   if (began == kNever) {
     // One that was sent before does not tell when its sender began.
-    began = (header.flags & kFlagRepair) != 0 ? opened_at_ : now;
+    began = (header.flags & kFlagRetransmission) != 0 ? opened_at_ : now;
     timing_->Began(stage, from, began - opened_at_);
   }
   const BucketLayout& layout = collective_.layout;
@@ -22,7 +22,7 @@ void Exchange::Time(Instant now, Stage stage, MemberIndex from, const Header& he
 }
 
 void Exchange::TimeEnd(Instant now, Stage stage, StageExit exit) {
-  if (timing_ == nullptr || carry_ != nullptr || !submitted() || passed()) return;
+  if (timing_ == nullptr || deferred_ != nullptr || !submitted() || passed()) return;
   const BucketLayout& layout = collective_.layout;
   const bool first = stage == Stage::kReduceScatter;
   // From the opening, as the deadlines count: a program that starts later than its peers is waited

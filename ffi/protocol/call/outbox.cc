@@ -5,13 +5,15 @@
 namespace optireduce {
 
 std::optional<Outbox::Item> Outbox::Next(std::span<const SegmentIndex> sums, bool contribute) {
-  if (!sum_repairs_.empty()) {
-    return Item{.kind = DatagramKind::kResult, .segment = sum_repairs_.back(), .repair = true};
+  if (!sum_retransmissions_.empty()) {
+    return Item{.kind = DatagramKind::kResult,
+                .segment = sum_retransmissions_.back(),
+                .retransmission = true};
   }
-  if (!contribution_repairs_.empty()) {
+  if (!contribution_retransmissions_.empty()) {
     return Item{.kind = DatagramKind::kContribution,
-                .segment = contribution_repairs_.back(),
-                .repair = true};
+                .segment = contribution_retransmissions_.back(),
+                .retransmission = true};
   }
   if (contribute && contributing()) {
     return Item{.kind = DatagramKind::kContribution,
@@ -24,10 +26,10 @@ std::optional<Outbox::Item> Outbox::Next(std::span<const SegmentIndex> sums, boo
 }
 
 void Outbox::Pop(const Item& item) {
-  std::vector<SegmentIndex>& repairs = Repairs(item.kind);
-  if (!repairs.empty()) {
-    OR_CHECK(repairs.back() == item.segment);
-    repairs.pop_back();
+  std::vector<SegmentIndex>& retransmissions = Retransmissions(item.kind);
+  if (!retransmissions.empty()) {
+    OR_CHECK(retransmissions.back() == item.segment);
+    retransmissions.pop_back();
   } else if (item.kind == DatagramKind::kResult) {
     ++next_sum_;
   } else {
@@ -37,12 +39,12 @@ void Outbox::Pop(const Item& item) {
 
 void Outbox::DeliverAll() {
   for (std::size_t i = 0; i < delivered_.size(); ++i) delivered_.Insert(i);
-  sum_repairs_.clear();
+  sum_retransmissions_.clear();
 }
 
 void Outbox::AbandonContributions() {
   next_contribution_ = peer_segments_;
-  contribution_repairs_.clear();
+  contribution_retransmissions_.clear();
 }
 
 }  // namespace optireduce

@@ -30,7 +30,7 @@ class Outbox {
   struct Item {
     DatagramKind kind;
     SegmentIndex segment;
-    bool repair = false;  // it was sent before
+    bool retransmission = false;  // it was sent before
   };
 
   // The next to send, in this order: what is sent again, because somebody waits for it already; new
@@ -40,7 +40,7 @@ class Outbox {
   // Takes what Next returned.
   void Pop(const Item& item);
 
-  void Lost(const Item& item) { Repairs(item.kind).push_back(item.segment); }
+  void Lost(const Item& item) { Retransmissions(item.kind).push_back(item.segment); }
   // The peer has this sum.
   void Deliver(SegmentIndex sum) { delivered_.Insert(sum.value() - own_shard_); }
   bool Delivered() const { return delivered_.full(); }
@@ -62,8 +62,8 @@ class Outbox {
   }
 
  private:
-  std::vector<SegmentIndex>& Repairs(DatagramKind kind) {
-    return kind == DatagramKind::kResult ? sum_repairs_ : contribution_repairs_;
+  std::vector<SegmentIndex>& Retransmissions(DatagramKind kind) {
+    return kind == DatagramKind::kResult ? sum_retransmissions_ : contribution_retransmissions_;
   }
 
   std::uint32_t peer_shard_;
@@ -72,8 +72,8 @@ class Outbox {
   std::uint32_t next_contribution_;
   std::uint32_t next_sum_ = 0;
   bool stalled_ = false;
-  std::vector<SegmentIndex> contribution_repairs_;
-  std::vector<SegmentIndex> sum_repairs_;
+  std::vector<SegmentIndex> contribution_retransmissions_;
+  std::vector<SegmentIndex> sum_retransmissions_;
   Bitmap delivered_;  // sums that the peer has
 };
 

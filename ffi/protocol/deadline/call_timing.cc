@@ -28,74 +28,75 @@ CallTiming::CallTiming(const CollectiveSpec& spec, MemberIndex self, double late
   const std::size_t members = spec.members.size();
   for (const Stage stage : kBothStages) {
     const std::size_t i = Index(stage);
-    // The second stage counts from the opening of the call too, where late data is carried.
+    // The second stage counts from the opening of the call too, where late data is deferred.
     const Duration bound = stage == Stage::kReduceScatter ? fixed_[0] : fixed_[0] + fixed_[1];
-    if (policies[i] == LatePolicy::kCarry && learns_) {
-      carried_[i].emplace(
+    if (policies[i] == LatePolicy::kDefer && learns_) {
+      deferring_[i].emplace(
           DeadlineOptions{
               .late_budget = late_budget, .bound = bound, .waits_for_stragglers = !suspend},
           members);
     }
-    if (policies[i] == LatePolicy::kDrop) dropped_[i].emplace(fixed_[i], members, self.index());
+    if (policies[i] == LatePolicy::kDrop) dropping_[i].emplace(fixed_[i], members, self.index());
   }
 }
 
 void CallTiming::Open() {
-  for (auto& controller : carried_) {
+  for (auto& controller : deferring_) {
     if (controller) controller->BeginCall();
   }
 }
 
 Duration CallTiming::HardBound(Stage stage) const {
   const std::size_t i = Index(stage);
-  if (!dropped_[i] || !learns_) return fixed_[i];
-  return std::min(std::max(kHardBoundMargin * dropped_[i]->hard_bound(), kHardBoundMin), fixed_[i]);
+  if (!dropping_[i] || !learns_) return fixed_[i];
+  return std::min(std::max(kHardBoundMargin * dropping_[i]->hard_bound(), kHardBoundMin),
+                  fixed_[i]);
 }
 
 Duration CallTiming::reduce_scatter_deadline() const {
-  return carried_[0] ? carried_[0]->deadline() : HardBound(Stage::kReduceScatter);
+  return deferring_[0] ? deferring_[0]->deadline() : HardBound(Stage::kReduceScatter);
 }
 
 Duration CallTiming::call_deadline() const {
   const Duration first = reduce_scatter_deadline();
-  if (carried_[1]) return std::max(first, carried_[1]->deadline());
+  if (deferring_[1]) return std::max(first, deferring_[1]->deadline());
   return first + HardBound(Stage::kAllGather);
 }
 
 Duration CallTiming::deadline_needed() const {
   const Duration whole = fixed_[0] + fixed_[1];
   Duration needed{};
-  if (carried_[0]) {
+  if (deferring_[0]) {
     // Its bound is a share of the whole.
     const double parts =
         static_cast<double>(whole.count()) / static_cast<double>(fixed_[0].count());
-    needed = std::chrono::round<Duration>(parts * carried_[0]->unbounded());
+    needed = std::chrono::round<Duration>(parts * deferring_[0]->unbounded());
   }
-  return carried_[1] ? std::max(needed, carried_[1]->unbounded()) : needed;
+  return deferring_[1] ? std::max(needed, deferring_[1]->unbounded()) : needed;
 }
 
 void CallTiming::Began(Stage stage, MemberIndex source, Duration after_opening) {
-  if (auto& controller = carried_[Index(stage)]) controller->Began(source.index(), after_opening);
+  if (auto& controller = deferring_[Index(stage)]) controller->Began(source.index(), after_opening);
 }
 
 void CallTiming::Arrived(Stage stage, MemberIndex source, Duration after_opening,
                          Duration after_beginning, double share) {
-  if (auto& controller = carried_[Index(stage)]) {
+  if (auto& controller = deferring_[Index(stage)]) {
     controller->Arrived(source.index(), after_opening, after_beginning, share);
   }
 }
 
 bool CallTiming::calibrating() const {
   return std::ranges::any_of(
-      dropped_, [](const auto& controller) { return controller && !controller->calibrated(); });
+      dropping_, [](const auto& controller) { return controller && !controller->calibrated(); });
 }
 
 Duration CallTiming::grace(Stage stage) const {
-  return std::max(dropped_[Index(stage)]->grace(), kGraceMin);
+  return std::max(dropping_[Index(stage)]->grace(), kGraceMin);
 }
 
 void CallTiming::Ended(Stage stage, const StageEnd& end) {
-  if (auto& controller = dropped_[Index(stage)]) {
+  if (auto& controller = dropping_[Index(stage)]) {
     samples_[Index(stage)] = EncodeDuration(controller->EndStage(end));
   }
 }
@@ -106,7 +107,7 @@ std::uint16_t CallTiming::SampleFor(CallId call, SegmentIndex segment) const {
 
 void CallTiming::HandleSample(MemberIndex from, CallId call, SegmentIndex segment,
                               std::uint16_t code) {
-  auto& controller = dropped_[StageOf(call, segment)];
+  auto& controller = dropping_[StageOf(call, segment)];
   if (controller) controller->Told(from.index(), DecodeDuration(code));
 }
 

@@ -1,8 +1,8 @@
 // When the stages of a collective's calls close: at the user's time, or at one learned from how its
 // calls went before. One instance for each collective that has a stage with a deadline.
 //
-// Where late data is carried, its true times are known (DeadlineController). Where it is dropped,
-// the first calls repair what is lost, to measure how long a whole one takes (EarlyExit).
+// Where late data is deferred, its true times are known (DeadlineController). Where it is dropped,
+// the first calls retransmit what is lost, to measure how long a whole one takes (EarlyExit).
 
 #ifndef FFI_PROTOCOL_DEADLINE_CALL_TIMING_H_
 #define FFI_PROTOCOL_DEADLINE_CALL_TIMING_H_
@@ -41,13 +41,13 @@ class CallTiming {
   // short by its bound; zero until something is learned.
   Duration deadline_needed() const;
 
-  // ---- Where late data is carried: see DeadlineController.
+  // ---- Where late data is deferred: see DeadlineController.
   void Began(Stage stage, MemberIndex source, Duration after_opening);
   void Arrived(Stage stage, MemberIndex source, Duration after_opening, Duration after_beginning,
                double share);
   // Its contributions come too late in most calls, and nobody waits for them.
   bool straggles(MemberIndex source) const {
-    return carried_[0] && carried_[0]->straggles(source.index());
+    return deferring_[0] && deferring_[0]->straggles(source.index());
   }
 
   // ---- Where late data is dropped: see EarlyExit.
@@ -66,8 +66,8 @@ class CallTiming {
 
   std::array<Duration, kStages> fixed_;
   bool learns_;
-  std::array<std::optional<DeadlineController>, kStages> carried_;
-  std::array<std::optional<EarlyExit>, kStages> dropped_;
+  std::array<std::optional<DeadlineController>, kStages> deferring_;
+  std::array<std::optional<EarlyExit>, kStages> dropping_;
   std::array<std::uint16_t, kStages> samples_{};
 };
 

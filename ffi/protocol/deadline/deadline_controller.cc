@@ -17,7 +17,7 @@ constexpr double kKeptPerCall = 0.99;
 
 // Chosen: a tail of P99/P50 = 3 reaches this factor beyond its P99 once in 10^7 calls.
 constexpr int kFarBeyond = 4;
-// Chosen: a frozen rank makes max_lag + 1 = 3 calls late, and its repairs one or two more.
+// Chosen: a frozen rank makes max_lag + 1 = 3 calls late, and its retransmissions one or two more.
 constexpr std::size_t kOddCallsMax = 5;
 // Chosen: what happens in fewer calls than one in ten is not worth waiting for in all of them.
 constexpr std::size_t kOddOneIn = 10;

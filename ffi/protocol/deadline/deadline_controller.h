@@ -1,4 +1,4 @@
-// Deadlines that learn, for stages whose late data is carried into the next call. Such data still
+// Deadlines that learn, for stages whose late data is deferred into the next call. Such data still
 // arrives, so the true time of every datum becomes known: the controller is not blinded by its own
 // cut-offs. One instance for each stage of a collective.
 //

@@ -12,7 +12,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // Chosen: RFC 9002 has 3; offloads and several queues of one host reorder whole batches, and a
-// repair in vain costs more here than a repair that comes a little later.
+// retransmission in vain costs more here than a retransmission that comes a little later.
 constexpr std::uint64_t kReorderDatagrams = 16;
 
 // A datagram that a later one has overtaken is lost after a round trip and so much more.
@@ -34,7 +34,7 @@ constexpr int kProbesUnansweredMax = 5;
 // Chosen: one acknowledgement for sixteen datagrams costs 0.7 % of the wire at 1,472 bytes, one for
 // eight twice that.
 constexpr std::size_t kAcknowledgeEveryMax = 16;
-// Where a window has few datagrams. Chosen: the least that a window has, RateController.
+// Where a window has few datagrams. Chosen: the least that a window has, CongestionController.
 constexpr std::size_t kAcknowledgeEveryMin = 8;
 // Chosen: four for a window, so that what they let go leaves evenly.
 constexpr std::size_t kAcknowledgementsOfWindow = 4;
@@ -104,7 +104,7 @@ bool Flow::MayStart(Instant now) {
   return !held_back_ && !small;
 }
 
-std::uint64_t Flow::Track(Instant now, const Cargo& cargo, std::size_t bytes,
+std::uint64_t Flow::Track(Instant now, const SentInfo& info, std::size_t bytes,
                           std::size_t batch_bytes) {
   OR_CHECK(CanTrack());
   // Silence is measured from the first datagram that nothing was under way before.
@@ -116,11 +116,11 @@ std::uint64_t Flow::Track(Instant now, const Cargo& cargo, std::size_t bytes,
       std::max(send_at_, now - kPacingCredit) + rate_.PacingInterval(Part(bytes, 1 / weight_));
   under_way_.push_back({.number = next_number_,
                         .sent_at = now,
-                        .cargo = cargo,
+                        .info = info,
                         .bytes = static_cast<std::uint32_t>(bytes),
                         .batch_bytes = static_cast<std::uint32_t>(batch_bytes)});
   ++in_flight_;
-  unasked_ = cargo.kind == DatagramKind::kProbe ? 0 : unasked_ + 1;
+  unasked_ = info.kind == DatagramKind::kProbe ? 0 : unasked_ + 1;
   in_flight_bytes_ += bytes;
   last_sent_at_ = now;
   NoteTrial(now, bytes);
@@ -133,7 +133,7 @@ bool Flow::WillHear() const {
   return std::min(unasked_, in_flight_) >= acknowledge_every_;
 }
 
-const std::vector<Fate>& Flow::HandleAcknowledgement(Instant now, const Acknowledgement& news) {
+const std::vector<Delivery>& Flow::HandleAcknowledgement(Instant now, const Acknowledgement& news) {
   fates_.clear();
   if (news.largest >= next_number_) return fates_;  // of a number never used: a confused peer
   probes_unanswered_ = 0;
@@ -146,8 +146,8 @@ const std::vector<Fate>& Flow::HandleAcknowledgement(Instant now, const Acknowle
     largest_acknowledged_ = std::max(largest_acknowledged_.value_or(0), datagram.number);
     round_trip_.delivered_bytes += datagram.bytes;
     NoteLength(now, datagram.bytes, /*lost=*/false);
-    Resolve(datagram,
-            news.Refuses(datagram.number) ? Fate::Outcome::kRefused : Fate::Outcome::kDelivered);
+    Resolve(datagram, news.Refuses(datagram.number) ? Delivery::Outcome::kRefused
+                                                    : Delivery::Outcome::kDelivered);
     last_progress_at_ = now;
   }
   DetectLoss(now);
@@ -171,11 +171,11 @@ void Flow::MeasureRoundTrip(Duration sample) {
   smoothed_ = (7 * smoothed_ + sample) / 8;
 }
 
-void Flow::Resolve(InFlight& datagram, Fate::Outcome outcome) {
+void Flow::Resolve(InFlight& datagram, Delivery::Outcome outcome) {
   datagram.resolved = true;
   --in_flight_;
   in_flight_bytes_ -= datagram.bytes;
-  fates_.push_back({.cargo = datagram.cargo, .outcome = outcome});
+  fates_.push_back({.info = datagram.info, .outcome = outcome});
 }
 
 void Flow::DetectLoss(Instant now) {
@@ -194,7 +194,7 @@ void Flow::DetectLoss(Instant now) {
     }
     round_trip_.lost_bytes += datagram.bytes;
     NoteLength(now, datagram.batch_bytes, /*lost=*/true);
-    Resolve(datagram, Fate::Outcome::kLost);
+    Resolve(datagram, Delivery::Outcome::kLost);
     last_progress_at_ = now;
   }
 }
@@ -278,7 +278,7 @@ Duration Flow::ProbeInterval(int unanswered) const {
   return std::min(base * (1 << std::min(unanswered, 10)), kProbeIntervalMax);
 }
 
-const std::vector<Fate>& Flow::HandleTimeout(Instant now) {
+const std::vector<Delivery>& Flow::HandleTimeout(Instant now) {
   fates_.clear();
   held_back_ = held_back_ && now < send_at_;
   long_held_ = long_held_ && now < long_at_;
@@ -292,7 +292,7 @@ const std::vector<Fate>& Flow::HandleTimeout(Instant now) {
   ++probes_unanswered_;
   if (probes_unanswered_ >= kProbesUnansweredMax) {
     for (std::size_t i = 0; i < under_way_.size(); ++i) {
-      if (!under_way_[i].resolved) Resolve(under_way_[i], Fate::Outcome::kLost);
+      if (!under_way_[i].resolved) Resolve(under_way_[i], Delivery::Outcome::kLost);
     }
     PopResolved();
     overtaken_lost_at_ = kNever;

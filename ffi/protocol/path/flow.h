@@ -1,7 +1,7 @@
 // The datagrams between this rank and one peer, in both directions: numbering, acknowledgement,
-// detection of loss, and the measuring of round trips, from which a RateController says how much
-// may be under way and when it may leave. It knows nothing of collectives; what a
-// datagram carried is a value that comes back with its fate.
+// detection of loss, and the measuring of round trips, from which a CongestionController says how
+// much may be under way and when it may leave. It knows nothing of collectives; what a datagram
+// carried is a value that comes back with its delivery.
 //
 // A number is used once: what is lost is sent again under a new one (as in QUIC, RFC 9000 13.3), so
 // an acknowledgement is never ambiguous, every tag has its own nonce, and a replay is seen by its
@@ -26,26 +26,26 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/ring.h"
 #include "ffi/base/time.h"
-#include "ffi/protocol/path/rate_controller.h"
+#include "ffi/protocol/path/congestion_controller.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
 
 // What a datagram carried, as far as its loss matters.
-struct Cargo {
+struct SentInfo {
   DatagramKind kind = DatagramKind::kProbe;
   std::uint8_t flags = 0;
   CallId call{};
   SegmentIndex segment{};
 };
 
-struct Fate {
+struct Delivery {
   enum class Outcome : std::uint8_t {
     kDelivered,
     kLost,
     kRefused,  // it arrived, and the peer does not take it for now
   };
-  Cargo cargo;
+  SentInfo info;
   Outcome outcome = Outcome::kLost;
 };
 
@@ -53,7 +53,7 @@ struct FlowOptions {
   std::size_t window_bytes_max = 0;  // what the peer's socket holds, divided among its senders
   std::size_t datagram_bytes_max = 0;
   std::size_t sharers = 1;       // peers, this one included, that may send to it at the same time
-  RecentLeast* paths = nullptr;  // of all flows of this rank
+  WindowedMin* paths = nullptr;  // of all flows of this rank
   bool same_host = false;        // there is no network between
 };
 
@@ -92,15 +92,16 @@ class Flow {
   bool Withholds(Instant now, std::size_t bytes);
   // True while one more can be tracked; control datagrams need no window.
   bool CanTrack() const { return under_way_.size() < kUnderWayMax; }
-  // The number for a datagram that leaves now and whose fate is of interest.
+  // The number for a datagram that leaves now and whose delivery is of interest.
   // `batch_bytes`: length of the datagrams of its batch, which a host may refuse as a whole.
-  std::uint64_t Track(Instant now, const Cargo& cargo, std::size_t bytes, std::size_t batch_bytes);
+  std::uint64_t Track(Instant now, const SentInfo& info, std::size_t bytes,
+                      std::size_t batch_bytes);
   // The number for one that is not: an acknowledgement.
   std::uint64_t Untracked() { return next_number_++; }
 
-  // Both return the fates that became known, valid until the next call of either.
-  const std::vector<Fate>& HandleAcknowledgement(Instant now, const Acknowledgement& news);
-  const std::vector<Fate>& HandleTimeout(Instant now);
+  // Both return the deliveries that became known, valid until the next call of either.
+  const std::vector<Delivery>& HandleAcknowledgement(Instant now, const Acknowledgement& news);
+  const std::vector<Delivery>& HandleTimeout(Instant now);
   // Something waits for room in the window: a probe is due if none will come without it.
   void AskForRoom();
   // True once after each time that a probe is due; the caller then sends one.
@@ -138,7 +139,7 @@ class Flow {
   struct InFlight {
     std::uint64_t number = 0;
     Instant sent_at{};
-    Cargo cargo{};
+    SentInfo info{};
     std::uint32_t bytes = 0;
     std::uint32_t batch_bytes = 0;  // at least `bytes`
     bool resolved = false;
@@ -148,7 +149,7 @@ class Flow {
   // Whether the peer, without being asked, will soon acknowledge something.
   bool WillHear() const;
   void MeasureRoundTrip(Duration sample);
-  void Resolve(InFlight& datagram, Fate::Outcome outcome);
+  void Resolve(InFlight& datagram, Delivery::Outcome outcome);
   void DetectLoss(Instant now);
   void NoteLength(Instant now, std::size_t bytes, bool lost);
   void NoteTrial(Instant now, std::size_t bytes);
@@ -173,7 +174,7 @@ class Flow {
   Instant last_progress_at_{};
   bool probe_due_ = false;
   int probes_unanswered_ = 0;
-  std::vector<Fate> fates_;
+  std::vector<Delivery> fates_;
 
   // Datagrams that were lost, while none of their length arrived and the peer answered.
   struct LostLong {
@@ -200,7 +201,7 @@ class Flow {
   Duration variation_{};
 
   double weight_ = 1;
-  RateController rate_;
+  CongestionController rate_;
   RoundTrip round_trip_;  // the one that is being measured
   Instant round_trip_start_{};
   std::uint64_t round_trip_first_ = 0;  // the number whose acknowledgement ends it

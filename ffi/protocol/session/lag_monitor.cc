@@ -34,9 +34,9 @@ std::vector<CallId> LagMonitor::HandleTimeout(Instant now) {
     ForEachLagging(call, [&](Exchange& exchange, MemberIndex member) {
       Peer& peer = peers_.Touch(exchange.collective().RankOf(member));
       const Duration patience = peer.Patience(peer_timeout_);
-      if (peer.Owes() && peer.Silence(now) >= patience) {
+      if (peer.AwaitsAnswer() && peer.Silence(now) >= patience) {
         exchange.Suspend(member);
-      } else if (!peer.Owes() && peer.Silence(now) >= patience / kSignsPerPatience &&
+      } else if (!peer.AwaitsAnswer() && peer.Silence(now) >= patience / kSignsPerPatience &&
                  peer.control.empty()) {
         peer.control.push_back({.kind = DatagramKind::kProbe});
       }
@@ -51,10 +51,10 @@ Instant LagMonitor::timeout() const {
     ForEachLagging(call, [&](const Exchange& exchange, MemberIndex member) {
       const Peer& peer = *peers_[exchange.collective().RankOf(member)];
       const Duration patience = peer.Patience(peer_timeout_);
-      const bool asking = !peer.Owes() && !peer.control.empty();
+      const bool asking = !peer.AwaitsAnswer() && !peer.control.empty();
       if (asking) return;
-      at = std::min(at, peer.Owes() ? SaturatingAdd(peer.asked, patience)
-                                    : peer.last_heard + patience / kSignsPerPatience);
+      at = std::min(at, peer.AwaitsAnswer() ? SaturatingAdd(peer.asked, patience)
+                                            : peer.last_heard + patience / kSignsPerPatience);
     });
   }
   return at;

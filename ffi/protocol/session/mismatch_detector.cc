@@ -196,9 +196,9 @@ void MismatchDetector::TellGivenUp(Collective& collective, Sequence sequence,
 
 void MismatchDetector::QueueGivenUp(Peer& to, CallId call, const GivenUpCalls::Interval& calls) {
   // One announcement tells all of the interval.
-  const bool queued = to.control.AnyOf([&](const Cargo& cargo) {
-    return cargo.call.collective == call.collective && cargo.flags == calls.flags &&
-           calls.Contains(cargo.call.sequence);
+  const bool queued = to.control.AnyOf([&](const SentInfo& info) {
+    return info.call.collective == call.collective && info.flags == calls.flags &&
+           calls.Contains(info.call.sequence);
   });
   if (queued) return;
   to.control.push_back(

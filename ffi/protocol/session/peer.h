@@ -55,10 +55,10 @@ struct Peer {
   // A peer that nobody asks is not silent.
   Duration Silence(Instant now) const { return now - std::max(last_heard, asked); }
   // It was asked since it was heard last.
-  bool Owes() const { return asked > last_heard; }
+  bool AwaitsAnswer() const { return asked > last_heard; }
   void Heard(Instant now, Duration peer_timeout) {
     // Before the first time its process may not have started.
-    if (Owes() && last_heard > Instant{}) answer_time.Note(now, now - asked, peer_timeout);
+    if (AwaitsAnswer() && last_heard > Instant{}) answer_time.Note(now, now - asked, peer_timeout);
     last_heard = now;
   }
   // The silence from which on calls do not wait for it. What is usual is not known before it was
@@ -74,7 +74,7 @@ struct Peer {
   std::optional<std::string> removed;  // the others go on without it
 
   // Announcements, probes and the farewell, in order. Bounded by what is open: each is queued once.
-  Ring<Cargo> control;
+  Ring<SentInfo> control;
   // Calls that may have something to send to the peer, in the order of their opening: those that
   // somebody waits for, and those that are over, whose data goes behind.
   Ring<CallId> ready;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ffi/base/ids.h"
-#include "ffi/base/instant_tree.h"
+#include "ffi/base/min_tree.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/session/peer.h"
 
@@ -74,8 +74,8 @@ class PeerTable {
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank
   // By rank, and until the peer is touched: before when there is nothing to send to it, and its
   // timeout; Instant::min() where that is not known.
-  InstantTree quiet_until_;
-  mutable InstantTree timeouts_;
+  MinTree quiet_until_;
+  mutable MinTree timeouts_;
 };
 
 }  // namespace optireduce

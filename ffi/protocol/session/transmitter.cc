@@ -168,24 +168,24 @@ std::optional<Transmit> Transmitter::SendAcknowledgement(Instant now, Rank to,
 std::optional<Transmit> Transmitter::SendControl(Instant now, Rank to,
                                                  std::span<std::byte> buffer) {
   Peer& other = peers_.Touch(to);
-  const Cargo cargo = other.control.front();
+  const SentInfo info = other.control.front();
   other.control.pop_front();
   const std::span<std::byte> payload =
       buffer.first(options_.datagram_bytes_max - kTagBytes).subspan(kHeaderBytes);
   std::size_t payload_bytes = 0;
   Header header;
-  header.call = cargo.call;
-  if (cargo.kind == DatagramKind::kAnnouncement && (cargo.flags & kFlagGaveUp) != 0) {
-    const Collective& collective = *directory_.Find(cargo.call.collective);
+  header.call = info.call;
+  if (info.kind == DatagramKind::kAnnouncement && (info.flags & kFlagGaveUp) != 0) {
+    const Collective& collective = *directory_.Find(info.call.collective);
     const GivenUpCalls& ours = collective.given_up.at(collective.self);
-    const GivenUpCalls::Interval& calls = *ours.Find(cargo.call.sequence);
+    const GivenUpCalls::Interval& calls = *ours.Find(info.call.sequence);
     header.call.sequence = calls.last;
     header.segment = SegmentIndex(calls.last.value() - calls.first.value());
     payload_bytes = EncodeAnnouncement(collective.spec, ours.why(), payload);
-  } else if (cargo.kind == DatagramKind::kAnnouncement) {
-    const CollectiveSpec& spec = directory_.Find(cargo.call.collective)->spec;
+  } else if (info.kind == DatagramKind::kAnnouncement) {
+    const CollectiveSpec& spec = directory_.Find(info.call.collective)->spec;
     payload_bytes = EncodeAnnouncement(spec, spec.description, payload);
-  } else if (cargo.kind == DatagramKind::kLeave) {
+  } else if (info.kind == DatagramKind::kLeave) {
     ByteWriter writer(payload);
     writer.Write(std::string_view(*leaving_).substr(0, payload.size()));
     payload_bytes = writer.size();
@@ -193,10 +193,10 @@ std::optional<Transmit> Transmitter::SendControl(Instant now, Rank to,
   } else {
     ++counters_.probes_sent;
   }
-  header.kind = cargo.kind;
-  header.flags = cargo.flags;
+  header.kind = info.kind;
+  header.flags = info.flags;
   header.number =
-      other.flow.Track(now, cargo, kOverheadBytes + payload_bytes, kOverheadBytes + payload_bytes);
+      other.flow.Track(now, info, kOverheadBytes + payload_bytes, kOverheadBytes + payload_bytes);
   return SealOne(to, header, payload_bytes, buffer);
 }
 
@@ -327,8 +327,9 @@ std::optional<Transmit> Transmitter::SendSegmentsOf(Instant now, Rank to, Ring<C
         exchange.Payload(member, item, datagram.subspan(kHeaderBytes, payload_bytes));
     Header header;
     exchange.FillHeader(member, item, header);
-    const Cargo cargo{.kind = item.kind, .flags = 0, .call = header.call, .segment = item.segment};
-    header.number = flow.Track(now, cargo, bytes, transmit.datagram_bytes);
+    const SentInfo info{
+        .kind = item.kind, .flags = 0, .call = header.call, .segment = item.segment};
+    header.number = flow.Track(now, info, bytes, transmit.datagram_bytes);
     Seal(to, header, payload, datagram);
     transmit.bytes += bytes;
     exchange.Sent(member, item);
@@ -337,10 +338,10 @@ std::optional<Transmit> Transmitter::SendSegmentsOf(Instant now, Rank to, Ring<C
   if (transmit.bytes == 0) return std::nullopt;
   --batches_left_;
   transmit.pieces = pieces_;
-  // A call whose segments are refused for now is repaired again and again; the others, one of which
-  // may be what the peer waits for, get their turn in between. Then the older calls of a collective
-  // come first again: a peer cannot go on without them.
-  if (item.repair && !calls.empty()) {
+  // A call whose segments are refused for now is retransmitted again and again; the others, one of
+  // which may be what the peer waits for, get their turn in between. Then the older calls of a
+  // collective come first again: a peer cannot go on without them.
+  if (item.retransmission && !calls.empty()) {
     calls.push_back(calls.front());
     calls.pop_front();
   } else {
@@ -386,12 +387,12 @@ void Transmitter::QueueFarewells() {
     if (rank == options_.rank || peers_.Touch(rank).farewell != Peer::Farewell::kWanted) continue;
     // Sums that the peer does not have yet come first: without them its call would fail. One that
     // does not answer may have been cut off for a moment; it is asked until it is given up.
-    const bool owes = std::ranges::any_of(calls_, [&](const auto& entry) {
+    const bool lacks_sums = std::ranges::any_of(calls_, [&](const auto& entry) {
       const Exchange& exchange = entry.second.exchange;
       const auto member = exchange.collective().MemberOf(rank);
       return member && exchange.over() && !exchange.Served(*member);
     });
-    if (owes && !peers_.Touch(rank).unreachable()) continue;
+    if (lacks_sums && !peers_.Touch(rank).unreachable()) continue;
     peers_.Touch(rank).farewell = Peer::Farewell::kSent;
     peers_.Touch(rank).control.push_back({.kind = DatagramKind::kLeave});
   }

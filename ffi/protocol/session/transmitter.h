@@ -52,7 +52,8 @@ class Transmitter {
   // Asks the peer whether it still refuses what this rank has for it.
   void AskHeld(Instant now, Rank to);
   void Announce(const Collective& collective, Sequence sequence, std::uint8_t flags);
-  // From now on each peer is told once that this rank leaves, after what it is owed.
+  // From now on each peer is told once that this rank leaves, after the data that this rank has for
+  // it.
   void Leave(const Status& why);
 
   // A call has begun, so that what is left to send to peers has to be counted anew.

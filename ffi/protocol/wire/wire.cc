@@ -41,7 +41,7 @@ Duration ReadDuration(ByteReader& reader) {
 }
 
 std::optional<LatePolicy> PolicyOf(std::uint8_t value) {
-  if (value > static_cast<std::uint8_t>(LatePolicy::kCarry)) return std::nullopt;
+  if (value > static_cast<std::uint8_t>(LatePolicy::kDefer)) return std::nullopt;
   return static_cast<LatePolicy>(value);
 }
 

@@ -65,13 +65,13 @@ inline constexpr std::uint8_t kFlagDisagreed = 4;
 // Flag of a contribution or a result.
 // Chosen: bit 3; it is one of the last that the sender has for the receiver in this stage.
 inline constexpr std::uint8_t kFlagTail = 8;
-// Flags of a contribution or a result where late data is carried.
+// Flags of a contribution or a result where late data is deferred.
 // Chosen: bit 4; it holds data of earlier calls.
-inline constexpr std::uint8_t kFlagCarried = 16;
+inline constexpr std::uint8_t kFlagDeferred = 16;
 // Chosen: bit 5; the call drains its collective.
 inline constexpr std::uint8_t kFlagDrain = 32;
 // Chosen: bit 6; it was sent before, so that its sender has been in the call for some time.
-inline constexpr std::uint8_t kFlagRepair = 64;
+inline constexpr std::uint8_t kFlagRetransmission = 64;
 // Chosen: bit 7; the calls of the sender do not wait for the receiver, however far it is behind.
 inline constexpr std::uint8_t kFlagSuspended = 128;
 

@@ -51,7 +51,7 @@ def run(mesh: jax.sharding.Mesh) -> None:
         mean, report = jax.block_until_ready(call(meshes.spread(mesh, rows)))
         print("call", number, flush=True)
         got += own(mean) * ranks
-        carried += own(report.carried)
+        carried += own(report.deferred)
         over += own(report.deadline_s) == 0
     got += own(drain(mean)) * ranks
     print("conserved", np.abs(got - given).max(), carried / CALLS, flush=True)

@@ -17,6 +17,6 @@ with jo.init() as communicator:
     given = meshes.spread(mesh, np.ones((jax.device_count(), 50_000), np.float32))
     for _ in range(CALLS):
         jax.block_until_ready(program(given))
-    recorded = sum(call["repaired"] for call in communicator.flight_record())
-    counted = communicator.counters()["segments_repaired"]
-    print("repaired", int(recorded), counted, flush=True)
+    recorded = sum(call["retransmitted"] for call in communicator.flight_record())
+    counted = communicator.counters()["segments_retransmitted"]
+    print("retransmitted", int(recorded), counted, flush=True)

@@ -48,7 +48,7 @@ def check_conservation(mesh: jax.sharding.Mesh, mode: str) -> None:
         means.append(own(mean))
         got += means[-1] * ranks
         late += own(report.missing_contributions) + own(report.missing_results)
-        carried += own(report.carried)
+        carried += own(report.deferred)
     got += own(drain(mean)) * ranks
     error = np.abs(got - given).max()
     nothing, report = call(meshes.spread(mesh, np.zeros_like(rows)))

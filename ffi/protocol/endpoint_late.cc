@@ -1,4 +1,4 @@
-// Calls that are over for the program, of collectives whose late data is carried.
+// Calls that are over for the program, of collectives whose late data is deferred.
 
 #include <algorithm>
 #include <utility>
@@ -11,12 +11,12 @@ namespace optireduce {
 
 void Endpoint::Impl::SubmitLate(const Submission& submission, Collective& collective) {
   const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
-  collective.carry->SubmitLate(bucket);
+  collective.deferred->SubmitLate(bucket);
   // Results of it may still be under way.
   for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
-    collective.carry->NoteResults(MemberIndex(m), submission.sequence, /*complete=*/false);
+    collective.deferred->NoteResults(MemberIndex(m), submission.sequence, /*complete=*/false);
   }
-  collective.carry->NoteMissed(0);
+  collective.deferred->NoteMissed(0);
   CallStats stats{.missing_results = 1.0,
                   .in_flight = 1.0,
                   .elapsed = submission.held,
@@ -24,13 +24,13 @@ void Endpoint::Impl::SubmitLate(const Submission& submission, Collective& collec
                   .live = collective.layout.members(),
                   .passed = true};
   const auto all = static_cast<double>(collective.layout.bytes());
-  stats.carried = std::min(static_cast<double>(collective.MoveLateResults(bucket)) / all, 1.0);
+  stats.deferred = std::min(static_cast<double>(collective.MoveLateResults(bucket)) / all, 1.0);
   ++counters_.calls_completed;
   events_.push_back({.token = submission.token, .status = {}, .stats = stats});
 }
 
 bool Endpoint::Impl::OthersDrain(const Collective& collective, Sequence call) {
-  if (collective.spec.all_gather != LatePolicy::kCarry) return false;
+  if (collective.spec.all_gather != LatePolicy::kDefer) return false;
   bool all = false;
   calls_.ForEach(collective.id, [&](CallId other, OpenCall& active) {
     const Exchange& exchange = active.exchange;
@@ -59,9 +59,9 @@ void Endpoint::Impl::HandleLateSegment(Instant now, const Collective& collective
   const BucketLayout& layout = collective.layout;
   const bool contribution = header.kind == DatagramKind::kContribution;
   const MemberIndex shard = contribution ? collective.self : from;
-  const bool carried =
-      collective.carry && (contribution || collective.spec.all_gather == LatePolicy::kCarry);
-  if (!carried) {
+  const bool deferred =
+      collective.deferred && (contribution || collective.spec.all_gather == LatePolicy::kDefer);
+  if (!deferred) {
     ++counters_.segments_stale;
     return;
   }
@@ -71,7 +71,7 @@ void Endpoint::Impl::HandleLateSegment(Instant now, const Collective& collective
     return;
   }
   const Stage stage = contribution ? Stage::kReduceScatter : Stage::kAllGather;
-  CallHistory& history = collective.carry->history(stage, from);
+  CallHistory& history = collective.deferred->history(stage, from);
   const std::size_t within = header.segment.value() - layout.FirstSegment(shard).value();
   switch (history.Take(header.call.sequence, within, layout.SegmentsOf(shard))) {
     case CallHistory::Receipt::kStale:
@@ -84,16 +84,16 @@ void Endpoint::Impl::HandleLateSegment(Instant now, const Collective& collective
       break;
   }
   ++counters_.segments_late;
-  if (const auto opened = collective.carry->OpeningOf(header.call.sequence)) {
+  if (const auto opened = collective.deferred->OpeningOf(header.call.sequence)) {
     // Of its beginning only so much is known: that it was late as a whole, or was sent before.
     const Duration after_opening = now - *opened;
-    const bool repair = (header.flags & kFlagRepair) != 0;
+    const bool retransmission = (header.flags & kFlagRetransmission) != 0;
     collective.timing->Arrived(
-        stage, from, after_opening, repair ? after_opening : Duration(0),
+        stage, from, after_opening, retransmission ? after_opening : Duration(0),
         static_cast<double>(payload.size()) / static_cast<double>(layout.Shard(shard).bytes));
   }
-  SegmentStore& late =
-      contribution ? collective.carry->late_contributions() : collective.carry->late_results();
+  SegmentStore& late = contribution ? collective.deferred->late_contributions()
+                                    : collective.deferred->late_results();
   late.Add(header.segment, payload);
 }
 
@@ -112,7 +112,7 @@ void Endpoint::Impl::ReleaseEarlier(Instant now, const Header& header) {
   calls_.ForEach(call.collective, [&](CallId earlier, OpenCall& active) {
     if (earlier >= call || earlier.sequence.value() < call.sequence.value() - before) return;
     active.exchange.ReleaseResults(from);
-    if (!collective.carry) active.exchange.Release(from);
+    if (!collective.deferred) active.exchange.Release(from);
     released.push_back(earlier);
   });
   for (const CallId earlier : released) EraseIfRemovable(earlier);
@@ -122,8 +122,8 @@ void Endpoint::Impl::ReleaseEarlier(Instant now, const Header& header) {
 std::vector<LateData> Endpoint::Impl::FindLateData() const {
   std::vector<LateData> late;
   directory_.ForEach([&](const Collective& collective) {
-    if (!collective.carry) return;
-    std::uint64_t bytes = collective.carry->LateBytes();
+    if (!collective.deferred) return;
+    std::uint64_t bytes = collective.deferred->LateBytes();
     calls_.ForEach(collective.id, [&](CallId, const OpenCall& open) {
       bytes += open.exchange.UndeliveredBytes();
     });
@@ -134,7 +134,7 @@ std::vector<LateData> Endpoint::Impl::FindLateData() const {
 
 void Endpoint::Impl::Advance(Instant now, CollectiveId id, Rank to) {
   const Collective& collective = *directory_.Find(id);
-  if (!collective.carry) return;
+  if (!collective.deferred) return;
   const MemberIndex member = *collective.MemberOf(to);
   std::vector<CallId> complete;
   calls_.ForEach(id, [&](CallId call, OpenCall& active) {

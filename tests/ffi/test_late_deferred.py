@@ -1,4 +1,4 @@
-"""What is late, and sent again, where late data is carried."""
+"""What is late, and sent again, where late data is deferred."""
 
 import numpy as np
 from session import Recorded

@@ -1,4 +1,4 @@
-#include "ffi/protocol/path/rate_controller.h"
+#include "ffi/protocol/path/congestion_controller.h"
 
 #include <algorithm>
 
@@ -96,7 +96,7 @@ std::size_t Scale(std::size_t bytes, double by) {
 
 }  // namespace
 
-void RecentLeast::Note(Instant now, double value, bool keep) {
+void WindowedMin::Note(Instant now, double value, bool keep) {
   if (now - since_ > kBestLifetime / 2 && !keep) {
     before_ = recent_;
     recent_ = value;
@@ -105,11 +105,11 @@ void RecentLeast::Note(Instant now, double value, bool keep) {
   recent_ = std::min(recent_, value);
 }
 
-RateController::RateController(const RateOptions& options) : options_(options) {
+CongestionController::CongestionController(const RateOptions& options) : options_(options) {
   SetSharers(options.sharers, options.window_bytes_max);
 }
 
-void RateController::SetSharers(std::size_t sharers, std::size_t window_bytes_max) {
+void CongestionController::SetSharers(std::size_t sharers, std::size_t window_bytes_max) {
   options_.sharers = sharers;
   options_.window_bytes_max = window_bytes_max;
   share_min_ = share_ = std::min(kShareBytesMax, kQueueBytes / sharers);
@@ -124,19 +124,19 @@ void RateController::SetSharers(std::size_t sharers, std::size_t window_bytes_ma
   }
 }
 
-std::size_t RateController::Bounded(std::size_t bytes) const {
+std::size_t CongestionController::Bounded(std::size_t bytes) const {
   return std::max(std::min(bytes, options_.window_bytes_max),
                   kWindowDatagramsMin * options_.datagram_bytes_max);
 }
 
-void RateController::SetWindow(std::size_t bytes) { window_ = Bounded(bytes); }
+void CongestionController::SetWindow(std::size_t bytes) { window_ = Bounded(bytes); }
 
-void RateController::HandleSilence() {
+void CongestionController::HandleSilence() {
   slow_start_ = true;
   SetWindow(0);
 }
 
-Duration RateController::PacingInterval(std::size_t bytes) const {
+Duration CongestionController::PacingInterval(std::size_t bytes) const {
   if (options_.same_host) return Duration::zero();
   const double gain = slow_start_ ? kPacingGainSlowStart : kPacingGain;
   const double per_byte = Nanoseconds(round_trip_) / (gain * static_cast<double>(window_));
@@ -144,13 +144,13 @@ Duration RateController::PacingInterval(std::size_t bytes) const {
   return Duration(static_cast<Duration::rep>(per_byte * static_cast<double>(bytes)));
 }
 
-bool RateController::paced() const { return PacingInterval(kBurstBytes) > Duration::zero(); }
+bool CongestionController::paced() const { return PacingInterval(kBurstBytes) > Duration::zero(); }
 
-std::size_t RateController::BurstBytes() const {
+std::size_t CongestionController::BurstBytes() const {
   return paced() ? window_ / kBurstPart : kBurstBytes;
 }
 
-void RateController::HandleRoundTrip(Instant now, const RoundTrip& round) {
+void CongestionController::HandleRoundTrip(Instant now, const RoundTrip& round) {
   if (options_.same_host) return SetWindow(options_.window_bytes_max);
   Measure(now, round);
   if (LossIsHeavy(round)) {
@@ -183,7 +183,7 @@ void RateController::HandleRoundTrip(Instant now, const RoundTrip& round) {
   }
 }
 
-void RateController::Measure(Instant now, const RoundTrip& round) {
+void CongestionController::Measure(Instant now, const RoundTrip& round) {
   round_trip_ = round.shortest;
   // While somebody competes, the best of now is not the best of the path.
   const bool keep = share_ > share_min_;
@@ -200,7 +200,7 @@ void RateController::Measure(Instant now, const RoundTrip& round) {
   }
 }
 
-Duration RateController::Path() const {
+Duration CongestionController::Path() const {
   double shortest = path_.value();
   if (options_.paths) {
     shortest = std::min(shortest, options_.paths->value() + Nanoseconds(kPathSpread));
@@ -208,7 +208,7 @@ Duration RateController::Path() const {
   return std::max(Duration(static_cast<Duration::rep>(shortest)), kPathMin);
 }
 
-bool RateController::LossIsHeavy(const RoundTrip& round) {
+bool CongestionController::LossIsHeavy(const RoundTrip& round) {
   judged_bytes_ += round.delivered_bytes + round.lost_bytes;
   judged_lost_ += round.lost_bytes;
   if (judged_bytes_ < kJudgedDatagramsMin * options_.datagram_bytes_max) return false;
@@ -225,7 +225,7 @@ bool RateController::LossIsHeavy(const RoundTrip& round) {
   return heavy;
 }
 
-void RateController::AdaptShare(const RoundTrip& round, Duration queue) {
+void CongestionController::AdaptShare(const RoundTrip& round, Duration queue) {
   if (!round.limited) return;
   const double ours = kOurPart / static_cast<double>(options_.sharers) / fastest_.value();
   if (queue > kTarget && rate_bytes_ < ours * rate_time_) {

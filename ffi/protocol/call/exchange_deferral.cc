@@ -1,4 +1,4 @@
-// The part of an exchange whose late data is carried into later calls: what is kept for whom, and
+// The part of an exchange whose late data is deferred into later calls: what is kept for whom, and
 // under which identity it is sent.
 
 #include <algorithm>
@@ -22,15 +22,15 @@ std::uint64_t BytesOf(const BucketLayout& layout, MemberIndex shard, std::size_t
 }  // namespace
 
 bool Exchange::Windowed(Stage stage) const {
-  if (carry_ == nullptr) return false;
+  if (deferred_ == nullptr) return false;
   const CollectiveSpec& spec = collective_.spec;
   return (stage == Stage::kReduceScatter ? spec.reduce_scatter : spec.all_gather) ==
-         LatePolicy::kCarry;
+         LatePolicy::kDefer;
 }
 
 bool Exchange::MaySend(Stage stage, MemberIndex to) const {
   if (!Windowed(stage)) return true;
-  const SendWindow& window = carry_->window(stage, to);
+  const SendWindow& window = deferred_->window(stage, to);
   if (window.Begun(sequence_)) return true;
   // What comes of a drain shows that everything before it has come.
   return drain_ ? window.all_delivered() : window.MayBegin(sequence_);
@@ -38,21 +38,21 @@ bool Exchange::MaySend(Stage stage, MemberIndex to) const {
 
 void Exchange::Begin(Stage stage, MemberIndex to) {
   if (!Windowed(stage)) return;
-  SendWindow& window = carry_->window(stage, to);
+  SendWindow& window = deferred_->window(stage, to);
   if (window.Begun(sequence_)) return;
   window.Begin(sequence_);
-  owed_[static_cast<std::size_t>(stage)][to.index()] = carry_->PopDebt(stage, to);
+  joining_[static_cast<std::size_t>(stage)][to.index()] = deferred_->PopDeferredSends(stage, to);
 }
 
-const SegmentStore* Exchange::Owed(MemberIndex to, const Outbox::Item& item) const {
-  if (carry_ == nullptr) return nullptr;
+const SegmentStore* Exchange::Joining(MemberIndex to, const Outbox::Item& item) const {
+  if (deferred_ == nullptr) return nullptr;
   const auto stage = item.kind == DatagramKind::kContribution ? 0u : 1u;
-  const SegmentStore* const owed = owed_[stage][to.index()].get();
-  return owed != nullptr && owed->Contains(item.segment) ? owed : nullptr;
+  const SegmentStore* const joining = joining_[stage][to.index()].get();
+  return joining != nullptr && joining->Contains(item.segment) ? joining : nullptr;
 }
 
 void Exchange::Keep(SegmentIndex segment) {
-  if (carry_ == nullptr || delivered_.Contains(segment.index())) return;
+  if (deferred_ == nullptr || delivered_.Contains(segment.index())) return;
   const BucketLayout& layout = collective_.layout;
   const MemberIndex owner = layout.OwnerOf(segment);
   if (owner == collective_.self) return;
@@ -68,18 +68,18 @@ void Exchange::Keep(SegmentIndex segment) {
 }
 
 void Exchange::DeliverContribution(SegmentIndex segment) {
-  if (carry_ == nullptr || !delivered_.Insert(segment.index())) return;
+  if (deferred_ == nullptr || !delivered_.Insert(segment.index())) return;
   const MemberIndex owner = collective_.layout.OwnerOf(segment);
   auto& kept = kept_[owner.index()];
   if (kept) kept->Remove(segment);
   OR_CHECK(undelivered_[owner.index()] > 0);
   if (--undelivered_[owner.index()] > 0) return;
-  carry_->window(Stage::kReduceScatter, owner).Deliver(sequence_);
-  owed_[static_cast<std::size_t>(Stage::kReduceScatter)][owner.index()].reset();
+  deferred_->window(Stage::kReduceScatter, owner).Deliver(sequence_);
+  joining_[static_cast<std::size_t>(Stage::kReduceScatter)][owner.index()].reset();
 }
 
 void Exchange::DeliverContributions(MemberIndex to) {
-  if (carry_ == nullptr || undelivered_[to.index()] == 0) return;
+  if (deferred_ == nullptr || undelivered_[to.index()] == 0) return;
   const BucketLayout& layout = collective_.layout;
   for (std::uint32_t i = 0; i < layout.SegmentsOf(to); ++i) {
     DeliverContribution(SegmentIndex(layout.FirstSegment(to).value() + i));
@@ -88,18 +88,19 @@ void Exchange::DeliverContributions(MemberIndex to) {
 
 void Exchange::DeliverResults(MemberIndex to) {
   if (!Windowed(Stage::kAllGather)) return;
-  carry_->window(Stage::kAllGather, to).Deliver(sequence_);
-  owed_[static_cast<std::size_t>(Stage::kAllGather)][to.index()].reset();
+  deferred_->window(Stage::kAllGather, to).Deliver(sequence_);
+  joining_[static_cast<std::size_t>(Stage::kAllGather)][to.index()].reset();
 }
 
-std::uint64_t Exchange::CarriedBytes() const {
+std::uint64_t Exchange::DeferredBytes() const {
   const BucketLayout& layout = collective_.layout;
-  if (carried_.count() == 0 && carry_->late_results().empty()) return 0;
+  if (holds_deferred_.count() == 0 && deferred_->late_results().empty()) return 0;
   std::uint64_t bytes = 0;
   for (std::uint32_t s = 0; s < layout.segments(); ++s) {
     const SegmentIndex segment(s);
-    const bool in_sum = carried_.Contains(s) && gathered_.Contains(s);
-    if (in_sum || carry_->late_results().Contains(segment)) bytes += layout.Segment(segment).bytes;
+    const bool in_sum = holds_deferred_.Contains(s) && gathered_.Contains(s);
+    if (in_sum || deferred_->late_results().Contains(segment))
+      bytes += layout.Segment(segment).bytes;
   }
   return bytes;
 }
@@ -126,7 +127,7 @@ std::uint64_t Exchange::MissedBytes() const {
 }
 
 std::uint64_t Exchange::UndeliveredBytes() const {
-  if (carry_ == nullptr || drain_ || !over()) return 0;
+  if (deferred_ == nullptr || drain_ || !over()) return 0;
   const BucketLayout& layout = collective_.layout;
   std::uint64_t bytes = 0;
   for (std::uint16_t m = 0; m < undelivered_.size(); ++m) {
@@ -145,8 +146,8 @@ void Exchange::Retire() {
     const MemberIndex member(m);
     if (member == collective_.self) continue;
     if (undelivered_[m] > 0) RetireStage(Stage::kReduceScatter, member);
-    carry_->NoteResults(member, sequence_,
-                        GatheredOf(member) == collective_.layout.SegmentsOf(member));
+    deferred_->NoteResults(member, sequence_,
+                           GatheredOf(member) == collective_.layout.SegmentsOf(member));
   }
   if (reduction_.finished()) RetireSums();
 }
@@ -167,18 +168,18 @@ void Exchange::RetireStage(Stage stage, MemberIndex to) {
     return;
   }
   // Nothing of it was sent yet, or else it would have begun.
-  Owe(stage, to);
+  DeferSends(stage, to);
   if (stage == Stage::kAllGather) ReleaseResults(to);
 }
 
-void Exchange::Owe(Stage stage, MemberIndex to) {
+void Exchange::DeferSends(Stage stage, MemberIndex to) {
   const bool contributions = stage == Stage::kReduceScatter;
   const BucketLayout& layout = collective_.layout;
   const MemberIndex shard = contributions ? to : collective_.self;
   for (std::uint32_t i = 0; i < layout.SegmentsOf(shard); ++i) {
     const Outbox::Item item{.kind = KindOf(stage),
                             .segment = SegmentIndex(layout.FirstSegment(shard).value() + i)};
-    carry_->debt(stage, to).Add(item.segment, OwnPayload(item, scratch_));
+    deferred_->deferred_sends(stage, to).Add(item.segment, OwnPayload(item, scratch_));
   }
   if (!contributions) return;
   DeliverContributions(to);
@@ -186,14 +187,14 @@ void Exchange::Owe(Stage stage, MemberIndex to) {
 }
 
 bool Exchange::CanFold() const {
-  return carry_ != nullptr && !drain_ && !submitted() && !over() && reduction_.finished() &&
-         collective_.spec.all_gather == LatePolicy::kCarry;
+  return deferred_ != nullptr && !drain_ && !submitted() && !over() && reduction_.finished() &&
+         collective_.spec.all_gather == LatePolicy::kDefer;
 }
 
 void Exchange::Fold() {
   OR_CHECK(CanFold());
   const BucketLayout& layout = collective_.layout;
-  SegmentStore& late = carry_->late_results();
+  SegmentStore& late = deferred_->late_results();
   for (std::uint32_t s = 0; s < layout.segments(); ++s) {
     const SegmentIndex segment(s);
     if (!gathered_.Contains(s)) continue;
@@ -239,13 +240,13 @@ void Exchange::Compact() {
 }
 
 void Exchange::Remember() {
-  if (carry_ == nullptr) return;
+  if (deferred_ == nullptr) return;
   const BucketLayout& layout = collective_.layout;
   for (std::uint16_t m = 0; m < layout.members(); ++m) {
     const MemberIndex member(m);
     if (member == collective_.self) continue;
     if (reduction_.received(member) > 0) {
-      carry_->history(Stage::kReduceScatter, member)
+      deferred_->history(Stage::kReduceScatter, member)
           .Remember(sequence_, reduction_.received_bitmap(member));
     }
     if (!Windowed(Stage::kAllGather) || GatheredOf(member) == 0) continue;
@@ -253,7 +254,7 @@ void Exchange::Remember() {
     for (std::uint32_t i = 0; i < gathered.size(); ++i) {
       if (gathered_.Contains(layout.FirstSegment(member).value() + i)) gathered.Insert(i);
     }
-    carry_->history(Stage::kAllGather, member).Remember(sequence_, std::move(gathered));
+    deferred_->history(Stage::kAllGather, member).Remember(sequence_, std::move(gathered));
   }
 }
 

@@ -1,12 +1,12 @@
-#include "ffi/protocol/call/carry.h"
+#include "ffi/protocol/call/deferred_data.h"
 
 #include <algorithm>
 #include <limits>
 
 namespace optireduce {
 
-Carry::Carry(const BucketLayout& layout, MemberIndex self, ElementType element_type,
-             std::uint32_t max_lag, bool suspend, BufferPool& pool)
+DeferredData::DeferredData(const BucketLayout& layout, MemberIndex self, ElementType element_type,
+                           std::uint32_t max_lag, bool suspend, BufferPool& pool)
     : layout_(layout),
       self_(self),
       suspend_(suspend),
@@ -19,9 +19,10 @@ Carry::Carry(const BucketLayout& layout, MemberIndex self, ElementType element_t
     Peer peer;
     for (const MemberIndex shard : {member, self}) {
       // To its owner go contributions to a shard, to everyone go sums of the own one.
-      peer.sending.push_back({.window = SendWindow(max_lag),
-                              .debt = SegmentStore(layout, layout.FirstSegment(shard),
-                                                   layout.SegmentsOf(shard), element_type, pool)});
+      peer.sending.push_back(
+          {.window = SendWindow(max_lag),
+           .deferred_sends = SegmentStore(layout, layout.FirstSegment(shard),
+                                          layout.SegmentsOf(shard), element_type, pool)});
       peer.history.emplace_back(max_lag);
     }
     peers_.push_back(std::move(peer));
@@ -29,8 +30,8 @@ Carry::Carry(const BucketLayout& layout, MemberIndex self, ElementType element_t
   scratch_.resize(layout.LargestSegmentBytes());
 }
 
-std::uint64_t Carry::Move(SegmentStore& store, const BucketView& bucket, SegmentIndex first,
-                          std::uint32_t segments) {
+std::uint64_t DeferredData::Move(SegmentStore& store, const BucketView& bucket, SegmentIndex first,
+                                 std::uint32_t segments) {
   std::uint64_t bytes = 0;
   for (std::uint32_t i = 0; i < segments && !store.empty(); ++i) {
     const SegmentIndex segment(first.value() + i);
@@ -45,39 +46,40 @@ std::uint64_t Carry::Move(SegmentStore& store, const BucketView& bucket, Segment
   return bytes;
 }
 
-std::uint64_t Carry::MoveLateResults(const BucketView& bucket) {
+std::uint64_t DeferredData::MoveLateResults(const BucketView& bucket) {
   return Move(late_results_, bucket, SegmentIndex(0), layout_.segments());
 }
 
-void Carry::MoveDebt(MemberIndex to, const BucketView& bucket) {
-  for (SegmentStore* store : {&debt(Stage::kReduceScatter, to), &errors_}) {
+void DeferredData::MoveDeferredSends(MemberIndex to, const BucketView& bucket) {
+  for (SegmentStore* store : {&deferred_sends(Stage::kReduceScatter, to), &errors_}) {
     Move(*store, bucket, layout_.FirstSegment(to), layout_.SegmentsOf(to));
   }
 }
 
-void Carry::SubmitLate(const BucketView& bucket) {
+void DeferredData::SubmitLate(const BucketView& bucket) {
   for (std::uint32_t s = 0; s < layout_.segments(); ++s) {
     const SegmentIndex segment(s);
     const ByteRange range = layout_.Segment(segment);
     const MemberIndex owner = layout_.OwnerOf(segment);
-    SegmentStore& store = owner == self_ ? late_contributions_ : debt(Stage::kReduceScatter, owner);
+    SegmentStore& store =
+        owner == self_ ? late_contributions_ : deferred_sends(Stage::kReduceScatter, owner);
     store.Add(segment, {bucket.Read(range, scratch_), range.bytes});
     bucket.Zero(range);
   }
 }
 
-std::uint64_t Carry::LateBytes() const {
+std::uint64_t DeferredData::LateBytes() const {
   // What has come since the newest call is part of what that has missed.
   std::uint64_t bytes =
       std::max(missed_bytes_, late_contributions_.held_bytes() + late_results_.held_bytes());
   for (const Peer& peer : peers_) {
-    for (const Sending& sending : peer.sending) bytes += sending.debt.held_bytes();
+    for (const Sending& sending : peer.sending) bytes += sending.deferred_sends.held_bytes();
   }
   return bytes;
 }
 
-std::unique_ptr<SegmentStore> Carry::PopDebt(Stage stage, MemberIndex to) {
-  SegmentStore& store = debt(stage, to);
+std::unique_ptr<SegmentStore> DeferredData::PopDeferredSends(Stage stage, MemberIndex to) {
+  SegmentStore& store = deferred_sends(stage, to);
   if (store.empty()) return nullptr;
   auto popped = std::make_unique<SegmentStore>(std::move(store));
   // A store that was moved from is valid and unspecified. NOLINTNEXTLINE(bugprone-use-after-move)
@@ -85,42 +87,42 @@ std::unique_ptr<SegmentStore> Carry::PopDebt(Stage stage, MemberIndex to) {
   return popped;
 }
 
-void Carry::Release(MemberIndex peer) {
+void DeferredData::Release(MemberIndex peer) {
   for (const Stage stage : kBothStages) window(stage, peer).DeliverAll();
-  debt(Stage::kAllGather, peer).Clear();
+  deferred_sends(Stage::kAllGather, peer).Clear();
 }
 
-bool Carry::Lags(const Peer& peer, Sequence call) const {
+bool DeferredData::Lags(const Peer& peer, Sequence call) const {
   return std::ranges::any_of(peer.sending,
                              [call](const Sending& sending) { return sending.window.Lags(call); });
 }
 
-bool Carry::Lags(Sequence call) const {
+bool DeferredData::Lags(Sequence call) const {
   if (suspend_) return false;
   return std::ranges::any_of(peers_,
                              [&](const Peer& peer) { return !peer.suspended && Lags(peer, call); });
 }
 
-void Carry::SuspendLagging(Sequence call) {
+void DeferredData::SuspendLagging(Sequence call) {
   for (Peer& peer : peers_) peer.suspended = peer.suspended || Lags(peer, call);
 }
 
-void Carry::NoteOpening(Sequence call, Instant at) {
+void DeferredData::NoteOpening(Sequence call, Instant at) {
   openings_[opened_++ % kOpenings] = {call, at};
 }
 
-std::optional<Instant> Carry::OpeningOf(Sequence call) const {
+std::optional<Instant> DeferredData::OpeningOf(Sequence call) const {
   for (std::size_t i = 0; i < std::min(opened_, kOpenings); ++i) {
     if (openings_[i].first == call) return openings_[i].second;
   }
   return std::nullopt;
 }
 
-void Carry::ResumeCaughtUp(Sequence call) {
+void DeferredData::ResumeCaughtUp(Sequence call) {
   for (Peer& peer : peers_) peer.suspended = peer.suspended && Lags(peer, call);
 }
 
-void Carry::NoteResults(MemberIndex owner, Sequence call, bool complete) {
+void DeferredData::NoteResults(MemberIndex owner, Sequence call, bool complete) {
   // Calls need not end in their order.
   Peer& peer = peers_[owner.index()];
   auto& since = peer.complete_since;
@@ -132,7 +134,7 @@ void Carry::NoteResults(MemberIndex owner, Sequence call, bool complete) {
   }
 }
 
-std::uint16_t Carry::CompleteBefore(MemberIndex owner, Sequence call) const {
+std::uint16_t DeferredData::CompleteBefore(MemberIndex owner, Sequence call) const {
   const auto& since = peers_[owner.index()].complete_since;
   if (!since || *since >= call) return 0;
   return static_cast<std::uint16_t>(std::min<std::uint32_t>(

@@ -16,8 +16,8 @@
 // Loss. Random loss says nothing of the rate. It shrinks the window when more than an eighth of the
 // data is lost beyond what stays when less is sent.
 
-#ifndef FFI_PROTOCOL_PATH_RATE_CONTROLLER_H_
-#define FFI_PROTOCOL_PATH_RATE_CONTROLLER_H_
+#ifndef FFI_PROTOCOL_PATH_CONGESTION_CONTROLLER_H_
+#define FFI_PROTOCOL_PATH_CONGESTION_CONTROLLER_H_
 
 #include <cstddef>
 #include <limits>
@@ -27,7 +27,7 @@
 namespace optireduce {
 
 // The least of what was noted in the last minutes.
-class RecentLeast {
+class WindowedMin {
  public:
   // Old values are forgotten, unless `keep`.
   void Note(Instant now, double value, bool keep);
@@ -46,7 +46,7 @@ struct RateOptions {
   std::size_t sharers = 1;  // of our own senders, this one included, that one link may have
   // Shortest round trips, in nanoseconds, of all paths of this rank: who meets a peer first when
   // its links are busy knows the path from the others. Outlives the controllers.
-  RecentLeast* paths = nullptr;
+  WindowedMin* paths = nullptr;
   // No link lies between, and no queue but the receiver's buffer: the whole window at once.
   bool same_host = false;
 };
@@ -62,9 +62,9 @@ struct RoundTrip {
   bool limited = false;  // the window or the pace, not the program, held data back
 };
 
-class RateController {
+class CongestionController {
  public:
-  explicit RateController(const RateOptions& options);
+  explicit CongestionController(const RateOptions& options);
 
   // There are more of our own senders than before, or fewer.
   void SetSharers(std::size_t sharers, std::size_t window_bytes_max);
@@ -101,8 +101,8 @@ class RateController {
   bool recovering_ = false;  // the window was shrunk; what comes next was sent before
   Duration round_trip_{};    // the shortest of the last one; zero before the first
 
-  RecentLeast path_;     // shortest round trips, in nanoseconds
-  RecentLeast fastest_;  // nanoseconds for one byte
+  WindowedMin path_;     // shortest round trips, in nanoseconds
+  WindowedMin fastest_;  // nanoseconds for one byte
   // Sums over the last round trips in which this was the limit, older ones counting for less.
   double rate_bytes_ = 0;
   double rate_time_ = 0;
@@ -117,4 +117,4 @@ class RateController {
 
 }  // namespace optireduce
 
-#endif  // FFI_PROTOCOL_PATH_RATE_CONTROLLER_H_
+#endif  // FFI_PROTOCOL_PATH_CONGESTION_CONTROLLER_H_

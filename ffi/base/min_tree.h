@@ -1,7 +1,7 @@
 // An array of instants that finds those that are early without a look at the others.
 
-#ifndef FFI_BASE_INSTANT_TREE_H_
-#define FFI_BASE_INSTANT_TREE_H_
+#ifndef FFI_BASE_MIN_TREE_H_
+#define FFI_BASE_MIN_TREE_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -11,10 +11,10 @@
 
 namespace optireduce {
 
-class InstantTree {
+class MinTree {
  public:
   // Of `size` instants that are all `at`.
-  InstantTree(std::size_t size, Instant at) : size_(size) {
+  MinTree(std::size_t size, Instant at) : size_(size) {
     do {
       size = (size + kFanOut - 1) / kFanOut;
       levels_.emplace_back(size * kFanOut, kNever);
@@ -67,4 +67,4 @@ class InstantTree {
 
 }  // namespace optireduce
 
-#endif  // FFI_BASE_INSTANT_TREE_H_
+#endif  // FFI_BASE_MIN_TREE_H_

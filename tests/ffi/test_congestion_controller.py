@@ -55,13 +55,13 @@ class Path:
 @pytest.mark.parametrize("rate", [0.1 * GBPS, GBPS, 2.5 * GBPS])
 @pytest.mark.parametrize("loss", [0.0, 0.01, 0.1, 0.3])
 def test_a_link_is_filled_whatever_is_lost_at_random(rate, loss):
-    path = Path(native.RateController(MOST), rate, loss=loss)
+    path = Path(native.CongestionController(MOST), rate, loss=loss)
     assert path.run(200) > 0.95
 
 
 @pytest.mark.parametrize("rate", [0.1 * GBPS, GBPS])
 def test_the_queue_stays_near_its_aim(rate):
-    controller = native.RateController(MOST)
+    controller = native.CongestionController(MOST)
     path = Path(controller, rate)
     path.run(200)
     aim = 1e-3 + controller.share_bytes() / rate
@@ -70,7 +70,7 @@ def test_the_queue_stays_near_its_aim(rate):
 
 
 def test_a_standing_queue_of_somebody_else_costs_half_at_most():
-    controller = native.RateController(MOST)
+    controller = native.CongestionController(MOST)
     path = Path(controller)
     path.run(100)
     least_share = controller.share_bytes()
@@ -84,7 +84,7 @@ def test_a_standing_queue_of_somebody_else_costs_half_at_most():
 
 
 def test_a_stall_is_forgotten():
-    controller = native.RateController(MOST)
+    controller = native.CongestionController(MOST)
     path = Path(controller)
     path.run(100)
     for _ in range(5):
@@ -94,13 +94,13 @@ def test_a_stall_is_forgotten():
 
 
 def test_half_of_the_data_lost_is_never_taken_for_well():
-    controller = native.RateController(MOST)
+    controller = native.CongestionController(MOST)
     Path(controller, loss=0.55).run(200)
     assert controller.window_bytes() < 4 * LEAST
 
 
 def test_loss_that_answers_keeps_the_window_below_the_queue():
-    controller = native.RateController(MOST)
+    controller = native.CongestionController(MOST)
     now = 0.0
     for _ in range(200):
         now += 0.001
@@ -111,7 +111,7 @@ def test_loss_that_answers_keeps_the_window_below_the_queue():
 
 
 def test_what_is_not_used_is_given_up():
-    controller = native.RateController(MOST)
+    controller = native.CongestionController(MOST)
     Path(controller, 10 * GBPS).run(50)
     before = controller.window_bytes()
     for i in range(20):
@@ -120,14 +120,14 @@ def test_what_is_not_used_is_given_up():
 
 
 def test_silence_begins_anew():
-    controller = native.RateController(MOST)
+    controller = native.CongestionController(MOST)
     Path(controller).run(100)
     controller.handle_silence()
     assert controller.window_bytes() == LEAST
 
 
 def test_only_paths_that_are_slower_than_timers_are_paced():
-    slow, fast = native.RateController(MOST), native.RateController(MOST)
+    slow, fast = native.CongestionController(MOST), native.CongestionController(MOST)
     Path(slow).run(100)
     Path(fast, 16 * GBPS).run(100)
     burst = 64 * 1024
@@ -139,7 +139,7 @@ def test_only_paths_that_are_slower_than_timers_are_paced():
 
 
 def test_between_processes_of_one_host_only_the_receiver_limits():
-    controller = native.RateController(MOST, same_host=True)
+    controller = native.CongestionController(MOST, same_host=True)
     assert controller.window_bytes() == MOST
     # Busy cores look like a long queue.
     controller.handle_round_trip(1.0, 0.1, 0.1, MOST // 2, MOST // 2)
@@ -148,7 +148,7 @@ def test_between_processes_of_one_host_only_the_receiver_limits():
 
 
 def test_a_silent_process_of_this_host_gets_little_until_it_answers():
-    controller = native.RateController(MOST, same_host=True)
+    controller = native.CongestionController(MOST, same_host=True)
     controller.handle_silence()
     assert controller.window_bytes() == LEAST
     controller.handle_round_trip(1.0, 0.1, 0.1, LEAST)
@@ -160,7 +160,7 @@ def test_the_window_stays_within_its_bounds(data):
     sharers = data.draw(st.integers(1, 63))
     most = data.draw(st.integers(0, 4 << 20))
     same_host = data.draw(st.booleans())
-    controller = native.RateController(most, sharers=sharers, same_host=same_host)
+    controller = native.CongestionController(most, sharers=sharers, same_host=same_host)
     now = 0.0
     for _ in range(data.draw(st.integers(1, 60))):
         elapsed = data.draw(st.floats(1e-9, 10))
@@ -235,15 +235,15 @@ def test_incast_stays_between_one_and_the_most(most, calls):
 
 
 def test_before_it_was_measured_a_path_begins_as_its_sharers_say():
-    controller = native.RateController(MOST, sharers=1)
+    controller = native.CongestionController(MOST, sharers=1)
     controller.set_sharers(8, MOST // 8)
-    fresh = native.RateController(MOST // 8, sharers=8)
+    fresh = native.CongestionController(MOST // 8, sharers=8)
     assert controller.window_bytes() == fresh.window_bytes()
     assert controller.share_bytes() == fresh.share_bytes()
 
 
 def test_a_window_that_was_measured_keeps_what_more_sharers_leave_it():
-    path = Path(native.RateController(MOST))
+    path = Path(native.CongestionController(MOST))
     path.run(200)
     window = path.controller.window_bytes()
     path.controller.set_sharers(2, 2 * window)

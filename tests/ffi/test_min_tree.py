@@ -11,7 +11,7 @@ INSTANTS = st.integers(0, 20)
 @hypothesis.given(st.data())
 def test_the_first_early_one_is_that_of_a_list(data):
     expected = [data.draw(INSTANTS)] * data.draw(st.integers(1, 600))
-    tree = native.InstantTree(len(expected), expected[0])
+    tree = native.MinTree(len(expected), expected[0])
     indices = st.integers(0, len(expected) - 1)
     for index, instant in data.draw(
         st.lists(st.tuples(indices, INSTANTS), max_size=40)
@@ -25,6 +25,6 @@ def test_the_first_early_one_is_that_of_a_list(data):
 
 
 def test_behind_the_last_one_there_is_none():
-    tree = native.InstantTree(32, 0)
+    tree = native.MinTree(32, 0)
     assert tree.first_before(1, 31) == 31
     assert tree.first_before(1, 32) == 32

@@ -1,18 +1,19 @@
-// What of a collective is in flight between its calls, where late data is carried and not dropped:
+// What of a collective is in flight between its calls, where late data is deferred and not dropped:
 // what came after its stage had closed, and what peers do not have yet. It is this that makes the
 // sum over all calls right, whatever was late.
 //
 //   late contributions  came to the own shard after it was summed; they join its next sum
 //   late results        came after the call had ended; they join the result of the next call
-//   debts               what a call has for a peer for which no call can begin (SendWindow):
-//                       they join what the next call that begins has for it
+//   deferred sends      the data of a call for a peer for which no call can begin (SendWindow): it
+//                       joins the data of the next call that begins for that peer
 //   errors              what rounding to a wire format has taken from what was sent: they join the
 //                       next contribution, or sum, that is sent of the segment
 //
-// A debt was never sent. What was sent is only ever sent again as it was, under the same identity.
+// A deferred send was never sent. Data that was sent is only ever sent again as it was, under the
+// same identity.
 
-#ifndef FFI_PROTOCOL_CALL_CARRY_H_
-#define FFI_PROTOCOL_CALL_CARRY_H_
+#ifndef FFI_PROTOCOL_CALL_DEFERRED_DATA_H_
+#define FFI_PROTOCOL_CALL_DEFERRED_DATA_H_
 
 #include <array>
 #include <cstddef>
@@ -35,12 +36,12 @@
 
 namespace optireduce {
 
-class Carry {
+class DeferredData {
  public:
   // `layout` and `pool` must outlive this. With `suspend`, peers that fall behind are never waited
   // for.
-  Carry(const BucketLayout& layout, MemberIndex self, ElementType element_type,
-        std::uint32_t max_lag, bool suspend, BufferPool& pool);
+  DeferredData(const BucketLayout& layout, MemberIndex self, ElementType element_type,
+               std::uint32_t max_lag, bool suspend, BufferPool& pool);
 
   SegmentStore& late_contributions() { return late_contributions_; }
   SegmentStore& late_results() { return late_results_; }
@@ -51,11 +52,11 @@ class Carry {
 
   // The newest call is over: so much of what it should have had was late.
   void NoteMissed(std::uint64_t bytes) { missed_bytes_ = bytes; }
-  // What no call has had yet: what came late, or did not come, and what is owed to peers.
+  // Bytes that no call has had yet: late or missing data, and deferred sends.
   std::uint64_t LateBytes() const;
 
   // A call that the program makes only now that it is over everywhere: its contributions become
-  // debts. The bucket then holds what has come late.
+  // deferred sends. The bucket then holds what has come late.
   void SubmitLate(const BucketView& bucket);
 
   // ---- What this rank sends to a peer.
@@ -63,13 +64,15 @@ class Carry {
   const SendWindow& window(Stage stage, MemberIndex to) const {
     return peers_[to.index()].sending[static_cast<std::size_t>(stage)].window;
   }
-  SegmentStore& debt(Stage stage, MemberIndex to) { return sending(stage, to).debt; }
-  // What was owed, if anything; from now on nothing is.
-  std::unique_ptr<SegmentStore> PopDebt(Stage stage, MemberIndex to);
+  SegmentStore& deferred_sends(Stage stage, MemberIndex to) {
+    return sending(stage, to).deferred_sends;
+  }
+  // The deferred sends, null if there are none; none are left.
+  std::unique_ptr<SegmentStore> PopDeferredSends(Stage stage, MemberIndex to);
   // Nothing is kept for a peer that is gone, but contributions that it was never sent.
   void Release(MemberIndex peer);
-  // Adds the contributions that are owed to `to`, and their errors, to the bucket instead.
-  void MoveDebt(MemberIndex to, const BucketView& bucket);
+  // Adds the deferred contributions to `to`, and their errors, to the bucket instead.
+  void MoveDeferredSends(MemberIndex to, const BucketView& bucket);
 
   // ---- Peers that are behind.
   // The peer has not delivered what is more than max_lag calls old, counted from `call`: that must
@@ -101,7 +104,7 @@ class Carry {
  private:
   struct Sending {
     SendWindow window;
-    SegmentStore debt;
+    SegmentStore deferred_sends;
   };
   struct Peer {
     std::vector<Sending> sending;      // by stage
@@ -136,4 +139,4 @@ class Carry {
 
 }  // namespace optireduce
 
-#endif  // FFI_PROTOCOL_CALL_CARRY_H_
+#endif  // FFI_PROTOCOL_CALL_DEFERRED_DATA_H_
