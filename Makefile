@@ -26,6 +26,7 @@ STRESS_CALLS ?= 10
 ASAN_TESTS ?= tests/multiprocess -k 'different_histories or many_collectives or 3-2 or \
   lost_different_data or transformations_are_drained or exception_on_one_rank'
 LIBFUZZER = -seed=$(SEED) -print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz-clang/failure- -timeout=60
+GCOVR := gcovr==8.3
 
 CORE := $(shell find ffi -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 PIP_QUIET := --quiet --disable-pip-version-check
@@ -34,7 +35,7 @@ PIP_QUIET := --quiet --disable-pip-version-check
 INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable .
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test seeds sanitize sanitized fuzz fuzz-clang tsan asan-python mutants \
+.PHONY: help demo test seeds sanitize sanitized fuzz fuzz-clang tsan asan-python mutants coverage \
   simulate lint tidy fmt wheel clean prerequisites
 
 help:
@@ -47,6 +48,7 @@ help:
 	@echo 'make tsan      many ranks in one process under the thread sanitizer'
 	@echo 'make asan-python  Python programs on real sockets, under the address sanitizer'
 	@echo 'make mutants   plants bugs, and prints those that no check finds (MUTANTS=...)'
+	@echo 'make coverage  what of the C++ core no test executes'
 	@echo 'make simulate  replay one simulated run (SEED=...)'
 	@echo 'make lint      ruff, basedpyright, clang-format, and rules of this project'
 	@echo 'make tidy      clang-tidy, a few checks that find bugs; some minutes'
@@ -114,6 +116,10 @@ tsan: $(VENV_TEST)/.requirements
 
 mutants: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python tools/mutants.py --build $(BUILD)/mutants $(MUTANTS)
+
+coverage: $(VENV_TEST)/.installed
+	$(VENV_TEST)/bin/python -m pip install $(PIP_QUIET) $(GCOVR)
+	$(VENV_TEST)/bin/python tools/coverage.py --build $(BUILD)/coverage
 
 # In two halves, for the cores that every machine has.
 seeds: $(VENV_TEST)/.installed

@@ -189,7 +189,7 @@ def across_ranks(own: np.ndarray, figures: np.ndarray) -> dict[str, Any]:
     Args:
       own: this rank's parameters, float32 [n].
       figures: accuracy, loss, and shares of contributions and results missing and of
-        results carried, float32 [5].
+        results with deferred data, float32 [5].
     """
     replicas = gather(own).astype(np.float64)
     mean_replica = replicas.mean(axis=0)

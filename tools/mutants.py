@@ -317,7 +317,7 @@ class Checks:
         return [
             self.more_seeds,
             self.pytest("tests/simulation/test_simulation.py"),
-            self.pytest("tests/multiprocess/test_repairs.py"),
+            self.pytest("tests/multiprocess/test_retransmissions.py"),
         ]
 
     def run(self, check: Check, number: int) -> tuple[str | None, float]:

@@ -90,6 +90,16 @@ bool Endpoint::Impl::Overtake(Instant now, const Collective& collective, Sequenc
   return in_order;
 }
 
+void Endpoint::Impl::ReleaseGone(Instant now, const Collective& collective, Exchange& exchange) {
+  for (const Rank member : collective.spec.members) {
+    if (member == options_.rank || !peer(member).gone()) continue;
+    const MemberIndex gone = *collective.MemberOf(member);
+    const bool excluded =
+        exchange.call().sequence == kFinalDrain || (exchange.drains() && peer(member).removed);
+    excluded ? exchange.Exclude(now, gone) : exchange.Release(gone);
+  }
+}
+
 void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission submission) {
   const CallId call{.collective = collective.id, .sequence = submission.sequence};
   const bool in_order = Overtake(now, collective, call.sequence, submission.drain);
@@ -104,13 +114,7 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
   if (submission.drain && collective.deferred) active.exchange.Drain();
   if (collective.deferred) collective.deferred->ResumeCaughtUp(call.sequence);
   active.exchange.Submit(now, std::move(submission), in_order);
-  for (const Rank member : collective.spec.members) {
-    if (!collective.deferred || member == options_.rank || !peer(member).gone()) continue;
-    const MemberIndex gone = *collective.MemberOf(member);
-    const bool excluded =
-        call.sequence == kFinalDrain || (active.exchange.drains() && peer(member).removed);
-    excluded ? active.exchange.Exclude(now, gone) : active.exchange.Release(gone);
-  }
+  if (collective.deferred) ReleaseGone(now, collective, active.exchange);
   transmitter_.QueueAll(active);
   transmitter_.NoteSubmitted();
   if (active.exchange.waiting()) {

@@ -136,6 +136,8 @@ class Endpoint::Impl {
   // The program makes no call before `next` any more: those that only peers have opened end without
   // it. True if all of them are over for the program.
   bool Overtake(Instant now, const Collective& collective, Sequence next, bool drain);
+  // The call has begun without the members that are gone.
+  void ReleaseGone(Instant now, const Collective& collective, Exchange& exchange);
   // Submits to the call, opening it first where nobody has.
   void SubmitTo(Instant now, Collective& collective, Submission submission);
 
@@ -213,6 +215,16 @@ class Endpoint::Impl {
   void CheckPath(Instant now, Rank rank);
   // Fails the calls that wait for the peer, here or there.
   void FailUnserved(Instant now, Rank rank, const std::string& why);
+  // What it means for a call that a member is gone.
+  enum class Loss : std::uint8_t {
+    kNone,
+    kUndecided,  // the members have to agree on how the call goes on
+    kFatal,      // the call cannot be completed
+  };
+  // The call waits for the member no more, and keeps nothing for it.
+  Loss ReleaseIn(Instant now, OpenCall& open, MemberIndex gone);
+  // A call that only the member that is gone had opened will never be called here.
+  void EraseUncalled(Rank gone);
   // After a peer has gone: fails what needs it, keeps nothing for it.
   void Forget(Instant now, Rank gone);
   // Whom it waits for.

@@ -262,6 +262,39 @@ void Endpoint::Impl::FailUnserved(Instant now, Rank rank, const std::string& why
   }
 }
 
+Endpoint::Impl::Loss Endpoint::Impl::ReleaseIn(Instant now, OpenCall& open, MemberIndex gone) {
+  Exchange& exchange = open.exchange;
+  const Collective& collective = exchange.collective();
+  const Peer& other = *peers_[collective.RankOf(gone)];
+  const bool survives = Survives(collective.spec);
+  open.queued[gone.index()] = false;
+  // A drain goes on among the members that are left, once they agree.
+  const bool drains = survives && exchange.drains() && exchange.submitted();
+  if (drains && (exchange.call().sequence == kFinalDrain || other.removed)) {
+    exchange.Exclude(now, gone);
+    transmitter_.QueueAll(open);
+    return Loss::kNone;
+  }
+  // A member that has left in good order has sent everything for the calls that it has made.
+  const bool defers = exchange.submitted() && !exchange.finished() && collective.deferred &&
+                      !survives && (other.lost || !exchange.heard(gone));
+  const bool needs = (exchange.waiting() || defers) && exchange.Needs(gone);
+  exchange.Release(gone);
+  if (!needs) return Loss::kNone;
+  return drains ? Loss::kUndecided : Loss::kFatal;
+}
+
+void Endpoint::Impl::EraseUncalled(Rank gone) {
+  const bool left = peers_[gone]->left.has_value();
+  calls_.EraseIf([&](const Exchange& exchange) {
+    const bool uncalled = !exchange.submitted() && !exchange.over();
+    // The data of a member that has left in good order counts in a call that this rank makes later.
+    const bool counts = left && Defers(exchange.collective().spec);
+    // Other members may have a part in its sums.
+    return uncalled && !counts && exchange.OnlyHeard(gone) && exchange.sums() == 0;
+  });
+}
+
 void Endpoint::Impl::Forget(Instant now, Rank gone) {
   transmitter_.NoteIncastOfPeers();
   Peer& other = peer(gone);
@@ -270,31 +303,16 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
     refusals_.Forget(gone);
   }
   std::vector<CallId> failing;
-  std::vector<CallId> finished;
-  bool missed = false;
-  for (auto& [call, active] : calls_) {
-    Exchange& exchange = active.exchange;
-    const std::optional<MemberIndex> member = exchange.collective().MemberOf(gone);
-    const bool survives = Survives(exchange.collective().spec);
-    if (!member || (survives && !other.gone())) continue;
-    active.queued[member->index()] = false;
-    // A drain goes on among those who are left, once they agree.
-    const bool drains = survives && exchange.drains() && exchange.submitted();
-    if (drains && (call.sequence == kFinalDrain || other.removed)) {
-      exchange.Exclude(now, *member);
-      transmitter_.QueueAll(active);
-      if (exchange.over()) finished.push_back(call);
-      continue;
-    }
-    // One that has left in good order has sent everything for the calls that it has made.
-    const bool defers = exchange.submitted() && !exchange.finished() &&
-                        exchange.collective().deferred && !survives &&
-                        (other.lost || !exchange.heard(*member));
-    const bool needs = (exchange.waiting() || defers) && exchange.Needs(*member);
-    missed = missed || (needs && drains);
-    if (needs && !drains) failing.push_back(call);
-    if (exchange.over()) finished.push_back(call);
-    exchange.Release(*member);
+  std::vector<CallId> over;
+  bool undecided = false;
+  for (auto& [call, open] : calls_) {
+    const CollectiveSpec& spec = open.exchange.collective().spec;
+    const std::optional<MemberIndex> member = MemberOf(spec, gone);
+    if (!member || (Survives(spec) && !other.gone())) continue;
+    const Loss loss = ReleaseIn(now, open, *member);
+    if (loss == Loss::kFatal) failing.push_back(call);
+    undecided = undecided || loss == Loss::kUndecided;
+    if (open.exchange.over()) over.push_back(call);
   }
   directory_.ForEach([&](const Collective& collective) {
     const auto member = collective.MemberOf(gone);
@@ -308,15 +326,10 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
     const CollectiveSpec& spec = calls_.At(call).exchange.collective().spec;
     Fail(now, call, {StatusCode::kUnavailable, waits + Describe(spec, call.sequence) + advice});
   }
-  for (const CallId call : finished) EraseIfRemovable(call);
-  // A call that only the one that is gone had opened will never be called here.
-  calls_.EraseIf([&](const Exchange& exchange) {
-    const bool opened = !exchange.submitted() && !exchange.over() && exchange.OnlyHeard(gone);
-    // Of what was added others may have a part.
-    return opened && other.gone() && exchange.sums() == 0;
-  });
+  for (const CallId call : over) EraseIfRemovable(call);
+  if (other.gone()) EraseUncalled(gone);
   FinishComplete(now);
-  if (!missed) return;
+  if (!undecided) return;
   membership_->Open()->Suspect(now, lane_, gone);
   FollowMembership(now);
 }

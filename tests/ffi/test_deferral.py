@@ -51,6 +51,29 @@ def missing_results(session: Calls, rank: int, sequence: int) -> float:
 # ---- Drains.
 
 
+def test_a_call_that_a_peer_makes_as_a_drain_waits_for_all_of_it():
+    session = Calls(2, elements=3000)
+    for rank in range(2):
+        session.call(rank)
+    session.run(0.01)
+    session.call(0, 1)
+    first = []
+
+    def loses_all_but_the_first(kind, source, call):
+        later = kind == CONTRIBUTION and source == 1 and bool(first)
+        first.extend([call] if kind == CONTRIBUTION and source == 1 else [])
+        return later
+
+    session.loses = loses_all_but_the_first
+    session.call(1, 1, drain=True)
+    session.run(2 * DEADLINE_S)
+    assert 1 not in session.done[0]
+    session.loses = lambda *_: False
+    session.run(SETTLED_S)
+    for rank in range(2):
+        np.testing.assert_array_equal(session.got(rank), 1 + 2 + 11)
+
+
 def test_a_call_that_all_others_have_drained_is_over_at_once():
     session = Calls(3)
     for rank in range(3):
@@ -93,6 +116,26 @@ def test_a_call_goes_on_that_only_some_have_drained():
 
 
 # ---- The end of a rank.
+
+
+def test_what_a_rank_has_sent_before_it_left_counts_in_a_call_made_later():
+    session = Calls(2)
+    for rank in range(2):
+        session.call(rank)
+    session.run(0.01)
+    # Its deadline is over when the data of its last call arrives.
+    session.holds = lambda header, _: (header.source, header.sequence) == (1, 1)
+    session.call(1, 1)
+    session.run(2 * DEADLINE_S)
+    session.ranks[1].leave(session.now, "its program has ended")
+    session.release()
+    session.run(2 * DEADLINE_S)
+    assert session.ranks[1].finished()
+    session.call(0, 1)
+    session.run(2 * DEADLINE_S)
+    assert session.done[0][1].error == ""
+    # Both stages were over before this rank made the call.
+    np.testing.assert_array_equal(session.buckets[0, 1], 12)
 
 
 def test_what_a_rank_has_sent_before_it_left_counts():

@@ -169,7 +169,7 @@ void Bind(nb::module_& m) {
            })
       .def("queued_bytes",
            [](const Link& self, std::int64_t now_ns) { return self.queued_bytes(AtNs(now_ns)); })
-      .def_prop_ro("deferred", &Link::carried)
+      .def_prop_ro("carried", &Link::carried)
       .def_prop_ro("dropped", &Link::dropped);
   nb::class_<TestNetwork>(m, "SimNetwork")
       .def(nb::init<std::uint16_t, std::uint64_t, std::uint64_t, std::int64_t, std::size_t,

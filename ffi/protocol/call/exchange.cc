@@ -173,16 +173,22 @@ Exchange::Receipt Exchange::HandleContribution(Instant now, MemberIndex from, co
   return Receipt::kNew;
 }
 
+bool Exchange::IsResultOf(MemberIndex from, const Header& header, std::size_t bytes) const {
+  const BucketLayout& layout = collective_.layout;
+  if (header.segment.value() >= layout.segments() || from == collective_.self) return false;
+  if (layout.OwnerOf(header.segment) != from) return false;
+  if (bytes != layout.Segment(header.segment).bytes) return false;
+  // A sum without any contribution holds deferred data.
+  return header.contributors <= layout.members() &&
+         (header.contributors > 0 || deferred_ != nullptr);
+}
+
 Exchange::Receipt Exchange::HandleResult(Instant now, MemberIndex from, const Header& header,
                                          std::span<const std::byte> payload) {
+  if (!IsResultOf(from, header, payload.size())) return Receipt::kMismatched;
   const BucketLayout& layout = collective_.layout;
   const SegmentIndex segment = header.segment;
   const std::uint16_t contributors = header.contributors;
-  if (segment.value() >= layout.segments() || layout.OwnerOf(segment) != from ||
-      from == collective_.self || payload.size() != layout.Segment(segment).bytes ||
-      contributors > layout.members() || (contributors == 0 && deferred_ == nullptr)) {
-    return Receipt::kMismatched;
-  }
   const bool early = !submitted();
   // Where contributions are waited for, a sum contains this rank's: it cannot come before it.
   if (early && policy(Stage::kReduceScatter) == LatePolicy::kWait) return Receipt::kMismatched;

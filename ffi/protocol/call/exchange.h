@@ -224,6 +224,8 @@ class Exchange {
   // It has something for `to`, if its turn comes.
   bool Contributes(MemberIndex to) const;
   bool MayContribute(MemberIndex to) const;
+  // The header and the size of a result fit this call, and the shard of `from`.
+  bool IsResultOf(MemberIndex from, const Header& header, std::size_t bytes) const;
   bool Needed(const Outbox::Item& item) const;
   void ReduceSegment(SegmentIndex segment);
   void PlaceEarlyResults();

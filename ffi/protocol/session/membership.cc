@@ -307,27 +307,26 @@ bool Membership::Handle(Instant now, std::uint16_t lane, Rank from,
   if (members && !std::ranges::includes(view_.members, part->ranks)) return false;
   if (!view_.Has(from)) return true;
   const auto message = Assemble(from, std::move(*part));
-  if (!message) return true;
-  switch (message->kind) {
-    case MembershipKind::kStatus:
-      HandleStatus(now, lane, from, *message);
-      break;
-    case MembershipKind::kPrepare:
-      HandlePrepare(now, lane, from, *message);
-      break;
-    case MembershipKind::kVote:
-      HandleVote(now, from, *message);
-      break;
-    case MembershipKind::kProposal:
-      HandleProposal(now, lane, from, *message);
-      break;
-    case MembershipKind::kAccepted:
-      HandleAccepted(now, from, *message);
-      break;
-    case MembershipKind::kDecision:
-      break;
-  }
+  if (message) HandleBallot(now, lane, from, *message);
   return true;
+}
+
+void Membership::HandleBallot(Instant now, std::uint16_t lane, Rank from,
+                              const MembershipMessage& message) {
+  switch (message.kind) {
+    case MembershipKind::kStatus:
+      return HandleStatus(now, lane, from, message);
+    case MembershipKind::kPrepare:
+      return HandlePrepare(now, lane, from, message);
+    case MembershipKind::kVote:
+      return HandleVote(now, from, message);
+    case MembershipKind::kProposal:
+      return HandleProposal(now, lane, from, message);
+    case MembershipKind::kAccepted:
+      return HandleAccepted(now, from, message);
+    case MembershipKind::kDecision:
+      return;
+  }
 }
 
 void Membership::HandleStatus(Instant now, std::uint16_t lane, Rank from,

@@ -168,6 +168,8 @@ class Membership {
                                    std::span<std::byte> out);
   // The whole message once all parts are there.
   std::optional<MembershipMessage> Assemble(Rank from, MembershipMessage part);
+  // A message of a member about the present view.
+  void HandleBallot(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message);
   void HandleStatus(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message);
   void HandlePrepare(Instant now, std::uint16_t lane, Rank from, const MembershipMessage& message);
   void HandleVote(Instant now, Rank from, const MembershipMessage& message);

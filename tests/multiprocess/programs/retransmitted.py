@@ -1,6 +1,6 @@
 """Calls over a network that loses one datagram in twenty.
 
-Prints "repaired <in the flight record> <in the counters>".
+Prints "retransmitted <in the flight record> <in the counters>".
 """
 
 import jax
