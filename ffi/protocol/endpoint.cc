@@ -6,23 +6,11 @@
 
 #include "ffi/base/check.h"
 #include "ffi/protocol/endpoint_impl.h"
+#include "ffi/protocol/session/argument_checks.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
 namespace {
-
-// Chosen: an announcement with its members and the longest name still fits the smallest datagram.
-constexpr std::size_t kNameBytesMax = 200;
-// Source: RFC 791 has every host take 576 bytes; less 28 for IPv4 and UDP.
-constexpr std::size_t kDatagramBytesMin = 548;
-// Source: the largest UDP payload over IPv4, 65,535 - 28.
-constexpr std::size_t kDatagramBytesMax = 65507;
-// Chosen: the announcement's bitmap of members stays within 128 bytes.
-constexpr std::uint16_t kWorldSizeMax = 1024;
-
-Status Invalid(std::string message) {
-  return {StatusCode::kInvalidArgument, "jax_optireduce: " + std::move(message)};
-}
 
 Acknowledge WhenToAcknowledge(const Header& header) {
   switch (header.kind) {
@@ -39,19 +27,11 @@ Acknowledge WhenToAcknowledge(const Header& header) {
 }  // namespace
 
 Endpoint::Impl::Impl(const EndpointOptions& options)
-    : options_(options),
-      peers_(options.rank, options.world_size),
-      sharers_(options.world_size),
+    : state_(options),
       opened_(options.protection == Protection::kEncrypt ? options.datagram_bytes_max : 0),
-      directory_(options),
       lag_(options.peer_timeout, peers_, calls_),
-      transmitter_({.options = options_,
-                    .peers = peers_,
-                    .calls = calls_,
-                    .directory = directory_,
-                    .refusals = refusals_,
-                    .lag = lag_,
-                    .counters = counters_}),
+      admission_(state_),
+      transmitter_(state_, admission_.refusals(), lag_),
       membership_(MakeMembership(options)),
       mismatch_(options_, peers_, calls_, directory_, membership_.get()) {
   if (membership_ && options.membership) lane_ = options.lane;
@@ -59,94 +39,17 @@ Endpoint::Impl::Impl(const EndpointOptions& options)
   for (std::uint16_t r = 0; r < options.world_size; ++r) all.members.emplace_back(r);
 }
 
-Status Endpoint::Impl::MakePeers() {
-  const std::size_t others = std::max<std::size_t>(options_.world_size - 1u, 1);
-  FlowOptions flow{
-      .datagram_bytes_max = options_.datagram_bytes_max,
-      .sharers = others,
-      .paths = &paths_,
-  };
-  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
-    const Rank rank(r);
-    if (rank == options_.rank) continue;
-    Result<Sealer> seal = DirectionSealer(options_, options_.rank, rank);
-    Result<Sealer> open = DirectionSealer(options_, rank, options_.rank);
-    if (!seal.ok()) return seal.status();
-    if (!open.ok()) return open.status();
-    flow.same_host = IsOnThisHost(rank);
-    flow.window_bytes_max = WindowBytesMax(rank, others);
-    peers_.Add(rank,
-               std::make_unique<Peer>(flow, std::move(seal.value()), std::move(open.value())));
-  }
-  return {};
-}
-
-std::size_t Endpoint::Impl::WindowBytesMax(Rank to, std::size_t sharers) const {
-  // Half of the buffer: the kernel charges each datagram more than its payload. All of it where
-  // batches arrive whole: the kernel holds twice what it has promised.
-  return options_.receive_buffer_bytes / (IsOnThisHost(to) ? 1 : 2) / sharers;
-}
-
-void Endpoint::Impl::ShareWindows(const CollectiveSpec& spec) {
-  const std::size_t before = sharers_.count();
-  for (const Rank member : spec.members) {
-    if (member != options_.rank) sharers_.Insert(member.index());
-  }
-  const std::size_t sharers = sharers_.count();
-  if (sharers == before) return;
-  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
-    if (!peers_[r]) continue;
-    peer(Rank(r)).flow.SetSharers(sharers, WindowBytesMax(Rank(r), sharers));
-  }
-}
-
 // ---- The local program.
 
 Status Endpoint::Impl::Validate(const CollectiveSpec& spec) const {
   if (leaving_) return *leaving_;
   if (removed_) return *removed_;
-  if (spec.name.size() > kNameBytesMax) {
-    return Invalid("the name of a collective may have " + std::to_string(kNameBytesMax) +
-                   " bytes, got " + std::to_string(spec.name.size()));
-  }
-  const bool ascending =
-      std::ranges::adjacent_find(spec.members, std::greater_equal<>()) == spec.members.end();
-  if (spec.members.empty() || !ascending || spec.members.back().value() >= options_.world_size ||
-      !MemberOf(spec, options_.rank)) {
-    return Invalid("the members of '" + spec.name +
-                   "' must be ascending ranks of this session and contain this rank");
-  }
-  if (!HasMode(spec)) {
-    return Invalid("'" + spec.name +
-                   "' must have the policies of a mode (exact: wait, wait; agreed: defer, wait; "
-                   "bounded: defer, defer; lossy: drop, drop), and positive deadlines unless it "
-                   "waits in both stages");
-  }
-  if (Rounds(spec) && spec.element_type != ElementType::kFloat32) {
-    return Invalid("'" + spec.name + "' is " + std::string(NameOf(spec.element_type)) +
-                   ", and only float32 is rounded to wire_format=\"" +
-                   std::string(NameOf(spec.wire_format)) + "\"; leave it out");
-  }
-  if (spec.element_type == ElementType::kInt32 && spec.reduce_scatter == LatePolicy::kDrop) {
-    return Invalid("'" + spec.name +
-                   "' drops what is late and rescales the sum, which integers do not allow; use "
-                   "mode=\"exact\"");
-  }
-  return {};
-}
-
-Status Endpoint::Impl::ValidateLeaves(const Submission& submission) const {
-  const CollectiveSpec& spec = submission.spec;
-  std::uint64_t elements = 0;
-  for (const Leaf& leaf : submission.leaves) elements += leaf.elements;
-  if (elements == spec.elements) return {};
-  return Invalid("'" + spec.name + "' has " + std::to_string(spec.elements) +
-                 " elements, but its leaves have " + std::to_string(elements));
+  return CheckSpec(spec, options_);
 }
 
 Status Endpoint::Impl::Submit(Instant now, Submission submission) {
   if (Status status = Validate(submission.spec); !status.ok()) return status;
-  if (Status status = ValidateLeaves(submission); !status.ok()) return status;
+  if (Status status = CheckLeaves(submission); !status.ok()) return status;
   Result<Collective*> learnt = Learn(now, submission.spec);
   if (!learnt.ok()) return learnt.status();
   Collective& collective = *learnt.value();
@@ -190,24 +93,24 @@ void Endpoint::Impl::Leave(Instant now, const Status& why) {
   if (leaving_) return;
   OR_CHECK(!why.ok());
   leaving_ = why;
+  admission_.Leave();
   Cancel(now, why);
   transmitter_.Leave(why);
 }
 
 bool Endpoint::Impl::finished() const {
-  return leaving_ && std::ranges::all_of(peers_, [](const auto& other) {
-           if (!other || other->gone() || other->farewell == Peer::Farewell::kDelivered)
-             return true;
+  return leaving_ && std::ranges::all_of(peers_.others(), [](const Peer& peer) {
+           if (peer.gone() || peer.farewell == Peer::Farewell::kDelivered) return true;
            // It has acknowledged, or was given up on, all other data; delivery of the farewell is
            // best effort.
-           return other->farewell == Peer::Farewell::kSent && other->flow.unanswered();
+           return peer.farewell == Peer::Farewell::kSent && peer.flow.unanswered();
          });
 }
 
 std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std::byte> buffer,
                                                      std::size_t batch_max) {
   OR_CHECK(buffer.size() >= options_.datagram_bytes_max && batch_max > 0);
-  LiftRefusals(now);
+  admission_.Lift(now);
   if (const auto transmit = SendMembership(now, buffer)) return transmit;
   return transmitter_.Poll(now, IsStuck(), buffer, batch_max);
 }
@@ -285,7 +188,7 @@ bool Endpoint::Impl::Dispatch(Instant now, const Header& header,
       HandleLeave(now, header, payload);
       return true;
     case DatagramKind::kProbe:
-      refusals_stale_ = true;
+      admission_.NoteChange();
       return true;
     case DatagramKind::kMembership:
       return true;
@@ -298,7 +201,7 @@ bool Endpoint::Impl::HandleSegment(Instant now, const Header& header,
   Collective* const collective = directory_.Find(header.call.collective);
   if (collective == nullptr) {
     // Its announcement is still under way.
-    Refuse(now, header);
+    admission_.Refuse(now, header);
     return false;
   }
   const std::optional<MemberIndex> from = collective->MemberOf(header.source);
@@ -321,17 +224,18 @@ bool Endpoint::Impl::HandleSegment(Instant now, const Header& header,
 bool Endpoint::Impl::HandleValues(Instant now, const Collective& collective, MemberIndex from,
                                   const Header& header, std::span<const std::byte> payload) {
   const bool contribution = header.kind == DatagramKind::kContribution;
-  if (IsOver(collective, header.call.sequence)) {
+  if (admission_.IsOver(collective, header.call.sequence)) {
     HandleLateSegment(now, collective, from, header, payload);
     return true;
   }
-  if (IsAbandoned(collective)) {
+  if (admission_.IsAbandoned(collective)) {
     ++counters_.segments_stale;
     return true;
   }
   OpenCall* active = Admit(now, header);
-  if (active == nullptr || (!contribution && !HasRoom(active->exchange.EarlyResultBytes()))) {
-    Refuse(now, header);
+  if (active == nullptr ||
+      (!contribution && !admission_.HasRoom(active->exchange.EarlyResultBytes()))) {
+    admission_.Refuse(now, header);
     return false;
   }
   Exchange& exchange = active->exchange;
@@ -504,7 +408,7 @@ void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
   auto* const open = calls_.Find(call);
   OR_CHECK(open != nullptr);
   ++counters_.calls_failed;
-  refusals_stale_ = true;
+  admission_.NoteChange();
   // Peers that wait in the same call, or will, must not wait for this rank.
   Exchange& exchange = open->exchange;
   // Where they go on without it they learn that it leaves, and no more.
@@ -529,7 +433,7 @@ void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
 void Endpoint::Impl::EraseIfRemovable(CallId call) {
   auto* const open = calls_.Find(call);
   if (open == nullptr || !open->exchange.removable()) return;
-  refusals_stale_ = true;
+  admission_.NoteChange();
   open->exchange.Remember();
   calls_.Erase(open->exchange.call());
 }
@@ -540,20 +444,9 @@ Endpoint::Endpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Endpoint::~Endpoint() = default;
 
 Result<std::unique_ptr<Endpoint>> Endpoint::Create(const EndpointOptions& options) {
-  if (options.world_size == 0 || options.world_size > kWorldSizeMax ||
-      options.rank.value() >= options.world_size) {
-    return Invalid("the world size must be 1 to " + std::to_string(kWorldSizeMax) +
-                   " and the rank below it, got rank " + std::to_string(options.rank.value()) +
-                   " of " + std::to_string(options.world_size));
-  }
-  if (options.datagram_bytes_max < kDatagramBytesMin ||
-      options.datagram_bytes_max > kDatagramBytesMax) {
-    return Invalid("datagrams must have " + std::to_string(kDatagramBytesMin) + " to " +
-                   std::to_string(kDatagramBytesMax) + " bytes, got " +
-                   std::to_string(options.datagram_bytes_max));
-  }
+  if (Status status = CheckOptions(options); !status.ok()) return status;
   auto impl = std::make_unique<Impl>(options);
-  if (Status status = impl->MakePeers(); !status.ok()) return status;
+  if (Status status = impl->Connect(); !status.ok()) return status;
   return std::unique_ptr<Endpoint>(new Endpoint(std::move(impl)));
 }
 

@@ -9,7 +9,6 @@
 
 #include "ffi/base/check.h"
 #include "ffi/protocol/endpoint_impl.h"
-#include "ffi/schedule/tar.h"
 
 namespace optireduce {
 
@@ -22,7 +21,7 @@ Status Endpoint::Impl::RefuseUnreachable(const Collective& collective,
     const Peer& other = peer(member);
     if (!other.unreachable()) continue;
     // One that has left in good order has made this call, and everything of it is here.
-    if (Defers(spec) && other.left && HasCalled(collective, submission, member)) continue;
+    if (Defers(spec) && other.left && calls_.HasCalled(collective, submission, member)) continue;
     // What has made it leave, perhaps.
     if (Status why = mismatch_.WhyGivenUp(collective, submission.sequence); !why.ok()) return why;
     return {StatusCode::kUnavailable, "jax_optireduce: '" + spec.name + "' needs rank " +
@@ -33,7 +32,7 @@ Status Endpoint::Impl::RefuseUnreachable(const Collective& collective,
 }
 
 void Endpoint::Impl::Begin(Instant now, Collective& collective, Submission submission) {
-  refusals_stale_ = true;
+  admission_.NoteChange();
   const bool first = !collective.submitted;
   const std::uint32_t sequence = submission.sequence.value();
   const std::uint32_t next = first ? 0 : collective.submitted->value() + 1;
@@ -109,8 +108,8 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
       open != nullptr ? open->exchange.folded() : folded || OthersDrain(collective, call.sequence);
   if (over) return SubmitLate(submission, collective);
   OpenCall& active = open != nullptr ? *open
-                                     : Open(now, collective, call.sequence,
-                                            Defers(collective.spec) && submission.drain);
+                                     : calls_.Open(now, collective, call.sequence,
+                                                   Defers(collective.spec) && submission.drain);
   if (submission.drain && collective.deferred) active.exchange.Drain();
   if (collective.deferred) collective.deferred->ResumeCaughtUp(call.sequence);
   active.exchange.Submit(now, std::move(submission), in_order);
@@ -128,30 +127,6 @@ void Endpoint::Impl::SubmitTo(Instant now, Collective& collective, Submission su
   }
   if (PassIfOthersHave(now, collective, active)) TellPosition(collective, call);
   FinishIfComplete(now, active);
-}
-
-OpenCall& Endpoint::Impl::Open(Instant now, Collective& collective, Sequence sequence, bool drain) {
-  const std::uint16_t members = collective.layout.members();
-  std::vector<MemberIndex>& order = send_orders_[{members, collective.self}];
-  if (order.empty()) order = TarSendOrder(members, collective.self);
-  const CollectiveSpec& spec = collective.spec;
-  if (spec.reduce_scatter != LatePolicy::kWait && !collective.timing) {
-    collective.timing = std::make_unique<CallTiming>(spec, collective.self, options_.late_budget,
-                                                     options_.suspend_on_lag);
-  }
-  if (Defers(spec) && !collective.deferred) {
-    collective.deferred = std::make_unique<DeferredData>(
-        collective.layout, collective.self, collective.spec.element_type, options_.max_lag,
-        options_.suspend_on_lag, pool_);
-  }
-  const ExchangeOptions options{
-      .send_order = order, .lag_timeout = options_.peer_timeout, .drain = drain};
-  OpenCall& opened = calls_.Add(collective, sequence, now, pool_, options);
-  for (const Rank member : spec.members) {
-    if (member == options_.rank || !Defers(spec) || !peer(member).gone()) continue;
-    opened.exchange.ReleaseResults(*collective.MemberOf(member));
-  }
-  return opened;
 }
 
 }  // namespace optireduce

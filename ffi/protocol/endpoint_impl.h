@@ -22,12 +22,12 @@
 #include "ffi/protocol/bucket/buffer_pool.h"
 #include "ffi/protocol/call/directory.h"
 #include "ffi/protocol/endpoint.h"
+#include "ffi/protocol/session/admission.h"
 #include "ffi/protocol/session/call_table.h"
 #include "ffi/protocol/session/lag_monitor.h"
 #include "ffi/protocol/session/membership.h"
 #include "ffi/protocol/session/mismatch_detector.h"
 #include "ffi/protocol/session/peer_table.h"
-#include "ffi/protocol/session/refusals.h"
 #include "ffi/protocol/session/shared_membership.h"
 #include "ffi/protocol/session/transmitter.h"
 
@@ -36,7 +36,7 @@ namespace optireduce {
 class Endpoint::Impl {
  public:
   explicit Impl(const EndpointOptions& options);
-  Status MakePeers();
+  Status Connect() { return peers_.Connect(); }
 
   Status Submit(Instant now, Submission submission);
   void HandleDatagram(Instant now, std::span<const std::byte> datagram);
@@ -67,45 +67,9 @@ class Endpoint::Impl {
   };
 
   // ---- endpoint.cc
-  bool IsOnThisHost(Rank rank) const {
-    return rank.index() < options_.same_host.size() && options_.same_host[rank.index()];
-  }
-  // What may be under way to a peer, where so many send to it.
-  std::size_t WindowBytesMax(Rank to, std::size_t sharers) const;
-  // The members have a new collective with this rank.
-  void ShareWindows(const CollectiveSpec& spec);
   Status Validate(const CollectiveSpec& spec) const;
-  Status ValidateLeaves(const Submission& submission) const;
-  // The member has made this call, and may have ended it without this rank.
-  bool HasCalled(const Collective& collective, const Submission& submission, Rank member) const;
 
   // ---- endpoint_refusals.cc
-  // The local program has called it, or a later one, and nothing of it is open.
-  bool IsOver(const Collective& collective, Sequence sequence) const;
-  // The program will never call it, and peers must not wait for that.
-  bool IsAbandoned(const Collective& collective) const {
-    return collective.final_drain == Collective::FinalDrain::kVoid ||
-           (leaving_ && Defers(collective.spec));
-  }
-  // Memory for what the program has not asked for.
-  bool HasRoom(std::size_t bytes) const {
-    return bytes == 0 || pool_.used_bytes() + bytes <= options_.early_bytes_max;
-  }
-  // Calls of a collective that wait for the local program, and the first that need not.
-  struct Ahead {
-    std::uint32_t calls = 0;
-    std::optional<CallId> foldable;
-  };
-  Ahead AheadOf(const Collective& collective);
-  // Memory for the contributions to one more.
-  bool HasRoomFor(const Collective& collective) const;
-  // Whatever comes for the call is taken now, of a rank that waits for this one unless this one is
-  // `suspended` there.
-  bool Takes(CallId call, bool suspended);
-  // Counts the datagram, and lets its sender know.
-  void Refuse(Instant now, const Header& header);
-  // Tells those that were refused something that it is taken now.
-  void LiftRefusals(Instant now);
   // The call a peer's datagram belongs to; opens it when that is allowed, else null.
   OpenCall* Admit(Instant now, const Header& header);
 
@@ -132,7 +96,6 @@ class Endpoint::Impl {
   Status RefuseUnreachable(const Collective& collective, const Submission& submission) const;
   // Starts a call that nothing keeps from it.
   void Begin(Instant now, Collective& collective, Submission submission);
-  OpenCall& Open(Instant now, Collective& collective, Sequence sequence, bool drain);
   // The program makes no call before `next` any more: those that only peers have opened end without
   // it. True if all of them are over for the program.
   bool Overtake(Instant now, const Collective& collective, Sequence next, bool drain);
@@ -253,27 +216,19 @@ class Endpoint::Impl {
   Peer& peer(Rank rank) { return peers_.Touch(rank); }
   const Peer& peer(Rank rank) const { return *peers_[rank]; }
 
-  EndpointOptions options_;
-  WindowedMin paths_;  // of the flows to all peers, which it outlives
-  PeerTable peers_;
-  std::set<Rank> unanswered_;  // whose flow has been, and may still be
-  // What peers can receive is divided among those that share a collective with this rank, itself
-  // included: they have as many as this one where groups are alike. (Where not, the rates tell.)
-  Bitmap sharers_;                  // by rank
+  SessionState state_;
+  const EndpointOptions& options_ = state_.options;
+  Counters& counters_ = state_.counters;
+  PeerTable& peers_ = state_.peers;
+  BufferPool& pool_ = state_.pool;
+  Directory& directory_ = state_.directory;
+  CallTable& calls_ = state_.calls;
+  std::set<Rank> unanswered_;       // whose flow has been, and may still be
   std::vector<std::byte> opened_;   // a payload that came encrypted
   std::vector<std::byte> decoded_;  // a payload that came rounded
-  BufferPool pool_;                 // outlives the collectives and the exchanges
-  Directory directory_;
-  // By the number of members, and which of them this rank is.
-  std::map<std::pair<std::uint16_t, MemberIndex>, std::vector<MemberIndex>> send_orders_;
-  CallTable calls_;
   LagMonitor lag_;
-  Refusals refusals_;
-  // Something has happened that may lift one.
-  bool refusals_stale_ = false;
-  std::size_t refusals_used_bytes_ = 0;  // by the pool, when they were looked at last
+  Admission admission_;
   std::deque<CallDone> events_;
-  Counters counters_;
   Transmitter transmitter_;
   Instant next_tick_ = kNever;  // set while a call waits
   std::optional<Status> leaving_;

@@ -47,7 +47,7 @@ bool Endpoint::Impl::OthersDrain(const Collective& collective, Sequence call) {
 }
 
 void Endpoint::Impl::NoteFolded(CallId call) {
-  refusals_stale_ = true;
+  admission_.NoteChange();
   Collective& collective = *directory_.Find(call.collective);
   collective.folded = std::max(collective.folded.value_or(call.sequence), call.sequence);
   transmitter_.QueueAll(calls_.At(call));

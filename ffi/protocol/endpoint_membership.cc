@@ -39,8 +39,8 @@ Result<Collective*> Endpoint::Impl::Learn(Instant now, const CollectiveSpec& spe
   if (membership_ && !uses_membership_ && IsBounded(spec)) UseMembership(now);
   const std::size_t known = directory_.size();
   Result<Collective*> learnt = directory_.Learn(spec);
-  if (directory_.size() > known) ShareWindows(spec);
-  refusals_stale_ = true;
+  if (directory_.size() > known) peers_.ShareWindows(spec);
+  admission_.NoteChange();
   return learnt;
 }
 
@@ -195,8 +195,8 @@ Status Endpoint::Impl::WhyStuck(Instant now) const {
   const std::size_t members = view().members.size();
   const std::size_t connected = membership_->Open()->Connected(now);
   std::string missing;
-  for (const auto& other : peers_) {
-    if (other && !other->removed && other->unreachable()) missing += "; " + other->why_gone();
+  for (const Peer& peer : peers_.others()) {
+    if (!peer.removed && peer.unreachable()) missing += "; " + peer.why_gone();
   }
   const std::string counts =
       std::to_string(connected) + " of the " + std::to_string(members) + " ranks of the session";
@@ -270,14 +270,6 @@ Result<Collective*> Endpoint::Impl::Effective(Collective& origin, Sequence seque
   return effective;
 }
 
-bool Endpoint::Impl::HasCalled(const Collective& collective, const Submission& submission,
-                               Rank member) const {
-  // A drain ends for nobody before all have called it, unless by an error.
-  if (submission.drain) return false;
-  auto* const open = calls_.Find({.collective = collective.id, .sequence = submission.sequence});
-  return open != nullptr && open->exchange.heard(*collective.MemberOf(member));
-}
-
 bool Endpoint::Impl::MustHold(Instant now, const Collective& effective,
                               const Submission& submission) {
   if (submission.drain) {
@@ -289,7 +281,7 @@ bool Endpoint::Impl::MustHold(Instant now, const Collective& effective,
   bool left = false;
   for (const Rank member : effective.spec.members) {
     if (member == options_.rank || !peer(member).left || peer(member).removed) continue;
-    if (HasCalled(effective, submission, member)) continue;
+    if (calls_.HasCalled(effective, submission, member)) continue;
     left = true;
     membership_->Open()->Suspect(now, lane_, member);
   }
@@ -389,7 +381,8 @@ bool Endpoint::Impl::BeginFinalDrain(Instant now, Collective& collective) {
   }
   const CallId call{.collective = collective.id, .sequence = kFinalDrain};
   auto* const open = calls_.Find(call);
-  OpenCall& active = open != nullptr ? *open : Open(now, collective, kFinalDrain, /*drain=*/true);
+  OpenCall& active =
+      open != nullptr ? *open : calls_.Open(now, collective, kFinalDrain, /*drain=*/true);
   active.final_drain = pool_.Take(collective.layout.bytes());
   if (active.final_drain.size() > 0) {
     std::memset(active.final_drain.data(), 0, active.final_drain.size());

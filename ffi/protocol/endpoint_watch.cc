@@ -73,7 +73,7 @@ WaitingCall Endpoint::Impl::WaitingFor(const Exchange& exchange) const {
 }
 
 void Endpoint::Impl::HandleTimeout(Instant now) {
-  refusals_stale_ = true;
+  admission_.NoteChange();
   const bool stuck = IsStuck();
   const auto next = [&](std::size_t r) { return peers_.NextDue(now, r); };
   for (std::size_t r = next(0); r < options_.world_size; r = next(r + 1)) {
@@ -300,7 +300,7 @@ void Endpoint::Impl::Forget(Instant now, Rank gone) {
   Peer& other = peer(gone);
   if (other.gone()) {
     other.DropQueued();
-    refusals_.Forget(gone);
+    admission_.Forget(gone);
   }
   std::vector<CallId> failing;
   std::vector<CallId> over;

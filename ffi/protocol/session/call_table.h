@@ -4,16 +4,18 @@
 #ifndef FFI_PROTOCOL_SESSION_CALL_TABLE_H_
 #define FFI_PROTOCOL_SESSION_CALL_TABLE_H_
 
+#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include "ffi/base/check.h"
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/bucket/buffer_pool.h"
 #include "ffi/protocol/call/collective.h"
 #include "ffi/protocol/call/exchange.h"
+#include "ffi/protocol/options.h"
+#include "ffi/protocol/session/peer_table.h"
 
 namespace optireduce {
 
@@ -25,7 +27,11 @@ struct OpenCall {
 
 class CallTable {
  public:
-  // Null when the call is not open.
+  // All must outlive this.
+  CallTable(const EndpointOptions& options, const PeerTable& peers, BufferPool& pool)
+      : options_(options), peers_(peers), pool_(pool) {}
+
+  // Null where the call is not open.
   OpenCall* Find(CallId call) {
     const auto at = calls_.find(call);
     return at == calls_.end() ? nullptr : &at->second;
@@ -35,20 +41,14 @@ class CallTable {
     return at == calls_.end() ? nullptr : &at->second;
   }
   bool Contains(CallId call) const { return calls_.contains(call); }
+  // The member is known to have made the call; it may have ended it without this rank.
+  bool HasCalled(const Collective& collective, const Submission& submission, Rank member) const;
   // The call is open.
   OpenCall& At(CallId call) { return calls_.at(call); }
   const OpenCall& At(CallId call) const { return calls_.at(call); }
 
-  // The call is not open yet.
-  OpenCall& Add(const Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
-                const ExchangeOptions& options) {
-    const auto [at, inserted] =
-        calls_.try_emplace({.collective = collective.id, .sequence = sequence},
-                           OpenCall{.exchange = Exchange(collective, sequence, now, pool, options),
-                                    .queued = std::vector<bool>(collective.layout.members())});
-    OR_CHECK(inserted);
-    return at->second;
-  }
+  // Opens a call that is not open.
+  OpenCall& Open(Instant now, Collective& collective, Sequence sequence, bool drain);
   void Erase(CallId call) { calls_.erase(call); }
   template <typename Predicate>
   void EraseIf(Predicate predicate) {
@@ -79,7 +79,12 @@ class CallTable {
     }
   }
 
+  const EndpointOptions& options_;
+  const PeerTable& peers_;
+  BufferPool& pool_;
   std::map<CallId, OpenCall> calls_;
+  // By the number of members, and the position of this rank among them.
+  std::map<std::pair<std::uint16_t, MemberIndex>, std::vector<MemberIndex>> send_orders_;
 };
 
 }  // namespace optireduce

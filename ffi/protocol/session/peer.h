@@ -29,9 +29,10 @@ Result<Key> DirectionKey(const EndpointOptions& options, Rank from, Rank to);
 Result<Sealer> DirectionSealer(const EndpointOptions& options, Rank from, Rank to);
 
 struct Peer {
-  Peer(const FlowOptions& options, Sealer to, Sealer from)
-      : flow(options), seal(std::move(to)), open(std::move(from)) {}
+  Peer(Rank the_rank, const FlowOptions& options, Sealer to, Sealer from)
+      : rank(the_rank), flow(options), seal(std::move(to)), open(std::move(from)) {}
 
+  Rank rank;
   Flow flow;
   Holds holds;
   // When something has to be done that concerns this peer alone.

@@ -1,5 +1,5 @@
-// All other ranks, and which of them may have something to do: of a thousand peers most are quiet
-// most of the time, and a look at each of them for each batch would take long.
+// All peers, and which of them may have something to do. Most of a thousand peers are quiet most of
+// the time, and a look at each of them for each batch takes long.
 
 #ifndef FFI_PROTOCOL_SESSION_PEER_TABLE_H_
 #define FFI_PROTOCOL_SESSION_PEER_TABLE_H_
@@ -7,29 +7,31 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
+#include <ranges>
 #include <vector>
 
+#include "ffi/base/bitmap.h"
 #include "ffi/base/ids.h"
 #include "ffi/base/min_tree.h"
+#include "ffi/base/status.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/options.h"
 #include "ffi/protocol/session/peer.h"
 
 namespace optireduce {
 
 class PeerTable {
  public:
-  PeerTable(Rank self, std::uint16_t world_size)
-      : peers_(world_size),
-        quiet_until_(world_size, Instant::min()),
-        timeouts_(world_size, Instant::min()) {
-    quiet_until_.Set(self.index(), kNever);
-    timeouts_.Set(self.index(), kNever);
-  }
-  void Add(Rank rank, std::unique_ptr<Peer> peer) { peers_[rank.index()] = std::move(peer); }
+  // `options` must outlive this.
+  explicit PeerTable(const EndpointOptions& options);
+  // Makes the peers. An error where the keys cannot be derived.
+  Status Connect();
+  // The members have a new collective with this rank.
+  void ShareWindows(const CollectiveSpec& spec);
+
   std::size_t size() const { return peers_.size(); }
 
-  // A peer that is about to change: it may have something to send afterwards, or another timeout.
+  // A peer that changes: it may have something to send afterwards, or another timeout.
   Peer& Touch(Rank rank) {
     quiet_until_.Set(rank.index(), Instant::min());
     timeouts_.Set(rank.index(), Instant::min());
@@ -38,8 +40,11 @@ class PeerTable {
   // A peer whose queues and timeouts stay as they are. Null for this rank.
   Peer* operator[](std::size_t rank) const { return peers_[rank].get(); }
   Peer* operator[](Rank rank) const { return peers_[rank.index()].get(); }
-  auto begin() const { return peers_.begin(); }
-  auto end() const { return peers_.end(); }
+  // All peers, whose queues and timeouts stay as they are.
+  auto others() const {
+    return peers_ | std::views::filter([](const auto& peer) { return peer != nullptr; }) |
+           std::views::transform([](const auto& peer) -> Peer& { return *peer; });
+  }
 
   // The first peer from `first` on that may have something to send; size() if there is none.
   std::size_t NextToSend(Instant now, std::size_t first) const {
@@ -71,9 +76,19 @@ class PeerTable {
   }
 
  private:
+  bool IsOnThisHost(Rank rank) const;
+  // Bytes that may be under way to a peer.
+  std::size_t WindowBytesMax(Rank to, std::size_t sharers) const;
+
+  const EndpointOptions& options_;
+  WindowedMin min_rtt_;  // of the flows to all peers, which it outlives
+  // By rank: the peers that have a collective with this rank. A receive buffer is divided among the
+  // ranks that send to it. Their number at a peer is estimated by the number here, which is equal
+  // where groups are alike; elsewhere the congestion controllers correct it.
+  Bitmap sharers_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank
-  // By rank, and until the peer is touched: before when there is nothing to send to it, and its
-  // timeout; Instant::min() where that is not known.
+  // By rank, valid until the peer is touched: the time before which there is nothing to send to it,
+  // and its timeout. Instant::min(): unknown.
   MinTree quiet_until_;
   mutable MinTree timeouts_;
 };

@@ -10,16 +10,16 @@
 
 namespace optireduce {
 
-Transmitter::Transmitter(const TransmitterParts& parts)
-    : options_(parts.options),
-      peers_(parts.peers),
-      calls_(parts.calls),
-      directory_(parts.directory),
-      refusals_(parts.refusals),
-      lag_(parts.lag),
-      counters_(parts.counters),
-      next_peer_(parts.options.rank),
-      incast_(static_cast<std::uint8_t>(std::clamp(parts.options.world_size - 1, 1, UINT8_MAX))) {}
+Transmitter::Transmitter(SessionState& session, const Refusals& refusals, LagMonitor& lag)
+    : options_(session.options),
+      peers_(session.peers),
+      calls_(session.calls),
+      directory_(session.directory),
+      counters_(session.counters),
+      refusals_(refusals),
+      lag_(lag),
+      next_peer_(options_.rank),
+      incast_(static_cast<std::uint8_t>(std::clamp(options_.world_size - 1, 1, UINT8_MAX))) {}
 
 void Transmitter::Queue(OpenCall& active, MemberIndex to) {
   if (active.queued[to.index()] || to == active.exchange.collective().self) return;
@@ -66,9 +66,7 @@ void Transmitter::Announce(const Collective& collective, Sequence sequence, std:
 
 void Transmitter::Leave(const Status& why) {
   leaving_ = why.message();
-  for (const auto& peer : peers_) {
-    if (peer) peer->farewell = Peer::Farewell::kWanted;
-  }
+  for (Peer& peer : peers_.others()) peer.farewell = Peer::Farewell::kWanted;
 }
 
 std::optional<Transmit> Transmitter::Poll(Instant now, bool stuck, std::span<std::byte> buffer,
@@ -357,10 +355,9 @@ std::optional<Transmit> Transmitter::SendSegmentsOf(Instant now, Rank to, Ring<C
 void Transmitter::AdaptIncast() {
   std::uint64_t expected = 0;
   std::uint64_t recorded = 0;
-  for (const auto& other : peers_) {
-    if (!other) continue;
-    expected += other->flow.expected();
-    recorded += other->flow.recorded();
+  for (const Peer& peer : peers_.others()) {
+    expected += peer.flow.expected();
+    recorded += peer.flow.recorded();
   }
   const std::uint64_t sent = expected - incast_seen_.expected;
   const std::uint64_t arrived = recorded - incast_seen_.recorded;
@@ -374,27 +371,26 @@ std::uint16_t Transmitter::Incast() {
   if (options_.incast != 0) return options_.incast;
   if (incast_of_peers_) return *incast_of_peers_;
   std::uint8_t least = UINT8_MAX;
-  for (const auto& other : peers_) {
-    if (other && !other->gone()) least = std::min(least, other->incast);
+  for (const Peer& peer : peers_.others()) {
+    if (!peer.gone()) least = std::min(least, peer.incast);
   }
   incast_of_peers_ = least == UINT8_MAX ? UINT16_MAX : least;
   return *incast_of_peers_;
 }
 
 void Transmitter::QueueFarewells() {
-  for (std::uint16_t r = 0; r < options_.world_size; ++r) {
-    const Rank rank(r);
-    if (rank == options_.rank || peers_.Touch(rank).farewell != Peer::Farewell::kWanted) continue;
-    // Sums that the peer does not have yet come first: without them its call would fail. One that
-    // does not answer may have been cut off for a moment; it is asked until it is given up.
+  for (Peer& peer : peers_.others()) {
+    if (peer.farewell != Peer::Farewell::kWanted) continue;
+    // Sums that the peer lacks come first: without them its call fails. A peer that does not answer
+    // may have been cut off for a moment; it is asked until it is given up.
     const bool lacks_sums = std::ranges::any_of(calls_, [&](const auto& entry) {
       const Exchange& exchange = entry.second.exchange;
-      const auto member = exchange.collective().MemberOf(rank);
+      const auto member = exchange.collective().MemberOf(peer.rank);
       return member && exchange.over() && !exchange.Served(*member);
     });
-    if (lacks_sums && !peers_.Touch(rank).unreachable()) continue;
-    peers_.Touch(rank).farewell = Peer::Farewell::kSent;
-    peers_.Touch(rank).control.push_back({.kind = DatagramKind::kLeave});
+    if (lacks_sums && !peer.unreachable()) continue;
+    peer.farewell = Peer::Farewell::kSent;
+    peers_.Touch(peer.rank).control.push_back({.kind = DatagramKind::kLeave});
   }
 }
 

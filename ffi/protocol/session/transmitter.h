@@ -15,34 +15,20 @@
 #include "ffi/base/ring.h"
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
-#include "ffi/protocol/call/directory.h"
 #include "ffi/protocol/call/outbox.h"
-#include "ffi/protocol/options.h"
 #include "ffi/protocol/path/incast_controller.h"
-#include "ffi/protocol/session/call_table.h"
 #include "ffi/protocol/session/lag_monitor.h"
-#include "ffi/protocol/session/peer_table.h"
 #include "ffi/protocol/session/refusals.h"
-#include "ffi/protocol/stats.h"
+#include "ffi/protocol/session/session_state.h"
 #include "ffi/protocol/transmit.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
 
-// The parts of an endpoint that a transmitter works with; they must outlive it.
-struct TransmitterParts {
-  const EndpointOptions& options;
-  PeerTable& peers;
-  CallTable& calls;
-  const Directory& directory;
-  const Refusals& refusals;
-  LagMonitor& lag;
-  Counters& counters;
-};
-
 class Transmitter {
  public:
-  explicit Transmitter(const TransmitterParts& parts);
+  // All must outlive this.
+  Transmitter(SessionState& session, const Refusals& refusals, LagMonitor& lag);
 
   // The call may have something to send to the member, or to all.
   void Queue(OpenCall& open, MemberIndex to);
@@ -99,9 +85,9 @@ class Transmitter {
   PeerTable& peers_;
   CallTable& calls_;
   const Directory& directory_;
+  Counters& counters_;
   const Refusals& refusals_;
   LagMonitor& lag_;
-  Counters& counters_;
 
   Rank next_peer_;                                  // the first that Poll looks at
   std::vector<std::span<const std::byte>> pieces_;  // of the last Transmit

@@ -1,0 +1,79 @@
+#include "ffi/protocol/session/argument_checks.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+namespace optireduce {
+namespace {
+
+// Source: RFC 791 has every host take 576 bytes; less 28 for IPv4 and UDP.
+constexpr std::size_t kDatagramBytesMin = 548;
+// Source: the largest UDP payload over IPv4, 65,535 - 28.
+constexpr std::size_t kDatagramBytesMax = 65507;
+// Chosen: the announcement's bitmap of members stays within 128 bytes.
+constexpr std::uint16_t kWorldSizeMax = 1024;
+
+}  // namespace
+
+Status Invalid(std::string message) {
+  return {StatusCode::kInvalidArgument, "jax_optireduce: " + std::move(message)};
+}
+
+Status CheckOptions(const EndpointOptions& options) {
+  if (options.world_size == 0 || options.world_size > kWorldSizeMax ||
+      options.rank.value() >= options.world_size) {
+    return Invalid("the world size must be 1 to " + std::to_string(kWorldSizeMax) +
+                   " and the rank below it, got rank " + std::to_string(options.rank.value()) +
+                   " of " + std::to_string(options.world_size));
+  }
+  if (options.datagram_bytes_max < kDatagramBytesMin ||
+      options.datagram_bytes_max > kDatagramBytesMax) {
+    return Invalid("datagrams must have " + std::to_string(kDatagramBytesMin) + " to " +
+                   std::to_string(kDatagramBytesMax) + " bytes, got " +
+                   std::to_string(options.datagram_bytes_max));
+  }
+  return {};
+}
+
+Status CheckSpec(const CollectiveSpec& spec, const EndpointOptions& options) {
+  if (spec.name.size() > kNameBytesMax) {
+    return Invalid("the name of a collective may have " + std::to_string(kNameBytesMax) +
+                   " bytes, got " + std::to_string(spec.name.size()));
+  }
+  const bool ascending =
+      std::ranges::adjacent_find(spec.members, std::greater_equal<>()) == spec.members.end();
+  if (spec.members.empty() || !ascending || spec.members.back().value() >= options.world_size ||
+      !MemberOf(spec, options.rank)) {
+    return Invalid("the members of '" + spec.name +
+                   "' must be ascending ranks of this session and contain this rank");
+  }
+  if (!HasMode(spec)) {
+    return Invalid("'" + spec.name +
+                   "' must have the policies of a mode (exact: wait, wait; agreed: defer, wait; "
+                   "bounded: defer, defer; lossy: drop, drop), and positive deadlines unless it "
+                   "waits in both stages");
+  }
+  if (Rounds(spec) && spec.element_type != ElementType::kFloat32) {
+    return Invalid("'" + spec.name + "' is " + std::string(NameOf(spec.element_type)) +
+                   ", and only float32 is rounded to wire_format=\"" +
+                   std::string(NameOf(spec.wire_format)) + "\"; leave it out");
+  }
+  if (spec.element_type == ElementType::kInt32 && spec.reduce_scatter == LatePolicy::kDrop) {
+    return Invalid("'" + spec.name +
+                   "' drops what is late and rescales the sum, which integers do not allow; use "
+                   "mode=\"exact\"");
+  }
+  return {};
+}
+
+Status CheckLeaves(const Submission& submission) {
+  const CollectiveSpec& spec = submission.spec;
+  std::uint64_t elements = 0;
+  for (const Leaf& leaf : submission.leaves) elements += leaf.elements;
+  if (elements == spec.elements) return {};
+  return Invalid("'" + spec.name + "' has " + std::to_string(spec.elements) +
+                 " elements, but its leaves have " + std::to_string(elements));
+}
+
+}  // namespace optireduce
