@@ -1,13 +1,10 @@
 #include "ffi/protocol/endpoint.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "ffi/base/check.h"
-#include "ffi/protocol/endpoint_impl.h"
 #include "ffi/protocol/session/argument_checks.h"
-#include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
 namespace {
@@ -26,80 +23,133 @@ Acknowledge WhenToAcknowledge(const Header& header) {
 
 }  // namespace
 
-Endpoint::Impl::Impl(const EndpointOptions& options)
-    : state_(options),
+Endpoint::Endpoint(const EndpointOptions& options)
+    : session_(options),
       opened_(options.protection == Protection::kEncrypt ? options.datagram_bytes_max : 0),
-      lag_(options.peer_timeout, peers_, calls_),
-      admission_(state_),
-      transmitter_(state_, admission_.refusals(), lag_),
-      membership_(MakeMembership(options)),
-      mismatch_(options_, peers_, calls_, directory_, membership_.get()) {
-  if (membership_ && options.membership) lane_ = options.lane;
-  View& all = views_.emplace_back();
-  for (std::uint16_t r = 0; r < options.world_size; ++r) all.members.emplace_back(r);
+      membership_(session_),
+      lag_(session_),
+      admission_(session_),
+      transmitter_(session_, admission_.refusals(), lag_),
+      mismatch_(session_, membership_),
+      failures_(session_, membership_, admission_, transmitter_),
+      waits_(session_),
+      lifecycle_(session_, {.membership = membership_,
+                            .admission = admission_,
+                            .lag = lag_,
+                            .transmitter = transmitter_,
+                            .mismatch = mismatch_,
+                            .waits = waits_}),
+      succession_(session_, membership_, lifecycle_, waits_) {}
+
+Result<std::unique_ptr<Endpoint>> Endpoint::Create(const EndpointOptions& options) {
+  if (Status status = CheckOptions(options); !status.ok()) return status;
+  std::unique_ptr<Endpoint> endpoint(new Endpoint(options));
+  if (Status status = endpoint->session_.peers.Connect(); !status.ok()) return status;
+  return endpoint;
 }
 
-// ---- The local program.
+// ---- Calls of the program.
 
-Status Endpoint::Impl::Validate(const CollectiveSpec& spec) const {
+Status Endpoint::Check(const CollectiveSpec& spec) const {
   if (leaving_) return *leaving_;
-  if (removed_) return *removed_;
-  return CheckSpec(spec, options_);
+  if (membership_.removed()) return membership_.WhyRemoved();
+  return CheckSpec(spec, session_.options);
 }
 
-Status Endpoint::Impl::Submit(Instant now, Submission submission) {
-  if (Status status = Validate(submission.spec); !status.ok()) return status;
+Result<Collective*> Endpoint::Learn(Instant now, const CollectiveSpec& spec) {
+  if (membership_.UseFor(spec)) FollowMembership(now);
+  const std::size_t known = session_.directory.size();
+  Result<Collective*> learnt = session_.directory.Learn(spec);
+  if (session_.directory.size() > known) session_.peers.ShareWindows(spec);
+  admission_.NoteChange();
+  return learnt;
+}
+
+Status Endpoint::WhyUnreachable(const Collective& collective, const Submission& submission) const {
+  const Peer* const gone = failures_.FindUnreachable(collective, submission);
+  if (gone == nullptr) return {};
+  // An error that a member has announced may be the reason why it has left.
+  if (Status why = mismatch_.WhyGivenUp(collective, submission.sequence); !why.ok()) return why;
+  return {StatusCode::kUnavailable, "jax_optireduce: '" + collective.spec.name + "' needs rank " +
+                                        std::to_string(gone->rank.value()) + ", but " +
+                                        gone->why()};
+}
+
+Status Endpoint::Submit(Instant now, Submission submission) {
+  if (Status status = Check(submission.spec); !status.ok()) return status;
   if (Status status = CheckLeaves(submission); !status.ok()) return status;
   Result<Collective*> learnt = Learn(now, submission.spec);
   if (!learnt.ok()) return learnt.status();
   Collective& collective = *learnt.value();
-  const Sequence sequence = submission.sequence;
-  if (collective.accepted && sequence <= *collective.accepted) {
-    return Invalid("the calls of a collective must have growing numbers (step=): got " +
-                   Describe(submission.spec, sequence) + " after call " +
-                   std::to_string(collective.accepted->value()) +
-                   "; use another name= to start again");
-  }
-  if (sequence == kFinalDrain) {
-    return Invalid("the number of a call (step=) must be below " +
-                   std::to_string(kFinalDrain.value()));
-  }
-  const bool survives = Survives(collective.spec);
-  if (!survives) {
-    if (Status status = RefuseUnreachable(collective, submission); !status.ok()) {
-      // Others may reach the one that this rank does not.
+  if (Status status = CheckSequence(collective, submission); !status.ok()) return status;
+  if (!membership_.Survives(collective.spec)) {
+    if (Status status = WhyUnreachable(collective, submission); !status.ok()) {
+      // Others may reach the member that this rank does not.
       GiveUp(now, std::move(submission), status);
       return status;
     }
-  } else if (membership_->facts().stuck) {
-    const Status why = WhyStuck(now);
-    ReleaseLost(now);
-    // For the next attempt.
-    membership_->Open()->Retry(now);
-    return why;
-  }
-  collective.accepted = sequence;
-  if (!survives) {
-    Begin(now, collective, std::move(submission));
+    collective.accepted = submission.sequence;
+    lifecycle_.Begin(now, collective, std::move(submission));
     return {};
   }
-  held_.push_back({.submission = std::move(submission), .since = now, .given_up = {}});
-  GoOn(now);
-  if (!held_.empty()) next_tick_ = std::min(next_tick_, now);
+  if (membership_.stuck()) {
+    const Status why = membership_.WhyStuck(now);
+    for (const Rank rank : failures_.GiveUpSuspects()) ReleasePeer(now, rank);
+    membership_.Retry(now);
+    return why;
+  }
+  collective.accepted = submission.sequence;
+  succession_.Hold(now, std::move(submission), {});
+  StartHeldCalls(now);
+  if (!succession_.empty()) waits_.LookAt(now);
   return {};
 }
 
-void Endpoint::Impl::Leave(Instant now, const Status& why) {
+void Endpoint::StartHeldCalls(Instant now) {
+  for (bool again = true; again;) {
+    const std::uint32_t view = membership_.view().number;
+    if (succession_.Start(now)) FollowMembership(now);
+    again = membership_.view().number != view;
+  }
+}
+
+void Endpoint::Cancel(Instant now, const Status& why) { FailAll(now, why, /*only_bounded=*/false); }
+
+bool Endpoint::FailAll(Instant now, const Status& why, bool only_bounded) {
+  const bool open = lifecycle_.FailAll(now, why, only_bounded);
+  const bool held = succession_.FailAll(now, why);
+  // Peers learn otherwise that this rank leaves, or that too few are left to continue.
+  if (leaving_ || membership_.removed() || only_bounded) succession_.Clear();
+  return open || held;
+}
+
+void Endpoint::GiveUp(Instant now, Submission call, const Status& why) {
+  OR_CHECK(!why.ok());
+  if (!Check(call.spec).ok()) return;
+  Result<Collective*> learnt = Learn(now, call.spec);
+  if (!learnt.ok() || !CheckSequence(*learnt.value(), call).ok()) return;
+  Collective& collective = *learnt.value();
+  collective.accepted = call.sequence;
+  if (!membership_.Survives(collective.spec)) {
+    return lifecycle_.GiveUpUncalled(now, collective, call, why);
+  }
+  call.leaves.clear();
+  succession_.Hold(now, std::move(call), why);
+  StartHeldCalls(now);
+}
+
+void Endpoint::Leave(Instant now, const Status& why) {
   if (leaving_) return;
   OR_CHECK(!why.ok());
   leaving_ = why;
   admission_.Leave();
+  lifecycle_.Leave();
   Cancel(now, why);
   transmitter_.Leave(why);
 }
 
-bool Endpoint::Impl::finished() const {
-  return leaving_ && std::ranges::all_of(peers_.others(), [](const Peer& peer) {
+bool Endpoint::finished() const {
+  return leaving_ && std::ranges::all_of(session_.peers.others(), [](const Peer& peer) {
            if (peer.gone() || peer.farewell == Peer::Farewell::kDelivered) return true;
            // It has acknowledged, or was given up on, all other data; delivery of the farewell is
            // best effort.
@@ -107,74 +157,98 @@ bool Endpoint::Impl::finished() const {
          });
 }
 
-std::optional<Transmit> Endpoint::Impl::PollTransmit(Instant now, std::span<std::byte> buffer,
-                                                     std::size_t batch_max) {
-  OR_CHECK(buffer.size() >= options_.datagram_bytes_max && batch_max > 0);
-  admission_.Lift(now);
-  if (const auto transmit = SendMembership(now, buffer)) return transmit;
-  return transmitter_.Poll(now, IsStuck(), buffer, batch_max);
+std::vector<Rank> Endpoint::silent() const {
+  std::vector<Rank> ranks;
+  for (const Peer& peer : session_.peers.others()) {
+    if (!peer.left() && peer.unreachable()) ranks.push_back(peer.rank);
+  }
+  return ranks;
 }
 
-std::optional<CallDone> Endpoint::Impl::PollEvent() {
-  if (events_.empty()) return std::nullopt;
-  CallDone done = std::move(events_.front());
-  events_.pop_front();
-  return done;
+std::vector<Rank> Endpoint::unreached() const {
+  std::vector<Rank> ranks;
+  for (const Peer& peer : session_.peers.others()) {
+    const bool asked = leaving_ && !peer.gone();
+    if (asked && peer.farewell != Peer::Farewell::kDelivered) ranks.push_back(peer.rank);
+  }
+  return ranks;
+}
+
+std::vector<WaitingCall> Endpoint::WaitingCalls(Instant before) const {
+  std::vector<WaitingCall> calls;
+  for (const auto& [id, open] : session_.calls) {
+    const Exchange& exchange = open.exchange;
+    if (!exchange.submitted() || exchange.finished() || exchange.submitted_at() >= before) continue;
+    if (id.sequence != kFinalDrain) calls.push_back(waits_.WaitingFor(exchange));
+  }
+  return calls;
 }
 
 // ---- Datagrams.
 
-void Endpoint::Impl::HandleDatagram(Instant now, std::span<const std::byte> datagram) {
-  if (datagram.size() > options_.datagram_bytes_max) {
-    ++counters_.rejected_oversized;
+std::optional<Transmit> Endpoint::PollTransmit(Instant now, std::span<std::byte> buffer,
+                                               std::size_t batch_max) {
+  OR_CHECK(buffer.size() >= session_.options.datagram_bytes_max && batch_max > 0);
+  admission_.Lift(now);
+  const std::span<std::byte> payload = buffer.subspan(kHeaderBytes).first(kMembershipBytesMax);
+  if (const auto message = membership_.Poll(now, payload)) {
+    return transmitter_.SealMembership(message->to, message->bytes, buffer);
+  }
+  return transmitter_.Poll(now, membership_.stuck(), buffer, batch_max);
+}
+
+void Endpoint::HandleDatagram(Instant now, std::span<const std::byte> datagram) {
+  Counters& counters = session_.counters;
+  if (datagram.size() > session_.options.datagram_bytes_max) {
+    ++counters.rejected_oversized;
     return;
   }
   const ParsedHeader parsed = ParseHeader(datagram);
   if (!parsed.header) {
-    ++(parsed.error == ParseError::kVersion ? counters_.rejected_version
-                                            : counters_.rejected_malformed);
+    ++(parsed.error == ParseError::kVersion ? counters.rejected_version
+                                            : counters.rejected_malformed);
     return;
   }
   const Header& header = *parsed.header;
-  if (header.session != options_.session || header.source.value() >= options_.world_size ||
-      header.source == options_.rank) {
-    ++counters_.rejected_foreign;
+  if (header.session != session_.options.session ||
+      header.source.value() >= session_.options.world_size ||
+      header.source == session_.options.rank) {
+    ++counters.rejected_foreign;
     return;
   }
-  Peer& from = peer(header.source);
+  Peer& from = session_.peers.Touch(header.source);
   const std::size_t content_bytes = datagram.size() - kTagBytes;
   const auto payload = from.open.Open(header.number, datagram.first(content_bytes), kHeaderBytes,
                                       datagram.subspan(content_bytes).first<kTagBytes>(), opened_);
   if (!payload) {
-    ++counters_.rejected_unauthenticated;
+    ++counters.rejected_unauthenticated;
     return;
   }
   if (from.flow.Seen(header.number)) {
-    ++counters_.rejected_replayed;
+    ++counters.rejected_replayed;
     return;
   }
-  HearMember(now, header, *payload);
-  if (from.removed) {
-    ++counters_.rejected_removed;
+  HandleAuthentic(now, from, header, *payload, datagram.size());
+}
+
+void Endpoint::HandleAuthentic(Instant now, Peer& from, const Header& header,
+                               std::span<const std::byte> payload, std::size_t datagram_bytes) {
+  if (membership_.Hear(now, header, payload)) FollowMembership(now);
+  if (from.removed()) {
+    ++session_.counters.rejected_removed;
     from.flow.Record(now, header.number, Acknowledge::kNot, /*refused=*/true);
     return;
   }
-  from.Heard(now, options_.peer_timeout);
-  // What is heard of a peer to which data does not pass changes nothing.
-  if (from.lost && !from.black_hole) {
-    transmitter_.NoteIncastOfPeers();
-    from.lost.reset();
-  }
-  const bool taken = Dispatch(now, header, *payload);
+  failures_.Heard(now, from);
+  const bool taken = Dispatch(now, header, payload);
   from.flow.Record(now, header.number, WhenToAcknowledge(header), !taken);
   if (!taken) return;
-  if (Agrees()) GoOn(now);
-  ++counters_.datagrams_received;
-  counters_.bytes_received += datagram.size();
+  if (membership_.in_use()) StartHeldCalls(now);
+  ++session_.counters.datagrams_received;
+  session_.counters.bytes_received += datagram_bytes;
 }
 
-bool Endpoint::Impl::Dispatch(Instant now, const Header& header,
-                              std::span<const std::byte> payload) {
+bool Endpoint::Dispatch(Instant now, const Header& header, std::span<const std::byte> payload) {
   switch (header.kind) {
     case DatagramKind::kContribution:
     case DatagramKind::kResult:
@@ -185,7 +259,9 @@ bool Endpoint::Impl::Dispatch(Instant now, const Header& header,
       HandleAcknowledgement(now, header, payload);
       return true;
     case DatagramKind::kLeave:
-      HandleLeave(now, header, payload);
+      failures_.MarkLeft(header.source,
+                         {reinterpret_cast<const char*>(payload.data()), payload.size()});
+      ReleasePeer(now, header.source);
       return true;
     case DatagramKind::kProbe:
       admission_.NoteChange();
@@ -196,287 +272,305 @@ bool Endpoint::Impl::Dispatch(Instant now, const Header& header,
   FailCheck("known datagram kind", __FILE__, __LINE__);
 }
 
-bool Endpoint::Impl::HandleSegment(Instant now, const Header& header,
-                                   std::span<const std::byte> encoded) {
-  Collective* const collective = directory_.Find(header.call.collective);
+bool Endpoint::HandleSegment(Instant now, const Header& header,
+                             std::span<const std::byte> encoded) {
+  Collective* const collective = session_.directory.Find(header.call.collective);
   if (collective == nullptr) {
     // Its announcement is still under way.
     admission_.Refuse(now, header);
     return false;
   }
   const std::optional<MemberIndex> from = collective->MemberOf(header.source);
-  if (!from) {
-    ++counters_.rejected_mismatched;
-    return false;
-  }
-  const auto values = Exchange::Decoded(*collective, header, encoded, decoded_);
+  const auto values = from ? Exchange::Decoded(*collective, header, encoded, decoded_)
+                           : std::optional<std::span<const std::byte>>();
   if (!values) {
-    ++counters_.rejected_mismatched;
+    ++session_.counters.rejected_mismatched;
     return false;
   }
-  NoteAttendance(now, *collective, *from, header.call.sequence);
+  lifecycle_.Apply(now, lag_.NoteAttendance(now, *collective, *from, header.call.sequence));
   if (header.kind == DatagramKind::kContribution) {
     collective->NoteCalled(now, *from, header.call.sequence);
   }
   return HandleValues(now, *collective, *from, header, *values);
 }
 
-bool Endpoint::Impl::HandleValues(Instant now, const Collective& collective, MemberIndex from,
-                                  const Header& header, std::span<const std::byte> payload) {
-  const bool contribution = header.kind == DatagramKind::kContribution;
+bool Endpoint::HandleValues(Instant now, const Collective& collective, MemberIndex from,
+                            const Header& header, std::span<const std::byte> payload) {
   if (admission_.IsOver(collective, header.call.sequence)) {
-    HandleLateSegment(now, collective, from, header, payload);
+    lifecycle_.HandleLateSegment(now, collective, from, header, payload);
     return true;
   }
   if (admission_.IsAbandoned(collective)) {
-    ++counters_.segments_stale;
+    ++session_.counters.segments_stale;
     return true;
   }
-  OpenCall* active = Admit(now, header);
-  if (active == nullptr ||
-      (!contribution && !admission_.HasRoom(active->exchange.EarlyResultBytes()))) {
+  OpenCall* const open = lifecycle_.Admit(now, header);
+  const bool contribution = header.kind == DatagramKind::kContribution;
+  if (open == nullptr ||
+      (!contribution && !admission_.HasRoom(open->exchange.EarlyResultBytes()))) {
     admission_.Refuse(now, header);
     return false;
   }
-  Exchange& exchange = active->exchange;
+  return HandleOpen(now, *open, from, header, payload);
+}
+
+bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const Header& header,
+                          std::span<const std::byte> payload) {
+  Exchange& exchange = open.exchange;
+  const Collective& collective = exchange.collective();
   if ((header.flags & kFlagDrain) != 0 && collective.deferred) exchange.Drain();
   const bool first = !exchange.heard(from);
   const bool delivered = exchange.ContributionsDelivered(from);
   const std::size_t results = exchange.sums();
+  const bool contribution = header.kind == DatagramKind::kContribution;
   switch (contribution ? exchange.HandleContribution(now, from, header, payload)
                        : exchange.HandleResult(now, from, header, payload)) {
     case Exchange::Receipt::kMismatched:
-      ++counters_.rejected_mismatched;
+      ++session_.counters.rejected_mismatched;
       return false;
     case Exchange::Receipt::kDuplicate:
-      ++counters_.segments_duplicate;
+      ++session_.counters.segments_duplicate;
       return true;
     case Exchange::Receipt::kLate:
-      ++counters_.segments_late;
+      ++session_.counters.segments_late;
       return true;
     case Exchange::Receipt::kNew:
       break;
   }
-  if (exchange.sums() != results) transmitter_.QueueAll(*active);
+  if (exchange.sums() != results) transmitter_.QueueAll(open);
   // A peer in the same call of the same name with other facts disagrees with the local program.
   if (first && !exchange.submitted()) {
-    Apply(now, mismatch_.FindMismatched(collective.spec.name, header.call.sequence));
+    lifecycle_.Apply(now, mismatch_.FindMismatched(collective.spec.name, header.call.sequence));
   }
   const bool completes = exchange.ContributionsDelivered(from) != delivered;
-  FinishIfComplete(now, *active);
-  if (completes) Advance(now, collective.id, header.source);
-  if (contribution && first) ReleaseEarlier(now, header);
+  lifecycle_.FinishIfComplete(now, open);
+  if (completes) lifecycle_.Advance(now, collective.id, header.source);
+  if (contribution && first) lifecycle_.ReleaseEarlier(now, header);
   return true;
 }
 
-bool Endpoint::Impl::HandleAnnouncement(Instant now, const Header& header,
-                                        std::span<const std::byte> payload) {
-  std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options_.world_size);
-  if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kNameBytesMax) {
-    ++counters_.rejected_malformed;
-    return false;
-  }
-  const std::optional<MemberIndex> from = MemberOf(*spec, header.source);
-  if (!from || !MemberOf(*spec, options_.rank)) {
-    ++counters_.rejected_mismatched;
-    return false;
-  }
+bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
+                                  std::span<const std::byte> payload) {
+  const EndpointOptions& options = session_.options;
+  std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options.world_size);
   const bool gave_up = (header.flags & kFlagGaveUp) != 0;
   const Sequence sequence = header.call.sequence;
-  if (gave_up && (header.segment.value() > sequence.value() || sequence == kFinalDrain)) {
-    ++counters_.rejected_malformed;
+  if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kNameBytesMax ||
+      (gave_up && (header.segment.value() > sequence.value() || sequence == kFinalDrain))) {
+    ++session_.counters.rejected_malformed;
     return false;
   }
-  // Why it was given up stands where the description would.
+  // The reason of a call that was given up stands in the place of the description.
   const std::string why = gave_up ? std::exchange(spec->description, "") : "";
+  const std::optional<MemberIndex> from = MemberOf(*spec, header.source);
+  if (!from || !MemberOf(*spec, options.rank)) {
+    ++session_.counters.rejected_mismatched;
+    return false;
+  }
   Result<Collective*> learnt = Learn(now, *spec);
   if (!learnt.ok()) {
-    ++counters_.rejected_mismatched;
+    ++session_.counters.rejected_mismatched;
     return false;
   }
   Collective& collective = *learnt.value();
   if (gave_up) {
-    Apply(now, mismatch_.HandleGivenUp(now, header, collective, why));
+    lifecycle_.Apply(now, mismatch_.HandleGivenUp(now, header, collective, why));
     return true;
   }
   collective.NoteCalled(now, *from, sequence);
   auto& announced = collective.announced_at[from->index()];
-  if (!announced) announced = {.at = now, .sequence = header.call.sequence};
+  if (!announced) announced = {.at = now, .sequence = sequence};
   if (header.flags & kFlagWaiting) mismatch_.HandleReport(now, header.source, header.call);
-  NoteAttendance(now, collective, *from, header.call.sequence);
-  if (auto* const open = calls_.Find(header.call); open != nullptr) {
-    open->exchange.Heard(*from);
-  }
-  Apply(now, mismatch_.FindMismatched(collective.spec.name, sequence));
+  lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, *from, sequence));
+  if (OpenCall* const open = session_.calls.Find(header.call)) open->exchange.Heard(*from);
+  lifecycle_.Apply(now, mismatch_.FindMismatched(collective.spec.name, sequence));
   return true;
 }
 
-void Endpoint::Impl::HandleAcknowledgement(Instant now, const Header& header,
-                                           std::span<const std::byte> payload) {
-  const std::optional<Acknowledgement> news = ParseAcknowledgement(payload);
-  if (!news) {
-    ++counters_.rejected_malformed;
+void Endpoint::HandleAcknowledgement(Instant now, const Header& header,
+                                     std::span<const std::byte> payload) {
+  const std::optional<Acknowledgement> ack = ParseAcknowledgement(payload);
+  if (!ack) {
+    ++session_.counters.rejected_malformed;
     return;
   }
-  Peer& from = peer(header.source);
-  if (news->incast > 0 && news->incast != from.incast) {
-    from.incast = news->incast;
+  Peer& from = session_.peers.Touch(header.source);
+  if (ack->incast > 0 && ack->incast != from.incast) {
+    from.incast = ack->incast;
     transmitter_.NoteIncastOfPeers();
   }
-  for (const CollectiveId lifted : from.holds.Update(now, header.number, news->refusals)) {
+  for (const CollectiveId lifted : from.holds.Update(now, header.number, ack->refusals)) {
     transmitter_.QueueHeld(lifted, header.source);
   }
-  HandleFates(now, header.source, from.flow.HandleAcknowledgement(now, *news));
+  HandleDeliveries(now, header.source, from.flow.HandleAcknowledgement(now, *ack));
   CheckPath(now, header.source);
 }
 
-void Endpoint::Impl::HandleLeave(Instant now, const Header& header,
-                                 std::span<const std::byte> payload) {
-  Peer& from = peer(header.source);
-  from.left = "rank " + std::to_string(header.source.value()) + " has left: " +
-              std::string(reinterpret_cast<const char*>(payload.data()), payload.size());
-  Forget(now, header.source);
-}
-
-void Endpoint::Impl::HandleFates(Instant now, Rank to, const std::vector<Delivery>& deliveries) {
-  Peer& other = peer(to);
+void Endpoint::HandleDeliveries(Instant now, Rank to, const std::vector<Delivery>& deliveries) {
+  Peer& peer = session_.peers.Touch(to);
   std::vector<CollectiveId> advanced;
   for (const Delivery& delivery : deliveries) {
     const SentInfo& info = delivery.info;
     const bool lost = delivery.outcome == Delivery::Outcome::kLost;
     if (info.kind == DatagramKind::kLeave) {
-      other.farewell = lost ? Peer::Farewell::kWanted : Peer::Farewell::kDelivered;
+      peer.farewell = lost ? Peer::Farewell::kWanted : Peer::Farewell::kDelivered;
     } else if (info.kind == DatagramKind::kAnnouncement) {
-      // What a rank waits in is reported again anyway. One that is refused is never taken.
-      if (lost && info.flags != kFlagWaiting && !other.gone()) other.control.push_back(info);
+      // That a rank waits is reported again anyway. An announcement that is refused is never taken.
+      if (lost && info.flags != kFlagWaiting && !peer.gone()) peer.control.push_back(info);
     } else if (info.kind != DatagramKind::kProbe) {
-      HandleFate(now, to, delivery, advanced);
+      HandleDelivery(now, to, delivery, advanced);
     }
   }
-  for (const CollectiveId collective : advanced) Advance(now, collective, to);
+  for (const CollectiveId collective : advanced) lifecycle_.Advance(now, collective, to);
 }
 
-void Endpoint::Impl::HandleFate(Instant now, Rank to, const Delivery& delivery,
-                                std::vector<CollectiveId>& advanced) {
+void Endpoint::HandleDelivery(Instant now, Rank to, const Delivery& delivery,
+                              std::vector<CollectiveId>& advanced) {
   const SentInfo& info = delivery.info;
   const bool refused = delivery.outcome == Delivery::Outcome::kRefused;
-  Holds& holds = peer(to).holds;
+  const bool delivered = delivery.outcome == Delivery::Outcome::kDelivered;
+  Holds& holds = session_.peers.Touch(to).holds;
   if (refused) holds.Refused(now, info.call);
-  if (delivery.outcome == Delivery::Outcome::kDelivered) holds.Delivered(info.call);
-  auto* const open = calls_.Find(info.call);
+  if (delivered) holds.Delivered(info.call);
+  OpenCall* const open = session_.calls.Find(info.call);
   if (open == nullptr) return;
   Exchange& exchange = open->exchange;
   const MemberIndex member = *exchange.collective().MemberOf(to);
   const Outbox::Item item{.kind = info.kind, .segment = info.segment, .retransmission = true};
-  if (delivery.outcome == Delivery::Outcome::kDelivered) {
+  Counters& counters = session_.counters;
+  if (delivered) {
     if (exchange.Delivered(member, item)) advanced.push_back(info.call.collective);
   } else if (exchange.Lost(member, item, refused) == Exchange::Retransmission::kAgain) {
-    ++(refused ? counters_.segments_refused : counters_.segments_retransmitted);
+    ++(refused ? counters.segments_refused : counters.segments_retransmitted);
     transmitter_.Queue(*open, member);
   } else {
-    ++counters_.segments_abandoned;
+    ++counters.segments_abandoned;
   }
-  EraseIfRemovable(info.call);
+  lifecycle_.EraseIfRemovable(info.call);
 }
 
-void Endpoint::Impl::FinishIfComplete(Instant now, OpenCall& active) {
-  Exchange& exchange = active.exchange;
-  if (!exchange.complete()) {
-    if (exchange.WaitsForLag()) lag_.Add(exchange.call());
-    return;
-  }
-  if (exchange.call().sequence == kFinalDrain) {
-    exchange.Finish(now, {});
-    EndFinalDrain(active);
-    transmitter_.QueueAll(active);
-    EraseIfRemovable(exchange.call());
-    return;
-  }
-  Status status = mismatch_.FindDropped(now, exchange);
-  ++(status.ok() ? counters_.calls_completed : counters_.calls_failed);
-  events_.push_back(exchange.Finish(now, std::move(status)));
-  if (Drops(exchange.collective().spec) && !exchange.passed()) {
-    directory_.Find(exchange.call().collective)->attendance.EndCall(exchange.heard());
-  }
-  // What peers do not have yet is sent to them although the call is over.
-  if (exchange.collective().deferred) transmitter_.QueueAll(active);
-  transmitter_.AdaptIncast();
-  EraseIfRemovable(exchange.call());
-}
+// ---- Timers.
 
-void Endpoint::Impl::Fail(Instant now, CallId call, Status why) {
-  auto* const open = calls_.Find(call);
-  OR_CHECK(open != nullptr);
-  ++counters_.calls_failed;
+void Endpoint::HandleTimeout(Instant now) {
   admission_.NoteChange();
-  // Peers that wait in the same call, or will, must not wait for this rank.
-  Exchange& exchange = open->exchange;
-  // Where they go on without it they learn that it leaves, and no more.
-  const bool missed = !(leaving_ && Survives(exchange.collective().spec));
-  if (exchange.waiting() && missed) {
-    // Invalid arguments are what Disagreement() reports.
-    const bool disagreed = why.code() == StatusCode::kInvalidArgument;
-    mismatch_.TellGivenUp(*directory_.Find(call.collective), call.sequence, why.message(),
-                          disagreed ? kFlagGaveUp | kFlagDisagreed : kFlagGaveUp);
+  HandlePeerTimeouts(now);
+  lifecycle_.ExpireDue(now);
+  lifecycle_.Apply(now, lag_.HandleTimeout(now));
+  CheckWaiting(now);
+  succession_.HandleTimeout(now);
+  if (!membership_.in_use()) return;
+  if (membership_.HandleTimeout(now)) FollowMembership(now);
+  StartHeldCalls(now);
+}
+
+Instant Endpoint::PollTimeout() const {
+  Instant at = std::min({waits_.timeout(), lag_.timeout(), membership_.timeout(),
+                         succession_.timeout(), lifecycle_.timeout()});
+  const bool stuck = membership_.stuck();
+  return session_.peers.TimeoutBefore(at, [&](const Peer& peer) { return !peer.muted(stuck); });
+}
+
+void Endpoint::HandlePeerTimeouts(Instant now) {
+  const bool stuck = membership_.stuck();
+  const auto next = [&](std::size_t r) { return session_.peers.NextDue(now, r); };
+  for (std::size_t r = next(0); r < session_.peers.size(); r = next(r + 1)) {
+    if (session_.peers[r]->muted(stuck)) continue;
+    const Rank rank(static_cast<std::uint16_t>(r));
+    HandleDeliveries(now, rank, session_.peers.Touch(rank).flow.HandleTimeout(now));
+    CheckPath(now, rank);
+    transmitter_.AskHeld(now, rank);
+    failures_.NoteUnanswered(rank);
   }
-  events_.push_back(exchange.Finish(now, std::move(why)));
-  // Peers that wait for its sums fail with it. Others have them by their deadline.
-  if (!exchange.collective().deferred || exchange.waits()) {
-    exchange.Remember();
-    calls_.Erase(open->exchange.call());
-    return;
+  for (const Rank rank : failures_.FindUnanswered(now)) {
+    MarkSilent(now, rank, failures_.WhySilent(rank));
   }
-  transmitter_.QueueAll(*open);
-  EraseIfRemovable(call);
 }
 
-void Endpoint::Impl::EraseIfRemovable(CallId call) {
-  auto* const open = calls_.Find(call);
-  if (open == nullptr || !open->exchange.removable()) return;
-  admission_.NoteChange();
-  open->exchange.Remember();
-  calls_.Erase(open->exchange.call());
+void Endpoint::CheckWaiting(Instant now) {
+  for (const CallId call : waits_.PopDue(now, !succession_.empty())) {
+    const auto find = [&] {
+      OpenCall* const open = session_.calls.Find(call);
+      const bool waits = open != nullptr && WaitMonitor::Waits(open->exchange, /*held=*/true);
+      return waits ? open : nullptr;
+    };
+    OpenCall* open = find();
+    // Failed together with another call.
+    if (open == nullptr) continue;
+    for (const Rank rank : failures_.FindSilent(now, open->exchange)) {
+      MarkSilent(now, rank, failures_.WhySilent(rank));
+    }
+    open = find();
+    if (open == nullptr) continue;
+    const Exchange& exchange = open->exchange;
+    if (exchange.waiting()) {
+      Status why = WhyHopeless(now, exchange);
+      if (!why.ok()) {
+        lifecycle_.Apply(now, {{.call = call, .why = std::move(why)}});
+        continue;
+      }
+      mismatch_.Report(now, exchange);
+    }
+    waits_.AddAgain(now, exchange);
+  }
 }
 
-// ---- The public face.
-
-Endpoint::Endpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Endpoint::~Endpoint() = default;
-
-Result<std::unique_ptr<Endpoint>> Endpoint::Create(const EndpointOptions& options) {
-  if (Status status = CheckOptions(options); !status.ok()) return status;
-  auto impl = std::make_unique<Impl>(options);
-  if (Status status = impl->Connect(); !status.ok()) return status;
-  return std::unique_ptr<Endpoint>(new Endpoint(std::move(impl)));
+Status Endpoint::WhyHopeless(Instant now, const Exchange& exchange) {
+  Status why = failures_.WhyAbandoned(now, exchange);
+  if (why.ok()) why = mismatch_.WhyGivenUp(exchange.collective(), exchange.call().sequence);
+  if (why.ok()) why = mismatch_.FindCrossed(now, exchange);
+  if (why.ok()) why = waits_.WhyExpired(now, exchange);
+  return why;
 }
 
-Status Endpoint::Submit(Instant now, Submission submission) {
-  return impl_->Submit(now, std::move(submission));
+// ---- Peers and members.
+
+void Endpoint::CheckPath(Instant now, Rank rank) {
+  const FailureDetector::PathChange path = failures_.CheckPath(rank);
+  const Peer& peer = *session_.peers[rank];
+  if (path.changed) membership_.SetUnusable(now, rank, peer.black_hole);
+  if (!path.why) return;
+  // Where others may continue without it, it is as good as silent; else the next call tries again.
+  if (membership_.in_use() && !peer.silent()) MarkSilent(now, rank, *path.why);
+  lifecycle_.Apply(now, failures_.FindUnserved(rank, *path.why));
 }
-void Endpoint::HandleDatagram(Instant now, std::span<const std::byte> datagram) {
-  impl_->HandleDatagram(now, datagram);
+
+void Endpoint::MarkSilent(Instant now, Rank rank, std::string why) {
+  // Possibly since the last peer of the same loop.
+  if (session_.peers[rank]->gone()) return;
+  if (failures_.MarkSilent(rank, std::move(why))) ReleasePeer(now, rank);
+  if (!membership_.in_use()) return;
+  membership_.Suspect(now, rank);
+  FollowMembership(now);
 }
-void Endpoint::HandleTimeout(Instant now) { impl_->HandleTimeout(now); }
-std::optional<Transmit> Endpoint::PollTransmit(Instant now, std::span<std::byte> buffer,
-                                               std::size_t batch_max) {
-  return impl_->PollTransmit(now, buffer, batch_max);
+
+void Endpoint::ReleasePeer(Instant now, Rank rank) {
+  FailureDetector::Release release = failures_.ReleasePeer(now, rank);
+  lifecycle_.Apply(now, std::move(release.verdicts));
+  lifecycle_.FinishComplete(now);
+  if (!release.undecided) return;
+  membership_.Suspect(now, rank);
+  FollowMembership(now);
 }
-Instant Endpoint::PollTimeout() const { return impl_->PollTimeout(); }
-std::optional<CallDone> Endpoint::PollEvent() { return impl_->PollEvent(); }
-std::vector<WaitingCall> Endpoint::WaitingCalls(Instant before) const {
-  return impl_->WaitingCalls(before);
+
+void Endpoint::FollowMembership(Instant now) {
+  membership_.Follow(now);
+  while (membership_.AdoptNext()) HandleView(now);
+  if (!membership_.stuck()) return;
+  // Where no call was told, all is kept: the others may come back.
+  if (!FailAll(now, membership_.WhyStuck(now), /*only_bounded=*/true)) return;
+  for (const Rank rank : failures_.GiveUpSuspects()) ReleasePeer(now, rank);
 }
-std::vector<LateData> Endpoint::FindLateData() const { return impl_->FindLateData(); }
-void Endpoint::Cancel(Instant now, const Status& why) { impl_->Cancel(now, why); }
-void Endpoint::GiveUp(Instant now, Submission call, const Status& why) {
-  impl_->GiveUp(now, std::move(call), why);
+
+void Endpoint::HandleView(Instant now) {
+  const bool removed = membership_.removed();
+  if (removed) FailAll(now, membership_.WhyRemoved(), /*only_bounded=*/false);
+  for (const Peer& peer : session_.peers.others()) {
+    // No peer takes the data of earlier calls of a rank that was removed.
+    if (removed ? peer.gone() : peer.removed() || membership_.view().Has(peer.rank)) continue;
+    failures_.MarkRemoved(peer.rank);
+    ReleasePeer(now, peer.rank);
+  }
+  if (!removed) succession_.HandleView();
 }
-void Endpoint::Leave(Instant now, const Status& why) { impl_->Leave(now, why); }
-bool Endpoint::finished() const { return impl_->finished(); }
-std::size_t Endpoint::memory_bytes() const { return impl_->memory_bytes(); }
-std::vector<Rank> Endpoint::live() const { return impl_->live(); }
-std::vector<Rank> Endpoint::silent() const { return impl_->silent(); }
-std::vector<Rank> Endpoint::unreached() const { return impl_->unreached(); }
-const Counters& Endpoint::counters() const { return impl_->counters(); }
 
 }  // namespace optireduce

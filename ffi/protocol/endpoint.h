@@ -16,12 +16,10 @@
 #define FFI_PROTOCOL_ENDPOINT_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "ffi/base/bytes.h"
@@ -29,37 +27,35 @@
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/options.h"
+#include "ffi/protocol/session/admission.h"
+#include "ffi/protocol/session/call_lifecycle.h"
+#include "ffi/protocol/session/failure_detector.h"
+#include "ffi/protocol/session/lag_monitor.h"
+#include "ffi/protocol/session/lane_membership.h"
+#include "ffi/protocol/session/mismatch_detector.h"
+#include "ffi/protocol/session/session_state.h"
+#include "ffi/protocol/session/succession.h"
+#include "ffi/protocol/session/transmitter.h"
+#include "ffi/protocol/session/wait_monitor.h"
 #include "ffi/protocol/stats.h"
 #include "ffi/protocol/submission.h"
 #include "ffi/protocol/transmit.h"
+#include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
-
-// Whom a call that is under way waits for.
-struct WaitingCall {
-  std::uint64_t token = 0;   // of its submission
-  std::vector<Rank> ranks;   // their contributions are missing, or else their results
-  std::vector<Rank> absent;  // of these, the ones that have not shown that they are in this call
-};
-
-// What of a collective has missed its calls and is in none yet.
-struct LateData {
-  std::string description;  // of the collective
-  std::uint64_t bytes = 0;
-};
 
 class Endpoint {
  public:
   static Result<std::unique_ptr<Endpoint>> Create(const EndpointOptions& options);
-  ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  // Starts a call. Exactly one CallDone with its token follows, sooner or later, unless this
-  // returns an error: wrong members, a member that is gone, a sequence that does not grow.
+  // Starts a call. Exactly one CallDone with its token follows, unless this returns an error: wrong
+  // members, a member that is gone, a sequence that does not grow.
   Status Submit(Instant now, Submission submission);
 
-  // Takes one UDP payload, from anywhere: what does not belong here is counted and has no effect.
+  // Takes one UDP payload, from anywhere: a datagram that does not belong here is counted and has
+  // no effect.
   void HandleDatagram(Instant now, std::span<const std::byte> datagram);
 
   // Does what is due. Spurious calls are harmless.
@@ -73,48 +69,101 @@ class Endpoint {
   // When to call HandleTimeout; kNever when nothing is pending.
   Instant PollTimeout() const;
 
-  std::optional<CallDone> PollEvent();
+  std::optional<CallDone> PollEvent() { return lifecycle_.PollEvent(); }
 
-  // The ranks that take part in calls that go on without those that are silent.
-  std::vector<Rank> live() const;
+  // The ranks that take part in calls that continue without silent ranks.
+  std::vector<Rank> live() const { return membership_.view().members; }
 
-  // Peers that were silent for too long, and have not been heard since. One that has left in good
-  // order is not among them.
+  // Peers that were silent for too long, and have not been heard since. Peers that have left in
+  // good order are not among them.
   std::vector<Rank> silent() const;
   // Peers that have not acknowledged that this rank leaves, and are not known to be gone.
   std::vector<Rank> unreached() const;
 
-  // What the calls submitted before `before` and not over yet wait for.
+  // What the calls wait for that were submitted before `before` and are not over.
   std::vector<WaitingCall> WaitingCalls(Instant before) const;
 
-  // What would be lost, as far as this rank knows, if no call and no drain followed: late data that
-  // is here, that peers are to get from here, or that its newest calls lacked. What a wire format
-  // has rounded away is not in it.
-  std::vector<LateData> FindLateData() const;
+  // Data that is lost, as far as this rank knows, if no call and no drain follows: late data that
+  // is here, that peers are to get from here, or that its newest calls lacked. Errors of rounding
+  // to a wire format are not in it.
+  std::vector<LateData> FindLateData() const { return lifecycle_.FindLateData(); }
 
   // Fails every call under way with `why`, which is not ok; their leaves are not touched any more.
   // The endpoint stays usable. Peers that wait for this rank in one of these calls, or come to it
   // later, get an error that says why.
   void Cancel(Instant now, const Status& why);
   // The program never makes this call, though its number is used up; `why` is not ok. Peers learn
-  // it as of one that is cancelled. The call needs no leaves, and nothing follows.
+  // of it as of a call that is cancelled. The call needs no leaves, and nothing follows.
   void GiveUp(Instant now, Submission call, const Status& why);
 
   // Fails every call with `why`, which is not ok, and tells the peers that this rank leaves, so
   // that theirs need not wait for a timeout. Further submissions are refused.
   void Leave(Instant now, const Status& why);
-  // After Leave(): every peer that still listens has what it needs from this rank, and knows.
+  // After Leave(): every peer that still listens has the data of this rank that it needs, and
+  // knows.
   bool finished() const;
 
   // Bytes held for calls, beyond the leaves themselves.
-  std::size_t memory_bytes() const;
+  std::size_t memory_bytes() const { return session_.pool.used_bytes(); }
 
-  const Counters& counters() const;
+  const Counters& counters() const { return session_.counters; }
 
  private:
-  class Impl;
-  explicit Endpoint(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit Endpoint(const EndpointOptions& options);
+
+  // ---- Calls of the program.
+  Status Check(const CollectiveSpec& spec) const;
+  Result<Collective*> Learn(Instant now, const CollectiveSpec& spec);
+  // The error of a call that does not survive a member that is gone; else ok.
+  Status WhyUnreachable(const Collective& collective, const Submission& submission) const;
+  // Starts the calls that wait for an agreement and can begin now.
+  void StartHeldCalls(Instant now);
+  // False if there are none.
+  bool FailAll(Instant now, const Status& why, bool only_bounded);
+
+  // ---- Datagrams. False: the datagram cannot be taken now, and has to come again.
+  void HandleAuthentic(Instant now, Peer& from, const Header& header,
+                       std::span<const std::byte> payload, std::size_t datagram_bytes);
+  bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
+  bool HandleSegment(Instant now, const Header& header, std::span<const std::byte> encoded);
+  bool HandleValues(Instant now, const Collective& collective, MemberIndex from,
+                    const Header& header, std::span<const std::byte> payload);
+  // Of a call that is open.
+  bool HandleOpen(Instant now, OpenCall& open, MemberIndex from, const Header& header,
+                  std::span<const std::byte> payload);
+  bool HandleAnnouncement(Instant now, const Header& header, std::span<const std::byte> payload);
+  void HandleAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
+  void HandleDeliveries(Instant now, Rank peer, const std::vector<Delivery>& deliveries);
+  void HandleDelivery(Instant now, Rank to, const Delivery& delivery,
+                      std::vector<CollectiveId>& advanced);
+
+  // ---- Peers and members.
+  void HandlePeerTimeouts(Instant now);
+  // Looks at the calls that wait without a deadline.
+  void CheckWaiting(Instant now);
+  // The error of a call that waits in vain; else ok.
+  Status WhyHopeless(Instant now, const Exchange& exchange);
+  void CheckPath(Instant now, Rank rank);
+  void MarkSilent(Instant now, Rank rank, std::string why);
+  // After a change of the peer's state.
+  void ReleasePeer(Instant now, Rank rank);
+  // After a possible change of the membership, on this lane or another.
+  void FollowMembership(Instant now);
+  void HandleView(Instant now);
+
+  SessionState session_;
+  std::vector<std::byte> opened_;   // a payload that came encrypted
+  std::vector<std::byte> decoded_;  // a payload that came rounded
+  LaneMembership membership_;
+  LagMonitor lag_;
+  Admission admission_;
+  Transmitter transmitter_;
+  MismatchDetector mismatch_;
+  FailureDetector failures_;
+  WaitMonitor waits_;
+  CallLifecycle lifecycle_;
+  Succession succession_;
+  std::optional<Status> leaving_;
 };
 
 }  // namespace optireduce

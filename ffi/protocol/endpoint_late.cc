@@ -4,12 +4,12 @@
 #include <utility>
 #include <vector>
 
-#include "ffi/protocol/endpoint_impl.h"
+#include "ffi/protocol/session/call_lifecycle.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
 
-void Endpoint::Impl::SubmitLate(const Submission& submission, Collective& collective) {
+void CallLifecycle::SubmitLate(const Submission& submission, Collective& collective) {
   const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
   collective.deferred->SubmitLate(bucket);
   // Results of it may still be under way.
@@ -29,7 +29,7 @@ void Endpoint::Impl::SubmitLate(const Submission& submission, Collective& collec
   events_.push_back({.token = submission.token, .status = {}, .stats = stats});
 }
 
-bool Endpoint::Impl::OthersDrain(const Collective& collective, Sequence call) {
+bool CallLifecycle::OthersDrain(const Collective& collective, Sequence call) {
   if (collective.spec.all_gather != LatePolicy::kDefer) return false;
   bool all = false;
   calls_.ForEach(collective.id, [&](CallId other, OpenCall& active) {
@@ -46,7 +46,7 @@ bool Endpoint::Impl::OthersDrain(const Collective& collective, Sequence call) {
   return all;
 }
 
-void Endpoint::Impl::NoteFolded(CallId call) {
+void CallLifecycle::NoteFolded(CallId call) {
   admission_.NoteChange();
   Collective& collective = *directory_.Find(call.collective);
   collective.folded = std::max(collective.folded.value_or(call.sequence), call.sequence);
@@ -54,8 +54,8 @@ void Endpoint::Impl::NoteFolded(CallId call) {
   EraseIfRemovable(call);
 }
 
-void Endpoint::Impl::HandleLateSegment(Instant now, const Collective& collective, MemberIndex from,
-                                       const Header& header, std::span<const std::byte> payload) {
+void CallLifecycle::HandleLateSegment(Instant now, const Collective& collective, MemberIndex from,
+                                      const Header& header, std::span<const std::byte> payload) {
   const BucketLayout& layout = collective.layout;
   const bool contribution = header.kind == DatagramKind::kContribution;
   const MemberIndex shard = contribution ? collective.self : from;
@@ -97,7 +97,7 @@ void Endpoint::Impl::HandleLateSegment(Instant now, const Collective& collective
   late.Add(header.segment, payload);
 }
 
-void Endpoint::Impl::ReleaseEarlier(Instant now, const Header& header) {
+void CallLifecycle::ReleaseEarlier(Instant now, const Header& header) {
   const CallId call = header.call;
   const Collective& collective = *directory_.Find(call.collective);
   const MemberIndex from = *collective.MemberOf(header.source);
@@ -119,7 +119,7 @@ void Endpoint::Impl::ReleaseEarlier(Instant now, const Header& header) {
   if (!released.empty()) Advance(now, call.collective, header.source);
 }
 
-std::vector<LateData> Endpoint::Impl::FindLateData() const {
+std::vector<LateData> CallLifecycle::FindLateData() const {
   std::vector<LateData> late;
   directory_.ForEach([&](const Collective& collective) {
     if (!collective.deferred) return;
@@ -132,7 +132,7 @@ std::vector<LateData> Endpoint::Impl::FindLateData() const {
   return late;
 }
 
-void Endpoint::Impl::Advance(Instant now, CollectiveId id, Rank to) {
+void CallLifecycle::Advance(Instant now, CollectiveId id, Rank to) {
   const Collective& collective = *directory_.Find(id);
   if (!collective.deferred) return;
   const MemberIndex member = *collective.MemberOf(to);

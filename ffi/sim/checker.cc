@@ -457,7 +457,7 @@ void Checker::GaveUp(Instant now, Rank rank, SimCall call) {
   given_up_.emplace(call.collective, call.index);
 }
 
-void Checker::Delivered(Instant now, const Delivery& delivery, const Counters& counters) {
+void Checker::Delivered(Instant now, const Arrival& delivery, const Counters& counters) {
   SeenLane& seen = SeenBy(delivery.to);
   const std::size_t from = delivery.from.index() % scenario_.ranks;
   ++seen.delivered;

@@ -53,7 +53,7 @@ class Checker {
   void GaveUp(Instant now, Rank rank, SimCall call);
 
   // Nodes from here on, see setup.h. A node that still listens has received a datagram.
-  void Delivered(Instant now, const Delivery& delivery, const Counters& counters);
+  void Delivered(Instant now, const Arrival& delivery, const Counters& counters);
   // A transmit that the endpoint asked for.
   void Polled(Instant now, Rank node, const Transmit& transmit, std::size_t batch_max);
   // After the node's endpoint was driven.

@@ -238,7 +238,7 @@ void Network::Send(Instant now, Rank from, Rank to, std::span<const std::byte> d
   Fly(at, scratch_, from, to, origin);
 }
 
-std::optional<Delivery> Network::Step() {
+std::optional<Arrival> Network::Step() {
   if (lent_slot_) free_slots_.push_back(*lent_slot_);
   lent_slot_.reset();
   if (rival_ && rival_->next() <= events_.next()) {
@@ -267,7 +267,7 @@ std::optional<Delivery> Network::Step() {
   }
   ++delivered_;
   lent_slot_ = flight.slot;
-  return Delivery{flight.from, flight.to, flight.origin, slots_[flight.slot]};
+  return Arrival{flight.from, flight.to, flight.origin, slots_[flight.slot]};
 }
 
 bool Network::Adds() const {

@@ -100,7 +100,7 @@ struct NetworkOptions {
 // Origin of a datagram, for the rank that receives it.
 enum class Origin : std::uint8_t { kGenuine, kCopy, kDamaged, kInjected };
 
-struct Delivery {
+struct Arrival {
   Rank from;  // where it came from, or claims to
   Rank to;
   Origin origin = Origin::kGenuine;
@@ -140,7 +140,7 @@ class Network {
   // When Step must be called; kNever when nothing is on its way.
   Instant next() const { return std::min(events_.next(), rival_ ? rival_->next() : kNever); }
   // Does the next thing that is due; a datagram that arrives at its rank comes out.
-  std::optional<Delivery> Step();
+  std::optional<Arrival> Step();
 
   const FaultCounters& faults() const { return faults_; }
   // Bytes on the wire of the down-link that has a rival, while it was there: its own and ours.

@@ -76,7 +76,7 @@ class Simulation {
   };
   // A datagram in the buffer of a socket.
   struct Held {
-    Delivery delivery;
+    Arrival delivery;
     std::vector<std::byte> bytes;
   };
   // One lane of a rank: its endpoint, and the driver between endpoint and network.
@@ -108,8 +108,8 @@ class Simulation {
   void PlanFaults();
   bool Step();
   void HandleEvent(const Event& event);
-  void HandleDelivery(const Delivery& delivery);
-  void Receive(const Delivery& delivery);
+  void HandleDelivery(const Arrival& delivery);
+  void Receive(const Arrival& delivery);
   void Thaw(Rank node);
   void HandleTimer(Rank node);
   void MakeCall(Rank rank, std::size_t chain);
@@ -245,7 +245,7 @@ bool Simulation::Step() {
   // Of equal times the ranks come first; what matters is that it is always the same one.
   if (events_.next() <= network_.next()) {
     HandleEvent(events_.Pop());
-  } else if (const std::optional<Delivery> delivery = network_.Step()) {
+  } else if (const std::optional<Arrival> delivery = network_.Step()) {
     HandleDelivery(*delivery);
   }
   if (!network_.Adds()) checker_.Fail(now_, Rank(0), "the network has lost count");
@@ -332,7 +332,7 @@ void Simulation::Thaw(Rank node) {
   }
 }
 
-void Simulation::HandleDelivery(const Delivery& delivery) {
+void Simulation::HandleDelivery(const Arrival& delivery) {
   trace_.Datagram(now_, delivery.to, "gets from", delivery.from, delivery.datagram);
   Host& to = host(delivery.to);
   if (!to.frozen) return Receive(delivery);
@@ -341,7 +341,7 @@ void Simulation::HandleDelivery(const Delivery& delivery) {
       {.delivery = delivery, .bytes = {delivery.datagram.begin(), delivery.datagram.end()}});
 }
 
-void Simulation::Receive(const Delivery& delivery) {
+void Simulation::Receive(const Arrival& delivery) {
   Host& to = host(delivery.to);
   if (to.silent) return;
   to.idle_timers = 0;

@@ -70,7 +70,7 @@ class TestNetwork {
     nb::list arrivals;
     while (network_.next() != kNever) {
       const std::int64_t now_ns = Nanoseconds(network_.next());
-      const std::optional<Delivery> delivery = network_.Step();
+      const std::optional<Arrival> delivery = network_.Step();
       if (!network_.Adds()) throw nb::value_error("the network has lost count");
       if (!delivery) continue;
       constexpr const char* kOrigins[] = {"genuine", "copy", "damaged", "injected"};

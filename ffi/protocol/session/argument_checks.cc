@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <string>
 #include <utility>
+
+#include "ffi/protocol/call/directory.h"
 
 namespace optireduce {
 namespace {
@@ -14,11 +17,11 @@ constexpr std::size_t kDatagramBytesMax = 65507;
 // Chosen: the announcement's bitmap of members stays within 128 bytes.
 constexpr std::uint16_t kWorldSizeMax = 1024;
 
-}  // namespace
-
 Status Invalid(std::string message) {
   return {StatusCode::kInvalidArgument, "jax_optireduce: " + std::move(message)};
 }
+
+}  // namespace
 
 Status CheckOptions(const EndpointOptions& options) {
   if (options.world_size == 0 || options.world_size > kWorldSizeMax ||
@@ -74,6 +77,21 @@ Status CheckLeaves(const Submission& submission) {
   if (elements == spec.elements) return {};
   return Invalid("'" + spec.name + "' has " + std::to_string(spec.elements) +
                  " elements, but its leaves have " + std::to_string(elements));
+}
+
+Status CheckSequence(const Collective& collective, const Submission& submission) {
+  const Sequence sequence = submission.sequence;
+  if (collective.accepted && sequence <= *collective.accepted) {
+    return Invalid("the calls of a collective must have growing numbers (step=): got " +
+                   Describe(submission.spec, sequence) + " after call " +
+                   std::to_string(collective.accepted->value()) +
+                   "; use another name= to start again");
+  }
+  if (sequence == kFinalDrain) {
+    return Invalid("the number of a call (step=) must be below " +
+                   std::to_string(kFinalDrain.value()));
+  }
+  return {};
 }
 
 }  // namespace optireduce

@@ -4,9 +4,9 @@
 #define FFI_PROTOCOL_SESSION_ARGUMENT_CHECKS_H_
 
 #include <cstddef>
-#include <string>
 
 #include "ffi/base/status.h"
+#include "ffi/protocol/call/collective.h"
 #include "ffi/protocol/options.h"
 #include "ffi/protocol/submission.h"
 
@@ -15,12 +15,13 @@ namespace optireduce {
 // Chosen: an announcement with its members and the longest name fits the smallest datagram.
 inline constexpr std::size_t kNameBytesMax = 200;
 
-// An invalid argument; the message says what is wrong.
-Status Invalid(std::string message);
 Status CheckOptions(const EndpointOptions& options);
+// The facts of a collective that this rank is to call.
 Status CheckSpec(const CollectiveSpec& spec, const EndpointOptions& options);
 // The leaves have the elements of the collective.
 Status CheckLeaves(const Submission& submission);
+// The number of the call is greater than those of the program's calls before, and can be used.
+Status CheckSequence(const Collective& collective, const Submission& submission);
 
 }  // namespace optireduce
 

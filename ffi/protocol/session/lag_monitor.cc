@@ -25,7 +25,7 @@ void LagMonitor::ForEachLagging(CallId call, Visit visit) const {
   }
 }
 
-std::vector<CallId> LagMonitor::HandleTimeout(Instant now) {
+std::vector<Verdict> LagMonitor::HandleTimeout(Instant now) {
   std::erase_if(lagging_, [&](CallId call) {
     const OpenCall* const open = calls_.Find(call);
     return open == nullptr || !open->exchange.WaitsForLag();
@@ -33,7 +33,7 @@ std::vector<CallId> LagMonitor::HandleTimeout(Instant now) {
   for (const CallId call : lagging_) {
     ForEachLagging(call, [&](Exchange& exchange, MemberIndex member) {
       Peer& peer = peers_.Touch(exchange.collective().RankOf(member));
-      const Duration patience = peer.Patience(peer_timeout_);
+      const Duration patience = peer.Patience(options_.peer_timeout);
       if (peer.AwaitsAnswer() && peer.Silence(now) >= patience) {
         exchange.Suspend(member);
       } else if (!peer.AwaitsAnswer() && peer.Silence(now) >= patience / kSignsPerPatience &&
@@ -42,7 +42,9 @@ std::vector<CallId> LagMonitor::HandleTimeout(Instant now) {
       }
     });
   }
-  return {lagging_.begin(), lagging_.end()};
+  std::vector<Verdict> verdicts;
+  for (const CallId call : lagging_) verdicts.push_back({.call = call});
+  return verdicts;
 }
 
 Instant LagMonitor::timeout() const {
@@ -50,7 +52,7 @@ Instant LagMonitor::timeout() const {
   for (const CallId call : lagging_) {
     ForEachLagging(call, [&](const Exchange& exchange, MemberIndex member) {
       const Peer& peer = *peers_[exchange.collective().RankOf(member)];
-      const Duration patience = peer.Patience(peer_timeout_);
+      const Duration patience = peer.Patience(options_.peer_timeout);
       const bool asking = !peer.AwaitsAnswer() && !peer.control.empty();
       if (asking) return;
       at = std::min(at, peer.AwaitsAnswer() ? SaturatingAdd(peer.asked, patience)
@@ -77,6 +79,48 @@ bool LagMonitor::PutFirst(Rank to) {
     return true;
   }
   return false;
+}
+
+bool LagMonitor::OthersArePast(const Exchange& exchange) const {
+  const Collective& collective = exchange.collective();
+  bool past = false;
+  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+    const MemberIndex member(m);
+    if (member == collective.self || peers_[collective.RankOf(member)]->gone()) continue;
+    if (collective.attendance.Absent(member)) continue;
+    if (!collective.attendance.Past(member, exchange.call().sequence)) return false;
+    past = true;
+  }
+  return past;
+}
+
+std::vector<Verdict> LagMonitor::NoteAttendance(Instant now, Collective& collective,
+                                                MemberIndex from, Sequence call) {
+  std::vector<Verdict> verdicts;
+  if (!Drops(collective.spec) || !collective.attendance.Note(from, call)) return verdicts;
+  calls_.ForEach(collective.id, [&](CallId open, OpenCall& active) {
+    Exchange& exchange = active.exchange;
+    const bool under_way = exchange.submitted() && !exchange.finished();
+    if (open.sequence >= call || !under_way || !OthersArePast(exchange)) return;
+    exchange.Pass(now);
+    verdicts.push_back({.call = open});
+  });
+  return verdicts;
+}
+
+void LagMonitor::HandleSubmitted(Instant now, Exchange& exchange) {
+  const CollectiveSpec& spec = exchange.collective().spec;
+  if (!Drops(spec) || !OthersArePast(exchange)) return;
+  exchange.Pass(now);
+  for (const Rank member : spec.members) {
+    if (member == options_.rank) continue;
+    Peer& peer = peers_.Touch(member);
+    if (peer.gone() || !peer.control.empty()) continue;
+    peer.control.push_back({.kind = DatagramKind::kAnnouncement,
+                            .flags = kFlagWaiting,
+                            .call = exchange.call(),
+                            .segment = {}});
+  }
 }
 
 }  // namespace optireduce

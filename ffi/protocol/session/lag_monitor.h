@@ -1,5 +1,6 @@
-// Calls that wait for peers that are too far behind, where late data is deferred. A peer that
-// answers is waited for; one that does not is left behind, until it has caught up.
+// Ranks that are behind. Where late data is deferred, a call waits for a peer that is too far
+// behind as long as the peer answers; a peer that does not is left behind until it has caught up.
+// Where late data is dropped, no call waits: a call that all other members are past ends.
 
 #ifndef FFI_PROTOCOL_SESSION_LAG_MONITOR_H_
 #define FFI_PROTOCOL_SESSION_LAG_MONITOR_H_
@@ -9,34 +10,48 @@
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
-#include "ffi/protocol/session/call_table.h"
-#include "ffi/protocol/session/peer_table.h"
+#include "ffi/protocol/session/session_state.h"
+#include "ffi/protocol/session/verdict.h"
 
 namespace optireduce {
 
 class LagMonitor {
  public:
-  // `peers` and `calls` must outlive this.
-  LagMonitor(Duration peer_timeout, PeerTable& peers, CallTable& calls)
-      : peer_timeout_(peer_timeout), peers_(peers), calls_(calls) {}
+  // `session` must outlive this.
+  explicit LagMonitor(SessionState& session)
+      : options_(session.options), peers_(session.peers), calls_(session.calls) {}
 
-  // All that the call waits for is peers that are behind.
+  // ---- Where late data is deferred.
+
+  // The call waits for nothing but peers that are behind.
   void Add(CallId call) { lagging_.insert(call); }
-  // Leaves behind the peers that do not answer, and asks the quiet ones for a sign. Returns the
-  // calls that wait, or did; some may be complete now.
-  std::vector<CallId> HandleTimeout(Instant now);
+  // Leaves behind the peers that do not answer, and asks the quiet ones for a sign. Names the calls
+  // that wait, or did; some may be complete now.
+  std::vector<Verdict> HandleTimeout(Instant now);
   // When to do that.
   Instant timeout() const;
-  // A call waits for what the peer is to be sent of one that is over: brings that to the front of
-  // the peer's backlog. False if there is nothing of the kind.
+  // True if a call waits for data that the peer lacks of a call that is over; that data is then at
+  // the front of the peer's backlog.
   bool PutFirst(Rank to);
+
+  // ---- Where late data is dropped.
+
+  // A member has shown its position. Names the calls that all others are past.
+  std::vector<Verdict> NoteAttendance(Instant now, Collective& collective, MemberIndex from,
+                                      Sequence call);
+  // The call has begun. If all others are past it, it ends; and as this rank is behind, they learn
+  // its position, and wait for it again, up to their deadlines.
+  void HandleSubmitted(Instant now, Exchange& exchange);
 
  private:
   // Calls `visit(call, peer)` for the peers that a call waits for, in order, and the call.
   template <typename Visit>
   void ForEachLagging(CallId call, Visit visit) const;
 
-  Duration peer_timeout_;
+  // Every other member that is not absent is past the call.
+  bool OthersArePast(const Exchange& exchange) const;
+
+  const EndpointOptions& options_;
   PeerTable& peers_;
   CallTable& calls_;
   std::set<CallId> lagging_;  // they wait, or did

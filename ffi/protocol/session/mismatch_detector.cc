@@ -112,7 +112,7 @@ Status MismatchDetector::FindCrossed(Instant now, const Exchange& exchange) {
   const bool silent = std::ranges::any_of(ours.spec.members, [&](Rank member) {
     return member != options_.rank && now - peers_[member]->last_heard >= options_.peer_timeout / 2;
   });
-  if (silent || (Survives(ours.spec) && membership_->facts().timeout != kNever)) return {};
+  if (silent || (membership_.Survives(ours.spec) && membership_.agreeing())) return {};
   for (const Rank member : ours.spec.members) {
     if (member == options_.rank || exchange.heard(*ours.MemberOf(member))) continue;
     for (const Peer::Waiting& report : peers_[member]->waiting) {
@@ -250,8 +250,8 @@ void MismatchDetector::NoteDisagreement(CallId theirs) {
 
 bool MismatchDetector::MayGoOnWithout(const CollectiveSpec& spec, Rank from,
                                       std::uint8_t flags) const {
-  if (!Survives(spec) || (flags & kFlagDisagreed) != 0) return false;
-  return peers_[from]->removed || membership_->facts().timeout != kNever;
+  if (!membership_.Survives(spec) || (flags & kFlagDisagreed) != 0) return false;
+  return peers_[from]->removed() || membership_.agreeing();
 }
 
 Status MismatchDetector::WhyGivenUp(const Collective& collective, Sequence sequence) const {

@@ -19,14 +19,10 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
-#include "ffi/protocol/call/collective.h"
-#include "ffi/protocol/call/directory.h"
-#include "ffi/protocol/call/exchange.h"
 #include "ffi/protocol/call/given_up.h"
-#include "ffi/protocol/options.h"
-#include "ffi/protocol/session/call_table.h"
-#include "ffi/protocol/session/peer_table.h"
-#include "ffi/protocol/session/shared_membership.h"
+#include "ffi/protocol/session/lane_membership.h"
+#include "ffi/protocol/session/session_state.h"
+#include "ffi/protocol/session/verdict.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
@@ -34,21 +30,14 @@ namespace optireduce {
 // Chosen: waiting for longer than this is worth a report to the peers.
 inline constexpr Duration kReportInterval = std::chrono::milliseconds(500);
 
-// A call that has to end with an error.
-struct Verdict {
-  CallId call;
-  Status why;
-};
-
 class MismatchDetector {
  public:
-  // All must outlive this. `membership` is null where the session has none.
-  MismatchDetector(const EndpointOptions& options, PeerTable& peers, const CallTable& calls,
-                   const Directory& directory, const SharedMembership* membership)
-      : options_(options),
-        peers_(peers),
-        calls_(calls),
-        directory_(directory),
+  // Both must outlive this.
+  MismatchDetector(SessionState& session, const LaneMembership& membership)
+      : options_(session.options),
+        peers_(session.peers),
+        calls_(session.calls),
+        directory_(session.directory),
         membership_(membership) {}
 
   // ---- Ranks in different calls.
@@ -80,10 +69,6 @@ class MismatchDetector {
   Status WhyGivenUp(const Collective& collective, Sequence sequence) const;
 
  private:
-  // The collective goes on without ranks that are silent.
-  bool Survives(const CollectiveSpec& spec) const {
-    return IsBounded(spec) && membership_ != nullptr && membership_->facts().in_use;
-  }
   // `from` has ended the call, but is removed, or may be: the members are about to agree.
   bool MayGoOnWithout(const CollectiveSpec& spec, Rank from, std::uint8_t flags) const;
   // A peer's report tells that it is in a call that this rank's program has not made.
@@ -105,7 +90,7 @@ class MismatchDetector {
   PeerTable& peers_;
   const CallTable& calls_;
   const Directory& directory_;
-  const SharedMembership* membership_;
+  const LaneMembership& membership_;
   // Calls of peers with which this rank disagreed, so that it has ended one of its own; the newest.
   std::deque<CallId> disagreed_;
 };

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,8 +24,17 @@ namespace optireduce {
 // The key of the datagrams from one rank to another. No two uses share a key: sessions, lanes,
 // directions and protections have their own, and a number, the nonce, is used once in each of them.
 Result<Key> DirectionKey(const EndpointOptions& options, Rank from, Rank to);
-// Which seals and opens them.
+// The sealer with that key: it seals the datagrams, and opens them.
 Result<Sealer> DirectionSealer(const EndpointOptions& options, Rank from, Rank to);
+
+enum class PeerState : std::uint8_t {
+  kAlive,
+  kSuspected,            // silent for too long; its data is kept until the members have agreed
+  kSilent,               // silent for too long, until it is heard; nothing is kept for it
+  kLeft,                 // it has said that it leaves
+  kRemoved,              // the others continue without it
+  kRemovedAfterLeaving,  // both
+};
 
 struct Peer {
   Peer(Rank the_rank, const FlowOptions& options, Sealer to, Sealer from)
@@ -37,23 +45,35 @@ struct Peer {
   Holds holds;
   // When something has to be done that concerns this peer alone.
   Instant timeout() const { return std::min(flow.timeout(), holds.timeout()); }
-  // How many may send to the peer at the same time, as it said last.
+  // Number of ranks that may send to the peer at the same time, as it advertised last.
   std::uint8_t incast = UINT8_MAX;
   Sealer seal;  // datagrams to the peer
   Sealer open;  // datagrams from the peer
 
+  PeerState state() const { return state_; }
+  // The reason for the state, as errors say it; empty while the peer is alive.
+  const std::string& why() const { return why_; }
+  // Written by FailureDetector alone.
+  void SetState(PeerState state, std::string why) {
+    state_ = state;
+    why_ = std::move(why);
+  }
   // Nothing is sent to it, nothing is kept for it.
-  bool gone() const { return left || removed || (lost && !awaited); }
-  // It is silent, and where agreement is `stuck` nothing can be decided about it: nothing is sent
-  // to it until it is heard.
-  bool muted(bool stuck) const { return stuck && lost && awaited; }
+  bool gone() const { return state_ > PeerState::kSuspected; }
   // A call that waits for it waits in vain.
-  bool unreachable() const { return left || removed || lost; }
-  const std::string& why_gone() const { return removed ? *removed : left ? *left : *lost; }
+  bool unreachable() const { return state_ != PeerState::kAlive; }
+  bool silent() const { return state_ == PeerState::kSuspected || state_ == PeerState::kSilent; }
+  bool left() const {
+    return state_ == PeerState::kLeft || state_ == PeerState::kRemovedAfterLeaving;
+  }
+  bool removed() const { return state_ >= PeerState::kRemoved; }
+  // Where agreement is `stuck`, a suspect gets nothing until it is heard.
+  bool muted(bool stuck) const { return stuck && state_ == PeerState::kSuspected; }
+  bool black_hole = false;  // long datagrams to it do not arrive; short ones do
 
   Instant last_heard{};  // an authenticated datagram
   Instant asked{};       // the first datagram to it since then that wants an answer
-  // A peer that nobody asks is not silent.
+  // A peer that is not asked is not silent.
   Duration Silence(Instant now) const { return now - std::max(last_heard, asked); }
   // It was asked since it was heard last.
   bool AwaitsAnswer() const { return asked > last_heard; }
@@ -62,22 +82,20 @@ struct Peer {
     if (AwaitsAnswer() && last_heard > Instant{}) answer_time.Note(now, now - asked, peer_timeout);
     last_heard = now;
   }
-  // The silence from which on calls do not wait for it. What is usual is not known before it was
-  // heard.
+  // The silence after which calls do not wait for it. Its usual response time is unknown until it
+  // is heard.
   Duration Patience(Duration peer_timeout) const {
     return last_heard > Instant{} ? answer_time.Patience(peer_timeout) : peer_timeout;
   }
   AnswerTime answer_time;
-  std::optional<std::string> left;     // it said that it leaves, and why
-  std::optional<std::string> lost;     // it was silent for too long; until it is heard again
-  bool black_hole = false;             // long datagrams to it do not arrive; short ones do
-  bool awaited = false;                // though lost, it is kept what it has coming: see Membership
-  std::optional<std::string> removed;  // the others go on without it
 
   // Announcements, probes and the farewell, in order. Bounded by what is open: each is queued once.
   Ring<SentInfo> control;
-  // Calls that may have something to send to the peer, in the order of their opening: those that
-  // somebody waits for, and those that are over, whose data goes behind.
+  bool probing() const {
+    return control.AnyOf([](const SentInfo& info) { return info.kind == DatagramKind::kProbe; });
+  }
+  // Calls that may have something to send to the peer, in the order of their opening: calls that
+  // some rank waits for, and calls that are over, whose data goes behind.
   Ring<CallId> ready;
   Ring<CallId> backlog;
   bool HasQueued() const { return !control.empty() || !ready.empty() || !backlog.empty(); }
@@ -92,13 +110,17 @@ struct Peer {
   enum class Farewell : std::uint8_t { kNone, kWanted, kSent, kDelivered };
   Farewell farewell = Farewell::kNone;
 
-  // Calls in which the peer said that it waits.
+  // Calls in which the peer has said that it waits.
   struct Waiting {
     CallId call;
     Instant first;
     Instant last;
   };
   std::vector<Waiting> waiting;
+
+ private:
+  PeerState state_ = PeerState::kAlive;
+  std::string why_;
 };
 
 }  // namespace optireduce

@@ -1,0 +1,131 @@
+// The calls of this rank from their start to their end: made by the program (call_start.cc) or
+// opened by a peer's datagram, complete or failed (call_lifecycle.cc), and over for the program but
+// not for its peers (endpoint_late.cc).
+//
+// The only class that ends calls. The others return verdicts.
+
+#ifndef FFI_PROTOCOL_SESSION_CALL_LIFECYCLE_H_
+#define FFI_PROTOCOL_SESSION_CALL_LIFECYCLE_H_
+
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/session/admission.h"
+#include "ffi/protocol/session/lag_monitor.h"
+#include "ffi/protocol/session/lane_membership.h"
+#include "ffi/protocol/session/mismatch_detector.h"
+#include "ffi/protocol/session/session_state.h"
+#include "ffi/protocol/session/transmitter.h"
+#include "ffi/protocol/session/verdict.h"
+#include "ffi/protocol/session/wait_monitor.h"
+#include "ffi/protocol/wire/wire.h"
+
+namespace optireduce {
+
+// Late data of a collective that is in no call yet.
+struct LateData {
+  std::string description;  // of the collective
+  std::uint64_t bytes = 0;
+};
+
+// The parts of an endpoint that the calls need; all outlive them.
+struct LifecycleParts {
+  const LaneMembership& membership;
+  Admission& admission;
+  LagMonitor& lag;
+  Transmitter& transmitter;
+  MismatchDetector& mismatch;
+  WaitMonitor& waits;
+};
+
+class CallLifecycle {
+ public:
+  CallLifecycle(SessionState& session, const LifecycleParts& parts);
+
+  // ---- The start.
+
+  // Starts a call that nothing keeps from it.
+  void Begin(Instant now, Collective& collective, Submission submission);
+  // Submits to the call, opening it where no peer has.
+  void SubmitTo(Instant now, Collective& collective, Submission submission);
+  // The call is over for this rank, which has not submitted it.
+  void GiveUpUncalled(Instant now, Collective& collective, const Submission& call,
+                      const Status& why);
+  // The call of a peer's datagram; opens it where that is allowed, else null.
+  OpenCall* Admit(Instant now, const Header& header);
+
+  // ---- What comes in.
+
+  // A segment of a call that is over here: where late data is deferred, it joins a later call.
+  void HandleLateSegment(Instant now, const Collective& collective, MemberIndex from,
+                         const Header& header, std::span<const std::byte> payload);
+  // The peer calls `header.call`: it has the results of calls before.
+  void ReleaseEarlier(Instant now, const Header& header);
+  // A peer has all of some call: others may go on that had to wait for this.
+  void Advance(Instant now, CollectiveId collective, Rank peer);
+  std::vector<LateData> FindLateData() const;
+
+  // ---- The end.
+
+  // Calls that are not open are skipped.
+  void Apply(Instant now, std::vector<Verdict> verdicts);
+  // Does what is due in the calls.
+  void ExpireDue(Instant now);
+  // When to do that.
+  Instant timeout() const;
+  // Ends all that are complete.
+  void FinishComplete(Instant now);
+  void FinishIfComplete(Instant now, OpenCall& open);
+  // Folds the call into a later one.
+  void NoteFolded(CallId call);
+  // Data that was due before the call's end has been sent, or nothing is left of it.
+  void EraseIfRemovable(CallId call);
+  // Fails all calls of the program, or those of mode bounded; false if there are none.
+  bool FailAll(Instant now, const Status& why, bool only_bounded);
+  // This rank leaves: peers that continue without it need no errors of its calls.
+  void Leave() { leaving_ = true; }
+  // Reports a call that never opens.
+  void Report(CallDone done);
+  std::optional<CallDone> PollEvent();
+
+ private:
+  // The program makes no call before `next` any more: calls that only peers have opened end without
+  // it. True if all earlier calls are over for the program.
+  bool Overtake(Instant now, const Collective& collective, Sequence next, bool drain);
+  // A call whose contributions and results have joined others before the program made it.
+  void SubmitLate(const Submission& submission, Collective& collective);
+  // All others have called a drain that comes after `call`: their data for the call comes with it.
+  bool OthersDrain(const Collective& collective, Sequence call);
+  // The call has begun without the members that are gone.
+  void ReleaseGone(Instant now, const Collective& collective, Exchange& exchange);
+  // Does what is due in the call.
+  void Expire(Instant now, CallId call);
+  void Fail(Instant now, OpenCall& open, Status why);
+  void Erase(OpenCall& open);
+  void EndFinalDrain(OpenCall& open);
+  const Peer& peer(Rank rank) const { return *peers_[rank]; }
+
+  const EndpointOptions& options_;
+  Counters& counters_;
+  PeerTable& peers_;
+  Directory& directory_;
+  CallTable& calls_;
+  const LaneMembership& membership_;
+  Admission& admission_;
+  LagMonitor& lag_;
+  Transmitter& transmitter_;
+  MismatchDetector& mismatch_;
+  WaitMonitor& waits_;
+  bool leaving_ = false;
+  std::deque<CallDone> events_;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_SESSION_CALL_LIFECYCLE_H_

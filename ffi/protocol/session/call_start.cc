@@ -1,0 +1,156 @@
+// The start of calls: the program has made one, and nothing keeps it from beginning; or a peer's
+// datagram has come before the program did.
+
+#include <algorithm>
+#include <utility>
+
+#include "ffi/protocol/session/call_lifecycle.h"
+
+namespace optireduce {
+namespace {
+
+// Contributions that were never sent to members that are gone join this rank's next one.
+void AdoptUnsent(const Collective& successor, const BucketView& bucket) {
+  for (Collective* before = successor.predecessor; before != nullptr;
+       before = before->predecessor) {
+    if (!before->deferred) continue;
+    for (std::uint16_t m = 0; m < before->layout.members(); ++m) {
+      if (successor.MemberOf(before->RankOf(MemberIndex(m)))) continue;
+      before->deferred->MoveDeferredSends(MemberIndex(m), bucket);
+    }
+  }
+}
+
+// Results of calls up to `last`, which the program has not made, may be under way.
+void NoteMissedResults(Collective& collective, Sequence last) {
+  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+    collective.deferred->NoteResults(MemberIndex(m), last, /*complete=*/false);
+  }
+}
+
+}  // namespace
+
+void CallLifecycle::Begin(Instant now, Collective& collective, Submission submission) {
+  admission_.NoteChange();
+  const bool first = !collective.submitted;
+  const std::uint32_t sequence = submission.sequence.value();
+  const std::uint32_t next = first ? 0 : collective.submitted->value() + 1;
+  // The program may jump over calls (step=).
+  if (collective.deferred && sequence > next) NoteMissedResults(collective, Sequence(sequence - 1));
+  collective.submitted = submission.sequence;
+  const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
+  AdoptUnsent(collective, bucket);
+  if (collective.layout.members() == 1 || collective.spec.elements == 0) {
+    collective.MoveLateResults(bucket);
+    return Report({.token = submission.token,
+                   .status = {},
+                   .stats = {.elapsed = submission.held, .slowest = options_.rank}});
+  }
+  if (first) transmitter_.Announce(collective, submission.sequence, 0);
+  SubmitTo(now, collective, std::move(submission));
+}
+
+bool CallLifecycle::Overtake(Instant now, const Collective& collective, Sequence next, bool drain) {
+  bool in_order = true;
+  std::vector<CallId> overtaken;
+  std::vector<CallId> skipped;
+  calls_.ForEach(collective.id, [&](CallId earlier, OpenCall& open) {
+    if (earlier.sequence >= next) return;
+    Exchange& exchange = open.exchange;
+    in_order = in_order && exchange.over();
+    if (exchange.Overtake(now)) overtaken.push_back(earlier);
+    exchange.Compact();
+    if (exchange.submitted() || exchange.over()) return;
+    exchange.Skip();
+    skipped.push_back(earlier);
+  });
+  for (const CallId call : overtaken) {
+    transmitter_.QueueAll(calls_.At(call));
+    EraseIfRemovable(call);
+  }
+  for (const CallId call : skipped) {
+    OpenCall& open = calls_.At(call);
+    if (drain && IsBounded(collective.spec) && !open.exchange.drains()) {
+      // Its sums are part of what the drain brings: they go before it.
+      open.exchange.Close(now);
+      NoteFolded(call);
+      continue;
+    }
+    if (collective.spec.all_gather == LatePolicy::kDrop) calls_.Erase(call);
+    if (collective.deferred) Expire(now, call);
+  }
+  return in_order;
+}
+
+void CallLifecycle::ReleaseGone(Instant now, const Collective& collective, Exchange& exchange) {
+  for (const Rank member : collective.spec.members) {
+    if (member == options_.rank || !peer(member).gone()) continue;
+    const MemberIndex gone = *collective.MemberOf(member);
+    const bool excluded =
+        exchange.call().sequence == kFinalDrain || (exchange.drains() && peer(member).removed());
+    excluded ? exchange.Exclude(now, gone) : exchange.Release(gone);
+  }
+}
+
+void CallLifecycle::SubmitTo(Instant now, Collective& collective, Submission submission) {
+  const CallId call{.collective = collective.id, .sequence = submission.sequence};
+  const bool in_order = Overtake(now, collective, call.sequence, submission.drain);
+  OpenCall* open = calls_.Find(call);
+  const bool folded = collective.folded && call.sequence <= *collective.folded;
+  const bool over =
+      open != nullptr ? open->exchange.folded() : folded || OthersDrain(collective, call.sequence);
+  if (over) return SubmitLate(submission, collective);
+  const bool drains = submission.drain && Defers(collective.spec);
+  if (open == nullptr) open = &calls_.Open(now, collective, call.sequence, drains);
+  Exchange& exchange = open->exchange;
+  if (drains) exchange.Drain();
+  if (collective.deferred) collective.deferred->ResumeCaughtUp(call.sequence);
+  exchange.Submit(now, std::move(submission), in_order);
+  if (collective.deferred) ReleaseGone(now, collective, exchange);
+  transmitter_.QueueAll(*open);
+  transmitter_.NoteSubmitted();
+  if (exchange.waiting()) waits_.Add(now, exchange);
+  Status why = mismatch_.FindMismatched(exchange);
+  if (why.ok() && exchange.waiting()) why = mismatch_.WhyGivenUp(collective, call.sequence);
+  if (!why.ok()) return Fail(now, *open, std::move(why));
+  lag_.HandleSubmitted(now, exchange);
+  FinishIfComplete(now, *open);
+}
+
+void CallLifecycle::GiveUpUncalled(Instant now, Collective& collective, const Submission& call,
+                                   const Status& why) {
+  const Sequence sequence = call.sequence;
+  const CollectiveSpec& spec = collective.spec;
+  if (!collective.submitted) transmitter_.Announce(collective, sequence, 0);
+  collective.submitted = sequence;
+  if (collective.deferred) NoteMissedResults(collective, sequence);
+  const bool waited_for = spec.reduce_scatter == LatePolicy::kWait ||
+                          spec.all_gather == LatePolicy::kWait || (call.drain && Defers(spec));
+  if (!waited_for) {
+    // Peers need no error: the call ends by its deadline there.
+    Overtake(now, collective, Sequence(sequence.value() + 1), /*drain=*/false);
+    return;
+  }
+  // A peer may have opened it.
+  OpenCall* const open = calls_.Find({.collective = collective.id, .sequence = sequence});
+  if (open != nullptr) Erase(*open);
+  // Whatever the reason: this rank is in no other call instead.
+  mismatch_.TellGivenUp(collective, sequence, why.message(), kFlagGaveUp);
+}
+
+OpenCall* CallLifecycle::Admit(Instant now, const Header& header) {
+  if (OpenCall* const open = calls_.Find(header.call); open != nullptr) return open;
+  Collective& collective = *directory_.Find(header.call.collective);
+  const auto [decision, oldest] = admission_.Decide(collective, IsSuspended(header));
+  if (decision == Admission::Decision::kFold) {
+    calls_.At(oldest).exchange.Fold();
+    NoteFolded(oldest);
+  }
+  if (decision == Admission::Decision::kRefuse || !admission_.HasRoomFor(collective)) {
+    return nullptr;
+  }
+  return &calls_.Open(now, collective, header.call.sequence,
+                      Defers(collective.spec) && (header.flags & kFlagDrain) != 0);
+}
+
+}  // namespace optireduce

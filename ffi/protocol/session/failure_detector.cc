@@ -1,0 +1,256 @@
+#include "ffi/protocol/session/failure_detector.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "ffi/protocol/session/error_text.h"
+#include "ffi/protocol/session/wait_monitor.h"
+
+namespace optireduce {
+namespace {
+
+// What to do about a peer that is gone.
+std::string AdviceFor(const Peer& gone) {
+  if (gone.left()) return ". Every rank must make the same number of calls";
+  if (gone.black_hole) return "";
+  return ". Is its process alive, and can UDP pass both ways?";
+}
+
+std::string NameOf(Rank rank) { return "rank " + std::to_string(rank.value()); }
+
+}  // namespace
+
+// ---- The states.
+
+void FailureDetector::Heard(Instant now, Peer& peer) {
+  peer.Heard(now, session_.options.peer_timeout);
+  // A sign of life of a peer to which data does not pass changes nothing.
+  if (!peer.silent() || peer.black_hole) return;
+  transmitter_.NoteIncastOfPeers();
+  peer.SetState(PeerState::kAlive, "");
+}
+
+bool FailureDetector::MarkSilent(Rank rank, std::string why) {
+  Peer& peer = session_.peers.Touch(rank);
+  if (peer.silent()) return false;
+  peer.SetState(membership_.in_use() ? PeerState::kSuspected : PeerState::kSilent, std::move(why));
+  return true;
+}
+
+void FailureDetector::MarkLeft(Rank rank, std::string_view why) {
+  session_.peers.Touch(rank).SetState(PeerState::kLeft,
+                                      NameOf(rank) + " has left: " + std::string(why));
+}
+
+void FailureDetector::MarkRemoved(Rank rank) {
+  Peer& peer = session_.peers.Touch(rank);
+  std::string why = "this rank was removed from the session";
+  if (!membership_.removed()) {
+    why = NameOf(rank) + " was removed from the session, and " +
+          std::to_string(membership_.view().members.size()) + " ranks go on without it";
+    if (peer.black_hole && peer.silent()) why += ": " + peer.why();
+  }
+  peer.SetState(peer.left() ? PeerState::kRemovedAfterLeaving : PeerState::kRemoved,
+                std::move(why));
+}
+
+std::vector<Rank> FailureDetector::GiveUpSuspects() {
+  std::vector<Rank> suspects;
+  for (Peer& peer : session_.peers.others()) {
+    if (peer.state() != PeerState::kSuspected) continue;
+    peer.SetState(PeerState::kSilent, peer.why());
+    suspects.push_back(peer.rank);
+  }
+  return suspects;
+}
+
+// ---- Silence.
+
+std::string FailureDetector::WhySilent(Rank rank) const {
+  return NameOf(rank) + " has been silent for more than " +
+         RoundedSeconds(session_.options.peer_timeout) + " (peer_timeout_s)" +
+         OnLane(session_.options);
+}
+
+void FailureDetector::NoteUnanswered(Rank rank) {
+  if (session_.peers[rank]->flow.unanswered()) unanswered_.insert(rank);
+}
+
+std::vector<Rank> FailureDetector::FindUnanswered(Instant now) {
+  std::erase_if(unanswered_, [&](Rank rank) { return !session_.peers[rank]->flow.unanswered(); });
+  std::vector<Rank> ranks;
+  std::ranges::copy_if(unanswered_, std::back_inserter(ranks), [&](Rank rank) {
+    const Peer& peer = *session_.peers[rank];
+    return !peer.gone() && peer.Silence(now) >= session_.options.peer_timeout;
+  });
+  return ranks;
+}
+
+Duration FailureDetector::SilenceIn(Instant now, const Exchange& exchange, Rank member) const {
+  return now - std::max(session_.peers[member]->last_heard, exchange.submitted_at());
+}
+
+std::vector<Rank> FailureDetector::FindSilent(Instant now, const Exchange& exchange) {
+  const Duration timeout = session_.options.peer_timeout;
+  const CollectiveSpec& spec = exchange.collective().spec;
+  std::vector<Rank> silent;
+  for (const Rank member : spec.members) {
+    if (member == session_.options.rank) continue;
+    const Duration silence = SilenceIn(now, exchange, member);
+    if (silence >= timeout) {
+      silent.push_back(member);
+      if (!membership_.Survives(spec)) return silent;
+    } else if (silence >= timeout / kSignsPerTimeout && !session_.peers[member]->probing()) {
+      session_.peers.Touch(member).control.push_back({.kind = DatagramKind::kProbe});
+    }
+  }
+  return silent;
+}
+
+Status FailureDetector::WhyAbandoned(Instant now, const Exchange& exchange) const {
+  const CollectiveSpec& spec = exchange.collective().spec;
+  // Whether others continue without a member is agreed.
+  if (membership_.Survives(spec)) return {};
+  for (const Rank member : spec.members) {
+    if (member == session_.options.rank ||
+        SilenceIn(now, exchange, member) < session_.options.peer_timeout) {
+      continue;
+    }
+    return {StatusCode::kUnavailable, "jax_optireduce: " + session_.peers[member]->why() +
+                                          "; others wait for it in " +
+                                          Describe(spec, exchange.call().sequence)};
+  }
+  return {};
+}
+
+const Peer* FailureDetector::FindUnreachable(const Collective& collective,
+                                             const Submission& submission) const {
+  const CollectiveSpec& spec = collective.spec;
+  if (Drops(spec)) return nullptr;
+  for (const Rank member : spec.members) {
+    if (member == session_.options.rank || !session_.peers[member]->unreachable()) continue;
+    const Peer& peer = *session_.peers[member];
+    // A member that has left in good order has made this call, and everything of it is here.
+    const bool served = Defers(spec) && peer.left();
+    if (!served || !session_.calls.HasCalled(collective, submission, member)) return &peer;
+  }
+  return nullptr;
+}
+
+// ---- Paths that lose long datagrams.
+
+FailureDetector::PathChange FailureDetector::CheckPath(Rank rank) {
+  Peer& peer = *session_.peers[rank];
+  const std::optional<BlackHole> hole = peer.flow.black_hole(session_.options.peer_timeout);
+  PathChange path{.changed = peer.black_hole != hole.has_value(), .why = {}};
+  peer.black_hole = hole.has_value();
+  if (!hole || peer.left() || peer.removed()) return path;
+  path.why = "datagrams of " + std::to_string(hole->lost_bytes) + " bytes to " + NameOf(rank) +
+             OnLane(session_.options) + " do not arrive, those of " +
+             std::to_string(hole->delivered_bytes) +
+             " bytes do: a link on the way has a smaller MTU. Mend it, or set datagram_bytes_max "
+             "(JAX_OPTIREDUCE_DATAGRAM_BYTES_MAX) on every rank to what passes";
+  return path;
+}
+
+std::vector<Verdict> FailureDetector::FindUnserved(Rank rank, const std::string& why) {
+  std::vector<Verdict> verdicts;
+  std::vector<Verdict> over;
+  for (auto& [call, open] : session_.calls) {
+    Exchange& exchange = open.exchange;
+    const CollectiveSpec& spec = exchange.collective().spec;
+    const auto member = exchange.collective().MemberOf(rank);
+    const bool defers = exchange.collective().deferred && exchange.submitted();
+    if (!member || membership_.Survives(spec) || !(exchange.waits() || defers)) continue;
+    const bool served = exchange.Served(*member);
+    const Status error(StatusCode::kUnavailable, "jax_optireduce: " + why + "; it is needed in " +
+                                                     Describe(spec, call.sequence));
+    if (exchange.finished() && !served) {
+      // The call is over here, but not at the peer.
+      over.push_back({.call = call, .why = error});
+      exchange.Release(*member);
+    } else if (exchange.submitted() && !exchange.finished() &&
+               (exchange.Needs(*member) || !served)) {
+      verdicts.push_back({.call = call, .why = error});
+    }
+  }
+  std::ranges::move(over, std::back_inserter(verdicts));
+  return verdicts;
+}
+
+// ---- The end of a peer.
+
+FailureDetector::Loss FailureDetector::ReleaseIn(Instant now, OpenCall& open, MemberIndex gone) {
+  Exchange& exchange = open.exchange;
+  const Collective& collective = exchange.collective();
+  const Peer& peer = *session_.peers[collective.RankOf(gone)];
+  const bool survives = membership_.Survives(collective.spec);
+  open.queued[gone.index()] = false;
+  // A drain continues among the members that are left, once they agree.
+  const bool drains = survives && exchange.drains() && exchange.submitted();
+  if (drains && (exchange.call().sequence == kFinalDrain || peer.removed())) {
+    exchange.Exclude(now, gone);
+    transmitter_.QueueAll(open);
+    return Loss::kNone;
+  }
+  // A member that has left in good order has sent everything for the calls that it has made.
+  const bool defers = exchange.submitted() && !exchange.finished() && collective.deferred &&
+                      !survives && (!peer.left() || !exchange.heard(gone));
+  const bool needs = (exchange.waiting() || defers) && exchange.Needs(gone);
+  exchange.Release(gone);
+  if (!needs) return Loss::kNone;
+  return drains ? Loss::kUndecided : Loss::kFatal;
+}
+
+void FailureDetector::EraseUncalled(const Peer& gone) {
+  session_.calls.EraseIf([&](const Exchange& exchange) {
+    const bool uncalled = !exchange.submitted() && !exchange.over();
+    // The data of a member that has left in good order counts in a call that this rank makes later.
+    const bool counts = gone.left() && Defers(exchange.collective().spec);
+    // Other members may have a part in its sums.
+    return uncalled && !counts && exchange.OnlyHeard(gone.rank) && exchange.sums() == 0;
+  });
+}
+
+FailureDetector::Release FailureDetector::ReleasePeer(Instant now, Rank gone) {
+  transmitter_.NoteIncastOfPeers();
+  Peer& peer = session_.peers.Touch(gone);
+  if (peer.gone()) {
+    peer.DropQueued();
+    admission_.Forget(gone);
+  }
+  const std::string waits =
+      "jax_optireduce: " + peer.why() + "; " + NameOf(session_.options.rank) + " waits for it in ";
+  // The members agree on calls that survive a peer before these are without it.
+  const auto kept = [&](const CollectiveSpec& spec) {
+    return membership_.Survives(spec) && !peer.gone();
+  };
+  Release release;
+  std::vector<Verdict> over;
+  for (auto& [call, open] : session_.calls) {
+    const CollectiveSpec& spec = open.exchange.collective().spec;
+    const std::optional<MemberIndex> member = MemberOf(spec, gone);
+    if (!member || kept(spec)) continue;
+    const Loss loss = ReleaseIn(now, open, *member);
+    if (loss == Loss::kFatal) {
+      release.verdicts.push_back(
+          {.call = call,
+           .why = {StatusCode::kUnavailable,
+                   waits + Describe(spec, call.sequence) + AdviceFor(peer)}});
+    }
+    release.undecided = release.undecided || loss == Loss::kUndecided;
+    if (open.exchange.over()) over.push_back({.call = call});
+  }
+  session_.directory.ForEach([&](const Collective& collective) {
+    const auto member = collective.MemberOf(gone);
+    if (member && collective.deferred && !kept(collective.spec)) {
+      collective.deferred->Release(*member);
+    }
+  });
+  if (peer.gone()) EraseUncalled(peer);
+  std::ranges::move(over, std::back_inserter(release.verdicts));
+  return release;
+}
+
+}  // namespace optireduce

@@ -1,0 +1,151 @@
+#include "ffi/protocol/session/lane_membership.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "ffi/protocol/session/error_text.h"
+
+namespace optireduce {
+namespace {
+
+// Source: a majority of two ranks is both of them, so neither can continue alone.
+constexpr std::uint16_t kWorldSizeMin = 3;
+
+std::shared_ptr<SharedMembership> MakeMembership(const EndpointOptions& options) {
+  if (options.world_size < kWorldSizeMin) return nullptr;
+  if (options.membership) return options.membership;
+  return std::make_shared<SharedMembership>(options.rank, options.world_size, options.peer_timeout,
+                                            /*lanes=*/1);
+}
+
+}  // namespace
+
+LaneMembership::LaneMembership(SessionState& session)
+    : session_(session), shared_(MakeMembership(session.options)) {
+  if (shared_ && session.options.membership) lane_ = session.options.lane;
+  View& all = views_.emplace_back();
+  for (std::uint16_t r = 0; r < session.options.world_size; ++r) all.members.emplace_back(r);
+}
+
+Status LaneMembership::WhyStuck(Instant now) const {
+  const std::size_t members = view().members.size();
+  const std::size_t connected = shared_->Open()->Connected(now);
+  std::string missing;
+  for (const Peer& peer : session_.peers.others()) {
+    if (!peer.removed() && peer.unreachable()) missing += "; " + peer.why();
+  }
+  const std::string counts =
+      std::to_string(connected) + " of the " + std::to_string(members) + " ranks of the session";
+  return {StatusCode::kUnavailable,
+          "jax_optireduce: " +
+              (connected * 2 > members
+                   ? counts + " are left, but they could not agree to go on without the others"
+                   : "only " + counts + " can reach each other, this one included, and it takes " +
+                         std::to_string(members / 2 + 1) + " to go on without the others") +
+              missing};
+}
+
+Status LaneMembership::WhyRemoved() const {
+  if (!removed()) return {};
+  const EndpointOptions& options = session_.options;
+  return {StatusCode::kUnavailable,
+          "jax_optireduce: this rank, " + std::to_string(options.rank.value()) +
+              ", was removed from the session: the others had not heard it for more than " +
+              RoundedSeconds(options.peer_timeout) + " (peer_timeout_s)" +
+              (options.membership ? " on one of its lanes" : "") + ", and " +
+              std::to_string(view().members.size()) +
+              " of them go on without it. It cannot come back: to have it take part again, start "
+              "the whole job again from a checkpoint"};
+}
+
+bool LaneMembership::UseFor(const CollectiveSpec& spec) {
+  if (!shared_ || followed_ || !IsBounded(spec)) return false;
+  shared_->Open().Use();
+  return true;
+}
+
+bool LaneMembership::Hear(Instant now, const Header& header, std::span<const std::byte> payload) {
+  const bool membership = header.kind == DatagramKind::kMembership;
+  if (!shared_ || !(membership || in_use())) return false;
+  const bool first_use = !in_use();
+  if (first_use) {
+    // The sender has called a collective that this rank does not know yet.
+    shared_->Open().Use();
+    Follow(now);
+  }
+  const Peer& from = *session_.peers[header.source];
+  // A rank that has left has no vote: it would be heard, and suspected again at once.
+  const bool message = membership && (from.removed() || !from.left());
+  const bool heard = from.removed() || (shared_->facts().asks() && !from.left());
+  if (heard) shared_->Open()->Heard(now, lane_, header.source);
+  if (message && !shared_->Open()->Handle(now, lane_, header.source, payload)) {
+    ++session_.counters.rejected_malformed;
+  }
+  return heard || message || first_use;
+}
+
+void LaneMembership::SetUnusable(Instant now, Rank rank, bool unusable) {
+  if (in_use()) shared_->Open()->SetUnusable(now, lane_, rank, unusable);
+}
+
+bool LaneMembership::TryStart(const Collective& origin, const Collective& in_view,
+                              Sequence sequence) {
+  // A view tells of a successor whether it had a call.
+  return shared_->Open()->TryStart(
+      view().number, {.collective = origin.bucket_id, .sequence = sequence}, in_view.bucket_id);
+}
+
+void LaneMembership::Follow(Instant now) {
+  due_ = true;
+  const MembershipFacts facts = shared_->facts();
+  changes_ = facts.changes;
+  const bool first = !std::exchange(followed_, true);
+  for (const Peer& peer : session_.peers.others()) {
+    if (first && peer.black_hole) SetUnusable(now, peer.rank, true);
+    // A rank that has left is missed where a call needs it, or where others agree anyway.
+    const bool missed = peer.left() && facts.timeout != kNever;
+    if (missed || (first && peer.silent())) Suspect(now, peer.rank);
+  }
+}
+
+bool LaneMembership::AdoptNext() {
+  std::optional<View> next;
+  {
+    SharedMembership::Access membership = shared_->Open();
+    const auto newer = [&](const View& known) { return known.number > view().number; };
+    const auto earlier = std::ranges::find_if(membership->earlier(), newer);
+    if (earlier != membership->earlier().end()) {
+      next = *earlier;
+    } else if (newer(membership->view())) {
+      next = membership->view();
+    }
+  }
+  if (!next) return false;
+  // Of views with the same members the last is kept.
+  if (next->members == view().members) views_.pop_back();
+  views_.push_back(std::move(*next));
+  return true;
+}
+
+Instant LaneMembership::timeout() const {
+  if (!in_use()) return kNever;
+  const MembershipFacts facts = shared_->facts();
+  return facts.changes != changes_ ? Instant{} : facts.timeout;
+}
+
+bool LaneMembership::HandleTimeout(Instant now) {
+  if (!in_use()) return false;
+  const MembershipFacts facts = shared_->facts();
+  if (now >= facts.timeout) shared_->Open()->HandleTimeout(now);
+  return now >= facts.timeout || facts.changes != changes_;
+}
+
+std::optional<Membership::Outgoing> LaneMembership::Poll(Instant now, std::span<std::byte> out) {
+  if (!due_) return std::nullopt;
+  const auto message = shared_->Open()->Poll(now, lane_, out);
+  due_ = message.has_value();
+  return message;
+}
+
+}  // namespace optireduce

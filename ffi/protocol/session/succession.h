@@ -1,0 +1,85 @@
+// Calls of collectives that continue without silent ranks: the collective that a call belongs to in
+// the present view, and calls that wait for an agreement on it.
+//
+// Without a rank a collective is another one (other members, another layout): its successor. The
+// last call of the old one is its final drain, a drain that no program makes: it brings everything
+// that was late among the members that are left. Its result comes with a call of the successor.
+
+#ifndef FFI_PROTOCOL_SESSION_SUCCESSION_H_
+#define FFI_PROTOCOL_SESSION_SUCCESSION_H_
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/session/call_lifecycle.h"
+#include "ffi/protocol/session/lane_membership.h"
+#include "ffi/protocol/session/session_state.h"
+#include "ffi/protocol/session/wait_monitor.h"
+
+namespace optireduce {
+
+class Succession {
+ public:
+  // All must outlive this.
+  Succession(SessionState& session, LaneMembership& membership, CallLifecycle& lifecycle,
+             WaitMonitor& waits)
+      : session_(session), membership_(membership), lifecycle_(lifecycle), waits_(waits) {}
+
+  // Keeps a call until it can begin. `given_up`: the program never makes it, which peers learn once
+  // it is known which ranks these are.
+  void Hold(Instant now, Submission submission, std::optional<Status> given_up);
+  bool empty() const { return held_.empty(); }
+  // Starts the held calls, and the final drains, that can begin. True if it has suspected a member:
+  // the membership may change.
+  bool Start(Instant now);
+  // An adopted view contains this rank. Voids collectives that only removed members have called:
+  // they have no final drain.
+  void HandleView();
+
+  // Fails the held calls; false if there are none.
+  bool FailAll(Instant now, const Status& why);
+  // Their peers learn of the end in another way.
+  void Clear() { held_.clear(); }
+  // Fails the calls that were held for too long.
+  void HandleTimeout(Instant now);
+  Instant timeout() const;
+
+ private:
+  struct Held {
+    Submission submission;
+    Instant since;
+    std::optional<Status> given_up;
+  };
+  // One pass over the held calls. Notes whether one has begun, and whether none may (frozen).
+  struct Pass {
+    bool started = false;
+    bool frozen = false;
+    bool suspected = false;
+  };
+  Pass StartHeld(Instant now);
+  // The collective among the ranks that take part in the call. Wants a final drain where the
+  // members have changed.
+  Result<Collective*> CollectiveInView(Collective& origin, Sequence sequence);
+  // The call must wait: for a final drain, or for a decision on a member that has left.
+  bool MustHold(Instant now, const Collective& in_view, const Submission& submission,
+                bool& suspected);
+  void Begin(Instant now, Held held, Collective& in_view);
+  void Fail(Instant now, Held& held, Status why);
+  // False while calls of the collective are under way.
+  bool BeginFinalDrain(Instant now, Collective& collective);
+
+  SessionState& session_;
+  LaneMembership& membership_;
+  CallLifecycle& lifecycle_;
+  WaitMonitor& waits_;
+  std::deque<Held> held_;                          // in order
+  std::vector<Collective*> awaiting_final_drain_;  // want a final drain
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_SESSION_SUCCESSION_H_

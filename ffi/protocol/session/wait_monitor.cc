@@ -1,0 +1,97 @@
+#include "ffi/protocol/session/wait_monitor.h"
+
+#include <optional>
+
+#include "ffi/protocol/session/error_text.h"
+#include "ffi/protocol/session/mismatch_detector.h"
+
+namespace optireduce {
+
+WaitingCall WaitMonitor::WaitingFor(const Exchange& exchange) const {
+  const Collective& collective = exchange.collective();
+  const auto holds_up = [&](MemberIndex member, bool contributed) {
+    if (member == collective.self) return false;
+    return contributed ? exchange.Needs(member) : exchange.NeedsContribution(member);
+  };
+  // Results wait for the slowest contribution: only when all of these are here, their owners are
+  // the ones to be asked.
+  bool contributed = true;
+  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+    if (holds_up(MemberIndex(m), false)) contributed = false;
+  }
+  WaitingCall call{.token = exchange.token(), .ranks = {}, .absent = {}};
+  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+    const MemberIndex member(m);
+    if (!holds_up(member, contributed)) continue;
+    call.ranks.push_back(collective.RankOf(member));
+    if (!exchange.heard(member)) call.absent.push_back(collective.RankOf(member));
+  }
+  return call;
+}
+
+// ---- When to look.
+
+void WaitMonitor::AddAgain(Instant now, const Exchange& exchange) {
+  const EndpointOptions& options = session_.options;
+  if (exchange.waiting()) LookAt(ExpiresAt(exchange.called_at()));
+  LookAt(now + std::min({kReportInterval, options.peer_timeout / kSignsPerTimeout,
+                         options.mismatch_timeout / kSignsPerTimeout}));
+}
+
+std::vector<CallId> WaitMonitor::PopDue(Instant now, bool held) {
+  std::vector<CallId> due;
+  if (now < next_) return due;
+  next_ = kNever;
+  for (const auto& [call, open] : session_.calls) {
+    if (Waits(open.exchange, held)) due.push_back(call);
+  }
+  return due;
+}
+
+// ---- The bound.
+
+Instant WaitMonitor::ExpiresAt(Instant called_at) const {
+  const Duration timeout = session_.options.call_timeout;
+  return timeout == Duration::zero() ? kNever : SaturatingAdd(called_at, timeout);
+}
+
+std::string WaitMonitor::LastSignOf(Instant now, Rank rank) const {
+  const Collective* newest = nullptr;
+  Collective::Sign sign{};
+  session_.directory.ForEach([&](const Collective& collective) {
+    const auto member = collective.MemberOf(rank);
+    if (!member || !collective.newest_call[member->index()]) return;
+    const Collective::Sign& other = *collective.newest_call[member->index()];
+    if (newest != nullptr && other.at <= sign.at) return;
+    newest = &collective;
+    sign = other;
+  });
+  const Instant heard = session_.peers[rank]->last_heard;
+  std::string text = "rank " + std::to_string(rank.value()) + " (";
+  text += heard == Instant{} ? "never heard" : "heard " + RoundedSeconds(now - heard) + " ago";
+  if (newest == nullptr) return text + ", it has called nothing)";
+  return text + ", it last called " + Describe(newest->spec, sign.sequence) + ", " +
+         RoundedSeconds(now - sign.at) + " ago)";
+}
+
+Status WaitMonitor::WhyExpired(Instant now, const Exchange& exchange) const {
+  if (!exchange.waiting() || now < ExpiresAt(exchange.called_at())) return {};
+  // A rank whose result is missing may be waiting itself, for one that has not called.
+  const Collective& collective = exchange.collective();
+  std::vector<Rank> ranks;
+  for (const Rank rank : collective.spec.members) {
+    const bool waits = rank == session_.options.rank || exchange.heard(*collective.MemberOf(rank));
+    if (!waits && !session_.peers[rank]->gone()) ranks.push_back(rank);
+  }
+  if (ranks.empty()) ranks = WaitingFor(exchange).ranks;
+  std::string whom;
+  for (const Rank rank : ranks) whom += (whom.empty() ? "" : "; ") + LastSignOf(now, rank);
+  return {StatusCode::kDeadlineExceeded,
+          "jax_optireduce: " + Describe(collective.spec, exchange.call().sequence) +
+              " has waited " + RoundedSeconds(now - exchange.called_at()) +
+              " (call_timeout_s) for " + whom +
+              ". A process that is heard is alive: look at what its program does (py-spy dump), or "
+              "give a longer call_timeout_s"};
+}
+
+}  // namespace optireduce
