@@ -306,7 +306,7 @@ bool Endpoint::Impl::HandleSegment(Instant now, const Header& header,
     ++counters_.rejected_mismatched;
     return false;
   }
-  const auto values = Exchange::Decoded(*collective, header, encoded, decoded_);
+  const auto values = SegmentCodec::Decode(*collective, header, encoded, decoded_);
   if (!values) {
     ++counters_.rejected_mismatched;
     return false;
@@ -322,7 +322,7 @@ bool Endpoint::Impl::HandleValues(Instant now, const Collective& collective, Mem
                                   const Header& header, std::span<const std::byte> payload) {
   const bool contribution = header.kind == DatagramKind::kContribution;
   if (IsOver(collective, header.call.sequence)) {
-    HandleLateSegment(now, collective, from, header, payload);
+    CountOld(LateRules::HandleOver(now, collective, from, header, payload));
     return true;
   }
   if (IsAbandoned(collective)) {
@@ -337,28 +337,19 @@ bool Endpoint::Impl::HandleValues(Instant now, const Collective& collective, Mem
   Exchange& exchange = active->exchange;
   if ((header.flags & kFlagDrain) != 0 && collective.deferred) exchange.Drain();
   const bool first = !exchange.heard(from);
-  const bool delivered = exchange.ContributionsDelivered(from);
+  const bool delivered = exchange.sender().ContributionsDelivered(from);
   const std::size_t results = exchange.sums();
-  switch (contribution ? exchange.HandleContribution(now, from, header, payload)
-                       : exchange.HandleResult(now, from, header, payload)) {
-    case Exchange::Receipt::kMismatched:
-      ++counters_.rejected_mismatched;
-      return false;
-    case Exchange::Receipt::kDuplicate:
-      ++counters_.segments_duplicate;
-      return true;
-    case Exchange::Receipt::kLate:
-      ++counters_.segments_late;
-      return true;
-    case Exchange::Receipt::kNew:
-      break;
+  const Receipt receipt = exchange.Handle(now, from, header, payload);
+  if (receipt != Receipt::kNew) {
+    CountOld(receipt);
+    return receipt != Receipt::kMismatched;
   }
   if (exchange.sums() != results) transmitter_.QueueAll(*active);
   // A peer in the same call of the same name with other facts disagrees with the local program.
   if (first && !exchange.submitted()) {
     Apply(now, mismatch_.FindMismatched(collective.spec.name, header.call.sequence));
   }
-  const bool completes = exchange.ContributionsDelivered(from) != delivered;
+  const bool completes = exchange.sender().ContributionsDelivered(from) != delivered;
   FinishIfComplete(now, *active);
   if (completes) Advance(now, collective.id, header.source);
   if (contribution && first) ReleaseEarlier(now, header);
@@ -465,8 +456,8 @@ void Endpoint::Impl::HandleFate(Instant now, Rank to, const Delivery& delivery,
   const MemberIndex member = *exchange.collective().MemberOf(to);
   const Outbox::Item item{.kind = info.kind, .segment = info.segment, .retransmission = true};
   if (delivery.outcome == Delivery::Outcome::kDelivered) {
-    if (exchange.Delivered(member, item)) advanced.push_back(info.call.collective);
-  } else if (exchange.Lost(member, item, refused) == Exchange::Retransmission::kAgain) {
+    if (exchange.sender().HandleDelivery(member, item)) advanced.push_back(info.call.collective);
+  } else if (exchange.HandleLoss(member, item, refused) == CallSender::Retransmission::kAgain) {
     ++(refused ? counters_.segments_refused : counters_.segments_retransmitted);
     transmitter_.Queue(*open, member);
   } else {

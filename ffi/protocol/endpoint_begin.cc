@@ -96,7 +96,7 @@ void Endpoint::Impl::ReleaseGone(Instant now, const Collective& collective, Exch
     const MemberIndex gone = *collective.MemberOf(member);
     const bool excluded =
         exchange.call().sequence == kFinalDrain || (exchange.drains() && peer(member).removed);
-    excluded ? exchange.Exclude(now, gone) : exchange.Release(gone);
+    excluded ? exchange.Exclude(now, gone) : exchange.sender().Release(gone);
   }
 }
 
@@ -149,7 +149,7 @@ OpenCall& Endpoint::Impl::Open(Instant now, Collective& collective, Sequence seq
   OpenCall& opened = calls_.Add(collective, sequence, now, pool_, options);
   for (const Rank member : spec.members) {
     if (member == options_.rank || !Defers(spec) || !peer(member).gone()) continue;
-    opened.exchange.ReleaseResults(*collective.MemberOf(member));
+    opened.exchange.sender().ReleaseResults(*collective.MemberOf(member));
   }
   return opened;
 }

@@ -147,9 +147,8 @@ class Endpoint::Impl {
   // All others have called a drain that comes after `call`: what they had for it comes with that.
   bool OthersDrain(const Collective& collective, Sequence call);
   void NoteFolded(CallId call);
-  // A segment of a call that is over here: where late data is deferred, it joins a later one.
-  void HandleLateSegment(Instant now, const Collective& collective, MemberIndex from,
-                         const Header& header, std::span<const std::byte> payload);
+  // Counts a segment that is not new.
+  void CountOld(Receipt receipt);
   // The peer calls `header.call`: it has the results of calls before.
   void ReleaseEarlier(Instant now, const Header& header);
   // A peer has all of some call: others may go on that had to wait for this.

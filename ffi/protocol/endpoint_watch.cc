@@ -239,7 +239,7 @@ void Endpoint::Impl::FailUnserved(Instant now, Rank rank, const std::string& why
     const auto member = exchange.collective().MemberOf(rank);
     const bool defers = exchange.collective().deferred && exchange.submitted();
     if (!member || Survives(exchange.collective().spec) || !(exchange.waits() || defers)) continue;
-    const bool served = exchange.Served(*member);
+    const bool served = exchange.sender().Served(*member);
     if (exchange.finished() && !served) over.push_back(call);
     if (exchange.submitted() && !exchange.finished() && (exchange.Needs(*member) || !served)) {
       failing.push_back(call);
@@ -257,7 +257,7 @@ void Endpoint::Impl::FailUnserved(Instant now, Rank rank, const std::string& why
     const CollectiveSpec& spec = exchange.collective().spec;
     mismatch_.TellGivenUp(*directory_.Find(call.collective), call.sequence,
                           prefix + Describe(spec, call.sequence), kFlagGaveUp);
-    exchange.Release(*exchange.collective().MemberOf(rank));
+    exchange.sender().Release(*exchange.collective().MemberOf(rank));
     EraseIfRemovable(call);
   }
 }
@@ -279,7 +279,7 @@ Endpoint::Impl::Loss Endpoint::Impl::ReleaseIn(Instant now, OpenCall& open, Memb
   const bool defers = exchange.submitted() && !exchange.finished() && collective.deferred &&
                       !survives && (other.lost || !exchange.heard(gone));
   const bool needs = (exchange.waiting() || defers) && exchange.Needs(gone);
-  exchange.Release(gone);
+  exchange.sender().Release(gone);
   if (!needs) return Loss::kNone;
   return drains ? Loss::kUndecided : Loss::kFatal;
 }

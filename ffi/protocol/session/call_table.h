@@ -18,6 +18,10 @@
 namespace optireduce {
 
 struct OpenCall {
+  OpenCall(const Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
+           const ExchangeOptions& options)
+      : exchange(collective, sequence, now, pool, options), queued(collective.layout.members()) {}
+
   Exchange exchange;
   std::vector<bool> queued;  // by member: the call stands in a queue of that peer
   Buffer final_drain{};      // of a final drain: its bucket
@@ -43,9 +47,8 @@ class CallTable {
   OpenCall& Add(const Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
                 const ExchangeOptions& options) {
     const auto [at, inserted] =
-        calls_.try_emplace({.collective = collective.id, .sequence = sequence},
-                           OpenCall{.exchange = Exchange(collective, sequence, now, pool, options),
-                                    .queued = std::vector<bool>(collective.layout.members())});
+        calls_.try_emplace({.collective = collective.id, .sequence = sequence}, collective,
+                           sequence, now, pool, options);
     OR_CHECK(inserted);
     return at->second;
   }
