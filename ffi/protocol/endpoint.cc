@@ -281,7 +281,7 @@ bool Endpoint::HandleSegment(Instant now, const Header& header,
     return false;
   }
   const std::optional<MemberIndex> from = collective->MemberOf(header.source);
-  const auto values = from ? Exchange::Decoded(*collective, header, encoded, decoded_)
+  const auto values = from ? SegmentCodec::Decode(*collective, header, encoded, decoded_)
                            : std::optional<std::span<const std::byte>>();
   if (!values) {
     ++session_.counters.rejected_mismatched;
@@ -297,7 +297,7 @@ bool Endpoint::HandleSegment(Instant now, const Header& header,
 bool Endpoint::HandleValues(Instant now, const Collective& collective, MemberIndex from,
                             const Header& header, std::span<const std::byte> payload) {
   if (admission_.IsOver(collective, header.call.sequence)) {
-    lifecycle_.HandleLateSegment(now, collective, from, header, payload);
+    CountOld(LateRules::HandleOver(now, collective, from, header, payload));
     return true;
   }
   if (admission_.IsAbandoned(collective)) {
@@ -314,35 +314,34 @@ bool Endpoint::HandleValues(Instant now, const Collective& collective, MemberInd
   return HandleOpen(now, *open, from, header, payload);
 }
 
+void Endpoint::CountOld(Receipt receipt) {
+  Counters& counters = session_.counters;
+  counters.segments_late += receipt == Receipt::kLate;
+  counters.segments_stale += receipt == Receipt::kStale;
+  counters.segments_duplicate += receipt == Receipt::kDuplicate;
+  counters.rejected_mismatched += receipt == Receipt::kMismatched;
+}
+
 bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const Header& header,
                           std::span<const std::byte> payload) {
   Exchange& exchange = open.exchange;
   const Collective& collective = exchange.collective();
   if ((header.flags & kFlagDrain) != 0 && collective.deferred) exchange.Drain();
   const bool first = !exchange.heard(from);
-  const bool delivered = exchange.ContributionsDelivered(from);
+  const bool delivered = exchange.sender().ContributionsDelivered(from);
   const std::size_t results = exchange.sums();
   const bool contribution = header.kind == DatagramKind::kContribution;
-  switch (contribution ? exchange.HandleContribution(now, from, header, payload)
-                       : exchange.HandleResult(now, from, header, payload)) {
-    case Exchange::Receipt::kMismatched:
-      ++session_.counters.rejected_mismatched;
-      return false;
-    case Exchange::Receipt::kDuplicate:
-      ++session_.counters.segments_duplicate;
-      return true;
-    case Exchange::Receipt::kLate:
-      ++session_.counters.segments_late;
-      return true;
-    case Exchange::Receipt::kNew:
-      break;
+  if (const Receipt receipt = exchange.Handle(now, from, header, payload);
+      receipt != Receipt::kNew) {
+    CountOld(receipt);
+    return receipt != Receipt::kMismatched;
   }
   if (exchange.sums() != results) transmitter_.QueueAll(open);
   // A peer in the same call of the same name with other facts disagrees with the local program.
   if (first && !exchange.submitted()) {
     lifecycle_.Apply(now, mismatch_.FindMismatched(collective.spec.name, header.call.sequence));
   }
-  const bool completes = exchange.ContributionsDelivered(from) != delivered;
+  const bool completes = exchange.sender().ContributionsDelivered(from) != delivered;
   lifecycle_.FinishIfComplete(now, open);
   if (completes) lifecycle_.Advance(now, collective.id, header.source);
   if (contribution && first) lifecycle_.ReleaseEarlier(now, header);
@@ -439,8 +438,8 @@ void Endpoint::HandleDelivery(Instant now, Rank to, const Delivery& delivery,
   const Outbox::Item item{.kind = info.kind, .segment = info.segment, .retransmission = true};
   Counters& counters = session_.counters;
   if (delivered) {
-    if (exchange.Delivered(member, item)) advanced.push_back(info.call.collective);
-  } else if (exchange.Lost(member, item, refused) == Exchange::Retransmission::kAgain) {
+    if (exchange.sender().HandleDelivery(member, item)) advanced.push_back(info.call.collective);
+  } else if (exchange.HandleLoss(member, item, refused) == CallSender::Retransmission::kAgain) {
     ++(refused ? counters.segments_refused : counters.segments_retransmitted);
     transmitter_.Queue(*open, member);
   } else {

@@ -128,6 +128,8 @@ class Endpoint {
   bool HandleSegment(Instant now, const Header& header, std::span<const std::byte> encoded);
   bool HandleValues(Instant now, const Collective& collective, MemberIndex from,
                     const Header& header, std::span<const std::byte> payload);
+  // Counts a segment that is not new.
+  void CountOld(Receipt receipt);
   // Of a call that is open.
   bool HandleOpen(Instant now, OpenCall& open, MemberIndex from, const Header& header,
                   std::span<const std::byte> payload);

@@ -54,49 +54,6 @@ void CallLifecycle::NoteFolded(CallId call) {
   EraseIfRemovable(call);
 }
 
-void CallLifecycle::HandleLateSegment(Instant now, const Collective& collective, MemberIndex from,
-                                      const Header& header, std::span<const std::byte> payload) {
-  const BucketLayout& layout = collective.layout;
-  const bool contribution = header.kind == DatagramKind::kContribution;
-  const MemberIndex shard = contribution ? collective.self : from;
-  const bool deferred =
-      collective.deferred && (contribution || collective.spec.all_gather == LatePolicy::kDefer);
-  if (!deferred) {
-    ++counters_.segments_stale;
-    return;
-  }
-  if (header.segment.value() >= layout.segments() || layout.OwnerOf(header.segment) != shard ||
-      payload.size() != layout.Segment(header.segment).bytes) {
-    ++counters_.segments_stale;
-    return;
-  }
-  const Stage stage = contribution ? Stage::kReduceScatter : Stage::kAllGather;
-  CallHistory& history = collective.deferred->history(stage, from);
-  const std::size_t within = header.segment.value() - layout.FirstSegment(shard).value();
-  switch (history.Take(header.call.sequence, within, layout.SegmentsOf(shard))) {
-    case CallHistory::Receipt::kStale:
-      ++counters_.segments_stale;
-      return;
-    case CallHistory::Receipt::kDuplicate:
-      ++counters_.segments_duplicate;
-      return;
-    case CallHistory::Receipt::kNew:
-      break;
-  }
-  ++counters_.segments_late;
-  if (const auto opened = collective.deferred->OpeningOf(header.call.sequence)) {
-    // Of its beginning only so much is known: that it was late as a whole, or was sent before.
-    const Duration after_opening = now - *opened;
-    const bool retransmission = (header.flags & kFlagRetransmission) != 0;
-    collective.timing->Arrived(
-        stage, from, after_opening, retransmission ? after_opening : Duration(0),
-        static_cast<double>(payload.size()) / static_cast<double>(layout.Shard(shard).bytes));
-  }
-  SegmentStore& late = contribution ? collective.deferred->late_contributions()
-                                    : collective.deferred->late_results();
-  late.Add(header.segment, payload);
-}
-
 void CallLifecycle::ReleaseEarlier(Instant now, const Header& header) {
   const CallId call = header.call;
   const Collective& collective = *directory_.Find(call.collective);
@@ -111,8 +68,8 @@ void CallLifecycle::ReleaseEarlier(Instant now, const Header& header) {
   std::vector<CallId> released;
   calls_.ForEach(call.collective, [&](CallId earlier, OpenCall& active) {
     if (earlier >= call || earlier.sequence.value() < call.sequence.value() - before) return;
-    active.exchange.ReleaseResults(from);
-    if (!collective.deferred) active.exchange.Release(from);
+    active.exchange.sender().ReleaseResults(from);
+    if (!collective.deferred) active.exchange.sender().Release(from);
     released.push_back(earlier);
   });
   for (const CallId earlier : released) EraseIfRemovable(earlier);

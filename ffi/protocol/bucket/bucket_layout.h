@@ -6,8 +6,10 @@
 #ifndef FFI_PROTOCOL_BUCKET_BUCKET_LAYOUT_H_
 #define FFI_PROTOCOL_BUCKET_BUCKET_LAYOUT_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <ranges>
 #include <vector>
 
 #include "ffi/base/ids.h"
@@ -21,6 +23,11 @@ struct ByteRange {
 };
 
 class BucketLayout {
+  static auto Range(std::uint32_t first, std::uint32_t end) {
+    return std::views::iota(first, end) |
+           std::views::transform([](std::uint32_t segment) { return SegmentIndex(segment); });
+  }
+
  public:
   // A segment holds as many whole elements as fit into `payload_bytes_max`.
   BucketLayout(std::uint64_t elements, std::size_t element_bytes, std::uint16_t members,
@@ -33,10 +40,25 @@ class BucketLayout {
 
   ByteRange Shard(MemberIndex owner) const;
   std::uint32_t SegmentsOf(MemberIndex owner) const;
+  // Of so many segments of a shard, whose last one may be shorter.
+  std::uint64_t BytesOf(MemberIndex owner, std::size_t segments) const {
+    return std::min(segments * LargestSegmentBytes(), Shard(owner).bytes);
+  }
   // The first segment of a shard; its others follow.
   SegmentIndex FirstSegment(MemberIndex owner) const;
 
+  // The segments of a shard, and those of the bucket, in order.
+  auto Segments(MemberIndex owner) const {
+    return Range(first_segment_[owner.index()], first_segment_[owner.index() + 1]);
+  }
+  auto Segments() const { return Range(0, segments()); }
+
   std::uint64_t LargestSegmentBytes() const;
+  // The segment exists, belongs to the shard, and has so many bytes.
+  bool Fits(MemberIndex owner, SegmentIndex segment, std::size_t bytes) const {
+    return segment.value() < segments() && OwnerOf(segment) == owner &&
+           bytes == Segment(segment).bytes;
+  }
 
   // These need segment < segments().
   MemberIndex OwnerOf(SegmentIndex segment) const;

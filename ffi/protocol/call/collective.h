@@ -36,7 +36,11 @@ struct Collective {
                static_cast<std::uint16_t>(the_spec.members.size()), payload_bytes_max),
         announced_at(the_spec.members.size()),
         newest_call(the_spec.members.size()),
-        attendance(the_spec.members.size()) {}
+        attendance(the_spec.members.size()) {
+    for (std::uint16_t m = 0; m < layout.members(); ++m) {
+      if (MemberIndex(m) != self) others.emplace_back(m);
+    }
+  }
 
   std::optional<MemberIndex> MemberOf(Rank rank) const { return optireduce::MemberOf(spec, rank); }
   Rank RankOf(MemberIndex member) const { return spec.members[member.index()]; }
@@ -51,6 +55,7 @@ struct Collective {
   CollectiveId bucket_id{};  // of what it is, or is a part of; see BucketOf
   CollectiveSpec spec;
   MemberIndex self;
+  std::vector<MemberIndex> others;  // the members but this rank, ascending
   BucketLayout layout;
   std::optional<Sequence> accepted;   // the highest that this rank's program has called
   std::optional<Sequence> submitted;  // the highest of these that has begun

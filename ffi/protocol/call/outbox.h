@@ -40,7 +40,7 @@ class Outbox {
   // Takes what Next returned.
   void Pop(const Item& item);
 
-  void Lost(const Item& item) { Retransmissions(item.kind).push_back(item.segment); }
+  void Retransmit(const Item& item) { Retransmissions(item.kind).push_back(item.segment); }
   // The peer has this sum.
   void Deliver(SegmentIndex sum) { delivered_.Insert(sum.value() - own_shard_); }
   bool Delivered() const { return delivered_.full(); }

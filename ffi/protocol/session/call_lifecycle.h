@@ -62,9 +62,6 @@ class CallLifecycle {
 
   // ---- What comes in.
 
-  // A segment of a call that is over here: where late data is deferred, it joins a later call.
-  void HandleLateSegment(Instant now, const Collective& collective, MemberIndex from,
-                         const Header& header, std::span<const std::byte> payload);
   // The peer calls `header.call`: it has the results of calls before.
   void ReleaseEarlier(Instant now, const Header& header);
   // A peer has all of some call: others may go on that had to wait for this.

@@ -88,7 +88,7 @@ void CallLifecycle::ReleaseGone(Instant now, const Collective& collective, Excha
     const MemberIndex gone = *collective.MemberOf(member);
     const bool excluded =
         exchange.call().sequence == kFinalDrain || (exchange.drains() && peer(member).removed());
-    excluded ? exchange.Exclude(now, gone) : exchange.Release(gone);
+    excluded ? exchange.Exclude(now, gone) : exchange.sender().Release(gone);
   }
 }
 

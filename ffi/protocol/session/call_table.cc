@@ -32,14 +32,13 @@ OpenCall& CallTable::Open(Instant now, Collective& collective, Sequence sequence
   const ExchangeOptions options{
       .send_order = order, .lag_timeout = options_.peer_timeout, .drain = drain};
   const auto [at, inserted] =
-      calls_.try_emplace({.collective = collective.id, .sequence = sequence},
-                         OpenCall{.exchange = Exchange(collective, sequence, now, pool_, options),
-                                  .queued = std::vector<bool>(members)});
+      calls_.try_emplace({.collective = collective.id, .sequence = sequence}, collective, sequence,
+                         now, pool_, options);
   OR_CHECK(inserted);
   OpenCall& opened = at->second;
   for (const Rank member : spec.members) {
     if (member == options_.rank || !Defers(spec) || !peers_[member]->gone()) continue;
-    opened.exchange.ReleaseResults(*collective.MemberOf(member));
+    opened.exchange.sender().ReleaseResults(*collective.MemberOf(member));
   }
   return opened;
 }

@@ -20,6 +20,10 @@
 namespace optireduce {
 
 struct OpenCall {
+  OpenCall(const Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
+           const ExchangeOptions& options)
+      : exchange(collective, sequence, now, pool, options), queued(collective.layout.members()) {}
+
   Exchange exchange;
   std::vector<bool> queued;  // by member: the call stands in a queue of that peer
   Buffer final_drain{};      // of a final drain: its bucket

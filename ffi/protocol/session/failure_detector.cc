@@ -163,13 +163,13 @@ std::vector<Verdict> FailureDetector::FindUnserved(Rank rank, const std::string&
     const auto member = exchange.collective().MemberOf(rank);
     const bool defers = exchange.collective().deferred && exchange.submitted();
     if (!member || membership_.Survives(spec) || !(exchange.waits() || defers)) continue;
-    const bool served = exchange.Served(*member);
+    const bool served = exchange.sender().Served(*member);
     const Status error(StatusCode::kUnavailable, "jax_optireduce: " + why + "; it is needed in " +
                                                      Describe(spec, call.sequence));
     if (exchange.finished() && !served) {
       // The call is over here, but not at the peer.
       over.push_back({.call = call, .why = error});
-      exchange.Release(*member);
+      exchange.sender().Release(*member);
     } else if (exchange.submitted() && !exchange.finished() &&
                (exchange.Needs(*member) || !served)) {
       verdicts.push_back({.call = call, .why = error});
@@ -198,7 +198,7 @@ FailureDetector::Loss FailureDetector::ReleaseIn(Instant now, OpenCall& open, Me
   const bool defers = exchange.submitted() && !exchange.finished() && collective.deferred &&
                       !survives && (!peer.left() || !exchange.heard(gone));
   const bool needs = (exchange.waiting() || defers) && exchange.Needs(gone);
-  exchange.Release(gone);
+  exchange.sender().Release(gone);
   if (!needs) return Loss::kNone;
   return drains ? Loss::kUndecided : Loss::kFatal;
 }

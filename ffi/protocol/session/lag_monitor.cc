@@ -20,7 +20,7 @@ void LagMonitor::ForEachLagging(CallId call, Visit visit) const {
   const Collective& collective = open->exchange.collective();
   for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
     const MemberIndex member(m);
-    if (member == collective.self || !open->exchange.WaitsForLagOf(member)) continue;
+    if (member == collective.self || !collective.deferred->Lags(member, call.sequence)) continue;
     visit(open->exchange, member);
   }
 }
@@ -35,7 +35,7 @@ std::vector<Verdict> LagMonitor::HandleTimeout(Instant now) {
       Peer& peer = peers_.Touch(exchange.collective().RankOf(member));
       const Duration patience = peer.Patience(options_.peer_timeout);
       if (peer.AwaitsAnswer() && peer.Silence(now) >= patience) {
-        exchange.Suspend(member);
+        exchange.collective().deferred->Suspend(member);
       } else if (!peer.AwaitsAnswer() && peer.Silence(now) >= patience / kSignsPerPatience &&
                  peer.control.empty()) {
         peer.control.push_back({.kind = DatagramKind::kProbe});
@@ -67,7 +67,7 @@ bool LagMonitor::PutFirst(Rank to) {
     const OpenCall* const open = calls_.Find(lagging);
     if (open == nullptr || !open->exchange.WaitsForLag()) continue;
     const auto member = open->exchange.collective().MemberOf(to);
-    if (!member || !open->exchange.WaitsForLagOf(*member)) continue;
+    if (!member || !open->exchange.collective().deferred->Lags(*member, lagging.sequence)) continue;
     Ring<CallId>& calls = peers_[to]->backlog;
     std::size_t oldest = calls.size();
     for (std::size_t i = 0; i < calls.size(); ++i) {

@@ -208,21 +208,22 @@ OpenCall* Transmitter::NextSegment(Instant now, Rank to, Ring<CallId>& calls, Ou
       Exchange& exchange = active.exchange;
       const MemberIndex member = *exchange.collective().MemberOf(to);
       const bool held = other.holds.Contains(now, call);
-      exchange.SetStalled(member, held || other.flow.unanswered());
+      exchange.sender().SetStalled(member, held || other.flow.unanswered());
       if (held) {
         other.holds.Ask(now);
         active.queued[member.index()] = false;
         calls.pop_front();
         continue;
       }
-      exchange.SetIncast(Incast());
+      exchange.sender().SetIncast(Incast());
       const bool behind = &calls == &other.ready && exchange.behind();
-      auto next = behind ? std::nullopt : exchange.Next(member);
+      auto next = behind ? std::nullopt : exchange.sender().Next(member);
       if (!next && !behind && exchange.CloseNext(now, member)) {
         QueueAll(active);
-        next = exchange.Next(member);
+        next = exchange.sender().Next(member);
       }
-      if (next && other.flow.Withholds(now, kOverheadBytes + exchange.PayloadBytes(*next))) {
+      if (next &&
+          other.flow.Withholds(now, kOverheadBytes + exchange.sender().PayloadBytes(*next))) {
         // What others have may be short.
         calls.push_back(call);
         calls.pop_front();
@@ -232,7 +233,7 @@ OpenCall* Transmitter::NextSegment(Instant now, Rank to, Ring<CallId>& calls, Ou
         item = *next;
         return &active;
       }
-      active.queued[member.index()] = behind || exchange.HeldBack(member);
+      active.queued[member.index()] = behind || exchange.sender().HeldBack(member);
       // Not its turn yet among the `incast`; it stays, behind the others.
       if (active.queued[member.index()]) (behind ? other.backlog : calls).push_back(call);
     }
@@ -268,7 +269,7 @@ double Transmitter::SendWeight(Rank to) {
   double left = 0;
   for (const auto& [id, active] : calls_) {
     const auto member = active.exchange.collective().MemberOf(to);
-    if (member) left += active.exchange.Unsent(*member);
+    if (member) left += active.exchange.sender().Unsent(*member);
   }
   return mean_unsent_ > 0 ? std::clamp(left / mean_unsent_, kWeightMin, kWeightMax) : 1;
 }
@@ -282,7 +283,7 @@ void Transmitter::FindMeanUnsent() {
       const MemberIndex member(m);
       const Rank rank = exchange.collective().RankOf(member);
       if (rank == options_.rank || peers_[rank]->flow.unanswered()) continue;
-      left += exchange.Unsent(member);
+      left += exchange.sender().Unsent(member);
       ++flows;
     }
     if (const auto missing = exchange.Missing()) {
@@ -306,7 +307,7 @@ std::optional<Transmit> Transmitter::SendSegmentsOf(Instant now, Rank to, Ring<C
     Exchange& exchange = active->exchange;
     const MemberIndex member = *exchange.collective().MemberOf(to);
     if (transmit.bytes == 0) flow.SetWeight(SendWeight(to));
-    const std::size_t payload_bytes = exchange.PayloadBytes(item);
+    const std::size_t payload_bytes = exchange.sender().PayloadBytes(item);
     const std::size_t bytes = kOverheadBytes + payload_bytes;
     if (transmit.bytes + bytes > buffer.size()) break;
     if (!flow.CanSend(bytes)) {
@@ -322,15 +323,15 @@ std::optional<Transmit> Transmitter::SendSegmentsOf(Instant now, Rank to, Ring<C
     if (bytes > transmit.datagram_bytes) break;
     const std::span<std::byte> datagram = buffer.subspan(transmit.bytes, bytes);
     const std::span<const std::byte> payload =
-        exchange.Payload(member, item, datagram.subspan(kHeaderBytes, payload_bytes));
+        exchange.sender().Payload(member, item, datagram.subspan(kHeaderBytes, payload_bytes));
     Header header;
-    exchange.FillHeader(member, item, header);
+    exchange.sender().FillHeader(exchange.call(), member, item, header);
     const SentInfo info{
         .kind = item.kind, .flags = 0, .call = header.call, .segment = item.segment};
     header.number = flow.Track(now, info, bytes, transmit.datagram_bytes);
     Seal(to, header, payload, datagram);
     transmit.bytes += bytes;
-    exchange.Sent(member, item);
+    exchange.sender().Sent(member, item);
     if (bytes < transmit.datagram_bytes) break;
   }
   if (transmit.bytes == 0) return std::nullopt;
@@ -386,7 +387,7 @@ void Transmitter::QueueFarewells() {
     const bool lacks_sums = std::ranges::any_of(calls_, [&](const auto& entry) {
       const Exchange& exchange = entry.second.exchange;
       const auto member = exchange.collective().MemberOf(peer.rank);
-      return member && exchange.over() && !exchange.Served(*member);
+      return member && exchange.over() && !exchange.sender().Served(*member);
     });
     if (lacks_sums && !peer.unreachable()) continue;
     peer.farewell = Peer::Farewell::kSent;

@@ -1,0 +1,152 @@
+#include "ffi/protocol/call/all_gather_stage.h"
+
+#include <cstring>
+
+namespace optireduce {
+
+AllGatherStage::AllGatherStage(const Collective& collective, LateRules& rules, CallSender& sender,
+                               const BucketView& bucket, BufferPool& pool)
+    : collective_(collective),
+      rules_(rules),
+      sender_(sender),
+      bucket_(bucket),
+      pool_(pool),
+      received_(collective.layout.segments()),
+      holds_deferred_(collective.layout.segments()),
+      last_segments_(collective.layout.members()) {
+  for (const MemberIndex member : collective.others) {
+    if (collective.layout.SegmentsOf(member) > 0) last_segments_.Await(member);
+  }
+}
+
+bool AllGatherStage::Fits(MemberIndex from, const Header& header, std::size_t bytes) const {
+  if (from == collective_.self || !collective_.layout.Fits(from, header.segment, bytes)) {
+    return false;
+  }
+  // No sum without this rank's contribution comes before that.
+  if (!called() && !over_ && rules_.SumsNeedAll()) return false;
+  // A sum without any contribution holds deferred data.
+  return header.contributors <= collective_.layout.members() &&
+         (header.contributors > 0 || rules_.keeps());
+}
+
+Receipt AllGatherStage::Handle(Instant now, MemberIndex from, const Header& header,
+                               std::span<const std::byte> payload) {
+  const SegmentIndex segment = header.segment;
+  if (received_.Contains(segment.index())) return Receipt::kDuplicate;
+  if (TakesNoMore()) {
+    if (rules_.HandleLate(now, from, header, payload)) received_.Insert(segment.index());
+    return Receipt::kLate;
+  }
+  // The owner may have this rank's contribution, whose acknowledgement is still under way.
+  if (rules_.ShowsDelivery(header.contributors)) sender_.DeliverContribution(segment);
+  const std::uint64_t offset = collective_.layout.Segment(segment).offset;
+  if (called()) {
+    sender_.RetainContribution(segment);
+    bucket_.Write(offset, payload);
+  } else {
+    if (early_.size() == 0) early_ = pool_.Take(collective_.layout.bytes());
+    std::memcpy(early_.data() + offset, payload.data(), payload.size());
+  }
+  rules_.Learn(now, from, header);
+  received_.Insert(segment.index());
+  if (rules_.HoldsDeferred(header)) holds_deferred_.Insert(segment.index());
+  last_segments_.Note(now);
+  if (header.flags & kFlagTail) last_segments_.See(from);
+  return Receipt::kNew;
+}
+
+void AllGatherStage::Add(SegmentIndex segment, std::span<const std::byte> sum,
+                         bool holds_deferred) {
+  if (called()) bucket_.Write(collective_.layout.Segment(segment).offset, sum);
+  received_.Insert(segment.index());
+  if (holds_deferred) holds_deferred_.Insert(segment.index());
+}
+
+void AllGatherStage::Submit(Instant now) {
+  last_segments_.Note(now);
+  if (early_.size() == 0) return;
+  for (const MemberIndex owner : collective_.others) {
+    for (const SegmentIndex segment : collective_.layout.Segments(owner)) {
+      if (!received_.Contains(segment.index())) continue;
+      const ByteRange range = collective_.layout.Segment(segment);
+      sender_.RetainContribution(segment);
+      bucket_.Write(range.offset, {early_.data() + range.offset, range.bytes});
+    }
+  }
+  early_ = Buffer();
+}
+
+std::size_t AllGatherStage::EarlyBytes() const {
+  if (called() || TakesNoMore() || early_.size() > 0) return 0;
+  return rules_.SumsNeedAll() ? 0 : collective_.layout.bytes();
+}
+
+void AllGatherStage::Forgo(MemberIndex absent) {
+  forgone_ += collective_.layout.SegmentsOf(absent);
+  last_segments_.See(absent);
+}
+
+void AllGatherStage::Await(MemberIndex member) {
+  forgone_ -= collective_.layout.SegmentsOf(member);
+  if (collective_.layout.SegmentsOf(member) > 0) last_segments_.Await(member);
+}
+
+void AllGatherStage::Exclude(MemberIndex gone) {
+  for (const SegmentIndex segment : collective_.layout.Segments(gone)) {
+    received_.Insert(segment.index());
+  }
+}
+
+void AllGatherStage::ZeroMissing() {
+  if (full()) return;
+  for (const SegmentIndex segment : collective_.layout.Segments()) {
+    if (received_.Contains(segment.index())) continue;
+    // Not the rank's own value that still lies there: that would be a result of one rank.
+    sender_.RetainContribution(segment);
+    bucket_.Zero(collective_.layout.Segment(segment));
+  }
+}
+
+void AllGatherStage::DeferAll(const ReduceScatterStage& sums) {
+  for (const SegmentIndex segment : collective_.layout.Segments()) {
+    if (!received_.Contains(segment.index())) continue;
+    const ByteRange range = collective_.layout.Segment(segment);
+    const bool own = collective_.layout.OwnerOf(segment) == collective_.self;
+    rules_.Defer(Stage::kAllGather, segment,
+                 own ? sums.Sum(segment)
+                     : std::span<const std::byte>(early_.data() + range.offset, range.bytes));
+  }
+  early_ = Buffer();
+}
+
+Bitmap AllGatherStage::ReceivedOf(MemberIndex owner) const {
+  Bitmap received(collective_.layout.SegmentsOf(owner));
+  const std::size_t first = collective_.layout.FirstSegment(owner).index();
+  for (std::size_t i = 0; i < received.size(); ++i) {
+    if (received_.Contains(first + i)) received.Insert(i);
+  }
+  return received;
+}
+
+std::uint32_t AllGatherStage::NotReceived(MemberIndex owner) const {
+  if (full()) return 0;
+  std::uint32_t missing = 0;
+  for (const SegmentIndex segment : collective_.layout.Segments(owner)) {
+    missing += !received_.Contains(segment.index());
+  }
+  return missing;
+}
+
+std::uint64_t AllGatherStage::DeferredBytes() const {
+  if (holds_deferred_.count() == 0 && !rules_.has_late_results()) return 0;
+  std::uint64_t bytes = 0;
+  for (const SegmentIndex segment : collective_.layout.Segments()) {
+    if (holds_deferred_.Contains(segment.index()) || rules_.HoldsLateResult(segment)) {
+      bytes += collective_.layout.Segment(segment).bytes;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace optireduce

@@ -1,0 +1,89 @@
+// The second stage of one call, at every member: sums arrive, and become the result.
+//
+// The result is built in place. A sum is written over the contribution that it replaces, which is
+// safe since a sum exists only after its owner has closed the segment: the contribution is either
+// in the sum or late, and CallSender retains it first where it may still be needed.
+
+#ifndef FFI_PROTOCOL_CALL_ALL_GATHER_STAGE_H_
+#define FFI_PROTOCOL_CALL_ALL_GATHER_STAGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "ffi/base/bitmap.h"
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/bucket/bucket_view.h"
+#include "ffi/protocol/bucket/buffer_pool.h"
+#include "ffi/protocol/call/call_sender.h"
+#include "ffi/protocol/call/late_rules.h"
+#include "ffi/protocol/wire/wire.h"
+
+namespace optireduce {
+
+class AllGatherStage {
+ public:
+  // All of them must outlive this. `bucket` is empty until the program has called.
+  AllGatherStage(const Collective& collective, LateRules& rules, CallSender& sender,
+                 const BucketView& bucket, BufferPool& pool);
+
+  // The header and the size of a result fit the call, and the shard of `from`.
+  bool Fits(MemberIndex from, const Header& header, std::size_t bytes) const;
+  Receipt Handle(Instant now, MemberIndex from, const Header& header,
+                 std::span<const std::byte> payload);
+  // A sum of the own shard.
+  void Add(SegmentIndex segment, std::span<const std::byte> sum, bool holds_deferred);
+  // The program has called: early results move to its bucket.
+  void Submit(Instant now);
+  // Bytes of memory that a result which comes now would take.
+  std::size_t EarlyBytes() const;
+
+  void Forgo(MemberIndex absent);
+  void Await(MemberIndex member);
+  // The shard of the member stays as it is.
+  void Exclude(MemberIndex gone);
+
+  // ---- The end.
+  // The stage ends with the results that are there.
+  void Close() { closed_ = true; }
+  bool closed() const { return closed_; }
+  bool full() const { return received_.full(); }
+  // Every result is here but those of members that are forgone.
+  bool complete() const { return received_.count() + forgone_ >= received_.size(); }
+  // The call is over: what comes now is late.
+  void End() { over_ = true; }
+  // Makes the results zero that are not there.
+  void ZeroMissing();
+  // Defers all results, of a call that the program has not made.
+  void DeferAll(const ReduceScatterStage& sums);
+
+  std::size_t missing() const { return received_.size() - received_.count(); }
+  Bitmap ReceivedOf(MemberIndex owner) const;
+  std::uint32_t NotReceived(MemberIndex owner) const;
+  // Bytes of the result, and of late results that join it, that hold data of earlier calls.
+  std::uint64_t DeferredBytes() const;
+  const LastSegments& last_segments() const { return last_segments_; }
+
+ private:
+  bool called() const { return bucket_.bytes() > 0; }
+  // Results that come now are late.
+  bool TakesNoMore() const { return over_ || (closed_ && rules_.Drops()); }
+
+  const Collective& collective_;
+  LateRules& rules_;
+  CallSender& sender_;
+  const BucketView& bucket_;
+  BufferPool& pool_;
+  Bitmap received_;          // segments of the bucket
+  Bitmap holds_deferred_;    // segments of the bucket
+  Buffer early_;             // the bucket, of results that came before the local call
+  std::size_t forgone_ = 0;  // segments
+  bool closed_ = false;
+  bool over_ = false;
+  LastSegments last_segments_;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_CALL_ALL_GATHER_STAGE_H_

@@ -1,0 +1,335 @@
+#include "ffi/protocol/call/call_sender.h"
+
+#include <algorithm>
+
+#include "ffi/base/check.h"
+#include "ffi/codec/reduce.h"
+
+namespace optireduce {
+
+CallSender::CallSender(const Collective& collective, LateRules& rules, SegmentCodec& codec,
+                       const ReduceScatterStage& sums, const BucketView& bucket, BufferPool& pool,
+                       std::span<const MemberIndex> send_order)
+    : collective_(collective),
+      rules_(rules),
+      codec_(codec),
+      sums_(sums),
+      bucket_(bucket),
+      pool_(pool),
+      send_order_(send_order),
+      delivered_(collective.layout.segments()),
+      undelivered_(collective.layout.members()),
+      retained_(collective.layout.members()),
+      scratch_(collective.layout.LargestSegmentBytes()) {
+  const BucketLayout& layout = collective.layout;
+  for (std::uint16_t m = 0; m < layout.members(); ++m) {
+    const MemberIndex member(m);
+    const bool self = member == collective.self;
+    outboxes_.emplace_back(layout.FirstSegment(member), self ? 0 : layout.SegmentsOf(member),
+                           layout.FirstSegment(collective.self),
+                           self ? 0 : layout.SegmentsOf(collective.self));
+  }
+  for (auto& joining : joining_) joining.resize(layout.members());
+}
+
+void CallSender::Submit() {
+  contributes_ = true;
+  for (const MemberIndex member : collective_.others) {
+    outbox(member).OfferContributions();
+    if (rules_.keeps()) undelivered_[member.index()] = collective_.layout.SegmentsOf(member);
+  }
+}
+
+bool CallSender::Contributes(MemberIndex to) const {
+  return contributes_ && rules_.MaySend(Stage::kReduceScatter, to);
+}
+
+bool CallSender::IsTurnOf(MemberIndex to) const {
+  // The first `incast` peers of the schedule that have not been sent everything once. A
+  // retransmission neither waits for its turn nor takes one: a peer that refuses delays no other.
+  if (incast_ + 1u >= outboxes_.size()) return true;
+  std::uint16_t before = 0;
+  for (const MemberIndex peer : send_order_) {
+    if (peer == to) return true;
+    const Outbox& other = outboxes_[peer.index()];
+    const bool waits = other.contributing() && !other.stalled();
+    if (waits && rules_.MaySend(Stage::kReduceScatter, peer) && ++before >= incast_) return false;
+  }
+  return false;
+}
+
+bool CallSender::Needed(const Outbox::Item& item) const {
+  if (item.kind != DatagramKind::kContribution) return true;
+  return contributes_ && !delivered_.Contains(item.segment.index());
+}
+
+std::optional<Outbox::Item> CallSender::Next(MemberIndex to) {
+  const bool contribute = Contributes(to) && IsTurnOf(to);
+  std::span<const SegmentIndex> sums;
+  if (rules_.MaySend(Stage::kAllGather, to)) sums = sums_.sums();
+  while (const auto item = outbox(to).Next(sums, contribute)) {
+    if (Needed(*item)) {
+      Begin(StageOf(item->kind), to);
+      return item;
+    }
+    outbox(to).Pop(*item);
+  }
+  return std::nullopt;
+}
+
+void CallSender::Begin(Stage stage, MemberIndex to) {
+  if (auto joining = rules_.Begin(stage, to)) Joining(stage, to) = std::move(joining);
+}
+
+std::uint32_t CallSender::Unsent(MemberIndex to) const {
+  const Outbox& box = outboxes_[to.index()];
+  return box.Remaining(DatagramKind::kContribution) + box.Remaining(DatagramKind::kResult);
+}
+
+// ---- Payloads.
+
+const SegmentStore* CallSender::JoiningOf(MemberIndex to, const Outbox::Item& item) const {
+  const auto& joining = joining_[static_cast<std::size_t>(StageOf(item.kind))][to.index()];
+  return joining && joining->Contains(item.segment) ? joining.get() : nullptr;
+}
+
+SegmentStore* CallSender::RetainedOf(SegmentIndex segment) const {
+  const auto& retained = retained_[collective_.layout.OwnerOf(segment).index()];
+  return retained && retained->Contains(segment) ? retained.get() : nullptr;
+}
+
+std::span<const std::byte> CallSender::OwnPayload(const Outbox::Item& item,
+                                                  std::span<std::byte> scratch) const {
+  if (item.kind == DatagramKind::kResult) return sums_.Sum(item.segment);
+  if (const SegmentStore* retained = RetainedOf(item.segment)) return retained->Get(item.segment);
+  const ByteRange range = collective_.layout.Segment(item.segment);
+  return {bucket_.Read(range, scratch), range.bytes};
+}
+
+std::span<const std::byte> CallSender::Payload(MemberIndex to, const Outbox::Item& item,
+                                               std::span<std::byte> out) {
+  if (codec_.active()) {
+    WriteRounded(to, item, out);
+    return out;
+  }
+  const std::span<const std::byte> payload = OwnPayload(item, out);
+  const SegmentStore* const joining = JoiningOf(to, item);
+  if (joining == nullptr) return payload;
+  const ElementType type = collective_.spec.element_type;
+  const std::array<const std::byte*, 2> both = {payload.data(), joining->Get(item.segment).data()};
+  SumContributions(type, both, out.size() / SizeOf(type), 1.0, out.data());
+  return out;
+}
+
+void CallSender::WriteRounded(MemberIndex to, const Outbox::Item& item, std::span<std::byte> out) {
+  const bool contribution = item.kind == DatagramKind::kContribution;
+  SegmentStore* const errors = rules_.errors();
+  std::array<const std::byte*, 3> parts = {OwnPayload(item, scratch_).data()};
+  std::size_t count = 1;
+  // Deferred data that joins a contribution is part of it once it is sent.
+  const bool joins = !(contribution && item.retransmission);
+  if (const SegmentStore* joining = joins ? JoiningOf(to, item) : nullptr) {
+    parts[count++] = joining->Get(item.segment).data();
+  }
+  if (joins && contribution && errors != nullptr && errors->Contains(item.segment)) {
+    parts[count++] = errors->Get(item.segment).data();
+  }
+  const std::span<const std::byte> exact =
+      codec_.Encode(item.kind, item.segment, std::span(parts).first(count), out);
+  // A result that nothing joins was rounded with its sum.
+  if (errors == nullptr || item.retransmission || (!contribution && count == 1)) return;
+  if (!contribution) {
+    codec_.Round(item.segment, exact, out, &rules_.deferred_sends(Stage::kAllGather, to));
+    return;
+  }
+  errors->Remove(item.segment);
+  ReplaceContribution(item.segment, codec_.Round(item.segment, exact, out, errors));
+}
+
+void CallSender::ReplaceContribution(SegmentIndex segment, std::span<const std::byte> values) {
+  if (SegmentStore* retained = RetainedOf(segment)) {
+    retained->Replace(segment, values);
+  } else {
+    bucket_.Write(collective_.layout.Segment(segment).offset, values);
+  }
+}
+
+void CallSender::FillHeader(CallId call, MemberIndex to, const Outbox::Item& item,
+                            Header& header) const {
+  // Chosen: that all of them are lost is rarer than anything else that goes wrong.
+  constexpr std::uint32_t kTailSegments = 4;
+  const bool contribution = item.kind == DatagramKind::kContribution;
+  header.kind = item.kind;
+  header.call = call;
+  header.segment = item.segment;
+  header.flags = rules_.FlagsFor(to);
+  if (outboxes_[to.index()].Remaining(item.kind) <= kTailSegments) header.flags |= kFlagTail;
+  if (item.retransmission) header.flags |= kFlagRetransmission;
+  const bool deferred = !contribution && sums_.HoldsDeferred(item.segment);
+  if (deferred || JoiningOf(to, item) != nullptr) header.flags |= kFlagDeferred;
+  header.contributors =
+      contribution ? rules_.NoteFor(to, item.segment) : sums_.contributors(item.segment);
+}
+
+// ---- The fate of what was sent.
+
+CallSender::Retransmission CallSender::HandleLoss(MemberIndex to, const Outbox::Item& item) {
+  const bool contribution = item.kind == DatagramKind::kContribution;
+  if (!Needed(item) || (!contribution && outbox(to).Delivered())) return Retransmission::kNotNeeded;
+  // Of a call that was erased, and has opened again for a peer that is behind.
+  if (!contribution && !sums_.HasSum(item.segment)) return Retransmission::kNotNeeded;
+  if (!rules_.Retransmits(StageOf(item.kind))) {
+    // Nothing is retained for a loss that is not repaired.
+    if (!contribution) outbox(to).Deliver(item.segment);
+    return Retransmission::kAbandoned;
+  }
+  outbox(to).Retransmit(item);
+  return Retransmission::kAgain;
+}
+
+bool CallSender::HandleDelivery(MemberIndex to, const Outbox::Item& item) {
+  if (item.kind == DatagramKind::kContribution) {
+    if (!rules_.keeps()) return false;
+    DeliverContribution(item.segment);
+    return ContributionsDelivered(to);
+  }
+  outbox(to).Deliver(item.segment);
+  if (!outbox(to).Delivered()) return false;
+  DeliverSums(to);
+  return true;
+}
+
+void CallSender::DeliverContribution(SegmentIndex segment) {
+  if (rules_.keeps() && !contributes_) return;
+  if (!delivered_.Insert(segment.index()) || !rules_.keeps()) return;
+  const MemberIndex owner = collective_.layout.OwnerOf(segment);
+  if (retained_[owner.index()]) retained_[owner.index()]->Remove(segment);
+  OR_CHECK(undelivered_[owner.index()] > 0);
+  if (--undelivered_[owner.index()] > 0) return;
+  rules_.Deliver(Stage::kReduceScatter, owner);
+  Joining(Stage::kReduceScatter, owner).reset();
+}
+
+void CallSender::DeliverContributions(MemberIndex to) {
+  if (ContributionsDelivered(to)) return;
+  for (const SegmentIndex segment : collective_.layout.Segments(to)) DeliverContribution(segment);
+}
+
+void CallSender::DeliverSums(MemberIndex to) {
+  rules_.Deliver(Stage::kAllGather, to);
+  Joining(Stage::kAllGather, to).reset();
+}
+
+bool CallSender::AllServed() const {
+  return std::ranges::all_of(collective_.others, [this](MemberIndex m) { return Served(m); });
+}
+
+void CallSender::RetainContribution(SegmentIndex segment) {
+  const MemberIndex owner = collective_.layout.OwnerOf(segment);
+  if (owner == collective_.self || !contributes_ || delivered_.Contains(segment.index())) return;
+  auto& retained = retained_[owner.index()];
+  if (!retained) {
+    retained = std::make_unique<SegmentStore>(
+        collective_.layout, collective_.layout.FirstSegment(owner),
+        collective_.layout.SegmentsOf(owner), collective_.spec.element_type, pool_);
+  }
+  if (retained->Contains(segment)) return;
+  const ByteRange range = collective_.layout.Segment(segment);
+  retained->Add(segment, {bucket_.Read(range, scratch_), range.bytes});
+}
+
+// ---- The end.
+
+void CallSender::ReleaseResults(MemberIndex peer) {
+  outbox(peer).DeliverAll();
+  DeliverSums(peer);
+}
+
+void CallSender::Release(MemberIndex peer) {
+  // What a drain moves is no part of a later call.
+  if (!ContributionsDelivered(peer) && rules_.DefersRest(Stage::kReduceScatter) &&
+      rules_.Unsent(Stage::kReduceScatter, peer)) {
+    DeferSends(Stage::kReduceScatter, peer);
+  }
+  ReleaseResults(peer);
+  DeliverContributions(peer);
+  outbox(peer).AbandonContributions();
+}
+
+void CallSender::ReleaseAll() {
+  for (Outbox& outbox : outboxes_) {
+    outbox.DeliverAll();
+    outbox.AbandonContributions();
+  }
+}
+
+void CallSender::StopContributing() {
+  contributes_ = false;
+  for (Outbox& outbox : outboxes_) outbox.AbandonContributions();
+}
+
+void CallSender::Fail() {
+  for (const MemberIndex member : collective_.others) {
+    DeliverContributions(member);
+    outbox(member).AbandonContributions();
+    if (!rules_.ServesAfterFailure()) ReleaseResults(member);
+  }
+}
+
+void CallSender::DeferContributions() {
+  for (const MemberIndex member : collective_.others) {
+    if (!ContributionsDelivered(member)) DeferRest(Stage::kReduceScatter, member);
+  }
+}
+
+void CallSender::DeferSums() {
+  for (const MemberIndex member : collective_.others) {
+    if (!outbox(member).Delivered()) DeferRest(Stage::kAllGather, member);
+  }
+}
+
+void CallSender::DeferRest(Stage stage, MemberIndex to) {
+  if (!rules_.DefersRest(stage)) return;
+  if (rules_.MaySend(stage, to)) {
+    Begin(stage, to);
+    return;
+  }
+  // Nothing of it was sent yet, or else it would have begun.
+  DeferSends(stage, to);
+  if (stage == Stage::kAllGather) ReleaseResults(to);
+}
+
+void CallSender::DeferSends(Stage stage, MemberIndex to) {
+  const bool contributions = stage == Stage::kReduceScatter;
+  const auto kind = contributions ? DatagramKind::kContribution : DatagramKind::kResult;
+  for (const SegmentIndex segment :
+       collective_.layout.Segments(contributions ? to : collective_.self)) {
+    rules_.deferred_sends(stage, to).Add(segment,
+                                         OwnPayload({.kind = kind, .segment = segment}, scratch_));
+  }
+  if (!contributions) return;
+  DeliverContributions(to);
+  outbox(to).AbandonContributions();
+}
+
+double CallSender::InFlight() const {
+  std::uint64_t all = 0;
+  std::uint64_t undelivered = 0;
+  for (const MemberIndex member : collective_.others) {
+    all += collective_.layout.SegmentsOf(member) + collective_.layout.SegmentsOf(collective_.self);
+    undelivered += undelivered_[member.index()] + outboxes_[member.index()].undelivered();
+  }
+  return all == 0 ? 0.0 : static_cast<double>(undelivered) / static_cast<double>(all);
+}
+
+std::uint64_t CallSender::UndeliveredBytes(bool sums) const {
+  std::uint64_t bytes = 0;
+  for (const MemberIndex member : collective_.others) {
+    bytes += collective_.layout.BytesOf(member, undelivered_[member.index()]);
+    const std::size_t lacks = sums ? outboxes_[member.index()].undelivered() : 0;
+    bytes += collective_.layout.BytesOf(collective_.self, lacks);
+  }
+  return bytes;
+}
+
+}  // namespace optireduce

@@ -1,0 +1,149 @@
+// The data of one call on its way to the other members: contributions to their shards, and sums of
+// the own shard. It decides the order, and retains contributions until their owners have them.
+
+#ifndef FFI_PROTOCOL_CALL_CALL_SENDER_H_
+#define FFI_PROTOCOL_CALL_CALL_SENDER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ffi/base/bitmap.h"
+#include "ffi/base/ids.h"
+#include "ffi/protocol/bucket/bucket_view.h"
+#include "ffi/protocol/bucket/buffer_pool.h"
+#include "ffi/protocol/bucket/segment_store.h"
+#include "ffi/protocol/call/late_rules.h"
+#include "ffi/protocol/call/outbox.h"
+#include "ffi/protocol/call/reduce_scatter_stage.h"
+#include "ffi/protocol/call/segment_codec.h"
+#include "ffi/protocol/wire/wire.h"
+
+namespace optireduce {
+
+class CallSender {
+ public:
+  // All of them must outlive this. `bucket` is empty until the program has called. `send_order`:
+  // the other members in the order of the schedule.
+  CallSender(const Collective& collective, LateRules& rules, SegmentCodec& codec,
+             const ReduceScatterStage& sums, const BucketView& bucket, BufferPool& pool,
+             std::span<const MemberIndex> send_order);
+
+  // The program has called: there are contributions.
+  void Submit();
+
+  // ---- The next datagram.
+  // New contributions go to at most `incast` peers at a time.
+  void SetIncast(std::uint16_t incast) { incast_ = incast; }
+  // Whether `to` takes nothing for now; then it takes no place among the `incast`.
+  void SetStalled(MemberIndex to, bool stalled) { outbox(to).SetStalled(stalled); }
+  // What to send next to a peer; it counts as sent once Sent() was called.
+  std::optional<Outbox::Item> Next(MemberIndex to);
+  void Sent(MemberIndex to, const Outbox::Item& item) { outbox(to).Pop(item); }
+  std::size_t PayloadBytes(const Outbox::Item& item) const {
+    return codec_.PayloadBytes(item.segment);
+  }
+  // The payload where it lies, else written to `out`. Once for each time it is sent.
+  std::span<const std::byte> Payload(MemberIndex to, const Outbox::Item& item,
+                                     std::span<std::byte> out);
+  // All of the header but the number and the sender.
+  void FillHeader(CallId call, MemberIndex to, const Outbox::Item& item, Header& header) const;
+  // There are contributions for `to`, but the turn of others comes first.
+  bool HeldBack(MemberIndex to) const {
+    return Contributes(to) && outboxes_[to.index()].contributing() && !IsTurnOf(to);
+  }
+  // `to` lacks sums, and there is nothing else to send to it.
+  bool WantsSum(MemberIndex to) const {
+    return !outboxes_[to.index()].Delivered() && !HeldBack(to) &&
+           rules_.MaySend(Stage::kAllGather, to);
+  }
+  // Segments that are still to be sent to the peer for the first time.
+  std::uint32_t Unsent(MemberIndex to) const;
+
+  // ---- The fate of what was sent.
+  enum class Retransmission : std::uint8_t { kNotNeeded, kAgain, kAbandoned };
+  Retransmission HandleLoss(MemberIndex to, const Outbox::Item& item);
+  // True when `to` now has everything of one stage.
+  bool HandleDelivery(MemberIndex to, const Outbox::Item& item);
+  // The owner of the segment needs no contribution of this rank to it.
+  void DeliverContribution(SegmentIndex segment);
+  // `to` has everything that this rank has for it, or will not get it.
+  bool Served(MemberIndex to) const {
+    return outboxes_[to.index()].Delivered() && ContributionsDelivered(to);
+  }
+  bool AllServed() const;
+  // `to` has all contributions of this rank, as far as they were offered.
+  bool ContributionsDelivered(MemberIndex to) const { return undelivered_[to.index()] == 0; }
+  // Copies the own contribution, unless it is delivered, before its place is written.
+  void RetainContribution(SegmentIndex segment);
+
+  // ---- The end.
+  // `peer` has every sum.
+  void ReleaseResults(MemberIndex peer);
+  // `peer` is gone: nothing is retained for it but contributions that were never sent, which are
+  // deferred.
+  void Release(MemberIndex peer);
+  // No peer waits for anything.
+  void ReleaseAll();
+  // Contributions are not needed any more.
+  void StopContributing();
+  // The call has failed.
+  void Fail();
+  // The call is over: what cannot begin is deferred.
+  void DeferContributions();
+  void DeferSums();
+  // Of what this rank sends in the call: the part that peers do not have, as far as is known.
+  double InFlight() const;
+  // Of contributions, and of `sums`.
+  std::uint64_t UndeliveredBytes(bool sums) const;
+
+ private:
+  Outbox& outbox(MemberIndex member) { return outboxes_[member.index()]; }
+  bool Contributes(MemberIndex to) const;
+  bool IsTurnOf(MemberIndex to) const;
+  bool Needed(const Outbox::Item& item) const;
+  void Begin(Stage stage, MemberIndex to);
+  void DeliverContributions(MemberIndex to);
+  void DeliverSums(MemberIndex to);
+  void DeferRest(Stage stage, MemberIndex to);
+  // Nothing of the stage was sent to `to`: it is deferred.
+  void DeferSends(Stage stage, MemberIndex to);
+  std::unique_ptr<SegmentStore>& Joining(Stage stage, MemberIndex to) {
+    return joining_[static_cast<std::size_t>(stage)][to.index()];
+  }
+  // The deferred sends that join a segment; null if there are none.
+  const SegmentStore* JoiningOf(MemberIndex to, const Outbox::Item& item) const;
+  // A contribution or a sum without deferred data that joins it; in `scratch` if it lies across
+  // leaves.
+  std::span<const std::byte> OwnPayload(const Outbox::Item& item,
+                                        std::span<std::byte> scratch) const;
+  void WriteRounded(MemberIndex to, const Outbox::Item& item, std::span<std::byte> out);
+  // Writes over a contribution, with deferred data that has joined it.
+  void ReplaceContribution(SegmentIndex segment, std::span<const std::byte> values);
+  SegmentStore* RetainedOf(SegmentIndex segment) const;
+
+  const Collective& collective_;
+  LateRules& rules_;
+  SegmentCodec& codec_;
+  const ReduceScatterStage& sums_;
+  const BucketView& bucket_;
+  BufferPool& pool_;
+  std::span<const MemberIndex> send_order_;
+  std::uint16_t incast_ = UINT16_MAX;
+  bool contributes_ = false;
+  std::vector<Outbox> outboxes_;  // by member; the own one stays empty
+  Bitmap delivered_;              // segments that need no contribution of this rank any more
+  std::vector<std::uint32_t> undelivered_;  // by member, of contributions that outlive the call
+  std::vector<std::unique_ptr<SegmentStore>> retained_;  // by member: contributions
+  // By stage and member: the deferred sends that join the stage.
+  std::array<std::vector<std::unique_ptr<SegmentStore>>, kStages> joining_;
+  std::vector<std::byte> scratch_;  // one segment across leaves
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_CALL_CALL_SENDER_H_

@@ -1,0 +1,210 @@
+#include "ffi/protocol/call/late_rules.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace optireduce {
+
+LateRules::LateRules(const Collective& collective, Sequence sequence, Instant opened_at, bool drain)
+    : collective_(collective),
+      sequence_(sequence),
+      opened_at_(opened_at),
+      drain_(drain),
+      deferred_(collective.deferred.get()),
+      timing_(collective.timing.get()) {}
+
+LateRules LateRules::Open(const Collective& collective, Sequence sequence, Instant now,
+                          bool drain) {
+  LateRules rules(collective, sequence, now, drain);
+  if (rules.timing_ == nullptr) return rules;
+  rules.timing_->Open();
+  rules.reduce_scatter_deadline_ = rules.timing_->reduce_scatter_deadline();
+  rules.call_deadline_ = rules.timing_->call_deadline();
+  if (!rules.keeps()) return rules;
+  rules.deferred_->NoteOpening(sequence, now);
+  for (auto& began : rules.began_) began.assign(collective.layout.members(), kNever);
+  rules.complete_before_.resize(collective.layout.members());
+  return rules;
+}
+
+void LateRules::Submit(Instant now, bool in_order) {
+  if (!keeps()) return;
+  for (const MemberIndex member : collective_.others) {
+    if (!in_order) break;
+    complete_before_[member.index()] = deferred_->CompleteBefore(member, sequence_);
+  }
+  const Duration after_opening = now - opened_at_;
+  for (const Stage stage : kBothStages) {
+    timing_->Began(stage, collective_.self, after_opening);
+  }
+  timing_->Arrived(Stage::kReduceScatter, collective_.self, after_opening, Duration(0), 1.0);
+}
+
+bool LateRules::defers(Stage stage) const {
+  const CollectiveSpec& spec = collective_.spec;
+  return (stage == Stage::kReduceScatter ? spec.reduce_scatter : spec.all_gather) ==
+         LatePolicy::kDefer;
+}
+
+LatePolicy LateRules::policy(Stage stage) const {
+  if (drain_) return LatePolicy::kWait;
+  return stage == Stage::kReduceScatter ? collective_.spec.reduce_scatter
+                                        : collective_.spec.all_gather;
+}
+
+bool LateRules::MaySend(Stage stage, MemberIndex to) const {
+  if (!defers(stage)) return true;
+  const SendWindow& window = std::as_const(*deferred_).window(stage, to);
+  if (window.Begun(sequence_)) return true;
+  // Data of a drain shows that everything before it has come.
+  return drain_ ? window.all_delivered() : window.MayBegin(sequence_);
+}
+
+std::unique_ptr<SegmentStore> LateRules::Begin(Stage stage, MemberIndex to) {
+  if (!Unsent(stage, to)) return nullptr;
+  deferred_->window(stage, to).Begin(sequence_);
+  return deferred_->PopDeferredSends(stage, to);
+}
+
+bool LateRules::Unsent(Stage stage, MemberIndex to) const {
+  return defers(stage) && !deferred_->window(stage, to).Begun(sequence_);
+}
+
+void LateRules::Deliver(Stage stage, MemberIndex to) {
+  if (defers(stage)) deferred_->window(stage, to).Deliver(sequence_);
+}
+
+std::uint16_t LateRules::NoteFor(MemberIndex to, SegmentIndex segment) const {
+  if (keeps()) return complete_before_[to.index()];
+  if (timing_ == nullptr) return 0;
+  return timing_->SampleFor({.collective = collective_.id, .sequence = sequence_}, segment);
+}
+
+std::uint8_t LateRules::FlagsFor(MemberIndex to) const {
+  if (!keeps()) return 0;
+  return static_cast<std::uint8_t>((drain_ ? kFlagDrain : 0) |
+                                   (deferred_->suspended(to) ? kFlagSuspended : 0));
+}
+
+void LateRules::HandleNote(MemberIndex from, const Header& header) {
+  if (Drops()) timing_->HandleSample(from, header.call, header.segment, header.contributors);
+}
+
+bool LateRules::Retransmits(Stage stage) const {
+  // The first calls measure the time until everything is there.
+  return policy(stage) != LatePolicy::kDrop || (!released_ && timing_->calibrating());
+}
+
+Instant LateRules::ReduceScatterDeadline(bool closing) const {
+  if (policy(Stage::kReduceScatter) == LatePolicy::kWait) return kNever;
+  return SaturatingAdd(opened_at_, closing ? call_deadline_ : reduce_scatter_deadline_);
+}
+
+Instant LateRules::CallDeadline() const {
+  if (policy(Stage::kAllGather) == LatePolicy::kWait) return kNever;
+  return SaturatingAdd(opened_at_, call_deadline_);
+}
+
+Instant LateRules::EarlyEnd(Stage stage, const LastSegments& last) const {
+  if (policy(stage) != LatePolicy::kDrop || !last.complete()) return kNever;
+  const Duration grace = timing_->grace(Stage::kReduceScatter);
+  if (stage == Stage::kReduceScatter) return last.last() + grace;
+  // Owners may themselves wait for a loss in the first stage.
+  return last.last() + grace + timing_->grace(Stage::kAllGather);
+}
+
+bool LateRules::Straggles(MemberIndex member) const {
+  return keeps() && !drain_ && timing_->straggles(member);
+}
+
+bool LateRules::HandleLate(Instant now, MemberIndex from, const Header& header,
+                           std::span<const std::byte> payload) {
+  Learn(now, from, header);
+  return Defer(StageOf(header.kind), header.segment, payload);
+}
+
+Receipt LateRules::HandleOver(Instant now, const Collective& collective, MemberIndex from,
+                              const Header& header, std::span<const std::byte> payload) {
+  const BucketLayout& layout = collective.layout;
+  const Sequence sequence = header.call.sequence;
+  const Stage stage = StageOf(header.kind);
+  const MemberIndex shard = stage == Stage::kReduceScatter ? collective.self : from;
+  LateRules rules(collective, sequence, kNever, /*drain=*/false);
+  if (!rules.defers(stage) || !layout.Fits(shard, header.segment, payload.size())) {
+    return Receipt::kStale;
+  }
+  CallHistory& history = collective.deferred->history(stage, from);
+  const std::size_t within = header.segment.value() - layout.FirstSegment(shard).value();
+  switch (history.Take(sequence, within, layout.SegmentsOf(shard))) {
+    case CallHistory::Receipt::kStale:
+      return Receipt::kStale;
+    case CallHistory::Receipt::kDuplicate:
+      return Receipt::kDuplicate;
+    case CallHistory::Receipt::kNew:
+      break;
+  }
+  rules.opened_at_ = collective.deferred->OpeningOf(sequence).value_or(kNever);
+  rules.HandleLate(now, from, header, payload);
+  return Receipt::kLate;
+}
+
+bool LateRules::Defer(Stage stage, SegmentIndex segment, std::span<const std::byte> values) {
+  if (!defers(stage)) return false;
+  SegmentStore& late =
+      stage == Stage::kReduceScatter ? deferred_->late_contributions() : deferred_->late_results();
+  late.Add(segment, values);
+  return true;
+}
+
+std::span<const std::byte> LateRules::LateContribution(SegmentIndex segment) const {
+  if (!keeps() || !deferred_->late_contributions().Contains(segment)) return {};
+  return deferred_->late_contributions().Get(segment);
+}
+
+void LateRules::Learn(Instant now, MemberIndex from, const Header& header) {
+  if (!keeps() || drain_ || opened_at_ == kNever) return;
+  const Stage stage = StageOf(header.kind);
+  // A retransmission does not tell when its sender began.
+  Instant began = (header.flags & kFlagRetransmission) != 0 ? opened_at_ : now;
+  if (std::vector<Instant>& open = began_[Index(stage)]; !open.empty()) {
+    Instant& first = open[from.index()];
+    if (first == kNever) {
+      first = began;
+      timing_->Began(stage, from, began - opened_at_);
+    }
+    began = first;
+  }
+  const BucketLayout& layout = collective_.layout;
+  const MemberIndex shard = stage == Stage::kReduceScatter ? collective_.self : from;
+  timing_->Arrived(stage, from, now - opened_at_, now - began,
+                   static_cast<double>(layout.Segment(header.segment).bytes) /
+                       static_cast<double>(layout.Shard(shard).bytes));
+}
+
+void LateRules::EndCall(std::uint64_t missed_bytes) {
+  if (keeps()) deferred_->NoteMissed(missed_bytes);
+}
+
+void LateRules::NoteResults(MemberIndex owner, bool complete) {
+  if (keeps()) deferred_->NoteResults(owner, sequence_, complete);
+}
+
+void LateRules::Remember(Stage stage, MemberIndex from, Bitmap received) {
+  if (!defers(stage) || received.count() == 0) return;
+  deferred_->history(stage, from).Remember(sequence_, std::move(received));
+}
+
+void LateRules::EndStage(Stage stage, StageEnd end) {
+  if (stage == Stage::kReduceScatter) {
+    reduce_scatter_elapsed_ = end.elapsed;
+  } else {
+    end.elapsed = std::max(end.elapsed - reduce_scatter_elapsed_, Duration(1));
+  }
+  timing_->Ended(stage, end);
+}
+
+Duration LateRules::deadline_needed() const {
+  return timing_ != nullptr && !drain_ ? timing_->deadline_needed() : Duration{};
+}
+
+}  // namespace optireduce

@@ -1,0 +1,179 @@
+// What one call does about data that is late: the only code that knows the modes. Each stage waits
+// for late data, drops it, or defers it to a later call (LatePolicy); a drain waits in both stages,
+// and moves deferred data.
+//
+//                             wait        drop                       defer
+//   may this be sent          always      always                     as SendWindow permits
+//   is a loss retransmitted   always      until the time of a whole  always
+//                                         call is known
+//   when does the stage close complete    at its deadline            at its deadline
+//   may it end early          no          a grace time after the     no
+//                                         last segments of all
+//   a late segment            is stale    is lost                    joins a later call
+//   at the end of the call    contributions are not needed any more  undelivered contributions are
+//                                                                    delivered, or join a later
+//                                                                    call
+//
+// A value of this class also stands for a call that is over, in HandleOver().
+
+#ifndef FFI_PROTOCOL_CALL_LATE_RULES_H_
+#define FFI_PROTOCOL_CALL_LATE_RULES_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ffi/base/bitmap.h"
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/bucket/segment_store.h"
+#include "ffi/protocol/call/collective.h"
+#include "ffi/protocol/call/last_segments.h"
+#include "ffi/protocol/wire/wire.h"
+
+namespace optireduce {
+
+// What became of a segment that arrived.
+enum class Receipt : std::uint8_t { kNew, kDuplicate, kLate, kStale, kMismatched };
+
+inline Stage StageOf(DatagramKind kind) {
+  return kind == DatagramKind::kContribution ? Stage::kReduceScatter : Stage::kAllGather;
+}
+
+class LateRules {
+ public:
+  // Those of a call that opens now. `collective` must outlive them.
+  static LateRules Open(const Collective& collective, Sequence sequence, Instant now, bool drain);
+  // The program makes the call. `in_order`: every earlier call of the collective is over.
+  void Submit(Instant now, bool in_order);
+  // The call drains its collective.
+  void Drain() { drain_ = true; }
+  bool drains() const { return drain_; }
+
+  // ---- May this be sent?
+  bool MaySend(Stage stage, MemberIndex to) const;
+  // The stage begins for a peer, unless it has. Returns the deferred sends that join it; null if
+  // there are none.
+  std::unique_ptr<SegmentStore> Begin(Stage stage, MemberIndex to);
+  // The peer has everything of the stage.
+  void Deliver(Stage stage, MemberIndex to);
+  // Nothing of the stage was sent to the peer.
+  bool Unsent(Stage stage, MemberIndex to) const;
+  // The call is over: what cannot begin for a peer is deferred. In a drain it waits.
+  bool DefersRest(Stage stage) const { return defers(stage) && !drain_; }
+  SegmentStore& deferred_sends(Stage stage, MemberIndex to) {
+    return deferred_->deferred_sends(stage, to);
+  }
+  // Errors of rounding, which join later data; null where they are lost.
+  SegmentStore* errors() { return keeps() ? &deferred_->errors() : nullptr; }
+  // For the headers of contributions to a peer, and of all data for it.
+  std::uint16_t NoteFor(MemberIndex to, SegmentIndex segment) const;
+  std::uint8_t FlagsFor(MemberIndex to) const;
+  void HandleNote(MemberIndex from, const Header& header);
+
+  // ---- Is a lost segment sent again?
+  bool Retransmits(Stage stage) const;
+  // The result shows that its owner needs no contribution of this rank to the segment.
+  bool ShowsDelivery(std::uint16_t contributors) const {
+    return !keeps() || contributors == collective_.layout.members();
+  }
+
+  // ---- When does a stage close, and may it end early?
+  bool Waits() const {
+    return policy(Stage::kReduceScatter) == LatePolicy::kWait ||
+           policy(Stage::kAllGather) == LatePolicy::kWait;
+  }
+  bool Bounds() const { return !drain_ && IsBounded(collective_.spec); }
+  bool Drops() const { return optireduce::Drops(collective_.spec); }
+  // No sum exists before the own contribution.
+  bool SumsNeedAll() const { return policy(Stage::kReduceScatter) == LatePolicy::kWait; }
+  // Once its deadline is over, the first stage closes each segment as its turn to be sent comes.
+  bool ClosesInTurn() const { return policy(Stage::kReduceScatter) == LatePolicy::kDefer; }
+  Instant ReduceScatterDeadline(bool closing) const;
+  Instant CallDeadline() const;
+  // When a stage ends before its deadline, if nothing else comes.
+  Instant EarlyEnd(Stage stage, const LastSegments& last) const;
+  Duration call_deadline() const { return call_deadline_; }
+  // The time that ends the call; 0 where the second stage waits.
+  Duration deadline() const {
+    return policy(Stage::kAllGather) == LatePolicy::kWait ? Duration{} : call_deadline_;
+  }
+  // The program waits for peers that are too far behind.
+  bool Lags() const { return keeps() && !drain_ && deferred_->Lags(sequence_); }
+  void SuspendLagging() { deferred_->SuspendLagging(sequence_); }
+  bool Straggles(MemberIndex member) const;
+
+  // ---- What happens with a segment that comes late?
+  // The one place for it, whether its call is open or over. True if it joins a later call.
+  bool HandleLate(Instant now, MemberIndex from, const Header& header,
+                  std::span<const std::byte> payload);
+  // A segment of a call that is over, which may be a repetition.
+  static Receipt HandleOver(Instant now, const Collective& collective, MemberIndex from,
+                            const Header& header, std::span<const std::byte> payload);
+  // Adds a segment to the late data of its stage, if that is deferred; true if so.
+  bool Defer(Stage stage, SegmentIndex segment, std::span<const std::byte> values);
+  // Late contributions that join the sum of a segment; nothing if there are none.
+  std::span<const std::byte> LateContribution(SegmentIndex segment) const;
+  void RemoveLateContribution(SegmentIndex segment) {
+    deferred_->late_contributions().Remove(segment);
+  }
+  // Late results that join the result of the call.
+  bool has_late_results() const { return keeps() && !deferred_->late_results().empty(); }
+  bool HoldsLateResult(SegmentIndex segment) const {
+    return keeps() && deferred_->late_results().Contains(segment);
+  }
+  // The segment holds data of earlier calls.
+  bool HoldsDeferred(const Header& header) const {
+    return keeps() && (header.flags & kFlagDeferred) != 0;
+  }
+  // Learns deadlines from a segment that is new, in time or late.
+  void Learn(Instant now, MemberIndex from, const Header& header);
+
+  // ---- What happens when the call is over?
+  // Contributions are delivered although the call is over, now or with a later call.
+  bool keeps() const { return deferred_ != nullptr; }
+  // A call that the program has not made may end without it.
+  bool MayEndUncalled() const { return policy(Stage::kAllGather) == LatePolicy::kDefer; }
+  // After a failure peers get the sums all the same.
+  bool ServesAfterFailure() const { return keeps() && !drain_; }
+  // The deadline of the call is over: no rank waits for anything.
+  bool released() const { return released_; }
+  void Release() { released_ = true; }
+  // The own call is over, and has missed so many bytes.
+  void EndCall(std::uint64_t missed_bytes);
+  // All results of the owner have come, or not.
+  void NoteResults(MemberIndex owner, bool complete);
+  // What has come of the call from a peer, lest it is added twice after the removal of the call.
+  void Remember(Stage stage, MemberIndex from, Bitmap received);
+  // Learns from the end of a stage that drops late data.
+  void EndStage(Stage stage, StageEnd end);
+  Duration deadline_needed() const;
+
+ private:
+  // `opened_at` is kNever where it is not known any more.
+  LateRules(const Collective& collective, Sequence sequence, Instant opened_at, bool drain);
+  // Of the stage, a drain apart.
+  bool defers(Stage stage) const;
+  LatePolicy policy(Stage stage) const;
+  static constexpr std::size_t Index(Stage stage) { return static_cast<std::size_t>(stage); }
+
+  const Collective& collective_;
+  Sequence sequence_;
+  Instant opened_at_;
+  bool drain_;
+  bool released_ = false;
+  DeferredData* deferred_;  // null unless a stage defers
+  CallTiming* timing_;      // null if both stages wait
+  // From the opening.
+  Duration reduce_scatter_deadline_{};
+  Duration call_deadline_{};
+  Duration reduce_scatter_elapsed_{};
+  std::array<std::vector<Instant>, kStages> began_;  // by stage and member, of an open call
+  std::vector<std::uint16_t> complete_before_;       // by member, for the header
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_CALL_LATE_RULES_H_

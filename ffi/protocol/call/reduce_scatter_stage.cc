@@ -1,0 +1,119 @@
+#include "ffi/protocol/call/reduce_scatter_stage.h"
+
+namespace optireduce {
+
+ReduceScatterStage::ReduceScatterStage(const Collective& collective, LateRules& rules,
+                                       SegmentCodec& codec, BufferPool& pool)
+    : collective_(collective),
+      rules_(rules),
+      codec_(codec),
+      first_(collective.layout.FirstSegment(collective.self).value()),
+      segments_(collective.layout.SegmentsOf(collective.self)),
+      reduction_(collective.layout, collective.self, collective.spec.element_type, pool),
+      missed_(collective.layout.members()),
+      holds_deferred_(segments_),
+      last_segments_(collective.layout.members()) {
+  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+    if (rules.Straggles(MemberIndex(m))) reduction_.Forgo(MemberIndex(m));
+  }
+  for (const MemberIndex member : collective.others) {
+    if (segments_ > 0) last_segments_.Await(member);
+  }
+}
+
+void ReduceScatterStage::Submit(Instant now, const BucketView& bucket) {
+  last_segments_.Note(now);
+  std::vector<std::byte> scratch(sums_.empty() ? 0 : collective_.layout.LargestSegmentBytes());
+  for (const SegmentIndex segment : sums_) {
+    // The own contribution is late for a sum that exists.
+    const ByteRange range = collective_.layout.Segment(segment);
+    rules_.Defer(Stage::kReduceScatter, segment, {bucket.Read(range, scratch), range.bytes});
+    bucket.Write(range.offset, Sum(segment));
+  }
+  reduction_.Attach(&bucket);
+  ReduceReady();
+}
+
+Receipt ReduceScatterStage::Handle(Instant now, MemberIndex from, const Header& header,
+                                   std::span<const std::byte> payload) {
+  const SegmentIndex segment = header.segment;
+  // Nothing at all of this segment was there at the close.
+  if (closed() && !HasSum(segment)) return Receipt::kLate;
+  rules_.HandleNote(from, header);
+  switch (reduction_.Receive(from, segment, payload)) {
+    case Reduction::Receipt::kDuplicate:
+      return Receipt::kDuplicate;
+    case Reduction::Receipt::kLate:
+      rules_.HandleLate(now, from, header, payload);
+      return Receipt::kLate;
+    case Reduction::Receipt::kNew:
+      break;
+  }
+  rules_.Learn(now, from, header);
+  if (rules_.HoldsDeferred(header)) holds_deferred_.Insert(segment.value() - first_);
+  last_segments_.Note(now);
+  if (header.flags & kFlagTail) last_segments_.See(from);
+  if (reduction_.Ready(segment)) Reduce(segment);
+  return Receipt::kNew;
+}
+
+void ReduceScatterStage::Forgo(MemberIndex absent) {
+  reduction_.Forgo(absent);
+  last_segments_.See(absent);
+}
+
+void ReduceScatterStage::Await(MemberIndex member) {
+  reduction_.Await(member);
+  if (segments_ > 0) last_segments_.Await(member);
+}
+
+void ReduceScatterStage::Exclude(MemberIndex gone) {
+  reduction_.Exclude(gone);
+  ReduceReady();
+}
+
+void ReduceScatterStage::ReduceReady() {
+  for (const SegmentIndex segment : collective_.layout.Segments(collective_.self)) {
+    if (reduction_.Ready(segment)) Reduce(segment);
+  }
+}
+
+void ReduceScatterStage::Reduce(SegmentIndex segment) {
+  for (const MemberIndex member : collective_.others) {
+    missed_[member.index()] += !reduction_.Received(member, segment);
+  }
+  if (rules_.Drops()) {
+    if (!reduction_.Reduce(segment, /*rescale=*/true)) return;
+  } else {
+    const std::span<const std::byte> late = rules_.LateContribution(segment);
+    reduction_.ReduceWithLate(segment, late);
+    if (!late.empty()) {
+      rules_.RemoveLateContribution(segment);
+      holds_deferred_.Insert(segment.value() - first_);
+    }
+  }
+  if (codec_.active()) codec_.RoundSum(segment, reduction_, rules_.errors());
+  sums_.push_back(segment);
+  incomplete_ = incomplete_ || contributors(segment) < collective_.layout.members();
+}
+
+void ReduceScatterStage::CloseNext() {
+  while (HasSum(SegmentIndex(first_ + next_to_close_))) ++next_to_close_;
+  Reduce(SegmentIndex(first_ + next_to_close_));
+}
+
+void ReduceScatterStage::Close() {
+  state_ = State::kClosed;
+  for (const SegmentIndex segment : collective_.layout.Segments(collective_.self)) {
+    if (!HasSum(segment)) Reduce(segment);
+  }
+}
+
+bool ReduceScatterStage::Drain() {
+  if (closed() || incomplete_) return false;
+  state_ = State::kOpen;
+  for (std::uint16_t m = 0; m < missed_.size(); ++m) reduction_.Await(MemberIndex(m));
+  return true;
+}
+
+}  // namespace optireduce

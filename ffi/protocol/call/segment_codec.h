@@ -1,0 +1,68 @@
+// The values of one call in its wire format. Values are float32 everywhere but in datagrams:
+// rounded values replace the exact ones, and encode to the same bytes as often as they are sent.
+//
+// Where late data is deferred, so is the rounding error: value = rounded value + error, and the
+// error joins the next data that is sent of the segment. A drain is not rounded: it brings all
+// errors. It begins at each peer once all before it is delivered there, so nothing rounds after it.
+
+#ifndef FFI_PROTOCOL_CALL_SEGMENT_CODEC_H_
+#define FFI_PROTOCOL_CALL_SEGMENT_CODEC_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/protocol/bucket/reduction.h"
+#include "ffi/protocol/bucket/segment_store.h"
+#include "ffi/protocol/call/collective.h"
+#include "ffi/protocol/wire/wire.h"
+
+namespace optireduce {
+
+class SegmentCodec {
+ public:
+  // `collective` must outlive this.
+  SegmentCodec(const Collective& collective, Sequence sequence, bool drain);
+
+  // The float32 values of a segment that arrives, in `scratch` where it arrives rounded; nothing if
+  // the payload has another size than the segment.
+  static std::optional<std::span<const std::byte>> Decode(const Collective& collective,
+                                                          const Header& header,
+                                                          std::span<const std::byte> payload,
+                                                          std::vector<std::byte>& scratch);
+
+  // The collective has a wire format: payloads and sums pass through this class, also in a drain.
+  bool active() const { return !exact_.empty(); }
+  // The call drains its collective.
+  void Drain() { format_ = WireFormat::kFloat32; }
+  std::size_t PayloadBytes(SegmentIndex segment) const;
+
+  // Writes the sum of `parts`, one to three of them, to `out` in the wire format. Returns that sum,
+  // which is valid until the next call.
+  std::span<const std::byte> Encode(DatagramKind kind, SegmentIndex segment,
+                                    std::span<const std::byte* const> parts,
+                                    std::span<std::byte> out);
+  // What receivers read in `encoded`, which Encode() has made of `exact`. The difference is added
+  // to `errors`, unless that is null.
+  std::span<const std::byte> Round(SegmentIndex segment, std::span<const std::byte> exact,
+                                   std::span<const std::byte> encoded, SegmentStore* errors);
+  // Replaces a sum by its rounded value: all ranks hold the same bits.
+  void RoundSum(SegmentIndex segment, Reduction& reduction, SegmentStore* errors);
+
+ private:
+  std::uint64_t KeyOf(DatagramKind kind, SegmentIndex segment) const;
+
+  const Collective& collective_;
+  Sequence sequence_;
+  WireFormat format_;
+  std::vector<std::byte> exact_;  // one segment each; empty without a wire format
+  std::vector<std::byte> rounded_;
+  std::vector<std::byte> encoded_;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_CALL_SEGMENT_CODEC_H_
