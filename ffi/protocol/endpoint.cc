@@ -21,6 +21,13 @@ Acknowledge WhenToAcknowledge(const Header& header) {
   }
 }
 
+// The counter of a segment that is not new.
+std::uint64_t& CounterOf(Exchange::Receipt receipt, Counters& counters) {
+  if (receipt == Exchange::Receipt::kDuplicate) return counters.segments_duplicate;
+  if (receipt == Exchange::Receipt::kLate) return counters.segments_late;
+  return counters.rejected_mismatched;
+}
+
 }  // namespace
 
 Endpoint::Endpoint(const EndpointOptions& options)
@@ -323,19 +330,12 @@ bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const H
   const bool delivered = exchange.ContributionsDelivered(from);
   const std::size_t results = exchange.sums();
   const bool contribution = header.kind == DatagramKind::kContribution;
-  switch (contribution ? exchange.HandleContribution(now, from, header, payload)
-                       : exchange.HandleResult(now, from, header, payload)) {
-    case Exchange::Receipt::kMismatched:
-      ++session_.counters.rejected_mismatched;
-      return false;
-    case Exchange::Receipt::kDuplicate:
-      ++session_.counters.segments_duplicate;
-      return true;
-    case Exchange::Receipt::kLate:
-      ++session_.counters.segments_late;
-      return true;
-    case Exchange::Receipt::kNew:
-      break;
+  const Exchange::Receipt receipt = contribution
+                                        ? exchange.HandleContribution(now, from, header, payload)
+                                        : exchange.HandleResult(now, from, header, payload);
+  if (receipt != Exchange::Receipt::kNew) {
+    ++CounterOf(receipt, session_.counters);
+    return receipt != Exchange::Receipt::kMismatched;
   }
   if (exchange.sums() != results) transmitter_.QueueAll(open);
   // A peer in the same call of the same name with other facts disagrees with the local program.
@@ -349,8 +349,8 @@ bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const H
   return true;
 }
 
-bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
-                                  std::span<const std::byte> payload) {
+std::optional<CollectiveSpec> Endpoint::ReadAnnouncement(const Header& header,
+                                                         std::span<const std::byte> payload) {
   const EndpointOptions& options = session_.options;
   std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options.world_size);
   const bool gave_up = (header.flags & kFlagGaveUp) != 0;
@@ -358,15 +358,22 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
   if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kNameBytesMax ||
       (gave_up && (header.segment.value() > sequence.value() || sequence == kFinalDrain))) {
     ++session_.counters.rejected_malformed;
-    return false;
+    return std::nullopt;
   }
-  // The reason of a call that was given up stands in the place of the description.
-  const std::string why = gave_up ? std::exchange(spec->description, "") : "";
-  const std::optional<MemberIndex> from = MemberOf(*spec, header.source);
-  if (!from || !MemberOf(*spec, options.rank)) {
+  if (!MemberOf(*spec, header.source) || !MemberOf(*spec, options.rank)) {
     ++session_.counters.rejected_mismatched;
-    return false;
+    return std::nullopt;
   }
+  return spec;
+}
+
+bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
+                                  std::span<const std::byte> payload) {
+  std::optional<CollectiveSpec> spec = ReadAnnouncement(header, payload);
+  if (!spec) return false;
+  // The reason of a call that was given up stands in the place of the description.
+  const bool gave_up = (header.flags & kFlagGaveUp) != 0;
+  const std::string why = gave_up ? std::exchange(spec->description, "") : "";
   Result<Collective*> learnt = Learn(now, *spec);
   if (!learnt.ok()) {
     ++session_.counters.rejected_mismatched;
@@ -377,12 +384,14 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
     lifecycle_.Apply(now, mismatch_.HandleGivenUp(now, header, collective, why));
     return true;
   }
-  collective.NoteCalled(now, *from, sequence);
-  auto& announced = collective.announced_at[from->index()];
+  const Sequence sequence = header.call.sequence;
+  const MemberIndex from = *collective.MemberOf(header.source);
+  collective.NoteCalled(now, from, sequence);
+  auto& announced = collective.announced_at[from.index()];
   if (!announced) announced = {.at = now, .sequence = sequence};
   if (header.flags & kFlagWaiting) mismatch_.HandleReport(now, header.source, header.call);
-  lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, *from, sequence));
-  if (OpenCall* const open = session_.calls.Find(header.call)) open->exchange.Heard(*from);
+  lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, from, sequence));
+  if (OpenCall* const open = session_.calls.Find(header.call)) open->exchange.Heard(from);
   lifecycle_.Apply(now, mismatch_.FindMismatched(collective.spec.name, sequence));
   return true;
 }

@@ -131,6 +131,9 @@ class Endpoint {
   // Of a call that is open.
   bool HandleOpen(Instant now, OpenCall& open, MemberIndex from, const Header& header,
                   std::span<const std::byte> payload);
+  // Nothing if the datagram is refused.
+  std::optional<CollectiveSpec> ReadAnnouncement(const Header& header,
+                                                 std::span<const std::byte> payload);
   bool HandleAnnouncement(Instant now, const Header& header, std::span<const std::byte> payload);
   void HandleAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
   void HandleDeliveries(Instant now, Rank peer, const std::vector<Delivery>& deliveries);

@@ -76,13 +76,13 @@ bool LaneMembership::Hear(Instant now, const Header& header, std::span<const std
   }
   const Peer& from = *session_.peers[header.source];
   // A rank that has left has no vote: it would be heard, and suspected again at once.
-  const bool message = membership && (from.removed() || !from.left());
-  const bool heard = from.removed() || (shared_->facts().asks() && !from.left());
+  if (from.state() == PeerState::kLeft) return first_use;
+  const bool heard = from.removed() || shared_->facts().asks();
   if (heard) shared_->Open()->Heard(now, lane_, header.source);
-  if (message && !shared_->Open()->Handle(now, lane_, header.source, payload)) {
+  if (membership && !shared_->Open()->Handle(now, lane_, header.source, payload)) {
     ++session_.counters.rejected_malformed;
   }
-  return heard || message || first_use;
+  return heard || membership || first_use;
 }
 
 void LaneMembership::SetUnusable(Instant now, Rank rank, bool unusable) {
