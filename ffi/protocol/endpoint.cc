@@ -99,6 +99,10 @@ Status Endpoint::Submit(Instant now, Submission submission) {
     lifecycle_.Begin(now, collective, std::move(submission));
     return {};
   }
+  return SubmitHeld(now, collective, std::move(submission));
+}
+
+Status Endpoint::SubmitHeld(Instant now, Collective& collective, Submission submission) {
   if (membership_.stuck()) {
     const Status why = membership_.WhyStuck(now);
     for (const Rank rank : failures_.GiveUpSuspects()) ReleasePeer(now, rank);
