@@ -21,6 +21,14 @@ Acknowledge WhenToAcknowledge(const Header& header) {
   }
 }
 
+// The counter of a segment that is not new.
+std::uint64_t& CounterOf(Receipt receipt, Counters& counters) {
+  if (receipt == Receipt::kDuplicate) return counters.segments_duplicate;
+  if (receipt == Receipt::kLate) return counters.segments_late;
+  if (receipt == Receipt::kStale) return counters.segments_stale;
+  return counters.rejected_mismatched;
+}
+
 }  // namespace
 
 Endpoint::Endpoint(const EndpointOptions& options)
@@ -92,6 +100,10 @@ Status Endpoint::Submit(Instant now, Submission submission) {
     lifecycle_.Begin(now, collective, std::move(submission));
     return {};
   }
+  return SubmitHeld(now, collective, std::move(submission));
+}
+
+Status Endpoint::SubmitHeld(Instant now, Collective& collective, Submission submission) {
   if (membership_.stuck()) {
     const Status why = membership_.WhyStuck(now);
     for (const Rank rank : failures_.GiveUpSuspects()) ReleasePeer(now, rank);
@@ -297,7 +309,7 @@ bool Endpoint::HandleSegment(Instant now, const Header& header,
 bool Endpoint::HandleValues(Instant now, const Collective& collective, MemberIndex from,
                             const Header& header, std::span<const std::byte> payload) {
   if (admission_.IsOver(collective, header.call.sequence)) {
-    CountOld(LateRules::HandleOver(now, collective, from, header, payload));
+    ++CounterOf(LateRules::HandleOver(now, collective, from, header, payload), session_.counters);
     return true;
   }
   if (admission_.IsAbandoned(collective)) {
@@ -314,14 +326,6 @@ bool Endpoint::HandleValues(Instant now, const Collective& collective, MemberInd
   return HandleOpen(now, *open, from, header, payload);
 }
 
-void Endpoint::CountOld(Receipt receipt) {
-  Counters& counters = session_.counters;
-  counters.segments_late += receipt == Receipt::kLate;
-  counters.segments_stale += receipt == Receipt::kStale;
-  counters.segments_duplicate += receipt == Receipt::kDuplicate;
-  counters.rejected_mismatched += receipt == Receipt::kMismatched;
-}
-
 bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const Header& header,
                           std::span<const std::byte> payload) {
   Exchange& exchange = open.exchange;
@@ -331,9 +335,9 @@ bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const H
   const bool delivered = exchange.sender().ContributionsDelivered(from);
   const std::size_t results = exchange.sums();
   const bool contribution = header.kind == DatagramKind::kContribution;
-  if (const Receipt receipt = exchange.Handle(now, from, header, payload);
-      receipt != Receipt::kNew) {
-    CountOld(receipt);
+  const Receipt receipt = exchange.Handle(now, from, header, payload);
+  if (receipt != Receipt::kNew) {
+    ++CounterOf(receipt, session_.counters);
     return receipt != Receipt::kMismatched;
   }
   if (exchange.sums() != results) transmitter_.QueueAll(open);
@@ -348,8 +352,8 @@ bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const H
   return true;
 }
 
-bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
-                                  std::span<const std::byte> payload) {
+std::optional<CollectiveSpec> Endpoint::ReadAnnouncement(const Header& header,
+                                                         std::span<const std::byte> payload) {
   const EndpointOptions& options = session_.options;
   std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options.world_size);
   const bool gave_up = (header.flags & kFlagGaveUp) != 0;
@@ -357,15 +361,22 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
   if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kNameBytesMax ||
       (gave_up && (header.segment.value() > sequence.value() || sequence == kFinalDrain))) {
     ++session_.counters.rejected_malformed;
-    return false;
+    return std::nullopt;
   }
-  // The reason of a call that was given up stands in the place of the description.
-  const std::string why = gave_up ? std::exchange(spec->description, "") : "";
-  const std::optional<MemberIndex> from = MemberOf(*spec, header.source);
-  if (!from || !MemberOf(*spec, options.rank)) {
+  if (!MemberOf(*spec, header.source) || !MemberOf(*spec, options.rank)) {
     ++session_.counters.rejected_mismatched;
-    return false;
+    return std::nullopt;
   }
+  return spec;
+}
+
+bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
+                                  std::span<const std::byte> payload) {
+  std::optional<CollectiveSpec> spec = ReadAnnouncement(header, payload);
+  if (!spec) return false;
+  // The reason of a call that was given up stands in the place of the description.
+  const bool gave_up = (header.flags & kFlagGaveUp) != 0;
+  const std::string why = gave_up ? std::exchange(spec->description, "") : "";
   Result<Collective*> learnt = Learn(now, *spec);
   if (!learnt.ok()) {
     ++session_.counters.rejected_mismatched;
@@ -376,12 +387,14 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
     lifecycle_.Apply(now, mismatch_.HandleGivenUp(now, header, collective, why));
     return true;
   }
-  collective.NoteCalled(now, *from, sequence);
-  auto& announced = collective.announced_at[from->index()];
+  const Sequence sequence = header.call.sequence;
+  const MemberIndex from = *collective.MemberOf(header.source);
+  collective.NoteCalled(now, from, sequence);
+  auto& announced = collective.announced_at[from.index()];
   if (!announced) announced = {.at = now, .sequence = sequence};
   if (header.flags & kFlagWaiting) mismatch_.HandleReport(now, header.source, header.call);
-  lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, *from, sequence));
-  if (OpenCall* const open = session_.calls.Find(header.call)) open->exchange.Heard(*from);
+  lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, from, sequence));
+  if (OpenCall* const open = session_.calls.Find(header.call)) open->exchange.Heard(from);
   lifecycle_.Apply(now, mismatch_.FindMismatched(collective.spec.name, sequence));
   return true;
 }

@@ -116,6 +116,8 @@ class Endpoint {
   Result<Collective*> Learn(Instant now, const CollectiveSpec& spec);
   // The error of a call that does not survive a member that is gone; else ok.
   Status WhyUnreachable(const Collective& collective, const Submission& submission) const;
+  // Of a collective that continues without silent ranks.
+  Status SubmitHeld(Instant now, Collective& collective, Submission submission);
   // Starts the calls that wait for an agreement and can begin now.
   void StartHeldCalls(Instant now);
   // False if there are none.
@@ -128,11 +130,12 @@ class Endpoint {
   bool HandleSegment(Instant now, const Header& header, std::span<const std::byte> encoded);
   bool HandleValues(Instant now, const Collective& collective, MemberIndex from,
                     const Header& header, std::span<const std::byte> payload);
-  // Counts a segment that is not new.
-  void CountOld(Receipt receipt);
   // Of a call that is open.
   bool HandleOpen(Instant now, OpenCall& open, MemberIndex from, const Header& header,
                   std::span<const std::byte> payload);
+  // Nothing if the datagram is refused.
+  std::optional<CollectiveSpec> ReadAnnouncement(const Header& header,
+                                                 std::span<const std::byte> payload);
   bool HandleAnnouncement(Instant now, const Header& header, std::span<const std::byte> payload);
   void HandleAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
   void HandleDeliveries(Instant now, Rank peer, const std::vector<Delivery>& deliveries);

@@ -15,7 +15,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // Longest delay of the detection of a dead peer beyond peer_timeout.
-// Source: kReportInterval of endpoint_watch.cc, the longest pause between two looks.
+// Source: kReportInterval of mismatch_detector.h, the longest pause between two looks.
 constexpr Duration kWatchInterval = milliseconds(500);
 
 bool Contains(const std::string& text, const std::string& part) {

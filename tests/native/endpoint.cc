@@ -105,6 +105,9 @@ class TestEndpoint {
     endpoint_->GiveUp(At(now), std::move(call), Status(StatusCode::kCancelled, why));
   }
   bool Finished() const { return endpoint_->finished(); }
+  std::vector<std::uint16_t> Live() const { return ValuesOf(endpoint_->live()); }
+  std::vector<std::uint16_t> Silent() const { return ValuesOf(endpoint_->silent()); }
+  std::vector<std::uint16_t> Unreached() const { return ValuesOf(endpoint_->unreached()); }
   std::size_t MemoryBytes() const { return endpoint_->memory_bytes(); }
   nb::dict CountersOf() const {
     nb::dict counters;
@@ -115,6 +118,12 @@ class TestEndpoint {
   }
 
  private:
+  static std::vector<std::uint16_t> ValuesOf(const std::vector<Rank>& ranks) {
+    std::vector<std::uint16_t> values;
+    for (const Rank rank : ranks) values.push_back(rank.value());
+    return values;
+  }
+
   std::unique_ptr<Endpoint> endpoint_;
   std::vector<std::byte> buffer_;
 };
@@ -156,7 +165,10 @@ void BindEndpoint(nb::module_& m) {
       .def("give_up", &TestEndpoint::GiveUp)
       .def("finished", &TestEndpoint::Finished)
       .def("memory_bytes", &TestEndpoint::MemoryBytes)
-      .def("counters", &TestEndpoint::CountersOf);
+      .def("counters", &TestEndpoint::CountersOf)
+      .def("live", &TestEndpoint::Live)
+      .def("silent", &TestEndpoint::Silent)
+      .def("unreached", &TestEndpoint::Unreached);
 }
 
 void Bind(nb::module_& m) {

@@ -22,7 +22,7 @@
 
 namespace optireduce {
 
-// The call that ends a collective whose members have changed, see endpoint_membership.cc. Source:
+// The call that ends a collective whose members have changed, see succession.h. Source:
 // the last number that there is; no program may use it.
 inline constexpr Sequence kFinalDrain(std::numeric_limits<std::uint32_t>::max());
 

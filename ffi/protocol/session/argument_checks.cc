@@ -21,6 +21,13 @@ Status Invalid(std::string message) {
   return {StatusCode::kInvalidArgument, "jax_optireduce: " + std::move(message)};
 }
 
+bool HasValidMembers(const CollectiveSpec& spec, const EndpointOptions& options) {
+  const bool ascending =
+      std::ranges::adjacent_find(spec.members, std::greater_equal<>()) == spec.members.end();
+  return !spec.members.empty() && ascending && spec.members.back().value() < options.world_size &&
+         MemberOf(spec, options.rank);
+}
+
 }  // namespace
 
 Status CheckOptions(const EndpointOptions& options) {
@@ -44,10 +51,7 @@ Status CheckSpec(const CollectiveSpec& spec, const EndpointOptions& options) {
     return Invalid("the name of a collective may have " + std::to_string(kNameBytesMax) +
                    " bytes, got " + std::to_string(spec.name.size()));
   }
-  const bool ascending =
-      std::ranges::adjacent_find(spec.members, std::greater_equal<>()) == spec.members.end();
-  if (spec.members.empty() || !ascending || spec.members.back().value() >= options.world_size ||
-      !MemberOf(spec, options.rank)) {
+  if (!HasValidMembers(spec, options)) {
     return Invalid("the members of '" + spec.name +
                    "' must be ascending ranks of this session and contain this rank");
   }

@@ -95,6 +95,10 @@ class CallLifecycle {
   // The program makes no call before `next` any more: calls that only peers have opened end without
   // it. True if all earlier calls are over for the program.
   bool Overtake(Instant now, const Collective& collective, Sequence next, bool drain);
+  // The program jumps over a call that peers have opened.
+  void Skip(Instant now, const Collective& collective, CallId call, bool drain);
+  // Contributions and results of the call have joined others before the program makes it.
+  bool IsOverEverywhere(const Collective& collective, CallId call);
   // A call whose contributions and results have joined others before the program made it.
   void SubmitLate(const Submission& submission, Collective& collective);
   // All others have called a drain that comes after `call`: their data for the call comes with it.

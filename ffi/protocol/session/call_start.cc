@@ -68,18 +68,21 @@ bool CallLifecycle::Overtake(Instant now, const Collective& collective, Sequence
     transmitter_.QueueAll(calls_.At(call));
     EraseIfRemovable(call);
   }
-  for (const CallId call : skipped) {
-    OpenCall& open = calls_.At(call);
-    if (drain && IsBounded(collective.spec) && !open.exchange.drains()) {
-      // Its sums are part of what the drain brings: they go before it.
-      open.exchange.Close(now);
-      NoteFolded(call);
-      continue;
-    }
-    if (collective.spec.all_gather == LatePolicy::kDrop) calls_.Erase(call);
-    if (collective.deferred) Expire(now, call);
-  }
+  for (const CallId call : skipped) Skip(now, collective, call, drain);
   return in_order;
+}
+
+void CallLifecycle::Skip(Instant now, const Collective& collective, CallId call, bool drain) {
+  Exchange& exchange = calls_.At(call).exchange;
+  if (drain && IsBounded(collective.spec) && !exchange.drains()) {
+    // Its sums are part of the data that the drain brings: they go before it.
+    exchange.Close(now);
+    NoteFolded(call);
+  } else if (Drops(collective.spec)) {
+    calls_.Erase(call);
+  } else if (collective.deferred) {
+    Expire(now, call);
+  }
 }
 
 void CallLifecycle::ReleaseGone(Instant now, const Collective& collective, Exchange& exchange) {
@@ -92,14 +95,18 @@ void CallLifecycle::ReleaseGone(Instant now, const Collective& collective, Excha
   }
 }
 
+bool CallLifecycle::IsOverEverywhere(const Collective& collective, CallId call) {
+  const OpenCall* const open = calls_.Find(call);
+  if (open != nullptr) return open->exchange.folded();
+  const bool folded = collective.folded && call.sequence <= *collective.folded;
+  return folded || OthersDrain(collective, call.sequence);
+}
+
 void CallLifecycle::SubmitTo(Instant now, Collective& collective, Submission submission) {
   const CallId call{.collective = collective.id, .sequence = submission.sequence};
   const bool in_order = Overtake(now, collective, call.sequence, submission.drain);
+  if (IsOverEverywhere(collective, call)) return SubmitLate(submission, collective);
   OpenCall* open = calls_.Find(call);
-  const bool folded = collective.folded && call.sequence <= *collective.folded;
-  const bool over =
-      open != nullptr ? open->exchange.folded() : folded || OthersDrain(collective, call.sequence);
-  if (over) return SubmitLate(submission, collective);
   const bool drains = submission.drain && Defers(collective.spec);
   if (open == nullptr) open = &calls_.Open(now, collective, call.sequence, drains);
   Exchange& exchange = open->exchange;

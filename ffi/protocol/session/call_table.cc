@@ -15,10 +15,7 @@ bool CallTable::HasCalled(const Collective& collective, const Submission& submis
   return open != nullptr && open->exchange.heard(*collective.MemberOf(member));
 }
 
-OpenCall& CallTable::Open(Instant now, Collective& collective, Sequence sequence, bool drain) {
-  const std::uint16_t members = collective.layout.members();
-  std::vector<MemberIndex>& order = send_orders_[{members, collective.self}];
-  if (order.empty()) order = TarSendOrder(members, collective.self);
+void CallTable::MakeTiming(Collective& collective) {
   const CollectiveSpec& spec = collective.spec;
   if (spec.reduce_scatter != LatePolicy::kWait && !collective.timing) {
     collective.timing = std::make_unique<CallTiming>(spec, collective.self, options_.late_budget,
@@ -29,6 +26,13 @@ OpenCall& CallTable::Open(Instant now, Collective& collective, Sequence sequence
         std::make_unique<DeferredData>(collective.layout, collective.self, spec.element_type,
                                        options_.max_lag, options_.suspend_on_lag, pool_);
   }
+}
+
+OpenCall& CallTable::Open(Instant now, Collective& collective, Sequence sequence, bool drain) {
+  const std::uint16_t members = collective.layout.members();
+  std::vector<MemberIndex>& order = send_orders_[{members, collective.self}];
+  if (order.empty()) order = TarSendOrder(members, collective.self);
+  MakeTiming(collective);
   const ExchangeOptions options{
       .send_order = order, .lag_timeout = options_.peer_timeout, .drain = drain};
   const auto [at, inserted] =
@@ -36,8 +40,9 @@ OpenCall& CallTable::Open(Instant now, Collective& collective, Sequence sequence
                          now, pool_, options);
   OR_CHECK(inserted);
   OpenCall& opened = at->second;
-  for (const Rank member : spec.members) {
-    if (member == options_.rank || !Defers(spec) || !peers_[member]->gone()) continue;
+  if (!collective.deferred) return opened;
+  for (const Rank member : collective.spec.members) {
+    if (member == options_.rank || !peers_[member]->gone()) continue;
     opened.exchange.sender().ReleaseResults(*collective.MemberOf(member));
   }
   return opened;

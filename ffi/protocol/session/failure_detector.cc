@@ -161,18 +161,16 @@ std::vector<Verdict> FailureDetector::FindUnserved(Rank rank, const std::string&
     Exchange& exchange = open.exchange;
     const CollectiveSpec& spec = exchange.collective().spec;
     const auto member = exchange.collective().MemberOf(rank);
-    const bool defers = exchange.collective().deferred && exchange.submitted();
-    if (!member || membership_.Survives(spec) || !(exchange.waits() || defers)) continue;
+    if (!member || membership_.Survives(spec) || Drops(spec) || !exchange.submitted()) continue;
     const bool served = exchange.sender().Served(*member);
     const Status error(StatusCode::kUnavailable, "jax_optireduce: " + why + "; it is needed in " +
                                                      Describe(spec, call.sequence));
-    if (exchange.finished() && !served) {
+    if (!exchange.finished()) {
+      if (!served || exchange.Needs(*member)) verdicts.push_back({.call = call, .why = error});
+    } else if (!served) {
       // The call is over here, but not at the peer.
       over.push_back({.call = call, .why = error});
       exchange.sender().Release(*member);
-    } else if (exchange.submitted() && !exchange.finished() &&
-               (exchange.Needs(*member) || !served)) {
-      verdicts.push_back({.call = call, .why = error});
     }
   }
   std::ranges::move(over, std::back_inserter(verdicts));
@@ -194,13 +192,20 @@ FailureDetector::Loss FailureDetector::ReleaseIn(Instant now, OpenCall& open, Me
     transmitter_.QueueAll(open);
     return Loss::kNone;
   }
-  // A member that has left in good order has sent everything for the calls that it has made.
-  const bool defers = exchange.submitted() && !exchange.finished() && collective.deferred &&
-                      !survives && (!peer.left() || !exchange.heard(gone));
-  const bool needs = (exchange.waiting() || defers) && exchange.Needs(gone);
+  const bool needs = NeedsGone(exchange, peer, gone);
   exchange.sender().Release(gone);
   if (!needs) return Loss::kNone;
   return drains ? Loss::kUndecided : Loss::kFatal;
+}
+
+bool FailureDetector::NeedsGone(const Exchange& exchange, const Peer& peer,
+                                MemberIndex gone) const {
+  if (!exchange.Needs(gone)) return false;
+  if (exchange.waiting()) return true;
+  const Collective& collective = exchange.collective();
+  if (!collective.deferred || membership_.Survives(collective.spec)) return false;
+  // A member that has left in good order has sent everything for the calls that it has made.
+  return exchange.submitted() && !exchange.finished() && !(peer.left() && exchange.heard(gone));
 }
 
 void FailureDetector::EraseUncalled(const Peer& gone) {
@@ -219,6 +224,7 @@ FailureDetector::Release FailureDetector::ReleasePeer(Instant now, Rank gone) {
   if (peer.gone()) {
     peer.DropQueued();
     admission_.Forget(gone);
+    EraseUncalled(peer);
   }
   const std::string waits =
       "jax_optireduce: " + peer.why() + "; " + NameOf(session_.options.rank) + " waits for it in ";
@@ -244,11 +250,9 @@ FailureDetector::Release FailureDetector::ReleasePeer(Instant now, Rank gone) {
   }
   session_.directory.ForEach([&](const Collective& collective) {
     const auto member = collective.MemberOf(gone);
-    if (member && collective.deferred && !kept(collective.spec)) {
-      collective.deferred->Release(*member);
-    }
+    if (!member || !collective.deferred || kept(collective.spec)) return;
+    collective.deferred->Release(*member);
   });
-  if (peer.gone()) EraseUncalled(peer);
   std::ranges::move(over, std::back_inserter(release.verdicts));
   return release;
 }

@@ -91,6 +91,8 @@ class FailureDetector {
   };
   // The call waits for the member no more, and keeps nothing for it.
   Loss ReleaseIn(Instant now, OpenCall& open, MemberIndex gone);
+  // The call cannot be completed without the member.
+  bool NeedsGone(const Exchange& exchange, const Peer& peer, MemberIndex gone) const;
   // Erases the calls that the peer alone had opened, and that will never be called here.
   void EraseUncalled(const Peer& gone);
   Duration SilenceIn(Instant now, const Exchange& exchange, Rank member) const;

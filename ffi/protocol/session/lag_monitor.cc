@@ -11,6 +11,16 @@ namespace {
 // Chosen: the least that tells a peer that has nothing to say from one that does not answer.
 constexpr int kSignsPerPatience = 2;
 
+// The position of the oldest call of the collective; the number of calls if there is none.
+std::size_t OldestOf(CollectiveId collective, const Ring<CallId>& calls) {
+  std::size_t oldest = calls.size();
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const bool same = calls[i].collective == collective;
+    if (same && (oldest == calls.size() || calls[i] < calls[oldest])) oldest = i;
+  }
+  return oldest;
+}
+
 }  // namespace
 
 template <typename Visit>
@@ -69,11 +79,7 @@ bool LagMonitor::PutFirst(Rank to) {
     const auto member = open->exchange.collective().MemberOf(to);
     if (!member || !open->exchange.collective().deferred->Lags(*member, lagging.sequence)) continue;
     Ring<CallId>& calls = peers_[to]->backlog;
-    std::size_t oldest = calls.size();
-    for (std::size_t i = 0; i < calls.size(); ++i) {
-      const bool same = calls[i].collective == lagging.collective;
-      if (same && (oldest == calls.size() || calls[i] < calls[oldest])) oldest = i;
-    }
+    const std::size_t oldest = OldestOf(lagging.collective, calls);
     if (oldest == calls.size()) continue;
     std::swap(calls[oldest], calls.front());
     return true;

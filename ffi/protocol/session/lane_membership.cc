@@ -69,20 +69,24 @@ bool LaneMembership::Hear(Instant now, const Header& header, std::span<const std
   const bool membership = header.kind == DatagramKind::kMembership;
   if (!shared_ || !(membership || in_use())) return false;
   const bool first_use = !in_use();
-  if (first_use) {
-    // The sender has called a collective that this rank does not know yet.
-    shared_->Open().Use();
-    Follow(now);
-  }
+  // The sender has called a collective that this rank does not know yet.
+  if (first_use) shared_->Open().Use();
+  if (first_use) Follow(now);
+  return HearMember(now, header, payload) || first_use;
+}
+
+bool LaneMembership::HearMember(Instant now, const Header& header,
+                                std::span<const std::byte> payload) {
+  const bool membership = header.kind == DatagramKind::kMembership;
   const Peer& from = *session_.peers[header.source];
   // A rank that has left has no vote: it would be heard, and suspected again at once.
-  const bool message = membership && (from.removed() || !from.left());
-  const bool heard = from.removed() || (shared_->facts().asks() && !from.left());
+  if (from.state() == PeerState::kLeft) return false;
+  const bool heard = from.removed() || shared_->facts().asks();
   if (heard) shared_->Open()->Heard(now, lane_, header.source);
-  if (message && !shared_->Open()->Handle(now, lane_, header.source, payload)) {
+  if (membership && !shared_->Open()->Handle(now, lane_, header.source, payload)) {
     ++session_.counters.rejected_malformed;
   }
-  return heard || message || first_use;
+  return heard || membership;
 }
 
 void LaneMembership::SetUnusable(Instant now, Rank rank, bool unusable) {

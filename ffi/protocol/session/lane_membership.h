@@ -69,6 +69,8 @@ class LaneMembership {
   std::optional<Membership::Outgoing> Poll(Instant now, std::span<std::byte> out);
 
  private:
+  bool HearMember(Instant now, const Header& header, std::span<const std::byte> payload);
+
   SessionState& session_;
   std::shared_ptr<SharedMembership> shared_;  // null where the session is too small for one
   std::uint16_t lane_ = 0;                    // among the lanes that share it

@@ -33,16 +33,9 @@ Succession::Pass Succession::StartHeld(Instant now) {
     const Submission& next = held_[i].submission;
     Collective& origin = *session_.directory.Find(IdOf(next.spec));
     Result<Collective*> in_view = CollectiveInView(origin, next.sequence);
-    const bool given_up = held_[i].given_up.has_value();
     // Calls of the same collective stay behind one that waits.
-    bool waits = in_view.ok() && std::ranges::find(waiting, origin.id) != waiting.end();
-    if (!waits && in_view.ok() && !given_up) {
-      waits = MustHold(now, *in_view.value(), next, pass.suspected);
-    }
-    if (!waits && in_view.ok() && !membership_.TryStart(origin, *in_view.value(), next.sequence)) {
-      waits = pass.frozen = true;
-    }
-    if (waits) {
+    const bool behind = std::ranges::find(waiting, origin.id) != waiting.end();
+    if (in_view.ok() && (behind || MustHold(now, held_[i], origin, *in_view.value(), pass))) {
       waiting.push_back(origin.id);
       ++i;
       continue;
@@ -54,7 +47,7 @@ Succession::Pass Succession::StartHeld(Instant now) {
       const Sequence sequence = held.submission.sequence;
       Begin(now, std::move(held), *in_view.value());
       origin.submitted = sequence;
-    } else if (!given_up) {
+    } else if (!held.given_up) {
       Fail(now, held, in_view.status());
     }
   }
@@ -96,8 +89,16 @@ Result<Collective*> Succession::CollectiveInView(Collective& origin, Sequence se
   return in_view;
 }
 
-bool Succession::MustHold(Instant now, const Collective& in_view, const Submission& submission,
-                          bool& suspected) {
+bool Succession::MustHold(Instant now, const Held& held, const Collective& origin,
+                          const Collective& in_view, Pass& pass) {
+  if (!held.given_up && AwaitsAgreement(now, in_view, held.submission, pass)) return true;
+  if (membership_.TryStart(origin, in_view, held.submission.sequence)) return false;
+  pass.frozen = true;
+  return true;
+}
+
+bool Succession::AwaitsAgreement(Instant now, const Collective& in_view,
+                                 const Submission& submission, Pass& pass) {
   if (submission.drain) {
     for (const Collective* c = in_view.predecessor; c != nullptr; c = c->predecessor) {
       using enum Collective::FinalDrain;
@@ -110,13 +111,13 @@ bool Succession::MustHold(Instant now, const Collective& in_view, const Submissi
         session_.calls.HasCalled(in_view, submission, member)) {
       continue;
     }
-    left = suspected = true;
+    left = pass.suspected = true;
     membership_.Suspect(now, member);
   }
   return left;
 }
 
-bool Succession::BeginFinalDrain(Instant now, Collective& collective) {
+bool Succession::EndUncalled(Instant now, const Collective& collective) {
   bool under_way = false;
   std::vector<CallId> uncalled;
   session_.calls.ForEach(collective.id, [&](CallId call, const OpenCall& open) {
@@ -135,6 +136,11 @@ bool Succession::BeginFinalDrain(Instant now, Collective& collective) {
       session_.calls.Erase(call);
     }
   }
+  return true;
+}
+
+bool Succession::BeginFinalDrain(Instant now, Collective& collective) {
+  if (!EndUncalled(now, collective)) return false;
   const CallId call{.collective = collective.id, .sequence = kFinalDrain};
   OpenCall* open = session_.calls.Find(call);
   if (open == nullptr) open = &session_.calls.Open(now, collective, kFinalDrain, /*drain=*/true);

@@ -54,22 +54,27 @@ class Succession {
     Instant since;
     std::optional<Status> given_up;
   };
-  // One pass over the held calls. Notes whether one has begun, and whether none may (frozen).
+  // The outcome of one pass over the held calls.
   struct Pass {
-    bool started = false;
-    bool frozen = false;
-    bool suspected = false;
+    bool started = false;    // some call
+    bool frozen = false;     // no call may begin
+    bool suspected = false;  // some member
   };
   Pass StartHeld(Instant now);
   // The collective among the ranks that take part in the call. Wants a final drain where the
   // members have changed.
   Result<Collective*> CollectiveInView(Collective& origin, Sequence sequence);
-  // The call must wait: for a final drain, or for a decision on a member that has left.
-  bool MustHold(Instant now, const Collective& in_view, const Submission& submission,
-                bool& suspected);
+  // False if the call begins now.
+  bool MustHold(Instant now, const Held& held, const Collective& origin, const Collective& in_view,
+                Pass& pass);
+  // The call waits for a final drain, or for a decision on a member that has left.
+  bool AwaitsAgreement(Instant now, const Collective& in_view, const Submission& submission,
+                       Pass& pass);
   void Begin(Instant now, Held held, Collective& in_view);
   void Fail(Instant now, Held& held, Status why);
-  // False while calls of the collective are under way.
+  // Ends the calls that only peers have opened. False while calls of the collective are under way.
+  bool EndUncalled(Instant now, const Collective& collective);
+  // Likewise.
   bool BeginFinalDrain(Instant now, Collective& collective);
 
   SessionState& session_;

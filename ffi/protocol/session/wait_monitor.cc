@@ -74,18 +74,23 @@ std::string WaitMonitor::LastSignOf(Instant now, Rank rank) const {
          RoundedSeconds(now - sign.at) + " ago)";
 }
 
-Status WaitMonitor::WhyExpired(Instant now, const Exchange& exchange) const {
-  if (!exchange.waiting() || now < ExpiresAt(exchange.called_at())) return {};
-  // A rank whose result is missing may be waiting itself, for one that has not called.
+std::vector<Rank> WaitMonitor::Uncalled(const Exchange& exchange) const {
   const Collective& collective = exchange.collective();
   std::vector<Rank> ranks;
   for (const Rank rank : collective.spec.members) {
     const bool waits = rank == session_.options.rank || exchange.heard(*collective.MemberOf(rank));
     if (!waits && !session_.peers[rank]->gone()) ranks.push_back(rank);
   }
-  if (ranks.empty()) ranks = WaitingFor(exchange).ranks;
+  return ranks.empty() ? WaitingFor(exchange).ranks : ranks;
+}
+
+Status WaitMonitor::WhyExpired(Instant now, const Exchange& exchange) const {
+  if (!exchange.waiting() || now < ExpiresAt(exchange.called_at())) return {};
+  const Collective& collective = exchange.collective();
   std::string whom;
-  for (const Rank rank : ranks) whom += (whom.empty() ? "" : "; ") + LastSignOf(now, rank);
+  for (const Rank rank : Uncalled(exchange)) {
+    whom += (whom.empty() ? "" : "; ") + LastSignOf(now, rank);
+  }
   return {StatusCode::kDeadlineExceeded,
           "jax_optireduce: " + Describe(collective.spec, exchange.call().sequence) +
               " has waited " + RoundedSeconds(now - exchange.called_at()) +

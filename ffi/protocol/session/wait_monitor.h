@@ -59,6 +59,9 @@ class WaitMonitor {
   Status WhyExpired(Instant now, const Exchange& exchange) const;
 
  private:
+  // The members that have not made the call: a rank whose result is missing may be waiting itself.
+  // If all have, the ranks that the call waits for.
+  std::vector<Rank> Uncalled(const Exchange& exchange) const;
   // The last sign of life of the rank, for an error.
   std::string LastSignOf(Instant now, Rank rank) const;
 
