@@ -27,7 +27,7 @@ bool AllGatherStage::Fits(MemberIndex from, const Header& header, std::size_t by
   if (!called() && !over_ && rules_.SumsNeedAll()) return false;
   // A sum without any contribution holds deferred data.
   return header.contributors <= collective_.layout.members() &&
-         (header.contributors > 0 || rules_.keeps());
+         (header.contributors > 0 || rules_.retains());
 }
 
 Receipt AllGatherStage::Handle(Instant now, MemberIndex from, const Header& header,

@@ -20,7 +20,7 @@ LateRules LateRules::Open(const Collective& collective, Sequence sequence, Insta
   rules.timing_->Open();
   rules.reduce_scatter_deadline_ = rules.timing_->reduce_scatter_deadline();
   rules.call_deadline_ = rules.timing_->call_deadline();
-  if (!rules.keeps()) return rules;
+  if (!rules.retains()) return rules;
   rules.deferred_->NoteOpening(sequence, now);
   for (auto& began : rules.began_) began.assign(collective.layout.members(), kNever);
   rules.complete_before_.resize(collective.layout.members());
@@ -28,7 +28,7 @@ LateRules LateRules::Open(const Collective& collective, Sequence sequence, Insta
 }
 
 void LateRules::Submit(Instant now, bool in_order) {
-  if (!keeps()) return;
+  if (!retains()) return;
   for (const MemberIndex member : collective_.others) {
     if (!in_order) break;
     complete_before_[member.index()] = deferred_->CompleteBefore(member, sequence_);
@@ -75,13 +75,13 @@ void LateRules::Deliver(Stage stage, MemberIndex to) {
 }
 
 std::uint16_t LateRules::NoteFor(MemberIndex to, SegmentIndex segment) const {
-  if (keeps()) return complete_before_[to.index()];
+  if (retains()) return complete_before_[to.index()];
   if (timing_ == nullptr) return 0;
   return timing_->SampleFor({.collective = collective_.id, .sequence = sequence_}, segment);
 }
 
 std::uint8_t LateRules::FlagsFor(MemberIndex to) const {
-  if (!keeps()) return 0;
+  if (!retains()) return 0;
   return static_cast<std::uint8_t>((drain_ ? kFlagDrain : 0) |
                                    (deferred_->suspended(to) ? kFlagSuspended : 0));
 }
@@ -114,7 +114,7 @@ Instant LateRules::EarlyEnd(Stage stage, const LastSegments& last) const {
 }
 
 bool LateRules::Straggles(MemberIndex member) const {
-  return keeps() && !drain_ && timing_->straggles(member);
+  return retains() && !drain_ && timing_->straggles(member);
 }
 
 bool LateRules::HandleLate(Instant now, MemberIndex from, const Header& header,
@@ -157,12 +157,12 @@ bool LateRules::Defer(Stage stage, SegmentIndex segment, std::span<const std::by
 }
 
 std::span<const std::byte> LateRules::LateContribution(SegmentIndex segment) const {
-  if (!keeps() || !deferred_->late_contributions().Contains(segment)) return {};
+  if (!retains() || !deferred_->late_contributions().Contains(segment)) return {};
   return deferred_->late_contributions().Get(segment);
 }
 
 void LateRules::Learn(Instant now, MemberIndex from, const Header& header) {
-  if (!keeps() || drain_ || opened_at_ == kNever) return;
+  if (!retains() || drain_ || opened_at_ == kNever) return;
   const Stage stage = StageOf(header.kind);
   // A retransmission does not tell when its sender began.
   Instant began = (header.flags & kFlagRetransmission) != 0 ? opened_at_ : now;
@@ -182,11 +182,11 @@ void LateRules::Learn(Instant now, MemberIndex from, const Header& header) {
 }
 
 void LateRules::EndCall(std::uint64_t missed_bytes) {
-  if (keeps()) deferred_->NoteMissed(missed_bytes);
+  if (retains()) deferred_->NoteMissed(missed_bytes);
 }
 
 void LateRules::NoteResults(MemberIndex owner, bool complete) {
-  if (keeps()) deferred_->NoteResults(owner, sequence_, complete);
+  if (retains()) deferred_->NoteResults(owner, sequence_, complete);
 }
 
 void LateRules::Remember(Stage stage, MemberIndex from, Bitmap received) {

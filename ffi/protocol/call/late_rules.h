@@ -1,4 +1,4 @@
-// What one call does about data that is late: the only code that knows the modes. Each stage waits
+// The rules of one call for late data: the only code that knows the modes. Each stage waits
 // for late data, drops it, or defers it to a later call (LatePolicy); a drain waits in both stages,
 // and moves deferred data.
 //
@@ -35,7 +35,7 @@
 
 namespace optireduce {
 
-// What became of a segment that arrived.
+// The outcome of a segment that arrived.
 enum class Receipt : std::uint8_t { kNew, kDuplicate, kLate, kStale, kMismatched };
 
 inline Stage StageOf(DatagramKind kind) {
@@ -61,13 +61,13 @@ class LateRules {
   void Deliver(Stage stage, MemberIndex to);
   // Nothing of the stage was sent to the peer.
   bool Unsent(Stage stage, MemberIndex to) const;
-  // The call is over: what cannot begin for a peer is deferred. In a drain it waits.
+  // The call is over: data that cannot begin for a peer is deferred. In a drain it waits.
   bool DefersRest(Stage stage) const { return defers(stage) && !drain_; }
   SegmentStore& deferred_sends(Stage stage, MemberIndex to) {
     return deferred_->deferred_sends(stage, to);
   }
   // Errors of rounding, which join later data; null where they are lost.
-  SegmentStore* errors() { return keeps() ? &deferred_->errors() : nullptr; }
+  SegmentStore* errors() { return retains() ? &deferred_->errors() : nullptr; }
   // For the headers of contributions to a peer, and of all data for it.
   std::uint16_t NoteFor(MemberIndex to, SegmentIndex segment) const;
   std::uint8_t FlagsFor(MemberIndex to) const;
@@ -77,7 +77,7 @@ class LateRules {
   bool Retransmits(Stage stage) const;
   // The result shows that its owner needs no contribution of this rank to the segment.
   bool ShowsDelivery(std::uint16_t contributors) const {
-    return !keeps() || contributors == collective_.layout.members();
+    return !retains() || contributors == collective_.layout.members();
   }
 
   // ---- When does a stage close, and may it end early?
@@ -101,7 +101,7 @@ class LateRules {
     return policy(Stage::kAllGather) == LatePolicy::kWait ? Duration{} : call_deadline_;
   }
   // The program waits for peers that are too far behind.
-  bool Lags() const { return keeps() && !drain_ && deferred_->Lags(sequence_); }
+  bool Lags() const { return retains() && !drain_ && deferred_->Lags(sequence_); }
   void SuspendLagging() { deferred_->SuspendLagging(sequence_); }
   bool Straggles(MemberIndex member) const;
 
@@ -120,24 +120,24 @@ class LateRules {
     deferred_->late_contributions().Remove(segment);
   }
   // Late results that join the result of the call.
-  bool has_late_results() const { return keeps() && !deferred_->late_results().empty(); }
+  bool has_late_results() const { return retains() && !deferred_->late_results().empty(); }
   bool HoldsLateResult(SegmentIndex segment) const {
-    return keeps() && deferred_->late_results().Contains(segment);
+    return retains() && deferred_->late_results().Contains(segment);
   }
   // The segment holds data of earlier calls.
   bool HoldsDeferred(const Header& header) const {
-    return keeps() && (header.flags & kFlagDeferred) != 0;
+    return retains() && (header.flags & kFlagDeferred) != 0;
   }
   // Learns deadlines from a segment that is new, in time or late.
   void Learn(Instant now, MemberIndex from, const Header& header);
 
   // ---- What happens when the call is over?
-  // Contributions are delivered although the call is over, now or with a later call.
-  bool keeps() const { return deferred_ != nullptr; }
-  // A call that the program has not made may end without it.
-  bool MayEndUncalled() const { return policy(Stage::kAllGather) == LatePolicy::kDefer; }
+  // Contributions are retained until they are delivered, also after the end of the call.
+  bool retains() const { return deferred_ != nullptr; }
+  // The call may end without the program: its results join a later call.
+  bool MayFold() const { return policy(Stage::kAllGather) == LatePolicy::kDefer; }
   // After a failure peers get the sums all the same.
-  bool ServesAfterFailure() const { return keeps() && !drain_; }
+  bool ServesAfterFailure() const { return retains() && !drain_; }
   // The deadline of the call is over: no rank waits for anything.
   bool released() const { return released_; }
   void Release() { released_ = true; }
@@ -145,7 +145,7 @@ class LateRules {
   void EndCall(std::uint64_t missed_bytes);
   // All results of the owner have come, or not.
   void NoteResults(MemberIndex owner, bool complete);
-  // What has come of the call from a peer, lest it is added twice after the removal of the call.
+  // Before the removal of the call: its segments that have come from a peer are not added again.
   void Remember(Stage stage, MemberIndex from, Bitmap received);
   // Learns from the end of a stage that drops late data.
   void EndStage(Stage stage, StageEnd end);
