@@ -247,7 +247,7 @@ void CallSender::ReleaseResults(MemberIndex peer) {
 
 void CallSender::Release(MemberIndex peer) {
   // Data of a drain joins no later call.
-  if (!ContributionsDelivered(peer) && rules_.DefersRest(Stage::kReduceScatter) &&
+  if (!ContributionsDelivered(peer) && rules_.Defers(Stage::kReduceScatter) &&
       rules_.Unsent(Stage::kReduceScatter, peer)) {
     DeferSends(Stage::kReduceScatter, peer);
   }
@@ -272,7 +272,8 @@ void CallSender::Fail() {
   for (const MemberIndex member : collective_.others) {
     DeliverContributions(member);
     outbox(member).AbandonContributions();
-    if (!rules_.ServesAfterFailure()) ReleaseResults(member);
+    // Peers get the sums all the same where those are deferred.
+    if (!rules_.retains() || rules_.drains()) ReleaseResults(member);
   }
 }
 
@@ -289,7 +290,7 @@ void CallSender::DeferSums() {
 }
 
 void CallSender::DeferRest(Stage stage, MemberIndex to) {
-  if (!rules_.DefersRest(stage)) return;
+  if (!rules_.Defers(stage)) return;
   if (rules_.MaySend(stage, to)) {
     Begin(stage, to);
     return;

@@ -69,7 +69,7 @@ void Exchange::Report(Instant now, bool ok) {
   report_.FindMissing();
   stats.elapsed = now - called_at();
   stats.live = collective_.layout.members();
-  stats.deadline = rules_.deadline();
+  if (rules_.CallDeadline() != kNever) stats.deadline = rules_.call_deadline();
   stats.deadline_needed = rules_.deadline_needed();
 }
 
@@ -228,7 +228,7 @@ int Exchange::Expire(Instant now) {
 bool Exchange::ExpireReduceScatter(Instant now) {
   if (reduce_scatter_.closed() || now < ReduceScatterEnd()) return false;
   const bool expires = !reduce_scatter_.finished() && !reduce_scatter_.closing();
-  if (expires && rules_.ClosesInTurn()) reduce_scatter_.BeginClosing();
+  if (expires && rules_.Defers(Stage::kReduceScatter)) reduce_scatter_.BeginClosing();
   if (now >= rules_.ReduceScatterDeadline(reduce_scatter_.closing())) {
     CloseReduceScatter(now, StageExit::kExpired);
   } else if (!reduce_scatter_.closing()) {
@@ -323,7 +323,7 @@ void Exchange::Remember() {
 
 bool Exchange::CanFold() const {
   const bool uncalled = phase_ == Phase::kUncalled || phase_ == Phase::kSkipped;
-  return uncalled && rules_.MayFold() && reduce_scatter_.finished();
+  return uncalled && rules_.Defers(Stage::kAllGather) && reduce_scatter_.finished();
 }
 
 void Exchange::Fold() {
@@ -346,8 +346,7 @@ void Exchange::Drain() {
 
 std::uint64_t Exchange::UndeliveredBytes() const {
   if (!over() || drains()) return 0;
-  return sender_.UndeliveredBytes(rules_.DefersRest(Stage::kAllGather) &&
-                                  reduce_scatter_.finished());
+  return sender_.UndeliveredBytes(rules_.Defers(Stage::kAllGather) && reduce_scatter_.finished());
 }
 
 void Exchange::Compact() {

@@ -128,7 +128,8 @@ class Exchange {
   CallDone Finish(Instant now, Status status);
   // No rank waits for the data that is left to send: the call has ended by its deadline.
   bool behind() const {
-    return rules_.Bounds() && (folded() || (finished() && all_gather_.closed()));
+    return rules_.Defers(Stage::kReduceScatter) && rules_.Defers(Stage::kAllGather) &&
+           (folded() || (finished() && all_gather_.closed()));
   }
   // Nothing is left to do for any rank.
   bool removable() const;

@@ -40,7 +40,7 @@ void LateRules::Submit(Instant now, bool in_order) {
   timing_->Arrived(Stage::kReduceScatter, collective_.self, after_opening, Duration(0), 1.0);
 }
 
-bool LateRules::defers(Stage stage) const {
+bool LateRules::Windowed(Stage stage) const {
   const CollectiveSpec& spec = collective_.spec;
   return (stage == Stage::kReduceScatter ? spec.reduce_scatter : spec.all_gather) ==
          LatePolicy::kDefer;
@@ -53,7 +53,7 @@ LatePolicy LateRules::policy(Stage stage) const {
 }
 
 bool LateRules::MaySend(Stage stage, MemberIndex to) const {
-  if (!defers(stage)) return true;
+  if (!Windowed(stage)) return true;
   const SendWindow& window = std::as_const(*deferred_).window(stage, to);
   if (window.Begun(sequence_)) return true;
   // Data of a drain shows that everything before it has come.
@@ -67,11 +67,11 @@ std::unique_ptr<SegmentStore> LateRules::Begin(Stage stage, MemberIndex to) {
 }
 
 bool LateRules::Unsent(Stage stage, MemberIndex to) const {
-  return defers(stage) && !deferred_->window(stage, to).Begun(sequence_);
+  return Windowed(stage) && !deferred_->window(stage, to).Begun(sequence_);
 }
 
 void LateRules::Deliver(Stage stage, MemberIndex to) {
-  if (defers(stage)) deferred_->window(stage, to).Deliver(sequence_);
+  if (Windowed(stage)) deferred_->window(stage, to).Deliver(sequence_);
 }
 
 std::uint16_t LateRules::NoteFor(MemberIndex to, SegmentIndex segment) const {
@@ -130,7 +130,7 @@ Receipt LateRules::HandleOver(Instant now, const Collective& collective, MemberI
   const Stage stage = StageOf(header.kind);
   const MemberIndex shard = stage == Stage::kReduceScatter ? collective.self : from;
   LateRules rules(collective, sequence, kNever, /*drain=*/false);
-  if (!rules.defers(stage) || !layout.Fits(shard, header.segment, payload.size())) {
+  if (!rules.Windowed(stage) || !layout.Fits(shard, header.segment, payload.size())) {
     return Receipt::kStale;
   }
   CallHistory& history = collective.deferred->history(stage, from);
@@ -149,16 +149,11 @@ Receipt LateRules::HandleOver(Instant now, const Collective& collective, MemberI
 }
 
 bool LateRules::Defer(Stage stage, SegmentIndex segment, std::span<const std::byte> values) {
-  if (!defers(stage)) return false;
+  if (!Windowed(stage)) return false;
   SegmentStore& late =
       stage == Stage::kReduceScatter ? deferred_->late_contributions() : deferred_->late_results();
   late.Add(segment, values);
   return true;
-}
-
-std::span<const std::byte> LateRules::LateContribution(SegmentIndex segment) const {
-  if (!retains() || !deferred_->late_contributions().Contains(segment)) return {};
-  return deferred_->late_contributions().Get(segment);
 }
 
 void LateRules::Learn(Instant now, MemberIndex from, const Header& header) {
@@ -190,7 +185,7 @@ void LateRules::NoteResults(MemberIndex owner, bool complete) {
 }
 
 void LateRules::Remember(Stage stage, MemberIndex from, Bitmap received) {
-  if (!defers(stage) || received.count() == 0) return;
+  if (!Windowed(stage) || received.count() == 0) return;
   deferred_->history(stage, from).Remember(sequence_, std::move(received));
 }
 

@@ -61,8 +61,9 @@ class LateRules {
   void Deliver(Stage stage, MemberIndex to);
   // Nothing of the stage was sent to the peer.
   bool Unsent(Stage stage, MemberIndex to) const;
-  // The call is over: data that cannot begin for a peer is deferred. In a drain it waits.
-  bool DefersRest(Stage stage) const { return defers(stage) && !drain_; }
+  // Late data of the stage joins a later call, as does data that cannot begin for a peer before the
+  // call is over. In a drain it waits.
+  bool Defers(Stage stage) const { return Windowed(stage) && !drain_; }
   SegmentStore& deferred_sends(Stage stage, MemberIndex to) {
     return deferred_->deferred_sends(stage, to);
   }
@@ -85,21 +86,14 @@ class LateRules {
     return policy(Stage::kReduceScatter) == LatePolicy::kWait ||
            policy(Stage::kAllGather) == LatePolicy::kWait;
   }
-  bool Bounds() const { return !drain_ && IsBounded(collective_.spec); }
   bool Drops() const { return optireduce::Drops(collective_.spec); }
   // No sum exists before the own contribution.
   bool SumsNeedAll() const { return policy(Stage::kReduceScatter) == LatePolicy::kWait; }
-  // Once its deadline is over, the first stage closes each segment as its turn to be sent comes.
-  bool ClosesInTurn() const { return policy(Stage::kReduceScatter) == LatePolicy::kDefer; }
   Instant ReduceScatterDeadline(bool closing) const;
   Instant CallDeadline() const;
   // When a stage ends before its deadline, if nothing else comes.
   Instant EarlyEnd(Stage stage, const LastSegments& last) const;
   Duration call_deadline() const { return call_deadline_; }
-  // The time that ends the call; 0 where the second stage waits.
-  Duration deadline() const {
-    return policy(Stage::kAllGather) == LatePolicy::kWait ? Duration{} : call_deadline_;
-  }
   // The program waits for peers that are too far behind.
   bool Lags() const { return retains() && !drain_ && deferred_->Lags(sequence_); }
   void SuspendLagging() { deferred_->SuspendLagging(sequence_); }
@@ -114,19 +108,12 @@ class LateRules {
                             const Header& header, std::span<const std::byte> payload);
   // Adds a segment to the late data of its stage, if that is deferred; true if so.
   bool Defer(Stage stage, SegmentIndex segment, std::span<const std::byte> values);
-  // Late contributions that join the sum of a segment; nothing if there are none.
-  std::span<const std::byte> LateContribution(SegmentIndex segment) const;
-  void RemoveLateContribution(SegmentIndex segment) {
-    deferred_->late_contributions().Remove(segment);
+  // Late contributions that join sums, and late results that join the result; null if all are lost.
+  SegmentStore* late_contributions() {
+    return retains() ? &deferred_->late_contributions() : nullptr;
   }
-  // Late results that join the result of the call.
-  bool has_late_results() const { return retains() && !deferred_->late_results().empty(); }
-  bool HoldsLateResult(SegmentIndex segment) const {
-    return retains() && deferred_->late_results().Contains(segment);
-  }
-  // The segment holds data of earlier calls.
-  bool HoldsDeferred(const Header& header) const {
-    return retains() && (header.flags & kFlagDeferred) != 0;
+  const SegmentStore* late_results() const {
+    return retains() ? &deferred_->late_results() : nullptr;
   }
   // Learns deadlines from a segment that is new, in time or late.
   void Learn(Instant now, MemberIndex from, const Header& header);
@@ -134,10 +121,6 @@ class LateRules {
   // ---- What happens when the call is over?
   // Contributions are retained until they are delivered, also after the end of the call.
   bool retains() const { return deferred_ != nullptr; }
-  // The call may end without the program: its results join a later call.
-  bool MayFold() const { return policy(Stage::kAllGather) == LatePolicy::kDefer; }
-  // After a failure peers get the sums all the same.
-  bool ServesAfterFailure() const { return retains() && !drain_; }
   // The deadline of the call is over: no rank waits for anything.
   bool released() const { return released_; }
   void Release() { released_ = true; }
@@ -154,8 +137,8 @@ class LateRules {
  private:
   // `opened_at` is kNever where it is not known any more.
   LateRules(const Collective& collective, Sequence sequence, Instant opened_at, bool drain);
-  // Of the stage, a drain apart.
-  bool defers(Stage stage) const;
+  // The stage is sent as SendWindow permits.
+  bool Windowed(Stage stage) const;
   LatePolicy policy(Stage stage) const;
   static constexpr std::size_t Index(Stage stage) { return static_cast<std::size_t>(stage); }
 
