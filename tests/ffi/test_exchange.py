@@ -180,6 +180,13 @@ def test_a_result_of_a_call_that_is_over_is_stale_where_results_are_waited_for(
     assert calls.handle(0, 0.02, 1, 1, 3.0, 2) == receipt
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_segment_is_stale_where_no_call_has_opened_and_this_one_was_given_up(mode):
+    collective = native.Collective("x", mode=mode, members=[0, 1], elements=2)
+    calls = native.Calls(collective, 0)
+    assert calls.handle(0, 0.01, 1, 0, THEIRS) == "stale"
+
+
 # ---- Early data.
 
 

@@ -41,6 +41,8 @@ void LateRules::Submit(Instant now, bool in_order) {
 }
 
 bool LateRules::Windowed(Stage stage) const {
+  // A call can be over, given up, before any call of its collective has opened.
+  if (!retains()) return false;
   const CollectiveSpec& spec = collective_.spec;
   return (stage == Stage::kReduceScatter ? spec.reduce_scatter : spec.all_gather) ==
          LatePolicy::kDefer;
