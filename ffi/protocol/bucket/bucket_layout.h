@@ -1,4 +1,4 @@
-// How a bucket is cut: into one shard for each member, a shard into segments of one datagram. All
+// The cuts of a bucket: into one shard for each member, a shard into segments of one datagram. All
 // index arithmetic of the protocol is here.
 // Source: the shard rule of OptiReduce's public code: with q = E / n and m = E mod n the first m
 // shards have q + 1 elements, the others q. Shards of zero elements are possible when E < n.
@@ -40,7 +40,7 @@ class BucketLayout {
 
   ByteRange Shard(MemberIndex owner) const;
   std::uint32_t SegmentsOf(MemberIndex owner) const;
-  // Of so many segments of a shard, whose last one may be shorter.
+  // The bytes of so many segments of a shard. Its last segment may be shorter.
   std::uint64_t BytesOf(MemberIndex owner, std::size_t segments) const {
     return std::min(segments * LargestSegmentBytes(), Shard(owner).bytes);
   }

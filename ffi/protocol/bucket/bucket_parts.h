@@ -1,4 +1,4 @@
-// How the calls of a process spread over its lanes: a large bucket is cut into one contiguous part
+// The parts of a call on the lanes of a process: a large bucket is cut into one contiguous part
 // per lane, so that several flows and several cores carry it; a small one stays whole.
 
 #ifndef FFI_PROTOCOL_BUCKET_BUCKET_PARTS_H_

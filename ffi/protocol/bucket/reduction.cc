@@ -87,7 +87,7 @@ std::byte* Reduction::GatherSources(SegmentIndex segment) {
   sources_.clear();
   OR_CHECK(!last_ || last_->within == within);
   const std::optional<Last> last = std::exchange(last_, std::nullopt);
-  // Where nobody else's came, any slot is free.
+  // Without any contribution of a peer, every slot is free.
   MemberIndex slot(owner_.value() == 0 ? 1 : 0);
   bool placed = false;
   for (std::uint16_t m = 0; m < layout_.members(); ++m) {

@@ -34,17 +34,17 @@ class Reduction {
   // must be reduced before `payload` is gone: the last contribution is added where it lies.
   Receipt Receive(MemberIndex source, SegmentIndex segment, std::span<const std::byte> payload);
 
-  // Nobody waits for what `source` has not contributed, which may be the owner, until something of
-  // it comes.
+  // The contributions of `source`, which may be the owner, are not waited for until one of them
+  // comes.
   void Forgo(MemberIndex source);
-  // Takes that back, where it was said.
+  // Undoes Forgo().
   void Await(MemberIndex source);
-  // Nothing of `source` will come any more; what has come counts.
+  // `source` sends no more contributions; those that have come count.
   void Exclude(MemberIndex source);
 
   // From now on the owner's own contribution is read from `bucket`.
   void Attach(const BucketView* bucket) { own_ = bucket; }
-  // From now on no more than what was reduced may be asked for.
+  // From now on only the existing sums may be asked for.
   void Detach() { own_ = nullptr; }
 
   // Every contribution that is waited for is there, and it is not reduced yet.
@@ -52,11 +52,11 @@ class Reduction {
   bool Reduced(SegmentIndex segment) const { return reduced_.Contains(Within(segment)); }
   bool finished() const { return reduced_.full(); }
 
-  // Adds what is there; contributions() of it may be anything from 1. With `rescale` the sum is
+  // Adds the contributions that are there, one or more. With `rescale` the sum is
   // multiplied by members / contributions: an unbiased estimate when those that are missing do not
   // depend on their values. False, without effect, if nothing is there.
   bool Reduce(SegmentIndex segment, bool rescale);
-  // Adds what is there and then `late`, which may be empty; zero if nothing is there at all.
+  // Adds the contributions that are there, and `late`, which may be empty; zero without any data.
   void ReduceWithLate(SegmentIndex segment, std::span<const std::byte> late);
 
   std::span<const std::byte> Sum(SegmentIndex segment) const;

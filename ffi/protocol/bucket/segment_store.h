@@ -1,5 +1,5 @@
-// Some segments of a range of the bucket, in memory that exists only while there are any: what came
-// late, what a peer does not have yet, deferred sends.
+// Some segments of a range of the bucket, in memory that exists only while there are any: late
+// data, retained contributions, deferred sends.
 
 #ifndef FFI_PROTOCOL_BUCKET_SEGMENT_STORE_H_
 #define FFI_PROTOCOL_BUCKET_SEGMENT_STORE_H_
@@ -28,7 +28,7 @@ class SegmentStore {
   // Needs Contains(segment).
   std::span<const std::byte> Get(SegmentIndex segment) const;
 
-  // Adds to what is there, element by element, or is the first. `bytes` are the whole segment.
+  // Adds to the segment element by element, or is its first value. `bytes` are the whole segment.
   void Add(SegmentIndex segment, std::span<const std::byte> bytes);
   // Needs Contains(segment).
   void Replace(SegmentIndex segment, std::span<const std::byte> bytes);

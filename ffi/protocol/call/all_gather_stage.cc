@@ -27,7 +27,7 @@ bool AllGatherStage::Fits(MemberIndex from, const Header& header, std::size_t by
   if (!called() && !over_ && rules_.SumsNeedAll()) return false;
   // A sum without any contribution holds deferred data.
   return header.contributors <= collective_.layout.members() &&
-         (header.contributors > 0 || rules_.keeps());
+         (header.contributors > 0 || rules_.retains());
 }
 
 Receipt AllGatherStage::Handle(Instant now, MemberIndex from, const Header& header,
@@ -50,7 +50,8 @@ Receipt AllGatherStage::Handle(Instant now, MemberIndex from, const Header& head
   }
   rules_.Learn(now, from, header);
   received_.Insert(segment.index());
-  if (rules_.HoldsDeferred(header)) holds_deferred_.Insert(segment.index());
+  if (rules_.retains() && (header.flags & kFlagDeferred) != 0)
+    holds_deferred_.Insert(segment.index());
   last_segments_.Note(now);
   if (header.flags & kFlagTail) last_segments_.See(from);
   return Receipt::kNew;
@@ -139,10 +140,11 @@ std::uint32_t AllGatherStage::NotReceived(MemberIndex owner) const {
 }
 
 std::uint64_t AllGatherStage::DeferredBytes() const {
-  if (holds_deferred_.count() == 0 && !rules_.has_late_results()) return 0;
+  const SegmentStore* const late = rules_.late_results();
+  if (late == nullptr || (holds_deferred_.count() == 0 && late->empty())) return 0;
   std::uint64_t bytes = 0;
   for (const SegmentIndex segment : collective_.layout.Segments()) {
-    if (holds_deferred_.Contains(segment.index()) || rules_.HoldsLateResult(segment)) {
+    if (holds_deferred_.Contains(segment.index()) || late->Contains(segment)) {
       bytes += collective_.layout.Segment(segment).bytes;
     }
   }

@@ -51,7 +51,7 @@ class AllGatherStage {
   bool full() const { return received_.full(); }
   // Every result is here but those of members that are forgone.
   bool complete() const { return received_.count() + forgone_ >= received_.size(); }
-  // The call is over: what comes now is late.
+  // The call is over: results that come now are late.
   void End() { over_ = true; }
   // Makes the results zero that are not there.
   void ZeroMissing();

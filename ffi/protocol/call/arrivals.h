@@ -1,5 +1,5 @@
-// When the contributions of a call came, by member: which member the others had to wait for, and
-// how long.
+// The arrival times of a call's contributions, by member. They tell which member the others waited
+// for, and for what time.
 //
 // Contributions, not results: a sum cannot leave before the slowest contribution is in it, so one
 // slow member makes the results of all others come late.
@@ -34,12 +34,13 @@ class Arrivals {
 
   struct Latest {
     MemberIndex member;
-    Duration behind{};  // how long the local program waited for it after the others' data was here
+    Duration behind{};  // the wait of the local program for it, after the data of the others
   };
 
-  // Whom the call waited for at its end; `behind` is 0 when all came before the local program.
+  // The member that the call waited for at its end; `behind` is 0 if all came before the local
+  // program.
   Latest FindLatest(Instant submitted_at, Instant now) const {
-    // With one peer nothing tells a slow link from a large bucket: only its beginning counts.
+    // One peer alone cannot tell a slow link from a large bucket: only its beginning counts.
     const bool alone = came_.size() <= 2;
     std::vector<Instant> others;  // the latest one is taken out below
     Latest latest{.member = self_};

@@ -1,5 +1,5 @@
-// Where the members of a collective are among its calls, where late data is dropped. Nobody waits
-// there for a rank that is behind, and a call that all others are past ends without them.
+// The position of each member among the calls of a collective that drops late data. No rank waits
+// there for one that is behind, and a call that all others are past ends without them.
 
 #ifndef FFI_PROTOCOL_CALL_ATTENDANCE_H_
 #define FFI_PROTOCOL_CALL_ATTENDANCE_H_
@@ -33,13 +33,13 @@ class Attendance {
     }
   }
 
-  // Nothing of it came in the last calls, nor of any other call. One that has never come is not
-  // absent: its program may still start.
+  // No data of the member came in the last calls, nor of any other call. A member that was never
+  // seen is not absent: its program may still start.
   bool Absent(MemberIndex member) const {
     return members_[member.index()].calls_without >= kCallsWithout;
   }
-  // It was seen in two calls after `call`, so that it has nothing for this one any more: what was
-  // under way to this rank when it began the first of them has come, or is lost.
+  // The member was seen in two calls after `call`, and has nothing for this one any more: its data
+  // that was under way when it began the first of the two has come, or is lost.
   bool Past(MemberIndex member, Sequence call) const {
     const std::optional<Sequence>& before = members_[member.index()].before;
     return before && *before > call;
@@ -52,7 +52,7 @@ class Attendance {
 
   struct Member {
     std::optional<Sequence> newest;
-    std::optional<Sequence> before;  // the one that was the newest before
+    std::optional<Sequence> before;  // the newest before `newest`
     int calls_without = 0;
   };
   std::vector<Member> members_;

@@ -36,7 +36,7 @@ void CallSender::Submit() {
   contributes_ = true;
   for (const MemberIndex member : collective_.others) {
     outbox(member).OfferContributions();
-    if (rules_.keeps()) undelivered_[member.index()] = collective_.layout.SegmentsOf(member);
+    if (rules_.retains()) undelivered_[member.index()] = collective_.layout.SegmentsOf(member);
   }
 }
 
@@ -171,7 +171,7 @@ void CallSender::FillHeader(CallId call, MemberIndex to, const Outbox::Item& ite
       contribution ? rules_.NoteFor(to, item.segment) : sums_.contributors(item.segment);
 }
 
-// ---- The fate of what was sent.
+// ---- Deliveries and losses.
 
 CallSender::Retransmission CallSender::HandleLoss(MemberIndex to, const Outbox::Item& item) {
   const bool contribution = item.kind == DatagramKind::kContribution;
@@ -189,7 +189,7 @@ CallSender::Retransmission CallSender::HandleLoss(MemberIndex to, const Outbox::
 
 bool CallSender::HandleDelivery(MemberIndex to, const Outbox::Item& item) {
   if (item.kind == DatagramKind::kContribution) {
-    if (!rules_.keeps()) return false;
+    if (!rules_.retains()) return false;
     DeliverContribution(item.segment);
     return ContributionsDelivered(to);
   }
@@ -200,8 +200,8 @@ bool CallSender::HandleDelivery(MemberIndex to, const Outbox::Item& item) {
 }
 
 void CallSender::DeliverContribution(SegmentIndex segment) {
-  if (rules_.keeps() && !contributes_) return;
-  if (!delivered_.Insert(segment.index()) || !rules_.keeps()) return;
+  if (rules_.retains() && !contributes_) return;
+  if (!delivered_.Insert(segment.index()) || !rules_.retains()) return;
   const MemberIndex owner = collective_.layout.OwnerOf(segment);
   if (retained_[owner.index()]) retained_[owner.index()]->Remove(segment);
   OR_CHECK(undelivered_[owner.index()] > 0);
@@ -246,8 +246,8 @@ void CallSender::ReleaseResults(MemberIndex peer) {
 }
 
 void CallSender::Release(MemberIndex peer) {
-  // What a drain moves is no part of a later call.
-  if (!ContributionsDelivered(peer) && rules_.DefersRest(Stage::kReduceScatter) &&
+  // Data of a drain joins no later call.
+  if (!ContributionsDelivered(peer) && rules_.Defers(Stage::kReduceScatter) &&
       rules_.Unsent(Stage::kReduceScatter, peer)) {
     DeferSends(Stage::kReduceScatter, peer);
   }
@@ -272,7 +272,8 @@ void CallSender::Fail() {
   for (const MemberIndex member : collective_.others) {
     DeliverContributions(member);
     outbox(member).AbandonContributions();
-    if (!rules_.ServesAfterFailure()) ReleaseResults(member);
+    // Peers get the sums all the same where those are deferred.
+    if (!rules_.retains() || rules_.drains()) ReleaseResults(member);
   }
 }
 
@@ -289,7 +290,7 @@ void CallSender::DeferSums() {
 }
 
 void CallSender::DeferRest(Stage stage, MemberIndex to) {
-  if (!rules_.DefersRest(stage)) return;
+  if (!rules_.Defers(stage)) return;
   if (rules_.MaySend(stage, to)) {
     Begin(stage, to);
     return;

@@ -41,7 +41,7 @@ class CallSender {
   void SetIncast(std::uint16_t incast) { incast_ = incast; }
   // Whether `to` takes nothing for now; then it takes no place among the `incast`.
   void SetStalled(MemberIndex to, bool stalled) { outbox(to).SetStalled(stalled); }
-  // What to send next to a peer; it counts as sent once Sent() was called.
+  // The next segment for a peer; it counts as sent once Sent() was called.
   std::optional<Outbox::Item> Next(MemberIndex to);
   void Sent(MemberIndex to, const Outbox::Item& item) { outbox(to).Pop(item); }
   std::size_t PayloadBytes(const Outbox::Item& item) const {
@@ -64,7 +64,7 @@ class CallSender {
   // Segments that are still to be sent to the peer for the first time.
   std::uint32_t Unsent(MemberIndex to) const;
 
-  // ---- The fate of what was sent.
+  // ---- Deliveries and losses.
   enum class Retransmission : std::uint8_t { kNotNeeded, kAgain, kAbandoned };
   Retransmission HandleLoss(MemberIndex to, const Outbox::Item& item);
   // True when `to` now has everything of one stage.
@@ -89,14 +89,14 @@ class CallSender {
   void Release(MemberIndex peer);
   // No peer waits for anything.
   void ReleaseAll();
-  // Contributions are not needed any more.
+  // No peer needs contributions any more.
   void StopContributing();
   // The call has failed.
   void Fail();
-  // The call is over: what cannot begin is deferred.
+  // The call is over: data that cannot begin for a peer is deferred.
   void DeferContributions();
   void DeferSums();
-  // Of what this rank sends in the call: the part that peers do not have, as far as is known.
+  // The share of this rank's data in the call that peers have not acknowledged.
   double InFlight() const;
   // Of contributions, and of `sums`.
   std::uint64_t UndeliveredBytes(bool sums) const;

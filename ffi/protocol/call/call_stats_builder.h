@@ -1,4 +1,4 @@
-// How one call goes: its statistics, and the member that it waited for.
+// The statistics of one call, and the member that it waited for.
 
 #ifndef FFI_PROTOCOL_CALL_CALL_STATS_BUILDER_H_
 #define FFI_PROTOCOL_CALL_CALL_STATS_BUILDER_H_
@@ -34,10 +34,10 @@ class CallStatsBuilder {
   }
   std::uint64_t missing_bytes() const { return collective_.layout.bytes() - result_bytes_; }
 
-  // `missing(member)`: how many segments of it did not come.
+  // `missing(member)`: the number of its segments that did not come.
   template <typename Missing>
   void FindSlowest(Instant submitted_at, Instant now, Missing missing) {
-    // The member with the most missing data, else the one whose data came last.
+    // The member with the most missing data, else the last one to send any.
     std::size_t most = 0;
     MemberIndex slowest = last_from_;
     for (const MemberIndex member : collective_.others) {

@@ -1,10 +1,10 @@
 // The calls of one collective between two ranks, in one stage, whose data may still be under way.
 //
 // A sender begins no call while one that is more than max_lag calls older is not delivered, and
-// never one that is more than max_lag calls older than the newest it has begun. So a receiver that
+// none that is more than max_lag calls older than the newest it has begun. So a receiver that
 // remembers the newest max_lag + 1 calls it has heard of knows every datagram it can still get:
-// what belongs to an older call is a repetition. This is what keeps memory bounded on both sides,
-// and what makes it certain that nothing is added twice.
+// data of an older call is a repetition. Hence memory is bounded on both sides, and no data is
+// added twice.
 
 #ifndef FFI_PROTOCOL_CALL_CALL_WINDOW_H_
 #define FFI_PROTOCOL_CALL_CALL_WINDOW_H_
@@ -57,7 +57,7 @@ class SendWindow {
   std::vector<Entry> begun_;  // the newest max_lag + 1, ascending
 };
 
-// The receiver's side: what has come of calls that are over here.
+// The receiver's side: the segments that have come of calls that are over here.
 class CallHistory {
  public:
   explicit CallHistory(std::uint32_t max_lag) : max_lag_(max_lag) {}

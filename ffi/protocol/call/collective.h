@@ -52,7 +52,7 @@ struct Collective {
   }
 
   CollectiveId id;
-  CollectiveId bucket_id{};  // of what it is, or is a part of; see BucketOf
+  CollectiveId bucket_id{};  // of the bucket that it is, or is a part of; see BucketOf
   CollectiveSpec spec;
   MemberIndex self;
   std::vector<MemberIndex> others;  // the members but this rank, ascending
@@ -70,7 +70,7 @@ struct Collective {
     kWanted,
     kUnderWay,
     kDone,
-    kVoid,  // nobody who is left had called it: nothing of it counts
+    kVoid,  // no member that is left had called it: its data does not count
   };
   FinalDrain final_drain = FinalDrain::kNone;
   // `member` has shown that its program has made the call.

@@ -69,7 +69,7 @@ void DeferredData::SubmitLate(const BucketView& bucket) {
 }
 
 std::uint64_t DeferredData::LateBytes() const {
-  // What has come since the newest call is part of what that has missed.
+  // Data that has come since the newest call is part of the data that this call has missed.
   std::uint64_t bytes =
       std::max(missed_bytes_, late_contributions_.held_bytes() + late_results_.held_bytes());
   for (const Peer& peer : peers_) {

@@ -1,12 +1,12 @@
-// What of a collective is in flight between its calls, where late data is deferred and not dropped:
-// what came after its stage had closed, and what peers do not have yet. It is this that makes the
-// sum over all calls right, whatever was late.
+// The data of a collective between its calls, where late data is deferred: data that came after its
+// stage had closed, and data that peers do not have yet. It makes the sum over all calls right,
+// however much was late.
 //
 //   late contributions  came to the own shard after it was summed; they join its next sum
 //   late results        came after the call had ended; they join the result of the next call
 //   deferred sends      the data of a call for a peer for which no call can begin (SendWindow): it
 //                       joins the data of the next call that begins for that peer
-//   errors              what rounding to a wire format has taken from what was sent: they join the
+//   errors              the rounding errors of data in a wire format: they join the
 //                       next contribution, or sum, that is sent of the segment
 //
 // A deferred send was never sent. Data that was sent is only ever sent again as it was, under the
@@ -50,16 +50,16 @@ class DeferredData {
   // Adds the late results to the bucket; returns the bytes of the segments that it touched.
   std::uint64_t MoveLateResults(const BucketView& bucket);
 
-  // The newest call is over: so much of what it should have had was late.
+  // The newest call is over, and has missed so many bytes.
   void NoteMissed(std::uint64_t bytes) { missed_bytes_ = bytes; }
   // Bytes that no call has had yet: late or missing data, and deferred sends.
   std::uint64_t LateBytes() const;
 
-  // A call that the program makes only now that it is over everywhere: its contributions become
-  // deferred sends. The bucket then holds what has come late.
+  // The program makes a call that is over everywhere: its contributions become deferred sends, and
+  // its bucket is zero.
   void SubmitLate(const BucketView& bucket);
 
-  // ---- What this rank sends to a peer.
+  // ---- Data for a peer.
   SendWindow& window(Stage stage, MemberIndex to) { return sending(stage, to).window; }
   const SendWindow& window(Stage stage, MemberIndex to) const {
     return peers_[to.index()].sending[static_cast<std::size_t>(stage)].window;
@@ -69,14 +69,14 @@ class DeferredData {
   }
   // The deferred sends, null if there are none; none are left.
   std::unique_ptr<SegmentStore> PopDeferredSends(Stage stage, MemberIndex to);
-  // Nothing is kept for a peer that is gone, but contributions that it was never sent.
+  // The peer is gone: only contributions that it was never sent are retained.
   void Release(MemberIndex peer);
   // Adds the deferred contributions to `to`, and their errors, to the bucket instead.
   void MoveDeferredSends(MemberIndex to, const BucketView& bucket);
 
   // ---- Peers that are behind.
-  // The peer has not delivered what is more than max_lag calls old, counted from `call`: that must
-  // not end yet, unless the peer is suspended.
+  // The peer lacks data that is more than max_lag calls older than `call`: the call must not end
+  // yet, unless the peer is suspended.
   bool Lags(MemberIndex peer, Sequence call) const {
     return !suspended(peer) && Lags(peers_[peer.index()], call);
   }
@@ -89,7 +89,7 @@ class DeferredData {
   void ResumeCaughtUp(Sequence call);
   bool suspended(MemberIndex peer) const { return suspend_ || peers_[peer.index()].suspended; }
 
-  // ---- What a peer sends to this rank.
+  // ---- Data of a peer.
   // When one of the newest calls was opened here.
   void NoteOpening(Sequence call, Instant at);
   std::optional<Instant> OpeningOf(Sequence call) const;
@@ -98,7 +98,7 @@ class DeferredData {
   }
   // A call is over here; `complete`: all its results of `owner` had come.
   void NoteResults(MemberIndex owner, Sequence call, bool complete);
-  // By how many sequences before `call` the results of `owner` are known to be complete. 0: none.
+  // The number of sequences before `call` whose results of `owner` are complete.
   std::uint16_t CompleteBefore(MemberIndex owner, Sequence call) const;
 
  private:
@@ -131,7 +131,7 @@ class DeferredData {
   std::uint64_t missed_bytes_ = 0;  // of the newest call
   std::vector<Peer> peers_;         // by member
   std::vector<std::byte> scratch_;
-  // Chosen: what comes for a call that is older than that many says nothing about deadlines.
+  // Chosen: data of a call that is older than that many tells nothing about deadlines.
   static constexpr std::size_t kOpenings = 16;
   std::array<std::pair<Sequence, Instant>, kOpenings> openings_{};
   std::size_t opened_ = 0;

@@ -45,7 +45,7 @@ class Directory {
   std::map<std::string, std::vector<Collective*>, std::less<>> by_name_;
 };
 
-// "call 3 of grads: float32[10], exact": how messages name one side of a disagreement.
+// "call 3 of grads: float32[10], exact": the name of one side of a disagreement in messages.
 std::string Describe(const CollectiveSpec& spec, Sequence sequence);
 
 }  // namespace optireduce

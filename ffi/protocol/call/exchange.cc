@@ -41,8 +41,8 @@ void Exchange::Submit(Instant now, Submission submission, bool in_order) {
   token_ = submission.token;
   bucket_ = BucketView(submission.leaves, SizeOf(collective_.spec.element_type));
   OR_CHECK(bucket_.bytes() == collective_.layout.bytes());
-  // After the close only a call that keeps its contributions has use for them.
-  if (rules_.keeps() || !reduce_scatter_.closed()) sender_.Submit();
+  // After the close contributions are of use only if they may be late.
+  if (rules_.retains() || !reduce_scatter_.closed()) sender_.Submit();
   rules_.Submit(now, in_order);
   all_gather_.Submit(now);
   reduce_scatter_.Submit(now, bucket_);
@@ -57,11 +57,11 @@ void Exchange::Report(Instant now, bool ok) {
   for (const MemberIndex member : collective_.others) {
     missed += reduce_scatter_.MissedBytes(member);
   }
-  if (rules_.keeps()) {
+  if (rules_.retains()) {
     stats.deferred = static_cast<double>(all_gather_.DeferredBytes()) / all;
     stats.in_flight = sender_.InFlight();
   }
-  // What a drain has not brought was with a member that is gone.
+  // Data that a drain has not brought was with a member that is gone.
   rules_.EndCall(ok && !drains() ? missed : 0);
   report_.FindSlowest(submitted_at_, now, [this](MemberIndex member) {
     return reduce_scatter_.Missing(member) + all_gather_.NotReceived(member);
@@ -69,14 +69,14 @@ void Exchange::Report(Instant now, bool ok) {
   report_.FindMissing();
   stats.elapsed = now - called_at();
   stats.live = collective_.layout.members();
-  stats.deadline = rules_.deadline();
+  if (rules_.CallDeadline() != kNever) stats.deadline = rules_.call_deadline();
   stats.deadline_needed = rules_.deadline_needed();
 }
 
 CallDone Exchange::Finish(Instant now, Status status) {
   OR_CHECK(running());
   Report(now, status.ok());
-  if (!rules_.keeps()) sender_.StopContributing();
+  if (!rules_.retains()) sender_.StopContributing();
   if (status.ok()) {
     all_gather_.ZeroMissing();
     collective_.MoveLateResults(bucket_);
@@ -228,7 +228,7 @@ int Exchange::Expire(Instant now) {
 bool Exchange::ExpireReduceScatter(Instant now) {
   if (reduce_scatter_.closed() || now < ReduceScatterEnd()) return false;
   const bool expires = !reduce_scatter_.finished() && !reduce_scatter_.closing();
-  if (expires && rules_.ClosesInTurn()) reduce_scatter_.BeginClosing();
+  if (expires && rules_.Defers(Stage::kReduceScatter)) reduce_scatter_.BeginClosing();
   if (now >= rules_.ReduceScatterDeadline(reduce_scatter_.closing())) {
     CloseReduceScatter(now, StageExit::kExpired);
   } else if (!reduce_scatter_.closing()) {
@@ -299,7 +299,7 @@ void Exchange::Pass(Instant now) {
 bool Exchange::removable() const {
   if (!over()) return false;
   return rules_.released() ||
-         (sender_.AllServed() && (reduce_scatter_.finished() || !rules_.keeps()));
+         (sender_.AllServed() && (reduce_scatter_.finished() || !rules_.retains()));
 }
 
 bool Exchange::Overtake(Instant now) {
@@ -308,13 +308,13 @@ bool Exchange::Overtake(Instant now) {
     if (absent_[member.index()]) sender_.ReleaseResults(member);
   }
   // It has failed before its deadline.
-  const bool open = rules_.keeps() && !reduce_scatter_.finished();
+  const bool open = rules_.retains() && !reduce_scatter_.finished();
   if (open) CloseReduceScatter(now, StageExit::kExpired);
   return open || removable();
 }
 
 void Exchange::Remember() {
-  if (!rules_.keeps()) return;
+  if (!rules_.retains()) return;
   for (const MemberIndex member : collective_.others) {
     rules_.Remember(Stage::kReduceScatter, member, reduce_scatter_.received_bitmap(member));
     rules_.Remember(Stage::kAllGather, member, all_gather_.ReceivedOf(member));
@@ -323,7 +323,7 @@ void Exchange::Remember() {
 
 bool Exchange::CanFold() const {
   const bool uncalled = phase_ == Phase::kUncalled || phase_ == Phase::kSkipped;
-  return uncalled && rules_.MayEndUncalled() && reduce_scatter_.finished();
+  return uncalled && rules_.Defers(Stage::kAllGather) && reduce_scatter_.finished();
 }
 
 void Exchange::Fold() {
@@ -346,7 +346,7 @@ void Exchange::Drain() {
 
 std::uint64_t Exchange::UndeliveredBytes() const {
   if (!over() || drains()) return 0;
-  return sender_.UndeliveredBytes(rules_.MayEndUncalled() && reduce_scatter_.finished());
+  return sender_.UndeliveredBytes(rules_.Defers(Stage::kAllGather) && reduce_scatter_.finished());
 }
 
 void Exchange::Compact() {

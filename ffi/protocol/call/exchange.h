@@ -1,6 +1,6 @@
 // One call of one collective at one rank: contributions to its own shard come in and are summed
-// (ReduceScatterStage), sums go out (CallSender) and come in (AllGatherStage). LateRules decides
-// what happens to late data; everything else is the same for every mode.
+// (ReduceScatterStage), sums go out (CallSender) and come in (AllGatherStage). LateRules decides on
+// late data; everything else is the same for every mode.
 //
 // A call may open before the local program makes it: it gathers contributions, and unless it waits
 // for them it closes its stage by itself, so that a slow program does not delay its shard. Where
@@ -35,7 +35,7 @@ namespace optireduce {
 struct ExchangeOptions {
   // The other members in the order of the schedule.
   std::span<const MemberIndex> send_order;
-  // How long after its deadline a call waits for peers that are too far behind.
+  // The wait of a call, after its deadline, for peers that are too far behind.
   Duration lag_timeout{};
   bool drain = false;
 };
@@ -100,7 +100,7 @@ class Exchange {
   }
   // Segments that are still to come from all others; nothing while one of them is not in the call.
   std::optional<double> Missing() const;
-  // There was nothing to send to `to`. Closes the next segment whose deadline is over, if there is
+  // `to` has nothing left to get. Closes the next segment whose deadline is over, if there is
   // one and `to` may have its sum; true if so.
   bool CloseNext(Instant now, MemberIndex to);
   // The segment was lost, or refused.
@@ -112,23 +112,24 @@ class Exchange {
 
   // When Expire() has something to do; kNever where everything is waited for.
   Instant deadline() const;
-  // Closes what is due; returns how many stages were closed with something missing.
+  // Closes the stages that are due; returns the number of those that lack data.
   int Expire(Instant now);
 
   // ---- The end.
 
-  // Where late data is dropped: all others are past the call. It ends with what is there.
+  // Where late data is dropped: all others are past the call. It ends with the data that is there.
   void Pass(Instant now);
   bool passed() const { return report_.stats.passed; }
-  // The result is there, or what is missing of it will not come.
+  // The result is there, or its missing part will not come.
   bool complete() const { return MayEnd() && !rules_.Lags(); }
-  // All that it waits for are peers that are too far behind.
+  // The call waits only for peers that are too far behind.
   bool WaitsForLag() const { return MayEnd() && rules_.Lags(); }
   // Ends the call for the local program: the leaves are not touched any more.
   CallDone Finish(Instant now, Status status);
-  // No rank waits for what is left to send: the call has ended by its deadline.
+  // No rank waits for the data that is left to send: the call has ended by its deadline.
   bool behind() const {
-    return rules_.Bounds() && (folded() || (finished() && all_gather_.closed()));
+    return rules_.Defers(Stage::kReduceScatter) && rules_.Defers(Stage::kAllGather) &&
+           (folded() || (finished() && all_gather_.closed()));
   }
   // Nothing is left to do for any rank.
   bool removable() const;
@@ -136,24 +137,24 @@ class Exchange {
   // there. Retains of it no more than of one whose deadline is over, however fast such calls follow
   // each other. True if that leaves something to send, or nothing at all.
   bool Overtake(Instant now);
-  // Before the removal: what has come of the call is remembered, lest it is added twice.
+  // Before the removal: the segments that have come are remembered, lest they are added twice.
   void Remember();
 
   // ---- Where late data is deferred.
 
-  // What waits for a program that has not called joins its next call, whichever that is.
+  // The call ends although the program has not made it: its results join the program's next call.
   bool CanFold() const;
   void Fold();
-  // The program has called a later one: folds as soon as it can.
+  // The program has made a later call: this one ends uncalled as soon as it can.
   void Skip() { phase_ = Phase::kSkipped; }
-  // The program will not call it: what is there of it joins a call that comes later.
+  // The program will not make the call: the first stage closes, and the call ends uncalled.
   void Close(Instant now);
   // The call drains its collective, as a peer knows already.
   void Drain();
   bool drains() const { return rules_.drains(); }
-  // Of what the program has given to a call that is over, and of its sums, what peers do not have.
+  // The contributions and sums of a call that is over that peers do not have.
   std::uint64_t UndeliveredBytes() const;
-  // Frees what only an open call needs.
+  // Frees the memory that only an open call needs.
   void Compact();
 
  private:

@@ -1,5 +1,5 @@
-// Calls of one collective that a rank has ended with an error, or never makes: who waits for that
-// rank in one of them waits in vain, whenever it comes to that call. They are kept as intervals, so
+// Calls of one collective that a rank has ended with an error, or never makes: peers wait in vain
+// for that rank in one of them, whenever they come to that call. They are kept as intervals, so
 // that a rank that is hundreds of cancelled calls behind still learns of each.
 
 #ifndef FFI_PROTOCOL_CALL_GIVEN_UP_H_
@@ -23,7 +23,8 @@ class GivenUpCalls {
     bool Contains(Sequence call) const { return first <= call && call <= last; }
   };
 
-  // Intervals of the same flags that touch become one. Returns the one that holds these calls now.
+  // Intervals of the same flags that touch become one. Returns the interval that holds these calls
+  // now.
   Interval Add(Interval added, std::string why);
   // The interval of the call; null where it was not given up.
   const Interval* Find(Sequence call) const;

@@ -17,7 +17,7 @@ class LastSegments {
  public:
   explicit LastSegments(std::size_t members) : awaited_(members) {}
 
-  // The member has segments for the stage, whose last ones have not come.
+  // The member has segments for the stage, and its last ones have not come.
   void Await(MemberIndex member) {
     if (!awaited_[member.index()]) ++missing_;
     awaited_[member.index()] = true;

@@ -20,7 +20,7 @@ LateRules LateRules::Open(const Collective& collective, Sequence sequence, Insta
   rules.timing_->Open();
   rules.reduce_scatter_deadline_ = rules.timing_->reduce_scatter_deadline();
   rules.call_deadline_ = rules.timing_->call_deadline();
-  if (!rules.keeps()) return rules;
+  if (!rules.retains()) return rules;
   rules.deferred_->NoteOpening(sequence, now);
   for (auto& began : rules.began_) began.assign(collective.layout.members(), kNever);
   rules.complete_before_.resize(collective.layout.members());
@@ -28,7 +28,7 @@ LateRules LateRules::Open(const Collective& collective, Sequence sequence, Insta
 }
 
 void LateRules::Submit(Instant now, bool in_order) {
-  if (!keeps()) return;
+  if (!retains()) return;
   for (const MemberIndex member : collective_.others) {
     if (!in_order) break;
     complete_before_[member.index()] = deferred_->CompleteBefore(member, sequence_);
@@ -40,7 +40,9 @@ void LateRules::Submit(Instant now, bool in_order) {
   timing_->Arrived(Stage::kReduceScatter, collective_.self, after_opening, Duration(0), 1.0);
 }
 
-bool LateRules::defers(Stage stage) const {
+bool LateRules::Windowed(Stage stage) const {
+  // A call can be over, given up, before any call of its collective has opened.
+  if (!retains()) return false;
   const CollectiveSpec& spec = collective_.spec;
   return (stage == Stage::kReduceScatter ? spec.reduce_scatter : spec.all_gather) ==
          LatePolicy::kDefer;
@@ -53,7 +55,7 @@ LatePolicy LateRules::policy(Stage stage) const {
 }
 
 bool LateRules::MaySend(Stage stage, MemberIndex to) const {
-  if (!defers(stage)) return true;
+  if (!Windowed(stage)) return true;
   const SendWindow& window = std::as_const(*deferred_).window(stage, to);
   if (window.Begun(sequence_)) return true;
   // Data of a drain shows that everything before it has come.
@@ -67,21 +69,21 @@ std::unique_ptr<SegmentStore> LateRules::Begin(Stage stage, MemberIndex to) {
 }
 
 bool LateRules::Unsent(Stage stage, MemberIndex to) const {
-  return defers(stage) && !deferred_->window(stage, to).Begun(sequence_);
+  return Windowed(stage) && !deferred_->window(stage, to).Begun(sequence_);
 }
 
 void LateRules::Deliver(Stage stage, MemberIndex to) {
-  if (defers(stage)) deferred_->window(stage, to).Deliver(sequence_);
+  if (Windowed(stage)) deferred_->window(stage, to).Deliver(sequence_);
 }
 
 std::uint16_t LateRules::NoteFor(MemberIndex to, SegmentIndex segment) const {
-  if (keeps()) return complete_before_[to.index()];
+  if (retains()) return complete_before_[to.index()];
   if (timing_ == nullptr) return 0;
   return timing_->SampleFor({.collective = collective_.id, .sequence = sequence_}, segment);
 }
 
 std::uint8_t LateRules::FlagsFor(MemberIndex to) const {
-  if (!keeps()) return 0;
+  if (!retains()) return 0;
   return static_cast<std::uint8_t>((drain_ ? kFlagDrain : 0) |
                                    (deferred_->suspended(to) ? kFlagSuspended : 0));
 }
@@ -114,7 +116,7 @@ Instant LateRules::EarlyEnd(Stage stage, const LastSegments& last) const {
 }
 
 bool LateRules::Straggles(MemberIndex member) const {
-  return keeps() && !drain_ && timing_->straggles(member);
+  return retains() && !drain_ && timing_->straggles(member);
 }
 
 bool LateRules::HandleLate(Instant now, MemberIndex from, const Header& header,
@@ -130,7 +132,7 @@ Receipt LateRules::HandleOver(Instant now, const Collective& collective, MemberI
   const Stage stage = StageOf(header.kind);
   const MemberIndex shard = stage == Stage::kReduceScatter ? collective.self : from;
   LateRules rules(collective, sequence, kNever, /*drain=*/false);
-  if (!rules.defers(stage) || !layout.Fits(shard, header.segment, payload.size())) {
+  if (!rules.Windowed(stage) || !layout.Fits(shard, header.segment, payload.size())) {
     return Receipt::kStale;
   }
   CallHistory& history = collective.deferred->history(stage, from);
@@ -149,20 +151,15 @@ Receipt LateRules::HandleOver(Instant now, const Collective& collective, MemberI
 }
 
 bool LateRules::Defer(Stage stage, SegmentIndex segment, std::span<const std::byte> values) {
-  if (!defers(stage)) return false;
+  if (!Windowed(stage)) return false;
   SegmentStore& late =
       stage == Stage::kReduceScatter ? deferred_->late_contributions() : deferred_->late_results();
   late.Add(segment, values);
   return true;
 }
 
-std::span<const std::byte> LateRules::LateContribution(SegmentIndex segment) const {
-  if (!keeps() || !deferred_->late_contributions().Contains(segment)) return {};
-  return deferred_->late_contributions().Get(segment);
-}
-
 void LateRules::Learn(Instant now, MemberIndex from, const Header& header) {
-  if (!keeps() || drain_ || opened_at_ == kNever) return;
+  if (!retains() || drain_ || opened_at_ == kNever) return;
   const Stage stage = StageOf(header.kind);
   // A retransmission does not tell when its sender began.
   Instant began = (header.flags & kFlagRetransmission) != 0 ? opened_at_ : now;
@@ -182,15 +179,15 @@ void LateRules::Learn(Instant now, MemberIndex from, const Header& header) {
 }
 
 void LateRules::EndCall(std::uint64_t missed_bytes) {
-  if (keeps()) deferred_->NoteMissed(missed_bytes);
+  if (retains()) deferred_->NoteMissed(missed_bytes);
 }
 
 void LateRules::NoteResults(MemberIndex owner, bool complete) {
-  if (keeps()) deferred_->NoteResults(owner, sequence_, complete);
+  if (retains()) deferred_->NoteResults(owner, sequence_, complete);
 }
 
 void LateRules::Remember(Stage stage, MemberIndex from, Bitmap received) {
-  if (!defers(stage) || received.count() == 0) return;
+  if (!Windowed(stage) || received.count() == 0) return;
   deferred_->history(stage, from).Remember(sequence_, std::move(received));
 }
 

@@ -1,4 +1,4 @@
-// What one call does about data that is late: the only code that knows the modes. Each stage waits
+// The rules of one call for late data: the only code that knows the modes. Each stage waits
 // for late data, drops it, or defers it to a later call (LatePolicy); a drain waits in both stages,
 // and moves deferred data.
 //
@@ -35,7 +35,7 @@
 
 namespace optireduce {
 
-// What became of a segment that arrived.
+// The outcome of a segment that arrived.
 enum class Receipt : std::uint8_t { kNew, kDuplicate, kLate, kStale, kMismatched };
 
 inline Stage StageOf(DatagramKind kind) {
@@ -61,13 +61,14 @@ class LateRules {
   void Deliver(Stage stage, MemberIndex to);
   // Nothing of the stage was sent to the peer.
   bool Unsent(Stage stage, MemberIndex to) const;
-  // The call is over: what cannot begin for a peer is deferred. In a drain it waits.
-  bool DefersRest(Stage stage) const { return defers(stage) && !drain_; }
+  // Late data of the stage joins a later call, as does data that cannot begin for a peer before the
+  // call is over. In a drain it waits.
+  bool Defers(Stage stage) const { return Windowed(stage) && !drain_; }
   SegmentStore& deferred_sends(Stage stage, MemberIndex to) {
     return deferred_->deferred_sends(stage, to);
   }
   // Errors of rounding, which join later data; null where they are lost.
-  SegmentStore* errors() { return keeps() ? &deferred_->errors() : nullptr; }
+  SegmentStore* errors() { return retains() ? &deferred_->errors() : nullptr; }
   // For the headers of contributions to a peer, and of all data for it.
   std::uint16_t NoteFor(MemberIndex to, SegmentIndex segment) const;
   std::uint8_t FlagsFor(MemberIndex to) const;
@@ -77,7 +78,7 @@ class LateRules {
   bool Retransmits(Stage stage) const;
   // The result shows that its owner needs no contribution of this rank to the segment.
   bool ShowsDelivery(std::uint16_t contributors) const {
-    return !keeps() || contributors == collective_.layout.members();
+    return !retains() || contributors == collective_.layout.members();
   }
 
   // ---- When does a stage close, and may it end early?
@@ -85,23 +86,16 @@ class LateRules {
     return policy(Stage::kReduceScatter) == LatePolicy::kWait ||
            policy(Stage::kAllGather) == LatePolicy::kWait;
   }
-  bool Bounds() const { return !drain_ && IsBounded(collective_.spec); }
   bool Drops() const { return optireduce::Drops(collective_.spec); }
   // No sum exists before the own contribution.
   bool SumsNeedAll() const { return policy(Stage::kReduceScatter) == LatePolicy::kWait; }
-  // Once its deadline is over, the first stage closes each segment as its turn to be sent comes.
-  bool ClosesInTurn() const { return policy(Stage::kReduceScatter) == LatePolicy::kDefer; }
   Instant ReduceScatterDeadline(bool closing) const;
   Instant CallDeadline() const;
   // When a stage ends before its deadline, if nothing else comes.
   Instant EarlyEnd(Stage stage, const LastSegments& last) const;
   Duration call_deadline() const { return call_deadline_; }
-  // The time that ends the call; 0 where the second stage waits.
-  Duration deadline() const {
-    return policy(Stage::kAllGather) == LatePolicy::kWait ? Duration{} : call_deadline_;
-  }
   // The program waits for peers that are too far behind.
-  bool Lags() const { return keeps() && !drain_ && deferred_->Lags(sequence_); }
+  bool Lags() const { return retains() && !drain_ && deferred_->Lags(sequence_); }
   void SuspendLagging() { deferred_->SuspendLagging(sequence_); }
   bool Straggles(MemberIndex member) const;
 
@@ -114,30 +108,19 @@ class LateRules {
                             const Header& header, std::span<const std::byte> payload);
   // Adds a segment to the late data of its stage, if that is deferred; true if so.
   bool Defer(Stage stage, SegmentIndex segment, std::span<const std::byte> values);
-  // Late contributions that join the sum of a segment; nothing if there are none.
-  std::span<const std::byte> LateContribution(SegmentIndex segment) const;
-  void RemoveLateContribution(SegmentIndex segment) {
-    deferred_->late_contributions().Remove(segment);
+  // Late contributions that join sums, and late results that join the result; null if all are lost.
+  SegmentStore* late_contributions() {
+    return retains() ? &deferred_->late_contributions() : nullptr;
   }
-  // Late results that join the result of the call.
-  bool has_late_results() const { return keeps() && !deferred_->late_results().empty(); }
-  bool HoldsLateResult(SegmentIndex segment) const {
-    return keeps() && deferred_->late_results().Contains(segment);
-  }
-  // The segment holds data of earlier calls.
-  bool HoldsDeferred(const Header& header) const {
-    return keeps() && (header.flags & kFlagDeferred) != 0;
+  const SegmentStore* late_results() const {
+    return retains() ? &deferred_->late_results() : nullptr;
   }
   // Learns deadlines from a segment that is new, in time or late.
   void Learn(Instant now, MemberIndex from, const Header& header);
 
   // ---- What happens when the call is over?
-  // Contributions are delivered although the call is over, now or with a later call.
-  bool keeps() const { return deferred_ != nullptr; }
-  // A call that the program has not made may end without it.
-  bool MayEndUncalled() const { return policy(Stage::kAllGather) == LatePolicy::kDefer; }
-  // After a failure peers get the sums all the same.
-  bool ServesAfterFailure() const { return keeps() && !drain_; }
+  // Contributions are retained until they are delivered, also after the end of the call.
+  bool retains() const { return deferred_ != nullptr; }
   // The deadline of the call is over: no rank waits for anything.
   bool released() const { return released_; }
   void Release() { released_ = true; }
@@ -145,7 +128,7 @@ class LateRules {
   void EndCall(std::uint64_t missed_bytes);
   // All results of the owner have come, or not.
   void NoteResults(MemberIndex owner, bool complete);
-  // What has come of the call from a peer, lest it is added twice after the removal of the call.
+  // Before the removal of the call: its segments that have come from a peer are not added again.
   void Remember(Stage stage, MemberIndex from, Bitmap received);
   // Learns from the end of a stage that drops late data.
   void EndStage(Stage stage, StageEnd end);
@@ -154,8 +137,8 @@ class LateRules {
  private:
   // `opened_at` is kNever where it is not known any more.
   LateRules(const Collective& collective, Sequence sequence, Instant opened_at, bool drain);
-  // Of the stage, a drain apart.
-  bool defers(Stage stage) const;
+  // The stage is sent as SendWindow permits.
+  bool Windowed(Stage stage) const;
   LatePolicy policy(Stage stage) const;
   static constexpr std::size_t Index(Stage stage) { return static_cast<std::size_t>(stage); }
 

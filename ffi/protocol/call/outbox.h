@@ -1,5 +1,5 @@
-// What one call still has to send to one peer: its contributions to the peer's shard, and the sums
-// of its own shard. Indices only; the bytes are read when a datagram is made.
+// The data that one call still has for one peer: contributions to the peer's shard, and sums of the
+// own shard. Indices only; the bytes are read when a datagram is made.
 
 #ifndef FFI_PROTOCOL_CALL_OUTBOX_H_
 #define FFI_PROTOCOL_CALL_OUTBOX_H_
@@ -33,11 +33,11 @@ class Outbox {
     bool retransmission = false;  // it was sent before
   };
 
-  // The next to send, in this order: what is sent again, because somebody waits for it already; new
+  // The next to send, in this order: retransmissions, because the peer waits for them already; new
   // contributions (if `contribute`: it is the peer's turn); new sums (`sums` lists them as they
   // became ready). A rank that sent its sums first would keep those of the others waiting.
   std::optional<Item> Next(std::span<const SegmentIndex> sums, bool contribute);
-  // Takes what Next returned.
+  // Takes the item that Next returned.
   void Pop(const Item& item);
 
   void Retransmit(const Item& item) { Retransmissions(item.kind).push_back(item.segment); }
@@ -55,7 +55,7 @@ class Outbox {
   bool contributing() const { return next_contribution_ < peer_segments_; }
   void AbandonContributions();
 
-  // What of one kind is still to be sent for the first time.
+  // The segments of one kind that are still to be sent for the first time.
   std::uint32_t Remaining(DatagramKind kind) const {
     return kind == DatagramKind::kResult ? static_cast<std::uint32_t>(delivered_.size()) - next_sum_
                                          : peer_segments_ - next_contribution_;

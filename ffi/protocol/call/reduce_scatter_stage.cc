@@ -50,7 +50,8 @@ Receipt ReduceScatterStage::Handle(Instant now, MemberIndex from, const Header& 
       break;
   }
   rules_.Learn(now, from, header);
-  if (rules_.HoldsDeferred(header)) holds_deferred_.Insert(segment.value() - first_);
+  if (rules_.retains() && (header.flags & kFlagDeferred) != 0)
+    holds_deferred_.Insert(segment.value() - first_);
   last_segments_.Note(now);
   if (header.flags & kFlagTail) last_segments_.See(from);
   if (reduction_.Ready(segment)) Reduce(segment);
@@ -85,10 +86,11 @@ void ReduceScatterStage::Reduce(SegmentIndex segment) {
   if (rules_.Drops()) {
     if (!reduction_.Reduce(segment, /*rescale=*/true)) return;
   } else {
-    const std::span<const std::byte> late = rules_.LateContribution(segment);
-    reduction_.ReduceWithLate(segment, late);
-    if (!late.empty()) {
-      rules_.RemoveLateContribution(segment);
+    SegmentStore* const late = rules_.late_contributions();
+    const bool joins = late != nullptr && late->Contains(segment);
+    reduction_.ReduceWithLate(segment, joins ? late->Get(segment) : std::span<const std::byte>());
+    if (joins) {
+      late->Remove(segment);
       holds_deferred_.Insert(segment.value() - first_);
     }
   }

@@ -45,8 +45,8 @@ class SegmentCodec {
   std::span<const std::byte> Encode(DatagramKind kind, SegmentIndex segment,
                                     std::span<const std::byte* const> parts,
                                     std::span<std::byte> out);
-  // What receivers read in `encoded`, which Encode() has made of `exact`. The difference is added
-  // to `errors`, unless that is null.
+  // The values that receivers read in `encoded`, which Encode() has made of `exact`. The difference
+  // is added to `errors`, unless that is null.
   std::span<const std::byte> Round(SegmentIndex segment, std::span<const std::byte> exact,
                                    std::span<const std::byte> encoded, SegmentStore* errors);
   // Replaces a sum by its rounded value: all ranks hold the same bits.

@@ -1,0 +1,40 @@
+"""The values of a call in its wire format."""
+
+import numpy as np
+import pytest
+
+import optireduce_testing as native
+
+VALUES = np.linspace(-np.pi, np.pi, 97, dtype=np.float32).tolist()
+
+
+def round_trip(wire_format: str, *, self: int = 0, drain: bool = False):
+    """Some values as receivers read them: each is a segment of a call of its own."""
+    collective = native.Collective(
+        "x", mode="bounded", members=[0, 1], elements=2, wire_format=wire_format
+    )
+    return native.round_trip(collective, self, VALUES, drain)
+
+
+def test_float32_is_exact():
+    assert round_trip("float32") == VALUES
+
+
+@pytest.mark.parametrize("wire_format", ["bfloat16", "int8"])
+def test_other_formats_round(wire_format):
+    rounded = round_trip(wire_format)
+    assert rounded != VALUES
+    np.testing.assert_allclose(rounded, VALUES, atol=0.05)
+
+
+@pytest.mark.parametrize("wire_format", ["bfloat16", "int8"])
+def test_a_drain_is_not_rounded(wire_format):
+    assert round_trip(wire_format, drain=True) == VALUES
+
+
+def test_the_same_values_round_alike_each_time():
+    assert round_trip("bfloat16") == round_trip("bfloat16")
+
+
+def test_ranks_round_independently_of_each_other():
+    assert round_trip("bfloat16", self=0) != round_trip("bfloat16", self=1)
