@@ -1,4 +1,4 @@
-"""The benchmark of networks, tiny: its table, what its links do, and what it leaves."""
+"""The benchmarks on hosts of their own, tiny: their tables, their links, their ends."""
 
 import dataclasses
 import itertools
@@ -150,6 +150,15 @@ class TestLink:
         assert _ping(slow, 30, 0, to=3).max() > _ping(slow, 30, 0, to=1).max() + 0.1
 
 
+def _no_host_is_left():
+    left = subprocess.run(
+        ["ip", "netns", "list"], capture_output=True, text=True, check=True
+    )
+    return "optireduce-" not in left.stdout and not list(
+        Path("/etc/netns").glob("optireduce-*")
+    )
+
+
 @needs_hosts
 @pytest.mark.parametrize("impairment", ["loss1", "tail3"])
 def test_a_run_prints_its_rows_and_leaves_no_host(impairment):
@@ -163,8 +172,34 @@ def test_a_run_prints_its_rows_and_leaves_no_host(impairment):
     _, _, line, cores = done.stdout.splitlines()
     assert line.startswith(f"| 16K | 1000 | {impairment} | cubic | exact | ")
     assert "cores" in cores
-    left = subprocess.run(
-        ["ip", "netns", "list"], capture_output=True, text=True, check=True
+    assert _no_host_is_left()
+
+
+@needs_hosts
+def test_trainings_on_hosts_reach_the_same_and_are_not_repeated(tmp_path):
+    command = [sys.executable, str(BENCHMARKS / "tta.py"), "--seeds", "1"]
+    command += ["--tasks", "text", "--optimizers", "sgd", "--troubles", "quiet"]
+    command += ["--schemes", "Gloo", "exact", "--steps", "10"]
+    first, again = (
+        subprocess.run(
+            command,
+            cwd=tmp_path,
+            # Other tests have several devices in a process.
+            env={**os.environ, "XLA_FLAGS": ""},
+            capture_output=True,
+            text=True,
+            timeout=2 * TIMEOUT_S,
+            check=False,
+        )
+        for _ in range(2)
     )
-    assert "optireduce-" not in left.stdout
-    assert not list(Path("/etc/netns").glob("optireduce-*"))
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "2 runs, 0 of them made" in first.stdout
+    assert "2 runs, 2 of them made" in again.stdout
+    lines = (tmp_path / "tta-output/results.jsonl").read_text().splitlines()
+    gloo, exact = map(json.loads, lines)
+    assert gloo["ended"] == exact["ended"] == 4
+    np.testing.assert_allclose(gloo["curve"], exact["curve"], atol=0.002)
+    assert exact["drift"] == exact["missing_results"] == 0
+    assert (tmp_path / "tta-output/tta.png").stat().st_size > 0
+    assert _no_host_is_left()
