@@ -11,12 +11,12 @@
 namespace optireduce {
 namespace {
 
-// Collectives kept for drains. Beyond this number drains are not checked.
+// Collectives retained for drains. Beyond this number drains are not checked.
 // Chosen: as many as a process may name.
 constexpr std::size_t kNotedMax = 1 << 16;
 
 // Least similarity of a suggested name, from 0 to 1, and the number of suggestions.
-// Chosen: a slip of the pen is above, another word is not.
+// Chosen: a typing error is above, another word is below.
 constexpr double kAlikeMin = 0.5;
 constexpr std::size_t kNearestMax = 3;
 
@@ -40,7 +40,7 @@ double Likeness(std::string_view a, std::string_view b) {
   return 1.0 - static_cast<double>(EditDistance(a, b)) / static_cast<double>(longest);
 }
 
-// The correction of a drain that has the key of a call and does not fit it.
+// The correction for a drain whose key matches a call and whose other properties do not.
 std::string Advice(const CollectiveSpec& drain, const CollectiveSpec& called) {
   if (!Defers(called)) return "nothing of that is ever in flight, and it needs no drain.";
   std::string arguments;
