@@ -1,4 +1,4 @@
-// Named counters of one endpoint. Everything that is refused or lost is counted under one name.
+// Named counters of one endpoint. Every refusal and every loss is counted under one name.
 
 #ifndef FFI_PROTOCOL_STATS_H_
 #define FFI_PROTOCOL_STATS_H_
