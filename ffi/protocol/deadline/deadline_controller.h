@@ -1,11 +1,10 @@
 // Learned deadlines, for stages whose late data is deferred to a later call. Deferred data still
 // arrives, so the true time of all data becomes known: the controller's own cut-offs do not bias
-// its
-// measurements. One instance for each stage of a collective.
+// its measurements. One instance for each stage of a collective.
 //
 // The deadline is the time after the opening of a call that at most `late_budget` of the data
-// exceeds,
-// over about the last hundred calls, plus an eighth. Three kinds of late data must not move it:
+// exceeds, over about the last hundred calls, plus an eighth. Three kinds of late data must not
+// move it:
 //   * A straggler, a rank whose program is slow in most calls, counts by the time since its own
 //     first sign in the call, if calls do not wait for lagging ranks. If they do, the straggler
 //     sets the pace of all ranks anyway: a deadline without it would gain no time, and make its
@@ -15,13 +14,11 @@
 //   * A call far beyond the deadline is held back until some more follow within a few dozen: a rank
 //     that froze once is no reason to wait longer.
 // A drop below half is accepted once the calls that confirm it are no coincidence. So a change of
-// any
-// size is followed within 20 calls, and a single event is not.
+// any size is followed within 20 calls, and a single event is not.
 //
 // Limits. More than the budget is late while stalls of several times the deadline occur in fewer
-// than
-// about one call in ten. Two members cannot distinguish the latency between them from a program's
-// lateness; the option `latency` decides.
+// than about one call in ten. Two members cannot distinguish the latency between them from a
+// program's lateness; the option `latency` decides.
 
 #ifndef FFI_PROTOCOL_DEADLINE_DEADLINE_CONTROLLER_H_
 #define FFI_PROTOCOL_DEADLINE_DEADLINE_CONTROLLER_H_

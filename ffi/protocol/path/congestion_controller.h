@@ -4,21 +4,18 @@
 // Delay. The window aims at a queueing delay: a fixed part, plus the time in which `share` bytes of
 // this rank leave at its rate. So senders that share a link hold equal parts of its queue, and get
 // equal rates (the law of Vegas, and of Swift's scaling with the number of flows, SIGCOMM'20).
-// Above
-// the aim the window shrinks in proportion, below the aim it grows.
+// Above the aim the window shrinks in proportion, below the aim it grows.
 //
 // Competing traffic. A loss-based TCP fills any queue, and would take nearly all of a link from a
 // sender that yields to delay. The rate reveals it: while the rate is below half of this sender's
 // part of the best rate, and a queue stands, the share grows; otherwise it falls back. So a
 // competitor gets at most half, this rank takes at most half from it, and detection needs no loss.
 // (A queue of less than 2 ms is below the aim; there a competitor gets less.) Processes that wait
-// for
-// a busy host look the same, and get the same response: a larger window.
+// for a busy host look the same, and get the same response: a larger window.
 //
 // Loss. Random loss is no evidence about the rate. The window shrinks when more than an eighth of
-// the
-// data is lost in addition to the loss that persists at a lower rate.
-// data is lost beyond what stays when less is sent.
+// the data is lost in addition to the loss that persists at a lower rate. data is lost beyond what
+// stays when less is sent.
 
 #ifndef FFI_PROTOCOL_PATH_CONGESTION_CONTROLLER_H_
 #define FFI_PROTOCOL_PATH_CONGESTION_CONTROLLER_H_

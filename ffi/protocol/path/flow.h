@@ -1,21 +1,18 @@
 // The datagrams between this rank and one peer, in both directions: packet numbers,
-// acknowledgements,
-// loss detection, and round-trip measurements, from which a CongestionController derives the window
-// and the pace. Independent of collectives: the contents of a datagram are an opaque value that is
-// returned with its delivery.
+// acknowledgements, loss detection, and round-trip measurements, from which a CongestionController
+// derives the window and the pace. Independent of collectives: the contents of a datagram are an
+// opaque value that is returned with its delivery.
 //
 // A number is used once: lost data is retransmitted under a new number (as in QUIC, RFC 9000 13.3),
 // so an acknowledgement is never ambiguous, every tag has its own nonce, and the number alone
-// reveals
-// a replay.
+// reveals a replay.
 //
 // Every authenticated datagram is recorded once, whatever its use. A refused one is acknowledged as
 // refused: it is not lost, and an immediate retransmission would be refused again.
 //
 // Loss is detected by the receiver's report, not by silence: a datagram is lost if a later one was
 // acknowledged, and enough datagrams were sent between them or enough time has passed (RFC 9002
-// 6.1).
-// Silence triggers a probe, whose acknowledgement is such a report.
+// 6.1). Silence triggers a probe, whose acknowledgement is such a report.
 
 #ifndef FFI_PROTOCOL_PATH_FLOW_H_
 #define FFI_PROTOCOL_PATH_FLOW_H_

@@ -16,10 +16,8 @@
 //           (CallTiming::SampleFor)
 //
 // The identity (collective, sequence, segment, source) is in the header, and independent of the
-// order
-// of arrival. The shard is not a field: segments are counted over the whole bucket. The epoch is
-// one
-// of the inputs from which the session tag and the keys are derived.
+// order of arrival. The shard is not a field: segments are counted over the whole bucket. The epoch
+// is one of the inputs from which the session tag and the keys are derived.
 
 #ifndef FFI_PROTOCOL_WIRE_WIRE_H_
 #define FFI_PROTOCOL_WIRE_WIRE_H_
