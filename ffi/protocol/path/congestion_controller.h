@@ -14,8 +14,7 @@
 // for a busy host look the same, and get the same response: a larger window.
 //
 // Loss. Random loss is no evidence about the rate. The window shrinks when more than an eighth of
-// the data is lost in addition to the loss that persists at a lower rate. data is lost beyond what
-// stays when less is sent.
+// the data is lost in addition to the loss that persists at a lower rate.
 
 #ifndef FFI_PROTOCOL_PATH_CONGESTION_CONTROLLER_H_
 #define FFI_PROTOCOL_PATH_CONGESTION_CONTROLLER_H_
