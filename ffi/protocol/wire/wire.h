@@ -102,12 +102,11 @@ ParsedHeader ParseHeader(std::span<const std::byte> datagram);
 
 // The numbers that have arrived: `largest`, and of the numbers below it those whose bit is set in
 // `bits` (bit i represents largest - 1 - i). The receiver chooses the number of words of bits, of
-// which some repeat earlier acknowledgements. Refused numbers among these are set in `refused` (bit
-// i
-// represents largest - i): they are not lost, and are retransmitted once the receiver accepts them.
+// which some repeat earlier acknowledgements. Refused numbers among these are set in `refused`
+// (bit i represents largest - i): they are not lost, and are retransmitted once the receiver
+// accepts them.
 //
-// `refusals` is state: every acknowledgement lists all of it, so that the loss of one costs
-// nothing.
+// `refusals` is state: every acknowledgement lists all of it, so the loss of one costs nothing.
 // Chosen: as many words as 480 bytes hold; a receiver may take a thousand datagrams in one turn.
 inline constexpr std::size_t kAcknowledgedWordsMax = 60;
 struct Acknowledgement {
