@@ -1,4 +1,4 @@
-"""What the documents show exists: snippets compile, names and links lead somewhere."""
+"""Statements of the documents are true: snippets compile, names and links exist."""
 
 import ast
 import re
@@ -126,7 +126,7 @@ def test_paths_in_backquotes_exist(page):
 
 
 def _files_on_the_map() -> dict[str, set[str]]:
-    """The files that the tables of ARCHITECTURE.md name, by folder, without suffix."""
+    """The files named in the tables of ARCHITECTURE.md, by folder, without suffix."""
     named: dict[str, set[str]] = {}
     base, folder, column = "", "", -1
     for line in text(ROOT / "ARCHITECTURE.md").splitlines():

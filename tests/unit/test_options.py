@@ -1,4 +1,4 @@
-"""Options: precedence, validation, and messages that say what to write."""
+"""Options: precedence, validation, and messages that explain the correction."""
 
 import dataclasses
 import inspect

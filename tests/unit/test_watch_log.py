@@ -22,7 +22,7 @@ _CALL = {
 
 
 class Native:
-    """What the native communicator tells, from a queue."""
+    """The native communicator's events, from a queue."""
 
     rank, world_size = 3, 4
 
@@ -58,7 +58,7 @@ def slow(**changes):
 
 
 def lines_of(caplog, folder, *news, **options):
-    """Runs a watch over these news and returns what it logs."""
+    """Runs a watch over these events and returns the lines that it logs."""
     native = Native()
     options = Options(flight_record_dir=str(folder), **options)
     with caplog.at_level(logging.WARNING, "jax_optireduce"):
