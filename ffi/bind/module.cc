@@ -69,8 +69,8 @@ Duration Seconds(const char* setting, double seconds, bool zero_is_never = false
 Protection ProtectionOf(bool authenticate, bool encrypt) {
   if (encrypt && !authenticate) {
     throw nb::value_error(
-        "encrypt=True needs authenticate=True: what is encrypted only can be "
-        "changed unnoticed.");
+        "encrypt=True needs authenticate=True: encryption alone does not detect "
+        "changes.");
   }
   if (!authenticate) return Protection::kNone;
   return encrypt ? Protection::kEncrypt : Protection::kAuthenticate;

@@ -97,7 +97,7 @@ void OnSignal(int number, siginfo_t* info, void* context) {
 
 void EndNow() {
   static constexpr char kText[] =
-      "jax_optireduce: the main thread does not end this process; SIGTERM ends it now.\n";
+      "jax_optireduce: the main thread has not ended this process; SIGTERM ends it now.\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof(kText) - 1);
   Default(SIGTERM);
 }

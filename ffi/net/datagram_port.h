@@ -16,12 +16,12 @@ namespace optireduce {
 
 // Datagrams that did not reach the network or their peer, as far as the kernel reports. The
 // protocol treats all of them as ordinary loss. X(name, meaning)
-#define OPTIREDUCE_SEND_ERRORS(X)                                                                \
-  X(refused, "datagrams to a port of a peer at which nothing listens, yet or any more")          \
-  X(unreachable, "datagrams for which there is no way, or that a firewall here forbids")         \
-  X(too_large, "datagrams longer than a network interface here takes, or, as ICMP says, a path") \
-  X(unsent, "datagrams of a batch that the kernel took only in part")                            \
-  X(queue_full, "times that a queue of this host took no more")
+#define OPTIREDUCE_SEND_ERRORS(X)                                                           \
+  X(refused, "datagrams to a port on which no process of the peer's host listens")          \
+  X(unreachable, "datagrams without a route, or forbidden by a firewall on this host")      \
+  X(too_large, "datagrams longer than the MTU of a local interface or, by ICMP, of a path") \
+  X(unsent, "datagrams of batches that the kernel accepted only in part")                   \
+  X(queue_full, "sends refused because a queue of this host was full")
 
 struct SendErrors {
 #define OPTIREDUCE_DECLARE_SEND_ERROR(name, meaning) std::uint64_t name = 0;

@@ -61,7 +61,7 @@ Status Faults::Validate() const {
     const std::uint32_t ppm = this->*fraction.ppm;
     if (ppm > kMillion) {
       return Invalid(std::string(fraction.name) + "_ppm must be in [0, 1000000], got " +
-                     std::to_string(ppm) + "; 1000000 harms every datagram.");
+                     std::to_string(ppm) + "; 1000000 affects every datagram.");
     }
   }
   if (delay < Duration::zero() || delay > kDelayMax) {

@@ -184,7 +184,7 @@ Status UdpPort::SetPeers(const std::vector<PeerAddress>& peers, std::size_t data
   if (datagram_bytes_max == 0 || datagram_bytes_max > kUdpPayloadBytesMax) {
     return Status(StatusCode::kInvalidArgument,
                   "datagram_bytes_max must be in [1, " + std::to_string(kUdpPayloadBytesMax) +
-                      "], what UDP can carry, got " + std::to_string(datagram_bytes_max) + ".");
+                      "], the payload of UDP, got " + std::to_string(datagram_bytes_max) + ".");
   }
   std::vector<SocketAddress> parsed;
   for (const PeerAddress& peer : peers) {

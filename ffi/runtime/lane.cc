@@ -127,8 +127,8 @@ void Lane::Run() {
     Linger(why);
   } catch (const BrokenInvariant& broken) {
     why = Status(StatusCode::kInternal,
-                 std::string("this lane found an error of its own and stopped, rather than adding "
-                             "wrong numbers: ") +
+                 std::string("this lane detected an internal error and stopped, rather than return "
+                             "wrong sums: ") +
                      broken.what());
   } catch (const std::exception& unexpected) {
     // For example out of memory. The process continues; its calls must end.

@@ -141,8 +141,8 @@ Result<Sequence> Meeting::TakeSequence(Collective& collective, const DeviceCall&
   if (slot.in_flight) {
     return Status(StatusCode::kInvalidArgument,
                   "rank " + std::to_string(call.rank) + " started " + Quoted(call.spec.name) +
-                      " while its call before (" + std::to_string(slot.last.value_or(0)) +
-                      ") was not over. Two calls that can run at the same time need names of "
+                      " while its previous call (" + std::to_string(slot.last.value_or(0)) +
+                      ") was open. Two calls that can run at the same time need names of "
                       "their own: give each one name='...'.");
   }
   if (call.step && slot.last && call.step->value() <= *slot.last) {
@@ -150,7 +150,7 @@ Result<Sequence> Meeting::TakeSequence(Collective& collective, const DeviceCall&
                   "step must grow from call to call: " + Quoted(call.spec.name) + " on rank " +
                       std::to_string(call.rank) + " got step " +
                       std::to_string(call.step->value()) + " after " + std::to_string(*slot.last) +
-                      ". Pass a counter that never goes back, or leave step= out to have the "
+                      ". Pass a counter that never decreases, or leave step= out to have the "
                       "calls counted.");
   }
   const std::uint32_t sequence = call.step ? call.step->value() : slot.next;

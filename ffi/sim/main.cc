@@ -188,7 +188,7 @@ int Main(const std::vector<std::string>& given) {
   }
   std::vector<Scenario> scenarios;
   if (!arguments.error.empty() || !Collect(arguments, scenarios)) {
-    std::cerr << arguments.error << "\n`--help` says what can be given.\n";
+    std::cerr << arguments.error << "\n`--help` lists the options.\n";
     return kExitUsage;
   }
   const bool listed = !arguments.scenario.empty() || !arguments.file.empty();

@@ -578,7 +578,7 @@ void Simulation::FinishRun() {
     if (each.endpoint->memory_bytes() != 0) {
       checker_.Fail(now_, rank,
                     "it holds " + std::to_string(each.endpoint->memory_bytes()) +
-                        " bytes though nothing is pending any more");
+                        " bytes though nothing is pending");
     }
     if (!each.endpoint->FindLateData().empty()) {
       checker_.Fail(now_, rank, "it says that data is late though all was drained");

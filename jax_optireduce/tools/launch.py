@@ -406,7 +406,7 @@ class _Launch:
         )
         how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
         if self._keep_going:
-            _say(f"rank {rank} ended with {how}; the others go on")
+            _say(f"rank {rank} ended with {how}; the others continue")
             return
         _say(f"rank {rank} ended with {how}; the others have {self._grace_s:g} s")
         self._schedule(signal.SIGTERM, self._grace_s)

@@ -36,7 +36,7 @@ def _check_trained_on(started: ranks.Ranks) -> None:
         assert live == 3, started.describe()
         (removal,) = [line for line in rank.lines("log") if "removed" in line]
         assert removal.startswith(f"rank {_LAST} removed from the session")
-        assert "3 ranks go on" in removal
+        assert "3 ranks continue" in removal
         bits.update(rank.lines("bits"))
     assert len(bits) == 1, started.describe()
     records = started[0].path.parent / ranks.RECORDS

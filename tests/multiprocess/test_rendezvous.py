@@ -114,7 +114,7 @@ def test_lack_of_descriptors_is_explained_and_leaves_nothing_open(tmp_path):
             assert len(errors) == 4, started.describe()
             for line in errors:
                 # Either rank may fail first, since both lack descriptors.
-                own = "can open no more files" in line and "ulimit -n" in line
+                own = "cannot open more files" in line and "ulimit -n" in line
                 assert own or "could not open its part" in line, line
             assert "ulimit -n" in errors[0]
             assert rank.lines("leaked")[0].startswith("0 "), started.describe()

@@ -56,7 +56,7 @@ def test_a_rank_that_comes_too_late_for_lossy_calls_is_named(tmp_path):
             behind = [float(row.split()[2]) for row in rank.lines("step ")]
             first = next(i for i, seconds in enumerate(behind) if seconds > 0)
             assert step < first + _NAMED_WITHIN, started.describe()
-            assert "rank 2 is slow: nothing of it came in time" in line
+            assert "rank 2 is slow: none of its data arrived in time" in line
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_frozen_rank_leaves_a_flight_record_and_the_call_goes_on(tmp_path):
             (line,) = rank.lines("log ")
             assert "call 1 of 'grads mesh=" in line
             assert "has been under way for" in line
-            assert "waits for rank 2, of which nothing came" in line
+            assert "waits for rank 2, whose data for this call is missing" in line
             pattern = f"jax_optireduce-flight-{number}-*-0.jsonl"
             (path,) = (tmp_path / ranks.RECORDS).glob(pattern)
             assert str(path) in line

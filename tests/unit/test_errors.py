@@ -250,7 +250,7 @@ def test_only_float32_is_rounded(dtype):
         return jax_optireduce.psum({"w": x.astype(dtype)}, ("dp", "tp"), **how)
 
     _rejects(
-        rf"\['w'\]: wire_format='int8' rounds float32 on its way, got {dtype}; leave "
+        rf"\['w'\]: wire_format='int8' rounds float32 values only, got {dtype}; leave "
         "wire_format out",
         functools.partial(total, wire_format="int8"),
     )
