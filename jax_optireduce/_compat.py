@@ -221,7 +221,7 @@ def publish(key: str, value: bytes) -> None:
 
 
 def published(folder: str) -> dict[str, bytes]:
-    """Returns what was published under the keys of this folder, by the rest of the key.
+    """Returns the values published under the keys of a folder, by the rest of the key.
 
     It is empty when JAX's coordination service does not answer.
     """
@@ -289,7 +289,7 @@ def share(key: str, value: bytes, timeout_s: float) -> bytes:
 
 
 def forget(key: str) -> None:
-    """Removes what was shared under `key`; does nothing if there is nothing."""
+    """Removes the value shared under `key`, if there is one."""
     client = _client()
     if client is not None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):

@@ -1,4 +1,4 @@
-// The collectives that this process has called, used to check its drains. A drain that matches none
+// The collectives that this process has called, for checks of its drains. A drain that matches none
 // of them would return no data, and data in flight would be lost.
 
 #ifndef FFI_RUNTIME_CALLED_COLLECTIVES_H_

@@ -115,7 +115,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(part_at_us, 0, 0, 600'000'000, "when the ranks of part_side are cut off from the others")     \
   X(part_for_us, 0, 0, 600'000'000, "for how long; 0: never")                                     \
   X(part_side, 1, 1, UINT64_MAX, "these ranks, a bit for each")                                   \
-  X(part_one_way, 0, 0, 1, "1: they are not heard any more, but hear the others")                 \
+  X(part_one_way, 0, 0, 1, "1: the others do not hear them, but they hear the others")            \
   X(give_up_at_us, 0, 0, 600'000'000, "when give_up_rank begins to end calls that it never made") \
   X(give_up_calls, 1, 1, 4096, "how many of each collective; then it goes on")                    \
   X(give_up_rank, 0, 0, 63, "the rank that does")                                                 \

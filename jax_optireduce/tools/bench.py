@@ -303,7 +303,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _measure(plan: Plan, options: Mapping[str, Any], args: argparse.Namespace) -> int:
-    """Is one of the processes; returns the exit code, the same in all of them."""
+    """Runs one of the processes; returns the exit code, the same in all of them."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_x64", plan.dtype == "float64")

@@ -267,7 +267,7 @@ class _Output:
             self._show(lines)
 
     def finish(self) -> None:
-        """Shows what has come, the last line even if it has no end."""
+        """Shows the remaining output, the last line even if it has no end."""
         self.drain()
         if self.rest:
             self._show([self.rest])

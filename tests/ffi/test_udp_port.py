@@ -144,7 +144,7 @@ def test_a_dead_peer_disturbs_nobody(address):
     one.set_peers(peers, 100)
     sent = []
     for datagram in numbered(300, 100):
-        assert one.send(0, [b"nobody"], 100)
+        assert one.send(0, [b"refused"], 100)
         assert one.send(1, [datagram], 100)
         # The refusal may fail a reception as well.
         assert one.receive() == []
@@ -159,7 +159,7 @@ def test_refusals_do_not_keep_a_wait_from_waiting():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
         gone.bind(("127.0.0.1", 0))
         one.set_peers([gone.getsockname()], 100)
-    assert one.send(0, [b"nobody"], 100)
+    assert one.send(0, [b"refused"], 100)
     one.wait(0.1)  # May end at once, because of the refusal.
     assert one.wait(0.1) >= 0.1
     assert one.errors()["refused"] == 1

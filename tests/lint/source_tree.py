@@ -52,6 +52,12 @@ def code(path: Path) -> str:
     return _COMMENT_OR_TEXT.sub(_blank, text(path))
 
 
+def comments_and_texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields offset and text of every comment and literal of a C++ file."""
+    for match in _COMMENT_OR_TEXT.finditer(text(path)):
+        yield match.start(), match.group()
+
+
 def _blank(match: re.Match[str]) -> str:
     """Blanks a comment or a literal, and keeps the line breaks and the quotes."""
     found = match.group()

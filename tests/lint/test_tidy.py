@@ -13,7 +13,7 @@ _FUNCTION_LINES_MAX = 60
 _COLUMNS = {".h": 100, ".cc": 100, ".py": 88, ".pyi": 88}
 
 # Longer than the limit, with the reason.
-_LONG_FILES: dict[str, str] = {"LICENSE": "somebody else's text"}
+_LONG_FILES: dict[str, str] = {"LICENSE": "the text of its authors"}
 
 # Word -> what to write instead. One word per thing, in code, documents and logs.
 _BANNED_WORDS = {

@@ -196,7 +196,7 @@ def test_a_process_writes_a_limited_number_of_files(caplog, tmp_path):
     lines = lines_of(caplog, tmp_path, *[stall()] * 12)
     assert len(lines) == 12
     assert len(list(tmp_path.iterdir())) == 8
-    assert "No file was written: 8" in lines[-1]
+    assert "No file was written: a process writes 8" in lines[-1]
 
 
 def test_a_file_that_is_there_is_left_alone(caplog, tmp_path):
@@ -268,7 +268,7 @@ def test_late_data_at_the_end_is_told_by_collective_most_first():
     line = _watch.describe_late_data(_LATE)
     assert "9.5 MiB of 'call 7' (float32[9], mode bounded, 2 ranks), 976.6 KiB" in line
     assert "1000 bytes of 'call 3'" not in line
-    assert " and 1.1 KiB of others. It is lost." in line
+    assert " and 1.1 KiB of others. This data is lost." in line
     assert "3 bytes of 'x'" in _watch.describe_late_data([("'x'", 3)])
 
 
