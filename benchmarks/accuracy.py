@@ -7,9 +7,9 @@ Trains two small models with SGD and AdamW on 4 ranks of this host, through each
 several seeds. Writes into `accuracy-output/` each run's figures (results.jsonl, a line
 each) and tables (tables.md), and the tables into a page with `--page docs/accuracy.md`.
 
-What `results.jsonl` has is not run again: stop it when you like, and start it again to
-go on. `--at-most 20` runs the next 20 cells; `--tasks text --optimizers adamw` is a
-part of the matrix. The whole takes half an hour on two cores.
+Cells in `results.jsonl` are not run again: stop the program at any time, and start it
+again to continue. `--at-most 20` runs the next 20 cells; `--tasks text --optimizers
+adamw` is a part of the matrix. The whole takes half an hour on two cores.
 
 Exit codes: 0, all cells asked for are there; 1 otherwise.
 """

@@ -3,7 +3,7 @@
     python -m jax_optireduce launch -n 4 benchmarks/accuracy_train.py in.json out.jsonl
 
 Every cell has a session of its own, so that its faults and its deadline are its own.
-What is compiled is kept: a program finds the session that is open.
+Compiled programs are kept: a program uses the open session.
 """
 
 import dataclasses

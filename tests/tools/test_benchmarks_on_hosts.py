@@ -14,12 +14,12 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
-# Seconds for one cell. Chosen: ten times what it takes on two idle cores.
+# Seconds for one cell. Chosen: ten times the duration on two idle cores.
 TIMEOUT_S = 120
 
 PROGRAMS = ("ip", "tc", "ethtool", "nft", "iptables")
 
-# Returns what comes, on port 5001.
+# Echoes datagrams on port 5001.
 ECHO = """
 import socket
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -29,8 +29,8 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.sendto(*s.recvfrom(2000))
 """
 
-# Sends packets of 1,000 bytes to an address, each so many seconds after the one before.
-# Prints for each when it was back, in seconds, or null.
+# Sends packets of 1,000 bytes to an address at a fixed interval. Prints for each the
+# time of its return, in seconds, or null.
 PING = """
 import json, select, socket, struct, sys, time
 address, count, gap_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -62,7 +62,7 @@ def benchmark(monkeypatch):
 def _can_make_hosts():
     if os.geteuid() != 0 or not all(map(shutil.which, PROGRAMS)):
         return False
-    # Other workers try at the same time.
+    # Other workers may run the same test.
     name = f"optireduce-try-{os.getpid()}"
     made = subprocess.run(["ip", "netns", "add", name], check=False)
     subprocess.run(["ip", "netns", "delete", name], check=False)
@@ -99,7 +99,7 @@ needs_hosts = pytest.mark.skipif(
 
 
 def _ping(link, count, gap_s, to=1):
-    """Returns when each packet from the first host was back, in seconds; NaN: lost."""
+    """Returns round-trip times of packets from the first host, in s; NaN: lost."""
     import hosts
 
     with hosts.network(link), hosts.program(to, "-c", ECHO) as echo:
@@ -112,7 +112,7 @@ def _ping(link, count, gap_s, to=1):
 
 @needs_hosts
 class TestLink:
-    """What the links do, by packets that come back."""
+    """The effect of links on packets that are echoed."""
 
     @pytest.fixture
     def link(self, benchmark):
@@ -128,7 +128,7 @@ class TestLink:
         lost = np.isnan(seconds)
         runs = [sum(1 for _ in run) for key, run in itertools.groupby(lost) if key]
         assert 0.02 < lost.mean() < 0.7
-        # By chance alone, of 36 %, they would be 1.6 on average.
+        # By chance alone, at 36 %, runs would have 1.6 packets on average.
         assert np.mean(runs) > 3
 
     def test_a_delay_holds_all(self, benchmark, link):
