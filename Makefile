@@ -4,6 +4,7 @@
 #   PYTEST_ARGS="-k wire"   more arguments for pytest
 #   SEED=7                  what `make simulate` replays, and where `make fuzz` starts
 #   FUZZ_SECONDS=60         how long `make fuzz` takes, both targets together
+#   TTA="--seeds 1"         arguments of benchmarks/tta.py for `make tta`
 #   MUTANTS="--only 7 9"    arguments of tools/mutants.py for `make mutants`
 
 PYTHON ?= python3
@@ -19,6 +20,7 @@ SANITIZE_MEDIUM ?= 60
 SEEDS ?= 20000
 FUZZ_SECONDS ?= 60
 MUTANTS ?=
+TTA ?=
 # Chosen: calls of each scene; half a minute of processor time under the thread sanitizer.
 STRESS_CALLS ?= 10
 # Chosen: of the processes on real sockets the ones that take seconds: sums, several devices, hundreds
@@ -35,12 +37,13 @@ PIP_QUIET := --quiet --disable-pip-version-check
 INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable .
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test seeds sanitize sanitized fuzz fuzz-clang tsan asan-python mutants coverage \
+.PHONY: help demo test tta seeds sanitize sanitized fuzz fuzz-clang tsan asan-python mutants coverage \
   simulate lint tidy fmt wheel clean prerequisites
 
 help:
 	@echo 'make demo      train a small model on several ranks of this host, with and without loss'
 	@echo 'make test      build with tests, run the whole suite (PYTEST_ARGS=...)'
+	@echo 'make tta       time to a target accuracy under every mode and trouble; hours, resumes; root'
 	@echo 'make seeds     the simulator on many seeds: what ranks get adds up to what they gave'
 	@echo 'make sanitize  the simulator under the address and undefined-behaviour sanitizers'
 	@echo 'make fuzz      the fuzz targets under the same (FUZZ_SECONDS=..., SEED=...)'
@@ -64,6 +67,10 @@ demo: $(VENV_DEMO)/.installed
 test: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 \
 	  $(PYTEST_ARGS)
+
+# Namespaces need root. The results are kept, and made once.
+tta: $(VENV_TEST)/.installed
+	$(VENV_TEST)/bin/python benchmarks/tta.py $(TTA)
 
 # Sets up the build that the next three share.
 sanitized: $(VENV_TEST)/.requirements

@@ -7,9 +7,9 @@ Trains two small models with SGD and AdamW on 4 ranks of this host, through each
 several seeds. Writes into `accuracy-output/` each run's figures (results.jsonl, a line
 each) and tables (tables.md), and the tables into a page with `--page docs/accuracy.md`.
 
-What `results.jsonl` has is not run again: stop it when you like, and start it again to
-go on. `--at-most 20` runs the next 20 cells; `--tasks text --optimizers adamw` is a
-part of the matrix. The whole takes half an hour on two cores.
+Cells in `results.jsonl` are not run again: stop the program at any time, and start it
+again to continue. `--at-most 20` runs the next 20 cells; `--tasks text --optimizers
+adamw` is a part of the matrix. The whole takes half an hour on two cores.
 
 Exit codes: 0, all cells asked for are there; 1 otherwise.
 """
@@ -24,6 +24,7 @@ import tempfile
 from pathlib import Path
 
 import accuracy_report
+import results
 from accuracy_train import SCHEMES, Cell
 
 PROGRAM = Path(__file__).with_name("accuracy_train.py")
@@ -102,24 +103,15 @@ def cells(args: argparse.Namespace) -> list[Cell]:
     return found
 
 
-def read(path: Path, wanted: list[Cell]) -> dict[Cell, dict]:
-    """Returns the figures of those cells that have been run, the newest of each."""
-    names = [field.name for field in dataclasses.fields(Cell)]
-    lines = path.read_text().splitlines() if path.exists() else []
-    rows = [json.loads(line) for line in lines]
-    found = {Cell(**{name: row[name] for name in names}): row for row in rows}
-    return {cell: found[cell] for cell in wanted if cell in found}
-
-
-def run(pending: list[Cell], processes: int, results: Path) -> int:
+def run(pending: list[Cell], processes: int, path: Path) -> int:
     """Trains the cells in one set of processes; returns the exit code."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cells.json"
-        path.write_text(json.dumps([dataclasses.asdict(cell) for cell in pending]))
+        plan = Path(folder) / "cells.json"
+        plan.write_text(json.dumps([dataclasses.asdict(cell) for cell in pending]))
         # -P: the installed package, not the folder of that name in a checkout.
         launch = [sys.executable, "-P", "-m", "jax_optireduce", "launch"]
         ended = subprocess.run(  # noqa: S603 (the project's own launcher)
-            [*launch, "-n", str(processes), str(PROGRAM), str(path), str(results)],
+            [*launch, "-n", str(processes), str(PROGRAM), str(plan), str(path)],
             check=False,
         )
     return ended.returncode
@@ -129,13 +121,13 @@ def main() -> int:
     """Runs the missing trainings, writes the tables; returns the exit code."""
     args = parse_arguments()
     args.output.mkdir(parents=True, exist_ok=True)
-    results = args.output / "results.jsonl"
+    path = args.output / "results.jsonl"
     wanted = cells(args)
-    pending = [cell for cell in wanted if cell not in read(results, wanted)]
+    pending = [cell for cell in wanted if cell not in results.read(path, wanted)]
     print(f"{len(wanted)} cells, {len(wanted) - len(pending)} of them done", flush=True)
     if pending:
-        run(pending[: args.at_most], args.processes, results)
-    done = read(results, wanted)
+        run(pending[: args.at_most], args.processes, path)
+    done = results.read(path, wanted)
     if done:
         tables = accuracy_report.tables(list(done.values()), args.processes)
         print(tables)

@@ -3,7 +3,7 @@
     python -m jax_optireduce launch -n 4 benchmarks/accuracy_train.py in.json out.jsonl
 
 Every cell has a session of its own, so that its faults and its deadline are its own.
-What is compiled is kept: a program finds the session that is open.
+Compiled programs are kept: a program uses the open session.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import results
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -232,8 +233,7 @@ def main() -> None:
             multihost_utils.sync_global_devices("end")
         if jax.process_index() != 0:
             continue
-        with results_path.open("a") as file:
-            file.write(json.dumps(figures) + "\n")
+        results.append(results_path, figures)
         per_cell = (time.perf_counter() - began) / number
         print(
             f"{number}/{len(cells)} {cell.task} {cell.optimizer} {cell.scheme} "

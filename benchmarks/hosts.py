@@ -140,8 +140,8 @@ def _add_host(rank: int, link: Link) -> None:
     _run(f"ip -n {name} link set eth0 up")
     _run(f"ip -n {name} link set lo up")
     if link.loss:
-        # What is lost is a packet of the MTU. Where none is lost they need not be cut
-        # here: a card does that, and the kernel takes a core for it at 1 Gbit/s.
+        # Loss applies to packets of the MTU. Without loss the kernel need not segment
+        # them here: a card does that, and the kernel takes a core for it at 1 Gbit/s.
         cut = "tso off tx-udp-segmentation off gso on gro on"
         _run(f"ip netns exec {name} ethtool -K eth0 {cut}")
         _run(f"ip netns exec {SWITCH} nft -f -", text=_loss(port, link))

@@ -14,8 +14,8 @@ ranks:
     of earlier calls;
   * which rank the log named slow, how many of the others did, and in which share of the
     calls it was `stats.slowest_process`;
-  * after a drain, the largest difference between what all calls returned together and
-    what was given: 0, or something was lost or came twice.
+  * after a drain, the largest difference between the sum of all results and the
+    contributions: not 0 if data was lost or added twice.
 
 The calls of `stopped` come in rows of their own, while the rank was stopped and
 afterwards; `catching up` are that rank's calls until it is where the others are, and

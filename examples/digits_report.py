@@ -153,20 +153,19 @@ def _notes(summary: Mapping[str, Any]) -> Mapping[str, str]:
         "apart."
     )
     about_bounded = (
-        f"{_percent(settings['drop'])} of the datagrams were dropped. What was not "
-        f"there by the deadline of {1000 * settings['deadline_s']:.0f} ms, "
+        f"{_percent(settings['drop'])} of the datagrams were dropped. "
         f"{_percent(bounded['missing_contributions'])} of the contributions and "
-        f"{_percent(bounded['missing_results'])} of the results, came with a later "
-        "step."
+        f"{_percent(bounded['missing_results'])} of the results missed the deadline of "
+        f"{1000 * settings['deadline_s']:.0f} ms and arrived with a later step."
     )
     about_lossy = (
         f"{_percent(settings['drop'])} of the datagrams were dropped and, after the "
-        "first 20 steps, none was sent again: "
+        "first 20 steps, none was retransmitted: "
         f"{_percent(lossy['missing_contributions'])} of the contributions and "
         f"{_percent(lossy['missing_results'])} of the results are missing. No step "
         "waits for gradients longer than its deadline of "
-        f"{1000 * settings['deadline_s']:.0f} ms. What a rank did not get is not in "
-        "its replica either, so the replicas drift apart."
+        f"{1000 * settings['deadline_s']:.0f} ms. Ranks miss different data, so "
+        "the replicas drift apart."
     )
     about_times = (
         "Of rank 0, without starting, compiling and evaluating. lax.pmean reduces each "

@@ -15,8 +15,8 @@ from typing import NoReturn
 VERBS = {
     "launch": ("launch", "run a program as several processes on this host"),
     "bench": ("bench", "measure calls, and compare them with lax.psum over Gloo"),
-    "doctor": ("doctor", "check this host, and say how to mend what slows it down"),
-    "plot": ("plot", "draw what bench has measured"),
+    "doctor": ("doctor", "check this host, and explain how to remove bottlenecks"),
+    "plot": ("plot", "plot the results of bench"),
     "simulate": ("simulate", "run or replay the protocol in virtual time, from a seed"),
 }
 
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _Parser(
         prog="python -m jax_optireduce",
         description="Tools of jax_optireduce. `<verb> --help` describes each.",
-        epilog="Exit codes: 0 well, 1 a failure was found, 2 usage.",
+        epilog="Exit codes: 0 success, 1 failure, 2 usage error.",
     )
     verbs = parser.add_subparsers(dest="verb", metavar="<verb>", required=True)
     for verb, (module, summary) in VERBS.items():

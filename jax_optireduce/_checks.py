@@ -147,7 +147,7 @@ def checked_axes(axis_name: AxisName, kind: str) -> tuple[Any, ...]:
     if automatic and any(axis in mapped for axis in axes):
         raise UsageError(
             f"{kind} over {axes} inside a shard_map that maps only {mapped}: the "
-            f"compiler splits the data over {automatic} behind its back. Leave out "
+            f"compiler shards the data over {automatic} by itself. Leave out "
             "axis_names= so that jax.shard_map maps all axes, and name them in the "
             "specs."
         )
@@ -220,14 +220,14 @@ def checked_leaf(leaf: Any, place: str, call: Call) -> jax.Array:
     floating = str(leaf.dtype) in _FLOATS
     if call.mode == "lossy" and not floating:
         raise UsageError(
-            f"{place}: mode 'lossy' scales what came, which {leaf.dtype} cannot be; "
+            f"{place}: mode 'lossy' rescales sums, which {leaf.dtype} does not allow; "
             "write x.astype(jnp.float32), or reduce it in a call of its own with "
             "mode='exact' or mode='bounded'."
         )
     if call.wire_format != "float32" and leaf.dtype != jnp.float32:
         raise UsageError(
-            f"{place}: wire_format='{call.wire_format}' rounds float32 on its way, got "
-            f"{leaf.dtype}; leave wire_format out for it, or write "
+            f"{place}: wire_format='{call.wire_format}' rounds float32 values only, "
+            f"got {leaf.dtype}; leave wire_format out for it, or write "
             "x.astype(jnp.float32)."
         )
     if leaf.dtype == jnp.bool_:
@@ -256,7 +256,7 @@ def _check_dtype(dtype: Any, place: str) -> None:
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise UsageError(
             f"{place}: keys of jax.random ({dtype}) cannot be added up; leave this "
-            "leaf out of the tree. resync takes it, and leaves to every rank its own."
+            "leaf out of the tree. resync accepts it, and keeps each rank's own."
         )
     if dtype == jax.dtypes.float0:
         raise UsageError(

@@ -203,7 +203,7 @@ def init(**options: Any) -> Communicator:
     """
     if _session.current is not None:
         raise NotInitializedError(
-            f"jax_optireduce.init was called before and gave {_session.current!r}; "
+            f"jax_optireduce.init was called before and returned {_session.current!r}; "
             "call it once per process, or jax_optireduce.shutdown() before the next "
             "one."
         )

@@ -221,7 +221,7 @@ def publish(key: str, value: bytes) -> None:
 
 
 def published(folder: str) -> dict[str, bytes]:
-    """Returns what was published under the keys of this folder, by the rest of the key.
+    """Returns the values published under the keys of a folder, by the rest of the key.
 
     It is empty when JAX's coordination service does not answer.
     """
@@ -259,7 +259,7 @@ def claim(key: str, value: bytes) -> bytes | None:
             return client.key_value_try_get_bytes(key)
         except jax.errors.JaxRuntimeError:
             raise RendezvousError(
-                "JAX's coordination service does not answer as it should: "
+                "JAX's coordination service gave an unexpected answer: "
                 + str(error).splitlines()[0]
             ) from error
     return None
@@ -289,7 +289,7 @@ def share(key: str, value: bytes, timeout_s: float) -> bytes:
 
 
 def forget(key: str) -> None:
-    """Removes what was shared under `key`; does nothing if there is nothing."""
+    """Removes the value shared under `key`, if there is one."""
     client = _client()
     if client is not None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):
@@ -326,11 +326,11 @@ def _get(client: Any, key: str, peer: int, world_size: int, timeout_s: float) ->
         return client.blocking_key_value_get_bytes(key, int(timeout_s * 1000))
     except jax.errors.JaxRuntimeError as error:
         raise RendezvousError(
-            f"process {peer} of {world_size} did not come to the rendezvous, which "
-            f"waits {timeout_s:g} s. Every process must call "
-            "jax_optireduce.init(), as often as the others; if one needs longer to "
-            "start, set JAX_OPTIREDUCE_RENDEZVOUS_TIMEOUT_S. JAX's coordination "
-            "service says: " + str(error).splitlines()[0]
+            f"process {peer} of {world_size} did not join the rendezvous within "
+            f"{timeout_s:g} s. Every process must call jax_optireduce.init() the same "
+            "number of times; if one needs longer to start, set "
+            "JAX_OPTIREDUCE_RENDEZVOUS_TIMEOUT_S. JAX's coordination service says: "
+            + str(error).splitlines()[0]
         ) from error
 
 

@@ -266,14 +266,14 @@ class Options(_Settings):
         super().__post_init__()
         if self.encrypt and not self.advanced.authenticate:
             raise UsageError(
-                "encrypt=True needs authenticate=True: what is only encrypted can be "
-                "changed unnoticed. Leave authenticate at its default."
+                "encrypt=True needs authenticate=True: encryption alone does not "
+                "detect changes. Leave authenticate at its default."
             )
         late_budget = self.advanced.late_budget
         if self.deadline_s != 0 and late_budget != _LATE_BUDGET:
             raise UsageError(
                 f"deadline_s={self.deadline_s:g} and late_budget={late_budget:g} "
-                "contradict each other: the budget says how a deadline is learned. "
+                "contradict each other: the budget applies to learned deadlines. "
                 "Give one of them."
             )
 
@@ -301,9 +301,9 @@ def _describe_unknown(name: str, *, advanced: bool) -> str:
             f"init(advanced=jax_optireduce.Advanced({name}=...))."
         )
     if advanced and name in _names(Options):
-        return f"{name!r} is no advanced option: write init({name}=...)."
+        return f"{name!r} is not an advanced option: write init({name}=...)."
     return (
-        f"{name!r} is no option."
+        f"{name!r} is not an option."
         + did_you_mean(name, (*_names(Options), *_names(Advanced)))
         + f" Options are: {', '.join(_names(Options))}; in advanced=: "
         + f"{', '.join(_names(Advanced))}."
@@ -369,7 +369,7 @@ def resolve(
             continue
         if variable not in known:
             raise UsageError(
-                f"the environment sets {variable}, which is no option."
+                f"the environment sets {variable}, which is not an option."
                 + did_you_mean(variable, known)
                 + f" Known are: {', '.join(known)}."
             )

@@ -170,8 +170,8 @@ def _batch(
     leaf_dims = dims[2:]
     if dims[1] is not None:
         raise UsageError(
-            "`step` was mapped by jax.vmap, but all elements of a batch travel in one "
-            "call; pass a step that does not depend on the mapped axis."
+            "`step` was mapped by jax.vmap, but all elements of a batch are reduced in "
+            "one call; pass a step that does not depend on the mapped axis."
         )
     if axis_data.name not in call.axes:
         # The rank belongs to the mesh, so an axis of a `vmap` never maps it.
@@ -243,11 +243,10 @@ def _check_derivative(call: Call) -> None:
     name = call.key.split(":jvp", maxsplit=1)[0].split(":transpose", maxsplit=1)[0]
     raise UsageError(
         f"{name!r} in mode {call.mode!r} is differentiated, and its derivative is "
-        "summed over the ranks too: by a call that no drain reaches, so that what is "
-        "late in it would be lost. Write mode='exact' for it; or, to average "
-        "gradients, sync_in_backward or average_gradients, which are not "
-        "differentiated themselves; or jax.lax.stop_gradient around what is only "
-        "reported."
+        "summed over the ranks too: by a call that no drain reaches, so its late data "
+        "would be lost. Write mode='exact' for it; or, to average gradients, "
+        "sync_in_backward or average_gradients, which are not differentiated "
+        "themselves; or jax.lax.stop_gradient around values that are only reported."
     )
 
 

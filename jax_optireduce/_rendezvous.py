@@ -134,9 +134,8 @@ def join(
     if not options.advanced.authenticate:
         _log.warning(
             "authenticate=False: datagrams are not authenticated. Any host that can "
-            "send UDP to this process can change the sums of this program, without a "
-            "trace. Use it on a network of your own only, and never for more than a "
-            "measurement."
+            "send UDP to this process can change the sums of this program, unnoticed. "
+            "Use it for measurements only, and only on a network of your own."
         )
     addresses = _addresses(hellos)
     # The secret protects against senders of datagrams, not against a reader of
@@ -189,10 +188,10 @@ def explained_descriptors(lanes: int) -> Iterator[None]:
             raise
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         raise RendezvousError(
-            f"this process can open no more files: {error} Its limit is {soft} (ulimit "
+            f"this process cannot open more files: {error} Its limit is {soft} (ulimit "
             f"-n; it may be raised to {hard}), and each of the {lanes} lanes needs "
-            "two. Raise the limit, close what the program does not need, or use fewer "
-            "lanes."
+            "two. Raise the limit, close files that the program does not need, or use "
+            "fewer lanes."
         ) from error
 
 
@@ -310,7 +309,7 @@ def _check_agreement(hellos: Sequence[Mapping[str, Any]]) -> None:
     for rank, version in enumerate(versions):
         if version != versions[0]:
             raise RendezvousError(
-                f"rank 0 speaks version {versions[0]} of the wire format and rank "
+                f"rank 0 uses version {versions[0]} of the wire format and rank "
                 f"{rank} version {version}; install the same jax_optireduce everywhere."
             )
     difference = _options.describe_difference([hello["agreed"] for hello in hellos])
@@ -360,7 +359,7 @@ def _address_towards(host: str | None) -> str:
             return probe.getsockname()[0]
     except OSError as error:
         raise RendezvousError(
-            f"this host finds no way to the coordinator {host!r}: {error}. Set "
+            f"this host has no route to the coordinator {host!r}: {error}. Set "
             "JAX_OPTIREDUCE_BIND_ADDRESS to an address of this host that the other "
             "ranks can reach."
         ) from error

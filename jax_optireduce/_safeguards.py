@@ -91,8 +91,8 @@ def must_call_user(state: SafeguardState) -> jax.Array:
 def warn(skips: int) -> None:
     """Logs that updates are being skipped."""
     _log.warning(
-        "the last %d updates were skipped on every rank: of each, more was missing at "
-        "some rank than skip_above allows. Training stands still. Repair the network, "
+        "the last %d updates were skipped on every rank: each lacked more data at some "
+        "rank than skip_above allows. Training makes no progress. Repair the network, "
         "give the calls more time (deadline_s), raise skip_above, or use mode='exact'.",
         skips,
     )
@@ -114,8 +114,8 @@ def check_arguments(
     names = [name for name, value in given.items() if value is not None]
     if names and mode != "lossy":
         raise UsageError(
-            f"{' and '.join(names)}: only for mode='lossy', got mode={mode!r}, in "
-            "which nothing is lost; leave out or change the mode."
+            f"{' and '.join(names)}: only for mode='lossy', got mode={mode!r}, "
+            "which loses no data; leave them out or change the mode."
         )
     if hadamard not in (None, "auto") and not isinstance(hadamard, bool):
         raise UsageError(

@@ -84,7 +84,9 @@ class Watch:
                 if not complained:
                     complained = True
                     with contextlib.suppress(Exception):
-                        _log.exception("news of kind %r were not told", news["kind"])
+                        _log.exception(
+                            "an event of kind %r was not logged", news["kind"]
+                        )
 
     def _tell(self, news: Mapping[str, Any]) -> None:
         if news["kind"] == "stall":
@@ -116,7 +118,7 @@ class Watch:
         except OSError as error:
             return f"The flight record could not be written ({error})."
         if path is None:
-            return f"No file was written: {_DUMPS_MAX} are the limit of a process."
+            return f"No file was written: a process writes {_DUMPS_MAX} at most."
         return f"The flight record is in {path}."
 
     def _write_new(self, folder: Path, reason: str) -> Path | None:
@@ -179,8 +181,8 @@ def describe_late_data(late: Sequence[tuple[str, int]]) -> str:
     if len(ordered) > 4:
         shown += f" and {_bytes(sum(n for _, n in ordered[4:]))} of others"
     return (
-        f"the session ends while data is late that no call and no drain has brought: "
-        f"{shown}. It is lost. Call jax_optireduce.drain with the name=, mode= and "
+        f"the session ends with late data that no call or drain has returned: {shown}. "
+        f"This data is lost. Call jax_optireduce.drain with the name=, mode= and "
         "wire_format= of these calls before the end, on every rank."
     )
 
@@ -195,8 +197,8 @@ def describe_rank(news: Mapping[str, Any]) -> str:
         )
     if news["absent"] * 2 > news["waited"]:
         seen = (
-            f"nothing of it came in time in {news['absent']} of the last {calls} calls "
-            f"of {name!r}, which took {_seconds(news['elapsed_s'])} (median)"
+            f"none of its data arrived in time in {news['absent']} of the last {calls} "
+            f"calls of {name!r}, which took {_seconds(news['elapsed_s'])} (median)"
         )
     else:
         seen = (
@@ -205,8 +207,8 @@ def describe_rank(news: Mapping[str, Any]) -> str:
             f"calls took {_seconds(news['elapsed_s'])} (median)"
         )
     return (
-        f"rank {rank} is slow: {seen}. Look on its host for other load, too few cores, "
-        "slow input, swapping, and for loss on its link."
+        f"rank {rank} is slow: {seen}. Check its host for other load, too few cores, "
+        "slow input and swapping, and its link for loss."
     )
 
 
@@ -220,11 +222,11 @@ def describe_short_deadline(news: Mapping[str, Any], deadline_max_s: float) -> s
     # Two digits, without an exponent.
     suggested_s = float(f"{news['suggested_s']:.2g}")
     return (
-        f"calls of {news['collective']!r} end before their data is there: "
+        f"calls of {news['collective']!r} end before their data arrives: "
         f"{100 * news['late']:.0f} % of it was late (mean of the last {news['calls']} "
-        f"calls). It needs deadlines of {_seconds(news['needed_s'])}, as learned, and "
-        f"deadline_max_s={deadline_max_s:g} allows no longer ones. If the network takes"
-        " that time, and not a program that starts late, set "
+        f"calls). The learned deadline is {_seconds(news['needed_s'])}, and "
+        f"deadline_max_s={deadline_max_s:g} cuts it. If the network needs that time, "
+        "and not a program that starts late, set "
         f"deadline_max_s={suggested_s:g}, or make buckets smaller (bucket_bytes)."
     )
 
@@ -241,17 +243,17 @@ def describe_removal(
     """
     ranks, live = news["ranks"], news["live"]
     silence = f"silence for more than {_seconds(peer_timeout_s)} (peer_timeout_s)"
-    back = "To have it back, start the whole job again from a checkpoint."
+    back = "To restore it, start the whole job again from a checkpoint."
     if own_rank in ranks:
         return (
             f"this process, rank {own_rank}, was removed from the session after "
-            f"{silence}, as the others see it; {live} of them go on. Its calls are "
-            f"errors from now on. {back}"
+            f"{silence}, as seen by the others; {live} of them continue. All its "
+            f"further calls fail. {back}"
         )
     return (
         f"{_ranks(ranks)} removed from the session after {silence}, or after leaving "
-        f"it; {live} ranks go on, in calls of mode 'bounded'. What was under way may "
-        "have reached only some of them, so their parameters may differ a little: "
+        f"it; {live} ranks continue, in calls of mode 'bounded'. Data under way may "
+        "have reached only some of them, so their parameters may differ slightly: "
         f"jax_optireduce.resync makes them equal. {back}"
     )
 
@@ -268,9 +270,9 @@ def describe_stall(news: Mapping[str, Any]) -> str:
     else:
         text = f"{what} has been under way for {lasted}{_waited(call)}."
     if news["others"]:
-        text += f" With it {news['others']} more calls are under way."
+        text += f" {news['others']} more calls are under way."
     if call["absent"]:
-        text += " Look at what that process does; the call goes on until it comes."
+        text += " Check that process; the call stays open until it takes part."
     return text
 
 
@@ -292,9 +294,9 @@ def _waited(call: Mapping[str, Any]) -> str:
     late = [rank for rank in waiting if rank not in absent]
     parts = []
     if absent:
-        parts.append(f"{_ranks(absent)}, of which nothing came for this call")
+        parts.append(f"{_ranks(absent)}, whose data for this call is missing")
     if late:
-        parts.append(f"data of {_ranks(late)} that is not here yet")
+        parts.append(f"the rest of the data of {_ranks(late)}")
     return f" and waits for {', and for '.join(parts)}" if parts else ""
 
 

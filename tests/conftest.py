@@ -1,8 +1,9 @@
-"""For all tests: eight CPU devices in one process, and a communicator where asked for.
+"""For all tests: eight CPU devices in one process, and a communicator on request.
 
-How long an example of Hypothesis takes says how busy the machine is, and is no failure.
+The duration of a Hypothesis example depends on the load of the machine, and is no
+failure.
 
-The devices have to be asked for before JAX is imported for the first time.
+The number of devices has to be set before the first import of JAX.
 """
 
 import os

@@ -47,7 +47,7 @@ def main() -> int:
     ]
     gcovr = shutil.which("gcovr", path=Path(sys.executable).parent) or "gcovr"
     filters = [f"--filter={ROOT}/ffi/{layer}/" for layer in _LAYERS]
-    # What a failed invariant does is not what tests are for.
+    # Tests do not execute failed invariants.
     excluded = ["--exclude-lines-by-pattern", r".*(OR_CHECK|FailCheck)\(.*"]
     report = [gcovr, "--root", ROOT, *filters, *excluded, "--exclude-throw-branches"]
     report += [f"-j{os.cpu_count()}", "--sort=uncovered-number", folder]

@@ -1,4 +1,4 @@
-// A fixed-size set of indices with a count that costs nothing.
+// A fixed-size set of indices that keeps its count.
 
 #ifndef FFI_BASE_BITMAP_H_
 #define FFI_BASE_BITMAP_H_
@@ -15,7 +15,7 @@ class Bitmap {
  public:
   explicit Bitmap(std::size_t size = 0) : size_(size), words_((size + 63) / 64) {}
 
-  // True when the index was not in the set before.
+  // True if the index was absent before.
   bool Insert(std::size_t index) {
     OR_CHECK(index < size_);
     const std::uint64_t bit = std::uint64_t{1} << (index % 64);
@@ -24,7 +24,7 @@ class Bitmap {
     ++count_;
     return true;
   }
-  // True when the index was in the set.
+  // True if the index was present.
   bool Erase(std::size_t index) {
     if (!Contains(index)) return false;
     words_[index / 64] &= ~(std::uint64_t{1} << (index % 64));

@@ -1,5 +1,5 @@
-// Bounded little-endian reading and writing. Running over the end is remembered, never performed:
-// check `ok()` once at the end.
+// Bounded little-endian reading and writing. An access beyond the end is not performed, and is
+// remembered: callers check `ok()` once, at the end.
 
 #ifndef FFI_BASE_BYTES_H_
 #define FFI_BASE_BYTES_H_
@@ -13,7 +13,7 @@
 
 namespace optireduce {
 
-// Bytes that belong one behind the other but need not lie so.
+// Consecutive bytes of a message that may lie in separate buffers.
 using Pieces = std::span<const std::span<const std::byte>>;
 
 inline std::size_t SizeOf(Pieces pieces) {
@@ -75,7 +75,7 @@ class ByteReader {
     }
     return value;
   }
-  // Empty when fewer bytes are left.
+  // Empty if fewer bytes are left.
   std::span<const std::byte> ReadBytes(std::size_t bytes) {
     ok_ = ok_ && bytes <= remaining();
     if (!ok_) return {};

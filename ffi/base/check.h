@@ -1,5 +1,6 @@
-// Invariants. `OR_CHECK` is always on: a broken invariant is a bug of ours, and to continue would
-// add wrong numbers to gradients. The lane catches it once, at its top, and fails its calls.
+// Invariants. `OR_CHECK` is always on: a broken invariant is a bug of this library, and continuing
+// would add wrong numbers to gradients. The lane catches the exception in its loop and fails its
+// calls.
 
 #ifndef FFI_BASE_CHECK_H_
 #define FFI_BASE_CHECK_H_

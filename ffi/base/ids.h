@@ -1,4 +1,4 @@
-// The identities that travel in a datagram, and those that index tables.
+// Identities carried in datagrams, and indices of tables.
 
 #ifndef FFI_BASE_IDS_H_
 #define FFI_BASE_IDS_H_
@@ -15,13 +15,13 @@ using Rank = StrongInt<struct RankTag, std::uint16_t>;
 // A collective: its name, shapes, dtype, mode and members, hashed. The same on every member.
 using CollectiveId = StrongInt<struct CollectiveIdTag, std::uint32_t>;
 
-// Which call of a collective this is; it only grows.
+// The number of a call of a collective; it only grows.
 using Sequence = StrongInt<struct SequenceTag, std::uint32_t>;
 
-// Position of a rank among the members of one collective; also the shard that it owns.
+// Position of a rank among the members of a collective; also the shard that it owns.
 using MemberIndex = StrongInt<struct MemberIndexTag, std::uint16_t>;
 
-// A segment, counted over the whole bucket: it identifies its shard too.
+// A segment, counted over the whole bucket, so that it identifies its shard too.
 using SegmentIndex = StrongInt<struct SegmentIndexTag, std::uint32_t>;
 
 // One call of one collective.

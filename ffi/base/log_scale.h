@@ -9,7 +9,7 @@
 
 namespace optireduce {
 
-// The step that `value` falls into. Monotone; a step is narrower than its values by 2^kBits.
+// The step that contains `value`. Monotone; a step is narrower than its values by 2^kBits.
 template <int kBits>
 constexpr std::uint32_t LogStep(std::uint64_t value) {
   const int width = static_cast<int>(std::bit_width(value));

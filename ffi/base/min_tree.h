@@ -1,4 +1,4 @@
-// An array of instants that finds those that are early without a look at the others.
+// An array of instants that finds the early ones without a scan of the others.
 
 #ifndef FFI_BASE_MIN_TREE_H_
 #define FFI_BASE_MIN_TREE_H_
@@ -34,12 +34,13 @@ class MinTree {
     }
   }
 
-  // The first index from `from` on whose instant is before `at`; without one the size.
+  // The first index from `from` on whose instant is before `at`, or the size if there is none.
   std::size_t FirstBefore(Instant at, std::size_t from = 0) const {
     std::size_t level = 0;
     for (std::size_t index = from;;) {
       const std::vector<Instant>& instants = levels_[level];
-      // Through the rest of the group; then on from its parent, or down where the early one is.
+      // Scans the rest of the group, then continues at its parent, or descends to the early
+      // instant.
       const std::size_t end = (index / kFanOut + 1) * kFanOut;
       if (index >= instants.size()) return size_;
       while (index < end && instants[index] >= at) ++index;
@@ -56,12 +57,12 @@ class MinTree {
   }
 
  private:
-  // Chosen: two cache lines, and three levels for a thousand.
+  // Chosen: a group fills two cache lines, and three levels hold a thousand instants.
   static constexpr std::size_t kFanOut = 16;
 
   std::size_t size_;
-  // The instants, then the least of each group, then the least of each group of these, and so on;
-  // kNever where there is none.
+  // The instants, then the minimum of each group, then the minimum of each group of these, and so
+  // on; kNever as padding.
   std::vector<std::vector<Instant>> levels_;
 };
 

@@ -1,5 +1,6 @@
-// The only random numbers in the project, always from a seed. Integers only: the distributions of
-// the standard library differ between implementations, and a seed must mean one run everywhere.
+// The only random numbers of the project, always from a seed. Integers only: the distributions of
+// the standard library differ between implementations, and a seed must give the same run
+// everywhere.
 
 #ifndef FFI_BASE_PRNG_H_
 #define FFI_BASE_PRNG_H_

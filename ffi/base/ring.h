@@ -1,6 +1,6 @@
-// A queue with two ends that grows by doubling, and owns no memory before its first element. A
-// std::deque takes more than half a kilobyte from the start, which counts where there are several
-// for each peer.
+// A double-ended queue that grows by doubling and owns no memory before its first element. A
+// std::deque allocates more than half a kilobyte at once, which adds up with several queues for
+// each peer.
 
 #ifndef FFI_BASE_RING_H_
 #define FFI_BASE_RING_H_
@@ -51,7 +51,7 @@ class Ring {
   }
 
  private:
-  // Chosen: a few elements, most queues never have more.
+  // Chosen: most queues never have more elements.
   static constexpr std::size_t kFirstSlots = 4;
 
   // The number of slots is a power of two.

@@ -1,5 +1,5 @@
-// Errors for a user. The project separates three kinds of trouble: loss is data (a counter), an
-// operating error is a `Status`, a broken invariant is an `OR_CHECK` (check.h).
+// Errors for a user. The project separates three kinds of failure: loss is data (a counter), an
+// operating error is a `Status`, and a broken invariant is an `OR_CHECK` (check.h).
 
 #ifndef FFI_BASE_STATUS_H_
 #define FFI_BASE_STATUS_H_
@@ -12,7 +12,8 @@
 
 namespace optireduce {
 
-// Numerically equal to XLA_FFI_Error_Code (asserted in bind/), so a status crosses without a table.
+// Numerically equal to XLA_FFI_Error_Code (asserted in bind/), so that a status needs no table
+// there.
 enum class StatusCode : int {
   kOk = 0,
   kCancelled = 1,
@@ -42,7 +43,7 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// A value, or the status that says why there is none.
+// A value, or the status that explains its absence.
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -1,4 +1,4 @@
-// An integer with a meaning: two of different meaning cannot be swapped or added by accident.
+// An integer with a meaning: integers of different meaning cannot be swapped or added by accident.
 
 #ifndef FFI_BASE_STRONG_INT_H_
 #define FFI_BASE_STRONG_INT_H_
@@ -18,7 +18,7 @@ class StrongInt {
   constexpr explicit StrongInt(Representation value) : value_(value) {}
 
   constexpr Representation value() const { return value_; }
-  // For indexing a vector that has one entry for each of these.
+  // For indexing a vector with one entry for each of these.
   constexpr std::size_t index() const { return static_cast<std::size_t>(value_); }
 
   friend constexpr auto operator<=>(StrongInt, StrongInt) = default;

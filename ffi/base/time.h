@@ -1,5 +1,5 @@
-// Time as a value. The protocol is given the time; only `ffi/net/clock.h` reads a clock, so nothing
-// below the runtime can depend on when it happens to run.
+// Time as a value. The protocol receives the time as an argument; only `ffi/net/clock.h` reads a
+// clock, so nothing below the runtime can depend on its time of execution.
 
 #ifndef FFI_BASE_TIME_H_
 #define FFI_BASE_TIME_H_
@@ -25,7 +25,7 @@ using Instant = EngineClock::time_point;
 
 inline constexpr Instant kNever = Instant::max();
 
-// The sum that stays at kNever instead of overflowing.
+// The sum, which saturates at kNever instead of overflowing.
 constexpr Instant SaturatingAdd(Instant at, Duration by) {
   return at > kNever - by ? kNever : at + by;
 }

@@ -1,5 +1,5 @@
-// The facts about a call that C++ and Python must agree on: modes, wire formats, statistics, names.
-// This is their only home; Python reads them from the extension module.
+// The facts about a call that C++ and Python share: modes, wire formats, statistics, names. This is
+// their only definition; Python reads them from the extension module.
 
 #ifndef FFI_BIND_CALL_FACTS_H_
 #define FFI_BIND_CALL_FACTS_H_
@@ -15,8 +15,8 @@
 namespace optireduce {
 
 // Longest name of a collective, in bytes, that a program may give.
-// Chosen: with the number of the group, which is added in the process, it stays within the 200
-// bytes that an endpoint takes.
+// Chosen: with the number of the group, which the process adds, the name stays within the 200 bytes
+// that an endpoint accepts.
 inline constexpr std::size_t kNameBytesMax = 160;
 
 struct Mode {
@@ -32,18 +32,18 @@ inline constexpr std::array<Mode, 4> kModes = {{
     {"lossy", LatePolicy::kDrop, LatePolicy::kDrop},
 }};
 
-// After a call in this mode, data may be in flight that joins a later one.
+// True if data may be in flight after a call in this mode, to join a later call.
 constexpr bool Defers(const Mode& mode) {
   return mode.reduce_scatter == LatePolicy::kDefer || mode.all_gather == LatePolicy::kDefer;
 }
 
-// What the statistics of a call are made of.
+// The inputs of a call's statistics.
 struct CallReport {
   const DeviceResult& result;
   std::size_t processes = 0;  // of the group
 };
 
-// An element of the float array that is the last result of the all-reduce.
+// An element of the float array that is the last result of the allreduce.
 struct Statistic {
   std::string_view name;
   double (*value)(const CallReport& report);

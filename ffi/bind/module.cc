@@ -1,4 +1,4 @@
-// The extension module `_native`: what Python sees of the library. Types are in
+// The extension module `_native`: the Python interface of the library. Types are in
 // jax_optireduce/_native.pyi.
 
 #include <nanobind/nanobind.h>
@@ -39,7 +39,7 @@ namespace {
 namespace nb = nanobind;
 using nb::literals::operator""_a;
 
-// Arguments that cannot be right are a ValueError, everything else is a RuntimeError.
+// An invalid argument is a ValueError, every other error a RuntimeError.
 void RaiseUnlessOk(const Status& status) {
   if (status.ok()) return;
   if (status.code() == StatusCode::kInvalidArgument) {
@@ -55,7 +55,7 @@ T ValueOrRaise(Result<T> result) {
 }
 
 Duration Seconds(const char* setting, double seconds, bool zero_is_never = false) {
-  // Chosen: a limit that no duration overflows at, and nobody waits for.
+  // Chosen: a limit that no duration overflows at, and beyond any useful timeout.
   constexpr double kSecondsMax = 1e9;
   if (zero_is_never && seconds == 0) return Duration::zero();
   if (!(seconds > 0) || seconds > kSecondsMax) {
@@ -69,8 +69,8 @@ Duration Seconds(const char* setting, double seconds, bool zero_is_never = false
 Protection ProtectionOf(bool authenticate, bool encrypt) {
   if (encrypt && !authenticate) {
     throw nb::value_error(
-        "encrypt=True needs authenticate=True: what is encrypted only can be "
-        "changed unnoticed.");
+        "encrypt=True needs authenticate=True: encryption alone does not detect "
+        "changes.");
   }
   if (!authenticate) return Protection::kNone;
   return encrypt ? Protection::kEncrypt : Protection::kAuthenticate;
@@ -88,7 +88,7 @@ Secret SecretOf(const nb::bytes& bytes) {
   return secret;
 }
 
-// What Python holds. The registry holds the communicator too, until close().
+// The Python object. The registry holds the communicator too, until close().
 class PyCommunicator {
  public:
   explicit PyCommunicator(const CommunicatorOptions& options)
@@ -272,7 +272,7 @@ nb::dict ProbeUdpFeatures(std::size_t receive_buffer_bytes) {
 
 void InterruptOnSignal(int fd) { RaiseUnlessOk(Registry::Global().InterruptOnSignal(fd)); }
 
-// `handler` becomes Python's for SIGTERM.
+// `handler` becomes Python's handler of SIGTERM.
 void HandleTermination(const nb::callable& handler, bool ends) {
   std::function<void()> on_signal;
   if (ends) on_signal = [] { Registry::Global().CloseAll("its process received SIGTERM"); };
@@ -281,8 +281,7 @@ void HandleTermination(const nb::callable& handler, bool ends) {
       std::move(on_signal)));
 }
 
-// No call may be pending, nor a lane running, when the libraries below start to tear themselves
-// down.
+// No call may be pending, and no lane may run, when the libraries below begin their own shutdown.
 void CloseAll() {
   InterruptOnSignal(-1);
   for (const auto& communicator : Registry::Global().All()) {

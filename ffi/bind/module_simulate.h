@@ -7,8 +7,8 @@
 
 namespace optireduce {
 
-// Adds `simulate` to the module. In a file of its own: the simulator and the network have nothing
-// in common, and no other file sees both.
+// Adds `simulate` to the module. A file of its own: the simulator and the network have nothing in
+// common, and no other file includes both.
 void BindSimulate(nanobind::module_& module);
 
 }  // namespace optireduce

@@ -1,8 +1,8 @@
-// Which communicator a compiled program means. Programs name it by a string, never by a pointer:
-// they are cached across restarts of the process.
+// The communicators by name. Compiled programs refer to a communicator by a string, never by a
+// pointer: they are cached across restarts of the process.
 //
-// The one piece of process-wide state in the project: XLA calls a handler with nothing but its
-// operands and attributes.
+// The only process-wide state of the project: XLA calls a handler with its operands and attributes
+// only.
 
 #ifndef FFI_BIND_REGISTRY_H_
 #define FFI_BIND_REGISTRY_H_
@@ -28,22 +28,22 @@ class Registry {
   // Never destroyed: at exit, threads of XLA may still be inside a handler.
   static Registry& Global();
 
-  // Creates a communicator and enters it under its name, which must be free.
+  // Creates a communicator and registers it under its name, which must be free.
   Result<std::shared_ptr<Communicator>> Open(const CommunicatorOptions& options);
-  // Closes it and frees its name. No-op when it was closed before.
+  // Closes a communicator and frees its name. No-op if it was closed before.
   void Close(const std::shared_ptr<Communicator>& communicator, const std::string& reason);
 
-  // The error says how to open one.
+  // The error explains how to open one.
   Result<std::shared_ptr<Communicator>> Find(std::string_view name) const;
   std::vector<std::shared_ptr<Communicator>> All() const;
 
   // Cancels the calls of all communicators whenever the number of SIGINT can be read from `fd`,
-  // which stays the caller's; replaces an earlier one. -1: not any more.
+  // which the caller keeps; replaces an earlier descriptor. -1: stops this.
   Status InterruptOnSignal(int fd);
-  // Closes all communicators, whose names stay taken: what is submitted later gets `reason`.
+  // Closes all communicators and keeps their names: later submissions fail with `reason`.
   void CloseAll(const std::string& reason);
 
-  // Where calls of all communicators complete; outlives them all.
+  // Completes the calls of all communicators, and outlives them.
   const std::shared_ptr<CompletionPool>& pool() const { return pool_; }
 
  private:
@@ -52,7 +52,7 @@ class Registry {
   const std::shared_ptr<CompletionPool> pool_;
   std::mutex watcher_mutex_;  // guards `watcher_`
   std::unique_ptr<SignalWatcher> watcher_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   std::map<std::string, std::shared_ptr<Communicator>, std::less<>> communicators_;
 };
 

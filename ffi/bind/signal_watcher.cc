@@ -53,7 +53,7 @@ void SignalWatcher::Run() {
     std::array<unsigned char, 64> signals{};
     const ssize_t count = read(fd_, signals.data(), signals.size());
     if (count < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) continue;
-    if (count <= 0) return;  // The other end was closed: no signal will come any more.
+    if (count <= 0) return;  // The other end was closed: no more signals will come.
     for (ssize_t i = 0; i < count; ++i) on_signal_(signals[static_cast<std::size_t>(i)]);
   }
 }

@@ -2,7 +2,7 @@
 //
 // Python handles a signal only between two bytecodes of the main thread, and that thread may be
 // inside a call that waits for a collective. But Python's C handler writes the number to a
-// descriptor at once (signal.set_wakeup_fd), and whoever reads it can end that wait.
+// descriptor immediately (signal.set_wakeup_fd), and a reader of it can end that wait.
 
 #ifndef FFI_BIND_SIGNAL_WATCHER_H_
 #define FFI_BIND_SIGNAL_WATCHER_H_
@@ -17,10 +17,10 @@ namespace optireduce {
 
 class SignalWatcher {
  public:
-  // Calls `on_signal` with every byte that can be read from `fd`, on the watcher's thread. `fd`
-  // stays the caller's, and must stay open until the watcher is destroyed.
+  // Calls `on_signal` with every byte read from `fd`, on the watcher's thread. The caller keeps
+  // `fd`, and must not close it before the watcher is destroyed.
   static Result<std::unique_ptr<SignalWatcher>> Create(int fd, std::function<void(int)> on_signal);
-  // Waits for a call of `on_signal` that is under way.
+  // Waits for a running call of `on_signal`.
   ~SignalWatcher();
   SignalWatcher(const SignalWatcher&) = delete;
   SignalWatcher& operator=(const SignalWatcher&) = delete;

@@ -1,4 +1,4 @@
-// How a Status crosses into XLA: its numbers are XLA's, so there is no table to keep.
+// Conversion of a Status to an XLA error. The codes are equal to XLA's, so it needs no table.
 
 #ifndef FFI_BIND_STATUS_ENCODING_H_
 #define FFI_BIND_STATUS_ENCODING_H_
@@ -29,7 +29,7 @@ OPTIREDUCE_SAME_CODE(kInternal, INTERNAL);
 OPTIREDUCE_SAME_CODE(kUnavailable, UNAVAILABLE);
 #undef OPTIREDUCE_SAME_CODE
 
-// `status` must not be ok. In a long XLA error, the name says whose advice it is.
+// `status` must not be ok. The prefix names the author of the advice within a long XLA error.
 inline xla::ffi::Error EncodeError(const Status& status) {
   constexpr std::string_view kPrefix = "jax_optireduce: ";
   std::string message = status.message();

@@ -22,12 +22,12 @@
 namespace optireduce {
 namespace {
 
-// How long the main thread may take to notice the signal.
-// Chosen: its calls that wait have ended 1 s after the signal (Lane::Close); launchers send SIGKILL
-// after 5 s (ours) to 30 s (SLURM, Kubernetes).
+// Limit of the time until the main thread notices the signal.
+// Chosen: its waiting calls end 1 s after the signal (Lane::Close); launchers send SIGKILL after
+// 5 s (ours) to 30 s (SLURM, Kubernetes).
 constexpr Duration kNoticeLimit = std::chrono::seconds(3);
 
-// All that a signal handler can reach. Never destroyed: the signal may come at any time.
+// All state that the signal handler accesses. Never destroyed: the signal may come at any time.
 struct State {
   // Written before the handler is installed, only read afterwards.
   struct sigaction before{};
@@ -40,7 +40,7 @@ struct State {
   std::atomic<std::uint32_t> handled = 0;  // of `received`
 
   std::function<void()> on_signal;
-  std::mutex mutex;         // guards what follows
+  std::mutex mutex;         // guards the following members
   Instant end_at = kNever;  // see EndWithin()
 };
 
@@ -49,7 +49,7 @@ State& Global() {
   return *state;
 }
 
-State* installed = nullptr;  // what the handler uses: Global() may not be called there
+State* installed = nullptr;  // for the signal handler, which may not call Global()
 
 void Default(int number) {
   struct sigaction action{};
@@ -72,7 +72,7 @@ void Call(const struct sigaction& action, int number, siginfo_t* info, void* con
 
 void Wake(const State& state) {
   const std::uint64_t one = 1;
-  // Fails only when the counter is full: then it can be read as well.
+  // Fails only if the counter is full, and then the descriptor is readable as well.
   [[maybe_unused]] const ssize_t written = write(state.wake_fd, &one, sizeof(one));
 }
 
@@ -81,10 +81,10 @@ void OnSignal(int number, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   State& state = *installed;
   if (state.ends && getpid() != state.process) {
-    // A process forked from this one, such as a worker that loads data: the session is not its own.
+    // In a forked process, such as a worker that loads data: the session belongs to its parent.
     Default(number);
   } else {
-    // Told in vain, JAX would wait at the end of the process for the other processes.
+    // Not called otherwise: JAX would then wait for the other processes at the end of this one.
     if (state.asked) Call(state.before, number, info, context);
     if (state.ends && !state.asked) {
       ++state.received;
@@ -97,7 +97,7 @@ void OnSignal(int number, siginfo_t* info, void* context) {
 
 void EndNow() {
   static constexpr char kText[] =
-      "jax_optireduce: the main thread does not end this process; SIGTERM ends it now.\n";
+      "jax_optireduce: the main thread has not ended this process; SIGTERM ends it now.\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof(kText) - 1);
   Default(SIGTERM);
 }

@@ -1,9 +1,9 @@
-// SIGTERM, for a process whose main thread may be inside a call that waits.
+// SIGTERM, for a process whose main thread may be inside a waiting call.
 //
-// JAX's preemption service takes SIGTERM and only notes it, in C and unseen by Python, for programs
-// that ask it when to save their state. Unless the program does, or has a handler of its own, the
-// handler here closes the sessions at once, on a thread of its own, calls Python's, and sees to it
-// that the process ends.
+// JAX's preemption service catches SIGTERM and only records it, in C and invisible to Python, for
+// programs that query it when to save their state. Unless the program does so, or has a handler of
+// its own, the handler here closes the sessions immediately, on a thread of its own, calls Python's
+// handler, and ensures that the process ends.
 
 #ifndef FFI_BIND_TERMINATION_H_
 #define FFI_BIND_TERMINATION_H_
@@ -15,18 +15,18 @@
 
 namespace optireduce {
 
-// Calls `install`, which makes SIGTERM a signal that Python handles, and stands before Python's
-// handler and the one of before. With `on_signal` a thread calls that, and unless
+// Calls `install`, which makes Python handle SIGTERM, and installs a handler in front of Python's
+// and of the previous one. With `on_signal` a thread calls that function, and unless
 // TerminationHandled() is called soon after, the signal ends the process as if there were no
-// handler. Without it only Python's is called. Only the first call has an effect.
+// handler. Without it only Python's handler is called. Only the first call has an effect.
 Status ChainTermination(const std::function<void()>& install, std::function<void()> on_signal);
-// From now on the handler of before is called: instead of `on_signal` and Python's handler, if
-// there is an `on_signal`, else beside Python's.
+// From now on the previous handler is called: in place of `on_signal` and Python's handler if there
+// is an `on_signal`, otherwise in addition to Python's.
 void TellHandlerOfBefore();
-// The main thread has noticed the signal, and ends the process in its own time.
+// The main thread has noticed the signal, and ends the process itself.
 void TerminationHandled();
-// SIGTERM without a handler ends the process after `limit`, if it is still there. Of several
-// limits the last one counts. Without ChainTermination() nothing happens.
+// A SIGTERM without a handler ends the process if it still runs after `limit`. The last of several
+// limits counts. No effect without ChainTermination().
 void EndWithin(Duration limit);
 
 }  // namespace optireduce

@@ -1,5 +1,6 @@
-// The flight record and the news of a communicator, as Python sees them. Fields and units of a call
-// are those of jax_optireduce.Communicator.flight_record(), those of news are in _native.pyi.
+// The flight record and the events of a communicator as Python dictionaries. Fields and units of a
+// call are those of jax_optireduce.Communicator.flight_record(), those of events are in
+// _native.pyi.
 
 #ifndef FFI_BIND_WATCH_DICT_H_
 #define FFI_BIND_WATCH_DICT_H_
@@ -37,7 +38,7 @@ inline const char* NameOf(CallRecord::State state) {
   return "";
 }
 
-// Texts come from programs and peers: what is not UTF-8 must not raise here.
+// Texts come from programs and peers: invalid UTF-8 must not raise here.
 inline nanobind::object ToText(const std::string& text) {
   return nanobind::steal(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
@@ -56,7 +57,7 @@ inline nanobind::list ToList(const std::vector<std::uint32_t>& ranks) {
 }
 
 inline nanobind::dict ToDict(const CallRecord& record) {
-  // Nobody is, in a call that is under way or that failed before the network had it.
+  // An open call, or one that failed before it reached the network, has no slowest rank.
   const bool slowest = record.stats.elapsed > Duration::zero();
   nanobind::dict named;
   named["number"] = record.number;

@@ -30,8 +30,7 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// What the program says about a call, as views into the call frame: valid until the handler
-// returns.
+// The attributes of a call, as views into the call frame: valid until the handler returns.
 struct Attributes {
   std::string_view communicator;
   std::string_view name;
@@ -45,7 +44,7 @@ struct Attributes {
   std::int64_t drain = 0;
 };
 
-// How `drain` is given.
+// Values of the attribute `drain`.
 constexpr std::int64_t kDrainOfCalls = 1;
 constexpr std::int64_t kDrainOfCallsIfAny = 2;
 
@@ -89,7 +88,7 @@ Status ReadWireFormat(const Attributes& attributes, CollectiveSpec& spec) {
                  "there is no wire format " + Quoted(attributes.wire_format) + ".");
 }
 
-// Who takes part: the processes of the device's group, and which of its ranks are local.
+// Reads the participants: the processes of the device's group, and the local ones of its ranks.
 Status ReadGroup(const Attributes& attributes, const std::int32_t* group_rank, Rank process,
                  std::uint16_t world_size, DeviceCall& call) {
   const std::string_view name = attributes.name;
@@ -135,7 +134,7 @@ Status ReadGroup(const Attributes& attributes, const std::int32_t* group_rank, R
   return Status();
 }
 
-// Copies pointers and sizes out of the call frame; a leaf that XLA did not alias is copied first.
+// Copies pointers and sizes out of the call frame; copies a leaf first that XLA did not alias.
 Status ReadLeaves(std::string_view name, ffi::RemainingArgs arguments, ffi::RemainingRets results,
                   DeviceCall& call) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -190,7 +189,7 @@ void WriteStats(const CallReport& report, float* stats) {
   }
 }
 
-// Everything that can be wrong with a call is found here, before it is started.
+// Finds every error of a call before the call is started.
 Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
                       ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
                       ffi::RemainingRets results, ffi::Promise promise) {
@@ -241,7 +240,7 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
   call.done = [promise = std::move(promise), stats,
                processes = call.spec.members.size()](const DeviceResult& result) mutable {
     WriteStats({.result = result, .processes = processes}, stats);
-    // May run the rest of the program, here and now.
+    // May run the rest of the program on this thread.
     if (result.status.ok()) {
       promise.SetAvailable();
     } else {
@@ -277,7 +276,7 @@ ffi::Future AllReduce(std::string_view communicator, std::string_view name, std:
   } catch (const std::exception& unexpected) {
     status = Status(StatusCode::kInternal, unexpected.what());
   }
-  // XLA has not seen the future yet, so nothing of the program can run in here.
+  // XLA has not received the future yet, so nothing of the program can run in this call.
   if (!status.ok()) promise.SetError(EncodeError(status));
   return future;
 }
@@ -303,7 +302,7 @@ ffi::Error TakeSequence(std::string_view communicator, std::string_view name,
                               "2^31 calls of one name were made; give the call a new name=."));
   }
   *sequence->typed_data() = static_cast<std::int32_t>(taken.value());
-  // Where XLA did not alias them.
+  // If XLA did not alias them.
   if (same_bucket->untyped_data() != bucket.untyped_data()) {
     std::memcpy(same_bucket->untyped_data(), bucket.untyped_data(), bucket.size_bytes());
   }

@@ -13,7 +13,7 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// Gives `transform` the entries of the result, which are those of the operand.
+// Applies `transform` to the entries of the result, which are those of the operand.
 template <typename Transform>
 ffi::Error InPlace(ffi::AnyBuffer operand, ffi::Result<ffi::AnyBuffer> result,
                    Transform transform) {
@@ -25,7 +25,7 @@ ffi::Error InPlace(ffi::AnyBuffer operand, ffi::Result<ffi::AnyBuffer> result,
         "many of the same dtype; got " +
         std::to_string(entries) + " and " + std::to_string(result->element_count()) + ".");
   }
-  // Where XLA did not alias them.
+  // If XLA did not alias them.
   if (operand.untyped_data() != result->untyped_data()) {
     std::memcpy(result->untyped_data(), operand.untyped_data(), operand.size_bytes());
   }

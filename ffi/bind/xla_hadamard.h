@@ -1,4 +1,4 @@
-// The rotation as handlers that XLA calls, functions of XLA's C interface.
+// The handlers of the rotation, with XLA's C interface.
 
 #ifndef FFI_BIND_XLA_HADAMARD_H_
 #define FFI_BIND_XLA_HADAMARD_H_

@@ -1,5 +1,5 @@
-// Compiles one loop for several vector widths, of which the program chooses one at its start: a
-// build for any x86-64 processor uses the vectors of the actual one.
+// Compiles one loop for several vector widths, one of which is selected at program start: a build
+// for any x86-64 processor uses the vectors of the actual one.
 
 #ifndef FFI_CODEC_DISPATCH_H_
 #define FFI_CODEC_DISPATCH_H_
@@ -7,8 +7,8 @@
 // For __GLIBC__.
 #include <cstddef>
 
-// The choice at run time is an "indirect function" of the dynamic linker. The C library must know
-// them; and they run before a sanitizer has set up its memory, which they would use.
+// The selection at run time is an "indirect function" of the dynamic linker. The C library must
+// support these functions; they run before a sanitizer has set up the memory that they would use.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || \
     __has_feature(memory_sanitizer)
@@ -32,8 +32,8 @@
 #define OR_INLINE inline
 #endif
 
-// Precedes a loop whose turns touch different elements: no turn reads the output of another. The
-// compiler cannot see that when the result may overwrite one of the inputs.
+// Precedes a loop with independent iterations: none reads the output of another. The compiler
+// cannot prove that if the result may overwrite one of the inputs.
 #if defined(__clang__)
 #define OR_INDEPENDENT_TURNS _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)

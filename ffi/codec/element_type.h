@@ -11,7 +11,7 @@
 
 namespace optireduce {
 
-// The values travel on the wire: never renumber.
+// The values are part of the wire format: never renumber.
 enum class ElementType : std::uint8_t {
   kFloat32 = 0,
   kBfloat16 = 1,  // summed in float32

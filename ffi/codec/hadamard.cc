@@ -1,10 +1,10 @@
-// Theory of operation. A bucket is a matrix [1024, blocks] whose columns are transformed: first the
-// rows 0 to 31 with each other, 32 to 63, and so on, then those that are 32 apart. So the memory is
-// passed over twice, and not ten times: in registers, as far as there are any, a pass makes five
-// steps of sums and differences on 32 entries of a column, of as many columns side by side as a
-// vector holds. It reads along 32 rows at once, which the processor foresees. (A pass over tiles of
-// a few columns, whole, would have to read from 1,024 places at once, and is 1.2 to 3 times
-// slower.) Signs and scale are taken along where an entry is read first or written last.
+// Theory of operation. A bucket is a matrix [1024, blocks] whose columns are transformed in two
+// passes over the memory instead of ten. The first pass combines rows 0 to 31, rows 32 to 63, and
+// so on; the second combines rows that are 32 apart. A pass makes five steps of sums and
+// differences on 32 entries of a column, in registers as far as there are any, for as many adjacent
+// columns as a vector holds. It reads 32 rows in parallel, a pattern that the hardware prefetcher
+// follows. (One pass over tiles of a few columns would read from 1,024 places at once, and is 1.2
+// to 3 times slower.) Signs and scale are applied where an entry is read first or written last.
 
 #include "ffi/codec/hadamard.h"
 
@@ -23,7 +23,7 @@
 namespace optireduce {
 namespace {
 
-// Rows that are combined in a pass: the square root of a block.
+// Rows combined in a pass: the square root of a block.
 constexpr std::size_t kRows = 32;
 static_assert(kRows * kRows == kHadamardBlock);
 using Rows = std::make_index_sequence<kRows>;
@@ -69,13 +69,13 @@ OR_INLINE void CombineRows(std::index_sequence<I...> /*rows*/, std::size_t colum
   }
 }
 
-// Full blocks. With `kEncode` the signs are changed before the transform, else after it.
+// Transforms full blocks. `kEncode` changes the signs before the transform, otherwise after it.
 template <bool kEncode, typename T>
 OR_INLINE void RotateBlocks(T* bucket, std::size_t blocks, std::uint32_t key, T scale) {
   const auto signed_at = [key](T value, std::size_t position) __attribute__((always_inline)) {
     return Flip(value, key, static_cast<std::uint32_t>(position));
   };
-  // The scale first, so that sums of large entries do not overflow.
+  // The scale is applied first, so that sums of large entries do not overflow.
   for (std::size_t part = 0; part < kRows; ++part) {
     const std::size_t begin = part * kRows * blocks;
     CombineRows<T>(
@@ -110,7 +110,7 @@ OR_INLINE void Rotate(std::span<T> bucket, std::uint32_t key, float scale) {
   if (entries % kHadamardBlock == 0) {
     return RotateBlocks<kEncode>(bucket.data(), entries / kHadamardBlock, key, whole_scale);
   }
-  // Followed by zeros, a shorter block has its own transform at the front of that of a full one.
+  // The transform of a shorter block is the front of the transform of the block padded with zeros.
   std::array<T, kHadamardBlock> full = {};
   std::ranges::copy(bucket, full.begin());
   RotateBlocks<kEncode>(full.data(), 1, key, whole_scale);

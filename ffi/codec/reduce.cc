@@ -1,5 +1,5 @@
-// Theory of operation. All contributions are read side by side: for every element the N values are
-// added in registers and written once, so that memory is passed over once, not N times. N is a
+// Theory of operation. All contributions are read in parallel: the N values of an element are added
+// in registers and written once, so that memory is passed over once instead of N times. N is a
 // constant of the loop in small worlds, up to 8. In larger ones the elements are taken in blocks,
 // whose sums stay in the first-level cache while the contributions are added to them in groups.
 //
@@ -23,16 +23,16 @@
 namespace optireduce {
 namespace {
 
-// Contributions that are added to a block at a time.
-// Chosen: with 7 sources and the block there are registers left at every vector width.
+// Contributions added to a block at a time.
+// Chosen: 7 sources and the block leave some registers free at every vector width.
 constexpr std::size_t kGroup = 7;
 
 // Elements in a block.
 // Chosen: 8 KiB of double sums fit into any first-level cache beside the sources.
 constexpr std::size_t kBlockElements = 1024;
 
-// `a` where `condition` holds, `b` elsewhere, without a branch: the compiler would move the making
-// of `a` into one, and then not turn the loop into vector instructions.
+// `a` where `condition` holds, `b` elsewhere, without a branch: the compiler would otherwise move
+// the computation of `a` into a branch and not vectorize the loop.
 OR_INLINE std::uint32_t Select(bool condition, std::uint32_t a, std::uint32_t b) {
   const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
   return (a & mask) | (b & ~mask);
@@ -53,8 +53,8 @@ using Float64 = Native<double>;
 // Unsigned, because signed overflow is undefined; the bits of the sum are the same.
 using Int32 = Native<std::uint32_t>;
 
-// The upper half of a float32. Integer arithmetic instead of the compiler's 16-bit types: those are
-// missing in some compilers that this must build with, and call a library function in others.
+// The upper half of a float32. Integer arithmetic instead of the compiler's 16-bit types: some
+// supported compilers lack these, and others call a library function for them.
 struct Bfloat16 {
   using Stored = std::uint16_t;
   using Sum = float;
@@ -63,9 +63,9 @@ struct Bfloat16 {
   }
   OR_INLINE static Stored Narrow(Sum value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
-    // Half of the last place that is kept, less one when that is even: ties go to even.
+    // Half of the last retained place, less one if that place is even: ties go to even.
     const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-    // Rounding could carry a NaN into an infinity; it becomes a quiet NaN of the same sign instead.
+    // Rounding could carry a NaN into an infinity, so a NaN becomes a quiet NaN of the same sign.
     const std::uint32_t quiet = (bits >> 16) | 0x40u;
     const bool nan = (bits & 0x7FFF'FFFFu) > 0x7F80'0000u;
     return static_cast<Stored>(Select(nan, quiet, rounded));
@@ -73,9 +73,9 @@ struct Bfloat16 {
 };
 
 // IEEE 754 binary16: sign, 5 bits of exponent (bias 15), 10 bits of fraction. A float32 has 8 bits
-// of exponent (bias 127) and 23 of fraction. Everything is computed for every element and then
+// of exponent (bias 127) and 23 of fraction. All cases are computed for every element and then
 // selected, so that the loop has no branches; subnormal numbers of float32 are never used, because
-// a thread may have them switched off.
+// a thread may have them disabled.
 struct Float16 {
   using Stored = std::uint16_t;
   using Sum = float;
@@ -84,10 +84,10 @@ struct Float16 {
     const std::uint32_t sign = (static_cast<std::uint32_t>(value) & 0x8000u) << 16;
     const std::uint32_t magnitude = (static_cast<std::uint32_t>(value) & 0x7FFFu) << 13;
     const std::uint32_t normal = magnitude + ((127u - 15u) << 23);
-    // An exponent of ones (infinity, NaN) stays one of ones.
+    // An exponent of all ones (infinity, NaN) stays all ones.
     const std::uint32_t special = magnitude | 0x7F80'0000u;
-    // A subnormal number is fraction * 2^-24: put under the exponent of 2^-14, where one unit of
-    // the fraction is just that, and take 2^-14 away again. Exact.
+    // A subnormal number is fraction * 2^-24. With the exponent of 2^-14 one unit of the fraction
+    // is 2^-24, and subtracting 2^-14 leaves the number, exactly.
     constexpr std::uint32_t kTwoToMinus14 = (127u - 14u) << 23;
     const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(
         std::bit_cast<float>(magnitude | kTwoToMinus14) - std::bit_cast<float>(kTwoToMinus14));
@@ -99,12 +99,12 @@ struct Float16 {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t sign = (bits >> 16) & 0x8000u;
     const std::uint32_t magnitude = bits & 0x7FFF'FFFFu;
-    // Half of the last place that is kept, less one when that is even; a carry into the exponent is
-    // right, up to infinity.
+    // Half of the last retained place, less one if that place is even; a carry into the exponent is
+    // correct, up to infinity.
     const std::uint32_t normal =
         (magnitude - ((127u - 15u) << 23) + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
-    // Below 2^-14 the last place is 2^-24. It is also that of a float32 between 1/2 and 1, so
-    // adding 1/2 rounds there, and the fraction is then the result.
+    // Below 2^-14 the last place is 2^-24, which is also the last place of a float32 between 1/2
+    // and 1. So adding 1/2 rounds to that place, and the fraction is the result.
     constexpr std::uint32_t kHalf = (127u - 1u) << 23;
     const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) +
                                                                  std::bit_cast<float>(kHalf)) -
@@ -119,7 +119,7 @@ struct Float16 {
 template <typename Format>
 OR_INLINE typename Format::Sum Load(const std::byte* from, std::size_t element) {
   typename Format::Stored value;
-  std::memcpy(&value, from + element * sizeof(value), sizeof(value));  // Need not be aligned.
+  std::memcpy(&value, from + element * sizeof(value), sizeof(value));  // may be unaligned
   return Format::Widen(value);
 }
 
@@ -132,8 +132,8 @@ OR_INLINE void Store(typename Format::Sum sum, std::byte* to, std::size_t elemen
 template <std::size_t kCount>
 using Indices = std::make_index_sequence<kCount>;
 
-// Adds to `first` as many others as `I` has indices, all of them side by side. The first operand,
-// the others and the result may differ in format.
+// Adds as many contributions to `first` as `I` has indices, in parallel. The first operand, the
+// others and the result may differ in format.
 template <typename First, typename Other, typename Result, std::size_t... I>
 OR_INLINE void SumFixed(std::index_sequence<I...> /*indices*/, const std::byte* first,
                         const std::byte* const* others, std::size_t elements,
@@ -147,7 +147,7 @@ OR_INLINE void SumFixed(std::index_sequence<I...> /*indices*/, const std::byte* 
   }
 }
 
-// Any number of contributions.
+// Adds any number of contributions.
 template <typename Format>
 OR_INLINE void SumInBlocks(std::span<const std::byte* const> contributions, std::size_t elements,
                            typename Format::Sum scale, std::byte* out) {

@@ -1,11 +1,10 @@
 // Theory of operation. A value lies a fraction f of a step above the next smaller number of the
-// format. A random number u, uniform in [0, 1), is added, in steps, and then all but whole steps
-// are cut off: that goes up with the probability f. The random numbers are a hash of (key, index),
-// so that nothing is remembered between values and a loop over them is one of vectors.
+// format. A random number u, uniform in [0, 1), is added, in steps, and the sum is truncated to
+// whole steps: it is rounded up with probability f. The random numbers are a hash of (key, index),
+// so the values share no state and the loop vectorizes.
 //
 // As in reduce.cc no compiler may fuse a multiplication into an addition: the bits must be the same
-// on all machines. Subnormal numbers are neither made nor needed: a thread may have them switched
-// off.
+// on all machines. Subnormal numbers are neither made nor needed: a thread may have them disabled.
 
 #include "ffi/codec/wire_format.h"
 
@@ -25,11 +24,11 @@ constexpr std::uint32_t kInfinity = 0x7F80'0000;
 
 // One byte of exponent before the values.
 constexpr std::size_t kBlockBytes = 1 + kBlockValues;
-// The exponent byte of a block with a value that is not finite.
+// The exponent byte of a block that contains a value that is not finite.
 constexpr std::uint32_t kNotFinite = 255;
-// Chosen: 2^(E - 127) and its inverse stay normal numbers, and 127 times it is finite. So what is
-// below 2^-126 is rounded to that or to 0, and the last 0.8 % below the largest float32 to 127/128
-// of 2^128.
+// Chosen: 2^(E - 127) and its inverse stay normal numbers, and 127 times it is finite. So values
+// below 2^-126 are rounded to 2^-126 or to 0, and the last 0.8 % below the largest float32 to
+// 127/128 of 2^128.
 constexpr std::uint32_t kExponentMin = 1;
 constexpr std::uint32_t kExponentMax = 248;
 
@@ -44,7 +43,7 @@ OR_INLINE std::uint32_t Random16(std::uint32_t key, std::uint32_t index) {
   return (hash ^ (hash >> 16)) >> 16;
 }
 
-// The smallest exponent with which no value is beyond 127.
+// The smallest exponent for which no value exceeds 127.
 OR_INLINE std::uint32_t ExponentOf(const Values& values) {
   std::int32_t largest = 0;
   for (const float value : values) {
@@ -53,7 +52,7 @@ OR_INLINE std::uint32_t ExponentOf(const Values& values) {
   }
   const auto bits = static_cast<std::uint32_t>(largest);
   if (bits >= kInfinity) return kNotFinite;
-  // 127 is 2^6 times 1.984375, whose fraction is 0x7E0000: what is above takes one more.
+  // 127 is 2^6 times 1.984375, whose fraction is 0x7E0000: a larger fraction needs one more.
   const std::uint32_t exponent = (bits + (0x7F'FFFF - 0x7E'0000)) >> 23;
   return std::clamp(exponent, kExponentMin + 6, kExponentMax + 6) - 6;
 }
@@ -69,11 +68,11 @@ OR_INLINE void EncodeBlock(const Values& values, std::uint32_t key, std::uint32_
   const auto per_step = std::bit_cast<float>((254 - exponent) << 23);
   std::array<std::int8_t, kBlockValues> steps;
   for (std::uint32_t i = 0; i < kBlockValues; ++i) {
-    // Positive, so that the conversion cuts off downwards; 16 bits of the fraction are exact.
+    // Positive, so that the conversion truncates downwards; 16 bits of the fraction are exact.
     const float shifted = values[i] * per_step + 128.0f;
     const auto random = static_cast<float>(static_cast<std::int32_t>(Random16(key, first + i)));
     const auto whole = static_cast<std::int32_t>(shifted + random * 0x1p-16f) - 128;
-    // It is beyond 127 at the largest exponent only.
+    // Values exceed 127 at the largest exponent only.
     steps[i] = static_cast<std::int8_t>(std::max(-127, std::min(whole, 127)));
   }
   std::memcpy(out + 1, steps.data(), kBlockValues);
@@ -81,7 +80,7 @@ OR_INLINE void EncodeBlock(const Values& values, std::uint32_t key, std::uint32_
 
 OR_INLINE void DecodeBlock(const std::byte* encoded, Values& values) {
   const auto exponent = static_cast<std::uint32_t>(encoded[0]);
-  // A quiet NaN in the place of infinity: 0 times it must not be finite.
+  // A quiet NaN in place of infinity, because 0 times it must not be finite.
   const std::uint32_t quiet = exponent == kNotFinite ? 1u << 22 : 0;
   const auto step = std::bit_cast<float>(exponent << 23 | quiet);
   std::array<std::int8_t, kBlockValues> steps;
@@ -98,7 +97,7 @@ OR_VECTOR_WIDTHS void EncodeInt8(const std::byte* values, std::size_t count, std
     EncodeBlock(block, key, static_cast<std::uint32_t>(i), out);
   }
   if (i == count) return;
-  // The last block of a segment may be shorter: zeros do not change its exponent.
+  // The last block of a segment may be shorter: padding zeros do not change its exponent.
   block.fill(0);
   std::memcpy(block.data(), values + i * sizeof(float), (count - i) * sizeof(float));
   std::array<std::byte, kBlockBytes> whole;
@@ -128,9 +127,9 @@ OR_INLINE std::uint32_t Select(bool condition, std::uint32_t a, std::uint32_t b)
 OR_INLINE std::uint16_t RoundToBfloat16(std::uint32_t bits, std::uint32_t random) {
   const std::uint32_t magnitude = bits & kMagnitude;
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
-  // Up to the largest finite one, and no further.
+  // Saturates at the largest finite number.
   const std::uint32_t finite = std::min((magnitude + random) >> 16, 0x7F7Fu);
-  // A NaN whose upper half is that of an infinity must stay one.
+  // A NaN whose upper half equals an infinity must stay a NaN.
   const std::uint32_t nan = (magnitude >> 16) | 0x40u;
   const std::uint32_t special = Select(magnitude > kInfinity, nan, kInfinity >> 16);
   return static_cast<std::uint16_t>(Select(magnitude >= kInfinity, special, finite) | sign);

@@ -1,16 +1,17 @@
-// Wire formats of float32 values: unchanged, or rounded to fewer bytes. Rounding is unbiased: a
-// value becomes one of its two neighbours in the format, each with the probability that makes the
-// mean right.
+// Wire formats of float32 values: unchanged, or rounded to fewer bytes. Rounding is stochastic and
+// unbiased: a value becomes one of its two neighbours in the format, with probabilities whose mean
+// is the value.
 //
 //   kBfloat16  the upper half of a float32: 2 bytes
-//   kInt8      blocks of 32 values that share an exponent byte E; each value is a whole number k
-//              from -127 to 127, and stands for k * 2^(E - 127)
 //
-// A value of the format is rounded to itself, bit for bit (-0 to 0 by kInt8). So data may be
+//   kInt8      blocks of 32 values that share an exponent byte E; each value is a whole number k
+//              from -127 to 127 and represents k * 2^(E - 127)
+//
+// A value of the format is rounded to itself, bit for bit (-0 to 0 in kInt8). So data may be
 // encoded at every transmission: only the first encoding changes it.
 //
-// Values that are not finite stay so. In a block of kInt8 with such a value every value becomes
-// NaN, which E = 255 says: there is no exponent that would hold the others beside it.
+// Values that are not finite stay so. In a kInt8 block that contains such a value every value
+// becomes NaN, marked by E = 255: no exponent would suit the other values.
 
 #ifndef FFI_CODEC_WIRE_FORMAT_H_
 #define FFI_CODEC_WIRE_FORMAT_H_
@@ -24,7 +25,7 @@
 
 namespace optireduce {
 
-// The values travel on the wire: never renumber.
+// The values are part of the wire format: never renumber.
 enum class WireFormat : std::uint8_t {
   kFloat32 = 0,
   kBfloat16 = 1,
@@ -35,7 +36,7 @@ inline constexpr std::uint8_t kWireFormats = 3;
 
 // Values that share an exponent.
 // Source: MXINT8 of the OCP Microscaling Formats specification 1.0 has such blocks. Its exponent is
-// a byte, too, so that a small block costs no more (3 %) than a large one with a float32 scale, and
+// a byte too, so that a small block costs no more (3 %) than a large one with a float32 scale, and
 // one large value makes few others coarse. A power of two makes every value exact in float32.
 inline constexpr std::size_t kBlockValues = 32;
 
@@ -64,17 +65,17 @@ constexpr std::size_t EncodedBytes(WireFormat format, std::size_t values) {
   FailCheck("known wire format", __FILE__, __LINE__);
 }
 
-// Rounds `values` (float32, which need no alignment) into `out`, which has the EncodedBytes() of
-// them and does not overlap. `key` stands for the random numbers: the same values and key give the
-// same bytes on every machine.
+// Rounds `values` (float32, may be unaligned) into `out`, which has the size EncodedBytes() and
+// does not overlap them. `key` selects the random numbers: equal values and keys give equal bytes
+// on every machine.
 void Encode(WireFormat format, std::span<const std::byte> values, std::uint64_t key,
             std::span<std::byte> out);
 
-// The inverse, of any bytes whatever; `values` has the size for them and does not overlap.
+// The inverse, defined for all input bytes; `values` has the size for them and does not overlap.
 void Decode(WireFormat format, std::span<const std::byte> encoded, std::span<std::byte> values);
 
-// Overwrites `values` with their rounding errors: values - rounded, and 0 where that is not finite.
-// False when all of it is 0.
+// Overwrites `values` with their rounding errors: values - rounded, or 0 if that is not finite.
+// False if all errors are 0.
 bool TakeRoundingError(std::span<std::byte> values, std::span<const std::byte> rounded);
 
 }  // namespace optireduce

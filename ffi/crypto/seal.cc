@@ -39,7 +39,7 @@ const unsigned char* Raw(const std::byte* bytes) {
   return reinterpret_cast<const unsigned char*>(bytes);
 }
 
-// OpenSSL takes its parameters through non-const pointers, and only reads them.
+// OpenSSL reads its parameters through non-const pointers and does not write to them.
 OSSL_PARAM OctetParameter(const char* name, const void* data, std::size_t bytes) {
   return OSSL_PARAM_construct_octet_string(name, const_cast<void*>(data), bytes);
 }
@@ -50,8 +50,8 @@ std::array<unsigned char, kNonceBytes> NonceOf(std::uint64_t number) {
   return nonce;
 }
 
-// Bytes of a content that GCM only authenticates, and bytes behind them that it encrypts. GMAC is
-// GCM without encrypted bytes.
+// Bytes that GCM only authenticates, and following bytes that it also encrypts. GMAC is GCM without
+// encrypted bytes.
 struct Parts {
   int associated;
   int encrypted;
@@ -97,7 +97,7 @@ Sealer& Sealer::operator=(Sealer&&) noexcept = default;
 Sealer::~Sealer() = default;
 
 Result<Sealer> Sealer::Create(const Key& key, Protection protection) {
-  // A cipher takes more than a kilobyte.
+  // Without a cipher context, which takes more than a kilobyte.
   if (protection == Protection::kNone) return Sealer(nullptr, protection);
   auto cipher = std::make_unique<Cipher>();
   cipher->cipher.reset(EVP_CIPHER_fetch(nullptr, "AES-128-GCM", nullptr));
@@ -129,7 +129,7 @@ std::span<const std::byte> Sealer::Seal(std::uint64_t number, std::span<const st
       EVP_EncryptInit_ex2(context, nullptr, nullptr, NonceOf(number).data(), nullptr) == 1 &&
       EVP_EncryptUpdate(context, nullptr, &written, Raw(header.data()),
                         static_cast<int>(header.size())) == 1;
-  // Without a place for its output GCM only authenticates.
+  // Without an output buffer GCM only authenticates.
   if (payload_bytes > 0) {
     sealed = sealed && EVP_EncryptUpdate(context, encrypts ? Raw(encrypted.data()) : nullptr,
                                          &written, Raw(payload.data()), payload_bytes) == 1;
@@ -159,10 +159,10 @@ std::optional<std::span<const std::byte>> Sealer::Open(std::uint64_t number,
         opened && EVP_DecryptUpdate(context, Raw(scratch.data()), &written,
                                     Raw(content.data()) + parts.associated, parts.encrypted) == 1;
   }
-  // OpenSSL takes the expected tag through a non-const pointer, and only reads it.
+  // OpenSSL reads the expected tag through a non-const pointer and does not write to it.
   opened = opened && EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, kTagBytes,
                                          const_cast<std::byte*>(tag.data())) == 1;
-  // Final compares the tags; nothing that was decrypted leaves before.
+  // Final compares the tags; decrypted bytes are not returned before that.
   unsigned char none[1];
   if (!opened || EVP_DecryptFinal_ex(context, none, &written) != 1) return std::nullopt;
   if (protection_ == Protection::kAuthenticate) return content.subspan(header_bytes);

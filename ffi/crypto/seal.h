@@ -1,6 +1,5 @@
-// Protection of datagrams: AES-128-GCM, by default as a MAC only (GMAC), and the keys for it by
-// HKDF, both from OpenSSL's libcrypto. Deterministic: the same key, number and bytes give the same
-// result.
+// Protection of datagrams: AES-128-GCM, by default as a MAC only (GMAC), with keys derived by HKDF,
+// both from OpenSSL's libcrypto. Deterministic: equal keys, numbers and bytes give equal results.
 
 #ifndef FFI_CRYPTO_SEAL_H_
 #define FFI_CRYPTO_SEAL_H_
@@ -17,8 +16,8 @@
 
 namespace optireduce {
 
-// Source: NIST SP 800-38D, 5.2.1.2 allows tags of 96 to 128 bits; 12 bytes keep header and tag
-// at 40.
+// Source: NIST SP 800-38D, 5.2.1.2 allows tags of 96 to 128 bits; 12 bytes keep header and tag at
+// 40 bytes.
 inline constexpr std::size_t kTagBytes = 12;
 inline constexpr std::size_t kSecretBytes = 32;  // shared by a session
 inline constexpr std::size_t kKeyBytes = 16;     // AES-128
@@ -36,8 +35,8 @@ enum class Protection : std::uint8_t {
 // HKDF-SHA256 (RFC 5869) of the secret, without salt, with `info` as the context string.
 Result<Key> DeriveKey(const Secret& secret, std::string_view info);
 
-// Protects the datagrams of one direction between two ranks. Not thread-safe: it owns a cipher
-// context that is reused, so that a datagram costs no allocation.
+// Protects the datagrams of one direction between two ranks. Not thread-safe: the reused cipher
+// context saves an allocation per datagram.
 class Sealer {
  public:
   static Result<Sealer> Create(const Key& key, Protection protection);
@@ -45,16 +44,17 @@ class Sealer {
   Sealer& operator=(Sealer&&) noexcept;
   ~Sealer();
 
-  // Writes the tag of a header, always readable, and a payload. Returns the payload as it travels:
-  // `payload` itself, or, where it is encrypted, that in `encrypted`, which has its size and may be
-  // its place.
+  // Writes the tag of a header, which stays readable, and a payload. Returns the payload as
+  // transmitted: `payload` itself or, if encrypted, its ciphertext in `encrypted`, which has the
+  // same size and may be the same memory.
   // `number` must never repeat under one key: it is the nonce (96 bits, the upper 32 are zero).
   std::span<const std::byte> Seal(std::uint64_t number, std::span<const std::byte> header,
                                   std::span<const std::byte> payload,
                                   std::span<std::byte> encrypted,
                                   std::span<std::byte, kTagBytes> tag);
-  // The readable payload, or nothing when the tag is wrong; tags are compared in constant time. It
-  // lies in `content`, or in `scratch` (as long as the payload, at least) where it was encrypted.
+  // The readable payload, or nothing if the tag is wrong; tags are compared in constant time. The
+  // payload lies in `content` or, if it was encrypted, in `scratch` (at least as long as the
+  // payload).
   [[nodiscard]] std::optional<std::span<const std::byte>> Open(
       std::uint64_t number, std::span<const std::byte> content, std::size_t header_bytes,
       std::span<const std::byte, kTagBytes> tag, std::span<std::byte> scratch);

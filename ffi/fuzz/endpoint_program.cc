@@ -21,27 +21,28 @@
 namespace optireduce {
 namespace {
 
-// Chosen: an input of the longest kind stays below a tenth of a second under the sanitizers.
+// Chosen: inputs of the longest kind stay below a tenth of a second under the sanitizers.
 constexpr int kStepsMax = 400;
 constexpr std::size_t kOnTheWireMax = 512;
 constexpr std::size_t kKeptMax = 64;
 constexpr std::size_t kCallsUnderWayMax = 16;
-// Chosen: of five, two may fall silent after each other, and a third one leaves no majority.
+// Chosen: of five ranks, two may fall silent one after the other, and a third one leaves no
+// majority.
 constexpr std::uint16_t kRanksMax = 5;
-// Chosen: more calls than it takes until a deadline is learned (kCalibrationCalls).
+// Chosen: more calls than the learning of a deadline takes (kCalibrationCalls).
 constexpr int kTogetherMax = 32;
 constexpr int kTogetherOfAllMax = 96;
 constexpr int kTurnsOfCall = 4;
-// Chosen: longer than kPeerTimeout of ranks.cc and than an agreement takes, in steps of an interval
-// of its messages.
+// Chosen: longer than kPeerTimeout of ranks.cc plus an agreement, in steps of the interval of its
+// messages.
 constexpr int kSilenceSteps = 120;
 constexpr int kSilencesMax = 4;
-// Chosen: three times what endpoints may keep for calls ahead: beside the contributions counted
-// there an open call may hold its results, and this rank's own calls come on top.
+// Chosen: three times the endpoints' limit for early calls: in addition to the contributions
+// counted there an open call may hold its results, and this rank's own calls are extra.
 constexpr std::size_t kMemoryBytesMax = std::size_t{3} << 20;
 // Chosen: several times the longest timeout, in steps of half a second.
 constexpr int kFarewellSteps = 60;
-// Beyond what the steps are counted as.
+// The first number after those that count the steps.
 constexpr std::uint32_t kReachFirst = 128;
 
 CollectiveSpec SpecOf(std::uint8_t which) {
@@ -140,7 +141,7 @@ class Program {
   void Call() {
     const std::uint16_t rank = TakeRank();
     const std::uint8_t which = Take();
-    // Now and then a program jumps (step=).
+    // Occasionally a program skips sequences (step=).
     if (which % 16 == 15) sequences_[rank][which] += 3;
     Call(rank, which);
   }
@@ -152,15 +153,15 @@ class Program {
     ranks_.Submit(rank, spec, sequence, drains_.contains({which, sequence}));
   }
 
-  // All make the same call, up to so many times, as the steps of a program.
+  // All ranks make the same call, up to a given number of times, like the steps of a program.
   void Together(bool drain) {
     const std::uint8_t which = Take();
     const int times = drain ? 1 : 1 + Take() % kTogetherMax;
     for (int i = 0; i < times && together_++ < kTogetherOfAllMax; ++i) {
-      // One that has jumped takes the others with it.
+      // The others follow a rank that has skipped ahead.
       std::uint32_t next = 0;
       for (const auto& sequences : sequences_) next = std::max(next, sequences[which]);
-      // A drain is one for whoever makes it, whenever that is.
+      // A drain is a drain for every rank that makes it, at any time.
       if (drain && Defers(SpecOf(which))) drains_.insert({which, next});
       for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) {
         sequences_[rank][which] = next;
@@ -170,7 +171,7 @@ class Program {
     }
   }
 
-  // A process stands still; the others have the time to notice, and to agree on going on.
+  // A process is frozen; the others have time to detect it, and to agree on continuing.
   void FallSilent() {
     ranks_.SetSilent(TakeRank(), true);
     if (silences_++ >= kSilencesMax) return;
@@ -199,7 +200,7 @@ class Program {
     ranks_.Advance(std::chrono::microseconds(100));
   }
 
-  // What a network does by itself.
+  // Faults of the network.
   void Move(std::size_t at, std::uint8_t what) {
     std::vector<Sent>& wire = ranks_.wire();
     const auto place = wire.begin() + static_cast<std::ptrdiff_t>(at);
@@ -211,14 +212,14 @@ class Program {
     if (wire.size() > kOnTheWireMax) wire.resize(kOnTheWireMax);
   }
 
-  // What an enemy does.
+  // Actions of an attacker.
   void Attack(std::size_t at, std::uint8_t what) {
     Sent sent = ranks_.wire()[at];
     const unsigned low = Take();
     Prng prng(low | unsigned{Take()} << 8);
     if (what == 10 && lies_) return Lie(std::move(sent), prng);
     if (what == 11 && !kept_.empty()) {
-      sent = kept_[prng.Below(kept_.size())];  // again
+      sent = kept_[prng.Below(kept_.size())];  // a replay
       if (prng.Below(2) == 0) sent.to = TakeRank();
     } else if (what == 12) {
       MutateField(prng, sent.datagram);
@@ -232,7 +233,7 @@ class Program {
     Harm(sent);
   }
 
-  // Delivers what must not be accepted.
+  // Delivers a datagram that must not be accepted.
   void Harm(const Sent& sent) {
     Endpoint& target = ranks_.endpoint(sent.to, sent.lane);
     const Counters before = target.counters();
@@ -244,7 +245,7 @@ class Program {
              after.bytes_received == before.bytes_received && target.memory_bytes() == memory);
   }
 
-  // A member sends what it should not.
+  // A member sends an invalid or misleading datagram.
   void Lie(Sent sent, Prng& prng) {
     sent.datagram = ranks_.Open(sent);
     const std::size_t bytes_max = sent.datagram.size() + 64;
@@ -261,7 +262,7 @@ class Program {
     DeliverAndKeep(sent);
   }
 
-  // Announcements are only looked at when they name themselves.
+  // Announcements are handled only if their identity matches their contents.
   void MakeConsistent(Bytes& datagram) const {
     const ParsedHeader parsed = ParseHeader(datagram);
     if (!parsed.header || parsed.header->kind != DatagramKind::kAnnouncement) return;
@@ -273,7 +274,7 @@ class Program {
     EncodeHeader(header, std::span(datagram).first<kHeaderBytes>());
   }
 
-  // A datagram that was refused because it came too early is one that may come again.
+  // Keeps accepted datagrams for replays; one refused as too early may be accepted later.
   void DeliverAndKeep(const Sent& sent) {
     const Endpoint& target = ranks_.endpoint(sent.to, sent.lane);
     const std::uint64_t received = target.counters().datagrams_received;
@@ -293,7 +294,7 @@ class Program {
     OR_CHECK(!honest() || ranks_.wrong_sums() == 0);
   }
 
-  // A call further ahead than ranks take one is taken where it may be folded.
+  // A call beyond the accepted lead of ranks is accepted if it may be folded.
   void NoteFold(const Sent& sent) {
     const ParsedHeader parsed = ParseHeader(sent.datagram);
     if (!parsed.header || parsed.header->kind != DatagramKind::kContribution) return;
@@ -307,7 +308,7 @@ class Program {
     for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) {
       const std::size_t live = ranks_.endpoint(rank).live().size();
       views_[rank] += live != std::exchange(live_[rank], live);
-      // The first one is that of all ranks.
+      // The first change is to the view of all ranks.
       reach_.view = reach_.view || views_[rank] > 1;
       reach_.view_after_view = reach_.view_after_view || views_[rank] > 2;
       reach_.view_of_lanes =
@@ -316,9 +317,9 @@ class Program {
     }
   }
 
-  // All leave: every call has to end at once, and every rank to come to rest. Only a liar can keep
-  // another one: it answers, but never takes what it is owed, nor says farewell. A lane bounds
-  // that.
+  // All ranks leave: every call has to end at once, and every rank to come to rest. Only a lying
+  // rank can detain another: it answers, but never accepts the data that it is owed, nor announces
+  // that it leaves. A lane bounds that time.
   void Farewell() {
     const Status why(StatusCode::kCancelled, "the end of the input");
     for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) ranks_.SetSilent(rank, false);

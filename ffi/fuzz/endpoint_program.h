@@ -1,9 +1,9 @@
-// Fuzzing of the endpoint as a state machine. The input is a program: what ranks call, and what the
-// network and its enemies do.
+// Fuzzing of the endpoint as a state machine. The input is a program: the calls of the ranks, and
+// the actions of the network and its attackers.
 //
-// Its first byte: 1 a rank lies; 2 three ranks or more, with 128 five; 4 encrypted, 8 nothing
-// protected; 16 short datagrams; 32 on_lag="suspend"; 64 deadlines are learned. Its second byte: 1
-// two lanes. Then steps, each of a byte and its arguments.
+// Its first byte: 1 a rank lies; 2 three ranks or more, with 128 five; 4 encrypted, 8 unprotected;
+// 16 short datagrams; 32 on_lag="suspend"; 64 learned deadlines. Its second byte: 1 two lanes. Then
+// steps, each of a byte and its arguments.
 
 #ifndef FFI_FUZZ_ENDPOINT_PROGRAM_H_
 #define FFI_FUZZ_ENDPOINT_PROGRAM_H_
@@ -28,7 +28,7 @@ struct ProgramReach {
 #undef OPTIREDUCE_DECLARE
 };
 
-// Runs a program; any bytes are one. What it breaks ends the process.
+// Runs a program; any bytes are a valid one. A violation ends the process.
 ProgramReach RunEndpointProgram(std::span<const std::byte> input);
 
 }  // namespace optireduce

@@ -18,11 +18,11 @@ namespace optireduce {
 namespace {
 
 constexpr std::uint16_t kRanks = 3;
-// Chosen: so many between two genuine datagrams; calls then still make progress.
+// Chosen: calls still make progress with this many between two genuine datagrams.
 constexpr int kForgedPerGenuine = 16;
-// Chosen: recorded datagrams from the whole run, far older than the window of numbers.
+// Chosen: datagrams from the whole run, most of them far older than the window of numbers.
 constexpr std::size_t kRecordedMax = 1024;
-constexpr std::size_t kBytesMax = 1600;  // a little more than the session's datagrams have
+constexpr std::size_t kBytesMax = 1600;  // somewhat longer than the session's datagrams
 
 // Offsets of header fields, from the layout at the top of wire.h.
 constexpr std::size_t kSourceAt = 2;
@@ -40,11 +40,11 @@ void CopyField(const Bytes& from, std::size_t at, std::size_t bytes, Bytes& to) 
   std::memcpy(to.data() + at, from.data() + at, bytes);
 }
 
-// What can be seen of an endpoint without moving it.
+// The state of an endpoint that is visible without modifying it.
 struct State {
   std::size_t memory_bytes = 0;
   Instant timeout{};
-  std::uint64_t counted = 0;  // by all counters but those of refusals
+  std::uint64_t counted = 0;  // by all counters except refusals
 
   friend bool operator==(const State&, const State&) = default;
 };
@@ -76,7 +76,7 @@ class Forger {
       for (Ranks& other : others_) Record(other, sequence);
       while (ranks_.calls_under_way() > 0) Exchange(ranks_, /*attacked=*/true);
     }
-    // To rest: the last acknowledgements, and with them the last buffers.
+    // Until rest: delivers the last acknowledgements, which free the last buffers.
     for (int i = 0; i < 1000; ++i) Exchange(ranks_, /*attacked=*/false);
     return Report();
   }
@@ -86,7 +86,7 @@ class Forger {
     for (const std::uint32_t which : {0u, 1u}) ranks.Submit(rank, SpecOf(which), sequence);
   }
 
-  // One round: everything that was sent arrives.
+  // One round: all datagrams sent are delivered.
   void Exchange(Ranks& ranks, bool attacked) {
     ranks.Poll();
     for (const Sent& sent : std::exchange(ranks.wire(), {})) {
@@ -99,7 +99,7 @@ class Forger {
     ranks.Advance(std::chrono::microseconds(100));
   }
 
-  // What the same calls look like elsewhere.
+  // Records the same calls of another session.
   void Record(Ranks& other, std::uint32_t sequence) {
     for (std::uint16_t rank = 0; rank < kRanks; ++rank) Call(other, rank, sequence);
     std::vector<Sent>& kept = elsewhere_[static_cast<std::size_t>(&other - others_.data())];
@@ -122,7 +122,7 @@ class Forger {
   }
 
   void Attack(const Sent& genuine) {
-    // What the ranks had to send is on its way: whatever they send now is an answer.
+    // Ranks send their pending datagrams first, so that any further datagram is a response.
     ranks_.Poll();
     for (int i = 0; i < kForgedPerGenuine; ++i) {
       if (const std::optional<Sent> forged = Make(genuine)) Deliver(*forged);
@@ -142,7 +142,7 @@ class Forger {
     report_.state_changes += StateOf(target) != before;
   }
 
-  // Nothing when chance has changed nothing.
+  // Nothing if the random changes had no effect.
   std::optional<Sent> Make(const Sent& genuine) {
     const bool recorded = !recorded_.empty() && prng_.Below(2) == 0;
     Sent sent = recorded ? recorded_[prng_.Below(recorded_.size())] : genuine;
@@ -186,7 +186,7 @@ class Forger {
     return sent;
   }
 
-  // Datagrams that are genuine, but not here or not now.
+  // Datagrams that are genuine, but at the wrong place or time.
   std::optional<Sent> MakeUnchanged(Sent sent, bool recorded) {
     const std::uint64_t kind = prng_.Below(6);
     if (kind == 0) {
@@ -209,7 +209,7 @@ class Forger {
     const std::vector<Sent>& elsewhere = elsewhere_[world];
     ++*std::array{&report_.other_session, &report_.other_lane, &report_.other_key}[world];
     Sent other = elsewhere[prng_.Below(elsewhere.size())];
-    // With the right session in the header, half of the time.
+    // Half of them with the right session in the header.
     if (prng_.Below(2) == 0) CopyField(sent.datagram, kSessionAt, 4, other.datagram);
     return other;
   }

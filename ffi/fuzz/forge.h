@@ -1,5 +1,5 @@
-// The claim "nothing forged is accepted", tried: ranks make calls, and between their datagrams
-// comes what somebody makes of recorded ones.
+// Test of the claim "no forged datagram is accepted": ranks make calls, and receive forgeries
+// derived from recorded datagrams between their genuine ones.
 
 #ifndef FFI_FUZZ_FORGE_H_
 #define FFI_FUZZ_FORGE_H_
@@ -11,7 +11,7 @@
 
 namespace optireduce {
 
-// X(name, meaning): how a datagram was made.
+// X(name, meaning): the kinds of forgery.
 #define OPTIREDUCE_FORGERIES(X)                                          \
   X(flipped, "some bits flipped")                                        \
   X(truncated, "cut short")                                              \
@@ -30,18 +30,18 @@ struct ForgeReport {
 #define OPTIREDUCE_DECLARE_FORGERY(name, meaning) std::uint64_t name = 0;
   OPTIREDUCE_FORGERIES(OPTIREDUCE_DECLARE_FORGERY)
 #undef OPTIREDUCE_DECLARE_FORGERY
-  std::uint64_t forged = 0;    // all of them
+  std::uint64_t forged = 0;    // in total
   std::uint64_t accepted = 0;  // must be 0
-  std::uint64_t answered = 0;  // made an endpoint send something: must be 0
-  // Made an endpoint hold more or less, wait for another time, or count anything but a refusal:
+  std::uint64_t answered = 0;  // the endpoint sent a response: must be 0
+  // Changed the memory held by an endpoint, its timeout, or a counter other than those of refusals:
   // must be 0.
   std::uint64_t state_changes = 0;
   std::uint64_t genuine = 0;
-  std::uint64_t calls_completed = 0;    // of all ranks, while all this came
+  std::uint64_t calls_completed = 0;    // by all ranks, under the attack
   std::uint64_t calls_failed = 0;       // must be 0
   std::uint64_t wrong_sums = 0;         // must be 0
   std::uint64_t memory_bytes_left = 0;  // held by the endpoints at rest: must be 0
-  Counters refused;                     // of all endpoints
+  Counters refused;                     // by all endpoints
 
   bool passed() const {
     return accepted == 0 && answered == 0 && state_changes == 0 && calls_failed == 0 &&
@@ -49,7 +49,7 @@ struct ForgeReport {
   }
 };
 
-// At least `count` forged datagrams. `protection` must authenticate.
+// Tries at least `count` forged datagrams. `protection` must authenticate.
 ForgeReport Forge(std::uint64_t count, std::uint64_t seed, Protection protection);
 
 }  // namespace optireduce

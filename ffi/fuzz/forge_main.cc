@@ -1,4 +1,4 @@
-// Forged datagrams, as many as wanted, given to endpoints in the middle of calls. Exits with 1 when
+// Delivers the requested number of forged datagrams to endpoints with open calls. Exits with 1 if
 // one of them had an effect.
 //
 //   optireduce_forge --count 10000000 --seed 1 [--encrypt]
@@ -16,7 +16,7 @@
 namespace optireduce {
 namespace {
 
-// Chosen: by then every buffer has been needed once; the process should not grow after it.
+// Chosen: by then every buffer has been in use once; the process should not grow any further.
 constexpr std::uint64_t kFirstPart = 100'000;
 
 long PeakKilobytes() {

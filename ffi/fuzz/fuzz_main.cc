@@ -1,12 +1,12 @@
-// Drives a fuzz target where the compiler has no libFuzzer, with the same arguments:
+// Drives a fuzz target if the compiler has no libFuzzer, with the same arguments:
 //
 //   optireduce_fuzz_wire -max_total_time=30 -seed=7      mutates for 30 seconds
 //   optireduce_fuzz_wire -runs=1000 -max_len=400         for so many inputs of so many bytes
 //   optireduce_fuzz_wire -runs=1000 tests/fuzz/wire      starts from the inputs of a folder
 //   optireduce_fuzz_wire fuzz-failure                    runs one input again
 //
-// An input that makes the target do something new (see reach.h) joins the corpus. The input of a
-// crash, a failed check, or a run of more than ten seconds is written to `fuzz-failure`.
+// An input with a new effect in the target (see reach.h) joins the corpus. The input of a crash, a
+// failed check, or a run of more than ten seconds is written to `fuzz-failure`.
 
 #include <signal.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@
 #include "ffi/fuzz/reach.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-// Offered by the runtime of the sanitizers, where there is one.
+// Provided by the runtime of the sanitizers, if there is one.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 
 namespace optireduce {
@@ -39,12 +39,12 @@ namespace {
 
 constexpr const char* kFailure = "fuzz-failure";
 constexpr unsigned kSecondsPerRunMax = 10;
-// Chosen: an input is the child of one that did something new, or of nothing.
+// Chosen: most inputs derive from one with a new effect, the others from nothing.
 constexpr std::uint32_t kAnewPartsPerMillion = 20'000;
-// Chosen: a few changes keep most of what made the parent interesting.
+// Chosen: with few changes most of the parent's effects remain.
 constexpr std::uint64_t kChangesMax = 6;
 
-Bytes input;  // of the run under way, for the handlers below
+Bytes input;  // of the current run, for the handlers below
 
 void WriteFailure() {
   std::FILE* const file = std::fopen(kFailure, "wb");
@@ -79,7 +79,7 @@ struct Limits {
   std::uint64_t max_len = 1500;  // bytes
 };
 
-// True when `argument` is "-name=number" with this name.
+// True if `argument` is "-name=number" with this name.
 bool Read(std::string_view argument, std::string_view name, std::uint64_t& number) {
   if (!argument.starts_with(name)) return false;
   argument.remove_prefix(name.size());
@@ -96,7 +96,7 @@ std::optional<Bytes> ReadFile(const std::string& path) {
   return Bytes(bytes, bytes + read.size());
 }
 
-// In the order of their names: a seed stands for the same run everywhere.
+// In the order of their names: a seed gives the same run everywhere.
 std::vector<Bytes> ReadFolder(const std::string& path) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(path)) names.insert(entry.path());

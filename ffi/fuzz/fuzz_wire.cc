@@ -1,5 +1,5 @@
-// Fuzzing of the parser: every function that reads bytes, and the round trip of what it accepts;
-// and of the agreement on members, which keeps a state of what it has read.
+// Fuzzing of the parser: every function that reads bytes, and the round trip of accepted inputs;
+// and of the agreement on members, whose state depends on earlier messages.
 
 #include <algorithm>
 #include <array>
@@ -19,8 +19,8 @@
 namespace optireduce {
 namespace {
 
-// Chosen: the smallest datagram of any session, whose announcements may be cut, and one in which
-// every announcement has room.
+// Chosen: the smallest datagram of any session, whose announcements may be cut, and a datagram with
+// room for every announcement.
 constexpr std::size_t kPayloadBytesMin = 548 - kOverheadBytes;
 constexpr std::size_t kPayloadBytesMax = 4096 - kOverheadBytes;
 constexpr std::uint16_t kWorldSizeMax = 1024;
@@ -70,7 +70,7 @@ void CheckAnnouncement(std::span<const std::byte> payload, std::uint16_t world_s
   OR_CHECK(EncodeAnnouncement(*spec, spec->description, small) <= small.size());
 }
 
-// The input as what an announcement says, and as what becomes of its bytes on the way.
+// The input as the contents of an announcement, and as damage to its bytes.
 void CheckBuilt(std::span<const std::byte> input) {
   ByteReader reader(input);
   CollectiveSpec spec;
@@ -118,7 +118,7 @@ void CheckMembership(std::span<const std::byte> payload, std::uint16_t world_siz
   OR_CHECK(ParseMembership(std::span(out).first(bytes), world_size) == message);
 }
 
-// The input as messages that a rank gets from others, the same fields again and again.
+// The input as messages from other ranks, with repeated fields.
 void CheckAgreement(std::span<const std::byte> input) {
   constexpr std::uint16_t kRanks = 5;
   constexpr std::uint16_t kLane = 0;
@@ -165,7 +165,7 @@ void CheckAgreement(std::span<const std::byte> input) {
 }  // namespace optireduce
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  // Memory of exactly this size, so that a sanitizer sees a read beyond it.
+  // Memory of exactly this size, so that a sanitizer detects a read beyond it.
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
   const std::vector<std::byte> input(bytes, bytes + size);
   optireduce::CheckHeader(input);

@@ -10,9 +10,9 @@
 namespace optireduce {
 namespace {
 
-// Chosen: limits of the types that a format is made of.
+// Chosen: limits of the field types of a format.
 constexpr std::array<std::uint8_t, 8> kTellingBytes = {0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF, 0x10};
-// Chosen: a piece that is cut out or doubled has at most so many bytes.
+// Chosen: the largest piece that is removed or duplicated.
 constexpr std::size_t kPieceBytesMax = 32;
 
 struct Field {
@@ -23,7 +23,7 @@ struct Field {
 constexpr std::array<Field, 9> kFields = {
     {{0, 1}, {1, 1}, {2, 2}, {4, 4}, {8, 4}, {12, 4}, {16, 4}, {20, 6}, {26, 2}}};
 
-// Small, large, or any.
+// A small, a large, or any number.
 std::uint64_t TellingNumber(Prng& prng) {
   switch (prng.Below(4)) {
     case 0:
@@ -74,7 +74,7 @@ void MutateField(Prng& prng, Bytes& datagram) {
   if (datagram.size() < kHeaderBytes) return;
   const Field field = kFields[prng.Below(kFields.size())];
   const auto at = std::span(datagram).subspan(field.offset, field.bytes);
-  // By one, or to anything.
+  // Changed by one, or replaced.
   std::uint64_t value = ByteReader(at).Read<std::uint64_t>(field.bytes);
   if (prng.Below(2) == 0) {
     value += prng.Below(2) == 0 ? 1 : ~std::uint64_t{0};

@@ -1,4 +1,4 @@
-// Changes to bytes, from a seed: what noise does, and what somebody does who knows the format.
+// Seeded changes to bytes: noise, and the changes of an attacker that knows the format.
 
 #ifndef FFI_FUZZ_MUTATE_H_
 #define FFI_FUZZ_MUTATE_H_
@@ -12,11 +12,11 @@ namespace optireduce {
 
 using Bytes = std::vector<std::byte>;
 
-// One change: flipped bits, a byte set to a telling value, a piece doubled, moved, cut out or put
-// in. Never longer than `bytes_max`.
+// One change: flipped bits, a byte set to a boundary value, a piece duplicated, moved, removed or
+// inserted. The result has at most `bytes_max` bytes.
 void MutateOnce(Prng& prng, Bytes& bytes, std::size_t bytes_max);
 
-// A value in one of the header's fields; the rest stays. Shorter ones are left alone.
+// Changes one field of the header. Datagrams shorter than a header remain unchanged.
 void MutateField(Prng& prng, Bytes& datagram);
 
 }  // namespace optireduce

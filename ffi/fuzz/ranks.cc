@@ -20,10 +20,10 @@ namespace {
 // Chosen: small, so that a silent rank is given up within one input.
 constexpr Duration kPeerTimeout = std::chrono::seconds(4);
 constexpr Duration kMismatchTimeout = std::chrono::seconds(2);
-// Chosen: more than one turn of any rank here has to send; the rest leaves at the next.
+// Chosen: more than any rank here sends in one turn; the rest leaves in the next.
 constexpr int kTransmitsPerTurn = 64;
 constexpr std::size_t kBatchMax = 4;
-// Chosen: some collectives of the endpoint's programs are cut, some are not.
+// Chosen: some collectives of the endpoint's programs are split, some are not.
 constexpr std::size_t kCutBytesMin = 1024;
 
 EndpointOptions EndpointOf(const RanksOptions& options, std::uint16_t rank) {
@@ -52,7 +52,7 @@ Sealer SealerOf(const RanksOptions& options, std::uint16_t from, std::uint16_t t
 }
 
 std::uint64_t NumberOf(std::span<const std::byte> datagram) {
-  // Where the layout at the top of wire.h has it.
+  // At the offset given at the top of wire.h.
   return ByteReader(datagram.subspan(20)).Read<std::uint64_t>(6);
 }
 
@@ -114,7 +114,7 @@ void Ranks::Submit(std::uint16_t rank, CollectiveSpec spec, std::uint32_t sequen
 
 void Ranks::Deliver(const Sent& sent) {
   if (silent_[sent.to]) return;
-  // Memory of exactly this size, so that a sanitizer sees a read beyond it.
+  // Memory of exactly this size, so that a sanitizer detects a read beyond it.
   const Bytes exact(sent.datagram.begin(), sent.datagram.end());
   endpoint(sent.to, sent.lane).HandleDatagram(now_, exact);
 }

@@ -1,6 +1,6 @@
-// A session of a few ranks in one thread: endpoints, their calls, and what is on the wire between
-// them, which whoever drives it may deliver, keep or change. With several lanes a rank has an
-// endpoint for each, and calls are cut into parts for them.
+// A session of a few ranks in one thread: endpoints, their calls, and the datagrams under way,
+// which the driving program may deliver, keep or change. With several lanes a rank has an endpoint
+// for each, and calls are split into parts for them.
 
 #ifndef FFI_FUZZ_RANKS_H_
 #define FFI_FUZZ_RANKS_H_
@@ -23,14 +23,14 @@ namespace optireduce {
 struct RanksOptions {
   std::uint16_t ranks = 2;
   std::uint32_t session = 1;
-  std::uint8_t secret = 1;  // the first byte of it
-  std::uint16_t lane = 0;   // of all endpoints, where there is one for each rank
+  std::uint8_t secret = 1;  // first byte of the secret
+  std::uint16_t lane = 0;   // of all endpoints, if there is one for each rank
   std::uint16_t lanes = 1;  // endpoints of each rank
   Protection protection = Protection::kAuthenticate;
   std::size_t datagram_bytes_max = 1472;
   std::size_t early_bytes_max = std::size_t{1} << 20;
   bool suspend_on_lag = false;
-  double late_budget = 0;  // of deadlines that are learned; 0: they are not
+  double late_budget = 0;  // of learned deadlines; 0: they are not learned
 };
 
 struct Sent {
@@ -40,7 +40,7 @@ struct Sent {
   Bytes datagram;
 };
 
-// The values that rank `rank` puts into call `sequence`; sums of few of them are exact.
+// The values of rank `rank` in call `sequence`; sums of few of them are exact.
 inline float ContributionOf(std::uint16_t rank, std::uint32_t sequence, std::size_t i) {
   return static_cast<float>((rank + 1u) * 100u + sequence % 50u + i % 7u);
 }
@@ -60,10 +60,12 @@ class Ranks {
   // A call among all ranks, all of whose contributions are ContributionOf().
   void Submit(std::uint16_t rank, CollectiveSpec spec, std::uint32_t sequence, bool drain = false);
   void Deliver(const Sent& sent);
-  // Lets the ranks send and tell what they have to. At most a bounded number of datagrams each.
+  // Lets the ranks send and report their pending datagrams and events, up to a limit of datagrams
+  // each.
   void Poll();
   void Advance(Duration by);
-  // From now on nothing comes of the rank, nor to it, as of a process that is stopped; or again.
+  // From now on no datagram passes from or to the rank, as with a frozen process; or they pass
+  // again.
   void SetSilent(std::uint16_t rank, bool silent) { silent_[rank] = silent; }
   bool silent(std::uint16_t rank) const { return silent_[rank]; }
 
@@ -71,14 +73,14 @@ class Ranks {
   std::uint64_t calls_completed() const { return completed_; }
   std::uint64_t calls_failed() const { return failed_; }
   std::uint64_t drains_completed() const { return drained_; }
-  // Completed calls that had other deadlines than their programs asked for.
+  // Completed calls whose deadlines differed from those that their programs requested.
   std::uint64_t deadlines_learned() const { return learned_; }
   // Completed calls without missing data whose sum was not exact.
   std::uint64_t wrong_sums() const { return wrong_sums_; }
 
-  // A readable datagram (header, payload, room for the tag), sealed with the key of its direction.
+  // Seals a readable datagram (header, payload, room for the tag) with the key of its direction.
   Bytes Seal(Sent sent) const;
-  // The readable form of a datagram that a rank has sent; its tag has no meaning.
+  // The readable form of a datagram that a rank has sent; its tag is undefined.
   Bytes Open(const Sent& sent) const;
 
  private:
@@ -87,10 +89,10 @@ class Ranks {
     std::uint64_t token;
     std::uint32_t sequence;
     bool drain;
-    Duration deadline;  // of both stages, as the program asked
+    Duration deadline;  // of both stages, as requested by the program
     bool exact;         // neither stage drops, and all elements are floats
-    std::size_t parts;  // that are under way
-    bool failed;        // one of them
+    std::size_t parts;  // still open
+    bool failed;        // of at least one part
     std::vector<float> values;
   };
   void PollLane(std::uint16_t rank, std::uint16_t lane);

@@ -8,7 +8,7 @@
 namespace optireduce {
 namespace {
 
-// Chosen: many times what the targets tell apart.
+// Chosen: many times the number of effects that the targets distinguish.
 constexpr std::size_t kPlaces = 1 << 16;
 
 // Source: libFuzzer's FuzzerExtraCounters.cpp, which looks for a section of this name.
@@ -18,7 +18,7 @@ bool news = false;
 }  // namespace
 
 void Reach(std::uint32_t what, std::uint64_t count) {
-  // Chosen: 64 orders of magnitude for each thing.
+  // Chosen: 64 orders of magnitude for each effect.
   const auto magnitude = std::min(static_cast<unsigned>(std::bit_width(count)), 63u);
   std::uint8_t& place = reached[(what * 64 + magnitude) % kPlaces];
   if (place == 0) news = true;

@@ -1,4 +1,4 @@
-// The one reading of the operating system's clock.
+// The one place that reads the operating system's clock.
 
 #ifndef FFI_NET_CLOCK_H_
 #define FFI_NET_CLOCK_H_
@@ -9,7 +9,7 @@
 
 namespace optireduce {
 
-// Monotonic: a step of the wall clock changes nothing.
+// Monotonic: unaffected by steps of the wall clock.
 inline Instant ClockNow() {
   return Instant(
       std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch()));

@@ -1,4 +1,4 @@
-// The world as a lane sees it: datagrams out, datagrams in, and waiting for either.
+// The interface of a lane to the network: datagrams out, datagrams in, and waiting for either.
 
 #ifndef FFI_NET_DATAGRAM_PORT_H_
 #define FFI_NET_DATAGRAM_PORT_H_
@@ -14,14 +14,14 @@
 
 namespace optireduce {
 
-// Datagrams that did not reach the network or their peer, as far as the kernel told. All of them
-// are ordinary loss to the protocol. X(name, meaning)
-#define OPTIREDUCE_SEND_ERRORS(X)                                                                \
-  X(refused, "datagrams to a port of a peer at which nothing listens, yet or any more")          \
-  X(unreachable, "datagrams for which there is no way, or that a firewall here forbids")         \
-  X(too_large, "datagrams longer than a network interface here takes, or, as ICMP says, a path") \
-  X(unsent, "datagrams of a batch that the kernel took only in part")                            \
-  X(queue_full, "times that a queue of this host took no more")
+// Datagrams that did not reach the network or their peer, as far as the kernel reports. The
+// protocol treats all of them as ordinary loss. X(name, meaning)
+#define OPTIREDUCE_SEND_ERRORS(X)                                                           \
+  X(refused, "datagrams to a port on which no process of the peer's host listens")          \
+  X(unreachable, "datagrams without a route, or forbidden by a firewall on this host")      \
+  X(too_large, "datagrams longer than the MTU of a local interface or, by ICMP, of a path") \
+  X(unsent, "datagrams of batches that the kernel accepted only in part")                   \
+  X(queue_full, "sends refused because a queue of this host was full")
 
 struct SendErrors {
 #define OPTIREDUCE_DECLARE_SEND_ERROR(name, meaning) std::uint64_t name = 0;
@@ -33,26 +33,27 @@ class DatagramPort {
  public:
   virtual ~DatagramPort() = default;
 
-  // Sends the datagrams that stand back to back in `pieces`, each `datagram_bytes` long but the
-  // last. At most two pieces for each datagram, and one. False when the network takes no more now:
-  // nothing of them was sent, Wait() returns when it may.
+  // Sends the datagrams that lie back to back in `pieces`, each `datagram_bytes` long except the
+  // last. At most two pieces per datagram, plus one. False if the network accepts no more now:
+  // nothing was sent, and Wait() returns when a retry may succeed.
   virtual bool Send(Rank to, Pieces pieces, std::size_t datagram_bytes) = 0;
 
-  // Hands every datagram that is waiting, up to a bound of the port, to `take`; the bytes are valid
-  // during the call. Returns how many there were.
+  // Passes every waiting datagram, up to a bound of the port, to `take`; the bytes are valid during
+  // the call. Returns their number.
   virtual std::size_t Receive(const std::function<void(std::span<const std::byte>)>& take) = 0;
 
-  // Returns when there is something to receive, when a refused Send may succeed, when Wake() was
-  // called, or at `until`. Spurious returns are allowed.
+  // Returns when a datagram can be received, when a refused Send may succeed, after Wake(), or at
+  // `until`. Spurious returns are allowed.
   virtual void Wait(Instant until) = 0;
 
-  // Ends a Wait() that is under way, or else the next one. The only call for other threads.
+  // Ends the current Wait(), or else the next one. The only call that other threads may make.
   virtual void Wake() = 0;
 
   // The number of datagrams that one Send may hold; 1 without segmentation offload.
   virtual std::size_t batch_max() const = 0;
 
-  // Datagrams that the kernel dropped because the socket's buffer was full, as far as it tells.
+  // Datagrams dropped by the kernel because the socket's buffer was full, as far as it reports
+  // them.
   virtual std::uint64_t socket_drops() const = 0;
 
   virtual SendErrors send_errors() const = 0;

@@ -14,18 +14,18 @@ namespace {
 
 constexpr std::uint32_t kMillion = 1'000'000;
 
-// A datagram that is held back is overtaken by 1 to this many.
-// Chosen: enough to trip a protocol that takes three later datagrams as a sign of loss.
+// Datagrams that overtake a held-back one: 1 to this many.
+// Chosen: more than the three later datagrams that protocols commonly take as a sign of loss.
 constexpr std::uint64_t kOvertakersMax = 8;
-// The longest that it waits for them. Chosen: ends the wait when nothing else is sent, and is
-// longer than a datagram is ever late on a network that works.
+// Longest time held back. Chosen: ends the wait if nothing else is sent, and exceeds any delay of a
+// working network.
 constexpr Duration kHoldBackMax = std::chrono::milliseconds(20);
-// Chosen: bound the memory, at 64 kB each, to that of a test machine; beyond, datagrams are not
-// held back, or not accepted.
+// Chosen: at 64 kB each, a bound that the memory of a test machine has room for; beyond it
+// datagrams are not held back, or not accepted.
 constexpr std::size_t kHeldBackMax = 1024;
 constexpr std::size_t kQueuedMax = 16 * 1024;
 
-// Chosen: longer than any test; a longer value is probably one of milliseconds.
+// Chosen: longer than any test; a larger value is probably meant in milliseconds.
 constexpr Duration kDelayMax = std::chrono::seconds(60);
 constexpr Duration kSilentAfterMax = std::chrono::hours(1);
 // Source: the largest number of lanes, see kLanesMax of communicator.cc, less one.
@@ -61,7 +61,7 @@ Status Faults::Validate() const {
     const std::uint32_t ppm = this->*fraction.ppm;
     if (ppm > kMillion) {
       return Invalid(std::string(fraction.name) + "_ppm must be in [0, 1000000], got " +
-                     std::to_string(ppm) + "; 1000000 harms every datagram.");
+                     std::to_string(ppm) + "; 1000000 affects every datagram.");
     }
   }
   if (delay < Duration::zero() || delay > kDelayMax) {
@@ -140,7 +140,7 @@ bool FaultPort::Send(Rank to, Pieces pieces, std::size_t datagram_bytes) {
 }
 
 void FaultPort::Offer(Rank to, std::span<const std::byte> datagram, Instant now) {
-  // All draws, whether they are needed or not: one fault must not shift the delivery of later
+  // Draws every number, needed or not, so that one fault does not shift the faults of later
   // datagrams.
   const bool lose = prng_.Chance(faults_.loss_ppm);
   const bool duplicate = prng_.Chance(faults_.duplicate_ppm);
@@ -224,7 +224,7 @@ std::size_t FaultPort::Receive(const std::function<void(std::span<const std::byt
 
 void FaultPort::Wait(Instant until) {
   const bool flushed = Flush(ClockNow());
-  // When the port below takes no more, it ends its own wait as soon as it may take the next.
+  // A port that accepts no more ends its own wait as soon as it may accept the next datagram.
   if (flushed && !queue_.empty()) until = std::min(until, queue_.front().leaves_at);
   for (const Held& held : held_back_) until = std::min(until, held.leaves_at);
   port_->Wait(until);

@@ -1,11 +1,11 @@
 // A DatagramPort that injects faults into outgoing datagrams, for tests on real sockets: without
-// root, without a special network, and the same for the same seed. It may also fall silent for
-// good, both ways.
+// root or a special network, and reproducible by seed. It can also fall silent for good, in both
+// directions.
 //
 // The seed decides the fault of the first, second, third... outgoing datagram, for any destination.
-// (The datagrams that overtake one that is held back depend on the traffic, and on time.)
+// (Which datagrams overtake a delayed one depends on the traffic, and on time.)
 //
-// Owned by one thread, the one that waits; only Wake() is for others. Datagrams that are held back
+// Owned by the thread that calls Wait(); other threads may call Wake() only. Held-back datagrams
 // leave inside a later Send, Receive or Wait.
 
 #ifndef FFI_NET_FAULT_PORT_H_
@@ -40,16 +40,16 @@ struct Faults {
   std::uint32_t corrupt_ppm = 0;   // one bit flipped
   std::uint32_t truncate_ppm = 0;  // the end missing; at least one byte is left
   Duration delay{};                // of every datagram
-  // Time after the creation of the port from which on no datagram passes; 0: never.
+  // Time from the creation of the port after which no datagram passes; 0: never.
   Duration silent_after{};
-  std::optional<std::uint16_t> lane{};  // the only lane with faults; none: all have them
+  std::optional<std::uint16_t> lane{};  // the only lane with faults; none: all lanes have them
   std::uint64_t seed = 0;
 
   Status Validate() const;
 
-  // From the option of a user: `loss`, `duplicate`, `reorder`, `corrupt`, `truncate` as fractions
-  // in [0, 1], `delay_s` and `silent_after_s` in seconds, `lane` and `seed` as whole numbers. The
-  // default of each is 0; without `lane` all lanes have the faults.
+  // From a user's option: `loss`, `duplicate`, `reorder`, `corrupt`, `truncate` as fractions in [0,
+  // 1], `delay_s` and `silent_after_s` in seconds, `lane` and `seed` as whole numbers. The default
+  // of each is 0; without `lane` all lanes have the faults.
   static Result<Faults> FromMap(const std::map<std::string, double>& settings);
 };
 
@@ -82,7 +82,7 @@ class FaultPort : public DatagramPort {
   struct Held {
     Rank to;
     Instant leaves_at{};
-    // Datagrams that must still overtake it before it leaves ahead of `leaves_at`.
+    // Datagrams that must still overtake this one before it leaves ahead of `leaves_at`.
     std::uint64_t overtakers = 0;
     std::vector<std::byte> bytes;
   };
@@ -90,9 +90,9 @@ class FaultPort : public DatagramPort {
   void Offer(Rank to, std::span<const std::byte> datagram, Instant now);
   void Enqueue(Held datagram, Instant now);
   bool Silent(Instant now) const { return now >= silent_at_; }
-  // Sends the datagrams that may leave. False when the port below accepts no more.
+  // Sends the datagrams that are due. False if the port below accepts no more.
   bool Flush(Instant now);
-  // Moves datagrams that were overtaken often enough, or long enough, back into the queue.
+  // Moves datagrams that were overtaken often enough, or held long enough, back into the queue.
   void ReleaseOvertaken(Instant now);
 
   const std::unique_ptr<DatagramPort> port_;

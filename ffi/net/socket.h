@@ -1,4 +1,4 @@
-// Small pieces of the socket interface: a descriptor with an owner, options, addresses.
+// Small parts of the socket interface: an owned descriptor, options, addresses.
 
 #ifndef FFI_NET_SOCKET_H_
 #define FFI_NET_SOCKET_H_
@@ -36,7 +36,7 @@ class Descriptor {
   int fd_;
 };
 
-// "<what>: <the system's words>." with a code that fits `error`, a value of errno.
+// "<what>: <the system's message>." with the status code for `error`, a value of errno.
 inline Status SystemError(const std::string& what, int error) {
   const bool resource = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
   return Status(resource ? StatusCode::kResourceExhausted : StatusCode::kUnavailable,
@@ -67,14 +67,14 @@ struct SocketAddress {
   }
 };
 
-// `address` is a numeric IPv4 or IPv6 address; a link-local one may carry its interface (%eth0).
+// `address` is a numeric IPv4 or IPv6 address; a link-local one may name its interface (%eth0).
 inline Result<SocketAddress> ParseAddress(const std::string& address, std::uint16_t port) {
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
   in_addr strict;
-  // Without a colon it must be IPv4 in full: "10.1" would be taken for 10.0.0.1.
+  // An address without a colon must be full IPv4: getaddrinfo() reads "10.1" as 10.0.0.1.
   const bool plausible =
       address.find(':') != std::string::npos || inet_pton(AF_INET, address.c_str(), &strict) == 1;
   if (!plausible ||

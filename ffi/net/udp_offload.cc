@@ -15,7 +15,7 @@
 namespace optireduce {
 namespace {
 
-// Chosen: two is a batch; the size fits every network.
+// Chosen: two datagrams make a batch; the size fits every network.
 constexpr std::size_t kBatch = 2;
 constexpr std::size_t kDatagramBytes = 256;
 // Chosen: a thousand times the time on loopback, for a busy host.

@@ -18,9 +18,9 @@ struct UdpFeatures {
   std::size_t loopback_mtu_bytes = 0;
 };
 
-// Sends one batch over a pair of sockets on loopback, made with the buffers of `options` and closed
-// again. Takes a few milliseconds at most when datagrams get through, a second when they do not. A
-// real network card may still refuse a feature of loopback; a port detects that by itself.
+// Sends one batch over a pair of loopback sockets with the buffers of `options`, and closes them.
+// Takes a few milliseconds if datagrams pass, and a second if they do not. A network card may still
+// refuse a feature that loopback has; the port detects that itself.
 Result<UdpFeatures> ProbeUdp(const UdpPortOptions& options);
 
 }  // namespace optireduce

@@ -26,42 +26,42 @@ namespace {
 
 // Source: UDP_MAX_SEGMENTS of Linux before 6.9, which later kernels doubled.
 constexpr std::size_t kSegmentsMax = 64;
-// Pieces in one batch: the payload of a datagram, and the bytes between it and the next one.
+// Pieces in one batch: the payload of each datagram, and the bytes between payloads.
 constexpr std::size_t kPiecesMax = 2 * kSegmentsMax + 1;
 
 // Messages of one recvmmsg(). Chosen: 1 MiB of buffers stays in the second-level cache; with
 // UDP_GRO each of them holds up to 64 datagrams.
 constexpr std::size_t kReceiveMessages = 16;
-// Source: a UDP payload is shorter than 2^16 bytes, and so are joined ones of UDP_GRO.
+// Source: a UDP payload is shorter than 2^16 bytes, and so is a UDP_GRO buffer.
 constexpr std::size_t kReceiveBufferBytes = std::size_t{1} << 16;
 // For UDP_GRO (an int) and SO_RXQ_OVFL (32 bits).
 constexpr std::size_t kReceiveControlBytes =
     CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(std::uint32_t));
 
 // Attempts of a call that fails with the error of an earlier datagram.
-// Chosen: one for the error that was pending, the others for errors that arrive in between.
+// Chosen: one for the pending error, the others for errors that arrive in between.
 constexpr int kAttempts = 4;
-// Bounds the time spent on errors when an attacker sends many. Chosen: far more than ranks die
-// between two calls.
+// Bounds the time spent on errors under an attack. Chosen: far more than the ranks that die between
+// two calls.
 constexpr int kErrorsPerDrain = 256;
-// Chosen: the kernel's extended error with its address and the head of the datagram that failed.
+// Chosen: the kernel's extended error with its address and the head of the failed datagram.
 constexpr std::size_t kErrorControlBytes = 512;
 
-// Nothing tells when a queue of the device has room again.
+// The kernel does not report room in the queue of a device.
 // Chosen: 25 kB leave a 1 Gbit/s link in this time, and a faster one is free again at once.
 constexpr Duration kQueueFullRetry = std::chrono::microseconds(200);
 
-// Chosen: 1 ns, the smallest; the default of 50 us would delay every deadline by as much.
+// Chosen: 1 ns, the minimum; the default of 50 us would delay every deadline by as much.
 constexpr unsigned long kTimerSlackNs = 1;
 
 // Needs no listener: connect() sends no datagram.
 // Source: RFC 863, the discard service.
 constexpr std::uint16_t kDiscardPort = 9;
 
-// Datagrams leave whole or not at all: a fragment lost would be a datagram lost, and fragments need
-// reassembly at the peer. The MTU of an ICMP message is not believed, for any host may send one: a
-// smaller MTU of a path shows in lost datagrams (Flow::black_hole). Also enables error reports; see
-// the header. Source: RFC 8899 3 and 4.6.
+// Datagrams leave whole or not at all: the loss of a fragment would lose the datagram, and the peer
+// would have to reassemble fragments. The MTU of an ICMP message is ignored, because any host may
+// send one: Flow::black_hole detects a smaller path MTU by lost datagrams. Also enables error
+// reports; see the header. Source: RFC 8899 3 and 4.6.
 bool SetPathOptions(int fd, int family) {
   if (family == AF_INET6) {
     return SetSocketOption(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE) &&
@@ -153,10 +153,10 @@ Status UdpPort::Configure(const UdpPortOptions& options) {
                        errno);
   }
   ConfigureBuffers(options);
-  // Older kernels do not have these; each is only a loss of speed, or of a counter.
+  // Older kernels lack these options; without one only speed, or a counter, is lost.
   SetSocketOption(fd, SOL_SOCKET, SO_RXQ_OVFL, 1);
   receive_offload_ = options.receive_offload && SetSocketOption(fd, IPPROTO_UDP, UDP_GRO, 1);
-  // Whether the device can do it shows only when something is sent.
+  // Support by the device shows at the first send only.
   segmentation_offload_ =
       options.segmentation_offload && GetSocketOption(fd, IPPROTO_UDP, UDP_SEGMENT).has_value();
   return {};
@@ -167,7 +167,7 @@ void UdpPort::ConfigureBuffers(const UdpPortOptions& options) {
   const auto limit = [](std::size_t bytes) {
     return static_cast<int>(std::min<std::size_t>(bytes, std::size_t{1} << 30));
   };
-  // The first is not held back by net.core.rmem_max, but needs CAP_NET_ADMIN.
+  // The first option is not limited by net.core.rmem_max, but needs CAP_NET_ADMIN.
   const int receive_bytes = limit(options.receive_buffer_bytes);
   if (!SetSocketOption(fd, SOL_SOCKET, SO_RCVBUFFORCE, receive_bytes)) {
     SetSocketOption(fd, SOL_SOCKET, SO_RCVBUF, receive_bytes);
@@ -184,7 +184,7 @@ Status UdpPort::SetPeers(const std::vector<PeerAddress>& peers, std::size_t data
   if (datagram_bytes_max == 0 || datagram_bytes_max > kUdpPayloadBytesMax) {
     return Status(StatusCode::kInvalidArgument,
                   "datagram_bytes_max must be in [1, " + std::to_string(kUdpPayloadBytesMax) +
-                      "], what UDP can carry, got " + std::to_string(datagram_bytes_max) + ".");
+                      "], the payload of UDP, got " + std::to_string(datagram_bytes_max) + ".");
   }
   std::vector<SocketAddress> parsed;
   for (const PeerAddress& peer : peers) {
@@ -246,8 +246,8 @@ bool UdpPort::Send(Rank to, Pieces pieces, std::size_t datagram_bytes) {
   if (outcome == Outcome::kOffloadRefused) {
     outcome = SendEach(peer, pieces, datagram_bytes);
     if (outcome == Outcome::kSent && bytes > datagram_bytes) {
-      // They left one by one, so it is the offload that does not work here. (Not so when they were
-      // lost: an older kernel refuses a batch of datagrams that are too large for the path.)
+      // The datagrams left one by one, so the offload itself does not work here. (Lost datagrams
+      // prove nothing: an older kernel refuses a batch of datagrams that exceed the path MTU.)
       segmentation_offload_ = false;
       batch_max_ = 1;
     }
@@ -261,7 +261,7 @@ bool UdpPort::Send(Rank to, Pieces pieces, std::size_t datagram_bytes) {
 UdpPort::Outcome UdpPort::SendBatch(const SocketAddress& peer, Pieces pieces,
                                     std::size_t datagram_bytes) {
   OR_CHECK(SizeOf(pieces) <= kUdpPayloadBytesMax);
-  // Only as many as there are pieces are filled in.
+  // Uninitialized: only one entry per piece is filled in.
   std::array<iovec, kPiecesMax> vectors;
   std::ranges::transform(pieces, vectors.begin(), VectorOf);
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(std::uint16_t))> control{};
@@ -288,12 +288,12 @@ UdpPort::Outcome UdpPort::SendBatch(const SocketAddress& peer, Pieces pieces,
 // kSent when at least one datagram left, kLost when the network took none of them.
 UdpPort::Outcome UdpPort::SendEach(const SocketAddress& peer, Pieces pieces,
                                    std::size_t datagram_bytes) {
-  // Only as many as there are datagrams, usually one, are filled in.
+  // Uninitialized: only one entry per datagram, usually one, is filled in.
   std::array<mmsghdr, kSegmentsMax> messages;
   std::array<iovec, kPiecesMax + kSegmentsMax> vectors;
   std::size_t count = 0;
-  std::size_t cut = 0;   // of `vectors`, filled in
-  std::size_t left = 0;  // of the datagram, that are still to come
+  std::size_t cut = 0;   // entries of `vectors` filled in
+  std::size_t left = 0;  // remaining bytes of the datagram
   for (std::span<const std::byte> piece : pieces) {
     while (!piece.empty()) {
       if (left == 0) {
@@ -326,7 +326,7 @@ UdpPort::Outcome UdpPort::SendEach(const SocketAddress& peer, Pieces pieces,
     if (outcome == Outcome::kAgain) continue;
     if (outcome != Outcome::kLost) {
       if (next == 0) return outcome;
-      // There is no result for half a batch; the protocol retransmits the rest.
+      // A partial batch has no result of its own; the protocol retransmits the rest.
       errors_.unsent += count - next;
       return Outcome::kSent;
     }
@@ -370,11 +370,11 @@ void UdpPort::DrainErrors() {
                          (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR);
       if (!error) continue;
       const auto extended = ControlValue<sock_extended_err>(c);
-      // An error of this host was, or will be, the return value of the call itself.
+      // An error of this host is the return value of the call itself, then or later.
       if (extended.ee_origin != SO_EE_ORIGIN_LOCAL) CountError(static_cast<int>(extended.ee_errno));
     }
   }
-  // Reading it clears it.
+  // Reading SO_ERROR clears it.
   static_cast<void>(GetSocketOption(socket_.get(), SOL_SOCKET, SO_ERROR));
 }
 
@@ -426,7 +426,7 @@ std::size_t UdpPort::Split(std::size_t message, std::size_t bytes,
   }
   const std::span<const std::byte> all(receive_->Buffer(message), bytes);
   std::size_t datagrams = 0;
-  // An empty datagram is one, too.
+  // An empty buffer is one empty datagram.
   std::size_t offset = 0;
   do {
     const std::size_t length = std::min(datagram_bytes, bytes - offset);
@@ -441,7 +441,7 @@ std::size_t UdpPort::Split(std::size_t message, std::size_t bytes,
 
 void UdpPort::Wait(Instant until) {
   if (!timer_slack_set_) {
-    // Here and not at Create, because it is a setting of the thread.
+    // Here and not in Create, because the setting belongs to the thread.
     prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
     timer_slack_set_ = true;
   }
@@ -465,7 +465,7 @@ void UdpPort::Wait(Instant until) {
 
 void UdpPort::Wake() {
   const std::uint64_t one = 1;
-  // It can fail only when 2^64 - 2 earlier ones were not waited for yet.
+  // Fails only after 2^64 - 2 wakes without a Wait().
   static_cast<void>(!write(wake_.get(), &one, sizeof(one)));
 }
 

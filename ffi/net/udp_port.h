@@ -1,13 +1,13 @@
 // A DatagramPort over one UDP socket of Linux: many datagrams per system call, both ways.
 //
-// Sending uses segmentation offload (UDP_SEGMENT): a batch crosses the kernel as one buffer. Where
-// the kernel or the device refuses that, the port notices once, and from then on sends datagram by
-// datagram. Receiving uses UDP_GRO in the same way. Nothing is allocated per datagram.
+// Sending uses segmentation offload (UDP_SEGMENT): a batch crosses the kernel as one buffer. If the
+// kernel or the device refuses an offloaded batch, the port sends each datagram separately from
+// then on. Receiving uses UDP_GRO in the same way. Nothing is allocated per datagram.
 //
-// Errors of one peer do not affect others. With IP_RECVERR a full queue of this host is reported
-// (ENOBUFS) instead of a silent loss of the datagram; but errors of an earlier datagram, such as
-// the refusal of a dead peer, then fail the next call on the socket, for any peer. The port takes
-// such errors off the socket, counts them, and repeats its own call.
+// Errors of one peer do not affect others. With IP_RECVERR the kernel reports a full queue of this
+// host (ENOBUFS) instead of losing the datagram silently; but an error of an earlier datagram, such
+// as the refusal by a dead peer, then fails the next call on the socket, for any peer. The port
+// takes such errors off the socket, counts them, and repeats its own call.
 
 #ifndef FFI_NET_UDP_PORT_H_
 #define FFI_NET_UDP_PORT_H_
@@ -39,8 +39,8 @@ struct UdpPortOptions {
   std::uint16_t port = 0;  // 0: the kernel chooses
   // Chosen: 4 MiB absorb 35 ms at 1 Gbit/s. The kernel may grant less (net.core.rmem_max).
   std::size_t receive_buffer_bytes = std::size_t{4} << 20;
-  // Chosen: the kernel's usual default. A large one would only move the queue from the protocol,
-  // which can reorder it, to the kernel, which cannot.
+  // Chosen: the kernel's usual default. A larger buffer would only move the queue from the
+  // protocol, which can reorder it, to the kernel, which cannot.
   std::size_t send_buffer_bytes = 208 * 1024;
   bool segmentation_offload = true;  // false: as on a host without UDP_SEGMENT
   bool receive_offload = true;       // false: as on a host without UDP_GRO
@@ -58,12 +58,12 @@ class UdpPort : public DatagramPort {
   UdpPort(const UdpPort&) = delete;
   UdpPort& operator=(const UdpPort&) = delete;
 
-  // The peers by rank; `datagram_bytes_max` is the longest datagram of any Send, which decides the
-  // number of datagrams of one call (batch_max). Before the first Send; a rank that is never sent
-  // to needs an entry too.
+  // The peers by rank, set before the first Send; a rank that is never sent to needs an entry too.
+  // `datagram_bytes_max` is the longest datagram of any Send and decides the number of datagrams of
+  // one call (batch_max).
   Status SetPeers(const std::vector<PeerAddress>& peers, std::size_t datagram_bytes_max);
 
-  // The MTU in bytes, IP header included, that the kernel knows for the path to a numeric address.
+  // The MTU in bytes, IP header included, that the kernel has for the path to a numeric address.
   static Result<std::size_t> path_mtu_bytes(const std::string& address);
 
   std::uint16_t local_port() const { return local_port_; }
@@ -75,7 +75,7 @@ class UdpPort : public DatagramPort {
   bool receive_offload() const { return receive_offload_; }
   const SendErrors& errors() const { return errors_; }
 
-  // DatagramPort. All but Wake() belong to one thread, the one that waits.
+  // DatagramPort. All calls but Wake() belong to one thread, the one that waits.
   bool Send(Rank to, Pieces pieces, std::size_t datagram_bytes) override;
   std::size_t Receive(const std::function<void(std::span<const std::byte>)>& take) override;
   void Wait(Instant until) override;
@@ -87,11 +87,11 @@ class UdpPort : public DatagramPort {
  private:
   enum class Outcome : std::uint8_t {
     kSent,
-    kLost,            // the network's fault; counted, as good as sent
-    kSocketFull,      // POLLOUT tells when to go on
-    kQueueFull,       // nothing tells when to go on
+    kLost,            // by the network; counted, and treated as sent
+    kSocketFull,      // POLLOUT reports room
+    kQueueFull,       // room is not reported
     kOffloadRefused,  // the datagrams may leave one by one
-    kAgain,           // the error was that of an earlier datagram, and is dealt with
+    kAgain,           // the error was that of an earlier datagram, and has been handled
   };
 
   // Buffers of one recvmmsg().
@@ -126,7 +126,7 @@ class UdpPort : public DatagramPort {
   SendErrors errors_;
   std::uint64_t socket_drops_ = 0;
   bool timer_slack_set_ = false;
-  Outcome refused_ = Outcome::kSent;  // why the last Send was refused, until the next Wait is over
+  Outcome refused_ = Outcome::kSent;  // reason of the last refused Send, until the next Wait ends
 };
 
 }  // namespace optireduce

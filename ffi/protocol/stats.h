@@ -1,4 +1,4 @@
-// Named counters of one endpoint. Everything that is refused or lost is counted under one name.
+// Named counters of one endpoint. Every refusal and every loss is counted under one name.
 
 #ifndef FFI_PROTOCOL_STATS_H_
 #define FFI_PROTOCOL_STATS_H_
@@ -8,30 +8,30 @@
 namespace optireduce {
 
 // X(name, meaning)
-#define OPTIREDUCE_COUNTERS(X)                                                                  \
-  X(calls_completed, "calls that ended with a result")                                          \
-  X(calls_failed, "calls that ended with an error")                                             \
-  X(datagrams_sent, "datagrams sent, retransmissions and acknowledgements included")            \
-  X(datagrams_received, "datagrams received and accepted")                                      \
-  X(bytes_sent, "UDP payload bytes sent")                                                       \
-  X(bytes_received, "UDP payload bytes received and accepted")                                  \
-  X(segments_retransmitted, "segments sent again")                                              \
-  X(segments_refused, "segments that a peer did not take yet; sent again once it does")         \
-  X(segments_abandoned, "segments lost and not sent again, their stage being closed")           \
-  X(stages_expired, "stages with data missing at their deadline")                               \
-  X(probes_sent, "probes sent because acknowledgements, data or room in a window were missing") \
-  X(rejected_malformed, "refused: too short, unreadable, or inconsistent in itself")            \
-  X(rejected_oversized, "refused: longer than any datagram of this session")                    \
-  X(rejected_version, "refused: another version of the wire format")                            \
-  X(rejected_foreign, "refused: of another session, or from no peer of this one")               \
-  X(rejected_unauthenticated, "refused: the tag does not match the content")                    \
-  X(rejected_replayed, "refused: this datagram was received before")                            \
-  X(rejected_removed, "refused: from a rank that is no member any more")                        \
-  X(rejected_early, "refused: for a call too far ahead, or memory for it is used up")           \
-  X(rejected_mismatched, "refused: does not fit the collective it names")                       \
-  X(segments_duplicate, "segments that were there already")                                     \
-  X(segments_late, "segments that came after their stage had closed")                           \
-  X(segments_stale, "segments for a call that is over")
+#define OPTIREDUCE_COUNTERS(X)                                                                    \
+  X(calls_completed, "calls that ended with a result")                                            \
+  X(calls_failed, "calls that ended with an error")                                               \
+  X(datagrams_sent, "datagrams sent, retransmissions and acknowledgements included")              \
+  X(datagrams_received, "datagrams received and accepted")                                        \
+  X(bytes_sent, "UDP payload bytes sent")                                                         \
+  X(bytes_received, "UDP payload bytes received and accepted")                                    \
+  X(segments_retransmitted, "segments retransmitted")                                             \
+  X(segments_refused, "segments that a peer refused for now; retransmitted once it accepts them") \
+  X(segments_abandoned, "segments lost and not retransmitted, because their stage had closed")    \
+  X(stages_expired, "stages with data missing at their deadline")                                 \
+  X(probes_sent, "probes sent because acknowledgements, data or room in a window were missing")   \
+  X(rejected_malformed, "refused: too short, unreadable, or inconsistent in itself")              \
+  X(rejected_oversized, "refused: longer than any datagram of this session")                      \
+  X(rejected_version, "refused: another version of the wire format")                              \
+  X(rejected_foreign, "refused: of another session, or from no peer of this one")                 \
+  X(rejected_unauthenticated, "refused: the tag does not match the content")                      \
+  X(rejected_replayed, "refused: this datagram was received before")                              \
+  X(rejected_removed, "refused: from a former member of the session")                             \
+  X(rejected_early, "refused: for a call too far ahead, or beyond the memory for early calls")    \
+  X(rejected_mismatched, "refused: inconsistent with the collective that it names")               \
+  X(segments_duplicate, "segments received before")                                               \
+  X(segments_late, "segments that arrived after their stage had closed")                          \
+  X(segments_stale, "segments for a call that has ended")
 
 struct Counters {
 #define OPTIREDUCE_DECLARE_COUNTER(name, meaning) std::uint64_t name = 0;

@@ -1,4 +1,4 @@
-// A call on its way into an endpoint, and out of it again.
+// A call as passed into an endpoint, and its outcome as returned by it.
 
 #ifndef FFI_PROTOCOL_SUBMISSION_H_
 #define FFI_PROTOCOL_SUBMISSION_H_
@@ -19,20 +19,20 @@
 
 namespace optireduce {
 
-// What happens to data that is late. The values travel on the wire: never renumber.
+// Treatment of late data. The values are part of the wire format: never renumber.
 enum class LatePolicy : std::uint8_t {
-  kWait = 0,   // retransmitted until it is there; only a dead peer ends the wait, with an error
+  kWait = 0,   // retransmitted until it arrives; only a dead peer ends the wait, with an error
   kDrop = 1,   // the stage closes at its deadline without it
-  kDefer = 2,  // the stage closes at its deadline, and what is late joins a later call
+  kDefer = 2,  // the stage closes at its deadline, and late data joins a later call
 };
 
-// What all ranks must agree on for a call to be the same call.
+// The properties that identify a collective, which all ranks must agree on.
 struct CollectiveSpec {
-  std::string name;               // what the user, or the call site, calls it
-  std::string description;        // name, dtype, shapes, mode: what an error message shows
+  std::string name;               // given by the user or derived from the call site
+  std::string description;        // name, dtype, shapes, mode, for error messages
   std::uint64_t fingerprint = 0;  // hash of shapes, dtype, mode and operation
   ElementType element_type = ElementType::kFloat32;
-  WireFormat wire_format = WireFormat::kFloat32;  // as the elements are, unless these are float32
+  WireFormat wire_format = WireFormat::kFloat32;  // the element type's own, unless that is float32
   std::uint64_t elements = 0;                     // of the bucket: the sum over its leaves
   LatePolicy reduce_scatter = LatePolicy::kWait;
   LatePolicy all_gather = LatePolicy::kWait;
@@ -42,14 +42,14 @@ struct CollectiveSpec {
   std::vector<Rank> members;  // ascending; member i owns shard i
 };
 
-// The position of `rank` among the members, if it is one.
+// The position of `rank` among the members, if it is a member.
 inline std::optional<MemberIndex> MemberOf(const CollectiveSpec& spec, Rank rank) {
   const auto at = std::ranges::lower_bound(spec.members, rank);
   if (at == spec.members.end() || *at != rank) return std::nullopt;
   return MemberIndex(static_cast<std::uint16_t>(at - spec.members.begin()));
 }
 
-// True when both describe the same collective (texts aside).
+// True if both describe the same collective (texts aside).
 inline bool SameCollective(const CollectiveSpec& a, const CollectiveSpec& b) {
   return a.fingerprint == b.fingerprint && a.element_type == b.element_type &&
          a.wire_format == b.wire_format && a.elements == b.elements &&
@@ -58,30 +58,30 @@ inline bool SameCollective(const CollectiveSpec& a, const CollectiveSpec& b) {
          a.all_gather_deadline == b.all_gather_deadline && a.members == b.members;
 }
 
-// Its elements are rounded to the wire format, except in a drain.
+// Elements are rounded to the wire format, except in a drain.
 inline bool Rounds(const CollectiveSpec& spec) { return spec.wire_format != WireFormat::kFloat32; }
 
-// What is late in some stage of it joins a later call.
+// True if late data of a stage joins a later call.
 inline bool Defers(const CollectiveSpec& spec) {
   return spec.reduce_scatter == LatePolicy::kDefer || spec.all_gather == LatePolicy::kDefer;
 }
 
-// What is late in it is lost.
+// True if late data is lost.
 inline bool Drops(const CollectiveSpec& spec) { return spec.all_gather == LatePolicy::kDrop; }
 
-// Of mode bounded: it can go on without members that are silent.
+// Mode bounded: continues without members that are silent.
 inline bool IsBounded(const CollectiveSpec& spec) {
   return spec.reduce_scatter == LatePolicy::kDefer && spec.all_gather == LatePolicy::kDefer;
 }
 
-// As users name it. Needs HasMode(spec), deadlines aside.
+// The name of the mode for users. Requires HasMode(spec), deadlines aside.
 inline std::string_view ModeOf(const CollectiveSpec& spec) {
   if (spec.reduce_scatter == LatePolicy::kDrop) return "lossy";
   if (spec.all_gather == LatePolicy::kDefer) return "bounded";
   return spec.reduce_scatter == LatePolicy::kDefer ? "agreed" : "exact";
 }
 
-// One of the pairs of policies that are modes, with deadlines where it needs them.
+// True if the policies form a mode, with deadlines if the mode needs them.
 inline bool HasMode(const CollectiveSpec& spec) {
   if (spec.reduce_scatter == LatePolicy::kWait) return spec.all_gather == LatePolicy::kWait;
   if (spec.reduce_scatter_deadline <= Duration(0) || spec.all_gather_deadline <= Duration(0)) {
@@ -91,7 +91,7 @@ inline bool HasMode(const CollectiveSpec& spec) {
          (spec.reduce_scatter == LatePolicy::kDefer && spec.all_gather == LatePolicy::kWait);
 }
 
-// A piece of the bucket; reduced in place.
+// A part of the bucket; reduced in place.
 struct Leaf {
   std::byte* data = nullptr;
   std::uint64_t elements = 0;
@@ -101,40 +101,40 @@ struct Submission {
   CollectiveSpec spec;
   Sequence sequence;
   std::vector<Leaf> leaves;  // together `spec.elements`; valid until the call's CallDone
-  // Of a collective that defers: waits for everything that is under way to anybody, so that
-  // afterwards nothing is. A call like any other, that all members must make as such.
+  // Of a collective that defers: waits for all data under way to any member, so that none is left
+  // afterwards. A call like any other, which all members must make as a drain.
   bool drain = false;
-  // How long an endpoint kept the call from beginning, while ranks agreed on who takes part.
+  // Time for which an endpoint kept the call from beginning, during an agreement on the members.
   Duration held{};
-  std::uint64_t token = 0;   // comes back in CallDone
-  std::uint64_t record = 0;  // the call in the flight record; the endpoint does not look at it
+  std::uint64_t token = 0;   // returned in CallDone
+  std::uint64_t record = 0;  // the call in the flight record; opaque to the endpoint
 };
 
-// How one call went. Fractions are in [0, 1].
+// Measurements of one call. Fractions are in [0, 1].
 struct CallStats {
-  // Of the results that this rank got: contributions missing from the sums.
+  // Contributions missing from the sums of the results that this rank received.
   double missing_contributions = 0;
-  // Elements of the result that did not come in time; they are zero.
+  // Elements of the result that did not arrive in time; they are zero.
   double missing_results = 0;
   // Elements of the result that hold data of earlier calls.
   double deferred = 0;
-  // Of what this rank sends in the call, what is not known to have arrived.
+  // Data sent by this rank in the call that is not known to have arrived.
   double in_flight = 0;
-  Duration deadline{};              // by which the call had to end; 0 where it waits
-  Duration deadline_needed{};       // what would not have cut any that is learned; 0 where none is
-  Duration elapsed{};               // from the submission
-  std::uint64_t retransmitted = 0;  // segments that this rank sent again
-  std::uint64_t late = 0;           // segments that came for this call after their stage had closed
-  Rank slowest;                     // whose data came last, or did not come
-  std::uint16_t live = 1;           // members that are not gone
-  Duration behind{};           // how long the call waited for it after the others' data was here
-  std::vector<Rank> absent{};  // of which nothing came in time
-  bool passed = false;         // the others were past the call: it waited for nobody
+  Duration deadline{};         // latest end of the call; 0 if the call waits
+  Duration deadline_needed{};  // least bound that cuts no learned deadline; 0 if none is learned
+  Duration elapsed{};          // from the submission
+  std::uint64_t retransmitted = 0;  // segments retransmitted by this rank
+  std::uint64_t late = 0;      // segments of this call that arrived after their stage had closed
+  Rank slowest;                // the rank whose data came last, or did not come
+  std::uint16_t live = 1;      // members that are not gone
+  Duration behind{};           // wait for the slowest rank after the data of the others had arrived
+  std::vector<Rank> absent{};  // ranks of which no data arrived in time
+  bool passed = false;         // the others were past the call: it waited for no rank
 };
 
 struct CallDone {
   std::uint64_t token = 0;
-  Status status;  // not ok: the leaves hold no meaningful values
+  Status status;  // not ok: the values of the leaves are undefined
   CallStats stats;
 };
 

@@ -1,4 +1,4 @@
-// Datagrams on their way out of an endpoint.
+// Outgoing datagrams of an endpoint.
 
 #ifndef FFI_PROTOCOL_TRANSMIT_H_
 #define FFI_PROTOCOL_TRANSMIT_H_
@@ -10,10 +10,10 @@
 
 namespace optireduce {
 
-// Datagrams to one peer, back to back in `pieces`: all of `datagram_bytes`, the last one possibly
-// shorter. What UDP_SEGMENT takes in one call. The pieces lie in the buffer given to PollTransmit
-// and in the data of calls, and are valid until the next call of the endpoint that is not const:
-// a driver that cannot send them at once copies them (see Join).
+// Datagrams to one peer, back to back in `pieces`: all of `datagram_bytes` except possibly a
+// shorter last one, as one call with UDP_SEGMENT sends them. The pieces lie in the buffer given to
+// PollTransmit and in the data of calls, and are valid until the next non-const call of the
+// endpoint: a driver that cannot send them immediately copies them (see Join).
 struct Transmit {
   Rank to;
   Pieces pieces;

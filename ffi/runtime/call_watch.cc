@@ -10,7 +10,7 @@ namespace optireduce {
 namespace {
 
 // Pending events.
-// Chosen: events are rare; without a reader for this long, more of them carry no information.
+// Chosen: events are rare; more of them are of no use without a reader for this long.
 constexpr std::size_t kNewsMax = 64;
 
 Duration UnixTime() {
@@ -28,7 +28,7 @@ std::uint64_t CallWatch::Begin(const Submission& submission) {
   const Duration unix_time = UnixTime();
   const std::lock_guard lock(mutex_);
   const std::uint64_t number = recorder_.Begin(submission, ClockNow(), unix_time);
-  // Otherwise it wakes no later than this call can have stalled.
+  // A thread that is not idle wakes before this call can have stalled.
   if (idle_) changed_.notify_one();
   return number;
 }
@@ -50,7 +50,7 @@ void CallWatch::SetLive(const std::vector<Rank>& live) {
   for (const Rank rank : live_) {
     if (std::ranges::find(live, rank) == live.end()) news.ranks.push_back(rank);
   }
-  // Another lane may have reported it.
+  // The removal was already reported by another lane.
   if (news.ranks.empty()) return;
   std::erase_if(live_, [&](Rank rank) { return std::ranges::find(live, rank) == live.end(); });
   for (const Rank rank : news.ranks) slow_rank_.Forget(rank);
@@ -130,7 +130,7 @@ void CallWatch::TellStall(const CallRecord& call) {
 
 void CallWatch::TellIfUnreachable(const CallRecord& call, const Status& status) {
   if (options_.stall_timeout == Duration::zero() || call.told || failing_) return;
-  // Of the ranks that wait for the dead one, the first to give up informs the others.
+  // Any of these: the first rank to give up a dead peer announces the failure to the others.
   const bool unreachable = status.code() == StatusCode::kUnavailable ||
                            status.code() == StatusCode::kAborted ||
                            status.code() == StatusCode::kDeadlineExceeded;

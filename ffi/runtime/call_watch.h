@@ -1,6 +1,6 @@
-// The call monitor of a process: keeps the flight record, and reports six kinds of events to the
-// thread that waits for them: a slow rank and its recovery, deadlines that are too short, a call
-// that does not end, removed ranks, and devices that wait for others of their process.
+// The call monitor of a process: keeps the flight record, and reports six kinds of events to a
+// waiting thread: a slow rank and its recovery, deadlines that are too short, a call that does not
+// end, removed ranks, and devices that wait for others of their process.
 
 #ifndef FFI_RUNTIME_CALL_WATCH_H_
 #define FFI_RUNTIME_CALL_WATCH_H_
@@ -28,15 +28,15 @@ struct CallWatchOptions {
   std::uint16_t world_size = 1;
   // Age of a call under way at which it is reported; 0: never.
   Duration stall_timeout{};
-  // A call that fails because of a dead peer, here or at another rank, was a stall if it had
-  // waited for this long.
+  // Least wait of a call that fails because of a dead peer, here or at another rank, from which the
+  // failure counts as a stall.
   Duration unavailable_wait{};
-  // Of the learned deadlines.
+  // Upper bound of the learned deadlines.
   Duration deadline_max{};
 };
 
-// A call that does not end, or that has failed after a long wait for a dead peer. The calls under
-// way with it are part of the same stall and are not reported again.
+// A call that does not end, or that failed after a long wait for a dead peer. Concurrent calls are
+// part of the same stall and are not reported separately.
 struct StallNews {
   CallRecord call;
   std::size_t others = 0;  // other calls that are under way
@@ -48,13 +48,13 @@ struct RemovalNews {
   std::size_t live = 0;  // remaining ranks
 };
 
-// A call that some devices of this process have started and others have not: see Meeting.
+// A call that some devices of this process have started and others have not; see Meeting.
 struct DevicesNews {
   std::string collective;
   Sequence sequence;
   std::vector<std::uint32_t> started;  // ranks of the group
   std::vector<std::uint32_t> missing;
-  Duration elapsed{};      // since the first of them
+  Duration elapsed{};      // since the start of the first one
   std::size_t others = 0;  // other such calls
 };
 
@@ -70,26 +70,26 @@ class CallWatch {
   std::uint64_t Begin(const Submission& submission);
   void End(std::uint64_t number, const Status& status, const CallStats& stats);
 
-  // A lane continues with these ranks only. Reports removals that no other lane has reported.
+  // Sets the ranks with which a lane continues. Reports removals not yet reported by another lane.
   void SetLive(const std::vector<Rank>& live);
   void TellDevices(DevicesNews news);
   // The number of remaining ranks.
   std::size_t live() const;
 
-  // Oldest first; `elapsed` of those under way is until now.
+  // Oldest first; `elapsed` of open calls is measured up to now.
   std::vector<CallRecord> Records() const;
 
-  // Blocks until there is an event; none comes after Close(). For one thread.
+  // Blocks until an event; returns none after Close(). For one thread only.
   std::optional<WatchNews> Wait();
-  // Wakes it. May be repeated.
+  // Ends Wait(). May be repeated.
   void Close();
 
  private:
-  // With the mutex held.
+  // Requires the mutex.
   void Tell(WatchNews news);
   void TellStall(const CallRecord& call);
   void TellIfUnreachable(const CallRecord& call, const Status& status);
-  // Waits until the next call can have stalled, and reports it if it has.
+  // Waits until the next call may have stalled, and reports a stall.
   void WaitForStall(std::unique_lock<std::mutex>& lock);
 
   const CallWatchOptions options_;
@@ -101,8 +101,9 @@ class CallWatch {
   ShortDeadlineWatch short_deadline_;
   std::deque<WatchNews> news_;
   std::vector<Rank> live_;
-  bool failing_ = false;  // the stall of a dead peer was reported, and no call has succeeded
-  bool idle_ = false;     // the waiting thread has no time to wake at: the next call is its signal
+  bool failing_ = false;  // the stall of a dead peer was reported, and no call has succeeded since
+  // the waiting thread sleeps without a time limit: the next call has to wake it
+  bool idle_ = false;
   bool closed_ = false;
 };
 

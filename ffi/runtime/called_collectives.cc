@@ -11,12 +11,12 @@
 namespace optireduce {
 namespace {
 
-// Collectives kept for drains. Beyond this number drains are not checked.
+// Collectives retained for drains. Beyond this number drains are not checked.
 // Chosen: as many as a process may name.
 constexpr std::size_t kNotedMax = 1 << 16;
 
 // Least similarity of a suggested name, from 0 to 1, and the number of suggestions.
-// Chosen: a slip of the pen is above, another word is not.
+// Chosen: a typing error is above, another word is below.
 constexpr double kAlikeMin = 0.5;
 constexpr std::size_t kNearestMax = 3;
 
@@ -40,9 +40,9 @@ double Likeness(std::string_view a, std::string_view b) {
   return 1.0 - static_cast<double>(EditDistance(a, b)) / static_cast<double>(longest);
 }
 
-// The correction of a drain that has the key of a call and does not fit it.
+// The correction for a drain whose key matches a call and whose other properties do not.
 std::string Advice(const CollectiveSpec& drain, const CollectiveSpec& called) {
-  if (!Defers(called)) return "nothing of that is ever in flight, and it needs no drain.";
+  if (!Defers(called)) return "its data is never in flight, so it needs no drain.";
   std::string arguments;
   if (ModeOf(drain) != ModeOf(called)) arguments += "mode=" + Quoted(ModeOf(called));
   if (drain.wire_format != called.wire_format) {
@@ -51,7 +51,7 @@ std::string Advice(const CollectiveSpec& drain, const CollectiveSpec& called) {
   }
   if (!arguments.empty()) return "write " + arguments + " in the drain.";
   if (drain.description == called.description) {
-    return "the drain is over another axis or mesh than that.";
+    return "the drain is over another axis or mesh.";
   }
   return "give the drain a tree of the same shapes and dtypes.";
 }
@@ -83,7 +83,7 @@ Status CalledCollectives::Check(const std::string& key, const CollectiveSpec& dr
   const bool called = at != calls_.end();
   if (!called && (if_any || !Defers(drain))) return Status();
   const std::string fits_none = "drain of " + drain.description +
-                                " fits no call that this process has made, and would bring "
+                                " matches no call that this process has made, and would return "
                                 "nothing. ";
   if (called) {
     const std::vector<CollectiveSpec>& specs = at->second;

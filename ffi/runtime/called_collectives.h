@@ -1,5 +1,5 @@
-// The collectives that this process has called, for its drains. A drain that fits none of them
-// would return no data, and the data in flight would be lost.
+// The collectives that this process has called, for checks of its drains. A drain that matches none
+// of them would return no data, and data in flight would be lost.
 
 #ifndef FFI_RUNTIME_CALLED_COLLECTIVES_H_
 #define FFI_RUNTIME_CALLED_COLLECTIVES_H_
@@ -17,16 +17,16 @@ namespace optireduce {
 
 class CalledCollectives {
  public:
-  // A call that is no drain. Calls of a program that differ by their place only have one
-  // key and one fingerprint.
+  // Records a call that is not a drain. Calls of a program that differ only in their source
+  // location have one key and one fingerprint.
   void Note(const std::string& key, const CollectiveSpec& spec);
 
-  // Ok if a drain fits a call, or if no call can have left data for it. Otherwise an error that
-  // names the nearest calls. `if_any`: the absence of a call with its key is no error.
+  // Ok if the drain matches a call, or if no call can have left data for it. Otherwise an error
+  // that names the nearest calls. `if_any`: a missing call with this key is not an error.
   Status Check(const std::string& key, const CollectiveSpec& drain, bool if_any) const;
 
  private:
-  // Drainable collectives with a similar key; if there are none, the first few.
+  // Drainable collectives with a similar key, or the first few if there are none.
   std::string Nearest(const std::string& key) const;
 
   std::map<std::string, std::vector<CollectiveSpec>> calls_;  // by key

@@ -17,11 +17,11 @@
 namespace optireduce {
 namespace {
 
-// Chosen: more flows than a network card has queues to spread them over; each one is a thread.
+// Chosen: more flows than the queues of a network card; each lane is a thread.
 constexpr std::uint16_t kLanesMax = 64;
 
-// Buckets of at least this many bytes are cut when there are several lanes.
-// Chosen: a lane sends 1 MiB in about the time that waking another lane takes to pay off.
+// Buckets of at least this many bytes are split across several lanes.
+// Chosen: the time for which a lane sends 1 MiB is about what makes waking another lane worthwhile.
 constexpr std::size_t kCutBytesMin = std::size_t{1} << 20;
 
 Status Invalid(std::string message) {
@@ -56,14 +56,14 @@ Status ValidateOptions(const CommunicatorOptions& options) {
   return Status();
 }
 
-// Chosen: any value that all ranks derive alike and others do not know would do.
+// Chosen: any value that all ranks derive equally and that is secret would do.
 Result<std::uint32_t> SessionTag(const Secret& secret) {
   Result<Key> key = DeriveKey(secret, "session");
   if (!key.ok()) return key.status();
   return ByteReader(key.value()).Read<std::uint32_t>();
 }
 
-// The parts of one call, until the last of them is done.
+// The parts of one call, until the last of them has ended.
 struct PartsUnderWay {
   std::mutex mutex;
   std::size_t left = 0;
@@ -86,7 +86,8 @@ Result<std::shared_ptr<Communicator>> Communicator::Create(const CommunicatorOpt
 Communicator::Communicator(const CommunicatorOptions& options, std::shared_ptr<CompletionPool> pool)
     : options_(options),
       pool_(std::move(pool)),
-      // A peer that is silent is given up after its timeout, measured from its last sign of life.
+      // A silent peer is given up after its timeout, measured from its last sign of life; so half
+      // of it.
       watch_({.world_size = options.world_size,
               .stall_timeout = options.stall_timeout,
               .unavailable_wait = options.peer_timeout / 2,
@@ -106,7 +107,8 @@ void Communicator::OpenMeeting() {
       done(Status(StatusCode::kCancelled, "the communicator was destroyed"), CallStats{});
     });
   };
-  // Both lock the meeting: if theirs is the last share, it must not end there.
+  // Both functions are called with the meeting's lock held: the last reference to the communicator,
+  // which destroys the meeting, must be dropped elsewhere.
   const auto give_up = [weak = weak_from_this(), pool = pool_](const Submission& call,
                                                                const Status& why) {
     auto communicator = weak.lock();
@@ -181,7 +183,7 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
     membership = std::make_shared<GuardedMembership>(options_.rank, options_.world_size,
                                                      options_.peer_timeout, options_.lanes);
   }
-  // First everything that can fail, so that a failed connect() may be repeated.
+  // All operations that can fail come first, so that a failed connect() may be repeated.
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   for (std::uint16_t lane = 0; lane < unconnected_.size(); ++lane) {
     std::vector<PeerAddress> peers;
@@ -206,17 +208,17 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
     std::unique_ptr<DatagramPort>& port = ports.emplace_back(std::move(unconnected_[lane]));
     if (options_.faults && options_.faults->lane.value_or(lane) == lane) {
       Faults faults = *options_.faults;
-      // Other faults on every rank and lane, from the one seed.
+      // The one seed gives different faults on every rank and lane.
       faults.seed = Mix(Mix(faults.seed + options_.rank.value()) + lane);
       port = std::make_unique<FaultPort>(std::move(port), faults);
     }
-    // Before any lane runs. The ports end after all threads have.
+    // Added before any lane runs. The ports are destroyed after all threads have ended.
     if (membership) membership->AddLane([port = port.get()] { port->Wake(); });
   }
   for (std::uint16_t lane = 0; lane < endpoints.size(); ++lane) {
     lanes_.push_back(std::make_unique<Lane>(
         std::move(ports[lane]), std::move(endpoints[lane]), datagram_bytes_max,
-        // The lanes end before `this` does.
+        // `this` is valid: the lanes end before it.
         [this](const std::vector<Rank>& live) { watch_.SetLive(live); }));
   }
   unconnected_.clear();
@@ -271,7 +273,7 @@ void Communicator::Submit(Submission submission, CallDoneFunction done) {
   if (const Status status = Readiness(); !status.ok()) {
     return Complete(std::move(done), status, CallStats{});
   }
-  // A sum of one contribution, or of no elements, is there already.
+  // The sum of one contribution, or of no elements, is complete already.
   if (submission.spec.members.size() <= 1 || submission.spec.elements == 0) {
     return Complete(std::move(done), Status(), CallStats{.slowest = options_.rank});
   }
@@ -298,8 +300,8 @@ void Communicator::SubmitToLanes(Submission submission, CallDoneFunction done) {
     const std::uint64_t elements = part.submission.spec.elements;
     lanes_[part.lane]->Submit(
         std::move(part.submission),
-        // `this` is safe, since the lanes end before it does; holding a share of it would not be:
-        // the last one could be dropped here, on the lane's thread, which cannot join itself.
+        // `this` is valid, since the lanes end before it. A shared reference would be unsafe: the
+        // last one could be dropped here, on the lane's thread, which cannot join itself.
         [this, under_way, shared_done, elements, record](const Status& status,
                                                          const CallStats& stats) {
           {
@@ -332,7 +334,7 @@ void Communicator::Close(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (!closed_) closed_ = why;
     unconnected_.clear();
-    // All at once, so that their lingering overlaps. From here on `lanes_` does not change.
+    // All at once, so that their final waits overlap. From here on `lanes_` is constant.
     for (const auto& lane : lanes_) lane->StartClosing(why);
   }
   meeting_->Close(why);
@@ -431,7 +433,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Communicator::counters() cons
       sum.memory_bytes += snapshot.memory_bytes;
     }
   }
-  // A bucket that was cut for several lanes is one call to the user.
+  // A bucket split across several lanes is one call to the user.
   sum.counters.calls_completed = calls_completed_;
   sum.counters.calls_failed = calls_failed_ + meeting_->failures();
   std::vector<std::pair<std::string, std::uint64_t>> named;

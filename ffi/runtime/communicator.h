@@ -35,18 +35,18 @@ struct CommunicatorOptions {
   std::uint16_t world_size = 1;
   Secret secret{};
   Protection protection = Protection::kAuthenticate;
-  std::string bind_address;  // IPv4 or IPv6; its family decides that of the session
+  std::string bind_address;  // IPv4 or IPv6; its family becomes that of the session
   std::uint16_t lanes = 1;
   std::uint16_t incast = 0;  // 0: all peers at once
   std::size_t receive_buffer_bytes = 0;
   std::uint32_t max_lag = 2;
   Duration peer_timeout{};
   Duration mismatch_timeout{};
-  Duration call_timeout{};  // of a call that waits; 0: never
-  Duration deadline{};      // of a call that does not wait: both stages together; 0: learned
+  Duration call_timeout{};  // of a waiting call; 0: unlimited
+  Duration deadline{};      // of a call with a deadline: both stages together; 0: learned
   double late_budget = 0;   // share of the data that may miss a learned deadline
   Duration deadline_max{};  // of a learned deadline
-  // Treatment of a live peer that is more than `max_lag` calls behind: false, it is waited for.
+  // Treatment of a live peer that is more than `max_lag` calls behind; false: calls wait for it.
   bool suspend_on_lag = false;
   Duration stall_timeout{};  // age at which a call is reported; 0: never
   std::optional<Faults> faults;
@@ -58,7 +58,7 @@ struct RankAddress {
   std::vector<std::uint16_t> ports;  // one for each lane
 };
 
-// Features that the kernel granted to all sockets.
+// Features granted by the kernel to all sockets.
 struct SocketFeatures {
   bool segmentation_offload = false;
   bool receive_offload = false;
@@ -67,10 +67,11 @@ struct SocketFeatures {
 // Thread-safe.
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
-  // Validates the options and binds the sockets; sends nothing. A world of one process has none.
+  // Validates the options and binds the sockets; sends nothing. A world of one process has no
+  // sockets.
   static Result<std::shared_ptr<Communicator>> Create(const CommunicatorOptions& options,
                                                       std::shared_ptr<CompletionPool> pool);
-  // As Close("the communicator was destroyed").
+  // Equivalent to Close("the communicator was destroyed").
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -84,9 +85,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   SocketFeatures features() const { return features_; }
 
-  // Starts the lanes. `ranks` holds every rank, this one included; `datagram_bytes_max` must cross
-  // every path and be the same on all ranks; `peer_receive_buffer_bytes` is the smallest
-  // socket buffer of the session. Once.
+  // Starts the lanes; may succeed once. `ranks` holds every rank, this one included;
+  // `datagram_bytes_max` must fit every path and be equal on all ranks; `peer_receive_buffer_bytes`
+  // is the smallest socket buffer of the session.
   Status Connect(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max,
                  std::size_t peer_receive_buffer_bytes);
 
@@ -100,27 +101,27 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // One call of the whole process. `done` is called once, on the completion pool.
   void Submit(Submission submission, CallDoneFunction done);
 
-  // Fails every call under way with kCancelled; later ones are not affected.
+  // Fails every open call with kCancelled; later calls are not affected.
   void Cancel(const std::string& reason);
-  // The same for good: informs the peers, ends the threads. May be repeated.
+  // Fails every call for good, informs the peers and ends the threads. May be repeated.
   void Close(const std::string& reason);
 
-  // After Close(): the late data of its collectives that no call or drain has returned. Once.
+  // After Close(), once: late data of its collectives that no call or drain has returned.
   std::vector<LateData> TakeLateData();
 
   // Every counter by name, summed over the lanes.
   std::vector<std::pair<std::string, std::uint64_t>> counters() const;
 
-  // The newest calls that have left the process, oldest first.
+  // The newest calls handed to the network, oldest first.
   std::vector<CallRecord> FlightRecords() const;
-  // Those of them that are under way.
+  // The open calls among them.
   std::vector<CallRecord> CallsUnderWay() const;
-  // The peers that some lane has given up, see Endpoint::silent(). Close() does not change it.
+  // The peers that a lane has given up, see Endpoint::silent(). Close() does not change them.
   std::vector<Rank> SilentRanks() const;
-  // After Close(): the peers that have not acknowledged the leave message of some lane, see
+  // After Close(): the peers that have not acknowledged the leave message of a lane, see
   // Endpoint::unreached().
   std::vector<Rank> UnreachedRanks() const;
-  // See CallWatch::Wait(). Close() ends it.
+  // See CallWatch::Wait(). Close() ends the wait.
   std::optional<WatchNews> WaitForNews();
 
   const CommunicatorOptions& options() const { return options_; }
@@ -132,14 +133,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Status OpenPorts();
   void OpenMeeting();
   std::vector<Rank> RanksOfLanes(std::vector<Rank> LaneSnapshot::* which) const;
-  // With the mutex held.
+  // Requires the mutex.
   Status ValidateRanks(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max) const;
   EndpointOptions EndpointOptionsOf(std::uint16_t lane, std::uint32_t session,
                                     std::size_t datagram_bytes_max,
                                     std::size_t peer_receive_buffer_bytes) const;
-  // The reason that no call can be submitted, or ok.
+  // Ok, or the reason for which no call can be submitted.
   Status Readiness() const;
-  // The process never makes this call.
+  // Announces that this process never makes the call.
   void GiveUp(const Submission& call, const Status& why);
   void SubmitToLanes(Submission submission, CallDoneFunction done);
   // Fills in the ranks that the calls wait for.
@@ -161,7 +162,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   mutable std::mutex mutex_;  // guards the following members
   std::vector<std::unique_ptr<UdpPort>> unconnected_;
   std::optional<Status> closed_;
-  // Filled once, by Connect(), and never changed: a reader that has seen it may keep using it.
+  // Filled once, by Connect(), and constant from then on, so that readers need no lock afterwards.
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
 

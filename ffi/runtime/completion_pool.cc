@@ -15,7 +15,7 @@ struct CompletionPool::Shared {
 
   const CompletionPoolOptions options;
   mutable std::mutex mutex;
-  std::condition_variable work;   // a task was given, or the pool stops
+  std::condition_variable work;   // a task was added, or the pool stops
   std::condition_variable ended;  // a thread ended
   std::deque<std::function<void()>> tasks;
   std::unordered_set<std::thread::id> threads;
@@ -26,14 +26,15 @@ struct CompletionPool::Shared {
 
   std::size_t thread_count() const { return threads.size() + starting; }
 
-  // True when a thread was started. With the mutex held.
+  // True if a thread was started. Requires the mutex.
   static bool TryStart(const std::shared_ptr<Shared>& shared) {
     if (shared->thread_count() >= shared->options.threads_max) return false;
     try {
-      // Detached: an idle thread retires on its own, without a thread to join it.
+      // Detached: an idle thread retires without another thread to join it.
       std::thread([shared] { Work(*shared); }).detach();
     } catch (const std::system_error&) {
-      return false;  // The process may have no more threads; those that run will take the task.
+      // The process has reached its limit of threads; the running ones take the task.
+      return false;
     }
     ++shared->starting;
     if (shared->thread_count() > shared->counters.threads_peak) {
@@ -53,7 +54,7 @@ struct CompletionPool::Shared {
         const bool woken = shared.work.wait_for(
             lock, shared.options.idle, [&] { return !shared.tasks.empty() || shared.stopping; });
         --shared.idle;
-        // The last thread stays: a task must be run even where no new thread can be started.
+        // The last thread stays, for tasks that arrive when no new thread can be started.
         if (!woken && shared.thread_count() > 1) break;
         continue;
       }
@@ -61,7 +62,7 @@ struct CompletionPool::Shared {
       shared.tasks.pop_front();
       lock.unlock();
       task();
-      task = nullptr;  // Its captures may be costly to destroy: not under the lock.
+      task = nullptr;  // The captures may be costly to destroy: not under the lock.
       lock.lock();
     }
     shared.threads.erase(std::this_thread::get_id());
@@ -72,7 +73,7 @@ struct CompletionPool::Shared {
 CompletionPool::CompletionPool(const CompletionPoolOptions& options)
     : shared_(std::make_shared<Shared>(options)) {
   const std::lock_guard lock(shared_->mutex);
-  // Should it fail, Run() tries again.
+  // After a failure Run() tries again.
   Shared::TryStart(shared_);
 }
 
@@ -89,7 +90,7 @@ void CompletionPool::Run(std::function<void()> task) {
   const std::lock_guard lock(shared_->mutex);
   shared_->tasks.push_back(std::move(task));
   ++shared_->counters.tasks;
-  // Threads that are starting will each take one task, and so will those that are idle.
+  // Each starting and each idle thread takes one task.
   const std::size_t takers = shared_->idle + shared_->starting;
   if (shared_->tasks.size() > takers && !Shared::TryStart(shared_)) ++shared_->counters.waited;
   shared_->work.notify_one();

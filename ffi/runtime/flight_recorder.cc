@@ -7,8 +7,8 @@
 namespace optireduce {
 namespace {
 
-// Bytes of an error that are kept.
-// Chosen: rank, call and reason are in the first lines.
+// Bytes retained of an error.
+// Chosen: the first lines hold rank, call and reason.
 constexpr std::size_t kErrorBytesMax = 400;
 
 }  // namespace
@@ -22,7 +22,7 @@ std::uint64_t FlightRecorder::Begin(const Submission& submission, Instant now, D
   CallRecord& record = At(number);
   if (record.number != 0 && record.state == CallRecord::State::kUnderWay) --under_way_;
   record.number = number;
-  // Assigned, so that the memory of the strings is used again.
+  // Assignments reuse the memory of the strings.
   record.collective.assign(submission.spec.name);
   record.description.assign(submission.spec.description);
   record.error.clear();

@@ -1,7 +1,7 @@
 // The newest calls of a process, for the analysis of a call that does not end: its identity, its
-// start and the calls before it. Bounded, and reused: no allocation after the first round.
+// start and the calls before it. A bounded ring, without allocations after its first turn.
 //
-// Knows no clock. Not thread-safe: CallWatch guards it.
+// Reads no clock. Not thread-safe: CallWatch guards it.
 
 #ifndef FFI_RUNTIME_FLIGHT_RECORDER_H_
 #define FFI_RUNTIME_FLIGHT_RECORDER_H_
@@ -18,14 +18,14 @@
 
 namespace optireduce {
 
-// Calls that are kept.
+// Calls retained.
 // Chosen: a minute of a program with 60 calls a second. About 2 MB.
 inline constexpr std::size_t kFlightRecords = 4096;
 
 struct CallRecord {
   enum class State : std::uint8_t { kUnderWay, kDone, kFailed };
 
-  std::uint64_t number = 0;  // of the call among those of this process, from 1
+  std::uint64_t number = 0;  // of the call in this process, from 1
   std::string collective;    // its name
   std::string description;   // name, dtype, shapes, mode
   Sequence sequence;
@@ -34,13 +34,12 @@ struct CallRecord {
   Duration started_unix{};  // since the epoch
   State state = State::kUnderWay;
   Duration elapsed{};  // at the end
-  std::string error;   // its beginning, if it failed
-  CallStats stats;     // meaningful once the call is over
-  // Of a call that has been under way for long: the ranks that it waits for, and those of them
-  // without any data for it.
+  std::string error;   // first bytes of the error, if the call failed
+  CallStats stats;     // meaningful once the call has ended
+  // Of a call open for long: the ranks that it waits for, and those without any data for it.
   std::vector<Rank> waiting_for;
   std::vector<Rank> absent;
-  bool told = false;  // its stall was reported
+  bool told = false;  // the stall was reported
 };
 
 class FlightRecorder {
@@ -49,18 +48,18 @@ class FlightRecorder {
 
   // Returns the number of the call.
   std::uint64_t Begin(const Submission& submission, Instant now, Duration unix_time);
-  // Null if newer calls have replaced it.
+  // Null if newer calls have replaced the record.
   const CallRecord* End(std::uint64_t number, Instant now, const Status& status,
                         const CallStats& stats);
 
   // Oldest first.
   std::vector<CallRecord> Records() const;
 
-  // Calls under way.
+  // Open calls.
   std::size_t under_way() const { return under_way_; }
-  // The oldest call under way that was not reported, or null.
+  // The oldest open call that was not reported, or null.
   const CallRecord* OldestUntold() const;
-  // Marks all calls under way as reported.
+  // Marks all open calls as reported.
   void TellAll();
 
  private:
@@ -68,7 +67,7 @@ class FlightRecorder {
   const CallRecord& At(std::uint64_t number) const { return records_[number % records_.size()]; }
   std::uint64_t Oldest() const;
 
-  std::vector<CallRecord> records_;  // a ring, by number
+  std::vector<CallRecord> records_;  // a ring, indexed by number
   std::uint64_t next_ = 1;
   std::size_t under_way_ = 0;
 };

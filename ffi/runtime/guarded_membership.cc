@@ -3,7 +3,7 @@
 namespace optireduce {
 
 MembershipFacts GuardedMembership::facts() const {
-  // First: with the change come the others.
+  // Read first: a reader that sees the change sees the other facts too.
   const std::uint32_t changes = changes_.load();
   return {.timeout = Instant(Duration(timeout_.load())),
           .changes = changes,
@@ -16,7 +16,7 @@ void GuardedMembership::Unlock() {
   timeout_ = now.timeout.time_since_epoch().count();
   stuck_ = now.stuck;
   in_use_ = now.in_use;
-  // Last, see facts().
+  // Written last, see facts().
   const bool changed = changes_.exchange(now.changes) != now.changes;
   mutex_.unlock();
   if (!changed) return;

@@ -1,5 +1,5 @@
-// The membership of a process with several lanes: one mutex around it, and every lane wakes after a
-// change that concerns all lanes.
+// The membership of a process with several lanes: guarded by one mutex; a change that concerns all
+// lanes wakes them.
 
 #ifndef FFI_RUNTIME_GUARDED_MEMBERSHIP_H_
 #define FFI_RUNTIME_GUARDED_MEMBERSHIP_H_
@@ -15,13 +15,13 @@
 
 namespace optireduce {
 
-// Thread-safe. Datagrams cost no lock while no rank is suspected: the facts are atomic.
+// Thread-safe. Datagrams take no lock while no rank is suspected: the facts are atomic.
 class GuardedMembership final : public SharedMembership {
  public:
   using SharedMembership::SharedMembership;
 
-  // Adds a function that wakes a lane: callable by any thread while one of the lanes runs. Before
-  // the lanes start.
+  // Adds a function that wakes a lane, callable by any thread while a lane runs. To be called
+  // before the lanes start.
   void AddLane(std::function<void()> wake) { wakes_.push_back(std::move(wake)); }
 
   MembershipFacts facts() const override;
@@ -31,8 +31,8 @@ class GuardedMembership final : public SharedMembership {
   void Unlock() override;
 
   std::mutex mutex_;
-  // Written with the mutex held. Each by itself is recent enough; facts that must be consistent
-  // with each other come from the open membership.
+  // Written under the mutex. Each fact is recent enough by itself; facts that must be consistent
+  // with each other are read from the open membership.
   std::atomic<Instant::rep> timeout_{kNever.time_since_epoch().count()};
   std::atomic<std::uint32_t> changes_{0};
   std::atomic<bool> stuck_{false};

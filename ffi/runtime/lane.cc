@@ -13,41 +13,41 @@
 namespace optireduce {
 namespace {
 
-// Batches sent before the lane receives again: acknowledgements must not wait behind a bucket, nor
-// the socket's receive buffer fill up meanwhile.
+// Batches sent before the lane receives again: acknowledgements must not wait behind a bucket, and
+// the socket's receive buffer must not fill up meanwhile.
 // Chosen: 4 batches of 64 kB leave in well under a millisecond even on a slow core.
 constexpr int kBatchesPerTurn = 4;
 
-// Time for which a lane with calls under way polls before it sleeps, yielding its core to any other
-// thread.
+// Time for which a lane with open calls polls before it sleeps; each poll yields its core to any
+// other thread.
 // Chosen: about the time to wake a sleeping core, so that polling costs no more than that.
-// Calls of 4 bytes on two cores, without it, with 20 us, with 60 us: 112, 40, 39 us with 2 ranks,
-// 310, 290, 280 us with 4; the CPU time is the same.
+// Calls of 4 bytes on two cores without polling, with 20 us and with 60 us: 112, 40, 39 us with 2
+// ranks, 310, 290, 280 us with 4; the CPU time is the same.
 constexpr Duration kLookAgain = std::chrono::microseconds(50);
 
-// A poll in vain takes 1.5 us of an idle core, so a lane has a budget of polls. In a call of
-// 25 MiB over links of 1 Gbit/s hardly any poll finds a datagram, and without a budget they took a
-// quarter of the processor time; where processes share a core each poll yields it, and there are
+// A poll without a datagram takes 1.5 us of an idle core, so a lane has a budget of polls. In a
+// call of 25 MiB over links of 1 Gbit/s hardly any poll finds a datagram, and unlimited polls took
+// a quarter of the processor time; if processes share a core, each poll yields it, and polls are
 // few.
-// Chosen: a call adds more than a small one needs, 0.4 ms; a successful poll adds half of
+// Chosen: a call adds 0.4 ms, more than a small call needs; a successful poll adds half of
 // kLookAgain; and a sleep adds one poll, since the pattern may have changed.
 constexpr int kLooksPerCall = 256;
 constexpr int kLooksPerFind = 16;
 constexpr int kLooksPerSleep = 1;
 
 // Least wait of a lane after the port has refused a batch, so that it does not spin.
-// Chosen: a port that takes batches again ends the wait sooner; 1 ms is 125 kB at 1 Gbit/s.
+// Chosen: a port that accepts batches again ends the wait sooner; 1 ms is 125 kB at 1 Gbit/s.
 constexpr Duration kRefusedPause = std::chrono::milliseconds(1);
 
-// Longest time of a closing lane for the delivery of the data that peers still need, and of the
-// leave message.
+// Longest time for which a closing lane delivers the data that peers still need, and the leave
+// message.
 // Chosen: several round trips and retransmissions of any supported network; short for a waiting
 // user.
 constexpr Duration kLinger = std::chrono::seconds(1);
 
-// Age of a call at which the snapshot has the ranks that it waits for.
-// Chosen: longer than most calls take, so that it costs little while all is well; short of the 500
-// ms after which a lane that waits has its next turn.
+// Age of a call at which the snapshot includes the ranks that it waits for.
+// Chosen: longer than most calls, so that it costs little in normal operation; shorter than the
+// 500 ms after which a waiting lane has its next turn.
 constexpr Duration kLongWait = std::chrono::milliseconds(200);
 
 }  // namespace
@@ -87,7 +87,7 @@ void Lane::Cancel(const Status& why) {
 void Lane::GiveUp(Submission call, const Status& why) {
   {
     const std::lock_guard lock(mutex_);
-    // Peers of one that closes learn that it leaves.
+    // A closing lane announces that it leaves, which covers the call.
     if (closed_) return;
     queue_.push_back({.submission = std::move(call), .done = nullptr, .given_up = why});
   }
@@ -127,11 +127,11 @@ void Lane::Run() {
     Linger(why);
   } catch (const BrokenInvariant& broken) {
     why = Status(StatusCode::kInternal,
-                 std::string("this lane found an error of its own and stopped, rather than adding "
-                             "wrong numbers: ") +
+                 std::string("this lane detected an internal error and stopped, rather than return "
+                             "wrong sums: ") +
                      broken.what());
   } catch (const std::exception& unexpected) {
-    // Out of memory, for one. The process continues; its calls must end.
+    // For example out of memory. The process continues; its calls must end.
     why = Status(StatusCode::kInternal, std::string("this lane stopped: ") + unexpected.what());
   }
   FailAll(why);
@@ -144,7 +144,7 @@ void Lane::Loop() {
     if (const Instant now = ClockNow(); now >= endpoint_->PollTimeout()) {
       endpoint_->HandleTimeout(now);
     }
-    HandOver();  // A finished call need not wait until others' datagrams are sent.
+    HandOver();  // Before the sends: a finished call need not wait for them.
     const bool sent = SendSome();
     HandOver();
     if (received || sent) {
@@ -170,7 +170,7 @@ void Lane::Loop() {
 
 Instant Lane::NextTurn() const {
   const Instant due = endpoint_->PollTimeout();
-  // Sending may be due while the port accepts nothing: Wait() returns when it does.
+  // Sends may be due while the port accepts nothing; Wait() returns when it accepts again.
   return refused_ ? std::max(due, ClockNow() + kRefusedPause) : due;
 }
 
@@ -186,7 +186,8 @@ bool Lane::TakeRequests() {
     closing = closing_;
   }
   for (std::size_t i = 0; i <= taken_.size(); ++i) {
-    // Queued calls are under way, too: peers must learn that they end.
+    // Calls that were queued before the cancellation are cancelled as open calls, so that the peers
+    // are told of their end.
     if (cancelled && i == cancelled_queued) {
       endpoint_->Cancel(ClockNow(), *cancelled);
       HandOver();
@@ -215,7 +216,7 @@ void Lane::Take(Pending pending) {
 }
 
 bool Lane::ReceiveSome() {
-  // Of all of them: they came together.
+  // One reading of the clock for all datagrams: they arrived together.
   std::optional<Instant> now;
   const std::size_t received = port_->Receive([this, &now](std::span<const std::byte> datagram) {
     if (!now) now = ClockNow();
@@ -224,9 +225,9 @@ bool Lane::ReceiveSome() {
   return received > 0;
 }
 
-// True when there may be more to send at once.
+// True if more may be sent immediately.
 bool Lane::SendSome() {
-  // If the port accepts no more, its Wait() returns when it does.
+  // After a refusal the port's Wait() returns when it accepts again.
   if (refused_) {
     const std::span<const std::byte> bytes = refused_bytes_;
     if (!port_->Send(refused_->to, {&bytes, 1}, refused_->datagram_bytes)) return false;
@@ -251,7 +252,7 @@ void Lane::HandOver() {
     OR_CHECK(call != calls_.end());
     const CallDoneFunction done = std::move(call->second.done);
     calls_.erase(call);
-    // Before `done`: the counters include the call when it ends.
+    // Before `done`: the counters must include the call when it ends.
     if (!any) Publish();
     any = true;
     done(event->status, event->stats);

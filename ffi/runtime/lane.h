@@ -24,14 +24,14 @@
 
 namespace optireduce {
 
-// Called exactly once for each submission, on the lane's thread or (when the lane accepts no more)
-// on the submitter's: it must not block, wait for the lane, or throw.
+// Called exactly once per submission, on the lane's thread or, if the lane accepts no more calls,
+// on the submitter's. Must not block, wait for the lane, or throw.
 using CallDoneFunction = std::function<void(const Status& status, const CallStats& stats)>;
 
-// Called on the lane's thread with the remaining ranks, once it knows that others were removed.
+// Called on the lane's thread with the remaining ranks, after the removal of others.
 using RanksLeftFunction = std::function<void(const std::vector<Rank>& live)>;
 
-// A recent copy of the state of a lane, for other threads.
+// A recent copy of a lane's state, for other threads.
 struct LaneSnapshot {
   Counters counters;
   std::uint64_t socket_drops = 0;
@@ -39,59 +39,59 @@ struct LaneSnapshot {
   std::uint64_t memory_bytes = 0;
   std::vector<Rank> silent;     // see Endpoint::silent()
   std::vector<Rank> unreached;  // see Endpoint::unreached()
-  // Calls that have been under way for long, and their missing ranks; by Submission::record.
+  // Calls open for long, with their missing ranks; by Submission::record.
   std::map<std::uint64_t, WaitingCall> waiting;
 };
 
 class Lane {
  public:
-  // Starts the thread, which owns port and endpoint from here on. `datagram_bytes_max` is the
-  // session's.
+  // Starts the thread, which owns port and endpoint from then on. `datagram_bytes_max` is the value
+  // of the session.
   Lane(std::unique_ptr<DatagramPort> port, std::unique_ptr<Endpoint> endpoint,
        std::size_t datagram_bytes_max, RanksLeftFunction ranks_left);
-  // As Close("the communicator was destroyed").
+  // Equivalent to Close("the communicator was destroyed").
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // The calls below and `snapshot` are for any thread. Submission::token is the lane's to set.
+  // The calls below and `snapshot` are for any thread. The lane sets Submission::token.
   void Submit(Submission submission, CallDoneFunction done);
-  // Fails every call under way, including queued ones; later ones are not affected.
+  // Fails every open or queued call; later calls are not affected.
   void Cancel(const Status& why);
   // See Endpoint::GiveUp().
   void GiveUp(Submission call, const Status& why);
-  // Fails every call under way, announces that this rank leaves, and ends the thread. Takes until
-  // the peers have acknowledged that and their undelivered data, 1 s at most. Later submissions
-  // fail. May be repeated.
+  // Fails every open call, announces that this rank leaves, and ends the thread. Lasts until the
+  // peers have acknowledged the announcement and their undelivered data, 1 s at most. Later
+  // submissions fail. May be repeated.
   void Close(const Status& why);
-  // The same without waiting for the end.
+  // Begins Close() without waiting for its end.
   void StartClosing(const Status& why);
   LaneSnapshot snapshot() const;
-  // After Close(): see Endpoint::FindLateData(). Once.
+  // After Close(), once: see Endpoint::FindLateData().
   std::vector<LateData> TakeLateData();
 
  private:
   struct Pending {
     Submission submission;
     CallDoneFunction done;
-    std::optional<Status> given_up;  // the reason that the call is never made
+    std::optional<Status> given_up;  // the reason for which the call is never made
   };
-  // Everything below runs on the lane's thread.
+  // All members below run on the lane's thread.
   void Run();
   void Loop();
-  // Handles the requests of other threads. False when the lane is to end.
+  // Handles the requests of other threads. False if the lane is to end.
   bool TakeRequests();
   void Take(Pending pending);
   bool ReceiveSome();
   bool SendSome();
   void HandOver();
-  // Time of the next turn without an earlier event.
+  // Time of the next turn if no event comes earlier.
   Instant NextTurn() const;
   void Linger(const Status& why);
   void Publish();
   void TellRanksLeft();
   Status CloseReason() const;
-  // Ends all calls, accepted or queued, with `why`, and accepts no more.
+  // Ends all accepted and queued calls with `why`, and accepts no more.
   void FailAll(const Status& why);
 
   const std::unique_ptr<DatagramPort> port_;
@@ -99,7 +99,8 @@ class Lane {
   const RanksLeftFunction ranks_left_;
   std::vector<Rank> live_;
   std::vector<std::byte> buffer_;
-  // Refused by the port, goes first; a copy, in `refused_bytes_`, for the data of calls changes.
+  // A batch refused by the port, first to be sent; its bytes are copied to `refused_bytes_`,
+  // because the data of calls changes.
   std::optional<Transmit> refused_;
   std::vector<std::byte> refused_bytes_;
   struct Call {
@@ -108,14 +109,14 @@ class Lane {
   };
   std::unordered_map<std::uint64_t, Call> calls_;  // by token
   std::uint64_t next_token_ = 1;
-  int looks_ = 0;               // polls in a row, before the lane sleeps
-  std::vector<Pending> taken_;  // reused from turn to turn
+  int looks_ = 0;               // remaining polls before the lane sleeps
+  std::vector<Pending> taken_;  // reused between turns
 
   mutable std::mutex mutex_;  // guards the following members
   std::vector<Pending> queue_;
-  std::optional<Status> cancelled_;  // for the calls under way and the first `cancelled_queued_`
+  std::optional<Status> cancelled_;  // for the open calls and the first `cancelled_queued_`
   std::size_t cancelled_queued_ = 0;
-  std::optional<Status> closed_;  // why no submission is taken any more
+  std::optional<Status> closed_;  // the reason for which submissions are refused
   bool closing_ = false;
   LaneSnapshot snapshot_;
   std::vector<LateData> late_data_;

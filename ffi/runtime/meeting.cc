@@ -20,7 +20,7 @@ namespace optireduce {
 namespace {
 
 // Collectives that one process can name.
-// Chosen: far more call sites than a program has; a new name for every step is detected.
+// Chosen: far more call sites than a program has; detects a new name for every step.
 constexpr std::size_t kCollectivesMax = 1 << 16;
 
 std::string Listed(const std::vector<std::uint32_t>& ranks) {
@@ -66,15 +66,15 @@ void CopyLeaves(const DeviceCall& from, const DeviceCall& to) {
 
 }  // namespace
 
-// One call on its way from the first device's start to the last device's completion.
+// One call from the first device's start to the last device's completion.
 struct Meeting::Gathering {
   Key key;
   Sequence sequence;
   Instant begun;
   Instant stalls_at = kNever;       // time of its report
-  Instant deadline = kNever;        // for all devices to come
-  std::vector<DeviceCall> calls;    // in the order of coming; sorted by rank when all have come
-  std::uint64_t cancellations = 0;  // before the last device came
+  Instant deadline = kNever;        // for the start of all devices
+  std::vector<DeviceCall> calls;    // in the order of their start; sorted by rank once complete
+  std::uint64_t cancellations = 0;  // their number before the last device started
   Instant complete_at;
   std::atomic<std::size_t> copies_left = 0;
 
@@ -111,17 +111,17 @@ void Meeting::Start(DeviceCall call) {
     if (!collectives_.contains(key) && collectives_.size() >= kCollectivesMax) {
       return Reject(std::move(call), TooManyNames(key.name));
     }
-    // Nothing of it is ever in flight, and its leaves are zeros.
+    // A drain of such a collective never has data in flight, and its leaves are zeros.
     if (call.drain && !Defers(call.spec)) return Answer(std::move(call), Status());
     Collective& collective = collectives_[key];
     Result<Sequence> sequence = TakeSequence(collective, call);
     if (!sequence.ok()) return Reject(std::move(call), sequence.status());
-    // Before the call can end, and a drain can follow.
+    // Before the call can end and a drain can follow.
     if (!call.drain) called_.Note(call.key, call.spec);
     gathering = Join(key, collective, std::move(call), sequence.value());
   }
   if (!gathering) return;
-  // With one device there is nothing to add, and the network can have the call at once.
+  // With one device there is nothing to add, and the call can be submitted immediately.
   if (gathering->calls.size() == 1) return HandToNetwork(gathering);
   pool_->Run([self = shared_from_this(), gathering] { self->Reduce(gathering); });
 }
@@ -141,8 +141,8 @@ Result<Sequence> Meeting::TakeSequence(Collective& collective, const DeviceCall&
   if (slot.in_flight) {
     return Status(StatusCode::kInvalidArgument,
                   "rank " + std::to_string(call.rank) + " started " + Quoted(call.spec.name) +
-                      " while its call before (" + std::to_string(slot.last.value_or(0)) +
-                      ") was not over. Two calls that can run at the same time need names of "
+                      " while its previous call (" + std::to_string(slot.last.value_or(0)) +
+                      ") was open. Two calls that can run at the same time need names of "
                       "their own: give each one name='...'.");
   }
   if (call.step && slot.last && call.step->value() <= *slot.last) {
@@ -150,7 +150,7 @@ Result<Sequence> Meeting::TakeSequence(Collective& collective, const DeviceCall&
                   "step must grow from call to call: " + Quoted(call.spec.name) + " on rank " +
                       std::to_string(call.rank) + " got step " +
                       std::to_string(call.step->value()) + " after " + std::to_string(*slot.last) +
-                      ". Pass a counter that never goes back, or leave step= out to have the "
+                      ". Pass a counter that never decreases, or leave step= out to have the "
                       "calls counted.");
   }
   const std::uint32_t sequence = call.step ? call.step->value() : slot.next;
@@ -160,8 +160,8 @@ Result<Sequence> Meeting::TakeSequence(Collective& collective, const DeviceCall&
       sequence <= *collective.failed_through) {
     const Status failure = collective.failure;
     if (!call.step) {
-      // The devices do not agree on how many calls there were. Those that wait now would meet this
-      // device's next call, which belongs to another step: a wrong sum. All start anew together.
+      // The devices disagree on the number of calls. Devices that wait now would meet this device's
+      // next call, which belongs to another step: a wrong sum. All of them start anew together.
       if (collective.gathering) Fail(*collective.gathering, failure);
       Realign(collective);
     }
@@ -199,7 +199,7 @@ std::shared_ptr<Meeting::Gathering> Meeting::Join(const Key& key, Collective& co
                          Described(last, sequence) +
                          ". All devices must make the same calls with the same shapes, dtypes, "
                          "mode and step; calls that differ need different name=.");
-    // None of them comes to the network.
+    // Neither of them reaches the network.
     options_.give_up(NetworkCall(*gathering, std::min(gathering->sequence, sequence)), why);
     gathering->sequence = std::max(gathering->sequence, sequence);
     Fail(position, why);
@@ -282,7 +282,7 @@ void Meeting::FailReduced(const std::shared_ptr<Gathering>& gathering, const Sta
 Submission Meeting::NetworkCall(const Gathering& gathering, Sequence sequence) {
   const DeviceCall& call = gathering.calls.front();
   Submission submission{.spec = call.spec, .sequence = sequence, .leaves = {}, .drain = call.drain};
-  // Two groups can have the same processes (each with other devices of theirs): the group is part
+  // Two groups can have the same processes (with different devices of theirs), so the group is part
   // of the identity of their calls on the wire.
   if (call.groups > 1) submission.spec.name += "[group " + std::to_string(call.group) + "]";
   return submission;
@@ -304,12 +304,11 @@ void Meeting::Finish(const std::shared_ptr<Gathering>& gathering, const Status& 
   if (calls.size() > 1) result.stats.elapsed = ClockNow() - gathering->complete_at;
   gathering->copies_left = calls.size() - 1;
   for (std::size_t i = 1; i < calls.size(); ++i) {
-    // A task each: completing one device may wait for another one's completion.
+    // One task per device: completing one device may wait for another one's completion.
     pool_->Run([self = shared_from_this(), gathering, i, result] {
       if (result.status.ok()) CopyLeaves(gathering->calls.front(), gathering->calls[i]);
       if (--gathering->copies_left == 0) {
-        // XLA may reuse the first device's buffer as soon as that device is completed, so it comes
-        // last.
+        // The first device comes last: XLA may reuse its buffer as soon as it is completed.
         self->pool_->Run([self, gathering, result] { self->Complete(*gathering, 0, result); });
       }
       self->Complete(*gathering, i, result);
@@ -321,7 +320,7 @@ void Meeting::Finish(const std::shared_ptr<Gathering>& gathering, const Status& 
 void Meeting::Complete(Gathering& gathering, std::size_t device, const DeviceResult& result) {
   DeviceCall& call = gathering.calls[device];
   {
-    // Before `done`: it may start the next call.
+    // Before `done`, which may start the next call.
     const std::lock_guard lock(mutex_);
     collectives_[gathering.key].slots[call.rank].in_flight = false;
   }
@@ -334,7 +333,7 @@ void Meeting::StartWatching(const Gathering& gathering) {
     try {
       watcher_ = std::thread([this] { Watch(); });
     } catch (const std::system_error&) {
-      return;  // No more threads in this process; the next call that waits tries again.
+      return;  // No thread is available; the next waiting call tries again.
     }
   }
   if (gathering.WakesAt() < wakes_at_) changed_.notify_all();
@@ -371,7 +370,7 @@ void Meeting::TellStall(Instant now, const Gathering& gathering) {
                  .missing = gathering.Missing(),
                  .elapsed = now - gathering.begun,
                  .others = gatherings_.size() - 1});
-  // Those that wait with it are part of the same stall.
+  // Calls that wait at the same time are part of the same stall.
   for (const auto& waiting : gatherings_) waiting->stalls_at = kNever;
 }
 

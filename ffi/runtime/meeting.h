@@ -1,9 +1,9 @@
 // The rendezvous of the devices of one process before the network: a call of a collective leaves
 // the process once, with the sum of its devices' contributions, and all of them get its result.
 //
-// It also identifies the call of a device: XLA starts independent calls in a different order on
-// every device, so the identity is (name, group, rank) and a sequence of its own, never the order
-// of arrival.
+// Also identifies the call of a device: XLA starts independent calls in a different order on every
+// device, so the identity is (name, group, rank) and a sequence per identity, never the order of
+// arrival.
 
 #ifndef FFI_RUNTIME_MEETING_H_
 #define FFI_RUNTIME_MEETING_H_
@@ -36,7 +36,7 @@ namespace optireduce {
 
 // The outcome of a call for one device.
 struct DeviceResult {
-  Status status;  // not ok: the leaves hold no meaningful values
+  Status status;  // not ok: the values of the leaves are undefined
   CallStats stats;
   Sequence sequence;
 };
@@ -60,22 +60,22 @@ struct DeviceCall {
   std::function<void(const DeviceResult&)> done;
 };
 
-// Hands a call to the network; `done` is called once, on the completion pool.
+// Submits a call to the network; `done` is called once, on the completion pool.
 using SubmitFunction = std::function<void(Submission submission, CallDoneFunction done)>;
-// Informs the network of a call that is never made, whose number is used up. Must not block.
+// Announces a call that is never made, whose number is used up. Must not block.
 using GiveUpFunction = std::function<void(const Submission& call, const Status& why)>;
 
-// Reports to the user that devices wait for others. Must not block.
+// Reports devices that wait for others to the user. Must not block.
 using TellDevicesFunction = std::function<void(DevicesNews news)>;
 
 struct MeetingOptions {
   SubmitFunction submit;
   GiveUpFunction give_up;
   TellDevicesFunction tell;
-  // Longest wait of the first device of a call for the last one; 0: unlimited. A device may
-  // compute for as long as another process may.
+  // Longest wait of the first device of a call for the last one; 0: unlimited. The same limit as
+  // between processes, because a device may compute for as long as another process.
   Duration call_timeout{};
-  // Time after which that is reported; 0: never.
+  // Age of the wait at which it is reported; 0: never.
   Duration stall_timeout{};
 };
 
@@ -84,27 +84,27 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
  public:
   static std::shared_ptr<Meeting> Create(std::shared_ptr<CompletionPool> pool,
                                          MeetingOptions options);
-  // As Close("the communicator was destroyed").
+  // Equivalent to Close("the communicator was destroyed").
   ~Meeting();
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
 
-  // Never blocks: every outcome of the call comes through `call.done`.
+  // Never blocks: `call.done` receives every outcome of the call.
   void Start(DeviceCall call);
 
-  // Ok if a drain fits a call that this process has made: see CalledCollectives.
+  // Ok if a drain matches a call of this process: see CalledCollectives.
   Status CheckDrain(const DeviceCall& call) const;
 
-  // Takes the next sequence of (name, group, rank), for a caller that must know it before the call
-  // and passes it as `step`.
+  // Takes the next sequence of (name, group, rank), for a caller that needs the number before the
+  // call and passes it as `step`.
   Sequence TakeTicket(const std::string& name, std::uint32_t group, std::uint32_t rank);
 
-  // Fails every call whose devices have not all come, or that has not reached the network yet.
+  // Fails every call that some devices have not started or that has not reached the network yet.
   void Cancel(const Status& why);
-  // The same as Cancel, and every later call fails too. May be repeated.
+  // Cancels, and fails every later call too. May be repeated.
   void Close(const Status& why);
 
-  // Calls that failed before the network had them.
+  // Calls that failed before they reached the network.
   std::uint64_t failures() const { return failures_; }
 
  private:
@@ -124,25 +124,26 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   };
   struct Collective {
     std::map<std::uint32_t, Slot> slots;  // by rank
-    // The one call that some but not all local devices have started. There cannot be two: a device
-    // starts its next call when this one is over.
+    // The one call that some but not all local devices have started. There is at most one: a device
+    // starts its next call after this one has ended.
     std::optional<Gatherings::iterator> gathering;
-    // The newest call that failed before all devices came, and the reason: for later devices.
+    // The newest call that failed before all devices had started it, and the reason, for later
+    // devices.
     std::optional<std::uint32_t> failed_through;
     Status failure;
   };
 
   Meeting(std::shared_ptr<CompletionPool> pool, MeetingOptions options);
 
-  // With the mutex held.
+  // Requires the mutex.
   Result<Sequence> TakeSequence(Collective& collective, const DeviceCall& call);
-  // The call when all its devices have come, otherwise null.
+  // The call if all its devices have started it, otherwise null.
   std::shared_ptr<Gathering> Join(const Key& key, Collective& collective, DeviceCall call,
                                   Sequence sequence);
   void Fail(Gatherings::iterator which, const Status& why);
   static void Realign(Collective& collective);
   void Reject(DeviceCall call, const Status& why);
-  // Ends a call that never was under way.
+  // Ends a call that was never submitted.
   void Answer(DeviceCall call, const Status& status);
   void CancelWaiting(const Status& why);
   void StartWatching(const Gathering& gathering);
@@ -151,17 +152,17 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
 
   // On the completion pool.
   void Reduce(const std::shared_ptr<Gathering>& gathering);
-  // The call ends before the network has it.
+  // Ends a call that does not reach the network.
   void FailReduced(const std::shared_ptr<Gathering>& gathering, const Status& why);
   void Finish(const std::shared_ptr<Gathering>& gathering, const Status& status,
               const CallStats& stats);
   void Complete(Gathering& gathering, std::size_t device, const DeviceResult& result);
 
   void HandToNetwork(const std::shared_ptr<Gathering>& gathering);
-  // As the network knows it, without leaves.
+  // The call as the network sees it, without leaves.
   static Submission NetworkCall(const Gathering& gathering, Sequence sequence);
 
-  // On a thread of its own: reports, and later fails, calls that wait for too long.
+  // The body of the watching thread: reports, and later fails, calls that wait for too long.
   void Watch();
 
   const std::shared_ptr<CompletionPool> pool_;
@@ -175,11 +176,11 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   std::uint64_t cancellations_ = 0;
   Status cancel_reason_;
   std::optional<Status> closed_;
-  std::condition_variable changed_;  // for the watching thread
+  std::condition_variable changed_;  // signals the watching thread
   Instant wakes_at_{};               // later events need no signal
 
   std::mutex join_mutex_;  // Close() may be called by several threads
-  std::thread watcher_;    // started when devices meet for the first time
+  std::thread watcher_;    // started at the first call of several devices
 };
 
 }  // namespace optireduce

@@ -5,7 +5,7 @@
 namespace optireduce {
 namespace {
 
-// Collectives that are watched at once; further ones are not.
+// Collectives observed at a time; further ones are ignored.
 // Chosen: more than a program has buckets; bounds the memory to about 0.1 MB.
 constexpr std::size_t kCollectivesMax = 1024;
 
@@ -13,7 +13,7 @@ constexpr std::size_t kCollectivesMax = 1024;
 
 std::optional<ShortDeadlineNews> ShortDeadlineWatch::Add(std::string_view collective,
                                                          const CallStats& stats) {
-  // Not learned yet, or not a learned one: such a call carries no information.
+  // No learned deadline, or none yet: the call carries no information.
   if (stats.deadline_needed == Duration::zero()) return std::nullopt;
   auto found = cut_.find(collective);
   if (stats.deadline_needed <= suggested_) {

@@ -1,8 +1,9 @@
-// Detects learned deadlines that are too short because their bound ends calls before the data is
-// there. Its input is every call that has ended; it knows no clock.
+// Detects learned deadlines that are too short because their upper bound ends calls before the data
+// arrives. Its input is every call that has ended; it reads no clock.
 //
-// The bound is one option for all collectives, so a line suggests a longer one, and another line
-// comes only when that would be too short as well: a program of many buckets gets one, not many.
+// The bound is one option for all collectives, so a report suggests a longer bound, and a further
+// report follows only if that would be too short as well: a program of many buckets gets one
+// report.
 
 #ifndef FFI_RUNTIME_SHORT_DEADLINE_H_
 #define FFI_RUNTIME_SHORT_DEADLINE_H_
@@ -19,17 +20,17 @@
 
 namespace optireduce {
 
-// Calls of one collective in a row whose deadlines were cut.
-// Chosen: enough for a mean, as with a slow rank; a learned deadline needs no other proof.
+// Consecutive calls of one collective whose deadlines were cut.
+// Chosen: enough for a mean, as for a slow rank; a learned deadline needs no other evidence.
 inline constexpr std::size_t kShortDeadlineCalls = 10;
-// Chosen: five times the default budget; a call that is cut where it matters is far above it.
+// Chosen: five times the default budget; a harmful cut is far above it.
 inline constexpr double kMissedLate = 0.05;
 // Chosen: learned deadlines vary with the network, and an unreached bound costs nothing.
 inline constexpr int kSuggestedRoom = 2;
 
 struct ShortDeadlineNews {
   std::string collective;
-  // Share of the contributions to the result that was late, in both stages together: a mean of
+  // Share of the contributions to the result that were late, in both stages together: a mean over
   // this many calls.
   std::size_t calls = 0;
   double late = 0;
@@ -40,19 +41,19 @@ struct ShortDeadlineNews {
 
 class ShortDeadlineWatch {
  public:
-  // The bound of a call, both stages together.
+  // `deadline_max` is the bound of a call, both stages together.
   explicit ShortDeadlineWatch(Duration deadline_max) : suggested_(deadline_max) {}
 
-  // A call that has ended with a result.
+  // Adds a call that ended with a result.
   std::optional<ShortDeadlineNews> Add(std::string_view collective, const CallStats& stats);
 
  private:
   struct Calls {
-    std::size_t count = 0;  // in a row, no more than kShortDeadlineCalls
-    double late = 0;        // their mean, in which older ones count less
+    std::size_t count = 0;  // consecutive calls, at most kShortDeadlineCalls
+    double late = 0;        // their mean, weighted towards newer calls
   };
 
-  Duration suggested_;                             // at first the option of the user
+  Duration suggested_;                             // initially the option of the user
   std::map<std::string, Calls, std::less<>> cut_;  // by collective
 };
 

@@ -14,11 +14,11 @@ constexpr Duration kBehindMin = std::chrono::milliseconds(20);
 // A call waited for a rank if it would have taken at most half as long without that rank.
 constexpr int kSlowdownMin = 2;
 
-// Waits matter when they are at least this share of the time that the calls are apart.
+// Waits matter from this share of the time between calls, as a divisor.
 // Chosen: below a twentieth of a step there is more to gain elsewhere.
 constexpr int kMatteringShare = 20;
 
-// Collectives that are watched; further ones are not.
+// Collectives observed; further ones are ignored.
 // Chosen: more than a program has buckets; bounds the memory to about 0.6 MB.
 constexpr std::size_t kCollectivesMax = 1024;
 
@@ -68,7 +68,7 @@ std::optional<SlowRankNews> SlowRankWatch::FindRecovered(std::string_view collec
     news.collective = collective;
     Rest& rest = rests_[rank];
     const Duration longer = std::min(2 * rest.pause, kSlowRankPauseMax);
-    // A trouble of long ago is no part of this one.
+    // A recovery long ago does not lengthen this pause.
     rest.pause = now - rest.until > longer ? kSlowRankPause : std::max(longer, kSlowRankPause);
     rest.until = now + rest.pause;
     slow_.erase(rank);
@@ -87,8 +87,8 @@ std::optional<SlowRankNews> SlowRankWatch::NameIfSlow(std::string_view collectiv
   news.collective = collective;
   const auto [known, is_news] = slow_.try_emplace(rank, collective);
   if (is_news) return news;
-  // Known from a collective that the program may have stopped calling: this one shows the
-  // recovery as well.
+  // Reported for a collective that the program may have stopped calling: from here on this
+  // collective shows the recovery.
   known->second = collective;
   return std::nullopt;
 }

@@ -1,12 +1,12 @@
-// Detects a slow rank, and reports it once. Its input is every call that has ended; it knows no
+// Detects a slow rank, and reports it once. Its input is every call that has ended; it reads no
 // clock.
 //
-// A call waited for a rank when most of the call was spent after the data of all others was there.
-// One such call is no evidence: programs compile, and systems pause. A rank is slow when most of
-// the last calls of one collective waited for it, and these waits are a relevant share of the time
-// between the calls. It has recovered when its data arrives and hardly any call waits for it. After
-// that it is named again only after a pause, which doubles each time: a rank at the edge is not
-// reported repeatedly.
+// A call waited for a rank if most of the call passed after the data of all others had arrived. One
+// such call is no evidence: programs compile, and systems pause. A rank is slow if most of the last
+// calls of one collective waited for it, and these waits are a relevant share of the time between
+// the calls. It has recovered once its data arrives and hardly any call waits for it. After a
+// recovery it is reported again only after a pause, which doubles each time: a rank at the
+// threshold is not reported repeatedly.
 
 #ifndef FFI_RUNTIME_SLOW_RANK_H_
 #define FFI_RUNTIME_SLOW_RANK_H_
@@ -28,41 +28,40 @@
 namespace optireduce {
 
 // Calls of one collective in the window.
-// Source: the slow rank has to be named within 10 calls.
+// Source: a slow rank has to be reported within 10 calls.
 inline constexpr std::size_t kSlowRankWindow = 10;
-// Chosen: leaves two of the 10 calls to chance. Among 3 equal ranks one is last in 8 of 10 calls
-// once in 100 windows, and each time by much, only where cores are short: with 4 ranks that all
-// compute on 2 cores, 7 named one in 800 calls, 8 none.
+// Chosen: leaves two of the 10 calls to chance. Among 3 equal ranks the same one is last in 8 of 10
+// calls in one of 100 windows, and by a large margin each time only if cores are short: with 4
+// ranks that all compute on 2 cores, a threshold of 7 reported one rank in 800 calls, and 8 none.
 inline constexpr std::size_t kSlowRankCalls = 8;
 // Chosen: far from kSlowRankCalls, so that chance alone does not cross both.
 inline constexpr std::size_t kRecoveredCalls = 2;
-// From a recovery until the rank may be named again, the first time; then twice as long each time.
-// Chosen: short enough for a trouble that comes back to be told, and eleven lines in 20 minutes at
-// most.
+// First pause between a recovery and the next report; it doubles each time.
+// Chosen: short enough to report a recurring problem, and limits 20 minutes to eleven reports.
 inline constexpr Duration kSlowRankPause = std::chrono::minutes(1);
 // Chosen: slowness after so long a pause is a new event.
 inline constexpr Duration kSlowRankPauseMax = std::chrono::hours(1);
 
-// A change of a rank.
+// A change of state of a rank.
 struct SlowRankNews {
   Rank rank;
   bool recovered = false;
   std::string collective;
   // Of the last `calls` of the collective `waited` calls waited for the rank; in `absent` of these
-  // none of its data came in time.
+  // none of its data arrived in time.
   std::size_t calls = 0;
   std::size_t waited = 0;
   std::size_t absent = 0;
-  // Medians over the calls that waited for it: of the wait, and of the duration of the call.
+  // Medians over the calls that waited for the rank: of the wait, and of the duration of the call.
   Duration behind{};
   Duration elapsed{};
 };
 
 class SlowRankWatch {
  public:
-  // A call that has ended at `end` with a result.
+  // Adds a call that ended with a result at `end`.
   std::optional<SlowRankNews> Add(std::string_view collective, const CallStats& stats, Instant end);
-  // The rank was removed: it is neither slow nor has it recovered.
+  // The rank was removed: it is neither slow nor recovered.
   void Forget(Rank rank);
 
  private:
@@ -91,8 +90,8 @@ class SlowRankWatch {
                                          Rank rank, Instant now);
 
   std::map<std::string, History, std::less<>> histories_;  // by collective
-  std::map<Rank, std::string> slow_;  // reported, and the collective that shows it
-  // Ranks that have recovered: when they may be named again, and the pause that this is.
+  std::map<Rank, std::string> slow_;  // reported ranks, and the collective that shows their state
+  // Ranks that have recovered: the earliest time of the next report, and the current pause.
   struct Rest {
     Instant until{};
     Duration pause{};

@@ -3,7 +3,7 @@
 //
 //   optireduce_stress [calls]
 //
-// Prints "FAILED", the scene and the failure, or "OK". No result depends on the load of the
+// Prints "FAILED" with the scene and the failure, or "OK". Results do not depend on the load of the
 // machine, except that a call counts as hanging after a minute.
 
 #include <algorithm>
@@ -36,7 +36,7 @@ using std::chrono::seconds;
 
 constexpr std::uint16_t kRanks = 4;
 constexpr std::uint32_t kDevices = 2;  // of each rank
-// The last rank is the one that leaves, falls silent, or is interrupted.
+// The last rank leaves, falls silent, or is interrupted.
 constexpr std::uint16_t kOther = kRanks - 1;
 constexpr std::size_t kDatagramBytes = 1472;
 constexpr seconds kHangs{60};
@@ -48,7 +48,7 @@ struct Mode {
   LatePolicy all_gather;
   std::uint64_t elements;
 };
-// The first one is cut for both lanes.
+// Buckets of the first mode are split across both lanes.
 constexpr std::array<Mode, 4> kModes = {{{"exact", LatePolicy::kWait, LatePolicy::kWait, 300'000},
                                          {"agreed", LatePolicy::kDefer, LatePolicy::kWait, 5'000},
                                          {"bounded", LatePolicy::kDefer, LatePolicy::kDefer, 5'000},
@@ -56,9 +56,9 @@ constexpr std::array<Mode, 4> kModes = {{{"exact", LatePolicy::kWait, LatePolicy
 constexpr std::size_t kExact = 0;
 constexpr std::size_t kBounded = 2;
 
-std::string scene;  // of one thread, while no other runs
+std::string scene;  // written by one thread, while no other runs
 
-// Threads that hang cannot be joined.
+// Exits at once, because threads that hang cannot be joined.
 [[noreturn]] void Fail(const std::string& what) {
   std::printf("FAILED %s: %s\n", scene.c_str(), what.c_str());
   std::fflush(stdout);
@@ -76,7 +76,7 @@ struct SessionOptions {
   Duration deadline{};  // 0: learned
 };
 
-// All ranks of a session, connected; and for each a thread that waits for its events.
+// All ranks of a session, connected, each with a thread that waits for its events.
 class Session {
  public:
   explicit Session(const SessionOptions& options) : pool_(std::make_shared<CompletionPool>()) {
@@ -149,7 +149,7 @@ class Bucket {
   Bucket(const Mode& mode, std::uint32_t device)
       : mode_(mode), device_(device), values_(mode.elements), total_(mode.elements) {}
 
-  // The contributions of all devices to a call, whose sum has no rounding.
+  // Contributions of all devices to a call, whose sum has no rounding error.
   static float Of(std::uint32_t device, std::uint32_t call, std::size_t i) {
     return static_cast<float>((device + 1) * (call % 50 + 1) + i % 7);
   }
@@ -219,7 +219,7 @@ class Bucket {
   std::optional<DeviceResult> result_;
 };
 
-// Runs the same on a thread for each device of the ranks below `ranks`.
+// Runs the same program on a thread for each device of the ranks below `ranks`.
 void OnEveryDevice(std::uint16_t ranks, const std::function<void(std::uint32_t device)>& program) {
   std::vector<std::thread> threads;
   for (std::uint32_t device = 0; device < ranks * kDevices; ++device) {
@@ -252,7 +252,7 @@ void CheckConserved(const Bucket& bucket, std::uint32_t calls) {
 
 bool Defers(const Mode& mode) { return mode.reduce_scatter == LatePolicy::kDefer; }
 
-// Calls of all modes at a time, on a network that loses and reorders, while others look on.
+// Concurrent calls of all modes, on a network that loses and reorders, under observation.
 void AllModes(std::uint32_t calls) {
   Session session({.faults = {.loss_ppm = 10'000, .reorder_ppm = 10'000, .seed = 1}});
   std::atomic<bool> over = false;
@@ -271,7 +271,7 @@ void AllModes(std::uint32_t calls) {
     std::vector<std::unique_ptr<Bucket>> buckets;
     for (const Mode& mode : kModes) buckets.push_back(std::make_unique<Bucket>(mode, device));
     Communicator& rank = session.rank(RankOf(device));
-    // The last one drains.
+    // The last call is a drain.
     for (std::uint32_t call = 0; call <= calls; ++call) {
       for (const auto& bucket : buckets) {
         if (call < calls || Defers(bucket->mode())) bucket->Start(rank, call, call == calls);
@@ -293,13 +293,13 @@ void AllModes(std::uint32_t calls) {
   over = true;
   reader.join();
   for (std::uint16_t r = 0; r < kRanks; ++r) {
-    // Of each mode but lossy; the drains of two.
+    // Calls of each mode but lossy, and the drains of two modes.
     Expect(session.Counter(r, "calls_completed") == kModes.size() * calls + 2, "a call is missing");
     Expect(session.Counter(r, "calls_failed") == 0, "a call failed");
   }
 }
 
-// One rank stops with its calls under way: all its calls end, and those of the others.
+// One rank stops during its calls: all its calls end, and so do those of the others.
 void EndUnderWay(std::uint32_t calls, const std::function<void(Communicator& rank)>& stop) {
   Session session({.faults = {.loss_ppm = 1'000, .seed = 2}});
   std::thread stopper([&] {
@@ -317,7 +317,7 @@ void EndUnderWay(std::uint32_t calls, const std::function<void(Communicator& ran
       const DeviceResult second = bounded.Wait();
       if (first.status.ok()) CheckSum(exact, call);
       if (first.status.ok() && second.status.ok()) continue;
-      // As a process that ends with an error.
+      // As in a process that ends with an error.
       rank.Close("a call failed");
       return;
     }
@@ -325,7 +325,7 @@ void EndUnderWay(std::uint32_t calls, const std::function<void(Communicator& ran
   stopper.join();
 }
 
-// The others continue without a silent rank.
+// The other ranks continue without a silent rank.
 void Silent(std::uint32_t calls) {
   Session session({.faults = {},
                    .other_silent = true,

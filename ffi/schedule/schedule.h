@@ -1,5 +1,5 @@
-// Schedules: senders, receivers and shards by round, as data. A schedule is a value of pure
-// functions that verify.h proves; it gives the endpoint the order in which a rank serves its peers.
+// Schedules: senders, receivers and shards by round, as data. Pure functions compute a schedule,
+// verify.h proves it, and the endpoint takes the order from it in which a rank serves its peers.
 
 #ifndef FFI_SCHEDULE_SCHEDULE_H_
 #define FFI_SCHEDULE_SCHEDULE_H_

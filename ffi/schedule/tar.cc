@@ -7,8 +7,8 @@
 namespace optireduce {
 namespace {
 
-// To whom `member` sends in the `step`-th of the n - 1 steps of a stage. In each step every member
-// sends to one other and receives from one other.
+// The receiver of `member` in the `step`-th of the n - 1 steps of a stage. In each step every
+// member sends to one other and receives from one other.
 MemberIndex TargetOf(std::uint16_t world_size, MemberIndex member, std::uint32_t step) {
   const std::uint32_t target = (member.value() + world_size - step) % world_size;
   return MemberIndex(static_cast<std::uint16_t>(target));

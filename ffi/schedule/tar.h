@@ -1,5 +1,5 @@
-// Transpose AllReduce (TAR): every rank sends its part of each shard straight to the shard's owner,
-// and each owner sends the sum straight to all ranks. No partial sum is ever forwarded, so a lost
+// Transpose AllReduce (TAR): every rank sends its part of each shard directly to the shard's owner,
+// and each owner sends the sum directly to all ranks. No partial sum is forwarded, so a lost
 // datagram costs one contribution to one segment.
 // Source: Warraich et al., OptiReduce, NSDI'25, section on Transpose AllReduce.
 
@@ -14,7 +14,7 @@
 namespace optireduce {
 
 // 2 * ceil((n - 1) / incast) rounds. In the d-th step of a stage rank i sends to (i - d) mod n; a
-// round joins `incast` steps. `incast` is limited to [1, n - 1]; world_size 1 has no rounds.
+// round joins `incast` steps. `incast` is limited to [1, n - 1]; a world size of 1 has no rounds.
 Schedule TarSchedule(std::uint16_t world_size, std::uint16_t incast);
 
 // The peers of `member` in the order in which TarSchedule serves them in one stage.

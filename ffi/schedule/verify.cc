@@ -16,7 +16,7 @@ std::string TextOf(std::size_t round, const Transfer& transfer) {
          (transfer.op == Op::kReduce ? ", reduce" : ", copy");
 }
 
-// The contents of every rank, while the rounds run one after the other.
+// The contents of every rank, while the rounds run in sequence.
 class Run {
  public:
   explicit Run(const Schedule& schedule)
@@ -32,7 +32,7 @@ class Run {
   Status CheckEnd() const;
 
  private:
-  // Empty when the transfer is right, at the state in which the round begins.
+  // Empty if the transfer is correct in the state at the beginning of its round.
   std::string WhatIsWrong(const Transfer& transfer);
   void NoteReduced(std::size_t shard) {
     if (contributions_[shard].full()) has_[shard].Insert(shard);
@@ -40,8 +40,8 @@ class Run {
 
   std::size_t n_;
   std::size_t incast_;
-  std::vector<Bitmap> contributions_;  // by shard: which of them its owner has added
-  std::vector<Bitmap> has_;            // by rank: which reduced shards it has
+  std::vector<Bitmap> contributions_;  // by shard: contributions added by its owner
+  std::vector<Bitmap> has_;            // by rank: reduced shards present
 };
 
 std::string Run::WhatIsWrong(const Transfer& transfer) {

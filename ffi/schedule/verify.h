@@ -8,10 +8,10 @@
 
 namespace optireduce {
 
-// Ok when every shard is reduced from all contributions, each exactly once, by its owner; every
-// rank ends with every reduced shard; nothing is copied before it is reduced; no round has more
-// than `incast` senders to one receiver; no transfer goes from a rank to itself or out of range.
-// Otherwise the message names the first transfer or shard that is wrong.
+// Ok if every shard is reduced by its owner from all contributions, each exactly once; every rank
+// ends with every reduced shard; no shard is copied before it is reduced; no round has more than
+// `incast` senders to one receiver; no transfer goes from a rank to itself or out of range.
+// Otherwise the message names the first wrong transfer or shard.
 Status VerifySchedule(const Schedule& schedule);
 
 }  // namespace optireduce

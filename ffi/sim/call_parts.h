@@ -1,4 +1,4 @@
-// The calls of a simulated process that its lanes carry part by part.
+// The calls of a simulated process, which its lanes send part by part.
 
 #ifndef FFI_SIM_CALL_PARTS_H_
 #define FFI_SIM_CALL_PARTS_H_
@@ -26,7 +26,7 @@ class CallParts {
   std::vector<BucketPart> Cut(const Submission& submission);
   // The token of the call of a part.
   std::uint64_t CallOf(std::uint64_t part_token) const { return part_token / lanes_; }
-  // A part is over, or was refused. The whole call, when it was the last one.
+  // Handles the end or the refusal of a part. Returns the whole call after its last part.
   std::optional<CallDone> End(const CallDone& part);
 
  private:

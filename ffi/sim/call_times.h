@@ -14,12 +14,13 @@ namespace optireduce {
 
 struct CallReport {
   Duration elapsed{};  // at the rank for which they took longest
-  double late = 0;     // share of the data that was not there when they ended
+  double late = 0;     // share of the data that had not arrived when they ended
 };
 
 class CallTimes {
  public:
-  // A rank has ended one; `elapsed` is since its first of this number.
+  // Adds the end of a call at a rank; `elapsed` is the time since that rank's first call of the
+  // number.
   void Add(std::size_t number, Duration elapsed, const CallStats& stats) {
     if (ended_.size() <= number) {
       ended_.resize(number + 1);

@@ -1,4 +1,4 @@
-// The pending events, in an order that is the same in every replay.
+// The pending events, in an order that is equal in every replay.
 
 #ifndef FFI_SIM_EVENT_QUEUE_H_
 #define FFI_SIM_EVENT_QUEUE_H_
@@ -13,8 +13,8 @@
 
 namespace optireduce {
 
-// Events by (time, sequence): of two at one time, the one that was pushed first comes first.
-// Nothing is ever ordered by an address or by a hash table, so one seed means one run everywhere.
+// Events by (time, sequence): events at equal times come in the order in which they were pushed. No
+// order depends on an address or a hash table, so a seed gives the same run everywhere.
 template <typename Event>
 class EventQueue {
  public:
@@ -23,7 +23,7 @@ class EventQueue {
     std::push_heap(heap_.begin(), heap_.end(), Later);
   }
 
-  // When the next event is; kNever when there is none.
+  // Time of the next event; kNever if there is none.
   Instant next() const { return heap_.empty() ? kNever : heap_.front().at; }
   std::size_t size() const { return heap_.size(); }
 

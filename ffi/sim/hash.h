@@ -14,14 +14,14 @@
 namespace optireduce {
 
 inline std::uint64_t HashOf(std::span<const std::byte> bytes) {
-  // Four chains, which a processor computes at the same time.
+  // Four chains, which a processor computes in parallel.
   using Block = std::array<std::uint64_t, 4>;
   Block chains = {1, 2, 3, 4};
   const auto add = [&](const std::byte* from, std::size_t count) {
     Block block{};
     std::memcpy(block.data(), from, count);
     for (std::size_t i = 0; i < block.size(); ++i) {
-      // Chosen: any odd constant loses nothing, and the shift brings high bits to the low ones.
+      // Chosen: any odd constant is invertible, and the shift mixes high bits into low ones.
       chains[i] = (chains[i] ^ block[i]) * 0x9E3779B97F4A7C15ull;
       chains[i] ^= chains[i] >> 32;
     }

@@ -27,7 +27,8 @@ Link::Link(const LinkOptions& options)
 }
 
 std::size_t Link::queued_bytes(Instant now) const {
-  // The rate is constant, so the queue is known from the time it needs: no event per byte.
+  // The rate is constant, so the drain time gives the length of the queue without an event per
+  // byte.
   return busy_until_ps_ <= Picoseconds(now) ? 0 : (busy_until_ps_ - Picoseconds(now)) / byte_ps_;
 }
 

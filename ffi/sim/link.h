@@ -1,5 +1,5 @@
-// A link with a queue in front of it: bytes take time to leave, and a full queue drops
-// datagrams. The output port of a switch is the same.
+// A link behind a queue: bytes take time to leave, and a full queue drops datagrams. Also models
+// the output port of a switch.
 
 #ifndef FFI_SIM_LINK_H_
 #define FFI_SIM_LINK_H_
@@ -15,7 +15,7 @@ namespace optireduce {
 struct LinkOptions {
   std::uint64_t rate_mbps = 1000;  // 10^6 bits per second; at most 8'000'000
   Duration propagation{};
-  // Of waiting datagrams, including the one under way.
+  // Of waiting datagrams, including the one in transmission.
   std::size_t queue_bytes_max = std::size_t{1} << 20;
 };
 
@@ -23,13 +23,13 @@ class Link {
  public:
   explicit Link(const LinkOptions& options);
 
-  // When the last byte arrives at the far end; nothing when the queue has no room for it.
+  // Arrival time of the last byte at the far end; nothing if the queue has no room.
   std::optional<Instant> Offer(Instant now, std::size_t bytes);
 
-  // Whether Offer would take it. A datagram that is larger than the whole queue fits an empty one.
+  // True if Offer would accept the bytes. A datagram larger than the whole queue fits an empty one.
   bool HasRoom(Instant now, std::size_t bytes) const;
 
-  // When a datagram of this size will fit if nothing else is offered.
+  // Time at which a datagram of this size fits if no other is offered.
   Instant RoomAt(Instant now, std::size_t bytes) const;
 
   // No datagram leaves before `until`; waiting ones keep their order.

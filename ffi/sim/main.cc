@@ -1,4 +1,4 @@
-// The simulator as a program: thousands of seeds, or one scenario again.
+// The simulator as a program: runs thousands of seeds, or replays one scenario.
 //
 //   optireduce_simulate --seed 1 --count 2000 --size small
 //   optireduce_simulate --scenario "seed=7 ranks=4 loss_ppm=30000"
@@ -23,7 +23,7 @@
 namespace optireduce {
 namespace {
 
-// Chosen: often enough to find a dependence on an address or on the order of a hash table.
+// Chosen: often enough to detect a dependence on an address or on the order of a hash table.
 constexpr std::uint64_t kRepeatOneIn = 50;
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
@@ -98,7 +98,7 @@ void PrintUsage() {
 // Sums over runs, and the verdict.
 class Tally {
  public:
-  // False when the run failed; prints the line that replays it.
+  // False if the run failed; prints the line that replays it.
   bool Run(const Scenario& scenario, std::ostream* trace) {
     const SimulationReport report = Simulate(scenario, trace);
     ++runs_;
@@ -154,7 +154,7 @@ class Tally {
   std::map<std::string, std::uint64_t> sums_;
 };
 
-// The scenarios to run; false after an error, which it prints.
+// The scenarios to run; prints an error and returns false if there is one.
 bool Collect(const Arguments& arguments, std::vector<Scenario>& scenarios) {
   std::vector<std::string> lines;
   if (!arguments.scenario.empty()) lines.push_back(arguments.scenario);
@@ -188,7 +188,7 @@ int Main(const std::vector<std::string>& given) {
   }
   std::vector<Scenario> scenarios;
   if (!arguments.error.empty() || !Collect(arguments, scenarios)) {
-    std::cerr << arguments.error << "\n`--help` says what can be given.\n";
+    std::cerr << arguments.error << "\n`--help` lists the options.\n";
     return kExitUsage;
   }
   const bool listed = !arguments.scenario.empty() || !arguments.file.empty();

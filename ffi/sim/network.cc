@@ -11,22 +11,22 @@
 namespace optireduce {
 namespace {
 
-// Old datagrams kept for replay. Chosen: more than one call of a small scenario sends.
+// Old datagrams kept for replay. Chosen: more than those of one call of a small scenario.
 constexpr std::size_t kOldMax = 256;
-// Chosen: one datagram in so many is kept, so that old ones of many calls are there.
+// Chosen: one datagram in four is kept, so that old ones of many calls are available.
 constexpr std::uint64_t kRememberOneIn = 4;
-// Chosen: one bit to a few; a tag must catch both.
+// Chosen: a tag must detect one flipped bit as well as several.
 constexpr std::uint64_t kFlippedBitsMax = 4;
-// Chosen: some stay below the session's largest datagram, some do not.
+// Chosen: some results stay below the session's largest datagram, some do not.
 constexpr std::uint64_t kExtraBytesMax = 64;
 // Chosen: longer than any datagram of a session on an Ethernet.
 constexpr std::uint64_t kGarbageBytesMax = 2000;
-// Chosen: a copy of a copy is enough.
+// Chosen: includes copies of copies.
 constexpr std::uint64_t kCopiesMax = 3;
 
 // The 99th percentile of the standard normal distribution.
 constexpr double kNormal99 = 2.3263478740408408;
-// Latencies do not draw the numbers of the faults. Chosen: any constant.
+// Separates the draws of latencies from those of faults. Chosen: any constant.
 constexpr std::uint64_t kLatencySalt = 0x6C6174;
 
 // In (0, 1).
@@ -108,7 +108,7 @@ Origin Network::Damage(std::vector<std::byte>& bytes) {
   if (!bytes.empty() && prng_.Chance(options_.corrupt_ppm)) {
     ++faults_.corrupted;
     origin = Origin::kDamaged;
-    // Half of them in the header, which has more ways to be wrong than a payload.
+    // Half of them in the header, whose fields can be wrong in more ways than a payload.
     for (std::uint64_t flips = 1 + prng_.Below(kFlippedBitsMax); flips > 0; --flips) {
       const std::size_t reach =
           prng_.Below(2) == 0 ? std::min(kHeaderBytes, bytes.size()) : bytes.size();
@@ -149,7 +149,7 @@ void Network::Inject(Instant at, Rank from, Rank to) {
   if (!old_.empty() && prng_.Chance(options_.misdirect_ppm)) {
     ++faults_.misdirected;
     const Old& old = old_[prng_.Below(old_.size())];
-    // Back to its own sender is the most tempting place of all: a reflection.
+    // Half of the time a reflection to its own sender, the misdirection most likely to be accepted.
     Fly(at, old.bytes, old.from, prng_.Below(2) == 0 ? old.from : to, Origin::kInjected);
   }
 }
@@ -175,7 +175,7 @@ bool Network::Parted(Rank from, Rank to) const {
 Instant Network::AfterLatency(Instant at, Rank from, Rank to) {
   const std::size_t pair = from.index() * up_.size() + to.index();
   const std::uint64_t way = Mix(latency_seed_ + pair);
-  // The draws of different pairs do not all end at the same time.
+  // The draws of different pairs end at different times.
   const auto hold = static_cast<std::uint64_t>(latency_.hold.count());
   const auto since = static_cast<std::uint64_t>(at.time_since_epoch().count());
   const std::uint64_t draw = Mix(way ^ (since + way % hold) / hold);

@@ -1,11 +1,11 @@
-// The world of a simulated session: every rank has an up-link to one switch, the switch has a
-// byte-bounded output queue towards every rank, and between the two anything may happen.
+// The network of a simulated session: every rank has an up-link to one switch, the switch has a
+// byte-bounded output queue towards every rank, and the path between them has faults.
 //
 //   rank 0 ==up-link==> +--------+ ==output queue and down-link==> rank 0
 //   rank 1 ==up-link==> | switch | ==output queue and down-link==> rank 1
 //   rank 2 ==up-link==> +--------+ ==output queue and down-link==> rank 2
 //
-// Faults strike where an up-link enters the switch; injected datagrams enter there too.
+// Faults occur where an up-link enters the switch; injected datagrams enter there too.
 
 #ifndef FFI_SIM_NETWORK_H_
 #define FFI_SIM_NETWORK_H_
@@ -28,12 +28,12 @@
 
 namespace optireduce {
 
-// Bytes of a datagram on an Ethernet beyond its UDP payload.
+// Bytes of a datagram on an Ethernet in addition to its UDP payload.
 // Source: RFC 768 (UDP, 8), RFC 791 (IPv4, 20), IEEE 802.3 (header 14, check 4, preamble 8,
 // gap 12).
 inline constexpr std::size_t kWireOverheadBytes = 66;
 
-// X(name, meaning): everything that can happen to a datagram, counted.
+// X(name, meaning): every possible fate of a datagram, counted.
 #define OPTIREDUCE_FAULTS(X)                                                     \
   X(lost, "lost alone")                                                          \
   X(lost_in_burst, "lost because everything from its rank was lost for a while") \
@@ -59,7 +59,7 @@ struct FaultCounters {
 #undef OPTIREDUCE_DECLARE_FAULT
 };
 
-// Chances per datagram in parts per million; times are the most that one event may last.
+// Probabilities per datagram in parts per million; times are the maximum of one event.
 struct FaultOptions {
   std::uint32_t loss_ppm = 0;
   std::uint32_t burst_ppm = 0;
@@ -79,10 +79,10 @@ struct FaultOptions {
   Instant end = kNever;  // no fault starts later; datagrams under way still arrive
 };
 
-// The latency between an up-link and the switch: log-normal, drawn for each pair of ranks and for a
-// time, as by a queue of other traffic. Datagrams of a pair keep their order.
+// The latency between an up-link and the switch, as caused by a queue of other traffic: log-normal,
+// drawn for each pair of ranks and held for a time. Datagrams of a pair keep their order.
 struct LatencyOptions {
-  Duration median{};  // 0: no time at all
+  Duration median{};  // 0: no latency
   double tail = 1;    // the 99th percentile over the median
   Duration hold = std::chrono::milliseconds(1);
 };
@@ -94,14 +94,14 @@ struct NetworkOptions {
   FaultOptions faults;
   LatencyOptions latency;
   std::optional<RivalOptions> rival;
-  Rank rival_rank;  // whose down-link it shares
+  Rank rival_rank;  // shares the down-link of this rank
 };
 
 // Origin of a datagram, for the rank that receives it.
 enum class Origin : std::uint8_t { kGenuine, kCopy, kDamaged, kInjected };
 
 struct Arrival {
-  Rank from;  // where it came from, or claims to
+  Rank from;  // actual or claimed sender
   Rank to;
   Origin origin = Origin::kGenuine;
   std::span<const std::byte> datagram;  // valid until the next call of Step
@@ -114,40 +114,42 @@ class Network {
   // Datagrams of another session, for injection.
   void AddForeign(std::span<const std::byte> datagram);
 
-  // Whether the up-link takes so many bytes in so many datagrams without dropping any.
+  // True if the up-link accepts this many bytes in this many datagrams without dropping any.
   bool HasRoom(Instant now, Rank from, std::size_t bytes, std::size_t datagrams) const;
   Instant RoomAt(Instant now, Rank from, std::size_t bytes, std::size_t datagrams) const;
 
   void Send(Instant now, Rank from, Rank to, std::span<const std::byte> datagram);
 
-  // While a rank is cut off nothing passes its links, in either direction.
+  // While a rank is cut off, its links pass no datagram in either direction.
   void SetCut(Rank rank, bool cut) { cut_[rank.index()] = cut; }
 
-  // Longer datagrams do not pass the links of the node, or, if `one_way`, its up-link, from this
-  // call on.
+  // From this call on, longer datagrams do not pass the links of the node, or only its up-link if
+  // `one_way`.
   void SetMtu(Rank rank, std::size_t bytes, bool one_way) {
     mtu_up_[rank.index()] = bytes;
     if (!one_way) mtu_down_[rank.index()] = bytes;
   }
 
-  // From now on nothing passes from the nodes of `side` to the others, and nothing back unless it
-  // is `one_way`. No side: all is well again.
+  // From now on no datagram passes from the nodes of `side` to the others, nor back unless
+  // `one_way`. An empty side ends the partition.
   void Part(std::vector<bool> side, bool one_way) {
     side_ = std::move(side);
     one_way_ = one_way;
   }
 
-  // When Step must be called; kNever when nothing is on its way.
+  // Time of the next Step; kNever if no event is pending.
   Instant next() const { return std::min(events_.next(), rival_ ? rival_->next() : kNever); }
-  // Does the next thing that is due; a datagram that arrives at its rank comes out.
+  // Handles the next due event; returns a datagram that arrives at its rank.
   std::optional<Arrival> Step();
 
   const FaultCounters& faults() const { return faults_; }
-  // Bytes on the wire of the down-link that has a rival, while it was there: its own and ours.
+  // Bytes on the wire of the down-link that has a rival, during the rival's presence: the rival's
+  // own and the session's.
   std::uint64_t rival_bytes() const { return rival_ ? rival_->carried_bytes() : 0; }
   std::uint64_t bytes_beside_rival() const { return bytes_beside_rival_; }
   std::uint64_t in_flight() const { return events_.size(); }
-  // Every datagram that entered is delivered, on its way, or dropped under one name.
+  // True if every datagram that entered is delivered, under way, or counted as dropped under one
+  // name.
   bool Adds() const;
 
  private:
@@ -175,7 +177,7 @@ class Network {
   LatencyOptions latency_;
   double sigma_;  // of the logarithm of the latency
   std::uint64_t latency_seed_;
-  std::vector<Instant> last_at_end_;  // by pair of ranks, where there is a latency
+  std::vector<Instant> last_at_end_;  // by pair of ranks; used with a latency only
   std::vector<Link> up_;
   std::vector<Link> down_;
   std::optional<Rival> rival_;

@@ -9,7 +9,7 @@
 namespace optireduce {
 namespace {
 
-// Chosen: more than ranks are removed in a run, one after the other.
+// Chosen: more than the successive removals of a run.
 constexpr std::size_t kDrainsRepeatedMax = 8;
 
 }  // namespace
@@ -73,15 +73,15 @@ std::optional<Status> Programs::Submitted(Instant now, Rank rank, std::size_t ch
 }
 
 std::optional<Status> Programs::Done(Instant now, Rank rank, const CallDone& done) {
-  // A program that was interrupted goes on with its next call, and so do others where that is all
-  // that goes wrong.
+  // An interrupted program continues with its next call, and so do the others if the interruption
+  // is the only failure.
   const bool interrupted =
       done.status.code() == StatusCode::kCancelled ||
       (scenario_.only_gives_up() && done.status.code() == StatusCode::kAborted);
   if (!done.status.ok() && !interrupted) return End(rank, done.status);
   Program& caller = program(rank);
   const auto chain = std::ranges::find(caller.chains, done.token, &Chain::token);
-  // The program ended between.
+  // The program has ended meanwhile.
   if (chain == caller.chains.end() || chain->ended()) return std::nullopt;
   chain->token.reset();
   const SimCall call = chain->calls[chain->next];
@@ -131,7 +131,7 @@ void Programs::RepeatDrains(Instant now) {
     for (std::size_t c = 0; c < calls_wanted_.size(); ++c) {
       std::size_t& ended = each.calls_ended[c];
       if (ended < workload_.CallsOf(c) || ended >= calls_wanted_[c]) continue;
-      ended = SIZE_MAX;  // until it has
+      ended = SIZE_MAX;  // until the program has ended
       each.chains.push_back(
           {.calls = {{.collective = c, .index = calls_wanted_[c] - 1}}, .next = 0, .token = {}});
       ++each.chains_left;
@@ -141,10 +141,10 @@ void Programs::RepeatDrains(Instant now) {
 }
 
 std::optional<Status> Programs::End(Rank rank, const Status& why) {
-  // Calls under way still end; no new call begins.
+  // Open calls still end; no new call begins.
   for (Chain& chain : program(rank).chains) chain.End();
-  // A program that ends by an error exits, and so leaves; unless the test is that ranks that stay
-  // find the reason by themselves.
+  // A program that ends with an error exits, and its rank leaves. In scenarios with a mismatch it
+  // stays, so that the other ranks have to find the reason themselves.
   const bool exits = !why.ok() && scenario_.mismatch == 0;
   if (!exits && scenario_.leave_at_end == 0) return std::nullopt;
   return why.ok() ? Status(StatusCode::kCancelled, "its program has ended") : why;

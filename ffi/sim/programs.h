@@ -24,7 +24,7 @@
 
 namespace optireduce {
 
-// The program of `rank` makes the next call of this chain at `at`.
+// Schedules the next call of this chain by the program of `rank` for `at`.
 using ScheduleCallFunction = std::function<void(Instant at, Rank rank, std::size_t chain)>;
 
 class Programs {
@@ -33,21 +33,21 @@ class Programs {
            Trace& trace, ScheduleCallFunction schedule);
 
   void Start();
-  // The call that was scheduled; nothing where the program has ended since.
+  // The scheduled call; nothing if the program has ended since.
   std::optional<SimCall> NextCall(Rank rank, std::size_t chain) const;
 
-  // The endpoint took the next call, or refused it. Where that ends the program and its rank leaves
-  // with it, returns why.
+  // Handles the acceptance or refusal of the next call by the endpoint. If it ends the program and
+  // its rank leaves, returns the reason.
   std::optional<Status> Submitted(Instant now, Rank rank, std::size_t chain, std::uint64_t token,
                                   const Status& status);
-  // The same where a call is over.
+  // Handles the end of a call in the same way.
   std::optional<Status> Done(Instant now, Rank rank, const CallDone& done);
 
-  // The number of the next call is used up, though the rank never makes it: it continues after it.
+  // Handles a call that the rank never makes: its number is used up, and the program continues.
   std::optional<Status> GaveUp(Instant now, Rank rank, std::size_t chain);
 
-  // After a removal the remaining ranks repeat the drain: it lacked the data that was deferred for
-  // the removed rank. To be called after Done, once for all calls that ended together.
+  // After a removal the remaining ranks repeat the drain, which lacked the data deferred for the
+  // removed rank. To be called after Done, once for all calls that ended together.
   void RepeatDrains(Instant now);
   // The rank stops or leaves: it begins no more calls.
   void Stop(Rank rank);
@@ -58,10 +58,10 @@ class Programs {
   struct Chain {
     std::vector<SimCall> calls;
     std::size_t next = 0;
-    std::optional<std::uint64_t> token;  // of the call under way
+    std::optional<std::uint64_t> token;  // of the open call
     Instant begun{};                     // the first call of this number
 
-    // The next call; where ranks call several collectives in order, the first of them.
+    // True for the first of several collectives that ranks call in order under one number.
     bool IsFirstOfNumber() const { return next == 0 || calls[next].index != calls[next - 1].index; }
     bool ended() const { return next == calls.size(); }
     void End() { next = calls.size(); }
@@ -78,7 +78,7 @@ class Programs {
 
   void ScheduleCall(Instant now, Rank rank, std::size_t chain, Duration pause);
   std::optional<Status> GoOn(Instant now, Rank rank, std::size_t chain);
-  // If the call is a drain that something was missing in, one more is wanted of all ranks.
+  // A drain with missing data requests one more drain from all ranks.
   void NoteDrain(Instant now, Rank rank, SimCall call, const CallDone& done);
   std::optional<Status> End(Rank rank, const Status& why);
 

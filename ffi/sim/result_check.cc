@@ -28,14 +28,14 @@ double ToleranceOf(ElementType type) {
   }
 }
 
-// For the types that tell every subset apart.
+// True for types whose sums identify every subset.
 bool IsFine(ElementType type) {
   return type == ElementType::kFloat32 || type == ElementType::kFloat64;
 }
 
-// Possible numbers of contributions in a sum: some sums are possible with several numbers.
+// Possible numbers of contributions in a sum; some sums are possible with several numbers.
 struct Decoded {
-  std::uint64_t mask = 0;  // of one possible subset
+  std::uint64_t mask = 0;  // one possible subset
   std::size_t least = 0;   // 0: no subset gives this value
   std::size_t most = 0;
 };
@@ -135,7 +135,8 @@ std::string CheckRoundedLossyResult(const Workload& workload, const SimCollectiv
     const double got = LoadElement(ElementType::kFloat32, &result[i * sizeof(float)]);
     const double sum = LoadElement(ElementType::kFloat32, &reference[i * sizeof(float)]);
     zeros += got == 0;
-    // Of k contributions it is members / k times the sum: all have the sign of the whole sum.
+    // The sum of k contributions times members / k: all contributions have the sign of the whole
+    // sum.
     const double least = whole ? sum : std::min(0.0, members * sum);
     const double most = whole ? sum : std::max(0.0, members * sum);
     const double slack = whole ? error_max : members * error_max;

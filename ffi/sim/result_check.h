@@ -1,4 +1,4 @@
-// Whether the numbers of one finished call can be right.
+// Checks of the values of one finished call.
 
 #ifndef FFI_SIM_RESULT_CHECK_H_
 #define FFI_SIM_RESULT_CHECK_H_
@@ -12,24 +12,24 @@
 
 namespace optireduce {
 
-// Every element equals the reference sum, bit for bit, and nothing is reported missing. Empty if
-// so, otherwise the violation.
+// Checks that every element equals the reference sum, bit for bit, and no data is reported missing.
+// Returns the violation, empty if there is none.
 std::string CheckExactResult(const SimCollective& collective, std::span<const std::byte> result,
                              std::span<const std::byte> reference, const CallStats& stats);
 
-// Every element is zero, or members / k times the sum of exactly k contributions; and the stats
-// count both. Empty if so, otherwise the violation.
+// Checks that every element is zero, or members / k times the sum of exactly k contributions, and
+// that the stats count both. Returns the violation, empty if there is none.
 std::string CheckLossyResult(const Workload& workload, const SimCollective& collective,
                              SimCall call, std::span<const std::byte> result,
                              const CallStats& stats);
 
-// Of a lossy call in a wire format: no element is larger than contributions make it, as many as are
-// missing are zero, and a whole sum is near the reference.
+// The same for a lossy call in a wire format: elements are within the range of the contributions,
+// the number of zeros covers the missing results, and a whole sum is near the reference.
 std::string CheckRoundedLossyResult(const Workload& workload, const SimCollective& collective,
                                     SimCall call, std::span<const std::byte> result,
                                     std::span<const std::byte> reference, const CallStats& stats);
 
-// Largest error of an element of a call in a wire format: each contribution, and their sum, are off
+// Largest error of an element of a call in a wire format: each contribution, and their sum, deviate
 // by less than a step. Source: wire_format.h; a step is less than 1/63 of the largest value of a
 // block.
 inline constexpr double kRoundingSteps = 2.1;

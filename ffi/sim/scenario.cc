@@ -37,7 +37,7 @@ constexpr std::string_view kFillWords[] = {"integers", "floats"};
 constexpr std::string_view kMismatchWords[] = {"none", "fingerprint", "name", "extra_call",
                                                "elements"};
 
-// The words of a field, in the order of their values; none for a number.
+// The words of a field, in the order of their values; empty for a number.
 std::span<const std::string_view> WordsOf(std::string_view name) {
   if (name == "element_type") return kElementTypeWords;
   if (name == "wire_format") return kWireFormatWords;
@@ -49,8 +49,8 @@ std::span<const std::string_view> WordsOf(std::string_view name) {
 
 Status Invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
-// The number of letters in which two words differ, place by place, plus the difference of their
-// lengths. Enough to find the intended key.
+// The Hamming distance of two words, plus the difference of their lengths; sufficient to find the
+// intended key.
 std::size_t Distance(std::string_view a, std::string_view b) {
   std::size_t distance = a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) distance += a[i] != b[i];
@@ -122,7 +122,7 @@ Status Validate(const Scenario& scenario) {
         "groups= needs a number of ranks that it divides, sequential=1, collectives=1 "
         "and mismatch=none.");
   }
-  // No fault of this run would fail a tag, and the behaviour of endpoints is the same without tags.
+  // No fault of such a run would fail a tag, and endpoints behave the same without tags.
   if (scenario.unprotected != 0 &&
       std::max({scenario.corrupt_ppm, scenario.truncate_ppm, scenario.extend_ppm,
                 scenario.foreign_ppm, scenario.garbage_ppm, scenario.misdirect_ppm}) > 0) {
@@ -131,7 +131,7 @@ Status Validate(const Scenario& scenario) {
         "corrupt_ppm=, truncate_ppm=, extend_ppm=, foreign_ppm=, garbage_ppm= and misdirect_ppm= "
         "must be 0.");
   }
-  // 16: a float32 holds every sum of 16 powers of two, which is how contributions are told apart.
+  // 16: a float32 holds every sum of 16 powers of two, which identify the contributions.
   const bool lossy = scenario.sim_mode() == SimMode::kLossy ||
                      scenario.sim_mode() == SimMode::kMixed || scenario.sim_mode() == SimMode::kAny;
   if (lossy && scenario.ranks > 16) {
@@ -183,7 +183,7 @@ class Swarm {
   std::uint64_t Between(std::uint64_t least, std::uint64_t most) {
     return least + prng_.Below(most - least + 1);
   }
-  // Every order of magnitude is as likely as every other.
+  // Uniform over the orders of magnitude.
   std::uint64_t Wild(std::uint64_t least, std::uint64_t most) {
     std::uint64_t high = least;
     std::uint64_t doublings = 0;
@@ -274,7 +274,7 @@ void Swarm::ChooseTimes() {
   if (OneIn(2)) s.think_us = Wild(1, 20'000);
   if (OneIn(3)) {
     s.straggle_ppm = WildPpm(500'000);
-    // Some are later than peer_timeout: a rank that computes for long is not a dead rank.
+    // Some delays exceed peer_timeout: a rank that computes for long is not dead.
     s.straggle_us = OneIn(4) ? Wild(1'000'000, 8'000'000) : Wild(100, 200'000);
   }
   s.faults_end_us = Wild(10'000, 1'000'000);
@@ -286,7 +286,8 @@ void Swarm::ChooseTimes() {
 
 void Swarm::ChooseMismatchTimeout() {
   Scenario& s = scenario_;
-  // Ranks whose program orders differ wait for each other as long as the slowest of them straggles.
+  // Ranks with different program orders wait for each other as long as the slowest of them
+  // straggles.
   s.mismatch_timeout_us =
       2'000'000 + s.start_skew_us +
       s.collectives * s.calls * (s.straggle_us + s.late_us + s.think_us + s.faults_end_us);
@@ -295,7 +296,7 @@ void Swarm::ChooseMismatchTimeout() {
 
 void Swarm::ChooseFaults() {
   Scenario& s = scenario_;
-  if (OneIn(5)) return;  // some runs are clean
+  if (OneIn(5)) return;  // some runs have no faults
   const auto some = [this](std::uint64_t& field, std::uint64_t most) {
     if (OneIn(3)) field = WildPpm(most);
   };
@@ -356,21 +357,21 @@ void Swarm::ChooseFailure() {
   }
 }
 
-// From numbers of its own, so that seeds keep their meaning in all other fields.
+// From draws of its own, so that seeds keep their meaning in all other fields.
 void Swarm::ChooseWireFormat() {
   constexpr std::uint64_t kWireFormatDraws = 0x5EED'F0A7;  // Chosen: any number.
   Prng prng(Mix(scenario_.seed ^ kWireFormatDraws));
   if (prng.Below(3) == 0) scenario_.wire_format = 1 + prng.Below(3);
 }
 
-// The same.
+// From draws of its own.
 void Swarm::ChooseSkips() {
   constexpr std::uint64_t kSkipDraws = 0x5EED'5213;  // Chosen: any number.
   Prng prng(Mix(scenario_.seed ^ kSkipDraws));
   if (prng.Below(4) == 0) scenario_.skip_ppm = 10'000 + prng.Below(490'000);
 }
 
-// A rank that ends calls that it never made, or whose program hangs. From numbers of its own.
+// A rank that ends calls that it never made, or whose program hangs. From draws of its own.
 void Swarm::ChooseGivingUp() {
   constexpr std::uint64_t kGivingUpDraws = 0x5EED'91FE;  // Chosen: any number.
   Scenario& s = scenario_;
@@ -392,10 +393,10 @@ void Swarm::ChooseGivingUp() {
   s.hang_for_us = 1 + prng.Below(2 * s.call_timeout_us);
 }
 
-// A path that takes no long datagrams from some time on. From numbers of its own.
+// A path that stops passing long datagrams at some time. From draws of its own.
 void Swarm::ChooseMtu() {
   constexpr std::uint64_t kMtuDraws = 0x5EED'0A70;  // Chosen: any number.
-  // Chosen: whatever has no data in it passes.
+  // Chosen: control datagrams always pass.
   constexpr std::uint64_t kMtuMin = 600;
   Scenario& s = scenario_;
   prng_ = Prng(Mix(s.seed ^ kMtuDraws));
@@ -413,7 +414,7 @@ void Swarm::ChooseMtu() {
   s.mtu_one_way = OneIn(2);
 }
 
-// A rank that is late in so many calls that the others may learn it.
+// A rank that is late in enough calls for the others to learn its lateness.
 void Swarm::ChooseLateness() {
   Scenario& s = scenario_;
   if (!OneIn(12) || s.mismatch != 0) return;
@@ -425,7 +426,7 @@ void Swarm::ChooseLateness() {
   ChooseMismatchTimeout();
 }
 
-// From numbers of their own, as wire formats: lanes, and one that falls silent alone.
+// Several lanes, one of which may fall silent alone. From draws of its own.
 void Swarm::ChooseLanes() {
   constexpr std::uint64_t kLaneDraws = 0x5EED'1A9E;  // Chosen: any number.
   Scenario& s = scenario_;
@@ -451,7 +452,7 @@ void Swarm::ChooseRemoval() {
   s.ranks = std::max<std::uint64_t>(s.ranks, 3);
   if (!OneIn(6)) s.mode = static_cast<std::uint64_t>(SimMode::kBounded);
   if (!OneIn(6)) s.leave_at_end = 0;
-  // Some programs are over when the silence is noticed, some go on for long.
+  // Some programs have ended when the silence is detected, some continue for long.
   if (!OneIn(4)) {
     s.calls = Between(4, 12);
     s.think_us = Wild(200'000, 3'000'000);
@@ -469,14 +470,14 @@ void Swarm::ChooseRemoval() {
   const std::uint64_t rank = prng_.Below(s.ranks);
   ChooseSilence(at_us, rank);
   if (OneIn(2)) return;
-  // Another one, often while the others agree: the lowest leads them.
+  // A second rank, often during the agreement, which the lowest rank leads.
   const std::uint64_t lowest = rank == 0 ? 1 : 0;
   const std::uint64_t other = OneIn(2) ? lowest : (rank + Between(1, s.ranks - 1)) % s.ranks;
   ChooseSilence(OneIn(3) ? Wild(10, 10'000'000) : at_us + s.peer_timeout_us + Wild(1000, 500'000),
                 other);
 }
 
-// One way in which a rank falls silent, other than what it does already.
+// One more way of falling silent, different from those of the rank so far.
 void Swarm::ChooseSilence(std::uint64_t at_us, std::uint64_t rank) {
   Scenario& s = scenario_;
   const std::uint64_t for_us = OneIn(4) ? Between(1, s.peer_timeout_us / 2)
@@ -535,7 +536,7 @@ Result<Scenario> ParseScenario(std::string_view line) {
     }
     items.emplace_back(item.substr(0, equals), item.substr(equals + 1));
   }
-  // Which scenario the line starts from comes first, wherever it stands.
+  // The origin of the scenario is read first, at any position in the line.
   Scenario scenario;
   std::string_view size;
   for (const auto& [key, value] : items) {

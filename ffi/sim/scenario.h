@@ -1,5 +1,5 @@
 // One simulated run, as a value: the calls of the ranks, the network, and the faults. Made from a
-// seed, or read from one line of text; prints as the line that replays it.
+// seed, or parsed from one line of text; prints as the line that replays it.
 
 #ifndef FFI_SIM_SCENARIO_H_
 #define FFI_SIM_SCENARIO_H_
@@ -14,7 +14,7 @@
 
 namespace optireduce {
 
-// Values of the fields that are words. Their order is that of the words in scenario.cc.
+// Values of the fields that are words, in the order of the words in scenario.cc.
 enum class SimElementType : std::uint64_t {
   kFloat32,
   kBfloat16,
@@ -28,8 +28,8 @@ enum class SimMode : std::uint64_t { kExact, kLossy, kMixed, kBounded, kAgreed, 
 enum class SimFill : std::uint64_t { kIntegers, kFloats };
 enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall, kElements };
 
-// X(name, default, least, most, meaning). A field that a line does not name has its default, which
-// is "no fault, one call of two ranks"; a changed default would change the meaning of old lines.
+// X(name, default, least, most, meaning). A field that a line omits has its default, which is "no
+// fault, one call of two ranks"; a changed default would change the meaning of old lines.
 #define OPTIREDUCE_SCENARIO_FIELDS(X)                                                             \
   X(seed, 0, 0, UINT64_MAX, "of every random draw of the run")                                    \
   X(ranks, 2, 1, 1024, "ranks of the session")                                                    \
@@ -115,7 +115,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(part_at_us, 0, 0, 600'000'000, "when the ranks of part_side are cut off from the others")     \
   X(part_for_us, 0, 0, 600'000'000, "for how long; 0: never")                                     \
   X(part_side, 1, 1, UINT64_MAX, "these ranks, a bit for each")                                   \
-  X(part_one_way, 0, 0, 1, "1: they are not heard any more, but hear the others")                 \
+  X(part_one_way, 0, 0, 1, "1: the others do not hear them, but they hear the others")            \
   X(give_up_at_us, 0, 0, 600'000'000, "when give_up_rank begins to end calls that it never made") \
   X(give_up_calls, 1, 1, 4096, "how many of each collective; then it goes on")                    \
   X(give_up_rank, 0, 0, 63, "the rank that does")                                                 \
@@ -145,43 +145,43 @@ struct Scenario {
 
   SimMode sim_mode() const { return static_cast<SimMode>(mode); }
   SimMismatch sim_mismatch() const { return static_cast<SimMismatch>(mismatch); }
-  // Some rank disappears, or calls something else: errors are expected.
+  // A rank disappears or makes different calls: errors are expected.
   bool has_failure() const {
     return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || cut_at_us > 0 ||
            freeze_at_us > 0 || part_for_us > 0 || lane_cut_at_us > 0 || give_up_at_us > 0 ||
            hang_at_us > 0 || mtu_at_us > 0 || mismatch > 0;
   }
-  // Some rank may not have delivered its data: a drain does not return everything.
+  // A rank may leave data undelivered: a drain does not return all data.
   bool loses_data() const {
     return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || mismatch > 0 || cut_is_long() ||
            freeze_is_long() || part_is_long() || lane_cut_is_long() || give_up_at_us > 0 ||
            hang_at_us > 0 || mtu_at_us > 0;
   }
-  // Calls fail only where one rank gives them up, and programs continue with the next.
+  // Calls fail only if one rank gives them up, and programs continue with the next call.
   bool only_gives_up() const {
     return give_up_at_us > 0 && stop_at_us + leave_at_us + cancel_at_us + cut_at_us + freeze_at_us +
                                         part_for_us + lane_cut_at_us + hang_at_us + mtu_at_us +
                                         mismatch + leave_at_end ==
                                     0;
   }
-  // For longer than peers wait: they may give each other up.
+  // Longer than peers wait: they may give each other up.
   bool cut_is_long() const { return cut_at_us > 0 && 2 * cut_for_us > peer_timeout_us; }
   bool freeze_is_long() const { return freeze_at_us > 0 && 2 * freeze_for_us > peer_timeout_us; }
   bool part_is_long() const { return 2 * part_for_us > peer_timeout_us; }
   bool lane_cut_is_long() const {
     return lane_cut_at_us > 0 && 2 * lane_cut_for_us > peer_timeout_us;
   }
-  // Such a time comes for these two.
+  // True if these two ranks are parted at some time.
   bool Parted(Rank a, Rank b) const;
 
-  // Ranks without which the others may continue, a bit for each.
+  // Ranks without which the others may continue, one bit for each.
   std::uint64_t removable() const;
   bool IsRemovable(Rank rank) const {
     return rank.index() < 64 && (removable() >> rank.index() & 1) != 0;
   }
-  // All others certainly do: they are more than half, and nothing else ends one of them.
+  // The others certainly continue: they are the majority, and no other failure ends one of them.
   bool goes_on() const;
-  // The number of ranks that may be removed; any, if programs end with errors.
+  // The largest possible number of removals; all ranks, if programs end with errors.
   std::uint64_t removals_max() const;
 };
 
@@ -190,16 +190,16 @@ enum class ScenarioSize : std::uint8_t {
   kMedium,  // up to 16 ranks, buckets up to 256 KiB
 };
 
-// Swarm testing: first the kinds of fault that exist at all in this run, then wild weights for
+// Swarm testing: first the kinds of fault that exist at all in this run, then random weights for
 // them. A uniform mix of all faults hides failures that need the absence of one.
 // Source: Groce et al., "Swarm Testing", ISSTA 2012.
 Scenario MakeScenario(std::uint64_t seed, ScenarioSize size);
 
-// "seed=7 ranks=4 loss_ppm=30000": every field that differs from its default, the seed always.
+// "seed=7 ranks=4 loss_ppm=30000": the seed, and every field that differs from its default.
 std::string Print(const Scenario& scenario);
-// The inverse. With `size=small` or `size=medium` the scenario is the one of its seed, and the
-// other fields of the line change it. The message names an unknown key, a value out of range, or
-// fields that contradict.
+// The inverse. With `size=small` or `size=medium` the scenario is that of its seed, modified by the
+// other fields of the line. The message names an unknown key, a value out of range, or
+// contradicting fields.
 Result<Scenario> ParseScenario(std::string_view line);
 // One line per field, for help texts.
 std::string DescribeScenarioFields();

@@ -28,15 +28,15 @@ std::uint64_t Scenario::removable() const {
   if (freeze_is_long()) all |= Bit(freeze_rank);
   if (lane_cut_is_long()) all |= Bit(lane_cut_rank);
   if (mtu_at_us > 0) all |= Bit(mtu_rank);
-  // A rank that is away during an agreement on another one may be removed as well.
+  // A rank that is absent during an agreement on another one may be removed as well.
   if (all != 0 && cut_for_us > 0) all |= Bit(cut_rank);
   if (all != 0 && freeze_for_us > 0) all |= Bit(freeze_rank);
   if (all != 0 && lane_cut_for_us > 0) all |= Bit(lane_cut_rank);
   if (part_is_long()) {
     const std::uint64_t all_ranks = ~std::uint64_t{0} >> (64 - ranks);
     const auto side = static_cast<std::uint64_t>(std::popcount(part_side));
-    // Two halves: the rank that is reached last when they meet again. With more silent ranks either
-    // side may be the larger one.
+    // With two halves, the rank that is reached last after the partition is removed. With more
+    // silent ranks either side may be the larger one.
     if (2 * side == ranks || all != 0) return all_ranks;
     all |= 2 * side < ranks ? part_side : all_ranks & ~part_side;
   }

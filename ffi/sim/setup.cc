@@ -13,21 +13,21 @@
 namespace optireduce {
 namespace {
 
-// Chosen: enough datagrams of another session to choose from.
+// Chosen: a variety of datagrams of another session.
 constexpr int kForeignDatagrams = 8;
 
-// Chosen: tags only are the default of programs, so most runs have them.
+// Chosen: authentication without encryption is the default of programs, so most runs have it.
 constexpr std::uint32_t kEncryptedPartsPerMillion = 250'000;
 
-// Chosen: a run that needs more has no end; the largest medium seeds need a quarter of it.
+// Chosen: a run that needs more does not end; the largest medium seeds need a quarter of it.
 constexpr std::uint64_t kEventsMax = 20'000'000;
-// Chosen: two ranks exchange a few datagrams and acknowledgements in each call, each of which is
-// three events; where there are many ranks that is more.
+// Chosen: in each call two ranks exchange a few datagrams and acknowledgements, each of which is
+// three events, so the bound grows with the number of pairs.
 constexpr std::uint64_t kEventsPerPair = 64;
-// Chosen: what probes with doubled pauses may need after everything else is over.
+// Chosen: the time that probes with doubled intervals may need after the last call has ended.
 constexpr Duration kRestMax = std::chrono::seconds(10);
 
-// Different uses of one seed must not draw the same numbers. Chosen: any constants.
+// Different uses of one seed must draw different numbers. Chosen: any constants.
 constexpr std::uint64_t kNetworkSalt = 0x6E6574;
 constexpr std::uint64_t kSessionSalt = 0x73657373;
 
@@ -109,12 +109,12 @@ NetworkOptions NetworkOf(const Scenario& s) {
 }
 
 Duration TimeMax(const Scenario& s, std::size_t collectives) {
-  // As if all calls of a rank were made one after the other, each as late as can be.
+  // An upper bound: all calls of a rank in sequence, each with the maximum delay.
   const std::uint64_t calls_us =
       (s.calls + 1) * (collectives * (s.think_us + s.straggle_us + s.late_us) + s.period_us);
   const std::uint64_t lossy_us =
       collectives * (s.calls + 1) * (s.reduce_scatter_deadline_us + s.all_gather_deadline_us);
-  // Where programs jump over calls, two may wait in different collectives for each other: both
+  // If programs skip calls, two ranks may wait for each other in different collectives: both
   // answer, and each seems slow to the other.
   const std::uint64_t crossed_us =
       s.skip_ppm > 0 ? collectives * (s.calls + 1) * s.peer_timeout_us : 0;

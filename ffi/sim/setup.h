@@ -1,4 +1,4 @@
-// A scenario made into what it describes: a network and endpoints.
+// Makes the network and the endpoints of a scenario.
 
 #ifndef FFI_SIM_SETUP_H_
 #define FFI_SIM_SETUP_H_
@@ -36,19 +36,19 @@ inline std::uint16_t LaneOf(const Scenario& scenario, Rank node) {
 
 NetworkOptions NetworkOf(const Scenario& scenario);
 
-// By when nothing may be pending any more, and how many events that may take; calls that wait may
-// take longer by their own bound.
+// Limits of the virtual time and the number of events after which no event may be pending; waiting
+// calls may take longer by their own bound.
 Duration TimeMax(const Scenario& scenario, std::size_t collectives);
 std::uint64_t EventsMax(const Scenario& scenario);
 
-// When the program of the rank goes on, if it hangs now.
+// Time at which a program of the rank that hangs now continues.
 std::optional<Instant> HangsUntil(const Scenario& scenario, Instant now, Rank rank);
 
 // Of all lanes of a rank.
 std::vector<std::unique_ptr<Endpoint>> MakeEndpoints(const Scenario& scenario, Rank rank);
 
-// Datagrams of another job on the same hosts, and of an attacker that has seen the session's tag
-// but does not have its secret. Empty where the scenario injects none.
+// Datagrams of another job on the same hosts, and of an attacker that knows the session's tag but
+// not its secret. Empty if the scenario injects none.
 std::vector<std::vector<std::byte>> ForeignDatagrams(const Scenario& scenario);
 
 }  // namespace optireduce

@@ -27,19 +27,18 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Chosen: a timer may be spurious now and then; so often in a row, with nothing sent, received or
-// ended between, is a spin.
+// Chosen: a timer may be spurious occasionally; this many in a row, with no datagram sent or
+// received and no call ended in between, are a spin.
 constexpr int kIdleTimersMax = 200;
-// A driver that cannot send does not know which of the endpoint's timeouts are only waiting to be
-// sent. Chosen: it looks again after this time.
+// Interval of a blocked driver, for which the endpoint's timeouts may include data that waits to be
+// sent. Chosen: short against all timeouts.
 constexpr Duration kBlockedInterval = microseconds(100);
-// Chosen: one delivery in 64 is followed by a timeout that was not asked for.
+// Chosen: one delivery in 64 is followed by a timeout that was not requested.
 constexpr std::uint64_t kSpuriousOneIn = 64;
-// Datagrams that wait for a process that stands still. Chosen: a small socket buffer, so that some
-// do not fit.
+// Datagrams that wait for a frozen process. Chosen: a small socket buffer, so that some do not fit.
 constexpr std::size_t kHeldMax = 64;
 
-// X(name, text): what happens to a rank. Up to kCancel it is something that the rank does.
+// X(name, text): events of a rank. Those up to kCancel are actions of the rank itself.
 #define OPTIREDUCE_SIM_EVENTS(X)      \
   X(kCall, "is at a call of chain")   \
   X(kTimer, "wakes")                  \
@@ -88,11 +87,11 @@ class Simulation {
     bool blocked = false;
     bool silent = false;  // stopped, or its process has ended
     bool leaving = false;
-    Instant timer = kNever;  // when the endpoint wants to be called
-    Instant wakes = kNever;  // when the next kTimer comes
+    Instant timer = kNever;  // the endpoint's PollTimeout()
+    Instant wakes = kNever;  // time of the next kTimer
     int idle_timers = 0;
     bool frozen = false;
-    std::vector<Held> held;  // what came while it was frozen
+    std::vector<Held> held;  // arrived while it was frozen
   };
 
   Host& host(Rank node) { return hosts_[node.index()]; }
@@ -116,13 +115,13 @@ class Simulation {
   void Submit(Rank rank, std::size_t chain, const Submission& submission, std::string_view act);
   void GiveUpCall(Rank rank, std::size_t chain, SimCall call);
   void LeaveNow(Rank rank, const Status& why);
-  // Polls the three that come out, as the contract of the endpoint says.
+  // Polls the endpoint's three outputs, as its contract demands.
   void Drive(Rank node);
   bool Transmits(Rank node);
   bool SendOrBlock(Rank node);
   bool TakeEvents(Rank node);
   void SetTimer(Rank node);
-  // Those to whom the last one that was driven has left something to do.
+  // Wakes the lanes for which the lane driven last has made a timeout due.
   void WakeOtherLanes(Rank node);
   void FailRestless();
   void FinishRun();
@@ -140,7 +139,7 @@ class Simulation {
   Instant now_{};
   Instant last_done_{};
   std::vector<std::uint64_t> given_up_;  // by collective: calls that give_up_rank has given up
-  Instant rests_by_{};                   // nothing may be pending later
+  Instant rests_by_{};                   // no event may be pending later
   std::uint64_t steps_ = 0;
   std::size_t memory_peak_bytes_ = 0;
 };
@@ -242,7 +241,7 @@ bool Simulation::Step() {
     FailRestless();
     return false;
   }
-  // Of equal times the ranks come first; what matters is that it is always the same one.
+  // At equal times events of the ranks come first; any fixed order would do.
   if (events_.next() <= network_.next()) {
     HandleEvent(events_.Pop());
   } else if (const std::optional<Arrival> delivery = network_.Step()) {
@@ -321,7 +320,7 @@ void Simulation::HandleEvent(const Event& event) {
 void Simulation::Thaw(Rank node) {
   Host& thawed = host(node);
   thawed.frozen = false;
-  // Its watch may run before what has come in the meantime is read.
+  // The timeout may be handled before the datagrams that have arrived meanwhile.
   if (prng_.Below(2) == 0) {
     thawed.endpoint->HandleTimeout(now_);
     Drive(node);
@@ -373,7 +372,8 @@ void Simulation::Submit(Rank rank, std::size_t chain, const Submission& submissi
                         std::string_view act) {
   const std::uint64_t token = submission.token;
   trace_.Act(now_, rank, act, token, submission.spec.description);
-  // An error when no lane takes its part. That of one lane is the call's, once all parts are over.
+  // An error if no lane accepts its part. An error of a single lane becomes the call's, after the
+  // end of all parts.
   Status status;
   std::size_t taken = 0;
   std::vector<CallDone> refused;
@@ -401,7 +401,7 @@ void Simulation::GiveUpCall(Rank rank, std::size_t chain, SimCall call) {
   Submission submission = checker_.Begin(now_, rank, call);
   checker_.GaveUp(now_, rank, call);
   if (prng_.Below(2) == 0) {
-    // It is submitted together with the cancel.
+    // Submits the call together with the cancellation.
     Submit(rank, chain, submission, "gives up");
     ForEachLane(rank, [&](Rank node) { host(node).endpoint->Cancel(now_, why); });
   } else {
@@ -437,7 +437,7 @@ bool Simulation::TakeEvents(Rank node) {
 }
 
 void Simulation::LeaveNow(Rank rank, const Status& why) {
-  // The first lane stands for all of them.
+  // The flag of the first lane represents all lanes.
   if (std::exchange(host(rank).leaving, true)) return;
   checker_.Left(now_, rank);
   ForEachLane(rank, [&](Rank node) {
@@ -521,7 +521,7 @@ void Simulation::SetTimer(Rank node) {
   driven.timer = driven.endpoint->PollTimeout();
   if (driven.timer == kNever) return;
   if (driven.timer <= now_ && driven.blocked) driven.timer = now_ + kBlockedInterval;
-  // A wake-up that comes earlier looks again; one that is later is one too many, and harmless.
+  // An earlier wake-up checks again; a later one is redundant and harmless.
   const Instant wakes = std::max(driven.timer, now_) + Random(scenario_.timer_late_us);
   if (wakes >= driven.wakes) return;
   driven.wakes = wakes;
@@ -530,7 +530,7 @@ void Simulation::SetTimer(Rank node) {
 
 void Simulation::HandleTimer(Rank node) {
   Host& driven = host(node);
-  // One that an earlier one has overtaken.
+  // A redundant wake-up, overtaken by an earlier one.
   if (now_ < driven.wakes) return;
   driven.wakes = kNever;
   if (driven.timer > now_ && !driven.blocked) return SetTimer(node);
@@ -569,16 +569,16 @@ void Simulation::FinishRun() {
   for (std::uint16_t node = 0; node < hosts_.size(); ++node) {
     const Host& each = host(Rank(node));
     const Rank rank = RankOf(scenario_, Rank(node));
-    // Ranks that disagree and stay keep what a peer has sent for a call that they never make.
+    // Ranks that disagree and stay retain data that peers sent for calls that they never make.
     if (each.silent || scenario_.mismatch != 0) continue;
-    // Deferred data, if a program has ended without its drain.
+    // Deferred data remains if a program has ended without its drain.
     if (scenario_.loses_data() && !(scenario_.goes_on() && !scenario_.IsRemovable(rank))) {
       continue;
     }
     if (each.endpoint->memory_bytes() != 0) {
       checker_.Fail(now_, rank,
                     "it holds " + std::to_string(each.endpoint->memory_bytes()) +
-                        " bytes though nothing is pending any more");
+                        " bytes though nothing is pending");
     }
     if (!each.endpoint->FindLateData().empty()) {
       checker_.Fail(now_, rank, "it says that data is late though all was drained");

@@ -1,5 +1,5 @@
-// One scenario, in virtual time: the production endpoints, driven by their five calls exactly as
-// the contract in protocol/endpoint.h says, on a simulated network, under the eyes of the checker.
+// One scenario in virtual time: the production endpoints, driven by their five calls as the
+// contract in protocol/endpoint.h demands, on a simulated network, observed by the checker.
 
 #ifndef FFI_SIM_SIMULATE_H_
 #define FFI_SIM_SIMULATE_H_
@@ -22,22 +22,22 @@ struct SimulationReport {
   std::string failure;        // empty if all checks held
   std::uint64_t hash = 0;     // of every event: equal for equal scenarios
   std::uint64_t events = 0;   // in the network and at the ranks
-  Duration virtual_time{};    // until no event was pending
+  Duration virtual_time{};    // until the last event
   Duration calls_time{};      // until the last call ended
-  Duration liveness_worst{};  // longest that an exact call took after all was well
-  // Parts of the down-link that the rival and the session had while it was there.
+  Duration liveness_worst{};  // longest duration of an exact call after the end of all faults
+  // Shares of the down-link that the rival and the session had during the rival's presence.
   double rival_part = 0;
   double own_part = 0;
-  // Most that a rank held for calls at one time.
+  // Maximum that a rank held for calls at one time.
   std::size_t memory_peak_bytes = 0;
-  std::vector<CallReport> calls;  // by number; the last one is a drain where late data is deferred
+  std::vector<CallReport> calls;  // by number; the last one is a drain if late data is deferred
   Counters counters;              // summed over the ranks
   FaultCounters faults;
 
   bool ok() const { return failure.empty(); }
 };
 
-// Never throws: a broken invariant is a failure like any other. Every event is a line in `trace`,
+// Never throws: a broken invariant is reported as a failure. Every event is a line in `trace`,
 // unless that is null.
 SimulationReport Simulate(const Scenario& scenario, std::ostream* trace = nullptr);
 

@@ -1,5 +1,4 @@
-// The events of a run, in order: as a hash, for comparisons of two runs, and as lines of text, for
-// a reader.
+// The events of a run, in order: as a hash, for comparisons of runs, and as lines of text.
 
 #ifndef FFI_SIM_TRACE_H_
 #define FFI_SIM_TRACE_H_
@@ -21,10 +20,10 @@ class Trace {
   // Lines go to `out`, unless it is null.
   explicit Trace(std::ostream* out) : out_(out) {}
 
-  // One thing that a rank does, with a number that tells it from others of its kind.
+  // One action of a rank, with a number that distinguishes actions of its kind.
   void Act(Instant now, Rank rank, std::string_view what, std::uint64_t detail,
            std::string_view text = {});
-  // A datagram on its way: "sends" to the peer, or "gets" from it.
+  // A transmission: "sends to" the peer, or "gets" from it.
   void Datagram(Instant now, Rank rank, std::string_view what, Rank peer,
                 std::span<const std::byte> datagram);
 

@@ -14,10 +14,10 @@
 namespace optireduce {
 namespace {
 
-// Chosen: any odd constant keeps the hashes of neighbours apart.
+// Chosen: any odd constant separates the hashes of neighbours.
 constexpr std::uint64_t kStride = 0x9E3779B97F4A7C15ull;
 
-// Different uses of the seed must not draw the same numbers.
+// Different uses of the seed must draw different numbers.
 enum class Draw : std::uint64_t { kShape = 1, kOrder, kValue, kPattern, kSkip };
 
 std::uint64_t With(std::uint64_t hash, std::uint64_t value) {
@@ -42,8 +42,8 @@ std::uint16_t FloatToBfloat16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16);
 }
 
-// By arithmetic rather than by bits: slow, and unlike any production kernel, which is the point of
-// a reference.
+// By arithmetic rather than by bits: slow, and independent of any production kernel, as a reference
+// has to be.
 double Float16ToDouble(std::uint16_t bits) {
   const int exponent = (bits >> 10) & 0x1F;
   const int mantissa = bits & 0x3FF;
@@ -61,12 +61,12 @@ double Float16ToDouble(std::uint16_t bits) {
 std::uint16_t DoubleToFloat16(double value) {
   const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000 : 0);
   const double magnitude = std::fabs(value);
-  // Half way between the largest number and what would follow it rounds to infinity.
+  // The midpoint between the largest number and its successor rounds to infinity.
   if (magnitude >= 65520.0) return static_cast<std::uint16_t>(sign | 0x7C00);
   if (magnitude == 0) return sign;
   const int exponent = std::max(std::ilogb(magnitude), -14);
   const double steps = std::nearbyint(std::ldexp(magnitude, 10 - exponent));
-  // A carry out of the mantissa raises the exponent by itself, as it does in the format.
+  // A carry out of the mantissa raises the exponent, as it does in the format.
   const int bits = static_cast<int>(steps) + (exponent + 14) * 1024;
   return static_cast<std::uint16_t>(sign | bits);
 }
@@ -83,7 +83,7 @@ void Store(T value, std::byte* to) {
   std::memcpy(to, &value, sizeof value);
 }
 
-// A float with a full mantissa, over enough binades that the order of adding shows.
+// A float with a full mantissa, over enough binades for the order of additions to be visible.
 double RandomFloat(ElementType type, std::uint64_t hash) {
   const double sign = (hash >> 63) != 0 ? -1 : 1;
   // Chosen: one in 64 is a zero of either sign.
@@ -132,7 +132,7 @@ std::vector<Rank> SomeRanks(std::uint64_t ranks, bool subset, std::uint64_t hash
   for (std::uint64_t rank = 0; rank < ranks; ++rank) {
     if (!subset || prng.Below(2) == 0) members.push_back(Rank(static_cast<std::uint16_t>(rank)));
   }
-  // A collective needs two members to be one.
+  // A collective needs at least two members.
   for (std::uint16_t rank = 0; members.size() < std::min<std::size_t>(ranks, 2); ++rank) {
     if (std::ranges::find(members, Rank(rank)) == members.end()) members.push_back(Rank(rank));
   }
@@ -187,7 +187,7 @@ SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
     spec.reduce_scatter_deadline = std::chrono::microseconds(scenario.reduce_scatter_deadline_us);
     spec.all_gather_deadline = std::chrono::microseconds(scenario.all_gather_deadline_us);
   }
-  // Integers cannot be rescaled: a lossy sum of them does not exist.
+  // Integers cannot be rescaled, so lossy sums of them do not exist.
   if (mode == SimMode::kLossy && spec.element_type == ElementType::kInt32) {
     spec.element_type = ElementType::kFloat32;
   }
@@ -203,7 +203,7 @@ SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
   return made;
 }
 
-// One within each group, one across the groups for each place in a group.
+// One collective within each group, and one across the groups for each position in a group.
 std::vector<SimCollective> MakeGroups(const Scenario& scenario) {
   const std::uint64_t of_group = scenario.ranks / scenario.groups;
   std::vector<SimCollective> made;
@@ -290,7 +290,8 @@ SimCollective Workload::CollectiveAt(std::size_t collective, Rank rank) const {
       spec.name = "misnamed";
       break;
     case SimMismatch::kElements:
-      // Two fingerprints that are equal by accident: what then still differs must not be added.
+      // Two fingerprints that are equal by accident: collectives that still differ must not be
+      // added.
       spec.elements += 1;
       seen.leaf_elements.back() += 1;
       break;
@@ -319,7 +320,7 @@ std::vector<std::vector<SimCall>> Workload::ProgramOf(Rank rank) const {
         const std::size_t member = collectives_[c].MemberOf(rank);
         if (Skips(collectives_[c], {.collective = c, .index = index}, member)) continue;
         chains[0].push_back({.collective = c, .index = index});
-        // One call more of the first collective, where the others go on to the second.
+        // One more call of the first collective, while the others continue with the second.
         if (extra && index == 0 && c == 0) chains[0].push_back({.collective = 0, .index = 1});
       }
     }
@@ -344,7 +345,8 @@ bool Workload::Skips(const SimCollective& collective, SimCall call, std::size_t 
   if (scenario_.skip_ppm == 0 || !IsBounded(collective.spec) || IsDrain(collective, call)) {
     return false;
   }
-  // A rank that has yet to call it, and is elsewhere for long, would be said to disagree.
+  // A rank that has not called the collective yet, and is elsewhere for long, would count as
+  // disagreeing.
   if (call.index == 0 && scenario_.sequential != 0) return false;
   const std::uint64_t hash =
       Hash(scenario_.seed, Draw::kSkip, collective.spec.fingerprint, call.index, member);
@@ -445,7 +447,7 @@ void Workload::ForEachElement(const SimCollective& collective, SimCall call, std
   }
   const ElementType type = collective.spec.element_type;
   const bool floats = scenario_.fill == static_cast<std::uint64_t>(SimFill::kFloats);
-  // The part that all elements share is hashed once.
+  // The part common to all elements is hashed once.
   const std::uint64_t common =
       HashOf(scenario_.seed, Draw::kValue, call.collective * 4096 + call.index, member);
   for (std::uint64_t i = elements.first; i < elements.end; ++i) {
@@ -467,20 +469,20 @@ void Workload::Fill(const SimCollective& collective, SimCall call, std::size_t m
 }
 
 std::vector<std::byte> Workload::Reference(const SimCollective& collective, SimCall call) const {
-  // Chosen: the sums of so many elements stay in a first-level cache.
+  // Chosen: the sums of this many elements stay in a first-level cache.
   constexpr std::uint64_t kTogether = 1024;
   const ElementType type = collective.spec.element_type;
   std::vector<std::byte> sums(collective.bytes());
   for (std::uint64_t first = 0; first < collective.spec.elements; first += kTogether) {
     const std::uint64_t end = std::min(first + kTogether, collective.spec.elements);
-    // The declared arithmetic: float32 for 32 bits and fewer, in rank order, rounded once.
+    // The specified arithmetic: float32 for 32 bits and fewer, in rank order, rounded once.
     std::array<float, kTogether> sum_float;
     std::array<double, kTogether> sum_double;
     for (std::size_t member = 0; member < collective.spec.members.size(); ++member) {
       ForEachElement(collective, call, member, {.first = first, .end = end},
                      [&](std::uint64_t i, double value) {
                        const std::size_t at = i - first;
-                       // The first one as it is: to add -0 to 0 would lose its sign.
+                       // The first contribution is assigned: adding -0 to 0 would lose its sign.
                        const bool adds = member > 0;
                        const auto rounded = static_cast<float>(value);
                        sum_float[at] = adds ? sum_float[at] + rounded : rounded;
@@ -490,7 +492,7 @@ std::vector<std::byte> Workload::Reference(const SimCollective& collective, SimC
     for (std::uint64_t i = first; i < end; ++i) {
       double sum = sum_float[i - first];
       if (type == ElementType::kFloat64) sum = sum_double[i - first];
-      // Exact, and wraps around.
+      // Exact, with wrap-around.
       if (type == ElementType::kInt32) {
         sum = static_cast<std::int32_t>(static_cast<std::int64_t>(sum_double[i - first]));
       }

@@ -1,5 +1,5 @@
 // The calls of the ranks of a scenario, their order, and their values. A pure function of the
-// scenario, so that a contribution, or the sum of all, can be computed anywhere and at any time.
+// scenario, so that a contribution, or the sum of all, can be computed at any place and time.
 
 #ifndef FFI_SIM_WORKLOAD_H_
 #define FFI_SIM_WORKLOAD_H_
@@ -15,10 +15,10 @@
 
 namespace optireduce {
 
-// One call as a program names it.
+// One call as a program identifies it.
 struct SimCall {
   std::size_t collective = 0;
-  std::size_t index = 0;  // of the calls of this collective, from 0
+  std::size_t index = 0;  // among the calls of this collective, from 0
 
   friend bool operator==(const SimCall&, const SimCall&) = default;
 };
@@ -39,55 +39,58 @@ class Workload {
   explicit Workload(const Scenario& scenario);
 
   std::span<const SimCollective> collectives() const { return collectives_; }
-  // The collective that `rank` submits: it differs from the others' in a scenario with a mismatch.
+  // The collective that `rank` submits, which differs from the others' in a scenario with a
+  // mismatch.
   SimCollective CollectiveAt(std::size_t collective, Rank rank) const;
   Sequence SequenceOf(SimCall call) const;
   std::size_t CallsOf(std::size_t collective) const {
     return scenario_.calls + (collectives_[collective].defers() ? 1 : 0);
   }
-  // The last call of a collective that defers late data: it drains it, and adds no contribution.
-  // After a failure it may be repeated.
+  // The last call of a collective that defers late data: a drain, without a contribution. After a
+  // failure it may be repeated.
   bool IsDrain(const SimCollective& collective, SimCall call) const {
     return collective.defers() && call.index >= scenario_.calls;
   }
 
-  // The program of a member jumps over the call; it adds nothing to it.
+  // The program of a member skips the call, and contributes nothing to it.
   bool Skips(const SimCollective& collective, SimCall call, std::size_t member) const;
 
-  // The program of a rank: chains that run at the same time, each one call after the other, in the
-  // order in which the rank starts them.
+  // The program of a rank: concurrent chains of consecutive calls, in the order in which the rank
+  // starts them.
   std::vector<std::vector<SimCall>> ProgramOf(Rank rank) const;
 
   // Writes the contribution of one member, leaf after leaf without gaps.
   void Fill(const SimCollective& collective, SimCall call, std::size_t member,
             std::span<std::byte> bucket) const;
-  // The sum over the first `members` of them, added in rank order.
+  // The sum over the first `members` members, added in rank order.
   std::vector<std::byte> Reference(const SimCollective& collective, SimCall call) const;
 
-  // In lossy calls member m contributes weight * 2^m * Pattern(element), so that the sum tells
-  // which contributions are in it.
+  // In lossy calls member m contributes weight * 2^m * Pattern(element), so that the sum identifies
+  // its contributions.
   double Pattern(SimCall call, std::uint64_t element) const;
   static double WeightOf(ElementType type);
 
-  // Where late data is deferred, each element shows some of the contributions, each as a digit of
-  // base 4: the sum over all calls shows its contributions, and those that are in it more than
-  // once. The others are zero there.
+  // With deferral, each element represents some of the contributions, each as a digit of base 4:
+  // the sum over all calls identifies its contributions, and those that it contains more than once.
+  // The other contributions to the element are zero.
   struct Shown {
     std::size_t member = 0;
     std::size_t index = 0;  // of the call
-    int times = 0;          // 3: or more; of a call that the member skips one too many
-    double value = 0;       // that it is
+    int times = 0;          // 3: three or more; one more if the member skips the call
+    double value = 0;       // the value of the contribution
   };
-  // Of the element of which all calls gave `total`. Empty where contributions cannot give that.
+  // The contributions in an element whose total over all calls is `total`. Empty if no
+  // contributions give that total.
   std::vector<Shown> ShownBy(const SimCollective& collective, std::uint64_t element,
                              double total) const;
-  // The sum of the largest values that contributions to such a collective have.
+  // The sum of the largest values of contributions to such a collective.
   double Magnitude(const SimCollective& collective) const;
-  // Each of these is in it once.
+  // True if each contribution is in the total once.
   bool ShowsAllOnce(const SimCollective& collective, std::uint64_t element, double total) const;
 
  private:
-  // The first contribution that the element shows, and their number; ordered by member, then call.
+  // The first contribution that the element represents, and their number; ordered by member, then
+  // call.
   struct Window {
     std::size_t first = 0;
     std::size_t count = 0;

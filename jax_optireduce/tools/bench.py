@@ -152,7 +152,7 @@ def _add_calls(parser: argparse.ArgumentParser, number: Mapping[str, Any]) -> No
         "--wire-format",
         choices=_call.WIRE_FORMATS,
         default="float32",
-        help="what our calls round float32 to on the wire (default float32: nothing)",
+        help="wire format of our calls for float32 values (default float32: unrounded)",
     )
     parser.add_argument(
         "--mode",
@@ -169,8 +169,8 @@ def _add_calls(parser: argparse.ArgumentParser, number: Mapping[str, Any]) -> No
     parser.add_argument(
         "--in-place",
         action="store_true",
-        help="give the arrays away, as a train step does with its gradients: the "
-        "result may stand where they were (default: each call makes new arrays)",
+        help="donate the arrays, as a train step does with its gradients: the result "
+        "may reuse their memory (default: each call makes new arrays)",
     )
     parser.add_argument(
         *("-c", "--check"),
@@ -298,12 +298,12 @@ def _check_writable(path: Path) -> None:
         path.touch()
     except OSError as error:
         raise UsageError(
-            f"--json: {error}; give a file in a folder that is there."
+            f"--json: {error}; give a file in an existing folder."
         ) from error
 
 
 def _measure(plan: Plan, options: Mapping[str, Any], args: argparse.Namespace) -> int:
-    """Is one of the processes; returns the exit code, the same in all of them."""
+    """Runs one of the processes; returns the exit code, the same in all of them."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_x64", plan.dtype == "float64")

@@ -35,7 +35,7 @@ XLA = "xla"
 # Calls of one kind before it is another's turn.
 # Chosen: few, so that a pause of the machine (50 ms are usual on virtual ones) hits all
 # kinds within seconds; and more than one, since the first call of a turn may have to
-# wait for what the kind before has left.
+# wait for the data that the previous kind has left.
 TURN_CALLS = 5
 
 # Longest wait of a rank for the notes of the others, in seconds.
@@ -156,13 +156,13 @@ def measure(
     """Measures all kinds at one size.
 
     Args:
-      plan: what is measured.
+      plan: the measurement.
       size_bytes: of the data.
       mesh: see `make_mesh`.
       progress: is called after each turn.
 
     Returns:
-      For each kind what this rank has noted.
+      For each kind the notes of this rank.
     """
     data = _Data(plan, size_bytes, mesh)
     kinds = {kind: _Kind(kind, data) for kind in plan.kinds}
@@ -179,13 +179,13 @@ def turns(plan: Plan) -> int:
 
 
 def gather(label: str, own: Calls) -> Calls:
-    """Returns what all ranks have noted, with an axis of ranks in front.
+    """Returns the notes of all ranks, with an axis of ranks in front.
 
-    It goes through JAX's coordination service, which has no part in what is measured.
+    Uses JAX's coordination service, which takes no part in the measurement.
 
     Args:
       label: names this exchange; the same on all ranks, used once.
-      own: what this rank has noted.
+      own: the notes of this rank.
 
     Raises:
       RendezvousError: a rank gave nothing in time.
@@ -226,8 +226,8 @@ def wrong_elements(
     """Counts wrong elements.
 
     Args:
-      mode: "lossy" may round, the others may not, but for the wire format.
-      got: what came.
+      mode: "lossy" may round, the others may not, except for the wire format.
+      got: the results.
       want: whole numbers.
       epsilon: rounding error of the dtype, relative.
       wire_format: format of modes without deferred data.
@@ -325,8 +325,8 @@ class _Kind:
     def turn(self, calls: int, *, counted: bool) -> None:
         """Makes a few calls."""
         seconds, reports = [], []
-        # In place, a call reduces what the one before has left: fresh arrays would have
-        # to be made between the calls. So few calls make no number too large.
+        # In place, a call reduces the result of the previous one: fresh arrays would
+        # have to be made between the calls. So few calls make no number too large.
         in_place = self._data.in_place
         tree = self._data.scaled(1) if in_place else self._data.tree
         jax.block_until_ready(tree)
@@ -347,7 +347,7 @@ class _Kind:
             self._reports += reports
 
     def finish(self, check_calls: int) -> Calls:
-        """Leaves nothing in flight, verifies sums, and returns what was noted."""
+        """Drains the data in flight, verifies sums, and returns the notes."""
         if self._defers:
             jax.block_until_ready(self._drain(self._data.tree))
         wrong, checked = 0, 0

@@ -51,7 +51,7 @@ _MIB_BYTES = 1 << 20
 _BUFFERS = {
     "receive": (
         "net.core.rmem_max",
-        "the kernel drops what does not fit, to be resent",
+        "the kernel drops the excess, which is then retransmitted",
     ),
     "send": ("net.core.wmem_max", "the network thread waits more often"),
 }

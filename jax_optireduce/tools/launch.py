@@ -267,7 +267,7 @@ class _Output:
             self._show(lines)
 
     def finish(self) -> None:
-        """Shows what has come, the last line even if it has no end."""
+        """Shows the remaining output, the last line even if it has no end."""
         self.drain()
         if self.rest:
             self._show([self.rest])
@@ -406,7 +406,7 @@ class _Launch:
         )
         how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
         if self._keep_going:
-            _say(f"rank {rank} ended with {how}; the others go on")
+            _say(f"rank {rank} ended with {how}; the others continue")
             return
         _say(f"rank {rank} ended with {how}; the others have {self._grace_s:g} s")
         self._schedule(signal.SIGTERM, self._grace_s)

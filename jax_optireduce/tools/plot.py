@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this verb to `parser`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = __doc__
-    parser.add_argument("file", type=Path, help="what `bench --json` has written")
+    parser.add_argument("file", type=Path, help="files written by `bench --json`")
     parser.add_argument(
         *("-o", "--output"),
         type=Path,
@@ -193,7 +193,7 @@ def _draw_shares(axis: "Axes", results: Sequence[Mapping[str, Any]], size: str) 
         deadline_s = [s for s in result["deadline_s"] if s > 0]
         if deadline_s:
             axis.axvline(1e3 * np.median(deadline_s), color=colour, linestyle="--")
-    axis.set_title(f"Share of the calls of {size} bytes that took at most so long")
+    axis.set_title(f"Share of the calls of {size} bytes that took at most this long")
     deadlines = any(line.get_linestyle() == "--" for line in axis.get_lines())
     note = " (dashed: the median deadline)" if deadlines else ""
     axis.set_xlabel(f"time of a call, ms{note}")

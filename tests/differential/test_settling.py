@@ -1,4 +1,4 @@
-"""`drain` reaches the collective it is meant for, and `resync` makes replicas equal."""
+"""`drain` reaches its intended collective, and `resync` makes replicas equal."""
 
 import functools
 import re
@@ -32,7 +32,7 @@ def _mapped(function: Callable[..., Any], *, vma: bool = True) -> Any:
 
 
 def _tree() -> Any:
-    """Two dtypes, and so two buckets, and a leaf that travels in neither."""
+    """Two dtypes, and so two buckets, and a leaf that is in neither."""
     return {
         "a": jnp.ones((4, 3)),
         "b": [jnp.ones((4, 2, 2), jnp.bfloat16), jnp.ones((4,))],
@@ -41,7 +41,7 @@ def _tree() -> Any:
 
 
 def _calls(program: Any, *arguments: Any) -> list[str]:
-    """Returns the attributes by which the calls of a program are known, sorted."""
+    """Returns the attributes that identify the calls of a program, sorted."""
     text = program.lower(*arguments).as_text()
     names = (
         "name",
@@ -70,7 +70,7 @@ def _in_backward(tree: Any, mode: str) -> Any:
         synced = jax_optireduce.sync_in_backward(params, "dp", mode=mode, name="g")
         return sum(leaf.astype(jnp.float32).sum() for leaf in jax.tree.leaves(synced))
 
-    # Typed as the parameters are, which vary here.
+    # Typed like the parameters, which vary here.
     return lax.pmean(jax.grad(loss)(tree), "dp")
 
 
@@ -174,7 +174,7 @@ def test_drain_waits_for_the_result_it_is_given_and_returns_zeros(vma):
         np.testing.assert_array_equal(rest["w"], [0.0])
         np.testing.assert_array_equal(rest["v"], [0.0, 0.0])
         sequences.append(int(sequence))
-    # Each drain had a number between.
+    # Each drain had a number in between.
     assert np.diff(sequences).tolist() == [2, 2]
 
 

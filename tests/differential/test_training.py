@@ -193,7 +193,7 @@ def test_safeguards_decide_on_the_whole_mesh_and_follow_their_state(vma):
 
 def test_state_of_the_optax_link_counts_and_reports_its_calls():
     link = jax_optireduce.optax_average_gradients("dp")
-    # Of a mesh with a second axis, over which the reports vary, too.
+    # On a mesh with a second axis, over which the reports vary, too.
     mesh = jax.make_mesh(
         (4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()
     )

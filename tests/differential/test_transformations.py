@@ -26,7 +26,7 @@ _P = PartitionSpec
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A mesh, and the axes of it that are reduced over."""
+    """A mesh, and the axes of the reduction."""
 
     shape: tuple[int, ...]
     names: tuple[str, ...]
@@ -179,7 +179,7 @@ def _special_values(reduce: Reduce, axes: Any, x: Any) -> Any:
     return reduce(jnp.where(x[0, 0] > 0, special, 0.0) + 0 * x[0, 0], axes)
 
 
-# What every place is tried with; the others depend on the place no more than these.
+# Tried at every place; the other functions depend on the place no more than these.
 BASIC = [_value, _grad, _jvp, _vmap]
 FURTHER = [
     _grad_of_one_leaf,
@@ -197,7 +197,8 @@ FURTHER = [
     _without_elements,
     _special_values,
 ]
-# Under check_vma=True, `jax.lax.psum` takes no axis of a `vmap` beside one of the mesh.
+# Under check_vma=True, `jax.lax.psum` does not accept an axis of a `vmap` together with
+# one of the mesh.
 NAMED = [_named_vmap, _named_vmap_grad]
 
 
@@ -209,7 +210,7 @@ def _inputs(place: Place) -> jax.Array:
 
 
 def _on_every_device(function: Callable[[Any], Any], place: Place, *, vma: bool) -> Any:
-    """Maps a function of one matrix over the mesh; shows what each device returns."""
+    """Maps a function of a matrix over the mesh; returns the results of each device."""
 
     def local(x: Any) -> Any:
         def shown(value: Any) -> Any:

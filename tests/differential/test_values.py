@@ -1,7 +1,7 @@
 """For any tree, dtype and world size, sums and means have the bits of `jax.lax`.
 
-On whole numbers, whose sums are the same in any order; in every mode that loses
-nothing, because between the devices of one process nothing is late.
+On whole numbers, whose sums are the same in any order; in every mode without loss,
+because data between the devices of one process is never late.
 """
 
 import functools
@@ -104,7 +104,7 @@ def test_any_tree_gives_the_bits_of_lax(tree, world_size, seed, vma, mode):
 )
 def test_mean_of_every_dtype_has_the_dtype_and_bits_of_lax(function, mode, x64, vma):
     with jax.enable_x64(x64):
-        # Float64 is float32 where it does not exist.
+        # Without 64-bit types, float64 becomes float32.
         tree = {
             dtype: jnp.asarray(np.arange(24).reshape(4, 6) % 7 - 2, dtype)
             for dtype in _DTYPES

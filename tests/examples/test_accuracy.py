@@ -1,4 +1,4 @@
-"""The accuracy benchmark, tiny: it resumes, and its tables say what was trained."""
+"""The accuracy benchmark, tiny: it resumes, and its tables match the training."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "accuracy.py"
 
-# Seconds for two runs. Chosen: five times what they take on two idle cores.
+# Seconds for two runs. Chosen: five times their duration on two idle cores.
 TIMEOUT_S = 120
 
 SMALL = ("--steps", "3", "--seeds", "1", "--processes", "2", "--conditions", "0")
@@ -20,7 +20,7 @@ def _run(*arguments, folder):
     return subprocess.run(
         [sys.executable, str(BENCHMARK), *SMALL, *arguments],
         cwd=folder,
-        # The launcher says how many devices each process has.
+        # The launcher sets the number of devices of each process.
         env={**os.environ, "XLA_FLAGS": ""},
         capture_output=True,
         text=True,
@@ -31,7 +31,7 @@ def _run(*arguments, folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where two schemes of one task have been run, and a page has got their tables."""
+    """A folder with two schemes of one task, and a page with their tables."""
     folder = tmp_path_factory.mktemp("accuracy")
     page = folder / "page.md"
     page.write_text("before\n<!-- accuracy: begin -->\nold\n<!-- accuracy: end -->\n")
@@ -59,7 +59,7 @@ def test_every_cell_reports_what_each_rank_holds(folder):
         assert row["parameters"] == 96_016
         assert 0 < row["step_ms_p50"] <= row["step_ms_p99"]
     assert exact["drift"] == exact["missing_results"] == exact["deferred"] == 0
-    # The first calls wait, or had time enough: nothing is late.
+    # The first calls wait, or had time enough: no data is late.
     if bounded["missing_contributions"] == bounded["missing_results"] == 0:
         assert bounded["accuracy_by_rank"] == exact["accuracy_by_rank"]
 

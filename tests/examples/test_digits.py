@@ -12,7 +12,7 @@ DEMONSTRATION = Path(__file__).parents[2] / "examples" / "digits.py"
 
 STEPS = 40
 
-# Seconds for all three runs. Chosen: five times what they take on two idle cores.
+# Seconds for all three runs. Chosen: five times their duration on two idle cores.
 TIMEOUT_S = 240
 
 
@@ -30,10 +30,10 @@ def _demonstrate(*arguments, folder):
 
 @pytest.fixture(scope="module")
 def demonstration(tmp_path_factory):
-    """What it printed, its figures, and the folder it wrote into."""
+    """Its output, its figures, and its folder."""
     folder = tmp_path_factory.mktemp("demonstration")
     # A tenth of the datagrams, so that a few steps lose some for certain; a deadline
-    # that nothing else misses.
+    # that only lost data misses.
     ended = _demonstrate(
         *("--steps", str(STEPS), "--drop", "0.1", "--deadline-s", "0.4"), folder=folder
     )
@@ -55,7 +55,7 @@ def test_lossy_reports_what_it_lost(demonstration):
     _, summary, _ = demonstration
     lossy = summary["runs"]["lossy"]
     # Half of all contributions and results are a rank's own, which it never loses; and
-    # the first 20 calls, which measure the times of a whole one, lose nothing.
+    # the first 20 calls, which measure the duration of a whole one, lose no data.
     assert 0.01 < lossy["missing_contributions"] < 0.1
     assert 0.01 < lossy["missing_results"] < 0.1
     assert 0 < lossy["replica_distance"] < 0.1

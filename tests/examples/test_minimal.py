@@ -10,7 +10,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-# Seconds for one example. Chosen: ten times what it takes on two idle cores.
+# Seconds for one example. Chosen: ten times its duration on two idle cores.
 TIMEOUT_S = 120
 
 
@@ -23,7 +23,7 @@ def test_minimal_example_learns(name, lines, tmp_path):
     ended = subprocess.run(
         [*launch, str(EXAMPLES / f"{name}.py")],
         cwd=tmp_path,
-        # The launcher says how many devices each process has.
+        # The launcher sets the number of devices of each process.
         env={**os.environ, "XLA_FLAGS": ""},
         capture_output=True,
         text=True,
@@ -40,7 +40,7 @@ def test_minimal_example_learns(name, lines, tmp_path):
 def test_minimal_example_is_minimal(path):
     lines = path.read_text().splitlines()
     assert len(lines) <= 40
-    # What differs from a program with lax.pmean is marked.
+    # The differences from a program with lax.pmean are marked.
     for number in (1, 2, 3):
         marked = [line for line in lines if line.endswith(f"  # {number}")]
         assert marked

@@ -13,7 +13,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def scale():
-    """The benchmark, which finds its models beside itself."""
+    """The benchmark, which imports its models from its own folder."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
         import scale
@@ -103,12 +103,12 @@ def test_a_small_study_runs_and_runs_again_as_it_was(scale, tmp_path, monkeypatc
     lines = scale.read(files[0])
     assert {kind for _, kind in lines} == set(scale.KINDS)
     medians = {kind: np.median(line["elapsed_s"]) for (_, kind), line in lines.items()}
-    # What the bytes take, and two latencies.
+    # The transmission time of the bytes, and two latencies.
     assert 0.15e-3 < medians["exact"] < medians["exact 2D"] < medians["ring model"]
     assert lines[scale.Network(8, 100, 1.5), "exact"]["late"] == 0
     before = files[0].read_text()
     monkeypatch.setattr(sys, "argv", ["scale.py", "run", str(files[0]), *arguments])
-    scale.main()  # has nothing to do
+    scale.main()  # a run without any work left
     assert files[0].read_text() == before
 
 

@@ -28,7 +28,7 @@ def _run(command: str, folder: Path) -> str:
     ended = subprocess.run(
         ["bash", "-c", f'python() {{ "{sys.executable}" -P "$@"; }}; {command}'],
         cwd=folder,
-        # The launcher says how many devices each process has.
+        # The launcher sets the number of devices of each process.
         env={**os.environ, "XLA_FLAGS": ""},
         capture_output=True,
         text=True,

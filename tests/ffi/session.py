@@ -1,4 +1,4 @@
-"""The endpoints of a session, driven by hand in virtual time."""
+"""The endpoints of a session, driven by the test in virtual time."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import numpy as np
 import optireduce_testing as native
 
 SECRET = bytes(range(32))
-# Datagrams while no time passes. Chosen: more than any test has buckets for.
+# Datagrams at one instant. Chosen: more than any test has buckets for.
 AT_ONCE_MAX = 100_000
 
 
@@ -15,13 +15,13 @@ class Session:
     """Ranks joined by a perfect network; tests may lose or keep datagrams.
 
     Attributes:
-      ranks: the endpoints.
-      now: virtual time, in seconds.
-      done: of each rank, how its calls ended, by token.
-      wire: (receiver, datagram) that were sent, and have not arrived.
-      silent: ranks whose datagrams are lost, and that get none.
-      held: (receiver, datagram) that `holds` has taken off the wire.
-      buckets: the arrays of `call`, by rank and sequence.
+        ranks: the endpoints.
+        now: virtual time, in seconds.
+        done: ended calls of each rank, by token.
+        wire: (receiver, datagram) under way.
+        silent: ranks that neither send nor receive datagrams.
+        held: (receiver, datagram) that `holds` has taken off the wire.
+        buckets: the arrays of `call`, by rank and sequence.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Session:
     def submit(
         self, rank, array, *, sequence=0, token=None, drain=False, **collective
     ) -> str:
-        """Calls a collective on one rank; returns why it was refused, or ""."""
+        """Calls a collective on one rank; returns the reason of a refusal, or ""."""
         self.kept.append(array)
         return self.ranks[rank].submit(
             self.now,
@@ -79,7 +79,7 @@ class Session:
         )
 
     def call(self, rank, sequence=0, *, drain=False, values=None):
-        """Calls on one rank, of a bucket of its own."""
+        """Calls on one rank, with a bucket of its own."""
         array = np.full(self.elements, 1 + rank + 10 * sequence, np.float32)
         if values is not None:
             array = values.copy()
@@ -89,12 +89,12 @@ class Session:
         assert self.submit(rank, array, sequence=sequence, drain=drain) == ""
 
     def give_up(self, rank, elements, *, sequence=0, why="interrupted"):
-        """One rank ends a call that it has not made."""
+        """Ends a call that one rank has not made."""
         collective = self.collective(elements)
         self.ranks[rank].give_up(self.now, collective, sequence, why)
 
     def collect(self):
-        """Takes what the ranks have to send and to tell."""
+        """Takes the pending datagrams and events of the ranks."""
         for rank, endpoint in enumerate(self.ranks):
             while (transmit := endpoint.poll_transmit(self.now, 8)) is not None:
                 to, datagrams = transmit
@@ -106,25 +106,25 @@ class Session:
                 self.done[rank][done.token] = done
 
     def release(self):
-        """What was held arrives next, and no more is."""
+        """Delivers the held datagrams next, and stops holding."""
         self.wire = self.held + self.wire
         self.held, self.holds = [], None
 
     def deliver_next(self):
-        """The datagram that was sent first arrives."""
+        """Delivers the oldest datagram."""
         to, datagram = self.wire.pop(0)
         if to not in self.silent:
             self.ranks[to].handle_datagram(self.now, datagram)
 
     def run_until_rank_0_is_done(self):
-        """Lets datagrams arrive one by one; what is left stays in `wire`."""
+        """Delivers datagrams one by one; the remaining ones stay in `wire`."""
         while not self.done[0]:
             self.collect()
             if self.wire:
                 self.deliver_next()
 
     def until(self, time: float):
-        """Lets datagrams arrive and timers expire until a time."""
+        """Delivers datagrams and expires timers until a time."""
         at_once = 0
         while True:
             self.collect()
@@ -144,26 +144,26 @@ class Session:
                 endpoint.handle_timeout(self.now)
 
     def run(self, seconds: float = 1.0):
-        """The same for a length of time."""
+        """Does the same for a duration."""
         self.until(self.now + seconds)
 
     def expired(self, rank) -> int:
-        """Stages of a rank that their deadlines have ended."""
+        """Stages of a rank that were ended by their deadlines."""
         return self.ranks[rank].counters()["stages_expired"]
 
 
 def rejected(endpoint) -> dict[str, int]:
-    """What an endpoint has rejected, by reason."""
+    """Rejections of an endpoint, by reason."""
     return {
         k: v for k, v in endpoint.counters().items() if k.startswith("rejected") and v
     }
 
 
 class Recorded(Session):
-    """Keeps the headers of what was sent.
+    """Keeps the headers of sent datagrams.
 
     Attributes:
-      sent: of each `collect`, first what arrives, then what is held.
+        sent: of each `collect`, first the datagrams that arrive, then the held ones.
     """
 
     def __init__(self, *arguments, **options):
@@ -177,12 +177,12 @@ class Recorded(Session):
         self.sent += [native.parse_header(datagram) for _, datagram in new]
 
     def of(self, rank, kind, sequence) -> list[native.Header]:
-        """What this rank has sent of a call."""
+        """Headers that this rank has sent in a call."""
         wanted = (rank, kind, sequence)
         return [h for h in self.sent if (h.source, h.kind, h.sequence) == wanted]
 
     def hold(self, kind, source=None, *, to=None):
-        """Datagrams of a kind are held: of one rank, to one, or of and to any."""
+        """Holds datagrams of a kind: from one rank, to one, or from and to any."""
         self.holds = lambda header, receiver: (
             header.kind == kind
             and source in (None, header.source)
@@ -190,5 +190,5 @@ class Recorded(Session):
         )
 
     def lose(self):
-        """What was held never arrives, and no more is held."""
+        """Drops the held datagrams, and stops holding."""
         self.held, self.holds = [], None

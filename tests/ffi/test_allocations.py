@@ -1,4 +1,4 @@
-"""The hot path: ports and endpoints in warm calls allocate nothing for a datagram."""
+"""The hot path: ports and endpoints in warm calls make no allocation per datagram."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_a_datagram_needs_no_allocation(mode):
     more_datagrams, more_allocations = count(1 << 20)
     more = more_datagrams - datagrams
     assert more > 20_000
-    # A call has what it needs for its peers and stages, some 50 times on each rank,
-    # whatever its size. Chosen: leaves room for a list that grows by doubling on each
-    # rank, and is far from one for a batch or an acknowledgement.
+    # A call allocates some 50 times on each rank for its peers and stages, independent
+    # of its size. Chosen: leaves room for a list that grows by doubling on each rank,
+    # and is far below one allocation for each batch or acknowledgement.
     assert more_allocations - allocations < more / 150

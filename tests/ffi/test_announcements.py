@@ -1,4 +1,4 @@
-"""What ranks tell each other of a collective: what is believed, and what it names."""
+"""Announcements of collectives: which are accepted, and the names that they carry."""
 
 import struct
 
@@ -27,7 +27,7 @@ COLLECTIVES_MAX = 1 << 16
 
 
 def encoded(name: str) -> bytes:
-    """What announces a lossy collective of two."""
+    """The announcement of a lossy collective of two."""
     collective = native.Collective(
         name, mode="lossy", members=[0, 1], elements=10, description="x"
     )
@@ -35,7 +35,7 @@ def encoded(name: str) -> bytes:
 
 
 def announcement(members=(0, 1), **changes: int) -> bytes:
-    """A lossy collective's, with some of its numbers replaced."""
+    """The announcement of a lossy collective, with some numbers replaced."""
     payload = encoded("x")
     head_bytes = struct.calcsize(HEAD)
     numbers = dict(zip(FIELDS, struct.unpack(HEAD, payload[:head_bytes]), strict=True))
@@ -89,7 +89,7 @@ def test_collectives_that_differ_in_anything_have_another_identity():
 
 
 def names_of_one_identity(session: Session) -> tuple[str, str]:
-    """Of what `Session.submit()` calls, of 10 elements."""
+    """Names of the collective of `Session.submit()`, with 10 elements."""
     known: dict[int, str] = {}
     for number in range(1_000_000):
         name = f"{number:x}"

@@ -1,6 +1,6 @@
-"""What one rank of an agreement says and decides, message by message.
+"""Messages and decisions of one rank of an agreement.
 
-Each rule here keeps a view from being decided in two ways. Times are in seconds of
+Each rule here prevents two different decisions of a view. Times are in seconds of
 virtual time.
 """
 
@@ -32,7 +32,7 @@ class Said:
 
 
 class OneRank:
-    """One rank of five; the messages of the others are the test's."""
+    """One rank of five; the test sends the messages of the others."""
 
     def __init__(self, rank):
         self.membership = native.Membership(rank, 5, TIMEOUT)
@@ -72,7 +72,7 @@ class OneRank:
         return said
 
     def until_it_asks_for_votes(self, reached=(1, 2, 3), suspects=None):
-        """It hears the others, each of which suspects some; returns its ballot."""
+        """Lets the rank hear the others and their suspects; returns its ballot."""
         while True:
             for rank in reached:
                 self.hears(rank, STATUS, ranks=(suspects or {}).get(rank, [4]))
@@ -88,7 +88,7 @@ class OneRank:
 
 
 def coordinator():
-    """Rank 0, which asks for votes: rank 4 is silent."""
+    """Rank 0, which coordinates: rank 4 is silent."""
     one = OneRank(0)
     one.membership.suspect(one.now, LANE, 4)
     return one, one.until_it_asks_for_votes()
@@ -153,7 +153,7 @@ def test_a_ballot_proposes_one_value_whatever_votes_come_later():
     for rank in (1, 2, 3):
         one.hears(rank, VOTE, ballot)
     assert {tuple(said.ranks) for said in one.proposals()} == {(0, 1, 2, 3)}
-    # It has got the question at last.
+    # The delayed request arrives.
     one.hears(4, VOTE, ballot)
     one.now += STEP
     one.membership.handle_timeout(one.now)
@@ -167,7 +167,7 @@ def test_a_minority_is_not_proposed():
     one = OneRank(0)
     for rank in (3, 4):
         one.membership.suspect(one.now, LANE, rank)
-    # Ranks 1 and 2 do not hear each other: 0 could go on with one of them.
+    # Ranks 1 and 2 do not hear each other: 0 could continue with one of them.
     suspects = {1: [2, 3, 4], 2: [1, 3, 4]}
     ballot = one.until_it_asks_for_votes((1, 2), suspects)
     for rank in (1, 2):

@@ -1,4 +1,4 @@
-"""How a bucket is cut into shards and segments."""
+"""The division of a bucket into shards and segments."""
 
 import hypothesis
 import pytest

@@ -1,4 +1,4 @@
-"""How a bucket is cut for the lanes, and what its parts come to."""
+"""The split of a bucket across lanes, and the outcome of its parts."""
 
 import hypothesis
 import pytest
@@ -60,7 +60,7 @@ def test_what_is_missing_counts_by_elements():
     outcomes.add(100, missing_results=0.5, missing_contributions=0.2)
     outcomes.add(300)
     assert outcomes.missing_results == pytest.approx(50 / 400)
-    # Of the results that are there: 50 of the first part.
+    # Of the results that arrived: 50 of the first part.
     assert outcomes.missing_contributions == pytest.approx(0.2 * 50 / 350)
 
 

@@ -1,8 +1,7 @@
-"""What watches the calls: arrivals, slow ranks, short deadlines, the flight record.
+"""The call monitor: arrivals, slow ranks, short deadlines, the flight record.
 
-Times are in seconds.
-
-No clock: every time is given, except in the watch, which is waited for.
+Times are in seconds. The classes read no clock: tests pass every time, except to the
+call monitor, whose events they wait for.
 """
 
 import itertools
@@ -29,12 +28,12 @@ _CUT_CALLS = 10
 _MISSED_LATE = 0.05
 _SUGGESTED_ROOM = 2
 
-# A step of training, and how long a call takes without waiting for anybody.
+# A step of training, and the duration of a call without a wait.
 _STEP_S = 0.5
 _CALL_S = 0.01
 
 
-# ---- Whom a call waited for.
+# ---- The rank that a call waited for.
 
 
 def test_the_one_that_came_last_is_behind_the_others():
@@ -120,13 +119,13 @@ def test_a_rank_at_the_edge_is_told_ever_less_often():
     watch = native.SlowRankWatch()
     phases = ([(3, 0.2)] * 20 + [(1, 0.0)] * 20) * 60
     news = add_steps(watch, phases)
-    # 20 minutes, in which it crosses both borders 60 times.
+    # 20 minutes, in which the rank crosses both thresholds 60 times.
     assert len(phases) * _STEP_S == 20 * 60
     assert 4 <= len(news) <= 10
     slow = [call for call, told in news if told["kind"] == "slow"]
     pauses = [later - earlier for earlier, later in itertools.pairwise(slow)]
     assert pauses == sorted(pauses)
-    # Long after, it is news again at once.
+    # Much later, slowness is a new event.
     late = add_steps(watch, [(1, 0.0)] * 20, start=40_000)
     late += add_steps(watch, [(3, 0.2)] * 20, start=40_020)
     assert late[-1][1]["kind"] == "slow"
@@ -136,10 +135,10 @@ def test_a_dead_rank_has_not_recovered_when_others_are_missing_as_well():
     watch = native.SlowRankWatch()
     slow = [watch.add("g", i, 2, 0.001, 0.002, absent=[2]) for i in range(10)]
     assert [told["rank"] for told in slow if told] == [2]
-    # Of those that are absent the call names one.
+    # The call names one of several absent ranks.
     both = [watch.add("g", 10 + i, 1, 0.001, 0.002, absent=[1, 2]) for i in range(20)]
     assert [told["kind"] for told in both if told] == ["slow"]
-    # Calls that do not wait for it any more miss its data all the same.
+    # Calls that do not wait for the rank still lack its data.
     alone = [watch.add("g", 30 + i, 0, 0.0, 0.002, absent=[2]) for i in range(20)]
     assert [(told["kind"], told["rank"]) for told in alone if told] == [
         ("recovered", 1)
@@ -181,7 +180,7 @@ def test_only_a_rank_that_most_of_the_last_calls_waited_for_is_named(ranks, behi
         last = ranks[max(0, i + 1 - _WINDOW) : i + 1]
         told = news.get(i)
         if told is None:
-            # Who is slow now was told before, or has recovered a short while ago.
+            # A slow rank was reported before, or has recovered recently.
             assert all(
                 last.count(r) < _SLOW_CALLS or r in slow or r in rests for r in range(4)
             )
@@ -233,7 +232,7 @@ def test_a_rank_that_was_removed_has_not_recovered():
 
 
 def add_cut(watch, needed, late=0.7, name="grads", calls=_CUT_CALLS):
-    """Adds equal calls; returns the news."""
+    """Adds equal calls; returns the reports."""
     news = [watch.add(name, needed, late) for _ in range(calls)]
     return [told for told in news if told]
 
@@ -270,7 +269,7 @@ def test_a_deadline_is_told_once_whatever_the_number_of_collectives():
 
 @hypothesis.given(
     st.lists(
-        # Whole milliseconds, which do not meet half ones.
+        # Whole milliseconds, which never coincide with half ones.
         st.tuples(
             st.integers(0, 30_000).map(lambda ms: ms / 1e3),
             st.floats(0, 1),
@@ -282,7 +281,7 @@ def test_a_deadline_is_told_once_whatever_the_number_of_collectives():
 )
 def test_only_what_is_cut_and_late_in_a_row_is_told(calls, bound):
     watch = native.ShortDeadlineWatch(bound)
-    late = []  # of the calls in a row that were cut
+    late = []  # of the consecutive calls that were cut
     for needed, contributions, results in calls:
         told = watch.add("grads", needed, contributions, results)
         if needed > bound:
@@ -290,7 +289,7 @@ def test_only_what_is_cut_and_late_in_a_row_is_told(calls, bound):
         elif needed > 0:
             late = []
         if told is None:
-            # A mean at the edge may be rounded to either side.
+            # A mean at the threshold may be rounded to either side.
             edge = 1.001 * _MISSED_LATE
             assert len(late) != _CUT_CALLS or statistics.fmean(late) < edge
             continue
@@ -303,7 +302,7 @@ def test_only_what_is_cut_and_late_in_a_row_is_told(calls, bound):
 def test_calls_that_have_not_learned_yet_tell_nothing():
     watch = native.ShortDeadlineWatch(1.0)
     assert add_cut(watch, 0.0, calls=100) == []
-    # Nor do they stand between those that have.
+    # Nor do they interrupt a series of calls that have.
     news = [watch.add("grads", i % 2 * 2.0, 0.7) for i in range(2 * _CUT_CALLS)]
     assert len([told for told in news if told]) == 1
 
@@ -357,7 +356,7 @@ def test_a_record_says_what_when_and_how_it_ended():
     assert record["slowest_process"] == -1
 
 
-# ---- The watch.
+# ---- The call monitor.
 
 
 def test_a_stall_is_told_once_with_all_calls_under_way():
@@ -412,7 +411,7 @@ def test_a_failure_without_a_wait_and_a_timeout_of_zero_tell_nothing(stall_timeo
 def test_a_removed_rank_is_told_once_whichever_lane_knows_it():
     watch = native.CallWatch(0.0, 1.0, world_size=4)
     assert watch.live() == 4
-    # Two lanes, each with news of its own.
+    # Two lanes, each with reports of its own.
     for live in ([0, 1, 2, 3], [0, 1, 3], [0, 1, 2, 3], [0, 1, 3], [1, 2, 3]):
         watch.set_live(live)
     assert watch.live() == 2

@@ -1,4 +1,4 @@
-"""The window of calls: nothing that is sent in it is taken twice, or not at all."""
+"""The window of calls: data sent in it is accepted exactly once."""
 
 import hypothesis
 import pytest
@@ -11,10 +11,10 @@ SEGMENTS = 3
 
 
 class Peers:
-    """A sender and a receiver of one stage, with a network that may do anything.
+    """A sender and a receiver of one stage, with an arbitrary network.
 
-    The receiver has ended every call before it gets anything of it, or remembers what
-    came in time: both ways lead into its history.
+    The receiver either has ended each call before its data arrives, or remembers the
+    data that came in time: both end in its history.
     """
 
     def __init__(self, max_lag: int) -> None:
@@ -45,7 +45,7 @@ class Peers:
             del self.network[position]
         if self.history.take(call, segment, SEGMENTS) == NEW:
             self.taken.append((call, segment))
-        # An acknowledgement that is late is like one that is lost: it is sent again.
+        # A late acknowledgement is like a lost one: the data is retransmitted.
         if acknowledge and segment in self.undelivered[call]:
             self.undelivered[call].discard(segment)
             if not self.undelivered[call]:
@@ -70,7 +70,7 @@ def test_nothing_is_taken_twice_and_nothing_that_arrived_is_refused(max_lag, pla
         else:
             peers.deliver(what[0], keep=what[1], acknowledge=what[2])
     assert len(peers.taken) == len(set(peers.taken))
-    # What was acknowledged was taken: a refusal as stale would have lost it.
+    # Acknowledged data was accepted: a refusal as stale would have lost it.
     for call, left in peers.undelivered.items():
         for segment in set(range(SEGMENTS)) - left:
             assert (call, segment) in peers.taken

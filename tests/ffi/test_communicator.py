@@ -4,7 +4,7 @@ import pytest
 
 import optireduce_testing as native
 
-# Above the size from which a bucket is cut for the lanes.
+# Above the size from which a bucket is split across lanes.
 LARGE = 300_000
 
 
@@ -49,7 +49,7 @@ def test_to_connect_takes_the_addresses_of_all_ranks_and_once():
     session = native.Communicators(2)
     with pytest.raises(ValueError, match="expected 2, got 1"):
         session.connect(0, 1)
-    # One that failed may be repeated.
+    # A failed connect() may be repeated.
     session.connect(0, 2)
     with pytest.raises(RuntimeError, match="may be called once"):
         session.connect(0, 2)

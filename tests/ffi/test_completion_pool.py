@@ -1,4 +1,4 @@
-"""Threads for completions: a task that waits never keeps another from running."""
+"""Threads for completions: a blocked task never delays another."""
 
 import time
 

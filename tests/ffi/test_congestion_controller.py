@@ -15,14 +15,15 @@ GBPS = 125e6  # bytes in a second
 
 
 class Path:
-    """A link with a queue, full duplex, on which nothing but the window limits."""
+    """A full-duplex link with a queue, limited by the window only."""
 
     def __init__(self, controller, rate=GBPS, delay=200e-6, loss=0.0, others=0):
         self.controller = controller
         self.rate = rate
         self.delay = delay
         self.loss = loss
-        self.others = others  # bytes of somebody else that always stand in the queue
+        # bytes of competing traffic that always stand in the queue
+        self.others = others
         self.now = 0.0
         self.random = random.Random(1)
 
@@ -31,7 +32,7 @@ class Path:
         parts = []
         for _ in range(rounds):
             window = self.controller.window_bytes()
-            # One after the other through the queue, as long as the round trip lasts.
+            # In sequence through the queue, for the duration of the round trip.
             under_way = window + self.others
             elapsed = max(self.delay, under_way / self.rate)
             datagrams = window // DATAGRAM_BYTES
@@ -65,7 +66,7 @@ def test_the_queue_stays_near_its_aim(rate):
     path = Path(controller, rate)
     path.run(200)
     aim = 1e-3 + controller.share_bytes() / rate
-    # The first window is taken for the path.
+    # The round trip of the first window counts as that of the path.
     assert 0.5 * aim < path.queue() < aim + 32768 / rate
 
 
@@ -105,7 +106,7 @@ def test_loss_that_answers_keeps_the_window_below_the_queue():
     for _ in range(200):
         now += 0.001
         window = controller.window_bytes()
-        lost = max(0, window - 100_000)  # a queue too short to be felt
+        lost = max(0, window - 100_000)  # a queue too short to be noticed
         controller.handle_round_trip(now, 0.0005, 0.0005, window - lost, lost)
     assert controller.window_bytes() < 160_000
 
@@ -131,7 +132,7 @@ def test_only_paths_that_are_slower_than_timers_are_paced():
     Path(slow).run(100)
     Path(fast, 16 * GBPS).run(100)
     burst = 64 * 1024
-    # Over the rate by a quarter.
+    # A quarter above the rate.
     assert slow.pacing_interval(burst) == pytest.approx(burst / GBPS / 1.25, rel=0.1)
     assert slow.burst_bytes() == slow.window_bytes() // 2
     assert fast.pacing_interval(burst) == 0

@@ -1,7 +1,7 @@
-"""Deadlines that learn; times in seconds.
+"""Learned deadlines; times in seconds.
 
-A simulated rank 0 learns from the arrivals of the others. What counts is not the exact
-deadline, but how much of the data it makes late.
+A simulated rank 0 learns from the arrivals of the others. The criterion is the share of
+late data, not the exact deadline.
 """
 
 import math
@@ -16,10 +16,10 @@ import optireduce_testing as native
 
 BUDGET = 0.01
 BOUND_S = 60.0
-MARGIN = 9 / 8  # by which a deadline is longer than the time that the budget exceeds
-PARTS = 4  # into which a source's data is cut
-# How much more than the budget may be late: an average over 400 calls of data that
-# comes or not by the call is a noisy figure.
+MARGIN = 9 / 8  # factor from the time that the budget exceeds to the deadline
+PARTS = 4  # into which a source's data is divided
+# Permitted excess over the budget: an average over 400 calls, whose data is late call
+# by call, is noisy.
 TOLERANCE = 1.5 * BUDGET
 
 
@@ -40,13 +40,13 @@ def make_controller(
 
 
 class Ranks:
-    """Draws when each rank begins and how long its data takes, call by call.
+    """Draws the start of each rank and the duration of its transfer, call by call.
 
     Attributes:
         p50: the typical time of a transfer.
         tail: P99 divided by P50.
-        program: what a rank's program is late by, by source; a function or a number.
-        frozen: for how long a rank stops, by source, in the middle of its transfer.
+        program: the lateness of a rank's program, by source; a function or a number.
+        frozen: the pause of a rank in the middle of its transfer, by source.
     """
 
     def __init__(self, sources: int, p50: float, tail: float, seed: int):
@@ -58,7 +58,7 @@ class Ranks:
         self.frozen: dict[int, float] = {}
 
     def call(self, controller) -> tuple[float, list[float]]:
-        """Runs one call; returns the late share of it and all times of arrival."""
+        """Runs one call; returns its late share and all arrival times."""
         programs = []
         for source in range(self.sources):
             late = self.program.get(source, 0.0)
@@ -72,7 +72,7 @@ class Ranks:
             controller.began(source, begun)
             if source == 0:
                 continue
-            # One half of what varies is common to a source's data, one is not.
+            # Half of the variation is common to a source's data, half is not.
             common = self.rng.gauss(0, self.sigma * math.sqrt(0.5))
             for part in range(PARTS):
                 own = self.rng.gauss(0, self.sigma * math.sqrt(0.5))
@@ -85,7 +85,7 @@ class Ranks:
         return late / len(arrivals), arrivals
 
     def p99(self) -> float:
-        """The time that 1 % of the data exceeds, where no program is late."""
+        """The time that 1 % of the data exceeds if no program is late."""
         return self.p50 * math.exp(
             self.sigma * statistics.NormalDist().inv_cdf(1 - BUDGET)
         )
@@ -106,7 +106,7 @@ def run(drawn: Ranks, controller, calls: int) -> float:
     return sum(drawn.call(controller)[0] for _ in range(calls)) / max(calls, 1)
 
 
-# The same examples in every run: statements about chance hold for nearly all seeds.
+# Equal examples in every run: statements about chance hold for nearly all seeds.
 repeatable = hypothesis.settings(derandomize=True, max_examples=60)
 
 
@@ -119,7 +119,7 @@ def test_the_deadline_is_the_bound_until_twenty_calls_brought_data(drawn):
         drawn.call(controller)
         assert not controller.calibrated()
     for _ in range(3):
-        controller.begin_call()  # nothing came in between
+        controller.begin_call()  # no data arrived in between
         assert controller.calibrated()
         assert controller.deadline() < BOUND_S
 
@@ -162,7 +162,7 @@ def test_the_bound_is_never_exceeded(drawn, bound_s):
 @repeatable
 @hypothesis.given(ranks(), st.floats(1e-4, 0.05))
 def test_what_is_needed_beyond_the_bound_is_known(drawn, bound_s):
-    """Also where all of the data is late in every call."""
+    """Including calls in which all of the data is late."""
     seed = drawn.rng.random()
     needed = []
     for controller in (
@@ -206,7 +206,7 @@ def test_immediate_arrivals_make_the_shortest_deadline_not_none(latency):
 @repeatable
 @hypothesis.given(ranks(), st.integers(0, 40), st.data())
 def test_a_straggler_does_not_move_the_deadline(drawn, since, data):
-    """A program that is 20 times the transfer late, from the start or later."""
+    """A program that is late by 20 transfers, from the start or later."""
     with_it, without = make_controller(drawn.sources), make_controller(drawn.sources)
     straggler = data.draw(st.integers(1, drawn.sources - 1), label="straggler")
     seed = drawn.rng.random()
@@ -225,7 +225,7 @@ def test_a_straggler_does_not_move_the_deadline(drawn, since, data):
 def test_a_straggler_is_waited_for_where_all_wait_for_ranks_that_lag(
     drawn, since, data
 ):
-    """It sets the pace of all: nothing that it sends need be late."""
+    """The straggler sets the pace of all: none of its data need be late."""
     controller = make_controller(drawn.sources, waits_for_stragglers=True)
     straggler = data.draw(st.integers(1, drawn.sources - 1), label="straggler")
     lateness = max(20 * drawn.p99(), 0.01)
@@ -315,7 +315,7 @@ def test_stalls_in_one_call_of_seven_are_waited_for(sources, factor):
 
 @pytest.mark.parametrize("sources", [3, 8])
 def test_a_latency_that_changes_for_all_is_followed(sources):
-    """All but the own rank begin a latency later, and send for less than that."""
+    """All but the own rank begin later, by more than their transfers take."""
     drawn = Ranks(sources, p50=0.001, tail=1.2, seed=1)
     controller = make_controller(sources)
     for latency in (0.001, 0.01, 0.001):

@@ -1,6 +1,6 @@
-"""Bounded calls that are not made together: folded, jumped over, drained, in a row.
+"""Bounded calls at different times: folded, skipped, drained, consecutive.
 
-What one of them misses comes with a later one. Acknowledgements may be lost.
+Data missing in one call arrives with a later one. Acknowledgements may be lost.
 """
 
 import numpy as np
@@ -14,18 +14,18 @@ SETTLED_S = 2.0
 
 
 class Calls(Session):
-    """Counts what each rank gives and gets; loses what `loses(kind, source, call)`."""
+    """Sums the inputs and outputs of each rank; loses what `loses` selects."""
 
     def __init__(self, world_size, mode="bounded", **options):
         super().__init__(world_size, mode, **options)
         self.loses = lambda *_: False
-        # What it holds is never released.
+        # Held data is never released.
         self.holds = lambda header, _: self.loses(
             header.kind, header.source, header.sequence
         )
 
     def given(self):
-        """What all contributions add up to."""
+        """The sum of all contributions."""
         return sum(1 + rank + 10 * call for rank, call in self.buckets)
 
     def got(self, rank):
@@ -34,7 +34,7 @@ class Calls(Session):
         )
 
     def drain_all(self, sequence):
-        """All that was late is there, and is what was given."""
+        """Checks that the drained totals equal the contributions."""
         given = self.given()
         for rank in range(len(self.ranks)):
             self.call(rank, sequence, drain=True)
@@ -123,7 +123,7 @@ def test_what_a_rank_has_sent_before_it_left_counts_in_a_call_made_later():
     for rank in range(2):
         session.call(rank)
     session.run(0.01)
-    # Its deadline is over when the data of its last call arrives.
+    # Its deadline has passed when the data of its last call arrives.
     session.holds = lambda header, _: (header.source, header.sequence) == (1, 1)
     session.call(1, 1)
     session.run(2 * DEADLINE_S)
@@ -134,7 +134,7 @@ def test_what_a_rank_has_sent_before_it_left_counts_in_a_call_made_later():
     session.call(0, 1)
     session.run(2 * DEADLINE_S)
     assert session.done[0][1].error == ""
-    # Both stages were over before this rank made the call.
+    # Both stages ended before this rank made the call.
     np.testing.assert_array_equal(session.buckets[0, 1], 12)
 
 
@@ -166,7 +166,7 @@ def test_what_a_rank_has_sent_before_it_left_counts():
 
 
 def fall_behind(calls: int, **options) -> Calls:
-    """Rank 0 makes so many calls, and rank 1, which is not waited for, none."""
+    """Rank 0 makes this many calls without waiting for rank 1, which makes none."""
     session = Calls(2, suspend_on_lag=True, **options)
     for sequence in range(calls):
         session.call(0, sequence)
@@ -179,7 +179,7 @@ def test_the_oldest_of_the_calls_ahead_is_folded():
     for sequence in range(5):
         session.call(1, sequence)
     session.collect()
-    # Of max_lag calls the results are kept.
+    # The results of max_lag calls are retained.
     assert [missing_results(session, 1, call) for call in range(5)] == [1, 1, 1, 0, 0]
     session.run(SETTLED_S)
     session.drain_all(5)
@@ -187,7 +187,7 @@ def test_the_oldest_of_the_calls_ahead_is_folded():
 
 def test_calls_that_are_over_leave_room_for_those_that_come():
     session = Calls(3, suspend_on_lag=True)
-    # Rank 1 does not take what the others have for it.
+    # Rank 1 does not receive the data of the others.
     session.silent = {1}
     for sequence in range(4):
         session.call(0, sequence)
@@ -203,7 +203,7 @@ def test_calls_that_are_over_leave_room_for_those_that_come():
 
 def test_results_of_a_folded_call_that_are_under_way_are_not_taken_for_complete():
     session = Calls(2, suspend_on_lag=True)
-    # What rank 0 has summed in the first call does not come.
+    # The sums of rank 0 in the first call do not arrive.
     session.loses = lambda kind, source, call: (kind, source, call) == (RESULT, 0, 0)
     for sequence in range(3):
         session.call(0, sequence)
@@ -221,7 +221,7 @@ def test_results_of_a_call_that_was_never_opened_are_not_taken_for_complete():
     for rank in range(3):
         session.call(rank)
     session.run(0.01)
-    # Of the next call nothing comes, and rank 2 jumps over it.
+    # The data of the next call does not arrive, and rank 2 skips it.
     session.loses = lambda *facts: facts[-1] == 1
     session.call(0, 1)
     session.run(2 * DEADLINE_S)
@@ -244,7 +244,7 @@ def test_results_of_a_call_that_was_never_opened_are_not_taken_for_complete():
     session.drain_all(5)
 
 
-# ---- Calls in a row.
+# ---- Consecutive calls.
 
 
 def test_results_of_a_call_under_way_are_not_taken_for_complete():
@@ -286,7 +286,7 @@ def test_calls_go_on_although_every_acknowledgement_is_lost(mode):
     for sequence in range(8):
         for rank in range(2):
             session.call(rank, sequence)
-        # No time passes: each call shows what has come of the one before.
+        # Without time between them: each call returns the data of the previous one.
         session.run(0.0)
         assert [len(done) for done in session.done] == [sequence + 1] * 2
         assert all(
@@ -313,7 +313,7 @@ def test_a_rank_that_has_caught_up_is_waited_for_again():
         session.call(0, sequence)
         session.run(DEADLINE_S + JUST_S)
     session.run(2.0)
-    # It was waited for in vain.
+    # The wait for it was in vain.
     assert sorted(session.done[0]) == [0, 1, 2]
     for sequence in range(4):
         session.call(1, sequence)

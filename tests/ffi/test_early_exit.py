@@ -1,4 +1,4 @@
-"""When a stage that drops what is late ends early; times in seconds."""
+"""The early end of stages that drop late data; times in seconds."""
 
 import statistics
 
@@ -15,7 +15,7 @@ EARLY = native.StageExit.EARLY
 BOUND_S = 2.0
 TOTAL = 100_000  # bytes of a stage
 
-# Whole milliseconds: what the other side computes exactly, in nanoseconds.
+# Whole milliseconds, exact in the nanoseconds of the implementation.
 times = st.integers(1, 1999).map(lambda milliseconds: milliseconds / 1000)
 
 
@@ -103,7 +103,7 @@ def test_three_of_twenty_calls_cut_short_measure_it_again(history):
 
 
 class TestSample:
-    """Of each call a rank tells the others how long it would have taken."""
+    """A rank reports the whole duration of each call to the others."""
 
     def test_on_time_it_is_the_time(self):
         early_exit = calibrate(make_early_exit())
@@ -128,11 +128,11 @@ class TestSample:
 
 
 class TestEarlyBound:
-    """t_C: the median of what the members last told, averaged over the calls."""
+    """t_C: the median of the members' latest samples, averaged over the calls."""
 
     @hypothesis.given(st.lists(st.none() | times, min_size=0, max_size=15), times)
     def test_is_the_median_of_the_members_that_are_known(self, told, own):
-        # In the public code a member that told nothing counts as 0.
+        # In the public code a member without a sample counts as 0.
         early_exit = make_early_exit(len(told) + 1, own=len(told))
         for member, sample in enumerate(told):
             early_exit.told(member, sample)
@@ -143,7 +143,7 @@ class TestEarlyBound:
 
     @hypothesis.given(st.permutations([0.1, 0.2, 0.3, 0.4]), st.integers(0, 3), times)
     def test_the_median_leaves_every_members_sample_in_place(self, told, one, new):
-        # The public code sorts the samples themselves, and so mixes up the members.
+        # The public code sorts the samples themselves, and so confuses the members.
         early_exit = make_early_exit(5, own=4)
         told = list(told)
         for member, sample in enumerate(told):
@@ -187,7 +187,7 @@ class TestEarlyBound:
 
 
 class TestGrace:
-    """x: how much of t_C to wait after the last segments were seen."""
+    """x: the part of t_C to wait after the last segments."""
 
     def lose(self, early_exit, lost: int, calls: int = 1) -> int:
         for _ in range(calls):

@@ -1,4 +1,4 @@
-"""Endpoints driven by hand in virtual time: what they refuse, and how calls end."""
+"""Endpoints in virtual time: their refusals, and the ends of calls."""
 
 import hypothesis
 import numpy as np
@@ -14,7 +14,7 @@ def test_what_waits_for_room_asks_for_it_without_waiting_for_anything():
     bucket = np.ones(200_000, np.float32)
     session.submit(0, bucket)
     session.collect()
-    # A window of a few datagrams is full, and no time passes.
+    # A window of a few datagrams is full, at one instant.
     counters = session.ranks[0].counters()
     assert 0 < counters["bytes_sent"] < bucket.nbytes / 2
     assert counters["probes_sent"] == 1
@@ -100,7 +100,7 @@ def test_every_protection_gives_the_sum_in_datagrams_of_one_size(protection):
     for array in arrays:
         np.testing.assert_array_equal(array, 16)
     assert max(len(datagram) for datagram in sent) == 40 + 200
-    # Nothing of the program is readable in what is encrypted, least of all the values.
+    # No data of the program is readable in encrypted datagrams, least of all values.
     secret_texts = [np.float32(7).tobytes() * 2, b"float32"]
     for text in secret_texts:
         assert any(text in d for d in sent) == (protection != "encrypt")
@@ -125,7 +125,7 @@ def test_each_direction_has_its_own_key():
     session = Session(3)
     to, datagram = one_datagram(session)
     source = session.ranks[0]
-    # Back to its sender, and as if another rank had sent it.
+    # To its sender, and with the source of another rank.
     reflected = datagram[:2] + to.to_bytes(2, "little") + datagram[4:]
     source.handle_datagram(session.now, reflected)
     other = 3 - to
@@ -242,7 +242,7 @@ def test_a_rank_that_leaves_keeps_its_sums_for_a_peer_that_is_cut_off_for_a_whil
     assert not session.done[1]
     session.wire.clear()
     session.silent = {1}
-    session.run(1.0)  # many probes in vain
+    session.run(1.0)  # many unanswered probes
     session.ranks[0].leave(session.now, "its program has ended")
     session.run(1.0)
     assert not session.ranks[0].finished()
@@ -343,7 +343,7 @@ def test_drop_ends_in_time_without_a_rank_and_scales_by_those_that_came():
 
 def test_drop_does_not_wait_for_what_was_lost_once_the_last_segments_are_there():
     session = Session(2)
-    # The first calls measure how long a whole one takes, and repair what is lost.
+    # The first calls measure the duration of a whole call, and retransmit lost data.
     measured = 20
     for sequence in range(measured + 1):
         arrays = [np.full(4000, 1.0 + rank, np.float32) for rank in range(2)]
@@ -412,7 +412,7 @@ def test_news_of_a_disagreement_that_is_over_does_not_end_later_calls():
                 assert "the ranks disagree" in session.done[rank][0].error
                 session.submit(rank, arrays[2 + rank], name="later", token=1)
                 went_on.add(rank)
-        # One at a time: what each tells of its error is still under way.
+        # One at a time: the announcements of its error are still under way.
         if len(went_on) < 2:
             to, datagram = session.wire.pop(0)
             session.ranks[to].handle_datagram(session.now, datagram)

@@ -1,4 +1,4 @@
-"""How calls and ranks come to their end: who is told what, and what is kept for it."""
+"""Ends of calls and ranks: announcements, and the data retained for peers."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def kind_of(datagram: bytes) -> int:
 
 
 def lose(session: Session, kind: int) -> int:
-    """Loses what is under way of this kind, and returns how much that was."""
+    """Loses the datagrams of this kind under way, and returns their number."""
     session.collect()
     kept = [sent for sent in session.wire if kind_of(sent[1]) != kind]
     lost = len(session.wire) - len(kept)
@@ -32,7 +32,7 @@ def test_a_rank_that_leaves_keeps_nothing_for_calls_that_it_will_not_make():
         session.call(rank)
     session.run(0.5)
     session.ranks[1].leave(session.now, "its program has ended")
-    # Rank 0 does not know yet, and goes on.
+    # Rank 0 has not learned it yet, and continues.
     assert lose(session, LEAVE) == 1
     session.call(0, 1)
     session.collect()

@@ -1,4 +1,4 @@
-"""Harm done to datagrams on purpose: as often as asked for, the same for one seed."""
+"""Injected faults: as frequent as requested, and reproducible by seed."""
 
 import math
 import time
@@ -12,7 +12,7 @@ import optireduce_testing as native
 SIZE = 64
 BATCH = 8
 
-# A busy kernel delivers on loopback a little after `send` has returned.
+# A busy kernel delivers on loopback shortly after `send` has returned.
 QUIET_S = 0.05
 # Longer than any wait of a busy machine that is not stuck.
 PATIENCE_S = 20.0
@@ -25,7 +25,7 @@ def datagrams(count: int) -> list[bytes]:
 
 
 def take(port: native.UdpPort, quiet_s: float = QUIET_S) -> list[bytes]:
-    """Takes what is there, until nothing has come for `quiet_s`."""
+    """Receives until no datagram has come for `quiet_s`."""
     received = []
     while (taken := port.receive()) or port.wait(quiet_s) < quiet_s:
         received += taken
@@ -33,7 +33,7 @@ def take(port: native.UdpPort, quiet_s: float = QUIET_S) -> list[bytes]:
 
 
 class Pair:
-    """A port that harms what it sends, and one that receives it."""
+    """A port that injects faults, and one that receives its datagrams."""
 
     def __init__(self, **settings: float) -> None:
         self.sender = native.UdpPort()
@@ -43,7 +43,7 @@ class Pair:
         self.sender.add_faults(settings)
 
     def send(self, sent: list[bytes]) -> list[bytes]:
-        """Sends, in batches, and returns what came at once."""
+        """Sends, in batches, and returns immediate arrivals."""
         received = []
         for i in range(0, len(sent), BATCH):
             assert self.sender.send(0, [b"".join(sent[i : i + BATCH])], SIZE)
@@ -51,7 +51,7 @@ class Pair:
         return received + take(self.receiver)
 
     def finish(self) -> list[bytes]:
-        """Lets everything go that was held back."""
+        """Releases all datagrams that were held back."""
         end = time.monotonic() + 0.1
         while time.monotonic() < end:
             self.sender.wait(0.01)
@@ -108,7 +108,7 @@ def test_all_harms_together_are_each_done_as_often_as_asked_for():
     received = pair.send(datagrams(trials)) + pair.finish()
     done = pair.done()
     assert_binomial(done["loss"], trials, 0.1)
-    for name in FRACTIONS[1:]:  # What is lost suffers nothing else.
+    for name in FRACTIONS[1:]:  # Lost datagrams have no other faults.
         assert_binomial(done[name], trials, 0.09)
     assert len(received) == trials - done["loss"] + done["duplicate"]
 
@@ -183,7 +183,7 @@ def test_what_is_held_back_leaves_in_time_when_nothing_follows():
     pair = Pair(reorder=1.0)
     begin = time.monotonic()
     assert pair.sender.send(0, datagrams(1), SIZE)
-    assert pair.sender.wait(PATIENCE_S) < PATIENCE_S  # Ends when the time has come.
+    assert pair.sender.wait(PATIENCE_S) < PATIENCE_S  # Ends when the datagram is due.
     assert take(pair.receiver) == datagrams(1)
     assert time.monotonic() - begin >= 0.02
 

@@ -77,7 +77,7 @@ def test_a_datagram_overtaken_by_a_few_is_lost_soon_after_a_round_trip(round_tri
     assert at == pytest.approx(round_trip + max(0.001, round_trip / 8))
     assert sender.handle_timeout(at - 1e-6) == []
     assert sender.handle_timeout(at) == [(2, False)]
-    assert sender.timeout() > 1e9  # nothing is under way any more
+    assert sender.timeout() > 1e9  # no datagram is under way
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_batch_waits_for_room_for_more_than_a_datagram():
         if sender.may_start(1.0):
             break
         assert sender.can_send(DATAGRAM_BYTES)
-    # Not one by one, and not only when nothing is under way any more.
+    # Neither one by one, nor only once no datagram is under way.
     assert 4 <= number <= len(numbers) / 2
 
 
@@ -226,7 +226,7 @@ def test_a_number_is_seen_after_it_was_recorded_and_never_before(numbers):
     flow = make_flow()
     largest = -1
     for number in numbers:
-        # A number far behind the largest counts as seen: nobody can tell any more.
+        # A number far behind the largest counts as seen: it is too old to decide.
         too_old = largest - number >= 4096
         assert flow.seen(number) == too_old
         if not too_old:
@@ -289,7 +289,7 @@ def test_a_weight_changes_what_may_be_under_way_within_what_the_receiver_holds()
     assert flow.window_bytes() == usual // 2
     flow.set_weight(100)
     assert flow.window_bytes() == 1 << 20
-    # However small it is, some datagrams may leave.
+    # Even the smallest window lets some datagrams leave.
     small = native.Flow(DATAGRAM_BYTES, DATAGRAM_BYTES)
     small.set_weight(0.5)
     assert small.window_bytes() == 8 * DATAGRAM_BYTES
@@ -341,7 +341,7 @@ def test_refusals_shrink_no_window():
 
 
 def exchange(sender, receiver, now: float, longest: int, lengths) -> None:
-    """Sends datagrams of these lengths, of which those up to `longest` arrive."""
+    """Sends datagrams of these lengths; those up to `longest` arrive."""
     for length in lengths:
         number = sender.track(now, length, length)
         if length <= longest:
@@ -361,7 +361,7 @@ def test_a_path_that_loses_all_long_datagrams_for_long_is_a_black_hole():
         now += 0.05
         exchange(sender, receiver, now, 1000, [1472, 700, 40])
     assert sender.black_hole(4.0) == (1472, 700)
-    # Mended.
+    # The path is repaired.
     exchange(sender, receiver, now, 1472, [1472])
     assert sender.black_hole(4.0) is None
 
@@ -379,7 +379,7 @@ def test_a_black_hole_shows_by_the_datagrams_that_are_still_sent():
 
 
 def narrow_while_one_is_lost(sender, receiver) -> None:
-    """A datagram of 1472 bytes is lost, then one of 1208 is the last that arrives."""
+    """Loses a datagram of 1472 bytes; then 1208 bytes is the last length to arrive."""
     exchange(sender, receiver, 0.0, 1208, [1472, 40])
     exchange(sender, receiver, 0.1, 1208, [40])
     exchange(sender, receiver, 0.2, 1208, [1208, 40])

@@ -1,4 +1,4 @@
-"""Forged datagrams in the middle of calls have no effect but a counter's."""
+"""Forged datagrams during calls increment a counter and have no other effect."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""The programs of the fuzz target of the endpoint reach what they are there for.
+"""The programs of the endpoint's fuzz target reach their intended effects.
 
 A program is bytes: see ffi/fuzz/endpoint_program.h. Those in tests/fuzz/endpoint/ are
-named after what they reach; the fuzzers start from them.
+named after their effects; the fuzzers start from them.
 """
 
 from pathlib import Path

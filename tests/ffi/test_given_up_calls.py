@@ -1,4 +1,4 @@
-"""Calls that a rank has given up: these, for their own reason, and no others."""
+"""Records of given-up calls: the calls themselves, each with its own reason."""
 
 import numpy as np
 from session import Session

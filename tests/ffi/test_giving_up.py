@@ -1,4 +1,4 @@
-"""Calls that one rank ends, or never makes, and ranks that answer and do not call."""
+"""Calls that one rank ends or never makes, and ranks that answer without calling."""
 
 import numpy as np
 import pytest
@@ -99,7 +99,7 @@ def test_a_refused_call_is_told_to_ranks_that_could_have_made_it():
         session.submit(rank, ones(), sequence=1)
     session.run(2.0)
     session.silent = set()
-    # Rank 0 has given rank 2 up, and refuses; then rank 2 is heard again.
+    # Rank 0 has given up rank 2, and refuses; then rank 2 is heard again.
     assert "rank 2" in session.submit(0, ones(), sequence=2)
     for rank in (1, 2):
         session.submit(rank, ones(), sequence=2)
@@ -133,7 +133,7 @@ def test_a_rank_that_answers_and_does_not_call_is_named_after_the_call_timeout()
         "has waited 20.0 s (call_timeout_s) for rank 2" in text for text in texts
     )
     assert any("it last called call 0 of x: float32[10], 20." in text for text in texts)
-    # The one that was stuck learns why, and then all go on.
+    # The blocked rank learns the reason, and then all continue.
     session.submit(2, ones(), sequence=1)
     session.run(0.1)
     assert "has waited 20.0 s (call_timeout_s) for rank 2" in session.done[2][1].error
@@ -161,7 +161,7 @@ def test_ranks_leave_after_calls_that_followed_a_disagreement():
         )
 
     call(0, 1, 0, "exact")
-    # Chosen: one call more than max_lag after the one in which the ranks disagree.
+    # Chosen: one call more than max_lag after the call of the disagreement.
     for sequence in range(4):
         for rank in range(3):
             call(rank, 2, sequence, "bounded")
@@ -178,8 +178,8 @@ def test_a_bounded_call_that_a_rank_gives_up_keeps_no_other_rank_waiting(all_at_
     deadline_s = 0.1  # of both stages
     session = Session(3, "bounded", elements=10, max_lag=2, peer_timeout_s=30.0)
     all_call(session, 0)
-    # The fifth would wait for a rank whose program is behind: two calls are taken ahead
-    # of it, and the next one may be two calls old.
+    # The fifth call would wait for the lagging program: two calls are accepted ahead of
+    # it, and the next call may be two calls old.
     calls = range(1, 7)
     if all_at_once:
         for sequence in calls:

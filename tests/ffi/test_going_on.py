@@ -1,4 +1,4 @@
-"""Bounded calls that go on without a rank: which calls wait, and what they bring."""
+"""Bounded calls that continue without a rank: their waits and their results."""
 
 import numpy as np
 from session import Session
@@ -6,14 +6,14 @@ from session import Session
 import optireduce_testing as native
 
 DEADLINE_S = 0.1
-# Chosen: of calls that are under way for longer than it takes to agree.
+# Chosen: for calls that are open for longer than an agreement takes.
 LONG_S = 6.0
 MEMBERSHIP = 7
 SETTLED_S = 8.0
 
 
 class Ranks(Session):
-    """Ranks that make bounded calls, each of values of its own."""
+    """Ranks that make bounded calls, with different values for each call."""
 
     def __init__(self, world_size, **options):
         super().__init__(world_size, "bounded", peer_timeout_s=1.0, **options)
@@ -53,13 +53,14 @@ class Ranks(Session):
         self.submit(rank, array, name="exact", mode="exact", token=token)
 
     def lives(self, rank):
-        """How many took part in the newest call that is over."""
+        """The number of participants in the newest ended call."""
         return next(reversed(self.done[rank].values())).live
 
     def check_all_arrived(self, ranks, shards):
-        """Each has what all have given, in the first shards.
+        """Checks that each rank has the sum of all contributions in the first shards.
 
-        In that of the last rank, which is gone, what was on its way to it is lost.
+        The shard of the last rank, which is gone, lacks the data that was under way to
+        it.
         """
         given = sum(self.given.values())
         settled = self.elements * shards // len(self.ranks)
@@ -139,7 +140,7 @@ def test_a_rank_that_was_silent_before_the_first_bounded_call_is_removed():
 
 
 def with_a_call_under_way() -> Ranks:
-    """Four ranks, of which three have agreed to go on, with a call of four to end."""
+    """Four ranks, three of which have agreed to continue, with an open call of four."""
     session = Ranks(4)
     for rank in range(4):
         session.call(rank, 0, deadline_s=LONG_S)
@@ -179,7 +180,7 @@ def test_what_a_program_jumps_over_is_settled():
         session.call(rank, 0)
     session.run(0.5)
     session.silent = {3}
-    # Rank 1 jumps over this one.
+    # Rank 1 skips this call.
     for rank in (0, 2):
         session.call(rank, 1)
     session.run(5.0)
@@ -196,7 +197,7 @@ def test_a_rank_without_a_majority_goes_on_as_soon_as_it_hears_the_others():
     for rank in range(3):
         session.call(rank, 0)
     session.run(0.5)
-    # The others stand still, and miss nobody.
+    # The others are frozen, and suspect no rank.
     session.silent = {1, 2}
     session.call(0, 1)
     session.run(2.0)

@@ -1,4 +1,4 @@
-"""What a peer refuses is held back: not sent in vain, and sent when it is taken."""
+"""Refused segments are held back, and retransmitted once the peer accepts them."""
 
 import numpy as np
 from session import Session
@@ -8,7 +8,7 @@ import optireduce_testing as native
 ELEMENTS = 300
 SHARD_BYTES = 600
 CALLS = 5
-# Source: of ffi/protocol/options.h. So many calls are taken, the next one is refused.
+# Source: ffi/protocol/options.h. This many calls are accepted, the next is refused.
 MAX_LAG = 2
 ACKNOWLEDGEMENT = 3
 
@@ -58,7 +58,7 @@ def test_calls_that_no_list_has_room_for_are_held_back_by_time():
     run_with_latency(session, 1.0)
     before = session.ranks[1].counters()["rejected_early"]
     run_with_latency(session, 1.0)
-    # Twice a second, and each is of two datagrams.
+    # Twice a second, and each takes two datagrams.
     refused = session.ranks[1].counters()["rejected_early"] - before
     assert 0 < refused <= 2 * 2 * collectives
     for token in range(collectives):
@@ -82,7 +82,7 @@ def test_an_older_list_does_not_hold_back_what_is_taken_by_now():
     ]
     assert [to for to, _ in older] == [0]
     session.wire.clear()
-    # Rank 1 makes the call. What says so overtakes the list that refused it.
+    # Rank 1 makes the call. Its datagrams overtake the list of refusals.
     session.submit(1, ones())
     session.collect()
     for to, datagram in session.wire + older:
@@ -94,14 +94,14 @@ def test_an_older_list_does_not_hold_back_what_is_taken_by_now():
 
 def test_a_peer_that_refuses_is_asked_whether_it_still_does():
     session = Session(3, early_bytes_max=SHARD_BYTES)
-    # What rank 2 has for rank 1 takes all its memory for calls that it has not made.
+    # The data of rank 2 uses all of rank 1's memory for calls not made yet.
     call(session, 2, "exact", [1, 2])
     session.run(0.1)
     call(session, 0, "bounded", [0, 1])
     session.run(0.1)
     assert session.ranks[1].counters()["rejected_early"] > 0
     call(session, 1, "exact", [1, 2])
-    # That there is room again does not get to rank 0.
+    # The announcement of free memory does not reach rank 0.
     for _ in range(10):
         session.collect()
         for to, datagram in session.wire:

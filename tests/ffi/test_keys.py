@@ -1,4 +1,4 @@
-"""Keys of directions: no two of them encrypt with the same stream."""
+"""Keys of directions: no two directions encrypt with the same key stream."""
 
 import numpy as np
 from session import Session
@@ -19,7 +19,7 @@ def test_what_two_ranks_encrypt_alike_differs_on_the_wire():
         assert header.source == 1 - to
         text = datagram[native.HEADER_BYTES : -TAG_BYTES]
         encrypted[header.source][header.kind, header.number] = text
-    # Both say the same under the same numbers, first of all what they call.
+    # Both send the same under the same numbers, beginning with the announcement.
     assert encrypted[0].keys() == encrypted[1].keys()
     for same in encrypted[0]:
         assert len(encrypted[0][same]) == len(encrypted[1][same]) > 0

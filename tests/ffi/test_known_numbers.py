@@ -1,4 +1,4 @@
-"""What is believed of numbers of datagrams that were never used, or long ago."""
+"""Reports about datagram numbers that are unused or long past."""
 
 import optireduce_testing as native
 

@@ -1,4 +1,4 @@
-"""What is learned of ranks that are behind. Times are in seconds."""
+"""Estimates about ranks that are behind. Times are in seconds."""
 
 import hypothesis
 import pytest
@@ -17,7 +17,7 @@ _CALLS_WITHOUT = 3
 TIMEOUT = 30.0
 
 
-# ---- How long an answer takes.
+# ---- Response times.
 
 
 @hypothesis.given(st.lists(st.floats(0, 0.4 * _PATIENCE_MIN), max_size=50))
@@ -72,7 +72,7 @@ def test_the_patience_never_exceeds_the_timeout_of_peers(notes, timeout):
         assert times.patience(timeout) >= min(_PATIENCE_MIN, timeout) - 1e-9
 
 
-# ---- Where the members are.
+# ---- Positions of the members.
 
 
 def test_a_member_that_never_came_is_not_absent():
@@ -89,7 +89,7 @@ def test_a_member_is_absent_after_a_few_calls_without_it_until_it_is_heard():
         assert not attendance.absent(1), call
         attendance.end_call([False, False, False])
     assert attendance.absent(1)
-    # An old call is a sign of life as well: it is catching up.
+    # An old call is a sign of life as well: the member is catching up.
     assert not attendance.note(1, 0)
     assert not attendance.absent(1)
 

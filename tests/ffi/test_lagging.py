@@ -1,4 +1,4 @@
-"""Peers that are behind: each is waited for, and left, by itself. Virtual time."""
+"""Peers that are behind: calls wait for each, and abandon it, independently."""
 
 import numpy as np
 from session import Session
@@ -22,7 +22,7 @@ def test_a_rank_that_was_left_and_has_caught_up_is_waited_for_again():
         session.run(DEADLINE_S + JUST_S)
     session.run(2.0)
     assert set(session.done[0]) == {0, 1, 2}
-    # Rank 1 is left, and makes all calls now.
+    # Rank 1 was abandoned, and makes all calls now.
     for sequence in range(3):
         session.call(1, sequence)
     session.run(1.0)
@@ -31,7 +31,7 @@ def test_a_rank_that_was_left_and_has_caught_up_is_waited_for_again():
             session.call(rank, sequence)
         session.run(1.0)
         assert sequence in session.done[0]
-    # Then its program makes none again.
+    # Then its program stops calling again.
     for sequence in range(5, 8):
         session.call(0, sequence)
         session.run(DEADLINE_S + JUST_S)
@@ -54,7 +54,7 @@ def test_a_rank_is_not_left_together_with_one_that_is_further_behind():
     session.run(1.0)
     session.call(0, 4)
     session.until(start + DEADLINE_S + 2.0 + JUST_S)
-    # Rank 2 has been waited for long enough, and rank 1 only in call 4, for a second.
+    # Rank 2 was waited for long enough; rank 1 only in call 4, for a second.
     assert set(session.done[0]) == {0, 1, 2, 3}
     session.until(start + 1.0 + DEADLINE_S + 2.0 - JUST_S)
     assert 4 not in session.done[0]
@@ -64,7 +64,7 @@ def test_a_rank_is_not_left_together_with_one_that_is_further_behind():
 
 def test_an_absent_rank_that_comes_back_is_waited_for_in_all_of_its_segments():
     session = Session(3, "lossy", elements=3 * 1000)
-    # Its endpoint takes two more; and three without it make it absent.
+    # Its endpoint accepts two more; and three without it make it absent.
     absent_calls = 6
     for sequence in range(1 + absent_calls):
         for rank in range(3):
@@ -75,7 +75,7 @@ def test_an_absent_rank_that_comes_back_is_waited_for_in_all_of_its_segments():
     for rank in range(3):
         session.call(rank, last)
     session.collect()
-    # The first that comes is a contribution of rank 2; its others come last.
+    # The first arrival is a contribution of rank 2; its others come last.
     of_2 = [sent for sent in session.wire if _contributes(sent[1], rank=2)]
     of_others = [sent for sent in session.wire if sent not in of_2]
     first = {to: (to, datagram) for to, datagram in reversed(of_2)}

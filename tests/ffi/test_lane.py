@@ -6,7 +6,7 @@ import optireduce_testing as native
 
 
 def errors(lanes, count) -> dict[tuple[int, int], str]:
-    """By rank and sequence."""
+    """Errors of calls, by rank and sequence."""
     return {(end.rank, end.sequence): end.error for end in lanes.ended(count)}
 
 
@@ -47,7 +47,7 @@ def test_a_lane_that_closes_fails_what_is_under_way_and_tells_its_peers():
     lanes.submit(1, [1.0])
     ended = errors(lanes, 2)
     assert ended[0, 0] == "the program has ended"
-    # That its call failed, or that it has left: what rank 1 hears first.
+    # Rank 1 first hears either that a call failed or that rank 0 has left.
     assert "rank 0 has" in ended[1, 0]
     assert "the program has ended" in ended[1, 0]
     lanes.submit(1, [1.0], sequence=1)

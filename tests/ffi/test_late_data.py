@@ -1,7 +1,7 @@
-"""What becomes of data that is late, in each mode.
+"""The fate of late data, in each mode.
 
-Two ranks with a bucket of four values each: rank 0 adds up the first two, rank 1 the
-others. What rank 1 sends to rank 0 is held back beyond the deadline.
+Two ranks with a bucket of four values each: rank 0 reduces the first two, rank 1 the
+others. The data from rank 1 to rank 0 is held back beyond the deadline.
 """
 
 import numpy as np
@@ -10,11 +10,11 @@ from session import Session
 
 CONTRIBUTION, RESULT = 1, 2
 DEADLINE_S = 0.1  # of both stages
-ALL = 3.0  # what both give together
+ALL = 3.0  # the sum of both contributions
 
 
 def session_of(mode: str, late: int) -> Session:
-    """Both have made call 0, with ones and twos; datagrams of a kind are held."""
+    """Both ranks have made call 0, with ones and twos; holds datagrams of a kind."""
     session = Session(2, mode, elements=4, peer_timeout_s=60.0)
     session.holds = lambda header, _: (header.kind, header.source) == (late, 1)
     for rank in range(2):
@@ -24,7 +24,7 @@ def session_of(mode: str, late: int) -> Session:
 
 
 def go_on(session: Session, *, drain: bool = True) -> None:
-    """What was held arrives, and a call follows in which nobody gives anything."""
+    """Releases the held datagrams, and makes a call with zero contributions."""
     session.release()
     for rank in range(2):
         session.call(rank, 1, drain=drain, values=np.zeros(4, np.float32))
@@ -32,7 +32,7 @@ def go_on(session: Session, *, drain: bool = True) -> None:
 
 
 def totals(session: Session) -> list[np.ndarray]:
-    """Of each rank: all that the two calls have given it."""
+    """The total of the two calls on each rank."""
     return [session.buckets[rank, 0] + session.buckets[rank, 1] for rank in range(2)]
 
 
@@ -52,7 +52,7 @@ def test_bounded_ends_without_it_and_adds_it_to_a_later_call(late):
     session = session_of("bounded", late)
     missing = session.done[0][0]
     if late == CONTRIBUTION:
-        # One of two in the half that rank 0 adds up, and none in the other.
+        # One of two in the half that rank 0 reduces, and none in the other.
         assert missing.missing_contributions == pytest.approx(1 / 4)
         np.testing.assert_array_equal(session.buckets[0, 0], [1, 1, ALL, ALL])
     else:

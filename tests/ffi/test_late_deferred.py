@@ -1,4 +1,4 @@
-"""What is late, and sent again, where late data is deferred."""
+"""Late and retransmitted data in modes that defer."""
 
 import numpy as np
 from session import Recorded
@@ -10,7 +10,7 @@ JUST_S = 1e-6
 
 
 def is_whole(done) -> bool:
-    """A call went well, and missed nothing."""
+    """True if a call succeeded without missing data."""
     missing = done.missing_contributions, done.missing_results
     return (done.error, missing) == ("", (0, 0))
 
@@ -26,7 +26,7 @@ def test_what_comes_before_its_segment_is_closed_for_a_peer_is_in_the_sum():
     for rank in session.ranks:
         rank.handle_timeout(closes)
     assert session.expired(0) == 1
-    # Before anything of that has left.
+    # Before any of this has left.
     for _, datagram in session.held:
         session.ranks[0].handle_datagram(closes, datagram)
     session.holds = None
@@ -78,12 +78,12 @@ def test_a_contribution_that_is_sent_again_holds_no_errors_of_later_calls():
             session.call(rank, sequence, drain=drain, values=values)
         session.run(seconds)
 
-    # All contributions of rank 0 to the first call are lost, and all that say so.
+    # All contributions of rank 0 to the first call are lost, and all reports of them.
     session.hold(CONTRIBUTION, 0, to=1)
     call(0, DEADLINE_S + JUST_S)
     assert session.done[0].keys() == session.done[1].keys() == {0}
     session.lose()
-    # What is new goes before what is sent again.
+    # New data precedes retransmissions.
     for sequence in range(1, len(given) + 1):
         call(sequence, 1.0)
     for rank in range(2):

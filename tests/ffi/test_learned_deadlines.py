@@ -1,4 +1,4 @@
-"""Deadlines that calls learn: what they cover, and what bounds them."""
+"""Learned deadlines: the data that they cover, and their bounds."""
 
 import statistics
 
@@ -6,7 +6,7 @@ import pytest
 
 from jax_optireduce import _native
 
-# Source: kCalibrationCalls; a few more for what is under way.
+# Source: kCalibrationCalls; and a few more for the data under way.
 MEASURED_CALLS = 25
 SMALL = (
     "seed=1 ranks=4 elements=2048 sequential=1 faults_end_us=60000000 "
@@ -15,7 +15,7 @@ SMALL = (
 
 
 def late_share(line: str) -> float:
-    """What was late of the calls after those that measure."""
+    """The late share of the calls after the calibration."""
     report = _native.simulate(line)
     assert report["ok"], report["failure"]
     return statistics.fmean(call["late"] for call in report["calls"][MEASURED_CALLS:])
@@ -23,7 +23,7 @@ def late_share(line: str) -> float:
 
 @pytest.mark.parametrize("bound_ms", [15, 200])
 def test_a_bounded_call_has_the_time_of_both_its_stages(bound_ms):
-    # Each stage takes 10 ms, so that either bound leaves room for both.
+    # Each stage takes 10 ms, so that either bound has room for both.
     deadlines = (
         f"reduce_scatter_deadline_us={bound_ms}000 all_gather_deadline_us={bound_ms}000"
     )

@@ -1,4 +1,4 @@
-"""A member that lies may spoil sums and calls, but not the process, nor its memory."""
+"""A lying member may spoil sums and calls, but not the process or its memory."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def collective(elements, name="x", text=None):
 
 
 class Liar:
-    """Rank 1 of 2: it has the right keys, and sends what it likes to rank 0."""
+    """Rank 1 of 2: it has the right keys, and sends arbitrary data to rank 0."""
 
     def __init__(self):
         self.victim = native.Endpoint(0, 2, SECRET)
@@ -48,7 +48,7 @@ class Liar:
     def announce(
         self, *, flags=0, sequence=0, elements=10, name="x", kind=0, text=None
     ):
-        """Announces a collective under its right identity, and returns that."""
+        """Announces a collective under its correct identity, and returns that."""
         payload = bytearray(
             native.encode_announcement(collective(elements, name, text), 1000)
         )

@@ -1,4 +1,4 @@
-"""Lossy calls: when their stages end, what they measure, what they do not send."""
+"""Lossy calls: the ends of their stages, their measurements, their abandoned data."""
 
 import pytest
 from session import Recorded
@@ -13,7 +13,7 @@ MEASURED_CALLS = 22
 
 
 def calibrated(ranks: int, elements: int = 300) -> Recorded:
-    """Ranks that have measured how long a call takes."""
+    """Ranks that have measured the duration of a call."""
     session = Recorded(ranks, "lossy", elements=elements)
     for sequence in range(MEASURED_CALLS):
         for rank in range(ranks):
@@ -63,7 +63,7 @@ def test_what_is_lost_is_not_sent_again_once_the_time_of_a_call_is_known():
     session.collect()
     lost = next(sent for sent in session.wire if sent[1][0] & 0xF == CONTRIBUTION)
     session.wire.remove(lost)
-    # The program of rank 1 has not called, and its shard waits for that.
+    # The program of rank 1 has not called, and its shard waits for the call.
     session.run(DEADLINE_S / 4)
     after = session.ranks[0].counters()
     assert after["segments_abandoned"] - before["segments_abandoned"] == 1
@@ -74,7 +74,7 @@ def test_what_is_lost_is_not_sent_again_once_the_time_of_a_call_is_known():
 
 def test_a_rank_that_comes_after_its_stage_has_closed_sends_no_contributions():
     session = Recorded(2, "lossy")
-    # Or it would know that rank 1 has closed its stage, too.
+    # Otherwise it would know that rank 1 has closed its stage, too.
     session.hold(RESULT, 1, to=0)
     session.call(1)
     session.run(DEADLINE_S / 2 + JUST_S)
@@ -95,7 +95,7 @@ def test_stages_are_measured_from_the_opening_and_each_by_itself():
         session.call(rank, 1)
     session.run(0.01)
     told = [
-        # Of wire.h: even ones tell of the first stage, odd ones of the second.
+        # Source: wire.h: even ones describe the first stage, odd ones the second.
         (
             (header.sequence + header.segment) % 2,
             native.decode_duration(header.contributors),

@@ -1,4 +1,4 @@
-"""Where the devices of one process meet: one call leaves it, with the sum of all."""
+"""The rendezvous of one process's devices: one call leaves, with the sum of all."""
 
 import optireduce_testing as native
 
@@ -61,7 +61,7 @@ def test_a_second_call_of_a_device_under_one_name_is_refused():
     meeting.start(0, [1.0])
     (end,) = meeting.ended(1)
     assert "need names of their own" in end.error
-    # The first one goes on.
+    # The first device continues.
     meeting.start(1, [2.0])
     assert meeting.network(1)[0].values == [3.0]
 
@@ -87,7 +87,7 @@ def test_a_cancelled_call_fails_on_the_device_that_comes_later_too():
     late = meeting.ended(2)[1]
     assert late.rank == 1
     assert "had failed before rank 1 started it: interrupted" in late.error
-    # Both go on with the same call.
+    # Both continue with the same call.
     for rank in range(2):
         meeting.start(rank, [1.0])
     assert meeting.network(1)[0].values == [2.0]

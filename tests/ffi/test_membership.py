@@ -1,4 +1,4 @@
-"""Who is a member: agreed among ranks whose network loses, repeats, reorders and parts.
+"""Membership: agreed on over a network that loses, repeats, reorders and parts.
 
 Times are in seconds of virtual time; a peer is silent after one of them.
 """
@@ -16,7 +16,7 @@ import optireduce_testing as native
 
 STATUS, PREPARE, VOTE, PROPOSAL, ACCEPTED, DECISION = range(1, 7)
 TIMEOUT = 1.0
-# How long the faults go on, and how long it may take to agree on what they have left.
+# Duration of the faults, and the limit of an agreement about them.
 FAULTS = 8.0
 SETTLED = FAULTS + 30.0
 COLLECTIVES = 3
@@ -24,7 +24,7 @@ COLLECTIVES = 3
 
 @dataclass
 class Network:
-    """Joins one `Membership` for each rank; times of what is under way are random."""
+    """Joins one `Membership` for each rank; the latency of messages is random."""
 
     ranks: int
     seed: int = 0
@@ -49,7 +49,7 @@ class Network:
             [[0.0] * self.ranks for _ in range(self.lanes)] for _ in range(self.ranks)
         ]
         self.called = [{} for _ in range(self.ranks)]
-        self.newest = [{} for _ in range(self.ranks)]  # of those that have begun
+        self.newest = [{} for _ in range(self.ranks)]  # of the calls that have begun
         self.parts = [[] for _ in range(self.ranks)]  # (lane, collective, sequence)
         self.view = [0] * self.ranks
         self.decided[0] = (list(range(self.ranks)), [])
@@ -57,7 +57,7 @@ class Network:
         self.used = {}  # call -> rank -> its members there
         self.events = []
         self.order = itertools.count()
-        self.waiting = [[] for _ in range(self.ranks)]  # what comes while it sleeps
+        self.waiting = [[] for _ in range(self.ranks)]  # arrivals while it sleeps
         for r in range(self.ranks):
             self.at(self.random.uniform(0, 0.1), self.live, r)
             self.at(0.0, self.wake, r)
@@ -74,10 +74,10 @@ class Network:
     def runs(self, rank):
         return rank not in self.dead and rank not in self.asleep
 
-    # ---- What goes on at a rank.
+    # ---- Activity of a rank.
 
     def live(self, rank):
-        """Traffic, the watch over the peers, and the program, every now and then."""
+        """Traffic, the monitoring of the peers, and the program, at intervals."""
         if rank in self.dead:
             return
         self.at(self.now + self.random.uniform(0.2, 0.3), self.live, rank)
@@ -101,7 +101,7 @@ class Network:
             self.called[rank][collective] = sequence
             self.parts[rank] = [(x, collective, sequence) for x in range(self.lanes)]
             self.random.shuffle(self.parts[rank])
-        # Of the parts of a call some begin at once, some later, as the lanes get to it.
+        # Some parts of a call begin immediately, others later, as the lanes reach them.
         for part in list(self.parts[rank]):
             if self.random.random() < 0.6:
                 self.begin(rank, *part)
@@ -118,12 +118,12 @@ class Network:
         self.newest[rank][collective] = sequence
         used = membership.members_of(collective, sequence)
         assert rank in used
-        # All parts of it, of all ranks: see check_settled().
+        # All its parts, of all ranks: see check_settled().
         known = self.used.setdefault((collective, sequence), {})
         assert known.setdefault(rank, used) == used, "parts have other members"
 
     def wake(self, rank):
-        """Does what is due; comes again as often as a timer would."""
+        """Handles due timers; repeats as often as a timer would."""
         if not self.runs(rank):
             return
         at = self.members[rank].timeout()
@@ -176,7 +176,7 @@ class Network:
 
     def thaw(self, rank):
         self.asleep.discard(rank)
-        # Its watch may run before what has come in the meantime is read.
+        # Its monitor may run before the datagrams that arrived meanwhile are read.
         if rank not in self.dead and self.random.random() < 0.5:
             self.live(rank)
         waiting, self.waiting[rank] = self.waiting[rank], []
@@ -194,7 +194,7 @@ class Network:
         self.break_links(links, duration)
 
     def mute_lane(self, rank, lane, duration):
-        """Nothing passes on one lane of the rank; all is well on the others."""
+        """Blocks one lane of the rank; the others work."""
         lane %= self.lanes
         self.mute.add((rank, lane))
         self.at(self.now + duration, self.mute.discard, (rank, lane))
@@ -203,7 +203,7 @@ class Network:
         self.cut |= links
         self.at(self.now + duration, self.cut.difference_update, links)
 
-    # ---- What has to hold.
+    # ---- Invariants.
 
     def check(self, rank):
         number, members, firsts = self.members[rank].view
@@ -224,7 +224,7 @@ class Network:
 
     def check_settled(self):
         alive = [r for r in range(self.ranks) if r not in self.dead]
-        # What only the dead have known is not known.
+        # A view known only to dead ranks does not count.
         newest = max((self.view[r] for r in alive), default=0)
         members = self.decided[newest][0]
         left = [r for r in members if r in alive]
@@ -243,7 +243,7 @@ class Network:
             else:
                 assert membership.stuck
                 assert membership.connected(self.now) == len(left)
-        # What those who were removed have begun meanwhile is nobody else's.
+        # Calls that removed ranks have begun since do not concern the others.
         for used in self.used.values():
             agreed = [used[rank] for rank in left if rank in used]
             assert all(members == agreed[0] for members in agreed)
@@ -251,7 +251,7 @@ class Network:
 
 def settled(network):
     network.run(SETTLED - 5 * TIMEOUT)
-    # Or else somebody would be suspected by chance at the end.
+    # Otherwise a rank could be suspected by chance at the end.
     network.loss = 0.0
     network.run(SETTLED)
     network.check_settled()
@@ -293,7 +293,7 @@ def test_a_majority_agrees_on_every_view_and_a_minority_on_none(
         if isinstance(arguments[0], int):
             arguments[0] %= ranks
         network.at(at, getattr(network, name), *arguments)
-    # What is still cut or asleep by then comes back.
+    # Ranks that are still cut off or asleep by then return.
     settled(network)
 
 
@@ -313,7 +313,7 @@ def test_a_dead_rank_is_removed_at_one_call_of_each_collective(ranks, loss):
         before = network.members[0].members_of(collective, first - 1)
         assert before == list(range(ranks))
         assert network.members[0].members_of(collective, first) == members
-    # A status from each to each in every interval, and the rest: no storm.
+    # A status for each pair in every interval, and the other messages: no storm.
     assert network.messages < 3 * TIMEOUT / 0.05 * ranks * ranks
 
 
@@ -463,7 +463,7 @@ def test_of_two_that_do_not_reach_each_other_one_goes():
 
 def test_a_rank_that_is_not_heard_goes():
     network = Network(4)
-    # It hears the others, who hear it; but not one of them.
+    # It hears the others, and they hear it, except for one of them.
     network.at(2.0, network.break_links, {(0, 3)}, 100.0)
     settled(network)
     members = network.decided[max(network.decided)][0]

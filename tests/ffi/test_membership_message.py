@@ -1,4 +1,4 @@
-"""Which messages about members are read: what does not fit together is not."""
+"""Messages of the membership: inconsistent ones are rejected."""
 
 import pytest
 
@@ -20,7 +20,7 @@ MESSAGES = {
 
 
 def read(kind, **changes):
-    """What a message is read as, with some of its fields replaced."""
+    """The parsed form of a message with some of its fields replaced."""
     fields = MESSAGES[kind] | changes
     message = native.MembershipMessage(kind=kind, view=2, **fields)
     parsed = native.parse_membership(native.encode_membership(message), 4)

@@ -1,4 +1,4 @@
-"""The instants of which early ones are found quickly, beside a list."""
+"""The tree of instants, compared with a list."""
 
 import hypothesis
 from hypothesis import strategies as st

@@ -1,10 +1,10 @@
-"""What a receiver remembers of the numbers of datagrams, where they jump."""
+"""A receiver's memory of datagram numbers with gaps."""
 
 import pytest
 
 import optireduce_testing as native
 
-# Of flow.h: so many of the newest numbers are remembered.
+# Of flow.h: this many of the newest numbers are remembered.
 REMEMBERED = 4096
 
 

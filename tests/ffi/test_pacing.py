@@ -1,4 +1,4 @@
-"""When datagrams leave and how the path is measured; times in seconds."""
+"""The departure of datagrams and the measurement of paths; times in seconds."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def make_flow():
 
 
 def measured_flow(round_trip: float, until: float, hold: float = 0.0):
-    """A flow that one datagram has crossed, acknowledged `hold` after its arrival."""
+    """A flow after one datagram, which was acknowledged `hold` after its arrival."""
     sender, receiver = make_flow(), make_flow()
     start = until - round_trip - hold
     receiver.record(start, sender.track(start, 0, DATAGRAM_BYTES))
@@ -23,7 +23,7 @@ def measured_flow(round_trip: float, until: float, hold: float = 0.0):
 
 
 def leave_at_once(flow, now: float) -> int:
-    """Sends datagrams, one a batch, as many as may leave now."""
+    """Sends datagrams, one per batch, as many as may leave now."""
     count = 0
     while flow.may_start(now) and flow.can_send(DATAGRAM_BYTES):
         flow.track(now, count, DATAGRAM_BYTES)
@@ -44,7 +44,7 @@ def test_a_batch_leaves_when_its_pace_allows_and_not_before():
     flow = measured_flow(ROUND_TRIP, until=1.0)
     now = 1.0
     assert 0 < leave_at_once(flow, now) < flow.window_bytes() // DATAGRAM_BYTES
-    # There is room, and it is not time.
+    # The window has room, and pacing does not permit the batch.
     assert flow.can_send(DATAGRAM_BYTES)
     turns = 0
     while flow.can_send(DATAGRAM_BYTES):
@@ -62,14 +62,14 @@ def test_a_batch_leaves_when_its_pace_allows_and_not_before():
 def test_what_a_process_has_missed_while_it_slept_does_not_leave_at_once(pause):
     awake = measured_flow(ROUND_TRIP, until=1.0)
     slept = measured_flow(ROUND_TRIP, until=1.0)
-    # What is missed by a millisecond may leave.
+    # A delay of a millisecond is caught up.
     usual = leave_at_once(awake, 1.001)
     assert 1 < usual < awake.window_bytes() // DATAGRAM_BYTES
     assert leave_at_once(slept, 1.0 + pause) == usual
 
 
 def test_a_flow_that_waits_for_room_for_more_than_a_datagram_is_limited_by_its_window():
-    # A path on which nothing is paced; batches never fill the window to the last.
+    # A path without pacing; batches never fill the window completely.
     round_trip, batch = 0.00001, 5
     sender, receiver = make_flow(), make_flow()
     now, before = 0.0, sender.window_bytes()

@@ -1,4 +1,4 @@
-"""Lossy calls that other ranks are past: they end at once, unless one is not."""
+"""Lossy calls that other ranks have passed end at once, unless one rank has not."""
 
 from session import Session
 

@@ -1,7 +1,7 @@
-"""What one ballot may have decided is what every later one decides.
+"""A value that one ballot may have decided is the value of every later ballot.
 
 Each order of messages here would decide a view twice if a rule of the agreement were
-left out. Times are in seconds of virtual time; messages take none.
+missing. Times are in seconds of virtual time; messages take none.
 """
 
 import optireduce_testing as native
@@ -13,7 +13,7 @@ STATUS, PREPARE, VOTE, PROPOSAL, ACCEPTED, DECISION = range(1, 7)
 
 
 class Ranks:
-    """Five ranks, the last of which is dead. `passes` says which messages arrive."""
+    """Five ranks, the last of which is dead; `passes` selects delivered messages."""
 
     def __init__(self):
         self.members = [native.Membership(rank, 5, TIMEOUT) for rank in range(5)]
@@ -34,7 +34,7 @@ class Ranks:
                 pass
 
     def turn(self, passes):
-        """Lets each rank say one thing."""
+        """Lets each rank send one message."""
         said = False
         for rank in range(4):
             outgoing = self.members[rank].poll(self.now, LANE)
@@ -57,8 +57,8 @@ class Ranks:
 def test_a_view_that_its_coordinator_decided_alone_is_decided_by_the_others_too():
     ranks = Ranks()
 
-    # Rank 0 gets its majority, the acceptances of 1 and 2, and is not heard from its
-    # decision on; 3 has not even got the proposal.
+    # Rank 0 gets its majority, the acceptances of 1 and 2, and is not heard after its
+    # decision; 3 has not received the proposal.
     def lone(sender, to, kind):
         return not (sender == 0 and (kind == DECISION or (kind, to) == (PROPOSAL, 3)))
 
@@ -79,7 +79,7 @@ def test_a_view_that_its_coordinator_decided_alone_is_decided_by_the_others_too(
         return 0 not in (sender, to)
 
     ranks.run(8 * TIMEOUT, without_0)
-    # The view after it is without rank 0; view 1 is what that one has decided.
+    # The next view is without rank 0; view 1 is that ballot's decision.
     assert seen[1] == [0, 1, 2, 3]
     assert ranks.view(1) == ranks.view(2) == ranks.view(3) == (2, [1, 2, 3])
 
@@ -87,7 +87,7 @@ def test_a_view_that_its_coordinator_decided_alone_is_decided_by_the_others_too(
 def test_of_two_values_that_were_accepted_the_one_of_the_newer_ballot_is_adopted():
     ranks = Ranks()
 
-    # Nobody gets the proposal of rank 0, which has accepted it itself.
+    # No other rank receives the proposal of rank 0, which has accepted it itself.
     def unheard(sender, _, kind):
         return not (sender == 0 and kind in (PROPOSAL, DECISION))
 
@@ -98,7 +98,7 @@ def test_of_two_values_that_were_accepted_the_one_of_the_newer_ballot_is_adopted
     for rank in (1, 2, 3):
         ranks.members[rank].suspect(ranks.now, LANE, 0)
 
-    # Rank 1 coordinates among 1, 2 and 3, decides, and is not heard any more.
+    # Rank 1 coordinates among 1, 2 and 3, decides, and is not heard afterwards.
     def among_three(sender, to, kind):
         return 0 not in (sender, to) and not (sender == 1 and kind == DECISION)
 
@@ -108,7 +108,7 @@ def test_of_two_values_that_were_accepted_the_one_of_the_newer_ballot_is_adopted
     decided = ranks.view(1)
     assert decided == (1, [1, 2, 3])
     assert ranks.view(2)[0] == ranks.view(3)[0] == 0
-    # Now 0, 2 and 3 go on without it: they have accepted different values.
+    # Now 0, 2 and 3 continue without it: they have accepted different values.
     for rank in (0, 2, 3):
         ranks.members[rank].suspect(ranks.now, LANE, 1)
     ranks.passed.clear()

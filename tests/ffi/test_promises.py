@@ -1,9 +1,9 @@
-"""What endpoints promise is kept to the full.
+"""Promises of endpoints, checked at their limits.
 
-No stage ends early, no rank is left early, no more than was said is taken ahead, and a
-farewell that was lost is said again.
+No stage ends early, no rank is abandoned early, no data beyond the promised lead is
+accepted, and a lost leave message is repeated.
 
-Virtual time, on a perfect network whose datagrams take none.
+Virtual time, on a perfect network without latency.
 """
 
 import random
@@ -38,7 +38,7 @@ def test_a_first_stage_that_misses_a_contribution_closes_at_its_deadline(mode):
 def test_a_call_that_misses_a_result_ends_at_its_deadline(mode):
     session = Session(3, mode)
     start = session.now
-    # The owner of a shard is not there.
+    # The owner of a shard is absent.
     session.silent = {2}
     session.call(0)
     session.call(1)
@@ -87,7 +87,7 @@ def test_no_more_calls_than_max_lag_are_taken_ahead_of_a_program(max_lag):
     for sequence in range(max_lag + 2):
         session.call(1, sequence)
         session.run(0.001)
-    # Contributions to the own shard, of each call that was opened.
+    # Contributions to the own shard, for each open call.
     assert session.ranks[0].memory_bytes() == max_lag * shard_bytes
     assert session.done[1] == {}
 
@@ -109,19 +109,20 @@ def test_memory_for_calls_ahead_has_the_bound_that_was_given():
 
 def test_a_rank_that_lags_is_waited_for_as_long_as_was_promised():
     session = Session(2, "bounded", max_lag=1, peer_timeout_s=2.0)
-    # The program of rank 1 makes no call, its endpoint answers.
+    # The program of rank 1 makes no call; its endpoint answers.
     for sequence in range(3):
         session.call(0, sequence)
         session.run(DEADLINE_S + JUST_S)
-    # It has taken the first call, one ahead of its program, and not the second: this is
-    # more than one call old when the fourth could begin, so that the third cannot end.
+    # It has accepted the first call, one ahead of its program, and not the second: this
+    # is more than one call old when the fourth could begin, so that the third cannot
+    # end.
     deadline = session.now - JUST_S
     assert set(session.done[0]) == {0, 1}
     session.until(deadline + 2.0 - JUST_S)
     assert set(session.done[0]) == {0, 1}
     session.until(deadline + 2.0 + JUST_S)
     assert set(session.done[0]) == {0, 1, 2}
-    # Nobody waits for it any more.
+    # No rank waits for it from here on.
     session.call(0, 3)
     session.run(DEADLINE_S + JUST_S)
     assert set(session.done[0]) == {0, 1, 2, 3}
@@ -166,7 +167,7 @@ def test_a_drain_brings_what_rounding_has_taken_of_contributions(
 ):
     session = network(3, mode, elements=3000, wire_format=wire_format)
     rng = np.random.default_rng(1)
-    # More digits than the format holds, in each contribution.
+    # Each contribution has more digits than the format holds.
     given = rng.normal(size=(6, 3, session.elements)).astype(np.float32)
     total = np.zeros((3, session.elements))
     for sequence in range(7):
@@ -195,7 +196,7 @@ def test_errors_of_what_went_to_a_rank_that_has_left_are_not_lost():
         session.run(1.0)
         total += session.buckets[1, sequence]
     assert not np.allclose(total, given.sum(0), atol=1e-4)
-    # Nothing is on its way to it when it is removed.
+    # No data is under way to it when it is removed.
     session.ranks[2].leave(session.now, "its program has ended")
     session.run(0.5)
     assert session.ranks[2].finished()
@@ -215,7 +216,7 @@ def test_a_call_waits_for_the_results_of_a_peer_whose_contribution_is_there():
     session = Session(2, "exact", peer_timeout_s=2.0)
     for rank in range(2):
         session.call(rank)
-    # Rank 1 has all of rank 0, and its sums are lost.
+    # Rank 1 has all data of rank 0, and its own sums are lost.
     for _ in range(20):
         session.collect()
         for to, datagram in session.wire:
@@ -253,13 +254,14 @@ def test_what_a_peer_does_not_have_is_reported_as_in_flight():
 
 
 def test_what_a_peer_waits_for_is_not_kept_back_by_what_it_refuses():
-    # No memory for what is ahead of a program.
-    # In whole datagrams: a short one would find room where no other fits.
+    # No memory for calls ahead of a program. In whole datagrams: a short one would find
+    # room where no other fits.
     session = Session(2, "bounded", elements=2 * 4 * 358, early_bytes_max=1)
     session.silent = {1}
     session.call(0)
     session.run(DEADLINE_S + JUST_S)
-    # What rank 0 has for this call goes behind more refused data than a window holds.
+    # The data of rank 0 for this call is queued behind more refused data than a window
+    # holds.
     assert set(session.done[0]) == {0}
     session.silent = set()
     large = np.ones(400_000, np.float32)
@@ -273,10 +275,10 @@ def test_what_a_peer_waits_for_is_not_kept_back_by_what_it_refuses():
 
 
 def contributions_after_a_silence(calls: int) -> list[int]:
-    """Returns the sequences of what rank 1 gets, in the order of its arrival.
+    """Returns the sequences that rank 1 receives, in the order of their arrival.
 
-    It was silent in so many bounded calls of rank 0, from 0 on. Then both call `LARGE`,
-    of more than a window holds.
+    It was silent in this many bounded calls of rank 0, from 0 on. Then both call
+    `LARGE`, with more data than a window holds.
     """
     session = Session(2, "bounded", elements=100_000, max_lag=1)
     session.silent = {1}
@@ -329,11 +331,12 @@ def test_ranks_and_calls_round_independently():
             session.call(rank, sequence, values=values)
         session.run(1.0)
         errors.append(session.buckets[0, sequence] / ranks - values)
-    # Values between 1 and 2 have steps of 2^-7, and errors of 0.41 of that, or 3.2e-3;
-    # those of six over the root of six, if independent. Their sum is rounded by 3.0e-3.
+    # Values between 1 and 2 have steps of 2^-7, and errors of 0.41 steps, or 3.2e-3;
+    # independent errors of six add up to that over the root of six. Their sum is
+    # rounded with an error of 3.0e-3.
     together = np.sqrt(0.0032**2 + 0.0030**2)
     assert np.sqrt(np.mean(np.square(errors))) < 0.9 * together
-    # And the mean of all calls by a fourth of that.
+    # The mean of all calls reduces them to a fourth of that.
     assert np.sqrt(np.mean(np.square(np.mean(errors, 0)))) < 0.4 * together
 
 

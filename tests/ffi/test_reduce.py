@@ -20,7 +20,7 @@ HALVES = ["bfloat16", "float16"]
 
 
 def random_bits(seed: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Any bit pattern: NaN, infinities and subnormal numbers come up often."""
+    """Any bit pattern: NaN, infinities and subnormal numbers occur often."""
     size = int(np.prod(shape)) * DTYPES[dtype].itemsize
     return np.frombuffer(
         np.random.default_rng(seed).bytes(size), DTYPES[dtype]

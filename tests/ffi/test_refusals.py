@@ -1,4 +1,4 @@
-"""What a rank does not take yet: it is not sent in vain, and does not wait for long."""
+"""Refused data: not retransmitted in vain, and not delayed for long."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from session import Session, rejected
 import optireduce_testing as native
 
 CALLS = 5
-# Source: of ffi/protocol/options.h. So many calls are taken, the next one is refused.
+# Source: ffi/protocol/options.h. This many calls are accepted, the next is refused.
 MAX_LAG = 2
 # Source: kAskIntervalMax of refusals.h is 500 ms; a probe and its answer.
 TRICKLE_PER_S = 4
@@ -28,7 +28,7 @@ def follow(session: Session, arrays: list[np.ndarray]) -> None:
 
 
 def follow_after_refusals() -> tuple[Session, int]:
-    """Rank 1 makes the calls 20 s later; returns what it had received before."""
+    """Rank 1 makes the calls 20 s later; returns its earlier receptions."""
     session = Session(2)
     theirs = ahead(session)
     session.run(20.0)
@@ -57,7 +57,7 @@ def test_what_a_slow_program_refuses_is_not_sent_again_until_it_takes_it():
 def test_what_was_refused_goes_on_in_the_moment_in_which_it_is_taken():
     session, held = follow_after_refusals()
     begun = session.now
-    # Not the half second after which rank 0 would ask again.
+    # Not the half second after which rank 0 would probe again.
     session.run(0.05)
     assert (
         session.ranks[1].counters()["datagrams_received"] > held + 15_000 * 4 / 2 / 1472
@@ -84,7 +84,7 @@ def test_other_collectives_go_on_while_one_is_refused():
 def test_a_lost_acknowledgement_that_lifts_a_refusal_costs_half_a_second_at_most():
     session, held = follow_after_refusals()
     begun = session.now
-    # Everything that rank 1 says at once is lost.
+    # All datagrams that rank 1 sends now are lost.
     session.collect()
     session.wire.clear()
     session.run(0.6)
@@ -130,7 +130,7 @@ def test_replays_of_a_refused_datagram_do_not_keep_a_dead_rank_alive():
 
 @pytest.mark.parametrize("kib", [0, 64, 600])
 def test_memory_for_calls_that_the_program_has_not_made_has_a_bound(kib):
-    # Rank 2 gets the contributions and the sums of others before it has called.
+    # Rank 2 gets the contributions and the sums of others before its own call.
     session = Session(3, early_bytes_max=kib * 1024)
     buckets = [np.ones(60_000, np.float32) for _ in range(2)]
     for rank, array in enumerate(buckets):
@@ -149,5 +149,5 @@ def test_what_is_too_far_ahead_is_folded_where_ranks_that_lag_are_suspended(susp
         session.run(1.0)
     lagging = session.ranks[1]
     assert (rejected(lagging) == {}) == suspend
-    # Of the oldest calls only their sum is kept.
+    # Of the oldest calls only their sum is retained.
     assert lagging.memory_bytes() <= (MAX_LAG + 2) * arrays[0].nbytes

@@ -1,4 +1,4 @@
-"""The queue with two ends, beside Python's."""
+"""The double-ended queue, compared with Python's."""
 
 import collections
 

@@ -1,4 +1,4 @@
-"""Schedules are proved, not trusted; and the proof notices what is broken."""
+"""Schedules are proved, and the proof detects broken ones."""
 
 import hypothesis
 import pytest

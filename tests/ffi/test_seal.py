@@ -1,4 +1,4 @@
-"""Keys and tags: RFC 5869 and the GCM specification, by independent means."""
+"""Keys and tags: RFC 5869 and the GCM specification, computed independently."""
 
 import hashlib
 import hmac
@@ -86,7 +86,7 @@ def aes_128_encrypt(key: bytes, block: bytes) -> bytes:
 
 
 def gcm_tag(key: bytes, nonce: bytes, associated: bytes, ciphertext: bytes) -> bytes:
-    """The 16-byte tag of NIST SP 800-38D over data that is encrypted already."""
+    """The 16-byte tag of NIST SP 800-38D over encrypted data."""
     point = int.from_bytes(aes_128_encrypt(key, bytes(16)), "big")
     lengths = (8 * len(associated)).to_bytes(8, "big")
     lengths += (8 * len(ciphertext)).to_bytes(8, "big")

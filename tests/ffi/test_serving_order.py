@@ -1,4 +1,4 @@
-"""To how many peers a rank contributes at a time: as they say that they can take."""
+"""The number of peers that a rank contributes to at a time, as they advertise."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ RANKS = 5
 
 
 def tell_incast(endpoint, source: int, incast: int) -> None:
-    """Has a peer acknowledge nothing, and say how many may send to it at a time."""
+    """Lets a peer acknowledge nothing, and advertise an incast."""
     label = f"jax_optireduce 2 session {SESSION} lane 0 from {source} to 0"
     sealer = native.Sealer(native.derive_key(SECRET, label))
     header = native.encode_header(
@@ -24,7 +24,7 @@ def tell_incast(endpoint, source: int, incast: int) -> None:
 
 
 def contributed_to(endpoint) -> set[int]:
-    """The peers to which contributions leave, while nothing is acknowledged."""
+    """The peers to which contributions leave, while no data is acknowledged."""
     receivers = set()
     while (transmit := endpoint.poll_transmit(0.0, 8)) is not None:
         to, datagrams = transmit

@@ -1,4 +1,4 @@
-"""In which order a rank sends what it has, and to how many at a time."""
+"""The order in which a rank sends its data, and the peers served at a time."""
 
 import numpy as np
 from session import SECRET, Session
@@ -14,7 +14,8 @@ def test_sums_of_an_older_call_go_before_contributions_to_a_newer_one():
     arrays = [np.ones(60_000, np.float32) for _ in range(3)]
     session.submit(0, arrays[0])
     session.run(0.5)
-    # Rank 0 goes on before rank 1 has made the first call, and then gets some of it.
+    # Rank 0 continues before rank 1 has made the first call, and then receives some
+    # data of that call.
     session.submit(0, arrays[1], sequence=1)
     session.submit(1, arrays[2])
     while (transmit := session.ranks[1].poll_transmit(session.now, 8)) is not None:
@@ -32,12 +33,12 @@ def test_sums_of_an_older_call_go_before_contributions_to_a_newer_one():
 
 
 def acknowledgement(incast: int) -> bytes:
-    """Of nothing, by a rank to which so many may send at a time."""
+    """An acknowledgement of nothing, by a rank that advertises an incast."""
     return bytes(6 + 4) + bytes([incast, 0, 0])
 
 
 class Sender:
-    """Rank 0 of four, whose peers say how many may send to them, and no more."""
+    """Rank 0 of four, whose peers only advertise their incast."""
 
     def __init__(self, incasts: dict[int, int]):
         self.rank = native.Endpoint(0, 4, SECRET)
@@ -52,14 +53,14 @@ class Sender:
             content, tag = sealer.seal(0, header + acknowledgement(incast))
             self.rank.handle_datagram(self.now, content + tag)
         assert self.rank.counters()["datagrams_received"] == len(incasts)
-        # More for each of them than a window holds.
+        # More data for each of them than a window holds.
         collective = native.Collective(
             "x", members=[0, 1, 2, 3], elements=self.array.size
         )
         assert self.rank.submit(self.now, collective, self.array) == ""
 
     def receivers(self) -> set[int]:
-        """To whom it sends contributions now."""
+        """The ranks to which it sends contributions now."""
         found = set()
         while (transmit := self.rank.poll_transmit(self.now, 8)) is not None:
             to, datagrams = transmit
@@ -69,7 +70,7 @@ class Sender:
         return found
 
     def receivers_within(self, seconds: float) -> set[int]:
-        """To whom it sends them in that time."""
+        """The ranks to which it sends contributions within a time."""
         found = self.receivers()
         end = self.now + seconds
         while (at := self.rank.poll_timeout()) < end:

@@ -39,7 +39,7 @@ ADDRESSES = [address_param("127.0.0.1"), address_param("::1")]
 def connected(
     datagram_bytes: int, address: str = "127.0.0.1", **options: object
 ) -> tuple[native.UdpPort, native.UdpPort]:
-    """Two ports, each of which has the other as its rank 1 - and itself as rank 0."""
+    """Two ports, each of which has the other as its rank 1, and itself as rank 0."""
     ports = [native.UdpPort(address, **options) for _ in range(2)]
     for mine, other in (ports, reversed(ports)):
         peers = [(address, port.local_port) for port in (mine, other)]
@@ -48,7 +48,7 @@ def connected(
 
 
 def receive(port: native.UdpPort, count: int) -> list[bytes]:
-    """Waits for `count` datagrams, and takes what else is there by then."""
+    """Waits for `count` datagrams, and takes any others that have arrived by then."""
     datagrams = []
     end = time.monotonic() + PATIENCE_S
     while len(datagrams) < count and time.monotonic() < end:
@@ -60,7 +60,7 @@ def receive(port: native.UdpPort, count: int) -> list[bytes]:
 
 
 def numbered(count: int, size: int, last: int | None = None) -> list[bytes]:
-    """Datagrams that differ everywhere; the last one may be shorter."""
+    """Datagrams with distinct contents; the last one may be shorter."""
     sizes = [size] * (count - 1) + [size if last is None else last]
     whole = [i.to_bytes(4, "big") * (n // 4 + 1) for i, n in enumerate(sizes)]
     return [datagram[:n] for datagram, n in zip(whole, sizes, strict=True)]
@@ -102,7 +102,7 @@ def test_any_batch_arrives_as_it_was_sent_in_whatever_pieces(
     count = 1 + int(fill * (one.batch_max - 1))
     batch = numbered(count, size, last=1 + int(last * (size - 1)))
     whole = b"".join(batch)
-    # At most two pieces for each datagram, and one; some of them are empty.
+    # At most two pieces for each datagram, plus one; some of them are empty.
     at = [0, *sorted(int(cut * len(whole)) for cut in cuts[: 2 * count]), len(whole)]
     pieces = [whole[i:j] for i, j in itertools.pairwise(at)]
     assert one.send(1, pieces, size)
@@ -144,9 +144,9 @@ def test_a_dead_peer_disturbs_nobody(address):
     one.set_peers(peers, 100)
     sent = []
     for datagram in numbered(300, 100):
-        assert one.send(0, [b"nobody"], 100)
+        assert one.send(0, [b"refused"], 100)
         assert one.send(1, [datagram], 100)
-        # The refusal may stand in the way of receiving as well.
+        # The refusal may fail a reception as well.
         assert one.receive() == []
         sent.append(datagram)
     assert receive(two, len(sent)) == sent
@@ -159,8 +159,8 @@ def test_refusals_do_not_keep_a_wait_from_waiting():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
         gone.bind(("127.0.0.1", 0))
         one.set_peers([gone.getsockname()], 100)
-    assert one.send(0, [b"nobody"], 100)
-    one.wait(0.1)  # May end at once, for the refusal.
+    assert one.send(0, [b"refused"], 100)
+    one.wait(0.1)  # May end at once, because of the refusal.
     assert one.wait(0.1) >= 0.1
     assert one.errors()["refused"] == 1
 
@@ -220,7 +220,7 @@ def test_datagrams_for_which_there_was_no_room_are_counted():
         assert one.send(1, [datagram], 1000)
     arrived = len(receive(two, 1))
     assert 0 < arrived < 200
-    # The kernel tells with the next one that has room.
+    # The kernel reports the drops with the next datagram that has room.
     assert one.send(1, [b"room"], 1000)
     assert receive(two, 1) == [b"room"]
     assert two.socket_drops == 200 - arrived
@@ -282,7 +282,7 @@ def test_datagrams_must_fit_into_udp(datagram_bytes_max):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")
 def test_a_forged_icmp_that_asks_for_short_datagrams_is_not_believed():
-    # The kernel remembers it for ten minutes, so no other test may use this address.
+    # The kernel keeps the MTU for ten minutes, so no other test may use this address.
     address = "127.0.0.77"
     one, two = connected(1472, address)
     sent = numbered(4, 1472)

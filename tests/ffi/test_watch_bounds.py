@@ -1,4 +1,4 @@
-"""Bounds of what watches the calls: what is too early, too small or too much to tell.
+"""Thresholds of the call monitor: events that are too early or small to report.
 
 Times are in seconds.
 """

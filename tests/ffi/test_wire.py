@@ -1,4 +1,4 @@
-"""The wire format: what is written is read, and nothing else is."""
+"""The wire format: encoded values are parsed, and other bytes are rejected."""
 
 import hypothesis
 from hypothesis import strategies as st

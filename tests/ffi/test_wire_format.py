@@ -1,4 +1,4 @@
-"""Rounding is right on average, changes nothing twice, and hides nothing."""
+"""Rounding is unbiased, idempotent, and keeps values that are not finite."""
 
 import hypothesis
 import hypothesis.extra.numpy as hnp
@@ -35,14 +35,14 @@ def rounded(fmt: str, values: np.ndarray, key: int = 0) -> np.ndarray:
 
 
 def blocks_of(values: np.ndarray) -> np.ndarray:
-    """The values in rows of one block each; the last one is filled up with zeros."""
+    """The values in rows of one block each, the last one padded with zeros."""
     padded = np.zeros(-(-values.size // BLOCK) * BLOCK, values.dtype)
     padded[: values.size] = values
     return padded.reshape(-1, BLOCK)
 
 
 def steps_of(fmt: str, values: np.ndarray) -> np.ndarray:
-    """What lies between the neighbours of each value, as float64."""
+    """The distance between the neighbours of each value, as float64."""
     if fmt == "int8":
         largest = np.abs(blocks_of(values)).max(axis=1, keepdims=True).astype(float)
         with np.errstate(divide="ignore"):
@@ -103,7 +103,7 @@ def test_keys_round_differently(fmt):
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
 def test_rounding_is_unbiased(fmt, scale):
     # The mean of n roundings has a standard deviation of at most half a step / sqrt(n).
-    # Six of them at once, with a fixed seed: a value passes, always.
+    # The bound is six of them, with a fixed seed: a value that passes always passes.
     n = 4096
     values = np.random.default_rng(1).normal(size=200) * scale
     values = values.astype(np.float32)
@@ -173,8 +173,8 @@ def test_value_and_error_add_up(fmt, values, key):
     error, any_error = native.rounding_error(values.tobytes(), got.tobytes())
     error = np.frombuffer(error, np.float32)
     assert any_error == error.any()
-    # Near enough to each other to be subtracted without a rounding of its own, unless
-    # the step is 2^16 times the value and more.
+    # Close enough for an exact subtraction, unless the step is 2^16 times the value or
+    # more.
     total = got.astype(float) + error.astype(float)
     slack = np.abs(got).astype(float) * 2.0**-24
     assert (np.abs(total - values.astype(float)) <= slack + SMALLEST_NORMAL).all()

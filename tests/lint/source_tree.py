@@ -7,7 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-# Where our files are. Build folders and virtual environments lie beside them.
+# Folders of the project's own files. Build folders and virtual environments lie beside
+# them.
 _FOLDERS = ("ffi", "jax_optireduce", "tests", "examples", "docs", "benchmarks", "tools")
 _FOLDERS += (".ci", "third_party")
 # In a worktree .git is a file.
@@ -22,7 +23,7 @@ _COMMENT_OR_TEXT = re.compile(
 
 @functools.cache
 def files(*suffixes: str) -> tuple[Path, ...]:
-    """Returns our files with one of the suffixes, all of them if none is given."""
+    """Returns the project's files with one of the suffixes, or all of them."""
     found = [path for path in ROOT.iterdir() if path.is_file()]
     for folder in _FOLDERS:
         found += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
@@ -38,7 +39,7 @@ def files(*suffixes: str) -> tuple[Path, ...]:
 
 @functools.cache
 def text(path: Path) -> str:
-    """Returns what a file holds; "" for one that is not text."""
+    """Returns the contents of a file; "" for one that is not text."""
     try:
         return path.read_text()
     except UnicodeDecodeError:
@@ -49,6 +50,12 @@ def text(path: Path) -> str:
 def code(path: Path) -> str:
     """Returns a C++ file with comments and literals blanked out, line by line."""
     return _COMMENT_OR_TEXT.sub(_blank, text(path))
+
+
+def comments_and_texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields offset and text of every comment and literal of a C++ file."""
+    for match in _COMMENT_OR_TEXT.finditer(text(path)):
+        yield match.start(), match.group()
 
 
 def _blank(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Types and formats, by the programs that know them."""
+"""Types and formats, checked by the tools for them."""
 
 import subprocess
 import sys

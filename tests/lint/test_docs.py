@@ -1,4 +1,4 @@
-"""What the documents show exists: snippets compile, names and links lead somewhere."""
+"""Statements of the documents are true: snippets compile, names and links exist."""
 
 import ast
 import re
@@ -126,7 +126,7 @@ def test_paths_in_backquotes_exist(page):
 
 
 def _files_on_the_map() -> dict[str, set[str]]:
-    """The files that the tables of ARCHITECTURE.md name, by folder, without suffix."""
+    """The files named in the tables of ARCHITECTURE.md, by folder, without suffix."""
     named: dict[str, set[str]] = {}
     base, folder, column = "", "", -1
     for line in text(ROOT / "ARCHITECTURE.md").splitlines():
@@ -224,93 +224,6 @@ def test_every_field_of_the_statistics_is_explained():
     source = text(ROOT / "jax_optireduce/_stats.py")
     fields = re.findall(r"^    (\w+): jax\.Array$", source, re.MULTILINE)
     assert list(_table_under("Statistics of a call")) == fields
-
-
-# History belongs into the changelog, a decision record or a lab log.
-_HISTORY = re.compile(
-    r"\b(used to|any more|no longer(?! than)|previously|earlier versions?)\b",
-    re.IGNORECASE,
-)
-_PRONOUNS = re.compile(
-    r"\b(nobody|somebody|anybody|everybody|who(m)?ever)\b", re.IGNORECASE
-)
-_WITH_HISTORY = {"CHANGELOG.md", "docs/decisions", "docs/lab"}
-
-
-def _prose(page: str) -> str:
-    """Returns a page without its blocks, and without the counters.
-
-    Their words are those of the headers that declare them.
-    """
-    counters = r"^\| `(?:rejected|send)_\w+` \| .*$"
-    return re.sub(counters, "", _FENCE.sub("", page), flags=re.MULTILINE)
-
-
-def _words_of_history(page: str) -> list[str]:
-    return [match.group() for match in _HISTORY.finditer(_prose(page))]
-
-
-def _words_without_subject(page: str) -> list[str]:
-    return [match.group() for match in _PRONOUNS.finditer(_prose(page))]
-
-
-@pytest.mark.parametrize("page", _PAGES, ids=relative)
-def test_reference_states_the_present(page):
-    if not any(relative(page).startswith(place) for place in _WITH_HISTORY):
-        found = _words_of_history(text(page))
-        assert not found, f"{relative(page)}: move history to docs/decisions: {found}"
-
-
-@pytest.mark.parametrize("page", _PAGES, ids=relative)
-def test_sentences_name_their_subject(page):
-    found = _words_without_subject(text(page))
-    assert not found, f"{relative(page)}: name the rank, the process, …: {found}"
-
-
-# Places whose comments are held to the same words.
-_PLACES = ("jax_optireduce", "examples", "benchmarks", "tools", "ffi/base", "ffi/net")
-_PLACES += ("ffi/codec", "ffi/crypto", "ffi/schedule", "ffi/runtime")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        p
-        for p in files(".py", ".pyi", ".h", ".cc")
-        if relative(p).startswith(tuple(f"{place}/" for place in _PLACES))
-    ],
-    ids=relative,
-)
-def test_comments_and_messages_name_their_subject(path):
-    found = [match.group() for match in _PRONOUNS.finditer(text(path))]
-    assert not found, f"{relative(path)}: name the rank, the process, …: {found}"
-
-
-@pytest.mark.parametrize(
-    "sentence",
-    [
-        "It used to take 4 ms.",
-        "A rank does not wait any more.",
-        "A rank no longer waits.",
-        "Previously a rank waited.",
-        "An earlier version waited.",
-    ],
-)
-def test_the_rule_finds_history(sentence):
-    assert _words_of_history(f"A call ends.\n{sentence}\n")
-
-
-@pytest.mark.parametrize(
-    "sentence",
-    ["Nobody waits.", "Somebody waits.", "It ends for whoever waits.", "Anybody may."],
-)
-def test_the_rule_finds_sentences_without_a_subject(sentence):
-    assert _words_without_subject(f"A call ends.\n{sentence}\n")
-
-
-def test_the_rules_leave_sizes_and_output_alone():
-    page = "A call takes no longer than a second.\n```text\nno longer, nobody\n```\n"
-    assert not _words_of_history(page) + _words_without_subject(page)
 
 
 def test_the_page_of_the_simulator_names_every_field_of_a_scenario_once():

@@ -46,7 +46,8 @@ ROOMS = {
 _ENDPOINT = "endpoint"
 _SHARED = {"options.h", "stats.h", "submission.h", "transmit.h"}
 
-# Layers without threads, clocks, chance or the outside: a replay gives the same bits.
+# Layers without threads, clocks, randomness or input/output: a replay gives the same
+# bits.
 PURE = ("base", "codec", "crypto", "schedule", "protocol")
 _BANNED_HEADERS = {
     "<atomic>",
@@ -118,7 +119,7 @@ def test_includes_stay_within_the_allowed_layers(path):
 
 
 def _room(path: Path) -> str | None:
-    """The room of a file of protocol/; None for what all rooms may include."""
+    """The room of a file of protocol/; None for files that all rooms may include."""
     inside = path.relative_to(ROOT / "ffi/protocol").parts
     if len(inside) > 1:
         return inside[0]

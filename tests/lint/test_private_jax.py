@@ -1,4 +1,4 @@
-"""One file may know what JAX does not promise to keep."""
+"""One file may use private names of JAX."""
 
 import ast
 

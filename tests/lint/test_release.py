@@ -1,4 +1,4 @@
-"""What a release says of itself is the same in every place."""
+"""The facts about a release are the same in every place."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Every constant of the protocol says where its value comes from."""
+"""Every constant of the protocol names the origin of its value."""
 
 import re
 

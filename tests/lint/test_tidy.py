@@ -1,4 +1,4 @@
-"""Limits of the house: lengths, words, no machine's paths, nothing that is not used."""
+"""Limits of the sources: lengths, words, local paths, unused names."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ _FUNCTION_LINES_MAX = 60
 _COLUMNS = {".h": 100, ".cc": 100, ".py": 88, ".pyi": 88}
 
 # Longer than the limit, with the reason.
-_LONG_FILES: dict[str, str] = {"LICENSE": "somebody else's text"}
+_LONG_FILES: dict[str, str] = {"LICENSE": "the text of its authors"}
 
 # Word -> what to write instead. One word per thing, in code, documents and logs.
 _BANNED_WORDS = {
@@ -30,7 +30,7 @@ _FUNCTION_HEAD = re.compile(
     r"^(?!\s*(?:class|struct|enum|union|namespace)\b).*\)[^;=]*$", re.DOTALL
 )
 
-# Words of other people's interfaces.
+# Words of interfaces of other projects.
 _FOREIGN_IDENTIFIERS = {"max_workers"}
 
 _CXX = files(".h", ".cc")
@@ -45,7 +45,7 @@ def _words(identifier: str) -> set[str]:
 
 
 def _identifiers(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields line and name of what a file names: in Python, only what it defines."""
+    """Yields line and name of each name in a file: in Python, only of definitions."""
     if path.suffix in (".h", ".cc"):
         for number, line in enumerate(code(path).splitlines(), 1):
             if not line.lstrip().startswith("#"):
@@ -97,8 +97,8 @@ def test_python_functions_are_short(path):
 def _cxx_functions(source: str) -> Iterator[tuple[int, int, str]]:
     """Yields first line, number of lines and name of every function of blanked code.
 
-    A function's body is a pair of braces behind ")" and qualifiers. Namespaces and
-    classes are looked into; statements and lambdas count for the function around them.
+    A function's body is a pair of braces after ")" and qualifiers. Namespaces and
+    classes are searched; statements and lambdas count as part of their function.
     """
     directive = r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*"
     source = re.sub(

@@ -1,4 +1,4 @@
-"""What a type checker knows about the public calls; checked, and never run."""
+"""The types of the public calls for a type checker; checked, and never run."""
 
 from typing import Any, assert_type
 

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 import jax_optireduce
 
 # Entries of the bucket. Chosen: 64 blocks of the rotation and, with DATAGRAM_BYTES, 46
-# datagrams in the shard of each of 4 ranks, so that the law of large numbers sets in.
+# datagrams in the shard of each of 4 ranks, enough for the law of large numbers.
 ENTRIES = 1 << 16
 
 # Chosen: Ethernet's largest UDP payload.
@@ -28,9 +28,9 @@ CALLS_PER_PROGRAM = 100
 
 
 def values(ranks: int) -> np.ndarray:
-    """Returns what each rank averages, float32 [ranks, ENTRIES].
+    """Returns the contributions of the ranks, float32 [ranks, ENTRIES].
 
-    A heavy-tailed part that all share, most of it at the end of the bucket, where a
+    A heavy-tailed part common to all, most of it at the end of the bucket, where a
     deadline would cut; and noise of each rank's own.
     """
     generator = np.random.default_rng(1)
@@ -45,8 +45,8 @@ def directions(all_values: np.ndarray) -> np.ndarray:
     """Returns unit vectors along which a bias would show, float32 [number, ENTRIES].
 
     The mean itself (results that shrink), the deviation of each rank (an owner whose
-    own contribution counts for too much), the end of the bucket (results that are cut
-    off), and some in any direction.
+    own contribution has too much weight), the end of the bucket (results that are cut
+    off), and some random directions.
     """
     mean = all_values.mean(axis=0)
     tail = np.where(np.arange(ENTRIES) >= ENTRIES - 360, mean, 0)
@@ -63,8 +63,8 @@ def make_program(all_values: np.ndarray, mesh: jax.sharding.Mesh) -> jax.stages.
     def one_call(
         sum_of_errors: jax.Array, own: jax.Array
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        # All ranks start together, so that what is missing was lost and not late. Made
-        # of the errors so far, or else it would not wait for the call before.
+        # All ranks start together, so that missing data was lost and not late. Depends
+        # on the errors so far, so that the call waits for the previous one.
         started = jax_optireduce.psum(
             jnp.isfinite(sum_of_errors[0]).astype(jnp.float32), "ranks", name="start"
         )
@@ -108,7 +108,7 @@ def main() -> None:
     with jax_optireduce.init(
         deadline_s=args.deadline_s,
         advanced=jax_optireduce.Advanced(
-            # The sequence of losses is decided by the seed: each rank needs its own.
+            # The seed decides the sequence of losses: each rank needs its own.
             faults={
                 "loss": args.loss,
                 "seed": args.seed + 1000 * int(os.environ["JAX_PROCESS_ID"]),

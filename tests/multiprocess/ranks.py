@@ -1,7 +1,7 @@
 """Runs a program in several real processes, which meet on loopback.
 
-Each rank writes into a file of its own. Whatever goes wrong, all outputs are shown, and
-no process outlives the test.
+Each rank writes into a file of its own. After any failure all outputs are shown; no
+process outlives the test.
 """
 
 import contextlib
@@ -17,14 +17,15 @@ from pathlib import Path
 
 _PROGRAMS = Path(__file__).parent / "programs"
 
-# Chosen: a start takes 3 s on an idle machine with 2 cores, and tests share it.
+# Chosen: a start takes 3 s on an idle machine with 2 cores, which tests share.
 TIME_LIMIT_S = 100.0
 
-# A shell that starts the suite in the background has it ignore SIGINT, and the ranks.
+# A shell that starts the suite in the background makes it ignore SIGINT, and so do the
+# ranks.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Where in the folder of a test the flight records of stalls are.
+# Flight records of stalls, in the folder of a test.
 RECORDS = "records"
 
 
@@ -33,11 +34,11 @@ class Rank:
     """One process.
 
     Attributes:
-      process: it runs in a session of its own, so that all of it can be killed.
-      path: its output, both streams.
-      environment: its own.
-      started: `time.monotonic()`.
-      ended: the same, once `Ranks.wait` has seen it.
+        process: the leader of its own process group, so that all of it can be killed.
+        path: its output, both streams.
+        environment: its own.
+        started: `time.monotonic()`.
+        ended: the same, once `Ranks.wait` has seen the end.
     """
 
     process: subprocess.Popen[bytes]
@@ -55,7 +56,7 @@ class Rank:
         return self.process.returncode
 
     def lines(self, start: str) -> list[str]:
-        """Returns the lines of the output with this start, without it."""
+        """Returns the rest of each line of the output that begins with this text."""
         return [
             line.removeprefix(start).strip()
             for line in self.output.splitlines()
@@ -67,7 +68,7 @@ class Ranks(list[Rank]):
     """The processes of one program, in rank order."""
 
     def describe(self) -> str:
-        """Returns everything that a failed test should show."""
+        """Returns the outputs that a failed test should show."""
         return "\n".join(
             f"--- rank {i}, exit code {rank.code}\n{rank.output[-6000:]}"
             for i, rank in enumerate(self)
@@ -88,7 +89,7 @@ class Ranks(list[Rank]):
         self._note_ends()
 
     def wait_for(self, rank: int, line: str, limit_s: float = TIME_LIMIT_S) -> None:
-        """Waits until this rank has written a line with this start."""
+        """Waits until this rank has written a line that begins with this text."""
         end = time.monotonic() + limit_s
         while not self[rank].lines(line):
             over = self[rank].process.poll() is not None
@@ -135,15 +136,15 @@ def start(
     """Starts a program of the folder `programs` in `world_size` processes.
 
     Args:
-      program: its name, without ".py".
-      *arguments: for every rank.
-      folder: an empty folder for the outputs.
-      world_size: number of processes.
-      devices: virtual CPU devices of each.
-      options: fields of `jax_optireduce.Options`, given through the environment.
-      options_of: by rank, those that only it is given.
-      namespaces: network namespace of each rank; empty: all are in this one.
-      address: of rank 0.
+        program: its name, without ".py".
+        *arguments: for every rank.
+        folder: an empty folder for the outputs.
+        world_size: number of processes.
+        devices: virtual CPU devices of each.
+        options: fields of `jax_optireduce.Options`, passed through the environment.
+        options_of: by rank, additional fields for this rank only.
+        namespaces: network namespace of each rank; empty: all are in this one.
+        address: of rank 0.
     """
     port = _free_port()
     common = {
@@ -156,7 +157,7 @@ def start(
         "PYTHONUNBUFFERED": "1",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
     }
-    # A rank that died says no goodbye, and process 0 would wait the default for it.
+    # A killed rank sends no goodbye, and process 0 would wait the default time for it.
     given = {
         "shutdown_timeout_s": 3,
         "flight_record_dir": folder / RECORDS,

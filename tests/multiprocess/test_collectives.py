@@ -1,4 +1,4 @@
-"""Real processes on loopback give the right sums, the same bits on all ranks."""
+"""Real processes on loopback compute correct sums, with equal bits on all ranks."""
 
 import pytest
 import ranks
@@ -15,7 +15,7 @@ def test_sums_are_right_and_have_the_same_bits_on_all_ranks(
         folder=tmp_path,
         world_size=world_size,
         devices=devices,
-        # Of the bounded calls, in which nothing may be late.
+        # For the bounded calls, whose data must never be late.
         options={"deadline_s": 30},
     ) as started:
         started.succeed()
@@ -52,7 +52,7 @@ def test_160_leaves_travel_in_one_call_and_are_not_copied_together(tmp_path):
         *("1", str(meeting), "1"),
         folder=tmp_path,
         world_size=3,
-        # Of the calls that are not to be late.
+        # For the calls whose data must not be late.
         options={"deadline_s": 30},
     ) as started:
         started.succeed()
@@ -107,7 +107,7 @@ def test_lost_reordered_and_repeated_datagrams_change_nothing(tmp_path):
 
 
 def test_lossy_mean_over_calls_is_right_because_signs_are_fresh(tmp_path):
-    # A deadline that only what is lost misses.
+    # A deadline that only lost data misses.
     options = {"faults": "loss=0.1,seed=5", "deadline_s": 0.5}
     with ranks.start(
         "lossy", folder=tmp_path, world_size=3, options=options

@@ -1,4 +1,4 @@
-"""What is late comes later, a drain brings the rest, and replicas can be made equal."""
+"""Late data arrives with later calls or a drain, and replicas can be made equal."""
 
 import pytest
 import ranks

@@ -1,11 +1,11 @@
-"""A drain brings what was late, to the last bit, or says why it brings nothing."""
+"""A drain returns the late data, to the last bit, or explains why it returns none."""
 
 import re
 
 import pytest
 import ranks
 
-# Chosen: shorter than the last rank sleeps, so that its data is late in every call.
+# Chosen: shorter than the sleep of the last rank, so that its data is always late.
 _LATE = {"deadline_s": 0.03}
 # Chosen: a tree of the tests takes several buckets.
 _SEVERAL_BUCKETS = {"bucket_bytes": 40_000}
@@ -81,7 +81,7 @@ def test_drain_that_fits_no_call_is_an_error_on_every_rank_and_loses_nothing(tmp
                 "lossy",
             ]
             for line in rank.lines("conserved"):
-                # What int8 rounds is whole here.
+                # Rounding to int8 is exact here.
                 assert float(line.split()[-2]) == 0, started.describe()
 
 
@@ -93,7 +93,7 @@ def test_end_of_a_session_with_late_data_is_a_warning_with_bytes_and_names(tmp_p
         "drains", "end", "late", folder=tmp_path, world_size=3, options=_LATE
     ) as started:
         started.wait()
-        # The ranks that are in time leave before the last one has called.
+        # The punctual ranks leave before the last one has called.
         warnings = started[0].lines(_WARNING)
         assert len(warnings) == 1, started.describe()
         assert re.search(r"[\d.]+ KiB of 'grads' \(float32\[200000\]", warnings[0])

@@ -1,4 +1,4 @@
-"""A program ends when what it has dispatched is over, on all ranks alike."""
+"""A program ends after its dispatched calls, on all ranks alike."""
 
 import re
 
@@ -49,7 +49,7 @@ def test_a_call_that_nobody_joins_is_given_up_by_name(tmp_path):
         assert re.search(r"1 call of 'call.*: given up after [2-9]", line), line
         assert "waiting for rank 1" in line
         assert "its process exits" in line
-        # The other one is alive and learns of it.
+        # The other rank is alive and is informed.
         started.wait_for(1, "error")
         said = r"rank 0 has (left|stopped with this error): its process exits"
         assert re.search(said, started[1].output), started[1].output

@@ -1,4 +1,4 @@
-"""What goes wrong on one rank is an error on the others, in seconds, or no matter."""
+"""A failure of one rank is an error on the others within seconds, or harmless."""
 
 import re
 import signal
@@ -11,7 +11,7 @@ _PEER_TIMEOUT_S = 2.0
 _MISMATCH_TIMEOUT_S = 2.0
 _DEADLINE_S = 1.0
 
-# Chosen: what a busy machine with 2 cores adds to a timeout.
+# Chosen: the delay that a busy machine with 2 cores adds to a timeout.
 _SLACK_S = 5.0
 
 
@@ -60,7 +60,7 @@ def test_exact_call_names_the_rank_that_died(tmp_path, number):
 
 
 def test_process_0_does_not_wait_for_the_goodbye_of_a_rank_that_was_silent(tmp_path):
-    # Longer than any wait for the test.
+    # Longer than the test may take.
     options = {"shutdown_timeout_s": 10_000}
     with ranks.start(
         "dead_peer", "exact", "SIGKILL", folder=tmp_path, world_size=3, options=options
@@ -115,7 +115,7 @@ def test_interrupt_ends_a_call_under_way(tmp_path):
         started.wait_for(0, "waiting")
         started.wait_for(1, "waiting")
         started[0].process.send_signal(signal.SIGINT)
-        # The other rank is alive and says no goodbye: 3 s by the option.
+        # The other rank is alive and sends no goodbye: 3 s by the option.
         started.wait(0)
         assert started[0].code in (1, 130, -signal.SIGINT), started.describe()
         assert "KeyboardInterrupt" in started[0].output, started.describe()

@@ -1,4 +1,4 @@
-"""What one rank gives up ends on all others, which then go on together."""
+"""A call that one rank gives up ends on all others, which then continue together."""
 
 import re
 import signal
@@ -8,7 +8,7 @@ import pytest
 import ranks
 
 _CALL_TIMEOUT_S = 2.0
-# Chosen: what a busy machine with 2 cores adds to a timeout.
+# Chosen: the delay that a busy machine with 2 cores adds to a timeout.
 _SLACK_S = 5.0
 
 
@@ -77,5 +77,5 @@ def test_a_rank_that_hangs_is_named_after_the_call_timeout(tmp_path):
             assert float(took) < _CALL_TIMEOUT_S + _SLACK_S
             assert "for rank 2 (heard" in rank.lines("error")[0]
             assert "it last called call 0 of" in started.describe()
-        # It learns why.
+        # The rank is informed of the reason.
         assert "rank 2 (heard" in started[2].lines("error")[0]

@@ -1,4 +1,4 @@
-"""Trouble on one rank: the calls of the others end, nothing is lost, no rank aborts."""
+"""A disturbed rank: the others' calls end, no data is lost, and no rank aborts."""
 
 import signal
 
@@ -7,7 +7,7 @@ import ranks
 # Chosen: a call of these programs takes some milliseconds; tests share the machine.
 _OPTIONS = {"deadline_s": 0.1, "on_lag": "suspend"}
 
-# The rank to which it happens, and those that go on.
+# The disturbed rank, and those that continue.
 _LAST, _OTHERS = 3, (0, 1, 2)
 
 
@@ -70,7 +70,8 @@ def test_calls_that_the_others_have_drained_end_at_once(tmp_path):
         started[_LAST].process.send_signal(signal.SIGCONT)
         started.succeed()
         _check_conserved(started, before_the_drain=False)
-        # About 75 are left to it, and some pass until it knows where the others are.
+        # About 75 calls are left to it, and some pass until it knows the position of
+        # the others.
         (over,) = started[_LAST].lines("over")
         assert int(over) > 40, started.describe()
 
@@ -81,7 +82,7 @@ def test_a_rank_that_is_late_for_every_call_is_named_and_loses_nothing(tmp_path)
     ) as started:
         for number in _OTHERS:
             started.wait_for(number, "call 39")
-        # They are through, and it is not.
+        # The others have ended, and this rank has not.
         assert not started[_LAST].lines("call 39"), started.describe()
         started.succeed()
         _check_conserved(started)

@@ -1,4 +1,4 @@
-"""What follows from loss is decided alike on every rank, by all of them."""
+"""Decisions that depend on loss are equal on every rank."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def _start(*arguments, folder, world_size, deadline_s):
 
 
 def _calls(started):
-    """What each rank saw and decided, [ranks, calls, 8]."""
+    """The observations and decisions of each rank, [ranks, calls, 8]."""
     started.succeed()
     return np.array(
         [
@@ -49,7 +49,7 @@ def test_ranks_that_lost_different_data_decide_alike(tmp_path):
     first = int(np.argmax(losses.mean(0) > 0.02))
     assert not hadamard[:first].any()
     assert hadamard[first:].all()
-    # The calls after this one are those of another collective.
+    # The calls after this one belong to another collective.
     counted = [*range(first + 1), *range(70 - first - 1)]
     np.testing.assert_array_equal(sequence, counted)
 

@@ -1,21 +1,21 @@
-"""Mode `lossy` against its formula: no bias, and the error that the loss must cost.
+"""Mode `lossy` compared with its formula: no bias, and the predicted error.
 
 Four processes, a fault port that loses 5 % of the datagrams at random, 1,000 calls.
 
 With n ranks, d_i = x_i - mean and p the share of datagrams lost:
 
-Stage one. The owner of a shard averages the contributions that came, its own always
-among them. With k of the n - 1 others, the error is the mean of d over these k + 1. Its
-expected square is, for draws without replacement from d's that add up to zero,
+Stage one. The owner of a shard averages the contributions that arrived, which always
+include its own. With k of the n - 1 others, the error is the mean of d over these k +
+1. Its expected square is, for draws without replacement from d's with the sum zero,
 
     [(1 - k/(n-1))^2 e_own + k(n-1-k)/(n-2) (e_others - e_own/(n-1)^2)] / (k+1)^2
 
 with e = |d|^2. That pulls each shard towards its owner, but the rotation spreads every
 shard over all entries, where the pulls of all owners add up to zero: no bias is left.
 
-Stage two. A rank misses a share m of the coefficients, of the shards of others only,
-and scales the rest by 1 / (1 - m), which leaves the rotated values unbiased and adds
-m / (1 - m) of their energy. Together: (m + stage one) / (1 - m).
+Stage two. A rank misses a share m of the coefficients, in the shards of others only,
+and scales the rest by 1 / (1 - m), which leaves the rotated values unbiased and adds m
+/ (1 - m) of their energy. Together: (m + stage one) / (1 - m).
 """
 
 import json
@@ -33,11 +33,11 @@ RANKS = 4
 LOSS = 0.05
 CALLS = 1000
 
-# Of a call, in seconds. Chosen: what 4 processes on 2 busy cores keep; everything that
-# is missing was then lost and not late.
+# Of a call, in seconds. Chosen: 4 processes on 2 busy cores keep it, so that missing
+# data was lost and not late.
 DEADLINE_S = 0.04
 
-# Seconds for all calls. Chosen: three times what they take on two idle cores.
+# Seconds for all calls. Chosen: three times their duration on two idle cores.
 TIMEOUT_S = 400
 
 
@@ -69,7 +69,7 @@ def both_stages(loss: float, missing_results: float, values: np.ndarray) -> floa
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
-    """What each rank printed."""
+    """The reports printed by each rank."""
     ended = subprocess.run(
         [
             *(sys.executable, "-P", "-m", "jax_optireduce", "launch", "-n", str(RANKS)),
@@ -78,7 +78,7 @@ def reports(tmp_path_factory):
             *("--deadline-s", str(DEADLINE_S)),
         ],
         cwd=tmp_path_factory.mktemp("lossy_statistics"),
-        # The launcher says how many devices each process has.
+        # The launcher sets the number of devices of each process.
         env={**os.environ, "XLA_FLAGS": ""},
         capture_output=True,
         text=True,
@@ -107,13 +107,14 @@ def test_the_mean_over_calls_has_no_bias(reports):
     reach = np.abs(program.directions(values) @ deviations.T).max(axis=1)
     for report in reports:
         deviation = np.array(report["along_deviation"]) / math.sqrt(CALLS)
-        # What is late on a busy machine is no random loss: a rank that is late more
-        # often than the others counts for less, by that share at the most.
+        # Data that is late on a busy machine is not lost at random: a rank that is late
+        # more often than the others has less weight, by at most that share.
         lost = LOSS * (RANKS - 1) / RANKS
         late = max(0.0, report["missing_contributions"] - lost)
         bias = np.abs(report["along_mean"])
         assert (bias < 4 * deviation + late * reach).all(), (late, reach, report)
-        # In all directions together: what is left is the noise of so many calls.
+        # In all directions together: the remaining error is the noise of this many
+        # calls.
         noise = report["squared_error"] / CALLS
         assert report["squared_error_of_mean"] == pytest.approx(noise, rel=0.2)
 

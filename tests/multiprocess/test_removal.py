@@ -1,4 +1,4 @@
-"""A rank that dies: the others train on without it, while they are a majority."""
+"""A rank dies, and the others continue training while they are a majority."""
 
 import re
 import signal
@@ -13,7 +13,7 @@ _LAST, _OTHERS = 3, (0, 1, 2)
 
 
 def _start(folder, mode, *, step_s, steps, **options):
-    """Starts 4 ranks that make some steps more when one of them has gone."""
+    """Starts 4 ranks that make some more steps after one of them has gone."""
     return ranks.start(
         *("survivors", mode, str(step_s), str(steps)),
         folder=folder,
@@ -23,7 +23,7 @@ def _start(folder, mode, *, step_s, steps, **options):
 
 
 def _check_trained_on(started: ranks.Ranks) -> None:
-    """The others went on, with means over three, and have ended well."""
+    """Checks that the others continued, with means over three, and ended regularly."""
     started.succeed(*_OTHERS)
     bits = set()
     for number in _OTHERS:
@@ -36,7 +36,7 @@ def _check_trained_on(started: ranks.Ranks) -> None:
         assert live == 3, started.describe()
         (removal,) = [line for line in rank.lines("log") if "removed" in line]
         assert removal.startswith(f"rank {_LAST} removed from the session")
-        assert "3 ranks go on" in removal
+        assert "3 ranks continue" in removal
         bits.update(rank.lines("bits"))
     assert len(bits) == 1, started.describe()
     records = started[0].path.parent / ranks.RECORDS
@@ -45,7 +45,7 @@ def _check_trained_on(started: ranks.Ranks) -> None:
 
 @pytest.mark.parametrize("on_lag", ["wait", "suspend"])
 def test_the_others_train_on_without_a_killed_rank_and_exit_well(tmp_path, on_lag):
-    # Longer than JAX takes to miss the process.
+    # Longer than JAX's heartbeat timeout for the process.
     options = {"heartbeat_timeout_s": 4, "on_lag": on_lag}
     with _start(tmp_path, "bounded", step_s=0.04, steps=200, **options) as started:
         started.wait_for(_LAST, "step 20")
@@ -82,7 +82,8 @@ def test_a_rank_with_one_dead_lane_is_removed_from_whole_buckets(tmp_path, lane)
         started.wait(_LAST)
         last = started[_LAST]
         assert last.code == 1, started.describe()
-        # The working lane informs it, unless it notices first that it reaches no rank.
+        # The working lane informs the rank, unless it first notices that it reaches no
+        # other.
         error = "rank, 3, was removed from the session|only 1 of the 4 ranks"
         assert re.search(f"JaxRuntimeError: .*({error})", last.output)
         started.succeed(*_OTHERS)
@@ -100,7 +101,7 @@ def test_half_of_the_ranks_do_not_go_on_and_say_how_many_are_left(tmp_path):
         started.wait(limit_s=60.0)
         for rank in started[:2]:
             assert rank.code == 1, started.describe()
-            # The one that ends first has left for the other one.
+            # For the rank that ends later, the other one has left.
             error = r"JaxRuntimeError: .*only [12] of the 4 ranks"
             assert re.search(error, rank.output), started.describe()
             assert not rank.lines("alone")
@@ -124,12 +125,12 @@ def test_the_death_of_process_0_ends_all_others(tmp_path):
         started.wait_for(0, "step 20")
         started[0].process.kill()
         started.wait()
-        # By JAX, whose coordination service was in it.
+        # By JAX, whose coordination service ran in process 0.
         assert {rank.code for rank in started[1:]} == {-signal.SIGABRT}
 
 
 def test_process_0_does_not_wait_for_the_goodbye_of_a_rank_that_was_removed(tmp_path):
-    # Longer than any wait for the test.
+    # Longer than the test may take.
     options = {"shutdown_timeout_s": 10_000}
     with _start(tmp_path, "bounded", step_s=0.02, steps=10, **options) as started:
         started.wait_for(_LAST, "step 20")

@@ -1,4 +1,4 @@
-"""Processes find each other in every supported way, or say why they did not."""
+"""Processes join a session in every supported way, or explain the failure."""
 
 import os
 import subprocess
@@ -113,8 +113,8 @@ def test_lack_of_descriptors_is_explained_and_leaves_nothing_open(tmp_path):
             errors = rank.lines("error")
             assert len(errors) == 4, started.describe()
             for line in errors:
-                # The other one may have been first, where both lack them.
-                own = "can open no more files" in line and "ulimit -n" in line
+                # Either rank may fail first, since both lack descriptors.
+                own = "cannot open more files" in line and "ulimit -n" in line
                 assert own or "could not open its part" in line, line
             assert "ulimit -n" in errors[0]
             assert rank.lines("leaked")[0].startswith("0 "), started.describe()

@@ -1,4 +1,4 @@
-"""What was lost and sent again is told to users, call by call."""
+"""Retransmissions are reported to users, call by call."""
 
 import ranks
 
@@ -13,5 +13,5 @@ def test_the_record_of_a_call_says_how_much_was_sent_again(tmp_path):
             ((recorded, counted),) = [
                 map(int, line.split()) for line in rank.lines("retransmitted")
             ]
-            # What was sent again after the end of its call here is counted alone.
+            # The counters also include retransmissions after the end of their call.
             assert 0 < recorded <= counted, started.describe()

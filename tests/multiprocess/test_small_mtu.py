@@ -9,7 +9,7 @@ import pytest
 import ranks
 
 RANKS = 3
-# Chosen: a network that no machine of ours has.
+# Chosen: a network that no test machine uses.
 NETWORK = "10.79.0"
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM ends a process, in order, and a handler of the program stays in force."""
+"""SIGTERM ends a process in order, and a handler of the program stays in force."""
 
 import re
 import signal
@@ -9,7 +9,7 @@ import ranks
 
 _CODE = 128 + signal.SIGTERM
 
-# Of a process that gets no chance to end by itself.
+# Of a process that cannot end itself.
 _BY_SIGNAL = -signal.SIGTERM
 
 
@@ -41,7 +41,8 @@ def test_a_computation_that_does_not_end_is_ended(tmp_path, what):
         _terminate(started, 0, 1)
         started.wait()
         codes = {rank.code for rank in started}
-        # JAX may end without waiting for its programs, if Python gets there.
+        # JAX may end without waiting for its programs, if the interpreter regains
+        # control.
         expected = {_BY_SIGNAL} if what == "computes" else {_BY_SIGNAL, _CODE}
         assert codes <= expected, started.describe()
 

@@ -1,4 +1,4 @@
-"""What users are told: slow ranks, short deadlines, calls that do not end; or not."""
+"""Reports to users: slow ranks, short deadlines, stalled calls; and no false ones."""
 
 import json
 import signal
@@ -6,7 +6,7 @@ import signal
 import pytest
 import ranks
 
-# Calls within which a slow rank has to be named, and the rank's line gets printed.
+# Calls within which a slow rank has to be reported, including the output of the line.
 _NAMED_WITHIN = 10
 
 _STALL_TIMEOUT_S = 3.0
@@ -56,7 +56,7 @@ def test_a_rank_that_comes_too_late_for_lossy_calls_is_named(tmp_path):
             behind = [float(row.split()[2]) for row in rank.lines("step ")]
             first = next(i for i, seconds in enumerate(behind) if seconds > 0)
             assert step < first + _NAMED_WITHIN, started.describe()
-            assert "rank 2 is slow: nothing of it came in time" in line
+            assert "rank 2 is slow: none of its data arrived in time" in line
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_healthy_run_logs_nothing(tmp_path, mode, faults):
         *("watched", mode, "-1", "0", "0", "50"),
         folder=tmp_path,
         world_size=3,
-        # A learned deadline may be shorter than what a busy machine is late by.
+        # A learned deadline may be shorter than the delays of a busy machine.
         options={"deadline_s": 1.0, "faults": faults},
     ) as started:
         started.succeed()
@@ -75,7 +75,7 @@ def test_a_healthy_run_logs_nothing(tmp_path, mode, faults):
 
 
 def test_deadlines_that_their_bound_makes_too_short_are_told(tmp_path):
-    # No datagram comes within the 10 ms of the first stage, nor within the call.
+    # No datagram arrives within the 10 ms of the first stage, nor within the call.
     options = {"deadline_max_s": 0.02, "faults": "delay_s=0.05", "lanes": 2}
     with ranks.start(
         *("watched", "bounded", "-1", "0", "0", "60"),
@@ -105,7 +105,7 @@ def test_a_frozen_rank_leaves_a_flight_record_and_the_call_goes_on(tmp_path):
             (line,) = rank.lines("log ")
             assert "call 1 of 'grads mesh=" in line
             assert "has been under way for" in line
-            assert "waits for rank 2, of which nothing came" in line
+            assert "waits for rank 2, whose data for this call is missing" in line
             pattern = f"jax_optireduce-flight-{number}-*-0.jsonl"
             (path,) = (tmp_path / ranks.RECORDS).glob(pattern)
             assert str(path) in line

@@ -1,13 +1,13 @@
-"""Wire formats in processes: a half or a quarter of the bytes, and all of the sum."""
+"""Wire formats in real processes: half or a quarter of the bytes, and the whole sum."""
 
 import pytest
 import ranks
 
 # Source: 2 of 4 bytes, and 33 of 128, for each value; and for each datagram 40 bytes of
-# header and tag. There are as many of them as of float32, and acknowledgements.
+# header and tag. The number of datagrams is that of float32, plus acknowledgements.
 _LARGEST_SHARE = {"bfloat16": 0.55, "int8": 0.32}
 
-# Of the sum of 20 float32 sums, rounded each time that something joins them.
+# Of the sum of 20 float32 sums, rounded at each addition.
 _ROUNDING_MAX = 1e-5
 
 
@@ -16,7 +16,7 @@ def _of_format(rank: ranks.Rank, start: str, wire_format: str) -> list[str]:
 
 
 def _only(started: ranks.Ranks, start: str, wire_format: str) -> str:
-    """Returns what all ranks have printed alike."""
+    """Returns the line that all ranks have printed alike."""
     found = {line for rank in started for line in _of_format(rank, start, wire_format)}
     assert len(found) == 1, started.describe()
     return found.pop()

@@ -1,5 +1,5 @@
-// How often what is behind a lane allocates memory: ports and endpoints of a few ranks, run by hand
-// in one thread and in virtual time, with an operator new that counts.
+// Counts memory allocations of the layers below a lane: ports and endpoints of a few ranks, driven
+// in one thread and in virtual time, with a counting operator new.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
@@ -21,7 +21,7 @@ namespace nb = nanobind;
 
 namespace {
 
-// By this thread, in this module: the functions below take the place of those of the library.
+// By this thread, in this module: the functions below replace those of the library.
 thread_local std::uint64_t allocations = 0;
 
 }  // namespace
@@ -43,9 +43,9 @@ namespace {
 
 // Chosen: the datagrams of Ethernet, as in EndpointOptions.
 constexpr std::size_t kDatagramBytes = 1472;
-// Between two turns of all ranks. Chosen: less than any interval of the protocol.
+// Time between two turns of all ranks. Chosen: less than any interval of the protocol.
 constexpr Duration kTurn = std::chrono::microseconds(10);
-// Chosen: never met, and a bound on a test that hangs.
+// Chosen: never reached, and a bound for a test that hangs.
 constexpr Duration kDeadline = std::chrono::seconds(20);
 
 class Session {
@@ -110,7 +110,7 @@ class Session {
     std::vector<float> values{};
   };
 
-  // What a lane does in a turn. True when the call has ended.
+  // One turn of a lane. True if the call has ended.
   bool Turn(RankOf& rank) {
     Endpoint& endpoint = *rank.endpoint;
     rank.port->Receive([this, &endpoint](std::span<const std::byte> datagram) {
@@ -150,12 +150,12 @@ std::pair<std::uint64_t, std::uint64_t> AllocationsOf(int reduce_scatter, int al
   return {session.datagrams_sent() - datagrams_before, allocations - allocations_before};
 }
 
-// What it counts when something allocates that often, one by one.
+// The counter's result for this many separate allocations.
 std::uint64_t CountedOf(std::size_t count) {
   const std::uint64_t before = allocations;
   std::vector<std::string> texts;
   texts.reserve(count);
-  // Longer than what a string holds in itself.
+  // Longer than the strings that need no allocation.
   for (std::size_t i = 0; i < count; ++i) texts.emplace_back(100, 'x');
   return allocations - before;
 }

@@ -1,4 +1,4 @@
-// When data of each member came.
+// Arrival times of the data of each member.
 
 #include "ffi/protocol/call/arrivals.h"
 
@@ -23,7 +23,7 @@ void Bind(nb::module_& m) {
            })
       .def("note", [](Arrivals& self, double now,
                       std::uint16_t from) { self.Note(At(now), MemberIndex(from)); })
-      // (member, behind, whether it is absent)
+      // (member, behind, absent)
       .def("find_latest", [](const Arrivals& self, double submitted_at, double now) {
         const Arrivals::Latest latest = self.FindLatest(At(submitted_at), At(now));
         return std::make_tuple(latest.member.index(), ToSeconds(latest.behind),

@@ -1,5 +1,5 @@
-// The extension module `optireduce_testing`: lets pytest reach the C++ classes below the public
-// ones. Built for tests only. Each file here adds the classes of one part, by a Binding.
+// The extension module `optireduce_testing`, by which pytest accesses the internal C++ classes.
+// Built for tests only. Each file here adds the classes of one part, by a Binding.
 
 #ifndef TESTS_NATIVE_BINDING_H_
 #define TESTS_NATIVE_BINDING_H_
@@ -18,7 +18,7 @@
 
 namespace optireduce::testing {
 
-// Registers a function that adds to the module, before the module is made.
+// Registers a function that adds to the module, before the module is created.
 class Binding {
  public:
   using Bind = void (*)(nanobind::module_&);
@@ -29,10 +29,10 @@ class Binding {
   }
 };
 
-// ---- Conversions. Times are seconds where a name does not say otherwise.
+// ---- Conversions. Times are in seconds unless a name says otherwise.
 
 inline Duration FromSeconds(double seconds) {
-  // Rounded: an instant that was handed out must come back as the same instant.
+  // Rounded: an instant must survive the conversion to seconds and back.
   return std::chrono::round<Duration>(std::chrono::duration<double>(seconds));
 }
 inline Instant At(double seconds) { return Instant(FromSeconds(seconds)); }
@@ -48,7 +48,7 @@ inline nanobind::bytes ToBytes(std::span<const std::byte> bytes) {
   return nanobind::bytes(bytes.data(), bytes.size());
 }
 
-// Errors become ValueError, or RuntimeError where the arguments are not to blame.
+// Errors become ValueError, or RuntimeError if the arguments are not the cause.
 inline void RaiseUnlessOk(const Status& status) {
   if (status.ok()) return;
   if (status.code() == StatusCode::kInvalidArgument) {

@@ -1,4 +1,4 @@
-// How a bucket is cut for the lanes, and the outcome of a call from those of its parts.
+// The split of a bucket across lanes, and the outcome of a call from those of its parts.
 
 #include "ffi/protocol/bucket/bucket_parts.h"
 
@@ -23,8 +23,8 @@ using nb::literals::operator""_a;
 namespace optireduce::testing {
 namespace {
 
-// Of each part its lane, its elements, and the elements of the bucket, [begin, end), that its
-// leaves hold. The leaves of the bucket lie one behind the other.
+// Of each part its lane, its elements, and the ranges [begin, end) of the bucket's elements in its
+// leaves. The leaves of the bucket are contiguous.
 using Range = std::pair<std::uint64_t, std::uint64_t>;
 using Part = std::tuple<std::size_t, std::uint64_t, std::vector<Range>>;
 

@@ -1,4 +1,4 @@
-// The watch of all calls.
+// The call monitor.
 
 #include "ffi/runtime/call_watch.h"
 

@@ -1,4 +1,4 @@
-// The window of calls, on the side that sends and on the side that receives.
+// The window of calls, at the sender and at the receiver.
 
 #include "ffi/protocol/call/call_window.h"
 

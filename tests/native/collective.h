@@ -1,4 +1,4 @@
-// A collective as tests write it, of float32 elements, and with the names of modes.
+// A collective as tests describe it, of float32 elements, and with the names of modes.
 
 #ifndef TESTS_NATIVE_COLLECTIVE_H_
 #define TESTS_NATIVE_COLLECTIVE_H_

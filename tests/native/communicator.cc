@@ -28,7 +28,7 @@ namespace {
 // Chosen: the datagrams of Ethernet, as in EndpointOptions.
 constexpr std::size_t kDatagramBytes = 1472;
 
-// How a call ended on a rank.
+// The end of a call on a rank.
 struct CallEnd {
   std::uint16_t rank = 0;
   std::uint32_t sequence = 0;
@@ -65,7 +65,7 @@ class TestCommunicators {
   TestCommunicators(const TestCommunicators&) = delete;
   TestCommunicators& operator=(const TestCommunicators&) = delete;
 
-  // Raises what is wrong. With addresses for so many ranks.
+  // Connects with the addresses of this many ranks; raises errors.
   void Connect(std::uint16_t rank, std::size_t addresses) {
     std::vector<RankAddress> given = addresses_;
     given.resize(addresses, addresses_.front());

@@ -1,4 +1,4 @@
-// The pool of completions, with tasks that the test lets end.
+// The completion pool, with tasks that end when the test releases them.
 
 #include "ffi/runtime/completion_pool.h"
 
@@ -36,7 +36,7 @@ class TestPool {
   TestPool(const TestPool&) = delete;
   TestPool& operator=(const TestPool&) = delete;
 
-  // The task begins, and ends once it was released.
+  // The task begins, and ends after its release.
   void Run(int task) {
     pool_->Run([shared = shared_, task] {
       shared->begun.Put(task);

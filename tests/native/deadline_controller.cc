@@ -1,4 +1,4 @@
-// The controller of deadlines.
+// The deadline controller.
 
 #include "ffi/protocol/deadline/deadline_controller.h"
 

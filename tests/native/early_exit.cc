@@ -1,4 +1,4 @@
-// The early exit of a stage, and how it writes durations.
+// The early exit of a stage, and the encoding of durations.
 
 #include "ffi/protocol/deadline/early_exit.h"
 

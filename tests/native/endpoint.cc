@@ -1,4 +1,4 @@
-// An endpoint driven by hand, for float32 buckets; times in seconds.
+// An endpoint driven by the test, for float32 buckets; times in seconds.
 
 #include "ffi/protocol/endpoint.h"
 
@@ -131,7 +131,7 @@ class TestEndpoint {
 void BindCallDone(nb::module_& m) {
   nb::class_<CallDone>(m, "CallDone")
       .def_ro("token", &CallDone::token)
-      // Empty for a call that went well.
+      // Empty for a call without an error.
       .def_prop_ro("error", [](const CallDone& self) { return self.status.message(); })
       .def_prop_ro("missing_contributions",
                    [](const CallDone& self) { return self.stats.missing_contributions; })

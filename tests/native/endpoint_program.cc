@@ -11,7 +11,7 @@ namespace nb = nanobind;
 namespace optireduce::testing {
 namespace {
 
-// What it has reached, by name.
+// The effects of the program, by name.
 nb::dict RunProgram(const nb::bytes& program) {
   const ProgramReach reach = RunEndpointProgram(BytesOf(program));
   nb::dict reached;

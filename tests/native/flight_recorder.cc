@@ -28,7 +28,7 @@ void Bind(nb::module_& m) {
            [](FlightRecorder& self, const std::string& name, std::uint32_t sequence, double now) {
              return self.Begin(MakeCall(name, sequence, 100), At(now), FromSeconds(1e9 + now));
            })
-      // Whether the call was still there.
+      // True if the record of the call still existed.
       .def("end",
            [](FlightRecorder& self, std::uint64_t number, double now, int code,
               const std::string& message) {

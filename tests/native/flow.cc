@@ -41,7 +41,7 @@ class TestFlow {
                        {.kind = DatagramKind::kContribution, .segment = SegmentIndex(info)}, bytes,
                        std::max(bytes, batch_bytes));
   }
-  // Delivered, lost (false), or refused (nothing).
+  // Delivered (true), lost (false), or refused (nothing).
   using Deliveries = std::vector<std::pair<std::uint32_t, std::optional<bool>>>;
   Deliveries HandleAcknowledgement(double now, const nb::bytes& payload) {
     const auto news = ParseAcknowledgement(BytesOf(payload));

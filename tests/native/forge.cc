@@ -13,7 +13,7 @@ namespace nb = nanobind;
 namespace optireduce::testing {
 namespace {
 
-// (made by kind, effects, counters of the endpoints)
+// (forgeries by kind, effects, counters of the endpoints)
 nb::tuple ForgeOf(std::uint64_t count, std::uint64_t seed, bool encrypt) {
   const ForgeReport report =
       Forge(count, seed, encrypt ? Protection::kEncrypt : Protection::kAuthenticate);

@@ -1,4 +1,4 @@
-// Values that other threads leave for the test.
+// Values passed from other threads to the test.
 
 #ifndef TESTS_NATIVE_INBOX_H_
 #define TESTS_NATIVE_INBOX_H_
@@ -15,7 +15,7 @@
 
 namespace optireduce::testing {
 
-// Thread-safe. Shared by those that put values in, which may outlive the test.
+// Thread-safe. Shared with the producers, which may outlive the test.
 template <typename T>
 class Inbox {
  public:
@@ -24,7 +24,7 @@ class Inbox {
     values_.push_back(std::move(value));
     changed_.notify_all();
   }
-  // All values, once there are so many.
+  // All values, once there are this many.
   std::vector<T> Wait(std::size_t count) {
     const nanobind::gil_scoped_release release;
     std::unique_lock lock(mutex_);
@@ -44,7 +44,7 @@ class Inbox {
   }
 
  private:
-  // Chosen: never met, also on a busy machine.
+  // Chosen: never reached, even on a busy machine.
   static constexpr std::chrono::minutes kHangs{1};
 
   mutable std::mutex mutex_;

@@ -1,4 +1,4 @@
-// The controller of the incast.
+// The incast controller.
 
 #include "ffi/protocol/path/incast_controller.h"
 

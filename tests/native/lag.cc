@@ -1,4 +1,4 @@
-// Ranks that lag: how long answers take, and where members are among the calls.
+// Ranks that lag: response times, and the positions of members among the calls.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>

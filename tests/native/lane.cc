@@ -29,13 +29,13 @@ namespace {
 // Chosen: the datagrams of Ethernet, as in EndpointOptions.
 constexpr std::size_t kDatagramBytes = 1472;
 
-// How a call ended on a rank.
+// The end of a call on a rank.
 struct LaneEnd {
   std::uint16_t rank = 0;
   std::uint32_t sequence = 0;
   std::string error;
   std::vector<float> values;
-  bool on_own_thread = false;  // of the lane, and not of the one that submitted
+  bool on_own_thread = false;  // of the lane, not of the submitter
 };
 
 class TestLanes {

@@ -1,4 +1,4 @@
-// The meeting of the devices of a process, whose network is the test.
+// The rendezvous of the devices of a process, whose network is the test.
 
 #include "ffi/runtime/meeting.h"
 
@@ -27,15 +27,15 @@ using nb::literals::operator""_a;
 namespace optireduce::testing {
 namespace {
 
-// A call that the network has got, or that it was told is never made.
+// A call passed to the network, or announced as never made.
 struct NetworkCall {
   std::string name;
   std::uint32_t sequence = 0;
   std::vector<float> values;
-  std::string given_up;  // why
+  std::string given_up;  // the reason
 };
 
-// How a call ended on a device.
+// The end of a call on a device.
 struct DeviceEnd {
   std::uint32_t rank = 0;
   std::uint32_t sequence = 0;
@@ -72,7 +72,7 @@ class TestMeeting {
              .stall_timeout = FromSeconds(stall_timeout_s)})) {}
   ~TestMeeting() {
     Close("the test is over");
-    shared_->sent.Clear();  // They hold the meeting, and it holds them.
+    shared_->sent.Clear();  // Breaks the cycle of references between the calls and the meeting.
   }
   TestMeeting(const TestMeeting&) = delete;
   TestMeeting& operator=(const TestMeeting&) = delete;
@@ -102,7 +102,7 @@ class TestMeeting {
     };
     meeting_->Start(std::move(call));
   }
-  // The network ends the call that it got as the n-th one: every value gets `added`.
+  // Ends the n-th call passed to the network: adds `added` to every value.
   void Finish(std::size_t which, float added, const std::string& error) {
     const Sent sent = shared_->sent.Wait(which + 1)[which];
     for (float& value : sent.leaf) value += added;
@@ -117,7 +117,7 @@ class TestMeeting {
   std::vector<NetworkCall> Network(std::size_t count) { return shared_->network.Wait(count); }
   std::vector<NetworkCall> GivenUp() { return shared_->given_up.Now(); }
   std::vector<DeviceEnd> Ended(std::size_t count) { return shared_->ended.Wait(count); }
-  // Of each stall that was told: the devices that are missing.
+  // The missing devices of each reported stall.
   std::vector<std::vector<std::uint32_t>> Missing(std::size_t count) {
     std::vector<std::vector<std::uint32_t>> missing;
     for (const DevicesNews& news : shared_->news.Wait(count)) missing.push_back(news.missing);

@@ -1,4 +1,4 @@
-// The agreement on members: one rank of it.
+// The agreement on members, at one rank.
 
 #include "ffi/protocol/session/membership.h"
 

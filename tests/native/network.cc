@@ -37,7 +37,7 @@ LinkOptions MakeLink(std::uint64_t rate_mbps, std::int64_t propagation_ns,
           .queue_bytes_max = queue_bytes_max};
 }
 
-// The labels in the order in which the queue gives them back.
+// The labels in the order in which the queue returns them.
 std::vector<std::string> EventOrder(
     const std::vector<std::tuple<std::int64_t, std::string>>& events) {
   EventQueue<std::string> queue;
@@ -47,7 +47,7 @@ std::vector<std::string> EventOrder(
   return order;
 }
 
-// A network whose links are all alike.
+// A network of equal links.
 class TestNetwork {
  public:
   TestNetwork(std::uint16_t ranks, std::uint64_t seed, std::uint64_t rate_mbps,
@@ -65,7 +65,7 @@ class TestNetwork {
   void AddForeign(const nb::bytes& datagram) { network_.AddForeign(BytesOf(datagram)); }
   void SetCut(std::uint16_t rank, bool cut) { network_.SetCut(Rank(rank), cut); }
 
-  // Everything that arrives, in order: (time, from, to, origin, bytes).
+  // All arrivals, in order: (time, from, to, origin, bytes).
   nb::list Run() {
     nb::list arrivals;
     while (network_.next() != kNever) {
@@ -134,7 +134,7 @@ class TestNetwork {
   Network network_;
 };
 
-// The line with every field that is not a default; raises what is wrong with it.
+// The line with every field that differs from its default; raises the parser's error.
 std::string NormaliseScenario(const std::string& line) {
   Result<Scenario> scenario = ParseScenario(line);
   if (!scenario.ok()) throw nb::value_error(scenario.status().message().c_str());

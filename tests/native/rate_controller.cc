@@ -1,4 +1,4 @@
-// The controller of the rate.
+// The congestion controller.
 
 #include <nanobind/nanobind.h>
 

@@ -1,4 +1,4 @@
-// A call as the flight record sees it.
+// A call as the flight recorder records it.
 
 #ifndef TESTS_NATIVE_RECORDED_CALL_H_
 #define TESTS_NATIVE_RECORDED_CALL_H_

@@ -27,8 +27,8 @@ ElementType ElementTypeOf(const std::string& name) {
 }
 
 // The sum as bytes. Every buffer begins `misalignment` bytes after an aligned address. With
-// `in_place` >= 0 the result takes the place of that contribution. What lies around the result must
-// not change; a RuntimeError tells when it does.
+// `in_place` >= 0 the result replaces that contribution. Raises RuntimeError if memory around the
+// result has changed.
 nb::bytes SumOf(const std::string& dtype, const std::vector<nb::bytes>& contributions, double scale,
                 std::size_t misalignment, int in_place) {
   const ElementType type = ElementTypeOf(dtype);

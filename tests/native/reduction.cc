@@ -33,7 +33,7 @@ class TestReduction {
         reduction_(layout_, MemberIndex(0), ElementType::kFloat32, pool_) {
     reduction_.Attach(&bucket_);
   }
-  // True if it is new, and in time. The sum is made once all are there.
+  // True if the contribution is new and on time. The sum is computed when all have arrived.
   bool Receive(std::uint16_t source, float value) {
     const auto receipt = reduction_.Receive(MemberIndex(source), SegmentIndex(0),
                                             std::as_bytes(std::span(&value, 1)));

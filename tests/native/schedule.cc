@@ -36,7 +36,7 @@ Rounds TarRounds(std::uint16_t world_size, std::uint16_t incast) {
   return rounds;
 }
 
-// Empty when the schedule is right.
+// Empty if the schedule is correct.
 std::string Verify(std::uint16_t world_size, std::uint16_t incast, const Rounds& rounds) {
   Schedule schedule{.world_size = world_size, .incast = incast, .rounds = {}};
   for (const std::vector<TransferTuple>& transfers : rounds) {
@@ -52,7 +52,7 @@ std::string Verify(std::uint16_t world_size, std::uint16_t incast, const Rounds&
   return VerifySchedule(schedule).message();
 }
 
-// Empty when it is right. Without the rounds as Python objects, which are slow to make.
+// Empty if the schedule is correct. Avoids the rounds as Python objects, which are slow to create.
 std::string VerifyTar(std::uint16_t world_size, std::uint16_t incast) {
   return VerifySchedule(TarSchedule(world_size, incast)).message();
 }

@@ -34,7 +34,7 @@ class TestSealer {
   TestSealer(const nb::bytes& key, const std::string& protection)
       : sealer_(Unwrap(Sealer::Create(KeyOf(key), ProtectionOf(protection)))) {}
 
-  // (what travels, its tag)
+  // (transmitted bytes, tag)
   std::pair<nb::bytes, nb::bytes> Seal(std::uint64_t number, const nb::bytes& content,
                                        std::size_t header_bytes) {
     const std::span<const std::byte> given = BytesOf(content);

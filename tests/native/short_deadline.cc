@@ -1,4 +1,4 @@
-// The watch of deadlines that are too short.
+// The detection of deadlines that are too short.
 
 #include "ffi/runtime/short_deadline.h"
 

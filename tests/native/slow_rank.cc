@@ -1,4 +1,4 @@
-// The watch of slow ranks.
+// The detection of slow ranks.
 
 #include "ffi/runtime/slow_rank.h"
 

@@ -72,7 +72,7 @@ class TestPort {
     if (count != datagrams.size()) throw std::runtime_error("Receive() miscounted");
     return datagrams;
   }
-  // Seconds that it took. Negative `timeout_s`: without an end.
+  // Returns the seconds waited. Negative `timeout_s`: unlimited.
   double Wait(double timeout_s) {
     const Instant begin = ClockNow();
     const Duration timeout =
@@ -102,7 +102,7 @@ class TestPort {
 
  private:
   std::unique_ptr<DatagramPort> port_;
-  // Both inside `port_`.
+  // Both belong to `port_`.
   UdpPort* udp_ = nullptr;
   FaultPort* faults_ = nullptr;
 };

@@ -1,4 +1,4 @@
-// The wire: headers, and what announces a collective.
+// The wire format: headers, and announcements of collectives.
 
 #include "ffi/protocol/wire/wire.h"
 
@@ -55,7 +55,7 @@ nb::bytes EncodeHeaderOf(const PlainHeader& plain) {
   return ToBytes(bytes);
 }
 
-// The header, or why there is none.
+// The header, or the reason for its absence.
 nb::object ParseHeaderOf(const nb::bytes& datagram) {
   const ParsedHeader parsed = ParseHeader(BytesOf(datagram));
   if (!parsed.header) {

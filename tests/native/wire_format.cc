@@ -1,4 +1,4 @@
-// Values as they travel.
+// The encoding of values.
 
 #include "ffi/codec/wire_format.h"
 
@@ -41,7 +41,7 @@ nb::bytes DecodeOf(const std::string& format, const nb::bytes& encoded, std::siz
   return nb::bytes(values.data(), values.size());
 }
 
-// (the error as bytes, whether there is any)
+// (the errors as bytes, whether any is nonzero)
 std::pair<nb::bytes, bool> RoundingErrorOf(const nb::bytes& values, const nb::bytes& rounded) {
   const std::span<const std::byte> given = BytesOf(values);
   std::vector<std::byte> error(given.begin(), given.end());

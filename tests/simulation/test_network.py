@@ -1,4 +1,4 @@
-"""The simulated network itself: a simulator that is wrong proves nothing."""
+"""The simulated network itself, on whose correctness all other results rest."""
 
 import itertools
 
@@ -100,7 +100,7 @@ def test_a_busy_link_carries_exactly_its_rate(rate_mbps, sizes):
     )
     last = [link.offer(0, size) for size in sizes][-1]
     wanted_ns = sum(sizes) * 8000 / rate_mbps
-    # Integers: the picoseconds of a byte are cut, the nanoseconds of all rounded up.
+    # Integers: the picoseconds per byte are rounded down, the total nanoseconds up.
     assert wanted_ns * 0.95 <= last <= wanted_ns + len(sizes)
 
 
@@ -123,8 +123,8 @@ def test_senders_to_one_receiver_share_its_link_fairly():
             network.send(0, sender, 0, bytes(934))
     arrivals = network.run()
     assert len(arrivals) == 800
-    # All four up-links are as fast as the one down-link: it is busy all the time, and
-    # each sender gets a quarter of it at any time.
+    # The four up-links are as fast as the one down-link: it is always busy, and each
+    # sender gets a quarter of it at any time.
     assert arrivals[-1][0] - arrivals[0][0] == pytest.approx(799 * 8000)
     for first in range(0, 800, 100):
         senders = [sender for _, sender, *_ in arrivals[first : first + 100]]
@@ -167,7 +167,7 @@ def test_nothing_passes_a_cut_and_all_passes_after_it():
 
 
 def latencies(network, count, every_ns):
-    """What each of `count` small datagrams takes, without the time on the links."""
+    """Returns the latency of each of `count` small datagrams, without the links."""
     send_many(network, count, every_ns=every_ns)
     on_links_ns = 2 * (10_000 + 8 * (100 + OVERHEAD_BYTES))
     return [
@@ -188,7 +188,8 @@ def test_latency_has_its_median_and_its_99th_percentile(tail):
 def test_a_draw_of_the_latency_holds_for_its_time():
     taken = latencies(make_network(latency=(50_000, 3, MS)), 1000, every_ns=MS // 100)
     draws = [ns for ns, _ in itertools.groupby(taken)]
-    assert 10 <= len(draws) <= 12 + 10  # ten times, and what waits for those before
+    # ten draws, and the datagrams delayed behind earlier ones
+    assert 10 <= len(draws) <= 12 + 10
 
 
 def test_a_way_keeps_its_order_whatever_its_latency():

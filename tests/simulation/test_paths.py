@@ -46,7 +46,8 @@ def test_a_path_that_loses_long_datagrams_gets_a_trial_now_and_then(mode):
             f"peer_timeout_us={seconds}000000"
         )
         lost.append(report["faults"]["too_long"])
-    # What is under way when the path changes, and trials after pauses of up to 1 s.
+    # The datagrams under way when the path changes, and trials at intervals of up to 1
+    # s.
     assert lost[0] <= flows * 100
     assert lost[1] - lost[0] <= flows * 2 * 8
 
@@ -68,7 +69,8 @@ def test_what_a_slow_program_refuses_is_sent_about_once():
     )
     counters = report["counters"]
     assert counters["rejected_early"] > 0
-    # Of 14 contributions and 14 results of two peers no more than what is under way.
+    # Of 14 contributions and 14 results of two peers at most those under way are
+    # refused.
     assert counters["rejected_early"] <= calls * 2 * 28
     # A call, its drain, and two probes a second with their answers.
     assert counters["datagrams_sent"] <= calls * 3 * 200 + 10 * calls * 2 * 2 * 3 * 4

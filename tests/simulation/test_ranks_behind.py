@@ -1,4 +1,4 @@
-"""What ranks that are behind, frozen or dead cost the others, in virtual time."""
+"""The cost of slow, frozen or dead ranks to the others, in virtual time."""
 
 import statistics
 
@@ -28,7 +28,7 @@ def test_lossy_calls_recover_from_the_pause_of_a_rank():
     report = assert_holds(
         f"{LOSSY_STEPS} freeze_at_us=1000000 freeze_for_us=2000000 freeze_rank=2"
     )
-    # A few until no rank waits for it, and some while it catches up.
+    # A few calls until no rank waits for it, and some during its recovery.
     assert calls_of_the_whole_deadline(report) < 60
     assert all(call["late"] == 0 for call in report["calls"][-200:])
 
@@ -39,7 +39,7 @@ def test_lossy_calls_pay_for_a_death_a_few_times_only():
 
 
 def test_lossy_calls_hold_no_more_memory_the_more_often_nobody_is_there():
-    # They end at once, all of them within a deadline. The checker has the bound.
+    # They end at once, all of them within one deadline. The checker has the bound.
     report = assert_holds(
         "seed=1 ranks=2 calls=800 elements=2000 mode=lossy think_us=10 "
         "stop_at_us=50000 stop_rank=1 "
@@ -65,13 +65,13 @@ def test_a_bounded_step_waits_a_second_or_two_for_a_frozen_rank():
         "reduce_scatter_deadline_us=2000 all_gather_deadline_us=2000 "
         "stop_at_us=3000000 stop_rank=2"
     )
-    # All but the drains, which wait for the removal.
+    # All calls except the drains, which wait for the removal.
     assert max(call["elapsed_s"] for call in report["calls"][:60]) < 2.5
 
 
 @pytest.mark.parametrize("rival", ["", "rival_at_us=3000000 rival_rank=1"])
 def test_the_waits_for_data_that_deadlines_cut_off_are_even(rival):
-    # A call of 1 MiB needs 1.4 s of the links, and has 0.3.
+    # A call of 1 MiB needs 1.4 s on the links, and has 0.3 s.
     report = assert_holds(
         "seed=1 ranks=4 elements=262144 calls=40 sequential=1 mode=bounded max_lag=8 "
         "rate_mbps=10 queue_bytes=131072 socket_bytes=131072 batch_max=8 "

@@ -20,10 +20,10 @@ from jax_optireduce import _native
 PROGRAM = Path(_native.__file__).parent / "bin" / "optireduce_simulate"
 REGRESSIONS = Path(__file__).parent / "regressions.txt"
 
-# Only a rank that runs another program can send what is refused under this name.
+# Only a rank with a different program can send datagrams refused under this name.
 NOT_CAUSED_HERE = {"endpoint.rejected_mismatched"}
 
-# More loss than peer_timeout allows for: the checker must call that a failure.
+# More loss than peer_timeout tolerates: the checker must report a failure.
 HOPELESS = "seed=1 loss_ppm=1000000 faults_end_us=600000000 peer_timeout_us=1000000"
 
 
@@ -130,7 +130,7 @@ def test_a_wire_format_sends_its_share_of_the_bytes(mode):
         return report["counters"]["bytes_sent"]
 
     whole = bytes_of("float32")
-    # A drain, one call of seven, is sent as it is.
+    # A drain, one call of seven, is not rounded.
     drain = 1 / 7 if mode in {"agreed", "bounded"} else 0.0
     for wire_format, share in (("bfloat16", 0.52), ("int8", 0.29)):
         assert bytes_of(wire_format) < (drain + (1 - drain) * share) * whole
@@ -204,7 +204,7 @@ def test_lossy_calls_go_on_without_the_rank_that_is_gone(failure):
 
 # ---------------------------------------------------------------------- removal
 
-# Calls that go on for longer than it takes to notice that a rank is silent.
+# Calls that last longer than the detection of a silent rank.
 GOES_ON = (
     "mode=bounded calls=12 elements=3000 think_us=600000 peer_timeout_us=1000000 "
     "reduce_scatter_deadline_us=2000 all_gather_deadline_us=2000 faults_end_us=500000"
@@ -235,7 +235,7 @@ def test_a_rank_that_thaws_too_late_learns_that_it_was_removed():
         f"seed=13 ranks=4 {GOES_ON} freeze_at_us=1500000 freeze_for_us=3000000 "
         "freeze_rank=1"
     )
-    # Its next call fails, or is refused; the checker reads why.
+    # Its next call fails, or is refused; the checker reads the reason.
     assert report["counters"]["rejected_removed"] > 0
     assert 3 * 13 <= report["counters"]["calls_completed"] < 4 * 13
 
@@ -280,7 +280,7 @@ def test_neither_half_goes_on_without_the_other():
     report = assert_holds(
         f"seed=17 ranks=4 {GOES_ON} part_at_us=1500000 part_for_us=60000000 part_side=3"
     )
-    # The others were refused when they were made, or failed.
+    # The other calls were refused, or failed.
     assert report["counters"]["calls_completed"] < 3 * 13
 
 
@@ -301,7 +301,7 @@ def test_lossy_calls_stay_within_their_deadline_whatever_is_lost(loss_ppm):
         "rate_mbps=10000 reduce_scatter_deadline_us=3000 all_gather_deadline_us=3000"
     )
     assert report["counters"]["calls_completed"] == 80
-    # So little as a hundredth is repaired in time.
+    # A loss of a hundredth is retransmitted in time.
     assert (report["counters"]["segments_abandoned"] > 0) == (loss_ppm > 10_000)
 
 
@@ -309,14 +309,15 @@ def test_lossy_calls_stay_within_their_deadline_whatever_is_lost(loss_ppm):
 
 
 def wire_times(report, ranks: int, elements: int, calls: int, rate_mbps: int) -> float:
-    """Returns the time of the calls over that of their payload alone."""
+    """Returns the time of the calls relative to that of their payload alone."""
     payload_bits = 2 * (ranks - 1) / ranks * elements * 4 * 8 * calls
     return report["calls_s"] / (payload_bits / (rate_mbps * 1e6))
 
 
 @pytest.mark.parametrize(("loss_ppm", "most"), [(0, 1.115), (10_000, 1.2)])
 def test_a_bucket_of_25_mb_takes_little_more_than_its_bytes(loss_ppm, most):
-    # The headers of UDP, IP and Ethernet, ours, and acknowledgements cost 1.087 of it.
+    # The headers of UDP, IP, Ethernet and the protocol, and acknowledgements cost 1.087
+    # times the payload.
     report = assert_holds(
         f"seed=1 ranks=4 elements=6250000 batch_max=44 loss_ppm={loss_ppm}"
     )
@@ -332,7 +333,7 @@ def test_a_call_does_not_wait_for_the_segments_of_the_next(loss_ppm, most):
     assert wire_times(report, 4, 1 << 20, 8, 1000) < most
 
 
-# Calls of 2 MiB, one after the other, which take 29 ms.
+# Consecutive calls of 2 MiB, which take 29 ms.
 BACK_TO_BACK = (
     f"ranks=4 elements={1 << 19} calls=20 sequential=1 batch_max=44 unprotected=1 "
     "socket_bytes=262144 queue_bytes=524288 faults_end_us=60000000 "
@@ -348,7 +349,7 @@ def test_bounded_calls_whose_data_comes_in_time_take_no_longer_than_exact_ones(
     loss_ppm,
 ):
     deadlines = "reduce_scatter_deadline_us=40000 all_gather_deadline_us=40000"
-    # Which datagrams are lost makes more of a difference than the mode.
+    # The choice of the lost datagrams matters more than the mode.
     seeds = (1, 2, 3) if loss_ppm > 0 else (1,)
     exact_s, bounded_s = (
         sum(
@@ -366,8 +367,8 @@ def test_bounded_calls_whose_data_comes_in_time_take_no_longer_than_exact_ones(
 
 
 def test_a_contribution_is_not_late_before_its_sum_could_leave():
-    # The contributions take 13 ms on their links, the sums as long; the first stage has
-    # 10 ms.
+    # The contributions take 13 ms on their links, and so do the sums; the first stage
+    # has 10 ms.
     report = assert_holds(
         f"seed=1 mode=bounded {BACK_TO_BACK} "
         "reduce_scatter_deadline_us=10000 all_gather_deadline_us=30000"
@@ -399,7 +400,8 @@ def test_random_loss_is_not_taken_for_congestion(loss_ppm):
         for seed in (1, 2, 3)
     ]
     times = [wire_times(report, 4, 6_250_000, 1, 1000) for report in reports]
-    # Without any slowing: 1.087 / (1 - loss) ** 2, and what is retransmitted twice.
+    # Without any reduction of the rate: 1.087 / (1 - loss) ** 2, and repeated
+    # retransmissions.
     assert statistics.median(times) < 2.8
 
 
@@ -526,13 +528,13 @@ def test_windows_are_divided_among_those_that_share_a_collective():
         assert_holds(f"{line} receive_buffer_bytes={mib << 20}")["calls"][-1]
         for mib in (2, 16)
     )
-    # A part for each of the session's 31 other ranks would hold half of a shard: 2.4
-    # times as long.
+    # An equal part for each of the session's 31 other ranks would hold half of a shard,
+    # and take 2.4 times as long.
     assert small["elapsed_s"] < 2 * large["elapsed_s"]
 
 
 def test_the_time_of_a_call_is_its_latencies_and_its_bytes():
-    # Two ranks exchange halves of 4 kB and then the sums of them.
+    # Two ranks exchange halves of 4 kB, and then their sums.
     report = assert_holds(
         "elements=1024 calls=3 sequential=1 period_us=50000 latency_us=1000 "
         "delay_us=0 rate_mbps=100000 datagram_bytes=8972"
@@ -544,7 +546,8 @@ def test_the_time_of_a_call_is_its_latencies_and_its_bytes():
 
 @pytest.mark.parametrize(("ranks", "rate_mbps"), [(32, 100_000), (8, 25_000)])
 def test_no_call_waits_until_a_receiver_acknowledges_by_itself(ranks, rate_mbps):
-    # Windows of a few datagrams; a receiver would let half a millisecond pass.
+    # Windows of a few datagrams; a delayed acknowledgement would cost half a
+    # millisecond.
     report = assert_holds(
         f"ranks={ranks} elements=262144 calls=40 sequential=1 period_us=50000 "
         f"latency_us=50 latency_tail_percent=150 delay_us=0 rate_mbps={rate_mbps} "
@@ -560,7 +563,7 @@ def test_what_is_late_is_counted():
     in_time = assert_holds(f"{line} delay_us=5000")["calls"]
     late = assert_holds(f"{line} delay_us=15000")["calls"]
     assert [call["late"] for call in in_time] == [0] * 5
-    # All but what a rank has itself.
+    # All data except each rank's own.
     assert all(call["late"] > 0.5 for call in late[:4])
     assert late[4]["late"] == 0  # the drain waits
 

@@ -37,7 +37,7 @@ def _documented_fields() -> list[str]:
 def _measure(
     arguments: str, cwd: Path
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """Runs `bench`; returns the run, and what is in its file."""
+    """Runs `bench`; returns the run, and the contents of its file."""
     ran = _run(f"bench --processes 2 {arguments} --json out.json", cwd)
     assert ran.returncode == 0, ran.stderr
     return ran, json.loads((cwd / "out.json").read_text())
@@ -95,7 +95,7 @@ def test_a_late_rank_is_waited_for_by_the_others(tmp_path):
         cwd=tmp_path,
     )
     assert content["late_s"] == 0.2
-    # It sleeps so long; half of that, for a rank that comes to its call late itself.
+    # It sleeps for this long; half of that, in case another rank is late itself.
     assert statistics.median(content["results"][0]["seconds_by_rank"][0]) > 0.1
 
 

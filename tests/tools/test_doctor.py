@@ -1,4 +1,4 @@
-"""`doctor`: what it makes of figures, and that it examines this host."""
+"""`doctor`: its judgement of figures, and an examination of this host."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def test_jax_is_compared_with_the_range_of_the_package(version, level):
     [("receive", "net.core.rmem_max"), ("send", "net.core.wmem_max")],
 )
 def test_a_small_socket_buffer_comes_with_the_command_that_raises_it(direction, limit):
-    # The bound that Linux starts with, for a socket that wants more.
+    # The default limit of Linux, for a socket that requests more.
     check = doctor.check_buffer(direction, 212_992, 8 << 20)
     assert check.level is Level.WARN
     assert "0.2 MiB of 8 MiB wanted" in check.found

@@ -179,8 +179,8 @@ def test_the_others_keep_going_where_they_are_told_to(script, tmp_path):
     arguments = ("-n", "3", "--grace-s", "0", "--keep-going", program)
     code, lines, err = _finish(_start(*arguments, cwd=tmp_path))
     assert (code, lines) == (128 + signal.SIGKILL, ["[0] done", "[2] done"])
-    assert "rank 1 ended with SIGKILL; the others go on" in err
-    assert "rank 2 ended with exit code 1; the others go on" in err
+    assert "rank 1 ended with SIGKILL; the others continue" in err
+    assert "rank 2 ended with exit code 1; the others continue" in err
 
 
 def test_a_process_that_ignores_the_polite_signal_is_killed(script, tmp_path):

@@ -1,4 +1,4 @@
-"""Mistakes are errors when the program is traced, and say what to write instead."""
+"""Mistakes are errors when the program is traced, and explain the correction."""
 
 import functools
 import subprocess
@@ -23,7 +23,7 @@ def _mesh(shape=(4, 2), names=("dp", "tp")):
 
 
 def _trace(function, x=None, *, check_vma=True, **arguments):
-    """Traces `function` of one shard of `x`, and runs nothing."""
+    """Traces `function` of one shard of `x`, without running it."""
     x = jnp.ones((8, 2)) if x is None else x
     spec = _P(*("dp", "tp")[: x.ndim])
     mapped = jax.shard_map(
@@ -250,7 +250,7 @@ def test_only_float32_is_rounded(dtype):
         return jax_optireduce.psum({"w": x.astype(dtype)}, ("dp", "tp"), **how)
 
     _rejects(
-        rf"\['w'\]: wire_format='int8' rounds float32 on its way, got {dtype}; leave "
+        rf"\['w'\]: wire_format='int8' rounds float32 values only, got {dtype}; leave "
         "wire_format out",
         functools.partial(total, wire_format="int8"),
     )

@@ -1,4 +1,4 @@
-"""For whom process 0 waits at its end."""
+"""The processes for which process 0 waits at its end."""
 
 import json
 

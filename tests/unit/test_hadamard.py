@@ -1,4 +1,4 @@
-"""The randomised Hadamard transform: what it computes, and what it is for."""
+"""The randomised Hadamard transform: its values, and its effect."""
 
 import time
 
@@ -66,7 +66,8 @@ def test_round_trip_keeps_values_and_energy(n: int, key: int) -> None:
 
 
 @hypothesis.given(
-    # Few, since each is compiled: blocks that are short, one, some, more than a vector.
+    # Few, since each is compiled: shorter than a block, one, several, not a whole
+    # number.
     n=st.sampled_from([1, 16, 512, 1024, 3000, 70_000]),
     key=st.integers(0, 2**32 - 1),
     scale=st.floats(0.5, 100, width=32),
@@ -79,7 +80,7 @@ def test_the_native_transform_is_the_one_of_the_definition(
 ) -> None:
     key, scale = jnp.uint32(key), jnp.float32(scale)
     x = np.random.default_rng(seed).standard_normal(padded_size(n)).astype(dtype)
-    # Sums of 1,024 entries, added in another order: ten roundings on each way.
+    # Sums of 1,024 entries, added in another order: ten roundings in each direction.
     tolerance = 10 * np.finfo(dtype).eps
     with jax.enable_x64(True):
         defined = np.asarray(_encode_by_definition(key, x))
@@ -168,8 +169,8 @@ def test_signs_of_neighbours_in_place_and_in_time_are_unrelated(stride: int) -> 
 
     @jax.vmap
     def signs(key: jax.Array) -> jax.Array:
-        # Undoing the transform with another key leaves the product of both keys' signs;
-        # that other key is constant.
+        # Decoding with another key leaves the product of both keys' signs; that other
+        # key is constant.
         return decode(encode(ones, key=key), positions, key=jnp.uint32(0))
 
     found = np.round(np.asarray(signs(all_keys)))
@@ -195,8 +196,8 @@ def test_a_lost_run_costs_each_block_its_share(blocks: int, start: int) -> None:
     assert kept.mean() == pytest.approx(BLOCK_SIZE - run / blocks, rel=0.15)
 
 
-# The share of the bucket that a deadline cuts off, in every call the same last entries,
-# and the share of the energy that this costs without a transform.
+# The share of the bucket that a deadline cuts off, always the same last entries, and
+# the share of the energy that this costs without a transform.
 @pytest.mark.parametrize(
     ("lost", "without"), [(0.01, 0.16), (0.05, 0.80), (0.10, 1.00)]
 )
@@ -205,7 +206,7 @@ def test_a_tail_that_is_always_lost_costs_noise_and_no_bias(
 ) -> None:
     n, calls = 1 << 16, 200
     x = _normal(n)
-    x[: -n // 16] = 0  # all the energy sits where the loss is
+    x[: -n // 16] = 0  # all the energy is in the entries that are lost
     received = jnp.arange(n) < n - int(lost * n)
 
     @jax.jit
@@ -266,5 +267,5 @@ def test_compiles_fast() -> None:
 
     start_s = time.perf_counter()
     jax.jit(both).lower(jnp.zeros(1_000_003), jnp.uint32(1)).compile()
-    # Chosen: measured 0.1 s; the limit is for a machine that does other things as well.
+    # Chosen: measured 0.1 s; the limit allows for other load on the machine.
     assert time.perf_counter() - start_s < 3.0

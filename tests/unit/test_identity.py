@@ -1,4 +1,4 @@
-"""Names of collectives: the same in any directory, and after any other traces."""
+"""Names of collectives are independent of the directory and of earlier traces."""
 
 import dataclasses
 import functools
@@ -156,7 +156,7 @@ _LOOKS = {
 @pytest.mark.parametrize("inner", _INNER.values(), ids=_INNER)
 def test_name_does_not_depend_on_what_was_traced_before(inner, look):
     def names(*, looked_before):
-        # A function of its own each time, since JAX keeps what it has traced.
+        # A new function each time, since JAX caches traces.
         def body(x):
             return _total(x)
 

@@ -1,4 +1,4 @@
-"""What follows from loss: rotation, skipped updates, a call for help; the arguments."""
+"""Reactions to loss: rotation, skipped updates, the user's callback; the arguments."""
 
 import dataclasses
 import logging
@@ -18,7 +18,7 @@ from jax_optireduce import _safeguards, _stats
 # Thousandths meet the thresholds exactly, in single and in double precision.
 LOSSES = st.integers(0, 1000).map(lambda n: n / 1000)
 QUIET = st.sampled_from([0.0, 0.009, 0.01, 0.02, 0.021])
-# Runs, or else a hundred quiet calls in a row would never be tried.
+# Runs, because single draws would never give a hundred quiet calls in a row.
 RUNS = st.lists(st.tuples(LOSSES | QUIET, st.integers(1, 110)), max_size=4)
 
 

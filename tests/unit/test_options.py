@@ -1,4 +1,4 @@
-"""Options: precedence, validation, and messages that say what to write."""
+"""Options: precedence, validation, and messages that explain the correction."""
 
 import dataclasses
 import inspect
@@ -65,7 +65,7 @@ def test_every_kind_of_field_is_read_from_the_environment(variable, text, value)
 )
 def test_unknown_variable_is_an_error_with_a_suggestion(variable, suggestion):
     said = f" Did you mean {suggestion}" if suggestion else ""
-    with pytest.raises(UsageError, match=f"{variable}, which is no option.{said}"):
+    with pytest.raises(UsageError, match=f"{variable}, which is not an option.{said}"):
         resolve({}, {variable: "1"})
 
 
@@ -99,7 +99,7 @@ def test_advanced_option_on_the_first_level_is_told_where_it_belongs(make):
     ids=["mapping", "Advanced"],
 )
 def test_option_of_the_first_level_among_the_advanced_is_told_where_it_belongs(make):
-    expected = r"'max_lag' is no advanced option: write init\(max_lag="
+    expected = r"'max_lag' is not an advanced option: write init\(max_lag="
     with pytest.raises(UsageError, match=expected):
         make(max_lag=2)
 

@@ -1,4 +1,4 @@
-"""`plot`: what stands on the axes, and what it says about files that do not fit."""
+"""`plot`: its axes, and its errors about files that do not match."""
 
 import json
 

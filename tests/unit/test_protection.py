@@ -1,4 +1,4 @@
-"""What a program says about its protection, and what it keeps to itself."""
+"""Messages about protection, and secrets that stay out of them."""
 
 import logging
 import secrets

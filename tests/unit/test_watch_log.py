@@ -22,7 +22,7 @@ _CALL = {
 
 
 class Native:
-    """What the native communicator tells, from a queue."""
+    """The native communicator's events, from a queue."""
 
     rank, world_size = 3, 4
 
@@ -58,7 +58,7 @@ def slow(**changes):
 
 
 def lines_of(caplog, folder, *news, **options):
-    """Runs a watch over these news and returns what it logs."""
+    """Runs a watch over these events and returns the lines that it logs."""
     native = Native()
     options = Options(flight_record_dir=str(folder), **options)
     with caplog.at_level(logging.WARNING, "jax_optireduce"):
@@ -81,14 +81,14 @@ def test_slow_rank_is_named_with_figures_and_advice(caplog, tmp_path):
         "9 of the last 10 calls of 'grads'",
         "212 ms after",
         "took 1.2 s",
-        "Look on its host",
+        "Check its host",
     ):
         assert part in line
 
 
 def test_rank_whose_data_is_missing_is_told_apart(caplog, tmp_path):
     (line,) = lines_of(caplog, tmp_path, slow(absent=8))
-    assert "nothing of it came in time in 8 of the last 10 calls" in line
+    assert "none of its data arrived in time in 8 of the last 10 calls" in line
 
 
 def test_recovery_has_a_line(caplog, tmp_path):
@@ -112,10 +112,10 @@ def test_short_deadline_is_named_with_figures_and_a_longer_one(
     }
     (line,) = lines_of(caplog, tmp_path, news, deadline_max_s=0.5)
     for part in (
-        "calls of 'grads' end before their data is there",
+        "calls of 'grads' end before their data arrives",
         "71 % of it was late (mean of the last 10 calls)",
-        "needs deadlines of 2.6 s",
-        "deadline_max_s=0.5 allows",
+        "learned deadline is 2.6 s",
+        "deadline_max_s=0.5 cuts it",
         f"set deadline_max_s={said}, ",
         "bucket_bytes",
     ):
@@ -126,7 +126,7 @@ def test_short_deadline_is_named_with_figures_and_a_longer_one(
 def test_stall_names_the_call_and_the_ranks_and_leaves_a_file(caplog, tmp_path):
     (line,) = lines_of(caplog, tmp_path / "new", stall())
     assert "call 4 of 'grads' has been under way for 61.0 s" in line
-    assert "waits for rank 2, of which nothing came for this call" in line
+    assert "waits for rank 2, whose data for this call is missing" in line
     assert "data of rank 1" in line
     (path,) = (tmp_path / "new").iterdir()
     assert path.name.startswith("jax_optireduce-flight-3-")
@@ -151,7 +151,7 @@ def test_removal_names_the_rank_and_those_left_and_leaves_a_file(caplog, tmp_pat
     (line,) = lines_of(caplog, tmp_path, removed, peer_timeout_s=7.0)
     for part in (
         "rank 1 removed from the session after silence for more than 7.0 s",
-        "3 ranks go on",
+        "3 ranks continue",
         "jax_optireduce.resync",
         "from a checkpoint",
     ):
@@ -165,7 +165,7 @@ def test_removal_of_the_own_process_is_said_to_be_that(caplog, tmp_path):
     removed = {"kind": "removed", "ranks": [3], "live": 3}
     (line,) = lines_of(caplog, tmp_path, removed)
     assert "this process, rank 3, was removed" in line
-    assert "Its calls are errors" in line
+    assert "All its further calls fail" in line
 
 
 def test_devices_that_wait_for_others_are_named_and_leave_a_file(caplog, tmp_path):
@@ -196,7 +196,7 @@ def test_a_process_writes_a_limited_number_of_files(caplog, tmp_path):
     lines = lines_of(caplog, tmp_path, *[stall()] * 12)
     assert len(lines) == 12
     assert len(list(tmp_path.iterdir())) == 8
-    assert "No file was written: 8" in lines[-1]
+    assert "No file was written: a process writes 8" in lines[-1]
 
 
 def test_a_file_that_is_there_is_left_alone(caplog, tmp_path):
@@ -251,7 +251,7 @@ def test_watch_outlives_a_handler_that_raises(caplog, tmp_path):
         lines = lines_of(caplog, tmp_path, slow(), slow(), stall())
     finally:
         logger.removeHandler(handler)
-    assert lines.count("news of kind 'slow' were not told") == 1
+    assert lines.count("an event of kind 'slow' was not logged") == 1
     assert "call 4 of 'grads' has been under way" in lines[-1]
 
 
@@ -268,7 +268,7 @@ def test_late_data_at_the_end_is_told_by_collective_most_first():
     line = _watch.describe_late_data(_LATE)
     assert "9.5 MiB of 'call 7' (float32[9], mode bounded, 2 ranks), 976.6 KiB" in line
     assert "1000 bytes of 'call 3'" not in line
-    assert " and 1.1 KiB of others. It is lost." in line
+    assert " and 1.1 KiB of others. This data is lost." in line
     assert "3 bytes of 'x'" in _watch.describe_late_data([("'x'", 3)])
 
 

@@ -6,11 +6,11 @@
 namespace optireduce {
 namespace {
 
-// What is dropped is lost, so that no time is learned that a busy host exceeds by itself.
-// Chosen: the 95th percentile alone cuts one call in twenty where nothing else is wrong; the early
-// end makes a longer bound cost nothing while the last segments come.
+// Dropped data is lost, so the learned time must not be one that a busy host exceeds by itself.
+// Chosen: the 95th percentile alone cuts one call in twenty on a healthy network; with the early
+// exit a longer bound costs nothing while the last segments arrive.
 constexpr int kHardBoundMargin = 2;
-// Chosen: what a host with more work than cores keeps a thread waiting.
+// Chosen: the time for which a host with more work than cores delays a thread.
 constexpr Duration kHardBoundMin = std::chrono::milliseconds(5);
 // Chosen: the longest pause between two acknowledgements of the sender (kAcknowledgeDelayMax).
 constexpr Duration kGraceMin = std::chrono::microseconds(500);
@@ -28,7 +28,7 @@ CallTiming::CallTiming(const CollectiveSpec& spec, MemberIndex self, double late
   const std::size_t members = spec.members.size();
   for (const Stage stage : kBothStages) {
     const std::size_t i = Index(stage);
-    // The second stage counts from the opening of the call too, where late data is deferred.
+    // With deferral, the second stage also counts from the opening of the call.
     const Duration bound = stage == Stage::kReduceScatter ? fixed_[0] : fixed_[0] + fixed_[1];
     if (policies[i] == LatePolicy::kDefer && learns_) {
       deferring_[i].emplace(
@@ -67,7 +67,7 @@ Duration CallTiming::deadline_needed() const {
   const Duration whole = fixed_[0] + fixed_[1];
   Duration needed{};
   if (deferring_[0]) {
-    // Its bound is a share of the whole.
+    // The bound of this stage is a part of the whole.
     const double parts =
         static_cast<double>(whole.count()) / static_cast<double>(fixed_[0].count());
     needed = std::chrono::round<Duration>(parts * deferring_[0]->unbounded());

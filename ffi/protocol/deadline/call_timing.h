@@ -1,8 +1,8 @@
-// When the stages of a collective's calls close: at the user's time, or at one learned from how its
-// calls went before. One instance for each collective that has a stage with a deadline.
+// Closing times of the stages of a collective's calls: the user's, or times learned from earlier
+// calls. One instance for each collective that has a stage with a deadline.
 //
-// Where late data is deferred, its true times are known (DeadlineController). Where it is dropped,
-// the first calls retransmit what is lost, to measure how long a whole one takes (EarlyExit).
+// If late data is deferred, its true times become known (DeadlineController). If it is dropped, the
+// first calls retransmit lost data, to measure the duration of a whole call (EarlyExit).
 
 #ifndef FFI_PROTOCOL_DEADLINE_CALL_TIMING_H_
 #define FFI_PROTOCOL_DEADLINE_CALL_TIMING_H_
@@ -28,8 +28,8 @@ inline constexpr std::array<Stage, kStages> kBothStages = {Stage::kReduceScatter
 
 class CallTiming {
  public:
-  // `late_budget` 0: the deadlines of the spec; else they are the bounds of learned ones. With
-  // `suspend`, ranks that lag are not waited for.
+  // `late_budget` 0: the deadlines of the spec are used; otherwise they bound the learned ones.
+  // With `suspend`, calls do not wait for lagging ranks.
   CallTiming(const CollectiveSpec& spec, MemberIndex self, double late_budget, bool suspend);
 
   // A call opens; the deadlines count from here.
@@ -37,26 +37,27 @@ class CallTiming {
   Duration reduce_scatter_deadline() const;
   // Of both stages together; at least that of the first.
   Duration call_deadline() const;
-  // What the deadlines of the spec would have to be together for none of the learned ones to be cut
-  // short by its bound; zero until something is learned.
+  // The least sum of the spec's deadlines that would not bound any learned deadline; zero until one
+  // is learned.
   Duration deadline_needed() const;
 
-  // ---- Where late data is deferred: see DeadlineController.
+  // ---- Deferred late data: see DeadlineController.
   void Began(Stage stage, MemberIndex source, Duration after_opening);
   void Arrived(Stage stage, MemberIndex source, Duration after_opening, Duration after_beginning,
                double share);
-  // Its contributions come too late in most calls, and nobody waits for them.
+  // The contributions of `source` are late in most calls, and calls do not wait for them.
   bool straggles(MemberIndex source) const {
     return deferring_[0] && deferring_[0]->straggles(source.index());
   }
 
-  // ---- Where late data is dropped: see EarlyExit.
-  // What is lost is sent again, so that the time of a whole call becomes known.
+  // ---- Dropped late data: see EarlyExit.
+  // True while lost data is retransmitted to learn the duration of a whole call.
   bool calibrating() const;
   Duration grace(Stage stage) const;
   void Ended(Stage stage, const StageEnd& end);
-  // This rank's latest sample for the header of a contribution, and one that came in such a header.
-  // Contributions with an even number tell of the first stage, the others of the second.
+  // This rank's latest sample for the header of a contribution, and a sample received in one.
+  // Contributions with an even number carry the sample of the first stage, the others that of the
+  // second.
   std::uint16_t SampleFor(CallId call, SegmentIndex segment) const;
   void HandleSample(MemberIndex from, CallId call, SegmentIndex segment, std::uint16_t code);
 

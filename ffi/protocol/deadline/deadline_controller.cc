@@ -11,36 +11,36 @@ namespace {
 // Source: OptiReduce, NSDI'25: t_B comes from the first 20 calls.
 constexpr std::size_t kCalibrationCalls = 20;
 
-// Chosen: the memory of a hundred calls; fewer do not hold one of the one per cent that is allowed
-// to be late.
+// Chosen: a memory of a hundred calls, the fewest of which one per cent, the share that may be
+// late, is a call.
 constexpr double kKeptPerCall = 0.99;
 
 // Chosen: a tail of P99/P50 = 3 reaches this factor beyond its P99 once in 10^7 calls.
 constexpr int kFarBeyond = 4;
 // Chosen: a frozen rank makes max_lag + 1 = 3 calls late, and its retransmissions one or two more.
 constexpr std::size_t kOddCallsMax = 5;
-// Chosen: what happens in fewer calls than one in ten is not worth waiting for in all of them.
+// Chosen: an event in fewer than one call of ten does not justify a longer wait in all of them.
 constexpr std::size_t kOddOneIn = 10;
 
-// Chosen: an eighth more. In simulation (4 ranks, 4 MiB, 1 Gbit/s) nothing is late then where
-// nothing is wrong; without a margin 1.2 % were. Where ranks stall for 20 ms, the 99th percentile
-// of the calls was 1.61 times the wire time without one, 1.69 with an eighth, 1.90 with a fourth.
-// On busy hosts a sixteenth made 1.4 % late, and calls longer.
+// Chosen: an eighth more. In simulation (4 ranks, 4 MiB, 1 Gbit/s) no data is late then on a
+// healthy network; without a margin 1.2 % was. With ranks that stall for 20 ms, the 99th percentile
+// of the calls was 1.61 times the wire time without a margin, 1.69 with an eighth, 1.90 with a
+// fourth. On busy hosts a sixteenth made 1.4 % late, and calls longer.
 constexpr int kMarginNumerator = 9;
 constexpr int kMarginDenominator = 8;
 
-// Chosen: the overshoot that is corrected at once; the rest fades with the memory.
+// Chosen: a larger overshoot is corrected at once; a smaller one fades with the memory.
 constexpr int kOvershootMax = 2;
-// Chosen: if a third of the calls before were longer, 18 shorter ones in a row are chance once in
-// 1500 times; where fewer were, that is what the tail looks like.
+// Chosen: if a third of the earlier calls were longer, 18 shorter ones in a row have a probability
+// of 1 in 1500; if fewer were longer, they are the tail of the distribution.
 constexpr double kLongerBefore = 1.0 / 3;
 
-// Chosen: between ranks of one speed the typical beginnings differ by less than this factor.
+// Chosen: between ranks of equal speed the typical beginnings differ by less than this factor.
 constexpr int kStragglerFactor = 4;
-// Chosen: the first call of a program waits for compilers, so two say nothing yet.
+// Chosen: the first call of a program waits for compilers, so two calls are no evidence yet.
 constexpr std::size_t kBeginningsMin = 3;
 
-// What is left in memory of so many calls, as a number of calls.
+// The remaining weight of this many calls, as a number of calls.
 double WeightOf(std::size_t calls) {
   return (1 - std::pow(kKeptPerCall, static_cast<double>(calls))) / (1 - kKeptPerCall);
 }
@@ -107,8 +107,8 @@ void DeadlineController::Remember(const LatencyHistogram& data, Duration asked, 
   learned_ = memory_.ExceededBy(options_.late_budget);
 }
 
-// Once there are enough odd calls, they count, and what was before the first of them counts less:
-// nothing if they all followed each other.
+// Once there are enough odd calls, they count, and the weight of the calls before the first of them
+// is reduced, to nothing if the odd calls were consecutive.
 void DeadlineController::HoldBack(Duration asked) {
   odd_.Add(call_);
   if (++odd_calls_ < kOddCallsMax) return;
@@ -126,8 +126,7 @@ void DeadlineController::ForgetOdd() {
   calls_since_odd_ = 0;
 }
 
-// A drop is believed if, judging by the calls before, the last ones would hardly be so short by
-// chance.
+// A drop is accepted if earlier calls make it improbable that the last ones are so short by chance.
 void DeadlineController::ForgetDrop() {
   const Duration highest = *std::max_element(recent_.begin(), recent_.end());
   if (learned_ <= kOvershootMax * highest) return;
@@ -135,15 +134,15 @@ void DeadlineController::ForgetDrop() {
   if (asked_.WeightBeyond(highest) < kLongerBefore * before) return;
   memory_.ForgetBeyond(highest);
   asked_.ForgetBeyond(highest);
-  // The weight of the last calls is left, so that the next one counts as one more of them.
+  // Leaves the weight of the last calls, so that the next one counts as one more of them.
   const double kept = std::min(WeightOf(kRecentCalls) / asked_.total(), 1.0);
   memory_.Fade(kept);
   asked_.Fade(kept);
   learned_ = memory_.ExceededBy(options_.late_budget);
 }
 
-// Seen from a rank in time, a slow one begins late in every call. Seen from the slow one, it is its
-// own submit that is late, and the others are in time: nobody else is held for slow.
+// Seen from a punctual rank, a slow one begins late in every call. Seen from the slow rank, its own
+// submission is late and the others are punctual, so it considers no other rank slow.
 void DeadlineController::FindStragglers() {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     Source& source = sources_[i];
@@ -152,8 +151,8 @@ void DeadlineController::FindStragglers() {
     if (source.offsets.count() >= kBeginningsMin) source.typical_offset = source.offsets.Median();
     offsets_[i] = source.typical_offset;
   }
-  // The median of the others, for every source above it; the larger middle one of an even number:
-  // where most are late, waiting for them is right.
+  // The median of the others, for every source above it. Of an even number the larger middle one:
+  // if most ranks are late, waiting for them is right.
   const auto middle = offsets_.begin() + static_cast<std::ptrdiff_t>((offsets_.size() - 1) / 2);
   std::nth_element(offsets_.begin(), middle, offsets_.end());
   const Duration usual = std::max(kStragglerFactor * *middle, options_.latency);

@@ -1,24 +1,24 @@
-// Deadlines that learn, for stages whose late data is deferred into the next call. Such data still
-// arrives, so the true time of every datum becomes known: the controller is not blinded by its own
-// cut-offs. One instance for each stage of a collective.
+// Learned deadlines, for stages whose late data is deferred to a later call. Deferred data still
+// arrives, so the true time of all data becomes known: the controller's own cut-offs do not bias
+// its measurements. One instance for each stage of a collective.
 //
 // The deadline is the time after the opening of a call that at most `late_budget` of the data
-// exceeds, over about the last hundred calls, and an eighth more. Not everything that is late may
+// exceeds, over about the last hundred calls, plus an eighth. Three kinds of late data must not
 // move it:
 //   * A straggler, a rank whose program is slow in most calls, counts by the time since its own
-//     first sign in the call, where nobody waits for ranks that lag. Where they are waited for, it
-//     sets the pace of all anyway: a deadline that leaves it out would gain no time, and make all
-//     that it sends late.
-//   * A single start far beyond the usual counts so too: waiting for a program is not what a
-//     deadline is for.
-//   * A call far beyond the deadline is held back until some more came within a few dozen: a rank
+//     first sign in the call, if calls do not wait for lagging ranks. If they do, the straggler
+//     sets the pace of all ranks anyway: a deadline without it would gain no time, and make its
+//     data late.
+//   * A single start far beyond the usual is treated the same: a deadline does not serve to wait
+//     for a program.
+//   * A call far beyond the deadline is held back until some more follow within a few dozen: a rank
 //     that froze once is no reason to wait longer.
-// And a drop below half is believed once the calls that confirm it are no chance. So a change of
-// any size is followed within 20 calls, and what happens once is not.
+// A drop below half is accepted once the calls that confirm it are no coincidence. So a change of
+// any size is followed within 20 calls, and a single event is not.
 //
-// Limits. More than the budget is late while stalls of several times the deadline come in less than
-// about one call in ten. Two members cannot tell the latency between them from a program's
-// lateness; the option `latency` decides.
+// Limits. More than the budget is late while stalls of several times the deadline occur in fewer
+// than about one call in ten. Two members cannot distinguish the latency between them from a
+// program's lateness; the option `latency` decides.
 
 #ifndef FFI_PROTOCOL_DEADLINE_DEADLINE_CONTROLLER_H_
 #define FFI_PROTOCOL_DEADLINE_DEADLINE_CONTROLLER_H_
@@ -35,8 +35,8 @@ namespace optireduce {
 struct DeadlineOptions {
   double late_budget = 0.01;  // share of the data that may be late, above 0 and below 1
   Duration bound{};           // never exceeded; the deadline until calibrated
-  // A source that begins later than the others by less than this is never held for a straggler.
-  // Chosen: ten times the latency within a data centre, and nothing for a program that computes.
+  // A source that begins later than the others by less than this is never considered a straggler.
+  // Chosen: ten times the latency within a data centre, and negligible for a program that computes.
   Duration latency = std::chrono::milliseconds(2);
   bool waits_for_stragglers = false;
 };
@@ -46,34 +46,35 @@ class DeadlineController {
   // `sources` is the number of members; a source is a member's index.
   DeadlineController(const DeadlineOptions& options, std::size_t sources);
 
-  // Once for each call, when it opens. Learns from what came since the last one.
+  // Called once per call, when it opens. Learns from the data since the previous opening.
   void BeginCall();
-  // The first sign of `source` in a call; for the own rank its submit, when its data comes too.
+  // The first sign of `source` in a call; for the own rank its submission, when its data arrives
+  // too.
   void Began(std::size_t source, Duration after_opening);
-  // Data of `source` came: `share` of what it sends in one call. Also for a call that is long over;
-  // both times are those of the data's own call. after_beginning counts from the source's Began.
+  // Data of `source` arrived: `share` of its data in one call, possibly a call that ended long ago.
+  // Both times are relative to the data's own call; after_beginning counts from the source's Began.
   void Arrived(std::size_t source, Duration after_opening, Duration after_beginning, double share);
 
-  // Nobody waits for `source`, which is late in most calls; constant between two of BeginCall.
+  // Calls do not wait for `source`, which is late in most of them; constant between two BeginCall.
   bool straggles(std::size_t source) const { return sources_[source].straggler; }
-  // Counts from the opening of a call; constant between two calls of BeginCall.
+  // Counts from the opening of a call; constant between two BeginCall.
   Duration deadline() const;
-  // What it would be without its bound; zero until calibrated.
+  // The deadline without its bound; zero until calibrated.
   Duration unbounded() const;
-  // True once enough calls brought data.
+  // True once enough calls have brought data.
   bool calibrated() const;
 
  private:
   // Chosen: odd, and the median follows a change after eight calls.
   static constexpr std::size_t kTypicalCalls = 15;
-  // Chosen: with what is seen before and after, a drop is believed within 20 calls.
+  // Chosen: with the calls before and after, a drop is accepted within 20 calls.
   static constexpr std::size_t kRecentCalls = 18;
 
   // The last values; a few odd ones do not change their median.
   class Typical {
    public:
     void Add(Duration value) { values_[count_++ % kTypicalCalls] = value; }
-    Duration Median() const;  // zero when empty
+    Duration Median() const;  // zero if empty
     std::size_t count() const { return count_; }
 
    private:
@@ -101,14 +102,14 @@ class DeadlineController {
   std::vector<Duration> offsets_;  // for FindStragglers
 
   LatencyHistogram call_;    // since the last opening
-  LatencyHistogram memory_;  // of all calls before, the older the less
-  LatencyHistogram asked_;   // what each of them alone would have asked for, by number of calls
-  LatencyHistogram odd_;     // of the calls that are held back
-  std::array<Duration, kRecentCalls> recent_{};  // the last ones of asked_
+  LatencyHistogram memory_;  // of all earlier calls, older ones weighted less
+  LatencyHistogram asked_;   // the demand of each single call, weighted by number of calls
+  LatencyHistogram odd_;     // of the calls held back
+  std::array<Duration, kRecentCalls> recent_{};  // the last values of asked_
   std::size_t recent_count_ = 0;
-  std::size_t calls_ = 0;  // that brought data and were remembered
+  std::size_t calls_ = 0;  // remembered calls that brought data
   std::size_t odd_calls_ = 0;
-  std::size_t calls_since_odd_ = 0;  // that were not odd, since the first of odd_
+  std::size_t calls_since_odd_ = 0;  // calls that were not odd, since the first of odd_
   Duration learned_{};
 };
 

@@ -11,22 +11,22 @@ namespace {
 // Source: OptiReduce, NSDI'25: t_B is the 95th percentile of the first 20 times, the 19th shortest.
 constexpr std::size_t kHardBoundRank = 19;
 
-// Chosen: as the paper is described, which prints no figure: the moving average keeps 0.95 of its
-// old value.
+// Chosen: after the paper's description, which gives no figure: the moving average keeps 0.95 of
+// its old value.
 constexpr double kAverageKept = 0.95;
 
 // Source: the public code waits 100 us for each ms of t_C.
 constexpr int kPercentFirst = 10;
-// Chosen: as the paper is described, which prints no figure: doubled above 0.1 % loss up to 50 %,
-// one point less below 0.01 %.
+// Chosen: after the paper's description, which gives no figure: doubled above 0.1 % loss up to 50
+// %, one point less below 0.01 %.
 constexpr int kPercentMax = 50;
 constexpr double kLossHigh = 1e-3;
 constexpr double kLossLow = 1e-4;
-// Chosen: at 0 a stage would end with the first gap between two datagrams.
+// Chosen: at 0 a stage would end at the first gap between two datagrams.
 constexpr int kPercentMin = 1;
 
-// Chosen: as the paper is described, which prints no figure: 3 calls of 20 that end with more than
-// 10 % missing.
+// Chosen: after the paper's description, which gives no figure: 3 calls of 20 that end with more
+// than 10 % missing.
 constexpr double kMissingMax = 0.1;
 constexpr std::size_t kCutsToRecalibrate = 3;
 
@@ -60,7 +60,7 @@ Duration EarlyExit::EndStage(const StageEnd& end) {
   const double loss =
       1 - static_cast<double>(end.received_bytes) / static_cast<double>(end.expected_bytes);
   AdaptGrace(loss);
-  // What is lost on the way, and makes no difference to the time, says nothing about the bound.
+  // Loss on the way that did not delay the stage is no evidence about the bound.
   if (calibrated()) NoteCut(end.exit == StageExit::kExpired && loss > kMissingMax);
   return sample;
 }
@@ -95,14 +95,14 @@ Duration EarlyExit::SampleOf(const StageEnd& end) const {
       break;
   }
   if (end.expected_bytes == 0) return std::min(end.elapsed, hard_bound_);
-  // Compared before the division: next to nothing received would be longer than a Duration holds.
+  // Compared before the division: with next to no data received the quotient exceeds a Duration.
   const double received =
       static_cast<double>(end.received_bytes) / static_cast<double>(end.expected_bytes);
   if (Times(hard_bound_, received) <= end.elapsed) return hard_bound_;
   return Times(end.elapsed, 1 / received);
 }
 
-// A call that did not complete was cut: its true time is not known, so it counts as the longest.
+// A call that did not complete was cut: its true time is unknown, so it counts as the longest.
 void EarlyExit::Calibrate(const StageEnd& end) {
   calibration_[calibration_count_++] =
       end.exit == StageExit::kComplete ? std::min(end.elapsed, bound_) : bound_;

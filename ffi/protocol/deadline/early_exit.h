@@ -1,7 +1,7 @@
-// When a stage that drops what is late may end: at the hard bound t_B, or earlier, once the last
-// segments of every peer were seen and then nothing came for x % of the usual time t_C. One
-// instance for each stage of a collective. The bound is learned from the first calls, and again
-// when it cuts too much off. Source: OptiReduce, NSDI'25, section 3.2.
+// End of a stage that drops late data: at the hard bound t_B, or earlier, once the last segments of
+// every peer have arrived and then nothing more for x % of the usual time t_C. One instance for
+// each stage of a collective. The bound is learned from the first calls, and again if it cuts off
+// too much. Source: OptiReduce, NSDI'25, section 3.2.
 
 #ifndef FFI_PROTOCOL_DEADLINE_EARLY_EXIT_H_
 #define FFI_PROTOCOL_DEADLINE_EARLY_EXIT_H_
@@ -17,11 +17,11 @@
 
 namespace optireduce {
 
-// How a stage ended.
+// The end of a stage.
 enum class StageExit : std::uint8_t {
-  kComplete,  // everything came
+  kComplete,  // all data arrived
   kExpired,   // the hard bound was reached
-  kEarly,     // the grace after the last segments was over
+  kEarly,     // the grace period after the last segments ended
 };
 
 struct StageEnd {
@@ -33,20 +33,20 @@ struct StageEnd {
 
 class EarlyExit {
  public:
-  // `bound` is the user's: never exceeded, and the hard bound until calibrated. `own` is this rank
-  // among the `members`.
+  // `bound` is the user's: never exceeded, and the hard bound until calibrated. `own` is this
+  // rank's index among the `members`.
   EarlyExit(Duration bound, std::size_t members, std::size_t own);
 
-  // One stage ended here. Returns what to tell the other members.
+  // Handles the end of one stage. Returns the sample for the other members.
   Duration EndStage(const StageEnd& end);
-  // What another member told; no value if it knows nothing yet.
+  // Handles the sample of another member, which has no value if that member has none yet.
   void Told(std::size_t member, std::optional<Duration> sample);
   bool calibrated() const { return calibration_count_ == calibration_.size(); }
   Duration hard_bound() const { return hard_bound_; }         // t_B
   Duration early_bound() const;                               // t_C, at most t_B
   double grace_fraction() const { return percent_ / 100.0; }  // x
-  // How long to wait after the last segments of every peer were seen. The hard bound until
-  // calibrated: a time that was cut short by an early exit would say nothing about the whole.
+  // Time to wait after the last segments of every peer. The hard bound until calibrated: a time cut
+  // short by an early exit would be no evidence about the whole.
   Duration grace() const;
 
  private:
@@ -57,7 +57,7 @@ class EarlyExit {
   void Calibrate(const StageEnd& end);
   Duration MedianOfMembers();
   void AdaptGrace(double loss);
-  // Measures the hard bound again, as at the start, when it has become too short.
+  // Measures the hard bound again, as at the start, if it has become too short.
   void NoteCut(bool cut);
 
   Duration bound_;
@@ -65,18 +65,18 @@ class EarlyExit {
   Duration hard_bound_;
   std::array<Duration, kCalibrationCalls> calibration_{};
   std::size_t calibration_count_ = 0;
-  // Chosen: as the paper is described, which prints no figure: cuts are counted over 20 calls.
-  std::bitset<20> cuts_;  // of the last calls, those cut short with too much missing; bit 0: latest
+  // Chosen: after the paper's description, which gives no figure: cuts are counted over 20 calls.
+  std::bitset<20> cuts_;  // the last calls that were cut short with too much missing; bit 0: latest
   std::vector<std::optional<Duration>> samples_;  // the latest of every member
-  std::vector<Duration> sorted_;                  // of those that are known, for the median
+  std::vector<Duration> sorted_;                  // the known ones, for the median
   std::optional<Duration> average_;
   int percent_;
 };
 
-// A Duration in 16 bits for the wire, with an error below 0.1 %; 0 says that it is not known. A
-// longer one has the larger code. Up to 0 encodes as 1 ns, the shortest that is known.
+// A Duration in 16 bits for the wire, with an error below 0.1 %; 0: unknown. Longer durations have
+// larger codes. Values up to 0 are encoded as 1 ns, the shortest known duration.
 std::uint16_t EncodeDuration(std::optional<Duration> duration);
-// Rounded down; any code is valid, those above the longest Duration stand for it.
+// Rounded down; any code is valid, and codes above the longest Duration represent the longest.
 std::optional<Duration> DecodeDuration(std::uint16_t code);
 
 }  // namespace optireduce

@@ -1,5 +1,5 @@
-// How much of the data took how long: weights by time, 16 bins for every doubling, so that a
-// quantile is known to 6 %. Fixed size, nothing is allocated.
+// The distribution of the data over latency: weights by time, 16 bins for every doubling, so that a
+// quantile is known to 6 %. Of fixed size, without allocations.
 
 #ifndef FFI_PROTOCOL_DEADLINE_LATENCY_HISTOGRAM_H_
 #define FFI_PROTOCOL_DEADLINE_LATENCY_HISTOGRAM_H_
@@ -26,7 +26,7 @@ class LatencyHistogram {
     total_ += other.total_;
   }
 
-  // Keeps `kept` (0 to 1) of every weight.
+  // Keeps the part `kept` (0 to 1) of every weight.
   void Fade(double kept) {
     total_ = 0;
     for (float& weight : bins_) {
@@ -36,7 +36,7 @@ class LatencyHistogram {
     }
   }
 
-  // Forgets what is longer than `latency` by more than the width of a bin.
+  // Discards latencies beyond `latency` by more than the width of a bin.
   void ForgetBeyond(Duration latency) {
     total_ -= WeightBeyond(latency);
     std::fill(bins_.begin() + static_cast<std::ptrdiff_t>(BinOf(latency) + 1), bins_.end(), 0.0f);
@@ -45,7 +45,7 @@ class LatencyHistogram {
   void Clear() { *this = {}; }
 
   // The shortest time that less than `share` (above 0) of the weight exceeds, rounded up to the end
-  // of its bin; zero when empty.
+  // of its bin; zero if empty.
   Duration ExceededBy(double share) const {
     double beyond = 0;
     for (std::size_t bin = kBins; bin-- > 0;) {
@@ -55,7 +55,7 @@ class LatencyHistogram {
     return Duration(0);
   }
 
-  // The weight of what is longer than `latency` by more than the width of a bin.
+  // The weight of latencies beyond `latency` by more than the width of a bin.
   double WeightBeyond(Duration latency) const {
     double beyond = 0;
     for (std::size_t bin = BinOf(latency) + 1; bin < kBins; ++bin) beyond += bins_[bin];
@@ -66,19 +66,19 @@ class LatencyHistogram {
 
  private:
   static constexpr int kBits = 4;  // Chosen: bins of 3 to 6 %, well below the noise of latencies.
-  // Chosen: 16 us, which is less than waking a thread takes, to 69 s, more than any call may last.
+  // Chosen: from 16 us, less than waking a thread takes, to 69 s, longer than any call may last.
   static constexpr std::uint64_t kFinestNs = std::uint64_t{1} << 14;
   static constexpr std::uint64_t kLongestNs = std::uint64_t{1} << 36;
   static constexpr std::uint32_t kFirst = LogStep<kBits>(kFinestNs);
   static constexpr std::size_t kBins = LogStep<kBits>(kLongestNs) - kFirst;
-  // Chosen: a millionth of what one source sends in a call; keeps denormal numbers away.
+  // Chosen: a millionth of one source's data in a call; keeps denormal numbers away.
   static constexpr float kNegligible = 1e-6f;
 
   static std::size_t BinOf(Duration latency) {
     const std::int64_t ns = std::clamp<std::int64_t>(latency.count(), kFinestNs, kLongestNs - 1);
     return LogStep<kBits>(static_cast<std::uint64_t>(ns)) - kFirst;
   }
-  // The last moment that still falls into the bin.
+  // The last instant of the bin.
   static Duration EndOf(std::size_t bin) {
     const auto next = static_cast<std::uint32_t>(bin + 1 + kFirst);
     return Duration(static_cast<std::int64_t>(LogStepBegin<kBits>(next)) - 1);

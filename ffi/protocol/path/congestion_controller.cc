@@ -10,82 +10,83 @@ using std::chrono::minutes;
 
 // Chosen: two GSO batches of Ethernet datagrams.
 constexpr std::size_t kFirstWindowDatagrams = 64;
-// Chosen: all peers together begin with 1/64 of what a receiver's socket holds (the windows may
-// fill half of it), so that the first round trips are measured without a queue.
+// Chosen: all peers together begin with 1/64 of the receiver's socket buffer (the windows may fill
+// half of it), so that the first round trips are measured without a queue.
 constexpr std::size_t kFirstWindowShare = 32;
-// Chosen: keeps acknowledgements coming, which leave for every eighth datagram where windows are
-// small.
+// Chosen: enough for regular acknowledgements, which are sent for every eighth datagram of small
+// windows.
 constexpr std::size_t kWindowDatagramsMin = 8;
 
-// Queueing delay that is never too much.
-// Source: the paper's T_low and T_high of 25 and 250 us are below what a process on a shared host
-// sees without any queue (124 us at the 99th percentile when idle). Chosen: 250 us, its T_high; it
-// is 31 kB at 1 Gbit/s, and less than sockets hold at 100.
+// Queueing delay that is always tolerated.
+// Source: the paper's T_low and T_high of 25 and 250 us; a process on an idle shared host sees more
+// than T_low without any queue (124 us at the 99th percentile). Chosen: its T_high, 250 us; it is
+// 31 kB at 1 Gbit/s, and less than sockets hold at 100 Gbit/s.
 constexpr Duration kTarget = microseconds(250);
-// A path that is shorter counts as this long. Chosen: with what the target adds, 1 ms; so who has
-// measured a path of a data centre under load gets no more than who has measured it idle.
+// Lower bound of the path's round trip. Chosen: 1 ms together with the target, so that a sender
+// that first measures a data-centre path under load gets no more than one that measures it idle.
 constexpr Duration kPathMin = microseconds(750);
-// Chosen: by which paths of one rank inside a data centre differ at most.
+// Chosen: the largest difference between the paths of one rank inside a data centre.
 constexpr Duration kPathSpread = microseconds(250);
-// Bytes of all our sharers that may wait in queues, where nobody competes. There are up to four on
-// the way: at either host and in the switch, in both directions.
+// Bytes of all our sharers that may wait in queues without a competitor. There are up to four
+// queues on the way: at either host and in the switch, in both directions.
 // Chosen: with 192 kB, 8 ranks took 4 % longer in the simulator; with 384 kB they lost three times
 // as much in a switch with 256 kB a port.
 constexpr std::size_t kQueueBytes = 256 * 1024;
-// Of one of them. Chosen: one GSO batch.
+// Bytes of one sharer. Chosen: one GSO batch.
 constexpr std::size_t kShareBytesMax = 64 * 1024;
 
-// Source: Swift 3.1, beta = 0.8 of what is above the target, at most half in one round trip.
+// Source: Swift 3.1, beta = 0.8 of the excess over the target, at most half in one round trip.
 constexpr double kShrink = 0.8;
 constexpr double kShrinkMax = 0.5;
-// Growth in one round trip at least. Chosen: Swift and TCP have one datagram, but a bucket has few
-// round trips, and what is too much is taken back soon.
+// Least growth in one round trip. Chosen: Swift and TCP have one datagram, but a bucket lasts few
+// round trips, and an excess is reduced soon.
 constexpr std::size_t kGrowDatagrams = 2;
-// Growth in proportion to what is below the target. Chosen: less than what shrinking takes.
+// Growth in proportion to the distance below the target. Chosen: less than the shrinking factor.
 constexpr double kGrow = 0.5;
 
-// Of a window that is not used. Chosen: it is gone after as many round trips as it took to grow.
+// Reduction of an unused window. Chosen: it is gone after as many round trips as its growth took.
 constexpr std::size_t kUnusedPart = 4;
 
-// A rate is measured over so many round trips. Chosen: acknowledgements that have waited in a queue
-// come together, and make a single one look several times as fast.
+// Round trips over which a rate is measured. Chosen: acknowledgements that have waited in a queue
+// arrive together, and make a single round trip look several times as fast.
 constexpr int kRateRounds = 8;
 
-// How long a best round trip and a best rate count.
-// Source: BBR has 10 s. Chosen: paths inside a data centre do not change, queues of others last.
+// Lifetime of a shortest round trip and of a best rate.
+// Source: BBR has 10 s. Chosen: paths inside a data centre are stable, while competing queues last.
 constexpr Duration kBestLifetime = minutes(10);
-// Chosen: half for us, half for whoever competes.
+// Chosen: half for us, half for competitors.
 constexpr double kOurPart = 0.5;
-// The growth of the share in one round trip, and its fall. Chosen: from the least share to the
-// queue of a switch in a dozen round trips; the fall is slower, for a TCP gives way for long at
+// Growth and reduction of the share in one round trip. Chosen: from the least share to the queue of
+// a switch in a dozen round trips; the reduction is slower, because a TCP yields for a long time at
 // once.
 constexpr std::size_t kSharePartUp = 4;
 constexpr std::size_t kSharePartDown = 16;
 
-// Chosen: random loss of a few per cent is not congestion (a third was lost in a simulated switch
-// without any control, see docs/decisions/0010); more than an eighth is.
+// Chosen: random loss of a few per cent is not congestion, more than an eighth is (without any
+// control a simulated switch lost a third, see docs/decisions/0010).
 constexpr double kHeavyLoss = 0.125;
-// Chosen: with fewer datagrams an eighth would often be lost by chance.
+// Chosen: of fewer datagrams an eighth would often be lost by chance.
 constexpr std::size_t kJudgedDatagramsMin = 64;
 // Source: RFC 9438 (CUBIC) 4.6, beta.
 constexpr double kShrinkForLoss = 0.7;
-// Loss that is at least this part of what it was before the window shrank has not answered to it.
+// Loss of at least this part of the loss before the window shrank is independent of the rate.
 // Chosen: a queue that overflows by an eighth does not overflow at all with 0.7 of the data.
 constexpr double kLossStays = 0.75;
-// Chosen: 30 % is the most that calls are made for; a path that loses half is never taken for well.
+// Chosen: calls support up to 30 % of loss; a path that loses half is never considered normal.
 constexpr double kUsualLossMax = 0.35;
 
-// Pace over what the window allows in a round trip. Source: BBR, 1.25 to probe, 2 to start.
+// Pace relative to one window per round trip. Source: BBR, 1.25 to probe, 2 to start.
 constexpr double kPacingGain = 1.25;
 constexpr double kPacingGainSlowStart = 2;
-// A pace at which a burst takes less than this is left to the window. Chosen: 100 us is how exactly
-// a process wakes up on an idle host; a burst is one GSO batch of 64 kB: 5 Gbit/s.
+// A pace whose bursts take less than this is not enforced; the window limits alone. Chosen: 100 us
+// is the precision of a wake-up on an idle host; a burst is one GSO batch of 64 kB: 5 Gbit/s.
 constexpr Duration kTimerResolution = microseconds(100);
 constexpr std::size_t kBurstBytes = 64 * 1024;
 
-// Chosen: on slower paths half of the window leaves at once; what is acknowledged together would
-// else leave together again, and meet the bursts of others in a queue. At 1 Gbit/s and 1,472 bytes
-// a third took an eighth more processor time; all of it made 25 MB in the simulator 1 % longer.
+// Chosen: on slower paths a burst is at most half of the window; otherwise datagrams that are
+// acknowledged together would leave together again, and meet the bursts of others in a queue. At 1
+// Gbit/s and 1,472 bytes a third took an eighth more processor time; the whole window made 25 MB in
+// the simulator take 1 % longer.
 constexpr std::size_t kBurstPart = 2;
 
 double Nanoseconds(Duration duration) { return static_cast<double>(duration.count()); }
@@ -171,21 +172,21 @@ void CongestionController::HandleRoundTrip(Instant now, const RoundTrip& round) 
     recovering_ = true;
     SetWindow(Scale(window_, 1 - std::min(kShrink * above, kShrinkMax)));
   } else if (loss_shrunk_for_ > 0) {
-    // Does the loss answer? Not before that is known.
+    // The window stays until the effect of its last reduction on the loss is known.
   } else if (round.limited) {
     const std::size_t least = kGrowDatagrams * options_.datagram_bytes_max;
     SetWindow(window_ + (slow_start_
                              ? window_
                              : std::max(least, Scale(window_, std::min(kGrow * -above, 1.0)))));
   } else if (round.delivered_bytes < window_ / 2) {
-    // What is not used says nothing of the path, and must not all leave at once some day.
+    // An unused window is no evidence about the path, and must not leave as one burst later.
     SetWindow(window_ - window_ / kUnusedPart);
   }
 }
 
 void CongestionController::Measure(Instant now, const RoundTrip& round) {
   round_trip_ = round.shortest;
-  // While somebody competes, the best of now is not the best of the path.
+  // While competitors fill the queue, recent minima are not those of the path.
   const bool keep = share_ > share_min_;
   const double shortest = Nanoseconds(round.shortest);
   path_.Note(now, shortest, keep);

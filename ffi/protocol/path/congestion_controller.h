@@ -1,20 +1,20 @@
-// How fast one rank may send to one peer: a window in bytes and a pace, from the round trips that
-// were acknowledged. Pure: it is told what happened and asked for both numbers.
+// The rate from one rank to one peer: a window in bytes and a pace, derived from acknowledged round
+// trips. Pure: receives events and returns both numbers.
 //
-// Delay. The window aims at a queueing delay: a fixed part, and the time that `share` bytes of our
-// own take to leave at our rate. So senders that share a link hold equal parts of its queue, and
-// get equal rates (the law of Vegas, and of Swift's scaling with the number of flows, SIGCOMM'20).
-// Above the aim it shrinks in proportion, below it grows.
+// Delay. The window aims at a queueing delay: a fixed part, plus the time in which `share` bytes of
+// this rank leave at its rate. So senders that share a link hold equal parts of its queue, and get
+// equal rates (the law of Vegas, and of Swift's scaling with the number of flows, SIGCOMM'20).
+// Above the aim the window shrinks in proportion, below the aim it grows.
 //
-// Others' queues. A loss-based TCP fills whatever queue there is, and would take nearly all of a
-// link from who yields to delay. The rate tells: while it is below half of the part of the best
-// rate that is ours, and a queue stands, the share grows; above, it falls back. So a competitor
-// gets at most half, we take at most half from it, and nobody's losses are needed to know. (A queue
-// of less than 2 ms is below the aim; there a competitor gets less.) Processes
-// that wait for a busy host look the same, and get the same answer: a larger window.
+// Competing traffic. A loss-based TCP fills any queue, and would take nearly all of a link from a
+// sender that yields to delay. The rate reveals it: while the rate is below half of this sender's
+// part of the best rate, and a queue stands, the share grows; otherwise it falls back. So a
+// competitor gets at most half, this rank takes at most half from it, and detection needs no loss.
+// (A queue of less than 2 ms is below the aim; there a competitor gets less.) Processes that wait
+// for a busy host look the same, and get the same response: a larger window.
 //
-// Loss. Random loss says nothing of the rate. It shrinks the window when more than an eighth of the
-// data is lost beyond what stays when less is sent.
+// Loss. Random loss is no evidence about the rate. The window shrinks when more than an eighth of
+// the data is lost in addition to the loss that persists at a lower rate.
 
 #ifndef FFI_PROTOCOL_PATH_CONGESTION_CONTROLLER_H_
 #define FFI_PROTOCOL_PATH_CONGESTION_CONTROLLER_H_
@@ -26,36 +26,37 @@
 
 namespace optireduce {
 
-// The least of what was noted in the last minutes.
+// Windowed minimum: the least value noted in the last minutes.
 class WindowedMin {
  public:
-  // Old values are forgotten, unless `keep`.
+  // Old values expire, unless `keep`.
   void Note(Instant now, double value, bool keep);
-  // Infinite when there is none.
+  // Infinite if there is none.
   double value() const { return recent_ < before_ ? recent_ : before_; }
 
  private:
-  double recent_ = std::numeric_limits<double>::infinity();  // of this half of them
-  double before_ = std::numeric_limits<double>::infinity();  // of the half before
+  double recent_ = std::numeric_limits<double>::infinity();  // of the current half of the window
+  double before_ = std::numeric_limits<double>::infinity();  // of the previous half
   Instant since_{};
 };
 
 struct RateOptions {
   std::size_t window_bytes_max = 0;
   std::size_t datagram_bytes_max = 0;
-  std::size_t sharers = 1;  // of our own senders, this one included, that one link may have
-  // Shortest round trips, in nanoseconds, of all paths of this rank: who meets a peer first when
-  // its links are busy knows the path from the others. Outlives the controllers.
+  std::size_t sharers = 1;  // own senders that may share one link, this one included
+  // Shortest round trips, in nanoseconds, over all paths of this rank: a flow whose links are busy
+  // from its start learns the path from the other flows. Outlives the controllers.
   WindowedMin* paths = nullptr;
-  // No link lies between, and no queue but the receiver's buffer: the whole window at once.
+  // The peer runs on this host: no link and no queue but the receiver's buffer, so the whole window
+  // is available at once.
   bool same_host = false;
 };
 
-// What one round trip has shown: from the sending of a datagram to the acknowledgement of it or of
+// Measurements of one round trip, from the sending of a datagram to the acknowledgement of this or
 // a later one.
 struct RoundTrip {
   Duration elapsed{};
-  // Of the samples: bursts and stalled hosts lengthen some of them, a standing queue all.
+  // Minimum of the samples: bursts and stalled hosts lengthen some of them, a standing queue all.
   Duration shortest{};
   std::size_t delivered_bytes = 0;
   std::size_t lost_bytes = 0;
@@ -66,23 +67,23 @@ class CongestionController {
  public:
   explicit CongestionController(const RateOptions& options);
 
-  // There are more of our own senders than before, or fewer.
+  // Sets the number of own senders on the link.
   void SetSharers(std::size_t sharers, std::size_t window_bytes_max);
   void HandleRoundTrip(Instant now, const RoundTrip& round);
-  // The peer has not answered for so long that all of what was under way was given up.
+  // The peer has been silent for so long that all datagrams under way were given up.
   void HandleSilence();
 
   // Bytes that may be under way.
   std::size_t window_bytes() const { return window_; }
-  // The nearest that a window may have.
+  // `bytes`, limited to the range of a window.
   std::size_t Bounded(std::size_t bytes) const;
-  // How long after so many bytes the next may leave; zero where the path is faster than timers are
-  // exact: there the window is enough.
+  // Time between the start of a batch of this many bytes and the next one; zero if the path is
+  // faster than the precision of timers, where the window suffices.
   Duration PacingInterval(std::size_t bytes) const;
   bool paced() const;
-  // The most that may leave at once.
+  // The most bytes that may leave at once.
   std::size_t BurstBytes() const;
-  // Bytes of ours that may wait in queues.
+  // Own bytes that may wait in queues.
   std::size_t share_bytes() const { return share_; }
 
  private:
@@ -98,21 +99,22 @@ class CongestionController {
   std::size_t share_min_ = 0;
   std::size_t share_ = 0;
   bool slow_start_ = true;
-  bool recovering_ = false;  // the window was shrunk; what comes next was sent before
-  Duration round_trip_{};    // the shortest of the last one; zero before the first
+  // the window was just reduced; the next round trip was sent before that
+  bool recovering_ = false;
+  Duration round_trip_{};  // the shortest of the last one; zero before the first
 
   WindowedMin path_;     // shortest round trips, in nanoseconds
   WindowedMin fastest_;  // nanoseconds for one byte
-  // Sums over the last round trips in which this was the limit, older ones counting for less.
+  // Decaying sums over the last round trips that this controller limited.
   double rate_bytes_ = 0;
   double rate_time_ = 0;
   int rate_rounds_ = 0;
 
-  // Loss since it was judged last, and how much of it is usual.
+  // Loss since the last assessment, and its usual level.
   std::size_t judged_bytes_ = 0;
   std::size_t judged_lost_ = 0;
   double loss_usual_ = 0;
-  double loss_shrunk_for_ = 0;  // for which the window was shrunk last time; 0: it was not
+  double loss_shrunk_for_ = 0;  // the loss that last reduced the window; 0: none
 };
 
 }  // namespace optireduce

@@ -12,12 +12,12 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // Chosen: RFC 9002 has 3; offloads and several queues of one host reorder whole batches, and a
-// retransmission in vain costs more here than a retransmission that comes a little later.
+// spurious retransmission costs more here than a slightly later one.
 constexpr std::uint64_t kReorderDatagrams = 16;
 
-// A datagram that a later one has overtaken is lost after a round trip and so much more.
-// Source: RFC 9002 6.1.2, 1/8 of the round trip. Chosen: not less than its granularity; so much the
-// queues of one host keep apart what left together.
+// An overtaken datagram is lost after a round trip plus this part of it.
+// Source: RFC 9002 6.1.2, 1/8 of the round trip. Chosen: at least its granularity, because queues
+// of one host delay datagrams sent together by up to that much relative to each other.
 constexpr int kReorderTimePart = 8;
 // Source: RFC 9002 6.1.2, kGranularity.
 constexpr Duration kGranularity = milliseconds(1);
@@ -28,42 +28,42 @@ constexpr Duration kFirstProbeInterval = milliseconds(10);
 // Chosen: below this the scheduling delays of a busy host look like loss.
 constexpr Duration kProbeIntervalMin = milliseconds(5);
 constexpr Duration kProbeIntervalMax = std::chrono::seconds(1);  // Chosen: a dead peer's heartbeat.
-// Chosen: after so many probes without an answer what is under way is given up as lost.
+// Chosen: after this many unanswered probes, all datagrams under way are declared lost.
 constexpr int kProbesUnansweredMax = 5;
 
 // Chosen: one acknowledgement for sixteen datagrams costs 0.7 % of the wire at 1,472 bytes, one for
 // eight twice that.
 constexpr std::size_t kAcknowledgeEveryMax = 16;
-// Where a window has few datagrams. Chosen: the least that a window has, CongestionController.
+// For windows of few datagrams. Chosen: the least window, see CongestionController.
 constexpr std::size_t kAcknowledgeEveryMin = 8;
-// Chosen: four for a window, so that what they let go leaves evenly.
+// Chosen: four acknowledgements per window, so that the released datagrams leave evenly.
 constexpr std::size_t kAcknowledgementsOfWindow = 4;
 // Chosen: long enough to cover a batch, short against a probe interval.
 constexpr Duration kAcknowledgeDelayMax = microseconds(500);
 
-// Where nothing paces, a batch does not begin while less than this part of the window is free: each
-// acknowledgement would let one datagram go, in a system call of its own, and that would go on for
-// ever. (On a slower path a datagram that waits is time lost on the link.)
-// Source: RFC 1122 4.2.3.4 has half of the window against this "silly window syndrome". Chosen: a
-// quarter; the others keep the path busy meanwhile.
+// Without pacing, a batch does not begin while less than this part of the window is free: otherwise
+// each acknowledgement would release one datagram, in a system call of its own, and the pattern
+// would persist. (On a slower path a datagram that waits is time lost on the link.)
+// Source: RFC 1122 4.2.3.4 uses half of the window against this "silly window syndrome". Chosen: a
+// quarter; the other peers keep the path busy meanwhile.
 constexpr std::size_t kSmallRoom = 4;
 
-// Source: RFC 791 has every host take 576 bytes; less 28 for IPv4 and UDP. Shorter ones are not
-// lost for their length.
+// Source: RFC 791 requires every host to accept 576 bytes; less 28 for IPv4 and UDP. Shorter
+// datagrams are not lost for their length.
 constexpr std::size_t kEveryPathBytes = 548;
-// A path is a black hole after so many losses. Chosen: with 40 % of all lost by chance, so many in
-// a row are one case in 10^12.
+// Losses from which a path counts as a black hole. Chosen: at 40 % random loss a run of this length
+// has a probability of 10^-12.
 constexpr std::uint32_t kBlackHoleLosses = 32;
 
-// Chosen: some thirty acknowledgements in a row may be lost before a datagram that arrived is taken
-// for lost.
+// Chosen: some thirty consecutive acknowledgements may be lost before a delivered datagram is
+// declared lost.
 constexpr std::uint64_t kRepeatedNumbers = 256;
-// Where some are refused there are two bits for each number. Chosen: half of the words, and one
-// for the largest itself.
+// With refused numbers there are two bits for each number. Chosen: half of the words, and one for
+// the largest itself.
 constexpr std::uint64_t kNumbersWithRefused = (kAcknowledgedWordsMax - 1) / 2 * 64;
 
-// Chosen: a process wakes up so late at most when nothing is wrong; what it has missed by then may
-// leave at once, what it has missed by more may not.
+// Chosen: the latest wake-up of a healthy process; a batch delayed by up to this much may leave at
+// once, further delay is not caught up.
 constexpr Duration kPacingCredit = milliseconds(1);
 
 std::size_t Part(std::size_t bytes, double of) {
@@ -84,7 +84,7 @@ Flow::Flow(const FlowOptions& options)
           kAcknowledgeEveryMin, kAcknowledgeEveryMax)) {}
 
 void Flow::SetWeight(double weight) {
-  // Between processes of one host nothing but the receiver's buffer limits.
+  // Between processes of one host only the receiver's buffer limits.
   if (!options_.same_host) weight_ = weight;
 }
 
@@ -107,7 +107,7 @@ bool Flow::MayStart(Instant now) {
 std::uint64_t Flow::Track(Instant now, const SentInfo& info, std::size_t bytes,
                           std::size_t batch_bytes) {
   OR_CHECK(CanTrack());
-  // Silence is measured from the first datagram that nothing was under way before.
+  // Silence is measured from the first datagram after an idle period.
   if (under_way_.empty()) {
     last_progress_at_ = now;
     StartRoundTrip(now);
@@ -129,13 +129,13 @@ std::uint64_t Flow::Track(Instant now, const SentInfo& info, std::size_t bytes,
 }
 
 bool Flow::WillHear() const {
-  // The peer acknowledges as many as we do.
+  // The peer acknowledges at the same interval as this rank.
   return std::min(unasked_, in_flight_) >= acknowledge_every_;
 }
 
 const std::vector<Delivery>& Flow::HandleAcknowledgement(Instant now, const Acknowledgement& news) {
   fates_.clear();
-  if (news.largest >= next_number_) return fates_;  // of a number never used: a confused peer
+  if (news.largest >= next_number_) return fates_;  // a number never sent: a confused peer
   probes_unanswered_ = 0;
   for (std::size_t i = 0; i < under_way_.size() && under_way_[i].number <= news.largest; ++i) {
     InFlight& datagram = under_way_[i];
@@ -200,7 +200,7 @@ void Flow::DetectLoss(Instant now) {
 }
 
 void Flow::LostLong::Lose(Instant now, std::size_t length) {
-  // The longest may have been of a call that is over, and not come again.
+  // Restarts the minimum: the longest datagrams may be of a call that has ended, and not recur.
   if (count == 0) *this = {.bytes = length, .first = now};
   bytes = std::min(bytes, length);
   ++count;
@@ -232,7 +232,7 @@ void Flow::NoteLength(Instant now, std::size_t bytes, bool lost) {
 
 std::optional<BlackHole> Flow::black_hole(Duration patience) const {
   if (!lost_long_.certain() || lost_long_.last - lost_long_.first < patience) return std::nullopt;
-  // What was lost since it arrived may pass no more.
+  // Lengths lost since their last delivery may have stopped passing.
   const LostLong& latest = narrower_.count > 0 ? narrower_ : lost_long_;
   if (latest.delivered_bytes == 0) return std::nullopt;
   return BlackHole{.lost_bytes = lost_long_.bytes, .delivered_bytes = latest.delivered_bytes};
@@ -268,8 +268,8 @@ void Flow::PopResolved() {
 }
 
 Duration Flow::ProbeInterval(int unanswered) const {
-  // Source: RFC 9002 6.2.1, the probe timeout, with its doubling. Without the granularity, where
-  // round trips do not vary, a probe is due when the one before is acknowledged, and so for ever.
+  // Source: RFC 9002 6.2.1, the probe timeout, with its doubling. Without the granularity, on paths
+  // with constant round trips, every probe would be due when the previous one is acknowledged.
   const Duration base =
       measured_
           ? std::max(smoothed_ + std::max(4 * variation_, kGranularity) + kAcknowledgeDelayMax,
@@ -296,13 +296,13 @@ const std::vector<Delivery>& Flow::HandleTimeout(Instant now) {
     }
     PopResolved();
     overtaken_lost_at_ = kNever;
-    // Nothing arrives, whatever its length.
+    // No length arrives, so loss is no evidence about lengths.
     lost_long_ = {};
     narrower_ = {};
     long_trials_ = 0;
     rate_.HandleSilence();
   }
-  // Even then: a peer that takes no data for now does answer a probe.
+  // Sent even then: a peer that accepts no data for now still answers probes.
   probe_due_ = true;
   return fates_;
 }
@@ -368,7 +368,7 @@ Acknowledgement Flow::MakeAcknowledgement(Instant now) {
   Acknowledgement news;
   news.largest = *largest_wanted_;
   news.delay = now - largest_wanted_at_;
-  // Everything since the last one, and some numbers before it: that one may be lost.
+  // All numbers since the last acknowledgement, and some before it, since that one may be lost.
   const std::uint64_t fresh = news.largest - std::min(last_acknowledged_, news.largest);
   std::uint64_t count =
       std::min({fresh + kRepeatedNumbers, news.largest, kAcknowledgedWordsMax * 64});

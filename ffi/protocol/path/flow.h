@@ -1,18 +1,18 @@
-// The datagrams between this rank and one peer, in both directions: numbering, acknowledgement,
-// detection of loss, and the measuring of round trips, from which a CongestionController says how
-// much may be under way and when it may leave. It knows nothing of collectives; what a datagram
-// carried is a value that comes back with its delivery.
+// The datagrams between this rank and one peer, in both directions: packet numbers,
+// acknowledgements, loss detection, and round-trip measurements, from which a CongestionController
+// derives the window and the pace. Independent of collectives: the contents of a datagram are an
+// opaque value that is returned with its delivery.
 //
-// A number is used once: what is lost is sent again under a new one (as in QUIC, RFC 9000 13.3), so
-// an acknowledgement is never ambiguous, every tag has its own nonce, and a replay is seen by its
-// number alone.
+// A number is used once: lost data is retransmitted under a new number (as in QUIC, RFC 9000 13.3),
+// so an acknowledgement is never ambiguous, every tag has its own nonce, and the number alone
+// reveals a replay.
 //
-// Every authenticated datagram is recorded once, whatever becomes of it. One that is refused is
-// acknowledged as that: it is not lost, and to send it again at once would be in vain.
+// Every authenticated datagram is recorded once, whatever its use. A refused one is acknowledged as
+// refused: it is not lost, and an immediate retransmission would be refused again.
 //
-// Loss is found by the receiver's report, not by silence: a datagram is lost when a later one was
-// acknowledged, and enough others were sent between them or enough time has passed (RFC 9002 6.1).
-// Silence makes a probe, whose acknowledgement then tells.
+// Loss is detected by the receiver's report, not by silence: a datagram is lost if a later one was
+// acknowledged, and enough datagrams were sent between them or enough time has passed (RFC 9002
+// 6.1). Silence triggers a probe, whose acknowledgement is such a report.
 
 #ifndef FFI_PROTOCOL_PATH_FLOW_H_
 #define FFI_PROTOCOL_PATH_FLOW_H_
@@ -31,7 +31,7 @@
 
 namespace optireduce {
 
-// What a datagram carried, as far as its loss matters.
+// The contents of a datagram, as far as its loss matters.
 struct SentInfo {
   DatagramKind kind = DatagramKind::kProbe;
   std::uint8_t flags = 0;
@@ -43,28 +43,28 @@ struct Delivery {
   enum class Outcome : std::uint8_t {
     kDelivered,
     kLost,
-    kRefused,  // it arrived, and the peer does not take it for now
+    kRefused,  // it arrived, and the peer refuses it for now
   };
   SentInfo info;
   Outcome outcome = Outcome::kLost;
 };
 
 struct FlowOptions {
-  std::size_t window_bytes_max = 0;  // what the peer's socket holds, divided among its senders
+  std::size_t window_bytes_max = 0;  // the peer's socket buffer, divided among its senders
   std::size_t datagram_bytes_max = 0;
   std::size_t sharers = 1;       // peers, this one included, that may send to it at the same time
   WindowedMin* paths = nullptr;  // of all flows of this rank
-  bool same_host = false;        // there is no network between
+  bool same_host = false;        // no network between the ranks
 };
 
-// A path that loses all datagrams of some length, and none that are shorter: a black hole of RFC
-// 8899 (4.3).
+// A path that loses all datagrams from some length on and delivers shorter ones: a black hole of
+// RFC 8899 (4.3).
 struct BlackHole {
-  std::size_t lost_bytes = 0;       // of the shortest that did not
-  std::size_t delivered_bytes = 0;  // of the longest that arrived meanwhile
+  std::size_t lost_bytes = 0;       // length of the shortest lost one
+  std::size_t delivered_bytes = 0;  // length of the longest one delivered since
 };
 
-// When a datagram that arrived is to be acknowledged: with others, or at once.
+// Acknowledgement of a received datagram: with others, or immediately.
 enum class Acknowledge { kNot, kSoon, kAtOnce };
 
 class Flow {
@@ -73,62 +73,62 @@ class Flow {
 
   // ---- Sending.
 
-  // See FlowOptions: others send to the peer than before.
+  // See FlowOptions: the number of senders to the peer has changed.
   void SetSharers(std::size_t sharers, std::size_t window_bytes_max) {
     rate_.SetSharers(sharers, window_bytes_max);
   }
-  // True while the window has room for `bytes` more.
+  // True if the window has room for `bytes` more.
   bool CanSend(std::size_t bytes) const;
-  // True when the pace allows the next batch, otherwise timeout() says when it does, and unless
-  // there is room for a small one only, to which an acknowledgement will soon add. A batch leaves
-  // as one: this is asked before it, not within it.
+  // True if pacing permits a batch now and the window has room for a full one, or will not grow
+  // soon by an acknowledgement. If pacing does not, timeout() is the time to retry. A batch is not
+  // interrupted: callers ask before it, not within it.
   bool MayStart(Instant now);
   std::size_t BurstBytes() const { return rate_.BurstBytes(); }
-  // By how much more may be under way, and how much faster it may leave, than the path alone would
-  // allow; 1: not at all.
+  // Factor by which the window and the pace exceed those of the path alone; 1: not at all.
   void SetWeight(double weight);
-  // True while a datagram of this length would be sent in vain, but for a trial now and then:
-  // timeout() says when.
+  // True while a datagram of this length would be lost in a black hole, except for occasional
+  // trials at timeout().
   bool Withholds(Instant now, std::size_t bytes);
-  // True while one more can be tracked; control datagrams need no window.
+  // True if one more datagram can be tracked; control datagrams need no window.
   bool CanTrack() const { return under_way_.size() < kUnderWayMax; }
-  // The number for a datagram that leaves now and whose delivery is of interest.
-  // `batch_bytes`: length of the datagrams of its batch, which a host may refuse as a whole.
+  // The number for a datagram that leaves now and whose delivery is reported. `batch_bytes`: length
+  // of the datagrams of its batch, which a host may refuse as a whole.
   std::uint64_t Track(Instant now, const SentInfo& info, std::size_t bytes,
                       std::size_t batch_bytes);
-  // The number for one that is not: an acknowledgement.
+  // The number for a datagram whose delivery is not reported: an acknowledgement.
   std::uint64_t Untracked() { return next_number_++; }
 
-  // Both return the deliveries that became known, valid until the next call of either.
+  // Both return the new deliveries, valid until the next call of either.
   const std::vector<Delivery>& HandleAcknowledgement(Instant now, const Acknowledgement& news);
   const std::vector<Delivery>& HandleTimeout(Instant now);
-  // Something waits for room in the window: a probe is due if none will come without it.
+  // Data waits for room in the window: requests a probe unless acknowledgements are on their way.
   void AskForRoom();
-  // True once after each time that a probe is due; the caller then sends one.
+  // True once each time that a probe is due; the caller then sends one.
   bool PopProbe();
   bool probe_due() const { return probe_due_; }
-  // Without one acknowledgement for several probes: sending more would be in vain for now.
+  // Several probes are unanswered: more data would be lost as well for now.
   bool unanswered() const;
 
-  // For so long the peer has answered, and no datagram of this length has arrived. Until one does.
+  // Set after the peer has answered for `patience` without a delivery of this length, until one
+  // arrives.
   std::optional<BlackHole> black_hole(Duration patience) const;
 
   // ---- Receiving.
 
-  // True when the number was received before, or is too old to tell.
+  // True if the number was received before, or is too old to decide.
   bool Seen(std::uint64_t number) const;
-  // Notes a datagram that has come, once. `refused`: it has no effect, and may come again under
-  // another number.
+  // Records a received datagram, once. `refused`: the datagram has no effect, and may be sent again
+  // under another number.
   void Record(Instant now, std::uint64_t number, Acknowledge acknowledge, bool refused);
-  // What was recorded, one at least that wants an acknowledgement, is acknowledged at once.
+  // Makes an acknowledgement of the recorded numbers due now; at least one of them must want one.
   void AcknowledgeAtOnce(Instant now) { acknowledge_at_ = std::min(acknowledge_at_, now); }
-  // Numbers that the peer has used, as far as is known, and how many of them were recorded.
+  // Numbers that the peer has used, as far as known, and the count of recorded ones.
   std::uint64_t expected() const { return largest_seen_ ? *largest_seen_ + 1 : 0; }
   std::uint64_t recorded() const { return recorded_; }
   bool AcknowledgementDue(Instant now) const;
   Acknowledgement MakeAcknowledgement(Instant now);
 
-  // When HandleTimeout has to be called, an acknowledgement falls due, or the pace allows a batch
+  // Time of the next HandleTimeout, of a due acknowledgement, or at which pacing permits a batch
   // that was held back.
   Instant timeout() const;
 
@@ -146,7 +146,7 @@ class Flow {
   };
 
   std::size_t Room() const { return window_bytes() - std::min(in_flight_bytes_, window_bytes()); }
-  // Whether the peer, without being asked, will soon acknowledge something.
+  // True if the peer will soon send an acknowledgement unasked.
   bool WillHear() const;
   void MeasureRoundTrip(Duration sample);
   void Resolve(InFlight& datagram, Delivery::Outcome outcome);
@@ -169,32 +169,32 @@ class Flow {
   std::size_t unasked_ = 0;    // datagrams after the last probe
   std::size_t in_flight_bytes_ = 0;
   std::optional<std::uint64_t> largest_acknowledged_;
-  Instant overtaken_lost_at_ = kNever;  // when one before that is taken for lost
+  Instant overtaken_lost_at_ = kNever;  // time at which an overtaken datagram is declared lost
   Instant last_sent_at_{};
   Instant last_progress_at_{};
   bool probe_due_ = false;
   int probes_unanswered_ = 0;
   std::vector<Delivery> fates_;
 
-  // Datagrams that were lost, while none of their length arrived and the peer answered.
+  // Losses by length, while the peer answered and no datagram of such a length arrived.
   struct LostLong {
-    std::size_t bytes = 0;  // of the shortest; 0: none
+    std::size_t bytes = 0;  // of the shortest lost datagram; 0: none
     std::uint32_t count = 0;
     Instant first{};
     Instant last{};
-    std::size_t delivered_bytes = 0;  // the longest that arrived meanwhile
+    std::size_t delivered_bytes = 0;  // of the longest one delivered since
 
     void Lose(Instant now, std::size_t length);
     void Deliver(std::size_t length);
-    // Too many for chance.
+    // True if chance is ruled out.
     bool certain() const;
   };
   LostLong lost_long_;
-  // The same of datagrams that `lost_long_` has as arriving: the path may take less than then.
+  // Losses of lengths that `lost_long_` counts as passing: the path may since have become narrower.
   LostLong narrower_;
-  int long_trials_ = 0;     // long datagrams that were sent since that is certain
-  Instant long_at_{};       // when the next may leave
-  bool long_held_ = false;  // one waits for that
+  int long_trials_ = 0;     // long datagrams sent since the black hole is certain
+  Instant long_at_{};       // time of the next trial
+  bool long_held_ = false;  // a datagram waits for the next trial
 
   bool measured_ = false;
   Duration smoothed_{};
@@ -202,13 +202,14 @@ class Flow {
 
   double weight_ = 1;
   CongestionController rate_;
-  RoundTrip round_trip_;  // the one that is being measured
+  RoundTrip round_trip_;  // the current measurement
   Instant round_trip_start_{};
   std::uint64_t round_trip_first_ = 0;  // the number whose acknowledgement ends it
-  Instant send_at_{};                   // when the pace allows the next batch
-  bool held_back_ = false;              // a batch waits for it
+  Instant send_at_{};                   // time at which pacing permits the next batch
+  bool held_back_ = false;              // a batch waits for that
 
-  // Chosen: twice what a peer may have under way, so that nothing in time is taken for too old.
+  // Chosen: twice the datagrams that a peer may have under way, so that none that is on time counts
+  // as too old.
   static constexpr std::size_t kSeenBits = 4096;
   using NumberBits = std::array<std::uint64_t, kSeenBits / 64>;  // of number n at n % kSeenBits
   static bool Bit(const NumberBits& bits, std::uint64_t number) {
@@ -218,11 +219,11 @@ class Flow {
     bits[number % kSeenBits / 64] |= std::uint64_t{1} << (number % 64);
   }
   NumberBits seen_{};
-  NumberBits refused_{};  // of these
+  NumberBits refused_{};  // refused numbers among the seen ones
   std::optional<std::uint64_t> largest_seen_;
   std::optional<std::uint64_t> largest_refused_;
   std::uint64_t recorded_ = 0;
-  std::optional<std::uint64_t> largest_wanted_;  // of those that want an acknowledgement
+  std::optional<std::uint64_t> largest_wanted_;  // of the numbers that want an acknowledgement
   Instant largest_wanted_at_{};
   std::uint64_t last_acknowledged_ = 0;  // `largest` of the last acknowledgement
   std::size_t acknowledge_every_;

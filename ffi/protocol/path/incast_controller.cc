@@ -5,15 +5,15 @@
 namespace optireduce {
 namespace {
 
-// Source: dynamic incast of the OptiReduce paper, whose exact rule is not public. Chosen: half when
-// stages time out with a loss of more than 0.1 %, one more after three calls without.
+// Source: dynamic incast of the OptiReduce paper, whose exact rule is not public. Chosen: half
+// after stages that time out with a loss of more than 0.1 %, one more after three calls without.
 constexpr std::uint64_t kLossOneIn = 1000;
 constexpr int kCleanCalls = 3;
-// Half without a timeout. Chosen: a loss that the rate control should have prevented. A tenth of a
-// per cent alone is none: in two simulated networks 8 ranks that sent to one peer each took 1.2 and
-// 1.7 times as long as without a limit, and lost less in only one of them.
+// Half without a timeout. Chosen: a loss that congestion control should have prevented. A loss of a
+// tenth of a per cent alone is not enough: in two simulated networks 8 ranks that sent to one peer
+// each took 1.2 and 1.7 times as long as without a limit, and lost less in only one of them.
 constexpr std::uint64_t kHeavyLossOneIn = 20;
-// Small calls are judged together. Chosen: one lost datagram must not be more than 0.1 %.
+// Small calls are assessed together. Chosen: one lost datagram must not exceed 0.1 %.
 constexpr std::uint64_t kJudgedDatagramsMin = 1000;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// How many peers may send to this rank at full rate at the same time: what it advertises to them.
-// It paces senders and decides nothing else; whatever arrives is taken, from anyone, at any time.
+// The number of peers that may send to this rank at full rate at the same time, which it advertises
+// to them. Only paces senders: data is accepted from any peer at any time.
 
 #ifndef FFI_PROTOCOL_PATH_INCAST_CONTROLLER_H_
 #define FFI_PROTOCOL_PATH_INCAST_CONTROLLER_H_
@@ -10,11 +10,11 @@ namespace optireduce {
 
 class IncastController {
  public:
-  // Begins with `most`: the number of peers, or what the wire can say.
+  // Begins with `most`: the number of peers, or the largest value of the wire format.
   explicit IncastController(std::uint8_t most) : most_(most), incast_(most) {}
 
-  // A call has ended. Since the call before, peers have sent `expected` datagrams of which `lost`
-  // did not arrive, and `timeouts` stages were closed with something missing.
+  // Handles the end of a call. Since the previous call, peers have sent `expected` datagrams of
+  // which `lost` did not arrive, and `timeouts` stages were closed incomplete.
   void HandleCall(std::uint64_t expected, std::uint64_t lost, std::uint64_t timeouts);
 
   std::uint8_t incast() const { return incast_; }

@@ -23,13 +23,14 @@ Ballot ReadBallot(ByteReader& reader) {
 }
 
 bool Holds(const Ballot& ballot, std::uint16_t world_size) {
-  // One that has no round has no coordinator; the last round leaves none to follow it.
+  // A ballot without a round has no coordinator; the last round is invalid, since none can follow
+  // it.
   if (ballot.round == 0) return ballot == Ballot();
   return ballot.coordinator.value() < world_size &&
          ballot.round < std::numeric_limits<std::uint32_t>::max();
 }
 
-// Whether the fields belong to the kind.
+// True if the fields match the kind.
 bool Consistent(const MembershipMessage& message) {
   const bool none = message.ballot == Ballot();
   const bool accepted = message.accepted != Ballot();

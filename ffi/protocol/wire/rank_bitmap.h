@@ -1,4 +1,4 @@
-// Ranks on the wire: a length in bytes, then a bitmap up to the highest of them.
+// Encoding of a set of ranks: a length in bytes, then a bitmap up to the highest rank.
 
 #ifndef FFI_PROTOCOL_WIRE_RANK_BITMAP_H_
 #define FFI_PROTOCOL_WIRE_RANK_BITMAP_H_
@@ -14,7 +14,7 @@
 
 namespace optireduce {
 
-// `ranks` ascend.
+// `ranks` must ascend.
 inline void WriteRanks(ByteWriter& writer, std::span<const Rank> ranks) {
   const std::size_t bytes = ranks.empty() ? 0 : ranks.back().index() / 8 + 1;
   writer.Write(static_cast<std::uint16_t>(bytes));
@@ -28,7 +28,7 @@ inline void WriteRanks(ByteWriter& writer, std::span<const Rank> ranks) {
   }
 }
 
-// Ascending; nothing when one is not below `world_size`. Check the reader afterwards.
+// Ascending; nothing if a rank is not below `world_size`. The caller checks the reader afterwards.
 inline std::optional<std::vector<Rank>> ReadRanks(ByteReader& reader, std::uint16_t world_size) {
   const auto bitmap = reader.ReadBytes(reader.Read<std::uint16_t>());
   std::vector<Rank> ranks;

@@ -12,17 +12,17 @@
 namespace optireduce {
 namespace {
 
-// Chosen: longer texts belong in a log; the datagram of the smallest path still holds this much.
+// Chosen: longer texts belong in a log; the datagram of the smallest path still holds this many.
 constexpr std::size_t kTextBytesMax = 400;
 
-// Chosen: 2^37 elements (512 GiB of float32) are beyond any bucket, and their segments are counted
-// in 32 bits even if each holds only 63 of them (float64 in the smallest datagram).
+// Chosen: 2^37 elements (512 GiB of float32) are beyond any bucket, and 32 bits count their
+// segments even at 63 elements per segment (float64 in the smallest datagram).
 constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 37;
 
-// Chosen: a deadline of more than a day is none, and sums of instants must not overflow.
+// Chosen: longer than any useful deadline, and sums of instants do not overflow.
 constexpr Duration kDeadlineMax = std::chrono::hours(24);
 
-// Source: the layout in wire.h, of one refusal.
+// Source: the layout of a refusal in wire.h.
 constexpr std::size_t kRefusalBytes = 4 + 4;
 
 void WriteText(ByteWriter& writer, std::string_view text, std::size_t bytes_max) {

@@ -1,7 +1,7 @@
-"""Trains, saves with Orbax, restores in a new process and trains on.
+"""Trains, saves with Orbax, restores in a new process and continues training.
 
 Arguments: mode, folder of the checkpoint ("" for none), first and last step. Begins
-with the checkpoint if there is one, and leaves one otherwise. Prints "bits <digest>" of
+with the checkpoint if there is one, and otherwise writes one. Prints "bits <digest>" of
 the parameters and the momentum, and "calls <n>" of the state of the Optax link.
 """
 
@@ -29,7 +29,7 @@ optimizer = optax.chain(link, optax.sgd(RATE, momentum=0.9))
 
 
 def train(state: Any, x: Any) -> Any:
-    """One step of one rank, whose part of the data is `x`."""
+    """One step of one rank, with its part `x` of the data."""
     params, inner = state
 
     def loss(w: Any) -> Any:
@@ -40,7 +40,7 @@ def train(state: Any, x: Any) -> Any:
 
 
 def settle(state: Any) -> Any:
-    """Takes in what is in flight, and makes the replicas equal."""
+    """Adds the data in flight, and makes the replicas equal."""
     params, inner = state
     rest = jo.drain(params, "dp", name="gradients", mode=MODE)
     params = jax.tree.map(lambda p, g: p - RATE * g, params, rest)
@@ -48,7 +48,7 @@ def settle(state: Any) -> Any:
 
 
 def main() -> None:
-    """Runs the steps that the arguments ask for."""
+    """Runs the steps given by the arguments."""
     mesh = meshes.make((jax.device_count(),), ("dp",))
     everywhere = NamedSharding(mesh, P())
 
@@ -65,7 +65,7 @@ def main() -> None:
     checkpointer = ocp.StandardCheckpointer()
     restored = bool(FOLDER) and path.exists()
     if restored:
-        # `state` says shapes, dtypes and where to put them.
+        # `state` gives shapes, dtypes and placement.
         state = checkpointer.restore(path, state)
     whole = {"mesh": mesh, "out_specs": P(), "check_vma": False}
     step = jax.jit(jax.shard_map(train, in_specs=(P(), P("dp")), **whole))

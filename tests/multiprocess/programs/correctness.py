@@ -1,6 +1,6 @@
 """Sums of every dtype, over all kinds of groups, compared with NumPy on every rank.
 
-Prints "bits <digest>" of all that must be the same everywhere.
+Prints "bits <digest>" of all results that must be equal on all ranks.
 """
 
 import itertools
@@ -44,7 +44,7 @@ def check_dtypes() -> list[np.ndarray]:
 
 
 def check_rounding(mode: str) -> list[np.ndarray]:
-    """Random values: right to the precision of the dtype."""
+    """Random values: correct to the precision of the dtype."""
     mesh = meshes.make((jax.device_count(),), ("dp",))
     random = np.random.default_rng(2)
     results = []
@@ -66,7 +66,7 @@ def check_rounding(mode: str) -> list[np.ndarray]:
 
 
 def check_bounded_mean() -> None:
-    """While all are alive, it is the sum divided by the ranks, to the last bit."""
+    """With all ranks alive, equal to the sum divided by the ranks, to the last bit."""
     mesh = meshes.make((jax.device_count(),), ("dp",))
     rows = np.random.default_rng(5).normal(size=(jax.device_count(), 4000))
 
@@ -83,7 +83,7 @@ def check_bounded_mean() -> None:
 
 
 def check_groups() -> None:
-    """Groups of some axes of a mesh: each has its own sum."""
+    """Groups along some axes of a mesh: each has its own sum."""
     if jax.device_count() != 4:
         return
     mesh = meshes.make((2, 2), ("a", "b"))
@@ -91,7 +91,7 @@ def check_groups() -> None:
     given = meshes.spread(mesh, rows)
 
     def sums(x: Any) -> Any:
-        # The number of the group is added to the name, on its way to other processes.
+        # The process appends the number of the group to the name.
         name = "x" * NAME_BYTES_MAX
         axes = ("a", "b", ("a", "b"), ("b", "a"))
         return [jo.psum(x, which, name=name) for which in axes]
@@ -120,7 +120,7 @@ def check_some_devices() -> None:
 
 
 def check_identity() -> None:
-    """Calls are numbered, or carry the step that the program gives."""
+    """Calls are numbered, or have the step passed by the program."""
     mesh = meshes.make((jax.device_count(),), ("dp",))
     rows = np.ones((jax.device_count(), 3), np.float32)
     steps = np.zeros(jax.device_count(), np.int32)
@@ -170,7 +170,7 @@ def check_gradients() -> None:
 
 with jo.init() as communicator:
     results = [*check_dtypes(), *check_rounding("exact")]
-    # Nothing may be late for a comparison of bits.
+    # The comparison of bits requires that no data is late.
     if communicator.options.deadline_s:
         check_bounded_mean()
     check_groups()
@@ -179,5 +179,5 @@ with jo.init() as communicator:
     check_gradients()
     if not communicator.options.advanced.faults:
         check_rounding("lossy")
-    # Every device holds every result: the set has each of them once.
+    # Every device holds every result: the set contains each of them once.
     print("bits", *sorted({meshes.digest(result) for result in results}))

@@ -1,4 +1,4 @@
-"""The last rank kills or stops itself between two calls; the others go on.
+"""The last rank kills or stops itself between two calls; the others continue.
 
 Arguments: mode, and the signal. Prints for each later call of the others "error
 <seconds> <message>" or "value <seconds> <value> <missing contributions>".
@@ -20,7 +20,7 @@ CALLS = 3
 
 with jo.init(peer_timeout_s=2.0, deadline_s=1.0):
     mesh = meshes.make((jax.device_count(),), ("dp",))
-    # A program that is done with its devices does not need them to compile.
+    # A rank that leaves the mesh must not be needed for the compilation of the others.
     program = meshes.mapped(
         mesh, lambda x: jo.psum(x, "dp", mode=MODE, name="grads", return_stats=True)
     )

@@ -42,7 +42,7 @@ for free in (0, 2, 10, 12):
         os.close(descriptor)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     counts.append(opened())
-# What is arranged for the process stays open: a few, once.
+# Descriptors of process-wide services stay open: a few, once.
 print("leaked", counts[-1] - counts[-2], counts, flush=True)
 jo.init(advanced={"lanes": LANES})
 mesh = meshes.make((jax.device_count(),), ("dp",))

@@ -1,20 +1,20 @@
-"""What drains bring, what they refuse, and what a session says that ends without one.
+"""Results and errors of drains, and the warnings of sessions that end without one.
 
 The last rank sleeps before each call, so that its data is late. Arguments: a scenario.
 
   conserved   calls of all kinds, and a drain of each
   forms       calls in every transformation that leaves data in flight, and their drains
-  unfit       drains that fit no call
+  unfit       drains that match no call
   end <how>   calls, then the end of the session: "late", "drained", "whole" or "error"
 
 Prints
 
   "log <line>"                    for each line of the log
   "conserved <label> <largest error> <share late>"
-      what all calls and the drain returned together, against what all ranks gave, in
-      whole numbers
+                                  the total of all calls and the drain, compared with
+                                  the contributions of all ranks, in whole numbers
   "refused <label>: <message>"    for each drain that failed
-  "brought <label>"               for each that did not
+  "brought <label>"               for each drain that succeeded
 """
 
 import functools
@@ -34,7 +34,7 @@ import jax_optireduce as jo
 
 SLEEP_S = 0.1
 CALLS = 6
-# Whole numbers of this size stay exact in their sums, in bfloat16 too.
+# Whole numbers of this size stay exact in their sums, even in bfloat16.
 LARGEST = 4
 
 Tree = dict[str, Any]
@@ -42,7 +42,7 @@ Form = Callable[[Tree], tuple[Tree, Any]]
 
 
 def rows(leaves: Tree, seed: int) -> list[Tree]:
-    """Returns what each rank gives: whole numbers."""
+    """Returns the contribution of each rank: whole numbers."""
     random = np.random.default_rng(seed)
     return [
         {
@@ -73,14 +73,14 @@ def check(
     *,
     scale: int = 1,
 ) -> None:
-    """Makes the calls and the drain, and prints what came of them.
+    """Makes the calls and the drain, and prints their outcome.
 
     Args:
-      label: of what is printed.
-      leaves: shapes and dtypes.
-      call: from a tree to its sums, and the share that was late.
-      drain: from the tree to sums.
-      scale: how often a call sums what it is given.
+        label: of the printed lines.
+        leaves: shapes and dtypes.
+        call: from a tree to its sums, and the share that was late.
+        drain: from the tree to sums.
+        scale: the number of times that a call sums its input.
     """
     mesh = meshes.make((jax.device_count(),), ("dp",))
     call, drain = meshes.mapped(mesh, call), meshes.mapped(mesh, drain)
@@ -123,7 +123,7 @@ INTS = {"a": np.zeros(50_000, "i4"), "b": np.zeros((), "i4")}
 
 
 def scaled(tree: Tree, ranks: int) -> Tree:
-    """Returns the sums of means; those of integers pass."""
+    """Returns the sums for means; those of integers pass unchanged."""
     return jax.tree.map(lambda x: x * ranks, tree)
 
 
@@ -171,12 +171,12 @@ def conserved() -> None:
 
 
 def parameters_of(tree: Tree) -> Tree:
-    """Counters and a leaf that the loss does not use stand among the parameters."""
+    """The parameters include counters and a leaf that the loss does not use."""
     return {**tree, "step": jnp.zeros((), jnp.int32), "unused": jnp.zeros(7)}
 
 
 def in_backward(tree: Tree) -> Any:
-    """The gradient with respect to the parameters is what a rank gives."""
+    """The gradient with respect to the parameters is the rank's contribution."""
 
     def loss(params: Tree) -> jax.Array:
         synced = jo.sync_in_backward(params, "dp", name="backward")
@@ -189,7 +189,7 @@ def in_backward(tree: Tree) -> Any:
 
 
 def drain_of_parameters(tree: Tree) -> Tree:
-    """Parameters have more leaves than what travels."""
+    """The parameters have more leaves than the reduced gradients."""
     rest = jo.drain(parameters_of(tree), "dp", name="backward")
     return scaled({name: rest[name] for name in tree}, jax.device_count())
 
@@ -200,7 +200,7 @@ def bounded(tree: Tree, name: str) -> Tree:
 
 
 def rest_of(tree: Tree, name: str) -> Tree:
-    """Its drain."""
+    """The drain of a form."""
     return jo.drain(tree, "dp", mean=False, name=name)
 
 
@@ -235,14 +235,14 @@ def in_cond(tree: Tree) -> Tree:
 
 
 def twice(tree: Tree) -> Tree:
-    """Two calls, one after the other."""
+    """Two consecutive calls."""
     first = bounded(tree, "twice")
     again = jax.tree.map(lambda x, total: x + 0 * total, tree, first)
     return added(first, bounded(again, "twice"))
 
 
 def over_vmap(tree: Tree) -> Tree:
-    """Over an axis that is mapped in the process as well."""
+    """Over an axis that is also mapped within the process."""
 
     def both(tree: Tree) -> Tree:
         return jo.psum(tree, ("i", "dp"), mode="bounded", name="named vmap")
@@ -252,7 +252,7 @@ def over_vmap(tree: Tree) -> Tree:
 
 
 def forms() -> None:
-    """Calls that stand in transformations."""
+    """Calls inside transformations."""
     leaves = {"a": np.zeros(30_000, "f4"), "n": np.zeros(9, "i4")}
     batch = {"a": np.zeros((30, 1000), "f4"), "n": np.zeros((30, 9), "i4")}
     in_jit = jax.jit(lambda tree: bounded(tree, "jit"))
@@ -296,7 +296,7 @@ def check_pmap(ranks: int) -> None:
 
 
 def unfit() -> None:
-    """Drains that fit no call, and then those that do, which still bring everything."""
+    """Drains that match no call, then matching ones, which still return all data."""
     mesh = meshes.make((jax.device_count(),), ("dp",))
     leaf = np.ones((jax.device_count(), 20_000), np.float32)
     x = meshes.spread(mesh, leaf)

@@ -13,7 +13,7 @@ HOW = sys.argv[1]
 
 jo.init()
 mesh = meshes.make((jax.device_count(),), ("dp",))
-# The arithmetic makes it too expensive for XLA to run at once in the main thread.
+# The arithmetic makes it too expensive for XLA to run inline in the main thread.
 program = meshes.mapped(mesh, lambda x: jo.psum(3 * x + 1, "dp", name="call"))
 given = meshes.spread(mesh, np.ones((jax.device_count(), 100_000), np.float32))
 jax.block_until_ready(program(given))

@@ -1,8 +1,9 @@
 """Ends with steps in flight on all ranks but the first, in the way given as argument.
 
-Arguments: how it ends ("script", "function", "shutdown", "with", "thread"); the mode.
-Rank 0 reads the result now and then, as programs that print their loss do; the others
-never wait, so that they are done with all steps when rank 0 is in the first ones.
+Arguments: the way of ending ("script", "function", "shutdown", "with", "thread"); the
+mode. Rank 0 reads the result occasionally, as programs that print their loss do; the
+others never wait, so that they have dispatched all steps when rank 0 is in the first
+ones.
 """
 
 import contextlib
@@ -17,9 +18,9 @@ import numpy as np
 import jax_optireduce as jo
 
 HOW, MODE = sys.argv[1:]
-# Fewer than 32: where so many programs of a device are under way, XLA's CPU client
-# holds the next one back on a thread of the pool that runs them. With several devices
-# and few cores none is left then, and the program hangs, with `lax.pmean` as well.
+# Fewer than 32: with that many programs of a device under way, XLA's CPU client blocks
+# the next one on a thread of the pool that runs them. With several devices and few
+# cores no thread is left, and the program hangs, with `lax.pmean` as well.
 STEPS = 24
 
 communicator = jo.init()
@@ -46,7 +47,7 @@ def train():
 
 with communicator if HOW == "with" else contextlib.nullcontext():
     if HOW == "function":
-        train()  # Nothing holds a result.
+        train()  # No variable holds a result.
     elif HOW == "thread":
         thread = threading.Thread(target=lambda: results.append(train()))
         results = []

@@ -1,6 +1,6 @@
-"""A short training of the kind given as argument, as its manual shows it.
+"""A short training of the kind given as argument, in the style of its manual.
 
-Argument: "linen", "nnx" or "optax". Only rank 0 looks at the loss, and only at the end.
+Argument: "linen", "nnx" or "optax". Only rank 0 reads the loss, and only at the end.
 """
 
 import sys

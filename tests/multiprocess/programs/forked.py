@@ -1,4 +1,4 @@
-"""Forks a process after `init`, as loaders of data do, and ends it by SIGTERM."""
+"""Forks a process after `init`, as data loaders do, and ends it by SIGTERM."""
 
 import multiprocessing
 import time
@@ -20,6 +20,6 @@ time.sleep(0.2)
 child.terminate()
 child.join()
 print("child", child.exitcode, flush=True)
-time.sleep(0.5)  # Had the session been closed, it would be by now.
+time.sleep(0.5)  # A session that was closed by mistake would be closed by now.
 (row,) = meshes.rows_here(program(given)).values()
 print("sum", row[0], flush=True)

@@ -1,7 +1,8 @@
-"""One rank ends calls that the others wait in; then all go on.
+"""One rank ends calls that the others wait in; then all continue.
 
-Argument: how. Prints "error <message>" for each call that failed, "waiting" before one
-that needs a signal or another rank, and "sum <value>" for the last calls.
+Argument: the way of ending. Prints "error <message>" for each call that failed,
+"waiting" before one that needs a signal or another rank, and "sum <value>" for the last
+calls.
 """
 
 import sys
@@ -16,7 +17,7 @@ from jax import lax
 import jax_optireduce as jo
 
 HOW = sys.argv[1]
-# Chosen: so many calls take longer than a few cancels.
+# Chosen: this many calls take longer than a few cancellations.
 CALLS = 600
 CANCELS = 8
 
@@ -43,7 +44,7 @@ def cancel_often():
 
 
 def in_one_device_only(x):
-    """The first device of all makes a call that the others of its process do not."""
+    """The first device of all makes a call that others of its process do not make."""
     here = (lax.axis_index("dp") == 0) | (
         lax.axis_index("dp") >= jax.local_device_count()
     )
@@ -67,7 +68,7 @@ elif HOW == "interrupt":
         except KeyboardInterrupt:
             print("interrupted", flush=True)
     else:
-        # It comes to the call when rank 0 has left it.
+        # It makes the call after rank 0 has left it.
         time.sleep(float(sys.argv[2]))
         call()
 elif HOW == "device":

@@ -1,7 +1,7 @@
-"""Ranks that come to one program in different ways train together, without any name=.
+"""Ranks that build one program in different ways train together, without any name=.
 
-Rank 0 looks at parts of the program first, and has a decorator more. Prints the digest
-of the parameters, and that of the parameters of the same training by `jax.lax`.
+Rank 0 traces parts of the program first, and uses an additional decorator. Prints the
+digest of the parameters, and that of the parameters of the same training by `jax.lax`.
 """
 
 import functools
@@ -20,7 +20,7 @@ Sum = Callable[[Any], Any]
 
 
 def logged(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator that rank 0 alone uses."""
+    """A decorator used by rank 0 alone."""
 
     def wrapper(*arguments: Any) -> Any:
         result = function(*arguments)
@@ -31,7 +31,7 @@ def logged(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_step(mean: Sum, *, looks: bool) -> Callable[[Any, Any], Any]:
-    """Returns a step of training; its inner functions keep their traces."""
+    """Returns a step of training; JAX caches the traces of its inner functions."""
     decorated = logged if looks else lambda function: function
 
     @jax.jit

@@ -1,13 +1,14 @@
 """Calls that do not wait, while the test disturbs the last rank.
 
-Arguments: how many calls, and seconds that the last rank sleeps before each. Prints
+Arguments: number of calls, and seconds that the last rank sleeps before each. Prints
 
   "log <line>"                for each line of the log
   "call <number>"             when a call has ended, counted from 10
-  "conserved <largest error> <share carried>"
-      after a drain: the error of what all calls and the drain returned together,
-      against what all ranks gave, in whole numbers
-  "over <calls>"              how many were over before this rank made them
+  "conserved <largest error> <share deferred>"
+                              after a drain: the error of the total of all calls and
+                              the drain, compared with the contributions of all ranks,
+                              in whole numbers
+  "over <calls>"              calls that were over before this rank made them
 """
 
 import logging

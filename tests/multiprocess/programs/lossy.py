@@ -1,7 +1,7 @@
-"""Lossy means of the same values again and again, some datagrams being lost.
+"""Repeated lossy means of the same values, with some datagrams lost.
 
-Prints "errors <of one call> <of the mean over calls> <share lost> <calls that lost
-something and did not say so>"; errors are relative, in the Euclidean norm.
+Prints "errors <of one call> <of the mean over calls> <share lost> <calls with
+unreported losses>"; errors are relative, in the Euclidean norm.
 """
 
 import jax
@@ -10,7 +10,7 @@ import numpy as np
 
 import jax_optireduce as jo
 
-# The first calls measure how long a whole one takes, and repair what is lost.
+# The first calls measure the duration of a whole call, and retransmit lost data.
 MEASURING = 20
 CALLS = 60
 

@@ -1,7 +1,7 @@
-"""160 leaves in one call, not copied together; two sessions may do it at once.
+"""160 leaves in one call, not copied together; two sessions may run at once.
 
-Arguments: a seed, and a folder in which as many sessions meet as the third one says.
-The sums must be those of `lax.psum`, and of NumPy.
+Arguments: a seed, a folder in which sessions meet, and the number of sessions. The sums
+must be those of `lax.psum`, and of NumPy.
 """
 
 import math
@@ -29,15 +29,15 @@ STEPS = 30
 
 
 def check_call(compiled: jax.stages.Compiled) -> None:
-    """It is one call, and nothing was copied together for it."""
+    """Checks that there is one call, and that no leaves were concatenated for it."""
     text = compiled.as_text()
-    # The rank and its group, two integers, are.
+    # Only the rank and its group, two integers, are concatenated.
     assert set(re.findall(r"= (\w+)\[\S* concatenate\(", text)) <= {"s32"}
     assert text.count('custom_call_target="jax_optireduce_allreduce"') == 1
 
 
 def mapped(function: Callable[..., Any]) -> jax.stages.Compiled:
-    """Compiles a function of each device's leaves; quickly, as it cuts none of them."""
+    """Compiles a function of each device's leaves; quickly, without slicing them."""
     program = jax.shard_map(
         function, mesh=mesh, in_specs=P("dp"), out_specs=P(), check_vma=False
     )
@@ -87,7 +87,7 @@ jax.tree.map(
     means(given),
     expected,
 )
-# To be rotated, they are brought together, once.
+# The rotation concatenates them, once.
 rotated = mapped(lambda tree: jo.psum(tree, "dp", mode="lossy"))
 entries = sum(math.prod(shape) for shape in shapes)
 concatenated = re.findall(rf"= f32\[{entries}\]\S* concatenate\(", rotated.as_text())

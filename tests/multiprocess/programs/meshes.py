@@ -1,4 +1,4 @@
-"""What the programs of this folder share: arrays that every process makes alike."""
+"""Common functions of the programs of this folder: arrays that are equal everywhere."""
 
 import hashlib
 import math
@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-# What a call that failed raises: the latter where XLA runs a small program at once.
+# Errors of a failed call: the latter if XLA runs a small program inline.
 CALL_ERRORS = (jax.errors.JaxRuntimeError, ValueError)
 
 
@@ -21,7 +21,7 @@ def make(shape: Sequence[int], names: Sequence[str]) -> jax.sharding.Mesh:
 
 
 def spread(mesh: jax.sharding.Mesh, rows: np.ndarray) -> jax.Array:
-    """Gives row i to device i of the mesh."""
+    """Places row i on device i of the mesh."""
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     return jax.make_array_from_callback(rows.shape, sharding, lambda at: rows[at])
 
@@ -29,7 +29,7 @@ def spread(mesh: jax.sharding.Mesh, rows: np.ndarray) -> jax.Array:
 def mapped(
     mesh: jax.sharding.Mesh, function: Callable[..., Any], **arguments: Any
 ) -> Callable[..., Any]:
-    """Maps a function of one row; its results keep a leading axis of devices."""
+    """Maps a function over the rows; its results keep a leading axis of devices."""
     spec = PartitionSpec(mesh.axis_names)
 
     def local(*rows: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Ranks that do not make the same call: errors on both, and never a sum.
+"""Ranks that make different calls: errors on both, and never a sum.
 
-Prints for each case "<case> <seconds> <what both ranks should say>".
+Prints for each case "<case> <seconds> <message expected on both ranks>".
 """
 
 import time
@@ -23,7 +23,7 @@ RANK_DEPENDENT = {
 
 
 def reduced_by(source_lines_before: int) -> Callable[..., Any]:
-    """Compiles a source file of the user, of which ranks may have different ones."""
+    """Compiles a user's source file, which may differ between ranks."""
     source = "\n" * source_lines_before + "def reduced(x): return jo.psum(x, 'dp')"
     namespace = {"jo": jo}
     exec(compile(source, "user.py", "exec"), namespace)  # noqa: S102
@@ -41,7 +41,7 @@ def call(
 
 
 def expect_error(case: str, function: Callable[[], Any]) -> None:
-    """Prints the error of a call, which must come."""
+    """Prints the error of a call, which must fail."""
     started = time.monotonic()
     try:
         function()

@@ -1,4 +1,4 @@
-"""What the coordination service holds after `init`, and a rank that starts twice.
+"""The keys of the coordination service after `init`, and a rank that starts twice.
 
 Arguments: "keys", or "train" with a number of steps. Prints "key <name> <digest>", or
 "step <number>" and "joined"; "error <message>" when `init` fails.
@@ -27,7 +27,7 @@ program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp", mode="bounded", name="c
 given = meshes.spread(mesh, np.ones((jax.device_count(), 10), np.float32))
 jax.block_until_ready(program(given))
 if sys.argv[1] == "keys":
-    # Who has taken part in a call has ended its `init`.
+    # A rank that has taken part in a call has completed its `init`.
     time.sleep(0.5)
     for key, value in _compat._client().key_value_dir_get_bytes("jax_optireduce/0/"):
         secret = len(value) == 32 or re.search(rb"[0-9a-f]{64}", value)

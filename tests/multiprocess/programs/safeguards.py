@@ -1,10 +1,10 @@
-"""Lossy calls of the Optax link, on a network that loses a lot.
+"""Lossy calls of the Optax link, on a network with heavy loss.
 
 Arguments: share of the datagrams that is lost, calls, value of `hadamard`, share for
 `skip_above`, whether to pass `on_repeated_skips`. Prints "call <loss> <hadamard>
-<quiet> <skipped> <in a row> <skips> <sequence> <zeros?>" for each call: the loss this
-rank saw, the state after it, the number of the call in its collective, and whether the
-update was zero; "user <skips>" and "log <line>" when the user is called.
+<quiet> <skipped> <in a row> <skips> <sequence> <zeros?>" for each call: the loss seen
+by this rank, the state after it, the number of the call in its collective, and whether
+the update was zero; "user <skips>" and "log <line>" when the callback runs.
 """
 
 import logging
@@ -23,7 +23,7 @@ import jax_optireduce as jo
 LOSS, CALLS, SKIP_ABOVE = float(sys.argv[1]), int(sys.argv[2]), float(sys.argv[4])
 HADAMARD = {"auto": "auto", "False": False}[sys.argv[3]]
 CALLBACK = sys.argv[5] == "callback"
-# Each rank loses other datagrams.
+# Each rank loses different datagrams.
 FAULTS = {"loss": LOSS, "seed": 5 + int(os.environ["JAX_PROCESS_ID"])}
 
 
@@ -35,7 +35,7 @@ class Print(logging.Handler):
 
 
 def main() -> None:
-    """Runs all calls in one compiled program, each after the one before."""
+    """Runs all calls in one compiled program, one after the other."""
     link = jo.optax_average_gradients(
         "dp",
         mode="lossy",
@@ -51,7 +51,7 @@ def main() -> None:
     def local(own: Any) -> Any:
         def one_call(carry: Any, _: Any) -> Any:
             state, before = carry
-            # Ranks start together, so that what is missing was lost and not late.
+            # Ranks start together, so that missing data was lost and not late.
             started = jo.psum(jnp.isfinite(before[0]).astype(before.dtype), "dp")
             gradients = {"w": own[0] * started, "b": own[0][:100] * started}
             means, state = link.update(gradients, state)

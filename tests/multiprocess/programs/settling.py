@@ -1,12 +1,13 @@
-"""Gradients that are carried, until a drain; and replicas that are made equal.
+"""Gradients that are deferred until a drain, and replicas that are made equal.
 
 Arguments: seconds that the last rank sleeps before each call. Prints
 
-  "conserved <largest error> <share late> <share carried> <share in flight at the end>"
-      for each mode that carries: the error of what all calls and the drain returned
-      together, against what all ranks gave, in whole numbers
-  "agreed <digest>"  of all that the calls in mode "agreed" returned
-  "bits <digest>"  of parameters after `resync`
+  "conserved <largest error> <share late> <share deferred> <share in flight at the end>"
+                     for each mode that defers: the error of the total of all calls
+                     and the drain, compared with the contributions of all ranks, in
+                     whole numbers
+  "agreed <digest>"  of all results of the calls in mode "agreed"
+  "bits <digest>"    of parameters after `resync`
 """
 
 import sys
@@ -25,7 +26,7 @@ CALLS = 40
 
 
 def check_conservation(mesh: jax.sharding.Mesh, mode: str) -> None:
-    """Nothing is lost and nothing comes twice: sums of whole numbers are exact."""
+    """No data is lost or added twice: sums of whole numbers are exact."""
     name = f"gradients, {mode}"
 
     def step(tree: Any) -> Any:
@@ -60,7 +61,7 @@ def check_conservation(mesh: jax.sharding.Mesh, mode: str) -> None:
 
 
 def check_resync(mesh: jax.sharding.Mesh) -> None:
-    """Replicas that differ get the same bits, those of the mean."""
+    """Differing replicas get equal bits, those of the mean."""
     random = np.random.default_rng(2)
     rows = random.normal(size=(jax.device_count(), 1000)).astype(np.float32)
 
@@ -75,7 +76,7 @@ def check_resync(mesh: jax.sharding.Mesh) -> None:
 
 
 def own(x: jax.Array) -> np.ndarray:
-    """Returns this process's row, in double precision where it is floating."""
+    """Returns this process's row, in double precision if it is floating."""
     (row,) = meshes.rows_here(x).values()
     return row.astype(np.float64)
 

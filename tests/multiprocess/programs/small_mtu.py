@@ -9,7 +9,7 @@ import numpy as np
 import jax_optireduce as jo
 
 MODE = sys.argv[1]
-# Chosen: 15 s of calls are far more than peer_timeout_s of the test.
+# Chosen: calls for 15 s, far longer than peer_timeout_s of the test.
 CALLS = 1_000_000
 
 with jo.init():

@@ -1,4 +1,4 @@
-"""Twenty independent collectives per step, which every rank starts in another order."""
+"""Twenty independent collectives per step, started in another order by every rank."""
 
 import sys
 import time
@@ -18,7 +18,7 @@ with jo.init():
     rows = rows.reshape(jax.device_count(), 500) % 7
 
     def step(x: jax.Array) -> list[jax.Array]:
-        """Independent for XLA, and large enough to be run concurrently."""
+        """Independent for XLA, and large enough for concurrent execution."""
         return [jo.psum((i + 1) * x, "dp", name=f"c{i}") for i in range(COLLECTIVES)]
 
     program = meshes.mapped(mesh, step)
@@ -26,8 +26,8 @@ with jo.init():
     started = time.monotonic()
     for number in range(STEPS):
         totals = program(given)
-        # Not more: XLA's CPU client blocks for ever when a program with several devices
-        # is dispatched 32 times ahead, with `jax.lax.psum` too.
+        # No more than this: XLA's CPU client blocks for ever when a program with
+        # several devices is dispatched 32 times ahead, with `jax.lax.psum` too.
         if number % 8 == 7:
             jax.block_until_ready(totals)
     for i, total in enumerate(totals):

@@ -1,16 +1,16 @@
-"""Training that goes on without a rank that is killed or stopped meanwhile.
+"""Training that continues without a rank that is killed or stopped.
 
-Arguments: the mode of the loss, the seconds of a step, and how many steps are made
-after the death. Gradients are multiples of twelve, so that what is lost, added twice or
-divided by a wrong number of ranks makes an error of at least one. Prints
+Arguments: the mode of the loss, the seconds of a step, and the number of steps after
+the death. Gradients are multiples of twelve, so that data that is lost, added twice or
+divided by a wrong number of ranks causes an error of at least one. Prints
 
   "log <line>"    for each line of the log
-  "step <number>" after each step, and "alone <live processes>" once it made one without
-                  the rank
+  "step <number>" after each step, and "alone <live processes>" after the first one
+                  without the rank
   "bits <digest>" of the parameters after a drain and a resync
   "conserved <largest error> <live processes> <largest share late>"
-                  of what all steps after that and a drain have done to parameters of
-                  zero, against the gradients of the live ranks
+                  of the effect of all later steps and a drain on parameters of zero,
+                  compared with the gradients of the live ranks
   "done"          at the end; a call that fails is an uncaught exception
 """
 
@@ -30,7 +30,7 @@ ENTRIES = 50_000
 
 
 def say(*words: object) -> None:
-    """Prints in one piece: the thread that logs prints as well."""
+    """Prints atomically, because the logging thread prints as well."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
 
 
@@ -50,7 +50,7 @@ def step(params: Any, gradient: Any) -> Any:
 
 
 def end(params: Any) -> Any:
-    """Brings what is in flight, and then makes replicas equal."""
+    """Adds the data in flight, and then makes replicas equal."""
     drained = params - jo.drain(params, "dp", name="gradients")
     return drained, jo.resync(drained, "dp")
 

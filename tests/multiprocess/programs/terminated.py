@@ -1,7 +1,7 @@
-"""Does what its argument says until SIGTERM ends it; prints "ready" before.
+"""Performs the given activity until SIGTERM ends it; prints "ready" before.
 
-Arguments: what, and optionally a handler of SIGTERM ("before" or "after" init), or
-"preemption": the program asks JAX's preemption service.
+Arguments: the activity, and optionally a handler of SIGTERM ("before" or "after" init),
+or "preemption": the program uses JAX's preemption service.
 """
 
 import signal
@@ -32,7 +32,7 @@ if PLAN == "after":
     signal.signal(signal.SIGTERM, save)
 rank = jax.process_index()
 mesh = meshes.make((jax.device_count(),), ("dp",))
-# The arithmetic makes it too expensive for XLA to run at once in the main thread.
+# The arithmetic makes it too expensive for XLA to run inline in the main thread.
 program = meshes.mapped(mesh, lambda x: jo.psum(3 * x + 1, "dp", name="call"))
 given = meshes.spread(mesh, np.ones((jax.device_count(), 100_000), np.float32))
 jax.block_until_ready(program(given))

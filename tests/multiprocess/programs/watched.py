@@ -1,8 +1,9 @@
 """Calls in which one rank may be slow, with the log on standard output.
 
-Arguments: mode, the rank that sleeps before each step (-1: none), seconds, the steps in
-which it does, the steps altogether. Prints "log <step> <line>" for each line of the
-log, and "step <number> <elapsed s> <behind s>" for the record of each step at the end.
+Arguments: mode, the rank that sleeps before each step (-1: none), seconds, the number
+of steps in which it sleeps, the number of all steps. Prints "log <step> <line>" for
+each line of the log, and "step <number> <elapsed s> <behind s>" for the record of each
+step at the end.
 """
 
 import logging
@@ -20,7 +21,7 @@ SLOW_RANK, SLOW_STEPS, STEPS = int(sys.argv[2]), int(sys.argv[4]), int(sys.argv[
 
 
 class Print(logging.Handler):
-    """Prints a line with the step it came in."""
+    """Prints a line with the step in which it was logged."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print("log", step, record.getMessage(), flush=True)

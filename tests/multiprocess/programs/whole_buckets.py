@@ -1,14 +1,14 @@
-"""Steps that show, in both halves of a bucket, which rank gave what to which step.
+"""Steps that identify, in both halves of a bucket, the contributions by rank and step.
 
-Arguments: the seconds of a step, and how many steps are made after one rank has gone.
-Each rank gives a number of its own place for each step, once in either half; with two
-lanes a half is what one of them carries. Prints
+Arguments: the seconds of a step, and the number of steps after one rank has gone. Each
+rank contributes a number at its own place for each step, once in either half; with two
+lanes each sends one half. Prints
 
   "log <line>"    for each line of the log
   "step <number>" after each step
-  "alone <live processes>" once a step was made without a rank
-  "strange <numbers>" at the end, in each half, what came more than once, or of a rank
-                  that the report of its step does not count
+  "alone <live processes>" after the first step without a rank
+  "strange <numbers>" at the end, in each half: contributions that arrived more than
+                  once, or from a rank that the report of their step does not count
   "done"          at the end; a call that fails is an uncaught exception
 """
 
@@ -24,12 +24,12 @@ import numpy as np
 import jax_optireduce as jo
 
 STEP_S, STEPS = float(sys.argv[1]), int(sys.argv[2])
-# Chosen: more steps than a test has time for; a half is more than 1 MiB by far.
+# Chosen: more steps than a test has time for; a half is far more than 1 MiB.
 HALF = 200_000
 
 
 def say(*words: object) -> None:
-    """Prints in one piece: the thread that logs prints as well."""
+    """Prints atomically, because the logging thread prints as well."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
 
 

@@ -1,15 +1,15 @@
-"""The same gradients in every wire format: what comes of them, in how many bytes.
+"""The same gradients in every wire format: results, and bytes sent.
 
 Arguments: seconds that the last rank sleeps before each call. Prints
 
-  "sent <format> <UDP payload bytes that the calls took>"
-  "error <format> <largest error, relative>"  of what all calls and a drain returned
-      together, against what all ranks gave
-  "single <format> <error of one call>"  the same without the drain: root of the mean
-      square, relative to that of the sums
-  "bits <format> <digest>"  of all that calls in mode "agreed" returned
+  "sent <format> <UDP payload bytes of the calls>"
+  "error <format> <largest error, relative>"  of the total of all calls and a drain,
+              compared with the contributions of all ranks
+  "single <format> <error of one call>"  the same without the drain: root mean square,
+              relative to that of the sums
+  "bits <format> <digest>"  of all results of calls in mode "agreed"
   "exact <format> <digest>"  of a sum in mode "exact"
-  "nan <format> <elements of a sum that are NaN, where one contribution had one>"
+  "nan <format> <NaN elements of a sum with a NaN in one contribution>"
 """
 
 import sys
@@ -31,7 +31,7 @@ ELEMENTS = 100_000
 def reduce_all(
     name: str, call: Callable[[Any], Any], given: np.ndarray
 ) -> list[np.ndarray]:
-    """Returns this rank's results of all calls, as sums; prints what they sent."""
+    """Returns this rank's results of all calls, as sums; prints the bytes sent."""
     mesh = meshes.make((jax.device_count(),), ("dp",))
     program = meshes.mapped(mesh, call)
     # Compiled, and announced, before the bytes are counted.
@@ -53,7 +53,7 @@ def own(x: jax.Array) -> np.ndarray:
 
 
 def check_carried(wire_format: str, mode: str, given: np.ndarray) -> None:
-    """What rounding takes comes with a later call, and all of it with a drain."""
+    """Checks that a later call returns the rounding errors, and a drain all of them."""
     how = {"mode": mode, "wire_format": wire_format, "name": f"{mode} {wire_format}"}
 
     def call(x: Any) -> Any:
@@ -75,7 +75,7 @@ def check_carried(wire_format: str, mode: str, given: np.ndarray) -> None:
 
 
 def check_exact(wire_format: str, rows: np.ndarray) -> None:
-    """All ranks hold the same bits, and see what is not finite."""
+    """Checks that all ranks hold equal bits, and that NaN and Inf propagate."""
     mesh = meshes.make((jax.device_count(),), ("dp",))
     program = meshes.mapped(
         mesh, lambda x: jo.psum(x, "dp", wire_format=wire_format, name=wire_format)

@@ -1,4 +1,4 @@
-"""The benchmark of networks, tiny: its table, what its links do, and what it leaves."""
+"""The benchmarks on hosts of their own, tiny: their tables, their links, their ends."""
 
 import dataclasses
 import itertools
@@ -14,12 +14,12 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
-# Seconds for one cell. Chosen: ten times what it takes on two idle cores.
+# Seconds for one cell. Chosen: ten times the duration on two idle cores.
 TIMEOUT_S = 120
 
 PROGRAMS = ("ip", "tc", "ethtool", "nft", "iptables")
 
-# Returns what comes, on port 5001.
+# Echoes datagrams on port 5001.
 ECHO = """
 import socket
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -29,8 +29,8 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.sendto(*s.recvfrom(2000))
 """
 
-# Sends packets of 1,000 bytes to an address, each so many seconds after the one before.
-# Prints for each when it was back, in seconds, or null.
+# Sends packets of 1,000 bytes to an address at a fixed interval. Prints for each the
+# time of its return, in seconds, or null.
 PING = """
 import json, select, socket, struct, sys, time
 address, count, gap_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -62,7 +62,7 @@ def benchmark(monkeypatch):
 def _can_make_hosts():
     if os.geteuid() != 0 or not all(map(shutil.which, PROGRAMS)):
         return False
-    # Other workers try at the same time.
+    # Other workers may run the same test.
     name = f"optireduce-try-{os.getpid()}"
     made = subprocess.run(["ip", "netns", "add", name], check=False)
     subprocess.run(["ip", "netns", "delete", name], check=False)
@@ -99,7 +99,7 @@ needs_hosts = pytest.mark.skipif(
 
 
 def _ping(link, count, gap_s, to=1):
-    """Returns when each packet from the first host was back, in seconds; NaN: lost."""
+    """Returns round-trip times of packets from the first host, in s; NaN: lost."""
     import hosts
 
     with hosts.network(link), hosts.program(to, "-c", ECHO) as echo:
@@ -112,7 +112,7 @@ def _ping(link, count, gap_s, to=1):
 
 @needs_hosts
 class TestLink:
-    """What the links do, by packets that come back."""
+    """The effect of links on packets that are echoed."""
 
     @pytest.fixture
     def link(self, benchmark):
@@ -128,7 +128,7 @@ class TestLink:
         lost = np.isnan(seconds)
         runs = [sum(1 for _ in run) for key, run in itertools.groupby(lost) if key]
         assert 0.02 < lost.mean() < 0.7
-        # By chance alone, of 36 %, they would be 1.6 on average.
+        # By chance alone, at 36 %, runs would have 1.6 packets on average.
         assert np.mean(runs) > 3
 
     def test_a_delay_holds_all(self, benchmark, link):
@@ -150,6 +150,15 @@ class TestLink:
         assert _ping(slow, 30, 0, to=3).max() > _ping(slow, 30, 0, to=1).max() + 0.1
 
 
+def _no_host_is_left():
+    left = subprocess.run(
+        ["ip", "netns", "list"], capture_output=True, text=True, check=True
+    )
+    return "optireduce-" not in left.stdout and not list(
+        Path("/etc/netns").glob("optireduce-*")
+    )
+
+
 @needs_hosts
 @pytest.mark.parametrize("impairment", ["loss1", "tail3"])
 def test_a_run_prints_its_rows_and_leaves_no_host(impairment):
@@ -163,8 +172,34 @@ def test_a_run_prints_its_rows_and_leaves_no_host(impairment):
     _, _, line, cores = done.stdout.splitlines()
     assert line.startswith(f"| 16K | 1000 | {impairment} | cubic | exact | ")
     assert "cores" in cores
-    left = subprocess.run(
-        ["ip", "netns", "list"], capture_output=True, text=True, check=True
+    assert _no_host_is_left()
+
+
+@needs_hosts
+def test_trainings_on_hosts_reach_the_same_and_are_not_repeated(tmp_path):
+    command = [sys.executable, str(BENCHMARKS / "tta.py"), "--seeds", "1"]
+    command += ["--tasks", "text", "--optimizers", "sgd", "--troubles", "quiet"]
+    command += ["--schemes", "Gloo", "exact", "--steps", "10"]
+    first, again = (
+        subprocess.run(
+            command,
+            cwd=tmp_path,
+            # Other tests have several devices in a process.
+            env={**os.environ, "XLA_FLAGS": ""},
+            capture_output=True,
+            text=True,
+            timeout=2 * TIMEOUT_S,
+            check=False,
+        )
+        for _ in range(2)
     )
-    assert "optireduce-" not in left.stdout
-    assert not list(Path("/etc/netns").glob("optireduce-*"))
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "2 runs, 0 of them made" in first.stdout
+    assert "2 runs, 2 of them made" in again.stdout
+    lines = (tmp_path / "tta-output/results.jsonl").read_text().splitlines()
+    gloo, exact = map(json.loads, lines)
+    assert gloo["ended"] == exact["ended"] == 4
+    np.testing.assert_allclose(gloo["curve"], exact["curve"], atol=0.002)
+    assert exact["drift"] == exact["missing_results"] == 0
+    assert (tmp_path / "tta-output/tta.png").stat().st_size > 0
+    assert _no_host_is_left()

@@ -1,0 +1,32 @@
+"""The results of benchmarks that resume: a file with a line of JSON for each run."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+Cell = TypeVar("Cell")
+
+
+def read(path: Path, wanted: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
+    """Returns the figures of those runs that have been made, the newest of each.
+
+    Args:
+      path: of the file, which may not exist yet.
+      wanted: runs, of one dataclass whose fields stand in each line.
+    """
+    if not wanted:
+        return {}
+    kind = type(wanted[0])
+    names = [field.name for field in dataclasses.fields(kind)]
+    lines = path.read_text().splitlines() if path.exists() else []
+    rows = [json.loads(line) for line in lines]
+    found = {kind(**{name: row[name] for name in names}): row for row in rows}
+    return {cell: found[cell] for cell in wanted if cell in found}
+
+
+def append(path: Path, row: Mapping[str, Any]) -> None:
+    """Adds the figures of a run."""
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")

@@ -1,0 +1,278 @@
+"""Time to a target accuracy: the same trainings under every mode and every trouble.
+
+    sudo python benchmarks/tta.py
+
+Makes 4 hosts on this machine (`hosts.py` says how; needs root), each with a link to one
+switch, and trains two small models on them, a rank on each host: with `lax.pmean` over
+Gloo, in float32 and bfloat16, and with every mode of this library, with default
+settings. With `--search` also with fixed settings of `bounded`, of which the table
+shows the best.
+Troubles:
+
+    quiet                none
+    pauses...            every rank by itself pauses 0.5 s before 5 % of its steps
+                         (`pauses`), 60 ms before 10 % (`pauses-short`), or two ranks at
+                         once 0.5 s before 5 % (`pauses-two`)
+    bursts0.2 0.4 0.7    TCP bursts of heavy-tailed sizes between all hosts take that
+                         share of the links
+    loss1 loss1-runs     1 % of the packets are lost, by chance or in runs of 20
+    slow1.5 slow3        the last rank computes that much longer in each step
+    slow-link            the link of the last host has a third of the rate
+    killed               the last rank is killed after a third of the steps
+
+Writes into `tta-output/` the figures of each run (results.jsonl, a line each), a table
+(table.md) and a picture of the accuracy over time (tta.png). What `results.jsonl` has
+is not run again: stop it when you like, and start it again to go on. `--at-most 20`
+runs the next 20; `--tasks text --troubles quiet pauses` is a part of it. A run takes
+half a minute, the whole 6 hours.
+
+Nothing leaves the machine, and everything is removed at the end. Exit codes: 0, all
+runs asked for are there; 1 otherwise.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import results
+import tta_report
+from hosts import MISSING, RANKS, Link, environment, network, program
+from tta_train import SCHEMES, Pauses, fixed_schemes
+
+HERE = Path(__file__).parent
+# The programs of the hosts import their neighbours.
+SIBLINGS = {"PYTHONPATH": str(HERE)}
+
+# The accuracy to reach. Chosen: `exact` reaches it after two thirds of 150 steps.
+TARGETS = {
+    ("digits", "sgd"): 0.95,
+    ("digits", "adamw"): 0.97,
+    ("text", "sgd"): 0.33,
+    ("text", "adamw"): 0.42,
+}
+
+# Longest time of a run, in seconds, beside LIMIT_FACTOR times its computation.
+# Chosen: several times what it takes with the worst trouble.
+LIMIT_S, LIMIT_FACTOR = 60.0, 20.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """What is wrong during a training.
+
+    Attributes:
+      link: fields of `Link` that differ from the quiet ones.
+      load: share of the links that TCP bursts take.
+      pauses: of the programs.
+      slow: factor of the last rank's computation.
+      killed: the last rank is killed.
+    """
+
+    link: dict[str, Any] = dataclasses.field(default_factory=dict)
+    load: float = 0.0
+    pauses: Pauses | None = None
+    slow: float = 1.0
+    killed: bool = False
+
+
+TROUBLES = {
+    "quiet": Trouble(),
+    "pauses": Trouble(pauses=Pauses(0.05, 500)),
+    "pauses-short": Trouble(pauses=Pauses(0.10, 60)),
+    "pauses-two": Trouble(pauses=Pauses(0.05, 500, ranks=2)),
+    "bursts0.2": Trouble(load=0.2),
+    "bursts0.4": Trouble(load=0.4),
+    "bursts0.7": Trouble(load=0.7),
+    "loss1": Trouble(link={"loss": 0.01}),
+    "loss1-runs": Trouble(link={"loss": 0.01, "run": 20}),
+    "slow1.5": Trouble(slow=1.5),
+    "slow3": Trouble(slow=3.0),
+    "slow-link": Trouble(link={"slow": 3.0}),
+    "killed": Trouble(killed=True),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One training run.
+
+    Attributes:
+      task: "digits" or "text".
+      optimizer: "sgd" (with momentum) or "adamw".
+      scheme: of `tta_train.SCHEMES` or `tta_train.fixed_schemes`.
+      trouble: of `TROUBLES`.
+      seed: of the parameters, the order of the examples, the pauses and the bursts.
+      steps: of the optimizer.
+      compute_ms: time for which a rank sleeps in each step, beside the training itself.
+      mbps: rate of a link in 10^6 bit/s.
+      congestion: TCP's congestion control.
+    """
+
+    task: str
+    optimizer: str
+    scheme: str
+    trouble: str
+    seed: int
+    steps: int
+    compute_ms: float
+    mbps: int
+    congestion: str
+
+    def plan(self) -> dict[str, Any]:
+        """Returns what the ranks read."""
+        trouble = TROUBLES[self.trouble]
+        pauses = dataclasses.asdict(trouble.pauses) if trouble.pauses else None
+        return {
+            **dataclasses.asdict(self),
+            "pauses": pauses,
+            "slow": trouble.slow,
+            "killed_after": self.steps // 3 if trouble.killed else 0,
+        }
+
+    def link(self, queue_ms: int) -> Link:
+        """Returns the link of each host."""
+        quiet = Link(mbps=self.mbps, queue_ms=queue_ms, congestion=self.congestion)
+        return dataclasses.replace(quiet, **TROUBLES[self.trouble].link)
+
+
+def run(cell: Cell, queue_ms: int) -> dict[str, Any]:
+    """Trains on hosts of its own; returns the figures of the run."""
+    load = TROUBLES[cell.trouble].load
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        plan = folder / "cell.json"
+        plan.write_text(json.dumps(cell.plan()))
+        stack.enter_context(network(cell.link(queue_ms)))
+        bursts = [str(HERE / "bursts.py")]
+        values = [str(cell.mbps), str(load), str(cell.seed)]
+        for rank in range(RANKS) if load else ():
+            arguments = (*bursts, str(rank), *values)
+            host = stack.enter_context(program(rank, *arguments, variables=SIBLINGS))
+            host.stdout.readline()
+        train = (str(HERE / "tta_train.py"), str(plan), name)
+        ranks = [
+            stack.enter_context(
+                program(rank, *train, variables=environment(rank) | SIBLINGS)
+            )
+            for rank in range(RANKS)
+        ]
+        computed_s = cell.steps * cell.compute_ms / 1000
+        end = time.monotonic() + LIMIT_S + LIMIT_FACTOR * computed_s
+        for rank in ranks:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                rank.communicate(timeout=max(end - time.monotonic(), 0.1))
+        paths = [folder / f"{rank}.npz" for rank in range(RANKS)]
+        return figures(cell, [dict(np.load(p)) for p in paths if p.exists()])
+
+
+def figures(cell: Cell, ranks: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:
+    """Returns the figures of a run from those of the ranks that have ended."""
+    row: dict[str, Any] = {**dataclasses.asdict(cell), "ended": len(ranks)}
+    if not ranks:
+        return row
+    target = TARGETS[cell.task, cell.optimizer]
+    reached = [
+        tta_report.reached(r["noted"], r["accuracies"], r["ends_s"], target)
+        for r in ranks
+    ]
+    steps_s = np.concatenate([np.diff(r["ends_s"], prepend=0) for r in ranks])
+    replicas = np.stack([r["parameters"].astype(np.float64) for r in ranks])
+    mean = replicas.mean(axis=0)
+    drift = np.linalg.norm(replicas - mean, axis=1).mean() / np.linalg.norm(mean)
+    late = np.mean([r["shares"] for r in ranks], axis=0)
+    return row | {
+        # Of the last rank to reach it; None if one did not.
+        "reached_s": None if None in reached else max(s for s, _ in reached),
+        "reached_steps": None if None in reached else max(n for _, n in reached),
+        "step_ms": 1000 * float(np.mean([r["ends_s"][-1] for r in ranks])) / cell.steps,
+        "step_ms_p50": 1000 * float(np.percentile(steps_s, 50)),
+        "step_ms_p99": 1000 * float(np.percentile(steps_s, 99)),
+        "missing_contributions": float(late[0]),
+        "missing_results": float(late[1]),
+        "deferred": float(late[2]),
+        "accuracy": float(np.mean([r["accuracies"][-1] for r in ranks])),
+        "drift": float(drift),
+        "curve_s": ranks[0]["ends_s"][ranks[0]["noted"] - 1].tolist(),
+        "curve": np.mean([r["accuracies"] for r in ranks], axis=0).tolist(),
+    }
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+    def several(known: Sequence[str], default: Sequence[str]) -> dict[str, Any]:
+        return {"nargs": "+", "choices": known, "default": default, "metavar": "NAME"}
+
+    add = parser.add_argument
+    add("--tasks", **several(["digits", "text"], ["digits", "text"]))
+    add("--optimizers", **several(["sgd", "adamw"], ["sgd", "adamw"]))
+    add("--schemes", **several([*SCHEMES, *fixed_schemes()], list(SCHEMES)))
+    add("--search", action="store_true", help="fixed settings of `bounded`, too")
+    add("--troubles", **several(list(TROUBLES), list(TROUBLES)))
+    add("--seeds", type=int, default=3, help="of each run (default 3)")
+    add("--steps", type=int, default=150, help="default 150")
+    add("--compute-ms", type=float, default=30, help="sleep of a step (default 30)")
+    # Chosen: the exchange is about a third of a quiet step.
+    add("--mbps", type=int, default=250, help="rate of a link (default 250)")
+    add("--queue-ms", type=int, default=10, help="before each link (default 10)")
+    add("--congestion", default="cubic", help="of TCP (default cubic)")
+    add("--at-most", type=int, help="runs to make now (default all)")
+    add("--output", type=Path, default=Path("tta-output"), help="default tta-output")
+    args = parser.parse_args()
+    if args.search:
+        args.schemes = [*args.schemes, *fixed_schemes()]
+    if MISSING or os.geteuid() != 0:
+        parser.error(f"needs root, and {' and '.join(MISSING) or 'nothing else'}")
+    return args
+
+
+def cells(args: argparse.Namespace) -> list[Cell]:
+    """Returns the runs that are asked for: one seed of all of them, then the next."""
+    fixed = (args.steps, args.compute_ms, args.mbps, args.congestion)
+    every = itertools.product(
+        *(range(args.seeds), args.troubles, args.tasks, args.optimizers, args.schemes)
+    )
+    return [
+        Cell(task, optimizer, scheme, trouble, seed, *fixed)
+        for seed, trouble, task, optimizer, scheme in every
+    ]
+
+
+def main() -> int:
+    """Makes the missing runs, writes table and picture; returns the exit code."""
+    args = parse_arguments()
+    args.output.mkdir(parents=True, exist_ok=True)
+    path = args.output / "results.jsonl"
+    wanted = cells(args)
+    done = results.read(path, wanted)
+    pending = [cell for cell in wanted if cell not in done]
+    print(f"{len(wanted)} runs, {len(done)} of them made", flush=True)
+    for cell in pending[: args.at_most]:
+        row = run(cell, args.queue_ms)
+        results.append(path, row)
+        print(tta_report.line(row), flush=True)
+    rows = list(results.read(path, wanted).values())
+    if rows:
+        table = tta_report.table(rows, list(SCHEMES), TARGETS)
+        print(table)
+        (args.output / "table.md").write_text(table + "\n")
+        tta_report.draw(rows, list(SCHEMES), TARGETS, args.output / "tta.png")
+    return 0 if len(rows) == len(wanted) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

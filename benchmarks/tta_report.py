@@ -1,0 +1,197 @@
+"""The output of `tta.py`: a table, and a picture of the accuracy over time."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+Row = dict[str, Any]
+Targets = Mapping[tuple[str, str], float]
+
+REFERENCE = "Gloo"
+
+COLUMNS = (
+    "trouble",
+    "scheme",
+    "to target",
+    "/ Gloo",
+    "steps to it",
+    "mean step",
+    "P50",
+    "P99",
+    "missing",
+    "deferred",
+    "accuracy",
+    "drift",
+)
+
+# Source: Okabe and Ito, "Color Universal Design": told apart with any colour vision.
+_COLOURS = {
+    "Gloo": "#555555",
+    "Gloo, bfloat16": "#56B4E9",
+    "exact": "#0072B2",
+    "agreed": "#CC79A7",
+    "bounded": "#009E73",
+    "lossy": "#D55E00",
+}
+
+
+def reached(
+    noted: np.ndarray, accuracies: np.ndarray, ends_s: np.ndarray, target: float
+) -> tuple[float, int] | None:
+    """Returns when a replica first had the target accuracy.
+
+    Args:
+      noted: steps after which the accuracy is known.
+      accuracies: after these.
+      ends_s: of all steps.
+      target: accuracy.
+
+    Returns:
+      Time in seconds, and steps; None if it did not.
+    """
+    above = np.flatnonzero(np.asarray(accuracies) >= target)
+    if not above.size:
+        return None
+    steps = int(noted[above[0]])
+    return float(ends_s[steps - 1]), steps
+
+
+def line(row: Row) -> str:
+    """Returns one run in one line."""
+    names = ("task", "optimizer", "trouble", "scheme", "seed")
+    title = " ".join(f"{row[name]}" for name in names)
+    if "curve" not in row:
+        return f"{title}: no rank has ended"
+    return (
+        f"{title}: target after {_seconds([row])} s, "
+        f"{row['step_ms']:.0f} ms a step, accuracy {100 * row['accuracy']:.1f} %"
+    )
+
+
+def table(rows: Sequence[Row], defaults: Sequence[str], targets: Targets) -> str:
+    """Returns a table for each task and optimizer, in Markdown.
+
+    Args:
+      rows: figures of the runs.
+      defaults: schemes with a row of their own; of all others the best has one.
+      targets: accuracy by task and optimizer.
+    """
+    parts = []
+    for (task, optimizer), target in targets.items():
+        mine = _having(rows, task=task, optimizer=optimizer)
+        if not mine:
+            continue
+        seeds = len({row["seed"] for row in mine})
+        parts += [
+            f"### {task}, {optimizer}: to {100 * target:g} %, {seeds} seed(s)",
+            "",
+        ]
+        parts.append(f"| {' | '.join(COLUMNS)} |")
+        parts.append(f"| --- | --- |{' --: |' * (len(COLUMNS) - 2)}")
+        for trouble in dict.fromkeys(row["trouble"] for row in mine):
+            parts += _lines(_having(mine, trouble=trouble), defaults)
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _lines(rows: Sequence[Row], defaults: Sequence[str]) -> list[str]:
+    by_scheme = {
+        scheme: _having(rows, scheme=scheme)
+        for scheme in dict.fromkeys(row["scheme"] for row in rows)
+    }
+    reference = _time(by_scheme.get(REFERENCE, []))
+    shown = [(name, f"`{name}`") for name in defaults if name in by_scheme]
+    others = [name for name in by_scheme if name not in defaults]
+    if others:
+        best = min(others, key=lambda name: _time(by_scheme[name]))
+        shown.append((best, f"best of {len(others)}: `{best}`"))
+    return [_line(by_scheme[name], title, reference) for name, title in shown]
+
+
+def _line(rows: Sequence[Row], title: str, reference: float) -> str:
+    ended = [row for row in rows if "curve" in row]
+    cells = [rows[0]["trouble"], title]
+    if not ended:
+        return f"| {' | '.join(cells)} | does not end |{' |' * (len(COLUMNS) - 3)}"
+    time_s = _time(rows)
+    finite = np.isfinite(time_s) and np.isfinite(reference)
+    steps = [row["reached_steps"] for row in ended if row["reached_steps"]]
+    cells += [_seconds(rows), f"{time_s / reference:.2f}" if finite else "-"]
+    cells.append(f"{np.mean(steps):.0f}" if steps else "-")
+    cells += [f"{_mean(ended, name):.0f}" for name in ("step_ms", "step_ms_p50")]
+    cells.append(f"{_mean(ended, 'step_ms_p99'):.0f}")
+    missing = _mean(ended, "missing_contributions"), _mean(ended, "missing_results")
+    cells.append(" / ".join(f"{100 * share:.1f} %" for share in missing))
+    cells.append(f"{100 * _mean(ended, 'deferred'):.1f} %")
+    accuracies = [100 * row["accuracy"] for row in ended]
+    cells.append(f"{np.mean(accuracies):.1f} ± {np.std(accuracies):.1f}")
+    cells.append(f"{100 * _mean(ended, 'drift'):.2g} %")
+    return f"| {' | '.join(cells)} |"
+
+
+def _time(rows: Sequence[Row]) -> float:
+    """Returns the mean time to the target; infinite if a run did not reach it."""
+    times = [row.get("reached_s") for row in rows]
+    return float(np.mean(times)) if times and None not in times else np.inf
+
+
+def _seconds(rows: Sequence[Row]) -> str:
+    time_s = _time(rows)
+    return f"{time_s:.1f}" if np.isfinite(time_s) else "never"
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return float(np.mean([row[name] for row in rows]))
+
+
+def _having(rows: Sequence[Row], **fields: Any) -> list[Row]:
+    return [row for row in rows if all(row[k] == v for k, v in fields.items())]
+
+
+def draw(
+    rows: Sequence[Row], schemes: Sequence[str], targets: Targets, path: Path
+) -> None:
+    """Draws the accuracy over time: a column for each trouble, a row for each training.
+
+    Args:
+      rows: figures of the runs; those of the first seed are drawn.
+      schemes: the drawn ones.
+      targets: accuracy by task and optimizer.
+      path: of the picture.
+    """
+    rows = [row for row in rows if "curve" in row and row["seed"] == 0]
+    trainings = [
+        training
+        for training in targets
+        if _having(rows, task=training[0], optimizer=training[1])
+    ]
+    troubles = list(dict.fromkeys(row["trouble"] for row in rows))
+    if not trainings:
+        return
+    figure = Figure((3.2 * len(troubles) + 1, 2.6 * len(trainings) + 1), dpi=120)
+    grid = figure.subplots(len(trainings), len(troubles), squeeze=False, sharey="row")
+    for row_of_axes, (task, optimizer) in zip(grid, trainings, strict=True):
+        for axes, trouble in zip(row_of_axes, troubles, strict=True):
+            shown = _having(rows, task=task, optimizer=optimizer, trouble=trouble)
+            for scheme in schemes:
+                for row in _having(shown, scheme=scheme):
+                    accuracy = 100 * np.array(row["curve"])
+                    colour = _COLOURS[scheme]
+                    axes.plot(row["curve_s"], accuracy, color=colour, label=scheme)
+            axes.axhline(100 * targets[task, optimizer], color="black", lw=0.6, ls=":")
+            axes.set_title(f"{task}, {optimizer}: {trouble}", fontsize=9)
+            axes.grid(alpha=0.3)
+        row_of_axes[0].set_ylabel("accuracy, %")
+    for axes in grid[-1]:
+        axes.set_xlabel("time, s")
+    handles = {
+        text: handle
+        for axes in grid.flat
+        for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles, loc="lower center", ncols=len(handles))
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.savefig(path)

@@ -1,0 +1,219 @@
+"""One training run of `tta.py`: the program of a rank.
+
+    tta_train.py CELL.json FOLDER
+
+Trains, and notes the end of each step and, every few steps, the parameters. Writes into
+FOLDER `RANK.npz`: `ends_s`, of each step since the first began; `accuracies`, of this
+rank's own replica, after the steps `noted`; `shares`, the means of the shares of
+contributions and results missing and of results with deferred data; `parameters`, the
+last ones.
+"""
+
+import dataclasses
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import accuracy_models
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import jax_optireduce
+
+AXIS = "ranks"
+EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
+
+MOMENTUM = 0.9
+
+# Steps between two notes of the parameters.
+NOTED_EVERY = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """How gradients are averaged.
+
+    Attributes:
+      mode: of `average_gradients`; None: `lax.pmean`, by Gloo.
+      wire_format: of `average_gradients`, or the dtype that `lax.pmean` gets.
+      options: of `jax_optireduce.init`.
+    """
+
+    mode: str | None
+    wire_format: str = "float32"
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+# With the defaults.
+SCHEMES = {
+    "Gloo": Scheme(None),
+    "Gloo, bfloat16": Scheme(None, "bfloat16"),
+    "exact": Scheme("exact"),
+    "agreed": Scheme("agreed"),
+    "bounded": Scheme("bounded"),
+    "lossy": Scheme("lossy"),
+}
+
+
+def fixed_schemes() -> dict[str, Scheme]:
+    """Returns the settings of `bounded` among which the best is searched."""
+    lags = ({"on_lag": "suspend"}, {"on_lag": "wait", "max_lag": 8})
+    return {
+        f"bounded, {deadline_ms} ms, {lag['on_lag']}": Scheme(
+            "bounded", options={"deadline_s": deadline_ms / 1000, **lag}
+        )
+        for deadline_ms, lag in itertools.product((30, 60, 120, 300), lags)
+    } | {
+        f"bounded, {wire_format}": Scheme("bounded", wire_format)
+        for wire_format in ("bfloat16", "int8")
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Pauses:
+    """Pauses of the programs.
+
+    Attributes:
+      share: of a rank's steps, or of all ranks' steps, before which it pauses.
+      pause_ms: how long.
+      ranks: how many pause at once; 1: every rank by itself.
+    """
+
+    share: float
+    pause_ms: float
+    ranks: int = 1
+
+    def drawn(self, seed: int, rank: int, ranks: int, steps: int) -> np.ndarray:
+        """Returns how long a rank pauses before each step, in seconds."""
+        together = self.ranks > 1
+        generator = np.random.default_rng([seed, 0 if together else 1 + rank])
+        pauses = generator.random(steps) < self.share
+        if together:
+            order = generator.permuted(np.tile(np.arange(ranks), (steps, 1)), axis=1)
+            pauses &= (order[:, : self.ranks] == rank).any(axis=1)
+        return pauses * self.pause_ms / 1000
+
+
+def make_step(
+    task: accuracy_models.Task, optimizer: Any, scheme: Scheme, mesh: Mesh
+) -> Callable[..., Any]:
+    """Returns the train step: (state, inputs, targets) -> (state, shares)."""
+
+    def averaged(gradients: Any) -> tuple[Any, jax.Array]:
+        if scheme.mode is None:
+            sent = optax.tree.cast(gradients, scheme.wire_format)
+            gradients = optax.tree.cast(jax.lax.pmean(sent, AXIS), jnp.float32)
+            return gradients, jnp.zeros(3)
+        gradients, stats = jax_optireduce.average_gradients(
+            gradients,
+            AXIS,
+            mode=scheme.mode,
+            wire_format=scheme.wire_format,
+            name="gradients",
+            return_stats=True,
+        )
+        shares = (stats.missing_contributions, stats.missing_results, stats.deferred)
+        return gradients, jnp.stack(shares)
+
+    def step(state: Any, inputs: jax.Array, targets: jax.Array) -> tuple[Any, Any]:
+        params, inner = state
+        gradients, shares = averaged(jax.grad(task.loss)(params, inputs, targets))
+        updates, inner = optimizer.update(gradients, inner, params)
+        return (optax.apply_updates(params, updates), inner), shares[None]
+
+    return jax.jit(
+        jax.shard_map(
+            step,
+            mesh=mesh,
+            in_specs=(EVERYWHERE, DIVIDED, DIVIDED),
+            out_specs=(EVERYWHERE, DIVIDED),
+            check_vma=False,
+        ),
+        donate_argnums=0,
+    )
+
+
+def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
+    """Trains in the session that is open; returns the figures of this rank."""
+    task = accuracy_models.load(cell["task"])
+    rate = task.rates[cell["optimizer"]]
+    sgd = cell["optimizer"] == "sgd"
+    optimizer = optax.sgd(rate, MOMENTUM) if sgd else optax.adamw(rate)
+    rank, ranks = jax.process_index(), jax.process_count()
+    mesh = jax.make_mesh((ranks,), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+    over = NamedSharding(mesh, DIVIDED)
+
+    def initial() -> Any:
+        key = jax.random.key(cell["seed"])
+        params = task.model.init(key, task.held_out_inputs[:1])
+        return params, optimizer.init(params)
+
+    def divided(rows: list[np.ndarray]) -> list[jax.Array]:
+        return [jax.make_array_from_process_local_data(over, part) for part in rows]
+
+    batches = task.batches(cell["seed"], rank, ranks)
+    state = jax.jit(initial, out_shardings=NamedSharding(mesh, EVERYWHERE))()
+    first = divided(next(batches))
+    step = make_step(task, optimizer, scheme, mesh).lower(state, *first).compile()
+    steps = cell["steps"]
+    sleeps = cell["compute_ms"] / 1000 * np.ones(steps)
+    if rank == ranks - 1:
+        sleeps *= cell["slow"]
+    if cell["pauses"]:
+        sleeps += Pauses(**cell["pauses"]).drawn(cell["seed"], rank, ranks, steps)
+    ends_s, notes, reports = [], {}, []
+    multihost_utils.sync_global_devices("start")
+    began = time.perf_counter()
+    for number, sleep_s in enumerate(sleeps, 1):
+        batch = divided(next(batches))
+        time.sleep(sleep_s)
+        state, report = jax.block_until_ready(step(state, *batch))
+        ends_s.append(time.perf_counter() - began)
+        reports.append(np.asarray(report.addressable_data(0))[0])
+        if number % NOTED_EVERY == 0:
+            notes[number] = jax.tree.map(
+                lambda x: np.array(x.addressable_data(0)), state[0]
+            )
+        if number == cell["killed_after"] and rank == ranks - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    evaluate = jax.jit(task.evaluate)
+    leaves = [leaf.addressable_data(0) for leaf in jax.tree.leaves(state[0])]
+    return {
+        "ends_s": ends_s,
+        "noted": list(notes),
+        "accuracies": [float(evaluate(params)[0]) for params in notes.values()],
+        "shares": np.mean(reports, axis=0),
+        "parameters": np.concatenate([np.ravel(leaf) for leaf in leaves]),
+    }
+
+
+def main() -> None:
+    """Trains the cell of a file."""
+    cell = json.loads(Path(sys.argv[1]).read_text())
+    scheme = (SCHEMES | fixed_schemes())[cell["scheme"]]
+    if scheme.mode is None:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(
+            os.environ["JAX_COORDINATOR_ADDRESS"],
+            int(os.environ["JAX_NUM_PROCESSES"]),
+            int(os.environ["JAX_PROCESS_ID"]),
+        )
+        figures = train(cell, scheme)
+    else:
+        with jax_optireduce.init(**scheme.options):
+            figures = train(cell, scheme)
+    np.savez(Path(sys.argv[2]) / f"{jax.process_index()}.npz", **figures)
+
+
+if __name__ == "__main__":
+    main()

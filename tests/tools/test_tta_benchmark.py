@@ -1,0 +1,87 @@
+"""The figures and tables of the benchmark of the time to a target accuracy."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+TARGETS = {("digits", "sgd"): 0.9}
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    """The modules `tta`, `tta_report` and `tta_train`."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import tta
+    import tta_report
+    import tta_train
+
+    return tta, tta_report, tta_train
+
+
+def _row(scheme, reached_s, *, seed=0, **fields):
+    row = {"task": "digits", "optimizer": "sgd", "trouble": "quiet", "seed": seed}
+    row |= {"scheme": scheme, "reached_s": reached_s, "reached_steps": 20}
+    row |= dict.fromkeys(("missing_contributions", "missing_results", "deferred"), 0.0)
+    row |= {"step_ms": 100.0, "step_ms_p50": 90.0, "step_ms_p99": 200.0, "drift": 0.0}
+    row |= {"accuracy": 0.95, "curve_s": [1.0, 2.0], "curve": [0.5, 0.95]}
+    return row | fields
+
+
+def test_target_is_reached_at_the_end_of_the_first_step_known_to_be_above_it(modules):
+    _, report, _ = modules
+    ends_s = np.arange(1, 21) / 10
+    noted = np.array([5, 10, 15, 20])
+    accuracies = [0.1, 0.8, 0.95, 0.7]
+    assert report.reached(noted, accuracies, ends_s, 0.8) == (1.0, 10)
+    assert report.reached(noted, accuracies, ends_s, 0.9) == (1.5, 15)
+    assert report.reached(noted, accuracies, ends_s, 0.99) is None
+
+
+def test_table_compares_with_gloo_and_has_the_best_of_the_fixed_settings(modules):
+    _, report, _ = modules
+    rows = [_row("Gloo", 4.0), _row("Gloo", 6.0, seed=1), _row("exact", 2.5)]
+    rows += [_row("bounded, 30 ms", 2.0), _row("bounded, 60 ms", 1.0)]
+    rows += [_row("lossy", None, seed=1), _row("lossy", 3.0)]
+    table = report.table(rows, ["Gloo", "exact", "lossy"], TARGETS)
+    assert "digits, sgd: to 90 %, 2 seed(s)" in table
+    assert "| quiet | `Gloo` | 5.0 | 1.00 |" in table
+    assert "| quiet | `exact` | 2.5 | 0.50 |" in table
+    # One of its seeds did not reach the target.
+    assert "| quiet | `lossy` | never | - |" in table
+    assert "| quiet | best of 2: `bounded, 60 ms` | 1.0 | 0.20 |" in table
+
+
+def test_a_training_that_does_not_end_is_said_so(modules):
+    _, report, _ = modules
+    hung = {"task": "digits", "optimizer": "sgd", "trouble": "killed", "seed": 0}
+    hung |= {"scheme": "Gloo", "ended": 0}
+    assert report.line(hung).endswith("no rank has ended")
+    assert "| killed | `Gloo` | does not end |" in report.table(
+        [hung, _row("exact", 1.0, trouble="killed")], ["Gloo", "exact"], TARGETS
+    )
+
+
+def test_pauses_come_from_the_seed_for_each_rank_or_for_several_at_once(modules):
+    _, _, train = modules
+    alone = train.Pauses(0.1, 500)
+    drawn = np.stack([alone.drawn(1, rank, 4, 2000) for rank in range(4)])
+    assert set(np.unique(drawn)) == {0, 0.5}
+    assert 0.07 < (drawn > 0).mean() < 0.13
+    np.testing.assert_array_equal(drawn[0], alone.drawn(1, 0, 4, 2000))
+    assert (drawn[0] != drawn[1]).any()
+    two = train.Pauses(0.1, 500, ranks=2)
+    together = np.stack([two.drawn(1, rank, 4, 2000) for rank in range(4)]) > 0
+    assert set(np.unique(together.sum(axis=0))) == {0, 2}
+
+
+def test_every_trouble_gives_the_ranks_a_plan(modules):
+    tta, _, _ = modules
+    for trouble in tta.TROUBLES:
+        cell = tta.Cell("text", "sgd", "exact", trouble, 0, 30, 5.0, 250, "cubic")
+        plan = json.loads(json.dumps(cell.plan()))
+        assert (plan["killed_after"] == 10) == (trouble == "killed")
+        assert cell.link(10).mbps == 250
