@@ -30,110 +30,110 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
 
 // X(name, default, least, most, meaning). A field that a line omits has its default, which is "no
 // fault, one call of two ranks"; a changed default would change the meaning of old lines.
-#define OPTIREDUCE_SCENARIO_FIELDS(X)                                                             \
-  X(seed, 0, 0, UINT64_MAX, "of every random draw of the run")                                    \
-  X(ranks, 2, 1, 1024, "ranks of the session")                                                    \
-  X(collectives, 1, 1, 16, "collectives, whose calls interleave")                                 \
-  X(calls, 1, 1, 4096, "calls of each collective")                                                \
-  X(elements, 256, 1, 1 << 24, "of collective 0; the others have a random part of it")            \
-  X(leaves, 1, 1, 16, "most leaves of a bucket")                                                  \
-  X(element_type, 0, 0, 5, "float32 bfloat16 float16 float64 int32 mixed")                        \
-  X(wire_format, 0, 0, 3, "float32 bfloat16 int8 mixed; of collectives of float32")               \
-  X(mode, 0, 0, 5, "exact lossy mixed bounded agreed any")                                        \
-  X(fill, 0, 0, 1, "integers (any order of adding is exact) floats (only rank order is)")         \
-  X(subsets, 0, 0, 1, "1: collectives after the first have a random subset as members")           \
-  X(groups, 1, 1, 512, "above 1: a call is one within a group and one across all groups")         \
-  X(sequential, 0, 0, 1, "1: a rank starts a call only when its call before is done")             \
-  X(shuffled, 0, 0, 1, "1: each rank starts the collectives in an order of its own")              \
-  X(sequence_first, 0, 0, UINT32_MAX - 4096, "sequence of the first calls")                       \
-  X(sequence_step, 1, 1, 64, "by which the sequence grows from call to call")                     \
-  X(skip_ppm, 0, 0, 1'000'000, "chance that a rank jumps over a call of mode bounded")            \
-  X(start_skew_us, 0, 0, 60'000'000, "most by which a rank starts later than the first")          \
-  X(think_us, 0, 0, 60'000'000, "most between the end of a call and the start of the next")       \
-  X(period_us, 0, 0, 60'000'000, "calls start at multiples of it, if the one before is done")     \
-  X(straggle_ppm, 0, 0, 1'000'000, "chance that a rank starts a call late")                       \
-  X(straggle_us, 0, 0, 60'000'000, "most by which it does")                                       \
-  X(late_us, 0, 0, 60'000'000, "by which the last rank starts each call late")                    \
-  X(leave_at_end, 0, 0, 1, "1: a rank leaves when its program is done and its peers are served")  \
-  X(rate_mbps, 1000, 1, 1'000'000, "of every link, in 10^6 bit/s")                                \
-  X(delay_us, 50, 0, 1'000'000, "propagation of every link")                                      \
-  X(latency_us, 0, 0, 1'000'000, "median of what the way between two links takes; log-normal")    \
-  X(latency_tail_percent, 100, 100, 10'000, "its 99th percentile, in percent of the median")      \
-  X(latency_hold_us, 1000, 1, 60'000'000, "how long one draw of it holds for two ranks")          \
-  X(slow_rank, 0, 0, 63, "rank whose links are slower")                                           \
-  X(slow_factor, 1, 1, 1000, "by how much")                                                       \
-  X(queue_bytes, 1 << 20, 2048, 1 << 30, "of each output queue of the switch")                    \
-  X(socket_bytes, 1 << 18, 2048, 1 << 30, "of the queue at each up-link")                         \
-  X(unaware, 0, 0, 1, "1: a full up-link drops instead of refusing")                              \
-  X(refuse_ppm, 0, 0, 900'000, "chance that the network takes no more for a while")               \
-  X(refuse_us, 100, 1, 1'000'000, "most that this lasts")                                         \
-  X(timer_late_us, 0, 0, 1'000'000, "most by which a driver wakes too late")                      \
-  X(batch_max, 1, 1, 64, "most datagrams in one transmit")                                        \
-  X(datagram_bytes, 1472, 548, 65'507, "largest datagram of the session")                         \
-  X(unprotected, 0, 0, 1, "1: datagrams have no tags, which only costs time; see scenario.cc")    \
-  X(incast, 0, 0, 1023, "option of the endpoints")                                                \
-  X(receive_buffer_bytes, 2 << 20, 2048, 1 << 30, "option of the endpoints")                      \
-  X(max_lag, 2, 1, 64, "option of the endpoints")                                                 \
-  X(suspend, 0, 0, 1, "option of the endpoints: suspend_on_lag")                                  \
-  X(late_budget_ppm, 0, 0, 500'000, "of endpoints; 0: deadlines do not learn")                    \
-  X(early_bytes_max, 1ull << 32, 0, 1ull << 40, "option of the endpoints")                        \
-  X(peer_timeout_us, 3'000'000, 1, 600'000'000, "option of the endpoints")                        \
-  X(mismatch_timeout_us, 2'000'000, 1, 600'000'000, "option of the endpoints")                    \
-  X(reduce_scatter_deadline_us, 20'000, 1, 60'000'000, "of calls with a deadline")                \
-  X(all_gather_deadline_us, 20'000, 1, 60'000'000, "of calls with a deadline")                    \
-  X(faults_end_us, 1'000'000, 0, 600'000'000, "from then on no new fault: the liveness phase")    \
-  X(loss_ppm, 0, 0, 1'000'000, "datagrams lost alone")                                            \
-  X(burst_ppm, 0, 0, 1'000'000, "chance that everything of a rank is lost for a while")           \
-  X(burst_us, 1000, 0, 10'000'000, "most that this lasts")                                        \
-  X(duplicate_ppm, 0, 0, 1'000'000, "datagrams that arrive more than once")                       \
-  X(reorder_ppm, 0, 0, 1'000'000, "datagrams held back")                                          \
-  X(reorder_us, 1000, 0, 10'000'000, "most by which, for copies too")                             \
-  X(stall_ppm, 0, 0, 1'000'000, "chance that an up-link stands still")                            \
-  X(stall_us, 1000, 0, 10'000'000, "most that this lasts")                                        \
-  X(corrupt_ppm, 0, 0, 1'000'000, "datagrams with flipped bits")                                  \
-  X(truncate_ppm, 0, 0, 1'000'000, "datagrams cut short")                                         \
-  X(extend_ppm, 0, 0, 1'000'000, "datagrams that grow")                                           \
-  X(foreign_ppm, 0, 0, 1'000'000, "injected datagrams of other sessions")                         \
-  X(garbage_ppm, 0, 0, 1'000'000, "injected random bytes")                                        \
-  X(replay_ppm, 0, 0, 1'000'000, "old datagrams that come again")                                 \
-  X(misdirect_ppm, 0, 0, 1'000'000, "old datagrams that come to another rank")                    \
-  X(rival_at_us, 0, 0, 600'000'000, "when a foreign bulk TCP to rival_rank begins; 0: never")     \
-  X(rival_for_us, 1'000'000, 1, 600'000'000, "for how long")                                      \
-  X(rival_rank, 0, 0, 63, "the rank whose down-link it shares")                                   \
-  X(stop_at_us, 0, 0, 600'000'000, "when stop_rank falls silent for good; 0: never")              \
-  X(stop_rank, 0, 0, 63, "the rank that does")                                                    \
-  X(leave_at_us, 0, 0, 600'000'000, "when leave_rank leaves in the middle; 0: never")             \
-  X(leave_rank, 0, 0, 63, "the rank that does")                                                   \
-  X(cancel_at_us, 0, 0, 600'000'000, "when cancel_rank cancels its calls and goes on; 0: never")  \
-  X(cancel_rank, 0, 0, 63, "the rank that does")                                                  \
-  X(cut_at_us, 0, 0, 600'000'000, "when cut_rank is cut off from all others; 0: never")           \
-  X(cut_for_us, 0, 0, 600'000'000, "for how long; its program goes on")                           \
-  X(cut_rank, 0, 0, 63, "the rank that is")                                                       \
-  X(freeze_at_us, 0, 0, 600'000'000, "when freeze_rank stands still, program and all; 0: never")  \
-  X(freeze_for_us, 0, 0, 600'000'000, "for how long")                                             \
-  X(freeze_rank, 0, 0, 63, "the rank that does")                                                  \
-  X(part_at_us, 0, 0, 600'000'000, "when the ranks of part_side are cut off from the others")     \
-  X(part_for_us, 0, 0, 600'000'000, "for how long; 0: never")                                     \
-  X(part_side, 1, 1, UINT64_MAX, "these ranks, a bit for each")                                   \
-  X(part_one_way, 0, 0, 1, "1: the others do not hear them, but they hear the others")            \
-  X(give_up_at_us, 0, 0, 600'000'000, "when give_up_rank begins to end calls that it never made") \
-  X(give_up_calls, 1, 1, 4096, "how many of each collective; then it goes on")                    \
-  X(give_up_rank, 0, 0, 63, "the rank that does")                                                 \
-  X(hang_at_us, 0, 0, 600'000'000, "when the program of hang_rank hangs; 0: never")               \
-  X(hang_for_us, 1'000'000, 1, 600'000'000, "for how long, while its endpoint answers")           \
-  X(hang_rank, 0, 0, 63, "the rank whose program does")                                           \
-  X(call_timeout_us, 0, 0, 600'000'000, "option of the endpoints; 0: never")                      \
-  X(mismatch, 0, 0, 4, "none fingerprint name extra_call elements")                               \
-  X(mismatch_rank, 0, 0, 63, "the rank whose program differs")                                    \
-  X(lanes, 1, 1, 8, "endpoints of each rank, with links of their own; buckets are cut for them")  \
-  X(lane_cut_at_us, 0, 0, 600'000'000, "when one lane of lane_cut_rank falls silent; 0: never")   \
-  X(lane_cut_for_us, 0, 0, 600'000'000, "for how long")                                           \
-  X(lane_cut_rank, 0, 0, 63, "the rank whose lane does")                                          \
-  X(lane_cut_lane, 0, 0, 7, "the lane that does")                                                 \
-  X(mtu_at_us, 0, 0, 600'000'000, "from when on long datagrams are lost; 0: never")               \
-  X(mtu_bytes, 1000, 1, 65'507, "the longest that pass the links of mtu_rank then")               \
-  X(mtu_rank, 0, 0, 63, "the rank behind those links")                                            \
-  X(mtu_one_way, 0, 0, 1, "1: only what it sends does not pass")
+#define OPTIREDUCE_SCENARIO_FIELDS(X)                                                              \
+  X(seed, 0, 0, UINT64_MAX, "of every random draw of the run")                                     \
+  X(ranks, 2, 1, 1024, "ranks of the session")                                                     \
+  X(collectives, 1, 1, 16, "collectives, whose calls interleave")                                  \
+  X(calls, 1, 1, 4096, "calls of each collective")                                                 \
+  X(elements, 256, 1, 1 << 24, "of collective 0; the others have a random part of it")             \
+  X(leaves, 1, 1, 16, "most leaves of a bucket")                                                   \
+  X(element_type, 0, 0, 5, "float32 bfloat16 float16 float64 int32 mixed")                         \
+  X(wire_format, 0, 0, 3, "float32 bfloat16 int8 mixed; of collectives of float32")                \
+  X(mode, 0, 0, 5, "exact lossy mixed bounded agreed any")                                         \
+  X(fill, 0, 0, 1, "integers (any order of adding is exact) floats (only rank order is)")          \
+  X(subsets, 0, 0, 1, "1: collectives after the first have a random subset as members")            \
+  X(groups, 1, 1, 512, "above 1: a call is one within a group and one across all groups")          \
+  X(sequential, 0, 0, 1, "1: a rank starts a call only after the end of the previous one")         \
+  X(shuffled, 0, 0, 1, "1: each rank starts the collectives in an order of its own")               \
+  X(sequence_first, 0, 0, UINT32_MAX - 4096, "sequence of the first calls")                        \
+  X(sequence_step, 1, 1, 64, "growth of the sequence from call to call")                           \
+  X(skip_ppm, 0, 0, 1'000'000, "chance that a rank skips a call of mode bounded")                  \
+  X(start_skew_us, 0, 0, 60'000'000, "most by which a rank starts later than the first")           \
+  X(think_us, 0, 0, 60'000'000, "most between the end of a call and the start of the next")        \
+  X(period_us, 0, 0, 60'000'000, "calls start at multiples of it, if the previous one has ended")  \
+  X(straggle_ppm, 0, 0, 1'000'000, "chance that a rank starts a call late")                        \
+  X(straggle_us, 0, 0, 60'000'000, "most by which the call is late")                               \
+  X(late_us, 0, 0, 60'000'000, "by which the last rank starts each call late")                     \
+  X(leave_at_end, 0, 0, 1, "1: a rank leaves after the end of its program, its peers served")      \
+  X(rate_mbps, 1000, 1, 1'000'000, "of every link, in 10^6 bit/s")                                 \
+  X(delay_us, 50, 0, 1'000'000, "propagation of every link")                                       \
+  X(latency_us, 0, 0, 1'000'000, "median latency between two links; log-normal")                   \
+  X(latency_tail_percent, 100, 100, 10'000, "its 99th percentile, in percent of the median")       \
+  X(latency_hold_us, 1000, 1, 60'000'000, "time for which two ranks keep one draw of it")          \
+  X(slow_rank, 0, 0, 63, "rank whose links are slower")                                            \
+  X(slow_factor, 1, 1, 1000, "by how much")                                                        \
+  X(queue_bytes, 1 << 20, 2048, 1 << 30, "of each output queue of the switch")                     \
+  X(socket_bytes, 1 << 18, 2048, 1 << 30, "of the queue at each up-link")                          \
+  X(unaware, 0, 0, 1, "1: a full up-link drops instead of refusing")                               \
+  X(refuse_ppm, 0, 0, 900'000, "chance that the network accepts no more for a while")              \
+  X(refuse_us, 100, 1, 1'000'000, "most that this lasts")                                          \
+  X(timer_late_us, 0, 0, 1'000'000, "most by which a driver wakes too late")                       \
+  X(batch_max, 1, 1, 64, "most datagrams in one transmit")                                         \
+  X(datagram_bytes, 1472, 548, 65'507, "largest datagram of the session")                          \
+  X(unprotected, 0, 0, 1, "1: datagrams have no tags, which only costs time; see scenario.cc")     \
+  X(incast, 0, 0, 1023, "option of the endpoints")                                                 \
+  X(receive_buffer_bytes, 2 << 20, 2048, 1 << 30, "option of the endpoints")                       \
+  X(max_lag, 2, 1, 64, "option of the endpoints")                                                  \
+  X(suspend, 0, 0, 1, "option of the endpoints: suspend_on_lag")                                   \
+  X(late_budget_ppm, 0, 0, 500'000, "of endpoints; 0: deadlines do not learn")                     \
+  X(early_bytes_max, 1ull << 32, 0, 1ull << 40, "option of the endpoints")                         \
+  X(peer_timeout_us, 3'000'000, 1, 600'000'000, "option of the endpoints")                         \
+  X(mismatch_timeout_us, 2'000'000, 1, 600'000'000, "option of the endpoints")                     \
+  X(reduce_scatter_deadline_us, 20'000, 1, 60'000'000, "of calls with a deadline")                 \
+  X(all_gather_deadline_us, 20'000, 1, 60'000'000, "of calls with a deadline")                     \
+  X(faults_end_us, 1'000'000, 0, 600'000'000, "from then on no new fault: the liveness phase")     \
+  X(loss_ppm, 0, 0, 1'000'000, "datagrams lost alone")                                             \
+  X(burst_ppm, 0, 0, 1'000'000, "chance that everything of a rank is lost for a while")            \
+  X(burst_us, 1000, 0, 10'000'000, "most that this lasts")                                         \
+  X(duplicate_ppm, 0, 0, 1'000'000, "datagrams that arrive more than once")                        \
+  X(reorder_ppm, 0, 0, 1'000'000, "datagrams held back")                                           \
+  X(reorder_us, 1000, 0, 10'000'000, "most by which, for copies too")                              \
+  X(stall_ppm, 0, 0, 1'000'000, "chance that an up-link stalls")                                   \
+  X(stall_us, 1000, 0, 10'000'000, "most that this lasts")                                         \
+  X(corrupt_ppm, 0, 0, 1'000'000, "datagrams with flipped bits")                                   \
+  X(truncate_ppm, 0, 0, 1'000'000, "datagrams cut short")                                          \
+  X(extend_ppm, 0, 0, 1'000'000, "datagrams that grow")                                            \
+  X(foreign_ppm, 0, 0, 1'000'000, "injected datagrams of other sessions")                          \
+  X(garbage_ppm, 0, 0, 1'000'000, "injected random bytes")                                         \
+  X(replay_ppm, 0, 0, 1'000'000, "old datagrams that are replayed")                                \
+  X(misdirect_ppm, 0, 0, 1'000'000, "old datagrams that are sent to another rank")                 \
+  X(rival_at_us, 0, 0, 600'000'000, "when a foreign bulk TCP to rival_rank begins; 0: never")      \
+  X(rival_for_us, 1'000'000, 1, 600'000'000, "for how long")                                       \
+  X(rival_rank, 0, 0, 63, "the rank whose down-link it shares")                                    \
+  X(stop_at_us, 0, 0, 600'000'000, "when stop_rank falls silent for good; 0: never")               \
+  X(stop_rank, 0, 0, 63, "the rank that does")                                                     \
+  X(leave_at_us, 0, 0, 600'000'000, "when leave_rank leaves in the middle; 0: never")              \
+  X(leave_rank, 0, 0, 63, "the rank that does")                                                    \
+  X(cancel_at_us, 0, 0, 600'000'000, "when cancel_rank cancels its calls and continues; 0: never") \
+  X(cancel_rank, 0, 0, 63, "the rank that does")                                                   \
+  X(cut_at_us, 0, 0, 600'000'000, "when cut_rank is cut off from all others; 0: never")            \
+  X(cut_for_us, 0, 0, 600'000'000, "for how long; its program continues")                          \
+  X(cut_rank, 0, 0, 63, "the rank that is")                                                        \
+  X(freeze_at_us, 0, 0, 600'000'000, "when freeze_rank freezes, program included; 0: never")       \
+  X(freeze_for_us, 0, 0, 600'000'000, "for how long")                                              \
+  X(freeze_rank, 0, 0, 63, "the rank that does")                                                   \
+  X(part_at_us, 0, 0, 600'000'000, "when the ranks of part_side are cut off from the others")      \
+  X(part_for_us, 0, 0, 600'000'000, "for how long; 0: never")                                      \
+  X(part_side, 1, 1, UINT64_MAX, "these ranks, a bit for each")                                    \
+  X(part_one_way, 0, 0, 1, "1: the others do not hear them, but they hear the others")             \
+  X(give_up_at_us, 0, 0, 600'000'000, "when give_up_rank begins to end calls that it never made")  \
+  X(give_up_calls, 1, 1, 4096, "how many of each collective; then it continues")                   \
+  X(give_up_rank, 0, 0, 63, "the rank that does")                                                  \
+  X(hang_at_us, 0, 0, 600'000'000, "when the program of hang_rank hangs; 0: never")                \
+  X(hang_for_us, 1'000'000, 1, 600'000'000, "for how long, while its endpoint answers")            \
+  X(hang_rank, 0, 0, 63, "the rank whose program does")                                            \
+  X(call_timeout_us, 0, 0, 600'000'000, "option of the endpoints; 0: never")                       \
+  X(mismatch, 0, 0, 4, "none fingerprint name extra_call elements")                                \
+  X(mismatch_rank, 0, 0, 63, "the rank whose program differs")                                     \
+  X(lanes, 1, 1, 8, "endpoints of each rank, each with its own links; buckets are split")          \
+  X(lane_cut_at_us, 0, 0, 600'000'000, "when one lane of lane_cut_rank falls silent; 0: never")    \
+  X(lane_cut_for_us, 0, 0, 600'000'000, "for how long")                                            \
+  X(lane_cut_rank, 0, 0, 63, "the rank whose lane does")                                           \
+  X(lane_cut_lane, 0, 0, 7, "the lane that does")                                                  \
+  X(mtu_at_us, 0, 0, 600'000'000, "start of the loss of long datagrams; 0: never")                 \
+  X(mtu_bytes, 1000, 1, 65'507, "the longest datagrams that pass the links of mtu_rank then")      \
+  X(mtu_rank, 0, 0, 63, "the rank behind those links")                                             \
+  X(mtu_one_way, 0, 0, 1, "1: only datagrams from it are lost")
 
 struct Scenario {
 #define OPTIREDUCE_DECLARE_FIELD(name, default_value, least, most, meaning) \

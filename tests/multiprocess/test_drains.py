@@ -85,7 +85,7 @@ def test_drain_that_fits_no_call_is_an_error_on_every_rank_and_loses_nothing(tmp
                 assert float(line.split()[-2]) == 0, started.describe()
 
 
-_WARNING = "log the session ends while data is late"
+_WARNING = "log the session ends with late data"
 
 
 def test_end_of_a_session_with_late_data_is_a_warning_with_bytes_and_names(tmp_path):
