@@ -230,6 +230,7 @@ _NEAR = {
     "call_window": "test_call_window",
     "carry": "test_call_window test_lagging",
     "communicator": "test_communicator test_call_watch",
+    "communicator_options": "test_communicator",
     "completion_pool": "test_completion_pool",
     "deadline_controller": "test_deadline_controller test_watch_bounds",
     "directory": "test_announcements",
