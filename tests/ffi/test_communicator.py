@@ -24,6 +24,13 @@ def test_a_world_of_one_needs_no_socket_and_keeps_its_values():
     assert (end.error, end.values) == ("", [1.0, 2.0])
 
 
+def test_a_world_of_one_takes_no_call_after_its_end():
+    session = connected(1)
+    session.close(0, "its program has ended")
+    session.submit(0, [1.0])
+    assert session.ended(1)[0].error == "its program has ended"
+
+
 @pytest.mark.parametrize("elements", [3, LARGE])
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_a_call_is_one_call_on_however_many_lanes(lanes, elements):

@@ -109,3 +109,13 @@ def test_a_lane_sleeps_no_longer_than_the_deadline_of_its_call():
     (end,) = lanes.ended(1)
     assert end.error == ""
     assert end.last_sleep_s <= 0.1
+
+
+def test_calls_under_way_end_when_their_lane_meets_an_error():
+    lanes = native.Lanes(2)
+    lanes.submit(0, [1.0])
+    lanes.break_port(0)
+    (end,) = lanes.ended(1)
+    assert end.error == "this lane stopped: the port is broken"
+    lanes.submit(0, [1.0], sequence=1)
+    assert lanes.ended(2)[1].error == end.error

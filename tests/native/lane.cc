@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <numeric>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -38,8 +40,9 @@ constexpr std::size_t kDatagramBytes = 1472;
 // A port that refuses every third batch, and notes how the lane treats it.
 class BusyPort : public DatagramPort {
  public:
-  // Both may be read when the lane has ended, or on its thread.
+  // May be read when the lane has ended, or on its thread.
   struct Notes {
+    std::atomic<bool> broken = false;  // from then on it throws
     int refused = 0;
     int wrong = 0;          // sends after a refused one that are not that one, once
     Duration last_sleep{};  // time that the lane asked for with its last Wait()
@@ -59,6 +62,7 @@ class BusyPort : public DatagramPort {
     return !last_refused_ && port_->Send(to, pieces, datagram_bytes);
   }
   std::size_t Receive(const std::function<void(std::span<const std::byte>)>& take) override {
+    if (notes_->broken) throw std::runtime_error("the port is broken");
     return port_->Receive(take);
   }
   void Wait(Instant until) override {
@@ -153,6 +157,14 @@ class TestLanes {
     });
     held_->Wait(1);
   }
+  // The next turn of the lane meets an error.
+  void Break(std::uint16_t rank) {
+    notes_.at(rank)->broken = true;
+    // Wakes it.
+    Submission other = CallOf(1, 0, "exact", 20.0);
+    other.spec.name = "other";
+    lanes_.at(rank)->GiveUp(std::move(other), Status(StatusCode::kCancelled, "not made"));
+  }
   void Release() {
     if (!std::exchange(is_released_, true)) release_.set_value();
   }
@@ -218,6 +230,7 @@ void Bind(nb::module_& m) {
            "deadline_s"_a = 20.0)
       .def("hold", &TestLanes::Hold, "rank"_a)
       .def("release", &TestLanes::Release)
+      .def("break_port", &TestLanes::Break, "rank"_a)
       .def("refusals", &TestLanes::Refusals, "rank"_a)
       .def("give_up", &TestLanes::GiveUp, "rank"_a, "elements"_a, "sequence"_a, "why"_a)
       .def("cancel", &TestLanes::Cancel, "rank"_a, "why"_a)
