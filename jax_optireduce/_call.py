@@ -31,17 +31,14 @@ class CallArguments(TypedDict, total=False):
 
 
 class Drain(enum.IntEnum):
-    """Whether a call waits for all data that earlier calls left in flight.
-
-    The native side knows them by their numbers.
-    """
+    """Whether a call waits for all data that earlier calls left in flight."""
 
     # An ordinary call.
     NONE = 0
     # A drain of calls that were made: an error where there were none.
-    OF_CALLS = 1
+    OF_CALLS = _native.DRAIN_OF_CALLS
     # The same, where there may have been none.
-    OF_CALLS_IF_ANY = 2
+    OF_CALLS_IF_ANY = _native.DRAIN_OF_CALLS_IF_ANY
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

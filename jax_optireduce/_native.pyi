@@ -19,6 +19,12 @@ STATISTICS: Final[tuple[str, ...]]
 NAME_BYTES_MAX: Final[int]
 """Longest name of a collective, in bytes of UTF-8."""
 
+DRAIN_OF_CALLS: Final[int]
+"""The attribute `drain` of a drain of calls that were made."""
+
+DRAIN_OF_CALLS_IF_ANY: Final[int]
+"""The same of a drain of calls that may have been made."""
+
 def registrations() -> Mapping[str, object]:
     """Capsules of the XLA FFI handlers, by target name, for the platform "cpu".
 

@@ -99,12 +99,22 @@ class Mutant:
                     f"found {len(found)} times: {snippet}"
                 )
             begin, end = found[0]
+        before = source[:begin].rsplit("\n", 1)[-1].rstrip()
+        if self._is_statement and before.endswith((".", "->", "=")):
+            raise ListError(
+                f"{self.number} ({self.bug}): expected whole statements in "
+                f"ffi/{self.file}, found the end of one: {self.code}"
+            )
         return begin, end
+
+    @property
+    def _is_statement(self) -> bool:
+        return self.code.rstrip().endswith((";", "}"))
 
     def planted(self, original: str) -> str:
         """Returns code that is `original` unless this bug is the chosen one."""
         chosen = f"::optireduce::Planted({self.number})"
-        if self.code.rstrip().endswith((";", "}")):
+        if self._is_statement:
             return f"{{ if ({chosen}) {{ {self.replacement} }} else {{ {original} }} }}"
         return f"({chosen} ? ({self.replacement}) : ({original}))"
 
@@ -227,6 +237,7 @@ _NEAR = {
     "call_window": "test_call_window",
     "carry": "test_call_window test_lagging",
     "communicator": "test_communicator test_call_watch",
+    "communicator_options": "test_communicator",
     "completion_pool": "test_completion_pool",
     "congestion_controller": "test_congestion_controller test_flow",
     "deadline_controller": "test_deadline_controller test_watch_bounds",

@@ -1,5 +1,5 @@
-// The facts about a call that C++ and Python share: modes, wire formats, statistics, names. This is
-// their only definition; Python reads them from the extension module.
+// The facts about a call that C++ and Python share: modes, wire formats, statistics, names, drains.
+// This is their only definition; Python reads them from the extension module.
 
 #ifndef FFI_BIND_CALL_FACTS_H_
 #define FFI_BIND_CALL_FACTS_H_
@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include "ffi/protocol/submission.h"
@@ -18,6 +19,10 @@ namespace optireduce {
 // Chosen: with the number of the group, which the process adds, the name stays within the 200 bytes
 // that an endpoint accepts.
 inline constexpr std::size_t kNameBytesMax = 160;
+
+// Numbers of the attribute `drain` of a call; any other is an ordinary call.
+inline constexpr std::int64_t kDrainOfCalls = 1;
+inline constexpr std::int64_t kDrainOfCallsIfAny = 2;
 
 struct Mode {
   std::string_view name;

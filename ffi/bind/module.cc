@@ -251,6 +251,8 @@ void BindFacts(nb::module_& module) {
   module.attr("WIRE_FORMATS") = nb::tuple(wire_formats);
   module.attr("STATISTICS") = nb::tuple(statistics);
   module.attr("NAME_BYTES_MAX") = kNameBytesMax;
+  module.attr("DRAIN_OF_CALLS") = kDrainOfCalls;
+  module.attr("DRAIN_OF_CALLS_IF_ANY") = kDrainOfCallsIfAny;
 }
 
 nb::dict ProbeUdpFeatures(std::size_t receive_buffer_bytes) {

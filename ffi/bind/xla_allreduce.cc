@@ -44,10 +44,6 @@ struct Attributes {
   std::int64_t drain = 0;
 };
 
-// Values of the attribute `drain`.
-constexpr std::int64_t kDrainOfCalls = 1;
-constexpr std::int64_t kDrainOfCallsIfAny = 2;
-
 Status Invalid(std::string_view name, std::string_view what) {
   return Status(StatusCode::kInvalidArgument, Quoted(name) + ": " + std::string(what));
 }

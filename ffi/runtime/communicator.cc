@@ -1,24 +1,18 @@
 #include "ffi/runtime/communicator.h"
 
 #include <algorithm>
-#include <chrono>
 #include <set>
 #include <utility>
 
-#include "ffi/base/bytes.h"
-#include "ffi/base/prng.h"
 #include "ffi/base/quoted.h"
+#include "ffi/net/fault_port.h"
 #include "ffi/protocol/bucket/bucket_parts.h"
 #include "ffi/protocol/endpoint.h"
-#include "ffi/protocol/options.h"
 #include "ffi/protocol/stats.h"
 #include "ffi/runtime/guarded_membership.h"
 
 namespace optireduce {
 namespace {
-
-// Chosen: more flows than the queues of a network card; each lane is a thread.
-constexpr std::uint16_t kLanesMax = 64;
 
 // Buckets of at least this many bytes are split across several lanes.
 // Chosen: the time for which a lane sends 1 MiB is about what makes waking another lane worthwhile.
@@ -28,42 +22,7 @@ Status Invalid(std::string message) {
   return Status(StatusCode::kInvalidArgument, std::move(message));
 }
 
-Status ValidateOptions(const CommunicatorOptions& options) {
-  if (options.name.empty()) return Invalid("name must not be empty; pass e.g. 'default'.");
-  if (options.world_size < 1) return Invalid("world_size must be at least 1, got 0.");
-  if (options.rank.value() >= options.world_size) {
-    return Invalid("rank must be below world_size (" + std::to_string(options.world_size) +
-                   "), got " + std::to_string(options.rank.value()) + ".");
-  }
-  if (options.lanes < 1 || options.lanes > kLanesMax) {
-    return Invalid("lanes must be from 1 to " + std::to_string(kLanesMax) + ", got " +
-                   std::to_string(options.lanes) + ".");
-  }
-  const auto positive = [](const char* setting, Duration value) {
-    return value > Duration::zero()
-               ? Status()
-               : Invalid(std::string(setting) + " must be positive seconds, got " +
-                         std::to_string(std::chrono::duration<double>(value).count()) + ".");
-  };
-  if (options.call_timeout < Duration::zero()) {
-    return Invalid("call_timeout_s must be positive seconds, or 0 for no limit.");
-  }
-  for (const Status& status : {positive("peer_timeout_s", options.peer_timeout),
-                               positive("mismatch_timeout_s", options.mismatch_timeout),
-                               positive("deadline_max_s", options.deadline_max)}) {
-    if (!status.ok()) return status;
-  }
-  return Status();
-}
-
-// Chosen: any value that all ranks derive equally and that is secret would do.
-Result<std::uint32_t> SessionTag(const Secret& secret) {
-  Result<Key> key = DeriveKey(secret, "session");
-  if (!key.ok()) return key.status();
-  return ByteReader(key.value()).Read<std::uint32_t>();
-}
-
-// The parts of one call, until the last of them has ended.
+// The parts of one call, until the last of them is done.
 struct PartsUnderWay {
   std::mutex mutex;
   std::size_t left = 0;
@@ -74,7 +33,7 @@ struct PartsUnderWay {
 
 Result<std::shared_ptr<Communicator>> Communicator::Create(const CommunicatorOptions& options,
                                                            std::shared_ptr<CompletionPool> pool) {
-  if (Status status = ValidateOptions(options); !status.ok()) return status;
+  if (Status status = Validate(options); !status.ok()) return status;
   auto communicator = std::shared_ptr<Communicator>(new Communicator(options, std::move(pool)));
   communicator->OpenMeeting();
   if (options.world_size > 1) {
@@ -175,8 +134,6 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
                              std::size_t peer_receive_buffer_bytes) {
   const std::lock_guard lock(mutex_);
   if (Status status = ValidateRanks(ranks, datagram_bytes_max); !status.ok()) return status;
-  Result<std::uint32_t> session = SessionTag(options_.secret);
-  if (!session.ok()) return session.status();
   // One agreement for all lanes.
   std::shared_ptr<GuardedMembership> membership;
   if (options_.lanes > 1) {
@@ -187,30 +144,25 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   for (std::uint16_t lane = 0; lane < unconnected_.size(); ++lane) {
     std::vector<PeerAddress> peers;
-    std::vector<bool> same_host;
     for (const RankAddress& rank : ranks) {
       peers.push_back({.address = rank.address, .port = rank.ports[lane]});
-      same_host.push_back(rank.address == ranks[options_.rank.index()].address);
     }
     if (Status status = unconnected_[lane]->SetPeers(peers, datagram_bytes_max); !status.ok()) {
       return status;
     }
-    EndpointOptions options =
-        EndpointOptionsOf(lane, session.value(), datagram_bytes_max, peer_receive_buffer_bytes);
-    options.membership = membership;
-    options.same_host = std::move(same_host);
-    Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(options);
+    Result<EndpointOptions> options =
+        EndpointOptionsOf(options_, lane, ranks, datagram_bytes_max, peer_receive_buffer_bytes);
+    if (!options.ok()) return options.status();
+    options.value().membership = membership;
+    Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(options.value());
     if (!endpoint.ok()) return endpoint.status();
     endpoints.push_back(std::move(endpoint.value()));
   }
   std::vector<std::unique_ptr<DatagramPort>> ports;
   for (std::uint16_t lane = 0; lane < endpoints.size(); ++lane) {
     std::unique_ptr<DatagramPort>& port = ports.emplace_back(std::move(unconnected_[lane]));
-    if (options_.faults && options_.faults->lane.value_or(lane) == lane) {
-      Faults faults = *options_.faults;
-      // The one seed gives different faults on every rank and lane.
-      faults.seed = Mix(Mix(faults.seed + options_.rank.value()) + lane);
-      port = std::make_unique<FaultPort>(std::move(port), faults);
+    if (const auto faults = FaultsOf(options_, lane)) {
+      port = std::make_unique<FaultPort>(std::move(port), *faults);
     }
     // Added before any lane runs. The ports are destroyed after all threads have ended.
     if (membership) membership->AddLane([port = port.get()] { port->Wake(); });
@@ -226,35 +178,8 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
   return Status();
 }
 
-EndpointOptions Communicator::EndpointOptionsOf(std::uint16_t lane, std::uint32_t session,
-                                                std::size_t datagram_bytes_max,
-                                                std::size_t peer_receive_buffer_bytes) const {
-  return EndpointOptions{
-      .rank = options_.rank,
-      .world_size = options_.world_size,
-      .session = session,
-      .secret = options_.secret,
-      .protection = options_.protection,
-      .lane = lane,
-      .membership = {},
-      .datagram_bytes_max = datagram_bytes_max,
-      .peer_timeout = options_.peer_timeout,
-      .mismatch_timeout = options_.mismatch_timeout,
-      .call_timeout = options_.call_timeout,
-      .incast = options_.incast,
-      .receive_buffer_bytes = peer_receive_buffer_bytes,
-      .same_host = {},
-      .max_lag = options_.max_lag,
-      .suspend_on_lag = options_.suspend_on_lag,
-      .late_budget = options_.deadline == Duration::zero() ? options_.late_budget : 0.0};
-}
-
 void Communicator::Start(DeviceCall call) {
-  const Duration deadline =
-      options_.deadline > Duration::zero() ? options_.deadline : options_.deadline_max;
-  // Half for each stage: both move the same number of bytes.
-  call.spec.reduce_scatter_deadline = deadline / 2;
-  call.spec.all_gather_deadline = deadline - deadline / 2;
+  SetDeadlines(options_, call.spec);
   meeting_->Start(std::move(call));
 }
 

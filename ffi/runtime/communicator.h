@@ -17,46 +17,15 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
-#include "ffi/crypto/seal.h"
-#include "ffi/net/fault_port.h"
 #include "ffi/net/udp_port.h"
-#include "ffi/protocol/options.h"
 #include "ffi/protocol/submission.h"
 #include "ffi/runtime/call_watch.h"
+#include "ffi/runtime/communicator_options.h"
 #include "ffi/runtime/completion_pool.h"
 #include "ffi/runtime/lane.h"
 #include "ffi/runtime/meeting.h"
 
 namespace optireduce {
-
-struct CommunicatorOptions {
-  std::string name;
-  Rank rank;
-  std::uint16_t world_size = 1;
-  Secret secret{};
-  Protection protection = Protection::kAuthenticate;
-  std::string bind_address;  // IPv4 or IPv6; its family becomes that of the session
-  std::uint16_t lanes = 1;
-  std::uint16_t incast = 0;  // 0: all peers at once
-  std::size_t receive_buffer_bytes = 0;
-  std::uint32_t max_lag = 2;
-  Duration peer_timeout{};
-  Duration mismatch_timeout{};
-  Duration call_timeout{};  // of a waiting call; 0: unlimited
-  Duration deadline{};      // of a call with a deadline: both stages together; 0: learned
-  double late_budget = 0;   // share of the data that may miss a learned deadline
-  Duration deadline_max{};  // of a learned deadline
-  // Treatment of a live peer that is more than `max_lag` calls behind; false: calls wait for it.
-  bool suspend_on_lag = false;
-  Duration stall_timeout{};  // age at which a call is reported; 0: never
-  std::optional<Faults> faults;
-};
-
-// Address of a rank and the ports of its lanes.
-struct RankAddress {
-  std::string address;
-  std::vector<std::uint16_t> ports;  // one for each lane
-};
 
 // Features granted by the kernel to all sockets.
 struct SocketFeatures {
@@ -135,9 +104,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::vector<Rank> RanksOfLanes(std::vector<Rank> LaneSnapshot::* which) const;
   // Requires the mutex.
   Status ValidateRanks(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max) const;
-  EndpointOptions EndpointOptionsOf(std::uint16_t lane, std::uint32_t session,
-                                    std::size_t datagram_bytes_max,
-                                    std::size_t peer_receive_buffer_bytes) const;
   // Ok, or the reason for which no call can be submitted.
   Status Readiness() const;
   // Announces that this process never makes the call.

@@ -77,3 +77,7 @@ def test_the_slowest_rank_is_that_of_the_part_which_took_longest():
     outcomes.add(10, elapsed_s=0.3, slowest=2, live=2)
     outcomes.add(10, elapsed_s=0.2, slowest=3, live=3)
     assert (outcomes.elapsed_s, outcomes.slowest, outcomes.live) == (0.3, 2, 2)
+
+
+def test_every_part_of_a_drain_is_a_drain():
+    assert native.cut_drain(elements=1000, lanes=3) == [True] * 3

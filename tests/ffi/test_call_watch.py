@@ -424,6 +424,17 @@ def test_a_removed_rank_is_told_once_whichever_lane_knows_it():
     assert watch.wait() is None
 
 
+def test_news_that_are_not_read_are_bounded():
+    ranks = 1000
+    watch = native.CallWatch(0.0, 1.0, world_size=ranks)
+    for first in range(1, ranks):
+        watch.set_live(list(range(first, ranks)))
+    watch.close()
+    news = list(iter(watch.wait, None))
+    assert [told["ranks"] for told in news] == [[i] for i in range(len(news))]
+    assert len(news) < ranks / 2
+
+
 def test_closing_wakes_the_thread_that_waits():
     watch = native.CallWatch(1000.0, 1.0)
     results = []

@@ -24,6 +24,13 @@ def test_a_world_of_one_needs_no_socket_and_keeps_its_values():
     assert (end.error, end.values) == ("", [1.0, 2.0])
 
 
+def test_a_world_of_one_takes_no_call_after_its_end():
+    session = connected(1)
+    session.close(0, "its program has ended")
+    session.submit(0, [1.0])
+    assert session.ended(1)[0].error == "its program has ended"
+
+
 @pytest.mark.parametrize("elements", [3, LARGE])
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_a_call_is_one_call_on_however_many_lanes(lanes, elements):
@@ -69,6 +76,14 @@ def test_cancelled_calls_end_on_all_lanes_and_later_ones_are_not_concerned():
     assert [end.error for end in session.ended(4)[2:]] == ["", ""]
 
 
+def test_a_device_that_waits_for_another_is_cancelled():
+    session = connected(2)
+    session.start(0, 0, [1.0])
+    session.cancel(0, "interrupted")
+    (end,) = session.ended(1)
+    assert end.error == "interrupted"
+
+
 def test_after_its_end_calls_fail_and_the_peers_know():
     session = connected(2)
     session.close(0, "its program has ended")
@@ -78,3 +93,32 @@ def test_after_its_end_calls_fail_and_the_peers_know():
     ended = {end.rank: end.error for end in session.ended(2)}
     assert ended[0] == "its program has ended"
     assert "rank 0 has left: its program has ended" in ended[1]
+
+
+def test_only_ranks_with_the_address_of_a_rank_are_on_its_host():
+    addresses = ["10.0.0.1", "10.0.0.2", "10.0.0.1"]
+    assert native.same_hosts(0, addresses) == [True, False, True]
+    assert native.same_hosts(1, addresses) == [False, True, False]
+
+
+def test_each_stage_has_half_of_the_deadline_that_is_given_or_at_most_learned():
+    assert native.stage_deadlines(3.0, 20.0) == (1.5, 1.5)
+    assert native.stage_deadlines(0.0, 20.0) == (10.0, 10.0)
+
+
+def test_a_deadline_that_is_given_is_not_learned():
+    assert native.endpoint_late_budget(0.25, deadline_s=0.0) == 0.25
+    assert native.endpoint_late_budget(0.25, deadline_s=1.0) == 0.0
+
+
+def test_every_rank_and_lane_has_faults_of_its_own_and_again_the_same():
+    places = [(rank, lane) for rank in range(8) for lane in range(4)]
+    seeds = [native.fault_seed(7, *place) for place in places]
+    assert len(set(seeds)) == len(places)
+    assert seeds == [native.fault_seed(7, *place) for place in places]
+    assert seeds[0] != native.fault_seed(8, 0, 0)
+
+
+def test_faults_of_one_lane_are_those_of_no_other():
+    assert [native.has_faults(1, lane) for lane in range(3)] == [False, True, False]
+    assert all(native.has_faults(None, lane) for lane in range(3))

@@ -73,3 +73,49 @@ def test_a_lane_that_closes_first_brings_its_peers_what_they_need():
         lanes.close(first.rank, "its program has ended")
         for end in lanes.ended(3):
             assert (end.error, set(end.values)) == ("", {3.0})
+
+
+def test_a_cancel_ends_queued_calls_and_none_that_come_after_it():
+    lanes = native.Lanes(2)
+    # Both calls and the cancel wait for the thread of the lane.
+    lanes.hold(0)
+    lanes.submit(0, [1.0], sequence=0)
+    lanes.cancel(0, "interrupted")
+    lanes.submit(0, [1.0], sequence=1)
+    lanes.release()
+    lanes.submit(1, [1.0], sequence=1)
+    ended = errors(lanes, 3)
+    assert ended == {(0, 0): "interrupted", (0, 1): "", (1, 1): ""}
+
+
+def test_a_batch_that_the_port_refuses_is_sent_next_and_once():
+    lanes = native.Lanes(2, busy=True)
+    for rank in range(2):
+        lanes.submit(rank, [1.0 + rank] * 300_000)
+    for end in lanes.ended(2):
+        assert (end.error, set(end.values)) == ("", {3.0})
+    for rank in range(2):
+        lanes.close(rank, "the test is over")
+    for rank in range(2):
+        refused, wrong = lanes.refusals(rank)
+        assert refused > 0
+        assert wrong == 0
+
+
+def test_a_lane_sleeps_no_longer_than_the_deadline_of_its_call():
+    lanes = native.Lanes(2)
+    # Without the peer only a deadline ends it.
+    lanes.submit(0, [1.0], mode="lossy", deadline_s=0.1)
+    (end,) = lanes.ended(1)
+    assert end.error == ""
+    assert end.last_sleep_s <= 0.1
+
+
+def test_calls_under_way_end_when_their_lane_meets_an_error():
+    lanes = native.Lanes(2)
+    lanes.submit(0, [1.0])
+    lanes.break_port(0)
+    (end,) = lanes.ended(1)
+    assert end.error == "this lane stopped: the port is broken"
+    lanes.submit(0, [1.0], sequence=1)
+    assert lanes.ended(2)[1].error == end.error

@@ -1,5 +1,7 @@
 """The rendezvous of one process's devices: one call leaves, with the sum of all."""
 
+import itertools
+
 import optireduce_testing as native
 
 
@@ -61,6 +63,7 @@ def test_a_second_call_of_a_device_under_one_name_is_refused():
     meeting.start(0, [1.0])
     (end,) = meeting.ended(1)
     assert "need names of their own" in end.error
+    assert meeting.failures() == 1
     # The first device continues.
     meeting.start(1, [2.0])
     assert meeting.network(1)[0].values == [3.0]
@@ -76,6 +79,68 @@ def test_devices_that_disagree_fail_together_and_the_network_is_told():
     for rank in range(2):
         meeting.start(rank, [1.0])
     assert meeting.network(1)[0].sequence == 1
+
+
+def test_devices_in_different_steps_are_not_added_up():
+    meeting = native.Meeting()
+    meeting.start(0, [1.0], step=1)
+    meeting.start(1, [1.0], step=2)
+    for end in meeting.ended(2):
+        assert "do not agree" in end.error
+
+
+def test_devices_are_added_in_the_order_of_their_ranks():
+    # The sum depends on the order.
+    values = [1e8, 1.0, -1e8]
+    meeting = native.Meeting()
+    for i, order in enumerate(itertools.permutations(range(3))):
+        for rank in order:
+            meeting.start(rank, [values[rank]], name=str(i), devices=3)
+    assert {call.values[0] for call in meeting.network(6)} == {0.0}
+
+
+def test_no_device_gets_its_result_from_memory_that_is_in_use_again():
+    meeting = native.Meeting()
+    for call in range(20):
+        for rank in range(8):
+            meeting.start(rank, [1.0] * 50_000, devices=8)
+        meeting.finish(call)
+        ended = meeting.ended(8 * (call + 1))[8 * call :]
+        assert [end.values == [8.0] * 50_000 for end in ended] == [True] * 8
+
+
+def test_groups_of_the_same_processes_are_different_calls_to_the_network():
+    meeting = native.Meeting()
+    for group in range(2):
+        meeting.start(group, [1.0 + group], devices=1, group=group, groups=2)
+    calls = meeting.network(2)
+    assert len({call.name for call in calls}) == 2
+    assert {call.values[0] for call in calls} == {1.0, 2.0}
+
+
+def test_a_call_that_is_cancelled_before_its_sum_is_known_is_not_made():
+    meeting = native.Meeting(threads=1)
+    meeting.hold()
+    for rank in range(2):
+        meeting.start(rank, [1.0])
+    meeting.cancel("interrupted")
+    meeting.release()
+    assert [end.error for end in meeting.ended(2)] == ["interrupted"] * 2
+    assert {call.given_up for call in meeting.given_up()} == {"interrupted"}
+
+
+def test_devices_that_count_differently_after_a_failure_start_anew_together():
+    meeting = native.Meeting()
+    meeting.start(0, [1.0])
+    meeting.cancel("interrupted")
+    meeting.ended(1)
+    # It waits in its second call, while the other one comes to its first.
+    meeting.start(0, [1.0])
+    meeting.start(1, [1.0])
+    assert all("interrupted" in end.error for end in meeting.ended(3))
+    for rank in range(2):
+        meeting.start(rank, [1.0])
+    assert meeting.network(1)[0].values == [2.0]
 
 
 def test_a_cancelled_call_fails_on_the_device_that_comes_later_too():

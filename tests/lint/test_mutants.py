@@ -65,6 +65,12 @@ def test_code_that_is_not_there_once_is_an_error(source):
         mutants.plant(source, [_mutant(code="a < b")])
 
 
+@pytest.mark.parametrize("source", ["a.f();", "a->f();", "x = f();"])
+def test_a_part_of_a_statement_cannot_be_a_branch(source):
+    with pytest.raises(mutants.ListError, match="expected whole statements"):
+        mutants.plant(source, [_mutant(code="f();")])
+
+
 def test_what_overlaps_is_an_error():
     bugs = [_mutant(code="a + b"), _mutant(number=8, code="b + c")]
     with pytest.raises(mutants.ListError, match="7 and 8 overlap"):

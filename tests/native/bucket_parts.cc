@@ -52,6 +52,18 @@ std::vector<Part> CutOf(const std::string& name, const std::vector<std::uint64_t
   return parts;
 }
 
+// Of each part of a drain: whether it is one.
+std::vector<bool> CutDrain(std::uint64_t elements, std::size_t lanes) {
+  Submission submission;
+  submission.spec.elements = elements;
+  submission.drain = true;
+  std::vector<bool> drains;
+  for (const BucketPart& part : CutBucket(submission, lanes, 1)) {
+    drains.push_back(part.submission.drain);
+  }
+  return drains;
+}
+
 void Add(PartOutcomes& self, std::uint64_t elements, const std::string& error,
          double missing_contributions, double missing_results, double elapsed_s,
          std::uint16_t slowest, std::uint16_t live) {
@@ -66,6 +78,7 @@ void Add(PartOutcomes& self, std::uint64_t elements, const std::string& error,
 
 void Bind(nb::module_& m) {
   m.def("cut_bucket", &CutOf, "name"_a, "leaves"_a, "lanes"_a, "cut_bytes_min"_a);
+  m.def("cut_drain", &CutDrain, "elements"_a, "lanes"_a);
   nb::class_<PartOutcomes>(m, "PartOutcomes")
       .def(nb::init<>())
       .def("add", &Add, "elements"_a, nb::kw_only(), "error"_a = "",

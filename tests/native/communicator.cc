@@ -3,6 +3,8 @@
 #include "ffi/runtime/communicator.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -11,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -94,6 +97,25 @@ class TestCommunicators {
           {.rank = rank, .sequence = sequence, .error = status.message(), .values = *bucket});
     });
   }
+  // The call of one of the two devices of a rank.
+  void Start(std::uint16_t rank, std::uint32_t device, const std::vector<float>& values) {
+    auto bucket = std::make_shared<std::vector<float>>(values);
+    DeviceCall call;
+    call.spec.name = call.spec.description = call.key = "devices";
+    call.spec.elements = values.size();
+    for (std::uint16_t r = 0; r < ranks_.size(); ++r) call.spec.members.emplace_back(r);
+    call.local_ranks = {2u * rank, 2u * rank + 1};
+    call.rank = call.local_ranks.at(device);
+    call.leaves = {
+        {.data = reinterpret_cast<std::byte*>(bucket->data()), .elements = bucket->size()}};
+    call.done = [inbox = inbox_, bucket, rank](const DeviceResult& result) {
+      inbox->Put({.rank = rank,
+                  .sequence = result.sequence.value(),
+                  .error = result.status.message(),
+                  .values = *bucket});
+    };
+    ranks_.at(rank)->Start(std::move(call));
+  }
   void Cancel(std::uint16_t rank, const std::string& why) { ranks_.at(rank)->Cancel(why); }
   void Close(std::uint16_t rank, const std::string& why) {
     const nb::gil_scoped_release release;
@@ -114,6 +136,53 @@ class TestCommunicators {
   std::vector<RankAddress> addresses_;
 };
 
+CommunicatorOptions OptionsOf(std::uint16_t rank) {
+  CommunicatorOptions options;
+  options.name = "test";
+  options.rank = Rank(rank);
+  options.world_size = 8;
+  return options;
+}
+
+// With addresses of all ranks: by rank, whether it is on the same host.
+std::vector<bool> SameHosts(std::uint16_t rank, const std::vector<std::string>& addresses) {
+  std::vector<RankAddress> ranks;
+  for (const std::string& address : addresses) ranks.push_back({.address = address, .ports = {1}});
+  return Unwrap(EndpointOptionsOf(OptionsOf(rank), 0, ranks, kDatagramBytes, 0)).same_host;
+}
+
+// Of an endpoint.
+double LateBudget(double late_budget, double deadline_s) {
+  CommunicatorOptions options = OptionsOf(0);
+  options.late_budget = late_budget;
+  options.deadline = FromSeconds(deadline_s);
+  const std::vector<RankAddress> ranks(1);
+  return Unwrap(EndpointOptionsOf(options, 0, ranks, kDatagramBytes, 0)).late_budget;
+}
+
+// Of the faults of a lane.
+std::uint64_t FaultSeed(std::uint64_t seed, std::uint16_t rank, std::uint16_t lane) {
+  CommunicatorOptions options = OptionsOf(rank);
+  options.faults = Faults{.seed = seed};
+  return FaultsOf(options, lane).value().seed;
+}
+
+bool HasFaults(std::optional<std::uint16_t> only, std::uint16_t lane) {
+  CommunicatorOptions options = OptionsOf(0);
+  options.faults = Faults{.lane = only};
+  return FaultsOf(options, lane).has_value();
+}
+
+// Seconds of the two stages.
+std::pair<double, double> StageDeadlines(double deadline_s, double deadline_max_s) {
+  CommunicatorOptions options = OptionsOf(0);
+  options.deadline = FromSeconds(deadline_s);
+  options.deadline_max = FromSeconds(deadline_max_s);
+  CollectiveSpec spec;
+  SetDeadlines(options, spec);
+  return {ToSeconds(spec.reduce_scatter_deadline), ToSeconds(spec.all_gather_deadline)};
+}
+
 void Bind(nb::module_& m) {
   nb::class_<CallEnd>(m, "CallEnd")
       .def_ro("rank", &CallEnd::rank)
@@ -125,11 +194,17 @@ void Bind(nb::module_& m) {
       .def("connect", &TestCommunicators::Connect, "rank"_a, "addresses"_a)
       .def("submit", &TestCommunicators::Submit, "rank"_a, "values"_a, "sequence"_a = 0,
            "mode"_a = "exact")
+      .def("start", &TestCommunicators::Start, "rank"_a, "device"_a, "values"_a)
       .def("cancel", &TestCommunicators::Cancel, "rank"_a, "why"_a)
       .def("close", &TestCommunicators::Close, "rank"_a, "why"_a)
       .def("ended", &TestCommunicators::Ended, "count"_a)
       .def("counters", &TestCommunicators::CountersOf, "rank"_a)
       .def("ports", &TestCommunicators::Ports, "rank"_a);
+  m.def("same_hosts", &SameHosts, "rank"_a, "addresses"_a);
+  m.def("endpoint_late_budget", &LateBudget, "late_budget"_a, "deadline_s"_a);
+  m.def("fault_seed", &FaultSeed, "seed"_a, "rank"_a, "lane"_a);
+  m.def("has_faults", &HasFaults, "only"_a.none(), "lane"_a);
+  m.def("stage_deadlines", &StageDeadlines, "deadline_s"_a, "deadline_max_s"_a);
 }
 
 const Binding binding(&Bind);

@@ -3,18 +3,26 @@
 #include "ffi/runtime/lane.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <memory>
 #include <numeric>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "ffi/base/bytes.h"
+#include "ffi/net/clock.h"
 #include "ffi/net/udp_port.h"
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
@@ -29,6 +37,54 @@ namespace {
 // Chosen: the datagrams of Ethernet, as in EndpointOptions.
 constexpr std::size_t kDatagramBytes = 1472;
 
+// A port that refuses every third batch, and notes how the lane treats it.
+class BusyPort : public DatagramPort {
+ public:
+  // May be read when the lane has ended, or on its thread.
+  struct Notes {
+    std::atomic<bool> broken = false;  // from then on it throws
+    int refused = 0;
+    int wrong = 0;          // sends after a refused one that are not that one, once
+    Duration last_sleep{};  // time that the lane asked for with its last Wait()
+  };
+  BusyPort(std::unique_ptr<DatagramPort> port, bool refuses, std::shared_ptr<Notes> notes)
+      : port_(std::move(port)), refuses_(refuses), notes_(std::move(notes)) {}
+
+  bool Send(Rank to, Pieces pieces, std::size_t datagram_bytes) override {
+    std::vector<std::byte> bytes;
+    Join(pieces, bytes);
+    const bool again = to == to_ && bytes == last_;
+    if (last_refused_ != again) ++notes_->wrong;
+    last_refused_ = refuses_ && !again && ++sends_ % 3 == 0;
+    to_ = to;
+    last_ = std::move(bytes);
+    if (last_refused_) ++notes_->refused;
+    return !last_refused_ && port_->Send(to, pieces, datagram_bytes);
+  }
+  std::size_t Receive(const std::function<void(std::span<const std::byte>)>& take) override {
+    if (notes_->broken) throw std::runtime_error("the port is broken");
+    return port_->Receive(take);
+  }
+  void Wait(Instant until) override {
+    notes_->last_sleep = until - ClockNow();
+    // It may take more at once.
+    if (!last_refused_) port_->Wait(until);
+  }
+  void Wake() override { port_->Wake(); }
+  std::size_t batch_max() const override { return port_->batch_max(); }
+  std::uint64_t socket_drops() const override { return port_->socket_drops(); }
+  SendErrors send_errors() const override { return port_->send_errors(); }
+
+ private:
+  const std::unique_ptr<DatagramPort> port_;
+  const bool refuses_;
+  const std::shared_ptr<Notes> notes_;
+  int sends_ = 0;
+  bool last_refused_ = false;
+  Rank to_;
+  std::vector<std::byte> last_;
+};
+
 // The end of a call on a rank.
 struct LaneEnd {
   std::uint16_t rank = 0;
@@ -36,11 +92,12 @@ struct LaneEnd {
   std::string error;
   std::vector<float> values;
   bool on_own_thread = false;  // of the lane, not of the submitter
+  double last_sleep_s = 0;     // time that the lane last asked its port to wait for
 };
 
 class TestLanes {
  public:
-  explicit TestLanes(std::uint16_t ranks) {
+  TestLanes(std::uint16_t ranks, bool busy) {
     std::vector<PeerAddress> addresses;
     std::vector<std::unique_ptr<UdpPort>> ports;
     for (std::uint16_t r = 0; r < ranks; ++r) {
@@ -54,12 +111,14 @@ class TestLanes {
       options.world_size = ranks;
       options.datagram_bytes_max = kDatagramBytes;
       options.receive_buffer_bytes = ports[r]->granted_receive_buffer_bytes();
-      lanes_.push_back(std::make_unique<Lane>(std::move(ports[r]),
-                                              Unwrap(Endpoint::Create(options)), kDatagramBytes,
-                                              [](const std::vector<Rank>&) {}));
+      notes_.push_back(std::make_shared<BusyPort::Notes>());
+      lanes_.push_back(std::make_unique<Lane>(
+          std::make_unique<BusyPort>(std::move(ports[r]), busy, notes_.back()),
+          Unwrap(Endpoint::Create(options)), kDatagramBytes, [](const std::vector<Rank>&) {}));
     }
   }
   ~TestLanes() {
+    Release();
     const nb::gil_scoped_release release;
     for (const auto& lane : lanes_) lane->StartClosing(Status(StatusCode::kCancelled, "the end"));
     lanes_.clear();
@@ -68,24 +127,50 @@ class TestLanes {
   TestLanes& operator=(const TestLanes&) = delete;
 
   void Submit(std::uint16_t rank, const std::vector<float>& values, std::uint32_t sequence,
-              const std::string& mode) {
+              const std::string& mode, double deadline_s) {
     auto bucket = std::make_shared<std::vector<float>>(values);
-    Submission submission = CallOf(values.size(), sequence, mode);
+    Submission submission = CallOf(values.size(), sequence, mode, deadline_s);
     submission.leaves = {
         {.data = reinterpret_cast<std::byte*>(bucket->data()), .elements = bucket->size()}};
-    auto done = [inbox = inbox_, bucket, rank, sequence, submitter = std::this_thread::get_id()](
-                    const Status& status, const CallStats&) {
+    auto done = [inbox = inbox_, notes = notes_.at(rank), bucket, rank, sequence,
+                 submitter = std::this_thread::get_id()](const Status& status, const CallStats&) {
+      const bool on_own_thread = std::this_thread::get_id() != submitter;
       inbox->Put({.rank = rank,
                   .sequence = sequence,
                   .error = status.message(),
                   .values = *bucket,
-                  .on_own_thread = std::this_thread::get_id() != submitter});
+                  .on_own_thread = on_own_thread,
+                  .last_sleep_s = on_own_thread ? ToSeconds(notes->last_sleep) : 0});
     };
     lanes_.at(rank)->Submit(std::move(submission), std::move(done));
   }
+  // The lane's thread does nothing from its return on until Release().
+  void Hold(std::uint16_t rank) {
+    // A call of a rank outside the session is refused, at once and on the lane's thread.
+    Submission refused = CallOf(1, 0, "exact", 1.0);
+    refused.spec.name = "refused";
+    refused.spec.members = {Rank(static_cast<std::uint16_t>(lanes_.size()))};
+    lanes_.at(rank)->Submit(std::move(refused), [held = held_, gate = released_](
+                                                    const Status& status, const CallStats&) {
+      held->Put(status.message());
+      gate.wait();
+    });
+    held_->Wait(1);
+  }
+  // The next turn of the lane meets an error.
+  void Break(std::uint16_t rank) {
+    notes_.at(rank)->broken = true;
+    // Wakes it.
+    Submission other = CallOf(1, 0, "exact", 20.0);
+    other.spec.name = "other";
+    lanes_.at(rank)->GiveUp(std::move(other), Status(StatusCode::kCancelled, "not made"));
+  }
+  void Release() {
+    if (!std::exchange(is_released_, true)) release_.set_value();
+  }
   void GiveUp(std::uint16_t rank, std::size_t elements, std::uint32_t sequence,
               const std::string& why) {
-    lanes_.at(rank)->GiveUp(CallOf(elements, sequence, "exact"),
+    lanes_.at(rank)->GiveUp(CallOf(elements, sequence, "exact", 20.0),
                             Status(StatusCode::kCancelled, why));
   }
   void Cancel(std::uint16_t rank, const std::string& why) {
@@ -99,15 +184,21 @@ class TestLanes {
   std::uint64_t DatagramsSent(std::uint16_t rank) const {
     return lanes_.at(rank)->snapshot().counters.datagrams_sent;
   }
+  // After the end of the lane: batches that its port refused, and those that were not sent again
+  // once and first.
+  std::pair<int, int> Refusals(std::uint16_t rank) const {
+    return {notes_.at(rank)->refused, notes_.at(rank)->wrong};
+  }
 
  private:
-  Submission CallOf(std::size_t elements, std::uint32_t sequence, const std::string& mode) const {
+  Submission CallOf(std::size_t elements, std::uint32_t sequence, const std::string& mode,
+                    double deadline_s) const {
     Collective collective{.name = "x",
                           .mode = mode,
                           .members = std::vector<int>(lanes_.size()),
                           .elements = elements,
                           .description = "x",
-                          .deadline_s = 20.0,
+                          .deadline_s = deadline_s,
                           .wire_format = "float32"};
     std::iota(collective.members.begin(), collective.members.end(), 0);
     Submission submission;
@@ -117,6 +208,11 @@ class TestLanes {
   }
 
   const std::shared_ptr<Inbox<LaneEnd>> inbox_ = std::make_shared<Inbox<LaneEnd>>();
+  const std::shared_ptr<Inbox<std::string>> held_ = std::make_shared<Inbox<std::string>>();
+  std::promise<void> release_;
+  const std::shared_future<void> released_ = release_.get_future().share();
+  bool is_released_ = false;
+  std::vector<std::shared_ptr<BusyPort::Notes>> notes_;  // by rank
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
 
@@ -126,10 +222,16 @@ void Bind(nb::module_& m) {
       .def_ro("sequence", &LaneEnd::sequence)
       .def_ro("error", &LaneEnd::error)
       .def_ro("values", &LaneEnd::values)
-      .def_ro("on_own_thread", &LaneEnd::on_own_thread);
+      .def_ro("on_own_thread", &LaneEnd::on_own_thread)
+      .def_ro("last_sleep_s", &LaneEnd::last_sleep_s);
   nb::class_<TestLanes>(m, "Lanes")
-      .def(nb::init<std::uint16_t>(), "ranks"_a)
-      .def("submit", &TestLanes::Submit, "rank"_a, "values"_a, "sequence"_a = 0, "mode"_a = "exact")
+      .def(nb::init<std::uint16_t, bool>(), "ranks"_a, "busy"_a = false)
+      .def("submit", &TestLanes::Submit, "rank"_a, "values"_a, "sequence"_a = 0, "mode"_a = "exact",
+           "deadline_s"_a = 20.0)
+      .def("hold", &TestLanes::Hold, "rank"_a)
+      .def("release", &TestLanes::Release)
+      .def("break_port", &TestLanes::Break, "rank"_a)
+      .def("refusals", &TestLanes::Refusals, "rank"_a)
       .def("give_up", &TestLanes::GiveUp, "rank"_a, "elements"_a, "sequence"_a, "why"_a)
       .def("cancel", &TestLanes::Cancel, "rank"_a, "why"_a)
       .def("close", &TestLanes::Close, "rank"_a, "why"_a)

@@ -7,9 +7,11 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <future>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -46,9 +48,10 @@ struct DeviceEnd {
 // Buckets are one leaf of float32.
 class TestMeeting {
  public:
-  TestMeeting(double call_timeout_s, double stall_timeout_s)
-      : meeting_(Meeting::Create(
-            std::make_shared<CompletionPool>(),
+  TestMeeting(double call_timeout_s, double stall_timeout_s, std::size_t threads)
+      : pool_(std::make_shared<CompletionPool>(CompletionPoolOptions{.threads_max = threads})),
+        meeting_(Meeting::Create(
+            pool_,
             {.submit =
                  [shared = shared_](Submission submission, CallDoneFunction done) {
                    const Leaf& leaf = submission.leaves.front();
@@ -71,6 +74,7 @@ class TestMeeting {
              .call_timeout = FromSeconds(call_timeout_s),
              .stall_timeout = FromSeconds(stall_timeout_s)})) {}
   ~TestMeeting() {
+    Release();
     Close("the test is over");
     shared_->sent.Clear();  // Breaks the cycle of references between the calls and the meeting.
   }
@@ -78,7 +82,8 @@ class TestMeeting {
   TestMeeting& operator=(const TestMeeting&) = delete;
 
   void Start(std::uint32_t rank, const std::vector<float>& values, const std::string& name,
-             std::uint32_t devices, std::optional<std::uint32_t> step, const std::string& mode) {
+             std::uint32_t devices, std::optional<std::uint32_t> step, const std::string& mode,
+             std::uint32_t group, std::uint32_t groups) {
     auto bucket = std::make_shared<std::vector<float>>(values);
     DeviceCall call;
     call.spec = Collective{.name = name,
@@ -89,7 +94,10 @@ class TestMeeting {
                            .wire_format = "float32"}
                     .ToSpec();
     call.rank = rank;
-    for (std::uint32_t r = 0; r < devices; ++r) call.local_ranks.push_back(r);
+    // Of this device's group.
+    for (std::uint32_t r = 0; r < devices; ++r) call.local_ranks.push_back(devices * group + r);
+    call.group = group;
+    call.groups = groups;
     if (step) call.step = Sequence(*step);
     call.key = name;
     call.leaves = {
@@ -99,8 +107,17 @@ class TestMeeting {
                          .sequence = result.sequence.value(),
                          .error = result.status.message(),
                          .values = *bucket});
+      // XLA may use the memory for other values from here on.
+      std::ranges::fill(*bucket, std::numeric_limits<float>::quiet_NaN());
     };
     meeting_->Start(std::move(call));
+  }
+  // One thread of the pool does nothing from here on until Release().
+  void Hold() {
+    pool_->Run([gate = released_] { gate.wait(); });
+  }
+  void Release() {
+    if (!std::exchange(is_released_, true)) release_.set_value();
   }
   // Ends the n-th call passed to the network: adds `added` to every value.
   void Finish(std::size_t which, float added, const std::string& error) {
@@ -138,6 +155,10 @@ class TestMeeting {
     Inbox<DevicesNews> news;
   };
   const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  std::promise<void> release_;
+  const std::shared_future<void> released_ = release_.get_future().share();
+  bool is_released_ = false;
+  const std::shared_ptr<CompletionPool> pool_;
   const std::shared_ptr<Meeting> meeting_;
 };
 
@@ -153,9 +174,13 @@ void Bind(nb::module_& m) {
       .def_ro("error", &DeviceEnd::error)
       .def_ro("values", &DeviceEnd::values);
   nb::class_<TestMeeting>(m, "Meeting")
-      .def(nb::init<double, double>(), "call_timeout_s"_a = 0.0, "stall_timeout_s"_a = 0.0)
+      .def(nb::init<double, double, std::size_t>(), "call_timeout_s"_a = 0.0,
+           "stall_timeout_s"_a = 0.0, "threads"_a = CompletionPoolOptions{}.threads_max)
       .def("start", &TestMeeting::Start, "rank"_a, "values"_a, nb::kw_only(), "name"_a = "x",
-           "devices"_a = 2, "step"_a = nb::none(), "mode"_a = "exact")
+           "devices"_a = 2, "step"_a = nb::none(), "mode"_a = "exact", "group"_a = 0,
+           "groups"_a = 1)
+      .def("hold", &TestMeeting::Hold)
+      .def("release", &TestMeeting::Release)
       .def("finish", &TestMeeting::Finish, "which"_a, "added"_a = 0.0f, "error"_a = "")
       .def("cancel", &TestMeeting::Cancel)
       .def("close", &TestMeeting::Close)

@@ -1,0 +1,101 @@
+#include "ffi/runtime/communicator_options.h"
+
+#include <chrono>
+#include <utility>
+
+#include "ffi/base/bytes.h"
+#include "ffi/base/prng.h"
+
+namespace optireduce {
+namespace {
+
+// Chosen: more flows than a network card has queues to spread them over; each one is a thread.
+constexpr std::uint16_t kLanesMax = 64;
+
+Status Invalid(std::string message) {
+  return Status(StatusCode::kInvalidArgument, std::move(message));
+}
+
+// Chosen: any value that all ranks derive alike and others do not know would do.
+Result<std::uint32_t> SessionTag(const Secret& secret) {
+  Result<Key> key = DeriveKey(secret, "session");
+  if (!key.ok()) return key.status();
+  return ByteReader(key.value()).Read<std::uint32_t>();
+}
+
+}  // namespace
+
+Status Validate(const CommunicatorOptions& options) {
+  if (options.name.empty()) return Invalid("name must not be empty; pass e.g. 'default'.");
+  if (options.world_size < 1) return Invalid("world_size must be at least 1, got 0.");
+  if (options.rank.value() >= options.world_size) {
+    return Invalid("rank must be below world_size (" + std::to_string(options.world_size) +
+                   "), got " + std::to_string(options.rank.value()) + ".");
+  }
+  if (options.lanes < 1 || options.lanes > kLanesMax) {
+    return Invalid("lanes must be from 1 to " + std::to_string(kLanesMax) + ", got " +
+                   std::to_string(options.lanes) + ".");
+  }
+  const auto positive = [](const char* setting, Duration value) {
+    return value > Duration::zero()
+               ? Status()
+               : Invalid(std::string(setting) + " must be positive seconds, got " +
+                         std::to_string(std::chrono::duration<double>(value).count()) + ".");
+  };
+  if (options.call_timeout < Duration::zero()) {
+    return Invalid("call_timeout_s must be positive seconds, or 0 for no limit.");
+  }
+  for (const Status& status : {positive("peer_timeout_s", options.peer_timeout),
+                               positive("mismatch_timeout_s", options.mismatch_timeout),
+                               positive("deadline_max_s", options.deadline_max)}) {
+    if (!status.ok()) return status;
+  }
+  return Status();
+}
+
+Result<EndpointOptions> EndpointOptionsOf(const CommunicatorOptions& options, std::uint16_t lane,
+                                          const std::vector<RankAddress>& ranks,
+                                          std::size_t datagram_bytes_max,
+                                          std::size_t peer_receive_buffer_bytes) {
+  Result<std::uint32_t> session = SessionTag(options.secret);
+  if (!session.ok()) return session.status();
+  std::vector<bool> same_host;
+  for (const RankAddress& rank : ranks) {
+    same_host.push_back(rank.address == ranks[options.rank.index()].address);
+  }
+  return EndpointOptions{
+      .rank = options.rank,
+      .world_size = options.world_size,
+      .session = session.value(),
+      .secret = options.secret,
+      .protection = options.protection,
+      .lane = lane,
+      .membership = {},
+      .datagram_bytes_max = datagram_bytes_max,
+      .peer_timeout = options.peer_timeout,
+      .mismatch_timeout = options.mismatch_timeout,
+      .call_timeout = options.call_timeout,
+      .incast = options.incast,
+      .receive_buffer_bytes = peer_receive_buffer_bytes,
+      .same_host = std::move(same_host),
+      .max_lag = options.max_lag,
+      .suspend_on_lag = options.suspend_on_lag,
+      .late_budget = options.deadline == Duration::zero() ? options.late_budget : 0.0};
+}
+
+std::optional<Faults> FaultsOf(const CommunicatorOptions& options, std::uint16_t lane) {
+  if (!options.faults || options.faults->lane.value_or(lane) != lane) return std::nullopt;
+  Faults faults = *options.faults;
+  faults.seed = Mix(Mix(faults.seed + options.rank.value()) + lane);
+  return faults;
+}
+
+void SetDeadlines(const CommunicatorOptions& options, CollectiveSpec& spec) {
+  const Duration deadline =
+      options.deadline > Duration::zero() ? options.deadline : options.deadline_max;
+  // Half for each stage: both move the same number of bytes.
+  spec.reduce_scatter_deadline = deadline / 2;
+  spec.all_gather_deadline = deadline - deadline / 2;
+}
+
+}  // namespace optireduce
