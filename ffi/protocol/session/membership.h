@@ -1,22 +1,22 @@
-// Who is a member of the session, agreed among its ranks: one that is silent for too long is
-// removed at the same call on all others.
+// The members of the session, agreed among its ranks: a rank that is silent for too long is removed
+// at the same call on all others.
 //
 // The session goes through views. The next view is one decision of the members of the present one,
-// by single-decree Paxos: whoever coordinates asks all for their votes under a ballot of its own
+// by single-decree Paxos: a coordinator asks all members for their votes under a ballot of its own
 // (a vote promises to take part in no older one), proposes a view, and has decided once more than
-// half of the members have accepted it. What may have been decided is adopted by every later
-// ballot, so that no view is ever decided in two ways, whoever dies, sleeps or is cut off. A
-// minority decides nothing.
+// half of the members have accepted it. A view that may have been decided is adopted by every later
+// ballot. So no view is decided in two ways, whichever ranks die, sleep or are cut off. A minority
+// decides nothing.
 //
 //   Suspect -> status to all -> prepare -> votes -> proposal -> accepted -> decision
 //
-// A vote holds the newest call of each collective that the voter has begun, and from its vote on
-// the voter begins no call (frozen) until it knows the next view. All members of the next view have
-// voted, so that each collective has a first call without those removed: the newest of the votes
-// plus one. Since they are frozen in the meantime, none of them can miss a view: whoever hears of a
-// later one than the next is no member of it, and the newest decision is all that one has to tell.
+// A vote holds the newest call of each collective that the voter has begun. From its vote on the
+// voter begins no call (frozen) until it knows the next view. All members of the next view have
+// voted. So each collective has a first call without the removed ranks: the newest call of the
+// votes plus one. Frozen voters cannot miss a view: a rank that hears of a later view than the next
+// one is no member of it, and the newest decision is all that such a rank has to be told.
 //
-// Messages are made of the state when they are sent, are sent again until they have had their
+// Messages are made of the state when they are sent. They are sent again until they have had their
 // effect, and change nothing when they are repeated, reordered or late.
 //
 // The lanes of a rank are so many paths to each of the others, and share one membership. A rank is
@@ -94,7 +94,7 @@ class Membership {
   // `rank` cannot be used over the lane, though it is heard there: it is suspected until this is
   // taken back.
   void SetUnusable(Instant now, std::uint16_t lane, Rank rank, bool unusable);
-  // Asks once more, though nobody may be there: for one that is stuck.
+  // One more attempt to agree, for a rank that is stuck.
   void Retry(Instant now) { next_tick_ = std::min(next_tick_, now); }
   // The payload of a message of `from`. False when it is none.
   bool Handle(Instant now, std::uint16_t lane, Rank from, std::span<const std::byte> payload);
@@ -134,7 +134,7 @@ class Membership {
     bool suspected() const { return std::ranges::any_of(paths, &Path::suspected); }
 
     std::vector<Path> paths;  // by lane
-    // Whom it suspects, since when it suspects somebody, since when this rank.
+    // The ranks that it suspects, and since when it suspects any rank, and this rank.
     std::vector<Rank> suspects;
     Instant suspects_at{};
     std::optional<Instant> suspects_since;

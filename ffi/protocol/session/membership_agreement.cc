@@ -98,7 +98,7 @@ void Membership::SetStuck(bool stuck) {
 
 bool Membership::OwnTurn(Instant now) const {
   if (!convinced_since_ || !majority_since_) return false;
-  // The lowest goes first, and whoever goes already is given time to come to an end.
+  // The lowest goes first, and a coordinator that has begun is given time to come to an end.
   std::int64_t before = std::ranges::count_if(
       view_.members, [&](Rank rank) { return rank < self_ && Reaches(now, rank); });
   if (ballot_.round > 0 && Reaches(now, ballot_.coordinator)) ++before;

@@ -26,7 +26,7 @@ class Refusals {
   bool Add(CallId call, Rank rank, bool suspended);
   // Of each collective that `rank` is refused, the first call that it is.
   std::vector<CallId> Of(Rank rank) const;
-  // Nobody has to tell `rank` any more.
+  // `rank` is gone: its refusals are dropped.
   void Forget(Rank rank);
   bool empty() const { return refused_.empty(); }
 

@@ -21,7 +21,7 @@ struct MembershipFacts {
   bool stuck = false;
   bool in_use = false;  // some lane has a collective that goes on without silent ranks
 
-  // While nobody is suspected, nobody asks when a rank was heard.
+  // Without a suspect, the time at which a rank was heard does not matter.
   bool asks() const { return timeout != kNever || stuck; }
 };
 
