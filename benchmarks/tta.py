@@ -21,10 +21,10 @@ Troubles:
     killed               the last rank is killed after a third of the steps
 
 Writes into `tta-output/` the figures of each run (results.jsonl, a line each), a table
-(table.md) and a picture of the accuracy over time (tta.png). What `results.jsonl` has
-is not run again: stop it when you like, and start it again to go on. `--at-most 20`
-runs the next 20; `--tasks text --troubles quiet pauses` is a part of it. A run takes
-half a minute, the whole 6 hours.
+(table.md) and a picture of the accuracy over time (tta.png). Runs that stand in
+`results.jsonl` are not repeated: a benchmark that was interrupted continues at its next
+start. `--at-most 20` makes the next 20 runs; `--tasks text --troubles quiet pauses` is
+a part of the matrix. A run takes half a minute, the whole 6 hours.
 
 Nothing leaves the machine, and everything is removed at the end. Exit codes: 0, all
 runs asked for are there; 1 otherwise.
@@ -69,7 +69,7 @@ LIMIT_S, LIMIT_FACTOR = 60.0, 20.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trouble:
-    """What is wrong during a training.
+    """A trouble during a training.
 
     Attributes:
       link: fields of `Link` that differ from the quiet ones.

@@ -244,7 +244,7 @@ _NEAR = {
     "directory": "test_announcements",
     "early_exit": "test_early_exit",
     "endpoint": "test_endpoint test_ends test_giving_up test_deferral",
-    "endpoint_late": "test_deferral test_endpoint",
+    "late_calls": "test_deferral test_endpoint",
     "exchange": "test_exchange test_endpoint test_lossy_ends test_late_deferred",
     "failure_detector": "test_endpoint test_ends test_giving_up test_deferral",
     "flight_recorder": "test_call_watch",

@@ -1,4 +1,4 @@
-// Calls that are over for the program, of collectives whose late data is deferred.
+// The part of CallLifecycle for calls that are over for the program, of collectives that defer.
 
 #include <algorithm>
 #include <utility>
