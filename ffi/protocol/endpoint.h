@@ -80,7 +80,7 @@ class Endpoint {
   // Peers that have not acknowledged that this rank leaves, and are not known to be gone.
   std::vector<Rank> unreached() const;
 
-  // What the calls wait for that were submitted before `before` and are not over.
+  // The open calls that were submitted before `before`, and the ranks that they wait for.
   std::vector<WaitingCall> WaitingCalls(Instant before) const;
 
   // Data that is lost, as far as this rank knows, if no call and no drain follows: late data that
@@ -88,9 +88,9 @@ class Endpoint {
   // to a wire format are not in it.
   std::vector<LateData> FindLateData() const { return lifecycle_.FindLateData(); }
 
-  // Fails every call under way with `why`, which is not ok; their leaves are not touched any more.
-  // The endpoint stays usable. Peers that wait for this rank in one of these calls, or come to it
-  // later, get an error that says why.
+  // Fails every call under way with `why`, which is not ok; their leaves are not touched
+  // afterwards. The endpoint stays usable. Peers that wait for this rank in one of these calls, or
+  // make it later, get an error with the reason.
   void Cancel(Instant now, const Status& why);
   // The program never makes this call, though its number is used up; `why` is not ok. Peers learn
   // of it as of a call that is cancelled. The call needs no leaves, and nothing follows.

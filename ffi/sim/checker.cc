@@ -87,7 +87,7 @@ Duration Checker::LivenessBound() const {
   std::uint64_t datagrams = 0;
   for (const SimCollective& collective : workload_.collectives()) {
     const std::uint64_t segments = collective.bytes() / (scenario_.datagram_bytes / 2) + 1;
-    // A drain brings what is left of all calls before it.
+    // A drain brings the rest of all earlier calls.
     const std::uint64_t calls = collective.defers() ? scenario_.calls + 1 : 1;
     bytes += calls * (collective.bytes() + segments * (kOverheadBytes + kWireOverheadBytes));
     datagrams += 2 * calls * (segments + collective.spec.members.size());
@@ -117,8 +117,8 @@ std::size_t Checker::MemoryBound(Rank rank) const {
     // calls do not wait for each other's acknowledgements, so that more of them stay open.
     bytes += call * ((collective.lossy() ? 4 : 2) + scenario_.max_lag);
     if (!collective.defers()) continue;
-    // Calls that are over here and not yet everywhere (their sums, the contributions not delivered,
-    // and what was owed to peers when they began), what is owed, and what came late.
+    // Calls that are over here and not yet at every rank (their sums, undelivered contributions,
+    // and the deferred sends that joined them), deferred sends, and late data.
     const std::size_t over = 2 * (shard * members + collective.bytes());
     bytes += over * (scenario_.max_lag + 2) + 2 * collective.bytes() + shard;
     // Rounding errors.

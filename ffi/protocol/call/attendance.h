@@ -38,8 +38,8 @@ class Attendance {
   bool Absent(MemberIndex member) const {
     return members_[member.index()].calls_without >= kCallsWithout;
   }
-  // The member was seen in two calls after `call`, and has nothing for this one any more: its data
-  // that was under way when it began the first of the two has come, or is lost.
+  // The member was seen in two calls after `call`, so it sends nothing more for this one: the data
+  // under way at the beginning of the first of the two has arrived, or is lost.
   bool Past(MemberIndex member, Sequence call) const {
     const std::optional<Sequence>& before = members_[member.index()].before;
     return before && *before > call;

@@ -89,7 +89,7 @@ class CallSender {
   void Release(MemberIndex peer);
   // No peer waits for anything.
   void ReleaseAll();
-  // No peer needs contributions any more.
+  // All peers are done with contributions.
   void StopContributing();
   // The call has failed.
   void Fail();
@@ -136,7 +136,7 @@ class CallSender {
   std::uint16_t incast_ = UINT16_MAX;
   bool contributes_ = false;
   std::vector<Outbox> outboxes_;  // by member; the own one stays empty
-  Bitmap delivered_;              // segments that need no contribution of this rank any more
+  Bitmap delivered_;              // segments whose owner is done with this rank's contribution
   std::vector<std::uint32_t> undelivered_;  // by member, of contributions that outlive the call
   std::vector<std::unique_ptr<SegmentStore>> retained_;  // by member: contributions
   // By stage and member: the deferred sends that join the stage.

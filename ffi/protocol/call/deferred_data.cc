@@ -18,7 +18,7 @@ DeferredData::DeferredData(const BucketLayout& layout, MemberIndex self, Element
     const MemberIndex member(m);
     Peer peer;
     for (const MemberIndex shard : {member, self}) {
-      // To its owner go contributions to a shard, to everyone go sums of the own one.
+      // Contributions go to the owner of a shard; sums of the own shard go to every member.
       peer.sending.push_back(
           {.window = SendWindow(max_lag),
            .deferred_sends = SegmentStore(layout, layout.FirstSegment(shard),

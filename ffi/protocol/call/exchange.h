@@ -124,7 +124,7 @@ class Exchange {
   bool complete() const { return MayEnd() && !rules_.Lags(); }
   // The call waits only for peers that are too far behind.
   bool WaitsForLag() const { return MayEnd() && rules_.Lags(); }
-  // Ends the call for the local program: the leaves are not touched any more.
+  // Ends the call for the local program: the leaves are not touched afterwards.
   CallDone Finish(Instant now, Status status);
   // No rank waits for the data that is left to send: the call has ended by its deadline.
   bool behind() const {

@@ -10,7 +10,7 @@
 //   may it end early          no          a grace time after the     no
 //                                         last segments of all
 //   a late segment            is stale    is lost                    joins a later call
-//   at the end of the call    contributions are not needed any more  undelivered contributions are
+//   at the end of the call    contributions are discarded            undelivered contributions are
 //                                                                    delivered, or join a later
 //                                                                    call
 //
@@ -135,7 +135,7 @@ class LateRules {
   Duration deadline_needed() const;
 
  private:
-  // `opened_at` is kNever where it is not known any more.
+  // `opened_at`: kNever if it is forgotten.
   LateRules(const Collective& collective, Sequence sequence, Instant opened_at, bool drain);
   // The stage is sent as SendWindow permits.
   bool Windowed(Stage stage) const;

@@ -36,7 +36,7 @@ class ReduceScatterStage {
   // Data of the member is not waited for, until something of it comes.
   void Forgo(MemberIndex absent);
   void Await(MemberIndex member);
-  // Nothing of the member will come any more.
+  // No more data of the member will arrive.
   void Exclude(MemberIndex gone);
 
   // ---- Closing.

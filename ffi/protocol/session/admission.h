@@ -1,4 +1,4 @@
-// Data for calls that the program has not made yet: what of it is accepted, and what is refused.
+// Admission of data for calls that the program has not made yet: data is accepted or refused.
 // Calls ahead of the program are limited in number and in memory.
 
 #ifndef FFI_PROTOCOL_SESSION_ADMISSION_H_

@@ -37,7 +37,7 @@ class AnswerTime {
   // Chosen: a host with more work than cores keeps a thread waiting for some 100 ms, and by then
   // eight probes in a row were lost (kProbeIntervalMax of flow.cc).
   static constexpr Duration kPatienceMin = std::chrono::seconds(1);
-  // Chosen: longer than what comes back regularly in a job: checkpoints, evaluations, backups.
+  // Chosen: longer than the period of recurring work in a job: checkpoints, evaluations, backups.
   static constexpr Duration kMemory = std::chrono::minutes(4);
 
   Duration recent_{};  // the longest gap of this half of the memory

@@ -68,7 +68,7 @@ Status CheckSpec(const CollectiveSpec& spec, const EndpointOptions& options) {
   }
   if (spec.element_type == ElementType::kInt32 && spec.reduce_scatter == LatePolicy::kDrop) {
     return Invalid("'" + spec.name +
-                   "' drops what is late and rescales the sum, which integers do not allow; use "
+                   "' drops late data and rescales the sum, which integers do not allow; use "
                    "mode=\"exact\"");
   }
   return {};

@@ -92,8 +92,8 @@ class CallLifecycle {
   std::optional<CallDone> PollEvent();
 
  private:
-  // The program makes no call before `next` any more: calls that only peers have opened end without
-  // it. True if all earlier calls are over for the program.
+  // The program skips all calls before `next` that it has not made: calls that only peers have
+  // opened end without it. True if all earlier calls are over for the program.
   bool Overtake(Instant now, const Collective& collective, Sequence next, bool drain);
   // The program jumps over a call that peers have opened.
   void Skip(Instant now, const Collective& collective, CallId call, bool drain);

@@ -10,7 +10,7 @@
 namespace optireduce {
 namespace {
 
-// What to do about a peer that is gone.
+// Advice to the user about a peer that is gone.
 std::string AdviceFor(const Peer& gone) {
   if (gone.left()) return ". Every rank must make the same number of calls";
   if (gone.black_hole) return "";

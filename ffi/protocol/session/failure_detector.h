@@ -83,7 +83,7 @@ class FailureDetector {
   Release ReleasePeer(Instant now, Rank gone);
 
  private:
-  // What the end of a member means for a call.
+  // The effect of a member's end on a call.
   enum class Loss : std::uint8_t {
     kNone,
     kUndecided,  // the members have to agree on how the call continues

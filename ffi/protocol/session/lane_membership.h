@@ -1,6 +1,6 @@
 // The membership of the rank as one lane, this endpoint, follows it: the views that the lane has
-// adopted, and messages of the membership in both directions. What a view means for peers and calls
-// is the matter of others.
+// adopted, and messages of the membership in both directions. FailureDetector and Succession apply
+// a view to peers and calls.
 
 #ifndef FFI_PROTOCOL_SESSION_LANE_MEMBERSHIP_H_
 #define FFI_PROTOCOL_SESSION_LANE_MEMBERSHIP_H_

@@ -40,7 +40,7 @@ Membership::Membership(Rank self, std::uint16_t world_size, Duration peer_timeou
   for (std::uint16_t r = 0; r < world_size; ++r) view_.members.emplace_back(r);
 }
 
-// ---- What is known of the others.
+// ---- Knowledge of the other ranks.
 
 bool Membership::Claims(Instant now, Rank rank) const {
   return !other(rank).suspects.empty() &&
@@ -119,7 +119,7 @@ void Membership::Suspect(Instant now, std::uint16_t lane, Rank rank) {
 
 void Membership::NoteSuspects(Instant now, Rank from, const std::vector<Rank>& suspects) {
   Other& there = other(from);
-  // What was said too long ago is not what it has said ever since.
+  // An outdated status is no evidence for the time since then.
   if (!Claims(now, from)) {
     there.suspects_since.reset();
     there.suspects_us_since.reset();
@@ -223,7 +223,7 @@ std::optional<Membership::Outgoing> Membership::PollPath(Instant now, std::uint1
     }
     const std::span<const CallId> calls = CallsOf(kind);
     message->parts = PartsOf(calls.size());
-    // What it is made of may have changed since its first part.
+    // The contents may have changed since the first part.
     message->part = static_cast<std::uint16_t>(there.part[k]++ % message->parts);
     if (message->part + 1 == message->parts) there.due[k] = false;
     const std::size_t first = message->part * kMembershipCallsMax;

@@ -47,7 +47,7 @@
 
 namespace optireduce {
 
-// Who is a member, and from which call of each bucket on; a bucket that is not listed had no call
+// The members, and the first call of each bucket with exactly these; an unlisted bucket had no call
 // before. Also a view without a change may be decided, when a suspect turns out to live.
 struct View {
   std::uint32_t number = 0;  // 0 has all ranks
@@ -65,12 +65,12 @@ class Membership {
   // Needs `peer_timeout` > 0 and `lanes` > 0.
   Membership(Rank self, std::uint16_t world_size, Duration peer_timeout, std::uint16_t lanes = 1);
 
-  // ---- What it has come to.
+  // ---- The outcome.
 
   const View& view() const { return view_; }
   // Those before it, the first one first; of those with the same members the last.
   const std::vector<View>& earlier() const { return earlier_; }
-  // This rank is no member any more: view() is without it.
+  // This rank was removed: view() is without it.
   bool removed() const { return !view_.Has(self_); }
   // The others cannot be reached, or do not agree: no decision is in sight.
   bool stuck() const { return stuck_; }
@@ -81,7 +81,7 @@ class Membership {
   // Grows with everything that concerns all lanes: another view, stuck or not, messages to all.
   std::uint32_t changes() const { return changes_; }
 
-  // ---- What happens.
+  // ---- Events.
 
   // A part of a call begins, of the bucket that the program has called and of the one among the
   // members of `view`. False when it may not: the view is another one by now, or this is frozen and
@@ -120,7 +120,7 @@ class Membership {
     std::vector<bool> seen;
     std::size_t missing = 0;
   };
-  // What is known of another rank over one lane.
+  // The knowledge of another rank over one lane.
   struct Path {
     Instant heard_at{};
     bool suspected = false;
@@ -129,7 +129,7 @@ class Membership {
     std::array<bool, kKinds> due{};            // by kind: a message is to be sent
     std::array<std::uint16_t, kKinds> part{};  // the next part of it
   };
-  // What is known of it over all.
+  // The knowledge of another rank over all lanes.
   struct Other {
     bool suspected() const { return std::ranges::any_of(paths, &Path::suspected); }
 
@@ -161,7 +161,7 @@ class Membership {
   void Due(std::uint16_t lane, Rank to, MembershipKind kind);
   // Over all lanes.
   void DueTo(std::span<const Rank> ranks, MembershipKind kind);
-  // Without its calls; nothing when it is not wanted any more.
+  // Without its calls; nothing if the message is obsolete.
   std::optional<MembershipMessage> Make(Instant now, Rank to, MembershipKind kind) const;
   std::span<const CallId> CallsOf(MembershipKind kind) const;
   std::optional<Outgoing> PollPath(Instant now, std::uint16_t lane, Rank to,

@@ -142,7 +142,7 @@ void Membership::ProposeIfVoted(Instant now) {
     const bool awaited = Reaches(now, member) || IsPartlySilent(now, member) || !settled;
     if (member != self_ && awaited && !votes_.contains(member)) return;
   }
-  // What has been accepted may have been decided.
+  // An accepted proposal may have been decided.
   const auto newest =
       std::ranges::max_element(votes_, {}, [](const auto& entry) { return entry.second.accepted; });
   const MembershipMessage& vote = newest->second;

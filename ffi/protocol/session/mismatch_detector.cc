@@ -7,7 +7,7 @@
 namespace optireduce {
 namespace {
 
-// Chosen: a report older than four intervals no longer tells what the peer is doing.
+// Chosen: a report older than four intervals is no evidence about the peer's present call.
 constexpr Duration kReportLifetime = 4 * kReportInterval;
 // Chosen: a program has a few calls under way at once; more reports tell nothing new.
 constexpr std::size_t kWaitingMax = 8;

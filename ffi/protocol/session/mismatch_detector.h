@@ -80,7 +80,7 @@ class MismatchDetector {
   void NoteDisagreement(CallId theirs);
   static void QueueGivenUp(Peer& to, CallId call, const GivenUpCalls::Interval& calls);
 
-  // What an error about ranks that disagree ends with, on every rank; so it does not travel.
+  // The end of an error about ranks that disagree. Every rank appends it, so it is not sent.
   static constexpr std::string_view kAdvice =
       ". Every rank must make the same calls, with the same names, shapes, dtypes and modes, the "
       "same number of times. A call without name= is known by its file and line: if the ranks run "

@@ -1,4 +1,4 @@
-// What an endpoint knows of one other rank.
+// The state of one other rank, as an endpoint knows it.
 
 #ifndef FFI_PROTOCOL_SESSION_PEER_H_
 #define FFI_PROTOCOL_SESSION_PEER_H_

@@ -1,6 +1,6 @@
-// What a rank does not take for now, seen from both sides: calls too far ahead of its program, or
-// for which it has no memory. The receiver lists them in each acknowledgement; the sender holds
-// back what is listed, asks now and then whether it still is, and goes on when it is not. (Credits
+// Refused calls, seen from both sides: calls too far ahead of a rank's program, or beyond its
+// memory for early calls. The receiver lists them in each acknowledgement; the sender holds back
+// their data, asks now and then for the current list, and continues once they are off it. (Credits
 // would do the same, but a rank does not know how many calls its program is about to make.)
 
 #ifndef FFI_PROTOCOL_SESSION_REFUSALS_H_
@@ -18,7 +18,7 @@
 
 namespace optireduce {
 
-// What this rank refuses, and to whom it has done so.
+// The calls that this rank refuses, and the peers that it has refused.
 class Refusals {
  public:
   // Data of this call was refused to `rank`, which waits for this rank in it unless this one is
@@ -57,7 +57,7 @@ class Refusals {
   std::map<CollectiveId, Refused> refused_;
 };
 
-// What one peer refuses to this rank.
+// The calls of this rank that one peer refuses.
 class Holds {
  public:
   // The peer's list, from the acknowledgement of that number. Returns the collectives of which it
@@ -74,7 +74,7 @@ class Holds {
   void Ask(Instant now);
   // True when the peer is to be asked now: its answer is an acknowledgement, with the list.
   bool PopAsk(Instant now);
-  // Calls that were held by time, and are not any more.
+  // Calls whose time of being held is over.
   std::vector<CallId> PopExpired(Instant now);
   // When either of these has something to do.
   Instant timeout() const;

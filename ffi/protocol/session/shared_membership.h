@@ -14,7 +14,7 @@
 
 namespace optireduce {
 
-// What an endpoint looks at with every datagram; see Membership.
+// The facts that an endpoint reads with every datagram; see Membership.
 struct MembershipFacts {
   Instant timeout = kNever;
   std::uint32_t changes = 0;
@@ -33,7 +33,7 @@ class SharedMembership {
   SharedMembership(const SharedMembership&) = delete;
   SharedMembership& operator=(const SharedMembership&) = delete;
 
-  // Has the membership for itself as long as it lives: until the end of an expression such as
+  // Exclusive access to the membership for its lifetime: until the end of an expression such as
   // `shared.Open()->Retry(now)`. An endpoint holds one at a time.
   class Access {
    public:

@@ -131,7 +131,7 @@ void Transmitter::Seal(Rank to, Header header, std::span<const std::byte> payloa
        {std::span<const std::byte>(head),
         peers_.Touch(to).seal.Seal(header.number, head, payload, encrypted, tag),
         std::span<const std::byte>(tag)}) {
-    // What lies behind the last one is one piece with it.
+    // Adjacent pieces are joined.
     if (!pieces_.empty() && pieces_.back().data() + pieces_.back().size() == piece.data()) {
       pieces_.back() = {pieces_.back().data(), pieces_.back().size() + piece.size()};
     } else if (!piece.empty()) {
@@ -224,7 +224,7 @@ OpenCall* Transmitter::NextSegment(Instant now, Rank to, Ring<CallId>& calls, Ou
       }
       if (next &&
           other.flow.Withholds(now, kOverheadBytes + exchange.sender().PayloadBytes(*next))) {
-        // What others have may be short.
+        // Segments of other calls may be shorter.
         calls.push_back(call);
         calls.pop_front();
         continue;

@@ -1,5 +1,5 @@
-// What an endpoint sends to its peers, and when: acknowledgements first, then control datagrams,
-// then segments as far as the window to the peer is open. Peers take turns.
+// The outgoing datagrams of an endpoint, in their order: acknowledgements first, then control
+// datagrams, then segments as far as the window to the peer is open. Peers take turns.
 
 #ifndef FFI_PROTOCOL_SESSION_TRANSMITTER_H_
 #define FFI_PROTOCOL_SESSION_TRANSMITTER_H_
@@ -33,7 +33,7 @@ class Transmitter {
   // The call may have something to send to the member, or to all.
   void Queue(OpenCall& open, MemberIndex to);
   void QueueAll(OpenCall& open);
-  // What was held back for the peer, of this collective, may go on.
+  // Held data of the collective for the peer may be sent.
   void QueueHeld(CollectiveId collective, Rank to);
   // Asks the peer whether it still refuses what this rank has for it.
   void AskHeld(Instant now, Rank to);
@@ -42,7 +42,7 @@ class Transmitter {
   // it.
   void Leave(const Status& why);
 
-  // A call has begun, so that what is left to send to peers has to be counted anew.
+  // A call has begun: the batches left to send have to be counted anew.
   void NoteSubmitted() { batches_left_ = 0; }
   // A call has ended: how many may send to this rank from now on?
   void AdaptIncast();

@@ -1,4 +1,4 @@
-// What a part of an endpoint finds about an open call. A part ends no call itself: it returns
+// A finding of a part of an endpoint about an open call. A part ends no call itself: it returns
 // verdicts, and CallLifecycle applies them.
 
 #ifndef FFI_PROTOCOL_SESSION_VERDICT_H_

@@ -19,7 +19,7 @@ namespace optireduce {
 // Chosen: three signs in a row may be lost before a peer is given up.
 inline constexpr int kSignsPerTimeout = 4;
 
-// What a call that is under way waits for.
+// A call under way, and the ranks that it waits for.
 struct WaitingCall {
   std::uint64_t token = 0;   // of its submission
   std::vector<Rank> ranks;   // their contributions are missing, or else their results
