@@ -97,7 +97,8 @@ Status Set(Scenario& scenario, std::string_view key, std::string_view value) {
   return {};
 }
 
-Status Validate(const Scenario& scenario) {
+// Ranks, lanes and groups.
+Status ValidateRanks(const Scenario& scenario) {
   const std::uint64_t named = std::max(
       {scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
        scenario.freeze_rank, scenario.mismatch_rank, scenario.slow_rank, scenario.rival_rank,
@@ -122,6 +123,10 @@ Status Validate(const Scenario& scenario) {
         "groups= needs a number of ranks that it divides, sequential=1, collectives=1 "
         "and mismatch=none.");
   }
+  return {};
+}
+
+Status ValidateNetwork(const Scenario& scenario) {
   // No fault of such a run would fail a tag, and endpoints behave the same without tags.
   if (scenario.unprotected != 0 &&
       std::max({scenario.corrupt_ppm, scenario.truncate_ppm, scenario.extend_ppm,
@@ -131,6 +136,11 @@ Status Validate(const Scenario& scenario) {
         "corrupt_ppm=, truncate_ppm=, extend_ppm=, foreign_ppm=, garbage_ppm= and misdirect_ppm= "
         "must be 0.");
   }
+  return {};
+}
+
+// Modes and the order of calls.
+Status ValidatePrograms(const Scenario& scenario) {
   // 16: a float32 holds every sum of 16 powers of two, which identify the contributions.
   const bool lossy = scenario.sim_mode() == SimMode::kLossy ||
                      scenario.sim_mode() == SimMode::kMixed || scenario.sim_mode() == SimMode::kAny;
@@ -151,6 +161,13 @@ Status Validate(const Scenario& scenario) {
     return Invalid("sequential=1 shuffled=1 deadlocks every rank; choose one of them.");
   }
   return {};
+}
+
+Status Validate(const Scenario& scenario) {
+  Status valid = ValidateRanks(scenario);
+  if (valid.ok()) valid = ValidateNetwork(scenario);
+  if (valid.ok()) valid = ValidatePrograms(scenario);
+  return valid;
 }
 
 // ---------------------------------------------------------------------------------- swarm

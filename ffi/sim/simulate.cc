@@ -107,6 +107,7 @@ class Simulation {
   void PlanFaults();
   bool Step();
   void HandleEvent(const Event& event);
+  void Part();
   void HandleDelivery(const Arrival& delivery);
   void Receive(const Arrival& delivery);
   void Thaw(Rank node);
@@ -264,8 +265,7 @@ std::string_view Simulation::NameOf(EventKind kind) {
 
 void Simulation::HandleEvent(const Event& event) {
   trace_.Act(now_, event.rank, NameOf(event.kind), event.chain);
-  const bool network = event.kind >= EventKind::kMtu;
-  if (host(event.rank).silent && !network) return;
+  if (host(event.rank).silent && event.kind < EventKind::kMtu) return;  // no fault of the network
   if (host(event.rank).frozen && event.kind <= EventKind::kCancel) {
     events_.Push(Instant{} + Microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us), event);
     return;
@@ -303,18 +303,22 @@ void Simulation::HandleEvent(const Event& event) {
         network_.SetMtu(node, scenario_.mtu_bytes, scenario_.mtu_one_way != 0);
       });
     case EventKind::kPart:
-    case EventKind::kMeet: {
-      std::vector<bool> side(event.kind == EventKind::kPart ? hosts_.size() : 0);
-      for (std::size_t node = 0; node < side.size(); ++node) {
-        side[node] = (scenario_.part_side >> node % scenario_.ranks & 1) != 0;
-      }
-      return network_.Part(std::move(side), scenario_.part_one_way != 0);
-    }
+      return Part();
+    case EventKind::kMeet:
+      return network_.Part({}, scenario_.part_one_way != 0);
     case EventKind::kLaneCut:
     case EventKind::kLaneMend:
       return network_.SetCut(NodeOf(scenario_, event.rank, scenario_.lane_cut_lane),
                              event.kind == EventKind::kLaneCut);
   }
+}
+
+void Simulation::Part() {
+  std::vector<bool> side(hosts_.size());
+  for (std::size_t node = 0; node < side.size(); ++node) {
+    side[node] = (scenario_.part_side >> node % scenario_.ranks & 1) != 0;
+  }
+  network_.Part(std::move(side), scenario_.part_one_way != 0);
 }
 
 void Simulation::Thaw(Rank node) {
