@@ -380,6 +380,10 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
   Result<Collective*> learnt = Learn(now, *spec);
   if (!learnt.ok()) {
     ++session_.counters.rejected_mismatched;
+    if (Collective* const known = session_.directory.Find(header.call.collective)) {
+      known->conflict = learnt.status();
+      lifecycle_.Apply(now, mismatch_.FindConflicting(*known));
+    }
     return false;
   }
   Collective& collective = *learnt.value();

@@ -127,3 +127,15 @@ def test_collectives_have_a_bound():
     assert known == COLLECTIVES_MAX
     assert f"more than {COLLECTIVES_MAX} different collectives" in refused
     assert "the shapes of a step should not change each time" in refused
+
+
+def test_names_of_one_identity_on_two_ranks_are_an_error_on_both():
+    session = Session(2)
+    names = names_of_one_identity(session)
+    for rank, name in enumerate(names):
+        assert session.submit(rank, np.ones(10, np.float32), name=name) == ""
+    session.run(0.1)
+    for rank, name in enumerate(names):
+        assert "have the same 32-bit identity by chance" in session.done[rank][0].error
+        again = session.submit(rank, np.ones(10, np.float32), name=name, sequence=1)
+        assert "have the same 32-bit identity by chance" in again

@@ -297,3 +297,16 @@ def test_the_slowest_member_is_the_one_with_the_most_missing_data():
     calls.finish(0, DEADLINE_S)
     assert calls.slowest == 1
     assert calls.missing_contributions == pytest.approx(1 / 6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_losses_count_as_retransmitted_and_refusals_do_not(mode):
+    calls = submitted(mode)
+    calls.send(0, 1)
+    assert calls.lose(0, 1, "contribution", 1, refused=True) == "again"
+    calls.send(0, 1)
+    assert calls.lose(0, 1, "contribution", 1) == "again"
+    calls.handle(0, 0.01, 1, 0, THEIRS)
+    calls.handle(0, 0.02, 1, 1, OURS + THEIRS, 2)
+    calls.finish(0, 0.02)
+    assert calls.retransmitted == 1

@@ -91,9 +91,9 @@ class TestCalls {
                       item->segment.value(), value);
   }
   std::string Lose(std::uint32_t sequence, std::uint16_t to, const std::string& kind,
-                   std::uint32_t segment) {
+                   std::uint32_t segment, bool refused) {
     return kAnswers[static_cast<std::size_t>(
-        Call(sequence).HandleLoss(MemberIndex(to), ItemOf(kind, segment), /*refused=*/false))];
+        Call(sequence).HandleLoss(MemberIndex(to), ItemOf(kind, segment), refused))];
   }
   bool Deliver(std::uint32_t sequence, std::uint16_t to, const std::string& kind,
                std::uint32_t segment) {
@@ -117,6 +117,7 @@ class TestCalls {
   std::uint16_t Slowest() const { return stats_.slowest.value(); }
   double MissingContributions() const { return stats_.missing_contributions; }
   double Deferred() const { return stats_.deferred; }
+  std::uint64_t Retransmitted() const { return stats_.retransmitted; }
   double InFlight() const { return stats_.in_flight; }
 
  private:
@@ -165,7 +166,8 @@ void Bind(nb::module_& m) {
       .def("handle", &TestCalls::Handle, nb::arg("sequence"), nb::arg("now"), nb::arg("source"),
            nb::arg("segment"), nb::arg("value"), nb::arg("contributors") = 0)
       .def("send", &TestCalls::Send)
-      .def("lose", &TestCalls::Lose)
+      .def("lose", &TestCalls::Lose, nb::arg("sequence"), nb::arg("to"), nb::arg("kind"),
+           nb::arg("segment"), nb::arg("refused") = false)
       .def("deliver", &TestCalls::Deliver)
       .def("expire", &TestCalls::Expire)
       .def("close_next", &TestCalls::CloseNext)
@@ -176,6 +178,7 @@ void Bind(nb::module_& m) {
       .def_prop_ro("slowest", &TestCalls::Slowest)
       .def_prop_ro("missing_contributions", &TestCalls::MissingContributions)
       .def_prop_ro("deferred", &TestCalls::Deferred)
+      .def_prop_ro("retransmitted", &TestCalls::Retransmitted)
       .def_prop_ro("in_flight", &TestCalls::InFlight);
   m.def("round_trip", &RoundTrip, nb::arg("collective"), nb::arg("self"), nb::arg("values"),
         nb::arg("drain") = false);

@@ -131,7 +131,10 @@ def test_a_wrong_sum_makes_the_exit_code_1(tmp_path):
     ("arguments", "message"),
     [
         ("bench", "--processes 4"),
-        ("bench --processes 2 --json missing/out.json", "give a file in a folder"),
+        (
+            "bench --processes 2 --json missing/out.json",
+            "give a file in an existing folder",
+        ),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_measured(

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ffi/base/ids.h"
+#include "ffi/base/status.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/bucket/bucket_layout.h"
 #include "ffi/protocol/call/attendance.h"
@@ -57,6 +58,8 @@ struct Collective {
   MemberIndex self;
   std::vector<MemberIndex> others;  // the members but this rank, ascending
   BucketLayout layout;
+  // The error if a peer has announced another collective of this identity: sums could mix.
+  Status conflict;
   std::optional<Sequence> accepted;   // the highest that this rank's program has called
   std::optional<Sequence> submitted;  // the highest of these that has begun
   // Made with the first call, where a stage has a deadline.

@@ -85,6 +85,7 @@ Status CheckLeaves(const Submission& submission) {
 
 Status CheckSequence(const Collective& collective, const Submission& submission) {
   const Sequence sequence = submission.sequence;
+  if (!collective.conflict.ok()) return collective.conflict;
   if (collective.accepted && sequence <= *collective.accepted) {
     return Invalid("the calls of a collective must have growing numbers (step=): got " +
                    Describe(submission.spec, sequence) + " after call " +

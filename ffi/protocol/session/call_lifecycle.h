@@ -1,6 +1,6 @@
 // The calls of this rank from their start to their end: made by the program (call_start.cc) or
 // opened by a peer's datagram, complete or failed (call_lifecycle.cc), and over for the program but
-// not for its peers (endpoint_late.cc).
+// not for its peers (late_calls.cc).
 //
 // The only class that ends calls. The others return verdicts.
 

@@ -162,6 +162,14 @@ std::vector<Verdict> MismatchDetector::FindMismatched(const std::string& name, S
   return verdicts;
 }
 
+std::vector<Verdict> MismatchDetector::FindConflicting(const Collective& collective) const {
+  std::vector<Verdict> verdicts;
+  calls_.ForEach(collective.id, [&](CallId call, const OpenCall& open) {
+    if (open.exchange.running()) verdicts.push_back({.call = call, .why = collective.conflict});
+  });
+  return verdicts;
+}
+
 Status MismatchDetector::FindDropped(Instant now, const Exchange& exchange) const {
   if (exchange.waits()) return {};
   const Collective& collective = exchange.collective();

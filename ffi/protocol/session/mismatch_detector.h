@@ -53,6 +53,8 @@ class MismatchDetector {
   Status FindMismatched(const Exchange& exchange);
   // The calls of this name and number for which FindMismatched() has an error.
   std::vector<Verdict> FindMismatched(const std::string& name, Sequence sequence);
+  // The program's calls of a collective that is in conflict with another one.
+  std::vector<Verdict> FindConflicting(const Collective& collective) const;
   // A call that drops late data has ended, and nothing came of a live peer, which has announced
   // another collective. The error, or ok.
   Status FindDropped(Instant now, const Exchange& exchange) const;
