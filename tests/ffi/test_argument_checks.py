@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from session import SECRET, Session
 
 import optireduce_testing as native
-from session import SECRET, Session
 
 
 @pytest.mark.parametrize(

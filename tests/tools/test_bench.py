@@ -133,7 +133,7 @@ def test_a_wrong_sum_makes_the_exit_code_1(tmp_path):
         ("bench", "--processes 4"),
         (
             "bench --processes 2 --json missing/out.json",
-            "give a file in an existing folder",
+            "file in an existing folder",
         ),
     ],
 )
