@@ -79,7 +79,9 @@ def test_the_tutorial_runs_as_it_is_written(tmp_path):
             ran += 1
             losses = re.findall(r"loss (\d+\.\d+)", output)
             assert len(losses) == (15 if "launch" in block else 5)
-            assert all(0 < float(loss) < 1 for loss in losses)
+            # A `bounded` loss lacks what is late (all of it: 0), and a later one has it as well.
+            if 'pmean(loss, "data", mode="bounded")' not in program:
+                assert all(0 < float(loss) < 1 for loss in losses)
     assert ran == 4
     norms = re.findall(r"norm of the parameters: (\S+)", output)
     assert len(norms) == 3
