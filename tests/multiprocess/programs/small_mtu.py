@@ -1,6 +1,11 @@
-"""Calls until one fails. Prints "calling" after a few, then "error <message>"."""
+"""Calls until one fails. Prints "calling" after a few, then "error <message>".
+
+Leaves the session only when it is killed: another rank may need some time more to find
+its own error.
+"""
 
 import sys
+import time
 
 import jax
 import meshes
@@ -23,3 +28,4 @@ with jo.init():
                 print("calling", flush=True)
     except meshes.CALL_ERRORS as error:
         print(f"error {str(error).splitlines()[0]}", flush=True)
+        time.sleep(3600)
