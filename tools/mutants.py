@@ -99,8 +99,8 @@ class Mutant:
                     f"found {len(found)} times: {snippet}"
                 )
             begin, end = found[0]
-        before = source[:begin].rsplit("\n", 1)[-1].rstrip()
-        if self._is_statement and before.endswith((".", "->", "=")):
+        before = _COMMENT.sub("", source[:begin]).rstrip()
+        if self._is_statement and not before.endswith((*";{}:)", "else")):
             raise ListError(
                 f"{self.number} ({self.bug}): expected whole statements in "
                 f"ffi/{self.file}, found the end of one: {self.code}"
@@ -117,6 +117,9 @@ class Mutant:
         if self._is_statement:
             return f"{{ if ({chosen}) {{ {self.replacement} }} else {{ {original} }} }}"
         return f"({chosen} ? ({self.replacement}) : ({original}))"
+
+
+_COMMENT = re.compile(r"//[^\n]*")
 
 
 @functools.cache

@@ -6,7 +6,10 @@ process outlives the test.
 
 import contextlib
 import dataclasses
+import functools
+import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -16,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 _PROGRAMS = Path(__file__).parent / "programs"
+_FORK_SERVER = Path(__file__).with_name("fork_server.py")
 
 # Chosen: a start takes 3 s on an idle machine with 2 cores, which tests share.
 TIME_LIMIT_S = 100.0
@@ -27,6 +31,69 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Flight records of stalls, in the folder of a test.
 RECORDS = "records"
+
+
+class Forked:
+    """A process that the fork server has started; as `subprocess.Popen`."""
+
+    def __init__(
+        self, program: Path, arguments: Sequence[str], output: int, env
+    ) -> None:
+        self.args = [sys.executable, str(program), *arguments]
+        self.returncode: int | None = None
+        self._ended, ended = os.pipe()
+        request = {
+            "program": str(program),
+            "arguments": arguments,
+            "environment": env,
+        }
+        channel, _ = _fork_server()
+        socket.send_fds(channel, [json.dumps(request).encode()], [output, ended])
+        os.close(ended)
+        self.pid = int(channel.recv(64))
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(timeout=0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._ended], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self.returncode = int(os.read(self._ended, 64))
+            os.close(self._ended)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+@functools.cache
+def _fork_server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Returns that of this process: it ends when the socket is closed."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        server = subprocess.Popen(
+            [sys.executable, _FORK_SERVER, str(theirs.fileno())],
+            env={**os.environ, **_ENVIRONMENT},
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    return ours, server
+
+
+# Of every rank; JAX reads the first two when it is imported.
+_ENVIRONMENT = {
+    "JAX_ENABLE_X64": "1",
+    "JAX_PLATFORMS": "cpu",
+    "PYTHONUNBUFFERED": "1",
+}
 
 
 @dataclasses.dataclass
@@ -41,7 +108,7 @@ class Rank:
         ended: the same, once `Ranks.wait` has seen the end.
     """
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     path: Path
     environment: Mapping[str, str]
     started: float
@@ -149,12 +216,10 @@ def start(
     port = _free_port()
     common = {
         **os.environ,
+        **_ENVIRONMENT,
         "JAX_COORDINATOR_ADDRESS": f"{address}:{port}",
         "JAX_COORDINATOR_BIND_ADDRESS": f"{address}:{port}",
-        "JAX_ENABLE_X64": "1",
         "JAX_NUM_PROCESSES": str(world_size),
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONUNBUFFERED": "1",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
     }
     # A killed rank sends no goodbye, and process 0 would wait the default time for it.
@@ -173,16 +238,20 @@ def start(
                 **_as_environment((options_of or {}).get(i, {})),
                 "JAX_PROCESS_ID": str(i),
             }
-            inside = ["ip", "netns", "exec", namespaces[i]] if namespaces else []
+            file = _PROGRAMS / f"{program}.py"
             with path.open("wb") as output:
-                process = subprocess.Popen(
-                    [*inside, sys.executable, _PROGRAMS / f"{program}.py", *arguments],
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+                if namespaces:
+                    inside = ("ip", "netns", "exec", namespaces[i])
+                    process = subprocess.Popen(
+                        [*inside, sys.executable, file, *arguments],
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                else:
+                    process = Forked(file, arguments, output.fileno(), environment)
             ranks.append(Rank(process, path, environment, time.monotonic()))
         yield ranks
     finally:
