@@ -20,7 +20,12 @@ def _demonstrate(*arguments, folder):
     return subprocess.run(
         [sys.executable, str(DEMONSTRATION), "--processes", "2", *arguments],
         cwd=folder,
-        env={**os.environ, "COLUMNS": "80", "XLA_FLAGS": ""},
+        env={
+            **os.environ,
+            "COLUMNS": "80",
+            # Most of the time is that of the compiler.
+            "XLA_FLAGS": "--xla_backend_optimization_level=0",
+        },
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

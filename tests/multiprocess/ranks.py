@@ -220,7 +220,11 @@ def start(
         "JAX_COORDINATOR_ADDRESS": f"{address}:{port}",
         "JAX_COORDINATOR_BIND_ADDRESS": f"{address}:{port}",
         "JAX_NUM_PROCESSES": str(world_size),
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": (
+            f"--xla_force_host_platform_device_count={devices}"
+            # Most of the time of a program here is that of the compiler.
+            " --xla_backend_optimization_level=0"
+        ),
     }
     # A killed rank sends no goodbye, and process 0 would wait the default time for it.
     given = {
