@@ -248,7 +248,7 @@ def figures(
     if not counted.any():
         return None
     seconds = seconds[counted]
-    elapsed, deadline, contributions, results, carried, slowest, _ = reports[counted].T
+    elapsed, deadline, contributions, results, deferred, slowest, _ = reports[counted].T
     # A call that is over when its rank makes it has none: then it is the usual one.
     known = reports[:, 1][reports[:, 1] > 0]
     deadline = np.where(deadline > 0, deadline, np.median(known))
@@ -264,7 +264,7 @@ def figures(
         "transport_of_deadline": quantiles(elapsed / deadline),
         "missing_contributions": contributions.mean(),
         "missing_results": results.mean(),
-        "deferred": carried.mean(),
+        "deferred": deferred.mean(),
         "slowest": float((slowest == VICTIM).mean()),
     }
 
@@ -344,7 +344,7 @@ def show(reports: list[dict[str, Any]]) -> str:
                 f"{row['transport_of_deadline'][1]:.2f}",
                 f"{100 * row['missing_contributions']:.1f} %",
                 f"{100 * row['missing_results']:.1f} %",
-                f"{100 * row['carried']:.1f} %",
+                f"{100 * row['deferred']:.1f} %",
                 named or "none",
                 f"{100 * row['slowest']:.0f} %",
                 "-" if error is None else f"{error:g}",
