@@ -79,7 +79,7 @@ def test_the_tutorial_runs_as_it_is_written(tmp_path):
             ran += 1
             losses = re.findall(r"loss (\d+\.\d+)", output)
             assert len(losses) == (15 if "launch" in block else 5)
-            # A `bounded` loss lacks what is late (all of it: 0), and a later one has it as well.
+            # A `bounded` loss may lack late data (all of it: 0), which a later one has.
             if 'pmean(loss, "data", mode="bounded")' not in program:
                 assert all(0 < float(loss) < 1 for loss in losses)
     assert ran == 4
