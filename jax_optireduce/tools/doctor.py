@@ -318,9 +318,7 @@ def check_memory(available_bytes: int) -> Check:
         name="memory",
         level=Level.PASS if enough else Level.WARN,
         found=f"{available_bytes / 2**30:.1f} GiB available",
-        remedy=""
-        if enough
-        else "end other programs, or give the container more memory",
+        remedy="" if enough else remedy,
     )
 
 
