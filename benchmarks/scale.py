@@ -59,7 +59,7 @@ CALLS = {8: 100, 32: 30, 128: 8, 512: 2, 1024: 1}
 WARM_UP = {8: 12, 32: 6, 128: 3, 512: 1, 1024: 1}
 MODEL_CALLS = 200
 
-# Source: Okabe and Ito, "Color Universal Design": told apart with any colour vision.
+# Source: Okabe and Ito, "Color Universal Design": distinct with any colour vision.
 COLOURS = {
     "ring model": "#000000",
     "halving model": "#E69F00",

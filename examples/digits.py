@@ -141,7 +141,7 @@ class Screen:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leaves the bars as they are."""
+        """Keeps the bars on the screen."""
         self._bars.stop()
 
     def start(self, transport: str, steps: int) -> None:
