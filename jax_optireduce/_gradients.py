@@ -107,7 +107,7 @@ def sync_in_backward(
 
     Args:
       params: any tree. The gradients of floating leaves are averaged; other leaves have
-        no gradient.
+        no gradient and are unchanged.
       axis_name: see `psum`.
       mode: see `psum`.
       wire_format: see `psum`.

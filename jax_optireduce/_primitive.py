@@ -215,7 +215,7 @@ def _lower_cpu(ctx: Any, *operands: Any, call: Call) -> Any:
         "description": _identity.describe(name, leaves, call, groups.shape[1]),
         "mode": call.mode,
         "wire_format": call.wire_format,
-        # The fingerprint, that of the collective, covers calls and drains.
+        # Not part of the fingerprint, which calls and drains share.
         "drain": np.int64(drain),
         "fingerprint": np.int64(_identity.fingerprint(leaves, call, devices)),
         "group_processes": np.array(processes, np.int32),
