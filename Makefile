@@ -43,7 +43,7 @@ INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable 
 help:
 	@echo 'make demo      train a small model on several ranks of this host, with and without loss'
 	@echo 'make test      build with tests, run the whole suite (PYTEST_ARGS=...)'
-	@echo 'make tta       time to a target accuracy under every mode and trouble; hours, resumes; root'
+	@echo 'make tta       time to a target accuracy under every mode and impairment; hours, resumes; root'
 	@echo 'make seeds     the simulator on many seeds: what ranks get adds up to what they gave'
 	@echo 'make sanitize  the simulator under the address and undefined-behaviour sanitizers'
 	@echo 'make fuzz      the fuzz targets under the same (FUZZ_SECONDS=..., SEED=...)'

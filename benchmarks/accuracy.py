@@ -2,16 +2,17 @@
 
     python benchmarks/accuracy.py
 
-Trains two small models with SGD and AdamW on 4 ranks of this host, through each scheme
-(`exact`, `lossy`, `bounded`), while datagrams are lost or one rank is slow, with
-several seeds. Writes into `accuracy-output/` each run's figures (results.jsonl, a line
-each) and tables (tables.md), and the tables into a page with `--page docs/accuracy.md`.
+The program trains two small models with SGD and AdamW on 4 ranks of this host, with
+each scheme (`exact`, `lossy`, `bounded`), with lost datagrams or one slow rank, with
+several seeds. It writes into `accuracy-output/` the figures of each run (results.jsonl,
+a line each) and tables (tables.md), and the tables into a page with
+`--page docs/accuracy.md`.
 
-Cells in `results.jsonl` are not run again: stop the program at any time, and start it
-again to continue. `--at-most 20` runs the next 20 cells; `--tasks text --optimizers
-adamw` is a part of the matrix. The whole takes half an hour on two cores.
+Cells in `results.jsonl` are not run again: the next start continues an interrupted run.
+`--at-most 20` runs the next 20 cells; `--tasks text --optimizers adamw` selects a part
+of the matrix. All cells take half an hour on two cores.
 
-Exit codes: 0, all cells asked for are there; 1 otherwise.
+Exit codes: 0, all selected cells have results; 1 otherwise.
 """
 
 import argparse
@@ -50,20 +51,20 @@ def parse_arguments() -> argparse.Namespace:
         metavar="PERCENT",
         help="datagrams lost, or straggler (default 0 5 15 30 straggler)",
     )
-    add("--seeds", type=int, default=3, help="of each cell (default 3)")
+    add("--seeds", type=int, default=3, help="seeds of each cell (default 3)")
     add("--steps", type=int, default=150, help="default 150")
     add("--processes", type=int, default=4, help="ranks (default 4)")
     add(
         "--deadline-ms",
         type=float,
         default=0,
-        help="deadline of a call that does not wait (default 0: it is learned)",
+        help="deadline of `lossy` and `bounded` calls (default 0: learned)",
     )
     add(
         "--straggler-ms",
         type=float,
         default=30,
-        help="how long the slow rank sleeps in each step (default 30)",
+        help="sleep of the slow rank in each step (default 30)",
     )
     add("--at-most", type=int, help="cells to run now (default all)")
     add(
@@ -72,15 +73,15 @@ def parse_arguments() -> argparse.Namespace:
         default=Path("accuracy-output"),
         help="folder for the results (default accuracy-output)",
     )
-    add("--page", type=Path, help="page with marks, between which to put the tables")
+    add("--page", type=Path, help="page with marks around the tables")
     return parser.parse_args()
 
 
 def cells(args: argparse.Namespace) -> list[Cell]:
-    """Returns the cells that are asked for; those that share programs are neighbours.
+    """Returns the selected cells; cells with the same programs are adjacent.
 
-    `exact` has the same accuracy whatever the network does, so where something is done
-    to it one seed is enough: for the proof, and for the time.
+    The accuracy of `exact` is independent of the network, so cells with loss or a slow
+    rank have one seed, for the time of a step.
     """
     found = []
     for task, optimizer, scheme, condition, seed in itertools.product(

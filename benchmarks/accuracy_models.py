@@ -1,4 +1,4 @@
-"""The two tasks of `accuracy.py`: their data, which needs no download, and models.
+"""The two tasks of `accuracy.py`: data, without a download, and models.
 
 * digits: 1,797 handwritten digits of scikit-learn, a network with two convolutions.
 * text: the texts of Python's `help()` about the language, 32 characters at a time, a
@@ -17,13 +17,13 @@ import optax
 from flax import linen as nn
 from sklearn.datasets import load_digits
 
-# Part of the data that is held out: every fifth digit, every tenth piece of text.
-# Chosen: 360 digits, so that one of them is 0.3 points; 2,000 pieces of text or so, of
-# which no more are used than a rank evaluates in a second.
+# Held-out part of the data: every fifth digit, every tenth piece of text.
+# Chosen: 360 digits, each of which is 0.3 points; about 2,000 pieces of text, limited
+# to those that a rank evaluates in a second.
 DIGITS_HELD_OUT, TEXT_HELD_OUT = 5, 10
 TEXT_HELD_OUT_MAX = 512
 
-# Characters that the model tells apart: line feed, then ASCII from blank to tilde.
+# Characters of the model: line feed, then ASCII from blank to tilde.
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
 PIECE = 32  # characters
 
@@ -37,7 +37,7 @@ class Task:
       inputs: [examples, ...].
       targets: int32, [examples] or [examples, characters].
       held_out_inputs: inputs of the measured accuracy.
-      held_out_targets: for these.
+      held_out_targets: targets of these.
       batch_per_rank: examples of each rank in each step.
       rates: learning rate by optimizer.
     """
@@ -119,7 +119,7 @@ def _digits() -> Task:
     digits = load_digits()
     images = (digits.images / digits.images.max()).astype(np.float32)[..., None]
     parts = _parts(images, digits.target.astype(np.int32), DIGITS_HELD_OUT)
-    # Rates chosen by hand: the fastest that still learn smoothly.
+    # Chosen: by hand, the highest rates with a smooth loss.
     rates = {"sgd": 0.05, "adamw": 2e-3}
     return Task(DigitNet(), *parts, batch_per_rank=32, rates=rates)
 
@@ -130,7 +130,7 @@ def _text() -> Task:
     codes = np.full(0x110000, len(ALPHABET) - 1, np.int32)
     codes[list(map(ord, ALPHABET))] = np.arange(len(ALPHABET))
     corpus = codes[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
-    # One character more: the targets are the inputs, one later.
+    # One more character: the targets are the inputs, shifted by one.
     rows = corpus[: len(corpus) // (PIECE + 1) * (PIECE + 1)].reshape(-1, PIECE + 1)
     parts = _parts(rows[:, :-1], rows[:, 1:], TEXT_HELD_OUT)
     parts[2:] = (part[:TEXT_HELD_OUT_MAX] for part in parts[2:])
@@ -139,6 +139,6 @@ def _text() -> Task:
 
 
 def _parts(inputs: np.ndarray, targets: np.ndarray, every: int) -> list[np.ndarray]:
-    """Returns inputs and targets for training, and those that are held out."""
+    """Returns inputs and targets for training, and the held-out ones."""
     held_out = np.arange(len(inputs)) % every == 0
     return [inputs[~held_out], targets[~held_out], inputs[held_out], targets[held_out]]

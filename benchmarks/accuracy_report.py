@@ -24,7 +24,7 @@ def tables(rows: Sequence[Row], processes: int) -> str:
     """Returns one table for each task and optimizer, in Markdown.
 
     Args:
-      rows: figures of the cells, as `accuracy_train.py` wrote them.
+      rows: figures of the cells, as from `accuracy_train.py`.
       processes: number of ranks.
     """
     one = rows[0]
@@ -77,7 +77,7 @@ def _table(task: str, optimizer: str, rows: Sequence[Row]) -> str:
 def _columns(
     task: str, reference: dict[int, Row]
 ) -> dict[str, Callable[[Sequence[Row]], str]]:
-    """Returns heading -> what stands below it for the runs (one per seed) of a cell."""
+    """Returns the columns: heading -> content for the runs (one per seed) of a cell."""
 
     def accuracy(rows: Sequence[Row]) -> str:
         return f"{100 * _mean(rows, 'accuracy_by_rank'):.2f} %"
@@ -144,7 +144,7 @@ def _network(condition: str) -> str:
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:
-    """Returns the mean over the seeds, and over the ranks if each has a value."""
+    """Returns the mean over the seeds, and over the ranks for values by rank."""
     return float(np.mean([np.mean(row[name]) for row in rows]))
 
 
@@ -154,7 +154,7 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def _perplexity(loss: float) -> str:
-    """Formats it where it says something: no more than a guess has 96."""
+    """Formats a perplexity below 1000; that of a random guess is 96."""
     return f"{np.exp(loss):.2f}" if loss < np.log(1000) else "over 1000"
 
 

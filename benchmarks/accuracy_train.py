@@ -2,8 +2,8 @@
 
     python -m jax_optireduce launch -n 4 benchmarks/accuracy_train.py in.json out.jsonl
 
-Every cell has a session of its own, so that its faults and its deadline are its own.
-Compiled programs are kept: a program uses the open session.
+Every cell has a separate session, with its own faults and deadline. Compiled programs
+are reused: a program uses the open session.
 """
 
 import dataclasses
@@ -33,10 +33,10 @@ EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
 MOMENTUM = 0.9
 
 # Steps between two calls of `resync` in the scheme that has it.
-# Source: docs/checkpoints.md, which advises it with optimizers like AdamW.
+# Source: docs/checkpoints.md, for optimizers like AdamW.
 RESYNC_EVERY = 100
 
-# Scheme -> mode, and whether replicas are made equal now and then.
+# Scheme -> mode, and whether `resync` is called.
 SCHEMES = {
     "exact": ("exact", False),
     "lossy": ("lossy", False),
@@ -57,8 +57,8 @@ class Cell:
       condition: percentage of the datagrams that are lost, or "straggler".
       seed: of the parameters, the order of the examples and the lost datagrams.
       steps: of the optimizer.
-      deadline_ms: of a call that does not wait, in milliseconds; 0: learned.
-      straggler_ms: how long the last rank sleeps in each step under "straggler", in
+      deadline_ms: of a `lossy` or `bounded` call, in milliseconds; 0: learned.
+      straggler_ms: sleep of the last rank in each step under "straggler", in
         milliseconds.
     """
 
@@ -74,7 +74,7 @@ class Cell:
     def options(self) -> dict[str, Any]:
         """Returns the arguments of `jax_optireduce.init`."""
         lost = 0.0 if self.condition == "straggler" else float(self.condition) / 100
-        # Each rank loses others; 64 is more ranks than a host has room for.
+        # Losses differ by rank; a host has fewer than 64 ranks.
         seed = 64 * self.seed + jax.process_index()
         faults = {"loss": lost, "seed": seed} if lost else {}
         return {"deadline_s": self.deadline_ms / 1000, "advanced": {"faults": faults}}
@@ -98,7 +98,7 @@ def make_optimizer(task: accuracy_models.Task, name: str) -> Any:
 
 @functools.cache
 def compiled(mesh: Mesh, task_name: str, optimizer_name: str, mode: str) -> Programs:
-    """Returns the programs, which all cells of this kind share."""
+    """Returns the programs of all cells of this kind."""
     task = accuracy_models.load(task_name)
     optimizer = make_optimizer(task, optimizer_name)
 
@@ -140,18 +140,18 @@ def compiled(mesh: Mesh, task_name: str, optimizer_name: str, mode: str) -> Prog
 
 
 def rank_and_ranks() -> tuple[int, int]:
-    """Returns which process this is, and of how many."""
+    """Returns the index of this process, and the number of processes."""
     return jax.process_index(), jax.process_count()
 
 
 def multihost_rows(mesh: Mesh, rows: list[np.ndarray]) -> list[jax.Array]:
-    """Makes global arrays of each rank's part."""
+    """Makes global arrays from the part of each rank."""
     sharding = NamedSharding(mesh, DIVIDED)
     return [jax.make_array_from_process_local_data(sharding, part) for part in rows]
 
 
 def train(cell: Cell, mesh: Mesh) -> dict[str, Any]:
-    """Trains one cell in the session that is open, and returns its figures."""
+    """Trains one cell in the open session, and returns its figures."""
     mode, resynced = SCHEMES[cell.scheme]
     programs = compiled(mesh, cell.task, cell.optimizer, mode)
     state = programs.initial(np.uint32(cell.seed))
@@ -185,10 +185,10 @@ def train(cell: Cell, mesh: Mesh) -> dict[str, Any]:
 
 
 def across_ranks(own: np.ndarray, figures: np.ndarray) -> dict[str, Any]:
-    """Returns the figures for which the ranks have to be put side by side.
+    """Returns the figures that compare the ranks.
 
     Args:
-      own: this rank's parameters, float32 [n].
+      own: parameters of this rank, float32 [n].
       figures: accuracy, loss, and shares of contributions and results missing and of
         results with deferred data, float32 [5].
     """
@@ -218,10 +218,10 @@ def of_this_rank(tree: Any) -> Any:
 
 
 def main() -> None:
-    """Runs all cells of a file; rank 0 appends the figures of each to another."""
+    """Runs all cells of a file; rank 0 appends the figures to another file."""
     cells_path, results_path = map(Path, sys.argv[1:])
     cells = [Cell(**fields) for fields in json.loads(cells_path.read_text())]
-    # A first session, because the devices are known only after it.
+    # A first session initialises JAX, whose devices the mesh needs.
     jax_optireduce.init().close()
     mesh = jax.make_mesh(
         (jax.process_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,)

@@ -2,10 +2,10 @@
 
     python -m jax_optireduce launch -n 2 benchmarks/authentication.py
 
-The kinds of protection take turns in one run: a session of each, again and again, so
-that what else the machine does hits all alike. Prints, per size, the median time of a
-call with tags (the default) and the others' ratio to it; in brackets the quartiles of
-that ratio from turn to turn.
+The kinds of protection take turns in one run: a session of each, repeatedly, so that
+other load of the machine affects all equally. The program prints, per size, the median
+time of a call with tags (the default) and the ratios of the other kinds to it; in
+brackets the quartiles of that ratio over the turns.
 """
 
 import argparse
@@ -32,7 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "encrypted": {"encrypt": True},
 }
 
-# Calls before the first that counts: they fill caches and open the window.
+# Calls before the first counted one, which fill caches and open the window.
 WARM_UP = 20
 
 
@@ -83,7 +83,7 @@ def show(times: dict[tuple[str, int], list[list[float]]]) -> None:
         }
         cells = [f"{size}", f"{medians['tags'] * 1e6:.1f}"]
         for kind in others:
-            # Turn by turn, so that a slow minute of the machine is in both.
+            # Turn by turn, so that a slow minute of the machine affects both.
             ratios = [
                 statistics.median(other) / statistics.median(tags)
                 for other, tags in zip(
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=20, help="sessions of each kind")
     parser.add_argument("--calls", type=int, default=12, help="per size and session")
     arguments = parser.parse_args()
-    # The warning of authenticate=False has its place in programs, not in this table.
+    # The warning of authenticate=False is for programs, not for this table.
     logging.getLogger("jax_optireduce").setLevel(logging.ERROR)
     times: dict[tuple[str, int], list[list[float]]] = {
         (kind, size): [] for kind in KINDS for size in SIZES

@@ -2,8 +2,9 @@
 
     bursts.py RANK MBPS LOAD SEED
 
-Sends bursts at random times to random hosts, so that they take LOAD of a link of MBPS
-10^6 bit/s on average, and receives those of the others. Prints a line when it is ready.
+The program sends bursts at random times to random hosts, whose average rate is the
+share LOAD of a link of MBPS 10^6 bit/s, and receives the bursts of the others. It
+prints a line when it is ready.
 """
 
 import random
@@ -16,9 +17,10 @@ from hosts import RANKS, address
 
 PORT = 7790
 
-# Mean size of a burst and the exponent of its Pareto distribution; the longest is cut.
-# Chosen: 32 ms of a link of 250 Mbit/s. An exponent of 1.5 has a mean and no variance,
-# as the sizes of flows in data centres. The longest takes a second.
+# Mean size of a burst, exponent of its Pareto distribution, and largest size.
+# Chosen: 32 ms of a link of 250 Mbit/s. With an exponent of 1.5 the mean is finite and
+# the variance is not, as with the sizes of flows in data centres. The largest takes a
+# second.
 MEAN_BYTES, EXPONENT = 1_000_000, 1.5
 MAX_BYTES = 30_000_000
 
@@ -26,7 +28,7 @@ PIECE_BYTES = 1 << 18
 
 
 def receive(connection: socket.socket) -> None:
-    """Receives a burst, and forgets it."""
+    """Receives a burst, and discards it."""
     with connection:
         while connection.recv(PIECE_BYTES):
             pass
@@ -52,7 +54,7 @@ def send(to: int, size: int) -> None:
 
 
 def main() -> None:
-    """Runs until it is stopped."""
+    """Runs until SIGTERM."""
     rank, mbps, load, seed = map(float, sys.argv[1:])
     server = socket.create_server((address(int(rank)), PORT))
     threading.Thread(target=serve, args=(server,), daemon=True).start()

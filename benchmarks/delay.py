@@ -1,10 +1,11 @@
-"""Holds packets that reach this host for a while: `hosts.py` runs it where one waits.
+"""Delays the packets that reach this host: `hosts.py` runs it on hosts with a delay.
 
     python benchmarks/delay.py <least, ms> <stalls per s> <length of a stall, ms>
 
-The kernel asks about each packet in its queue 0 (NFQUEUE of iptables) by a message over
-netlink, which has a number but nothing else of the packet. The packet stays in the
-kernel and goes on when the answer comes. Prints "ready" when it can. See `hosts.Delay`.
+The kernel announces each packet in its queue 0 (NFQUEUE of iptables) by a message over
+netlink, which has the number of the packet without its content. The packet stays in the
+kernel until the answer to the message. The program prints "ready" when it has the
+queue. See `hosts.Delay`.
 """
 
 import collections
@@ -30,22 +31,22 @@ QUEUED, CONFIG, VERDICTS_UP_TO = (SUBSYSTEM_QUEUE | n for n in (0, 2, 3))
 COMMAND, PARAMETERS, MAXIMUM, MASK, FLAGS = 1, 2, 3, 4, 5  # of CONFIG
 BIND = struct.pack(">BBH", 1, 0, socket.AF_INET)
 NO_CONTENTS = struct.pack(">IB", 0, 1)
-# A merged packet is one.
+# A merged packet counts as one.
 WHOLE = struct.pack(">I", 4)
 VERDICT, ACCEPT = 2, 1
 
 # Offset of the number of the packet in a message about it.
 ID_OFFSET = 24
 
-# That many may wait, at most. Chosen: more than 1 Gbit/s sends in a second.
+# Largest number of waiting packets. Chosen: above the packets of 1 Gbit/s in a second.
 LENGTH = struct.pack(">I", 100_000)
-# Of messages that are not read yet, in bytes. Chosen: as many.
+# Buffer of unread messages, in bytes. Chosen: as many messages.
 BUFFER_BYTES = 64 << 20
 
-# Before the ranks, after the kernel's own. Chosen: those of other programs begin at 50.
+# Priority above the ranks, below kernel threads. Chosen: theirs begin at 50.
 PRIORITY = 10
 
-# P99 of the lengths of stalls, in units of their median. Chosen: by the Delay.
+# P99 of the lengths of stalls, in units of their median. Chosen: as in `hosts.Delay`.
 P99 = 3.0
 # Source: the standard normal distribution.
 NORMAL_P99 = 2.326
@@ -55,10 +56,10 @@ class Queue:
     """Queue 0 of this network namespace."""
 
     def __init__(self) -> None:
-        """Takes the queue.
+        """Binds the queue.
 
         Raises:
-          OSError: another program has it, or this one has not the right.
+          OSError: another program has the queue, or this one lacks the permission.
         """
         self._socket = socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER
@@ -76,11 +77,11 @@ class Queue:
                 FLAGS: WHOLE,
             },
         )
-        # Errors are reported at once.
+        # Errors are reported immediately.
         list(self.numbers(0))
 
     def numbers(self, timeout_s: float | None) -> Iterator[int]:
-        """Waits for packets at most so long, and returns their numbers, in order.
+        """Waits for packets at most `timeout_s`, and returns their numbers, in order.
 
         Raises:
           OSError: the kernel refused the message.
@@ -99,7 +100,7 @@ class Queue:
                 yield struct.unpack_from(">I", message, ID_OFFSET)[0]
 
     def let_pass(self, last: int) -> None:
-        """Lets all packets up to this one pass."""
+        """Releases all packets up to this one."""
         self._send(VERDICTS_UP_TO, {VERDICT: struct.pack(">II", ACCEPT, last)})
 
     def _send(self, kind: int, attributes: dict[int, bytes]) -> None:
@@ -113,7 +114,7 @@ class Queue:
 
 @dataclasses.dataclass
 class Stalls:
-    """When nothing reaches this host."""
+    """Random times at which no packet reaches this host."""
 
     per_s: float
     median_s: float
@@ -121,7 +122,7 @@ class Stalls:
     end_s: float = 0.0
 
     def over(self, at_s: float) -> float:
-        """Returns the time at which a packet passes, by stalls."""
+        """Returns the time at which the stalls let a packet pass."""
         while self.per_s and at_s >= self.end_s:
             self.start_s = (self.end_s or at_s) + random.expovariate(self.per_s)
             length = math.exp(random.gauss(0, math.log(P99) / NORMAL_P99))
@@ -130,7 +131,7 @@ class Stalls:
 
 
 def main() -> None:
-    """Holds packets until it is stopped."""
+    """Delays packets until SIGTERM."""
     least_ms, per_s, stall_ms = map(float, sys.argv[1:])
     stalls = Stalls(per_s, stall_ms / 1000)
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))

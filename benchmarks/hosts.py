@@ -1,11 +1,10 @@
-"""Hosts on this machine, joined by links of a given rate, for benchmarks of networks.
+"""Hosts on this machine, with links of a given rate, for benchmarks of networks.
 
-Network namespaces behind one switch, all in the kernel: each host has a card that sends
-at the rate of its link and pushes back, each port of the switch a queue that drops what
-does not fit; the switch also drops by chance. Only where packets are to be late does a
-program of ours, `delay.py`, hold them in front of each host: the kernel's own means,
-netem, is a module that many kernels come without. Needs root, and what `MISSING` looks
-for.
+The hosts are network namespaces behind one switch, all in the kernel: each host has a
+card that sends at the rate of its link and exerts backpressure, each port of the switch
+a queue that drops the excess; the switch also drops at random. For delays a program,
+`delay.py`, holds the packets in front of each host: netem, the module of the kernel for
+delays, is missing from many kernels. Needs root, and the programs of `PROGRAMS`.
 """
 
 import contextlib
@@ -27,31 +26,31 @@ NETWORK = "10.77.0"
 SWITCH = "optireduce-switch"
 COORDINATOR_PORT = 7778
 
-# Folder of the files that `ip netns exec` puts in place of those of /etc.
+# Folder of the files with which `ip netns exec` replaces files of /etc.
 # Source: ip-netns(8).
 ETC = Path("/etc/netns")
 
-# A bad spell ends after this many ms at the latest. Chosen: TCP that sends a packet per
-# 200 ms, after a timeout, would be in one for seconds; at 1 Gbit/s it is 400 packets.
+# Longest run of losses, in ms. Chosen: TCP after a timeout, with a packet each 200 ms,
+# would lose packets for seconds; at 1 Gbit/s the time is that of 400 packets.
 SPELL_MS = 5
 
-# Time for a program to stop by itself. Chosen: a rank amid its calls never does,
-# since JAX takes SIGTERM for the notice of a machine that is about to go.
+# Time for the end of a program after SIGTERM, in seconds. Chosen: a rank with JAX's own
+# collectives ignores SIGTERM, as the notice of a preemption.
 STOP_S = 2
 
-# Missing programs.
+# Required programs, and those that are missing.
 PROGRAMS = ("ip", "tc", "ethtool", "nft", "iptables")
 MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Delay:
-    """When packets reach a host, after they have left the link; they stay in order.
+    """Delay of packets between a link and its host; they stay in order.
 
     Attributes:
-      least_ms: least wait of each, in ms.
-      stalls_per_s: how often, on average, a host stalls: nothing reaches it meanwhile.
-      stall_ms: how long, the median in ms; the P99 is three times that.
+      least_ms: least delay of a packet, in ms.
+      stalls_per_s: average rate of stalls, in which no packet reaches the host.
+      stall_ms: median length of a stall, in ms; the P99 is three times that.
     """
 
     least_ms: float
@@ -64,13 +63,13 @@ class Link:
     """The link of each host to the switch.
 
     Attributes:
-      mbps: its rate in 10^6 bit/s.
-      queue_ms: size of the queue before it, in ms at this rate.
+      mbps: rate in 10^6 bit/s.
+      queue_ms: size of the queue in front of the link, in ms at this rate.
       congestion: TCP's congestion control.
-      loss: share of the packets from each host that the switch drops by chance.
-      run: how many of them are dropped in a row, on average (Gilbert's model).
-      slow: by how much the link of the last host is slower.
-      delay: of packets to a host; None: they do not pass through our program.
+      loss: share of the packets from each host that the switch drops at random.
+      run: average number of consecutive drops (Gilbert's model).
+      slow: factor by which the link of the last host is slower.
+      delay: delay of packets to a host; None: without the program.
     """
 
     mbps: int
@@ -104,7 +103,7 @@ def environment(rank: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def network(link: Link) -> Iterator[None]:
-    """Makes the hosts, the switch and the links, and removes them, even at SIGTERM."""
+    """Makes the hosts, the switch and the links; removes them, also on SIGTERM."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         _run(f"ip netns add {SWITCH}")
@@ -127,7 +126,7 @@ def network(link: Link) -> Iterator[None]:
 def _add_host(rank: int, link: Link) -> None:
     """Makes a host, its link, and its port of the switch."""
     name, port = host(rank), f"p{rank}"
-    # Gloo listens where the machine's own name leads.
+    # Gloo listens on the address of the machine's own name.
     (ETC / name).mkdir(parents=True, exist_ok=True)
     (ETC / name / "hosts").write_text(
         f"127.0.0.1 localhost\n{address(rank)} {socket.gethostname()}\n"
@@ -140,17 +139,17 @@ def _add_host(rank: int, link: Link) -> None:
     _run(f"ip -n {name} link set eth0 up")
     _run(f"ip -n {name} link set lo up")
     if link.loss:
-        # Loss applies to packets of the MTU. Without loss the kernel need not segment
-        # them here: a card does that, and the kernel takes a core for it at 1 Gbit/s.
+        # Loss applies to packets of the MTU. Without loss the kernel does not segment
+        # them, which takes a core at 1 Gbit/s, and which real cards do.
         cut = "tso off tx-udp-segmentation off gso on gro on"
         _run(f"ip netns exec {name} ethtool -K eth0 {cut}")
         _run(f"ip netns exec {SWITCH} nft -f -", text=_loss(port, link))
     mbps = link.mbps / (link.slow if rank == RANKS - 1 else 1)
     bytes_per_ms = round(mbps * 1_000_000 / 8 / 1000)
-    # Twice the time that a timer of the kernel may be late.
+    # Twice the lateness of a timer of the kernel.
     shape = f"root tbf rate {mbps * 1e6:.0f}bit burst {max(bytes_per_ms, 3000)}"
     queue = max(bytes_per_ms * link.queue_ms, 3000)
-    # A sender's own card pushes back; the switch drops.
+    # The card of a sender exerts backpressure; the switch drops.
     _run(f"tc -n {name} qdisc add dev eth0 {shape} limit 2000000")
     _run(f"tc -n {SWITCH} qdisc add dev {port} {shape} limit {queue}")
     route = f"{NETWORK}.0/24 dev eth0 congctl {link.congestion}"
@@ -159,9 +158,9 @@ def _add_host(rank: int, link: Link) -> None:
 
 def _loss(port: str, link: Link) -> str:
     """Returns the rules of nft by which the switch drops packets at a port."""
-    # ARP never is: a host that it does not find gets nothing at all for a second.
-    # A bad spell, in which all is dropped, ends before a packet with chance 1 / run.
-    # The share of the packets in one is the loss, if one begins with this chance:
+    # ARP is exempt: its loss would block a host for a second.
+    # A run of drops ends before a packet with probability 1 / run. The share of the
+    # packets in runs is the loss if a run begins with this probability:
     begin = link.loss / (link.run * (1 - link.loss) + link.loss)
     million = 1_000_000
     chance = f"numgen random mod {million} < {round(million * begin)}"
@@ -183,8 +182,8 @@ def _loss(port: str, link: Link) -> str:
 
 @contextlib.contextmanager
 def _delayed(rank: int, delay: Delay) -> Iterator[None]:
-    """Holds the packets to a host."""
-    # Merged first, packets of one flow cost the program one step, not one each.
+    """Delays the packets to a host."""
+    # Merged packets of one flow cost the program one step, not one each.
     _run(f"ip netns exec {host(rank)} ethtool -K eth0 gro on")
     values = [str(value) for value in dataclasses.astuple(delay)]
     with program(rank, DELAY, *values) as process:
@@ -196,7 +195,7 @@ def _delayed(rank: int, delay: Delay) -> Iterator[None]:
 
 
 def _run(command: str, *, text: str = "", check: bool = True) -> None:
-    """Runs a command that reads a text; an error shows what it printed."""
+    """Runs a command with a text as input; an error shows its output."""
     done = subprocess.run(  # noqa: S603 (the words are ours)
         command.split(), input=text, capture_output=True, text=True, check=False
     )
@@ -208,12 +207,12 @@ def _run(command: str, *, text: str = "", check: bool = True) -> None:
 def program(
     rank: int, *arguments: str, variables: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen]:
-    """Runs Python on a host, and stops it.
+    """Runs Python on a host, and ends it.
 
     Args:
-      rank: of the host.
-      *arguments: of the interpreter.
-      variables: of the environment, beside those of this process.
+      rank: index of the host.
+      *arguments: arguments of the interpreter.
+      variables: additional variables of the environment.
 
     Yields:
       The process; its standard output is a pipe.

@@ -1,30 +1,29 @@
-"""The cost of trouble on one rank for the others: the times of their calls, by kind.
+"""The cost of a fault of one rank for the others: the times of their calls.
 
     python benchmarks/lateness.py
 
-Starts 4 ranks on this host for each trouble and each kind of deadline, fixed and
-learned. They make calls in mode "bounded", while nothing is wrong (`none`), one rank
-sleeps 200 ms before each call (`slow`), is stopped for 10 s and goes on (`stopped`), is
-killed (`killed`), or 5 % of all datagrams are lost (`loss`). Prints, over the healthy
-ranks:
+The program starts 4 ranks on this host for each fault and each kind of deadline, fixed
+and learned. They make calls in mode "bounded" without a fault (`none`), or one rank
+sleeps 200 ms before each call (`slow`), is stopped for 10 s and continues (`stopped`),
+is killed (`killed`), or 5 % of all datagrams are lost (`loss`). It prints, over the
+healthy ranks:
 
-  * the time of a call, in seconds and in units of T, the deadline that it had; beside
-    it the time of the transport itself, without JAX;
-  * shares of contributions and of results that were late, and of results that held data
-    of earlier calls;
-  * which rank the log named slow, how many of the others did, and in which share of the
-    calls it was `stats.slowest_process`;
+  * the time of a call, in seconds and in units of T, its deadline, and the time of the
+    transport alone, without JAX;
+  * shares of late contributions and results, and of results with data of earlier calls;
+  * the rank that the log named as slow, the number of ranks that logged it, and the
+    share of the calls in which it was `stats.slowest_process`;
   * after a drain, the largest difference between the sum of all results and the
-    contributions: not 0 if data was lost or added twice.
+    contributions: nonzero if data was lost or added twice.
 
-The calls of `stopped` come in rows of their own, while the rank was stopped and
-afterwards; `catching up` are that rank's calls until it is where the others are, and
-`slow itself` those of the rank that sleeps. The calls of `killed` are the ones until
-the rank was removed, those of `without it` come after. As a yardstick for the machine,
-a process that only sleeps says how late it woke up meanwhile.
+The calls of `stopped` have separate rows for the stop and the time afterwards;
+`catching up` has the calls of that rank until it has caught up, and `slow itself` the
+calls of the sleeping rank. `killed` has the calls until the removal of the rank,
+`without it` the later calls. As a reference for the machine, a process that only sleeps
+measures its late wake-ups.
 
-Exit codes: 0, all ranks but the one killed ended by themselves, without an error, and
-nothing was lost; 1 otherwise.
+Exit codes: 0, all ranks except the killed one ended without an error, and no data was
+lost; 1 otherwise.
 """
 
 import argparse
@@ -44,13 +43,13 @@ import numpy as np
 
 PROGRAM = Path(__file__).with_name("lateness_rank.py")
 
-# Sums of whole numbers divided by this are exact.
+# A power of two, so that means of whole numbers are exact.
 RANKS = 4
 VICTIM = RANKS - 1
 
-TROUBLES = ("none", "slow", "stopped", "killed", "loss")
+FAULTS = ("none", "slow", "stopped", "killed", "loss")
 
-# Source: the task that this answers: 200 ms per step, 10 s, 5 %.
+# Chosen: a delay of several steps, a stop of many calls, and heavy loss.
 SLEEP_S = 0.2
 STOPPED_S = 10.0
 LOSS = 0.05
@@ -61,19 +60,19 @@ DEADLINES_S = {1: 0.1, 25: 1.5}
 
 # Call before which the last rank is stopped or killed.
 # Chosen: a learned deadline is learned by then, from 20 calls.
-TROUBLE_AT = 50
+FAULT_AT = 50
 # Calls before this one do not count, for the same reason.
 WARM_UP = 30
 
-# When the rank that was killed is removed, in seconds.
-# Chosen: a hundred calls, without waiting for the default of 30 s.
+# Silence after which the killed rank is removed, in seconds.
+# Chosen: a hundred calls, and shorter than the default of 30 s.
 PEER_TIMEOUT_S = 10.0
 
 # Longest time of the processes of one cell, in seconds.
-# Chosen: 300 calls of a rank that sleeps 200 ms take 75 s on an idle machine.
+# Chosen: 300 calls of the sleeping rank take 75 s on an idle machine.
 LIMIT_S = 400.0
 
-# The yardstick sleeps so long, in seconds.
+# Sleep of the reference process, in seconds.
 YARDSTICK_S = 0.01
 
 
@@ -82,13 +81,13 @@ class Cell:
     """One set of processes.
 
     Attributes:
-      trouble: of `TROUBLES`.
+      fault: of `FAULTS`.
       deadline_s: T; 0: learned.
       mebibytes: size of the bucket.
       calls: of each rank.
     """
 
-    trouble: str
+    fault: str
     deadline_s: float
     mebibytes: int
     calls: int
@@ -97,20 +96,20 @@ class Cell:
     def title(self) -> str:
         """Names it."""
         deadline = f"T = {self.deadline_s:g} s" if self.deadline_s else "T learned"
-        return f"{self.trouble}, {self.mebibytes} MiB, {deadline}"
+        return f"{self.fault}, {self.mebibytes} MiB, {deadline}"
 
     def plan(self) -> dict[str, Any]:
         """Returns the plan of each rank."""
         options: dict[str, Any] = {"on_lag": "suspend", "deadline_s": self.deadline_s}
-        if self.trouble == "loss":
+        if self.fault == "loss":
             options["advanced"] = {"faults": {"loss": LOSS, "seed": 1}}
-        if self.trouble == "killed":
+        if self.fault == "killed":
             options["peer_timeout_s"] = PEER_TIMEOUT_S
         return {
             "mode": "bounded",
             "bytes": self.mebibytes << 20,
             "calls": self.calls,
-            "sleep_s": SLEEP_S if self.trouble == "slow" else 0.0,
+            "sleep_s": SLEEP_S if self.fault == "slow" else 0.0,
             "options": options,
         }
 
@@ -120,9 +119,9 @@ class Run:
     """The outcome of a cell.
 
     Attributes:
-      moments: `time.monotonic()` of what was done to the last rank, by the signal.
-      ranks: output of each rank; None for one that ended before it wrote.
-      woke_late_s: by how much the yardstick overslept, each time.
+      moments: `time.monotonic()` of the signals to the last rank, by name.
+      ranks: output of each rank; None if the rank ended without output.
+      woke_late_s: lateness of each wake-up of the reference process, in seconds.
     """
 
     moments: dict[str, float]
@@ -130,28 +129,28 @@ class Run:
     woke_late_s: list[float]
 
 
-class Trouble:
-    """Applies the trouble of a cell to the last rank, in time."""
+class Fault:
+    """Applies the fault of a cell to the last rank, in time."""
 
-    def __init__(self, trouble: str) -> None:
-        """Nothing happens before the rank has called for the `TROUBLE_AT`th time."""
+    def __init__(self, fault: str) -> None:
+        """Prepares the fault, which begins at call `FAULT_AT` of the rank."""
         self.moments: dict[str, float] = {}
-        self._trouble = trouble
+        self._fault = fault
         self._pid = 0
 
     def read(self, line: str) -> None:
-        """Takes a line of the launcher's output."""
+        """Handles a line of the launcher's output."""
         match = re.match(rf"\[{VICTIM}\] (pid|call) (\d+)", line)
         if match and match[1] == "pid":
             self._pid = int(match[2])
-        elif match and int(match[2]) == TROUBLE_AT:
-            if self._trouble == "stopped":
+        elif match and int(match[2]) == FAULT_AT:
+            if self._fault == "stopped":
                 self._send(signal.SIGSTOP)
-            if self._trouble == "killed":
+            if self._fault == "killed":
                 self._send(signal.SIGKILL)
 
     def go_on(self) -> None:
-        """Ends the stop when it has lasted long enough."""
+        """Ends the stop after `STOPPED_S`."""
         stopped = self.moments.get("SIGSTOP")
         if stopped is None or "SIGCONT" in self.moments:
             return
@@ -169,7 +168,7 @@ def run(cell: Cell) -> Run:
         folder = Path(name)
         (folder / "plan.json").write_text(json.dumps(cell.plan()))
         # -P: the installed package, not the folder of that name in a checkout. The
-        # ranks that go on without one that was killed need their time.
+        # grace time is for the ranks that continue without the killed one.
         launch = [sys.executable, "-P", "-m", "jax_optireduce", "launch"]
         launch += ["-n", str(RANKS), "--grace-s", str(LIMIT_S), str(PROGRAM)]
         with subprocess.Popen(  # noqa: S603 (the project's own launcher)
@@ -177,22 +176,22 @@ def run(cell: Cell) -> Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         ) as process:
-            trouble, woke_late_s, output = watch(process, Trouble(cell.trouble))
+            fault, woke_late_s, output = watch(process, Fault(cell.fault))
         paths = [folder / f"rank{rank}.json" for rank in range(RANKS)]
         ranks = [json.loads(p.read_text()) if p.exists() else None for p in paths]
     ended_early = [r for r in range(RANKS) if ranks[r] is None]
-    if ended_early != ([VICTIM] if cell.trouble == "killed" else []):
+    if ended_early != ([VICTIM] if cell.fault == "killed" else []):
         print("\n".join(output[-40:]), file=sys.stderr)
-    return Run(trouble.moments, ranks, woke_late_s)
+    return Run(fault.moments, ranks, woke_late_s)
 
 
 def watch(
-    process: subprocess.Popen[bytes], trouble: Trouble
-) -> tuple[Trouble, list[float], list[str]]:
-    """Reads the output and makes the trouble until the process ends.
+    process: subprocess.Popen[bytes], fault: Fault
+) -> tuple[Fault, list[float], list[str]]:
+    """Reads the output and applies the fault until the end of the process.
 
     Returns:
-      The trouble, by how much each sleep was too long, and the lines of the output.
+      The fault, the lateness of each wake-up in seconds, and the lines of the output.
     """
     woke_late_s, lines, rest = [], [], b""
     end = time.monotonic() + LIMIT_S
@@ -206,23 +205,23 @@ def watch(
         *whole, rest = (rest + (process.stdout.read() or b"")).split(b"\n")
         for line in whole:
             lines.append(line.decode(errors="replace"))
-            trouble.read(lines[-1])
-        trouble.go_on()
-    return trouble, woke_late_s, lines
+            fault.read(lines[-1])
+        fault.go_on()
+    return fault, woke_late_s, lines
 
 
 def rows(cell: Cell, run: Run) -> dict[str, dict[str, Any]]:
-    """Returns the rows of a cell, by title; none for calls that there are not."""
+    """Returns the rows of a cell, by title, without rows of no calls."""
     moments, always = run.moments, float("inf")
     healthy, itself = run.ranks[:VICTIM], run.ranks[VICTIM:]
-    if cell.trouble == "stopped":
+    if cell.fault == "stopped":
         stop, go_on = moments["SIGSTOP"], moments["SIGCONT"]
         found = {
             "stopped": figures(healthy, stop, go_on),
             "afterwards": figures(healthy, go_on, always),
             "catching up": figures(itself, go_on, go_on + caught_up(run)),
         }
-    elif cell.trouble == "killed":
+    elif cell.fault == "killed":
         killed, removed = moments["SIGKILL"], removed_at(run)
         found = {
             "killed": figures(healthy, killed, removed),
@@ -230,8 +229,8 @@ def rows(cell: Cell, run: Run) -> dict[str, dict[str, Any]]:
         }
     else:
         since = max(rank["began"][WARM_UP] for rank in run.ranks[:VICTIM] if rank)
-        found = {cell.trouble: figures(healthy, since, always)}
-    if cell.trouble == "slow":
+        found = {cell.fault: figures(healthy, since, always)}
+    if cell.fault == "slow":
         found["slow itself"] = figures(itself, since, always)
     return {title: row for title, row in found.items() if row}
 
@@ -239,7 +238,7 @@ def rows(cell: Cell, run: Run) -> dict[str, dict[str, Any]]:
 def figures(
     ranks: list[dict[str, Any] | None], since: float, until: float
 ) -> dict[str, Any] | None:
-    """Returns the figures of the calls that these ranks began between two moments."""
+    """Returns the figures of the calls that these ranks began in an interval."""
     ended = [rank for rank in ranks if rank]
     began = np.concatenate([rank["began"] for rank in ended])
     seconds = np.concatenate([rank["seconds"] for rank in ended])
@@ -248,8 +247,8 @@ def figures(
     if not counted.any():
         return None
     seconds = seconds[counted]
-    elapsed, deadline, contributions, results, carried, slowest, _ = reports[counted].T
-    # A call that is over when its rank makes it has none: then it is the usual one.
+    elapsed, deadline, contributions, results, deferred, slowest, _ = reports[counted].T
+    # Calls that all others have passed have no deadline: they get the median.
     known = reports[:, 1][reports[:, 1] > 0]
     deadline = np.where(deadline > 0, deadline, np.median(known))
 
@@ -264,13 +263,13 @@ def figures(
         "transport_of_deadline": quantiles(elapsed / deadline),
         "missing_contributions": contributions.mean(),
         "missing_results": results.mean(),
-        "deferred": carried.mean(),
+        "deferred": deferred.mean(),
         "slowest": float((slowest == VICTIM).mean()),
     }
 
 
 def summary(cell: Cell, run: Run) -> dict[str, Any]:
-    """Returns all that is known about a cell, without its single calls."""
+    """Returns the figures of a cell, without those of single calls."""
     ended = [rank for rank in run.ranks if rank]
     named: dict[str, list[int]] = {}
     for number, rank in enumerate(run.ranks[:VICTIM]):
@@ -278,11 +277,11 @@ def summary(cell: Cell, run: Run) -> dict[str, Any]:
             match = re.match(r"rank (\d+) is slow", line)
             if match and number not in named.setdefault(match[1], []):
                 named[match[1]].append(number)
-    # The contributions of the killed rank are not known here.
+    # The contributions of the killed rank are unknown.
     differences = [rank["conservation"] for rank in ended]
-    known = cell.trouble != "killed" and None not in differences
+    known = cell.fault != "killed" and None not in differences
     conserved = max(differences) if known else None
-    aborted = RANKS - len(ended) - (cell.trouble == "killed")
+    aborted = RANKS - len(ended) - (cell.fault == "killed")
     report = {
         **dataclasses.asdict(cell),
         "rows": rows(cell, run),
@@ -294,15 +293,15 @@ def summary(cell: Cell, run: Run) -> dict[str, Any]:
         "woke_late_p99_s": float(np.percentile(run.woke_late_s, 99)),
         "load": os.getloadavg()[0],
     }
-    if cell.trouble == "killed":
+    if cell.fault == "killed":
         report["removed_after_s"] = removed_at(run) - run.moments["SIGKILL"]
-    if cell.trouble == "stopped" and run.ranks[VICTIM]:
+    if cell.fault == "stopped" and run.ranks[VICTIM]:
         report["caught_up_s"] = caught_up(run)
     return report
 
 
 def removed_at(run: Run) -> float:
-    """Returns when the first call without the last rank began."""
+    """Returns the begin of the first call without the last rank."""
     began = [
         at
         for rank in run.ranks[:VICTIM]
@@ -313,7 +312,7 @@ def removed_at(run: Run) -> float:
 
 
 def caught_up(run: Run) -> float:
-    """Returns how long the stopped rank took to be in the calls of the others, in s."""
+    """Returns the time of the stopped rank to catch up with the others, in s."""
     own, first = run.ranks[VICTIM]["began"], run.ranks[0]["began"]
     go_on = run.moments["SIGCONT"]
     behind = [at for at, other in zip(own, first, strict=True) if at > other + SLEEP_S]
@@ -323,7 +322,7 @@ def caught_up(run: Run) -> float:
 def show(reports: list[dict[str, Any]]) -> str:
     """Returns the table."""
     columns = [
-        *("trouble", "T", "calls", "P50", "P99", "max, s", "P50 / T", "P99 / T"),
+        *("fault", "T", "calls", "P50", "P99", "max, s", "P50 / T", "P99 / T"),
         *("max / T", "transport P99 / T", "late", "missing", "deferred"),
         *("named slow", "slowest", "lost", "P99 of a sleep"),
     ]
@@ -344,7 +343,7 @@ def show(reports: list[dict[str, Any]]) -> str:
                 f"{row['transport_of_deadline'][1]:.2f}",
                 f"{100 * row['missing_contributions']:.1f} %",
                 f"{100 * row['missing_results']:.1f} %",
-                f"{100 * row['carried']:.1f} %",
+                f"{100 * row['deferred']:.1f} %",
                 named or "none",
                 f"{100 * row['slowest']:.0f} %",
                 "-" if error is None else f"{error:g}",
@@ -367,8 +366,8 @@ def remarks(report: dict[str, Any]) -> list[str]:
 
 
 def failed(report: dict[str, Any]) -> bool:
-    """Whether a run violated a promise."""
-    lost = report["conservation_error"] != 0 and report["trouble"] != "killed"
+    """Whether a run violated a guarantee."""
+    lost = report["conservation_error"] != 0 and report["fault"] != "killed"
     return bool(lost or report["aborted"] or report["errors"])
 
 
@@ -378,7 +377,7 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--troubles", nargs="+", choices=TROUBLES, default=TROUBLES, metavar="NAME")
+    add("--faults", nargs="+", choices=FAULTS, default=FAULTS, metavar="NAME")
     add(
         "--deadlines",
         nargs="+",
@@ -400,10 +399,10 @@ def parse_arguments() -> argparse.Namespace:
         "--deadline-s",
         type=float,
         metavar="T",
-        help="the fixed one (default ten times a healthy call on two cores)",
+        help="the fixed deadline (default ten times a healthy call on two cores)",
     )
-    add("--calls", type=int, default=300, help="of each rank (default 300)")
-    add("--json", type=Path, metavar="FILE", help="where to write all figures as JSON")
+    add("--calls", type=int, default=300, help="calls of each rank (default 300)")
+    add("--json", type=Path, metavar="FILE", help="file for all figures, as JSON")
     return parser.parse_args()
 
 
@@ -412,10 +411,10 @@ def main() -> int:
     args = parse_arguments()
     fixed = {size: args.deadline_s or DEADLINES_S[size] for size in args.mebibytes}
     cells = [
-        Cell(trouble, fixed[size] if kind == "fixed" else 0.0, size, args.calls)
+        Cell(fault, fixed[size] if kind == "fixed" else 0.0, size, args.calls)
         for size in args.mebibytes
         for kind in args.deadlines
-        for trouble in args.troubles
+        for fault in args.faults
     ]
     reports = []
     for number, cell in enumerate(cells, 1):

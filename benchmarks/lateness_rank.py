@@ -2,8 +2,8 @@
 
     python -m jax_optireduce launch -n 4 benchmarks/lateness_rank.py plan.json folder
 
-Prints "pid <number>" once everything is compiled and "call <number>" before every tenth
-call; the parent acts on them. Writes `rank<i>.json` into the folder.
+The program prints "pid <number>" after compilation and "call <number>" before every
+tenth call, for the parent. It writes `rank<i>.json` into the folder.
 """
 
 import json
@@ -30,11 +30,11 @@ COMPUTE_S = 0.02
 # Calls between two lines of output.
 REPORT_EVERY = 10
 
-# A rank's contribution to a call is the same row of whole numbers times one of these,
-# in turn: every sum is exact, and a part that is lost or comes twice shows.
+# The contribution of a rank to a call is a row of whole numbers times one of these, in
+# turn: every sum is exact, and reveals lost and repeated parts.
 WEIGHTS = (1, 2, 3)
 
-# The noted statistics of a call.
+# The recorded statistics of a call.
 NOTED = (
     "elapsed_s",
     "deadline_s",
@@ -82,11 +82,11 @@ def mapped(mesh: Mesh, function: Callable[[jax.Array], Any]) -> Callable[..., An
 
 
 def run(plan: dict[str, Any]) -> dict[str, Any]:
-    """Makes the calls of a plan and a drain; returns the notes on them.
+    """Makes the calls of a plan and a drain; returns their statistics.
 
     Args:
-      plan: `mode`, `bytes` of the bucket, number of `calls`, and `sleep_s`: seconds
-        that the last rank sleeps before each of them.
+      plan: `mode`, `bytes` of the bucket, number of `calls`, and `sleep_s`: sleep of
+        the last rank before each call, in seconds.
     """
     rank, ranks = jax.process_index(), jax.process_count()
     pause_s = COMPUTE_S + (plan["sleep_s"] if rank == ranks - 1 else 0.0)
@@ -108,7 +108,7 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
         weight: jax.make_array_from_process_local_data(sharding, (row * weight)[None])
         for weight in WEIGHTS
     }
-    # Everything is compiled before the first call that counts.
+    # Compilation precedes the first counted call.
     for program in (call, drain, together):
         jax.block_until_ready(program(scaled[1]))
     print("pid", os.getpid(), flush=True)

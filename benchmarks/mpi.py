@@ -3,14 +3,14 @@ r"""Calls of mode "exact" beside `mpi4jax.allreduce` and `lax.psum` over Gloo.
     mpirun -n 4 --oversubscribe --mca pml ob1 --mca btl tcp,self \
         --mca mpi_yield_when_idle 1 python benchmarks/mpi.py
 
-Each process is a rank of all three, which take turns of a few calls, in an order that
-chance chooses anew for every round. All reduce the same float32 array in a jitted
-function. Needs mpi4py and mpi4jax, beside jax_optireduce. Open MPI has only TCP, like
-Gloo; without the options it would use shared memory on one host.
+Each process is a rank of all three, which take turns of a few calls, in a random order
+for every round. All reduce the same float32 array in a jitted function. The program
+needs mpi4py and mpi4jax. With these options Open MPI uses TCP, as Gloo does; without
+them it would use shared memory on one host.
 
-The time of a call is that of the rank for which it took longest. Rank 0 prints the
-medians and P99s in ms, the ratios of the medians ours / theirs, and the CPU seconds of
-all ranks for a GB of the array. Sums are compared with what they must be. Exit code: 0.
+The time of a call is that of its slowest rank. Rank 0 prints the medians and P99s in
+ms, the ratios of the medians ours / theirs, and the CPU seconds of all ranks per GB of
+the array. Sums are verified. Exit code: 0.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from jax_optireduce.tools import bench_figures, bench_rank
 
 AXIS = bench_rank.AXIS
 
-# Chosen: nothing is learned in this mode; ten calls warm the memory.
+# Chosen: this mode learns no deadline; ten calls warm the memory.
 WARM_UP_TURNS = 2
 
 KINDS = OURS, *THEIRS = ("exact", "Gloo", "mpi4jax")
@@ -52,7 +52,7 @@ def program(
     """Returns the reduction of an array, and a maker of one from this rank's part."""
     donated = (0,) if in_place else ()
     if kind == "mpi4jax":
-        # It knows nothing of JAX's other processes.
+        # The arrays of mpi4jax are local to the process.
         reduce = functools.partial(mpi4jax.allreduce, op=MPI.SUM, comm=MPI.COMM_WORLD)
         make = functools.partial(jnp.array, local)
         return jax.jit(reduce, donate_argnums=donated), make
@@ -72,10 +72,10 @@ def program(
 def measure(
     size_bytes: int, turns: int, *, in_place: bool
 ) -> dict[str, tuple[np.ndarray, float]]:
-    """Measures all at one size.
+    """Measures all kinds at one size.
 
     Returns:
-      For each the times of its calls, in seconds, and the CPU time of a call of all
+      By kind the times of its calls, in seconds, and the CPU time of a call on all
       ranks, in seconds.
     """
     world = MPI.COMM_WORLD
@@ -100,7 +100,7 @@ def measure(
                 result = jax.block_until_ready(reduce(x))
                 seconds[kind].append(time.perf_counter() - start)
                 x = result if in_place else x
-                # Freed here, not while the next call is timed.
+                # Freed here, not during the next timed call.
                 del result
             cpu_s[kind] += time.process_time() - before_s
             if turn < WARM_UP_TURNS:
@@ -136,8 +136,8 @@ def main() -> None:
     add = parser.add_argument
     sizes = ["1K", "8K", "64K", "512K", "4M", "32M"]
     add("--sizes", nargs="+", default=sizes, help=f"default {' '.join(sizes)}")
-    add("--turns", type=int, default=20, help="of 5 calls, that count (default 20)")
-    add("--in-place", action="store_true", help="give the arrays away, as in `bench`")
+    add("--turns", type=int, default=20, help="counted turns of 5 calls (default 20)")
+    add("--in-place", action="store_true", help="donate the arrays, as in `bench`")
     args = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")

@@ -1,30 +1,30 @@
-"""Calls over links of a given rate: how far from the time that the bytes need.
+"""Calls over links of a given rate, relative to the time of the bytes on the wire.
 
     sudo python benchmarks/network.py
 
-Makes 4 hosts on this machine (`hosts.py` says how; needs root), each with a link to one
-switch. A rank on each host runs `bench`: calls of one mode and `lax.psum` over Gloo, in
-turns, with arrays that are given away, as a train step does with its gradients. Once
+The program makes 4 hosts on this machine (see `hosts.py`; needs root), each with a link
+to one switch. A rank on each host runs `bench`: calls of one mode and `lax.psum` over
+Gloo, in turns, with donated arrays, as a train step has for its gradients. It does so
 for each impairment, TCP congestion control, size and mode. Impairments:
 
     clean              none
-    loss0.1 loss1 ...  that many percent of the packets are lost, by chance
+    loss0.1 loss1 ...  loss of that percentage of the packets, at random
     bursts             1 % is lost, in runs of 20 on average
     held               packets pass through the program that delays them, without delay
     delay              0.5 ms in each direction
-    tail1.5 tail3      the same, and each host stalls each second, for 3 or 16 ms: it
-                       makes the P99 of small collectives 1.5 or 3 times their P50
-    stalls1.5 stalls3  rare and long ones: a stall of 80 ms each 5 s somewhere, or of
-                       550 ms each 8 s; the same for 25 MiB at 1 Gbit/s
+    tail1.5 tail3      as delay, and each host stalls each second, for 3 or 16 ms: the
+                       P99 of small collectives is then 1.5 or 3 times their P50
+    stalls1.5 stalls3  rare and long stalls: one of 80 ms each 5 s on some host, or of
+                       550 ms each 8 s; the same ratios for 25 MiB at 1 Gbit/s
     slow               the link of the last host has a third of the rate
     late               the last rank computes for 500 ms before each call
 
-Prints times in units of W, what the data alone takes on the wire: 2 (N-1) / N * size /
-rate, for N ranks. Ethernet, IP and UDP, our header and tag make it 1.057 W at least.
-"late" is the share of the data that came with a later call; the last column is the
-ratio of the medians, ours / Gloo.
+It prints times in units of W, the time of the data alone on the wire: 2 (N-1) / N *
+size / rate, for N ranks. With Ethernet, IP and UDP, header and tag the least time is
+1.057 W. "late" is the share of the data that joined a later call; the last column is
+the ratio of the medians, ours / Gloo.
 
-Nothing leaves the machine, and everything is removed at the end. Exit code: 0.
+No packet leaves the machine, and the hosts are removed at the end. Exit code: 0.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from typing import Any
 
 from hosts import MISSING, RANKS, Delay, Link, environment, network, program
 
-# The effect of each on the links, beside those of loss.
+# Effects on the links, except those of loss.
 IMPAIRMENTS: dict[str, dict[str, Any]] = {
     "clean": {},
     "bursts": {"loss": 0.01, "run": 20},
@@ -80,7 +80,7 @@ def impaired(link: Link, impairment: str) -> Link:
     """Returns a link with an impairment.
 
     Raises:
-      ValueError: there is none of that name.
+      ValueError: the name is unknown.
     """
     kind, _, percent = impairment.partition("loss")
     if not kind and percent:
@@ -97,11 +97,11 @@ def measure(
     """Runs `bench` on the hosts.
 
     Args:
-      link: of the network, as it is without the impairment.
-      impairment: its name.
-      size: of the data, as `bench` reads it.
-      mode: of the calls.
-      calls: that count, of each kind.
+      link: link without the impairment.
+      impairment: name of the impairment.
+      size: size of the data, in the syntax of `bench`.
+      mode: mode of the calls.
+      calls: number of counted calls of each kind.
 
     Returns:
       The results of `bench`, by kind: `mode` and "xla".
@@ -123,7 +123,7 @@ def measure(
                 )
                 for rank in range(RANKS)
             ]
-            # Only the first says something.
+            # Only the first rank has output.
             said, _ = ranks[0].communicate()
             for rank in ranks:
                 rank.wait()
@@ -158,12 +158,12 @@ def main() -> None:
     )
     add = parser.add_argument
     add("--mbps", type=int, default=1000, help="rate of a link (default 1000)")
-    add("--queue-ms", type=int, default=4, help="before each link (default 4)")
+    add("--queue-ms", type=int, default=4, help="queue of a link (default 4)")
     add("--impairments", nargs="+", default=DEFAULT, metavar="NAME", help="see above")
     add("--congestion", nargs="+", default=["cubic", "bbr"], help="default cubic bbr")
     add("--sizes", nargs="+", default=["25M", "1M"], help="default 25M 1M")
     add("--modes", nargs="+", default=["exact", "bounded"], metavar="MODE")
-    add("--calls", type=int, default=200, help="that count (default 200)")
+    add("--calls", type=int, default=200, help="counted calls (default 200)")
     args = parser.parse_args()
     if MISSING or os.geteuid() != 0:
         parser.error(f"needs root, and {' and '.join(MISSING) or 'nothing else'}")

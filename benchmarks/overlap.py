@@ -1,11 +1,11 @@
-"""Shows that buckets travel while the backward pass computes.
+"""Measures the overlap of communication with the backward pass.
 
     python -m jax_optireduce launch -n 2 benchmarks/overlap.py [picture.png]
 
-Eight layers of 4 MiB, a bucket each, in `sync_in_backward`. Three programs take turns:
-the backward pass alone, the communication alone, and both. Prints the medians, the
-share of the communication that is hidden, and when the calls of a typical step ran, as
-the flight record has them. The picture needs matplotlib.
+The model has eight layers of 4 MiB, a bucket each, in `sync_in_backward`. Three
+programs take turns: the backward pass alone, the communication alone, and both. The
+program prints the medians, the hidden share of the communication, and the times of the
+calls of a typical step, from the flight record. The picture needs matplotlib.
 """
 
 import statistics
@@ -23,7 +23,7 @@ import jax_optireduce
 
 _LAYERS = 8
 _WIDTH = 1024
-# Chosen: a backward pass that takes longer than its gradients travel.
+# Chosen: a backward pass that takes longer than its communication.
 _ROWS = 512
 _STEPS = 7
 _SPEC = (PartitionSpec(), PartitionSpec("data"))

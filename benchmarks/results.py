@@ -10,11 +10,11 @@ Cell = TypeVar("Cell")
 
 
 def read(path: Path, wanted: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
-    """Returns the figures of those runs that have been made, the newest of each.
+    """Returns the newest figures of each run in a file.
 
     Args:
-      path: of the file, which may not exist yet.
-      wanted: runs, of one dataclass whose fields stand in each line.
+      path: path of the file, which may not exist.
+      wanted: runs, of one dataclass whose fields are in each line.
     """
     if not wanted:
         return {}

@@ -4,25 +4,25 @@
     python benchmarks/scale.py table scale.jsonl
     python benchmarks/scale.py plot scale.jsonl -o scale.png
 
-`run` makes calls of one bucket (of 1 MiB) on a simulated network, one case after the
-other: numbers of ranks, rates of the links, tails of the latency. It appends a line for
-each case, and leaves out those that the file has already.
+`run` makes calls of one bucket (of 1 MiB) on simulated networks: numbers of ranks,
+rates of the links, tails of the latency. It appends a line for each case, and omits
+cases with a line in the file.
 
-Simulated, which is the production protocol in virtual time with every sum checked:
+Simulated cases run the production protocol in virtual time and check every sum:
 
   * `exact` and `bounded`: a flat TAR. The deadline of `bounded`, half of it for each
     stage, is the 95th percentile of the times of `exact` in the same network with the
-    tail `--calm` (1.5), whatever the tail is;
+    tail `--calm` (1.5), for any tail;
   * `exact 2D`: an allreduce of the whole bucket within each of about sqrt(N) groups,
-    then one across the groups among the ranks of equal place: what a program gets from
-    two `psum`s over two axes.
+    then one across the groups among the ranks of equal place: two `psum`s over two
+    axes.
 
-Models, computed here by Monte Carlo with latencies of the same distribution:
+Models are Monte Carlo computations with latencies of the same distribution:
 
   * `ring model`: 2(N-1) steps of 1/N of the bucket over a reliable transport;
   * `halving model`: recursive halving and doubling, 2 log2(N) steps, the same bytes.
 
-Neither of them loses anything, or spends time in hosts. Exit code: 0.
+The models have no loss, and no time in hosts. Exit code: 0.
 """
 
 import argparse
@@ -53,13 +53,13 @@ SIMULATED = ("exact", "bounded", "exact 2D")
 MODELS = {"ring model": ring_times, "halving model": halving_times}
 KINDS = (*MODELS, *SIMULATED)
 
-# Calls that count, and those before them, which open windows and tell names.
-# Chosen: what a few minutes of one core allow.
+# Counted calls, and calls before these, which open windows and announce names.
+# Chosen: a few minutes of one core.
 CALLS = {8: 100, 32: 30, 128: 8, 512: 2, 1024: 1}
 WARM_UP = {8: 12, 32: 6, 128: 3, 512: 1, 1024: 1}
 MODEL_CALLS = 200
 
-# Source: Okabe and Ito, "Color Universal Design": told apart with any colour vision.
+# Source: Okabe and Ito, "Color Universal Design": distinct with any colour vision.
 COLOURS = {
     "ring model": "#000000",
     "halving model": "#E69F00",
@@ -78,13 +78,13 @@ def groups_of(ranks: int) -> int:
 
 
 def scenario(network: Network, kind: str, calls: int, deadline_s: float = 0) -> str:
-    """Returns the line that `python -m jax_optireduce simulate` takes.
+    """Returns the scenario for `python -m jax_optireduce simulate`.
 
     Args:
       network: the network.
       kind: one of `SIMULATED`.
-      calls: how many, after one another.
-      deadline_s: by which a call of `bounded` ends.
+      calls: number of consecutive calls.
+      deadline_s: deadline of a call of `bounded`, in seconds.
     """
     fields = {
         "seed": 1,
@@ -100,17 +100,17 @@ def scenario(network: Network, kind: str, calls: int, deadline_s: float = 0) -> 
         "latency_tail_percent": round(network.tail * 100),
         "latency_hold_us": network.hold_ms * 1000,
         "datagram_bytes": DATAGRAM_BYTES,
-        # Chosen: 64 kB, one GSO batch; a process wakes up so late on an idle host; the
-        # buffer of a socket on a host with such a link.
+        # Chosen: 64 kB, one GSO batch; the late wake-up of a process on an idle host;
+        # the buffer of a socket on a host with such a link.
         "batch_max": 7,
         "timer_late_us": 50,
         "receive_buffer_bytes": 16 << 20,
-        # Tags take time of this machine, but none of the simulated ones.
+        # Tags take time of this machine, and no simulated time.
         "unprotected": 1,
-        # Nothing is to be drawn for faults, of which there are none.
+        # No random numbers for faults, since there are none.
         "faults_end_us": 0,
-        # Peers advertise 255 at most: with more ranks, some would wait their turn,
-        # and the simulator would look at each of them for every datagram.
+        # Peers advertise at most 255 senders: with more ranks some would wait, and the
+        # simulator would check each of them for every datagram.
         "incast": 0 if network.ranks <= 256 else network.ranks - 1,
         "groups": groups_of(network.ranks) if kind == "exact 2D" else 1,
     }
@@ -128,7 +128,7 @@ def simulate(line: str) -> dict[str, Any]:
     """Runs a scenario.
 
     Raises:
-      RuntimeError: something did not hold in it, or it was not understood.
+      RuntimeError: a check failed, or the scenario is invalid.
     """
     command = (sys.executable, "-m", "jax_optireduce", "simulate", "--json")
     done = subprocess.run(  # noqa: S603 (the words are ours)
@@ -140,7 +140,7 @@ def simulate(line: str) -> dict[str, Any]:
 
 
 def measure(network: Network, kind: str, deadline_s: float) -> dict[str, Any]:
-    """Returns the times of calls, in seconds, and the other fields of a line."""
+    """Returns the times of calls, in seconds, and other fields of a line."""
     warm_up = WARM_UP[network.ranks]
     warm_up = max(warm_up // network.mib, min(warm_up, 2))
     calls = max(CALLS[network.ranks] // network.mib, 5 if network.mib > 1 else 1)
@@ -170,7 +170,7 @@ Key = tuple[Network, str]
 
 
 def read(path: Path) -> dict[Key, dict[str, Any]]:
-    """Returns the lines of the file by what they are of; none where there is none."""
+    """Returns the lines of the file by case; none if it does not exist."""
     lines: dict[Key, dict[str, Any]] = {}
     for text in path.read_text().splitlines() if path.exists() else ():
         line = json.loads(text)
@@ -179,7 +179,7 @@ def read(path: Path) -> dict[Key, dict[str, Any]]:
 
 
 def cases(args: argparse.Namespace) -> Iterator[Key]:
-    """Yields what is to be run; what a deadline is taken from comes before it."""
+    """Yields the cases; a case precedes those that take its times as deadline."""
     for number in args.ranks:
         for kind in args.kinds:
             for gbps in args.gbps:
@@ -188,7 +188,7 @@ def cases(args: argparse.Namespace) -> Iterator[Key]:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Runs the cases that the file does not have."""
+    """Runs the cases without a line in the file."""
     for network, kind in cases(args):
         lines = read(args.file)
         if (network, kind) in lines:
@@ -211,7 +211,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def percentiles_ms(line: dict[str, Any]) -> tuple[float, float]:
-    """Returns P50 and P99, times that occurred; of few calls P99 is the longest."""
+    """Returns P50 and P99, measured times; P99 of few calls is the longest."""
     times_ms = 1e3 * np.array(line["elapsed_s"])
     low, high = np.percentile(times_ms, [50, 99], method="higher")
     return float(low), float(high)
@@ -227,7 +227,7 @@ def cell(line: dict[str, Any] | None) -> str:
 
 
 def table(args: argparse.Namespace) -> None:
-    """Prints P50 / P99 in ms, and by how much the longer tail lengthens P50."""
+    """Prints P50 / P99 in ms, and the increase of P50 by the longer tail."""
     lines = read(args.file)
     networks = sorted({network for network, _ in lines}, key=_order)
     _print_head("MiB", "hold, ms", "Gbit/s", "tail", "ranks", *KINDS)
@@ -260,7 +260,7 @@ def _print_head(*names: str) -> None:
 def growth(
     lines: dict[Key, dict[str, Any]], calm: Network, longer: Network, kind: str
 ) -> str:
-    """Returns by how much the median grows from one network to the other."""
+    """Returns the increase of the median from one network to the other."""
     both = [lines.get((network, kind)) for network in (calm, longer)]
     medians = [percentiles_ms(line)[0] for line in both if line is not None]
     if len(medians) < 2:
@@ -322,7 +322,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs = parser.add_subparsers(required=True)
-    running = verbs.add_parser("run", help="run the cases that the file does not have")
+    running = verbs.add_parser("run", help="run the cases without a line in the file")
     running.add_argument("file", type=Path)
     running.add_argument(
         "--ranks", type=int, nargs="+", default=RANKS, choices=RANKS, metavar="N"

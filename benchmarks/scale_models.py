@@ -1,11 +1,11 @@
-"""Allreduces over a reliable transport, as models: Monte Carlo, not simulated."""
+"""Models of allreduces over a reliable transport: Monte Carlo, not simulated."""
 
 import dataclasses
 
 import numpy as np
 
-# Latency of one direction, without the time on the links. Chosen: half of a round trip
-# between two virtual machines of one data centre.
+# Latency of one direction, without the time on the links. Chosen: half of the round
+# trip between two virtual machines of one data centre.
 LATENCY_S = 50e-6
 # Jumbo frames. Source: MTU 9000 less 28 for IPv4 and UDP; header and tag of wire.h;
 # kWireOverheadBytes of network.h.
@@ -22,12 +22,12 @@ class Network:
     """The network of the ranks, and their bucket.
 
     Attributes:
-      ranks: how many there are.
+      ranks: number of ranks.
       gbps: rate of every link, in 10^9 bit/s.
       tail: 99th percentile of the latency over its median.
-      mib: of the bucket. The default is small enough for 1,024 ranks in one machine.
-      hold_ms: for how long two ranks keep one draw of the latency. The default is a
-        queue that others fill for several round trips.
+      mib: size of the bucket. The default permits 1,024 ranks on one machine.
+      hold_ms: time for which two ranks keep one draw of the latency. The default is a
+        queue of other traffic that lasts for several round trips.
     """
 
     ranks: int
@@ -48,13 +48,13 @@ class Network:
 
 
 class Latencies:
-    """Draws of the latency, as ffi/sim/network.cc makes them.
+    """Draws of the latency, as in ffi/sim/network.cc.
 
     Args:
       network: the network.
-      ways: how many there are in each call.
-      calls: how many calls are computed at a time.
-      rng: the source of chance.
+      ways: number of ways in each call.
+      calls: number of calls that are computed together.
+      rng: source of randomness.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Latencies:
         self._draws = np.empty((0, calls, ways))
 
     def at(self, times_s: np.ndarray, ways: slice) -> np.ndarray:
-        """Returns what the ways take that are entered at `times_s`, in seconds.
+        """Returns the latencies of ways, by the times of their entry, in seconds.
 
         Args:
-          times_s: by call and way.
-          ways: those among all that `times_s` is of.
+          times_s: times of entry, by call and way.
+          ways: the ways of `times_s`.
         """
         index = ((times_s + self._offset[:, ways]) / self._hold_s).astype(int)
         while index.max() >= len(self._draws):
@@ -83,7 +83,7 @@ class Latencies:
 
 
 def wire_s(network: Network, size_bytes: float) -> float:
-    """Returns how long a link needs for so many bytes, headers included."""
+    """Returns the time of these bytes on a link, including headers, in seconds."""
     payload = DATAGRAM_BYTES - HEADER_BYTES
     datagrams = np.ceil(size_bytes / payload)
     return float(
@@ -92,24 +92,24 @@ def wire_s(network: Network, size_bytes: float) -> float:
 
 
 def last_link_s(network: Network, size_bytes: float) -> float:
-    """Returns by how much the last datagram is later behind the second link."""
+    """Returns the time of the last datagram on the second link, in seconds."""
     return wire_s(network, min(size_bytes, DATAGRAM_BYTES - HEADER_BYTES))
 
 
 def ring_times(network: Network, calls: int, rng: np.random.Generator) -> np.ndarray:
-    """Computes the ring: each step waits for the data of the step before.
+    """Computes the ring: each step waits for the data of the previous one.
 
-    All ranks start at the same time, send one message at a time, and nothing is lost.
+    All ranks start at the same time and send one message at a time, without loss.
 
     Returns:
-      The time of each call, in seconds, at the rank for which it took longest.
+      The time of each call at its slowest rank, in seconds.
     """
     ranks = network.ranks
     latencies = Latencies(network, ranks, calls, rng)
     shard = network.bucket_bytes / ranks
     sending, last = wire_s(network, shard), last_link_s(network, shard)
-    here = np.zeros((calls, ranks))  # when the data of the next step is there
-    sent = np.zeros((calls, ranks))  # when the link is free
+    here = np.zeros((calls, ranks))  # arrival of the data of the next step
+    sent = np.zeros((calls, ranks))  # time at which the link is free
     arrived = np.zeros((calls, ranks))  # at the next rank; a way keeps the order
     for _ in range(2 * (ranks - 1)):
         sent = np.maximum(here, sent) + sending
@@ -119,7 +119,7 @@ def ring_times(network: Network, calls: int, rng: np.random.Generator) -> np.nda
 
 
 def halving_times(network: Network, calls: int, rng: np.random.Generator) -> np.ndarray:
-    """Computes recursive halving and doubling; `ring_times` says what is assumed."""
+    """Computes recursive halving and doubling, as `ring_times` computes the ring."""
     ranks = network.ranks
     stages = ranks.bit_length() - 1
     latencies = Latencies(network, ranks * stages, calls, rng)

@@ -1,15 +1,15 @@
-"""A link shared with TCP: the parts of their solo speeds that both flows keep.
+"""A link shared with TCP: the shares of their solo speeds that both keep.
 
     sudo python benchmarks/sharing.py
 
-Makes 4 hosts on this machine (`hosts.py` says how; needs root), each with a link of the
-given rate and a queue in front of it that drops what does not fit. One rank runs on
-each host and makes calls of mode "exact" one after the other; a TCP flow goes from the
-host of rank 0 to that of rank 1, over the same links.
-Measures each alone, then both: once with the flow joining the calls, once the other way
-round. Prints what each gets in 10^6 bit/s, and which share of what it had alone.
+The program makes 4 hosts on this machine (see `hosts.py`; needs root), each with a link
+of the given rate and a queue in front of it that drops the excess. One rank on each
+host makes consecutive calls of mode "exact"; a TCP flow goes from the host of rank 0 to
+that of rank 1, over the same links. The program measures each alone, then both: once
+with the flow joining the calls, once with the calls joining the flow. It prints the
+rate of each in 10^6 bit/s, and its share of the solo rate.
 
-Nothing leaves the machine, and everything is removed at the end. Exit code: 0.
+No packet leaves the machine, and the hosts are removed at the end. Exit code: 0.
 """
 
 import argparse
@@ -29,10 +29,10 @@ PROGRAM = str(Path(__file__).with_name("sharing_peer.py"))
 SENDER, RECEIVER = 0, 1
 PORT = 7777  # of the flow
 
-# Until both have settled, in seconds.
+# Time until both rates are steady, in seconds.
 # Chosen: many round trips; TCP fills a queue of 10 ms within tens of them.
 SETTLE_S = 3.0
-# Longest that a start may take, in seconds.
+# Longest duration of a start, in seconds.
 START_S = 120.0
 
 
@@ -74,12 +74,12 @@ def rate_of(notes: Path, begin: float, end: float) -> float:
     lines = [json.loads(line) for line in notes.read_text().splitlines()]
     inside = [(at, amount) for at, amount in lines if begin <= at <= end]
     first, last = inside[0], inside[-1]
-    # The first mark only says where to count from.
+    # The first note only marks the start.
     return 8e-6 * sum(amount for _, amount in inside[1:]) / (last[0] - first[0])
 
 
 def measure(seconds: float) -> tuple[float, float]:
-    """Waits for a steady state; returns begin and end of the measurement."""
+    """Waits for a steady state; returns the begin and end of the measurement."""
     time.sleep(SETTLE_S)
     begin = time.monotonic()
     time.sleep(seconds)
@@ -122,13 +122,18 @@ def main() -> None:
     add("--mbps", nargs="+", type=int, default=[100, 500], help="default 100 500")
     add("--queue-ms", nargs="+", type=int, default=[2, 10], help="default 2 10")
     add("--congestion", nargs="+", default=["cubic", "bbr"], help="default cubic bbr")
-    add("--seconds", type=float, default=15, help="that count, of each (default 15)")
+    add(
+        "--seconds",
+        type=float,
+        default=15,
+        help="length of a phase (default 15)",
+    )
     add("--mebibytes", type=int, default=4, help="of a call (default 4)")
     args = parser.parse_args()
     if MISSING or os.geteuid() != 0:
         parser.error(f"needs root, and {' and '.join(MISSING) or 'nothing else'}")
     print(
-        "| 10^6 bit/s | queue, ms | TCP | who was first | allreduce alone | TCP alone "
+        "| 10^6 bit/s | queue, ms | TCP | order | allreduce alone | TCP alone "
         "| allreduce, both | TCP, both | allreduce keeps | TCP keeps |\n"
         f"|{' ---: |' * 2} --- | --- |{' ---: |' * 6}"
     )

@@ -1,11 +1,11 @@
 """The program of a host of `sharing.py`: one rank, or one end of the TCP flow.
 
     sharing_peer.py call MEBIBYTES STOP NOTES     one rank; calls until STOP exists
-    sharing_peer.py receive ADDRESS PORT NOTES    the flow's end
-    sharing_peer.py send ADDRESS PORT             the flow's beginning
+    sharing_peer.py receive ADDRESS PORT NOTES    receiver of the flow
+    sharing_peer.py send ADDRESS PORT             sender of the flow
 
-Prints a line when it is ready. NOTES gets a line [time in s, bytes since the line
-before] after each call, or every tenth of a second.
+The program prints a line when it is ready. It appends a line [time in s, bytes since
+the previous line] to NOTES after each call, or every tenth of a second.
 """
 
 import json
@@ -45,7 +45,7 @@ def receive(address: str, port: str, notes: Path) -> None:
 
 
 def send(address: str, port: str) -> None:
-    """Sends as much as TCP allows, until it is stopped."""
+    """Sends at the rate of TCP until SIGTERM."""
     connection = socket.create_connection((address, int(port)))
     piece = bytes(PIECE_BYTES)
     while True:
@@ -53,7 +53,7 @@ def send(address: str, port: str) -> None:
 
 
 def call(mebibytes: int, stop: Path, notes: Path) -> None:
-    """Makes calls; rank 0 says in each whether it is the last one."""
+    """Makes calls; rank 0 contributes whether the call is the last one."""
     with jax_optireduce.init() as communicator:
         world_size = communicator.world_size
         mesh = jax.make_mesh((world_size,), ("ranks",), axis_types=(AxisType.Auto,))
@@ -86,10 +86,10 @@ def call(mebibytes: int, stop: Path, notes: Path) -> None:
 
 def main() -> None:
     """Runs the command line."""
-    what, *arguments = sys.argv[1:]
-    if what == "receive":
+    role, *arguments = sys.argv[1:]
+    if role == "receive":
         receive(arguments[0], arguments[1], Path(arguments[2]))
-    elif what == "send":
+    elif role == "send":
         send(*arguments)
     else:
         call(int(arguments[0]), Path(arguments[1]), Path(arguments[2]))

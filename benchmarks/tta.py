@@ -1,33 +1,32 @@
-"""Time to a target accuracy: the same trainings under every mode and every trouble.
+"""Time to a target accuracy: the same trainings under every mode and every impairment.
 
     sudo python benchmarks/tta.py
 
-Makes 4 hosts on this machine (`hosts.py` says how; needs root), each with a link to one
-switch, and trains two small models on them, a rank on each host: with `lax.pmean` over
-Gloo, in float32 and bfloat16, and with every mode of this library, with default
-settings. With `--search` also with fixed settings of `bounded`, of which the table
-shows the best.
-Troubles:
+The program makes 4 hosts on this machine (see `hosts.py`; needs root), each with a link
+to one switch, and trains two small models on them, a rank on each host: with
+`lax.pmean` over Gloo, in float32 and bfloat16, and with every mode of this package,
+with default settings. `--search` adds fixed settings of `bounded`, of which the table
+shows the best. Impairments:
 
     quiet                none
-    pauses...            every rank by itself pauses 0.5 s before 5 % of its steps
+    pauses...            every rank independently pauses 0.5 s before 5 % of its steps
                          (`pauses`), 60 ms before 10 % (`pauses-short`), or two ranks at
                          once 0.5 s before 5 % (`pauses-two`)
     bursts0.2 0.4 0.7    TCP bursts of heavy-tailed sizes between all hosts take that
                          share of the links
-    loss1 loss1-runs     1 % of the packets are lost, by chance or in runs of 20
-    slow1.5 slow3        the last rank computes that much longer in each step
+    loss1 loss1-runs     1 % of the packets are lost, at random or in runs of 20
+    slow1.5 slow3        the computation of the last rank is longer by that factor
     slow-link            the link of the last host has a third of the rate
     killed               the last rank is killed after a third of the steps
 
-Writes into `tta-output/` the figures of each run (results.jsonl, a line each), a table
-(table.md) and a picture of the accuracy over time (tta.png). Runs that stand in
-`results.jsonl` are not repeated: a benchmark that was interrupted continues at its next
-start. `--at-most 20` makes the next 20 runs; `--tasks text --troubles quiet pauses` is
-a part of the matrix. A run takes half a minute, the whole 6 hours.
+The program writes into `tta-output/` the figures of each run (results.jsonl, a line
+each), a table (table.md) and a picture of the accuracy over time (tta.png). Runs in
+`results.jsonl` are not repeated: the next start continues an interrupted benchmark.
+`--at-most 20` makes the next 20 runs; `--tasks text --impairments quiet pauses` selects
+a part of the matrix. A run takes half a minute, all runs 6 hours.
 
-Nothing leaves the machine, and everything is removed at the end. Exit codes: 0, all
-runs asked for are there; 1 otherwise.
+No packet leaves the machine, and the hosts are removed at the end. Exit codes: 0, all
+selected runs have results; 1 otherwise.
 """
 
 import argparse
@@ -51,10 +50,10 @@ from hosts import MISSING, RANKS, Link, environment, network, program
 from tta_train import SCHEMES, Pauses, fixed_schemes
 
 HERE = Path(__file__).parent
-# The programs of the hosts import their neighbours.
+# The programs of the hosts import modules of this folder.
 SIBLINGS = {"PYTHONPATH": str(HERE)}
 
-# The accuracy to reach. Chosen: `exact` reaches it after two thirds of 150 steps.
+# Target accuracy. Chosen: `exact` reaches it after two thirds of 150 steps.
 TARGETS = {
     ("digits", "sgd"): 0.95,
     ("digits", "adamw"): 0.97,
@@ -62,21 +61,21 @@ TARGETS = {
     ("text", "adamw"): 0.42,
 }
 
-# Longest time of a run, in seconds, beside LIMIT_FACTOR times its computation.
-# Chosen: several times what it takes with the worst trouble.
+# Longest time of a run, in seconds, in addition to LIMIT_FACTOR times its computation.
+# Chosen: several times the time with the worst impairment.
 LIMIT_S, LIMIT_FACTOR = 180.0, 20.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Trouble:
-    """A trouble during a training.
+class Impairment:
+    """A impairment during a training.
 
     Attributes:
-      link: fields of `Link` that differ from the quiet ones.
+      link: fields of `Link` that differ from those of `quiet`.
       load: share of the links that TCP bursts take.
       pauses: of the programs.
       slow: factor of the last rank's computation.
-      killed: the last rank is killed.
+      killed: whether the last rank is killed.
     """
 
     link: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -86,20 +85,20 @@ class Trouble:
     killed: bool = False
 
 
-TROUBLES = {
-    "quiet": Trouble(),
-    "pauses": Trouble(pauses=Pauses(0.05, 500)),
-    "pauses-short": Trouble(pauses=Pauses(0.10, 60)),
-    "pauses-two": Trouble(pauses=Pauses(0.05, 500, ranks=2)),
-    "bursts0.2": Trouble(load=0.2),
-    "bursts0.4": Trouble(load=0.4),
-    "bursts0.7": Trouble(load=0.7),
-    "loss1": Trouble(link={"loss": 0.01}),
-    "loss1-runs": Trouble(link={"loss": 0.01, "run": 20}),
-    "slow1.5": Trouble(slow=1.5),
-    "slow3": Trouble(slow=3.0),
-    "slow-link": Trouble(link={"slow": 3.0}),
-    "killed": Trouble(killed=True),
+IMPAIRMENTS = {
+    "quiet": Impairment(),
+    "pauses": Impairment(pauses=Pauses(0.05, 500)),
+    "pauses-short": Impairment(pauses=Pauses(0.10, 60)),
+    "pauses-two": Impairment(pauses=Pauses(0.05, 500, ranks=2)),
+    "bursts0.2": Impairment(load=0.2),
+    "bursts0.4": Impairment(load=0.4),
+    "bursts0.7": Impairment(load=0.7),
+    "loss1": Impairment(link={"loss": 0.01}),
+    "loss1-runs": Impairment(link={"loss": 0.01, "run": 20}),
+    "slow1.5": Impairment(slow=1.5),
+    "slow3": Impairment(slow=3.0),
+    "slow-link": Impairment(link={"slow": 3.0}),
+    "killed": Impairment(killed=True),
 }
 
 
@@ -111,10 +110,10 @@ class Cell:
       task: "digits" or "text".
       optimizer: "sgd" (with momentum) or "adamw".
       scheme: of `tta_train.SCHEMES` or `tta_train.fixed_schemes`.
-      trouble: of `TROUBLES`.
+      impairment: of `IMPAIRMENTS`.
       seed: of the parameters, the order of the examples, the pauses and the bursts.
       steps: of the optimizer.
-      compute_ms: time for which a rank sleeps in each step, beside the training itself.
+      compute_ms: sleep of a rank in each step, in addition to the training.
       mbps: rate of a link in 10^6 bit/s.
       congestion: TCP's congestion control.
     """
@@ -122,7 +121,7 @@ class Cell:
     task: str
     optimizer: str
     scheme: str
-    trouble: str
+    impairment: str
     seed: int
     steps: int
     compute_ms: float
@@ -130,25 +129,25 @@ class Cell:
     congestion: str
 
     def plan(self) -> dict[str, Any]:
-        """Returns what the ranks read."""
-        trouble = TROUBLES[self.trouble]
-        pauses = dataclasses.asdict(trouble.pauses) if trouble.pauses else None
+        """Returns the plan of the ranks."""
+        impairment = IMPAIRMENTS[self.impairment]
+        pauses = dataclasses.asdict(impairment.pauses) if impairment.pauses else None
         return {
             **dataclasses.asdict(self),
             "pauses": pauses,
-            "slow": trouble.slow,
-            "killed_after": self.steps // 3 if trouble.killed else 0,
+            "slow": impairment.slow,
+            "killed_after": self.steps // 3 if impairment.killed else 0,
         }
 
     def link(self, queue_ms: int) -> Link:
         """Returns the link of each host."""
         quiet = Link(mbps=self.mbps, queue_ms=queue_ms, congestion=self.congestion)
-        return dataclasses.replace(quiet, **TROUBLES[self.trouble].link)
+        return dataclasses.replace(quiet, **IMPAIRMENTS[self.impairment].link)
 
 
 def run(cell: Cell, queue_ms: int) -> dict[str, Any]:
-    """Trains on hosts of its own; returns the figures of the run."""
-    load = TROUBLES[cell.trouble].load
+    """Trains on new hosts; returns the figures of the run."""
+    load = IMPAIRMENTS[cell.impairment].load
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         plan = folder / "cell.json"
@@ -177,7 +176,7 @@ def run(cell: Cell, queue_ms: int) -> dict[str, Any]:
 
 
 def figures(cell: Cell, ranks: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:
-    """Returns the figures of a run from those of the ranks that have ended."""
+    """Returns the figures of a run from those of the completed ranks."""
     row: dict[str, Any] = {**dataclasses.asdict(cell), "ended": len(ranks)}
     if not ranks:
         return row
@@ -192,7 +191,7 @@ def figures(cell: Cell, ranks: Sequence[dict[str, np.ndarray]]) -> dict[str, Any
     drift = np.linalg.norm(replicas - mean, axis=1).mean() / np.linalg.norm(mean)
     late = np.mean([r["shares"] for r in ranks], axis=0)
     return row | {
-        # Of the last rank to reach it; None if one did not.
+        # At the last rank to reach the target; None if a rank did not.
         "reached_s": None if None in reached else max(s for s, _ in reached),
         "reached_steps": None if None in reached else max(n for _, n in reached),
         "step_ms": 1000 * float(np.mean([r["ends_s"][-1] for r in ranks])) / cell.steps,
@@ -221,8 +220,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--tasks", **several(["digits", "text"], ["digits", "text"]))
     add("--optimizers", **several(["sgd", "adamw"], ["sgd", "adamw"]))
     add("--schemes", **several([*SCHEMES, *fixed_schemes()], list(SCHEMES)))
-    add("--search", action="store_true", help="fixed settings of `bounded`, too")
-    add("--troubles", **several(list(TROUBLES), list(TROUBLES)))
+    add("--search", action="store_true", help="add fixed settings of `bounded`")
+    add("--impairments", **several(list(IMPAIRMENTS), list(IMPAIRMENTS)))
     add("--seeds", type=int, default=3, help="of each run (default 3)")
     add("--steps", type=int, default=150, help="default 150")
     add("--compute-ms", type=float, default=30, help="sleep of a step (default 30)")
@@ -241,14 +240,20 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def cells(args: argparse.Namespace) -> list[Cell]:
-    """Returns the runs that are asked for: one seed of all of them, then the next."""
+    """Returns the selected runs: one seed of all, then the next."""
     fixed = (args.steps, args.compute_ms, args.mbps, args.congestion)
     every = itertools.product(
-        *(range(args.seeds), args.troubles, args.tasks, args.optimizers, args.schemes)
+        *(
+            range(args.seeds),
+            args.impairments,
+            args.tasks,
+            args.optimizers,
+            args.schemes,
+        )
     )
     return [
-        Cell(task, optimizer, scheme, trouble, seed, *fixed)
-        for seed, trouble, task, optimizer, scheme in every
+        Cell(task, optimizer, scheme, impairment, seed, *fixed)
+        for seed, impairment, task, optimizer, scheme in every
     ]
 
 

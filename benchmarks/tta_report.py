@@ -13,7 +13,7 @@ Targets = Mapping[tuple[str, str], float]
 REFERENCE = "Gloo"
 
 COLUMNS = (
-    "trouble",
+    "impairment",
     "scheme",
     "to target",
     "/ Gloo",
@@ -27,7 +27,7 @@ COLUMNS = (
     "drift",
 )
 
-# Source: Okabe and Ito, "Color Universal Design": told apart with any colour vision.
+# Source: Okabe and Ito, "Color Universal Design": distinct with any colour vision.
 _COLOURS = {
     "Gloo": "#555555",
     "Gloo, bfloat16": "#56B4E9",
@@ -41,16 +41,16 @@ _COLOURS = {
 def reached(
     noted: np.ndarray, accuracies: np.ndarray, ends_s: np.ndarray, target: float
 ) -> tuple[float, int] | None:
-    """Returns when a replica first had the target accuracy.
+    """Returns the first time at which a replica has the target accuracy.
 
     Args:
       noted: steps after which the accuracy is known.
-      accuracies: after these.
-      ends_s: of all steps.
-      target: accuracy.
+      accuracies: accuracies after these steps.
+      ends_s: ends of all steps, in seconds.
+      target: target accuracy.
 
     Returns:
-      Time in seconds, and steps; None if it did not.
+      Time in seconds, and steps; None without the target accuracy.
     """
     above = np.flatnonzero(np.asarray(accuracies) >= target)
     if not above.size:
@@ -61,7 +61,7 @@ def reached(
 
 def line(row: Row) -> str:
     """Returns one run in one line."""
-    names = ("task", "optimizer", "trouble", "scheme", "seed")
+    names = ("task", "optimizer", "impairment", "scheme", "seed")
     title = " ".join(f"{row[name]}" for name in names)
     if "curve" not in row:
         return f"{title}: no rank has ended"
@@ -76,7 +76,7 @@ def table(rows: Sequence[Row], defaults: Sequence[str], targets: Targets) -> str
 
     Args:
       rows: figures of the runs.
-      defaults: schemes with a row of their own; of all others the best has one.
+      defaults: schemes with a row each; the others have one row, of the best.
       targets: accuracy by task and optimizer.
     """
     parts = []
@@ -91,8 +91,8 @@ def table(rows: Sequence[Row], defaults: Sequence[str], targets: Targets) -> str
         ]
         parts.append(f"| {' | '.join(COLUMNS)} |")
         parts.append(f"| --- | --- |{' --: |' * (len(COLUMNS) - 2)}")
-        for trouble in dict.fromkeys(row["trouble"] for row in mine):
-            parts += _lines(_having(mine, trouble=trouble), defaults)
+        for impairment in dict.fromkeys(row["impairment"] for row in mine):
+            parts += _lines(_having(mine, impairment=impairment), defaults)
         parts.append("")
     return "\n".join(parts)
 
@@ -113,7 +113,7 @@ def _lines(rows: Sequence[Row], defaults: Sequence[str]) -> list[str]:
 
 def _line(rows: Sequence[Row], title: str, reference: float) -> str:
     ended = [row for row in rows if "curve" in row]
-    cells = [rows[0]["trouble"], title]
+    cells = [rows[0]["impairment"], title]
     if not ended:
         return f"| {' | '.join(cells)} | does not end |{' |' * (len(COLUMNS) - 3)}"
     time_s = _time(rows)
@@ -154,11 +154,11 @@ def _having(rows: Sequence[Row], **fields: Any) -> list[Row]:
 def draw(
     rows: Sequence[Row], schemes: Sequence[str], targets: Targets, path: Path
 ) -> None:
-    """Draws the accuracy over time: a column for each trouble, a row for each training.
+    """Draws the accuracy over time, by impairment (columns) and training (rows).
 
     Args:
-      rows: figures of the runs; those of the first seed are drawn.
-      schemes: the drawn ones.
+      rows: figures of the runs; the picture has the first seed.
+      schemes: schemes in the picture.
       targets: accuracy by task and optimizer.
       path: of the picture.
     """
@@ -168,21 +168,23 @@ def draw(
         for training in targets
         if _having(rows, task=training[0], optimizer=training[1])
     ]
-    troubles = list(dict.fromkeys(row["trouble"] for row in rows))
+    impairments = list(dict.fromkeys(row["impairment"] for row in rows))
     if not trainings:
         return
-    figure = Figure((3.2 * len(troubles) + 1, 2.6 * len(trainings) + 1), dpi=120)
-    grid = figure.subplots(len(trainings), len(troubles), squeeze=False, sharey="row")
+    figure = Figure((3.2 * len(impairments) + 1, 2.6 * len(trainings) + 1), dpi=120)
+    grid = figure.subplots(
+        len(trainings), len(impairments), squeeze=False, sharey="row"
+    )
     for row_of_axes, (task, optimizer) in zip(grid, trainings, strict=True):
-        for axes, trouble in zip(row_of_axes, troubles, strict=True):
-            shown = _having(rows, task=task, optimizer=optimizer, trouble=trouble)
+        for axes, impairment in zip(row_of_axes, impairments, strict=True):
+            shown = _having(rows, task=task, optimizer=optimizer, impairment=impairment)
             for scheme in schemes:
                 for row in _having(shown, scheme=scheme):
                     accuracy = 100 * np.array(row["curve"])
                     colour = _COLOURS[scheme]
                     axes.plot(row["curve_s"], accuracy, color=colour, label=scheme)
             axes.axhline(100 * targets[task, optimizer], color="black", lw=0.6, ls=":")
-            axes.set_title(f"{task}, {optimizer}: {trouble}", fontsize=9)
+            axes.set_title(f"{task}, {optimizer}: {impairment}", fontsize=9)
             axes.grid(alpha=0.3)
         row_of_axes[0].set_ylabel("accuracy, %")
     for axes in grid[-1]:

@@ -2,11 +2,11 @@
 
     tta_train.py CELL.json FOLDER
 
-Trains, and notes the end of each step and, every few steps, the parameters. Writes into
-FOLDER `RANK.npz`: `ends_s`, of each step since the first began; `accuracies`, of this
-rank's own replica, after the steps `noted`; `shares`, the means of the shares of
-contributions and results missing and of results with deferred data; `parameters`, the
-last ones.
+The program trains, and records the end of each step and, every few steps, the
+parameters. It writes into FOLDER `RANK.npz`: `ends_s`, the end of each step since the
+begin of the first, in seconds; `accuracies` of the replica of this rank, after the
+steps `noted`; `shares`, the means of the shares of contributions and results missing
+and of results with deferred data; `parameters`, the final ones.
 """
 
 import dataclasses
@@ -41,12 +41,12 @@ NOTED_EVERY = 5
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """How gradients are averaged.
+    """The method of averaging gradients.
 
     Attributes:
-      mode: of `average_gradients`; None: `lax.pmean`, by Gloo.
-      wire_format: of `average_gradients`, or the dtype that `lax.pmean` gets.
-      options: of `jax_optireduce.init`.
+      mode: mode of `average_gradients`; None: `lax.pmean`, over Gloo.
+      wire_format: format of `average_gradients`, or dtype of `lax.pmean`.
+      options: options of `jax_optireduce.init`.
     """
 
     mode: str | None
@@ -54,7 +54,7 @@ class Scheme:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-# With the defaults.
+# Schemes with default options.
 SCHEMES = {
     "Gloo": Scheme(None),
     "Gloo, bfloat16": Scheme(None, "bfloat16"),
@@ -66,7 +66,7 @@ SCHEMES = {
 
 
 def fixed_schemes() -> dict[str, Scheme]:
-    """Returns the settings of `bounded` among which the best is searched."""
+    """Returns the fixed settings of `bounded` for the search of the best."""
     lags = ({"on_lag": "suspend"}, {"on_lag": "wait", "max_lag": 8})
     return {
         f"bounded, {deadline_ms} ms, {lag['on_lag']}": Scheme(
@@ -84,9 +84,9 @@ class Pauses:
     """Pauses of the programs.
 
     Attributes:
-      share: of a rank's steps, or of all ranks' steps, before which it pauses.
-      pause_ms: how long.
-      ranks: how many pause at once; 1: every rank by itself.
+      share: share of the steps before which a rank, or several ranks, pause.
+      pause_ms: length of a pause.
+      ranks: number of ranks that pause together; 1: independent ranks.
     """
 
     share: float
@@ -94,7 +94,7 @@ class Pauses:
     ranks: int = 1
 
     def drawn(self, seed: int, rank: int, ranks: int, steps: int) -> np.ndarray:
-        """Returns how long a rank pauses before each step, in seconds."""
+        """Returns the pause of a rank before each step, in seconds."""
         together = self.ranks > 1
         generator = np.random.default_rng([seed, 0 if together else 1 + rank])
         pauses = generator.random(steps) < self.share
@@ -144,7 +144,7 @@ def make_step(
 
 
 def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
-    """Trains in the session that is open; returns the figures of this rank."""
+    """Trains in the open session; returns the figures of this rank."""
     task = accuracy_models.load(cell["task"])
     rate = task.rates[cell["optimizer"]]
     sgd = cell["optimizer"] == "sgd"

@@ -4,12 +4,13 @@
 
 Trains the same network four times in 4 processes on this host, from the same seed:
 through `jax.lax.pmean` (Gloo), through jax_optireduce in mode `exact`, and in the modes
-`bounded` and `lossy` while 2 % of all datagrams are dropped. Shows a table, writes into
-`demo-output/` a plot (accuracy.png), the figures (demo-summary.json) and what the
-processes printed (<transport>.log).
+`bounded` and `lossy` while 2 % of all datagrams are dropped. The program shows a table,
+and writes into `demo-output/` a plot (accuracy.png), the figures (demo-summary.json)
+and the output of the processes (<transport>.log).
 
-`digits_train.py` is the training program, `digits_report.py` makes table and plot.
-Exit codes: 0, all runs ended and `exact` began as Gloo did; 1 otherwise.
+`digits_train.py` is the training program, `digits_report.py` makes table and plot. Exit
+codes: 0, all runs ended, and the first steps of `exact` equal those of Gloo; 1
+otherwise.
 """
 
 import argparse
@@ -32,18 +33,18 @@ from rich.progress import (
 
 TRAINING_PROGRAM = Path(__file__).with_name("digits_train.py")
 
-# The output of digits_train.say(), behind the launcher's "[0] ".
+# The output of digits_train.say(), after the launcher's "[0] ".
 PROGRESS = re.compile(rb"\[0\] step (\d+)/\d+  loss ([\d.]+|nan)  accuracy ([\d.]+)")
 
-# Lines between two progress reports where there is no terminal. Chosen: six for a run.
+# Lines between two progress reports without a terminal. Chosen: six for a run.
 PLAIN_EVERY = 5
 
-# Of a failed run's output. Chosen: what fits on a screen.
+# Lines of the output of a failed run. Chosen: those that fit on a screen.
 LINES_SHOWN_ON_FAILURE = 30
 
 
 class RunError(Exception):
-    """A training run did not end well; the message says how."""
+    """A training run has failed, for the reason in the message."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -58,13 +59,13 @@ def parse_arguments() -> argparse.Namespace:
         "--drop",
         type=float,
         default=0.02,
-        help="share of the datagrams that `lossy` loses (default 0.02)",
+        help="share of dropped datagrams in `bounded`, `lossy` (default 0.02)",
     )
     parser.add_argument(
         "--deadline-s",
         type=float,
         default=0.1,
-        help="deadline of an averaging in `lossy`, in seconds (default 0.1)",
+        help="deadline of a call in `bounded`, `lossy`, in seconds (default 0.1)",
     )
     parser.add_argument(
         "--output",
@@ -90,7 +91,7 @@ def command(args: argparse.Namespace, transport: str, results: Path) -> list[str
 def run(
     args: argparse.Namespace, transport: str, results: Path, screen: "Screen"
 ) -> None:
-    """Trains with one transport and shows how it gets on.
+    """Trains with one transport and shows the progress.
 
     Raises:
       RunError: a process ended with an error.
@@ -119,7 +120,7 @@ def run(
 
 
 class Screen:
-    """Progress: a bar for each run on a terminal, else a line now and then."""
+    """Progress: a bar for each run on a terminal, otherwise occasional lines."""
 
     def __init__(self, console: Console) -> None:
         """Draws on `console` between `with screen:` and its end."""
@@ -140,7 +141,7 @@ class Screen:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leaves the bars as they are."""
+        """Keeps the bars on the screen."""
         self._bars.stop()
 
     def start(self, transport: str, steps: int) -> None:
@@ -154,7 +155,7 @@ class Screen:
         self._plain(f"{self._title}: starting")
 
     def advance(self, step: int, loss: float, accuracy: float) -> None:
-        """Shows where a run is."""
+        """Shows the progress of a run."""
         said = f"loss {loss:.3f}  accuracy {100 * accuracy:5.1f} %"
         self._bars.update(self._task, completed=step, said=said)
         self._lines += 1
@@ -187,7 +188,7 @@ def main() -> int:
             console.print(str(error), style="red", markup=False, highlight=False)
             return 1
         except KeyboardInterrupt:
-            # The terminal told the processes as well, and they have ended.
+            # The terminal has interrupted the processes as well, and they have ended.
             return 130
         summary = digits_report.summarise(results, vars(args))
     digits_report.write(summary, args.output)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-# The runs, in their order, and how they are called on the screen.
+# The runs, in order, and their names on the screen.
 TITLES = {
     "gloo": "lax.pmean (Gloo)",
     "exact": "optireduce exact",
@@ -24,7 +24,7 @@ TITLES = {
     "lossy": "optireduce lossy",
 }
 
-# Source: Okabe and Ito, "Color Universal Design": told apart with any colour vision.
+# Source: Okabe and Ito, "Color Universal Design": distinct with any colour vision.
 COLOURS = {
     "gloo": "#555555",
     "exact": "#0072B2",
@@ -46,11 +46,11 @@ DASHES: dict[str, Any] = {
 # missing contributions cost.
 TOLERANCE = 1e-4
 
-# Lowest accuracy on the plot, in percent. Chosen: above it the runs can be told apart.
+# Lowest accuracy on the plot, in percent. Chosen: above it the runs are distinct.
 PLOT_FROM = 80.0
 
-# Height of the lowest name on the plot, and what is between two, in percent. Chosen:
-# four fit below the lines.
+# Height of the lowest name on the plot, and distance of two names, in percent. Chosen:
+# four names fit below the lines.
 LABELS_FROM = 82.0
 LABELS_STEP = 4.0
 
@@ -61,7 +61,7 @@ def summarise(results: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Reads the output of the runs and compares their parameters.
 
     Args:
-      results: folder with <transport>.json and <transport>.npy.
+      results: folder with <transport>.json and <transport>.npz.
       settings: the options of the demonstration.
 
     Returns:
@@ -111,7 +111,7 @@ def write(summary: Mapping[str, Any], output: Path) -> None:
 def show(summary: Mapping[str, Any], output: Path, console: Console) -> None:
     """Prints the table, and its findings."""
     runs = summary["runs"]
-    # Narrow enough for the 80 columns of a log.
+    # Chosen: fits into the 80 columns of a log.
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("gradients through", no_wrap=True)
     for heading in (
@@ -242,9 +242,9 @@ def plot(summary: Mapping[str, Any], path: Path) -> None:
 def _label(
     axes: Any, ends: Mapping[str, tuple[float, float]], summary: Mapping[str, Any]
 ) -> None:
-    """Names each line below its end, so that no legend has to be decoded."""
-    # All lines end at about the same height, so the names stand at different ones: the
-    # earlier a line ends, the lower, so that no pointer crosses a name.
+    """Names each line below its end, in place of a legend."""
+    # All lines end at about the same height, so the names have different heights: names
+    # of earlier ends are lower, so that no pointer crosses a name.
     order = sorted(ends, key=lambda transport: ends[transport][0])
     last = ends[order[-1]][0]
     for place, transport in enumerate(order):
@@ -252,7 +252,7 @@ def _label(
         title = TITLES[transport]
         if transport in ("bounded", "lossy"):
             title += f", {_percent(summary['settings']['drop'])} dropped"
-        # On the side of its pointer where there is more room.
+        # On the side of its pointer with more space.
         left = seconds < 0.65 * last
         axes.plot(
             [seconds, seconds],

@@ -2,15 +2,15 @@
 
     python -m jax_optireduce launch -n 4 examples/digits_train.py --transport exact
 
-Every process holds the whole network and a part of each batch. One of four transports
-averages the gradients, and this is the only difference between the runs:
+Every process has the whole network and a part of each batch. One of four transports
+averages the gradients, the only difference between the runs:
 
     gloo     jax.lax.pmean, which on CPU goes through XLA's Gloo
     exact    jax_optireduce: waits for all data, retransmits lost datagrams
     bounded  jax_optireduce: ends by the deadline, late data joins a later step
     lossy    jax_optireduce: ends by the deadline, estimates lost data
 
-`digits.py` runs all three and compares them.
+`digits.py` runs all four and compares them.
 """
 
 import argparse
@@ -37,11 +37,11 @@ import jax_optireduce
 AXIS = "ranks"
 EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
 
-# Chosen by hand: the fastest that still learns smoothly with these images.
+# Chosen: by hand, the highest rate with a smooth loss on these images.
 LEARNING_RATE = 0.05
 MOMENTUM = 0.9
 
-# Steps between two looks at the held-out digits. Chosen: 30 points of a curve.
+# Steps between two evaluations on the held-out digits. Chosen: 30 points of a curve.
 EVALUATE_EVERY = 10
 
 
@@ -51,12 +51,11 @@ class Config:
 
     Attributes:
       transport: "gloo", "exact", "bounded" or "lossy".
-      steps: of the optimizer.
+      steps: number of steps.
       batch_per_rank: images of each rank in each step.
-      seed: of the parameters, of the order of the images and of the lost datagrams.
-      drop: share of the datagrams that never arrive, in [0, 1); "bounded" and
-        "lossy" only.
-      deadline_s: how long an averaging may take, in seconds; the same two only.
+      seed: seed of the parameters, the order of the images and the lost datagrams.
+      drop: share of the dropped datagrams, in [0, 1); "bounded" and "lossy" only.
+      deadline_s: deadline of a call, in seconds; "bounded" and "lossy" only.
       output: folder for the results; "" writes none.
     """
 
@@ -88,11 +87,11 @@ class DigitNet(nnx.Module):
 
 
 def average(gradients: Any, transport: str) -> tuple[Any, jax.Array]:
-    """Averages gradients over the ranks: the one line that this package changes.
+    """Averages gradients over the ranks: the only line that this package changes.
 
     Returns:
-      The mean gradients, and which shares of the contributions and of the results are
-      missing in them, float32 [2].
+      The mean gradients, and the missing shares of the contributions and of the
+      results, float32 [2].
     """
     if transport == "gloo":
         return lax.pmean(gradients, AXIS), jnp.zeros(2)
@@ -107,8 +106,8 @@ def make_step(
 ) -> Any:
     """Returns the step of one rank: (state, images, labels) -> (state, report).
 
-    The report is float32 [1, 3]: the loss on this rank's images, and the shares that
-    `average` found missing.
+    The report is float32 [1, 3]: the loss on the images of this rank, and the missing
+    shares from `average`.
     """
 
     def step(state: Any, images: jax.Array, labels: jax.Array) -> tuple[Any, jax.Array]:
@@ -123,7 +122,7 @@ def make_step(
         gradients, missing = average(gradients, transport)
         updates, momentum = optimizer.update(gradients, momentum, params)
         params = optax.apply_updates(params, updates)
-        # The loss stays where it is: averaging it would cost another collective a step.
+        # The loss is not averaged, which saves a collective per step.
         return (params, momentum), jnp.concatenate([loss[None], missing])[None]
 
     return step
@@ -149,7 +148,7 @@ def load(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 def batches(
     images: np.ndarray, labels: np.ndarray, config: Config, mesh: Mesh
 ) -> Iterator[tuple[jax.Array, jax.Array]]:
-    """Yields batches without end, as global arrays of which each rank makes its part.
+    """Yields batches without end, as global arrays; each rank makes its part.
 
     All ranks draw the same permutation of the images for each epoch.
     """
@@ -171,14 +170,14 @@ def initialise(
 ) -> tuple[nnx.GraphDef, Any]:
     """Returns the network without its parameters, and (parameters, momentum).
 
-    The latter are global arrays of which every rank holds all.
+    Parameters and momentum are global arrays, replicated on every rank.
     """
 
     def draw() -> Any:
         params = nnx.state(DigitNet(nnx.Rngs(config.seed)))
         return params, optimizer.init(params)
 
-    # Traced, drawing costs one compilation instead of one for each operation.
+    # A trace needs one compilation, instead of one for each operation.
     graph = nnx.graphdef(nnx.eval_shape(lambda: DigitNet(nnx.Rngs(config.seed))))
     return graph, jax.jit(draw, out_shardings=NamedSharding(mesh, EVERYWHERE))()
 
@@ -195,9 +194,9 @@ def train(config: Config) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     images, labels, held_out_images, held_out_labels = load(config.seed)
     optimizer = optax.sgd(LEARNING_RATE, MOMENTUM)
     graph, state = initialise(optimizer, config, mesh)
-    # check_vma=False leaves each rank's gradients alone until `average` gets them. With
-    # the default, jax.shard_map adds them up by itself, over Gloo, unless the loss
-    # begins with params = jax_optireduce.sync_in_backward(params, AXIS).
+    # With check_vma=False `average` receives the gradients of each rank. With the
+    # default, jax.shard_map sums them itself, over Gloo, unless the loss begins with
+    # params = jax_optireduce.sync_in_backward(params, AXIS).
     sharded_step = jax.shard_map(
         make_step(graph, optimizer, config.transport),
         mesh=mesh,
@@ -227,7 +226,7 @@ def train(config: Config) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             curve.append((sum(seconds), accuracy(state)))
             snapshots.append(flat_parameters(state))
             say(number, config.steps, float(reports[-1][0]), *curve[-1])
-            # A rank that is late from the evaluation would be late in the next step.
+            # A late end of the evaluation would delay the next step.
             wait_for_all(f"step {number}")
     figures = {
         "transport": config.transport,
@@ -241,13 +240,13 @@ def train(config: Config) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def across_ranks(
     own: np.ndarray, seconds: list[float], reports: list[jax.Array], accuracy: float
 ) -> dict[str, Any]:
-    """Returns the figures for which the ranks have to be put side by side.
+    """Returns the figures that compare the ranks.
 
     Args:
-      own: this rank's parameters, float32 [n].
-      seconds: how long each step took on this rank.
-      reports: of each step, see `make_step`.
-      accuracy: of this rank's parameters on the held-out digits.
+      own: parameters of this rank, float32 [n].
+      seconds: time of each step on this rank.
+      reports: report of each step, see `make_step`.
+      accuracy: accuracy of these parameters on the held-out digits.
     """
     replicas = gather(own)
     mean_replica = replicas.astype(np.float64).mean(axis=0)
@@ -271,18 +270,18 @@ def gather(row: np.ndarray) -> np.ndarray:
 
 
 def flat_parameters(state: Any) -> np.ndarray:
-    """Returns this rank's parameters one after the other, float32 [n]."""
+    """Returns the parameters of this rank as a vector, float32 [n]."""
     leaves = jax.tree.leaves(of_this_rank(state[0]))
     return np.concatenate([np.asarray(leaf).ravel() for leaf in leaves])
 
 
 def of_this_rank(tree: Any) -> Any:
-    """Returns the part of global arrays that this process holds."""
+    """Returns the local part of global arrays."""
     return jax.tree.map(lambda x: x.addressable_data(0), tree)
 
 
 def wait_for_all(where: str) -> None:
-    """Waits until every rank is here; not part of the times that are reported."""
+    """Waits for all ranks; reported times exclude the wait."""
     multihost_utils.sync_global_devices(where)
 
 

@@ -1,4 +1,4 @@
-"""Data-parallel with jax.shard_map, in both modes. 1, 2, 3: the changes.
+"""Data-parallel training with jax.shard_map. 1, 2, 3: the changes.
 
 python -m jax_optireduce launch -n 4 examples/minimal_shard_map.py
 """
@@ -19,13 +19,13 @@ y = jax.jit(lambda x: x @ wanted)(x)
 
 
 def step(w: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
-    """With check_vma=False the mean is taken where lax.pmean stood."""
+    """With check_vma=False the mean is in the place of lax.pmean."""
     gradient = jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
     return w - 0.1 * jax_optireduce.average_gradients(gradient, "data")  # 3
 
 
 def step_vma(w: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
-    """With check_vma=True, JAX's default, it is taken in the backward pass."""
+    """With check_vma=True, JAX's default, the mean is in the backward pass."""
     sync = jax_optireduce.sync_in_backward  # 3
     return w - 0.1 * jax.grad(lambda w: jnp.mean((x @ sync(w, "data") - y) ** 2))(w)
 

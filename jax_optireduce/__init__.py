@@ -7,8 +7,8 @@ and `optax_average_gradients` average gradients; `drain` returns data in flight,
 
 import pkgutil
 
-# `python -m` puts a checkout first; the compiled part is in the folder of the
-# installation.
+# With `python -m` a checkout is first on the path; the compiled part is in the folder
+# of the installation.
 __path__ = pkgutil.extend_path(__path__, __name__)
 
 from jax_optireduce._collectives import pmean, psum

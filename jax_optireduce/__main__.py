@@ -1,8 +1,8 @@
 """The command line: `python -m jax_optireduce <verb> ...`.
 
-Exit codes, for every verb: 0, all is well; 1, the verb ran and found a failure (a check
-of `doctor`, a wrong sum of `bench`, a scenario of `simulate`); 2, the command line was
-not understood. `launch` returns the exit code of its processes.
+Exit codes of every verb: 0, success; 1, the verb found a failure (a check of `doctor`,
+a wrong sum of `bench`, a scenario of `simulate`); 2, usage error. `launch` returns the
+exit code of its processes.
 """
 
 import argparse
@@ -32,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb.
 
     Args:
-      argv: the arguments after the program's name; None takes those of this process.
+      argv: the arguments after the program's name; None takes the arguments of this
+        process.
 
     Returns:
       The exit code.

@@ -8,10 +8,10 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Leaves of one dtype that one call moves.
+    """Leaves of one dtype that one call reduces.
 
     Attributes:
-      leaves: positions in the flattened tree, in the order in which they are sent.
+      leaves: positions in the flattened tree, in sending order.
       elements: of all leaves together.
       suffix: addition to the name of the call.
       integral: whether its leaves are integers.
@@ -29,15 +29,15 @@ def plan_buckets(
     *,
     bucket_bytes: int,
 ) -> tuple[Bucket, ...]:
-    """Packs leaves into buckets: of one dtype, in order, at most `bucket_bytes` each.
+    """Packs leaves into buckets of one dtype, in order, at most `bucket_bytes` each.
 
-    It starts with the last leaf: the backward pass ends with the first layers, so the
-    gradients of the last leaves can travel during the computation.
+    The plan starts with the last leaf: the backward pass ends with the first layers, so
+    the gradients of the last leaves can be sent during the computation.
 
-    The plan depends on its arguments only, so it is the same on every rank, and
-    for `drain` the same as for the calls it drains. The buckets of integers are named
-    apart, so that the others have the same names with and without them: counters among
-    the parameters are in the tree of a drain and not in that of the gradients. Leaves
+    The plan depends on its arguments only, so it is the same on every rank, and the
+    same for a drain as for its calls. The buckets of integers have suffixes of their
+    own, which leaves the names of the other buckets unchanged: the tree of a drain may
+    include counters among the parameters, the tree of gradients does not. Leaves
     without elements are in no bucket.
 
     Args:
@@ -49,8 +49,7 @@ def plan_buckets(
       The buckets, in the order in which they become full.
     """
     full: list[tuple[np.dtype, list[int], int]] = []
-    # Per dtype, in order of first use: positions and elements of the bucket being
-    # filled.
+    # Per dtype, in order of first use: positions and elements of the incomplete bucket.
     open_buckets: dict[np.dtype, tuple[list[int], int]] = {}
     for index in reversed(range(len(shapes))):
         dtype = np.dtype(dtypes[index])

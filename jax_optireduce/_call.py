@@ -1,8 +1,8 @@
 """The description of a call: every static fact, in one frozen object.
 
-The public functions make it of their arguments (`_checks.checked_call`), the primitive
-carries it as its parameter, and the lowering reads it. The number of the call (`step`)
-is an operand of the program and therefore no part of it.
+The public functions make it from their arguments (`_checks.checked_call`), the
+primitive has it as its parameter, and the lowering reads it. It excludes the number of
+the call (`step`), which is an operand of the program.
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ from jax_optireduce import _native
 # Policies for late data in reduce-scatter and in all-gather: see `psum`.
 MODES = tuple(_native.MODES)
 
-# A call in one of these may leave data in flight.
-DEFERRING_MODES = tuple(mode for mode, carries in _native.MODES.items() if carries)
+# Modes whose calls may leave data in flight.
+DEFERRING_MODES = tuple(mode for mode, defers in _native.MODES.items() if defers)
 
 # Formats of float32 values on the wire: see `psum`.
 WIRE_FORMATS = _native.WIRE_FORMATS
@@ -35,9 +35,9 @@ class Drain(enum.IntEnum):
 
     # An ordinary call.
     NONE = 0
-    # A drain of calls that were made: an error where there were none.
+    # A drain of previous calls: an error if there were none.
     OF_CALLS = _native.DRAIN_OF_CALLS
-    # The same, where there may have been none.
+    # A drain of previous calls, if any.
     OF_CALLS_IF_ANY = _native.DRAIN_OF_CALLS_IF_ANY
 
 
@@ -52,11 +52,11 @@ class Call:
       mode: see `psum`.
       wire_format: see `psum`.
       mean: whether the sum is divided by the number of ranks.
-      drain: whether the call returns the data that earlier calls with this key and mode
-        left in flight. Only bounded and agreed calls leave any.
-      rotated: whether a lossy call goes through the Hadamard transform.
-      derived: whether the call was made by differentiation of another.
-      typed: whether JAX tracks what varies over the axes (check_vma=True).
+      drain: whether the call returns the data in flight of earlier calls with this key
+        and mode. Only bounded and agreed calls leave data in flight.
+      rotated: whether a lossy call applies the Hadamard transform.
+      derived: whether the call results from differentiation of another.
+      typed: whether JAX tracks variation over the axes (check_vma=True).
       counted: whether the session numbers the call, which has no `step`.
     """
 

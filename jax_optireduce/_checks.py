@@ -1,4 +1,4 @@
-"""Checks of the arguments and the place of a collective, while it is traced.
+"""Checks of the arguments and the place of a collective, during its trace.
 
 Each function returns its argument in one form, or raises an error with the correction.
 """
@@ -48,8 +48,8 @@ def checked_call(
       **more: fields of `Call` that are not checked.
 
     Raises:
-      NotInitializedError: there is no communicator.
-      UsageError: the mode, the wire format or an axis does not fit.
+      NotInitializedError: `init` was not called.
+      UsageError: the mode, the wire format or an axis is invalid.
     """
     _communicator.current(kind)
     check_mode(mode)
@@ -61,10 +61,10 @@ def checked_call(
 
 
 def checked_key(name: str | None, kind: str) -> str:
-    """Returns the user's name, or one derived from the place in the user's code.
+    """Returns the given name, or a name from the line of the user's code.
 
     Raises:
-      UsageError: the name is not a string that fits into a message.
+      UsageError: the name is not a printable string, or too long.
     """
     if name is None:
         return _identity.call_site_key(kind)
@@ -78,12 +78,12 @@ def checked_key(name: str | None, kind: str) -> str:
 
 
 def check_mode(mode: str) -> None:
-    """Raises `UsageError` when `mode` is none."""
+    """Raises `UsageError` unless `mode` is a mode."""
     _check_choice("mode", mode, MODES)
 
 
 def check_wire_format(wire_format: str) -> None:
-    """Raises `UsageError` when `wire_format` is none."""
+    """Raises `UsageError` unless `wire_format` is a wire format."""
     _check_choice("wire_format", wire_format, WIRE_FORMATS)
 
 
@@ -101,7 +101,7 @@ def checked_step(step: Any) -> jax.Array | None:
     """Returns the step as int32 [], or None.
 
     Raises:
-      UsageError: it is no whole number, no scalar, or negative.
+      UsageError: it is not a whole number, not a scalar, or negative.
     """
     if step is None:
         return None
@@ -192,7 +192,7 @@ def _unknown_axis(axis: Any, kind: str, mapped: Sequence[str]) -> str:
 
 
 def check_no_groups(axis_index_groups: None, kind: str) -> None:
-    """Raises `UsageError` when groups of indices are given."""
+    """Raises `UsageError` if groups of indices are given."""
     if axis_index_groups is None:
         return
     raise UsageError(
@@ -202,8 +202,8 @@ def check_no_groups(axis_index_groups: None, kind: str) -> None:
     )
 
 
-def travels(leaf: Any, call: Call) -> bool:
-    """Whether a leaf of this kind may be in the call."""
+def is_reducible(leaf: Any, call: Call) -> bool:
+    """Whether the call can reduce a leaf of this type."""
     if not hasattr(leaf, "dtype") or str(leaf.dtype) not in SUPPORTED:
         return False
     exact_integers = call.mode != "lossy" and call.wire_format == "float32"
@@ -235,7 +235,7 @@ def checked_leaf(leaf: Any, place: str, call: Call) -> jax.Array:
     if not _primitive.is_typed(call.axes):
         return leaf
     varying = _compat.varying_axes(leaf)
-    mapped = _primitive.of_the_mesh(call.axes)
+    mapped = _primitive.mapped_axes(call.axes)
     fixed = [axis for axis in mapped if axis not in varying]
     if fixed and floating:
         raise UsageError(
@@ -246,7 +246,7 @@ def checked_leaf(leaf: Any, place: str, call: Call) -> jax.Array:
             f"jax.lax.pcast(params, {tuple(fixed)}, to='varying') before jax.grad; or "
             "check_vma=False in jax.shard_map."
         )
-    # No gradient is an integer, so one that is equal on all ranks is no mistake.
+    # No gradient is an integer, so an invariant integer is valid.
     return lax.pcast(leaf, tuple(fixed), to="varying") if fixed else leaf
 
 
@@ -273,8 +273,8 @@ def _check_dtype(dtype: Any, place: str) -> None:
     )
 
 
-def constant(leaf: Any, place: str) -> Any:
-    """Returns a leaf that is no tracer, as a number or an array."""
+def checked_constant(leaf: Any, place: str) -> Any:
+    """Returns a leaf other than a tracer, as a number or an array."""
     if isinstance(leaf, bool):
         leaf = np.bool_(leaf)
     if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):

@@ -1,4 +1,4 @@
-"""`psum` and `pmean`: the calls of `jax.lax`, on our transport."""
+"""`psum` and `pmean`: the calls of `jax.lax`, over the transport of this package."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ class ReducedBucket(NamedTuple):
 
     Attributes:
       leaves: positions of its leaves in the tree.
-      elements: of all of them.
+      elements: number of their elements.
       vector: its statistics vector.
     """
 
@@ -45,7 +45,7 @@ class Reduction(NamedTuple):
 
     Attributes:
       tree: the sums or means.
-      buckets: of its leaves; without those that are the same on every rank.
+      buckets: statistics of its leaves, without leaves that are constants.
     """
 
     tree: Any
@@ -56,7 +56,7 @@ class Reduction(NamedTuple):
         return (self.tree, self.stats()) if return_stats else self.tree
 
     def stats(self) -> CollectiveStats:
-        """Makes the report, which costs some operations; few callers need it."""
+        """Returns the report; some operations, which few callers need."""
         return _stats.from_vectors(
             [bucket.vector for bucket in self.buckets],
             [bucket.elements for bucket in self.buckets],
@@ -101,23 +101,23 @@ def psum(
     * Contributions are added in the order of the ranks, in float32 for bfloat16 and
       float16, so the last bits may differ. They are the same on every rank.
     * A floating value that does not vary over the axis (check_vma=True) is an error,
-      because it is reduced already; `jax.lax.psum` multiplies it by the size of the
-      axis.
+      because JAX has reduced it already; `jax.lax.psum` multiplies it by the size of
+      the axis.
     * Complex numbers and integers other than int32 are errors.
     * Groups of indices are an axis of the mesh, not `axis_index_groups`, and axes have
       names, not positions.
-    * Only the CPU backend; elsewhere set JAX_OPTIREDUCE_BACKEND=xla.
+    * Only the CPU backend is supported; elsewhere set JAX_OPTIREDUCE_BACKEND=xla.
     * A jitted function that holds a call and is itself called twice in one program
       needs the second call to depend on the first: they share one identity.
     * In modes other than "exact" a sum may lack late data; `return_stats=True` reports
       its share.
     * In modes "bounded" and "agreed" a derivative that is itself a sum over the ranks
-      (`jax.jvp`; `jax.grad` under check_vma=False) is an error when it is compiled: no
+      (`jax.jvp`; `jax.grad` under check_vma=False) is an error at compilation: no
       `drain` reaches its late data.
 
     Args:
       tree: leaves of any shape, float32, bfloat16, float16, float64, int32 or bool
-        (mode "lossy": no int32 or bool). Python numbers and arrays that are no tracers
+        (mode "lossy": no int32 or bool). Python numbers and arrays other than tracers
         are the same on every rank, so they are multiplied by the size of the axis:
         `psum(1, axis)` is the size.
       axis_name: a mapped axis or a tuple of them.
@@ -125,26 +125,28 @@ def psum(
         "exact" has no deadline: it waits for every rank, and a dead rank is an error
         after `Options.peer_timeout_s`. "bounded" ends by the deadline, and adds late
         data to a later call with the same name: no data is lost, see `drain`. Of three
-        or more processes the others continue without a dead one while they are a
-        majority: the sum is then over the others. "agreed" is "bounded" for the
-        contributions, and waits for their sums, so that all ranks hold the same bits; a
-        dead rank is an error. "lossy" ends by the deadline, drops late data, and scales
-        each sum by the number of ranks over that of its contributions.
+        or more processes the others continue after a death while they are a majority:
+        the sum is then over the others. "agreed" is as "bounded" for contributions, and
+        waits for their sums, so that all ranks get the same bits; a dead rank is an
+        error. "lossy" ends by the deadline, drops late data, and scales each sum by the
+        number of ranks divided by that of its contributions.
       wire_format: format of float32 leaves on the wire. "float32": unchanged;
         "bfloat16": half of the bytes; "int8": about a quarter, blocks of 32 values
         share an exponent. Contributions and sums are rounded without bias, up or down
         at random. In modes "bounded" and "agreed" the rounding error is added to the
         next call with the same name, and `drain` returns the rest; in the others it is
         lost. In every mode all ranks get the same bits of a sum. A block of "int8" with
-        a value that is not finite becomes NaN. Other dtypes are errors.
+        a NaN or an infinity becomes NaN. Leaves of other dtypes are errors.
       step: int32 [] or Python int, at least 0: the number of this call, larger than
-        that of the previous call; such as the optimizer's step. Ranks whose program may
-        repeat or skip a call (a restart, a branch) must pass it. None counts the calls.
-      name: name of the collective in error messages; two calls that may be under way
-        together need different names. None takes the line of the code, which then is
-        one collective in all programs: give a name where one line serves two models.
+        that of the previous call; such as the optimizer's step. Programs whose ranks
+        may repeat or skip a call (a restart, a branch) must pass it. None counts the
+        calls.
+      name: name of the collective, at most 160 bytes of printable characters;
+        concurrent calls need different names. None takes the file and line of the code,
+        which then is one collective in all programs: pass a name if one line serves two
+        models.
       axis_index_groups: None, the default of `jax.lax.psum`.
-      return_stats: whether to return the statistics of the call as well.
+      return_stats: whether to return the statistics of the call as well as the sums.
 
     Returns:
       The same tree, with the shapes and dtypes of the leaves; of bool, int32. With
@@ -152,8 +154,8 @@ def psum(
 
     Raises:
       AxisError: the axis is not mapped here.
-      UsageError: a leaf, the mode, the step, or the place in the program does not fit;
-        or the derivative, when it is compiled.
+      UsageError: a leaf, the mode, the step, or the place in the program is invalid; or
+        a derivative, at compilation.
       NotInitializedError: `jax_optireduce.init` was not called.
     """
     _checks.check_no_groups(axis_index_groups, "psum")
@@ -191,13 +193,14 @@ def pmean(
 ) -> Any:
     """Averages every leaf over a mapped axis.
 
-    Differs from `jax.lax.pmean` in: what `psum` differs in from `jax.lax.psum`.
+    Differs from `jax.lax.pmean` as `psum` differs from `jax.lax.psum`.
 
     Args:
       tree: see `psum`.
       axis_name: see `psum`.
-      mode: see `psum`. "lossy" returns the mean over the contributions that came, the
-        others divide by the number of ranks, "bounded" by that of the live ranks.
+      mode: see `psum`. "lossy" returns the mean over the contributions that arrived,
+        "exact" and "agreed" divide by the number of ranks, "bounded" by that of the
+        live ranks.
       wire_format: see `psum`.
       step: see `psum`.
       name: see `psum`.
@@ -228,8 +231,8 @@ def reduce_tree(
       tree: see `psum`.
       step: see `psum`.
       call: the description of the call; each bucket gets a suffix to its key.
-      rotate: whether a lossy call is rotated; an array, the same on every rank, to
-        decide when the program runs. None takes `Advanced.hadamard`.
+      rotate: whether a lossy call is rotated; a bool, or bool [], equal on every rank,
+        for a decision at run time. None takes `Advanced.hadamard`.
 
     Returns:
       The reduced tree, and the statistics of its buckets.
@@ -250,8 +253,8 @@ def reduce_tree(
         if isinstance(leaf, Tracer):
             traced[i] = _checks.checked_leaf(leaf, place, call)
         else:
-            # Part of the program, and so the same on every rank.
-            results[i] = _checks.constant(leaf, place) * size
+            # A constant of the program, equal on every rank.
+            results[i] = _checks.checked_constant(leaf, place) * size
     if rotate is None:
         rotate = options.advanced.hadamard
     sums, buckets = _sum_leaves(traced, step, call, options, rotate)
@@ -266,10 +269,9 @@ def reduce_tree(
 def _ranks_in_mean(
     sums: dict[int, Any], buckets: list[ReducedBucket], mode: str, size: int
 ) -> dict[int, jax.Array]:
-    """Returns the number of ranks in the mean of a leaf, where only the call knows it.
+    """Returns the number of ranks in the mean of a leaf, if the call determines it.
 
-    In the other modes calls do not continue without a dead rank ("lossy": they scale
-    their sums).
+    In the other modes calls do not continue after a death ("lossy" scales its sums).
     """
     if mode != "bounded":
         return {}
@@ -292,7 +294,7 @@ def _sum_leaves(
     options: Options,
     rotate: bool | jax.Array,
 ) -> tuple[dict[int, Any], list[ReducedBucket]]:
-    """Sums leaves, given and returned by their position in the tree."""
+    """Sums leaves, by their position in the tree."""
     if options.backend == "xla":
         return {i: lax.psum(leaf, call.axes) for i, leaf in leaves.items()}, []
     positions = list(leaves)
@@ -301,24 +303,25 @@ def _sum_leaves(
         [leaf.dtype for leaf in leaves.values()],
         bucket_bytes=options.bucket_bytes,
     )
-    # Leaves without elements stay out of the plan. Made anew, they vary over nothing.
+    # The plan excludes leaves without elements. New zeros vary over no axis.
     sums = {i: jnp.zeros(x.shape, x.dtype) for i, x in leaves.items() if x.size == 0}
     buckets = []
     only_integers = all(bucket.integral for bucket in plan)
     for bucket in plan:
         members = [positions[i] for i in bucket.leaves]
         operands = [leaves[i] for i in members]
-        # Counters among the parameters may be in the tree of a drain and in no call.
-        perhaps = call.drain and bucket.integral and not only_integers
+        # Parameters may include counters, which are in the tree of a drain only.
+        optional = call.drain and bucket.integral and not only_integers
         of_bucket = dataclasses.replace(
             call,
             key=call.key + bucket.suffix,
-            drain=Drain.OF_CALLS_IF_ANY if perhaps else call.drain,
+            drain=Drain.OF_CALLS_IF_ANY if optional else call.drain,
         )
         rotated = dataclasses.replace(of_bucket, rotated=True)
         if isinstance(rotate, jax.Array):
-            # Two collectives, since a rotated bucket is longer. Around each bucket and
-            # not all of them, so that the first one need not wait for the last leaf.
+            # Two collectives, since a rotated bucket is longer. The condition is around
+            # each bucket, not all of them, so that the first bucket does not wait for
+            # the last leaf.
             rotated = dataclasses.replace(rotated, key=f"{rotated.key} rotated")
             totals, vector = lax.cond(
                 rotate,

@@ -6,7 +6,7 @@ import os
 from types import TracebackType
 from typing import Any, Self
 
-from jax_optireduce import _compat, _exit, _options, _rendezvous, _watch
+from jax_optireduce import _compat, _exit, _log_thread, _options, _rendezvous
 from jax_optireduce._errors import NotInitializedError
 from jax_optireduce._options import Options
 
@@ -22,8 +22,8 @@ class Communicator:
     A context manager: the end of its block is a `shutdown`, after an error a `close`.
 
     Attributes:
-      rank: index of this process, from 0. The ranks of a mesh axis are counted by
-        `jax.lax.axis_index`; a process with several devices holds several of them.
+      rank: index of this process, from 0. `jax.lax.axis_index` counts the ranks of a
+        mesh axis; a process with several devices has several of these.
       world_size: number of processes.
       options: the options in force.
       datagram_bytes: the largest UDP payload that crosses all paths, in bytes; 0 with
@@ -44,7 +44,9 @@ class Communicator:
         self.options = options
         self.datagram_bytes = datagram_bytes
         self._native = native
-        self._watch = None if native is None else _watch.Watch(native, self, options)
+        self._log_thread = (
+            None if native is None else _log_thread.LogThread(native, self, options)
+        )
 
     def __enter__(self) -> Self:
         """Returns itself."""
@@ -73,9 +75,9 @@ class Communicator:
     def flight_record(self) -> list[dict[str, Any]]:
         """Returns the last 4,096 calls of this process, oldest first.
 
-        Calls under way are among them. The record has calls between processes, from
-        the arrival of the last device of this process on. A bucket is a call of its
-        own. Empty with the backend "xla".
+        The record includes calls under way. It has calls between processes, from the
+        arrival of the last device of this process on. Each bucket is a call. The record
+        is empty with the backend "xla".
 
         Returns:
           For each call a dictionary:
@@ -103,17 +105,17 @@ class Communicator:
         Raises:
           OSError: the file cannot be written.
         """
-        _watch.dump(self, path)
+        _log_thread.dump(self, path)
 
     def features(self) -> dict[str, object]:
         """Returns the granted socket buffers; empty with the backend "xla"."""
         return {} if self._native is None else self._native.features()
 
     def close(self, reason: str = "closed by the program") -> None:
-        """Fails every call under way and leaves the session; may be repeated.
+        """Fails every call under way and leaves the session; idempotent.
 
-        Unlike `shutdown` it does not wait for dispatched programs. The log names lost
-        late data, see `drain`, unless an exception ends the program.
+        Unlike `shutdown` it does not wait for dispatched programs. Unless an exception
+        ends the program, the log names lost late data, see `drain`.
 
         Args:
           reason: text of the calls' errors, here and on the peers.
@@ -123,27 +125,27 @@ class Communicator:
         if self._native is not None:
             given_up = self._native.calls_under_way()
             self._native.close(reason)
-            _session.departure.dead.update(self._native.silent_ranks())
-            _session.departure.unreached.update(self._native.unreached_ranks())
+            _session.peers_at_exit.dead.update(self._native.silent_ranks())
+            _session.peers_at_exit.unreached.update(self._native.unreached_ranks())
             if given_up:
                 _log.warning("%s", _exit.describe_given_up(given_up, reason))
-            _watch.tell_late_data(self._native.take_late_data())
-        if self._watch is not None:
-            self._watch.end()
+            _log_thread.log_late_data(self._native.take_late_data())
+        if self._log_thread is not None:
+            self._log_thread.end()
 
     def _end(self, reason: str, at_once: bool) -> None:
-        """Closes; unless `at_once`, after the dispatched programs are over."""
+        """Closes; unless `at_once`, after the end of the dispatched programs."""
         if self._native is not None and not at_once:
             limit_s = self.options.advanced.shutdown_timeout_s
-            _exit.finish(self._native, limit_s, lambda: self.close(reason))
+            _exit.complete_programs(self._native, limit_s, lambda: self.close(reason))
         self.close(reason)
 
     def cancel(self, reason: str = "cancelled by the program") -> None:
         """Fails every call under way, here and on the peers; later calls work again.
 
-        Peers get an error in each of these calls, also if they make it later. If a
-        step has several collectives, number the steps (`step=`): a cancelled step has
-        not made all of its calls.
+        Peers get an error in each of these calls, even if they make it later. If a step
+        has several collectives, number the steps (`step=`): a cancelled step has not
+        made all of its calls.
 
         Args:
           reason: text of the calls' errors.
@@ -160,25 +162,28 @@ class _Session:
       current: the communicator, between `init` and `shutdown`.
       generation: number of sessions begun; equal on all ranks, which begin them
         together.
-      departure: state of the other ranks at the end of the sessions.
+      peers_at_exit: state of the other ranks at the end of the sessions.
     """
 
     current: Communicator | None = None
     generation: int = 0
-    departure: _exit.Departure = dataclasses.field(default_factory=_exit.Departure)
+    peers_at_exit: _exit.PeersAtExit = dataclasses.field(
+        default_factory=_exit.PeersAtExit
+    )
 
 
 _session = _Session()
 
 
 def init(**options: Any) -> Communicator:
-    """Joins the processes of this program; call it once, before the first collective.
+    """Joins the processes of this program; once, before the first collective.
 
-    Initialises `jax.distributed` when the program has not: from
-    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or when JAX detects a
-    cluster (SLURM, Kubernetes, Cloud TPU, Open MPI). It then sets
-    `jax_enable_recoverability`, so that the death of one process (other than process 0)
-    does not end the others. Without any of these the program has one process.
+    Initialises `jax.distributed` unless the program has done so: from
+    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or in a cluster that
+    JAX detects (SLURM, Kubernetes, Cloud TPU, Open MPI). `init` then sets
+    `jax_enable_recoverability`, so that the death of a process other than process 0
+    does not end the others. Without these variables and a cluster the program has one
+    process.
 
     Args:
       **options: fields of `Options`; `advanced=` as `Advanced` or a mapping of its
@@ -186,14 +191,14 @@ def init(**options: Any) -> Communicator:
         JAX_OPTIREDUCE_<FIELD>, or is the default.
 
     Returns:
-      The communicator, which every collective of this process uses from then on.
+      The communicator of this process, which all its collectives use.
 
     Raises:
       UsageError: an option is unknown or does not fit.
-      NotInitializedError: there is a communicator already.
-      RendezvousError: a process did not come, or comes a second time; ranks differ in
-        version or options; this process may open no more files. Then all ranks may call
-        `init` again.
+      NotInitializedError: a communicator exists already.
+      RendezvousError: a process is missing, or joins a second time; ranks differ in
+        version or options; this process reaches its limit of open files. All ranks may
+        then call `init` again.
 
     Example:
       >>> import jax_optireduce
@@ -213,7 +218,8 @@ def init(**options: Any) -> Communicator:
     label = f"jax_optireduce/{_session.generation}"
     _session.generation += 1
     with _rendezvous.explained_descriptors(resolved.advanced.lanes):
-        # Before the rendezvous: processes with different options must part as well.
+        # Before the rendezvous: processes with different options must also end in
+        # order.
         _exit.install(_end_at_exit, resolved.advanced.shutdown_timeout_s)
         native, datagram_bytes = _rendezvous.join(
             label, NAME, rank, world_size, resolved
@@ -234,16 +240,17 @@ def init(**options: Any) -> Communicator:
 
 
 def shutdown() -> None:
-    """Leaves the session, once the dispatched programs are over.
+    """Leaves the session after the end of the dispatched programs.
 
-    A call that takes longer than `shutdown_timeout_s` from then on is given up: it and
-    all others fail, here and on the peers, and the log has their number. During the
-    handling of an error there is no wait. All ranks may call `init` again afterwards.
-    Without a communicator it has no effect.
+    Calls that take longer than `shutdown_timeout_s` from then on are given up: all
+    calls fail, here and on the peers, and the log has their number. During the handling
+    of an error `shutdown` does not wait. All ranks may call `init` again afterwards.
+    Without a communicator `shutdown` has no effect.
     """
     if _session.current is not None:
+        at_once = _exit.ends_by_error()
         reason = "the program called jax_optireduce.shutdown()"
-        _session.current._end(reason, _exit.fails())  # noqa: SLF001 (its own module)
+        _session.current._end(reason, at_once)  # noqa: SLF001 (its own module)
 
 
 def stats() -> dict[str, int]:
@@ -265,7 +272,7 @@ def current(kind: str) -> Communicator:
       kind: the function that needs it, for the message.
 
     Raises:
-      NotInitializedError: there is none.
+      NotInitializedError: `init` was not called.
     """
     if _session.current is None:
         raise NotInitializedError(
@@ -275,8 +282,8 @@ def current(kind: str) -> Communicator:
     return _session.current
 
 
-def _end_at_exit(at_once: bool) -> _exit.Departure:
+def _end_at_exit(at_once: bool) -> _exit.PeersAtExit:
     """Leaves the session; returns the state of the other ranks."""
     if _session.current is not None:
         _session.current._end(_exit.reason(), at_once)  # noqa: SLF001
-    return _session.departure
+    return _session.peers_at_exit

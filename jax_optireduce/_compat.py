@@ -1,6 +1,6 @@
-"""The parts of JAX without a promise of stability: the only file with private names.
+"""The only file with private names of JAX, which may change in any version.
 
-Tried with JAX 0.10.2 and 0.12.0. Where a public way exists it is the fallback.
+Tested with JAX 0.10.2 and 0.12.0. Public functions are the fallback where they exist.
 """
 
 import contextlib
@@ -20,23 +20,23 @@ try:
     from jax._src import clusters as _clusters
     from jax._src import distributed as _distributed
     from jax._src import xla_bridge as _bridge
-except ImportError:  # A later JAX moved them; the fallbacks below take over.
+except ImportError:  # Absent in this JAX: the fallbacks below apply.
     _clusters = None
     _distributed = None
     _bridge = None
 
 _log = logging.getLogger("jax_optireduce")
 
-# Whether JAX still has the client behind `publish` and `published`.
+# Whether JAX has the client of `publish` and `published`.
 HAS_KEY_VALUE_CLIENT = _distributed is not None
 
-# The setting of JAX behind `is_recoverable`.
+# The setting of JAX that `is_recoverable` reads.
 RECOVERABILITY = "jax_enable_recoverability"
 
-# Key of our counters in the cache that JAX keeps for each module while it is lowered.
+# Key of our counters in JAX's cache of a module during its lowering.
 _ORDINALS = "jax_optireduce.ordinals"
 
-# Name of the axis of a `jax.pmap` that was given none.
+# Name of the axis of a `jax.pmap` without `axis_name=`.
 UNNAMED_PMAP_AXIS = "_internal_pmap_axis_name"
 
 
@@ -58,14 +58,14 @@ def reduced_type(aval: Any, axes: Iterable[str]) -> Any:
 def stats_type(rank_aval: Any, size: int) -> Any:
     """Returns the type of a statistics vector, made from that of the rank operand.
 
-    It varies over nothing, for JAX, so that a program can return it from any mesh.
+    For JAX it varies over no axis, so that a program can return it from any mesh.
     """
     aval = rank_aval.update(shape=(size,), dtype=np.dtype(np.float32))
     return reduced_type(aval, aval.mat.varying)
 
 
 def mesh_axes() -> dict[str, tuple[int, bool]]:
-    """Returns (size, is it manual here?) of every axis of the mesh in context."""
+    """Returns (size, whether manual) of every axis of the mesh in context."""
     mesh = jax.sharding.get_abstract_mesh()
     manual = frozenset(mesh.manual_axes)
     return {name: (size, name in manual) for name, size in mesh.shape.items()}
@@ -75,7 +75,7 @@ def mesh_axes() -> dict[str, tuple[int, bool]]:
 
 
 def lowering_mesh(ctx: Any) -> jax.sharding.Mesh:
-    """Returns the devices of the program that is being lowered.
+    """Returns the devices of the program under lowering.
 
     Raises:
       UsageError: the program is lowered without devices.
@@ -90,14 +90,14 @@ def lowering_mesh(ctx: Any) -> jax.sharding.Mesh:
 
 
 def next_ordinal(ctx: Any, key: str) -> int:
-    """Returns how many equations with `key` this module has lowered before."""
+    """Returns the number of equations with `key` lowered in this module before."""
     ordinals = ctx.module_context.lowering_cache.setdefault(_ORDINALS, {})
     ordinals[key] = ordinals.get(key, -1) + 1
     return ordinals[key]
 
 
 def without_manual_types(ctx: Any) -> Any:
-    """Returns `ctx` with inputs of plain types, to lower local code with."""
+    """Returns `ctx` with inputs of plain types, for the lowering of local code."""
     plain = [ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
     return ctx.replace(avals_in=plain)
 
@@ -106,12 +106,12 @@ def without_manual_types(ctx: Any) -> Any:
 
 
 def wait_for_programs() -> None:
-    """Waits until the programs that were dispatched are over; errors do not matter.
+    """Waits for the end of the dispatched programs; ignores their errors.
 
-    JAX has no call for that. Those of this thread are over when one that is dispatched
-    now is: XLA starts on a CPU, of one thread, a program that is not tiny after the one
-    before it, among those for one device, and among those for several. Those of other
-    threads are waited for where their results are still alive.
+    JAX has no call for that. A program that is dispatched now ends after the earlier
+    programs of this thread: on a CPU, XLA starts the programs of a thread in order
+    (those for one device, and those for several), except for tiny ones. For the
+    programs of other threads this waits if their results are still referenced.
     """
     if _bridge is None or not _bridge.backends_are_initialized():
         return
@@ -122,14 +122,14 @@ def wait_for_programs() -> None:
         _log.debug("cannot wait for programs: %s", error)
         return
     for result in results:
-        # An error is the program's to see, or one of a deleted array.
+        # The program sees its errors; a deleted array raises one, too.
         with contextlib.suppress(Exception):
             result.block_until_ready()
 
 
 def _dispatch_last(devices: Sequence[Any]) -> Iterator[jax.Array]:
-    """Dispatches a program for each device, and one for all."""
-    # Chosen: 0.5 million operations; XLA runs below some thousands at once.
+    """Dispatches a program for each device, and one for all devices."""
+    # Chosen: 0.5 million operations; XLA runs programs of some thousands immediately.
     block = np.ones((64, 64), np.float32)
     square = jax.jit(lambda x: x @ x)
     yield from [square(jax.device_put(block, device)) for device in devices]
@@ -159,12 +159,12 @@ def process() -> tuple[int, int]:
 
 
 def is_recoverable() -> bool:
-    """Whether the death of one process leaves the others alive, as far as JAX goes."""
+    """Whether JAX leaves the other processes alive after the death of one."""
     return bool(getattr(jax.config, RECOVERABILITY))
 
 
 def coordinator_address() -> str | None:
-    """Returns "host:port" of JAX's coordination service, if it is known."""
+    """Returns "host:port" of JAX's coordination service, or None if unknown."""
     state = getattr(_distributed, "global_state", None)
     address = getattr(state, "coordinator_address", None)
     return address or os.environ.get("JAX_COORDINATOR_ADDRESS")
@@ -185,35 +185,35 @@ def in_cluster() -> bool:
 
 
 class _PreemptionQueries:
-    """Stands for JAX's preemption sync manager until a program asks it."""
+    """Replaces JAX's preemption sync manager until the first query of a program."""
 
-    def __init__(self, state: Any, manager: Any, asked: Callable[[], None]) -> None:
+    def __init__(self, state: Any, manager: Any, on_query: Callable[[], None]) -> None:
         self._state = state
         self._manager = manager
-        self._asked = asked
+        self._on_query = on_query
 
     def reached_sync_point(self, step: int) -> bool:
         self._state.preemption_sync_manager = self._manager
-        self._asked()
+        self._on_query()
         return self._manager.reached_sync_point(step)
 
     def shutdown(self) -> None:
         self._manager.shutdown()
 
 
-def on_preemption_query(asked: Callable[[], None]) -> None:
-    """Calls `asked` before the program first asks JAX whether it is to be preempted.
+def on_preemption_query(callback: Callable[[], None]) -> None:
+    """Calls `callback` before the program's first query of a preemption.
 
-    It does so by `multihost_utils.reached_preemption_sync_point`, as Orbax does.
+    The query is `multihost_utils.reached_preemption_sync_point`, as in Orbax.
     """
     state: Any = getattr(_distributed, "global_state", None)
     manager = getattr(state, "preemption_sync_manager", None)
     if manager is not None:
-        state.preemption_sync_manager = _PreemptionQueries(state, manager, asked)
+        state.preemption_sync_manager = _PreemptionQueries(state, manager, callback)
 
 
 def publish(key: str, value: bytes) -> None:
-    """Publishes `value` under `key`; failures do not matter at exit."""
+    """Publishes `value` under `key`; ignores failures, as at exit."""
     client = _client()
     if client is not None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):
@@ -221,9 +221,9 @@ def publish(key: str, value: bytes) -> None:
 
 
 def published(folder: str) -> dict[str, bytes]:
-    """Returns the values published under the keys of a folder, by the rest of the key.
+    """Returns the values published in a folder, by the last part of the key.
 
-    It is empty when JAX's coordination service does not answer.
+    The result is empty if JAX's coordination service does not answer.
     """
     client = _client()
     if client is None:
@@ -236,15 +236,15 @@ def published(folder: str) -> dict[str, bytes]:
 
 
 def _client() -> Any:
-    """Returns the key-value client of JAX's coordination service, if there is one."""
+    """Returns the key-value client of JAX's coordination service, or None."""
     return getattr(getattr(_distributed, "global_state", None), "client", None)
 
 
 def claim(key: str, value: bytes) -> bytes | None:
-    """Enters `value` under `key`, unless there is an entry.
+    """Enters `value` under `key`, unless an entry exists.
 
     Returns:
-      The previous entry, or None: the entry is `value`, or there is no such service.
+      The previous entry, or None if the entry is `value`, or without the service.
 
     Raises:
       RendezvousError: the coordination service failed.
@@ -266,15 +266,15 @@ def claim(key: str, value: bytes) -> bytes | None:
 
 
 def share(key: str, value: bytes, timeout_s: float) -> bytes:
-    """Returns on every process the value that process 0 gives; `forget` it then.
+    """Returns the value of process 0 on every process; `forget` it afterwards.
 
     Args:
-      key: never used before; the same on all ranks.
-      value: at least one byte; that of process 0 counts.
-      timeout_s: how long to wait for process 0, in seconds.
+      key: not used before; the same on all ranks.
+      value: at least one byte; read on process 0 only.
+      timeout_s: longest wait for process 0, in seconds.
 
     Raises:
-      RendezvousError: process 0 gave nothing in time.
+      RendezvousError: process 0 did not share a value in time.
     """
     rank, world_size = process()
     if world_size == 1:
@@ -289,7 +289,7 @@ def share(key: str, value: bytes, timeout_s: float) -> bytes:
 
 
 def forget(key: str) -> None:
-    """Removes the value shared under `key`, if there is one."""
+    """Removes the value shared under `key`, if it exists."""
     client = _client()
     if client is not None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):
@@ -297,15 +297,15 @@ def forget(key: str) -> None:
 
 
 def exchange(label: str, payload: bytes, timeout_s: float) -> list[bytes]:
-    """Gives `payload` to every process and returns what each gave, in rank order.
+    """Sends `payload` to every process; returns all payloads, in rank order.
 
     Args:
       label: names this exchange; the same on all ranks, used once.
-      payload: at least one byte; ranks may give different lengths.
-      timeout_s: how long to wait for the slowest, in seconds.
+      payload: at least one byte; lengths may differ between ranks.
+      timeout_s: longest wait for each process, in seconds.
 
     Raises:
-      RendezvousError: a process gave nothing in time.
+      RendezvousError: a process did not send its payload in time.
     """
     rank, world_size = process()
     if world_size == 1:
@@ -321,7 +321,7 @@ def exchange(label: str, payload: bytes, timeout_s: float) -> list[bytes]:
 
 
 def _get(client: Any, key: str, peer: int, world_size: int, timeout_s: float) -> bytes:
-    """Returns what `peer` has entered, or will in time."""
+    """Returns the entry of `peer`, once it exists."""
     try:
         return client.blocking_key_value_get_bytes(key, int(timeout_s * 1000))
     except jax.errors.JaxRuntimeError as error:
@@ -335,7 +335,7 @@ def _get(client: Any, key: str, peer: int, world_size: int, timeout_s: float) ->
 
 
 def _exchange_publicly(payload: bytes) -> list[bytes]:
-    """The same through an XLA collective, should the key-value client be gone."""
+    """Exchanges payloads by an XLA collective, for a JAX without the client."""
     own = np.frombuffer(payload, np.uint8)
     sizes = multihost_utils.process_allgather(np.asarray([own.size], np.int32))
     sizes = np.asarray(sizes).reshape(-1)

@@ -1,4 +1,4 @@
-"""The exceptions of the package. Each message says: got, expected, do this."""
+"""The exceptions. Each message has the given and expected values, and a remedy."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,15 +7,14 @@ from collections.abc import Iterable
 class OptiReduceError(Exception):
     """Base of every exception that this package raises itself.
 
-    JAX raises the errors of a call that is under way (a dead peer, ranks in different
-    calls): as `jax.errors.JaxRuntimeError` where the result is first waited for, or as
-    `ValueError` at the call itself, if the program is so small that XLA runs it at
-    once.
+    JAX raises the errors of a call under way (a dead peer, ranks in different calls):
+    as `jax.errors.JaxRuntimeError` at the first wait for its result, or as `ValueError`
+    at the call itself, if XLA runs a small program immediately.
     """
 
 
 class UsageError(OptiReduceError, ValueError):
-    """An argument, an option or a place in the program that cannot work."""
+    """An invalid argument, option or place in the program."""
 
 
 class AxisError(UsageError, NameError):
@@ -23,11 +22,11 @@ class AxisError(UsageError, NameError):
 
 
 class NotInitializedError(OptiReduceError, RuntimeError):
-    """There is no communicator (yet), or there is one already."""
+    """No communicator exists, or one exists already."""
 
 
 class RendezvousError(OptiReduceError, RuntimeError):
-    """The processes did not find each other, or do not fit together."""
+    """The processes did not reach each other, or are not compatible."""
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -1,12 +1,12 @@
-"""The end of a session and of a process: dispatched programs first, then all leave.
+"""The end of a session and of a process: programs end first, then the processes.
 
-This file prevents three failures. JAX dispatches programs ahead: when a
-script is over, its last steps may still run, and need the other ranks, as these need
-this one. A call that waits for a peer for ever keeps the interpreter from exiting, so
-the communicator is closed after a limited time, before JAX waits for its programs. And
-with `jax_enable_recoverability`, JAX's own barrier at exit lets process 0 leave first,
-with the coordination service in it, which aborts every process that is still at work,
-so process 0 waits for the others here, except for those that are known to be dead.
+This file prevents three failures. JAX dispatches programs ahead: the last steps of a
+script may still run at its end, and all ranks need each other for them. A call that
+waits forever for a peer would prevent the exit of the interpreter, so the communicator
+is closed after a limited time, before JAX waits for its programs. With
+`jax_enable_recoverability`, JAX's barrier at exit lets process 0 end first, and with it
+the coordination service, which aborts all other processes, so process 0 waits here for
+the others, except for dead ones.
 """
 
 import atexit
@@ -21,31 +21,31 @@ from typing import Any
 
 from jax_optireduce import _compat, _native, _signals
 
-# Stay of process 0 after the last goodbye, in seconds.
-# Chosen: after its goodbye a process disconnects from the coordination service, which
-# takes some milliseconds, and is aborted if the service is gone before that.
+# Wait of process 0 after the last announcement of an exit, in seconds.
+# Chosen: after its announcement a process disconnects from the coordination service,
+# which takes some milliseconds, and is aborted if the service ends before that.
 _GRACE_S = 0.3
 
-# Time after SIGTERM, in seconds, for process 0 to get the goodbyes of the others, and
-# as much for JAX to end, which waits for programs that compute.
+# Time after SIGTERM, in seconds, for process 0 to receive the announcements of the
+# others, and the same for the end of JAX, which waits for running programs.
 # Chosen: launchers send SIGKILL after 5 s (ours) to 30 s (SLURM, Kubernetes).
 _TERMINATION_S = 2.0
 
-# Period of the checks for the end of dispatched programs and for goodbyes, in seconds.
-# Chosen: unnoticed by a user who waits for the end of a process, and by the processor.
-_LOOK_S = 0.1
+# Period of polls for the end of dispatched programs and for announcements, in seconds.
+# Chosen: short for a user at the end of a process, and without load on the processor.
+_POLL_S = 0.1
 
-# Folder of the goodbyes in the coordination service.
-_GOODBYES = "jax_optireduce/goodbye"
+# Folder of the announcements in the coordination service.
+_ANNOUNCEMENTS = "jax_optireduce/exits"
 
 
 @dataclasses.dataclass(frozen=True)
-class Departure:
+class PeersAtExit:
     """State of the other ranks at the end of this process's sessions.
 
     Attributes:
-      dead: given up, for they were silent for `peer_timeout_s`.
-      unreached: have not acknowledged that this process leaves.
+      dead: ranks given up after a silence of `peer_timeout_s`.
+      unreached: ranks that have not acknowledged the end of this process's session.
     """
 
     dead: set[int] = dataclasses.field(default_factory=set)
@@ -53,17 +53,17 @@ class Departure:
 
 
 # Ends sessions: with False, after the dispatched programs. See `_communicator`.
-End = Callable[[bool], Departure]
+End = Callable[[bool], PeersAtExit]
 
 
 @dataclasses.dataclass
-class _Arrangement:
+class _ExitState:
     """Arrangements for the end of this process: the only state of this module.
 
     Attributes:
       installed: whether `install` was called.
       shutdown_timeout_s: longest wait of process 0 for the others.
-      tasks: for a thread that was started in time: Python starts none at exit.
+      tasks: work for a thread that is started by `install`: Python starts none at exit.
     """
 
     installed: bool = False
@@ -73,56 +73,56 @@ class _Arrangement:
     )
 
 
-_arrangement = _Arrangement()
+_state = _ExitState()
 
 
 def install(end: End, shutdown_timeout_s: float) -> None:
     """Arranges the end of this process; only the first call has an effect.
 
     Args:
-      end: ends the session; may be called repeatedly.
-      shutdown_timeout_s: how long process 0 waits for the others, in seconds.
+      end: ends the session; idempotent.
+      shutdown_timeout_s: longest wait of process 0 for the others, in seconds.
     """
-    _arrangement.shutdown_timeout_s = shutdown_timeout_s
-    if _arrangement.installed:
+    _state.shutdown_timeout_s = shutdown_timeout_s
+    if _state.installed:
         return
     _, world_size = _compat.process()
     _signals.install(distributed=world_size > 1)
-    _arrangement.installed = True
-    threading.Thread(target=_work, name="jax_optireduce end", daemon=True).start()
-    # Handlers run in reverse order, so this one comes before those that JAX registered
-    # when it was imported above.
+    _state.installed = True
+    threading.Thread(target=_run_tasks, name="jax_optireduce end", daemon=True).start()
+    # Handlers run in reverse order, so this handler precedes those of JAX, which was
+    # imported above.
     atexit.register(_at_exit, end)
 
 
-def fails() -> bool:
-    """Whether this process, or the block that runs, ends by an error."""
-    # The interpreter keeps the uncaught error; an interactive one keeps each.
+def ends_by_error() -> bool:
+    """Whether this process, or the running block, ends by an error."""
+    # The interpreter stores the uncaught error; an interactive one stores every error.
     unhandled = getattr(sys, "last_value", None) if not hasattr(sys, "ps1") else None
     return unhandled is not None or sys.exc_info()[0] is not None
 
 
 def reason() -> str:
-    """Why the session ends with its process, as the errors of the peers say it."""
+    """Returns the reason for the end of the session, for the errors of the peers."""
     how = "received SIGTERM" if _signals.terminated() else "exits"
     return f"its process {how}"
 
 
-def finish(native: Any, limit_s: float, give_up: Callable[[], None]) -> None:
-    """Waits until the programs that this process has dispatched are over.
+def complete_programs(native: Any, limit_s: float, give_up: Callable[[], None]) -> None:
+    """Waits for the end of the dispatched programs of this process.
 
-    A moment without a call is not the end: a program makes one after the other.
+    A time without a call is not the end: a program makes consecutive calls.
 
     Args:
       native: the native communicator.
-      limit_s: how long one call may take from now on, in seconds.
-      give_up: fails all calls, for one has taken longer.
+      limit_s: longest duration of a call from now on, in seconds.
+      give_up: fails all calls, once one has taken longer.
     """
     over, watched = threading.Event(), threading.Event()
     begun_s = time.monotonic()
 
     def watch() -> None:
-        while not over.wait(_LOOK_S):
+        while not over.wait(_POLL_S):
             since_s = time.monotonic() - begun_s
             calls = native.calls_under_way()
             if any(min(call["elapsed_s"], since_s) >= limit_s for call in calls):
@@ -130,7 +130,7 @@ def finish(native: Any, limit_s: float, give_up: Callable[[], None]) -> None:
                 break
         watched.set()
 
-    _arrangement.tasks.put(watch)
+    _state.tasks.put(watch)
     try:
         _compat.wait_for_programs()
     finally:
@@ -139,7 +139,7 @@ def finish(native: Any, limit_s: float, give_up: Callable[[], None]) -> None:
 
 
 def describe_given_up(calls: Sequence[Mapping[str, Any]], reason: str) -> str:
-    """Returns the line about calls that were under way when the session was closed."""
+    """Returns the line about calls under way at the close of the session."""
     counts: dict[str, int] = {}
     for call in calls:
         counts[call["collective"]] = counts.get(call["collective"], 0) + 1
@@ -152,52 +152,53 @@ def describe_given_up(calls: Sequence[Mapping[str, Any]], reason: str) -> str:
     return f"{named}: given up after {longest_s:.1f} s{peers}: {reason}."
 
 
-def _work() -> None:
+def _run_tasks() -> None:
     while True:
-        _arrangement.tasks.get()()
+        _state.tasks.get()()
 
 
 def _at_exit(end: End) -> None:
     try:
-        departure = end(fails() or _signals.terminated())
+        peers = end(ends_by_error() or _signals.terminated())
     except BaseException:  # noqa: BLE001 (Ctrl-C or SIGTERM: they do not wait)
-        departure = end(True)
+        peers = end(True)
     _signals.stop_forwarding()
     rank, world_size = _compat.process()
     if world_size > 1 and _compat.is_recoverable():
-        _say_goodbye(rank, world_size, departure)
+        _announce_exit(rank, world_size, peers)
     if _signals.terminated():
         _native.end_within(_TERMINATION_S)
 
 
-def _say_goodbye(rank: int, world_size: int, departure: Departure) -> None:
-    """Process 0 waits for the goodbyes of the others, for a limited time."""
+def _announce_exit(rank: int, world_size: int, peers: PeersAtExit) -> None:
+    """Announces the exit; process 0 waits for the announcements of the others."""
     if rank != 0:
-        dead = json.dumps(sorted(departure.dead))
-        _compat.publish(f"{_GOODBYES}/{rank}", dead.encode())
+        dead = json.dumps(sorted(peers.dead))
+        _compat.publish(f"{_ANNOUNCEMENTS}/{rank}", dead.encode())
         return
-    limit_s = _arrangement.shutdown_timeout_s
+    limit_s = _state.shutdown_timeout_s
     if _signals.terminated():
         limit_s = min(limit_s, _TERMINATION_S)
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
-        gone = find_gone(departure, _compat.published(_GOODBYES))
+        gone = find_exited(peers, _compat.published(_ANNOUNCEMENTS))
         if len(gone | {0}) == world_size:
             break
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     time.sleep(_GRACE_S)
 
 
-def find_gone(departure: Departure, goodbyes: Mapping[str, bytes]) -> set[int]:
-    """Returns the processes that process 0 does not wait for.
+def find_exited(peers: PeersAtExit, announced: Mapping[str, bytes]) -> set[int]:
+    """Returns the processes for which process 0 does not wait.
 
-    A goodbye names the processes that its sender has given up. Process 0 need not have
-    noticed, as its own calls may have failed with the sender's. It believes that of one
-    which it did not reach itself: a sender that is cut off takes all others for dead.
+    An announcement names the ranks that its sender has given up. Process 0 may not have
+    detected their death, since its calls may have failed with those of the sender. It
+    accepts a named rank only if it did not reach that rank itself: a sender that is cut
+    off gives up all others.
 
     Args:
-      departure: of process 0.
-      goodbyes: by the rank that has said it, as JSON: the ranks that it has given up.
+      peers: of process 0.
+      announced: by rank of the sender, as JSON: the ranks that it has given up.
     """
-    named = set().union(*map(json.loads, goodbyes.values()))
-    return departure.dead | set(map(int, goodbyes)) | named & departure.unreached
+    named = set().union(*map(json.loads, announced.values()))
+    return peers.dead | set(map(int, announced)) | named & peers.unreached

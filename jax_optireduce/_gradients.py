@@ -1,4 +1,4 @@
-"""Averages of gradients, after the backward pass or inside of it; drain and resync."""
+"""Averages of gradients, after or inside the backward pass; drain and resync."""
 
 import dataclasses
 import functools
@@ -44,18 +44,18 @@ def average_gradients(
     """Averages gradients over a mapped axis, in buckets.
 
     Buckets hold at most `Options.bucket_bytes` and start with the last leaves, whose
-    gradients the backward pass computes first: they travel while it continues.
+    gradients the backward pass computes first, so that communication overlaps with it.
 
     Under check_vma=True JAX has already reduced the gradient of replicated parameters,
-    which is an error here; use `sync_in_backward` instead.
+    so the call is an error; use `sync_in_backward` instead.
 
     Data that misses the deadline of one step (mode "bounded", the default) is added to
     the gradients of a later one. The ranks may then hold slightly different parameters;
     `resync` makes them equal. If a rank dies, the mean is over the live ranks, see
-    `psum`; a program continues after a death only if all calls in it are of this mode,
-    its loss and metrics included.
+    `psum`; a program continues after a death only if all its calls have this mode,
+    including those of losses and metrics.
 
-    Differs from `jax.lax.pmean` in: what `pmean` differs in, the default mode, and the
+    Differs from `jax.lax.pmean` as `pmean` does, and in the default mode and the
     buckets.
 
     Args:
@@ -93,7 +93,8 @@ def sync_in_backward(
 ) -> Any:
     """Returns the parameters unchanged; averages their gradient in the backward pass.
 
-    The data-parallel form for both values of check_vma. Inside `jax.shard_map`::
+    This form of data parallelism works with both values of check_vma. Inside
+    `jax.shard_map`::
 
         def loss_fn(params):
             return loss(model(sync_in_backward(params, "data"), batch))
@@ -101,11 +102,12 @@ def sync_in_backward(
 
         grads = jax.grad(loss_fn)(params)  # the mean over "data", on every rank
 
-    Differs from `jax.lax.pmean` in: the forward pass is the identity, and what
-    `average_gradients` differs in concerns the backward pass.
+    Differs from `jax.lax.pmean` in the forward pass, which is the identity. The
+    backward pass differs as `average_gradients` does.
 
     Args:
-      params: floating leaves are averaged; others, which have no gradient, pass.
+      params: any tree. The gradients of floating leaves are averaged; other leaves have
+        no gradient and are unchanged.
       axis_name: see `psum`.
       mode: see `psum`.
       wire_format: see `psum`.
@@ -195,41 +197,42 @@ def drain(
     """Returns the data in flight of a collective; afterwards no data is in flight.
 
     In the modes "bounded" and "agreed", data that missed the deadline of the last call
-    waits for the next one. A drain is that call: it contributes zeros, waits for every
+    joins the next one. A drain is such a call: it contributes zeros, waits for every
     rank and returns all late data, like a gradient. Every rank must call it, at the
     same point of the program. Before a checkpoint or at the end of a run::
 
         rest = drain(gradients, "data", name="gradients")
         params = jax.tree.map(lambda p, g: p - rate * g, params, rest)
 
-    It drains every collective of this package that has the name. It may be in another
-    jitted function than the call. In the same one, its tree must come from the result
-    of the call. A program that makes several calls under one name (also by
-    `jax.checkpoint`, which makes a call again) drains as often, in one program.
+    It drains every collective of this package with this name. The drain and the call
+    may be in different jitted functions. In the same function, the tree of the drain
+    must depend on the result of the call. A program with several calls under one name
+    (`jax.checkpoint` repeats a call) needs as many drains, in one program.
 
-    It fits a call of the same name, mode, wire format, axis, shapes and dtypes. If this
-    process has made calls that may leave data in flight, and none that fits, the drain
-    fails when it runs, on every such rank, and the error names the nearest calls. So a
-    program makes its first drain after its first step.
+    A drain matches calls of the same name, mode, wire format, axis, shapes and dtypes.
+    If this process has made calls that may leave data in flight, and none that matches,
+    the drain fails when it runs, on every such rank, and the error names the nearest
+    calls. So a program makes its first drain after its first step.
 
-    Differs from `jax.lax.pmean` in: the values of the leaves do not matter.
+    Differs from `jax.lax.pmean` in the values of the leaves, which have no effect.
 
     Args:
       tree: arrays of the shapes and dtypes of the call, such as the parameters; their
-        values are not used. It may also hold leaves that travel in no call
-        (`sync_in_backward` lets them pass): integers and Python numbers.
+        values are not used. The tree may include leaves that the call does not reduce
+        (as with `sync_in_backward`): integers and Python numbers.
       axis_name: as in the call, of the same mesh.
-      name: as in the call, which needs an explicit one.
-      mode: as in the call; in "exact" and "lossy" no data is ever in flight.
+      name: as in the call, which needs an explicit name.
+      mode: as in the call; in "exact" and "lossy" no data is in flight.
       wire_format: as in the call; the result of a drain is not rounded.
-      step: see `psum`; needed where the call is given one.
-      mean: whether the sum is divided by the number of ranks; False to drain `psum`.
+      step: see `psum`; required if the call has a step.
+      mean: whether the sum is divided by the number of ranks; False for a drain of
+        `psum`.
 
     Returns:
-      The data in flight, as `pmean` would return it, or with mean=False as `psum`: the
-      same tree and shapes; the same dtypes, but for the mean of int32, which is
-      floating. Sums of int32 are exact. Leaves that travel in no call are zeros. Ranks
-      may see different values, because each gets the data that it missed.
+      The data in flight, as a result of `pmean`, or of `psum` if not `mean`: the same
+      tree and shapes; the same dtypes, except for the mean of int32, which is floating.
+      Sums of int32 are exact. Leaves that the call does not reduce are zeros. Values
+      may differ between ranks, because each rank gets the data that it missed.
 
     Raises:
       AxisError: see `psum`.
@@ -243,19 +246,19 @@ def drain(
         )
     key = _checks.checked_key(name, "drain")
     call = _checks.checked_call("drain", axis_name, key, mode, wire_format, mean=mean)
-    # A rank on its own is never late.
+    # A group of one rank has no late data.
     alone = lax.axis_size(call.axes) == 1
     of_calls = Drain.OF_CALLS_IF_ANY if alone else Drain.OF_CALLS
     call = dataclasses.replace(call, drain=of_calls)
-    # Never true, but the compiler does not know: the zeros need the leaves, and so a
-    # drain runs after the call whose result it is given.
+    # Always false, but not for the compiler: the zeros depend on the leaves, so a drain
+    # runs after the call that computes them.
     never = lax.axis_index(call.axes) < 0
     leaves, treedef = jax.tree_util.tree_flatten(tree)
     zeros = [jnp.zeros(jnp.shape(x), jax.dtypes.result_type(x)) for x in leaves]
     called = {
         i: made_varying(jnp.where(never, lax.stop_gradient(leaf), zeros[i]), call.axes)
         for i, leaf in enumerate(leaves)
-        if _checks.travels(leaf, call)
+        if _checks.is_reducible(leaf, call)
     }
     rest = _collectives.reduce_tree(list(called.values()), step, call).tree
     for i, leaf in zip(called, rest, strict=True):
@@ -267,24 +270,25 @@ def resync(params: Any, axis_name: AxisName) -> Any:
     """Makes replicas equal again, bit for bit: the mean over the ranks.
 
     In the modes "bounded" and "lossy" ranks may miss different parts of a gradient, and
-    their parameters drift apart: in "bounded" until the late part has come, but an
-    optimizer whose update is not linear, such as AdamW, makes two different steps of
-    the halves. Call it every 100 steps with such an optimizer, and before a checkpoint,
-    which holds the replica of one rank. It waits for all ranks, like mode "exact", and
-    continues without a dead one, like mode "bounded".
+    their parameters drift apart: in "bounded" until the late part arrives, or
+    permanently if the update of the optimizer is not linear in the gradient, as in
+    AdamW. Call `resync` every 100 steps with such an optimizer, and before a
+    checkpoint, which holds the replica of one rank. It waits for all ranks, like mode
+    "exact", and continues without a dead rank, like mode "bounded".
 
-    If a rank dies during the call, parts of the mean may be missing. A rank that
-    misses any part keeps its own parameters, until the next call.
+    If a rank dies during the call, parts of the mean may be missing. A rank that misses
+    any part keeps its own parameters until the next call.
 
-    Differs from `jax.lax.pmean` in: leaves that are not floating stay as they are.
+    Differs from `jax.lax.pmean` in integers and other non-floating leaves, which are
+    unchanged.
 
     Args:
       params: parameters, or (parameters, state of the optimizer); any tree.
       axis_name: see `psum`.
 
     Returns:
-      The same tree. Floating leaves are the mean over the ranks, and have the same bits
-      on all of them; others, such as counters, are untouched.
+      The same tree. Floating leaves are the mean over the ranks, with the same bits on
+      all of them; other leaves, such as counters, are unchanged.
 
     Raises:
       AxisError: see `psum`.
@@ -305,7 +309,7 @@ def resync(params: Any, axis_name: AxisName) -> Any:
     reduction = _collectives.reduce_tree(list(own.values()), None, call)
     report = reduction.stats()
     whole = report.missing_contributions + report.missing_results + report.deferred == 0
-    local = tuple(axis for axis in axes if axis not in _primitive.of_the_mesh(axes))
+    local = tuple(axis for axis in axes if axis not in _primitive.mapped_axes(axes))
     for i, mean in zip(own, reduction.tree, strict=True):
         kept = _primitive.typed_as_sum(lax.pmean(own[i], local), axes)
         leaves[i] = jnp.where(whole, mean, kept)
@@ -313,14 +317,14 @@ def resync(params: Any, axis_name: AxisName) -> Any:
 
 
 def _missing_axes(x: Any, axes: Any) -> tuple[str, ...]:
-    """Returns those of `axes` over which `x` should vary and does not."""
+    """Returns the axes among `axes` over which `x` does not vary."""
     if not _primitive.is_typed(axes):
         return ()
     varying = _compat.varying_axes(x)
-    return tuple(a for a in _primitive.of_the_mesh(axes) if a not in varying)
+    return tuple(a for a in _primitive.mapped_axes(axes) if a not in varying)
 
 
 def made_varying(x: Any, axes: Any) -> Any:
-    """Returns `x`, typed as varying over `axes` where JAX tracks that."""
+    """Returns `x`, typed as varying over `axes` if JAX tracks variation."""
     missing = _missing_axes(x, axes)
     return lax.pcast(x, missing, to="varying") if missing else x

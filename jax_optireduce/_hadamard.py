@@ -1,13 +1,12 @@
-"""Randomised Hadamard transform: spreads the cost of a lost datagram over a bucket.
+"""Randomised Hadamard transform: distributes a lost datagram over its bucket.
 
-A call that closes without its last datagrams loses the same part of every gradient, and
-those parameters would never be trained. `encode` rotates the bucket first, so that a
-lost coefficient is a little noise on 1024 entries instead of the loss of one; the mean
-over calls is then right whatever the pattern of the losses, as long as the pattern does
-not look at the signs. The rotation is linear and the same on every rank, so ranks can
-add encoded buckets and decode the sum.
+A call that ends without its last datagrams loses the same part of every gradient, and
+those parameters would not be trained. `encode` rotates the bucket first, so that a lost
+coefficient is noise on 1024 entries instead of the loss of one entry. The estimate is
+unbiased for any pattern of losses that is independent of the signs. The rotation is
+linear and the same on every rank, so ranks can add encoded buckets and decode the sum.
 
-Three choices make it cheap and safe:
+Three choices make the rotation fast and uniform:
 
 * Blocks of 1024 entries, as H32 (x) H32: two matrix products instead of ten passes.
 * A bucket of B blocks is seen as a matrix [1024, B] whose *columns* are blocks: entry
@@ -15,10 +14,10 @@ Three choices make it cheap and safe:
   without any transpose: a run of r lost coefficients costs each block ceil(r / B) of
   its 1024, any contiguous shard holds an equal share of every block (to one
   coefficient), and the zeros that fill up the last rows are shared out to all blocks.
-* Signs from a counter hash of (key, position): a few integer operations that fuse with
-  their neighbours, where the generator of `jax.random` is tens of times slower.
+* Signs are a hash of (key, position): a few integer operations that XLA fuses with
+  their neighbours. The generator of `jax.random` is tens of times slower.
 
-A NaN or an infinity spreads over its own block, entries i mod B, and no further.
+A NaN or an infinity affects its own block only, the entries i mod B.
 """
 
 import functools
@@ -48,23 +47,23 @@ _GOLDEN = np.uint32(0x9E3779B9)
 def padded_size(n: int) -> int:
     """Returns the number of coefficients of `n` encoded entries.
 
-    That is `n` rounded up to whole blocks of 1024; a bucket shorter than that is one
-    block of the next power of two, so that a few entries do not become a thousand.
+    That is `n` rounded up to whole blocks of 1024; a shorter bucket is one block of the
+    next power of two.
     """
     block = _block_size(n)
     return -(-n // block) * block
 
 
 def encode(bucket: jax.Array, *, key: jax.Array) -> jax.Array:
-    """Rotates a bucket: orthonormal, other signs for every key.
+    """Rotates a bucket, orthonormally, with signs from the key.
 
     Args:
       bucket: float32 or float64, of any shape, n entries.
-      key: uint32 [], equal on every rank, another one for every call.
+      key: uint32 [], equal on every rank, different for every call.
 
     Returns:
       The coefficients, same dtype, coefficient-major over the blocks: of the same shape
-      where `padded_size(n)` is n, otherwise [padded_size(n)].
+      if `padded_size(n)` is n, otherwise [padded_size(n)].
     """
     padding = padded_size(bucket.size) - bucket.size
     if padding > 0:
@@ -84,14 +83,13 @@ def decode(
 
     Args:
       encoded: the result of `encode`, with 0 for each lost coefficient.
-      n: Entries of the bucket before `encode`.
-      key: uint32 [], the one given to `encode`.
-      scale: float32 [], factor of the bucket; 1 / (1 - share lost) keeps
-        the mean over many calls right.
+      n: entries of the bucket before `encode`.
+      key: uint32 [], as given to `encode`.
+      scale: float32 [], factor of the bucket; 1 / (1 - lost share) makes the estimate
+        unbiased.
 
     Returns:
-      The bucket, same dtype: of the same shape where `padded_size(n)` is n, otherwise
-      [n].
+      The bucket, same dtype: of the same shape if `padded_size(n)` is n, otherwise [n].
 
     Raises:
       ValueError: the size of `encoded` is not that of `n` encoded entries.
@@ -112,23 +110,23 @@ def decode(
 
 
 def encode_blocks(key: jax.Array, padded: jax.Array) -> jax.Array:
-    """The definition of `encode`, for [padded_size(n)].
+    """Defines `encode`, for [padded_size(n)].
 
-    On a CPU `ffi/codec/hadamard.cc` computes the same, several times as fast.
+    On a CPU `ffi/codec/hadamard.cc` computes the same result several times as fast.
     """
     return _transform(_flip(padded, key), _block_size(padded.size))
 
 
 def decode_blocks(key: jax.Array, scale: jax.Array, encoded: jax.Array) -> jax.Array:
-    """The definition of `decode`, likewise; gives [padded_size(n)]."""
+    """Defines `decode`; returns [padded_size(n)]."""
     # The Sylvester matrix is symmetric, so the transform is its own inverse. The scale
-    # last: XLA makes one pass of it and the signs.
+    # is last: XLA fuses it with the signs.
     bucket = _flip(_transform(encoded, _block_size(encoded.size)), key)
     return bucket * scale.astype(bucket.dtype)
 
 
 def _call_native(target: str, *operands: jax.Array) -> jax.Array:
-    """Calls the handler, which works in the place of its last operand."""
+    """Calls the handler, which overwrites its last operand with the result."""
     call = jax.ffi.ffi_call(
         target,
         jax.typeof(operands[-1]),
@@ -160,7 +158,7 @@ def _transform(flat: jax.Array, block: int) -> jax.Array:
     # The scale goes with the first product, so that sums of large entries do not
     # overflow; 1/32 for a full block, which costs no rounding.
     first = jnp.asarray(_sylvester(rows) / np.sqrt(block), flat.dtype)
-    # Repeated for every row: that makes the product batched, which needs no transpose.
+    # Repeated for every row: the product is then batched, which needs no transpose.
     second = jnp.asarray(_sylvester(columns), flat.dtype)
     second = jnp.broadcast_to(second, (rows, columns, columns))
     # HIGHEST, because accelerators may round the factors to bfloat16 otherwise.
@@ -173,8 +171,8 @@ def _transform(flat: jax.Array, block: int) -> jax.Array:
 
 def _flip(flat: jax.Array, key: jax.Array) -> jax.Array:
     """Changes the sign of about half of the entries, chosen by `key`."""
-    # The key enters twice. If it entered once, at the front, the signs of one key would
-    # be a permutation of those of another.
+    # The key is mixed in twice. With one use, at the front, the signs of two keys would
+    # be permutations of each other.
     mixed = lax.iota(jnp.uint32, flat.size) ^ key
     mixed = (mixed ^ (mixed >> 16)) * _MIX_1
     mixed = (mixed ^ (mixed >> 15) ^ (key * _GOLDEN)) * _MIX_2

@@ -1,13 +1,14 @@
 """Names of collectives: the identity of a call across ranks.
 
-A key must be the same on every rank and in every trace of the same program, so it comes
-from the user's `name`, or else from the line of the user's code that makes the call,
-never from a counter of traces. Calls with one key are told apart when their module is
-lowered, by their order in it, which is the same on every rank because the program is.
+A key must be the same on every rank and in every trace of a program, so it is the
+user's `name`, or else derived from the line of the call in the user's code, never from
+a counter of traces. The lowering of a module distinguishes calls with one key by their
+order in the module, which is the same on every rank because the program is.
 
-The callers of that line are no part of the key. JAX keeps the traces of inner functions
-(jit, checkpoint, scan, cond), so a rank that has traced one before, from another place,
-never comes back to the line; and a decorator on one rank is a caller more.
+The key excludes the callers of that line. JAX caches the traces of inner functions
+(jit, checkpoint, scan, cond), so a rank with an earlier trace of such a function, from
+another place, does not execute the line again; and a decorator on one rank is an
+additional caller.
 """
 
 import hashlib
@@ -26,24 +27,24 @@ from jax_optireduce._call import Call
 
 _OWN_DIRECTORY = str(Path(__file__).parent) + os.sep
 _JAX_DIRECTORY = str(Path(jax.__file__).parent) + os.sep
-# The count of cells of a notebook or a prompt is in the file name of each cell.
+# The file name of a cell of a notebook or a prompt contains the count of cells.
 # Source: IPython, core/compilerop.py ("<ipython-input-7-0f3a...>", the end is a hash of
 # the cell); CPython 3.13, _pyrepl ("<python-input-7>").
 _COUNT_OF_CELLS = re.compile(r"^(<?i?python-input)-\d+(?=[->])")
 
 
 def call_site_key(kind: str) -> str:
-    """Names the line of the user's code that called into this package.
+    """Names the line of the user's code that called this package.
 
-    Directories are left out, because ranks may have installed the program in different
-    ones, and so is the number of a notebook's cell. There is no such line if JAX itself
-    makes the call, as in `jax.jit(functools.partial(psum, axis_name="data"))`.
+    The name excludes directories, because ranks may have installed the program in
+    different ones, and the number of a notebook's cell. No such line exists if JAX
+    itself makes the call, as in `jax.jit(functools.partial(psum, axis_name="data"))`.
 
     Args:
       kind: the public function of the call.
 
     Returns:
-      "<file>:<line> <kind>".
+      "<file>:<line> <kind>", or "<kind> called by JAX".
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(_OWN_DIRECTORY):
@@ -62,14 +63,13 @@ def numbered(key: str, ordinal: int) -> str:
 def collective_name(key: str, devices: np.ndarray) -> str:
     """Names one call of a program, uniquely for its participants.
 
-    A name that is too long for the native side ends with a hash instead.
+    A name above `NAME_BYTES_MAX` is cut, and ends with a hash.
 
     Args:
-      key: from the user or `call_site_key`, with its role under differentiation and its
-        number in the program.
-      devices: ids of the devices [groups, ranks]. One place in the code may run on
-        several meshes, whose calls are counted separately and may be under way
-        together.
+      key: the key of the call, with its suffixes for differentiation and for its number
+        in the program.
+      devices: ids of the devices [groups, ranks]. One line of code may run on several
+        meshes, whose calls are counted separately and may be concurrent.
     """
     layout = repr((devices.shape, devices.tolist()))
     digest = hashlib.sha256(layout.encode()).hexdigest()[:6]
@@ -83,7 +83,7 @@ def collective_name(key: str, devices: np.ndarray) -> str:
 
 def describe(name: str, avals: Sequence[Any], call: Call, group_size: int) -> str:
     """Describes a call for error messages: name, dtype, shapes, mode, group."""
-    # Chosen: as many leaves as fit on a line; the fingerprint covers all of them.
+    # Chosen: the leaves that fit on a line; the fingerprint covers all leaves.
     shown = ", ".join(str(list(aval.shape)).replace(" ", "") for aval in avals[:3])
     if len(avals) > 3:
         elements = sum(aval.size for aval in avals)
@@ -97,9 +97,9 @@ def describe(name: str, avals: Sequence[Any], call: Call, group_size: int) -> st
 
 
 def fingerprint(avals: Sequence[Any], call: Call, devices: np.ndarray) -> int:
-    """Hashes the facts on which ranks must agree, into a signed 64-bit integer.
+    """Hashes the properties on which ranks must agree, into a signed 64-bit integer.
 
-    Together with the key it identifies the calls that a drain fits, see `drain`.
+    Together with the key it identifies the calls that a drain matches, see `drain`.
     """
     shapes = [(str(aval.dtype), tuple(aval.shape)) for aval in avals]
     how = (call.mode, call.wire_format, devices.tolist(), call.rotated, "sum")

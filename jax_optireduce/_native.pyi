@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 MODES: Final[Mapping[str, bool]]
-"""Every mode, and whether a call in it may leave data in flight for a later one."""
+"""Every mode, and whether its calls may leave data in flight for later ones."""
 
 WIRE_FORMATS: Final[tuple[str, ...]]
 """Formats of float32 values on the wire."""
@@ -20,29 +20,29 @@ NAME_BYTES_MAX: Final[int]
 """Longest name of a collective, in bytes of UTF-8."""
 
 DRAIN_OF_CALLS: Final[int]
-"""The attribute `drain` of a drain of calls that were made."""
+"""The attribute `drain` of a drain of previous calls."""
 
 DRAIN_OF_CALLS_IF_ANY: Final[int]
-"""The same of a drain of calls that may have been made."""
+"""The attribute `drain` of a drain of previous calls, if any."""
 
 def registrations() -> Mapping[str, object]:
     """Capsules of the XLA FFI handlers, by target name, for the platform "cpu".
 
-    "jax_optireduce_allreduce" sums leaves over a group; "jax_optireduce_sequence"
-    takes the sequence of the next call; "jax_optireduce_hadamard_encode" and "_decode"
-    rotate a bucket. ffi/bind/xla_allreduce.h and xla_hadamard.h have their operands,
+    "jax_optireduce_allreduce" sums leaves over a group; "jax_optireduce_sequence" draws
+    the sequence of the next call; "jax_optireduce_hadamard_encode" and "_decode" rotate
+    a bucket. ffi/bind/xla_allreduce.h and xla_hadamard.h describe their operands,
     results and attributes.
     """
 
 def wire_version() -> int:
-    """The version of the datagram format; ranks of different versions do not talk."""
+    """The version of the datagram format, equal on all ranks of a session."""
 
 class Communicator:
     """This process's end of a session: sockets, threads and calls.
 
-    Opening it binds the sockets; nothing is sent before `connect`. Programs find it by
-    its name until `close`. A world of one process has no sockets and no threads, but
-    has to be connected too.
+    The constructor binds the sockets; no datagram is sent before `connect`. Programs
+    find the communicator by its name until `close`. A world of one process has no
+    sockets and no threads, but needs `connect` as well.
     """
 
     def __init__(
@@ -72,28 +72,26 @@ class Communicator:
         """Opens the sockets.
 
         Args:
-          name: its name for programs; free in this process.
+          name: name of the communicator for programs; unused in this process.
           rank: this process, in [0, world_size).
           world_size: processes of the session.
-          secret: 32 bytes that only the ranks of this session share.
-          authenticate: whether datagrams carry a tag that is checked.
+          secret: 32 bytes, shared by the ranks of this session only.
+          authenticate: whether datagrams have a tag, which receivers verify.
           encrypt: whether payloads are encrypted as well; needs `authenticate`.
           bind_address: numeric IPv4 or IPv6 address; all ranks use one family.
           lanes: threads with a socket each, 1 to 64, the same on all ranks.
-          incast: senders that serve one receiver at a time; 0: as receivers ask.
-          receive_buffer_bytes: asked for each socket; the kernel may grant less.
-          max_lag: calls that peers may be ahead.
-          peer_timeout_s: longest silence of a peer; then calls that wait for it fail.
-          mismatch_timeout_s: time for which ranks may wait for each other in different
-            calls.
-          call_timeout_s: longest duration of a call that waits, and longest wait of a
+          incast: concurrent senders to one receiver; 0: as receivers advertise.
+          receive_buffer_bytes: requested for each socket; the kernel may grant less.
+          max_lag: number of calls by which peers may be ahead.
+          peer_timeout_s: longest silence of a peer; then waiting calls fail.
+          mismatch_timeout_s: longest wait of ranks for each other in different calls.
+          call_timeout_s: longest duration of a waiting call, and longest wait of a
             device of this process for the others; 0 means unlimited.
-          deadline_s: of a whole call that does not wait; 0: learned, and in mode
-            "lossy" `deadline_max_s`.
+          deadline_s: of a whole call with a deadline; 0: learned.
           late_budget: share of the data that may miss a learned deadline.
           deadline_max_s: upper bound of a learned deadline.
-          suspend_on_lag: a live peer more than `max_lag` calls behind is suspended;
-            otherwise it is waited for.
+          suspend_on_lag: whether a live peer more than `max_lag` calls behind is
+            suspended; otherwise calls wait for it.
           stall_timeout_s: age of a call at which `wait_for_news` reports it; 0 means
             never.
           faults: of outgoing datagrams, for tests: `loss`, `duplicate`, `reorder`,
@@ -107,7 +105,7 @@ class Communicator:
         """The kernel's MTU of the path to an IPv4 or IPv6 address, in bytes."""
 
     def granted_receive_buffer_bytes(self) -> int:
-        """Of the socket that got least, in bytes; 0 in a world of one process."""
+        """The smallest granted buffer, in bytes; 0 in a world of one process."""
 
     def connect(
         self,
@@ -115,7 +113,7 @@ class Communicator:
         datagram_bytes_max: int,
         peer_receive_buffer_bytes: int,
     ) -> None:
-        """Starts the lanes. Once; may be repeated when it raised.
+        """Starts the lanes, once; may be repeated after an exception.
 
         Args:
           peers: (address, ports) of every rank in order, this one included.
@@ -129,10 +127,9 @@ class Communicator:
         """Fails every call under way with CANCELLED; the communicator stays usable."""
 
     def close(self, reason: str) -> None:
-        """Fails every call under way, tells the peers, stops the threads.
+        """Fails every call under way, informs the peers, stops the threads.
 
-        Takes 1 s at most. The name is free afterwards. May be repeated; runs by itself
-        at exit.
+        Takes 1 s at most. The name is unused afterwards. Idempotent; called at exit.
         """
 
     def take_late_data(self) -> list[tuple[str, int]]:
@@ -149,25 +146,25 @@ class Communicator:
         """The newest calls, oldest first; see jax_optireduce.Communicator."""
 
     def calls_under_way(self) -> list[dict[str, Any]]:
-        """Those of them that are under way."""
+        """The calls under way, as in the flight record."""
 
     def silent_ranks(self) -> list[int]:
         """Peers given up after a silence of `peer_timeout_s`; also after `close`."""
 
     def unreached_ranks(self) -> list[int]:
-        """After `close`: others that have not acknowledged that this rank leaves."""
+        """After `close`: peers that have not acknowledged the end of this rank."""
 
     def wait_for_news(self) -> dict[str, Any] | None:
         """Waits for an event that concerns a user; for one thread.
 
         Returns:
-          None once the communicator is closed and all events were returned. Otherwise a
+          None once the communicator is closed and all events are returned. Otherwise a
           dictionary with "kind" and these fields:
-          "slow", "recovered": rank, collective; of its last `calls` the number that
-          `waited` for the rank, and of these the number in which it was `absent`; the
-          medians over them, `behind_s` and `elapsed_s`.
-          "short deadline": collective; the mean share of the data of its last `calls`
-          that was `late`; deadline_max_s as `needed_s` at least, and as `suggested_s`.
+          "slow", "recovered": rank, collective; among its last `calls` the number that
+          `waited` for the rank, and among these the number in which it was `absent`;
+          their medians `behind_s` and `elapsed_s`. "short deadline": collective; the
+          mean share of the data of its last `calls` that was `late`; deadline_max_s as
+          `needed_s` at least, and as `suggested_s`.
           "removed": `ranks`, the removed ones, and `live`, the number of the others.
           "stall": `call`, as in the flight record, and `others`, the number of other
           calls under way.
@@ -180,42 +177,42 @@ class Communicator:
         """Of the sockets: gso, gro, receive_buffer_bytes, datagram_bytes_max."""
 
 def interrupt_on_signal(fd: int) -> None:
-    """Cancels every call under way when SIGINT's number can be read from `fd`.
+    """Cancels every call under way when the number of SIGINT arrives on `fd`.
 
     Args:
-      fd: the reading end of the pair given to `signal.set_wakeup_fd`; stays the
-        caller's, and open until the next call of this function. -1 stops it.
+      fd: the reading end of the pair given to `signal.set_wakeup_fd`; owned by the
+        caller, and open until the next call of this function. -1 ends the forwarding.
     """
 
 def handle_termination(handler: Callable[[int, Any], object], ends: bool) -> None:
-    """Makes `handler` Python's for SIGTERM, in place of one in C that Python ignores.
+    """Makes `handler` Python's handler of SIGTERM, in place of a handler in C.
 
     For the main thread; only the first call has an effect.
 
     Args:
       handler: as for `signal.signal`.
-      ends: the signal also closes all communicators at once and ends the process,
-        unless `termination_handled` is called within 3 s.
+      ends: whether the signal also closes all communicators immediately, and ends the
+        process unless `termination_handled` is called within 3 s.
     """
 
 def leave_termination() -> None:
-    """Calls the handler in C as well; with `ends`, that one and nothing else."""
+    """Calls the handler in C as well; with `ends`, only that handler."""
 
 def termination_handled() -> None:
-    """The main thread has noticed SIGTERM, and ends the process in its own time."""
+    """Reports that the main thread handles SIGTERM, and ends the process."""
 
 def end_within(seconds: float) -> None:
-    """SIGTERM ends this process then, if it is still there; after `handle_termination`.
+    """Ends this process by SIGTERM after a time; needs `handle_termination`.
 
     Args:
-      seconds: from now.
+      seconds: time until the signal.
     """
 
 def probe_udp(receive_buffer_bytes: int) -> dict[str, int]:
     """Probes the UDP features of this host, with sockets like a communicator's.
 
     Args:
-      receive_buffer_bytes: to ask the kernel for.
+      receive_buffer_bytes: requested size.
 
     Returns:
       gso, gro (bool), receive_buffer_bytes and send_buffer_bytes as the kernel granted
@@ -228,6 +225,6 @@ def simulate(scenario: str) -> dict[str, Any]:
     Returns:
       "ok" (bool), "failure" (str, empty when ok), "scenario" (str, complete),
       "hash" (int), "counters", "faults" (dict[str, int]), "virtual_s" (float),
-      "calls": for each number of a call "elapsed_s", at the rank for which it took
-      longest, and "late", the share of the data that was not there when it ended.
+      "calls": for each number of a call "elapsed_s", at the slowest rank, and "late",
+        the share of the data that was missing at its end.
     """

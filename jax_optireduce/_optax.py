@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 class AverageGradientsState(NamedTuple):
     """State of `optax_average_gradients`: statistics of its calls, a pytree of scalars.
 
-    As in `CollectiveStats`, ranks see different values (except of `calls` and
-    `safeguards`), although JAX types them as equal. A checkpoint holds those of the
+    As in `CollectiveStats`, values differ between ranks (except `calls` and
+    `safeguards`), although JAX types them as equal. A checkpoint has the values of the
     process that wrote it.
 
     Attributes:
-      calls: int32; calls since `init`, those before a checkpoint included.
-      last: report of the last call.
+      calls: int32; calls since `init`, including those before a checkpoint.
+      last: statistics of the last call.
       safeguards: decisions of `hadamard="auto"` and `skip_above`, equal on all ranks:
         `hadamard` (bool), `quiet_calls`, `skipped` (bool, the last call),
         `skips_in_a_row` and `skips`. Constant without these arguments.
-      missing_contributions: mean over the calls, in [0, 1], like the other shares.
+      missing_contributions: mean over the calls, in [0, 1], as the other shares.
       missing_results: mean over the calls.
       deferred: mean over the calls.
       elapsed_s: mean over the calls, in seconds.
-      largest_missing_results: of one call.
-      largest_elapsed_s: of one call, in seconds.
+      largest_missing_results: maximum over the calls.
+      largest_elapsed_s: maximum over the calls, in seconds.
     """
 
     calls: jax.Array
@@ -70,43 +70,43 @@ def optax_average_gradients(
     Example::
 
         optimizer = optax.chain(optax_average_gradients("data"), optax.sgd(0.1))
-        state = optimizer.init(params)  # state[0] is the report of this link
+        state = optimizer.init(params)  # state[0] is that of this transformation
 
     In mode "lossy", `hadamard="auto"` and `skip_above` make every call wait for every
-    rank: the ranks vote, in mode "exact", so a dead rank is an error. Without both
-    there is no vote.
+    rank: the ranks vote, in mode "exact", so a dead rank is an error. Without these
+    arguments no vote takes place.
 
-    Differs from `jax.lax.pmean` in: what `average_gradients` differs in.
+    Differs from `jax.lax.pmean` as `average_gradients` does.
 
     Args:
       axis_name: see `psum`.
       mode: see `psum`.
       wire_format: see `psum`.
-      name: see `psum`; None takes the place of this call.
-      hadamard: mode "lossy" only: whether calls are rotated so that loss falls on every
-        entry alike. "auto" rotates after a call that lost more than 2 %, until 100
-        calls in a row have lost less than 1 % (mean over the ranks). None takes
+      name: see `psum`; None takes the file and line of this call.
+      hadamard: mode "lossy" only: whether calls are rotated, which distributes loss
+        over all entries. "auto" rotates after a call that lost more than 2 %, until 100
+        consecutive calls have lost less than 1 % (mean over the ranks). None takes
         `Advanced.hadamard`.
       skip_above: mode "lossy" only: share of the contributions or of the results, from
-        0 to below 1. A call in which more is missing on any rank is skipped on every
-        rank: the updates are zeros, and `safeguards.skipped` of the state is True. A
-        following optimizer of the chain takes the zeros for a gradient.
-      on_repeated_skips: called with the number of skips in a row at 50, 100 and so on:
-        on the host, once per device of the process. An exception in it ends the step
-        with a `JaxRuntimeError`. None writes a warning into the log.
+        0 to below 1. A call in which any rank misses more is skipped on every rank: the
+        updates are zeros, and `safeguards.skipped` of the state is True. Later
+        optimizers of the chain treat the zeros as a gradient.
+      on_repeated_skips: called with the number of consecutive skips at 50, 100 and so
+        on: on the host, once per device of the process. An exception in it ends the
+        step with a `JaxRuntimeError`. None logs a warning.
 
     Returns:
       A transformation. Its state is a tuple with the fields `calls`, `last` (a
       `CollectiveStats`), `safeguards`, and means and maxima over all calls, for a log
-      or a checkpoint; only `hadamard="auto"` and the count of skips in a row depend on
-      it. Its `update` takes `step=` as an extra argument, see `psum`.
+      or a checkpoint; only `hadamard="auto"` and the count of consecutive skips depend
+      on it. Its `update` takes `step=` as an extra argument, see `psum`.
 
     Raises:
-      UsageError: the mode, the name or another argument does not fit, or one of mode
-        "lossy" is given in another mode. The other errors of
-        `average_gradients` come from `update`.
+      UsageError: the mode, the name or another argument is invalid, or an argument of
+        mode "lossy" is given in another mode. `update` raises the other errors of
+        `average_gradients`.
     """
-    # Here and not above, so that programs without Optax do not pay for its import.
+    # A late import, so that programs without Optax do not need it.
     import optax  # noqa: PLC0415
 
     _checks.check_mode(mode)
@@ -116,9 +116,9 @@ def optax_average_gradients(
     key = _checks.checked_key(name, kind)
     votes = hadamard == "auto" or skip_above is not None
 
-    # The state's own count is not used as the step. It goes back with the parameters,
-    # when a program returns to an earlier state or begins with a new one, and a step
-    # must not; the calls, counted by the session, are as many on all ranks either way.
+    # The count in the state is not the step: it decreases with the parameters when a
+    # program returns to an earlier state or begins with a new one, and a step must not.
+    # The session counts the same number of calls on all ranks in either case.
     def update(
         updates: Any,
         state: Any,
@@ -138,20 +138,20 @@ def optax_average_gradients(
         if votes:
             vote = _safeguards.vote(stats, skip_above)
             ballot = _checks.checked_call(
-                kind, _with_mesh(call.axes), f"{key} vote", "exact"
+                kind, _with_mesh_axes(call.axes), f"{key} vote", "exact"
             )
             vote = _gradients.made_varying(vote, ballot.axes)
             mean_vote = _collectives.reduce_tree(vote, step, ballot).tree
-            safeguards = _safeguards.followed_by(safeguards, mean_vote)
+            safeguards = _safeguards.next_state(safeguards, mean_vote)
         if skip_above is not None:
             means = _zeros_if(safeguards.skipped, means)
-            _call_user(safeguards, on_repeated_skips or _safeguards.warn)
-        return means, _followed_by(state, stats, safeguards)
+            _run_callback(safeguards, on_repeated_skips or _safeguards.log_skips)
+        return means, _next_state(state, stats, safeguards)
 
-    return optax.GradientTransformationExtraArgs(init=_initial, update=update)
+    return optax.GradientTransformationExtraArgs(init=_initial_state, update=update)
 
 
-def _initial(params: Any) -> Any:
+def _initial_state(params: Any) -> Any:
     del params
     zeros = {
         name: jnp.zeros((), jnp.float32) for name in AverageGradientsState._fields[3:]
@@ -164,30 +164,30 @@ def _initial(params: Any) -> Any:
     )
 
 
-def _with_mesh(axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns these axes and all others of the mesh: no device votes alone."""
+def _with_mesh_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns these axes and all other manual axes: every device has a vote."""
     mapped = [name for name, (_, manual) in _compat.mesh_axes().items() if manual]
     return (*axes, *(name for name in mapped if name not in axes))
 
 
 def _zeros_if(skipped: jax.Array, means: Any) -> Any:
-    # Not a product, which NaN would survive.
+    # Not a product, in which NaN stays NaN.
     return jax.tree.map(
         lambda mean: jnp.where(skipped, jnp.zeros_like(mean), mean), means
     )
 
 
-def _call_user(state: SafeguardState, call: Callable[[int], None]) -> None:
-    """Calls a function on the host if it is time."""
+def _run_callback(state: SafeguardState, call: Callable[[int], None]) -> None:
+    """Calls a function on the host after each 50 consecutive skips."""
     lax.cond(
-        _safeguards.must_call_user(state),
+        _safeguards.is_callback_due(state),
         lambda skips: jax.debug.callback(lambda n: call(int(n)), skips),
         lambda _: None,
         state.skips_in_a_row,
     )
 
 
-def _followed_by(
+def _next_state(
     state: AverageGradientsState, stats: CollectiveStats, safeguards: SafeguardState
 ) -> AverageGradientsState:
     calls = state.calls + 1

@@ -1,8 +1,8 @@
-"""Settings of a communicator: frozen, validated, with units.
+"""Settings of a communicator: frozen and validated.
 
 The order of precedence is: the argument of `init`, the environment variable
-`JAX_OPTIREDUCE_<FIELD>`, the default below. Names are unique over both levels, so that
-a variable needs no level.
+`JAX_OPTIREDUCE_<FIELD>`, the default below. Names are unique over both levels, so a
+variable does not name its level.
 """
 
 import dataclasses
@@ -20,22 +20,22 @@ BACKENDS = ("optireduce", "xla")
 # Treatment of a peer that is more than `max_lag` calls behind.
 LAG_POLICIES = ("wait", "suspend")
 
-# Share of the data that may miss a learned deadline, unless it is given.
+# Default share of the data that may miss a learned deadline.
 # Chosen: late data is added later, at little cost (docs/accuracy.md).
 _LATE_BUDGET = 0.01
 
 # Largest UDP payload without an explicit option, in bytes.
 # Chosen: 9000 (the largest Ethernet MTU in common use) - 20 (IPv4) - 8 (UDP). Loopback
-# would carry 65507, but a trial on one host would then lose other pieces than the
-# target network, and a lost segment would cost 7 times more; the kernel's segmentation
-# offload gives the speed of large pieces without them.
+# carries 65507, but a test on one host would then lose larger pieces than the target
+# network; the kernel's segmentation offload gives the speed of large datagrams without
+# them.
 DATAGRAM_BYTES_MAX = 8972
 
-# Smallest IPv4 datagram every host must take, less the 28 bytes of IP and UDP headers.
+# Smallest IPv4 datagram that every host must accept, less 28 bytes of headers.
 # Source: RFC 791, section 3.1 (576 bytes).
 DATAGRAM_BYTES_MIN = 548
 
-# Longer times are mistakes of the unit.
+# Chosen: longer times indicate a wrong unit.
 _DAY_S = 86_400
 
 # Least and greatest value of every number.
@@ -59,7 +59,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "stall_timeout_s": (1e-3, _DAY_S),
 }
 
-# Numbers of which 0 has a meaning of its own.
+# Numbers with a special meaning of 0.
 _ZERO_ALLOWED = frozenset(
     {"call_timeout_s", "datagram_bytes_max", "deadline_s", "stall_timeout_s"}
 )
@@ -89,14 +89,14 @@ class _Settings:
       given: names of the explicit fields; the others are defaults.
     """
 
-    # No field: it does not affect the equality of two settings.
+    # Not a field: it does not affect the equality of two settings.
     given: ClassVar[frozenset[str]] = frozenset()
 
     def __new__(cls, **given: Any) -> Self:
         """Checks the names; the generated `__init__` takes the values.
 
         Raises:
-          UsageError: a name is unknown, or one of the other level.
+          UsageError: a name is unknown, or belongs to the other level.
         """
         for name in given.keys() - {field.name for field in dataclasses.fields(cls)}:
             raise UsageError(_describe_unknown(name, advanced=cls is Advanced))
@@ -142,13 +142,13 @@ class Advanced(_Settings):
     All ranks must agree on them, unless noted otherwise.
 
     Attributes:
-      authenticate: whether every datagram carries a tag (AES-128-GCM) that is checked;
-        False, for measurements, lets any host that can send UDP change the sums, and
-        warns at every start. Default True.
+      authenticate: whether every datagram has a tag (AES-128-GCM), which receivers
+        verify. False, for measurements, lets any host that can send UDP change the
+        sums, and logs a warning at every start. Default True.
       lanes: network threads with a socket each; calls are spread over them. 1 to 64.
         Default 1.
-      incast: ranks that send to one rank at the same time; 0 means as many as
-        the receivers ask for. Default 0.
+      incast: number of ranks that send to one rank at the same time; 0 means the number
+        that the receivers advertise. Default 0.
       receive_buffer_bytes: requested socket buffer per lane, in bytes; the kernel may
         grant less. May differ between ranks. Default 8 MiB.
       datagram_bytes_max: largest UDP payload, in bytes; 0 measures all paths and takes
@@ -175,19 +175,20 @@ class Advanced(_Settings):
     authenticate: bool = True
     lanes: int = 1
     incast: int = 0
-    # Chosen: what 3 peers send to one rank in 25 ms at 1 Gbit/s; Linux grants less
-    # unless net.core.rmem_max was raised, and says how much.
+    # Chosen: the data of 3 peers in 25 ms at 1 Gbit/s. Linux grants less unless
+    # net.core.rmem_max is raised.
     receive_buffer_bytes: int = 8 << 20
     datagram_bytes_max: int = 0
-    # Chosen: longer than two ranks take to start independent calls in another order.
+    # Chosen: longer than two ranks may be apart that start independent calls in
+    # different orders.
     mismatch_timeout_s: float = 10.0
     late_budget: float = _LATE_BUDGET
     hadamard: bool = True
     rendezvous_timeout_s: float = 120.0
-    # Chosen: three times shorter than JAX's 100 s; a dead process is known to the
-    # survivors through `peer_timeout_s` long before.
+    # Chosen: a third of JAX's 100 s, and as `peer_timeout_s`, after which the survivors
+    # know of a dead process.
     heartbeat_timeout_s: int = 30
-    # Chosen: as `stall_timeout_s`. Ranks that are known to be dead are not waited for.
+    # Chosen: as `stall_timeout_s`. It excludes waits for dead ranks.
     shutdown_timeout_s: int = 60
     faults: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
@@ -203,34 +204,35 @@ class Options(_Settings):
     """Options of a communicator. All ranks must agree, unless noted otherwise.
 
     Attributes:
-      backend: "optireduce", or "xla", which turns every call into the `jax.lax` one, to
-        compare the two without a change of code. Default "optireduce".
-      bind_address: IPv4 or IPv6 address of this host that the others can reach; ""
-        takes the address on the route to the coordinator. May differ between ranks.
-        Default "".
+      backend: "optireduce", or "xla", which turns every call into that of `jax.lax`,
+        for comparisons without a change of code. Default "optireduce".
+      bind_address: IPv4 or IPv6 address of this host that all ranks can reach; "" takes
+        the address on the route to the coordinator. May differ between ranks. Default
+        "".
       encrypt: whether payloads are encrypted; headers stay readable. Datagrams are
-        authenticated in any case. Default False.
+        authenticated by default, see `Advanced`. Default False.
       deadline_s: deadline of a bounded, agreed or lossy call, in seconds, both stages
         together; 0 learns it from the times of the calls. Default 0.
       deadline_max_s: upper bound of a learned deadline, and the deadline while it is
         being learned, in seconds. Default 1.
-      max_lag: calls of one collective that a rank may be ahead of another. Default 2.
-      on_lag: treatment of a peer that is farther behind, by a bounded call: "wait" for
-        it while it answers, up to `peer_timeout_s`, or "suspend" it, so that the call
-        never waits. An agreed call needs all owners of shards, and waits for such a
-        peer up to `call_timeout_s` in either case. Default "wait".
+      max_lag: number of calls of one collective by which a rank may be ahead of
+        another. Default 2.
+      on_lag: treatment of a peer that is farther behind, in bounded calls: "wait" for
+        it while it answers, up to `peer_timeout_s`, or "suspend" it, without a wait. An
+        agreed call needs all owners of shards, and waits for such a peer up to
+        `call_timeout_s` in either case. Default "wait".
       peer_timeout_s: longest silence of a peer, in seconds. Then exact and agreed calls
         that wait for it fail, and bounded ones continue without it. Default 30.
-      call_timeout_s: longest duration of a call that waits (exact, agreed, a drain)
-        while all peers answer, in seconds: the bound for a rank whose program hangs.
-        Then the call fails on all ranks, and the error names that rank and its last
-        call. Also the longest wait of the devices of one process for each other. 0
-        means unlimited. Default 1800.
-      bucket_bytes: largest bucket that several leaves share, in bytes; a larger leaf is
-        a bucket of its own. Default 25 MiB.
+      call_timeout_s: longest duration of a waiting call (exact, agreed, a drain) while
+        all peers answer, in seconds: the bound for a rank with a hanging program. Then
+        the call fails on all ranks, and the error names that rank and its last call.
+        Also the longest wait of the devices of one process for each other. 0 means
+        unlimited. Default 1800.
+      bucket_bytes: largest bucket of several leaves, in bytes; a larger leaf is a
+        separate bucket. Default 25 MiB.
       stall_timeout_s: age of a call, in seconds, at which a line of the log names the
-        ranks it waits for and the flight record is written to a file; 0 means never.
-        May differ between ranks. Default 60.
+        ranks for which it waits and the flight record is written to a file; 0 means
+        never. May differ between ranks. Default 60.
       flight_record_dir: folder for these files; "" means the system's folder for
         temporary files. May differ between ranks. Default "".
       advanced: advanced options. Default `Advanced()`.
@@ -242,7 +244,7 @@ class Options(_Settings):
     deadline_s: float = 0.0
     # Chosen: several times a bucket of 25 MiB at 1 Gbit/s (0.3 s).
     deadline_max_s: float = 1.0
-    # Chosen: a call's buffers for two steps ahead.
+    # Chosen: the buffers of a call for two steps ahead.
     max_lag: int = 2
     on_lag: str = "wait"
     # Chosen: longer than a paused virtual machine or a garbage collection.
@@ -252,16 +254,16 @@ class Options(_Settings):
     call_timeout_s: float = 1800.0
     # Source: PyTorch's DistributedDataParallel (bucket_cap_mb=25), where it was tuned.
     bucket_bytes: int = 25 << 20
-    # Chosen: longer than a rank compiles, evaluates or saves while the others wait.
+    # Chosen: longer than compilation, evaluation or a checkpoint on one rank.
     stall_timeout_s: float = 60.0
     flight_record_dir: str = ""
     advanced: Advanced = dataclasses.field(default_factory=Advanced)
 
     def __post_init__(self) -> None:
-        """Validates every field, and those that depend on each other.
+        """Validates every field, and the combinations of fields.
 
         Raises:
-          UsageError: a field does not fit.
+          UsageError: a field or a combination is invalid.
         """
         super().__post_init__()
         if self.encrypt and not self.advanced.authenticate:
@@ -294,7 +296,7 @@ def _names(level: type[Options] | type[Advanced]) -> dict[str, Any]:
 
 
 def _describe_unknown(name: str, *, advanced: bool) -> str:
-    """Describes a name that is no field of its level, for an error."""
+    """Describes a name that its level lacks, for an error."""
     if not advanced and name in _names(Advanced):
         return (
             f"{name!r} is an advanced option: write "
@@ -336,17 +338,17 @@ def _checked_faults(faults: Any) -> Mapping[str, float]:
 def resolve(
     arguments: Mapping[str, Any], environment: Mapping[str, str]
 ) -> tuple[Options, dict[str, str]]:
-    """Makes options of arguments, the environment and the defaults, in this order.
+    """Makes options from arguments, the environment and the defaults, in this order.
 
     Args:
       arguments: fields given to `init`, by name; `advanced` as `Advanced` or a mapping.
       environment: usually `os.environ`; names without our prefix are ignored.
 
     Returns:
-      The options, and the origin of every field that is not a default.
+      The options, and the origin of every field other than defaults.
 
     Raises:
-      UsageError: a name is unknown (with a suggestion), or a value does not fit.
+      UsageError: a name is unknown (with a suggestion), or a value is invalid.
     """
     values = dict(arguments)
     advanced = values.pop("advanced", {})

@@ -1,12 +1,12 @@
 """`allreduce_p`: a sum over mapped axes as a JAX primitive, and all of its rules.
 
-The primitive is pure for JAX, so that `jax.checkpoint`, `scan` and `cond` work, and has
-a side effect for XLA only, so that two equal calls are not merged or moved out of a
-loop. Its operands are (rank, step, *leaves), its results (*sums, statistics):
+The primitive is pure for JAX, which permits `jax.checkpoint`, `scan` and `cond`, and
+has a side effect for XLA only, which prevents that XLA merges equal calls or moves them
+out of a loop. Its operands are (rank, step, *leaves), its results (*sums, statistics):
 
-  rank   int32 [2]: which group of ranks this is, and which rank of it. An operand, so
-         that the compiled program is the same on every rank.
-  step   int32 []: the number of the call, or -1 to count.
+  rank   int32 [2]: the index of the group of ranks, and of the rank in it. An operand,
+         so that the compiled program is the same on every rank.
+  step   int32 []: the number of the call, or -1 if the session counts.
   leaves of one dtype.
 
 Sums and statistics follow the types of `jax.lax.psum`: a sum over an axis does not vary
@@ -38,7 +38,7 @@ from jax_optireduce._errors import UsageError
 ALLREDUCE_TARGET = "jax_optireduce_allreduce"
 SEQUENCE_TARGET = "jax_optireduce_sequence"
 
-# 2^32 / golden ratio, made odd: consecutive steps get keys with nothing in common.
+# 2^32 / golden ratio, made odd: consecutive steps get unrelated keys.
 # Source: Knuth, The Art of Computer Programming, volume 3, section 6.4.
 _GOLDEN = np.uint32(0x9E3779B9)
 
@@ -46,19 +46,19 @@ _GOLDEN = np.uint32(0x9E3779B9)
 allreduce_p = Primitive("optireduce_allreduce")
 allreduce_p.multiple_results = True
 
-# The identity, for all but the types.
+# The identity, with another type.
 typed_as_sum_p = Primitive("optireduce_typed_as_sum")
 
 
 def allreduce(
     leaves: Sequence[jax.Array], step: jax.Array | None, call: Call
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Sums leaves; arguments are validated by the callers.
+    """Sums leaves; the callers have validated the arguments.
 
     Args:
       leaves: at least one; all of one dtype.
-      step: int32 [], or None to count the calls.
-      call: the description of the call; `typed` and `counted` are set here.
+      step: int32 [], or None if the session counts the calls.
+      call: the description of the call; this function sets `typed` and `counted`.
 
     Returns:
       The sums, and the statistics vector, float32 [VECTOR_SIZE].
@@ -74,28 +74,28 @@ def allreduce(
 
 
 def typed_as_sum(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    """Returns `x`, typed as a sum over `axes` is, although ranks hold different values.
+    """Returns `x`, typed as a sum over `axes`; ranks may hold different values.
 
-    It has no gradient.
+    The result has no gradient.
     """
     return typed_as_sum_p.bind(lax.stop_gradient(x), axes=axes)
 
 
-def of_the_mesh(axes: Sequence[str]) -> tuple[str, ...]:
-    """Returns those of `axes` that a mesh maps; the others belong to a named `vmap`."""
+def mapped_axes(axes: Sequence[str]) -> tuple[str, ...]:
+    """Returns the axes of the mesh among `axes`; the others belong to a `vmap`."""
     mesh = _compat.mesh_axes()
     return tuple(axis for axis in axes if axis in mesh and mesh[axis][1])
 
 
 def is_typed(axes: Sequence[str]) -> bool:
-    """Whether JAX tracks here what varies over `axes` (check_vma=True)."""
-    mapped = of_the_mesh(axes)
+    """Whether JAX tracks variation over `axes` in this context (check_vma=True)."""
+    mapped = mapped_axes(axes)
     return bool(mapped) and bool(_compat.varying_axes(lax.axis_index(mapped)))
 
 
 def _group_and_rank(axes: tuple[str, ...]) -> jax.Array:
     """Returns the group of this device, and its rank in the group; int32 [2]."""
-    mapped = of_the_mesh(axes)
+    mapped = mapped_axes(axes)
     if not mapped:
         return jnp.zeros(2, jnp.int32)
     others = tuple(
@@ -113,14 +113,14 @@ def _abstract_eval(rank: Any, _step: Any, *leaves: Any, call: Call) -> list[Any]
 
 
 def _derived(call: Call, how: str) -> Call:
-    """Returns the call of a derivative, under a key of its own: both calls are live."""
+    """Returns the call of a derivative; its key differs, as both calls may run."""
     return dataclasses.replace(call, key=f"{call.key}:{how}", derived=True)
 
 
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, call: Call
 ) -> tuple[list[Any], list[Any]]:
-    """The same sum of the tangents."""
+    """Sums the tangents by a call of the same kind."""
     rank, step, *_ = primals
     results = allreduce_p.bind(*primals, call=call)
     tangents_out = [ad.Zero(jax.typeof(r).to_tangent_aval()) for r in results]
@@ -135,13 +135,12 @@ def _jvp(
 def _transpose(
     cotangents: Sequence[Any], rank: Any, step: Any, *leaves: Any, call: Call
 ) -> list[Any]:
-    """Follows `jax.lax.psum`: a sum again where types are not tracked, else no call.
+    """Follows `jax.lax.psum`: a sum if JAX does not track variation, else no call.
 
-    Tracked, the cotangent is the same on every rank and only its type changes.
-    Untracked, JAX takes every value for one that varies, and so the transpose of a sum
-    is a sum.
+    With tracking, the cotangent is the same on every rank and only its type changes.
+    Without, JAX treats every value as varying, so the transpose of a sum is a sum.
     """
-    # The last cotangent is that of the statistics, which depend on nothing linearly.
+    # The last cotangent is that of the statistics, which have no linear dependence.
     live = {
         i: ct
         for i, (ct, leaf) in enumerate(zip(cotangents[:-1], leaves, strict=True))
@@ -151,7 +150,7 @@ def _transpose(
         ad.Zero(leaf.aval) if ad.is_undefined_primal(leaf) else None for leaf in leaves
     ]
     if live and call.typed:
-        mapped = of_the_mesh(call.axes)
+        mapped = mapped_axes(call.axes)
         for i, ct in live.items():
             results[i] = lax.pcast(ct, mapped, to="varying")
     elif live:
@@ -165,7 +164,7 @@ def _transpose(
 def _batch(
     axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, call: Call
 ) -> tuple[list[Any], list[Any]]:
-    """Adds up a named `vmap` axis on the spot; any other batch is part of the leaf."""
+    """Sums locally over a named `vmap` axis; other batch axes are part of the leaf."""
     rank, step, *leaves = args
     leaf_dims = dims[2:]
     if dims[1] is not None:
@@ -174,7 +173,7 @@ def _batch(
             "one call; pass a step that does not depend on the mapped axis."
         )
     if axis_data.name not in call.axes:
-        # The rank belongs to the mesh, so an axis of a `vmap` never maps it.
+        # The rank belongs to the mesh, so no `vmap` axis maps it.
         return allreduce_p.bind(rank, step, *leaves, call=call), [*leaf_dims, None]
     local = [
         leaf * axis_data.size if dim is None else leaf.sum(dim).astype(leaf.dtype)
@@ -193,18 +192,18 @@ def _batch(
 
 
 def _lower_cpu(ctx: Any, *operands: Any, call: Call) -> Any:
-    """Emits the FFI call; a lossy one with the arithmetic around it."""
+    """Emits the FFI call, and the rotation of a lossy call around it."""
     drain = call.drain
     if call.derived and not drain:
         _check_derivative(call)
     groups = _groups(_compat.lowering_mesh(ctx), call.axes)
     processes = [device.process_index for device in groups.flat]
     devices = np.vectorize(lambda device: device.id, otypes=[int])(groups)
-    # A drain is counted apart: in its module, whichever that is, the first one drains
-    # the first of the calls.
+    # Drains are counted separately from calls: in any module, the first drain matches
+    # the first call.
     ordinal = _compat.next_ordinal(ctx, f"{call.key} drain" if drain else call.key)
     if drain and ordinal:
-        # Of a call that may stand in a branch that was never taken.
+        # Its call may be in a branch that was not executed.
         drain = Drain.OF_CALLS_IF_ANY
     name = _identity.numbered(call.key, ordinal)
     leaves = ctx.avals_in[2:]
@@ -216,7 +215,7 @@ def _lower_cpu(ctx: Any, *operands: Any, call: Call) -> Any:
         "description": _identity.describe(name, leaves, call, groups.shape[1]),
         "mode": call.mode,
         "wire_format": call.wire_format,
-        # Not in the fingerprint, which is that of the collective: calls and drains.
+        # Not part of the fingerprint, which calls and drains share.
         "drain": np.int64(drain),
         "fingerprint": np.int64(_identity.fingerprint(leaves, call, devices)),
         "group_processes": np.array(processes, np.int32),
@@ -234,9 +233,10 @@ def _lower_cpu(ctx: Any, *operands: Any, call: Call) -> Any:
 
 
 def _check_derivative(call: Call) -> None:
-    """Raises `UsageError` where late data of a derivative would be lost.
+    """Raises `UsageError` if late data of a derivative would be lost.
 
-    For calls that are compiled: what the JVP rule makes may be transposed, and not run.
+    The check is at compilation: the result of the JVP rule may be transposed, and not
+    run.
     """
     if call.mode not in DEFERRING_MODES:
         return
@@ -275,8 +275,8 @@ def _call_native(
     attributes: dict[str, Any],
 ) -> list[jax.Array]:
     """Calls the handler in place; returns the sums and the statistics vector."""
-    # Aliased not only for the memory: otherwise XLA's reuse of buffers would chain
-    # calls that have nothing to do with each other.
+    # Besides memory, aliasing saves dependencies: XLA's reuse of buffers would chain
+    # independent calls.
     results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     vector = jax.ShapeDtypeStruct((_stats.VECTOR_SIZE,), jnp.float32)
     call = jax.ffi.ffi_call(
@@ -296,33 +296,34 @@ def _rotated(
     *,
     counted: bool,
 ) -> list[jax.Array]:
-    """Moves the leaves as one bucket, rotated so that loss falls on all of it alike."""
-    # One leaf keeps its shape: XLA:CPU copies what is reshaped before a call in place.
+    """Reduces the leaves as one rotated bucket, which distributes loss."""
+    # One leaf keeps its shape: XLA:CPU copies reshaped operands of a call in place.
     bucket = leaves[0]
     if len(leaves) > 1:
         bucket = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
     n, dtype = bucket.size, bucket.dtype
     if counted:
-        # The signs depend on the number of the call, so the number is drawn beforehand:
-        # but not before the data is there, so that of two calls with one name, where
-        # one needs the other's result, numbers are drawn in the order of the calls.
+        # The signs depend on the number of the call, so the program takes the number
+        # first. The operand `bucket` delays that until the data exists: if one call
+        # depends on the result of another of the same name, numbers are in the order of
+        # the calls.
         draw = jax.ffi.ffi_call(
             SEQUENCE_TARGET,
             (jax.ShapeDtypeStruct((), jnp.int32), jax.typeof(bucket)),
             has_side_effect=True,
-            # It goes through: read here and overwritten there, there would be two.
+            # Passed through: a read here and a write there would need two buffers.
             input_output_aliases={1: 1},
         )
         names = {name: attributes[name] for name in ("communicator", "name")}
         step, bucket = draw(rank, bucket, **names)
     salt = np.uint32(_identity.hash64(attributes["name"]) & 0xFFFFFFFF)
     key = (step.astype(jnp.uint32) * _GOLDEN) ^ salt
-    # Half precision travels as it is, but is not precise enough to be rotated in.
+    # Half precision is sent unchanged, but the rotation needs more precision.
     wide = jnp.promote_types(dtype, jnp.float32)
     encoded = _hadamard.encode(bucket.astype(wide), key=key).astype(dtype)
     total, vector = _call_native(rank, step, [encoded], attributes)
     arrived = 1 - _stats.missing_results(vector)
-    # Missing coefficients are zero: scaled up, the mean over calls is right.
+    # Missing coefficients are zero: the scale makes the estimate unbiased.
     scale = jnp.where(arrived > 0, 1 / arrived, 0)
     decoded = _hadamard.decode(total.astype(wide), n, key=key, scale=scale)
     return [*_split(decoded.astype(dtype), leaves), vector]
@@ -336,8 +337,8 @@ def _split(bucket: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
     return [part.reshape(leaf.shape) for part, leaf in zip(parts, like, strict=True)]
 
 
-# The registration tables: the handlers of XLA:CPU by name, and which rule serves which
-# transformation.
+# The registration tables: the handlers of XLA:CPU by name, and the rules of
+# transformations.
 for _target, _capsule in _native.registrations().items():
     jax.ffi.register_ffi_target(_target, _capsule, platform="cpu")
 
@@ -345,7 +346,7 @@ allreduce_p.def_abstract_eval(_abstract_eval)
 ad.primitive_jvps[allreduce_p] = _jvp
 ad.primitive_transposes[allreduce_p] = _transpose
 batching.fancy_primitive_batchers[allreduce_p] = _batch
-# Not cacheable: the rule must run once per equation, to number those of one key.
+# Not cacheable: the rule must run once per equation, for the numbers of one key.
 mlir.register_lowering(allreduce_p, _lower_elsewhere, cacheable=False)
 mlir.register_lowering(allreduce_p, _lower_cpu, platform="cpu", cacheable=False)
 

@@ -2,8 +2,8 @@
 
 It uses JAX's coordination service, in two all-to-all rounds: first addresses and
 options, then, with open sockets, ports and the sizes of paths and buffers. Before the
-rounds each process takes its place, which can be taken only once; between them process
-0 shares the secret.
+rounds each process claims its rank, which is possible only once; between them process 0
+shares the secret.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _log = logging.getLogger("jax_optireduce")
 # Source: RFC 5869. Chosen: 256 bits, twice the length of the derived keys.
 _SECRET_BYTES = 32
 
-# The message of a process that cannot continue: JSON of nothing.
+# The message of a process that cannot continue: JSON null.
 _FAILED = b"null"
 
 # Bytes of IP and UDP headers in front of a payload, by version of IP.
@@ -38,11 +38,11 @@ _HEADER_BYTES = {4: 28, 6: 48}
 
 
 def initialize_distributed(options: Options) -> None:
-    """Initialises `jax.distributed` if the environment asks for it.
+    """Initialises `jax.distributed` if the environment has its variables, or a cluster.
 
     Raises:
       UsageError: the environment is incomplete.
-      RendezvousError: JAX could not do it.
+      RendezvousError: the initialisation by JAX failed.
     """
     if jax.distributed.is_initialized():
         if not _compat.is_recoverable():
@@ -76,9 +76,9 @@ def initialize_distributed(options: Options) -> None:
                 "jax.distributed.initialize(...) before init()."
             )
         return
-    # Without it, JAX ends every process within the heartbeat timeout of the first
-    # death. With it, JAX ends those that are still at work when process 0 leaves, which
-    # `_exit` prevents, if it can.
+    # Without this option, JAX ends every process within the heartbeat timeout of the
+    # first death. With it, JAX ends the running processes at the end of process 0,
+    # which `_exit` prevents if JAX has the client.
     if _compat.HAS_KEY_VALUE_CLIENT:
         jax.config.update(_compat.RECOVERABILITY, True)
     advanced = options.advanced
@@ -100,24 +100,24 @@ def initialize_distributed(options: Options) -> None:
 def join(
     label: str, name: str, rank: int, world_size: int, options: Options
 ) -> tuple[Any | None, int]:
-    """Finds the other processes and opens the session with them.
+    """Meets the other processes and opens the session.
 
     Args:
-      label: of this session, never used before; the same on all ranks.
-      name: of the communicator.
+      label: name of this session, not used before; the same on all ranks.
+      name: name of the communicator.
       rank: index of this process.
       world_size: number of processes.
-      options: of this process.
+      options: the options of this process.
 
     Returns:
       The native communicator, connected, and the largest datagram in bytes; None and 0
       with the backend "xla".
 
     Raises:
-      RendezvousError: a process did not come, or ranks do not fit together.
+      RendezvousError: a process is missing, or ranks are not compatible.
     """
     timeout_s = options.advanced.rendezvous_timeout_s
-    _take_place(label, rank)
+    _claim_rank(label, rank)
     address = options.bind_address or _address_towards(_coordinator_host())
     hellos = _exchange(
         f"{label}/hello",
@@ -138,32 +138,32 @@ def join(
             "Use it for measurements only, and only on a network of your own."
         )
     addresses = _addresses(hellos)
-    # The secret protects against senders of datagrams, not against a reader of
-    # the coordination service while the processes meet.
+    # The secret protects against senders of datagrams, not against readers of the
+    # coordination service during the rendezvous.
     key = f"{label}/secret"
     try:
         secret = _share_secret(key, timeout_s)
         opened = _open(label, name, rank, world_size, options, secret, addresses)
     except BaseException:
-        # The others need not wait for their timeout.
+        # Informs the others before their timeout.
         if rank == 0:
             _compat.forget(key)
             _compat.publish(key, _FAILED)
         _compat.publish(f"{label}/sockets/{rank}", _FAILED)
         raise
     if rank == 0:
-        _compat.forget(key)  # A rank that has announced its ports has it.
+        _compat.forget(key)  # All ranks have announced ports, so all have it.
     return opened
 
 
 def _share_secret(key: str, timeout_s: float) -> bytes:
     secret = _compat.share(key, secrets.token_bytes(_SECRET_BYTES), timeout_s)
     if len(secret) != _SECRET_BYTES:
-        raise _failed(0)
+        raise _peer_failed(0)
     return secret
 
 
-def _failed(rank: int) -> RendezvousError:
+def _peer_failed(rank: int) -> RendezvousError:
     return RendezvousError(
         f"process {rank} could not open its part of the session, and so none can; its "
         "own error says why. init() may be called again, on every rank."
@@ -172,13 +172,13 @@ def _failed(rank: int) -> RendezvousError:
 
 @contextlib.contextmanager
 def explained_descriptors(lanes: int) -> Iterator[None]:
-    """Adds the remedy to an error of a process that may open no more files.
+    """Adds the remedy to an error at the limit of open files.
 
     Args:
       lanes: the option.
 
     Raises:
-      RendezvousError: for an error of the block that says so; others pass.
+      RendezvousError: in place of such an error of the block.
     """
     try:
         yield
@@ -195,20 +195,20 @@ def explained_descriptors(lanes: int) -> Iterator[None]:
         ) from error
 
 
-def _take_place(label: str, rank: int) -> None:
-    """Raises when this rank has been here before, in another process.
+def _claim_rank(label: str, rank: int) -> None:
+    """Raises if another process has joined the session with this rank before.
 
-    A second one would use the numbers of the first as nonces again, and take part in
+    A second process would reuse the numbers of the first as nonces, and take part in
     calls that its peers have ended.
     """
     own = {"pid": os.getpid(), "host": socket.gethostname()}
-    earlier = _compat.claim(f"{label}/place/{rank}", json.dumps(own).encode())
-    if earlier is None:
+    entry = _compat.claim(f"{label}/place/{rank}", json.dumps(own).encode())
+    if entry is None:
         return
-    there = json.loads(earlier)
+    first = json.loads(entry)
     raise RendezvousError(
-        f"rank {rank} has already joined this session (pid {there['pid']} on host "
-        f"{there['host']}); a restarted process cannot come back: start the whole job "
+        f"rank {rank} has already joined this session (pid {first['pid']} on host "
+        f"{first['host']}); a restarted process cannot come back: start the whole job "
         "again, from a checkpoint."
     )
 
@@ -222,7 +222,7 @@ def _open(
     secret: bytes,
     addresses: Sequence[str],
 ) -> tuple[Any, int]:
-    """Opens the sockets and connects them; see `join`, whose result this is."""
+    """Opens the sockets and connects them; returns the result of `join`."""
     advanced = options.advanced
     native = _native.Communicator(
         name=name,
@@ -274,7 +274,7 @@ def _connect(
     )
     for peer, answer in enumerate(answers):
         if not answer:
-            raise _failed(peer)
+            raise _peer_failed(peer)
     datagram_bytes = min(
         options.advanced.datagram_bytes_max or _options.DATAGRAM_BYTES_MAX,
         *(answer["payload_bytes"] for answer in answers),
@@ -304,7 +304,7 @@ def _exchange(
 
 
 def _check_agreement(hellos: Sequence[Mapping[str, Any]]) -> None:
-    """Raises the same error on every rank when any two do not fit together."""
+    """Raises the same error on every rank if two ranks are not compatible."""
     versions = [hello["wire_version"] for hello in hellos]
     for rank, version in enumerate(versions):
         if version != versions[0]:
@@ -326,7 +326,7 @@ def _coordinator_host() -> str | None:
 
 
 def _addresses(hellos: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the address of every rank; raises when some are out of reach."""
+    """Returns the address of every rank; raises if some are unreachable."""
     addresses = [hello["address"] for hello in hellos]
     local = [ipaddress.ip_address(address).is_loopback for address in addresses]
     if any(local) and not all(local):
@@ -342,15 +342,15 @@ def _addresses(hellos: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _address_towards(host: str | None) -> str:
-    """Returns this host's address on the way to `host`; nothing is sent.
+    """Returns this host's address on the route to `host`, without a datagram.
 
-    Our own host name is not looked up: in containers and on Debian it often leads to
-    loopback, or nowhere.
+    The name of this host is not resolved: in containers and on Debian it is often
+    loopback, or unknown.
     """
     if host is None:
         return "127.0.0.1"
     try:
-        # Port 9 is "discard"; connecting a UDP socket only looks up the route.
+        # Port 9 is "discard"; `connect` on a UDP socket only looks up the route.
         family, kind, protocol, _, target = socket.getaddrinfo(
             host, 9, type=socket.SOCK_DGRAM
         )[0]

@@ -1,7 +1,7 @@
-"""Reactions to loss in mode "lossy": rotation, skipped updates, a call of the user.
+"""Reactions to loss in mode "lossy": rotation, skipped updates, a callback.
 
-The rules are functions of a small pytree. All ranks must make the same decision, so
-their measurements are averaged first: a vote.
+The rules are functions of a small pytree. All ranks must make the same decision, so it
+depends on the average of their measurements: a vote.
 """
 
 import logging
@@ -16,16 +16,15 @@ from jax_optireduce._stats import CollectiveStats
 
 _log = logging.getLogger("jax_optireduce")
 
-# Shares of the data, and calls.
-# Chosen: as the paper is described, which prints no figure: on above 2 %, off after 100
-# calls below 1 %.
+# Shares of the data, and numbers of calls.
+# Chosen: the paper gives no figures. On above 2 %, off after 100 calls below 1 %.
 _HADAMARD_ON_LOSS = 0.02
 _HADAMARD_OFF_LOSS = 0.01
 _HADAMARD_OFF_CALLS = 100
 
-# Skips in a row after which the user is called, again after as many more.
-# Chosen: as the paper is described, which prints no figure.
-SKIPS_TO_CALL_USER = 50
+# Consecutive skips between two calls of the user's function.
+# Chosen: the paper gives no figure.
+SKIPS_PER_CALLBACK = 50
 
 
 class SafeguardState(NamedTuple):
@@ -33,10 +32,10 @@ class SafeguardState(NamedTuple):
 
     Attributes:
       hadamard: bool; whether hadamard="auto" rotates the next call.
-      quiet_calls: int32; calls in a row with little loss.
+      quiet_calls: int32; consecutive calls with little loss.
       skipped: bool; whether the update of the last call was skipped.
-      skips_in_a_row: int32; up to the last call.
-      skips: int32; of all calls, those before a checkpoint included.
+      skips_in_a_row: int32; consecutive skips, up to the last call.
+      skips: int32; skips since `init`, including those before a checkpoint.
     """
 
     hadamard: jax.Array
@@ -60,7 +59,7 @@ def initial() -> SafeguardState:
 def vote(stats: CollectiveStats, skip_above: float | None) -> jax.Array:
     """Returns the vote of a rank on a call: [loss, 1 to skip or 0], float32 [2].
 
-    A share that is no number counts as a call without any data.
+    A NaN counts as a call without data.
     """
     loss = jnp.maximum(stats.missing_contributions, stats.missing_results)
     loss = jnp.where(jnp.isfinite(loss), loss, 1)
@@ -68,8 +67,8 @@ def vote(stats: CollectiveStats, skip_above: float | None) -> jax.Array:
     return jnp.stack([loss, jnp.asarray(skip, jnp.float32)])
 
 
-def followed_by(state: SafeguardState, mean_vote: jax.Array) -> SafeguardState:
-    """Returns the state after a call, made of the mean of the votes over the ranks."""
+def next_state(state: SafeguardState, mean_vote: jax.Array) -> SafeguardState:
+    """Returns the state after a call, from the mean of the votes over the ranks."""
     loss, skip = mean_vote
     skipped = skip > 0
     quiet_calls = jnp.where(loss < _HADAMARD_OFF_LOSS, state.quiet_calls + 1, 0)
@@ -83,13 +82,13 @@ def followed_by(state: SafeguardState, mean_vote: jax.Array) -> SafeguardState:
     )
 
 
-def must_call_user(state: SafeguardState) -> jax.Array:
-    """Returns whether the last call was the 50th skipped one in a row, or 100th, ..."""
-    return state.skipped & (state.skips_in_a_row % SKIPS_TO_CALL_USER == 0)
+def is_callback_due(state: SafeguardState) -> jax.Array:
+    """Returns whether the last call was the 50th, 100th, ... consecutive skip."""
+    return state.skipped & (state.skips_in_a_row % SKIPS_PER_CALLBACK == 0)
 
 
-def warn(skips: int) -> None:
-    """Logs that updates are being skipped."""
+def log_skips(skips: int) -> None:
+    """Logs repeated skips of updates."""
     _log.warning(
         "the last %d updates were skipped on every rank: each lacked more data at some "
         "rank than skip_above allows. Training makes no progress. Repair the network, "
@@ -104,7 +103,7 @@ def check_arguments(
     """Checks the arguments of `optax_average_gradients` that belong to mode "lossy".
 
     Raises:
-      UsageError: one does not fit, or is given in another mode.
+      UsageError: an argument is invalid, or given in another mode.
     """
     given = {
         "hadamard": hadamard,

@@ -1,10 +1,10 @@
-"""Ctrl-C and SIGTERM, also while the main thread waits for a device.
+"""Ctrl-C and SIGTERM, also during waits of the main thread for a device.
 
-Python notices a signal only between two of its instructions, and a program that waits
-for a device executes none. So the number of SIGINT is also written to a socket that the
-native side reads, which cancels the calls under way. JAX's preemption service catches
-SIGTERM and only records it: the native side handles the signal first, closes the
-session, and ends the process if the main thread does not.
+Python handles a signal only between two of its instructions, and a program that waits
+for a device executes none. So Python also writes the number of SIGINT to a socket that
+the native side reads, which cancels the calls under way. JAX's preemption service
+catches SIGTERM and only records it: the native side handles the signal first, closes
+the session, and ends the process if the main thread does not.
 """
 
 import dataclasses
@@ -20,7 +20,8 @@ from jax_optireduce import _compat, _native
 
 _log = logging.getLogger("jax_optireduce")
 
-# Added to a signal's number to make an exit code. Source: the habit of POSIX shells.
+# Exit code of a process that a signal ended, less the number of the signal.
+# Source: the convention of POSIX shells.
 _EXIT_BY_SIGNAL = 128
 
 
@@ -41,10 +42,10 @@ _signals = _Signals()
 
 
 def install(distributed: bool) -> None:
-    """Prepares this process for signals; Python allows that in the main thread only.
+    """Installs the handling of signals; has an effect in the main thread only.
 
     Args:
-      distributed: whether it has peers, which have to learn of its end.
+      distributed: whether the process has peers, which must be informed of its end.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -61,10 +62,10 @@ def terminated() -> bool:
 def _handle_termination() -> None:
     """Lets SIGTERM end the process, unless the program handles it.
 
-    A handler of the program stays in force, and gets its signal again if JAX took it
-    away. A program that asks JAX's preemption service when to save its state continues
-    until then, as without this package. JAX learns of the signal only in that case:
-    otherwise it would wait minutes for other processes when this one ends.
+    A handler of the program stays in force, and is restored if JAX has replaced it. A
+    program that queries JAX's preemption service for the step of its checkpoint
+    continues until then, as without this package. JAX receives the signal only in that
+    case: otherwise it would wait minutes for other processes at the end of this one.
     """
     present = signal.getsignal(signal.SIGTERM)
     if callable(present):
@@ -83,9 +84,9 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _forward_interrupts() -> None:
-    """Lets the native side see SIGINT, if the wakeup descriptor of Python is free."""
+    """Forwards SIGINT to the native side, unless the program has a wakeup fd."""
     reader, writer = socket.socketpair()
-    # Python writes from within the signal handler, which must not block.
+    # Python writes in the signal handler, which must not block.
     writer.setblocking(False)
     previous = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     if previous != -1:
@@ -106,11 +107,12 @@ def _forward_interrupts() -> None:
 def _show_error(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Shows an uncaught error, as Python's own hook does.
+    """Shows an uncaught error, as Python's default hook does.
 
-    The call that Ctrl-C ended fails before Python has noticed the signal. If that error
-    is uncaught, Python notices the signal while it shows the error, and shows only
-    "lost sys.stderr". A hook in Python makes it notice here, and show both.
+    The call that Ctrl-C cancels fails before Python handles the signal. If that error
+    is uncaught, Python handles the signal during the output of the error, and prints
+    only "lost sys.stderr". With a hook in Python the signal is handled here, and both
+    are printed.
     """
     sys.__excepthook__(kind, error, trace)
 

@@ -20,21 +20,21 @@ VECTOR_SIZE = len(_AT)
 class CollectiveStats:
     """Statistics of one call, as seen by this rank: a pytree of float32 scalars.
 
-    Where a call moves several buckets, fractions are means weighted by elements, counts
-    are sums, `elapsed_s`, `deadline_s` and `slowest_process` are those of the slowest
-    bucket.
+    For a call of several buckets, fractions are means weighted by elements; counts are
+    sums; `sequence` is the maximum and `live_processes` the minimum; `elapsed_s`,
+    `deadline_s` and `slowest_process` are those of the slowest bucket.
 
-    Ranks see different values, although JAX types them as equal on all devices (so that
-    `out_specs=PartitionSpec()` returns them): sum or average them before a branch of
-    the program depends on them.
+    Values differ between ranks, although JAX types them as equal on all devices (so
+    that `out_specs=PartitionSpec()` returns them): sum or average them before a branch
+    of the program depends on them.
 
     Attributes:
       missing_contributions: share of the contributions missing from the sums that this
         rank received, in [0, 1]. Always 0 in mode "exact". In "bounded" and "agreed"
         they were late and join a later call.
       missing_results: share of the elements of the result that did not arrive in time,
-        in [0, 1]; they are 0 (rotated: their share of each block). Always 0 in mode
-        "exact" and "agreed". In "bounded" they join a later call.
+        in [0, 1]; such elements are 0 (rotated: this share of each block). Always 0 in
+        mode "exact" and "agreed". In "bounded" they join a later call.
       elapsed_s: duration of the call, in seconds.
       retransmitted: segments that this rank retransmitted.
       late: segments that arrived for this call after their stage had closed.
@@ -43,13 +43,13 @@ class CollectiveStats:
       sequence: number of the call among those of its collective, or the `step` given.
       deferred: share of the elements of the result that hold deferred data of earlier
         calls, in [0, 1]. Always 0 in the modes "exact" and "lossy".
-      deadline_s: deadline of the call, both stages together, in seconds. While it is
-        being learned, its upper bound. 0 for a call that waits: in "exact" and
-        "agreed", in a drain, and for a call that all others have already passed.
+      deadline_s: deadline of the call, both stages together, in seconds. During
+        learning, its upper bound. 0 for a call that waits: in "exact" and "agreed", in
+        a drain, and for a call that all others have already passed.
       in_flight: share of this rank's contributions, and of its sums for the others,
         that is not yet acknowledged, in [0, 1]: the data that a `drain` waits for.
-      live_processes: participating processes, without dead ones; 0 for a call without
-        data. In mode "bounded" means are over the ranks of these processes.
+      live_processes: participating processes, without removed ones; 0 for a call
+        without data. In mode "bounded" means are over the ranks of these processes.
     """
 
     missing_contributions: jax.Array
@@ -66,7 +66,7 @@ class CollectiveStats:
 
 
 def empty() -> CollectiveStats:
-    """Returns the report of a call that moved nothing."""
+    """Returns the statistics of a call without data."""
     names = [field.name for field in dataclasses.fields(CollectiveStats)]
     scalars = {name: jnp.zeros((), jnp.float32) for name in names}
     scalars["slowest_process"] = jnp.full((), -1, jnp.float32)
@@ -74,34 +74,35 @@ def empty() -> CollectiveStats:
 
 
 def empty_vector() -> jax.Array:
-    """Returns the vector of a call that moved nothing, float32 [VECTOR_SIZE]."""
+    """Returns the vector of a call without data, float32 [VECTOR_SIZE]."""
     vector = np.zeros(VECTOR_SIZE, np.float32)
     vector[_AT["slowest_process"]] = -1
     return jnp.asarray(vector)
 
 
 def missing_results(vector: jax.Array) -> jax.Array:
-    """Returns the share of the result that is zero because it did not come."""
+    """Returns the share of the result that did not arrive, and is zero."""
     return vector[_AT["missing_results"]]
 
 
 def live_ranks(vector: jax.Array, size: int) -> jax.Array:
-    """Returns how many of `size` ranks are in live processes, which have equally many.
+    """Returns the number of ranks in live processes, float32 [].
 
-    A whole number in float32, exact: `size` itself while all are alive.
+    A whole number: `size` while all processes are alive. Each process has the same
+    number of the `size` ranks.
     """
     live, processes = vector[_AT["live_processes"]], vector[_AT["processes"]]
-    # A call that moved nothing knows of no process.
+    # The vector of a call without data has no processes.
     return jnp.where(live > 0, size * live / processes, size)
 
 
 def from_vectors(
     vectors: Sequence[jax.Array], elements: Sequence[int]
 ) -> CollectiveStats:
-    """Makes one report of the vectors of a call's buckets.
+    """Makes the statistics of a call from the vectors of its buckets.
 
     Args:
-      vectors: float32 [VECTOR_SIZE] each, one per bucket; none is allowed.
+      vectors: float32 [VECTOR_SIZE] each, one per bucket; may be empty.
       elements: elements of each bucket: the weights of the fractions.
     """
     if not vectors:

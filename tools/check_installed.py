@@ -1,9 +1,9 @@
-"""Tries the installed package as a user does, away from the checkout.
+"""Tests the installed package from the view of a user, outside of the checkout.
 
     python tools/check_installed.py
 
-`make wheel` and the release run it in an environment that holds the wheel and nothing
-else than its requirements: `doctor` passes, the simulator runs, and two processes sum.
+`make wheel` and the release run it in an environment with only the wheel and its
+requirements: `doctor` passes, the simulator runs, and two processes sum.
 """
 
 import importlib.util
@@ -37,7 +37,7 @@ print("rank", jax.process_index(), "has the sum", total)
 
 
 def main() -> None:
-    """Runs the tool; an exception says what failed."""
+    """Runs the checks; a failed one raises an exception."""
     found = importlib.util.find_spec("jax_optireduce")
     if found is None or found.origin is None:
         sys.exit("jax_optireduce is not installed here")

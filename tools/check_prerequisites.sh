@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks what `make` cannot install by itself, and names everything that is missing at once.
+# Checks the prerequisites that `make` cannot install, and names all missing ones.
 # Usage: check_prerequisites.sh [python]    (CXX names another C++ compiler than c++)
 set -u
 

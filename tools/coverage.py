@@ -1,9 +1,9 @@
-"""Measures what of protocol/, runtime/ and net/ the tests execute, and prints what not.
+"""Measures the coverage of protocol/, runtime/ and net/ by the tests.
 
     python tools/coverage.py --build build/coverage
 
-Needs gcovr. `make coverage` installs it. Lines that only a failed invariant, or an
-exception, would execute do not count.
+The tool prints the lines without execution. It needs gcovr, which `make coverage`
+installs. Lines that only a failed invariant or an exception executes do not count.
 """
 
 import argparse

@@ -1,24 +1,24 @@
-"""Plants bugs in the C++ core, one at a time, and shows which ones no check finds.
+"""Plants bugs in the C++ core, one at a time, and prints the undetected ones.
 
     python tools/mutants.py                     # all of them: `make mutants`
     python tools/mutants.py --only 12 40-45     # some
     python tools/mutants.py --list
 
-The bugs stand in tests/mutants/*.toml. All are built into one copy of the sources, each
-behind a switch that a number in the environment chooses: a hundred bugs cost one build.
-An entry names code that occurs once in its file, and what stands there instead:
+tests/mutants/*.toml lists the bugs. All are built into one copy of the sources, each
+behind a switch that a number in the environment selects: a hundred bugs cost one build.
+An entry has code that occurs once in its file, and its replacement:
 
     [[mutant]]
-    bug = "A result that was lost is not sent again"
+    bug = "A lost result is not retransmitted"
     file = "protocol/call/outbox.cc"
-    within = "if (!sum_repairs_.empty()) { return"  # where `code` occurs more often
-    code = "!sum_repairs_.empty()"
+    within = "if (!sum_retransmissions_.empty()) { return"  # for a repeated `code`
+    code = "!sum_retransmissions_.empty()"
     with = "false"
-    survives = "..."                                # where no check can find it
+    survives = "..."  # the reason, if no check can find the bug
 
 Code that ends with ";" or "}" is one or more statements, any other is an expression.
-White space matches any white space. Exit code 0: every bug was found, or its entry says
-why not.
+White space matches any white space. Exit code 0: every bug was found, or its entry has
+a reason.
 """
 
 import argparse
@@ -42,14 +42,14 @@ from side_build import ROOT
 
 LISTS = ROOT / "tests" / "mutants"
 SWITCH = "OPTIREDUCE_PLANTED"
-# Bugs are planted in the first, the second reaches its classes from Python.
+# Bugs are planted in the first folder; the second has its bindings for Python.
 _COPIED = ("ffi", "tests/native")
 
-# A check that takes longer than so many times its usual time, and some seconds, hangs.
+# A check hangs after this many times its usual time, and some seconds.
 # Chosen: other programs share the machine.
 _SLOW_FACTOR = 5
 _SLOW_S = 20
-# Chosen: many times the memory of a check; a bug that takes all memory ends by itself.
+# Chosen: many times the memory of a check; it ends a bug that takes all memory.
 _MEMORY_BYTES_MAX = 8 << 30
 
 # In the copy only. Static storage: it is read before main().
@@ -85,7 +85,7 @@ class Mutant:
     survives: str | None = None
 
     def place(self, source: str) -> tuple[int, int]:
-        """Returns where `code` begins and ends in the text of its file."""
+        """Returns the begin and end of `code` in the text of its file."""
         begin, end = 0, len(source)
         for snippet in (self.within, self.code):
             if snippet is None:
@@ -112,7 +112,7 @@ class Mutant:
         return self.code.rstrip().endswith((";", "}"))
 
     def planted(self, original: str) -> str:
-        """Returns code that is `original` unless this bug is the chosen one."""
+        """Returns code that is `original` unless this bug is selected."""
         chosen = f"::optireduce::Planted({self.number})"
         if self._is_statement:
             return f"{{ if ({chosen}) {{ {self.replacement} }} else {{ {original} }} }}"
@@ -141,9 +141,9 @@ def read_lists(folder: Path = LISTS) -> list[Mutant]:
 
 
 def plant(source: str, mutants: Iterable[Mutant]) -> str:
-    """Returns the source with the switches of these bugs, which are all of its file."""
+    """Returns the source with the switches of the bugs of its file."""
     places = [(*mutant.place(source), mutant) for mutant in mutants]
-    # The outer one of two that begin together comes first.
+    # The outer of two bugs with the same begin is first.
     places.sort(key=lambda place: (place[0], -place[1], place[2].number))
     return _plant(source, 0, len(source), places)
 
@@ -192,7 +192,7 @@ def make_copy(copy: Path, mutants: Sequence[Mutant]) -> None:
 
 
 def _build(copy: Path) -> dict[str, str]:
-    """Builds the copy; returns the environment in which Python uses it."""
+    """Builds the copy; returns the environment for Python to use it."""
     options = ["-DCMAKE_BUILD_TYPE=Release"]
     options += [f"-DCMAKE_CXX_FLAGS=-include {copy / 'planted.h'}"]
     programs = ["optireduce_simulate", "optireduce_stress"]
@@ -209,7 +209,7 @@ class Check:
 
     name: str
     command: tuple[str | Path, ...]
-    # Size of the shown output of a failed one.
+    # Pattern of the lines to print after a failure.
     shows: str
 
 
@@ -222,7 +222,7 @@ class Outcome:
     seconds: float
 
 
-# By the part of the sources that a bug is in: the tests that look at it first.
+# Name of a source file -> the first tests of its bugs.
 _NEAR = {
     "admission": "test_refusals test_held_back test_deferral",
     "all_gather_stage": "test_exchange test_late_data",
@@ -238,7 +238,7 @@ _NEAR = {
     "call_timing": "test_early_exit test_deadline_controller test_learned_deadlines",
     "call_watch": "test_call_watch test_watch_bounds",
     "call_window": "test_call_window",
-    "carry": "test_call_window test_lagging",
+    "deferred_data": "test_call_window test_lagging",
     "communicator": "test_communicator test_call_watch",
     "communicator_options": "test_communicator",
     "completion_pool": "test_completion_pool",
@@ -304,14 +304,14 @@ class Checks:
         self.limits_s: dict[str, float] = {}
 
     def pytest(self, *paths: str) -> Check:
-        """The check that these tests, or folders of them, are."""
+        """Returns a check of these tests, or folders of tests."""
         arguments = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
         command = (sys.executable, "-m", "pytest", *arguments, *paths)
         name = " ".join(Path(path).name for path in paths)
         return Check(name, command, r"^(?:FAILED|ERROR) .*")
 
     def of(self, mutant: Mutant) -> list[Check]:
-        """The checks for one bug."""
+        """Returns the checks of one bug."""
         near = _NEAR.get(Path(mutant.file).stem, "test_endpoint").split()
         if mutant.file.startswith("protocol/"):
             near += _NEAR_ALL_OF_THE_PROTOCOL
@@ -324,7 +324,7 @@ class Checks:
         return first if quick else [*first, self.pytest("tests/ffi"), *last]
 
     def of_processes(self) -> list[Check]:
-        """Several devices in a process, and several processes."""
+        """Returns checks with several devices in a process, or several processes."""
         files = ("watch", "failures", "giving_up_processes")
         return [
             self.pytest("tests/differential"),
@@ -332,7 +332,7 @@ class Checks:
         ]
 
     def last(self) -> list[Check]:
-        """Those that take long."""
+        """Returns the long checks."""
         return [
             self.more_seeds,
             self.pytest("tests/simulation/test_simulation.py"),
@@ -340,11 +340,11 @@ class Checks:
         ]
 
     def run(self, check: Check, number: int) -> tuple[str | None, float]:
-        """Returns why it failed, if it did, and the time that it took."""
+        """Returns the failure of a check, or None, and its time in seconds."""
         environment = {
             **self.environment,
             SWITCH: str(number),
-            # A bug found by Hypothesis must not be tried first on the next one.
+            # Hypothesis must not reuse the examples of one bug for the next.
             "HYPOTHESIS_STORAGE_DIRECTORY": str(self.copy / "hypothesis" / str(number)),
         }
         limit_s = self.limits_s.get(check.name, 900.0)
@@ -372,14 +372,14 @@ class Checks:
 
     @staticmethod
     def failure_of(check: Check, code: int, output: str) -> str | None:
-        """The shown output of a check that has ended."""
+        """Returns the output of a failed check, or None."""
         if code == 0:
             return None
         shown = re.findall(check.shows, output, re.MULTILINE)
         return shown[0] if shown else f"exit code {code}: {output[-200:]}"
 
     def measure(self, some: Iterable[Mutant], pool: ThreadPoolExecutor) -> None:
-        """Runs all of them without a bug, which they must pass."""
+        """Runs the checks without a bug, and sets their time limits."""
         checks = {c.name: c for mutant in some for c in self.of(mutant)}.values()
         for check, (failure, seconds) in zip(
             checks, pool.map(lambda check: self.run(check, 0), checks), strict=True
@@ -404,7 +404,7 @@ _REGRESSIONS = ROOT / "tests" / "simulation" / "regressions.txt"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends it with all that it has started."""
+    """Ends a process and its children."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -429,7 +429,7 @@ def _row(outcome: Outcome, columns: int | None = None) -> str:
 
 
 def _report(outcomes: Sequence[Outcome], path: Path) -> bool:
-    """Writes all of it to a file; True when nothing is left to explain."""
+    """Writes the outcomes to a file; returns whether all survivors have a reason."""
     path.write_text("\n".join(_row(outcome) for outcome in outcomes) + "\n")
     alive = [outcome for outcome in outcomes if outcome.killed_by is None]
     unexplained = [outcome for outcome in alive if not outcome.mutant.survives]
@@ -443,12 +443,12 @@ def _report(outcomes: Sequence[Outcome], path: Path) -> bool:
             _say(f"             {outcome.mutant.survives}")
     for outcome in outcomes:
         if outcome.killed_by and outcome.mutant.survives:
-            _say(f"{outcome.mutant.number} is found now: its `survives` can go")
+            _say(f"{outcome.mutant.number} is found: remove its `survives`")
     return not unexplained
 
 
 def _chosen(texts: Sequence[str]) -> Callable[[Mutant], bool]:
-    """From "7" and "10-20"."""
+    """Returns the filter of texts such as "7" and "10-20"."""
     numbers: set[int] = set()
     for text in texts:
         first, _, last = text.partition("-")
@@ -463,9 +463,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--build", default=ROOT / "build" / "mutants", type=Path)
     parser.add_argument("--list", action="store_true")
-    parser.add_argument(
-        "--quick", action="store_true", help="leave out what takes long"
-    )
+    parser.add_argument("--quick", action="store_true", help="omit the long checks")
     arguments = parser.parse_args()
     mutants = read_lists()
     chosen = [mutant for mutant in mutants if _chosen(arguments.only)(mutant)]
@@ -477,7 +475,7 @@ def main() -> int:
     try:
         make_copy(copy, mutants)
         environment = _build(copy)
-        # Of the checks, which inherit them.
+        # Limits of the checks, which inherit them.
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES_MAX, _MEMORY_BYTES_MAX))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         checks = Checks(copy, arguments.quick, environment)

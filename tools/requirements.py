@@ -2,8 +2,8 @@
 
     python tools/requirements.py test > requirements.txt
 
-That is: what builds it, what it needs to run, and the named extras, all from
-pyproject.toml, which stays the one place that lists them.
+These are the requirements of the build, of the package, and of the named extras, from
+pyproject.toml.
 """
 
 import sys

@@ -2,10 +2,9 @@
 
     python tools/sanitized_python.py --build build/sanitize -m pytest tests/multiprocess
 
-The build has to have been made with OPTIREDUCE_SANITIZE; `make asan-python` does that.
-The sanitizer's runtime has to be there before Python is: it is loaded in front of it,
-with the library of C++ exceptions, which it looks for at once. Memory that Python
-itself never frees is no finding.
+The build needs OPTIREDUCE_SANITIZE; `make asan-python` sets it. The runtime of the
+sanitizer must be loaded before Python, together with the library of C++ exceptions,
+which it needs at its start. Leaks of Python itself are not reported.
 """
 
 import argparse
@@ -17,7 +16,7 @@ from side_build import ROOT, make_package
 
 
 def _library(name: str) -> str:
-    """The path of one of the compiler's own libraries."""
+    """Returns the path of a library of the compiler."""
     found = subprocess.run(
         ["c++", f"-print-file-name={name}"], check=True, capture_output=True, text=True
     ).stdout.strip()
@@ -27,14 +26,14 @@ def _library(name: str) -> str:
 
 
 def main() -> int:
-    """Runs Python with the arguments that are left."""
+    """Runs Python with the remaining arguments."""
     parser = argparse.ArgumentParser(description="Python under the address sanitizer")
     parser.add_argument("--build", required=True, type=Path)
     arguments, left = parser.parse_known_args()
     folder = arguments.build.resolve()
     environment = make_package(folder, folder / "python")
     environment["LD_PRELOAD"] = " ".join(map(_library, ("libasan.so", "libstdc++.so")))
-    # Short enough for the end of an output that a failed test shows.
+    # Chosen: short enough for the output of a failed test.
     report = "malloc_context_size=6:print_legend=0"
     environment["ASAN_OPTIONS"] = f"detect_leaks=0:abort_on_error=1:{report}"
     environment["UBSAN_OPTIONS"] = "print_stacktrace=1:abort_on_error=1"

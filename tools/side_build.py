@@ -1,6 +1,7 @@
-"""Builds the C++ core in another way beside the installed one, with its own package.
+"""Builds the C++ core with other options, beside the installed one.
 
-For tools that change or instrument the sources: planted bugs, sanitizers, coverage.
+The build has a package of its own. It serves tools that change or instrument the
+sources: planted bugs, sanitizers, coverage.
 """
 
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-# The editable installation serves the package of the checkout; here the other is first.
+# The editable installation provides the package of the checkout; this removes it.
 _SITE = """\
 import sys
 sys.meta_path[:] = [
@@ -22,7 +23,7 @@ sys.meta_path[:] = [
 
 
 def write(path: Path, text: str) -> None:
-    """Leaves a file alone that is as it should be: it need not be compiled again."""
+    """Writes a file unless its content is equal, which would cause a compilation."""
     if path.exists() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +35,7 @@ def build(
 ) -> None:
     """Builds both extension modules and some programs of the sources in a folder.
 
-    `source` holds ffi/ and tests/native/ as the checkout does.
+    `source` contains ffi/ and tests/native/, as in the checkout.
     """
     tools = Path(sys.executable).parent
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
@@ -50,7 +51,7 @@ def build(
 def make_package(built: Path, folder: Path) -> dict[str, str]:
     """Puts the package with the modules of a build into a folder.
 
-    Returns the environment in which Python, and what it starts, uses that package.
+    Returns the environment in which Python and its child processes use that package.
     """
     write(folder / "sitecustomize.py", _SITE)
     for path in (ROOT / "jax_optireduce").rglob("*.py"):

@@ -1,10 +1,9 @@
-"""The process of a rank of `launch`: ties itself to the launcher, pins itself, execs.
+"""A process of `launch`: binds itself to the launcher, pins itself, then execs.
 
 Arguments: the launcher's process id, cores ("0,1", or "" for all), the command.
 
-Run by path, isolated and without `site`, so that it costs some 20 ms. It is a process
-of its own because the alternative, code between fork and exec, is unsafe beside
-threads.
+It runs by path, isolated and without `site`, in some 20 ms. The alternative to this
+process, code between fork and exec, is unsafe with threads.
 """
 
 import ctypes
@@ -19,8 +18,8 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     """Replaces this process by the command."""
     launcher, cores, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    # The kernel kills this process when its parent is gone, however that ended; the
-    # setting survives the exec below.
+    # The kernel kills this process at any end of its parent; the setting survives the
+    # exec below.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != launcher:
         sys.exit("[launch] the launcher ended before its process had started")

@@ -3,31 +3,31 @@
     python -m jax_optireduce bench --processes 4                     # on this host
     python -m jax_optireduce bench -b 4 -e 100M -f 10 --mode all -c --against xla
 
-The first starts 4 processes here. Without --processes this process is one of several
-that were started together, by `launch`, by SLURM, or by hand with the variables
+The first command starts 4 processes on this host. Without --processes this process is
+one of several, started by `launch`, by SLURM, or by hand with the variables
 JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID: each runs the same
 command, process 0 prints.
 
-A line of the table is one mode at one size. The time of a call is that of the rank that
-took longest, from the call of the jitted function to the end of `block_until_ready`.
-P50, P99, P99.9 are of all calls that count, each a time that was measured; of fewer
-than 1,000 calls P99.9 is the maximum.
+A line of the table is one mode at one size. The time of a call is that of its slowest
+rank, from the call of the jitted function to the end of `block_until_ready`. P50, P99,
+P99.9 are over all counted calls, each a measured time; P99.9 of fewer than 1,000 calls
+is the maximum.
 
     size, count  of the data that one call reduces on each rank; K is 1,024 bytes
     algbw        size / P50
-    busbw        algbw * 2 (N - 1) / N: what crosses each rank's link, in each direction
-    late         share of the data that missed its call and comes with a later one
-    lost         share of the data that missed its call for good (mode lossy)
-    hits         calls that a deadline ended before all data was there, on any rank
+    busbw        algbw * 2 (N - 1) / N: traffic on the link of a rank, in each direction
+    late         share of the data that missed its call and joins a later one
+    lost         share of the data that missed its call and is dropped (mode lossy)
+    hits         calls that a deadline ended with data missing, on any rank
     CPU          processor seconds of all ranks, user and system, per GB of size
     wrong        elements with a wrong sum in the calls that --check makes
 
 With --against xla, `lax.psum` over Gloo is measured in the same processes, in turns of
-5 calls, and a line "/ xla" has the ratios, ours / theirs: below 1 is better. Behind
-that of P50 stand, in brackets, the quartiles of this ratio over the turns.
+5 calls, and a line "/ xla" has the ratios, ours / theirs: below 1 is better. The ratio
+of P50 is followed, in brackets, by its quartiles over the turns.
 
-Exit codes: 0, all is well; 1, a sum was wrong, or a call failed; 2, the command line
-was not understood. With --processes also those of `launch`.
+Exit codes: 0, success; 1, a sum was wrong, or a call failed; 2, usage error. With
+--processes also those of `launch`.
 """
 
 import argparse
@@ -61,11 +61,11 @@ _ITERATIONS = 100
 # Source: a deadline is learned from 20 calls.
 _WARM_UP = 25
 
-# Calls whose sums are verified, unless a number is given.
+# Default number of calls whose sums are verified.
 _CHECK_CALLS = 5
 
-# Between two changes of the progress line, in seconds.
-# Chosen: a change delays process 0 by about a millisecond, in one call of many.
+# Time between two updates of the progress line, in seconds.
+# Chosen: an update delays process 0 by about a millisecond, in one call of many.
 _PROGRESS_S = 1.0
 
 
@@ -87,15 +87,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--loss",
         type=float,
         metavar="SHARE",
-        help="share of our datagrams to throw away, 0 to 1; Gloo's are not touched",
+        help="share of the UDP datagrams to drop, 0 to 1; Gloo is not affected",
     )
     parser.add_argument(
         "--late-s",
         type=float,
         default=0.0,
         metavar="S",
-        help="the last rank sleeps S seconds before each call, as one that computes "
-        "longer than the others; calls are timed without it (default 0)",
+        help="sleep of the last rank before each call, in seconds, like a longer "
+        "computation; times of calls exclude it (default 0)",
     )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write all figures and times"
@@ -134,13 +134,13 @@ def _add_calls(parser: argparse.ArgumentParser, number: Mapping[str, Any]) -> No
         *("-n", "--iterations"),
         **number,
         default=_ITERATIONS,
-        help=f"calls that count, of each kind and size (default {_ITERATIONS})",
+        help=f"timed calls of each kind and size (default {_ITERATIONS})",
     )
     parser.add_argument(
         *("-w", "--warmup"),
         **number,
         default=_WARM_UP,
-        help=f"calls before them (default {_WARM_UP}; deadlines are learned from 20)",
+        help=f"calls before these (default {_WARM_UP}; deadlines are learned from 20)",
     )
     parser.add_argument(
         *("-d", "--dtype"),
@@ -178,7 +178,7 @@ def _add_calls(parser: argparse.ArgumentParser, number: Mapping[str, Any]) -> No
         nargs="?",
         const=_CHECK_CALLS,
         default=0,
-        help="after the calls that are timed, make N more and verify their sums "
+        help="after the timed calls, make N more and verify their sums "
         f"(without a number {_CHECK_CALLS})",
     )
     parser.add_argument(
@@ -187,7 +187,7 @@ def _add_calls(parser: argparse.ArgumentParser, number: Mapping[str, Any]) -> No
 
 
 def run(args: argparse.Namespace) -> int:
-    """Starts the processes, or is one of them.
+    """Starts the processes, or runs as one of them.
 
     Args:
       args: see `add_arguments`.
@@ -199,7 +199,7 @@ def run(args: argparse.Namespace) -> int:
         plan, options = _plan(args)
         if args.json is not None and _is_first(args.processes):
             _check_writable(args.json)
-        # In the processes that were started, the argument is there once more.
+        # The started processes have the same argument.
         if args.processes is not None and "JAX_PROCESS_ID" not in os.environ:
             return _start(args.processes)
         return _measure(plan, options, args)
@@ -221,10 +221,10 @@ def _size(text: str) -> int:
 
 
 def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
-    """Returns what to measure, and the options of the communicator.
+    """Returns the plan of the measurement, and the options of the communicator.
 
     Raises:
-      UsageError: the arguments do not fit.
+      UsageError: the arguments are invalid.
     """
     least = {"processes": 2, "iterations": 1, "warmup": 0, "leaves": 1, "check": 0}
     for name, low in least.items():
@@ -289,7 +289,7 @@ def _start(processes: int) -> int:
 
 
 def _is_first(processes: int | None) -> bool:
-    """Whether it is known, before the processes meet, that this one writes the file."""
+    """Whether this process surely writes the file, known before the rendezvous."""
     return processes is not None or os.environ.get("JAX_PROCESS_ID") == "0"
 
 
@@ -339,7 +339,7 @@ def _measure(plan: Plan, options: Mapping[str, Any], args: argparse.Namespace) -
 
 
 class _Report:
-    """Output of process 0, size by size; the others only judge."""
+    """Output of process 0, size by size; other processes only verify."""
 
     def __init__(self, plan: Plan, args: argparse.Namespace, shown: bool) -> None:
         self._plan = plan
@@ -366,7 +366,7 @@ class _Report:
         """Shows a progress line if process 0 writes to a terminal.
 
         Args:
-          size_bytes: what is being measured.
+          size_bytes: size under measurement.
 
         Yields:
           A function to call after each turn.
@@ -396,7 +396,7 @@ class _Report:
             yield advance
 
     def add(self, kinds: Mapping[str, Calls]) -> None:
-        """Adds a size: what all ranks have noted about each kind."""
+        """Adds a size: the measurements of all ranks, by kind."""
         dtype = jnp.dtype(self._plan.dtype)
         found = {
             kind: bench_figures.figures(kind, calls, dtype)
@@ -422,7 +422,7 @@ class _Report:
             print(text, flush=True)
 
     def _write(self) -> None:
-        """Writes the file anew, so that an interrupted run leaves what it has."""
+        """Rewrites the file, so that an interrupted run leaves its results."""
         if self._path is None:
             return
         self._path.write_text(json.dumps(self._content) + "\n")

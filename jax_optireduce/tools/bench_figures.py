@@ -9,14 +9,14 @@ import numpy as np
 from jax_optireduce import _call
 from jax_optireduce.tools.bench_rank import TURN_CALLS, XLA, Calls
 
-# Version of the JSON that is written, for programs that read it.
+# Version of the JSON, for programs that read it.
 SCHEMA = 1
 
 # Source: the options of nccl-tests, in which 1K is 1,024 bytes.
 # Ascending.
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
-# As XLA writes them.
+# Names of dtypes in XLA.
 _SHORT_DTYPES = {
     "float32": "f32",
     "bfloat16": "bf16",
@@ -25,7 +25,7 @@ _SHORT_DTYPES = {
     "int32": "s32",
 }
 
-# Of the table: title, unit, width.
+# Columns of the table: title, unit, width.
 _COLUMNS = (
     ("size", "bytes", 6),
     ("count", "elements", 8),
@@ -49,7 +49,7 @@ def parse_size(text: str) -> int:
     """Returns the bytes of "4", "1K", "100M" or "1.5G".
 
     Raises:
-      ValueError: it is no size.
+      ValueError: the text is not a size.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)", text.strip().upper())
     if not match or float(match[1]) * _UNITS[match[2]] < 1:
@@ -65,7 +65,7 @@ def format_size(size_bytes: int) -> str:
     for unit, unit_bytes in _UNITS.items():
         value = round(size_bytes / unit_bytes, 1)
         text = f"{value:.1f}".removesuffix(".0") + unit
-        if value < 1024:  # rounded, or else 1G less one byte would be "1024M"
+        if value < 1024:  # rounded: 1G less one byte is "1G", not "1024M"
             break
     return text
 
@@ -76,10 +76,10 @@ def sizes(
     """Returns the sizes from the lowest to the highest, in bytes.
 
     Args:
-      low_bytes: the first.
-      high_bytes: none is larger.
-      factor: from one to the next, above 1.
-      step_bytes: from one to the next, instead of the factor.
+      low_bytes: the first size.
+      high_bytes: upper bound of the sizes.
+      factor: ratio of consecutive sizes, above 1.
+      step_bytes: difference of consecutive sizes, instead of the factor.
     """
     found, size = [], low_bytes
     while size <= high_bytes:
@@ -93,11 +93,11 @@ def figures(kind: str, calls: Calls, dtype: np.dtype) -> dict[str, Any]:
 
     Args:
       kind: a mode, or `XLA`.
-      calls: of all ranks.
+      calls: measurements of all ranks.
       dtype: of the data.
 
     Returns:
-      One of the "results" of the JSON.
+      An entry of "results" in the JSON.
     """
     ranks, count = calls.seconds.shape
     elements = int(calls.elements[0])
@@ -132,12 +132,12 @@ def figures(kind: str, calls: Calls, dtype: np.dtype) -> dict[str, Any]:
 
 
 def _per_mille(values: np.ndarray, share: int) -> float:
-    """Returns the smallest of the values that so many do not exceed."""
+    """Returns the quantile `share` / 1000 of the values, one of them."""
     return float(np.sort(values)[-(-len(values) * share // 1000) - 1])
 
 
 def compare(ours: dict[str, Any], xla: Mapping[str, Any]) -> None:
-    """Adds to our figures how they relate to those of `lax.psum`: ours / theirs."""
+    """Adds the ratios of our figures to those of `lax.psum`: ours / theirs."""
     names = {"p50": "p50_s", "p99": "p99_s", "p999": "p999_s", "max": "max_s"}
     names |= {"cpu_per_gb": "cpu_s_per_gb"}
     ratios = {ratio: ours[name] / xla[name] for ratio, name in names.items()}
@@ -158,7 +158,7 @@ def heading(content: Mapping[str, Any]) -> str:
     """Returns the head of the table: hosts, plan and columns.
 
     Args:
-      content: of the JSON.
+      content: the object of the JSON.
     """
     hosts = {host["name"]: host for host in content["hosts"]}
     cores = "/".join(str(host["cores"]) for host in hosts.values())
@@ -179,7 +179,7 @@ def heading(content: Mapping[str, Any]) -> str:
 
 
 def line(result: Mapping[str, Any]) -> str:
-    """Returns a line of the table; below it, where there are, the ratios to xla."""
+    """Returns a line of the table, and a line of the ratios to xla, if any."""
     ours = result["mode"] != XLA
     cells = [
         format_size(result["bytes"]),
@@ -201,7 +201,7 @@ def line(result: Mapping[str, Any]) -> str:
         places = {"P50": "p50", "P99": "p99", "P99.9": "p999", "max": "max"}
         places |= {"CPU": "cpu_per_gb"}
         named = {title: f"{ratios[name]:.2f}x" for title, name in places.items()}
-        # In the place of the bandwidths, which say the same as P50.
+        # In place of the bandwidths, whose ratios are those of P50.
         named |= {"mode": "/ xla", "busbw": f"({low:.2f}-{high:.2f})"}
         titles = [title for title, _, _ in _COLUMNS]
         found = {i: named[title] for i, title in enumerate(titles) if title in named}
@@ -210,7 +210,7 @@ def line(result: Mapping[str, Any]) -> str:
 
 
 def _placed(cells: Mapping[int, str]) -> str:
-    """Returns a line whose cells end where their columns do."""
+    """Returns a line with right-aligned cells."""
     text, end = "", -1
     for column, (_, _, width) in enumerate(_COLUMNS):
         end += 1 + width
@@ -220,7 +220,7 @@ def _placed(cells: Mapping[int, str]) -> str:
 
 
 def _percent(share: float) -> str:
-    """Writes a share in percent, in at most five characters; 0 is none at all."""
+    """Writes a share in percent, in at most five characters; "0" is exactly 0."""
     percent = 100 * share
     if percent == 0:
         return "0"

@@ -2,8 +2,8 @@
 
 The kinds of calls (the modes, and "xla" for `lax.psum`) take turns of a few calls each,
 in a random order for every round, the same on all ranks. So other load of the machine
-or the network hits all kinds alike, and the effects of one kind on the next, such as
-ranks that do not end together, are in the times of all kinds.
+or the network affects all kinds equally, and the effects of one kind on the next, such
+as different ends on different ranks, are in the times of all kinds.
 """
 
 import dataclasses
@@ -29,17 +29,17 @@ from jax_optireduce import _call, _compat
 
 AXIS = "ranks"
 
-# The kind of call that is `lax.psum`; the others are modes.
+# The kind of `lax.psum`; the other kinds are modes.
 XLA = "xla"
 
-# Calls of one kind before it is another's turn.
-# Chosen: few, so that a pause of the machine (50 ms are usual on virtual ones) hits all
-# kinds within seconds; and more than one, since the first call of a turn may have to
-# wait for the data that the previous kind has left.
+# Calls of one kind in a turn.
+# Chosen: few, so that pauses of the machine (50 ms are usual on virtual ones) affect
+# all kinds within seconds; and more than one, since the first call of a turn may wait
+# for data of the previous kind.
 TURN_CALLS = 5
 
-# Longest wait of a rank for the notes of the others, in seconds.
-# Chosen: longer than ranks that need not wait for each other drift apart in a size.
+# Longest wait of a rank for the measurements of the others, in seconds.
+# Chosen: longer than the lag that ranks can accumulate in one size.
 _GATHER_TIMEOUT_S = 120.0
 
 # A contribution is one row of whole numbers from -2 to 2, times a weight from 1 to 3
@@ -54,12 +54,13 @@ _WEIGHTS = 3
 _LOSSY_ROUNDING = 64
 
 # Tolerance of a rounded sum, relative to the largest sum, in modes without deferred
-# data. Source: contributions and then their sum are off by less than a step of the
-# format each, which is 2^-7 of the value, or 1/63 of the largest in its block.
+# data. Source: the errors of contributions, and of their sum, are each below a step of
+# the format, which is 2^-7 of the value, or 1/63 of the largest in its block.
 _WIRE_ROUNDING = {"float32": 0.0, "bfloat16": 2 * 2**-7, "int8": 2 / 63}
 
-# Its factor in mode "lossy": rotated back, the errors of 1,024 values add up in
-# each element, divided by 32. Chosen: such a sum is below 4 times a single one.
+# Its factor in mode "lossy": after the inverse rotation the error of an element is the
+# sum of the errors of 1,024 values, divided by 32. Chosen: such a sum is below 4 times
+# a single error.
 _ROTATED_ROUNDING = 4
 
 
@@ -68,17 +69,17 @@ class Plan:
     """The plan of a measurement.
 
     Attributes:
-      sizes_bytes: of the data that a call reduces, one after the other.
-      dtype: its name.
+      sizes_bytes: sizes of the data that a call reduces, in order.
+      dtype: name of its dtype.
       wire_format: format of our calls on the wire.
       leaves: arrays that a call reduces together.
-      in_place: each call gives its arrays away (`donate_argnums`), so that the result
-        may stand where they were, as it may for the gradients inside of a train step.
-      kinds: of calls: modes, and `XLA`.
-      iterations: calls of each kind that count.
-      warm_up: calls of each kind before them.
-      check_calls: calls of each mode after them whose sums are verified.
-      late_s: how long the last rank sleeps before each timed call, in seconds.
+      in_place: whether each call donates its arrays (`donate_argnums`), so that the
+        result may reuse their memory, as with the gradients in a train step.
+      kinds: kinds of calls: modes, and `XLA`.
+      iterations: counted calls of each kind.
+      warm_up: calls of each kind before these.
+      check_calls: calls of each mode after these whose sums are verified.
+      late_s: sleep of the last rank before each timed call, in seconds.
     """
 
     sizes_bytes: Sequence[int]
@@ -95,16 +96,16 @@ class Plan:
 
 @dataclasses.dataclass
 class Calls:
-    """Notes on the calls of one kind: of this rank, or stacked, of all.
+    """Measurements of the calls of one kind: of this rank, or of all, stacked.
 
     Attributes:
-      seconds: float64 [calls], how long each took.
+      seconds: float64 [calls], duration of each.
       missing: float32 [calls], share of the data that missed its call.
-      deadline_s: float32 [calls], deadline of each, in seconds; 0: it waited.
+      deadline_s: float32 [calls], deadline of each, in seconds; 0: none.
       cpu_s: float64 [], processor time of this process during these calls, in seconds.
       wrong: int64 [], elements with a wrong sum.
       checked: int64 [], calls whose sums were verified.
-      elements: int64 [], that a call reduces.
+      elements: int64 [], elements that a call reduces.
     """
 
     seconds: np.ndarray
@@ -124,7 +125,7 @@ def make_mesh() -> Mesh:
 
 
 def connect_gloo(mesh: Mesh) -> None:
-    """Lets Gloo connect the ranks, which it announces on standard output: not here."""
+    """Connects the ranks by Gloo, and discards its messages on standard output."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:
@@ -144,7 +145,7 @@ def connect_gloo(mesh: Mesh) -> None:
 
 
 def leaf_sizes(elements: int, leaves: int) -> list[int]:
-    """Divides elements among leaves that differ by at most one."""
+    """Divides elements among leaves whose sizes differ by at most one."""
     return [
         elements * (i + 1) // leaves - elements * i // leaves for i in range(leaves)
     ]
@@ -157,12 +158,12 @@ def measure(
 
     Args:
       plan: the measurement.
-      size_bytes: of the data.
+      size_bytes: size of the data.
       mesh: see `make_mesh`.
-      progress: is called after each turn.
+      progress: called after each turn.
 
     Returns:
-      For each kind the notes of this rank.
+      The measurements of this rank, by kind.
     """
     data = _Data(plan, size_bytes, mesh)
     kinds = {kind: _Kind(kind, data) for kind in plan.kinds}
@@ -174,21 +175,21 @@ def measure(
 
 
 def turns(plan: Plan) -> int:
-    """Returns how many turns each kind has at a size."""
+    """Returns the number of turns of each kind at a size."""
     return len(_turns(plan))
 
 
 def gather(label: str, own: Calls) -> Calls:
-    """Returns the notes of all ranks, with an axis of ranks in front.
+    """Returns the measurements of all ranks, with a leading axis of ranks.
 
     Uses JAX's coordination service, which takes no part in the measurement.
 
     Args:
       label: names this exchange; the same on all ranks, used once.
-      own: the notes of this rank.
+      own: the measurements of this rank.
 
     Raises:
-      RendezvousError: a rank gave nothing in time.
+      RendezvousError: the measurements of a rank did not arrive in time.
     """
     buffer = io.BytesIO()
     np.savez(buffer, **dataclasses.asdict(own))
@@ -200,7 +201,7 @@ def gather(label: str, own: Calls) -> Calls:
 
 
 def gather_hosts(label: str) -> list[dict[str, Any]]:
-    """Returns where each rank runs: name of the host, its cores, its load average."""
+    """Returns the host of each rank: its name, cores and load average."""
     own = {
         "name": socket.gethostname(),
         "cores": os.cpu_count(),
@@ -211,12 +212,12 @@ def gather_hosts(label: str) -> list[dict[str, Any]]:
 
 
 def weight(rank: int, call: int) -> int:
-    """Returns by what a rank multiplies the row in a call: rank 0 tells calls apart."""
+    """Returns the factor of the row of a rank in a call; rank 0 varies it by call."""
     return 1 + (rank or call) % _WEIGHTS
 
 
 def expected_sum(row: np.ndarray, ranks: int, call: int) -> np.ndarray:
-    """Returns the sum over the ranks that a call must give."""
+    """Returns the expected sum of a call over the ranks."""
     return row * sum(weight(rank, call) for rank in range(ranks))
 
 
@@ -226,7 +227,7 @@ def wrong_elements(
     """Counts wrong elements.
 
     Args:
-      mode: "lossy" may round, the others may not, except for the wire format.
+      mode: "lossy" may round, the others only to the wire format.
       got: the results.
       want: whole numbers.
       epsilon: rounding error of the dtype, relative.
@@ -238,12 +239,12 @@ def wrong_elements(
     if mode == "lossy":
         share = max(_LOSSY_ROUNDING * epsilon, _ROTATED_ROUNDING * share)
     tolerance = share * float(np.abs(want).max(initial=1.0))
-    # NaN is wrong, whatever it is compared with.
+    # NaN is wrong in any comparison.
     return int(np.count_nonzero(~(np.abs(got - want) <= tolerance)))
 
 
 class _Data:
-    """Data of all kinds: a tree of leaves on this rank, and its place."""
+    """Data of all kinds: a tree of leaves on this rank."""
 
     def __init__(self, plan: Plan, size_bytes: int, mesh: Mesh) -> None:
         self.dtype = jnp.dtype(plan.dtype)
@@ -278,7 +279,7 @@ class _Data:
     def program(
         self, function: Callable[[Any], Any], *, in_place: bool = False
     ) -> Callable[[Any], Any]:
-        """Maps a function of a tree over the ranks, and calls it, which compiles it."""
+        """Maps a function of a tree over the ranks, and compiles it by a call."""
         mapped = jax.shard_map(
             function,
             mesh=self.mesh,
@@ -312,7 +313,7 @@ class _Kind:
             )
 
     def _reduce(self, tree: Any) -> tuple[Any, jax.Array | None]:
-        """Returns the sums, and [missing share, deadline] where there is a deadline."""
+        """Returns the sums, and [missing share, deadline] in modes with a deadline."""
         if self._kind == XLA:
             return lax.psum(tree, AXIS), None
         arguments = self._arguments
@@ -325,8 +326,8 @@ class _Kind:
     def turn(self, calls: int, *, counted: bool) -> None:
         """Makes a few calls."""
         seconds, reports = [], []
-        # In place, a call reduces the result of the previous one: fresh arrays would
-        # have to be made between the calls. So few calls make no number too large.
+        # In place, a call reduces the result of the previous one, since new arrays
+        # would take time between the calls. In so few calls the numbers stay small.
         in_place = self._data.in_place
         tree = self._data.scaled(1) if in_place else self._data.tree
         jax.block_until_ready(tree)
@@ -339,7 +340,7 @@ class _Kind:
             seconds.append(time.perf_counter() - start)
             reports.append(result[1])
             tree = result[0] if in_place else tree
-            # Freed here, not while the next call is timed.
+            # Freed here, not during the next timed call.
             del result
         if counted:
             self._cpu_s += time.process_time() - cpu_s
@@ -347,7 +348,7 @@ class _Kind:
             self._reports += reports
 
     def finish(self, check_calls: int) -> Calls:
-        """Drains the data in flight, verifies sums, and returns the notes."""
+        """Drains the data in flight, verifies sums, returns the measurements."""
         if self._defers:
             jax.block_until_ready(self._drain(self._data.tree))
         wrong, checked = 0, 0
@@ -368,10 +369,10 @@ class _Kind:
         )
 
     def _check(self, calls: int) -> tuple[int, int]:
-        """Returns how many elements were wrong, and in how many calls that was judged.
+        """Returns the number of wrong elements, and of verified calls.
 
-        Sums of a mode that defers late data are right when all calls and a drain
-        together are; in "lossy" those calls are judged in which nothing was missing.
+        A mode that defers late data is verified by the sum over all calls and a drain,
+        "lossy" by the calls without missing data.
         """
         data = self._data
         integral = jnp.issubdtype(data.dtype, jnp.integer)
@@ -391,7 +392,7 @@ class _Kind:
                 checked += 1
         if self._defers and calls:
             rest = data.own(self._drain(data.tree)) * data.ranks
-            # A mean of whole numbers, multiplied, is one again but for rounding.
+            # The mean of whole numbers times their count is whole, up to rounding.
             got_all += np.rint(rest)
             wrong = wrong_elements(
                 self._kind, got_all, want_all, epsilon, data.wire_format
@@ -401,7 +402,7 @@ class _Kind:
 
 
 def _turns(plan: Plan) -> list[tuple[int, bool]]:
-    """Returns calls of each turn of a kind, and whether they count."""
+    """Returns the calls of each turn of a kind, and whether they count."""
     turns = []
     for calls, counted in ((plan.warm_up, False), (plan.iterations, True)):
         whole, rest = divmod(calls, TURN_CALLS)

@@ -3,10 +3,9 @@
 Each line is PASS, WARN (it works, with avoidable delay or loss) or FAIL (it does not
 work), with the command of the remedy. `--json` prints the same for programs:
 
-    {"ok": true, "checks": [{"name": ..., "level": "PASS", "found": ..., "mend": ...}]}
+    {"ok": true, "checks": [{"name": ..., "level": "PASS", "found": "", "remedy": ""}]}
 
-Exit codes: 0, nothing failed; 1, a check failed; 2, the command line was not
-understood.
+Exit codes: 0, success; 1, a check failed; 2, usage error.
 """
 
 import argparse
@@ -31,7 +30,7 @@ from jax_optireduce._options import Advanced
 # Source: Linux 4.18 brought UDP_SEGMENT (GSO), Linux 5.0 UDP_GRO.
 _KERNEL_FOR_OFFLOADS = (5, 0)
 
-# Source: OpenSSL's CHANGES: 3.1 brought AES-GCM with vectors of 512 bits. It needs all
+# Source: OpenSSL's CHANGES: 3.1 brought AES-GCM with vectors of 512 bits. They need all
 # of these flags of /proc/cpuinfo.
 _LIBCRYPTO_FOR_VECTORS = (3, 1)
 _VECTOR_FLAGS = {"avx512f", "avx512dq", "avx512bw", "avx512vl", "vaes", "vpclmulqdq"}
@@ -39,7 +38,7 @@ _VECTOR_FLAGS = {"avx512f", "avx512dq", "avx512bw", "avx512vl", "vaes", "vpclmul
 # Source: RFC 894, the MTU of Ethernet, in bytes.
 _ETHERNET_MTU_BYTES = 1500
 
-# Source: RFC 791, section 3.1, the datagram that every host must take, in bytes.
+# Source: RFC 791, section 3.1: the datagram that every host must accept, in bytes.
 _SMALLEST_MTU_BYTES = 576
 
 # Chosen: JAX with a small model, and the buffers of a few buckets of 25 MiB, in bytes.
@@ -58,7 +57,7 @@ _BUFFERS = {
 
 
 class Level(enum.StrEnum):
-    """Severity of a finding."""
+    """The severity of a finding."""
 
     PASS = "PASS"  # noqa: S105 (no password)
     WARN = "WARN"
@@ -73,13 +72,13 @@ class Check:
       name: the property.
       level: its severity.
       found: the finding, in words, with units.
-      mend: the command or step of the remedy; "" if none is needed.
+      remedy: a command or a step; "" if none is needed.
     """
 
     name: str
     level: Level
     found: str
-    mend: str = ""
+    remedy: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine() -> list[Check]:
-    """Returns the findings about this host, in the order in which they are shown."""
+    """Returns the findings about this host, in the order of the output."""
     receive_bytes = Advanced().receive_buffer_bytes
     udp = _native.probe_udp(receive_bytes)
     processor = _words("/proc/cpuinfo", ("flags", "Features"))
@@ -137,8 +136,8 @@ def check_kernel(system: str, release: str) -> Check:
     """Checks that the kernel is Linux, and new enough for the UDP offloads.
 
     Args:
-      system: as `platform.system()` gives it.
-      release: as `platform.release()` gives it, "6.1.0-18-amd64".
+      system: as from `platform.system()`.
+      release: as from `platform.release()`, "6.1.0-18-amd64".
     """
     name, found = "kernel", f"{system} {release}"
     if system != "Linux":
@@ -146,12 +145,12 @@ def check_kernel(system: str, release: str) -> Check:
             name=name,
             level=Level.FAIL,
             found=found,
-            mend="use a Linux host or container",
+            remedy="use a Linux host or container",
         )
     version = tuple(int(part) for part in re.findall(r"\d+", release)[:2])
     if version < _KERNEL_FOR_OFFLOADS:
         return Check(
-            name=name, level=Level.WARN, found=found, mend="use Linux 5.0 or newer"
+            name=name, level=Level.WARN, found=found, remedy="use Linux 5.0 or newer"
         )
     return Check(name=name, level=Level.PASS, found=found)
 
@@ -160,8 +159,8 @@ def check_jax(version: str, requirements: Iterable[str]) -> Check:
     """Checks the installed JAX against the range that this package was tested with.
 
     Args:
-      version: the installed one, "0.10.2".
-      requirements: those of this package, one of them like "jax<0.13,>=0.10".
+      version: installed version, "0.10.2".
+      requirements: requirements of this package, among them "jax<0.13,>=0.10".
     """
     span = next((r for r in requirements if re.match(r"jax\s*[<>=!~]", r)), "jax")
     limits = re.findall(r"(>=|<)\s*([\d.]+)", span)
@@ -174,12 +173,12 @@ def check_jax(version: str, requirements: Iterable[str]) -> Check:
         name="JAX",
         level=Level.PASS if inside else Level.WARN,
         found=f"{version}, tested range {span.removeprefix('jax')}",
-        mend="" if inside else f"pip install '{span}'",
+        remedy="" if inside else f"pip install '{span}'",
     )
 
 
 def check_libcrypto(libraries: Mapping[str, str], features: set[str]) -> Check:
-    """Checks the libcrypto that the extension module has loaded.
+    """Checks the libcrypto of the extension module.
 
     Args:
       libraries: version texts of the libcrypto files in this process, by path.
@@ -190,7 +189,7 @@ def check_libcrypto(libraries: Mapping[str, str], features: set[str]) -> Check:
             name="libcrypto",
             level=Level.FAIL,
             found="none is loaded",
-            mend="apt-get install libssl3 (Fedora: dnf install openssl-libs)",
+            remedy="apt-get install libssl3 (Fedora: dnf install openssl-libs)",
         )
     path, version = min(libraries.items())
     found = f"{version}, {path}"
@@ -200,14 +199,14 @@ def check_libcrypto(libraries: Mapping[str, str], features: set[str]) -> Check:
             level=Level.WARN,
             found=f"{found}; does not use this processor's vectors: authentication "
             "takes about twice as long as with 3.1 or newer",
-            mend="use a system with OpenSSL 3.1 or newer (Debian 13, Fedora 39), or "
+            remedy="use a system with OpenSSL 3.1 or newer (Debian 13, Fedora 39), or "
             "build with one: OPENSSL_ROOT_DIR=/opt/openssl pip install .",
         )
     return Check(name="libcrypto", level=Level.PASS, found=found)
 
 
 def check_ciphers(features: set[str]) -> Check:
-    """Checks that the processor computes AES and its authentication in hardware.
+    """Checks that the processor has instructions for AES-GCM.
 
     Args:
       features: the flags of /proc/cpuinfo.
@@ -218,20 +217,20 @@ def check_ciphers(features: set[str]) -> Check:
         name="AES in hardware",
         level=Level.WARN,
         found="no; authentication costs several times more time of the processor",
-        mend="show the host's processor to the virtual machine (QEMU: -cpu host)",
+        remedy="show the host's processor to the virtual machine (QEMU: -cpu host)",
     )
 
 
 def check_buffer(direction: str, granted_bytes: int, wanted_bytes: int) -> Check:
-    """Checks the buffer of a socket, which the kernel may bound.
+    """Checks the granted buffer of a socket.
 
-    Asks a socket and not for the bound: a process with CAP_NET_ADMIN is not held back
-    by it, and a container does not see it.
+    The check is of a socket, not of the kernel's bound: a process with CAP_NET_ADMIN is
+    exempt from the bound, and a container cannot read it.
 
     Args:
       direction: "receive" or "send".
-      granted_bytes: what a socket got.
-      wanted_bytes: what the communicator asks for by default.
+      granted_bytes: granted size.
+      wanted_bytes: default size of the communicator.
     """
     found = (
         f"{granted_bytes / _MIB_BYTES:.2g} MiB of {wanted_bytes / _MIB_BYTES:.2g} MiB "
@@ -245,7 +244,7 @@ def check_buffer(direction: str, granted_bytes: int, wanted_bytes: int) -> Check
         name=name,
         level=Level.WARN,
         found=f"{found}; large calls take longer: {effect}",
-        mend=f"sudo sysctl -w {limit}={wanted_bytes}",
+        remedy=f"sudo sysctl -w {limit}={wanted_bytes}",
     )
 
 
@@ -253,8 +252,8 @@ def check_offload(name: str, available: bool) -> Check:
     """Checks one UDP offload of the kernel.
 
     Args:
-      name: its effect.
-      available: whether a socket of this process got it.
+      name: name and effect.
+      available: whether the kernel grants it to a socket of this process.
     """
     if available:
         return Check(name=name, level=Level.PASS, found="on")
@@ -262,7 +261,7 @@ def check_offload(name: str, available: bool) -> Check:
         name=name,
         level=Level.WARN,
         found="off; each datagram costs a system call",
-        mend="use Linux 5.0 or newer, and no user-space network such as gVisor",
+        remedy="use Linux 5.0 or newer, and no user-space network such as gVisor",
     )
 
 
@@ -270,8 +269,8 @@ def check_mtu(interface: str, mtu_bytes: int) -> Check:
     """Checks the largest IP packet of one interface.
 
     Args:
-      interface: its name.
-      mtu_bytes: its MTU.
+      interface: name of the interface.
+      mtu_bytes: MTU of the interface, in bytes.
     """
     if mtu_bytes >= _ETHERNET_MTU_BYTES:
         level = Level.PASS
@@ -279,22 +278,22 @@ def check_mtu(interface: str, mtu_bytes: int) -> Check:
         level = Level.WARN
     else:
         level = Level.FAIL
-    mend = f"sudo ip link set dev {interface} mtu {_ETHERNET_MTU_BYTES}"
+    remedy = f"sudo ip link set dev {interface} mtu {_ETHERNET_MTU_BYTES}"
     return Check(
         name=f"MTU of {interface}",
         level=level,
         found=f"{mtu_bytes} bytes",
-        mend="" if level is Level.PASS else mend,
+        remedy="" if level is Level.PASS else remedy,
     )
 
 
 def check_cores(cores: int, quota_cores: float) -> Check:
-    """Checks that the network threads have a core beside the computation.
+    """Checks that the network threads have a core besides the computation.
 
     Args:
-      cores: those that this process may use.
-      quota_cores: processor time per time that its container may use; infinite if it
-        is unbounded.
+      cores: number of cores that this process may use.
+      quota_cores: cores of the container's quota of processor time; infinite without a
+        quota.
     """
     usable = min(cores, quota_cores)
     bounded = f", {quota_cores:g} by the container" if quota_cores < cores else ""
@@ -303,44 +302,45 @@ def check_cores(cores: int, quota_cores: float) -> Check:
         name="cores",
         level=Level.WARN if few else Level.PASS,
         found=f"{cores}{bounded}",
-        mend="give each process at least 2 cores" if few else "",
+        remedy="give each process at least 2 cores" if few else "",
     )
 
 
 def check_memory(available_bytes: int) -> Check:
-    """Checks the memory that is left.
+    """Checks the available memory.
 
     Args:
-      available_bytes: what a process can still get.
+      available_bytes: memory that this process can allocate.
     """
     enough = available_bytes >= _MEMORY_WANTED_BYTES
+    remedy = "end other programs, or give the container more memory"
     return Check(
         name="memory",
         level=Level.PASS if enough else Level.WARN,
         found=f"{available_bytes / 2**30:.1f} GiB available",
-        mend="" if enough else "end other programs, or give the container more memory",
+        remedy="" if enough else remedy,
     )
 
 
 def _print(checks: Iterable[Check]) -> None:
-    # Rich leaves out the colours where the output is no terminal; a command that was
-    # broken into lines could not be copied, hence the soft wrap.
+    # Rich omits the colours if the output is not a terminal. The soft wrap keeps
+    # commands on one line, so that they can be copied.
     console = rich.console.Console(soft_wrap=True, highlight=False)
     styles = {Level.PASS: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
     for check in checks:
         line = rich.text.Text(check.level, styles[check.level])
         console.print(line.append(f"  {check.name}: {check.found}", "default"))
-        if check.mend:
-            console.print(rich.text.Text(f"      mend: {check.mend}"))
+        if check.remedy:
+            console.print(rich.text.Text(f"      remedy: {check.remedy}"))
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The first two numbers of a version: "0.12.0.1" -> (0, 12)."""
+    """Returns the first two numbers of a version: "0.12.0.1" -> (0, 12)."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def _read(path: str) -> str:
-    """A file of the kernel's, "" if it is not there or not for us."""
+    """Returns the content of a file of the kernel, "" if it is not readable."""
     try:
         return Path(path).read_text()
     except OSError:
@@ -353,7 +353,7 @@ def _number(path: str) -> int | None:
 
 
 def _words(path: str, keys: Iterable[str]) -> set[str]:
-    """The words behind the first "key : words" line with one of `keys`."""
+    """Returns the words of the first line "key : words" with one of `keys`."""
     for line in _read(path).splitlines():
         key, _, words = line.partition(":")
         if key.strip() in keys:
@@ -362,7 +362,7 @@ def _words(path: str, keys: Iterable[str]) -> set[str]:
 
 
 def _mapped_libraries(stem: str) -> set[str]:
-    """The files of this process's memory map whose name begins with `stem`."""
+    """Returns the mapped files of this process whose names begin with `stem`."""
     paths = (
         line.split(maxsplit=5)[5:] for line in _read("/proc/self/maps").splitlines()
     )
@@ -370,14 +370,14 @@ def _mapped_libraries(stem: str) -> set[str]:
 
 
 def _openssl(path: str) -> str:
-    """The version text of a libcrypto: "OpenSSL 3.5.4 30 Sep 2025"."""
+    """Returns the version text of a libcrypto: "OpenSSL 3.5.4 30 Sep 2025"."""
     version = ctypes.CDLL(path).OpenSSL_version
     version.restype, version.argtypes = ctypes.c_char_p, [ctypes.c_int]
     return version(0).decode()
 
 
 def _interfaces() -> Mapping[str, int]:
-    """MTU in bytes of each interface that is up."""
+    """Returns the MTU of each interface that is up, in bytes."""
     found = {}
     for folder in Path("/sys/class/net").glob("*"):
         mtu_bytes = _number(f"{folder}/mtu")
@@ -387,13 +387,13 @@ def _interfaces() -> Mapping[str, int]:
 
 
 def _quota_cores() -> float:
-    """Processor time per time that the control group allows."""
+    """Returns the cores of the control group's quota; infinite without one."""
     quota, _, period = _read("/sys/fs/cgroup/cpu.max").strip().partition(" ")
     return int(quota) / int(period) if quota.isdigit() and period else math.inf
 
 
 def _available_bytes() -> int:
-    """Memory that this process can still get, in bytes."""
+    """Returns the memory that this process can allocate, in bytes."""
     fields = dict(re.findall(r"(\w+):\s+(\d+) kB", _read("/proc/meminfo")))
     available = int(fields.get("MemAvailable", 0)) * 1024
     limit = _number("/sys/fs/cgroup/memory.max")

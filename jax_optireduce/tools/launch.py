@@ -4,19 +4,19 @@
     python -m jax_optireduce launch -n 2 --devices-per-process 2 -m my_package.train
 
 Each process gets `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`,
-which `jax_optireduce.init()` reads, and cores of its own where there are enough. Its
-lines are shown behind its rank, "[2] loss 0.31". On several hosts use their launcher,
+which `jax_optireduce.init()` reads, and cores of its own if there are enough. Its rank
+precedes each line of its output, "[2] loss 0.31". On several hosts use their launcher,
 such as SLURM or Kubernetes: the same program runs unchanged.
 
-No process outlives the launcher. When one fails, the others have `--grace-s` seconds to
-report what they noticed; then they get SIGTERM, and after as long again SIGKILL. With
-`--keep-going` they go on to their own end, as calls of mode "bounded" can. Ctrl-C and
-SIGTERM are passed on at once. Should the launcher itself be killed, the kernel
-kills the processes it started (but not what those had started themselves).
+No process outlives the launcher. After a failure the other processes have `--grace-s`
+seconds to report their errors; then they get SIGTERM, and after the same time SIGKILL.
+With `--keep-going` they continue to their own end, as calls of mode "bounded" can. The
+launcher forwards Ctrl-C and SIGTERM immediately. If the launcher is killed, the kernel
+kills its child processes (but not their children).
 
-Exit codes: 0, every process ended with 0; otherwise the code of the first that failed
-(128 + the signal's number if a signal ended it); 130 after Ctrl-C, 143 after SIGTERM;
-2, the command line was not understood.
+Exit codes: 0, every process ended with 0; otherwise the code of the first failed
+process (128 + the signal's number if a signal ended it); 130 after Ctrl-C, 143 after
+SIGTERM; 2, usage error.
 """
 
 import argparse
@@ -39,14 +39,15 @@ from typing import IO
 # Bytes of one read of a pipe. Source: pipe(7), the capacity of a pipe.
 _READ_BYTES = 65536
 
-# Added to a signal's number to make an exit code. Source: the habit of POSIX shells.
+# Exit code of a process that a signal ended, less the number of the signal.
+# Source: the convention of POSIX shells.
 EXIT_BY_SIGNAL = 128
 
-# From a failure to SIGTERM, and on to SIGKILL, in seconds.
-# Chosen: long enough to report an error, short enough to wait for.
+# Time from a failure to SIGTERM, and from there to SIGKILL, in seconds.
+# Chosen: sufficient for the report of an error, and short for a user.
 GRACE_S = 5.0
 
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = __doc__
     parser.add_argument(
-        "-n", "--processes", type=_positive, required=True, help="how many processes"
+        "-n", "--processes", type=_positive, required=True, help="number of processes"
     )
     parser.add_argument(
         "--devices-per-process",
@@ -67,15 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cores",
         choices=("auto", "none"),
         default="auto",
-        help="auto: cores of its own for each process, if there is one for each; "
-        "none: all cores for all (default auto)",
+        help="auto: separate cores for each process, if there are enough; "
+        "none: all cores for all processes (default auto)",
     )
     parser.add_argument(
         "--grace-s",
         type=float,
         default=GRACE_S,
         metavar="S",
-        help="seconds from a failure to SIGTERM, and on to SIGKILL (default 5)",
+        help="seconds from a failure to SIGTERM, and then to SIGKILL (default 5)",
     )
     parser.add_argument(
         "--keep-going",
@@ -95,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Starts the processes and stays until the last has ended.
+    """Starts the processes and waits for the end of all.
 
     Args:
       args: see `add_arguments`.
@@ -133,17 +134,16 @@ def start(
     keep_going: bool = False,
     direct: Container[int] = (),
 ) -> int:
-    """Starts a program as several processes and stays until the last has ended.
+    """Starts a program as several processes and waits for the end of all.
 
     Args:
       program: the command.
-      processes: how many processes.
+      processes: number of processes.
       devices_per_process: CPU devices that JAX shows in each process.
-      pinned: whether each gets cores of its own, if there is one for each.
-      grace_s: seconds from a failure to SIGTERM, and on to SIGKILL.
-      keep_going: whether the others go on when a process fails.
-      direct: ranks that write to this process's own streams, not by lines with their
-        rank in front.
+      pinned: whether each gets separate cores, if there are enough.
+      grace_s: seconds from a failure to SIGTERM, and then to SIGKILL.
+      keep_going: whether the others continue after a failure.
+      direct: ranks that write to the streams of this process, without a prefix.
 
     Returns:
       The exit code, see above.
@@ -173,12 +173,12 @@ def core_sets(processes: int, available: set[int]) -> list[tuple[int, ...]]:
     """Divides cores among processes, in blocks that differ by at most one core.
 
     Args:
-      processes: how many processes.
-      available: the numbers of the cores to divide.
+      processes: number of processes.
+      available: numbers of the available cores.
 
     Returns:
-      One tuple of cores per process; all empty, which means no pinning, when there are
-      fewer cores than processes: the scheduler shares better than a fixed rule.
+      One tuple of cores per process. All are empty, without pinning, for fewer cores
+      than processes: the scheduler shares cores better than a fixed rule.
     """
     ordered = sorted(available)
     if processes > len(ordered):
@@ -198,27 +198,27 @@ def environment(
     """Returns the environment of one process.
 
     Args:
-      inherited: the launcher's own environment.
-      rank: the process's index.
-      processes: how many there are.
+      inherited: environment of the launcher.
+      rank: index of the process.
+      processes: number of processes.
       coordinator: "address:port" of JAX's coordination service, which process 0 starts.
       devices_per_process: CPU devices that JAX shows in each process.
     """
-    # The older way to ask for several CPU devices; JAX refuses to be asked twice.
+    # The older option for several CPU devices, which JAX refuses beside the newer.
     flags = re.sub(
         r"--xla_force_host_platform_device_count=\d+",
         "",
         inherited.get("XLA_FLAGS", ""),
     )
     return {
-        # An accelerator would belong to one process only.
+        # Only one process can use an accelerator.
         "JAX_PLATFORMS": "cpu",
-        # A line is shown when it is written, not when a buffer is full.
+        # Lines are shown immediately, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
         **inherited,
         "XLA_FLAGS": flags.strip(),
         "JAX_COORDINATOR_ADDRESS": coordinator,
-        # JAX would listen on every interface, and this session is for this host alone.
+        # By default JAX listens on every interface; this session is local.
         "JAX_COORDINATOR_BIND_ADDRESS": coordinator,
         "JAX_NUM_CPU_DEVICES": str(devices_per_process),
         "JAX_NUM_PROCESSES": str(processes),
@@ -234,10 +234,10 @@ def _positive(text: str) -> int:
 
 
 def _reserved_port() -> socket.socket:
-    """Returns a socket that keeps a loopback port free for the coordination service.
+    """Returns a socket that reserves a loopback port for the coordination service.
 
-    gRPC listens with SO_REUSEPORT, so it gets the port that is bound here without
-    listening; no process of another user does, and no second launcher chooses it.
+    gRPC listens with SO_REUSEPORT, so it can use a port that is bound here without
+    `listen`. No process of another user can, and no second launcher chooses it.
     """
     reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -254,8 +254,8 @@ class _Output:
     sink: IO[bytes]
     rest: bytes = b""
 
-    def drain(self) -> bool:
-        """Shows the whole lines that have come; False when the stream has ended."""
+    def forward(self) -> bool:
+        """Shows the complete lines; returns False at the end of the stream."""
         while True:
             try:
                 data = os.read(self.source.fileno(), _READ_BYTES)
@@ -267,8 +267,8 @@ class _Output:
             self._show(lines)
 
     def finish(self) -> None:
-        """Shows the remaining output, the last line even if it has no end."""
-        self.drain()
+        """Shows the remaining output, including an incomplete last line."""
+        self.forward()
         if self.rest:
             self._show([self.rest])
             self.rest = b""
@@ -281,7 +281,7 @@ class _Output:
 
 
 class _Launch:
-    """The processes of one launch, and the loop that watches them."""
+    """The processes of one launch, and their event loop."""
 
     def __init__(
         self, grace_s: float, *, keep_going: bool, direct: Container[int]
@@ -308,13 +308,13 @@ class _Launch:
         cores: Sequence[tuple[int, ...]],
     ) -> int:
         self._selector.register(self._woken, selectors.EVENT_READ, self._on_signal)
-        handlers = {s: signal.signal(s, lambda *_: None) for s in _PASSED_ON}
+        handlers = {s: signal.signal(s, lambda *_: None) for s in _FORWARDED}
         previous_fd = signal.set_wakeup_fd(self._wake.fileno())
         try:
             for rank, variables in enumerate(environments):
                 self._start(rank, program, variables, cores[rank])
             while self._alive:
-                self._turn()
+                self._handle_events()
         finally:
             for rank in list(self._alive):
                 self._send(rank, signal.SIGKILL)
@@ -347,8 +347,8 @@ class _Launch:
             stdout=None if rank in self._direct else subprocess.PIPE,
             stderr=None if rank in self._direct else subprocess.PIPE,
             bufsize=0,
-            # A group of its own: the terminal's Ctrl-C reaches it once, through us, and
-            # what the program starts itself can be ended with it.
+            # A separate group: the terminal's Ctrl-C arrives once, by this process, and
+            # children of the program can be ended with it.
             process_group=0,
         )
         self._alive[rank] = process
@@ -373,11 +373,11 @@ class _Launch:
             ended, selectors.EVENT_READ, lambda: self._on_exit(rank, ended)
         )
 
-    def _turn(self) -> None:
-        """Waits for the next event or the next signal that is due, and handles it."""
+    def _handle_events(self) -> None:
+        """Waits for events or the next due signal, and handles them."""
         wait_s = max(0.0, self._signal_at_s - time.monotonic())
         for key, _ in self._selector.select(None if wait_s == math.inf else wait_s):
-            # An earlier event of this turn may have closed what this one is about.
+            # An earlier event may have closed the object of this one.
             if key.fileobj in self._selector.get_map():
                 key.data()
         if time.monotonic() >= self._signal_at_s:
@@ -386,13 +386,13 @@ class _Launch:
             self._schedule(signal.SIGKILL, self._grace_s)
 
     def _on_output(self, output: _Output) -> None:
-        if not output.drain():
+        if not output.forward():
             self._selector.unregister(output.source)
 
     def _on_exit(self, rank: int, pidfd: int) -> None:
         self._selector.unregister(pidfd)
         os.close(pidfd)
-        # Until the process is waited for, its group's number stays reserved.
+        # Until `wait`, the number of the group stays reserved.
         self._send(rank, signal.SIGKILL)
         code = self._alive.pop(rank).wait()
         for output in self._outputs.pop(rank):
@@ -413,7 +413,7 @@ class _Launch:
 
     def _on_signal(self) -> None:
         for number in self._woken.recv(_READ_BYTES):
-            if number not in _PASSED_ON:
+            if number not in _FORWARDED:
                 continue
             name = signal.Signals(number).name
             _say(f"{name}: ending {len(self._alive)} processes")
@@ -427,7 +427,7 @@ class _Launch:
         self._signal_at_s = time.monotonic() + after_s
 
     def _send(self, rank: int, number: signal.Signals) -> None:
-        # It may end at this moment; the loop sees it next.
+        # The process may have just ended; the loop detects that next.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._alive[rank].pid, number)
 

@@ -3,13 +3,13 @@
     python -m jax_optireduce bench --processes 4 --mode all --json out.json
     python -m jax_optireduce plot out.json -o out.png
 
-Three plots in one picture: the share of the calls of one size that took at most a given
-time, with their deadlines; the bus bandwidth of every size; and the time of each call
-of that one size, in the order of the calls. The format follows from the suffix: .png,
+The picture has three plots: the share of the calls of one size that took at most a
+given time, with their deadlines; the bus bandwidth of every size; and the time of each
+call of that size, in the order of the calls. The suffix determines the format: .png,
 .svg or .pdf. Needs matplotlib: pip install 'jax_optireduce[plot]'.
 
-Exit codes: 0, the picture is written; 1, the file cannot be read or written, or there
-is no matplotlib; 2, the command line was not understood.
+Exit codes: 0, the picture is written; 1, the file cannot be read or written, or
+matplotlib is missing; 2, usage error.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from jax_optireduce._errors import OptiReduceError
 from jax_optireduce.tools import bench_figures
 from jax_optireduce.tools.bench_rank import XLA
 
-# An extra, which `run` asks for.
+# An extra, which `run` requires.
 _HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 
 if TYPE_CHECKING or _HAS_MATPLOTLIB:
@@ -35,7 +35,7 @@ if TYPE_CHECKING or _HAS_MATPLOTLIB:
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-# Source: Okabe and Ito, "Color Universal Design": told apart with any colour vision.
+# Source: Okabe and Ito, "Color Universal Design": distinct with any colour vision.
 _COLOURS = {
     XLA: "#555555",
     "exact": "#0072B2",
@@ -45,11 +45,11 @@ _COLOURS = {
 }
 _TITLES = {XLA: "lax.psum (Gloo)"}
 
-# Of the picture, in inches, and its resolution: 1,650 pixels wide.
+# Size of the picture, in inches, and its resolution: 1,650 pixels wide.
 _SIZE_INCHES = (11.0, 8.5)
 _DOTS_PER_INCH = 150
 
-# Labels of logarithmic axes. Chosen: 1, 2 and 5 of each decade can be told apart.
+# Labels of logarithmic axes. Chosen: 1, 2 and 5 of each decade do not overlap.
 _DECADE = (1.0, 2.0, 5.0)
 
 
@@ -106,7 +106,7 @@ def load(path: Path) -> dict[str, Any]:
     """Reads a file of `bench`.
 
     Raises:
-      OptiReduceError: it cannot be read, or something else has written it.
+      OptiReduceError: it cannot be read, or is not a file of this version of `bench`.
     """
     try:
         content = json.loads(path.read_text())
@@ -128,7 +128,7 @@ def draw(content: Mapping[str, Any], size_bytes: int) -> "Figure":
 
     Args:
       content: the result of `load`.
-      size_bytes: of the calls whose times are drawn.
+      size_bytes: size of the calls whose times are drawn.
 
     Returns:
       A figure with three axes: shares of calls, bandwidths, times.

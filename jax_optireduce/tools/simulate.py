@@ -1,16 +1,16 @@
 """`python -m jax_optireduce simulate`: runs the protocol in virtual time.
 
-The production protocol, on a simulated network, with every result checked. A run is
-made from a seed, or written out as a scenario; the same line always gives the same run:
+It runs the production protocol on a simulated network, and checks every result. A run
+has a seed, or a written scenario; equal lines give equal runs:
 
     python -m jax_optireduce simulate --seed 1 --count 100
     python -m jax_optireduce simulate --scenario "ranks=4 mode=lossy loss_ppm=30000"
     python -m jax_optireduce simulate --scenario "seed=7 size=small straggle_ppm=0"
 
-The third one takes the scenario of seed 7 and changes one field. A failure prints the
-line that replays it.
+The third command takes the scenario of seed 7 and changes one field. A failure prints
+the command of its replay.
 
-Exit codes: 0, all checks held; 1, a run failed; 2, the scenario was not understood.
+Exit codes: 0, all checks passed; 1, a run failed; 2, usage error or invalid scenario.
 """
 
 import argparse
@@ -26,16 +26,12 @@ from jax_optireduce import _native
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command line of the verb.
-
-    Args:
-      parser: of the verb; gets the arguments.
-    """
+    """Adds the options of this verb to `parser`."""
     parser.add_argument(
         "--seed", type=int, default=1, metavar="N", help="first seed (1)"
     )
     parser.add_argument(
-        "--count", type=int, default=1, metavar="N", help="how many seeds (1)"
+        "--count", type=int, default=1, metavar="N", help="number of seeds (1)"
     )
     parser.add_argument(
         "--size",
@@ -62,8 +58,7 @@ def run(args: argparse.Namespace) -> int:
       args: see `add_arguments`.
 
     Returns:
-      0 if all checks held, 1 after the first run that failed, 2 if a scenario was not
-      understood.
+      0 if all checks passed, 1 after the first failed run, 2 for an invalid scenario.
     """
     counters: collections.Counter[str] = collections.Counter()
     faults: collections.Counter[str] = collections.Counter()
@@ -115,7 +110,7 @@ def _lines(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _print_table(title: str, counts: Mapping[str, int]) -> None:
-    """Prints the counters that are not zero."""
+    """Prints the nonzero counters."""
     table = rich.table.Table("counter", title=title, title_justify="left")
     table.add_column("sum over the runs", justify="right")
     for name, count in counts.items():

@@ -59,7 +59,7 @@ def test_exact_call_names_the_rank_that_died(tmp_path, number):
         assert len(list((tmp_path / ranks.RECORDS).iterdir())) == 2
 
 
-def test_process_0_does_not_wait_for_the_goodbye_of_a_rank_that_was_silent(tmp_path):
+def test_process_0_does_not_wait_for_the_announcement_of_a_silent_rank(tmp_path):
     # Longer than the test may take.
     options = {"shutdown_timeout_s": 10_000}
     with ranks.start(
@@ -115,7 +115,7 @@ def test_interrupt_ends_a_call_under_way(tmp_path):
         started.wait_for(0, "waiting")
         started.wait_for(1, "waiting")
         started[0].process.send_signal(signal.SIGINT)
-        # The other rank is alive and sends no goodbye: 3 s by the option.
+        # The other rank is alive and announces no exit: 3 s by the option.
         started.wait(0)
         assert started[0].code in (1, 130, -signal.SIGINT), started.describe()
         assert "KeyboardInterrupt" in started[0].output, started.describe()

@@ -129,7 +129,7 @@ def test_the_death_of_process_0_ends_all_others(tmp_path):
         assert {rank.code for rank in started[1:]} == {-signal.SIGABRT}
 
 
-def test_process_0_does_not_wait_for_the_goodbye_of_a_rank_that_was_removed(tmp_path):
+def test_process_0_does_not_wait_for_the_announcement_of_a_removed_rank(tmp_path):
     # Longer than the test may take.
     options = {"shutdown_timeout_s": 10_000}
     with _start(tmp_path, "bounded", step_s=0.02, steps=10, **options) as started:

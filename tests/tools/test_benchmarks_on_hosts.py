@@ -178,7 +178,7 @@ def test_a_run_prints_its_rows_and_leaves_no_host(impairment):
 @needs_hosts
 def test_trainings_on_hosts_reach_the_same_and_are_not_repeated(tmp_path):
     command = [sys.executable, str(BENCHMARKS / "tta.py"), "--seeds", "1"]
-    command += ["--tasks", "text", "--optimizers", "sgd", "--troubles", "quiet"]
+    command += ["--tasks", "text", "--optimizers", "sgd", "--impairments", "quiet"]
     command += ["--schemes", "Gloo", "exact", "--steps", "10"]
     first, again = (
         subprocess.run(

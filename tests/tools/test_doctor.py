@@ -37,7 +37,7 @@ def test_jax_is_compared_with_the_range_of_the_package(version, level):
     requirements = ["jaxlib", "jax<0.13,>=0.10", "rich"]
     check = doctor.check_jax(version, requirements)
     assert check.level is level
-    assert bool(check.mend) == (level is not Level.PASS)
+    assert bool(check.remedy) == (level is not Level.PASS)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_small_socket_buffer_comes_with_the_command_that_raises_it(direction, 
     check = doctor.check_buffer(direction, 212_992, 8 << 20)
     assert check.level is Level.WARN
     assert "0.2 MiB of 8 MiB wanted" in check.found
-    assert check.mend == f"sudo sysctl -w {limit}=8388608"
+    assert check.remedy == f"sudo sysctl -w {limit}=8388608"
     assert doctor.check_buffer(direction, 8 << 20, 8 << 20).level is Level.PASS
 
 
@@ -60,7 +60,7 @@ def test_a_small_socket_buffer_comes_with_the_command_that_raises_it(direction, 
 def test_mtu(mtu_bytes, level):
     check = doctor.check_mtu("eth0", mtu_bytes)
     assert check.level is level
-    assert ("eth0" in check.mend) == (level is not Level.PASS)
+    assert ("eth0" in check.remedy) == (level is not Level.PASS)
 
 
 def test_cores_count_the_limit_of_the_container():
@@ -99,7 +99,7 @@ def test_this_host_is_examined():
     assert checks["kernel"].level is Level.PASS
     assert checks["MTU of lo"].level is Level.PASS
     for check in checks.values():
-        assert bool(check.mend) == (check.level is not Level.PASS), check
+        assert bool(check.remedy) == (check.level is not Level.PASS), check
 
 
 @pytest.mark.parametrize("as_json", [True, False])

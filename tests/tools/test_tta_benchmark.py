@@ -23,7 +23,7 @@ def modules(monkeypatch):
 
 
 def _row(scheme, reached_s, *, seed=0, **fields):
-    row = {"task": "digits", "optimizer": "sgd", "trouble": "quiet", "seed": seed}
+    row = {"task": "digits", "optimizer": "sgd", "impairment": "quiet", "seed": seed}
     row |= {"scheme": scheme, "reached_s": reached_s, "reached_steps": 20}
     row |= dict.fromkeys(("missing_contributions", "missing_results", "deferred"), 0.0)
     row |= {"step_ms": 100.0, "step_ms_p50": 90.0, "step_ms_p99": 200.0, "drift": 0.0}
@@ -57,11 +57,11 @@ def test_table_compares_with_gloo_and_has_the_best_of_the_fixed_settings(modules
 
 def test_a_training_that_does_not_end_is_said_so(modules):
     _, report, _ = modules
-    hung = {"task": "digits", "optimizer": "sgd", "trouble": "killed", "seed": 0}
+    hung = {"task": "digits", "optimizer": "sgd", "impairment": "killed", "seed": 0}
     hung |= {"scheme": "Gloo", "ended": 0}
     assert report.line(hung).endswith("no rank has ended")
     assert "| killed | `Gloo` | does not end |" in report.table(
-        [hung, _row("exact", 1.0, trouble="killed")], ["Gloo", "exact"], TARGETS
+        [hung, _row("exact", 1.0, impairment="killed")], ["Gloo", "exact"], TARGETS
     )
 
 
@@ -78,10 +78,10 @@ def test_pauses_come_from_the_seed_for_each_rank_or_for_several_at_once(modules)
     assert set(np.unique(together.sum(axis=0))) == {0, 2}
 
 
-def test_every_trouble_gives_the_ranks_a_plan(modules):
+def test_every_impairment_gives_the_ranks_a_plan(modules):
     tta, _, _ = modules
-    for trouble in tta.TROUBLES:
-        cell = tta.Cell("text", "sgd", "exact", trouble, 0, 30, 5.0, 250, "cubic")
+    for impairment in tta.IMPAIRMENTS:
+        cell = tta.Cell("text", "sgd", "exact", impairment, 0, 30, 5.0, 250, "cubic")
         plan = json.loads(json.dumps(cell.plan()))
-        assert (plan["killed_after"] == 10) == (trouble == "killed")
+        assert (plan["killed_after"] == 10) == (impairment == "killed")
         assert cell.link(10).mbps == 250

@@ -36,8 +36,8 @@ def _decide(losses: jax.Array, limit: jax.Array) -> tuple[jax.Array, ...]:
 
     def call(state, loss):
         vote = _safeguards.vote(_report(loss), limit)
-        state = _safeguards.followed_by(state, vote)
-        called = _safeguards.must_call_user(state)
+        state = _safeguards.next_state(state, vote)
+        called = _safeguards.is_callback_due(state)
         return state, (state.hadamard, state.skipped, called)
 
     return lax.scan(call, _safeguards.initial(), losses)[1]
@@ -79,14 +79,14 @@ def test_a_share_that_is_no_number_counts_as_all(share):
 
 
 def test_one_rank_of_many_is_enough_to_skip():
-    state = _safeguards.followed_by(_safeguards.initial(), jnp.asarray([0.0, 1 / 4096]))
+    state = _safeguards.next_state(_safeguards.initial(), jnp.asarray([0.0, 1 / 4096]))
     assert state.skipped
     assert (int(state.skips), int(state.skips_in_a_row)) == (1, 1)
 
 
 def test_the_warning_says_what_to_do(caplog):
     with caplog.at_level(logging.WARNING, "jax_optireduce"):
-        _safeguards.warn(50)
+        _safeguards.log_skips(50)
     assert "the last 50 updates were skipped" in caplog.text
     assert "raise skip_above" in caplog.text
 

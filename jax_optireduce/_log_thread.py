@@ -24,20 +24,21 @@ from jax_optireduce._options import Options
 
 _log = logging.getLogger("jax_optireduce")
 
-# Files that a process writes without a request.
-# Chosen: the first ones tell the most, and a loop must not fill a disk.
+# Largest number of files that a process writes without a request.
+# Chosen: the first files have the most information, and a loop must not fill a disk.
 _DUMPS_MAX = 8
 
-# Longest wait of `Watch.end` for the thread, in seconds.
-# Chosen: a handler that writes one line is done by then, and closing must not wait for
-# one that blocks.
+# Longest wait of `LogThread.end` for the thread, in seconds.
+# Chosen: sufficient for a handler that writes one line; closing must not wait for a
+# blocked handler.
 _END_S = 1.0
 
-# Number of dumps of this process, in all its sessions: the only state of this module.
+# Numbers of the files of this process, in all its sessions: the only state of this
+# module.
 _numbers = itertools.count()
 
 
-class Recorded(Protocol):
+class FlightRecordSource(Protocol):
     """The interface of an object with a flight record: a communicator."""
 
     rank: int
@@ -48,15 +49,17 @@ class Recorded(Protocol):
     def counters(self) -> dict[str, int]: ...
 
 
-class Watch:
+class LogThread:
     """The thread that waits for events of one communicator."""
 
-    def __init__(self, native: Any, source: Recorded, options: Options) -> None:
-        """Starts it.
+    def __init__(
+        self, native: Any, source: FlightRecordSource, options: Options
+    ) -> None:
+        """Starts the thread.
 
         Args:
           native: the native communicator, in which the thread waits.
-          source: its public counterpart.
+          source: the public communicator.
           options: of the communicator.
         """
         self._native = native
@@ -70,38 +73,38 @@ class Watch:
     def end(self) -> None:
         """Waits for a limited time until the thread has logged all events.
 
-        The native communicator is closed already.
+        The native communicator must be closed.
         """
         if self._thread is not threading.current_thread():
             self._thread.join(_END_S)
 
     def _run(self) -> None:
-        complained = False
-        while (news := self._native.wait_for_news()) is not None:
+        reported = False
+        while (event := self._native.wait_for_news()) is not None:
             try:
-                self._tell(news)
+                self._log_event(event)
             except Exception:  # noqa: BLE001 (a logging handler may raise anything)
-                if not complained:
-                    complained = True
+                if not reported:
+                    reported = True
                     with contextlib.suppress(Exception):
                         _log.exception(
-                            "an event of kind %r was not logged", news["kind"]
+                            "an event of kind %r was not logged", event["kind"]
                         )
 
-    def _tell(self, news: Mapping[str, Any]) -> None:
-        if news["kind"] == "stall":
-            line = describe_stall(news)
-        elif news["kind"] == "devices":
-            line = describe_devices(news)
-        elif news["kind"] == "removed":
+    def _log_event(self, event: Mapping[str, Any]) -> None:
+        if event["kind"] == "stall":
+            line = describe_stall(event)
+        elif event["kind"] == "devices":
+            line = describe_devices(event)
+        elif event["kind"] == "removed":
             peer_timeout_s = self._options.peer_timeout_s
-            line = describe_removal(news, self._source.rank, peer_timeout_s)
-        elif news["kind"] == "short deadline":
+            line = describe_removal(event, self._source.rank, peer_timeout_s)
+        elif event["kind"] == "short deadline":
             deadline_max_s = self._options.deadline_max_s
-            _log.warning("%s", describe_short_deadline(news, deadline_max_s))
+            _log.warning("%s", describe_short_deadline(event, deadline_max_s))
             return
         else:
-            _log.warning("%s", describe_rank(news))
+            _log.warning("%s", describe_rank(event))
             return
         _log.warning("%s", f"{line} {self._dump(line)}".rstrip())
 
@@ -110,9 +113,9 @@ class Watch:
         if self._options.stall_timeout_s == 0:
             return ""
         try:
-            # Python raises it if no folder for temporary files is writable.
+            # Raised if no folder for temporary files is writable.
             folder = Path(self._options.flight_record_dir or tempfile.gettempdir())
-            # Before the first open, where this error has another meaning.
+            # Before the first open, for which FileExistsError has another meaning.
             folder.mkdir(parents=True, exist_ok=True)
             path = self._write_new(folder, reason)
         except OSError as error:
@@ -122,12 +125,13 @@ class Watch:
         return f"The flight record is in {path}."
 
     def _write_new(self, folder: Path, reason: str) -> Path | None:
-        """Writes it under the next free name, if there is one."""
+        """Writes the record under the next free name, if one remains."""
         for number in itertools.takewhile(lambda n: n < _DUMPS_MAX, _numbers):
             name = f"flight-{self._source.rank}-{os.getpid()}-{number}.jsonl"
             path = folder / f"jax_optireduce-{name}"
-            # New: in a folder for all users the name may be a trap of another user. Not
-            # readable for others: it holds the names and shapes of the program.
+            # O_EXCL: in a folder for all users another user may have created the name.
+            # Not readable for others: the file contains names and shapes of the
+            # program.
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
             with contextlib.suppress(FileExistsError):
                 with os.fdopen(os.open(path, flags, 0o600), "w") as file:
@@ -136,17 +140,17 @@ class Watch:
         return None
 
 
-def dump(source: Recorded, path: str | os.PathLike[str]) -> None:
+def dump(source: FlightRecordSource, path: str | os.PathLike[str]) -> None:
     """Writes the flight record to a file, which is replaced if it exists.
 
     Raises:
       OSError: the file cannot be written.
     """
     with Path(path).open("w") as file:
-        _write(file, source, "asked for by the program")
+        _write(file, source, "requested by the program")
 
 
-def _write(file: TextIO, source: Recorded, reason: str) -> None:
+def _write(file: TextIO, source: FlightRecordSource, reason: str) -> None:
     """Writes JSON lines: rank and reason, then one line per call, oldest first."""
     records = source.flight_record()
     head = {
@@ -162,8 +166,8 @@ def _write(file: TextIO, source: Recorded, reason: str) -> None:
     file.writelines(json.dumps(line) + "\n" for line in (head, *records))
 
 
-def tell_late_data(late: Sequence[tuple[str, int]]) -> None:
-    """Logs the data that is lost with a session, unless an error has ended it.
+def log_late_data(late: Sequence[tuple[str, int]]) -> None:
+    """Logs the data that the end of a session loses, unless after an error.
 
     Args:
       late: description and bytes of each collective with late data.
@@ -176,7 +180,7 @@ def tell_late_data(late: Sequence[tuple[str, int]]) -> None:
 def describe_late_data(late: Sequence[tuple[str, int]]) -> str:
     """Returns the line about late data that no drain has returned."""
     ordered = sorted(late, key=lambda of: -of[1])
-    # Chosen: as many collectives as fit on a few lines; most programs have one.
+    # Chosen: the collectives that fit on a few lines; most programs have one.
     shown = ", ".join(f"{_bytes(n)} of {which}" for which, n in ordered[:4])
     if len(ordered) > 4:
         shown += f" and {_bytes(sum(n for _, n in ordered[4:]))} of others"
@@ -187,24 +191,25 @@ def describe_late_data(late: Sequence[tuple[str, int]]) -> str:
     )
 
 
-def describe_rank(news: Mapping[str, Any]) -> str:
+def describe_rank(event: Mapping[str, Any]) -> str:
     """Returns the line about a rank that is slow, or has recovered."""
-    rank, name, calls = news["rank"], news["collective"], news["calls"]
-    if news["kind"] == "recovered":
+    rank, name, calls = event["rank"], event["collective"], event["calls"]
+    if event["kind"] == "recovered":
         return (
-            f"rank {rank} has recovered: {news['waited']} of the last {calls} calls of "
-            f"{name!r} waited for it."
+            f"rank {rank} has recovered: {event['waited']} of the last {calls} calls "
+            f"of {name!r} waited for it."
         )
-    if news["absent"] * 2 > news["waited"]:
+    if event["absent"] * 2 > event["waited"]:
         seen = (
-            f"none of its data arrived in time in {news['absent']} of the last {calls} "
-            f"calls of {name!r}, which took {_seconds(news['elapsed_s'])} (median)"
+            f"none of its data arrived in time in {event['absent']} of the last "
+            f"{calls} calls of {name!r}, which took {_seconds(event['elapsed_s'])} "
+            "(median)"
         )
     else:
         seen = (
-            f"its data came last in {news['waited']} of the last {calls} calls of "
-            f"{name!r}, {_seconds(news['behind_s'])} after the others' (median); these "
-            f"calls took {_seconds(news['elapsed_s'])} (median)"
+            f"its data came last in {event['waited']} of the last {calls} calls of "
+            f"{name!r}, {_seconds(event['behind_s'])} after the others' (median); "
+            f"these calls took {_seconds(event['elapsed_s'])} (median)"
         )
     return (
         f"rank {rank} is slow: {seen}. Check its host for other load, too few cores, "
@@ -212,36 +217,36 @@ def describe_rank(news: Mapping[str, Any]) -> str:
     )
 
 
-def describe_short_deadline(news: Mapping[str, Any], deadline_max_s: float) -> str:
-    """Returns the line about learned deadlines that their bound cuts short.
+def describe_short_deadline(event: Mapping[str, Any], deadline_max_s: float) -> str:
+    """Returns the line about learned deadlines that `deadline_max_s` cuts.
 
     Args:
-      news: the event of the native side.
+      event: the event of the native side.
       deadline_max_s: the option.
     """
     # Two digits, without an exponent.
-    suggested_s = float(f"{news['suggested_s']:.2g}")
+    suggested_s = float(f"{event['suggested_s']:.2g}")
     return (
-        f"calls of {news['collective']!r} end before their data arrives: "
-        f"{100 * news['late']:.0f} % of it was late (mean of the last {news['calls']} "
-        f"calls). The learned deadline is {_seconds(news['needed_s'])}, and "
-        f"deadline_max_s={deadline_max_s:g} cuts it. If the network needs that time, "
-        "and not a program that starts late, set "
+        f"calls of {event['collective']!r} end before their data arrives: "
+        f"{100 * event['late']:.0f} % of it was late (mean of the last "
+        f"{event['calls']} calls). The learned deadline is "
+        f"{_seconds(event['needed_s'])}, and deadline_max_s={deadline_max_s:g} cuts "
+        "it. If the network needs that time, and not a program that starts late, set "
         f"deadline_max_s={suggested_s:g}, or make buckets smaller (bucket_bytes)."
     )
 
 
 def describe_removal(
-    news: Mapping[str, Any], own_rank: int, peer_timeout_s: float
+    event: Mapping[str, Any], own_rank: int, peer_timeout_s: float
 ) -> str:
     """Returns the line about ranks that were removed from the session.
 
     Args:
-      news: the event of the native side.
+      event: the event of the native side.
       own_rank: of this process.
       peer_timeout_s: the option.
     """
-    ranks, live = news["ranks"], news["live"]
+    ranks, live = event["ranks"], event["live"]
     silence = f"silence for more than {_seconds(peer_timeout_s)} (peer_timeout_s)"
     back = "To restore it, start the whole job again from a checkpoint."
     if own_rank in ranks:
@@ -258,38 +263,38 @@ def describe_removal(
     )
 
 
-def describe_stall(news: Mapping[str, Any]) -> str:
+def describe_stall(event: Mapping[str, Any]) -> str:
     """Returns the line about a call that does not end."""
-    call = news["call"]
-    what = f"call {call['sequence']} of {call['collective']!r}"
+    call = event["call"]
+    name = f"call {call['sequence']} of {call['collective']!r}"
     lasted = _seconds(call["elapsed_s"])
     if call["state"] == "failed":
         error = call["error"].removeprefix("jax_optireduce: ")
-        text = f"{what} failed after {lasted}: {error}"
+        text = f"{name} failed after {lasted}: {error}"
         text += "" if text.endswith((".", "?")) else "."
     else:
-        text = f"{what} has been under way for {lasted}{_waited(call)}."
-    if news["others"]:
-        text += f" {news['others']} more calls are under way."
+        text = f"{name} has been under way for {lasted}{_waited(call)}."
+    if event["others"]:
+        text += f" {event['others']} more calls are under way."
     if call["absent"]:
         text += " Check that process; the call stays open until it takes part."
     return text
 
 
-def describe_devices(news: Mapping[str, Any]) -> str:
-    """Returns the line about a call that some devices of this process lack."""
+def describe_devices(event: Mapping[str, Any]) -> str:
+    """Returns the line about a call that some devices of this process have not made."""
     text = (
-        f"call {news['sequence']} of {news['collective']!r} waits in this process: "
-        f"{_ranks(news['started'])} started it {_seconds(news['elapsed_s'])} ago, "
-        f"{_ranks(news['missing'])} not yet."
+        f"call {event['sequence']} of {event['collective']!r} waits in this process: "
+        f"{_ranks(event['started'])} started it {_seconds(event['elapsed_s'])} ago, "
+        f"{_ranks(event['missing'])} not yet."
     )
-    if news["others"]:
-        text += f" {news['others']} more calls wait in the same way."
+    if event["others"]:
+        text += f" {event['others']} more calls wait in the same way."
     return f"{text} Every device must make the same calls."
 
 
 def _waited(call: Mapping[str, Any]) -> str:
-    """Describes the ranks that a call waits for."""
+    """Describes the ranks for which a call waits."""
     absent, waiting = call["absent"], call["waiting_for"]
     late = [rank for rank in waiting if rank not in absent]
     parts = []
@@ -305,7 +310,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def _bytes(number: int) -> str:
-    """Returns a size with the unit that suits it."""
+    """Returns a size with its unit."""
     for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if number >= size:
             return f"{number / size:.1f} {unit}"
@@ -313,5 +318,5 @@ def _bytes(number: int) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """Returns a duration with the unit that suits it."""
+    """Returns a duration with its unit."""
     return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
