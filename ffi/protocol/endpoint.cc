@@ -190,7 +190,7 @@ std::vector<WaitingCall> Endpoint::WaitingCalls(Instant before) const {
   std::vector<WaitingCall> calls;
   for (const auto& [id, open] : session_.calls) {
     const Exchange& exchange = open.exchange;
-    if (!exchange.submitted() || exchange.finished() || exchange.submitted_at() >= before) continue;
+    if (!exchange.program().running() || exchange.program().submitted_at() >= before) continue;
     if (id.sequence != kFinalDrain) calls.push_back(waits_.WaitingFor(exchange));
   }
   return calls;
@@ -319,7 +319,7 @@ bool Endpoint::HandleValues(Instant now, const Collective& collective, MemberInd
   OpenCall* const open = lifecycle_.Admit(now, header);
   const bool contribution = header.kind == DatagramKind::kContribution;
   if (open == nullptr ||
-      (!contribution && !admission_.HasRoom(open->exchange.EarlyResultBytes()))) {
+      (!contribution && !admission_.HasRoom(open->exchange.all_gather().EarlyBytes()))) {
     admission_.Refuse(now, header);
     return false;
   }
@@ -333,16 +333,16 @@ bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const H
   if ((header.flags & kFlagDrain) != 0 && collective.deferred) exchange.Drain();
   const bool first = !exchange.heard(from);
   const bool delivered = exchange.sender().ContributionsDelivered(from);
-  const std::size_t results = exchange.sums();
+  const std::size_t sums = exchange.reduce_scatter().sums().size();
   const bool contribution = header.kind == DatagramKind::kContribution;
   const Receipt receipt = exchange.Handle(now, from, header, payload);
   if (receipt != Receipt::kNew) {
     ++CounterOf(receipt, session_.counters);
     return receipt != Receipt::kMismatched;
   }
-  if (exchange.sums() != results) transmitter_.QueueAll(open);
+  if (exchange.reduce_scatter().sums().size() != sums) transmitter_.QueueAll(open);
   // A peer in the same call of the same name with other facts disagrees with the local program.
-  if (first && !exchange.submitted()) {
+  if (first && !exchange.program().submitted()) {
     lifecycle_.Apply(now, mismatch_.FindMismatched(collective.spec.name, header.call.sequence));
   }
   const bool completes = exchange.sender().ContributionsDelivered(from) != delivered;
@@ -456,7 +456,8 @@ void Endpoint::HandleDelivery(Instant now, Rank to, const Delivery& delivery,
   Counters& counters = session_.counters;
   if (delivered) {
     if (exchange.sender().HandleDelivery(member, item)) advanced.push_back(info.call.collective);
-  } else if (exchange.HandleLoss(member, item, refused) == CallSender::Retransmission::kAgain) {
+  } else if (exchange.sender().HandleLoss(member, item, refused) ==
+             CallSender::Retransmission::kAgain) {
     ++(refused ? counters.segments_refused : counters.segments_retransmitted);
     transmitter_.Queue(*open, member);
   } else {

@@ -17,7 +17,7 @@ Reduction::Reduction(const BucketLayout& layout, MemberIndex owner, ElementType 
   staging_ = pool.Take(layout.Shard(owner).bytes * slots);
   received_.assign(layout.members(), Bitmap(segments));
   excluded_.assign(layout.members(), false);
-  forgone_.assign(layout.members(), false);
+  optional_.assign(layout.members(), false);
   arrived_.assign(segments, 0);
   summed_.assign(segments, 0);
   sum_slot_.assign(segments, owner);
@@ -36,7 +36,7 @@ Reduction::Receipt Reduction::Receive(MemberIndex source, SegmentIndex segment,
   OR_CHECK(source != owner_ && payload.size() == layout_.Segment(segment).bytes);
   const std::size_t within = Within(segment);
   if (excluded_[source.index()]) return Receipt::kDuplicate;
-  Await(source);
+  Require(source);
   Bitmap& received = received_[source.index()];
   if (!received.Insert(within)) return Receipt::kDuplicate;
   if (reduced_.Contains(within)) return Receipt::kLate;
@@ -50,18 +50,18 @@ Reduction::Receipt Reduction::Receive(MemberIndex source, SegmentIndex segment,
   return Receipt::kNew;
 }
 
-void Reduction::Forgo(MemberIndex source) {
-  if (forgone_[source.index()]) return;
-  forgone_[source.index()] = true;
+void Reduction::MakeOptional(MemberIndex source) {
+  if (optional_[source.index()]) return;
+  optional_[source.index()] = true;
   if (source == owner_) return;
   for (std::size_t within = 0; within < arrived_.size(); ++within) {
     if (!received_[source.index()].Contains(within)) ++arrived_[within];
   }
 }
 
-void Reduction::Await(MemberIndex source) {
-  if (!forgone_[source.index()] || excluded_[source.index()]) return;
-  forgone_[source.index()] = false;
+void Reduction::Require(MemberIndex source) {
+  if (!optional_[source.index()] || excluded_[source.index()]) return;
+  optional_[source.index()] = false;
   if (source == owner_) return;
   for (std::size_t within = 0; within < arrived_.size(); ++within) {
     if (!received_[source.index()].Contains(within)) --arrived_[within];
@@ -70,12 +70,12 @@ void Reduction::Await(MemberIndex source) {
 
 void Reduction::Exclude(MemberIndex source) {
   excluded_[source.index()] = true;
-  Forgo(source);
+  MakeOptional(source);
 }
 
 bool Reduction::Ready(SegmentIndex segment) const {
   const std::size_t within = Within(segment);
-  return (own_ != nullptr || forgone_[owner_.index()]) &&
+  return (own_ != nullptr || optional_[owner_.index()]) &&
          arrived_[within] + 1u == layout_.members() && !reduced_.Contains(within);
 }
 

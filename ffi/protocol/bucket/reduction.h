@@ -36,9 +36,9 @@ class Reduction {
 
   // The contributions of `source`, which may be the owner, are not waited for until one of them
   // comes.
-  void Forgo(MemberIndex source);
-  // Undoes Forgo().
-  void Await(MemberIndex source);
+  void MakeOptional(MemberIndex source);
+  // Undoes MakeOptional().
+  void Require(MemberIndex source);
   // `source` sends no more contributions; those that have come count.
   void Exclude(MemberIndex source);
 
@@ -88,8 +88,8 @@ class Reduction {
   Buffer staging_;                      // by source without the owner
   std::vector<Bitmap> received_;        // by source, of segments within the shard
   std::vector<bool> excluded_;          // by source
-  std::vector<bool> forgone_;           // by source
-  std::vector<std::uint16_t> arrived_;  // by segment: sources that have contributed, or are forgone
+  std::vector<bool> optional_;          // by source
+  std::vector<std::uint16_t> arrived_;  // by segment: contributed, or optional sources
   std::vector<std::uint16_t> summed_;   // by segment: contributions in its sum
   std::vector<MemberIndex> sum_slot_;   // by segment: whose slot holds the sum
   Bitmap reduced_;

@@ -50,8 +50,7 @@ Receipt AllGatherStage::Handle(Instant now, MemberIndex from, const Header& head
   }
   rules_.Learn(now, from, header);
   received_.Insert(segment.index());
-  if (rules_.retains() && (header.flags & kFlagDeferred) != 0)
-    holds_deferred_.Insert(segment.index());
+  if ((header.flags & kFlagDeferred) != 0) holds_deferred_.Insert(segment.index());
   last_segments_.Note(now);
   if (header.flags & kFlagTail) last_segments_.See(from);
   return Receipt::kNew;
@@ -83,13 +82,13 @@ std::size_t AllGatherStage::EarlyBytes() const {
   return rules_.SumsNeedAll() ? 0 : collective_.layout.bytes();
 }
 
-void AllGatherStage::Forgo(MemberIndex absent) {
-  forgone_ += collective_.layout.SegmentsOf(absent);
+void AllGatherStage::MakeOptional(MemberIndex absent) {
+  optional_ += collective_.layout.SegmentsOf(absent);
   last_segments_.See(absent);
 }
 
-void AllGatherStage::Await(MemberIndex member) {
-  forgone_ -= collective_.layout.SegmentsOf(member);
+void AllGatherStage::Require(MemberIndex member) {
+  optional_ -= collective_.layout.SegmentsOf(member);
   if (collective_.layout.SegmentsOf(member) > 0) last_segments_.Await(member);
 }
 
@@ -140,11 +139,11 @@ std::uint32_t AllGatherStage::NotReceived(MemberIndex owner) const {
 }
 
 std::uint64_t AllGatherStage::DeferredBytes() const {
-  const SegmentStore* const late = rules_.late_results();
-  if (late == nullptr || (holds_deferred_.count() == 0 && late->empty())) return 0;
+  const SegmentStore& late = collective_.deferred->late_results();
+  if (holds_deferred_.count() == 0 && late.empty()) return 0;
   std::uint64_t bytes = 0;
   for (const SegmentIndex segment : collective_.layout.Segments()) {
-    if (holds_deferred_.Contains(segment.index()) || late->Contains(segment)) {
+    if (holds_deferred_.Contains(segment.index()) || late.Contains(segment)) {
       bytes += collective_.layout.Segment(segment).bytes;
     }
   }

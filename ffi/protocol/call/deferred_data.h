@@ -62,7 +62,7 @@ class DeferredData {
   // ---- Data for a peer.
   SendWindow& window(Stage stage, MemberIndex to) { return sending(stage, to).window; }
   const SendWindow& window(Stage stage, MemberIndex to) const {
-    return peers_[to.index()].sending[static_cast<std::size_t>(stage)].window;
+    return peers_[to.index()].sending[Index(stage)].window;
   }
   SegmentStore& deferred_sends(Stage stage, MemberIndex to) {
     return sending(stage, to).deferred_sends;
@@ -94,7 +94,7 @@ class DeferredData {
   void NoteOpening(Sequence call, Instant at);
   std::optional<Instant> OpeningOf(Sequence call) const;
   CallHistory& history(Stage stage, MemberIndex from) {
-    return peers_[from.index()].history[static_cast<std::size_t>(stage)];
+    return peers_[from.index()].history[Index(stage)];
   }
   // A call is over here; `complete`: all its results of `owner` had come.
   void NoteResults(MemberIndex owner, Sequence call, bool complete);
@@ -114,9 +114,7 @@ class DeferredData {
     std::optional<Sequence> incomplete_last;
     std::optional<Sequence> complete_since;
   };
-  Sending& sending(Stage stage, MemberIndex to) {
-    return peers_[to.index()].sending[static_cast<std::size_t>(stage)];
-  }
+  Sending& sending(Stage stage, MemberIndex to) { return peers_[to.index()].sending[Index(stage)]; }
   bool Lags(const Peer& peer, Sequence call) const;
   // Returns the bytes of the segments that it touched.
   std::uint64_t Move(SegmentStore& store, const BucketView& bucket, SegmentIndex first,

@@ -4,6 +4,13 @@
 #include <utility>
 
 namespace optireduce {
+namespace {
+
+LatePolicy PolicyOf(const CollectiveSpec& spec, Stage stage) {
+  return stage == Stage::kReduceScatter ? spec.reduce_scatter : spec.all_gather;
+}
+
+}  // namespace
 
 LateRules::LateRules(const Collective& collective, Sequence sequence, Instant opened_at, bool drain)
     : collective_(collective),
@@ -42,16 +49,11 @@ void LateRules::Submit(Instant now, bool in_order) {
 
 bool LateRules::Windowed(Stage stage) const {
   // A call can be over, given up, before any call of its collective has opened.
-  if (!retains()) return false;
-  const CollectiveSpec& spec = collective_.spec;
-  return (stage == Stage::kReduceScatter ? spec.reduce_scatter : spec.all_gather) ==
-         LatePolicy::kDefer;
+  return retains() && PolicyOf(collective_.spec, stage) == LatePolicy::kDefer;
 }
 
 LatePolicy LateRules::policy(Stage stage) const {
-  if (drain_) return LatePolicy::kWait;
-  return stage == Stage::kReduceScatter ? collective_.spec.reduce_scatter
-                                        : collective_.spec.all_gather;
+  return drain_ ? LatePolicy::kWait : PolicyOf(collective_.spec, stage);
 }
 
 bool LateRules::MaySend(Stage stage, MemberIndex to) const {
@@ -89,7 +91,7 @@ std::uint8_t LateRules::FlagsFor(MemberIndex to) const {
 }
 
 void LateRules::HandleNote(MemberIndex from, const Header& header) {
-  if (Drops()) timing_->HandleSample(from, header.call, header.segment, header.contributors);
+  if (LosesLate()) timing_->HandleSample(from, header.call, header.segment, header.contributors);
 }
 
 bool LateRules::Retransmits(Stage stage) const {
@@ -178,13 +180,7 @@ void LateRules::Learn(Instant now, MemberIndex from, const Header& header) {
                        static_cast<double>(layout.Shard(shard).bytes));
 }
 
-void LateRules::EndCall(std::uint64_t missed_bytes) {
-  if (retains()) deferred_->NoteMissed(missed_bytes);
-}
-
-void LateRules::NoteResults(MemberIndex owner, bool complete) {
-  if (retains()) deferred_->NoteResults(owner, sequence_, complete);
-}
+Instant LateRules::ReleaseAt() const { return LosesLate() && !released_ ? CallDeadline() : kNever; }
 
 void LateRules::Remember(Stage stage, MemberIndex from, Bitmap received) {
   if (!Windowed(stage) || received.count() == 0) return;

@@ -14,7 +14,7 @@ ReduceScatterStage::ReduceScatterStage(const Collective& collective, LateRules& 
       holds_deferred_(segments_),
       last_segments_(collective.layout.members()) {
   for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
-    if (rules.Straggles(MemberIndex(m))) reduction_.Forgo(MemberIndex(m));
+    if (rules.Straggles(MemberIndex(m))) reduction_.MakeOptional(MemberIndex(m));
   }
   for (const MemberIndex member : collective.others) {
     if (segments_ > 0) last_segments_.Await(member);
@@ -50,21 +50,20 @@ Receipt ReduceScatterStage::Handle(Instant now, MemberIndex from, const Header& 
       break;
   }
   rules_.Learn(now, from, header);
-  if (rules_.retains() && (header.flags & kFlagDeferred) != 0)
-    holds_deferred_.Insert(segment.value() - first_);
+  if ((header.flags & kFlagDeferred) != 0) holds_deferred_.Insert(segment.value() - first_);
   last_segments_.Note(now);
   if (header.flags & kFlagTail) last_segments_.See(from);
   if (reduction_.Ready(segment)) Reduce(segment);
   return Receipt::kNew;
 }
 
-void ReduceScatterStage::Forgo(MemberIndex absent) {
-  reduction_.Forgo(absent);
+void ReduceScatterStage::MakeOptional(MemberIndex absent) {
+  reduction_.MakeOptional(absent);
   last_segments_.See(absent);
 }
 
-void ReduceScatterStage::Await(MemberIndex member) {
-  reduction_.Await(member);
+void ReduceScatterStage::Require(MemberIndex member) {
+  reduction_.Require(member);
   if (segments_ > 0) last_segments_.Await(member);
 }
 
@@ -83,16 +82,15 @@ void ReduceScatterStage::Reduce(SegmentIndex segment) {
   for (const MemberIndex member : collective_.others) {
     missed_[member.index()] += !reduction_.Received(member, segment);
   }
-  if (rules_.Drops()) {
+  if (rules_.LosesLate()) {
     if (!reduction_.Reduce(segment, /*rescale=*/true)) return;
+  } else if (rules_.retains() && collective_.deferred->late_contributions().Contains(segment)) {
+    SegmentStore& late = collective_.deferred->late_contributions();
+    reduction_.ReduceWithLate(segment, late.Get(segment));
+    late.Remove(segment);
+    holds_deferred_.Insert(segment.value() - first_);
   } else {
-    SegmentStore* const late = rules_.late_contributions();
-    const bool joins = late != nullptr && late->Contains(segment);
-    reduction_.ReduceWithLate(segment, joins ? late->Get(segment) : std::span<const std::byte>());
-    if (joins) {
-      late->Remove(segment);
-      holds_deferred_.Insert(segment.value() - first_);
-    }
+    reduction_.ReduceWithLate(segment, {});
   }
   if (codec_.active()) codec_.RoundSum(segment, reduction_, rules_.errors());
   sums_.push_back(segment);
@@ -114,7 +112,7 @@ void ReduceScatterStage::Close() {
 bool ReduceScatterStage::Drain() {
   if (closed() || incomplete_) return false;
   state_ = State::kOpen;
-  for (std::uint16_t m = 0; m < missed_.size(); ++m) reduction_.Await(MemberIndex(m));
+  for (std::uint16_t m = 0; m < missed_.size(); ++m) reduction_.Require(MemberIndex(m));
   return true;
 }
 
