@@ -142,7 +142,7 @@ const Peer* FailureDetector::FindUnreachable(const Collective& collective,
 
 FailureDetector::PathChange FailureDetector::CheckPath(Rank rank) {
   Peer& peer = *session_.peers[rank];
-  const std::optional<BlackHole> hole = peer.flow.black_hole(session_.options.peer_timeout);
+  const std::optional<BlackHole> hole = peer.flow.lengths().Find(session_.options.peer_timeout);
   PathChange path{.changed = peer.black_hole != hole.has_value(), .why = {}};
   peer.black_hole = hole.has_value();
   if (!hole || peer.left() || peer.removed()) return path;

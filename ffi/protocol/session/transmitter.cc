@@ -237,8 +237,7 @@ OpenCall* Transmitter::NextSegment(Instant now, Rank to, Ring<CallId>& calls, Ou
         QueueAll(active);
         next = exchange.sender().Next(member);
       }
-      if (next &&
-          other.flow.Withholds(now, kOverheadBytes + exchange.sender().PayloadBytes(*next))) {
+      if (next && other.flow.Blocks(now, kOverheadBytes + exchange.sender().PayloadBytes(*next))) {
         // Segments of other calls may be shorter.
         calls.push_back(call);
         calls.pop_front();
@@ -326,7 +325,7 @@ std::optional<Transmit> Transmitter::SendSegmentsOf(Instant now, Rank to, Ring<C
     const std::size_t bytes = kOverheadBytes + payload_bytes;
     if (transmit.bytes + bytes > buffer.size()) break;
     if (!flow.CanSend(bytes)) {
-      flow.AskForRoom();
+      flow.RequestRoom();
       break;
     }
     if (transmit.bytes == 0) {
