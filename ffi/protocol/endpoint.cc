@@ -29,6 +29,25 @@ std::uint64_t& CounterOf(Receipt receipt, Counters& counters) {
   return counters.rejected_mismatched;
 }
 
+// Nothing if the announcement is refused, which is counted.
+std::optional<CollectiveSpec> ReadAnnouncement(SessionState& session, const Header& header,
+                                               std::span<const std::byte> payload) {
+  const EndpointOptions& options = session.options;
+  std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options.world_size);
+  const bool gave_up = (header.flags & kFlagGaveUp) != 0;
+  const Sequence sequence = header.call.sequence;
+  if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kNameBytesMax ||
+      (gave_up && (header.segment.value() > sequence.value() || sequence == kFinalDrain))) {
+    ++session.counters.rejected_malformed;
+    return std::nullopt;
+  }
+  if (!MemberOf(*spec, header.source) || !MemberOf(*spec, options.rank)) {
+    ++session.counters.rejected_mismatched;
+    return std::nullopt;
+  }
+  return spec;
+}
+
 }  // namespace
 
 Endpoint::Endpoint(const EndpointOptions& options)
@@ -352,27 +371,9 @@ bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const H
   return true;
 }
 
-std::optional<CollectiveSpec> Endpoint::ReadAnnouncement(const Header& header,
-                                                         std::span<const std::byte> payload) {
-  const EndpointOptions& options = session_.options;
-  std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options.world_size);
-  const bool gave_up = (header.flags & kFlagGaveUp) != 0;
-  const Sequence sequence = header.call.sequence;
-  if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kNameBytesMax ||
-      (gave_up && (header.segment.value() > sequence.value() || sequence == kFinalDrain))) {
-    ++session_.counters.rejected_malformed;
-    return std::nullopt;
-  }
-  if (!MemberOf(*spec, header.source) || !MemberOf(*spec, options.rank)) {
-    ++session_.counters.rejected_mismatched;
-    return std::nullopt;
-  }
-  return spec;
-}
-
 bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
                                   std::span<const std::byte> payload) {
-  std::optional<CollectiveSpec> spec = ReadAnnouncement(header, payload);
+  std::optional<CollectiveSpec> spec = ReadAnnouncement(session_, header, payload);
   if (!spec) return false;
   // The reason of a call that was given up stands in the place of the description.
   const bool gave_up = (header.flags & kFlagGaveUp) != 0;

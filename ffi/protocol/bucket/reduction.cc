@@ -1,5 +1,6 @@
 #include "ffi/protocol/bucket/reduction.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -31,8 +32,8 @@ std::byte* Reduction::Slot(MemberIndex source, SegmentIndex segment) const {
   return staging_.data() + slot * shard.bytes + (layout_.Segment(segment).offset - shard.offset);
 }
 
-Reduction::Receipt Reduction::Receive(MemberIndex source, SegmentIndex segment,
-                                      std::span<const std::byte> payload) {
+Receipt Reduction::Receive(MemberIndex source, SegmentIndex segment,
+                           std::span<const std::byte> payload) {
   OR_CHECK(source != owner_ && payload.size() == layout_.Segment(segment).bytes);
   const std::size_t within = Within(segment);
   if (excluded_[source.index()]) return Receipt::kDuplicate;
@@ -90,11 +91,10 @@ std::byte* Reduction::GatherSources(SegmentIndex segment) {
   // Without any contribution of a peer, every slot is free.
   MemberIndex slot(owner_.value() == 0 ? 1 : 0);
   bool placed = false;
-  for (std::uint16_t m = 0; m < layout_.members(); ++m) {
-    const MemberIndex source(m);
+  for (const MemberIndex source : layout_.Members()) {
     if (source == owner_) {
       if (own_ != nullptr) sources_.push_back(own_->Read(layout_.Segment(segment), scratch_));
-    } else if (received_[m].Contains(within)) {
+    } else if (received_[source.index()].Contains(within)) {
       sources_.push_back(last && last->source == source ? last->bytes : Slot(source, segment));
       if (!placed) slot = source;
       placed = true;
@@ -105,29 +105,22 @@ std::byte* Reduction::GatherSources(SegmentIndex segment) {
   return Slot(slot, segment);
 }
 
-void Reduction::Sum(SegmentIndex segment, double scale, std::byte* sum) {
-  SumContributions(element_type_, sources_, layout_.Segment(segment).bytes / SizeOf(element_type_),
-                   scale, sum);
-  reduced_.Insert(Within(segment));
-}
-
-bool Reduction::Reduce(SegmentIndex segment, bool rescale) {
+bool Reduction::Reduce(SegmentIndex segment, std::span<const std::byte> late, bool rescale) {
   std::byte* const sum = GatherSources(segment);
-  if (sources_.empty()) return false;
-  const auto count = static_cast<double>(sources_.size());
-  Sum(segment, rescale ? layout_.members() / count : 1.0, sum);
-  return true;
-}
-
-void Reduction::ReduceWithLate(SegmentIndex segment, std::span<const std::byte> late) {
-  std::byte* const sum = GatherSources(segment);
+  const double scale =
+      rescale ? layout_.members() / static_cast<double>(std::max<std::size_t>(sources_.size(), 1))
+              : 1.0;
   if (!late.empty()) sources_.push_back(late.data());
-  if (sources_.empty()) {
-    std::memset(sum, 0, layout_.Segment(segment).bytes);
-    reduced_.Insert(Within(segment));
-    return;
+  const std::size_t bytes = layout_.Segment(segment).bytes;
+  if (!sources_.empty()) {
+    SumContributions(element_type_, sources_, bytes / SizeOf(element_type_), scale, sum);
+  } else if (rescale) {
+    return false;
+  } else {
+    std::memset(sum, 0, bytes);
   }
-  Sum(segment, 1.0, sum);
+  reduced_.Insert(Within(segment));
+  return true;
 }
 
 void Reduction::Compact(BufferPool& pool) {
@@ -135,8 +128,7 @@ void Reduction::Compact(BufferPool& pool) {
   OR_CHECK(finished());
   const ByteRange shard = layout_.Shard(owner_);
   Buffer sums = pool.Take(shard.bytes);
-  for (std::uint32_t i = 0; i < reduced_.size(); ++i) {
-    const SegmentIndex segment(layout_.FirstSegment(owner_).value() + i);
+  for (const SegmentIndex segment : layout_.Segments(owner_)) {
     const std::span<const std::byte> sum = Sum(segment);
     std::memcpy(sums.data() + (layout_.Segment(segment).offset - shard.offset), sum.data(),
                 sum.size());

@@ -22,8 +22,7 @@ CallSender::CallSender(const Collective& collective, LateRules& rules, SegmentCo
       retained_(collective.layout.members()),
       scratch_(collective.layout.LargestSegmentBytes()) {
   const BucketLayout& layout = collective.layout;
-  for (std::uint16_t m = 0; m < layout.members(); ++m) {
-    const MemberIndex member(m);
+  for (const MemberIndex member : layout.Members()) {
     const bool self = member == collective.self;
     outboxes_.emplace_back(layout.FirstSegment(member), self ? 0 : layout.SegmentsOf(member),
                            layout.FirstSegment(collective.self),
@@ -140,7 +139,7 @@ void CallSender::WriteRounded(MemberIndex to, const Outbox::Item& item, std::spa
   if (errors == nullptr || item.retransmission || (!contribution && count == 1)) return;
   if (!contribution) {
     codec_.Round(item.segment, exact, out,
-                 &collective_.deferred->deferred_sends(Stage::kAllGather, to));
+                 &collective_.deferred->sending(Stage::kAllGather, to).deferred_sends);
     return;
   }
   errors->Remove(item.segment);
@@ -294,7 +293,7 @@ void CallSender::DeferSends(Stage stage, MemberIndex to) {
   const auto kind = contributions ? DatagramKind::kContribution : DatagramKind::kResult;
   for (const SegmentIndex segment :
        collective_.layout.Segments(contributions ? to : collective_.self)) {
-    collective_.deferred->deferred_sends(stage, to).Add(
+    collective_.deferred->sending(stage, to).deferred_sends.Add(
         segment, OwnPayload({.kind = kind, .segment = segment}, scratch_));
   }
   if (!contributions) return;

@@ -38,8 +38,8 @@ struct Collective {
         announced_at(the_spec.members.size()),
         newest_call(the_spec.members.size()),
         attendance(the_spec.members.size()) {
-    for (std::uint16_t m = 0; m < layout.members(); ++m) {
-      if (MemberIndex(m) != self) others.emplace_back(m);
+    for (const MemberIndex member : layout.Members()) {
+      if (member != self) others.push_back(member);
     }
   }
 

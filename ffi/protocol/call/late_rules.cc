@@ -58,7 +58,7 @@ LatePolicy LateRules::policy(Stage stage) const {
 
 bool LateRules::MaySend(Stage stage, MemberIndex to) const {
   if (!Windowed(stage)) return true;
-  const SendWindow& window = std::as_const(*deferred_).window(stage, to);
+  const SendWindow& window = deferred_->sending(stage, to).window;
   if (window.Begun(sequence_)) return true;
   // Data of a drain shows that everything before it has come.
   return drain_ ? window.all_delivered() : window.MayBegin(sequence_);
@@ -66,16 +66,16 @@ bool LateRules::MaySend(Stage stage, MemberIndex to) const {
 
 std::unique_ptr<SegmentStore> LateRules::Begin(Stage stage, MemberIndex to) {
   if (!Unsent(stage, to)) return nullptr;
-  deferred_->window(stage, to).Begin(sequence_);
+  deferred_->sending(stage, to).window.Begin(sequence_);
   return deferred_->PopDeferredSends(stage, to);
 }
 
 bool LateRules::Unsent(Stage stage, MemberIndex to) const {
-  return Windowed(stage) && !deferred_->window(stage, to).Begun(sequence_);
+  return Windowed(stage) && !deferred_->sending(stage, to).window.Begun(sequence_);
 }
 
 void LateRules::Deliver(Stage stage, MemberIndex to) {
-  if (Windowed(stage)) deferred_->window(stage, to).Deliver(sequence_);
+  if (Windowed(stage)) deferred_->sending(stage, to).window.Deliver(sequence_);
 }
 
 std::uint16_t LateRules::NoteFor(MemberIndex to, SegmentIndex segment) const {
@@ -139,14 +139,8 @@ Receipt LateRules::HandleOver(Instant now, const Collective& collective, MemberI
   }
   CallHistory& history = collective.deferred->history(stage, from);
   const std::size_t within = header.segment.value() - layout.FirstSegment(shard).value();
-  switch (history.Take(sequence, within, layout.SegmentsOf(shard))) {
-    case CallHistory::Receipt::kStale:
-      return Receipt::kStale;
-    case CallHistory::Receipt::kDuplicate:
-      return Receipt::kDuplicate;
-    case CallHistory::Receipt::kNew:
-      break;
-  }
+  const Receipt receipt = history.Take(sequence, within, layout.SegmentsOf(shard));
+  if (receipt != Receipt::kNew) return receipt;
   rules.opened_at_ = collective.deferred->OpeningOf(sequence).value_or(kNever);
   rules.HandleLate(now, from, header, payload);
   return Receipt::kLate;

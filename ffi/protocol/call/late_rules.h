@@ -36,9 +36,6 @@
 
 namespace optireduce {
 
-// The outcome of a segment that arrived.
-enum class Receipt : std::uint8_t { kNew, kDuplicate, kLate, kStale, kMismatched };
-
 inline Stage StageOf(DatagramKind kind) {
   return kind == DatagramKind::kContribution ? Stage::kReduceScatter : Stage::kAllGather;
 }

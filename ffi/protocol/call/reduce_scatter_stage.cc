@@ -13,8 +13,8 @@ ReduceScatterStage::ReduceScatterStage(const Collective& collective, LateRules& 
       missed_(collective.layout.members()),
       holds_deferred_(segments_),
       last_segments_(collective.layout.members()) {
-  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
-    if (rules.Straggles(MemberIndex(m))) reduction_.MakeOptional(MemberIndex(m));
+  for (const MemberIndex member : collective.layout.Members()) {
+    if (rules.Straggles(member)) reduction_.MakeOptional(member);
   }
   for (const MemberIndex member : collective.others) {
     if (segments_ > 0) last_segments_.Await(member);
@@ -40,15 +40,9 @@ Receipt ReduceScatterStage::Handle(Instant now, MemberIndex from, const Header& 
   // Nothing at all of this segment was there at the close.
   if (closed() && !HasSum(segment)) return Receipt::kLate;
   rules_.HandleNote(from, header);
-  switch (reduction_.Receive(from, segment, payload)) {
-    case Reduction::Receipt::kDuplicate:
-      return Receipt::kDuplicate;
-    case Reduction::Receipt::kLate:
-      rules_.HandleLate(now, from, header, payload);
-      return Receipt::kLate;
-    case Reduction::Receipt::kNew:
-      break;
-  }
+  const Receipt receipt = reduction_.Receive(from, segment, payload);
+  if (receipt == Receipt::kLate) rules_.HandleLate(now, from, header, payload);
+  if (receipt != Receipt::kNew) return receipt;
   rules_.Learn(now, from, header);
   if ((header.flags & kFlagDeferred) != 0) holds_deferred_.Insert(segment.value() - first_);
   last_segments_.Note(now);
@@ -82,15 +76,13 @@ void ReduceScatterStage::Reduce(SegmentIndex segment) {
   for (const MemberIndex member : collective_.others) {
     missed_[member.index()] += !reduction_.Received(member, segment);
   }
-  if (rules_.LosesLate()) {
-    if (!reduction_.Reduce(segment, /*rescale=*/true)) return;
-  } else if (rules_.retains() && collective_.deferred->late_contributions().Contains(segment)) {
+  if (rules_.retains() && collective_.deferred->late_contributions().Contains(segment)) {
     SegmentStore& late = collective_.deferred->late_contributions();
-    reduction_.ReduceWithLate(segment, late.Get(segment));
+    reduction_.Reduce(segment, late.Get(segment), /*rescale=*/false);
     late.Remove(segment);
     holds_deferred_.Insert(segment.value() - first_);
-  } else {
-    reduction_.ReduceWithLate(segment, {});
+  } else if (!reduction_.Reduce(segment, {}, rules_.LosesLate())) {
+    return;
   }
   if (codec_.active()) codec_.RoundSum(segment, reduction_, rules_.errors());
   sums_.push_back(segment);
@@ -112,7 +104,7 @@ void ReduceScatterStage::Close() {
 bool ReduceScatterStage::Drain() {
   if (closed() || incomplete_) return false;
   state_ = State::kOpen;
-  for (std::uint16_t m = 0; m < missed_.size(); ++m) reduction_.Require(MemberIndex(m));
+  for (const MemberIndex member : collective_.layout.Members()) reduction_.Require(member);
   return true;
 }
 
