@@ -48,6 +48,15 @@ std::optional<CollectiveSpec> ReadAnnouncement(SessionState& session, const Head
   return spec;
 }
 
+template <typename Predicate>
+std::vector<Rank> RanksOf(const PeerTable& peers, Predicate predicate) {
+  std::vector<Rank> ranks;
+  for (const Peer& peer : peers.others()) {
+    if (predicate(peer)) ranks.push_back(peer.rank);
+  }
+  return ranks;
+}
+
 }  // namespace
 
 Endpoint::Endpoint(const EndpointOptions& options)
@@ -189,20 +198,14 @@ bool Endpoint::finished() const {
 }
 
 std::vector<Rank> Endpoint::silent() const {
-  std::vector<Rank> ranks;
-  for (const Peer& peer : session_.peers.others()) {
-    if (!peer.left() && peer.unreachable()) ranks.push_back(peer.rank);
-  }
-  return ranks;
+  return RanksOf(session_.peers,
+                 [](const Peer& peer) { return !peer.left() && peer.unreachable(); });
 }
 
 std::vector<Rank> Endpoint::unreached() const {
-  std::vector<Rank> ranks;
-  for (const Peer& peer : session_.peers.others()) {
-    const bool asked = leaving_ && !peer.gone();
-    if (asked && peer.farewell != Peer::Farewell::kDelivered) ranks.push_back(peer.rank);
-  }
-  return ranks;
+  return RanksOf(session_.peers, [this](const Peer& peer) {
+    return leaving_ && !peer.gone() && peer.farewell != Peer::Farewell::kDelivered;
+  });
 }
 
 std::vector<WaitingCall> Endpoint::WaitingCalls(Instant before) const {

@@ -28,9 +28,14 @@ def test_a_datagram_overtaken_by_many_is_lost():
     numbers = [sender.track(0.0, cargo, DATAGRAM_BYTES) for cargo in range(20)]
     for number in numbers[1:]:
         receiver.record(0.001, number)
-    deliveries = sender.handle_acknowledgement(0.002, receiver.make_acknowledgement(0.001))
+    deliveries = sender.handle_acknowledgement(
+        0.002, receiver.make_acknowledgement(0.001)
+    )
     assert (0, False) in deliveries
-    assert sorted(deliveries) == [(0, False), *[(cargo, True) for cargo in range(1, 20)]]
+    assert sorted(deliveries) == [
+        (0, False),
+        *[(cargo, True) for cargo in range(1, 20)],
+    ]
 
 
 def test_one_acknowledgement_for_a_thousand_datagrams_tells_of_all_of_them():
@@ -55,10 +60,14 @@ def test_a_datagram_overtaken_by_a_few_is_not_lost_yet():
     numbers = [sender.track(0.0, cargo, DATAGRAM_BYTES) for cargo in range(5)]
     for number in numbers[1:]:
         receiver.record(0.001, number)
-    deliveries = sender.handle_acknowledgement(0.002, receiver.make_acknowledgement(0.001))
+    deliveries = sender.handle_acknowledgement(
+        0.002, receiver.make_acknowledgement(0.001)
+    )
     assert (0, False) not in deliveries
     receiver.record(0.003, numbers[0])
-    deliveries = sender.handle_acknowledgement(0.004, receiver.make_acknowledgement(0.003))
+    deliveries = sender.handle_acknowledgement(
+        0.004, receiver.make_acknowledgement(0.003)
+    )
     assert deliveries == [(0, True)]
 
 
@@ -277,7 +286,9 @@ def test_every_tracked_datagram_gets_exactly_one_fate(seed, loss):
             now += 0.001
             note(sender.handle_acknowledgement(now, receiver.make_acknowledgement(now)))
     assert sorted(deliveries) == list(range(cargo))
-    assert all(tracked in arrived for tracked, delivered in deliveries.items() if delivered)
+    assert all(
+        tracked in arrived for tracked, delivered in deliveries.items() if delivered
+    )
 
 
 def test_a_weight_changes_what_may_be_under_way_within_what_the_receiver_holds():
@@ -313,7 +324,9 @@ def test_a_refused_datagram_comes_back_as_refused_and_is_not_lost():
     for cargo in range(40):
         number = sender.track(0.0, cargo, DATAGRAM_BYTES)
         receiver.record(0.001, number, refused=cargo % 3 == 0)
-    deliveries = sender.handle_acknowledgement(0.002, receiver.make_acknowledgement(0.001))
+    deliveries = sender.handle_acknowledgement(
+        0.002, receiver.make_acknowledgement(0.001)
+    )
     assert deliveries == [(c, None if c % 3 == 0 else True) for c in range(40)]
 
 

@@ -93,7 +93,8 @@ std::byte* Reduction::GatherSources(SegmentIndex segment) {
   bool placed = false;
   for (const MemberIndex source : layout_.Members()) {
     if (source == owner_) {
-      if (own_ != nullptr) sources_.push_back(own_->Read(layout_.Segment(segment), scratch_));
+      if (own_ != nullptr)
+        sources_.push_back(own_->Read(layout_.Segment(segment), scratch_).data());
     } else if (received_[source.index()].Contains(within)) {
       sources_.push_back(last && last->source == source ? last->bytes : Slot(source, segment));
       if (!placed) slot = source;

@@ -69,9 +69,8 @@ void AllGatherStage::Submit(Instant now) {
   for (const MemberIndex owner : collective_.others) {
     for (const SegmentIndex segment : collective_.layout.Segments(owner)) {
       if (!received_.Contains(segment.index())) continue;
-      const ByteRange range = collective_.layout.Segment(segment);
       sender_.RetainContribution(segment);
-      bucket_.Write(range.offset, {early_.data() + range.offset, range.bytes});
+      bucket_.Write(collective_.layout.Segment(segment).offset, Early(segment));
     }
   }
   early_ = Buffer();
@@ -111,11 +110,8 @@ void AllGatherStage::ZeroMissing() {
 void AllGatherStage::DeferAll(const ReduceScatterStage& sums) {
   for (const SegmentIndex segment : collective_.layout.Segments()) {
     if (!received_.Contains(segment.index())) continue;
-    const ByteRange range = collective_.layout.Segment(segment);
     const bool own = collective_.layout.OwnerOf(segment) == collective_.self;
-    rules_.Defer(Stage::kAllGather, segment,
-                 own ? sums.Sum(segment)
-                     : std::span<const std::byte>(early_.data() + range.offset, range.bytes));
+    rules_.Defer(Stage::kAllGather, segment, own ? sums.Sum(segment) : Early(segment));
   }
   early_ = Buffer();
 }

@@ -50,6 +50,7 @@ class AllGatherStage {
   void Close() { closed_ = true; }
   bool closed() const { return closed_; }
   bool full() const { return received_.full(); }
+  bool ended() const { return full() || closed(); }
   // Every result is here but optional ones.
   bool complete() const { return received_.count() + optional_ >= received_.size(); }
   // The call is over: results that come now are late.
@@ -67,6 +68,10 @@ class AllGatherStage {
   const LastSegments& last_segments() const { return last_segments_; }
 
  private:
+  std::span<const std::byte> Early(SegmentIndex segment) const {
+    const ByteRange range = collective_.layout.Segment(segment);
+    return {early_.data() + range.offset, range.bytes};
+  }
   bool called() const { return bucket_.bytes() > 0; }
   // Results that come now are late.
   bool TakesNoMore() const { return over_ || (closed_ && rules_.LosesLate()); }

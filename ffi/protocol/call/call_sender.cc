@@ -101,8 +101,7 @@ std::span<const std::byte> CallSender::OwnPayload(const Outbox::Item& item,
                                                   std::span<std::byte> scratch) const {
   if (item.kind == DatagramKind::kResult) return sums_.Sum(item.segment);
   if (const SegmentStore* retained = RetainedOf(item.segment)) return retained->Get(item.segment);
-  const ByteRange range = collective_.layout.Segment(item.segment);
-  return {bucket_.Read(range, scratch), range.bytes};
+  return bucket_.Read(collective_.layout.Segment(item.segment), scratch);
 }
 
 std::span<const std::byte> CallSender::Payload(MemberIndex to, const Outbox::Item& item,
@@ -232,8 +231,7 @@ void CallSender::RetainContribution(SegmentIndex segment) {
         collective_.layout.SegmentsOf(owner), collective_.spec.element_type, pool_);
   }
   if (retained->Contains(segment)) return;
-  const ByteRange range = collective_.layout.Segment(segment);
-  retained->Add(segment, {bucket_.Read(range, scratch_), range.bytes});
+  retained->Add(segment, bucket_.Read(collective_.layout.Segment(segment), scratch_));
 }
 
 // ---- The end.

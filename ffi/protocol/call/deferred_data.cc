@@ -36,7 +36,7 @@ std::uint64_t DeferredData::Move(SegmentStore& store, const BucketView& bucket, 
     const SegmentIndex segment(first.value() + i);
     if (!store.Contains(segment)) continue;
     const ByteRange range = layout_.Segment(segment);
-    store.Add(segment, {bucket.Read(range, scratch_), range.bytes});
+    store.Add(segment, bucket.Read(range, scratch_));
     bucket.Write(range.offset, store.Get(segment));
     store.Remove(segment);
     bytes += range.bytes;
@@ -60,7 +60,7 @@ void DeferredData::SubmitLate(const BucketView& bucket) {
     const MemberIndex owner = layout_.OwnerOf(segment);
     SegmentStore& store =
         owner == self_ ? late_contributions_ : sending(Stage::kReduceScatter, owner).deferred_sends;
-    store.Add(segment, {bucket.Read(range, scratch_), range.bytes});
+    store.Add(segment, bucket.Read(range, scratch_));
     bucket.Zero(range);
   }
 }
@@ -95,9 +95,9 @@ bool DeferredData::Lags(const Peer& peer, Sequence call) const {
 }
 
 bool DeferredData::Lags(Sequence call) const {
-  if (suspend_) return false;
-  return std::ranges::any_of(peers_,
-                             [&](const Peer& peer) { return !peer.suspended && Lags(peer, call); });
+  return !suspend_ && std::ranges::any_of(peers_, [&](const Peer& peer) {
+    return !peer.suspended && Lags(peer, call);
+  });
 }
 
 void DeferredData::SuspendLagging(Sequence call) {

@@ -66,9 +66,9 @@ class Exchange {
   // The program waits for a stage that has no deadline. A final drain is no call of the program.
   bool waiting() const { return program_.running() && rules_.Waits() && sequence_ != kFinalDrain; }
   // The result is there, or its missing part will not come.
-  bool complete() const { return MayEnd() && !rules_.Lags(); }
+  bool complete() const { return program_.running() && all_gather_.ended() && !rules_.Lags(); }
   // The call waits only for peers that are too far behind.
-  bool WaitsForLag() const { return MayEnd() && rules_.Lags(); }
+  bool WaitsForLag() const { return program_.running() && all_gather_.ended() && rules_.Lags(); }
   // Ends the call for the local program: the leaves are not touched afterwards.
   CallDone Finish(Instant now, Status status);
   // The program makes a later call. A call that it has not made is abandoned. Of one that failed,
@@ -126,7 +126,6 @@ class Exchange {
   std::uint64_t UndeliveredBytes() const;
 
  private:
-  bool MayEnd() const { return program_.running() && (all_gather_.full() || all_gather_.closed()); }
   Instant ReduceScatterEnd() const;
   Instant CallEnd() const;
   Instant LagDeadline() const;

@@ -27,7 +27,7 @@ void ReduceScatterStage::Submit(Instant now, const BucketView& bucket) {
   for (const SegmentIndex segment : sums_) {
     // The own contribution is late for a sum that exists.
     const ByteRange range = collective_.layout.Segment(segment);
-    rules_.Defer(Stage::kReduceScatter, segment, {bucket.Read(range, scratch), range.bytes});
+    rules_.Defer(Stage::kReduceScatter, segment, bucket.Read(range, scratch));
     bucket.Write(range.offset, Sum(segment));
   }
   reduction_.Attach(&bucket);
