@@ -29,6 +29,34 @@ std::uint64_t& CounterOf(Receipt receipt, Counters& counters) {
   return counters.rejected_mismatched;
 }
 
+// Nothing if the announcement is refused, which is counted.
+std::optional<CollectiveSpec> ReadAnnouncement(SessionState& session, const Header& header,
+                                               std::span<const std::byte> payload) {
+  const EndpointOptions& options = session.options;
+  std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options.world_size);
+  const bool gave_up = (header.flags & kFlagGaveUp) != 0;
+  const Sequence sequence = header.call.sequence;
+  if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kNameBytesMax ||
+      (gave_up && (header.segment.value() > sequence.value() || sequence == kFinalDrain))) {
+    ++session.counters.rejected_malformed;
+    return std::nullopt;
+  }
+  if (!MemberOf(*spec, header.source) || !MemberOf(*spec, options.rank)) {
+    ++session.counters.rejected_mismatched;
+    return std::nullopt;
+  }
+  return spec;
+}
+
+template <typename Predicate>
+std::vector<Rank> RanksOf(const PeerTable& peers, Predicate predicate) {
+  std::vector<Rank> ranks;
+  for (const Peer& peer : peers.others()) {
+    if (predicate(peer)) ranks.push_back(peer.rank);
+  }
+  return ranks;
+}
+
 }  // namespace
 
 Endpoint::Endpoint(const EndpointOptions& options)
@@ -170,27 +198,21 @@ bool Endpoint::finished() const {
 }
 
 std::vector<Rank> Endpoint::silent() const {
-  std::vector<Rank> ranks;
-  for (const Peer& peer : session_.peers.others()) {
-    if (!peer.left() && peer.unreachable()) ranks.push_back(peer.rank);
-  }
-  return ranks;
+  return RanksOf(session_.peers,
+                 [](const Peer& peer) { return !peer.left() && peer.unreachable(); });
 }
 
 std::vector<Rank> Endpoint::unreached() const {
-  std::vector<Rank> ranks;
-  for (const Peer& peer : session_.peers.others()) {
-    const bool asked = leaving_ && !peer.gone();
-    if (asked && peer.farewell != Peer::Farewell::kDelivered) ranks.push_back(peer.rank);
-  }
-  return ranks;
+  return RanksOf(session_.peers, [this](const Peer& peer) {
+    return leaving_ && !peer.gone() && peer.farewell != Peer::Farewell::kDelivered;
+  });
 }
 
 std::vector<WaitingCall> Endpoint::WaitingCalls(Instant before) const {
   std::vector<WaitingCall> calls;
   for (const auto& [id, open] : session_.calls) {
     const Exchange& exchange = open.exchange;
-    if (!exchange.submitted() || exchange.finished() || exchange.submitted_at() >= before) continue;
+    if (!exchange.program().running() || exchange.program().submitted_at() >= before) continue;
     if (id.sequence != kFinalDrain) calls.push_back(waits_.WaitingFor(exchange));
   }
   return calls;
@@ -319,7 +341,7 @@ bool Endpoint::HandleValues(Instant now, const Collective& collective, MemberInd
   OpenCall* const open = lifecycle_.Admit(now, header);
   const bool contribution = header.kind == DatagramKind::kContribution;
   if (open == nullptr ||
-      (!contribution && !admission_.HasRoom(open->exchange.EarlyResultBytes()))) {
+      (!contribution && !admission_.HasRoom(open->exchange.all_gather().EarlyBytes()))) {
     admission_.Refuse(now, header);
     return false;
   }
@@ -333,16 +355,16 @@ bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const H
   if ((header.flags & kFlagDrain) != 0 && collective.deferred) exchange.Drain();
   const bool first = !exchange.heard(from);
   const bool delivered = exchange.sender().ContributionsDelivered(from);
-  const std::size_t results = exchange.sums();
+  const std::size_t sums = exchange.reduce_scatter().sums().size();
   const bool contribution = header.kind == DatagramKind::kContribution;
   const Receipt receipt = exchange.Handle(now, from, header, payload);
   if (receipt != Receipt::kNew) {
     ++CounterOf(receipt, session_.counters);
     return receipt != Receipt::kMismatched;
   }
-  if (exchange.sums() != results) transmitter_.QueueAll(open);
+  if (exchange.reduce_scatter().sums().size() != sums) transmitter_.QueueAll(open);
   // A peer in the same call of the same name with other facts disagrees with the local program.
-  if (first && !exchange.submitted()) {
+  if (first && !exchange.program().submitted()) {
     lifecycle_.Apply(now, mismatch_.FindMismatched(collective.spec.name, header.call.sequence));
   }
   const bool completes = exchange.sender().ContributionsDelivered(from) != delivered;
@@ -352,27 +374,9 @@ bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const H
   return true;
 }
 
-std::optional<CollectiveSpec> Endpoint::ReadAnnouncement(const Header& header,
-                                                         std::span<const std::byte> payload) {
-  const EndpointOptions& options = session_.options;
-  std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options.world_size);
-  const bool gave_up = (header.flags & kFlagGaveUp) != 0;
-  const Sequence sequence = header.call.sequence;
-  if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kNameBytesMax ||
-      (gave_up && (header.segment.value() > sequence.value() || sequence == kFinalDrain))) {
-    ++session_.counters.rejected_malformed;
-    return std::nullopt;
-  }
-  if (!MemberOf(*spec, header.source) || !MemberOf(*spec, options.rank)) {
-    ++session_.counters.rejected_mismatched;
-    return std::nullopt;
-  }
-  return spec;
-}
-
 bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
                                   std::span<const std::byte> payload) {
-  std::optional<CollectiveSpec> spec = ReadAnnouncement(header, payload);
+  std::optional<CollectiveSpec> spec = ReadAnnouncement(session_, header, payload);
   if (!spec) return false;
   // The reason of a call that was given up stands in the place of the description.
   const bool gave_up = (header.flags & kFlagGaveUp) != 0;
@@ -456,7 +460,8 @@ void Endpoint::HandleDelivery(Instant now, Rank to, const Delivery& delivery,
   Counters& counters = session_.counters;
   if (delivered) {
     if (exchange.sender().HandleDelivery(member, item)) advanced.push_back(info.call.collective);
-  } else if (exchange.HandleLoss(member, item, refused) == CallSender::Retransmission::kAgain) {
+  } else if (exchange.sender().HandleLoss(member, item, refused) ==
+             CallSender::Retransmission::kAgain) {
     ++(refused ? counters.segments_refused : counters.segments_retransmitted);
     transmitter_.Queue(*open, member);
   } else {

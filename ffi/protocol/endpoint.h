@@ -48,7 +48,6 @@ class Endpoint {
  public:
   static Result<std::unique_ptr<Endpoint>> Create(const EndpointOptions& options);
   Endpoint(const Endpoint&) = delete;
-  Endpoint& operator=(const Endpoint&) = delete;
 
   // Starts a call. Exactly one CallDone with its token follows, unless this returns an error: wrong
   // members, a member that is gone, a sequence that does not grow.
@@ -133,9 +132,6 @@ class Endpoint {
   // Of a call that is open.
   bool HandleOpen(Instant now, OpenCall& open, MemberIndex from, const Header& header,
                   std::span<const std::byte> payload);
-  // Nothing if the datagram is refused.
-  std::optional<CollectiveSpec> ReadAnnouncement(const Header& header,
-                                                 std::span<const std::byte> payload);
   bool HandleAnnouncement(Instant now, const Header& header, std::span<const std::byte> payload);
   void HandleAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
   void HandleDeliveries(Instant now, Rank peer, const std::vector<Delivery>& deliveries);

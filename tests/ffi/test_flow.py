@@ -28,9 +28,14 @@ def test_a_datagram_overtaken_by_many_is_lost():
     numbers = [sender.track(0.0, cargo, DATAGRAM_BYTES) for cargo in range(20)]
     for number in numbers[1:]:
         receiver.record(0.001, number)
-    fates = sender.handle_acknowledgement(0.002, receiver.make_acknowledgement(0.001))
-    assert (0, False) in fates
-    assert sorted(fates) == [(0, False), *[(cargo, True) for cargo in range(1, 20)]]
+    deliveries = sender.handle_acknowledgement(
+        0.002, receiver.make_acknowledgement(0.001)
+    )
+    assert (0, False) in deliveries
+    assert sorted(deliveries) == [
+        (0, False),
+        *[(cargo, True) for cargo in range(1, 20)],
+    ]
 
 
 def test_one_acknowledgement_for_a_thousand_datagrams_tells_of_all_of_them():
@@ -43,11 +48,11 @@ def test_one_acknowledgement_for_a_thousand_datagrams_tells_of_all_of_them():
             count += 1
         for number in sent:
             receiver.record(float(count), number)
-        fates = sender.handle_acknowledgement(
+        deliveries = sender.handle_acknowledgement(
             float(count), receiver.make_acknowledgement(float(count))
         )
-        assert len(fates) == len(sent)
-        assert all(delivered for _, delivered in fates)
+        assert len(deliveries) == len(sent)
+        assert all(delivered for _, delivered in deliveries)
 
 
 def test_a_datagram_overtaken_by_a_few_is_not_lost_yet():
@@ -55,11 +60,15 @@ def test_a_datagram_overtaken_by_a_few_is_not_lost_yet():
     numbers = [sender.track(0.0, cargo, DATAGRAM_BYTES) for cargo in range(5)]
     for number in numbers[1:]:
         receiver.record(0.001, number)
-    fates = sender.handle_acknowledgement(0.002, receiver.make_acknowledgement(0.001))
-    assert (0, False) not in fates
+    deliveries = sender.handle_acknowledgement(
+        0.002, receiver.make_acknowledgement(0.001)
+    )
+    assert (0, False) not in deliveries
     receiver.record(0.003, numbers[0])
-    fates = sender.handle_acknowledgement(0.004, receiver.make_acknowledgement(0.003))
-    assert fates == [(0, True)]
+    deliveries = sender.handle_acknowledgement(
+        0.004, receiver.make_acknowledgement(0.003)
+    )
+    assert deliveries == [(0, True)]
 
 
 @pytest.mark.parametrize("round_trip", [0.0002, 0.002, 0.1])
@@ -68,10 +77,10 @@ def test_a_datagram_overtaken_by_a_few_is_lost_soon_after_a_round_trip(round_tri
     numbers = [sender.track(0.0, cargo, DATAGRAM_BYTES) for cargo in range(5)]
     for number in [*numbers[:2], *numbers[3:]]:
         receiver.record(round_trip / 2, number)
-    fates = sender.handle_acknowledgement(
+    deliveries = sender.handle_acknowledgement(
         round_trip, receiver.make_acknowledgement(round_trip / 2)
     )
-    assert sorted(fates) == [(0, True), (1, True), (3, True), (4, True)]
+    assert sorted(deliveries) == [(0, True), (1, True), (3, True), (4, True)]
     at = sender.timeout()
     # A round trip, an eighth of it, and at least a millisecond.
     assert at == pytest.approx(round_trip + max(0.001, round_trip / 8))
@@ -114,11 +123,11 @@ def test_a_full_window_does_not_wait_until_the_receiver_acknowledges_after_a_whi
             receiver.record(arrival, sender.track(now, sent, size))
             sent += 1
             now += 0.001  # Longer than any pace.
-        sender.ask_for_room()
+        sender.request_room()
         assert sender.pop_probe() == (sent < every)
         if sent < every:
             receiver.record(arrival, sender.track_probe(now), at_once=True)
-            sender.ask_for_room()
+            sender.request_room()
             assert not sender.pop_probe()
         assert receiver.acknowledgement_due(arrival)
         news = receiver.make_acknowledgement(arrival)
@@ -134,23 +143,23 @@ def test_silence_makes_a_probe_whose_answer_finds_the_loss():
     assert sender.pop_probe()
     assert not sender.pop_probe()
     receiver.record(at + 0.001, sender.track(at, 99, 40))
-    fates = sender.handle_acknowledgement(
+    deliveries = sender.handle_acknowledgement(
         at + 0.002, receiver.make_acknowledgement(at + 0.001)
     )
-    assert sorted(fates) == [(5, False), (99, True)]
+    assert sorted(deliveries) == [(5, False), (99, True)]
 
 
 def test_a_peer_that_never_answers_is_given_up_and_its_window_shrinks():
     sender = make_flow()
     before = sender.window_bytes()
     sender.track(0.0, 5, DATAGRAM_BYTES)
-    fates = []
+    deliveries = []
     for _ in range(10):
-        fates += sender.handle_timeout(sender.timeout())
+        deliveries += sender.handle_timeout(sender.timeout())
         sender.pop_probe()
-        if fates:
+        if deliveries:
             break
-    assert fates == [(5, False)]
+    assert deliveries == [(5, False)]
     assert sender.window_bytes() < before
 
 
@@ -239,12 +248,12 @@ def test_a_number_is_seen_after_it_was_recorded_and_never_before(numbers):
 def test_every_tracked_datagram_gets_exactly_one_fate(seed, loss):
     rng = random.Random(seed)
     sender, receiver = make_flow(), make_flow()
-    fates: dict[int, bool] = {}
+    deliveries: dict[int, bool] = {}
 
     def note(news):
         for cargo, delivered in news:
-            assert cargo not in fates
-            fates[cargo] = delivered
+            assert cargo not in deliveries
+            deliveries[cargo] = delivered
 
     arrived = set()
     now = 0.0
@@ -276,8 +285,10 @@ def test_every_tracked_datagram_gets_exactly_one_fate(seed, loss):
             cargo += 1
             now += 0.001
             note(sender.handle_acknowledgement(now, receiver.make_acknowledgement(now)))
-    assert sorted(fates) == list(range(cargo))
-    assert all(tracked in arrived for tracked, delivered in fates.items() if delivered)
+    assert sorted(deliveries) == list(range(cargo))
+    assert all(
+        tracked in arrived for tracked, delivered in deliveries.items() if delivered
+    )
 
 
 def test_a_weight_changes_what_may_be_under_way_within_what_the_receiver_holds():
@@ -313,8 +324,10 @@ def test_a_refused_datagram_comes_back_as_refused_and_is_not_lost():
     for cargo in range(40):
         number = sender.track(0.0, cargo, DATAGRAM_BYTES)
         receiver.record(0.001, number, refused=cargo % 3 == 0)
-    fates = sender.handle_acknowledgement(0.002, receiver.make_acknowledgement(0.001))
-    assert fates == [(c, None if c % 3 == 0 else True) for c in range(40)]
+    deliveries = sender.handle_acknowledgement(
+        0.002, receiver.make_acknowledgement(0.001)
+    )
+    assert deliveries == [(c, None if c % 3 == 0 else True) for c in range(40)]
 
 
 def test_a_refused_datagram_is_seen():

@@ -29,5 +29,5 @@ def test_an_acknowledgement_of_a_number_that_was_never_used_says_nothing():
     assert (
         sender.handle_acknowledgement(0.001, receiver.make_acknowledgement(0.0)) == []
     )
-    fates = sender.handle_acknowledgement(0.001, true_news)
-    assert fates == [(cargo, True) for cargo in range(3)]
+    deliveries = sender.handle_acknowledgement(0.001, true_news)
+    assert deliveries == [(cargo, True) for cargo in range(3)]

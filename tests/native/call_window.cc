@@ -31,10 +31,10 @@ void Bind(nb::module_& m) {
       .def("lags",
            [](const SendWindow& self, std::uint32_t call) { return self.Lags(Sequence(call)); });
   nb::class_<CallHistory> history(m, "CallHistory");
-  nb::enum_<CallHistory::Receipt>(history, "Receipt")
-      .value("NEW", CallHistory::Receipt::kNew)
-      .value("DUPLICATE", CallHistory::Receipt::kDuplicate)
-      .value("STALE", CallHistory::Receipt::kStale);
+  nb::enum_<Receipt>(history, "Receipt")
+      .value("NEW", Receipt::kNew)
+      .value("DUPLICATE", Receipt::kDuplicate)
+      .value("STALE", Receipt::kStale);
   history.def(nb::init<std::uint32_t>(), nb::arg("max_lag"))
       .def("take", [](CallHistory& self, std::uint32_t call, std::size_t within,
                       std::size_t segments) { return self.Take(Sequence(call), within, segments); })

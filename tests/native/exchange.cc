@@ -93,7 +93,7 @@ class TestCalls {
   std::string Lose(std::uint32_t sequence, std::uint16_t to, const std::string& kind,
                    std::uint32_t segment, bool refused) {
     return kAnswers[static_cast<std::size_t>(
-        Call(sequence).HandleLoss(MemberIndex(to), ItemOf(kind, segment), refused))];
+        Call(sequence).sender().HandleLoss(MemberIndex(to), ItemOf(kind, segment), refused))];
   }
   bool Deliver(std::uint32_t sequence, std::uint16_t to, const std::string& kind,
                std::uint32_t segment) {

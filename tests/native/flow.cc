@@ -46,16 +46,16 @@ class TestFlow {
   Deliveries HandleAcknowledgement(double now, const nb::bytes& payload) {
     const auto news = ParseAcknowledgement(BytesOf(payload));
     OR_CHECK(news.has_value());
-    return ToFates(flow_.HandleAcknowledgement(At(now), *news));
+    return ToDeliveries(flow_.HandleAcknowledgement(At(now), *news));
   }
-  Deliveries HandleTimeout(double now) { return ToFates(flow_.HandleTimeout(At(now))); }
-  void AskForRoom() { flow_.AskForRoom(); }
+  Deliveries HandleTimeout(double now) { return ToDeliveries(flow_.HandleTimeout(At(now))); }
+  void RequestRoom() { flow_.RequestRoom(); }
   bool PopProbe() { return flow_.PopProbe(); }
   std::uint64_t TrackProbe(double now) {
     return flow_.Track(At(now), {.kind = DatagramKind::kProbe}, kOverheadBytes, kOverheadBytes);
   }
   std::optional<std::pair<std::size_t, std::size_t>> BlackHoleOf(double patience_s) const {
-    const auto hole = flow_.black_hole(FromSeconds(patience_s));
+    const auto hole = flow_.lengths().Find(FromSeconds(patience_s));
     if (!hole) return std::nullopt;
     return std::pair(hole->lost_bytes, hole->delivered_bytes);
   }
@@ -73,7 +73,7 @@ class TestFlow {
   }
 
  private:
-  static Deliveries ToFates(const std::vector<Delivery>& deliveries) {
+  static Deliveries ToDeliveries(const std::vector<Delivery>& deliveries) {
     Deliveries pairs;
     for (const Delivery& delivery : deliveries) {
       std::optional<bool> delivered;
@@ -98,7 +98,7 @@ void Bind(nb::module_& m) {
            nb::arg("batch_bytes") = 0)
       .def("handle_acknowledgement", &TestFlow::HandleAcknowledgement)
       .def("handle_timeout", &TestFlow::HandleTimeout)
-      .def("ask_for_room", &TestFlow::AskForRoom)
+      .def("request_room", &TestFlow::RequestRoom)
       .def("pop_probe", &TestFlow::PopProbe)
       .def("track_probe", &TestFlow::TrackProbe)
       .def("black_hole", &TestFlow::BlackHoleOf)

@@ -31,7 +31,9 @@ void Bind(nb::module_& m) {
       .def("note", [](Attendance& self, std::uint16_t from,
                       std::uint32_t call) { return self.Note(MemberIndex(from), Sequence(call)); })
       .def("end_call",
-           [](Attendance& self, const std::vector<bool>& heard) { self.EndCall(heard); })
+           [](Attendance& self, const std::vector<bool>& heard) {
+             self.EndCall([&heard](MemberIndex member) { return heard[member.index()]; });
+           })
       .def("absent", [](const Attendance& self,
                         std::uint16_t member) { return self.Absent(MemberIndex(member)); })
       .def("past", [](const Attendance& self, std::uint16_t member, std::uint32_t call) {

@@ -38,7 +38,7 @@ class TestReduction {
     const auto receipt = reduction_.Receive(MemberIndex(source), SegmentIndex(0),
                                             std::as_bytes(std::span(&value, 1)));
     ReduceIfReady();
-    return receipt == Reduction::Receipt::kNew;
+    return receipt == Receipt::kNew;
   }
   void Exclude(std::uint16_t source) {
     reduction_.Exclude(MemberIndex(source));
@@ -53,7 +53,8 @@ class TestReduction {
 
  private:
   void ReduceIfReady() {
-    if (reduction_.Ready(SegmentIndex(0))) reduction_.ReduceWithLate(SegmentIndex(0), {});
+    if (reduction_.Ready(SegmentIndex(0)))
+      reduction_.Reduce(SegmentIndex(0), {}, /*rescale=*/false);
   }
 
   std::vector<float> values_;  // zeros

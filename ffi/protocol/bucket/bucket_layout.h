@@ -23,9 +23,10 @@ struct ByteRange {
 };
 
 class BucketLayout {
-  static auto Range(std::uint32_t first, std::uint32_t end) {
+  template <typename Index, typename Number>
+  static auto Range(Number first, Number end) {
     return std::views::iota(first, end) |
-           std::views::transform([](std::uint32_t segment) { return SegmentIndex(segment); });
+           std::views::transform([](Number number) { return Index(number); });
   }
 
  public:
@@ -34,6 +35,7 @@ class BucketLayout {
                std::size_t payload_bytes_max);
 
   std::uint16_t members() const { return members_; }
+  auto Members() const { return Range<MemberIndex>(std::uint16_t{0}, members_); }
   std::uint64_t bytes() const { return elements_ * element_bytes_; }
   // Of the whole bucket.
   std::uint32_t segments() const { return first_segment_.back(); }
@@ -49,9 +51,9 @@ class BucketLayout {
 
   // The segments of a shard, and those of the bucket, in order.
   auto Segments(MemberIndex owner) const {
-    return Range(first_segment_[owner.index()], first_segment_[owner.index() + 1]);
+    return Range<SegmentIndex>(first_segment_[owner.index()], first_segment_[owner.index() + 1]);
   }
-  auto Segments() const { return Range(0, segments()); }
+  auto Segments() const { return Range<SegmentIndex>(0u, segments()); }
 
   std::uint64_t LargestSegmentBytes() const;
   // The segment exists, belongs to the shard, and has so many bytes.

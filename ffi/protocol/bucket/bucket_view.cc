@@ -31,7 +31,7 @@ void BucketView::ForEachPiece(ByteRange range, Visit visit) const {
   }
 }
 
-const std::byte* BucketView::Read(ByteRange range, std::span<std::byte> scratch) const {
+std::span<const std::byte> BucketView::Read(ByteRange range, std::span<std::byte> scratch) const {
   const std::byte* in_place = nullptr;
   std::size_t gathered = 0;
   ForEachPiece(range, [&](std::span<std::byte> bytes) {
@@ -43,7 +43,7 @@ const std::byte* BucketView::Read(ByteRange range, std::span<std::byte> scratch)
     std::memcpy(scratch.data() + gathered, bytes.data(), bytes.size());
     gathered += bytes.size();
   });
-  return in_place != nullptr ? in_place : scratch.data();
+  return {in_place != nullptr ? in_place : scratch.data(), range.bytes};
 }
 
 void BucketView::Write(std::uint64_t offset, std::span<const std::byte> bytes) const {

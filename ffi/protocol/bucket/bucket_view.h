@@ -23,7 +23,7 @@ class BucketView {
 
   // The bytes of the range: in place if they lie in one leaf, else gathered into `scratch`, which
   // must hold them.
-  const std::byte* Read(ByteRange range, std::span<std::byte> scratch) const;
+  std::span<const std::byte> Read(ByteRange range, std::span<std::byte> scratch) const;
   void Write(std::uint64_t offset, std::span<const std::byte> bytes) const;
   void Zero(ByteRange range) const;
 

@@ -15,55 +15,55 @@ namespace optireduce {
 
 class BufferPool;
 
+// Gives memory back to its pool.
+struct BufferReturn {
+  BufferPool* pool = nullptr;
+  std::size_t size = 0;      // asked for
+  std::size_t capacity = 0;  // allocated
+  void operator()(std::byte* memory) const;
+};
+
 // A piece of memory, given back to its pool at the end. Contents are whatever was there before.
 class Buffer {
  public:
-  Buffer() = default;
-  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
-  Buffer& operator=(Buffer&& other) noexcept;
-  ~Buffer();
-
   std::byte* data() const { return memory_.get(); }
-  std::size_t size() const { return size_; }
+  std::size_t size() const { return memory_ ? memory_.get_deleter().size : 0; }
 
  private:
   friend class BufferPool;
-  BufferPool* pool_ = nullptr;
-  std::unique_ptr<std::byte[]> memory_;
-  std::size_t size_ = 0;      // asked for
-  std::size_t capacity_ = 0;  // allocated
+  std::unique_ptr<std::byte[], BufferReturn> memory_;
 };
 
 class BufferPool {
  public:
   Buffer Take(std::size_t bytes) {
-    Buffer buffer;
-    buffer.pool_ = this;
-    buffer.size_ = bytes;
     // The smallest that fits, unless it wastes as much again.
     auto best = free_.end();
     for (auto it = free_.begin(); it != free_.end(); ++it) {
       if (it->second < bytes || it->second / 2 > bytes) continue;
       if (best == free_.end() || it->second < best->second) best = it;
     }
+    std::byte* memory = nullptr;
+    std::size_t capacity = bytes;
     if (best != free_.end()) {
-      buffer.memory_ = std::move(best->first);
-      buffer.capacity_ = best->second;
-      free_bytes_ -= best->second;
+      memory = best->first.release();
+      capacity = best->second;
+      free_bytes_ -= capacity;
       free_.erase(best);
     } else {
-      buffer.memory_.reset(new std::byte[bytes]);
-      buffer.capacity_ = bytes;
+      memory = new std::byte[bytes];
     }
     used_bytes_ += bytes;
     used_bytes_peak_ = std::max(used_bytes_peak_, used_bytes_);
+    Buffer buffer;
+    buffer.memory_ = {memory, {.pool = this, .size = bytes, .capacity = capacity}};
     return buffer;
   }
 
   std::size_t used_bytes() const { return used_bytes_; }
 
  private:
-  friend class Buffer;
+  friend struct BufferReturn;
   void GiveBack(std::unique_ptr<std::byte[]> memory, std::size_t size, std::size_t capacity) {
     used_bytes_ -= size;
     if (free_bytes_ + capacity > used_bytes_peak_) return;
@@ -77,16 +77,8 @@ class BufferPool {
   std::size_t used_bytes_peak_ = 0;
 };
 
-inline Buffer& Buffer::operator=(Buffer&& other) noexcept {
-  std::swap(pool_, other.pool_);
-  std::swap(memory_, other.memory_);
-  std::swap(size_, other.size_);
-  std::swap(capacity_, other.capacity_);
-  return *this;
-}
-
-inline Buffer::~Buffer() {
-  if (memory_) pool_->GiveBack(std::move(memory_), size_, capacity_);
+inline void BufferReturn::operator()(std::byte* memory) const {
+  pool->GiveBack(std::unique_ptr<std::byte[]>(memory), size, capacity);
 }
 
 }  // namespace optireduce

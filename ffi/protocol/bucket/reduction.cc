@@ -1,5 +1,6 @@
 #include "ffi/protocol/bucket/reduction.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -17,7 +18,7 @@ Reduction::Reduction(const BucketLayout& layout, MemberIndex owner, ElementType 
   staging_ = pool.Take(layout.Shard(owner).bytes * slots);
   received_.assign(layout.members(), Bitmap(segments));
   excluded_.assign(layout.members(), false);
-  forgone_.assign(layout.members(), false);
+  optional_.assign(layout.members(), false);
   arrived_.assign(segments, 0);
   summed_.assign(segments, 0);
   sum_slot_.assign(segments, owner);
@@ -31,12 +32,12 @@ std::byte* Reduction::Slot(MemberIndex source, SegmentIndex segment) const {
   return staging_.data() + slot * shard.bytes + (layout_.Segment(segment).offset - shard.offset);
 }
 
-Reduction::Receipt Reduction::Receive(MemberIndex source, SegmentIndex segment,
-                                      std::span<const std::byte> payload) {
+Receipt Reduction::Receive(MemberIndex source, SegmentIndex segment,
+                           std::span<const std::byte> payload) {
   OR_CHECK(source != owner_ && payload.size() == layout_.Segment(segment).bytes);
   const std::size_t within = Within(segment);
   if (excluded_[source.index()]) return Receipt::kDuplicate;
-  Await(source);
+  Require(source);
   Bitmap& received = received_[source.index()];
   if (!received.Insert(within)) return Receipt::kDuplicate;
   if (reduced_.Contains(within)) return Receipt::kLate;
@@ -50,18 +51,18 @@ Reduction::Receipt Reduction::Receive(MemberIndex source, SegmentIndex segment,
   return Receipt::kNew;
 }
 
-void Reduction::Forgo(MemberIndex source) {
-  if (forgone_[source.index()]) return;
-  forgone_[source.index()] = true;
+void Reduction::MakeOptional(MemberIndex source) {
+  if (optional_[source.index()]) return;
+  optional_[source.index()] = true;
   if (source == owner_) return;
   for (std::size_t within = 0; within < arrived_.size(); ++within) {
     if (!received_[source.index()].Contains(within)) ++arrived_[within];
   }
 }
 
-void Reduction::Await(MemberIndex source) {
-  if (!forgone_[source.index()] || excluded_[source.index()]) return;
-  forgone_[source.index()] = false;
+void Reduction::Require(MemberIndex source) {
+  if (!optional_[source.index()] || excluded_[source.index()]) return;
+  optional_[source.index()] = false;
   if (source == owner_) return;
   for (std::size_t within = 0; within < arrived_.size(); ++within) {
     if (!received_[source.index()].Contains(within)) --arrived_[within];
@@ -70,12 +71,12 @@ void Reduction::Await(MemberIndex source) {
 
 void Reduction::Exclude(MemberIndex source) {
   excluded_[source.index()] = true;
-  Forgo(source);
+  MakeOptional(source);
 }
 
 bool Reduction::Ready(SegmentIndex segment) const {
   const std::size_t within = Within(segment);
-  return (own_ != nullptr || forgone_[owner_.index()]) &&
+  return (own_ != nullptr || optional_[owner_.index()]) &&
          arrived_[within] + 1u == layout_.members() && !reduced_.Contains(within);
 }
 
@@ -90,11 +91,11 @@ std::byte* Reduction::GatherSources(SegmentIndex segment) {
   // Without any contribution of a peer, every slot is free.
   MemberIndex slot(owner_.value() == 0 ? 1 : 0);
   bool placed = false;
-  for (std::uint16_t m = 0; m < layout_.members(); ++m) {
-    const MemberIndex source(m);
+  for (const MemberIndex source : layout_.Members()) {
     if (source == owner_) {
-      if (own_ != nullptr) sources_.push_back(own_->Read(layout_.Segment(segment), scratch_));
-    } else if (received_[m].Contains(within)) {
+      if (own_ != nullptr)
+        sources_.push_back(own_->Read(layout_.Segment(segment), scratch_).data());
+    } else if (received_[source.index()].Contains(within)) {
       sources_.push_back(last && last->source == source ? last->bytes : Slot(source, segment));
       if (!placed) slot = source;
       placed = true;
@@ -105,29 +106,22 @@ std::byte* Reduction::GatherSources(SegmentIndex segment) {
   return Slot(slot, segment);
 }
 
-void Reduction::Sum(SegmentIndex segment, double scale, std::byte* sum) {
-  SumContributions(element_type_, sources_, layout_.Segment(segment).bytes / SizeOf(element_type_),
-                   scale, sum);
-  reduced_.Insert(Within(segment));
-}
-
-bool Reduction::Reduce(SegmentIndex segment, bool rescale) {
+bool Reduction::Reduce(SegmentIndex segment, std::span<const std::byte> late, bool rescale) {
   std::byte* const sum = GatherSources(segment);
-  if (sources_.empty()) return false;
-  const auto count = static_cast<double>(sources_.size());
-  Sum(segment, rescale ? layout_.members() / count : 1.0, sum);
-  return true;
-}
-
-void Reduction::ReduceWithLate(SegmentIndex segment, std::span<const std::byte> late) {
-  std::byte* const sum = GatherSources(segment);
+  const double scale =
+      rescale ? layout_.members() / static_cast<double>(std::max<std::size_t>(sources_.size(), 1))
+              : 1.0;
   if (!late.empty()) sources_.push_back(late.data());
-  if (sources_.empty()) {
-    std::memset(sum, 0, layout_.Segment(segment).bytes);
-    reduced_.Insert(Within(segment));
-    return;
+  const std::size_t bytes = layout_.Segment(segment).bytes;
+  if (!sources_.empty()) {
+    SumContributions(element_type_, sources_, bytes / SizeOf(element_type_), scale, sum);
+  } else if (rescale) {
+    return false;
+  } else {
+    std::memset(sum, 0, bytes);
   }
-  Sum(segment, 1.0, sum);
+  reduced_.Insert(Within(segment));
+  return true;
 }
 
 void Reduction::Compact(BufferPool& pool) {
@@ -135,8 +129,7 @@ void Reduction::Compact(BufferPool& pool) {
   OR_CHECK(finished());
   const ByteRange shard = layout_.Shard(owner_);
   Buffer sums = pool.Take(shard.bytes);
-  for (std::uint32_t i = 0; i < reduced_.size(); ++i) {
-    const SegmentIndex segment(layout_.FirstSegment(owner_).value() + i);
+  for (const SegmentIndex segment : layout_.Segments(owner_)) {
     const std::span<const std::byte> sum = Sum(segment);
     std::memcpy(sums.data() + (layout_.Segment(segment).offset - shard.offset), sum.data(),
                 sum.size());

@@ -19,6 +19,7 @@
 #include "ffi/protocol/bucket/bucket_layout.h"
 #include "ffi/protocol/bucket/bucket_view.h"
 #include "ffi/protocol/bucket/buffer_pool.h"
+#include "ffi/protocol/bucket/receipt.h"
 
 namespace optireduce {
 
@@ -28,7 +29,6 @@ class Reduction {
   Reduction(const BucketLayout& layout, MemberIndex owner, ElementType element_type,
             BufferPool& pool);
 
-  enum class Receipt : std::uint8_t { kNew, kDuplicate, kLate };
   // `payload` has the size of the segment, which is one of the shard. Late: it was reduced without,
   // and nothing is kept; a second one is a duplicate nevertheless. If the segment is ready now, it
   // must be reduced before `payload` is gone: the last contribution is added where it lies.
@@ -36,9 +36,9 @@ class Reduction {
 
   // The contributions of `source`, which may be the owner, are not waited for until one of them
   // comes.
-  void Forgo(MemberIndex source);
-  // Undoes Forgo().
-  void Await(MemberIndex source);
+  void MakeOptional(MemberIndex source);
+  // Undoes MakeOptional().
+  void Require(MemberIndex source);
   // `source` sends no more contributions; those that have come count.
   void Exclude(MemberIndex source);
 
@@ -52,12 +52,11 @@ class Reduction {
   bool Reduced(SegmentIndex segment) const { return reduced_.Contains(Within(segment)); }
   bool finished() const { return reduced_.full(); }
 
-  // Adds the contributions that are there, one or more. With `rescale` the sum is
-  // multiplied by members / contributions: an unbiased estimate when those that are missing do not
-  // depend on their values. False, without effect, if nothing is there.
-  bool Reduce(SegmentIndex segment, bool rescale);
-  // Adds the contributions that are there, and `late`, which may be empty; zero without any data.
-  void ReduceWithLate(SegmentIndex segment, std::span<const std::byte> late);
+  // Adds the contributions that are there, and `late`, which may be empty. With `rescale` the sum
+  // is multiplied by members / contributions: an unbiased estimate when those that are missing do
+  // not depend on their values. Without any data the sum is zero; with `rescale` there is none, and
+  // this returns false.
+  bool Reduce(SegmentIndex segment, std::span<const std::byte> late, bool rescale);
 
   std::span<const std::byte> Sum(SegmentIndex segment) const;
   void ReplaceSum(SegmentIndex segment, std::span<const std::byte> sum);
@@ -79,7 +78,6 @@ class Reduction {
   std::byte* Slot(MemberIndex source, SegmentIndex segment) const;
   // Fills `sources_` in rank order; returns where the sum goes.
   std::byte* GatherSources(SegmentIndex segment);
-  void Sum(SegmentIndex segment, double scale, std::byte* sum);
 
   const BucketLayout& layout_;
   MemberIndex owner_;
@@ -88,8 +86,8 @@ class Reduction {
   Buffer staging_;                      // by source without the owner
   std::vector<Bitmap> received_;        // by source, of segments within the shard
   std::vector<bool> excluded_;          // by source
-  std::vector<bool> forgone_;           // by source
-  std::vector<std::uint16_t> arrived_;  // by segment: sources that have contributed, or are forgone
+  std::vector<bool> optional_;          // by source
+  std::vector<std::uint16_t> arrived_;  // by segment: contributed, or optional sources
   std::vector<std::uint16_t> summed_;   // by segment: contributions in its sum
   std::vector<MemberIndex> sum_slot_;   // by segment: whose slot holds the sum
   Bitmap reduced_;

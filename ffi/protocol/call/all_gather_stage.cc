@@ -50,8 +50,7 @@ Receipt AllGatherStage::Handle(Instant now, MemberIndex from, const Header& head
   }
   rules_.Learn(now, from, header);
   received_.Insert(segment.index());
-  if (rules_.retains() && (header.flags & kFlagDeferred) != 0)
-    holds_deferred_.Insert(segment.index());
+  if ((header.flags & kFlagDeferred) != 0) holds_deferred_.Insert(segment.index());
   last_segments_.Note(now);
   if (header.flags & kFlagTail) last_segments_.See(from);
   return Receipt::kNew;
@@ -70,9 +69,8 @@ void AllGatherStage::Submit(Instant now) {
   for (const MemberIndex owner : collective_.others) {
     for (const SegmentIndex segment : collective_.layout.Segments(owner)) {
       if (!received_.Contains(segment.index())) continue;
-      const ByteRange range = collective_.layout.Segment(segment);
       sender_.RetainContribution(segment);
-      bucket_.Write(range.offset, {early_.data() + range.offset, range.bytes});
+      bucket_.Write(collective_.layout.Segment(segment).offset, Early(segment));
     }
   }
   early_ = Buffer();
@@ -83,13 +81,13 @@ std::size_t AllGatherStage::EarlyBytes() const {
   return rules_.SumsNeedAll() ? 0 : collective_.layout.bytes();
 }
 
-void AllGatherStage::Forgo(MemberIndex absent) {
-  forgone_ += collective_.layout.SegmentsOf(absent);
+void AllGatherStage::MakeOptional(MemberIndex absent) {
+  optional_ += collective_.layout.SegmentsOf(absent);
   last_segments_.See(absent);
 }
 
-void AllGatherStage::Await(MemberIndex member) {
-  forgone_ -= collective_.layout.SegmentsOf(member);
+void AllGatherStage::Require(MemberIndex member) {
+  optional_ -= collective_.layout.SegmentsOf(member);
   if (collective_.layout.SegmentsOf(member) > 0) last_segments_.Await(member);
 }
 
@@ -112,11 +110,8 @@ void AllGatherStage::ZeroMissing() {
 void AllGatherStage::DeferAll(const ReduceScatterStage& sums) {
   for (const SegmentIndex segment : collective_.layout.Segments()) {
     if (!received_.Contains(segment.index())) continue;
-    const ByteRange range = collective_.layout.Segment(segment);
     const bool own = collective_.layout.OwnerOf(segment) == collective_.self;
-    rules_.Defer(Stage::kAllGather, segment,
-                 own ? sums.Sum(segment)
-                     : std::span<const std::byte>(early_.data() + range.offset, range.bytes));
+    rules_.Defer(Stage::kAllGather, segment, own ? sums.Sum(segment) : Early(segment));
   }
   early_ = Buffer();
 }
@@ -140,11 +135,11 @@ std::uint32_t AllGatherStage::NotReceived(MemberIndex owner) const {
 }
 
 std::uint64_t AllGatherStage::DeferredBytes() const {
-  const SegmentStore* const late = rules_.late_results();
-  if (late == nullptr || (holds_deferred_.count() == 0 && late->empty())) return 0;
+  const SegmentStore& late = collective_.deferred->late_results();
+  if (holds_deferred_.count() == 0 && late.empty()) return 0;
   std::uint64_t bytes = 0;
   for (const SegmentIndex segment : collective_.layout.Segments()) {
-    if (holds_deferred_.Contains(segment.index()) || late->Contains(segment)) {
+    if (holds_deferred_.Contains(segment.index()) || late.Contains(segment)) {
       bytes += collective_.layout.Segment(segment).bytes;
     }
   }

@@ -39,8 +39,9 @@ class AllGatherStage {
   // Bytes of memory that a result which comes now would take.
   std::size_t EarlyBytes() const;
 
-  void Forgo(MemberIndex absent);
-  void Await(MemberIndex member);
+  // Results of the member are not waited for, until something of it comes: Require().
+  void MakeOptional(MemberIndex absent);
+  void Require(MemberIndex member);
   // The shard of the member stays as it is.
   void Exclude(MemberIndex gone);
 
@@ -49,8 +50,9 @@ class AllGatherStage {
   void Close() { closed_ = true; }
   bool closed() const { return closed_; }
   bool full() const { return received_.full(); }
-  // Every result is here but those of members that are forgone.
-  bool complete() const { return received_.count() + forgone_ >= received_.size(); }
+  bool ended() const { return full() || closed(); }
+  // Every result is here but optional ones.
+  bool complete() const { return received_.count() + optional_ >= received_.size(); }
   // The call is over: results that come now are late.
   void End() { over_ = true; }
   // Makes the results zero that are not there.
@@ -66,19 +68,23 @@ class AllGatherStage {
   const LastSegments& last_segments() const { return last_segments_; }
 
  private:
+  std::span<const std::byte> Early(SegmentIndex segment) const {
+    const ByteRange range = collective_.layout.Segment(segment);
+    return {early_.data() + range.offset, range.bytes};
+  }
   bool called() const { return bucket_.bytes() > 0; }
   // Results that come now are late.
-  bool TakesNoMore() const { return over_ || (closed_ && rules_.Drops()); }
+  bool TakesNoMore() const { return over_ || (closed_ && rules_.LosesLate()); }
 
   const Collective& collective_;
   LateRules& rules_;
   CallSender& sender_;
   const BucketView& bucket_;
   BufferPool& pool_;
-  Bitmap received_;          // segments of the bucket
-  Bitmap holds_deferred_;    // segments of the bucket
-  Buffer early_;             // the bucket, of results that came before the local call
-  std::size_t forgone_ = 0;  // segments
+  Bitmap received_;           // segments of the bucket
+  Bitmap holds_deferred_;     // segments of the bucket
+  Buffer early_;              // the bucket, of results that came before the local call
+  std::size_t optional_ = 0;  // segments
   bool closed_ = false;
   bool over_ = false;
   LastSegments last_segments_;

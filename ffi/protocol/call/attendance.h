@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -26,10 +27,12 @@ class Attendance {
     member.newest = call;
     return true;
   }
-  // A call of this rank ended; `heard`, by member: something of it came in the call.
-  void EndCall(const std::vector<bool>& heard) {
+  // A call of this rank ended; `heard(member)`: something of it came in the call.
+  template <typename Heard>
+  void EndCall(Heard heard) {
     for (std::size_t m = 0; m < members_.size(); ++m) {
-      if (!heard[m] && members_[m].newest) ++members_[m].calls_without;
+      const MemberIndex member(static_cast<std::uint16_t>(m));
+      if (!heard(member) && members_[m].newest) ++members_[m].calls_without;
     }
   }
 

@@ -22,8 +22,7 @@ CallSender::CallSender(const Collective& collective, LateRules& rules, SegmentCo
       retained_(collective.layout.members()),
       scratch_(collective.layout.LargestSegmentBytes()) {
   const BucketLayout& layout = collective.layout;
-  for (std::uint16_t m = 0; m < layout.members(); ++m) {
-    const MemberIndex member(m);
+  for (const MemberIndex member : layout.Members()) {
     const bool self = member == collective.self;
     outboxes_.emplace_back(layout.FirstSegment(member), self ? 0 : layout.SegmentsOf(member),
                            layout.FirstSegment(collective.self),
@@ -89,7 +88,7 @@ std::uint32_t CallSender::Unsent(MemberIndex to) const {
 // ---- Payloads.
 
 const SegmentStore* CallSender::JoiningOf(MemberIndex to, const Outbox::Item& item) const {
-  const auto& joining = joining_[static_cast<std::size_t>(StageOf(item.kind))][to.index()];
+  const auto& joining = joining_[Index(StageOf(item.kind))][to.index()];
   return joining && joining->Contains(item.segment) ? joining.get() : nullptr;
 }
 
@@ -102,8 +101,7 @@ std::span<const std::byte> CallSender::OwnPayload(const Outbox::Item& item,
                                                   std::span<std::byte> scratch) const {
   if (item.kind == DatagramKind::kResult) return sums_.Sum(item.segment);
   if (const SegmentStore* retained = RetainedOf(item.segment)) return retained->Get(item.segment);
-  const ByteRange range = collective_.layout.Segment(item.segment);
-  return {bucket_.Read(range, scratch), range.bytes};
+  return bucket_.Read(collective_.layout.Segment(item.segment), scratch);
 }
 
 std::span<const std::byte> CallSender::Payload(MemberIndex to, const Outbox::Item& item,
@@ -139,7 +137,8 @@ void CallSender::WriteRounded(MemberIndex to, const Outbox::Item& item, std::spa
   // A result that nothing joins was rounded with its sum.
   if (errors == nullptr || item.retransmission || (!contribution && count == 1)) return;
   if (!contribution) {
-    codec_.Round(item.segment, exact, out, &rules_.deferred_sends(Stage::kAllGather, to));
+    codec_.Round(item.segment, exact, out,
+                 &collective_.deferred->sending(Stage::kAllGather, to).deferred_sends);
     return;
   }
   errors->Remove(item.segment);
@@ -173,7 +172,8 @@ void CallSender::FillHeader(CallId call, MemberIndex to, const Outbox::Item& ite
 
 // ---- Deliveries and losses.
 
-CallSender::Retransmission CallSender::HandleLoss(MemberIndex to, const Outbox::Item& item) {
+CallSender::Retransmission CallSender::HandleLoss(MemberIndex to, const Outbox::Item& item,
+                                                  bool refused) {
   const bool contribution = item.kind == DatagramKind::kContribution;
   if (!Needed(item) || (!contribution && outbox(to).Delivered())) return Retransmission::kNotNeeded;
   // Of a call that was erased, and has opened again for a peer that is behind.
@@ -184,6 +184,7 @@ CallSender::Retransmission CallSender::HandleLoss(MemberIndex to, const Outbox::
     return Retransmission::kAbandoned;
   }
   outbox(to).Retransmit(item);
+  retransmitted_ += !refused;
   return Retransmission::kAgain;
 }
 
@@ -220,10 +221,6 @@ void CallSender::DeliverSums(MemberIndex to) {
   Joining(Stage::kAllGather, to).reset();
 }
 
-bool CallSender::AllServed() const {
-  return std::ranges::all_of(collective_.others, [this](MemberIndex m) { return Served(m); });
-}
-
 void CallSender::RetainContribution(SegmentIndex segment) {
   const MemberIndex owner = collective_.layout.OwnerOf(segment);
   if (owner == collective_.self || !contributes_ || delivered_.Contains(segment.index())) return;
@@ -234,8 +231,7 @@ void CallSender::RetainContribution(SegmentIndex segment) {
         collective_.layout.SegmentsOf(owner), collective_.spec.element_type, pool_);
   }
   if (retained->Contains(segment)) return;
-  const ByteRange range = collective_.layout.Segment(segment);
-  retained->Add(segment, {bucket_.Read(range, scratch_), range.bytes});
+  retained->Add(segment, bucket_.Read(collective_.layout.Segment(segment), scratch_));
 }
 
 // ---- The end.
@@ -247,8 +243,7 @@ void CallSender::ReleaseResults(MemberIndex peer) {
 
 void CallSender::Release(MemberIndex peer) {
   // Data of a drain joins no later call.
-  if (!ContributionsDelivered(peer) && rules_.Defers(Stage::kReduceScatter) &&
-      rules_.Unsent(Stage::kReduceScatter, peer)) {
+  if (!ContributionsDelivered(peer) && rules_.DefersUnsent(Stage::kReduceScatter, peer)) {
     DeferSends(Stage::kReduceScatter, peer);
   }
   ReleaseResults(peer);
@@ -277,27 +272,18 @@ void CallSender::Fail() {
   }
 }
 
-void CallSender::DeferContributions() {
-  for (const MemberIndex member : collective_.others) {
-    if (!ContributionsDelivered(member)) DeferRest(Stage::kReduceScatter, member);
+void CallSender::DeferRest(Stage stage) {
+  const bool sums = stage == Stage::kAllGather;
+  for (const MemberIndex to : collective_.others) {
+    const bool delivered = sums ? outbox(to).Delivered() : ContributionsDelivered(to);
+    if (delivered || !rules_.DefersUnsent(stage, to)) continue;
+    if (rules_.MaySend(stage, to)) {
+      Begin(stage, to);
+      continue;
+    }
+    DeferSends(stage, to);
+    if (sums) ReleaseResults(to);
   }
-}
-
-void CallSender::DeferSums() {
-  for (const MemberIndex member : collective_.others) {
-    if (!outbox(member).Delivered()) DeferRest(Stage::kAllGather, member);
-  }
-}
-
-void CallSender::DeferRest(Stage stage, MemberIndex to) {
-  if (!rules_.Defers(stage)) return;
-  if (rules_.MaySend(stage, to)) {
-    Begin(stage, to);
-    return;
-  }
-  // Nothing of it was sent yet, or else it would have begun.
-  DeferSends(stage, to);
-  if (stage == Stage::kAllGather) ReleaseResults(to);
 }
 
 void CallSender::DeferSends(Stage stage, MemberIndex to) {
@@ -305,8 +291,8 @@ void CallSender::DeferSends(Stage stage, MemberIndex to) {
   const auto kind = contributions ? DatagramKind::kContribution : DatagramKind::kResult;
   for (const SegmentIndex segment :
        collective_.layout.Segments(contributions ? to : collective_.self)) {
-    rules_.deferred_sends(stage, to).Add(segment,
-                                         OwnPayload({.kind = kind, .segment = segment}, scratch_));
+    collective_.deferred->sending(stage, to).deferred_sends.Add(
+        segment, OwnPayload({.kind = kind, .segment = segment}, scratch_));
   }
   if (!contributions) return;
   DeliverContributions(to);

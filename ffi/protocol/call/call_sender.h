@@ -66,7 +66,10 @@ class CallSender {
 
   // ---- Deliveries and losses.
   enum class Retransmission : std::uint8_t { kNotNeeded, kAgain, kAbandoned };
-  Retransmission HandleLoss(MemberIndex to, const Outbox::Item& item);
+  // The segment was lost, or `refused`.
+  Retransmission HandleLoss(MemberIndex to, const Outbox::Item& item, bool refused);
+  // Lost segments that were retransmitted.
+  std::uint64_t retransmitted() const { return retransmitted_; }
   // True when `to` now has everything of one stage.
   bool HandleDelivery(MemberIndex to, const Outbox::Item& item);
   // The owner of the segment needs no contribution of this rank to it.
@@ -75,7 +78,6 @@ class CallSender {
   bool Served(MemberIndex to) const {
     return outboxes_[to.index()].Delivered() && ContributionsDelivered(to);
   }
-  bool AllServed() const;
   // `to` has all contributions of this rank, as far as they were offered.
   bool ContributionsDelivered(MemberIndex to) const { return undelivered_[to.index()] == 0; }
   // Copies the own contribution, unless it is delivered, before its place is written.
@@ -93,9 +95,8 @@ class CallSender {
   void StopContributing();
   // The call has failed.
   void Fail();
-  // The call is over: data that cannot begin for a peer is deferred.
-  void DeferContributions();
-  void DeferSums();
+  // The call is over: data of the stage that cannot begin for a peer is deferred.
+  void DeferRest(Stage stage);
   // The share of this rank's data in the call that peers have not acknowledged.
   double InFlight() const;
   // Of contributions, and of `sums`.
@@ -109,11 +110,10 @@ class CallSender {
   void Begin(Stage stage, MemberIndex to);
   void DeliverContributions(MemberIndex to);
   void DeliverSums(MemberIndex to);
-  void DeferRest(Stage stage, MemberIndex to);
   // Nothing of the stage was sent to `to`: it is deferred.
   void DeferSends(Stage stage, MemberIndex to);
   std::unique_ptr<SegmentStore>& Joining(Stage stage, MemberIndex to) {
-    return joining_[static_cast<std::size_t>(stage)][to.index()];
+    return joining_[Index(stage)][to.index()];
   }
   // The deferred sends that join a segment; null if there are none.
   const SegmentStore* JoiningOf(MemberIndex to, const Outbox::Item& item) const;
@@ -135,6 +135,7 @@ class CallSender {
   std::span<const MemberIndex> send_order_;
   std::uint16_t incast_ = UINT16_MAX;
   bool contributes_ = false;
+  std::uint64_t retransmitted_ = 0;
   std::vector<Outbox> outboxes_;  // by member; the own one stays empty
   Bitmap delivered_;              // segments whose owner is done with this rank's contribution
   std::vector<std::uint32_t> undelivered_;  // by member, of contributions that outlive the call

@@ -26,36 +26,26 @@ bool SendWindow::Lags(Sequence call) const {
   return std::any_of(begun_.begin(), end, [](const Entry& entry) { return !entry.delivered; });
 }
 
-CallHistory::Record* CallHistory::Insert(Sequence call, Bitmap received) {
+void CallHistory::Insert(Sequence call, Bitmap received) {
   const auto at = std::ranges::upper_bound(records_, call, {}, &Record::sequence);
-  auto inserted = records_.insert(at, {.sequence = call, .received = std::move(received)});
-  if (records_.size() > max_lag_ + 1u) {
-    floor_ = records_.front().sequence;
-    const bool itself = inserted == records_.begin();
-    const auto position = inserted - records_.begin();
-    records_.erase(records_.begin());
-    if (itself) return nullptr;
-    inserted = records_.begin() + (position - 1);
-  }
-  return &*inserted;
+  records_.insert(at, {.sequence = call, .received = std::move(received)});
+  if (records_.size() <= max_lag_ + 1u) return;
+  floor_ = records_.front().sequence;
+  records_.erase(records_.begin());
 }
 
-CallHistory::Receipt CallHistory::Take(Sequence call, std::size_t within, std::size_t segments) {
-  if (floor_ && call <= *floor_) return Receipt::kStale;
-  const auto at = std::ranges::find(records_, call, &Record::sequence);
-  Record* record = at != records_.end() ? &*at : Insert(call, Bitmap(segments));
-  if (record == nullptr) return Receipt::kStale;
-  return record->received.Insert(within) ? Receipt::kNew : Receipt::kDuplicate;
+Receipt CallHistory::Take(Sequence call, std::size_t within, std::size_t segments) {
+  if (!Stale(call) && Find(call) == records_.end()) Insert(call, Bitmap(segments));
+  // The new record may be the oldest one.
+  if (Stale(call)) return Receipt::kStale;
+  return Find(call)->received.Insert(within) ? Receipt::kNew : Receipt::kDuplicate;
 }
 
 void CallHistory::Remember(Sequence call, Bitmap received) {
-  if (floor_ && call <= *floor_) return;
-  const auto at = std::ranges::find(records_, call, &Record::sequence);
-  if (at != records_.end()) {
-    at->received = std::move(received);
-    return;
-  }
-  Insert(call, std::move(received));
+  if (Stale(call)) return;
+  const auto at = Find(call);
+  if (at == records_.end()) return Insert(call, std::move(received));
+  at->received = std::move(received);
 }
 
 }  // namespace optireduce

@@ -17,6 +17,7 @@
 
 #include "ffi/base/bitmap.h"
 #include "ffi/base/ids.h"
+#include "ffi/protocol/bucket/receipt.h"
 
 namespace optireduce {
 
@@ -62,7 +63,6 @@ class CallHistory {
  public:
   explicit CallHistory(std::uint32_t max_lag) : max_lag_(max_lag) {}
 
-  enum class Receipt : std::uint8_t { kNew, kDuplicate, kStale };
   // A segment of a call that is over; `within` counts from the first of the `segments` that the
   // source sends in a call.
   Receipt Take(Sequence call, std::size_t within, std::size_t segments);
@@ -74,7 +74,12 @@ class CallHistory {
     Sequence sequence;
     Bitmap received;
   };
-  Record* Insert(Sequence call, Bitmap received);
+  // True if nothing new of the call can come.
+  bool Stale(Sequence call) const { return floor_ && call <= *floor_; }
+  void Insert(Sequence call, Bitmap received);
+  std::vector<Record>::iterator Find(Sequence call) {
+    return std::ranges::find(records_, call, &Record::sequence);
+  }
 
   std::uint32_t max_lag_;
   std::vector<Record> records_;    // the newest max_lag + 1, ascending

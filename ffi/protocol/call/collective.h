@@ -38,8 +38,8 @@ struct Collective {
         announced_at(the_spec.members.size()),
         newest_call(the_spec.members.size()),
         attendance(the_spec.members.size()) {
-    for (std::uint16_t m = 0; m < layout.members(); ++m) {
-      if (MemberIndex(m) != self) others.emplace_back(m);
+    for (const MemberIndex member : layout.Members()) {
+      if (member != self) others.push_back(member);
     }
   }
 
@@ -65,7 +65,7 @@ struct Collective {
   // Made with the first call, where a stage has a deadline.
   std::unique_ptr<CallTiming> timing;
   std::unique_ptr<DeferredData> deferred;  // where late data is deferred
-  std::optional<Sequence> folded;  // the highest that was over before the program had called it
+  std::optional<Sequence> merged;  // the highest that was over before the program had called it
   // The same collective when it had more members; it is learnt before this one.
   Collective* predecessor = nullptr;
   enum class FinalDrain : std::uint8_t {

@@ -14,8 +14,7 @@ DeferredData::DeferredData(const BucketLayout& layout, MemberIndex self, Element
                           pool),
       late_results_(layout, SegmentIndex(0), layout.segments(), element_type, pool),
       errors_(layout, SegmentIndex(0), layout.segments(), element_type, pool) {
-  for (std::uint16_t m = 0; m < layout.members(); ++m) {
-    const MemberIndex member(m);
+  for (const MemberIndex member : layout.Members()) {
     Peer peer;
     for (const MemberIndex shard : {member, self}) {
       // Contributions go to the owner of a shard; sums of the own shard go to every member.
@@ -37,8 +36,7 @@ std::uint64_t DeferredData::Move(SegmentStore& store, const BucketView& bucket, 
     const SegmentIndex segment(first.value() + i);
     if (!store.Contains(segment)) continue;
     const ByteRange range = layout_.Segment(segment);
-    const std::byte* const here = bucket.Read(range, scratch_);
-    store.Add(segment, {here, range.bytes});
+    store.Add(segment, bucket.Read(range, scratch_));
     bucket.Write(range.offset, store.Get(segment));
     store.Remove(segment);
     bytes += range.bytes;
@@ -51,19 +49,18 @@ std::uint64_t DeferredData::MoveLateResults(const BucketView& bucket) {
 }
 
 void DeferredData::MoveDeferredSends(MemberIndex to, const BucketView& bucket) {
-  for (SegmentStore* store : {&deferred_sends(Stage::kReduceScatter, to), &errors_}) {
+  for (SegmentStore* store : {&sending(Stage::kReduceScatter, to).deferred_sends, &errors_}) {
     Move(*store, bucket, layout_.FirstSegment(to), layout_.SegmentsOf(to));
   }
 }
 
 void DeferredData::SubmitLate(const BucketView& bucket) {
-  for (std::uint32_t s = 0; s < layout_.segments(); ++s) {
-    const SegmentIndex segment(s);
+  for (const SegmentIndex segment : layout_.Segments()) {
     const ByteRange range = layout_.Segment(segment);
     const MemberIndex owner = layout_.OwnerOf(segment);
     SegmentStore& store =
-        owner == self_ ? late_contributions_ : deferred_sends(Stage::kReduceScatter, owner);
-    store.Add(segment, {bucket.Read(range, scratch_), range.bytes});
+        owner == self_ ? late_contributions_ : sending(Stage::kReduceScatter, owner).deferred_sends;
+    store.Add(segment, bucket.Read(range, scratch_));
     bucket.Zero(range);
   }
 }
@@ -79,7 +76,7 @@ std::uint64_t DeferredData::LateBytes() const {
 }
 
 std::unique_ptr<SegmentStore> DeferredData::PopDeferredSends(Stage stage, MemberIndex to) {
-  SegmentStore& store = deferred_sends(stage, to);
+  SegmentStore& store = sending(stage, to).deferred_sends;
   if (store.empty()) return nullptr;
   auto popped = std::make_unique<SegmentStore>(std::move(store));
   // A store that was moved from is valid and unspecified. NOLINTNEXTLINE(bugprone-use-after-move)
@@ -88,8 +85,8 @@ std::unique_ptr<SegmentStore> DeferredData::PopDeferredSends(Stage stage, Member
 }
 
 void DeferredData::Release(MemberIndex peer) {
-  for (const Stage stage : kBothStages) window(stage, peer).DeliverAll();
-  deferred_sends(Stage::kAllGather, peer).Clear();
+  for (const Stage stage : kBothStages) sending(stage, peer).window.DeliverAll();
+  sending(Stage::kAllGather, peer).deferred_sends.Clear();
 }
 
 bool DeferredData::Lags(const Peer& peer, Sequence call) const {
@@ -98,9 +95,9 @@ bool DeferredData::Lags(const Peer& peer, Sequence call) const {
 }
 
 bool DeferredData::Lags(Sequence call) const {
-  if (suspend_) return false;
-  return std::ranges::any_of(peers_,
-                             [&](const Peer& peer) { return !peer.suspended && Lags(peer, call); });
+  return !suspend_ && std::ranges::any_of(peers_, [&](const Peer& peer) {
+    return !peer.suspended && Lags(peer, call);
+  });
 }
 
 void DeferredData::SuspendLagging(Sequence call) {

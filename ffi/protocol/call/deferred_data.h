@@ -60,13 +60,11 @@ class DeferredData {
   void SubmitLate(const BucketView& bucket);
 
   // ---- Data for a peer.
-  SendWindow& window(Stage stage, MemberIndex to) { return sending(stage, to).window; }
-  const SendWindow& window(Stage stage, MemberIndex to) const {
-    return peers_[to.index()].sending[static_cast<std::size_t>(stage)].window;
-  }
-  SegmentStore& deferred_sends(Stage stage, MemberIndex to) {
-    return sending(stage, to).deferred_sends;
-  }
+  struct Sending {
+    SendWindow window;
+    SegmentStore deferred_sends;
+  };
+  Sending& sending(Stage stage, MemberIndex to) { return peers_[to.index()].sending[Index(stage)]; }
   // The deferred sends, null if there are none; none are left.
   std::unique_ptr<SegmentStore> PopDeferredSends(Stage stage, MemberIndex to);
   // The peer is gone: only contributions that it was never sent are retained.
@@ -94,7 +92,7 @@ class DeferredData {
   void NoteOpening(Sequence call, Instant at);
   std::optional<Instant> OpeningOf(Sequence call) const;
   CallHistory& history(Stage stage, MemberIndex from) {
-    return peers_[from.index()].history[static_cast<std::size_t>(stage)];
+    return peers_[from.index()].history[Index(stage)];
   }
   // A call is over here; `complete`: all its results of `owner` had come.
   void NoteResults(MemberIndex owner, Sequence call, bool complete);
@@ -102,10 +100,6 @@ class DeferredData {
   std::uint16_t CompleteBefore(MemberIndex owner, Sequence call) const;
 
  private:
-  struct Sending {
-    SendWindow window;
-    SegmentStore deferred_sends;
-  };
   struct Peer {
     std::vector<Sending> sending;      // by stage
     std::vector<CallHistory> history;  // by stage
@@ -114,9 +108,6 @@ class DeferredData {
     std::optional<Sequence> incomplete_last;
     std::optional<Sequence> complete_since;
   };
-  Sending& sending(Stage stage, MemberIndex to) {
-    return peers_[to.index()].sending[static_cast<std::size_t>(stage)];
-  }
   bool Lags(const Peer& peer, Sequence call) const;
   // Returns the bytes of the segments that it touched.
   std::uint64_t Move(SegmentStore& store, const BucketView& bucket, SegmentIndex first,

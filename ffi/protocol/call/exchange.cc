@@ -21,24 +21,21 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       all_gather_(collective, rules_, sender_, bucket_, pool),
       report_(collective),
       heard_(collective.layout.members()),
-      absent_(collective.layout.members()) {
+      optional_(collective.layout.members()) {
   for (const MemberIndex member : collective.others) {
-    if (!rules_.Drops() || !collective.attendance.Absent(member)) continue;
-    absent_[member.index()] = true;
-    reduce_scatter_.Forgo(member);
-    all_gather_.Forgo(member);
+    if (!collective.attendance.Absent(member)) continue;
+    optional_[member.index()] = true;
+    reduce_scatter_.MakeOptional(member);
+    all_gather_.MakeOptional(member);
   }
 }
 
 // ---- The local program.
 
-void Exchange::Submit(Instant now, Submission submission, bool in_order) {
-  OR_CHECK(!submitted());
+void Exchange::Submit(Instant now, const Submission& submission, bool in_order) {
+  OR_CHECK(!program_.submitted());
   Expire(now);
-  phase_ = Phase::kCalled;
-  submitted_at_ = now;
-  held_ = submission.held;
-  token_ = submission.token;
+  program_.Submit(now, submission);
   bucket_ = BucketView(submission.leaves, SizeOf(collective_.spec.element_type));
   OR_CHECK(bucket_.bytes() == collective_.layout.bytes());
   // After the close contributions are of use only if they may be late.
@@ -46,8 +43,7 @@ void Exchange::Submit(Instant now, Submission submission, bool in_order) {
   rules_.Submit(now, in_order);
   all_gather_.Submit(now);
   reduce_scatter_.Submit(now, bucket_);
-  PlaceSums();
-  CloseIfReduced(now);
+  PlaceSums(now);
 }
 
 void Exchange::Report(Instant now, bool ok) {
@@ -60,21 +56,22 @@ void Exchange::Report(Instant now, bool ok) {
   if (rules_.retains()) {
     stats.deferred = static_cast<double>(all_gather_.DeferredBytes()) / all;
     stats.in_flight = sender_.InFlight();
+    // Data that a drain has not brought was with a member that is gone.
+    collective_.deferred->NoteMissed(ok && !rules_.drains() ? missed : 0);
   }
-  // Data that a drain has not brought was with a member that is gone.
-  rules_.EndCall(ok && !drains() ? missed : 0);
-  report_.FindSlowest(submitted_at_, now, [this](MemberIndex member) {
+  stats.retransmitted = sender_.retransmitted();
+  report_.FindSlowest(program_.submitted_at(), now, [this](MemberIndex member) {
     return reduce_scatter_.Missing(member) + all_gather_.NotReceived(member);
   });
   report_.FindMissing();
-  stats.elapsed = now - called_at();
+  stats.elapsed = now - program_.called_at();
   stats.live = collective_.layout.members();
   if (rules_.CallDeadline() != kNever) stats.deadline = rules_.call_deadline();
   stats.deadline_needed = rules_.deadline_needed();
 }
 
 CallDone Exchange::Finish(Instant now, Status status) {
-  OR_CHECK(running());
+  OR_CHECK(program_.running());
   Report(now, status.ok());
   if (!rules_.retains()) sender_.StopContributing();
   if (status.ok()) {
@@ -84,37 +81,32 @@ CallDone Exchange::Finish(Instant now, Status status) {
   } else {
     sender_.Fail();
   }
-  phase_ = Phase::kFinished;
+  program_.Finish();
   reduce_scatter_.Detach();
   bucket_ = BucketView();
   Retire();
-  return {.token = token_, .status = std::move(status), .stats = report_.stats};
+  return {.token = program_.token(), .status = std::move(status), .stats = report_.stats};
 }
 
 // The call is over for the program.
 void Exchange::Retire() {
   all_gather_.End();
-  sender_.DeferContributions();
+  sender_.DeferRest(Stage::kReduceScatter);
+  if (reduce_scatter_.finished()) sender_.DeferRest(Stage::kAllGather);
+  if (!rules_.retains()) return;
   for (const MemberIndex member : collective_.others) {
-    rules_.NoteResults(member, all_gather_.NotReceived(member) == 0);
+    collective_.deferred->NoteResults(member, sequence_, all_gather_.NotReceived(member) == 0);
   }
-  if (reduce_scatter_.finished()) sender_.DeferSums();
 }
 
 // ---- Peers.
 
 void Exchange::Heard(MemberIndex from) {
   heard_[from.index()] = true;
-  if (!absent_[from.index()]) return;
-  absent_[from.index()] = false;
-  reduce_scatter_.Await(from);
-  all_gather_.Await(from);
-}
-
-bool Exchange::OnlyHeard(Rank from) const {
-  return std::ranges::none_of(collective_.others, [&](MemberIndex member) {
-    return heard(member) && collective_.RankOf(member) != from;
-  });
+  if (!optional_[from.index()]) return;
+  optional_[from.index()] = false;
+  reduce_scatter_.Require(from);
+  all_gather_.Require(from);
 }
 
 Receipt Exchange::Handle(Instant now, MemberIndex from, const Header& header,
@@ -131,15 +123,14 @@ Receipt Exchange::Handle(Instant now, MemberIndex from, const Header& header,
   if (receipt != Receipt::kNew) return receipt;
   if (contribution) {
     report_.NoteContribution(now, from);
-    PlaceSums();
-    CloseIfReduced(now);
+    PlaceSums(now);
   } else {
     report_.NoteResult(from, payload.size(), header.contributors);
   }
   return Receipt::kNew;
 }
 
-void Exchange::PlaceSums() {
+void Exchange::PlaceSums(Instant now) {
   const std::vector<SegmentIndex>& sums = reduce_scatter_.sums();
   for (; placed_ < sums.size(); ++placed_) {
     const SegmentIndex segment = sums[placed_];
@@ -147,39 +138,23 @@ void Exchange::PlaceSums() {
     all_gather_.Add(segment, sum, reduce_scatter_.HoldsDeferred(segment));
     report_.NoteResult(collective_.self, sum.size(), reduce_scatter_.contributors(segment));
   }
+  if (!reduce_scatter_.closed() && reduce_scatter_.finished()) {
+    CloseReduceScatter(now, StageExit::kComplete);
+  }
 }
 
 bool Exchange::CloseNext(Instant now, MemberIndex to) {
   if (!reduce_scatter_.closing() || !sender_.WantsSum(to)) return false;
   reduce_scatter_.CloseNext();
-  PlaceSums();
-  CloseIfReduced(now);
+  PlaceSums(now);
   return true;
 }
 
-CallSender::Retransmission Exchange::HandleLoss(MemberIndex to, const Outbox::Item& item,
-                                                bool refused) {
-  const CallSender::Retransmission answer = sender_.HandleLoss(to, item);
-  report_.stats.retransmitted += answer == CallSender::Retransmission::kAgain && !refused;
-  return answer;
-}
-
-std::optional<double> Exchange::Missing() const {
-  if (!running()) return std::nullopt;
-  std::size_t missing = all_gather_.missing();
-  for (const MemberIndex member : collective_.others) {
-    if (!heard(member)) return std::nullopt;
-    if (!reduce_scatter_.closed()) missing += reduce_scatter_.NotReceived(member);
-  }
-  return static_cast<double>(missing);
-}
-
 void Exchange::Exclude(Instant now, MemberIndex gone) {
-  OR_CHECK(submitted() && drains());
+  OR_CHECK(program_.submitted() && rules_.drains());
   sender_.Release(gone);
   reduce_scatter_.Exclude(gone);
-  PlaceSums();
-  CloseIfReduced(now);
+  PlaceSums(now);
   all_gather_.Exclude(gone);
 }
 
@@ -187,7 +162,7 @@ void Exchange::Exclude(Instant now, MemberIndex gone) {
 
 Instant Exchange::ReduceScatterEnd() const {
   const Instant deadline = rules_.ReduceScatterDeadline(reduce_scatter_.closing());
-  if (!submitted()) return deadline;
+  if (!program_.submitted()) return deadline;
   return std::min(deadline,
                   rules_.EarlyEnd(Stage::kReduceScatter, reduce_scatter_.last_segments()));
 }
@@ -195,14 +170,15 @@ Instant Exchange::ReduceScatterEnd() const {
 Instant Exchange::CallEnd() const {
   const Instant deadline = rules_.CallDeadline();
   const bool reduced = reduce_scatter_.closed() || reduce_scatter_.finished();
-  if (!rules_.Drops() || !reduced || !submitted()) return deadline;
+  if (!rules_.MayEndEarly() || !reduced || !program_.submitted()) return deadline;
   if (all_gather_.complete()) return opened_at_;
   return std::min(deadline, rules_.EarlyEnd(Stage::kAllGather, all_gather_.last_segments()));
 }
 
 Instant Exchange::LagDeadline() const {
   if (!WaitsForLag()) return kNever;
-  return SaturatingAdd(std::max(submitted_at_, opened_at_ + rules_.call_deadline()), lag_timeout_);
+  return SaturatingAdd(std::max(program_.submitted_at(), opened_at_ + rules_.call_deadline()),
+                       lag_timeout_);
 }
 
 Instant Exchange::deadline() const {
@@ -211,24 +187,22 @@ Instant Exchange::deadline() const {
   if (complete()) return opened_at_;
   Instant at = kNever;
   if (!reduce_scatter_.closed() && !reduce_scatter_.finished()) at = ReduceScatterEnd();
-  if (!all_gather_.closed() && !over()) at = std::min(at, CallEnd());
-  // After the deadline of such a call there is something to release.
-  if (rules_.Drops()) at = std::min(at, rules_.CallDeadline());
-  return std::min(at, LagDeadline());
+  if (!all_gather_.closed() && !program_.over()) at = std::min(at, CallEnd());
+  return std::min({at, rules_.ReleaseAt(), LagDeadline()});
 }
 
 int Exchange::Expire(Instant now) {
   const int expired = ExpireReduceScatter(now) + ExpireCall(now);
-  if (phase_ == Phase::kSkipped && CanFold()) Fold();
-  if (now >= LagDeadline()) rules_.SuspendLagging();
-  if (rules_.Drops() && !rules_.released() && now >= rules_.CallDeadline()) Release();
+  if (program_.abandoned() && CanMerge()) Merge(now);
+  if (now >= LagDeadline()) collective_.deferred->SuspendLagging(sequence_);
+  if (now >= rules_.ReleaseAt()) Release();
   return expired;
 }
 
 bool Exchange::ExpireReduceScatter(Instant now) {
   if (reduce_scatter_.closed() || now < ReduceScatterEnd()) return false;
   const bool expires = !reduce_scatter_.finished() && !reduce_scatter_.closing();
-  if (expires && rules_.Defers(Stage::kReduceScatter)) reduce_scatter_.BeginClosing();
+  if (expires && rules_.ClosesInTurns()) reduce_scatter_.BeginClosing();
   if (now >= rules_.ReduceScatterDeadline(reduce_scatter_.closing())) {
     CloseReduceScatter(now, StageExit::kExpired);
   } else if (!reduce_scatter_.closing()) {
@@ -238,7 +212,7 @@ bool Exchange::ExpireReduceScatter(Instant now) {
 }
 
 bool Exchange::ExpireCall(Instant now) {
-  if (all_gather_.closed() || over() || now < CallEnd()) return false;
+  if (all_gather_.closed() || program_.over() || now < CallEnd()) return false;
   all_gather_.Close();
   const bool complete = all_gather_.complete();
   EndStage(now, Stage::kAllGather,
@@ -248,21 +222,15 @@ bool Exchange::ExpireCall(Instant now) {
   return !complete;
 }
 
-void Exchange::CloseIfReduced(Instant now) {
-  if (!reduce_scatter_.closed() && reduce_scatter_.finished()) {
-    CloseReduceScatter(now, StageExit::kComplete);
-  }
-}
-
 void Exchange::CloseReduceScatter(Instant now, StageExit exit) {
   reduce_scatter_.Close();
   EndStage(now, Stage::kReduceScatter, exit);
-  PlaceSums();
-  if (over()) sender_.DeferSums();
+  PlaceSums(now);
+  if (program_.over()) sender_.DeferRest(Stage::kAllGather);
 }
 
 void Exchange::EndStage(Instant now, Stage stage, StageExit exit) {
-  if (!rules_.Drops() || !submitted() || passed()) return;
+  if (!rules_.MayEndEarly() || !program_.submitted() || report_.stats.passed) return;
   const BucketLayout& layout = collective_.layout;
   const bool first = stage == Stage::kReduceScatter;
   // From the opening, as the deadlines count: a program that starts later than its peers is waited
@@ -271,7 +239,7 @@ void Exchange::EndStage(Instant now, Stage stage, StageExit exit) {
   for (const MemberIndex member : collective_.others) {
     const MemberIndex shard = first ? collective_.self : member;
     const std::uint64_t segments = layout.SegmentsOf(shard);
-    if (absent_[member.index()] || segments == 0) continue;
+    if (optional_[member.index()] || segments == 0) continue;
     const std::uint64_t bytes = layout.Shard(shard).bytes;
     const std::uint64_t received =
         first ? reduce_scatter_.received(member) : segments - all_gather_.NotReceived(member);
@@ -297,20 +265,28 @@ void Exchange::Pass(Instant now) {
 }
 
 bool Exchange::removable() const {
-  if (!over()) return false;
+  if (!program_.over()) return false;
   return rules_.released() ||
-         (sender_.AllServed() && (reduce_scatter_.finished() || !rules_.retains()));
+         (std::ranges::all_of(collective_.others,
+                              [this](MemberIndex member) { return sender_.Served(member); }) &&
+          (reduce_scatter_.finished() || !rules_.retains()));
 }
 
-bool Exchange::Overtake(Instant now) {
-  if (!finished()) return false;
-  for (const MemberIndex member : collective_.others) {
-    if (absent_[member.index()]) sender_.ReleaseResults(member);
+bool Exchange::Supersede(Instant now) {
+  if (program_.uncalled()) program_.Abandon();
+  if (!program_.over()) return false;
+  bool trimmed = false;
+  if (program_.finished()) {
+    for (const MemberIndex member : collective_.others) {
+      if (optional_[member.index()]) sender_.ReleaseResults(member);
+    }
+    // It has failed before its deadline.
+    const bool open = rules_.retains() && !reduce_scatter_.finished();
+    if (open) CloseReduceScatter(now, StageExit::kExpired);
+    trimmed = open || removable();
   }
-  // It has failed before its deadline.
-  const bool open = rules_.retains() && !reduce_scatter_.finished();
-  if (open) CloseReduceScatter(now, StageExit::kExpired);
-  return open || removable();
+  reduce_scatter_.Compact(pool_);
+  return trimmed;
 }
 
 void Exchange::Remember() {
@@ -321,21 +297,12 @@ void Exchange::Remember() {
   }
 }
 
-bool Exchange::CanFold() const {
-  const bool uncalled = phase_ == Phase::kUncalled || phase_ == Phase::kSkipped;
-  return uncalled && rules_.Defers(Stage::kAllGather) && reduce_scatter_.finished();
-}
-
-void Exchange::Fold() {
-  OR_CHECK(CanFold());
-  all_gather_.DeferAll(reduce_scatter_);
-  phase_ = Phase::kFolded;
-  Retire();
-}
-
-void Exchange::Close(Instant now) {
+void Exchange::Merge(Instant now) {
   if (!reduce_scatter_.closed()) CloseReduceScatter(now, StageExit::kExpired);
-  Fold();
+  OR_CHECK(CanMerge());
+  all_gather_.DeferAll(reduce_scatter_);
+  program_.Merge();
+  Retire();
 }
 
 void Exchange::Drain() {
@@ -345,12 +312,8 @@ void Exchange::Drain() {
 }
 
 std::uint64_t Exchange::UndeliveredBytes() const {
-  if (!over() || drains()) return 0;
-  return sender_.UndeliveredBytes(rules_.Defers(Stage::kAllGather) && reduce_scatter_.finished());
-}
-
-void Exchange::Compact() {
-  if (over()) reduce_scatter_.Compact(pool_);
+  if (!program_.over() || rules_.drains()) return 0;
+  return sender_.UndeliveredBytes(rules_.ContinuesLate() && reduce_scatter_.finished());
 }
 
 }  // namespace optireduce

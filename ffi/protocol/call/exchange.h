@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,6 +24,7 @@
 #include "ffi/protocol/call/call_stats_builder.h"
 #include "ffi/protocol/call/collective.h"
 #include "ffi/protocol/call/late_rules.h"
+#include "ffi/protocol/call/program_state.h"
 #include "ffi/protocol/call/reduce_scatter_stage.h"
 #include "ffi/protocol/call/segment_codec.h"
 #include "ffi/protocol/submission.h"
@@ -50,6 +50,10 @@ class Exchange {
 
   const Collective& collective() const { return collective_; }
   CallId call() const { return {.collective = collective_.id, .sequence = sequence_}; }
+  const ProgramState& program() const { return program_; }
+  const LateRules& rules() const { return rules_; }
+  const ReduceScatterStage& reduce_scatter() const { return reduce_scatter_; }
+  const AllGatherStage& all_gather() const { return all_gather_; }
   // Its part in the turns of this rank's datagrams.
   CallSender& sender() { return sender_; }
   const CallSender& sender() const { return sender_; }
@@ -58,55 +62,45 @@ class Exchange {
 
   // The leaves have the collective's elements. At most once. `in_order`: every earlier call of the
   // collective is over.
-  void Submit(Instant now, Submission submission, bool in_order);
-  bool submitted() const { return phase_ == Phase::kCalled || phase_ == Phase::kFinished; }
-  bool finished() const { return phase_ == Phase::kFinished; }
-  bool folded() const { return phase_ == Phase::kFolded; }
-  // Over for the program: it has its result, or will get it with a later call.
-  bool over() const { return finished() || folded(); }
-  // The program waits for its result.
-  bool running() const { return phase_ == Phase::kCalled; }
-  // Some stage has no deadline.
-  bool waits() const { return rules_.Waits(); }
+  void Submit(Instant now, const Submission& submission, bool in_order);
   // The program waits for a stage that has no deadline. A final drain is no call of the program.
-  bool waiting() const { return running() && waits() && sequence_ != kFinalDrain; }
-  Instant submitted_at() const { return submitted_at_; }
-  // When the program called it; it may have been held until it was submitted.
-  Instant called_at() const { return submitted_at_ - held_; }
-  std::uint64_t token() const { return token_; }
+  bool waiting() const { return program_.running() && rules_.Waits() && sequence_ != kFinalDrain; }
+  // The result is there, or its missing part will not come.
+  bool complete() const { return program_.running() && all_gather_.ended() && !rules_.Lags(); }
+  // The call waits only for peers that are too far behind.
+  bool WaitsForLag() const { return program_.running() && all_gather_.ended() && rules_.Lags(); }
+  // Ends the call for the local program: the leaves are not touched afterwards.
+  CallDone Finish(Instant now, Status status);
+  // The program makes a later call. A call that it has not made is abandoned. Of one that failed,
+  // or has no peer, no more is retained than of one whose deadline is over, however fast such calls
+  // follow each other. True if that leaves something to send, or nothing at all.
+  bool Supersede(Instant now);
+  // The call ends although the program has not made it: its results join the program's next call.
+  bool CanMerge() const {
+    return program_.uncalled() && rules_.ContinuesLate() && reduce_scatter_.finished();
+  }
+  // Closes the first stage where it is open.
+  void Merge(Instant now);
 
   // ---- Peers.
 
   // A contribution or a result.
   Receipt Handle(Instant now, MemberIndex from, const Header& header,
                  std::span<const std::byte> payload);
-  // Bytes of memory that a result which comes now would take.
-  std::size_t EarlyResultBytes() const { return all_gather_.EarlyBytes(); }
   // `from` has shown that it is in this call.
   void Heard(MemberIndex from);
-  const std::vector<bool>& heard() const { return heard_; }
   bool heard(MemberIndex from) const { return heard_[from.index()]; }
-  // No rank but `from` has shown that it is in this call.
-  bool OnlyHeard(Rank from) const;
-  // Sums of the own shard that exist so far.
-  std::size_t sums() const { return reduce_scatter_.sums().size(); }
   // Something of `from` is missing here.
   bool Needs(MemberIndex from) const {
     return reduce_scatter_.NotReceived(from) > 0 || all_gather_.NotReceived(from) > 0;
   }
-  // A contribution of `from` is missing here, and waited for.
-  bool NeedsContribution(MemberIndex from) const {
-    return !reduce_scatter_.closed() && reduce_scatter_.NotReceived(from) > 0;
-  }
-  // Segments that are still to come from all others; nothing while one of them is not in the call.
-  std::optional<double> Missing() const;
   // `to` has nothing left to get. Closes the next segment whose deadline is over, if there is
   // one and `to` may have its sum; true if so.
   bool CloseNext(Instant now, MemberIndex to);
-  // The segment was lost, or refused.
-  CallSender::Retransmission HandleLoss(MemberIndex to, const Outbox::Item& item, bool refused);
   // The call waits for `gone` no more, nor for its shard, which stays as it is.
   void Exclude(Instant now, MemberIndex gone);
+  // The call drains its collective, as a peer knows already.
+  void Drain();
 
   // ---- Time.
 
@@ -114,66 +108,30 @@ class Exchange {
   Instant deadline() const;
   // Closes the stages that are due; returns the number of those that lack data.
   int Expire(Instant now);
+  // Where late data is lost: all others are past the call. It ends with the data that is there.
+  void Pass(Instant now);
 
   // ---- The end.
 
-  // Where late data is dropped: all others are past the call. It ends with the data that is there.
-  void Pass(Instant now);
-  bool passed() const { return report_.stats.passed; }
-  // The result is there, or its missing part will not come.
-  bool complete() const { return MayEnd() && !rules_.Lags(); }
-  // The call waits only for peers that are too far behind.
-  bool WaitsForLag() const { return MayEnd() && rules_.Lags(); }
-  // Ends the call for the local program: the leaves are not touched afterwards.
-  CallDone Finish(Instant now, Status status);
   // No rank waits for the data that is left to send: the call has ended by its deadline.
   bool behind() const {
-    return rules_.Defers(Stage::kReduceScatter) && rules_.Defers(Stage::kAllGather) &&
-           (folded() || (finished() && all_gather_.closed()));
+    return rules_.ContinuesLate() &&
+           (program_.merged() || (program_.finished() && all_gather_.closed()));
   }
   // Nothing is left to do for any rank.
   bool removable() const;
-  // The program makes a later call, and has not waited for this one: it failed, or no peer is
-  // there. Retains of it no more than of one whose deadline is over, however fast such calls follow
-  // each other. True if that leaves something to send, or nothing at all.
-  bool Overtake(Instant now);
   // Before the removal: the segments that have come are remembered, lest they are added twice.
   void Remember();
-
-  // ---- Where late data is deferred.
-
-  // The call ends although the program has not made it: its results join the program's next call.
-  bool CanFold() const;
-  void Fold();
-  // The program has made a later call: this one ends uncalled as soon as it can.
-  void Skip() { phase_ = Phase::kSkipped; }
-  // The program will not make the call: the first stage closes, and the call ends uncalled.
-  void Close(Instant now);
-  // The call drains its collective, as a peer knows already.
-  void Drain();
-  bool drains() const { return rules_.drains(); }
   // The contributions and sums of a call that is over that peers do not have.
   std::uint64_t UndeliveredBytes() const;
-  // Frees the memory that only an open call needs.
-  void Compact();
 
  private:
-  enum class Phase : std::uint8_t {
-    kUncalled,  // peers have opened it
-    kSkipped,   // the program has made a later call instead
-    kCalled,
-    kFinished,  // the program has its result, or an error
-    kFolded,    // the program gets its result with a later call
-  };
-
-  bool MayEnd() const { return running() && (all_gather_.full() || all_gather_.closed()); }
   Instant ReduceScatterEnd() const;
   Instant CallEnd() const;
   Instant LagDeadline() const;
   bool ExpireReduceScatter(Instant now);
   bool ExpireCall(Instant now);
-  void PlaceSums();
-  void CloseIfReduced(Instant now);
+  void PlaceSums(Instant now);
   void CloseReduceScatter(Instant now, StageExit exit);
   void Release();
   void EndStage(Instant now, Stage stage, StageExit exit);
@@ -185,10 +143,7 @@ class Exchange {
   Instant opened_at_;
   Duration lag_timeout_;
   BufferPool& pool_;
-  Phase phase_ = Phase::kUncalled;
-  Instant submitted_at_{};
-  Duration held_{};
-  std::uint64_t token_ = 0;
+  ProgramState program_;
   BucketView bucket_;
   LateRules rules_;
   SegmentCodec codec_;
@@ -196,9 +151,9 @@ class Exchange {
   CallSender sender_;
   AllGatherStage all_gather_;
   CallStatsBuilder report_;
-  std::size_t placed_ = 0;    // of the sums, those that are part of the result
-  std::vector<bool> heard_;   // by member
-  std::vector<bool> absent_;  // by member: forgone
+  std::size_t placed_ = 0;      // of the sums, those that are part of the result
+  std::vector<bool> heard_;     // by member
+  std::vector<bool> optional_;  // by member: absent in the last calls, and not waited for
 };
 
 }  // namespace optireduce

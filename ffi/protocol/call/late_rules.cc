@@ -4,6 +4,13 @@
 #include <utility>
 
 namespace optireduce {
+namespace {
+
+LatePolicy PolicyOf(const CollectiveSpec& spec, Stage stage) {
+  return stage == Stage::kReduceScatter ? spec.reduce_scatter : spec.all_gather;
+}
+
+}  // namespace
 
 LateRules::LateRules(const Collective& collective, Sequence sequence, Instant opened_at, bool drain)
     : collective_(collective),
@@ -42,21 +49,16 @@ void LateRules::Submit(Instant now, bool in_order) {
 
 bool LateRules::Windowed(Stage stage) const {
   // A call can be over, given up, before any call of its collective has opened.
-  if (!retains()) return false;
-  const CollectiveSpec& spec = collective_.spec;
-  return (stage == Stage::kReduceScatter ? spec.reduce_scatter : spec.all_gather) ==
-         LatePolicy::kDefer;
+  return retains() && PolicyOf(collective_.spec, stage) == LatePolicy::kDefer;
 }
 
 LatePolicy LateRules::policy(Stage stage) const {
-  if (drain_) return LatePolicy::kWait;
-  return stage == Stage::kReduceScatter ? collective_.spec.reduce_scatter
-                                        : collective_.spec.all_gather;
+  return drain_ ? LatePolicy::kWait : PolicyOf(collective_.spec, stage);
 }
 
 bool LateRules::MaySend(Stage stage, MemberIndex to) const {
   if (!Windowed(stage)) return true;
-  const SendWindow& window = std::as_const(*deferred_).window(stage, to);
+  const SendWindow& window = deferred_->sending(stage, to).window;
   if (window.Begun(sequence_)) return true;
   // Data of a drain shows that everything before it has come.
   return drain_ ? window.all_delivered() : window.MayBegin(sequence_);
@@ -64,16 +66,16 @@ bool LateRules::MaySend(Stage stage, MemberIndex to) const {
 
 std::unique_ptr<SegmentStore> LateRules::Begin(Stage stage, MemberIndex to) {
   if (!Unsent(stage, to)) return nullptr;
-  deferred_->window(stage, to).Begin(sequence_);
+  deferred_->sending(stage, to).window.Begin(sequence_);
   return deferred_->PopDeferredSends(stage, to);
 }
 
 bool LateRules::Unsent(Stage stage, MemberIndex to) const {
-  return Windowed(stage) && !deferred_->window(stage, to).Begun(sequence_);
+  return Windowed(stage) && !deferred_->sending(stage, to).window.Begun(sequence_);
 }
 
 void LateRules::Deliver(Stage stage, MemberIndex to) {
-  if (Windowed(stage)) deferred_->window(stage, to).Deliver(sequence_);
+  if (Windowed(stage)) deferred_->sending(stage, to).window.Deliver(sequence_);
 }
 
 std::uint16_t LateRules::NoteFor(MemberIndex to, SegmentIndex segment) const {
@@ -89,7 +91,7 @@ std::uint8_t LateRules::FlagsFor(MemberIndex to) const {
 }
 
 void LateRules::HandleNote(MemberIndex from, const Header& header) {
-  if (Drops()) timing_->HandleSample(from, header.call, header.segment, header.contributors);
+  if (LosesLate()) timing_->HandleSample(from, header.call, header.segment, header.contributors);
 }
 
 bool LateRules::Retransmits(Stage stage) const {
@@ -137,14 +139,8 @@ Receipt LateRules::HandleOver(Instant now, const Collective& collective, MemberI
   }
   CallHistory& history = collective.deferred->history(stage, from);
   const std::size_t within = header.segment.value() - layout.FirstSegment(shard).value();
-  switch (history.Take(sequence, within, layout.SegmentsOf(shard))) {
-    case CallHistory::Receipt::kStale:
-      return Receipt::kStale;
-    case CallHistory::Receipt::kDuplicate:
-      return Receipt::kDuplicate;
-    case CallHistory::Receipt::kNew:
-      break;
-  }
+  const Receipt receipt = history.Take(sequence, within, layout.SegmentsOf(shard));
+  if (receipt != Receipt::kNew) return receipt;
   rules.opened_at_ = collective.deferred->OpeningOf(sequence).value_or(kNever);
   rules.HandleLate(now, from, header, payload);
   return Receipt::kLate;
@@ -178,13 +174,7 @@ void LateRules::Learn(Instant now, MemberIndex from, const Header& header) {
                        static_cast<double>(layout.Shard(shard).bytes));
 }
 
-void LateRules::EndCall(std::uint64_t missed_bytes) {
-  if (retains()) deferred_->NoteMissed(missed_bytes);
-}
-
-void LateRules::NoteResults(MemberIndex owner, bool complete) {
-  if (retains()) deferred_->NoteResults(owner, sequence_, complete);
-}
+Instant LateRules::ReleaseAt() const { return LosesLate() && !released_ ? CallDeadline() : kNever; }
 
 void LateRules::Remember(Stage stage, MemberIndex from, Bitmap received) {
   if (!Windowed(stage) || received.count() == 0) return;

@@ -9,7 +9,8 @@
 //   when does the stage close complete    at its deadline            at its deadline
 //   may it end early          no          a grace time after the     no
 //                                         last segments of all
-//   a late segment            is stale    is lost                    joins a later call
+//   a late segment            is stale    is lost; sums are scaled   joins a later call
+//                                         up for those they lack
 //   at the end of the call    contributions are discarded            undelivered contributions are
 //                                                                    delivered, or join a later
 //                                                                    call
@@ -35,9 +36,6 @@
 
 namespace optireduce {
 
-// The outcome of a segment that arrived.
-enum class Receipt : std::uint8_t { kNew, kDuplicate, kLate, kStale, kMismatched };
-
 inline Stage StageOf(DatagramKind kind) {
   return kind == DatagramKind::kContribution ? Stage::kReduceScatter : Stage::kAllGather;
 }
@@ -59,14 +57,8 @@ class LateRules {
   std::unique_ptr<SegmentStore> Begin(Stage stage, MemberIndex to);
   // The peer has everything of the stage.
   void Deliver(Stage stage, MemberIndex to);
-  // Nothing of the stage was sent to the peer.
-  bool Unsent(Stage stage, MemberIndex to) const;
-  // Late data of the stage joins a later call, as does data that cannot begin for a peer before the
-  // call is over. In a drain it waits.
-  bool Defers(Stage stage) const { return Windowed(stage) && !drain_; }
-  SegmentStore& deferred_sends(Stage stage, MemberIndex to) {
-    return deferred_->deferred_sends(stage, to);
-  }
+  // The stage has not begun for the peer. At the end of the call it begins, or joins a later call.
+  bool DefersUnsent(Stage stage, MemberIndex to) const { return Unsent(stage, to) && !drain_; }
   // Errors of rounding, which join later data; null where they are lost.
   SegmentStore* errors() { return retains() ? &deferred_->errors() : nullptr; }
   // For the headers of contributions to a peer, and of all data for it.
@@ -86,17 +78,19 @@ class LateRules {
     return policy(Stage::kReduceScatter) == LatePolicy::kWait ||
            policy(Stage::kAllGather) == LatePolicy::kWait;
   }
-  bool Drops() const { return optireduce::Drops(collective_.spec); }
   // No sum exists before the own contribution.
   bool SumsNeedAll() const { return policy(Stage::kReduceScatter) == LatePolicy::kWait; }
   Instant ReduceScatterDeadline(bool closing) const;
   Instant CallDeadline() const;
+  // After the deadline of the first stage its segments close one by one, as peers can take their
+  // sums, up to the deadline of the call.
+  bool ClosesInTurns() const { return policy(Stage::kReduceScatter) == LatePolicy::kDefer; }
+  bool MayEndEarly() const { return policy(Stage::kAllGather) == LatePolicy::kDrop; }
   // When a stage ends before its deadline, if nothing else comes.
   Instant EarlyEnd(Stage stage, const LastSegments& last) const;
   Duration call_deadline() const { return call_deadline_; }
   // The program waits for peers that are too far behind.
   bool Lags() const { return retains() && !drain_ && deferred_->Lags(sequence_); }
-  void SuspendLagging() { deferred_->SuspendLagging(sequence_); }
   bool Straggles(MemberIndex member) const;
 
   // ---- What happens with a segment that comes late?
@@ -108,26 +102,20 @@ class LateRules {
                             const Header& header, std::span<const std::byte> payload);
   // Adds a segment to the late data of its stage, if that is deferred; true if so.
   bool Defer(Stage stage, SegmentIndex segment, std::span<const std::byte> values);
-  // Late contributions that join sums, and late results that join the result; null if all are lost.
-  SegmentStore* late_contributions() {
-    return retains() ? &deferred_->late_contributions() : nullptr;
-  }
-  const SegmentStore* late_results() const {
-    return retains() ? &deferred_->late_results() : nullptr;
-  }
+  // It is lost: sums are scaled up for contributions that they lack.
+  bool LosesLate() const { return policy(Stage::kAllGather) == LatePolicy::kDrop; }
   // Learns deadlines from a segment that is new, in time or late.
   void Learn(Instant now, MemberIndex from, const Header& header);
 
   // ---- What happens when the call is over?
   // Contributions are retained until they are delivered, also after the end of the call.
   bool retains() const { return deferred_ != nullptr; }
-  // The deadline of the call is over: no rank waits for anything.
+  // The call is over by its deadline at every rank, and is sent to its end afterwards.
+  bool ContinuesLate() const { return policy(Stage::kAllGather) == LatePolicy::kDefer; }
+  // When no rank waits for anything any longer, and nothing is retained; kNever once released.
+  Instant ReleaseAt() const;
   bool released() const { return released_; }
   void Release() { released_ = true; }
-  // The own call is over, and has missed so many bytes.
-  void EndCall(std::uint64_t missed_bytes);
-  // All results of the owner have come, or not.
-  void NoteResults(MemberIndex owner, bool complete);
   // Before the removal of the call: its segments that have come from a peer are not added again.
   void Remember(Stage stage, MemberIndex from, Bitmap received);
   // Learns from the end of a stage that drops late data.
@@ -139,8 +127,9 @@ class LateRules {
   LateRules(const Collective& collective, Sequence sequence, Instant opened_at, bool drain);
   // The stage is sent as SendWindow permits.
   bool Windowed(Stage stage) const;
+  // Nothing of such a stage was sent to the peer.
+  bool Unsent(Stage stage, MemberIndex to) const;
   LatePolicy policy(Stage stage) const;
-  static constexpr std::size_t Index(Stage stage) { return static_cast<std::size_t>(stage); }
 
   const Collective& collective_;
   Sequence sequence_;

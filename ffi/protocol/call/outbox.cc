@@ -5,15 +5,9 @@
 namespace optireduce {
 
 std::optional<Outbox::Item> Outbox::Next(std::span<const SegmentIndex> sums, bool contribute) {
-  if (!sum_retransmissions_.empty()) {
-    return Item{.kind = DatagramKind::kResult,
-                .segment = sum_retransmissions_.back(),
-                .retransmission = true};
-  }
-  if (!contribution_retransmissions_.empty()) {
-    return Item{.kind = DatagramKind::kContribution,
-                .segment = contribution_retransmissions_.back(),
-                .retransmission = true};
+  for (const DatagramKind kind : {DatagramKind::kResult, DatagramKind::kContribution}) {
+    const std::vector<SegmentIndex>& lost = Retransmissions(kind);
+    if (!lost.empty()) return Item{.kind = kind, .segment = lost.back(), .retransmission = true};
   }
   if (contribute && contributing()) {
     return Item{.kind = DatagramKind::kContribution,

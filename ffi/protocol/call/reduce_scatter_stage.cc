@@ -13,8 +13,8 @@ ReduceScatterStage::ReduceScatterStage(const Collective& collective, LateRules& 
       missed_(collective.layout.members()),
       holds_deferred_(segments_),
       last_segments_(collective.layout.members()) {
-  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
-    if (rules.Straggles(MemberIndex(m))) reduction_.Forgo(MemberIndex(m));
+  for (const MemberIndex member : collective.layout.Members()) {
+    if (rules.Straggles(member)) reduction_.MakeOptional(member);
   }
   for (const MemberIndex member : collective.others) {
     if (segments_ > 0) last_segments_.Await(member);
@@ -27,7 +27,7 @@ void ReduceScatterStage::Submit(Instant now, const BucketView& bucket) {
   for (const SegmentIndex segment : sums_) {
     // The own contribution is late for a sum that exists.
     const ByteRange range = collective_.layout.Segment(segment);
-    rules_.Defer(Stage::kReduceScatter, segment, {bucket.Read(range, scratch), range.bytes});
+    rules_.Defer(Stage::kReduceScatter, segment, bucket.Read(range, scratch));
     bucket.Write(range.offset, Sum(segment));
   }
   reduction_.Attach(&bucket);
@@ -40,31 +40,24 @@ Receipt ReduceScatterStage::Handle(Instant now, MemberIndex from, const Header& 
   // Nothing at all of this segment was there at the close.
   if (closed() && !HasSum(segment)) return Receipt::kLate;
   rules_.HandleNote(from, header);
-  switch (reduction_.Receive(from, segment, payload)) {
-    case Reduction::Receipt::kDuplicate:
-      return Receipt::kDuplicate;
-    case Reduction::Receipt::kLate:
-      rules_.HandleLate(now, from, header, payload);
-      return Receipt::kLate;
-    case Reduction::Receipt::kNew:
-      break;
-  }
+  const Receipt receipt = reduction_.Receive(from, segment, payload);
+  if (receipt == Receipt::kLate) rules_.HandleLate(now, from, header, payload);
+  if (receipt != Receipt::kNew) return receipt;
   rules_.Learn(now, from, header);
-  if (rules_.retains() && (header.flags & kFlagDeferred) != 0)
-    holds_deferred_.Insert(segment.value() - first_);
+  if ((header.flags & kFlagDeferred) != 0) holds_deferred_.Insert(segment.value() - first_);
   last_segments_.Note(now);
   if (header.flags & kFlagTail) last_segments_.See(from);
   if (reduction_.Ready(segment)) Reduce(segment);
   return Receipt::kNew;
 }
 
-void ReduceScatterStage::Forgo(MemberIndex absent) {
-  reduction_.Forgo(absent);
+void ReduceScatterStage::MakeOptional(MemberIndex absent) {
+  reduction_.MakeOptional(absent);
   last_segments_.See(absent);
 }
 
-void ReduceScatterStage::Await(MemberIndex member) {
-  reduction_.Await(member);
+void ReduceScatterStage::Require(MemberIndex member) {
+  reduction_.Require(member);
   if (segments_ > 0) last_segments_.Await(member);
 }
 
@@ -83,16 +76,13 @@ void ReduceScatterStage::Reduce(SegmentIndex segment) {
   for (const MemberIndex member : collective_.others) {
     missed_[member.index()] += !reduction_.Received(member, segment);
   }
-  if (rules_.Drops()) {
-    if (!reduction_.Reduce(segment, /*rescale=*/true)) return;
-  } else {
-    SegmentStore* const late = rules_.late_contributions();
-    const bool joins = late != nullptr && late->Contains(segment);
-    reduction_.ReduceWithLate(segment, joins ? late->Get(segment) : std::span<const std::byte>());
-    if (joins) {
-      late->Remove(segment);
-      holds_deferred_.Insert(segment.value() - first_);
-    }
+  if (rules_.retains() && collective_.deferred->late_contributions().Contains(segment)) {
+    SegmentStore& late = collective_.deferred->late_contributions();
+    reduction_.Reduce(segment, late.Get(segment), /*rescale=*/false);
+    late.Remove(segment);
+    holds_deferred_.Insert(segment.value() - first_);
+  } else if (!reduction_.Reduce(segment, {}, rules_.LosesLate())) {
+    return;
   }
   if (codec_.active()) codec_.RoundSum(segment, reduction_, rules_.errors());
   sums_.push_back(segment);
@@ -114,7 +104,7 @@ void ReduceScatterStage::Close() {
 bool ReduceScatterStage::Drain() {
   if (closed() || incomplete_) return false;
   state_ = State::kOpen;
-  for (std::uint16_t m = 0; m < missed_.size(); ++m) reduction_.Await(MemberIndex(m));
+  for (const MemberIndex member : collective_.layout.Members()) reduction_.Require(member);
   return true;
 }
 

@@ -33,9 +33,9 @@ class ReduceScatterStage {
   Receipt Handle(Instant now, MemberIndex from, const Header& header,
                  std::span<const std::byte> payload);
 
-  // Data of the member is not waited for, until something of it comes.
-  void Forgo(MemberIndex absent);
-  void Await(MemberIndex member);
+  // Data of the member is not waited for, until something of it comes: Require().
+  void MakeOptional(MemberIndex absent);
+  void Require(MemberIndex member);
   // No more data of the member will arrive.
   void Exclude(MemberIndex gone);
 
@@ -74,6 +74,8 @@ class ReduceScatterStage {
   const Bitmap& received_bitmap(MemberIndex from) const { return reduction_.received_bitmap(from); }
   // Segments that have not come.
   std::size_t NotReceived(MemberIndex from) const { return segments_ - received(from); }
+  // A contribution is missing, and waited for.
+  bool Awaits(MemberIndex from) const { return !closed() && NotReceived(from) > 0; }
   // Segments that are not in the sums, or not yet.
   std::size_t Missing(MemberIndex from) const {
     return closed() ? missed_[from.index()] : NotReceived(from);

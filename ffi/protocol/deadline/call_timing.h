@@ -25,6 +25,7 @@ enum class Stage : std::uint8_t { kReduceScatter, kAllGather };
 inline constexpr std::size_t kStages = 2;
 inline constexpr std::array<Stage, kStages> kBothStages = {Stage::kReduceScatter,
                                                            Stage::kAllGather};
+constexpr std::size_t Index(Stage stage) { return static_cast<std::size_t>(stage); }
 
 class CallTiming {
  public:
@@ -63,7 +64,6 @@ class CallTiming {
 
  private:
   Duration HardBound(Stage stage) const;  // t_B
-  static constexpr std::size_t Index(Stage stage) { return static_cast<std::size_t>(stage); }
 
   std::array<Duration, kStages> fixed_;
   bool learns_;

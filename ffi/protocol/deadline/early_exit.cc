@@ -86,15 +86,10 @@ Duration EarlyExit::grace() const {
 }
 
 Duration EarlyExit::SampleOf(const StageEnd& end) const {
-  switch (end.exit) {
-    case StageExit::kComplete:
-      return std::min(end.elapsed, hard_bound_);
-    case StageExit::kExpired:
-      return hard_bound_;
-    case StageExit::kEarly:
-      break;
+  if (end.exit == StageExit::kExpired) return hard_bound_;
+  if (end.exit == StageExit::kComplete || end.expected_bytes == 0) {
+    return std::min(end.elapsed, hard_bound_);
   }
-  if (end.expected_bytes == 0) return std::min(end.elapsed, hard_bound_);
   // Compared before the division: with next to no data received the quotient exceeds a Duration.
   const double received =
       static_cast<double>(end.received_bytes) / static_cast<double>(end.expected_bytes);

@@ -106,7 +106,7 @@ void WindowedMin::Note(Instant now, double value, bool keep) {
   recent_ = std::min(recent_, value);
 }
 
-CongestionController::CongestionController(const RateOptions& options) : options_(options) {
+CongestionController::CongestionController(const PathOptions& options) : options_(options) {
   SetSharers(options.sharers, options.window_bytes_max);
 }
 

@@ -40,10 +40,12 @@ class WindowedMin {
   Instant since_{};
 };
 
-struct RateOptions {
-  std::size_t window_bytes_max = 0;
+struct PathOptions {
+  std::size_t window_bytes_max = 0;  // the peer's socket buffer, divided among its senders
   std::size_t datagram_bytes_max = 0;
-  std::size_t sharers = 1;  // own senders that may share one link, this one included
+  // Peers, this one included, that may send to the peer at the same time; as many senders of this
+  // rank may share one link.
+  std::size_t sharers = 1;
   // Shortest round trips, in nanoseconds, over all paths of this rank: a flow whose links are busy
   // from its start learns the path from the other flows. Outlives the controllers.
   WindowedMin* paths = nullptr;
@@ -65,7 +67,7 @@ struct RoundTrip {
 
 class CongestionController {
  public:
-  explicit CongestionController(const RateOptions& options);
+  explicit CongestionController(const PathOptions& options);
 
   // Sets the number of own senders on the link.
   void SetSharers(std::size_t sharers, std::size_t window_bytes_max);
@@ -94,7 +96,7 @@ class CongestionController {
   void AdaptShare(const RoundTrip& round, Duration queue);
   void SetWindow(std::size_t bytes);
 
-  RateOptions options_;
+  PathOptions options_;
   std::size_t window_ = 0;
   std::size_t share_min_ = 0;
   std::size_t share_ = 0;

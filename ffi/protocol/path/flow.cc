@@ -48,13 +48,6 @@ constexpr Duration kAcknowledgeDelayMax = microseconds(500);
 // quarter; the other peers keep the path busy meanwhile.
 constexpr std::size_t kSmallRoom = 4;
 
-// Source: RFC 791 requires every host to accept 576 bytes; less 28 for IPv4 and UDP. Shorter
-// datagrams are not lost for their length.
-constexpr std::size_t kEveryPathBytes = 548;
-// Losses from which a path counts as a black hole. Chosen: at 40 % random loss a run of this length
-// has a probability of 10^-12.
-constexpr std::uint32_t kBlackHoleLosses = 32;
-
 // Chosen: some thirty consecutive acknowledgements may be lost before a delivered datagram is
 // declared lost.
 constexpr std::uint64_t kRepeatedNumbers = 256;
@@ -72,13 +65,9 @@ std::size_t Part(std::size_t bytes, double of) {
 
 }  // namespace
 
-Flow::Flow(const FlowOptions& options)
+Flow::Flow(const PathOptions& options)
     : options_(options),
-      rate_({.window_bytes_max = options.window_bytes_max,
-             .datagram_bytes_max = options.datagram_bytes_max,
-             .sharers = options.sharers,
-             .paths = options.paths,
-             .same_host = options.same_host}),
+      rate_(options),
       acknowledge_every_(std::clamp(
           options.window_bytes_max / options.datagram_bytes_max / kAcknowledgementsOfWindow,
           kAcknowledgeEveryMin, kAcknowledgeEveryMax)) {}
@@ -98,7 +87,7 @@ bool Flow::CanSend(std::size_t bytes) const {
 
 bool Flow::MayStart(Instant now) {
   held_back_ = now < send_at_;
-  const bool small = !rate_.paced() && WillHear() &&
+  const bool small = !rate_.paced() && ExpectsAcknowledgement() &&
                      Room() < std::min(rate_.BurstBytes(), window_bytes() / kSmallRoom);
   if (held_back_ || small) round_trip_.limited = true;
   return !held_back_ && !small;
@@ -123,19 +112,19 @@ std::uint64_t Flow::Track(Instant now, const SentInfo& info, std::size_t bytes,
   unasked_ = info.kind == DatagramKind::kProbe ? 0 : unasked_ + 1;
   in_flight_bytes_ += bytes;
   last_sent_at_ = now;
-  NoteTrial(now, bytes);
+  lengths_.Sent(now, bytes, ProbeInterval(lengths_.trials() + 1));
   if (Room() < options_.datagram_bytes_max) round_trip_.limited = true;
   return next_number_++;
 }
 
-bool Flow::WillHear() const {
+bool Flow::ExpectsAcknowledgement() const {
   // The peer acknowledges at the same interval as this rank.
   return std::min(unasked_, in_flight_) >= acknowledge_every_;
 }
 
 const std::vector<Delivery>& Flow::HandleAcknowledgement(Instant now, const Acknowledgement& news) {
-  fates_.clear();
-  if (news.largest >= next_number_) return fates_;  // a number never sent: a confused peer
+  deliveries_.clear();
+  if (news.largest >= next_number_) return deliveries_;  // a number never sent: a confused peer
   probes_unanswered_ = 0;
   for (std::size_t i = 0; i < under_way_.size() && under_way_[i].number <= news.largest; ++i) {
     InFlight& datagram = under_way_[i];
@@ -145,7 +134,7 @@ const std::vector<Delivery>& Flow::HandleAcknowledgement(Instant now, const Ackn
     }
     largest_acknowledged_ = std::max(largest_acknowledged_.value_or(0), datagram.number);
     round_trip_.delivered_bytes += datagram.bytes;
-    NoteLength(now, datagram.bytes, /*lost=*/false);
+    lengths_.Delivered(datagram.bytes);
     Resolve(datagram, news.Refuses(datagram.number) ? Delivery::Outcome::kRefused
                                                     : Delivery::Outcome::kDelivered);
     last_progress_at_ = now;
@@ -153,7 +142,7 @@ const std::vector<Delivery>& Flow::HandleAcknowledgement(Instant now, const Ackn
   DetectLoss(now);
   EndRoundTrip(now);
   PopResolved();
-  return fates_;
+  return deliveries_;
 }
 
 void Flow::MeasureRoundTrip(Duration sample) {
@@ -175,7 +164,7 @@ void Flow::Resolve(InFlight& datagram, Delivery::Outcome outcome) {
   datagram.resolved = true;
   --in_flight_;
   in_flight_bytes_ -= datagram.bytes;
-  fates_.push_back({.info = datagram.info, .outcome = outcome});
+  deliveries_.push_back({.info = datagram.info, .outcome = outcome});
 }
 
 void Flow::DetectLoss(Instant now) {
@@ -193,60 +182,10 @@ void Flow::DetectLoss(Instant now) {
       return;
     }
     round_trip_.lost_bytes += datagram.bytes;
-    NoteLength(now, datagram.batch_bytes, /*lost=*/true);
+    lengths_.Lost(now, datagram.batch_bytes);
     Resolve(datagram, Delivery::Outcome::kLost);
     last_progress_at_ = now;
   }
-}
-
-void Flow::LostLong::Lose(Instant now, std::size_t length) {
-  // Restarts the minimum: the longest datagrams may be of a call that has ended, and not recur.
-  if (count == 0) *this = {.bytes = length, .first = now};
-  bytes = std::min(bytes, length);
-  ++count;
-  last = now;
-}
-
-void Flow::LostLong::Deliver(std::size_t length) {
-  if (length >= bytes) {
-    *this = {};
-  } else {
-    delivered_bytes = std::max(delivered_bytes, length);
-  }
-}
-
-bool Flow::LostLong::certain() const { return count >= kBlackHoleLosses && delivered_bytes > 0; }
-
-void Flow::NoteLength(Instant now, std::size_t bytes, bool lost) {
-  if (!lost) {
-    lost_long_.Deliver(bytes);
-    narrower_.Deliver(bytes);
-    if (lost_long_.count == 0) long_trials_ = 0;
-    return;
-  }
-  if (bytes <= kEveryPathBytes) return;
-  if (bytes > lost_long_.delivered_bytes) return lost_long_.Lose(now, bytes);
-  if (bytes > narrower_.delivered_bytes) narrower_.Lose(now, bytes);
-  if (narrower_.certain()) lost_long_ = std::exchange(narrower_, {});
-}
-
-std::optional<BlackHole> Flow::black_hole(Duration patience) const {
-  if (!lost_long_.certain() || lost_long_.last - lost_long_.first < patience) return std::nullopt;
-  // Lengths lost since their last delivery may have stopped passing.
-  const LostLong& latest = narrower_.count > 0 ? narrower_ : lost_long_;
-  if (latest.delivered_bytes == 0) return std::nullopt;
-  return BlackHole{.lost_bytes = lost_long_.bytes, .delivered_bytes = latest.delivered_bytes};
-}
-
-bool Flow::Withholds(Instant now, std::size_t bytes) {
-  const bool withholds = lost_long_.certain() && bytes >= lost_long_.bytes && now < long_at_;
-  long_held_ = long_held_ || withholds;
-  return withholds;
-}
-
-void Flow::NoteTrial(Instant now, std::size_t bytes) {
-  if (!lost_long_.certain() || bytes < lost_long_.bytes) return;
-  long_at_ = now + ProbeInterval(++long_trials_);
 }
 
 void Flow::StartRoundTrip(Instant now) {
@@ -279,16 +218,16 @@ Duration Flow::ProbeInterval(int unanswered) const {
 }
 
 const std::vector<Delivery>& Flow::HandleTimeout(Instant now) {
-  fates_.clear();
+  deliveries_.clear();
   held_back_ = held_back_ && now < send_at_;
-  long_held_ = long_held_ && now < long_at_;
+  lengths_.HandleTimeout(now);
   if (now >= overtaken_lost_at_) {
     DetectLoss(now);
     PopResolved();
   }
-  if (under_way_.empty() || probe_due_) return fates_;
+  if (under_way_.empty() || probe_due_) return deliveries_;
   const Instant silent_since = std::max(last_sent_at_, last_progress_at_);
-  if (now < silent_since + ProbeInterval(probes_unanswered_)) return fates_;
+  if (now < silent_since + ProbeInterval(probes_unanswered_)) return deliveries_;
   ++probes_unanswered_;
   if (probes_unanswered_ >= kProbesUnansweredMax) {
     for (std::size_t i = 0; i < under_way_.size(); ++i) {
@@ -297,17 +236,15 @@ const std::vector<Delivery>& Flow::HandleTimeout(Instant now) {
     PopResolved();
     overtaken_lost_at_ = kNever;
     // No length arrives, so loss is no evidence about lengths.
-    lost_long_ = {};
-    narrower_ = {};
-    long_trials_ = 0;
+    lengths_ = {};
     rate_.HandleSilence();
   }
   // Sent even then: a peer that accepts no data for now still answers probes.
   probe_due_ = true;
-  return fates_;
+  return deliveries_;
 }
 
-void Flow::AskForRoom() { probe_due_ = probe_due_ || (unasked_ > 0 && !WillHear()); }
+void Flow::RequestRoom() { probe_due_ = probe_due_ || (unasked_ > 0 && !ExpectsAcknowledgement()); }
 
 bool Flow::PopProbe() {
   const bool due = probe_due_ && CanTrack();
@@ -390,9 +327,8 @@ Acknowledgement Flow::MakeAcknowledgement(Instant now) {
 }
 
 Instant Flow::timeout() const {
-  Instant at = std::min(acknowledge_at_, overtaken_lost_at_);
+  Instant at = std::min({acknowledge_at_, overtaken_lost_at_, lengths_.timeout()});
   if (held_back_) at = std::min(at, send_at_);
-  if (long_held_) at = std::min(at, long_at_);
   if (!under_way_.empty() && !probe_due_) {
     at = std::min(at,
                   std::max(last_sent_at_, last_progress_at_) + ProbeInterval(probes_unanswered_));

@@ -26,6 +26,7 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/ring.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/path/black_hole_detector.h"
 #include "ffi/protocol/path/congestion_controller.h"
 #include "ffi/protocol/wire/wire.h"
 
@@ -49,31 +50,16 @@ struct Delivery {
   Outcome outcome = Outcome::kLost;
 };
 
-struct FlowOptions {
-  std::size_t window_bytes_max = 0;  // the peer's socket buffer, divided among its senders
-  std::size_t datagram_bytes_max = 0;
-  std::size_t sharers = 1;       // peers, this one included, that may send to it at the same time
-  WindowedMin* paths = nullptr;  // of all flows of this rank
-  bool same_host = false;        // no network between the ranks
-};
-
-// A path that loses all datagrams from some length on and delivers shorter ones: a black hole of
-// RFC 8899 (4.3).
-struct BlackHole {
-  std::size_t lost_bytes = 0;       // length of the shortest lost one
-  std::size_t delivered_bytes = 0;  // length of the longest one delivered since
-};
-
 // Acknowledgement of a received datagram: with others, or immediately.
 enum class Acknowledge { kNot, kSoon, kAtOnce };
 
 class Flow {
  public:
-  explicit Flow(const FlowOptions& options);
+  explicit Flow(const PathOptions& options);
 
   // ---- Sending.
 
-  // See FlowOptions: the number of senders to the peer has changed.
+  // See PathOptions: the number of senders to the peer has changed.
   void SetSharers(std::size_t sharers, std::size_t window_bytes_max) {
     rate_.SetSharers(sharers, window_bytes_max);
   }
@@ -88,7 +74,7 @@ class Flow {
   void SetWeight(double weight);
   // True while a datagram of this length would be lost in a black hole, except for occasional
   // trials at timeout().
-  bool Withholds(Instant now, std::size_t bytes);
+  bool Blocks(Instant now, std::size_t bytes) { return lengths_.Blocks(now, bytes); }
   // True if one more datagram can be tracked; control datagrams need no window.
   bool CanTrack() const { return under_way_.size() < kUnderWayMax; }
   // The number for a datagram that leaves now and whose delivery is reported. `batch_bytes`: length
@@ -102,16 +88,14 @@ class Flow {
   const std::vector<Delivery>& HandleAcknowledgement(Instant now, const Acknowledgement& news);
   const std::vector<Delivery>& HandleTimeout(Instant now);
   // Data waits for room in the window: requests a probe unless acknowledgements are on their way.
-  void AskForRoom();
+  void RequestRoom();
   // True once each time that a probe is due; the caller then sends one.
   bool PopProbe();
   bool probe_due() const { return probe_due_; }
   // Several probes are unanswered: more data would be lost as well for now.
   bool unanswered() const;
 
-  // Set after the peer has answered for `patience` without a delivery of this length, until one
-  // arrives.
-  std::optional<BlackHole> black_hole(Duration patience) const;
+  const BlackHoleDetector& lengths() const { return lengths_; }
 
   // ---- Receiving.
 
@@ -147,18 +131,16 @@ class Flow {
 
   std::size_t Room() const { return window_bytes() - std::min(in_flight_bytes_, window_bytes()); }
   // True if the peer will soon send an acknowledgement unasked.
-  bool WillHear() const;
+  bool ExpectsAcknowledgement() const;
   void MeasureRoundTrip(Duration sample);
   void Resolve(InFlight& datagram, Delivery::Outcome outcome);
   void DetectLoss(Instant now);
-  void NoteLength(Instant now, std::size_t bytes, bool lost);
-  void NoteTrial(Instant now, std::size_t bytes);
   void StartRoundTrip(Instant now);
   void EndRoundTrip(Instant now);
   void PopResolved();
   Duration ProbeInterval(int unanswered) const;
 
-  FlowOptions options_;
+  PathOptions options_;
 
   std::uint64_t next_number_ = 0;
   // Chosen: more than the window of the fastest path here (2 MB of 1472-byte datagrams to one
@@ -174,27 +156,9 @@ class Flow {
   Instant last_progress_at_{};
   bool probe_due_ = false;
   int probes_unanswered_ = 0;
-  std::vector<Delivery> fates_;
+  std::vector<Delivery> deliveries_;
 
-  // Losses by length, while the peer answered and no datagram of such a length arrived.
-  struct LostLong {
-    std::size_t bytes = 0;  // of the shortest lost datagram; 0: none
-    std::uint32_t count = 0;
-    Instant first{};
-    Instant last{};
-    std::size_t delivered_bytes = 0;  // of the longest one delivered since
-
-    void Lose(Instant now, std::size_t length);
-    void Deliver(std::size_t length);
-    // True if chance is ruled out.
-    bool certain() const;
-  };
-  LostLong lost_long_;
-  // Losses of lengths that `lost_long_` counts as passing: the path may since have become narrower.
-  LostLong narrower_;
-  int long_trials_ = 0;     // long datagrams sent since the black hole is certain
-  Instant long_at_{};       // time of the next trial
-  bool long_held_ = false;  // a datagram waits for the next trial
+  BlackHoleDetector lengths_;
 
   bool measured_ = false;
   Duration smoothed_{};

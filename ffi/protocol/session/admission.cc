@@ -6,20 +6,20 @@ namespace optireduce {
 
 bool Admission::IsOver(const Collective& collective, Sequence sequence) const {
   const bool called = (collective.submitted && sequence <= *collective.submitted) ||
-                      (collective.folded && sequence <= *collective.folded);
+                      (collective.merged && sequence <= *collective.merged);
   return called && !session_.calls.Contains({.collective = collective.id, .sequence = sequence});
 }
 
 Admission::Answer Admission::Decide(const Collective& collective, bool suspended) const {
   std::uint32_t ahead = 0;
-  std::optional<CallId> foldable;
+  std::optional<CallId> mergeable;
   std::as_const(session_.calls).ForEach(collective.id, [&](CallId call, const OpenCall& open) {
-    if (open.exchange.submitted() || open.exchange.over()) return;
+    if (!open.exchange.program().uncalled()) return;
     ++ahead;
-    if (!foldable && open.exchange.CanFold()) foldable = call;
+    if (!mergeable && open.exchange.CanMerge()) mergeable = call;
   });
   if (ahead < session_.options.max_lag) return {.decision = Decision::kOpen};
-  if (suspended && foldable) return {.decision = Decision::kFold, .oldest = *foldable};
+  if (suspended && mergeable) return {.decision = Decision::kMerge, .oldest = *mergeable};
   return {.decision = Decision::kRefuse};
 }
 
@@ -34,7 +34,7 @@ bool Admission::Takes(CallId call, bool suspended) const {
   if (collective == nullptr) return false;
   if (IsOver(*collective, call.sequence) || IsAbandoned(*collective)) return true;
   const OpenCall* const open = session_.calls.Find(call);
-  if (open != nullptr) return HasRoom(open->exchange.EarlyResultBytes());
+  if (open != nullptr) return HasRoom(open->exchange.all_gather().EarlyBytes());
   return Decide(*collective, suspended).decision != Decision::kRefuse && HasRoomFor(*collective);
 }
 

@@ -39,10 +39,10 @@ class Admission {
     return HasRoom(collective.layout.Shard(collective.self).bytes *
                    (collective.layout.members() - 1u));
   }
-  enum class Decision : std::uint8_t { kOpen, kFold, kRefuse };
+  enum class Decision : std::uint8_t { kOpen, kMerge, kRefuse };
   struct Answer {
     Decision decision;
-    CallId oldest{};  // with kFold: the call to fold first
+    CallId oldest{};  // with kMerge: the call to merge first
   };
   // May one more call be opened for a peer's data? `suspended`: the peer does not wait for this
   // rank.

@@ -49,12 +49,12 @@ void CallLifecycle::Expire(Instant now, CallId call) {
   OpenCall* const open = calls_.Find(call);
   if (open == nullptr) return;
   Exchange& exchange = open->exchange;
-  const std::size_t sums = exchange.sums();
-  const bool folded = exchange.folded();
+  const std::size_t sums = exchange.reduce_scatter().sums().size();
+  const bool merged = exchange.program().merged();
   const auto expired = static_cast<std::uint64_t>(exchange.Expire(now));
   counters_.stages_expired += expired;
-  if (expired > 0 || exchange.sums() != sums) transmitter_.QueueAll(*open);
-  if (exchange.folded() != folded) NoteFolded(call);
+  if (expired > 0 || exchange.reduce_scatter().sums().size() != sums) transmitter_.QueueAll(*open);
+  if (exchange.program().merged() != merged) NoteMerged(call);
   Apply(now, {{.call = call}});
 }
 
@@ -81,8 +81,10 @@ void CallLifecycle::FinishIfComplete(Instant now, OpenCall& open) {
     Status status = mismatch_.FindDropped(now, exchange);
     ++(status.ok() ? counters_.calls_completed : counters_.calls_failed);
     events_.push_back(exchange.Finish(now, std::move(status)));
-    if (Drops(collective.spec) && !exchange.passed()) {
-      directory_.Find(collective.id)->attendance.EndCall(exchange.heard());
+    if (Drops(collective.spec) && !events_.back().stats.passed) {
+      directory_.Find(collective.id)->attendance.EndCall([&exchange](MemberIndex member) {
+        return exchange.heard(member);
+      });
     }
     // Data that peers lack is sent although the call is over.
     if (collective.deferred) transmitter_.QueueAll(open);
@@ -112,7 +114,7 @@ void CallLifecycle::Fail(Instant now, OpenCall& open, Status why) {
   const auto tell = [&] {
     mismatch_.TellGivenUp(*directory_.Find(call.collective), call.sequence, why.message(), flags);
   };
-  if (exchange.finished()) {
+  if (exchange.program().finished()) {
     // Over here, but not at every peer.
     tell();
     return EraseIfRemovable(call);
@@ -125,7 +127,7 @@ void CallLifecycle::Fail(Instant now, OpenCall& open, Status why) {
   if (exchange.waiting() && missed) tell();
   events_.push_back(exchange.Finish(now, std::move(why)));
   // Peers that wait for its sums fail with it. Others have them by their deadline.
-  if (!collective.deferred || exchange.waits()) return Erase(open);
+  if (!collective.deferred || exchange.rules().Waits()) return Erase(open);
   transmitter_.QueueAll(open);
   EraseIfRemovable(call);
 }
@@ -147,7 +149,7 @@ bool CallLifecycle::FailAll(Instant now, const Status& why, bool only_bounded) {
   for (const auto& [call, open] : calls_) {
     const Exchange& exchange = open.exchange;
     const bool concerned = !only_bounded || IsBounded(exchange.collective().spec);
-    if (concerned && call.sequence != kFinalDrain && exchange.submitted() && !exchange.finished()) {
+    if (concerned && call.sequence != kFinalDrain && exchange.program().running()) {
       failing.push_back({.call = call, .why = why});
     }
   }

@@ -79,8 +79,8 @@ class CallLifecycle {
   // Ends all that are complete.
   void FinishComplete(Instant now);
   void FinishIfComplete(Instant now, OpenCall& open);
-  // Folds the call into a later one.
-  void NoteFolded(CallId call);
+  // The call has merged into a later one.
+  void NoteMerged(CallId call);
   // Data that was due before the call's end has been sent, or nothing is left of it.
   void EraseIfRemovable(CallId call);
   // Fails all calls of the program, or those of mode bounded; false if there are none.

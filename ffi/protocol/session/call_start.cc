@@ -57,12 +57,9 @@ bool CallLifecycle::Overtake(Instant now, const Collective& collective, Sequence
   calls_.ForEach(collective.id, [&](CallId earlier, OpenCall& open) {
     if (earlier.sequence >= next) return;
     Exchange& exchange = open.exchange;
-    in_order = in_order && exchange.over();
-    if (exchange.Overtake(now)) overtaken.push_back(earlier);
-    exchange.Compact();
-    if (exchange.submitted() || exchange.over()) return;
-    exchange.Skip();
-    skipped.push_back(earlier);
+    in_order = in_order && exchange.program().over();
+    if (exchange.Supersede(now)) overtaken.push_back(earlier);
+    if (exchange.program().uncalled()) skipped.push_back(earlier);
   });
   for (const CallId call : overtaken) {
     transmitter_.QueueAll(calls_.At(call));
@@ -74,10 +71,10 @@ bool CallLifecycle::Overtake(Instant now, const Collective& collective, Sequence
 
 void CallLifecycle::Skip(Instant now, const Collective& collective, CallId call, bool drain) {
   Exchange& exchange = calls_.At(call).exchange;
-  if (drain && IsBounded(collective.spec) && !exchange.drains()) {
+  if (drain && IsBounded(collective.spec) && !exchange.rules().drains()) {
     // Its sums are part of the data that the drain brings: they go before it.
-    exchange.Close(now);
-    NoteFolded(call);
+    exchange.Merge(now);
+    NoteMerged(call);
   } else if (Drops(collective.spec)) {
     calls_.Erase(call);
   } else if (collective.deferred) {
@@ -89,17 +86,17 @@ void CallLifecycle::ReleaseGone(Instant now, const Collective& collective, Excha
   for (const Rank member : collective.spec.members) {
     if (member == options_.rank || !peer(member).gone()) continue;
     const MemberIndex gone = *collective.MemberOf(member);
-    const bool excluded =
-        exchange.call().sequence == kFinalDrain || (exchange.drains() && peer(member).removed());
+    const bool excluded = exchange.call().sequence == kFinalDrain ||
+                          (exchange.rules().drains() && peer(member).removed());
     excluded ? exchange.Exclude(now, gone) : exchange.sender().Release(gone);
   }
 }
 
 bool CallLifecycle::IsOverEverywhere(const Collective& collective, CallId call) {
   const OpenCall* const open = calls_.Find(call);
-  if (open != nullptr) return open->exchange.folded();
-  const bool folded = collective.folded && call.sequence <= *collective.folded;
-  return folded || OthersDrain(collective, call.sequence);
+  if (open != nullptr) return open->exchange.program().merged();
+  const bool merged = collective.merged && call.sequence <= *collective.merged;
+  return merged || OthersDrain(collective, call.sequence);
 }
 
 void CallLifecycle::SubmitTo(Instant now, Collective& collective, Submission submission) {
@@ -112,7 +109,7 @@ void CallLifecycle::SubmitTo(Instant now, Collective& collective, Submission sub
   Exchange& exchange = open->exchange;
   if (drains) exchange.Drain();
   if (collective.deferred) collective.deferred->ResumeCaughtUp(call.sequence);
-  exchange.Submit(now, std::move(submission), in_order);
+  exchange.Submit(now, submission, in_order);
   if (collective.deferred) ReleaseGone(now, collective, exchange);
   transmitter_.QueueAll(*open);
   transmitter_.NoteSubmitted();
@@ -149,9 +146,9 @@ OpenCall* CallLifecycle::Admit(Instant now, const Header& header) {
   if (OpenCall* const open = calls_.Find(header.call); open != nullptr) return open;
   Collective& collective = *directory_.Find(header.call.collective);
   const auto [decision, oldest] = admission_.Decide(collective, IsSuspended(header));
-  if (decision == Admission::Decision::kFold) {
-    calls_.At(oldest).exchange.Fold();
-    NoteFolded(oldest);
+  if (decision == Admission::Decision::kMerge) {
+    calls_.At(oldest).exchange.Merge(now);
+    NoteMerged(oldest);
   }
   if (decision == Admission::Decision::kRefuse || !admission_.HasRoomFor(collective)) {
     return nullptr;

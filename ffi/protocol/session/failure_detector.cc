@@ -88,7 +88,7 @@ std::vector<Rank> FailureDetector::FindUnanswered(Instant now) {
 }
 
 Duration FailureDetector::SilenceIn(Instant now, const Exchange& exchange, Rank member) const {
-  return now - std::max(session_.peers[member]->last_heard, exchange.submitted_at());
+  return now - std::max(session_.peers[member]->last_heard, exchange.program().submitted_at());
 }
 
 std::vector<Rank> FailureDetector::FindSilent(Instant now, const Exchange& exchange) {
@@ -142,7 +142,7 @@ const Peer* FailureDetector::FindUnreachable(const Collective& collective,
 
 FailureDetector::PathChange FailureDetector::CheckPath(Rank rank) {
   Peer& peer = *session_.peers[rank];
-  const std::optional<BlackHole> hole = peer.flow.black_hole(session_.options.peer_timeout);
+  const std::optional<BlackHole> hole = peer.flow.lengths().Find(session_.options.peer_timeout);
   PathChange path{.changed = peer.black_hole != hole.has_value(), .why = {}};
   peer.black_hole = hole.has_value();
   if (!hole || peer.left() || peer.removed()) return path;
@@ -161,11 +161,12 @@ std::vector<Verdict> FailureDetector::FindUnserved(Rank rank, const std::string&
     Exchange& exchange = open.exchange;
     const CollectiveSpec& spec = exchange.collective().spec;
     const auto member = exchange.collective().MemberOf(rank);
-    if (!member || membership_.Survives(spec) || Drops(spec) || !exchange.submitted()) continue;
+    if (!member || membership_.Survives(spec) || Drops(spec)) continue;
+    if (!exchange.program().submitted()) continue;
     const bool served = exchange.sender().Served(*member);
     const Status error(StatusCode::kUnavailable, "jax_optireduce: " + why + "; it is needed in " +
                                                      Describe(spec, call.sequence));
-    if (!exchange.finished()) {
+    if (!exchange.program().finished()) {
       if (!served || exchange.Needs(*member)) verdicts.push_back({.call = call, .why = error});
     } else if (!served) {
       // The call is over here, but not at the peer.
@@ -186,7 +187,7 @@ FailureDetector::Loss FailureDetector::ReleaseIn(Instant now, OpenCall& open, Me
   const bool survives = membership_.Survives(collective.spec);
   open.queued[gone.index()] = false;
   // A drain continues among the members that are left, once they agree.
-  const bool drains = survives && exchange.drains() && exchange.submitted();
+  const bool drains = survives && exchange.rules().drains() && exchange.program().submitted();
   if (drains && (exchange.call().sequence == kFinalDrain || peer.removed())) {
     exchange.Exclude(now, gone);
     transmitter_.QueueAll(open);
@@ -205,16 +206,20 @@ bool FailureDetector::NeedsGone(const Exchange& exchange, const Peer& peer,
   const Collective& collective = exchange.collective();
   if (!collective.deferred || membership_.Survives(collective.spec)) return false;
   // A member that has left in good order has sent everything for the calls that it has made.
-  return exchange.submitted() && !exchange.finished() && !(peer.left() && exchange.heard(gone));
+  return exchange.program().running() && !(peer.left() && exchange.heard(gone));
 }
 
 void FailureDetector::EraseUncalled(const Peer& gone) {
   session_.calls.EraseIf([&](const Exchange& exchange) {
-    const bool uncalled = !exchange.submitted() && !exchange.over();
     // The data of a member that has left in good order counts in a call that this rank makes later.
     const bool counts = gone.left() && Defers(exchange.collective().spec);
     // Other members may have a part in its sums.
-    return uncalled && !counts && exchange.OnlyHeard(gone.rank) && exchange.sums() == 0;
+    const Collective& collective = exchange.collective();
+    const bool others = std::ranges::any_of(collective.others, [&](MemberIndex member) {
+      return exchange.heard(member) && collective.RankOf(member) != gone.rank;
+    });
+    return exchange.program().uncalled() && !counts && !others &&
+           exchange.reduce_scatter().sums().empty();
   });
 }
 
@@ -246,7 +251,7 @@ FailureDetector::Release FailureDetector::ReleasePeer(Instant now, Rank gone) {
                    waits + Describe(spec, call.sequence) + AdviceFor(peer)}});
     }
     release.undecided = release.undecided || loss == Loss::kUndecided;
-    if (open.exchange.over()) over.push_back({.call = call});
+    if (open.exchange.program().over()) over.push_back({.call = call});
   }
   session_.directory.ForEach([&](const Collective& collective) {
     const auto member = collective.MemberOf(gone);

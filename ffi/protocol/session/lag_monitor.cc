@@ -106,7 +106,7 @@ std::vector<Verdict> LagMonitor::NoteAttendance(Instant now, Collective& collect
   if (!Drops(collective.spec) || !collective.attendance.Note(from, call)) return verdicts;
   calls_.ForEach(collective.id, [&](CallId open, OpenCall& active) {
     Exchange& exchange = active.exchange;
-    const bool under_way = exchange.submitted() && !exchange.finished();
+    const bool under_way = exchange.program().running();
     if (open.sequence >= call || !under_way || !OthersArePast(exchange)) return;
     exchange.Pass(now);
     verdicts.push_back({.call = open});

@@ -34,7 +34,7 @@ bool CallLifecycle::OthersDrain(const Collective& collective, Sequence call) {
   bool all = false;
   calls_.ForEach(collective.id, [&](CallId other, OpenCall& active) {
     const Exchange& exchange = active.exchange;
-    if (other.sequence <= call || !exchange.drains()) return;
+    if (other.sequence <= call || !exchange.rules().drains()) return;
     std::uint16_t heard = 0;
     for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
       const MemberIndex member(m);
@@ -46,10 +46,10 @@ bool CallLifecycle::OthersDrain(const Collective& collective, Sequence call) {
   return all;
 }
 
-void CallLifecycle::NoteFolded(CallId call) {
+void CallLifecycle::NoteMerged(CallId call) {
   admission_.NoteChange();
   Collective& collective = *directory_.Find(call.collective);
-  collective.folded = std::max(collective.folded.value_or(call.sequence), call.sequence);
+  collective.merged = std::max(collective.merged.value_or(call.sequence), call.sequence);
   transmitter_.QueueAll(calls_.At(call));
   EraseIfRemovable(call);
 }

@@ -39,7 +39,7 @@ Status FailureOf(Rank rank, std::uint8_t flags, const std::string& why, const st
 // ---- Ranks in different calls.
 
 void MismatchDetector::Report(Instant now, const Exchange& exchange) {
-  if (now - exchange.submitted_at() < kReportInterval) return;
+  if (now - exchange.program().submitted_at() < kReportInterval) return;
   for (const Rank member : exchange.collective().spec.members) {
     if (member == options_.rank) continue;
     // All of them: a peer that waits for results of this rank is to know that it waits as well.
@@ -91,7 +91,7 @@ bool MismatchDetector::IsElsewhere(Instant now, const Exchange& exchange,
   // Called here, unless this rank's program has jumped over it.
   const OpenCall* const open = calls_.Find(report.call);
   const bool called = theirs.submitted && report.call.sequence <= *theirs.submitted &&
-                      (open == nullptr || open->exchange.submitted());
+                      (open == nullptr || open->exchange.program().submitted());
   if (called) return false;
   // On its way there: an earlier call of the same collective is under way. Unless it is this one,
   // which the peer, in a later one, never was in.
@@ -99,13 +99,13 @@ bool MismatchDetector::IsElsewhere(Instant now, const Exchange& exchange,
   bool on_its_way = false;
   calls_.ForEach(report.call.collective, [&](CallId call, const OpenCall& earlier) {
     if (call == exchange.call() && waits_first) return;
-    if (earlier.exchange.submitted() && !earlier.exchange.finished()) on_its_way = true;
+    if (earlier.exchange.program().running()) on_its_way = true;
   });
   return !on_its_way;
 }
 
 Status MismatchDetector::FindCrossed(Instant now, const Exchange& exchange) {
-  if (now - exchange.submitted_at() < options_.mismatch_timeout) return {};
+  if (now - exchange.program().submitted_at() < options_.mismatch_timeout) return {};
   // A rank that waits for one that does not answer, wherever that is, gets its own error, or goes
   // on without it.
   const Collective& ours = exchange.collective();
@@ -129,7 +129,7 @@ Status MismatchDetector::FindCrossed(Instant now, const Exchange& exchange) {
 }
 
 Status MismatchDetector::FindMismatched(const Exchange& exchange) {
-  if (!exchange.submitted() || exchange.finished()) return {};
+  if (!exchange.program().running()) return {};
   const Sequence sequence = exchange.call().sequence;
   if (sequence == kFinalDrain) return {};
   const Collective& ours = exchange.collective();
@@ -165,13 +165,14 @@ std::vector<Verdict> MismatchDetector::FindMismatched(const std::string& name, S
 std::vector<Verdict> MismatchDetector::FindConflicting(const Collective& collective) const {
   std::vector<Verdict> verdicts;
   calls_.ForEach(collective.id, [&](CallId call, const OpenCall& open) {
-    if (open.exchange.running()) verdicts.push_back({.call = call, .why = collective.conflict});
+    if (open.exchange.program().running())
+      verdicts.push_back({.call = call, .why = collective.conflict});
   });
   return verdicts;
 }
 
 Status MismatchDetector::FindDropped(Instant now, const Exchange& exchange) const {
-  if (exchange.waits()) return {};
+  if (exchange.rules().Waits()) return {};
   const Collective& collective = exchange.collective();
   for (const Rank member : collective.spec.members) {
     if (member == options_.rank) continue;

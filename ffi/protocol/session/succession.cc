@@ -123,15 +123,15 @@ bool Succession::EndUncalled(Instant now, const Collective& collective) {
   session_.calls.ForEach(collective.id, [&](CallId call, const OpenCall& open) {
     const Exchange& exchange = open.exchange;
     if (call.sequence == kFinalDrain) return;
-    under_way = under_way || (exchange.submitted() && !exchange.finished());
-    if (!exchange.submitted() && !exchange.over()) uncalled.push_back(call);
+    under_way = under_way || exchange.program().running();
+    if (exchange.program().uncalled()) uncalled.push_back(call);
   });
   if (under_way) return false;
   for (const CallId call : uncalled) {
     Exchange& exchange = session_.calls.At(call).exchange;
-    if (!exchange.drains()) {
-      exchange.Close(now);
-      lifecycle_.NoteFolded(call);
+    if (!exchange.rules().drains()) {
+      exchange.Merge(now);
+      lifecycle_.NoteMerged(call);
     } else {
       session_.calls.Erase(call);
     }
@@ -154,7 +154,7 @@ bool Succession::BeginFinalDrain(Instant now, Collective& collective) {
                        .leaves = {{.data = bucket.data(), .elements = collective.spec.elements}},
                        .drain = true});
   // Later data of it is a repetition.
-  collective.folded = kFinalDrain;
+  collective.merged = kFinalDrain;
   if (!held_.empty()) waits_.LookAt(now);
   return true;
 }

@@ -9,6 +9,21 @@
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
+namespace {
+
+// Segments that are still to come from all others; nothing while one of them is not in the call.
+std::optional<double> MissingIn(const Exchange& exchange) {
+  if (!exchange.program().running()) return std::nullopt;
+  std::size_t missing = exchange.all_gather().missing();
+  for (const MemberIndex member : exchange.collective().others) {
+    if (!exchange.heard(member)) return std::nullopt;
+    const ReduceScatterStage& stage = exchange.reduce_scatter();
+    if (stage.Awaits(member)) missing += stage.NotReceived(member);
+  }
+  return static_cast<double>(missing);
+}
+
+}  // namespace
 
 Transmitter::Transmitter(SessionState& session, const Refusals& refusals, LagMonitor& lag)
     : options_(session.options),
@@ -222,8 +237,7 @@ OpenCall* Transmitter::NextSegment(Instant now, Rank to, Ring<CallId>& calls, Ou
         QueueAll(active);
         next = exchange.sender().Next(member);
       }
-      if (next &&
-          other.flow.Withholds(now, kOverheadBytes + exchange.sender().PayloadBytes(*next))) {
+      if (next && other.flow.Blocks(now, kOverheadBytes + exchange.sender().PayloadBytes(*next))) {
         // Segments of other calls may be shorter.
         calls.push_back(call);
         calls.pop_front();
@@ -286,7 +300,7 @@ void Transmitter::FindMeanUnsent() {
       left += exchange.sender().Unsent(member);
       ++flows;
     }
-    if (const auto missing = exchange.Missing()) {
+    if (const auto missing = MissingIn(exchange)) {
       left += *missing;
       flows += static_cast<double>(active.queued.size() - 1);
     }
@@ -311,7 +325,7 @@ std::optional<Transmit> Transmitter::SendSegmentsOf(Instant now, Rank to, Ring<C
     const std::size_t bytes = kOverheadBytes + payload_bytes;
     if (transmit.bytes + bytes > buffer.size()) break;
     if (!flow.CanSend(bytes)) {
-      flow.AskForRoom();
+      flow.RequestRoom();
       break;
     }
     if (transmit.bytes == 0) {
@@ -387,7 +401,7 @@ void Transmitter::QueueFarewells() {
     const bool lacks_sums = std::ranges::any_of(calls_, [&](const auto& entry) {
       const Exchange& exchange = entry.second.exchange;
       const auto member = exchange.collective().MemberOf(peer.rank);
-      return member && exchange.over() && !exchange.sender().Served(*member);
+      return member && exchange.program().over() && !exchange.sender().Served(*member);
     });
     if (lacks_sums && !peer.unreachable()) continue;
     peer.farewell = Peer::Farewell::kSent;

@@ -11,7 +11,7 @@ WaitingCall WaitMonitor::WaitingFor(const Exchange& exchange) const {
   const Collective& collective = exchange.collective();
   const auto holds_up = [&](MemberIndex member, bool contributed) {
     if (member == collective.self) return false;
-    return contributed ? exchange.Needs(member) : exchange.NeedsContribution(member);
+    return contributed ? exchange.Needs(member) : exchange.reduce_scatter().Awaits(member);
   };
   // Results wait for the slowest contribution: only when all of these are here, their owners are
   // the ones to be asked.
@@ -19,7 +19,7 @@ WaitingCall WaitMonitor::WaitingFor(const Exchange& exchange) const {
   for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
     if (holds_up(MemberIndex(m), false)) contributed = false;
   }
-  WaitingCall call{.token = exchange.token(), .ranks = {}, .absent = {}};
+  WaitingCall call{.token = exchange.program().token(), .ranks = {}, .absent = {}};
   for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
     const MemberIndex member(m);
     if (!holds_up(member, contributed)) continue;
@@ -33,7 +33,7 @@ WaitingCall WaitMonitor::WaitingFor(const Exchange& exchange) const {
 
 void WaitMonitor::AddAgain(Instant now, const Exchange& exchange) {
   const EndpointOptions& options = session_.options;
-  if (exchange.waiting()) LookAt(ExpiresAt(exchange.called_at()));
+  if (exchange.waiting()) LookAt(ExpiresAt(exchange.program().called_at()));
   LookAt(now + std::min({kReportInterval, options.peer_timeout / kSignsPerTimeout,
                          options.mismatch_timeout / kSignsPerTimeout}));
 }
@@ -85,7 +85,7 @@ std::vector<Rank> WaitMonitor::Uncalled(const Exchange& exchange) const {
 }
 
 Status WaitMonitor::WhyExpired(Instant now, const Exchange& exchange) const {
-  if (!exchange.waiting() || now < ExpiresAt(exchange.called_at())) return {};
+  if (!exchange.waiting() || now < ExpiresAt(exchange.program().called_at())) return {};
   const Collective& collective = exchange.collective();
   std::string whom;
   for (const Rank rank : Uncalled(exchange)) {
@@ -93,7 +93,7 @@ Status WaitMonitor::WhyExpired(Instant now, const Exchange& exchange) const {
   }
   return {StatusCode::kDeadlineExceeded,
           "jax_optireduce: " + Describe(collective.spec, exchange.call().sequence) +
-              " has waited " + RoundedSeconds(now - exchange.called_at()) +
+              " has waited " + RoundedSeconds(now - exchange.program().called_at()) +
               " (call_timeout_s) for " + whom +
               ". A process that is heard is alive: look at what its program does (py-spy dump), or "
               "give a longer call_timeout_s"};

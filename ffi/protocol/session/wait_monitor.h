@@ -38,7 +38,7 @@ class WaitMonitor {
   // A call has begun to wait.
   void Add(Instant now, const Exchange& exchange) {
     if (next_ == kNever) next_ = now;
-    LookAt(ExpiresAt(exchange.called_at()));
+    LookAt(ExpiresAt(exchange.program().called_at()));
   }
   // A call of PopDue() still waits.
   void AddAgain(Instant now, const Exchange& exchange);
@@ -47,8 +47,8 @@ class WaitMonitor {
   // All calls that wait, if it is time to look. Final drains are among them where calls are `held`.
   std::vector<CallId> PopDue(Instant now, bool held);
   static bool Waits(const Exchange& exchange, bool held) {
-    return exchange.waiting() || (held && exchange.call().sequence == kFinalDrain &&
-                                  exchange.submitted() && !exchange.finished());
+    return exchange.waiting() ||
+           (held && exchange.call().sequence == kFinalDrain && exchange.program().running());
   }
 
   // ---- The bound.
