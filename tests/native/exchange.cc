@@ -37,7 +37,9 @@ class TestCalls {
         order_(TarSendOrder(collective_.layout.members(), MemberIndex(self))) {}
 
   void Open(std::uint32_t sequence, double now, bool drain) {
-    LateRules::Prepare(collective_, {.max_lag = 1}, pool_);
+    EndpointOptions options;
+    options.max_lag = 1;
+    LateRules::Prepare(collective_, options, pool_);
     calls_[sequence] = std::make_unique<Exchange>(
         collective_, Sequence(sequence), At(now), pool_,
         ExchangeOptions{.send_order = order_, .lag_timeout = FromSeconds(1), .drain = drain});

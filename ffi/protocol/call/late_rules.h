@@ -77,7 +77,7 @@ class LateRules {
   std::uint16_t NoteFor(MemberIndex to, SegmentIndex segment) const;
   std::uint8_t FlagsFor(MemberIndex to) const;
   void HandleNote(MemberIndex from, const Header& header);
-  // The number of calls directly before the header's whose results the sender no longer needs.
+  // The number of calls directly before the header's whose results the sender has.
   static std::uint32_t CallsWithResults(const Collective& collective, const Header& header);
 
   // ---- Is a lost segment sent again?
