@@ -16,6 +16,7 @@
 #include "ffi/fuzz/mutate.h"
 #include "ffi/fuzz/ranks.h"
 #include "ffi/fuzz/reach.h"
+#include "ffi/protocol/call/late_policy.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
@@ -162,7 +163,7 @@ class Program {
       std::uint32_t next = 0;
       for (const auto& sequences : sequences_) next = std::max(next, sequences[which]);
       // A drain is a drain for every rank that makes it, at any time.
-      if (drain && Defers(SpecOf(which))) drains_.insert({which, next});
+      if (drain && RetainsLateData(SpecOf(which))) drains_.insert({which, next});
       for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) {
         sequences_[rank][which] = next;
         Call(rank, which);

@@ -153,13 +153,15 @@ void Endpoint::StartHeldCalls(Instant now) {
   }
 }
 
-void Endpoint::Cancel(Instant now, const Status& why) { FailAll(now, why, /*only_bounded=*/false); }
+void Endpoint::Cancel(Instant now, const Status& why) {
+  FailAll(now, why, /*only_outliving=*/false);
+}
 
-bool Endpoint::FailAll(Instant now, const Status& why, bool only_bounded) {
-  const bool open = lifecycle_.FailAll(now, why, only_bounded);
+bool Endpoint::FailAll(Instant now, const Status& why, bool only_outliving) {
+  const bool open = lifecycle_.FailAll(now, why, only_outliving);
   const bool held = succession_.FailAll(now, why);
   // Peers learn otherwise that this rank leaves, or that too few are left to continue.
-  if (leaving_ || membership_.removed() || only_bounded) succession_.Clear();
+  if (leaving_ || membership_.removed() || only_outliving) succession_.Clear();
   return open || held;
 }
 
@@ -578,13 +580,13 @@ void Endpoint::FollowMembership(Instant now) {
   while (membership_.AdoptNext()) HandleView(now);
   if (!membership_.stuck()) return;
   // Where no call was told, all is kept: the others may come back.
-  if (!FailAll(now, membership_.WhyStuck(now), /*only_bounded=*/true)) return;
+  if (!FailAll(now, membership_.WhyStuck(now), /*only_outliving=*/true)) return;
   for (const Rank rank : failures_.GiveUpSuspects()) ReleasePeer(now, rank);
 }
 
 void Endpoint::HandleView(Instant now) {
   const bool removed = membership_.removed();
-  if (removed) FailAll(now, membership_.WhyRemoved(), /*only_bounded=*/false);
+  if (removed) FailAll(now, membership_.WhyRemoved(), /*only_outliving=*/false);
   for (const Peer& peer : session_.peers.others()) {
     // No peer takes the data of earlier calls of a rank that was removed.
     if (removed ? peer.gone() : peer.removed() || membership_.view().Has(peer.rank)) continue;

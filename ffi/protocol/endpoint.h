@@ -120,7 +120,7 @@ class Endpoint {
   // Starts the calls that wait for an agreement and can begin now.
   void StartHeldCalls(Instant now);
   // False if there are none.
-  bool FailAll(Instant now, const Status& why, bool only_bounded);
+  bool FailAll(Instant now, const Status& why, bool only_outliving);
 
   // ---- Datagrams. False: the datagram cannot be taken now, and has to come again.
   void HandleAuthentic(Instant now, Peer& from, const Header& header,

@@ -61,19 +61,6 @@ inline bool SameCollective(const CollectiveSpec& a, const CollectiveSpec& b) {
 // Elements are rounded to the wire format, except in a drain.
 inline bool Rounds(const CollectiveSpec& spec) { return spec.wire_format != WireFormat::kFloat32; }
 
-// True if late data of a stage joins a later call.
-inline bool Defers(const CollectiveSpec& spec) {
-  return spec.reduce_scatter == LatePolicy::kDefer || spec.all_gather == LatePolicy::kDefer;
-}
-
-// True if late data is lost.
-inline bool Drops(const CollectiveSpec& spec) { return spec.all_gather == LatePolicy::kDrop; }
-
-// Mode bounded: continues without members that are silent.
-inline bool IsBounded(const CollectiveSpec& spec) {
-  return spec.reduce_scatter == LatePolicy::kDefer && spec.all_gather == LatePolicy::kDefer;
-}
-
 // The name of the mode for users. Requires HasMode(spec), deadlines aside.
 inline std::string_view ModeOf(const CollectiveSpec& spec) {
   if (spec.reduce_scatter == LatePolicy::kDrop) return "lossy";

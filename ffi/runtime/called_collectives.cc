@@ -7,6 +7,7 @@
 
 #include "ffi/base/quoted.h"
 #include "ffi/codec/wire_format.h"
+#include "ffi/protocol/call/late_policy.h"
 
 namespace optireduce {
 namespace {
@@ -42,7 +43,7 @@ double Likeness(std::string_view a, std::string_view b) {
 
 // The correction for a drain whose key matches a call and whose other properties do not.
 std::string Advice(const CollectiveSpec& drain, const CollectiveSpec& called) {
-  if (!Defers(called)) return "its data is never in flight, so it needs no drain.";
+  if (!RetainsLateData(called)) return "its data is never in flight, so it needs no drain.";
   std::string arguments;
   if (ModeOf(drain) != ModeOf(called)) arguments += "mode=" + Quoted(ModeOf(called));
   if (drain.wire_format != called.wire_format) {
@@ -57,7 +58,7 @@ std::string Advice(const CollectiveSpec& drain, const CollectiveSpec& called) {
 }
 
 std::size_t Differences(const CollectiveSpec& drain, const CollectiveSpec& called) {
-  std::size_t differences = Defers(called) ? 0 : 3;
+  std::size_t differences = RetainsLateData(called) ? 0 : 3;
   if (ModeOf(drain) != ModeOf(called)) ++differences;
   if (drain.wire_format != called.wire_format) ++differences;
   return differences;
@@ -66,7 +67,7 @@ std::size_t Differences(const CollectiveSpec& drain, const CollectiveSpec& calle
 }  // namespace
 
 void CalledCollectives::Note(const std::string& key, const CollectiveSpec& spec) {
-  defers_ = defers_ || Defers(spec);
+  defers_ = defers_ || RetainsLateData(spec);
   std::vector<CollectiveSpec>& called = calls_[key];
   if (std::ranges::find(called, spec.fingerprint, &CollectiveSpec::fingerprint) != called.end()) {
     return;
@@ -81,15 +82,16 @@ Status CalledCollectives::Check(const std::string& key, const CollectiveSpec& dr
   if (!defers_ || noted_ >= kNotedMax) return Status();
   const auto at = calls_.find(key);
   const bool called = at != calls_.end();
-  if (!called && (if_any || !Defers(drain))) return Status();
+  if (!called && (if_any || !RetainsLateData(drain))) return Status();
   const std::string fits_none = "drain of " + drain.description +
                                 " matches no call that this process has made, and would return "
                                 "nothing. ";
   if (called) {
     const std::vector<CollectiveSpec>& specs = at->second;
-    const bool fits = Defers(drain) ? std::ranges::find(specs, drain.fingerprint,
-                                                        &CollectiveSpec::fingerprint) != specs.end()
-                                    : std::ranges::none_of(specs, Defers);
+    const bool fits = RetainsLateData(drain)
+                          ? std::ranges::find(specs, drain.fingerprint,
+                                              &CollectiveSpec::fingerprint) != specs.end()
+                          : std::ranges::none_of(specs, RetainsLateData);
     if (fits) return Status();
     const CollectiveSpec& nearest = *std::ranges::min_element(
         specs, {}, [&](const CollectiveSpec& spec) { return Differences(drain, spec); });
@@ -105,7 +107,7 @@ Status CalledCollectives::Check(const std::string& key, const CollectiveSpec& dr
 std::string CalledCollectives::Nearest(const std::string& key) const {
   std::vector<std::pair<double, const CollectiveSpec*>> alike;
   for (const auto& [name, specs] : calls_) {
-    const auto defers = std::ranges::find_if(specs, Defers);
+    const auto defers = std::ranges::find_if(specs, RetainsLateData);
     if (defers != specs.end()) alike.emplace_back(Likeness(key, name), &*defers);
   }
   std::ranges::stable_sort(alike, std::ranges::greater(), [](const auto& at) { return at.first; });

@@ -15,6 +15,7 @@
 #include "ffi/base/quoted.h"
 #include "ffi/codec/reduce.h"
 #include "ffi/net/clock.h"
+#include "ffi/protocol/call/late_policy.h"
 
 namespace optireduce {
 namespace {
@@ -112,7 +113,7 @@ void Meeting::Start(DeviceCall call) {
       return Reject(std::move(call), TooManyNames(key.name));
     }
     // A drain of such a collective never has data in flight, and its leaves are zeros.
-    if (call.drain && !Defers(call.spec)) return Answer(std::move(call), Status());
+    if (call.drain && !RetainsLateData(call.spec)) return Answer(std::move(call), Status());
     Collective& collective = collectives_[key];
     Result<Sequence> sequence = TakeSequence(collective, call);
     if (!sequence.ok()) return Reject(std::move(call), sequence.status());

@@ -416,7 +416,7 @@ void Checker::CheckTime(Instant now, const Record& record, const CallDone& done)
   }
   if (!done.status.ok()) return;
   const CollectiveSpec& spec = record.collective.spec;
-  if (IsBounded(spec) && !workload_.IsDrain(record.collective, record.call)) {
+  if (OutlivesMembers(spec) && !workload_.IsDrain(record.collective, record.call)) {
     // Without suspension it may wait for peers that are behind.
     const Duration lag = microseconds(scenario_.suspend != 0 ? 0 : scenario_.peer_timeout_us);
     const Duration bound = spec.reduce_scatter_deadline + spec.all_gather_deadline + lag +

@@ -136,11 +136,11 @@ Instant Checker::BackAt(Rank from, Rank rank) const {
 Instant Checker::WaitsFrom(Instant now, const Record& record) const {
   const SimCall call = record.call;
   const CollectiveSpec& spec = record.collective.spec;
-  if (!Defers(spec) || workload_.IsDrain(record.collective, call)) {
+  if (!RetainsLateData(spec) || workload_.IsDrain(record.collective, call)) {
     return ready_.at({call.collective, call.index}).at;
   }
   // Others may wait for a rank that has skipped calls until it is given up.
-  if (scenario_.skip_ppm > 0 && IsBounded(spec)) return now;
+  if (scenario_.skip_ppm > 0 && OutlivesMembers(spec)) return now;
   // A rank takes data of calls that its program has not made, of max_lag at most; where it is late
   // for long, these may be later ones than this.
   const std::size_t ahead = IsCrowded() ? 0 : scenario_.max_lag;

@@ -342,7 +342,7 @@ std::vector<std::vector<SimCall>> Workload::ProgramOf(Rank rank) const {
 }
 
 bool Workload::Skips(const SimCollective& collective, SimCall call, std::size_t member) const {
-  if (scenario_.skip_ppm == 0 || !IsBounded(collective.spec) || IsDrain(collective, call)) {
+  if (scenario_.skip_ppm == 0 || !OutlivesMembers(collective.spec) || IsDrain(collective, call)) {
     return false;
   }
   // A rank that has not called the collective yet, and is elsewhere for long, would count as

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ffi/base/ids.h"
+#include "ffi/protocol/call/late_policy.h"
 #include "ffi/protocol/submission.h"
 #include "ffi/sim/scenario.h"
 
@@ -28,7 +29,7 @@ struct SimCollective {
   std::vector<std::uint64_t> leaf_elements;
 
   bool lossy() const { return spec.reduce_scatter == LatePolicy::kDrop; }
-  bool defers() const { return Defers(spec); }
+  bool defers() const { return RetainsLateData(spec); }
   bool HasMember(Rank rank) const;
   std::size_t MemberOf(Rank rank) const;
   std::size_t bytes() const { return spec.elements * SizeOf(spec.element_type); }

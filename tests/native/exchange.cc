@@ -37,15 +37,9 @@ class TestCalls {
         order_(TarSendOrder(collective_.layout.members(), MemberIndex(self))) {}
 
   void Open(std::uint32_t sequence, double now, bool drain) {
-    const CollectiveSpec& spec = collective_.spec;
-    if (spec.reduce_scatter != LatePolicy::kWait && !collective_.timing) {
-      collective_.timing =
-          std::make_unique<CallTiming>(spec, collective_.self, /*late_budget=*/0.0, false);
-    }
-    if (Defers(spec) && !collective_.deferred) {
-      collective_.deferred = std::make_unique<DeferredData>(collective_.layout, collective_.self,
-                                                            spec.element_type, 1, false, pool_);
-    }
+    EndpointOptions options;
+    options.max_lag = 1;
+    LateRules::Prepare(collective_, options, pool_);
     calls_[sequence] = std::make_unique<Exchange>(
         collective_, Sequence(sequence), At(now), pool_,
         ExchangeOptions{.send_order = order_, .lag_timeout = FromSeconds(1), .drain = drain});

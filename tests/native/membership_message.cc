@@ -23,11 +23,6 @@ using nb::literals::operator""_a;
 namespace optireduce::testing {
 namespace {
 
-Ballot ToBallot(Pair ballot) {
-  return {.round = ballot.first, .coordinator = Rank(static_cast<std::uint16_t>(ballot.second))};
-}
-Pair ToPair(Ballot ballot) { return {ballot.round, ballot.coordinator.value()}; }
-
 // A message in plain numbers.
 struct PlainMessage {
   std::uint8_t kind = 0;
@@ -51,10 +46,7 @@ nb::bytes EncodeMembershipOf(const PlainMessage& plain) {
                             .part = plain.part,
                             .parts = plain.parts};
   for (const int rank : plain.ranks) message.ranks.emplace_back(static_cast<std::uint16_t>(rank));
-  for (const auto& [collective, sequence] : plain.calls) {
-    message.calls.push_back(
-        {.collective = CollectiveId(collective), .sequence = Sequence(sequence)});
-  }
+  message.calls = CallsOf(plain.calls);
   std::array<std::byte, kMembershipBytesMax> bytes;
   return nb::bytes(bytes.data(), EncodeMembership(message, bytes));
 }

@@ -8,16 +8,34 @@
 #include <vector>
 
 #include "ffi/base/ids.h"
+#include "ffi/protocol/wire/membership_message.h"
 
 namespace optireduce::testing {
 
 // Of a call its collective and sequence, of a ballot its round and coordinator.
 using Pair = std::pair<std::uint32_t, std::uint32_t>;
 
+inline Ballot ToBallot(Pair ballot) {
+  return {.round = ballot.first, .coordinator = Rank(static_cast<std::uint16_t>(ballot.second))};
+}
+inline Pair ToPair(const Ballot& ballot) { return {ballot.round, ballot.coordinator.value()}; }
+
 inline std::vector<int> ToInts(const std::vector<Rank>& ranks) {
   std::vector<int> values;
   for (const Rank rank : ranks) values.push_back(rank.value());
   return values;
+}
+
+inline std::vector<Rank> RanksOf(const std::vector<std::uint16_t>& values) {
+  return {values.begin(), values.end()};
+}
+
+inline std::vector<CallId> CallsOf(const std::vector<Pair>& pairs) {
+  std::vector<CallId> calls;
+  for (const auto& [collective, sequence] : pairs) {
+    calls.push_back({.collective = CollectiveId(collective), .sequence = Sequence(sequence)});
+  }
+  return calls;
 }
 
 inline std::vector<Pair> ToPairs(const std::vector<CallId>& calls) {

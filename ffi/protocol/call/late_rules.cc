@@ -20,6 +20,19 @@ LateRules::LateRules(const Collective& collective, Sequence sequence, Instant op
       deferred_(collective.deferred.get()),
       timing_(collective.timing.get()) {}
 
+void LateRules::Prepare(Collective& collective, const EndpointOptions& options, BufferPool& pool) {
+  const CollectiveSpec& spec = collective.spec;
+  if (HasDeadlines(spec) && !collective.timing) {
+    collective.timing = std::make_unique<CallTiming>(spec, collective.self, options.late_budget,
+                                                     options.suspend_on_lag);
+  }
+  if (RetainsLateData(spec) && !collective.deferred) {
+    collective.deferred =
+        std::make_unique<DeferredData>(collective.layout, collective.self, spec.element_type,
+                                       options.max_lag, options.suspend_on_lag, pool);
+  }
+}
+
 LateRules LateRules::Open(const Collective& collective, Sequence sequence, Instant now,
                           bool drain) {
   LateRules rules(collective, sequence, now, drain);
@@ -92,6 +105,14 @@ std::uint8_t LateRules::FlagsFor(MemberIndex to) const {
 
 void LateRules::HandleNote(MemberIndex from, const Header& header) {
   if (LosesLate()) timing_->HandleSample(from, header.call, header.segment, header.contributors);
+}
+
+std::uint32_t LateRules::CallsWithResults(const Collective& collective, const Header& header) {
+  if (NeedsNoMember(collective.spec)) return 0;
+  const std::uint32_t before = header.call.sequence.value();
+  // Where results are waited for, a later call proves that all before are there.
+  if (WaitsForMembers(collective.spec, /*drain=*/false)) return before;
+  return std::min<std::uint32_t>(header.contributors, before);
 }
 
 bool LateRules::Retransmits(Stage stage) const {

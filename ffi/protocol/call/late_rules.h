@@ -32,6 +32,8 @@
 #include "ffi/protocol/bucket/segment_store.h"
 #include "ffi/protocol/call/collective.h"
 #include "ffi/protocol/call/last_segments.h"
+#include "ffi/protocol/call/late_policy.h"
+#include "ffi/protocol/options.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
@@ -42,6 +44,8 @@ inline Stage StageOf(DatagramKind kind) {
 
 class LateRules {
  public:
+  // Makes the parts of the collective that its calls need, unless it has them.
+  static void Prepare(Collective& collective, const EndpointOptions& options, BufferPool& pool);
   // Those of a call that opens now. `collective` must outlive them.
   static LateRules Open(const Collective& collective, Sequence sequence, Instant now, bool drain);
   // The program makes the call. `in_order`: every earlier call of the collective is over.
@@ -65,6 +69,8 @@ class LateRules {
   std::uint16_t NoteFor(MemberIndex to, SegmentIndex segment) const;
   std::uint8_t FlagsFor(MemberIndex to) const;
   void HandleNote(MemberIndex from, const Header& header);
+  // The number of calls directly before the header's whose results the sender has.
+  static std::uint32_t CallsWithResults(const Collective& collective, const Header& header);
 
   // ---- Is a lost segment sent again?
   bool Retransmits(Stage stage) const;

@@ -10,6 +10,7 @@
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/call/late_policy.h"
 #include "ffi/protocol/session/refusals.h"
 #include "ffi/protocol/session/session_state.h"
 #include "ffi/protocol/wire/wire.h"
@@ -28,7 +29,7 @@ class Admission {
   // The program never makes the call, and peers need not wait for that.
   bool IsAbandoned(const Collective& collective) const {
     return collective.final_drain == Collective::FinalDrain::kVoid ||
-           (leaving_ && Defers(collective.spec));
+           (leaving_ && RetainsLateData(collective.spec));
   }
   // There is memory for data that the program has not asked for.
   bool HasRoom(std::size_t bytes) const {

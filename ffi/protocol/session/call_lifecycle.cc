@@ -81,7 +81,7 @@ void CallLifecycle::FinishIfComplete(Instant now, OpenCall& open) {
     Status status = mismatch_.FindDropped(now, exchange);
     ++(status.ok() ? counters_.calls_completed : counters_.calls_failed);
     events_.push_back(exchange.Finish(now, std::move(status)));
-    if (Drops(collective.spec) && !events_.back().stats.passed) {
+    if (NeedsNoMember(collective.spec) && !events_.back().stats.passed) {
       directory_.Find(collective.id)->attendance.EndCall([&exchange](MemberIndex member) {
         return exchange.heard(member);
       });
@@ -144,11 +144,11 @@ void CallLifecycle::Erase(OpenCall& open) {
   calls_.Erase(open.exchange.call());
 }
 
-bool CallLifecycle::FailAll(Instant now, const Status& why, bool only_bounded) {
+bool CallLifecycle::FailAll(Instant now, const Status& why, bool only_outliving) {
   std::vector<Verdict> failing;
   for (const auto& [call, open] : calls_) {
     const Exchange& exchange = open.exchange;
-    const bool concerned = !only_bounded || IsBounded(exchange.collective().spec);
+    const bool concerned = !only_outliving || OutlivesMembers(exchange.collective().spec);
     if (concerned && call.sequence != kFinalDrain && exchange.program().running()) {
       failing.push_back({.call = call, .why = why});
     }

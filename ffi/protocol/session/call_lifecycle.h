@@ -83,8 +83,8 @@ class CallLifecycle {
   void NoteMerged(CallId call);
   // Data that was due before the call's end has been sent, or nothing is left of it.
   void EraseIfRemovable(CallId call);
-  // Fails all calls of the program, or those of mode bounded; false if there are none.
-  bool FailAll(Instant now, const Status& why, bool only_bounded);
+  // Fails the program's calls, all or those that outlive their members; false if there are none.
+  bool FailAll(Instant now, const Status& why, bool only_outliving);
   // This rank leaves: peers that continue without it need no errors of its calls.
   void Leave() { leaving_ = true; }
   // Reports a call that never opens.

@@ -71,11 +71,11 @@ bool CallLifecycle::Overtake(Instant now, const Collective& collective, Sequence
 
 void CallLifecycle::Skip(Instant now, const Collective& collective, CallId call, bool drain) {
   Exchange& exchange = calls_.At(call).exchange;
-  if (drain && IsBounded(collective.spec) && !exchange.rules().drains()) {
+  if (drain && collective.deferred && !exchange.rules().Waits()) {
     // Its sums are part of the data that the drain brings: they go before it.
     exchange.Merge(now);
     NoteMerged(call);
-  } else if (Drops(collective.spec)) {
+  } else if (NeedsNoMember(collective.spec)) {
     calls_.Erase(call);
   } else if (collective.deferred) {
     Expire(now, call);
@@ -104,7 +104,7 @@ void CallLifecycle::SubmitTo(Instant now, Collective& collective, Submission sub
   const bool in_order = Overtake(now, collective, call.sequence, submission.drain);
   if (IsOverEverywhere(collective, call)) return SubmitLate(submission, collective);
   OpenCall* open = calls_.Find(call);
-  const bool drains = submission.drain && Defers(collective.spec);
+  const bool drains = submission.drain && RetainsLateData(collective.spec);
   if (open == nullptr) open = &calls_.Open(now, collective, call.sequence, drains);
   Exchange& exchange = open->exchange;
   if (drains) exchange.Drain();
@@ -124,13 +124,10 @@ void CallLifecycle::SubmitTo(Instant now, Collective& collective, Submission sub
 void CallLifecycle::GiveUpUncalled(Instant now, Collective& collective, const Submission& call,
                                    const Status& why) {
   const Sequence sequence = call.sequence;
-  const CollectiveSpec& spec = collective.spec;
   if (!collective.submitted) transmitter_.Announce(collective, sequence, 0);
   collective.submitted = sequence;
   if (collective.deferred) NoteMissedResults(collective, sequence);
-  const bool waited_for = spec.reduce_scatter == LatePolicy::kWait ||
-                          spec.all_gather == LatePolicy::kWait || (call.drain && Defers(spec));
-  if (!waited_for) {
+  if (!WaitsForMembers(collective.spec, call.drain)) {
     // Peers need no error: the call ends by its deadline there.
     Overtake(now, collective, Sequence(sequence.value() + 1), /*drain=*/false);
     return;
@@ -154,7 +151,7 @@ OpenCall* CallLifecycle::Admit(Instant now, const Header& header) {
     return nullptr;
   }
   return &calls_.Open(now, collective, header.call.sequence,
-                      Defers(collective.spec) && (header.flags & kFlagDrain) != 0);
+                      RetainsLateData(collective.spec) && (header.flags & kFlagDrain) != 0);
 }
 
 }  // namespace optireduce

@@ -1,7 +1,5 @@
 #include "ffi/protocol/session/call_table.h"
 
-#include <memory>
-
 #include "ffi/base/check.h"
 #include "ffi/schedule/tar.h"
 
@@ -15,24 +13,11 @@ bool CallTable::HasCalled(const Collective& collective, const Submission& submis
   return open != nullptr && open->exchange.heard(*collective.MemberOf(member));
 }
 
-void CallTable::MakeTiming(Collective& collective) {
-  const CollectiveSpec& spec = collective.spec;
-  if (spec.reduce_scatter != LatePolicy::kWait && !collective.timing) {
-    collective.timing = std::make_unique<CallTiming>(spec, collective.self, options_.late_budget,
-                                                     options_.suspend_on_lag);
-  }
-  if (Defers(spec) && !collective.deferred) {
-    collective.deferred =
-        std::make_unique<DeferredData>(collective.layout, collective.self, spec.element_type,
-                                       options_.max_lag, options_.suspend_on_lag, pool_);
-  }
-}
-
 OpenCall& CallTable::Open(Instant now, Collective& collective, Sequence sequence, bool drain) {
   const std::uint16_t members = collective.layout.members();
   std::vector<MemberIndex>& order = send_orders_[{members, collective.self}];
   if (order.empty()) order = TarSendOrder(members, collective.self);
-  MakeTiming(collective);
+  LateRules::Prepare(collective, options_, pool_);
   const ExchangeOptions options{
       .send_order = order, .lag_timeout = options_.peer_timeout, .drain = drain};
   const auto [at, inserted] =

@@ -75,8 +75,6 @@ class CallTable {
   }
 
  private:
-  // The collective has a call: makes what its stages with a deadline need.
-  void MakeTiming(Collective& collective);
   template <typename Calls, typename Visit>
   static void ForEachOf(Calls& calls, CollectiveId collective, Visit visit) {
     auto at = calls.lower_bound({.collective = collective, .sequence = Sequence(0)});

@@ -127,12 +127,12 @@ Status FailureDetector::WhyAbandoned(Instant now, const Exchange& exchange) cons
 const Peer* FailureDetector::FindUnreachable(const Collective& collective,
                                              const Submission& submission) const {
   const CollectiveSpec& spec = collective.spec;
-  if (Drops(spec)) return nullptr;
+  if (NeedsNoMember(spec)) return nullptr;
   for (const Rank member : spec.members) {
     if (member == session_.options.rank || !session_.peers[member]->unreachable()) continue;
     const Peer& peer = *session_.peers[member];
     // A member that has left in good order has made this call, and everything of it is here.
-    const bool served = Defers(spec) && peer.left();
+    const bool served = RetainsLateData(spec) && peer.left();
     if (!served || !session_.calls.HasCalled(collective, submission, member)) return &peer;
   }
   return nullptr;
@@ -161,8 +161,8 @@ std::vector<Verdict> FailureDetector::FindUnserved(Rank rank, const std::string&
     Exchange& exchange = open.exchange;
     const CollectiveSpec& spec = exchange.collective().spec;
     const auto member = exchange.collective().MemberOf(rank);
-    if (!member || membership_.Survives(spec) || Drops(spec)) continue;
-    if (!exchange.program().submitted()) continue;
+    const bool needed = !membership_.Survives(spec) && !NeedsNoMember(spec);
+    if (!member || !needed || !exchange.program().submitted()) continue;
     const bool served = exchange.sender().Served(*member);
     const Status error(StatusCode::kUnavailable, "jax_optireduce: " + why + "; it is needed in " +
                                                      Describe(spec, call.sequence));
@@ -212,7 +212,7 @@ bool FailureDetector::NeedsGone(const Exchange& exchange, const Peer& peer,
 void FailureDetector::EraseUncalled(const Peer& gone) {
   session_.calls.EraseIf([&](const Exchange& exchange) {
     // The data of a member that has left in good order counts in a call that this rank makes later.
-    const bool counts = gone.left() && Defers(exchange.collective().spec);
+    const bool counts = gone.left() && RetainsLateData(exchange.collective().spec);
     // Other members may have a part in its sums.
     const Collective& collective = exchange.collective();
     const bool others = std::ranges::any_of(collective.others, [&](MemberIndex member) {

@@ -103,7 +103,7 @@ bool LagMonitor::OthersArePast(const Exchange& exchange) const {
 std::vector<Verdict> LagMonitor::NoteAttendance(Instant now, Collective& collective,
                                                 MemberIndex from, Sequence call) {
   std::vector<Verdict> verdicts;
-  if (!Drops(collective.spec) || !collective.attendance.Note(from, call)) return verdicts;
+  if (!NeedsNoMember(collective.spec) || !collective.attendance.Note(from, call)) return verdicts;
   calls_.ForEach(collective.id, [&](CallId open, OpenCall& active) {
     Exchange& exchange = active.exchange;
     const bool under_way = exchange.program().running();
@@ -116,7 +116,7 @@ std::vector<Verdict> LagMonitor::NoteAttendance(Instant now, Collective& collect
 
 void LagMonitor::HandleSubmitted(Instant now, Exchange& exchange) {
   const CollectiveSpec& spec = exchange.collective().spec;
-  if (!Drops(spec) || !OthersArePast(exchange)) return;
+  if (!NeedsNoMember(spec) || !OthersArePast(exchange)) return;
   exchange.Pass(now);
   for (const Rank member : spec.members) {
     if (member == options_.rank) continue;

@@ -60,7 +60,7 @@ Status LaneMembership::WhyRemoved() const {
 }
 
 bool LaneMembership::UseFor(const CollectiveSpec& spec) {
-  if (!shared_ || followed_ || !IsBounded(spec)) return false;
+  if (!shared_ || followed_ || !OutlivesMembers(spec)) return false;
   shared_->Open().Use();
   return true;
 }

@@ -15,6 +15,7 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/call/late_policy.h"
 #include "ffi/protocol/session/membership.h"
 #include "ffi/protocol/session/session_state.h"
 #include "ffi/protocol/session/shared_membership.h"
@@ -29,7 +30,7 @@ class LaneMembership {
 
   // Some collective continues without ranks that are silent.
   bool in_use() const { return shared_ && shared_->facts().in_use; }
-  bool Survives(const CollectiveSpec& spec) const { return IsBounded(spec) && in_use(); }
+  bool Survives(const CollectiveSpec& spec) const { return OutlivesMembers(spec) && in_use(); }
   // The members are about to agree, as far as this rank knows. Needs in_use().
   bool agreeing() const { return shared_->facts().timeout != kNever; }
   // No agreement is in sight: too few members can reach each other.

@@ -30,7 +30,7 @@ void CallLifecycle::SubmitLate(const Submission& submission, Collective& collect
 }
 
 bool CallLifecycle::OthersDrain(const Collective& collective, Sequence call) {
-  if (collective.spec.all_gather != LatePolicy::kDefer) return false;
+  if (WaitsForMembers(collective.spec, /*drain=*/false)) return false;
   bool all = false;
   calls_.ForEach(collective.id, [&](CallId other, OpenCall& active) {
     const Exchange& exchange = active.exchange;
@@ -58,13 +58,7 @@ void CallLifecycle::ReleaseEarlier(Instant now, const Header& header) {
   const CallId call = header.call;
   const Collective& collective = *directory_.Find(call.collective);
   const MemberIndex from = *collective.MemberOf(header.source);
-  const LatePolicy policy = collective.spec.all_gather;
-  if (policy == LatePolicy::kDrop) return;
-  // Where results are waited for, a later call proves that it has them; else it says so.
-  const std::uint32_t before =
-      policy == LatePolicy::kWait
-          ? call.sequence.value()
-          : std::min<std::uint32_t>(header.contributors, call.sequence.value());
+  const std::uint32_t before = LateRules::CallsWithResults(collective, header);
   std::vector<CallId> released;
   calls_.ForEach(call.collective, [&](CallId earlier, OpenCall& active) {
     if (earlier >= call || earlier.sequence.value() < call.sequence.value() - before) return;

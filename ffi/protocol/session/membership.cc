@@ -1,9 +1,6 @@
 #include "ffi/protocol/session/membership.h"
 
-#include <algorithm>
-#include <iterator>
-#include <limits>
-#include <tuple>
+#include <chrono>
 #include <utility>
 
 #include "ffi/base/check.h"
@@ -11,67 +8,53 @@
 namespace optireduce {
 namespace {
 
-// Chosen: what a rank says of others holds for half a peer_timeout, many times its repetition.
-constexpr int kClaimsPerTimeout = 2;
-// Chosen: a rank that was removed needs to be told only once.
-constexpr Duration kTellInterval = std::chrono::milliseconds(100);
+// Chosen: a lost message costs that much time in which no call can begin; far above the round trip
+// of a data center. With a short peer_timeout it is an eighth of it.
+constexpr Duration kRetryInterval = std::chrono::milliseconds(50);
+constexpr int kRetriesPerTimeout = 8;
+// Chosen: in so many intervals a ballot comes to its end, also where a third of all is lost. A rank
+// that would overtake it waits as long, and longer with every round.
+constexpr int kPatience = 8;
+constexpr std::uint32_t kPatienceRoundsMax = 16;
+// Chosen: intervals in which a message comes and is answered, whichever way was cut off.
+constexpr int kLastChance = 3;
+// Chosen: two for those that hear others but are not heard, and as much again for the ballots.
+constexpr int kAgreementTimeouts = 4;
 
-constexpr std::size_t Index(MembershipKind kind) { return static_cast<std::size_t>(kind) - 1; }
+View AllRanks(std::uint16_t world_size) {
+  View view;
+  for (std::uint16_t r = 0; r < world_size; ++r) view.members.emplace_back(r);
+  return view;
+}
 
-std::uint16_t PartsOf(std::size_t calls) {
-  return static_cast<std::uint16_t>(
-      std::max<std::size_t>((calls + kMembershipCallsMax - 1) / kMembershipCallsMax, 1));
+// Keeps the time since when `holds` is true.
+void KeepSince(std::optional<Instant>& since, Instant now, bool holds) {
+  since = holds ? std::optional(since.value_or(now)) : std::nullopt;
 }
 
 }  // namespace
 
-bool View::Has(Rank rank) const { return std::ranges::binary_search(members, rank); }
-
-Sequence View::FirstOf(CollectiveId bucket) const {
-  const auto at = std::ranges::lower_bound(firsts, bucket, {}, &CallId::collective);
-  return at == firsts.end() || at->collective != bucket ? Sequence(0) : at->sequence;
-}
-
 Membership::Membership(Rank self, std::uint16_t world_size, Duration peer_timeout,
                        std::uint16_t lanes)
-    : self_(self), peer_timeout_(peer_timeout), others_(world_size) {
+    : self_(self),
+      peer_timeout_(peer_timeout),
+      retry_interval_(std::min(kRetryInterval, peer_timeout / kRetriesPerTimeout)),
+      last_chance_(retry_interval_ * kLastChance),
+      view_(AllRanks(world_size)),
+      connectivity_(self, world_size, lanes, peer_timeout, last_chance_),
+      paxos_(self, world_size),
+      mailbox_(self, world_size, lanes) {
   OR_CHECK(peer_timeout > Duration::zero() && lanes > 0);
-  for (Other& there : others_) there.paths.resize(lanes);
-  for (std::uint16_t r = 0; r < world_size; ++r) view_.members.emplace_back(r);
 }
 
-// ---- Knowledge of the other ranks.
+// ---- Evidence.
 
-bool Membership::Claims(Instant now, Rank rank) const {
-  return !other(rank).suspects.empty() &&
-         now - other(rank).suspects_at < peer_timeout_ / kClaimsPerTimeout;
+bool Membership::InDoubt(Instant now) const {
+  return paxos_.under_way() || connectivity_.InDoubt(now, view_.members);
 }
 
-bool Membership::Reaches(Instant now, Rank rank) const {
-  const Other& there = other(rank);
-  if (!view_.Has(rank) || there.suspected()) return false;
-  return !(Claims(now, rank) && there.suspects_us_since &&
-           now - *there.suspects_us_since >= peer_timeout_);
-}
-
-std::size_t Membership::Connected(Instant now) const {
-  return static_cast<std::size_t>(std::ranges::count_if(
-      view_.members, [&](Rank rank) { return rank == self_ || Reaches(now, rank); }));
-}
-
-bool Membership::Concerned(Instant now) const {
-  return ballot_.round > 0 || std::ranges::any_of(view_.members, [&](Rank rank) {
-           return rank != self_ && (other(rank).suspected() || Claims(now, rank));
-         });
-}
-
-bool Membership::Convinced(Instant now) const {
-  return ballot_.round > 0 || std::ranges::any_of(view_.members, [&](Rank rank) {
-           if (rank == self_) return false;
-           const bool claims = Claims(now, rank) && other(rank).suspects_since &&
-                               now - *other(rank).suspects_since >= peer_timeout_;
-           return claims || !Reaches(now, rank);
-         });
+bool Membership::NeedsDecision(Instant now) const {
+  return paxos_.under_way() || connectivity_.IsParted(now, view_.members);
 }
 
 bool Membership::TryStart(std::uint32_t view, CallId call, CollectiveId among_members) {
@@ -82,7 +65,7 @@ bool Membership::TryStart(std::uint32_t view, CallId call, CollectiveId among_me
   const auto known = entry(call.collective);
   const bool begun = known != newest_.end() && known->collective == call.collective &&
                      known->sequence >= call.sequence;
-  if (frozen_ && !begun) return false;
+  if (frozen() && !begun) return false;
   for (const CollectiveId bucket : {call.collective, among_members}) {
     const auto at = entry(bucket);
     if (at == newest_.end() || at->collective != bucket) {
@@ -95,284 +78,171 @@ bool Membership::TryStart(std::uint32_t view, CallId call, CollectiveId among_me
 }
 
 void Membership::Heard(Instant now, std::uint16_t lane, Rank rank) {
-  if (!view_.Has(rank)) return TellDecision(now, lane, rank);
-  Path& there = path(lane, rank);
-  const bool silent = !concerned_since_ || there.heard_at < *concerned_since_ ||
-                      now - there.heard_at >= peer_timeout_ / kMinorityPerTimeout;
-  if (silent) regained_at_ = now;
-  there.heard_at = now;
-  if (!there.suspected || there.unusable) return;
-  there.suspected = false;
-  next_tick_ = std::min(next_tick_, now);
+  if (!view_.Has(rank)) return mailbox_.QueueDecision(now, lane, rank);
+  const bool known =
+      in_doubt_since_ && connectivity_.HeardLately(now, *in_doubt_since_, lane, rank);
+  if (!known) regained_at_ = now;
+  if (connectivity_.Hear(now, lane, rank)) WakeAt(now);
 }
 
 void Membership::SetUnusable(Instant now, std::uint16_t lane, Rank rank, bool unusable) {
-  path(lane, rank).unusable = unusable;
+  connectivity_.SetUnusable(lane, rank, unusable);
   if (unusable) Suspect(now, lane, rank);
 }
 
 void Membership::Suspect(Instant now, std::uint16_t lane, Rank rank) {
-  if (removed() || rank == self_ || !view_.Has(rank) || path(lane, rank).suspected) return;
-  path(lane, rank).suspected = true;
-  next_tick_ = std::min(next_tick_, now);
+  if (removed() || rank == self_ || !view_.Has(rank)) return;
+  if (connectivity_.Suspect(lane, rank)) WakeAt(now);
 }
 
-void Membership::NoteSuspects(Instant now, Rank from, const std::vector<Rank>& suspects) {
-  Other& there = other(from);
-  // An outdated status is no evidence for the time since then.
-  if (!Claims(now, from)) {
-    there.suspects_since.reset();
-    there.suspects_us_since.reset();
-  }
-  if (suspects.empty()) {
-    there.suspects_since.reset();
-  } else if (!there.suspects_since) {
-    there.suspects_since = now;
-  }
-  if (!std::ranges::binary_search(suspects, self_)) {
-    there.suspects_us_since.reset();
-  } else if (!there.suspects_us_since) {
-    there.suspects_us_since = now;
-  }
-  there.suspects = suspects;
-  there.suspects_at = now;
-  if (!suspects.empty() && next_tick_ == kNever && !stuck_) next_tick_ = now;
-}
-
-std::vector<Rank> Membership::OwnSuspects() const {
-  std::vector<Rank> suspects;
-  std::ranges::copy_if(view_.members, std::back_inserter(suspects),
-                       [&](Rank rank) { return rank != self_ && other(rank).suspected(); });
-  return suspects;
+void Membership::HandleSuspects(Instant now, Rank from, const std::vector<Rank>& suspects) {
+  connectivity_.HandleReport(now, from, suspects);
+  if (!suspects.empty() && !stuck_ && next_tick_ == kNever) next_tick_ = now;
 }
 
 // ---- Messages.
 
-void Membership::Due(std::uint16_t lane, Rank to, MembershipKind kind) {
-  if (to == self_ || path(lane, to).due[Index(kind)]) return;
-  path(lane, to).due[Index(kind)] = true;
-  path(lane, to).part[Index(kind)] = 0;
-}
-
-void Membership::DueTo(std::span<const Rank> ranks, MembershipKind kind) {
+void Membership::SendAll(std::span<const Rank> ranks, MembershipKind kind) {
   ++changes_;
-  for (const Rank rank : ranks) {
-    for (std::uint16_t lane = 0; lane < other(rank).paths.size(); ++lane) Due(lane, rank, kind);
-  }
+  mailbox_.QueueAll(ranks, kind);
 }
 
-std::span<const CallId> Membership::CallsOf(MembershipKind kind) const {
-  switch (kind) {
-    case MembershipKind::kVote:
-      return accepted_ballot_.round > 0 ? accepted_.firsts : newest_;
-    case MembershipKind::kProposal:
-      return accepted_.firsts;
-    case MembershipKind::kDecision:
-      return view_.firsts;
-    case MembershipKind::kStatus:
-    case MembershipKind::kPrepare:
-    case MembershipKind::kAccepted:
-      return {};
+std::optional<MembershipMailbox::Draft> Membership::Make(Instant now, Rank to,
+                                                         MembershipKind kind) const {
+  using Draft = MembershipMailbox::Draft;
+  if (kind == MembershipKind::kDecision) {
+    if (view_.number == 0) return std::nullopt;
+    return Draft{{.kind = kind, .view = view_.number, .ranks = view_.members}, view_.firsts};
   }
-  return {};
-}
-
-std::optional<MembershipMessage> Membership::Make(Instant now, Rank to, MembershipKind kind) const {
-  MembershipMessage message{.kind = kind, .view = view_.number, .ballot = ballot_};
-  const bool accepted = accepted_ballot_.round > 0;
+  if (removed() || !view_.Has(to)) return std::nullopt;
+  Draft draft{{.kind = kind, .view = view_.number, .ballot = paxos_.ballot()}};
+  const bool for_coordinator = to == paxos_.ballot().coordinator;
+  const bool accepted = paxos_.accepted_ballot().round > 0;
+  bool due = false;
   switch (kind) {
     case MembershipKind::kStatus:
-      message.asks = Concerned(now);
-      message.ranks = OwnSuspects();
+      due = true;
+      draft.message.asks = InDoubt(now);
+      draft.message.ranks = connectivity_.SuspectsAmong(view_.members);
       break;
     case MembershipKind::kPrepare:
-      if (!bidding() || proposed_) return std::nullopt;
+      due = paxos_.coordinates() && !paxos_.proposed();
       break;
     case MembershipKind::kVote:
-      if (!frozen_ || to != ballot_.coordinator) return std::nullopt;
-      message.accepted = accepted_ballot_;
-      message.ranks = accepted ? accepted_.members : OwnSuspects();
+      due = frozen() && for_coordinator;
+      draft.message.accepted = paxos_.accepted_ballot();
+      draft.message.ranks =
+          accepted ? paxos_.accepted().members : connectivity_.SuspectsAmong(view_.members);
+      draft.calls = accepted ? paxos_.accepted().firsts : newest_;
       break;
     case MembershipKind::kProposal:
-      if (!bidding() || !proposed_) return std::nullopt;
-      message.ranks = accepted_.members;
+      due = paxos_.coordinates() && paxos_.proposed();
+      draft.message.ranks = paxos_.accepted().members;
+      draft.calls = paxos_.accepted().firsts;
       break;
     case MembershipKind::kAccepted:
-      if (accepted_ballot_ != ballot_ || to != ballot_.coordinator) return std::nullopt;
+      due = paxos_.accepted_ballot() == paxos_.ballot() && for_coordinator;
       break;
     case MembershipKind::kDecision:
-      if (view_.number == 0) return std::nullopt;
-      message.ballot = {};
-      message.ranks = view_.members;
       break;
   }
-  if (kind != MembershipKind::kDecision && (removed() || !view_.Has(to))) return std::nullopt;
-  return message;
-}
-
-std::optional<Membership::Outgoing> Membership::PollPath(Instant now, std::uint16_t lane, Rank to,
-                                                         std::span<std::byte> out) {
-  Path& there = path(lane, to);
-  for (std::size_t k = 0; k < kKinds; ++k) {
-    if (!there.due[k]) continue;
-    const auto kind = static_cast<MembershipKind>(k + 1);
-    auto message = Make(now, to, kind);
-    if (!message) {
-      there.due[k] = false;
-      continue;
-    }
-    const std::span<const CallId> calls = CallsOf(kind);
-    message->parts = PartsOf(calls.size());
-    // The contents may have changed since the first part.
-    message->part = static_cast<std::uint16_t>(there.part[k]++ % message->parts);
-    if (message->part + 1 == message->parts) there.due[k] = false;
-    const std::size_t first = message->part * kMembershipCallsMax;
-    const std::size_t last = std::min(calls.size(), first + kMembershipCallsMax);
-    message->calls.assign(calls.begin() + static_cast<std::ptrdiff_t>(first),
-                          calls.begin() + static_cast<std::ptrdiff_t>(last));
-    return Outgoing{.to = to, .bytes = EncodeMembership(*message, out)};
-  }
-  return std::nullopt;
+  return due ? std::optional(std::move(draft)) : std::nullopt;
 }
 
 std::optional<Membership::Outgoing> Membership::Poll(Instant now, std::uint16_t lane,
                                                      std::span<std::byte> out) {
-  for (std::size_t turn = 0; turn < others_.size(); ++turn) {
-    const Rank to(static_cast<std::uint16_t>((next_other_ + turn) % others_.size()));
-    if (auto outgoing = PollPath(now, lane, to, out)) {
-      next_other_ = (to.index() + 1) % others_.size();
-      return outgoing;
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<MembershipMessage> Membership::Assemble(Rank from, MembershipMessage part) {
-  if (part.parts == 1) return part;
-  Assembly& assembly = other(from).assemblies[Index(part.kind)];
-  const auto identity = [](const MembershipMessage& message) {
-    return std::tuple(message.view, message.ballot, message.accepted);
-  };
-  if (assembly.seen.empty() || identity(part) > identity(assembly.message)) {
-    assembly.message = part;
-    assembly.message.calls.clear();
-    assembly.seen.assign(part.parts, false);
-    assembly.missing = part.parts;
-  }
-  if (identity(part) != identity(assembly.message) || part.parts != assembly.seen.size()) {
-    return std::nullopt;
-  }
-  std::vector<CallId>& calls = assembly.message.calls;
-  if (!assembly.seen[part.part]) {
-    assembly.seen[part.part] = true;
-    --assembly.missing;
-    calls.insert(calls.end(), part.calls.begin(), part.calls.end());
-  }
-  if (assembly.missing > 0) return std::nullopt;
-  std::ranges::sort(calls);
-  if (std::ranges::adjacent_find(calls, {}, &CallId::collective) != calls.end()) {
-    return std::nullopt;
-  }
-  MembershipMessage message = assembly.message;
-  message.part = 0;
-  message.parts = 1;
-  return message;
+  return mailbox_.Poll(lane, out,
+                       [&](Rank to, MembershipKind kind) { return Make(now, to, kind); });
 }
 
 bool Membership::Handle(Instant now, std::uint16_t lane, Rank from,
                         std::span<const std::byte> payload) {
-  auto part = ParseMembership(payload, static_cast<std::uint16_t>(others_.size()));
-  if (!part || from.index() >= others_.size() || from == self_) return false;
+  const auto world_size = mailbox_.world_size();
+  auto part = ParseMembership(payload, world_size);
+  if (!part || from.index() >= world_size || from == self_) return false;
   if (removed()) {
-    // It may be the only one that is left of those who know.
-    if (part->view < view_.number) TellDecision(now, lane, from);
+    // This may be the only rank left that knows the decision.
+    if (part->view < view_.number) mailbox_.QueueDecision(now, lane, from);
     return true;
   }
   Heard(now, lane, from);
   if (part->kind == MembershipKind::kDecision) {
     if (part->view <= view_.number) return true;
-    const auto decision = Assemble(from, std::move(*part));
-    return !decision || HandleDecision(now, *decision);
+    auto decision = mailbox_.Assemble(from, std::move(*part));
+    return !decision || HandleDecision(now, std::move(*decision));
   }
   if (part->view < view_.number) {
-    TellDecision(now, lane, from);
+    mailbox_.QueueDecision(now, lane, from);
     return true;
   }
   if (part->view > view_.number) {
     // It answers with the decision.
-    Due(lane, from, MembershipKind::kStatus);
+    mailbox_.Queue(lane, from, MembershipKind::kStatus);
     return true;
   }
   const bool members = part->kind == MembershipKind::kProposal || part->accepted.round > 0;
   if (members && !std::ranges::includes(view_.members, part->ranks)) return false;
   if (!view_.Has(from)) return true;
-  const auto message = Assemble(from, std::move(*part));
-  if (message) HandleBallot(now, lane, from, *message);
+  auto message = mailbox_.Assemble(from, std::move(*part));
+  if (message) HandleMember(now, lane, from, std::move(*message));
   return true;
 }
 
-void Membership::HandleBallot(Instant now, std::uint16_t lane, Rank from,
-                              const MembershipMessage& message) {
+void Membership::HandleMember(Instant now, std::uint16_t lane, Rank from,
+                              MembershipMessage message) {
+  const Ballot& ballot = message.ballot;
+  const Ballot before = paxos_.ballot();
+  const bool coordinator = ballot.coordinator == from;
+  const auto answer = [&](bool takes_part, MembershipKind kind) {
+    mailbox_.Queue(lane, from, takes_part ? kind : MembershipKind::kStatus);
+  };
   switch (message.kind) {
     case MembershipKind::kStatus:
-      return HandleStatus(now, lane, from, message);
+      HandleStatus(now, lane, from, message);
+      break;
     case MembershipKind::kPrepare:
-      return HandlePrepare(now, lane, from, message);
+      if (coordinator) answer(paxos_.Prepare(now, ballot), MembershipKind::kVote);
+      break;
     case MembershipKind::kVote:
-      return HandleVote(now, from, message);
+      HandleVote(now, from, std::move(message));
+      break;
     case MembershipKind::kProposal:
-      return HandleProposal(now, lane, from, message);
+      if (coordinator) {
+        answer(paxos_.Accept(now, ballot, {std::move(message.ranks), std::move(message.calls)}),
+               MembershipKind::kAccepted);
+      }
+      break;
     case MembershipKind::kAccepted:
-      return HandleAccepted(now, from, message);
+      if (!paxos_.IsOwn(ballot) || !paxos_.proposed()) break;
+      paxos_.AddAcceptance(from);
+      DecideIfAccepted(now);
+      break;
     case MembershipKind::kDecision:
-      return;
+      break;
   }
+  if (paxos_.ballot() > before) WakeAt(now);
 }
 
 void Membership::HandleStatus(Instant now, std::uint16_t lane, Rank from,
                               const MembershipMessage& message) {
-  NoteSuspects(now, from, message.ranks);
-  // It knows its own ballots best.
-  if (message.ballot.coordinator != self_) Promise(now, message.ballot);
-  if (message.asks && !Concerned(now)) Due(lane, from, MembershipKind::kStatus);
+  HandleSuspects(now, from, message.ranks);
+  // This rank knows its own ballots best.
+  if (message.ballot.coordinator != self_) paxos_.Promise(now, message.ballot);
+  if (message.asks && !InDoubt(now)) mailbox_.Queue(lane, from, MembershipKind::kStatus);
 }
 
-void Membership::HandlePrepare(Instant now, std::uint16_t lane, Rank from,
-                               const MembershipMessage& message) {
-  if (message.ballot.coordinator != from) return;
-  if (message.ballot < ballot_) return Due(lane, from, MembershipKind::kStatus);
-  Promise(now, message.ballot);
-  frozen_ = true;
-  Due(lane, from, MembershipKind::kVote);
-}
-
-void Membership::HandleVote(Instant now, Rank from, const MembershipMessage& message) {
-  if (!bidding() || message.ballot != ballot_) return;
-  if (message.accepted.round == 0) NoteSuspects(now, from, message.ranks);
-  if (proposed_) return;
-  votes_.insert_or_assign(from, message);
+void Membership::HandleVote(Instant now, Rank from, MembershipMessage message) {
+  if (!paxos_.IsOwn(message.ballot)) return;
+  if (message.accepted.round == 0) HandleSuspects(now, from, message.ranks);
+  paxos_.AddVote(from, {.accepted = message.accepted,
+                        .proposal = {std::move(message.ranks), std::move(message.calls)}});
   ProposeIfVoted(now);
 }
 
-void Membership::HandleProposal(Instant now, std::uint16_t lane, Rank from,
-                                const MembershipMessage& message) {
-  if (message.ballot.coordinator != from) return;
-  if (message.ballot < ballot_) return Due(lane, from, MembershipKind::kStatus);
-  Promise(now, message.ballot);
-  frozen_ = true;
-  accepted_ballot_ = message.ballot;
-  accepted_ = {.members = message.ranks, .firsts = message.calls};
-  Due(lane, from, MembershipKind::kAccepted);
-}
-
-void Membership::HandleAccepted(Instant now, Rank from, const MembershipMessage& message) {
-  if (!bidding() || !proposed_ || message.ballot != ballot_) return;
-  acceptors_.insert(from);
-  DecideIfAccepted(now);
-}
-
-bool Membership::HandleDecision(Instant now, const MembershipMessage& message) {
-  View next{.number = message.view, .members = message.ranks, .firsts = message.calls};
+bool Membership::HandleDecision(Instant now, MembershipMessage message) {
+  View next{.number = message.view,
+            .members = std::move(message.ranks),
+            .firsts = std::move(message.calls)};
   // Its members have voted in the view before, and so know it.
   if (next.Has(self_) && next.number != view_.number + 1) return false;
   if (!std::ranges::includes(view_.members, next.members)) return false;
@@ -380,11 +250,125 @@ bool Membership::HandleDecision(Instant now, const MembershipMessage& message) {
   return true;
 }
 
-void Membership::TellDecision(Instant now, std::uint16_t lane, Rank to) {
-  Path& there = path(lane, to);
-  if (there.told_at && now - *there.told_at < kTellInterval) return;
-  there.told_at = now;
-  Due(lane, to, MembershipKind::kDecision);
+// ---- The agreement: when a ballot begins, what it proposes, and when it is decided.
+
+void Membership::HandleTimeout(Instant now) {
+  if (now < next_tick_) return;
+  next_tick_ = kNever;
+  if (removed()) return;
+  KeepSince(in_doubt_since_, now, InDoubt(now));
+  if (!in_doubt_since_) {
+    needs_decision_since_.reset();
+    majority_since_.reset();
+    minority_since_.reset();
+    return SetStuck(false);
+  }
+  next_tick_ = now + retry_interval_;
+  connectivity_.SuspectSilent(now, *in_doubt_since_, view_.members);
+  KeepSince(needs_decision_since_, now, NeedsDecision(now));
+  UpdateStuck(now);
+  SendAll(view_.members, MembershipKind::kStatus);
+  // Nothing can be decided until one of the others is heard again.
+  if (stuck_ && !majority_since_) next_tick_ = kNever;
+  if (paxos_.coordinates()) {
+    std::vector<Rank> missing = view_.members;
+    std::erase_if(missing, [&](Rank member) { return paxos_.HasAnswered(member); });
+    SendAll(missing, paxos_.proposed() ? MembershipKind::kProposal : MembershipKind::kPrepare);
+    ProposeIfVoted(now);
+  } else if (OwnTurn(now)) {
+    Bid(now);
+  }
+}
+
+void Membership::UpdateStuck(Instant now) {
+  const bool majority = paxos_.IsMajority(Connected(now));
+  KeepSince(majority_since_, now, majority);
+  KeepSince(minority_since_, now, !majority);
+  const bool minority =
+      minority_since_ && now - *minority_since_ >= peer_timeout_ / Connectivity::kAnswersPerTimeout;
+  SetStuck(minority || (needs_decision_since_ &&
+                        now - *needs_decision_since_ >= peer_timeout_ * kAgreementTimeouts));
+}
+
+void Membership::SetStuck(bool stuck) {
+  if (std::exchange(stuck_, stuck) != stuck) ++changes_;
+}
+
+bool Membership::OwnTurn(Instant now) const {
+  if (!needs_decision_since_ || !majority_since_) return false;
+  // The lowest rank goes first, and a coordinator that has begun has time to come to an end.
+  const Ballot& ballot = paxos_.ballot();
+  std::int64_t before = std::ranges::count_if(
+      view_.members, [&](Rank rank) { return rank < self_ && connectivity_.Reaches(now, rank); });
+  if (paxos_.under_way() && view_.Has(ballot.coordinator) &&
+      connectivity_.Reaches(now, ballot.coordinator)) {
+    ++before;
+  }
+  const Duration patience =
+      retry_interval_ * kPatience * (1 + std::min(ballot.round, kPatienceRoundsMax));
+  const Instant since = std::max({*needs_decision_since_, *majority_since_, paxos_.ballot_at()});
+  if (now - since < last_chance_ + patience * before) return false;
+  // Of two that do not reach each other on one lane, one may be silent there for all: the others
+  // find that out when they ask it.
+  return now - *needs_decision_since_ >= peer_timeout_ + last_chance_ ||
+         !connectivity_.LacksEvidence(now, view_.members);
+}
+
+void Membership::Bid(Instant now) {
+  WakeAt(now);
+  paxos_.Bid(now, newest_);
+  SendAll(view_.members, MembershipKind::kPrepare);
+  ProposeIfVoted(now);
+}
+
+bool Membership::HasVotesOfAll(Instant now) const {
+  // A rank that was cut off hears the others again one after the other.
+  const bool settled =
+      majority_since_ && now - std::max(*majority_since_, regained_at_) >= last_chance_;
+  return std::ranges::all_of(view_.members, [&](Rank member) {
+    const bool awaited =
+        !settled || connectivity_.Reaches(now, member) || connectivity_.IsPartlySilent(now, member);
+    return !awaited || paxos_.HasAnswered(member);
+  });
+}
+
+void Membership::ProposeIfVoted(Instant now) {
+  if (!paxos_.coordinates() || paxos_.proposed()) return;
+  if (!paxos_.HasVotes() || !HasVotesOfAll(now)) return;
+  // An accepted proposal may have been decided.
+  std::optional<Proposal> proposal = paxos_.FindAccepted();
+  if (!proposal) {
+    proposal = {.members = connectivity_.Agreeable(now, paxos_.Voters()), .firsts = view_.firsts};
+    if (proposal->members != view_.members) proposal->firsts = paxos_.FirstsAfterVotes();
+  }
+  if (!paxos_.IsMajority(proposal->members.size())) return;
+  paxos_.Propose(std::move(*proposal));
+  SendAll(view_.members, MembershipKind::kProposal);
+  DecideIfAccepted(now);
+}
+
+void Membership::DecideIfAccepted(Instant now) {
+  if (!paxos_.IsDecided()) return;
+  const std::vector<Rank> voters = view_.members;
+  const auto& [members, firsts] = paxos_.accepted();
+  Begin(now, {.number = view_.number + 1, .members = members, .firsts = firsts});
+  SendAll(voters, MembershipKind::kDecision);
+}
+
+void Membership::Begin(Instant now, View view) {
+  std::swap(view_, view);
+  if (view.members != view_.members) earlier_.push_back(std::move(view));
+  ++changes_;
+  stuck_ = false;
+  paxos_ = Paxos(self_, view_.members.size());
+  connectivity_.ClearReports();
+  mailbox_.Clear();
+  in_doubt_since_.reset();
+  needs_decision_since_.reset();
+  majority_since_.reset();
+  minority_since_.reset();
+  // Some of its members may be silent already.
+  next_tick_ = removed() ? kNever : now;
 }
 
 }  // namespace optireduce

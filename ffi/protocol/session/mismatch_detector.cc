@@ -95,10 +95,10 @@ bool MismatchDetector::IsElsewhere(Instant now, const Exchange& exchange,
   if (called) return false;
   // On its way there: an earlier call of the same collective is under way. Unless it is this one,
   // which the peer, in a later one, never was in.
-  const bool waits_first = exchange.collective().spec.reduce_scatter == LatePolicy::kWait;
+  const bool needs_all = !HasDeadlines(exchange.collective().spec);
   bool on_its_way = false;
   calls_.ForEach(report.call.collective, [&](CallId call, const OpenCall& earlier) {
-    if (call == exchange.call() && waits_first) return;
+    if (call == exchange.call() && needs_all) return;
     if (earlier.exchange.program().running()) on_its_way = true;
   });
   return !on_its_way;

@@ -164,7 +164,7 @@ void Succession::HandleView() {
     const bool whole = std::ranges::all_of(
         collective.spec.members, [&](Rank member) { return membership_.view().Has(member); });
     const bool called = membership_.view().FirstOf(collective.bucket_id) > Sequence(0);
-    if (whole || called || !IsBounded(collective.spec)) return;
+    if (whole || called || !OutlivesMembers(collective.spec)) return;
     session_.calls.EraseIf(
         [&](const Exchange& exchange) { return exchange.call().collective == collective.id; });
     collective.deferred.reset();

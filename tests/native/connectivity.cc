@@ -1,0 +1,72 @@
+// Which members reach each other, as one rank knows it.
+
+#include "ffi/protocol/session/connectivity.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/native/binding.h"
+#include "tests/native/membership_values.h"
+
+namespace nb = nanobind;
+
+namespace optireduce::testing {
+namespace {
+
+using Ranks = std::vector<std::uint16_t>;
+
+void Bind(nb::module_& m) {
+  nb::class_<Connectivity>(m, "Connectivity")
+      .def("__init__",
+           [](Connectivity* self, std::uint16_t rank, std::uint16_t world_size, std::uint16_t lanes,
+              double peer_timeout, double last_chance) {
+             new (self) Connectivity(Rank(rank), world_size, lanes, FromSeconds(peer_timeout),
+                                     FromSeconds(last_chance));
+           })
+      .def("hear", [](Connectivity& self, double now, std::uint16_t lane,
+                      std::uint16_t rank) { return self.Hear(At(now), lane, Rank(rank)); })
+      .def("suspect", [](Connectivity& self, std::uint16_t lane,
+                         std::uint16_t rank) { return self.Suspect(lane, Rank(rank)); })
+      .def("set_unusable", [](Connectivity& self, std::uint16_t lane, std::uint16_t rank,
+                              bool unusable) { self.SetUnusable(lane, Rank(rank), unusable); })
+      .def("suspect_silent",
+           [](Connectivity& self, double now, double since, const Ranks& members) {
+             self.SuspectSilent(At(now), At(since), RanksOf(members));
+           })
+      .def("handle_report",
+           [](Connectivity& self, double now, std::uint16_t from, const Ranks& suspects) {
+             self.HandleReport(At(now), Rank(from), RanksOf(suspects));
+           })
+      .def("clear_reports", &Connectivity::ClearReports)
+      .def("reaches", [](const Connectivity& self, double now,
+                         std::uint16_t rank) { return self.Reaches(At(now), Rank(rank)); })
+      .def("in_doubt", [](const Connectivity& self, double now,
+                          const Ranks& members) { return self.InDoubt(At(now), RanksOf(members)); })
+      .def("is_parted",
+           [](const Connectivity& self, double now, const Ranks& members) {
+             return self.IsParted(At(now), RanksOf(members));
+           })
+      .def("suspects_among",
+           [](const Connectivity& self, const Ranks& members) {
+             return ToInts(self.SuspectsAmong(RanksOf(members)));
+           })
+      .def("is_partly_silent",
+           [](const Connectivity& self, double now, std::uint16_t rank) {
+             return self.IsPartlySilent(At(now), Rank(rank));
+           })
+      .def("lacks_evidence",
+           [](const Connectivity& self, double now, const Ranks& members) {
+             return self.LacksEvidence(At(now), RanksOf(members));
+           })
+      .def("agreeable", [](const Connectivity& self, double now, const Ranks& ranks) {
+        return ToInts(self.Agreeable(At(now), RanksOf(ranks)));
+      });
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing
