@@ -41,9 +41,9 @@ def test_a_rank_sends_itself_nothing():
 
 def test_messages_to_all_go_over_every_lane():
     box = mailbox()
-    box.queue_all([1, 3], PREPARE)
+    box.queue_all([1, 3], STATUS)
     for lane in (0, 1):
-        assert sent(box, lane) == [(1, PREPARE, 0), (3, PREPARE, 0)]
+        assert sent(box, lane) == [(1, STATUS, 0), (3, STATUS, 0)]
 
 
 def test_ranks_take_turns_with_their_parts():

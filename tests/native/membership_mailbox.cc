@@ -33,11 +33,12 @@ std::optional<std::pair<int, nb::bytes>> PollOf(MembershipMailbox& self, std::ui
       if (each == static_cast<int>(kind)) return std::nullopt;
     }
     const bool decision = kind == MembershipKind::kDecision;
-    return MembershipMailbox::Draft{{.kind = kind,
-                                     .view = 1,
-                                     .ballot = {.round = decision ? 0U : 1U, .coordinator = {}},
-                                     .ranks = {Rank(0)}},
-                                    all};
+    return MembershipMailbox::Draft{
+        {.kind = kind,
+         .view = 1,
+         .ballot = {.round = decision ? 0U : 1U, .coordinator = {}},
+         .ranks = RanksOf(decision ? std::vector<std::uint16_t>{0} : std::vector<std::uint16_t>())},
+        all};
   };
   const auto outgoing = self.Poll(lane, out, make);
   if (!outgoing) return std::nullopt;

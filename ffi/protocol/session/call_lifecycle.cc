@@ -111,12 +111,12 @@ void CallLifecycle::Fail(Instant now, OpenCall& open, Status why) {
   // Invalid arguments are the errors of ranks that disagree.
   const bool disagreed = why.code() == StatusCode::kInvalidArgument;
   const std::uint8_t flags = disagreed ? kFlagGaveUp | kFlagDisagreed : kFlagGaveUp;
-  const auto tell = [&] {
-    mismatch_.TellGivenUp(*directory_.Find(call.collective), call.sequence, why.message(), flags);
+  const auto report = [&] {
+    mismatch_.ReportGivenUp(*directory_.Find(call.collective), call.sequence, why.message(), flags);
   };
   if (exchange.program().finished()) {
     // Over here, but not at every peer.
-    tell();
+    report();
     return EraseIfRemovable(call);
   }
   ++counters_.calls_failed;
@@ -124,7 +124,7 @@ void CallLifecycle::Fail(Instant now, OpenCall& open, Status why) {
   // Peers that wait in the same call, now or later, must not wait for this rank. Where they
   // continue without it, the news that it leaves is enough.
   const bool missed = !(leaving_ && membership_.Survives(collective.spec));
-  if (exchange.waiting() && missed) tell();
+  if (exchange.waiting() && missed) report();
   events_.push_back(exchange.Finish(now, std::move(why)));
   // Peers that wait for its sums fail with it. Others have them by their deadline.
   if (!collective.deferred || exchange.rules().Waits()) return Erase(open);

@@ -9,7 +9,7 @@ namespace {
 
 // Chosen: a report older than four intervals is no evidence about the peer's present call.
 constexpr Duration kReportLifetime = 4 * kReportInterval;
-// Chosen: a program has a few calls under way at once; more reports tell nothing new.
+// Chosen: a program has a few calls under way at once; more reports add nothing.
 constexpr std::size_t kWaitingMax = 8;
 // Chosen: errors are rare, and after a few of them a program has ended.
 constexpr std::size_t kDisagreedMax = 64;
@@ -191,8 +191,8 @@ Status MismatchDetector::FindDropped(Instant now, const Exchange& exchange) cons
 
 // ---- Calls that are given up.
 
-void MismatchDetector::TellGivenUp(Collective& collective, Sequence sequence,
-                                   const std::string& why, std::uint8_t flags) {
+void MismatchDetector::ReportGivenUp(Collective& collective, Sequence sequence,
+                                     const std::string& why, std::uint8_t flags) {
   const bool advises = why.ends_with(kAdvice);
   const GivenUpCalls::Interval calls = collective.given_up[collective.self].Add(
       {.first = sequence, .last = sequence, .flags = flags},
@@ -204,7 +204,7 @@ void MismatchDetector::TellGivenUp(Collective& collective, Sequence sequence,
 }
 
 void MismatchDetector::QueueGivenUp(Peer& to, CallId call, const GivenUpCalls::Interval& calls) {
-  // One announcement tells all of the interval.
+  // One announcement covers the interval.
   const bool queued = to.control.AnyOf([&](const SentInfo& info) {
     return info.call.collective == call.collective && info.flags == calls.flags &&
            calls.Contains(info.call.sequence);

@@ -1,9 +1,9 @@
 // Finds calls that can never be completed: ranks that are in different calls, or in the same one
 // with other facts, and ranks that have ended a call with an error or never make it.
 //
-// While a call waits, the rank tells its peers so; from their reports, announcements and data each
-// rank sees for itself that they disagree. The detector names the calls that have to end, and the
-// error of each. It ends none.
+// While a call waits, the rank reports that to its peers. From their reports, announcements and
+// data each rank finds a disagreement for itself. The detector names the calls that have to end,
+// and the error of each. It ends none.
 
 #ifndef FFI_PROTOCOL_SESSION_MISMATCH_DETECTOR_H_
 #define FFI_PROTOCOL_SESSION_MISMATCH_DETECTOR_H_
@@ -42,9 +42,9 @@ class MismatchDetector {
 
   // ---- Ranks in different calls.
 
-  // Tells the members that this rank waits in the call, once it has waited for kReportInterval.
+  // Reports to the members that this rank waits in the call, once it has for kReportInterval.
   void Report(Instant now, const Exchange& exchange);
-  // A peer has told so.
+  // The report of a peer.
   void HandleReport(Instant now, Rank from, CallId call);
   // A member waits in a call that this rank has not made, and has for `mismatch_timeout`. The error
   // of `exchange`, which is waiting; ok if there is none.
@@ -61,10 +61,10 @@ class MismatchDetector {
 
   // ---- Calls that are given up.
 
-  // Tells the members that this rank has ended the call with an error, or never makes it.
-  void TellGivenUp(Collective& collective, Sequence sequence, const std::string& why,
-                   std::uint8_t flags);
-  // A peer has told so of the calls that the header names: the calls that end by it here.
+  // Reports to the members that this rank has ended the call with an error, or never makes it.
+  void ReportGivenUp(Collective& collective, Sequence sequence, const std::string& why,
+                     std::uint8_t flags);
+  // Such a report, of the calls that the header names. Returns the calls that it ends here.
   std::vector<Verdict> HandleGivenUp(Instant now, const Header& header, Collective& collective,
                                      const std::string& why);
   // The error of a call that a member has already ended with one; ok where none has.
@@ -73,7 +73,7 @@ class MismatchDetector {
  private:
   // `from` has ended the call, but is removed, or may be: the members are about to agree.
   bool MayGoOnWithout(const CollectiveSpec& spec, Rank from, std::uint8_t flags) const;
-  // A peer's report tells that it is in a call that this rank's program has not made.
+  // The peer of the report is in a call that this rank's program has not made.
   bool IsElsewhere(Instant now, const Exchange& exchange, const Peer::Waiting& report) const;
   Status Disagreement(const Exchange& exchange, Rank peer, const CollectiveSpec& theirs,
                       Sequence their_sequence) const;

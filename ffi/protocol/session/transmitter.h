@@ -38,8 +38,7 @@ class Transmitter {
   // Asks the peer whether it still refuses what this rank has for it.
   void AskHeld(Instant now, Rank to);
   void Announce(const Collective& collective, Sequence sequence, std::uint8_t flags);
-  // From now on each peer is told once that this rank leaves, after the data that this rank has for
-  // it.
+  // From now on each peer gets one farewell, after the data that this rank has for it.
   void Leave(const Status& why);
 
   // A call has begun: the batches left to send have to be counted anew.
@@ -91,7 +90,7 @@ class Transmitter {
 
   Rank next_peer_;                                  // the first that Poll looks at
   std::vector<std::span<const std::byte>> pieces_;  // of the last Transmit
-  std::optional<std::string> leaving_;              // what peers are told
+  std::optional<std::string> leaving_;              // the reason, for peers
   // Segments that one rank has left for another, on average: out of this one, and into it. Counted
   // once for as many batches as there are ranks, since it takes a look at all peers.
   double mean_unsent_ = 0;
