@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "ffi/sim/result_check.h"
+
 namespace optireduce {
 namespace {
 
@@ -111,8 +113,7 @@ std::optional<Status> Programs::GoOn(Instant now, Rank rank, std::size_t chain) 
 
 void Programs::NoteDrain(Instant now, Rank rank, SimCall call, const CallDone& done) {
   const SimCollective& collective = workload_.collectives()[call.collective];
-  const bool whole = done.stats.missing_contributions == 0 && done.stats.missing_results == 0;
-  if (!scenario_.goes_on() || scenario_.IsRemovable(rank) || whole ||
+  if (!scenario_.goes_on() || scenario_.IsRemovable(rank) || IsWhole(done.stats) ||
       !workload_.IsDrain(collective, call)) {
     return;
   }
