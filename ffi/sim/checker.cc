@@ -10,14 +10,14 @@
 namespace optireduce {
 
 Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
-  CallRecord record{.rank = rank,
-                    .call = call,
-                    .collective = log_.workload.CollectiveAt(call.collective, rank),
-                    .leaves = {},
-                    .submitted_at = now,
-                    .live = {},
-                    .parts_live = {},
-                    .owed = std::vector<bool>(log_.scenario.lanes)};
+  SimCallRecord record{.rank = rank,
+                       .call = call,
+                       .collective = log_.workload.CollectiveAt(call.collective, rank),
+                       .leaves = {},
+                       .submitted_at = now,
+                       .live = {},
+                       .parts_live = {},
+                       .owed = std::vector<bool>(log_.scenario.lanes)};
   record.drain = log_.workload.IsDrain(record.collective, call);
   Submission submission{.spec = record.collective.spec,
                         .sequence = log_.workload.SequenceOf(call),
@@ -25,13 +25,13 @@ Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
                         .drain = record.drain,
                         .token = log_.calls.size()};
   // The endpoint holds pointers into the leaves, which moving a record must not change.
-  static_assert(std::is_nothrow_move_constructible_v<CallRecord>);
+  static_assert(std::is_nothrow_move_constructible_v<SimCallRecord>);
   log_.calls.push_back(std::move(record));
   return submission;
 }
 
 void Checker::Submitted(Instant now, std::uint64_t token, const Status& status) {
-  CallRecord& record = log_.calls[token];
+  SimCallRecord& record = log_.calls[token];
   if (!status.ok()) return errors_.Check(now, record, status);
   record.submitted = true;
   log_.NoteCall(now, record);
@@ -42,7 +42,7 @@ void Checker::GaveUp(Instant now, Rank rank, SimCall call) {
   log_.given_up.emplace(call.collective, call.index);
 }
 
-CallRecord* Checker::FindCall(Instant now, Rank rank, std::uint64_t token) {
+SimCallRecord* Checker::FindCall(Instant now, Rank rank, std::uint64_t token) {
   if (token < log_.calls.size() && log_.calls[token].rank == rank) return &log_.calls[token];
   Fail(now, rank, "a call ended that it never made");
   return nullptr;
@@ -50,7 +50,7 @@ CallRecord* Checker::FindCall(Instant now, Rank rank, std::uint64_t token) {
 
 void Checker::PartDone(Instant now, Rank rank, std::uint16_t lane, std::uint64_t token,
                        const CallDone& part) {
-  CallRecord* record = FindCall(now, rank, token);
+  SimCallRecord* record = FindCall(now, rank, token);
   if (record == nullptr) return;
   LaneRecord& seen = log_.ranks[rank.index()].lanes[lane];
   ++(part.status.ok() ? seen.completed : seen.failed);
@@ -66,7 +66,7 @@ void Checker::PartDone(Instant now, Rank rank, std::uint16_t lane, std::uint64_t
 }
 
 void Checker::Done(Instant now, Rank rank, const CallDone& done) {
-  CallRecord* record = FindCall(now, rank, done.token);
+  SimCallRecord* record = FindCall(now, rank, done.token);
   if (record == nullptr) return;
   if (record->done || !record->submitted) {
     return Fail(now, rank, "a call ended twice, or after it was refused");
@@ -92,7 +92,7 @@ void Checker::Driven(Instant now, Rank node, const Endpoint& endpoint) {
 }
 
 void Checker::FailOpenCalls(Instant now) {
-  for (const CallRecord& record : log_.calls) {
+  for (const SimCallRecord& record : log_.calls) {
     if (log_.HasStopped(record.rank) || !record.submitted || record.done) continue;
     Fail(now, record.rank,
          record.Name() + " never ended; it was made at " +

@@ -69,7 +69,7 @@ class Checker {
 
  private:
   // The rank's own record of that token; null if there is none, which is a violation.
-  CallRecord* FindCall(Instant now, Rank rank, std::uint64_t token);
+  SimCallRecord* FindCall(Instant now, Rank rank, std::uint64_t token);
 
   RunLog log_;
   Bounds bounds_;

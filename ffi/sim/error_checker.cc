@@ -32,7 +32,8 @@ bool Names(const std::string& text, Rank rank) {
 
 }  // namespace
 
-bool ErrorChecker::EndedItself(Instant now, const CallRecord& record, const Status& status) const {
+bool ErrorChecker::EndedItself(Instant now, const SimCallRecord& record,
+                               const Status& status) const {
   const RankRecord& seen = log_.ranks[record.rank.index()];
   if (seen.left_at) return true;
   if (seen.cancelled_at == now && status.code() == StatusCode::kCancelled) return true;
@@ -41,7 +42,7 @@ bool ErrorChecker::EndedItself(Instant now, const CallRecord& record, const Stat
   return log_.scenario.IsRemovable(record.rank) && Contains(status.message(), removed);
 }
 
-void ErrorChecker::Check(Instant now, const CallRecord& record, const Status& status) {
+void ErrorChecker::Check(Instant now, const SimCallRecord& record, const Status& status) {
   const Scenario& s = log_.scenario;
   const auto fail = [&](const std::string& why) {
     log_.Fail(now, record.rank, why + record.Name() + " failed: " + status.message());
@@ -66,7 +67,7 @@ bool ErrorChecker::Gone(Rank from, Rank rank) const {
   return log_.scenario.Parted(from, rank);
 }
 
-void ErrorChecker::CheckGone(Instant now, const CallRecord& record, const Status& status) {
+void ErrorChecker::CheckGone(Instant now, const SimCallRecord& record, const Status& status) {
   const std::vector<Rank>& members = record.collective.spec.members;
   const bool named = std::ranges::any_of(members, [&](Rank member) {
     return member != record.rank && Gone(record.rank, member) && Names(status.message(), member);
@@ -87,16 +88,16 @@ bool ErrorChecker::SaysMinority(const Status& status) const {
   });
 }
 
-bool ErrorChecker::NamesUncalled(const CallRecord& record, const Status& status) const {
+bool ErrorChecker::NamesUncalled(const SimCallRecord& record, const Status& status) const {
   return std::ranges::any_of(record.collective.spec.members, [&](Rank member) {
-    const bool called = std::ranges::any_of(log_.calls, [&](const CallRecord& other) {
+    const bool called = std::ranges::any_of(log_.calls, [&](const SimCallRecord& other) {
       return other.rank == member && other.submitted && other.call == record.call;
     });
     return member != record.rank && !called && Names(status.message(), member);
   });
 }
 
-void ErrorChecker::CheckTooLong(Instant now, const CallRecord& record, const Status& status) {
+void ErrorChecker::CheckTooLong(Instant now, const SimCallRecord& record, const Status& status) {
   const std::uint64_t limit_us = log_.scenario.call_timeout_us;
   if (limit_us == 0 || !record.WaitsForAll()) {
     return log_.Fail(now, record.rank, "a call that has no such limit failed: " + status.message());
@@ -109,7 +110,7 @@ void ErrorChecker::CheckTooLong(Instant now, const CallRecord& record, const Sta
   log_.Fail(now, record.rank, "without naming a rank that has not called, " + status.message());
 }
 
-bool ErrorChecker::NamesOther(const CallRecord& record, const Status& status) const {
+bool ErrorChecker::NamesOther(const SimCallRecord& record, const Status& status) const {
   const std::string& own = record.collective.spec.description;
   for (std::size_t c = 0; c < log_.workload.collectives().size(); ++c) {
     for (std::uint16_t rank = 0; rank < log_.scenario.ranks; ++rank) {
@@ -120,7 +121,7 @@ bool ErrorChecker::NamesOther(const CallRecord& record, const Status& status) co
   return false;
 }
 
-void ErrorChecker::CheckMismatch(Instant now, const CallRecord& record, const Status& status) {
+void ErrorChecker::CheckMismatch(Instant now, const SimCallRecord& record, const Status& status) {
   // Its farewell, with the reason, may have been lost.
   const bool silent = std::ranges::any_of(record.collective.spec.members, [&](Rank member) {
     return log_.ranks[member.index()].left_at && Names(status.message(), member) &&
@@ -132,7 +133,7 @@ void ErrorChecker::CheckMismatch(Instant now, const CallRecord& record, const St
             "the error of a mismatch does not name both sides: " + status.message());
 }
 
-void ErrorChecker::CheckBlackHole(Instant now, const CallRecord& record, const Status& status) {
+void ErrorChecker::CheckBlackHole(Instant now, const SimCallRecord& record, const Status& status) {
   if (!bounds_.MayGiveUpPath(now)) {
     return log_.Fail(now, record.rank, "gave a path up too early: " + status.message());
   }
@@ -150,7 +151,7 @@ void ErrorChecker::CheckBlackHole(Instant now, const CallRecord& record, const S
 
 Instant ErrorChecker::AskedAt(Instant now, Rank rank, Rank peer, const LaneRecord& lane) const {
   Instant asked = lane.asked[peer.index()];
-  for (const CallRecord& record : log_.calls) {
+  for (const SimCallRecord& record : log_.calls) {
     const bool waits = record.rank == rank && record.submitted && record.done_at >= now &&
                        record.collective.HasMember(peer);
     if (waits) asked = std::min(asked, record.submitted_at);
@@ -158,7 +159,7 @@ Instant ErrorChecker::AskedAt(Instant now, Rank rank, Rank peer, const LaneRecor
   return asked;
 }
 
-ErrorChecker::GiveUpTime ErrorChecker::GiveUpTimeOf(Instant now, const CallRecord& record,
+ErrorChecker::GiveUpTime ErrorChecker::GiveUpTimeOf(Instant now, const SimCallRecord& record,
                                                     Rank member, const Status& status) const {
   const RankRecord& peer = log_.ranks[member.index()];
   // A peer that left or ended a call has said so. A refusal at once: this rank gave the peer up in
@@ -179,7 +180,7 @@ ErrorChecker::GiveUpTime ErrorChecker::GiveUpTimeOf(Instant now, const CallRecor
   return time;
 }
 
-void ErrorChecker::CheckSilence(Instant now, const CallRecord& record, const Status& status) {
+void ErrorChecker::CheckSilence(Instant now, const SimCallRecord& record, const Status& status) {
   const Scenario& s = log_.scenario;
   const Duration peer_timeout = microseconds(s.peer_timeout_us);
   GiveUpTime any;

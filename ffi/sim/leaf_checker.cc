@@ -19,7 +19,7 @@ constexpr std::byte kMarginValue{0xA5};
 // small runs have; in others several calls of each rank.
 constexpr std::size_t kLeafBytesMax = std::size_t{1} << 27;
 
-std::uint64_t HashOfLeaves(const CallRecord& record) {
+std::uint64_t HashOfLeaves(const SimCallRecord& record) {
   std::uint64_t hash = 0;
   for (const std::vector<std::byte>& leaf : record.leaves) {
     const auto inner = std::span(leaf).subspan(kMarginBytes, leaf.size() - 2 * kMarginBytes);
@@ -28,7 +28,7 @@ std::uint64_t HashOfLeaves(const CallRecord& record) {
   return hash;
 }
 
-bool MarginsIntact(const CallRecord& record) {
+bool MarginsIntact(const SimCallRecord& record) {
   const auto intact = [](std::byte byte) { return byte == kMarginValue; };
   return std::ranges::all_of(record.leaves, [&](const std::vector<std::byte>& leaf) {
     return std::all_of(leaf.begin(), leaf.begin() + kMarginBytes, intact) &&
@@ -38,7 +38,7 @@ bool MarginsIntact(const CallRecord& record) {
 
 }  // namespace
 
-std::vector<Leaf> LeafChecker::MakeLeaves(Instant now, CallRecord& record) {
+std::vector<Leaf> LeafChecker::MakeLeaves(Instant now, SimCallRecord& record) {
   const SimCollective& collective = record.collective;
   std::vector<std::byte> bucket(collective.bytes());
   log_.workload.Fill(collective, record.call, collective.MemberOf(record.rank), bucket);
@@ -58,7 +58,7 @@ std::vector<Leaf> LeafChecker::MakeLeaves(Instant now, CallRecord& record) {
   return leaves;
 }
 
-std::vector<std::byte> LeafChecker::EndCall(Instant now, CallRecord& record) {
+std::vector<std::byte> LeafChecker::EndCall(Instant now, SimCallRecord& record) {
   if (!MarginsIntact(record)) {
     log_.Fail(now, record.rank, "bytes beside a leaf were written");
     return {};
@@ -71,7 +71,7 @@ std::vector<std::byte> LeafChecker::EndCall(Instant now, CallRecord& record) {
   return bucket;
 }
 
-void LeafChecker::CheckUntouched(Instant now, const CallRecord& record) {
+void LeafChecker::CheckUntouched(Instant now, const SimCallRecord& record) {
   if (HashOfLeaves(record) == record.hash && MarginsIntact(record)) return;
   log_.Fail(now, record.rank, "a leaf was written after its call had ended: " + record.Name());
 }
@@ -79,7 +79,7 @@ void LeafChecker::CheckUntouched(Instant now, const CallRecord& record) {
 void LeafChecker::ReleaseLeaves(Instant now) {
   while (leaf_bytes_ > kLeafBytesMax && released_ < log_.calls.size() &&
          log_.calls[released_].done) {
-    CallRecord& oldest = log_.calls[released_++];
+    SimCallRecord& oldest = log_.calls[released_++];
     CheckUntouched(now, oldest);
     leaf_bytes_ -= oldest.collective.bytes();
     oldest.leaves = {};
@@ -89,7 +89,7 @@ void LeafChecker::ReleaseLeaves(Instant now) {
 
 void LeafChecker::Finish(Instant now) {
   for (std::size_t i = released_; i < log_.calls.size(); ++i) {
-    const CallRecord& record = log_.calls[i];
+    const SimCallRecord& record = log_.calls[i];
     if (!log_.HasStopped(record.rank) && record.done) CheckUntouched(now, record);
   }
 }

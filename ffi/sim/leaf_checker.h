@@ -17,14 +17,14 @@ class LeafChecker {
   explicit LeafChecker(RunLog& log) : log_(log) {}
 
   // Makes the leaves of the call with the contribution of its rank.
-  std::vector<Leaf> MakeLeaves(Instant now, CallRecord& record);
+  std::vector<Leaf> MakeLeaves(Instant now, SimCallRecord& record);
   // Notes the leaves at the end of a call. Returns its bucket; empty after a violation.
-  std::vector<std::byte> EndCall(Instant now, CallRecord& record);
+  std::vector<std::byte> EndCall(Instant now, SimCallRecord& record);
   // The leaves are unchanged since the end of each call.
   void Finish(Instant now);
 
  private:
-  void CheckUntouched(Instant now, const CallRecord& record);
+  void CheckUntouched(Instant now, const SimCallRecord& record);
   // Drops the leaves of the oldest calls, where all of them together are too large.
   void ReleaseLeaves(Instant now);
 

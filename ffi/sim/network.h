@@ -169,7 +169,14 @@ class Network {
   void Fly(Instant at, std::span<const std::byte> bytes, Rank from, Rank to, Origin origin);
   bool IsLost(Instant now, Rank from);
   Origin Damage(std::vector<std::byte>& bytes);
+  // The counter of the reason for which the path takes no such datagram; null if it does.
+  std::uint64_t* FindBlock(Rank from, Rank to, std::size_t bytes);
+  // Faults after the up-link, which the datagram leaves at `at`.
+  void SendFaulty(Instant now, Instant at, Rank from, Rank to, std::span<const std::byte> datagram);
+  // The switch passes the datagram on.
+  void Forward(Instant now, Flight flight);
   void Inject(Instant at, Rank from, Rank to);
+  void InjectOld(Instant at, Rank to);
   void Remember(std::span<const std::byte> datagram, Rank from, Rank to);
 
   FaultOptions options_;

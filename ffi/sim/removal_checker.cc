@@ -136,7 +136,7 @@ void RemovalChecker::AddGoneOwners(const SimCollective& collective, const std::v
 
 void RemovalChecker::CheckLive(Instant now, std::size_t collective) {
   std::map<std::size_t, Live> live;  // by call
-  for (const CallRecord& record : log_.calls) {
+  for (const SimCallRecord& record : log_.calls) {
     if (record.call.collective != collective || !record.live) continue;
     if (!Has(log_.last_view(), record.rank)) continue;
     const auto first = live.try_emplace(record.call.index, Live{record.rank, *record.live}).first;
@@ -154,7 +154,7 @@ void RemovalChecker::CheckLive(Instant now, std::size_t collective) {
   }
 }
 
-void RemovalChecker::CheckLiveOf(Instant now, const CallRecord& record, const Live& first) {
+void RemovalChecker::CheckLiveOf(Instant now, const SimCallRecord& record, const Live& first) {
   const SimCollective& of = log_.workload.collectives()[record.call.collective];
   const std::size_t live = *record.live;
   const auto fail = [&](const std::string& why) {
@@ -172,7 +172,7 @@ void RemovalChecker::CheckLiveOf(Instant now, const CallRecord& record, const Li
   if (!log_.workload.IsDrain(of, record.call) || !record.whole) return;
   // A rank that has drained it has heard from all of them.
   const auto called =
-      static_cast<std::size_t>(std::ranges::count(log_.calls, record.call, &CallRecord::call));
+      static_cast<std::size_t>(std::ranges::count(log_.calls, record.call, &SimCallRecord::call));
   if (live > called) fail("; " + std::to_string(called) + " have drained it");
 }
 
@@ -184,9 +184,10 @@ std::vector<Rank> RemovalChecker::MembersOf(std::size_t collective, std::size_t 
   return {};
 }
 
-std::vector<const CallRecord*> RemovalChecker::EndedCalls(Rank rank, std::size_t collective) const {
-  std::vector<const CallRecord*> calls;
-  for (const CallRecord& record : log_.calls) {
+std::vector<const SimCallRecord*> RemovalChecker::EndedCalls(Rank rank,
+                                                             std::size_t collective) const {
+  std::vector<const SimCallRecord*> calls;
+  for (const SimCallRecord& record : log_.calls) {
     const bool same = record.rank == rank && record.call.collective == collective;
     if (same && record.live) calls.push_back(&record);
   }
@@ -194,7 +195,7 @@ std::vector<const CallRecord*> RemovalChecker::EndedCalls(Rank rank, std::size_t
 }
 
 bool RemovalChecker::MayBeLost(Rank rank, SimCall call, const GoneOwners& owners) const {
-  const std::vector<const CallRecord*> calls = EndedCalls(rank, call.collective);
+  const std::vector<const SimCallRecord*> calls = EndedCalls(rank, call.collective);
   const auto made =
       std::ranges::find(calls, call.index, [](auto* each) { return each->call.index; });
   // One that failed is anywhere.
@@ -205,12 +206,12 @@ bool RemovalChecker::MayBeLost(Rank rank, SimCall call, const GoneOwners& owners
   // A call begins where the window to the owner has room, which only datagrams of the owner make.
   // Earlier deferred data goes with it.
   const Instant heard = log_.ranks[rank.index()].lanes[owner->lane].heard[owner->rank.index()];
-  const auto since = std::count_if(calls.begin(), made + 1, [&](const CallRecord* each) {
+  const auto since = std::count_if(calls.begin(), made + 1, [&](const SimCallRecord* each) {
     return each->live == live && !each->owed[owner->lane] && each->submitted_at > heard;
   });
   if (static_cast<std::uint64_t>(since) <= log_.scenario.max_lag + 1) return true;
   // Data that has not begun joins the first call without the owner.
-  const auto next = std::find_if(made, calls.end(), [&](const CallRecord* each) {
+  const auto next = std::find_if(made, calls.end(), [&](const SimCallRecord* each) {
     return !Has(MembersOf(call.collective, *each->live), owner->rank);
   });
   return next != calls.end() && MayBeLost(rank, (*next)->call, owners);

@@ -43,7 +43,7 @@ class RemovalChecker {
   bool WasSilentOn(Instant now, Rank rank, std::size_t lane) const;
   void CheckCollective(Instant now, std::size_t collective);
   void CheckLive(Instant now, std::size_t collective);
-  void CheckLiveOf(Instant now, const CallRecord& record, const Live& first);
+  void CheckLiveOf(Instant now, const SimCallRecord& record, const Live& first);
   // By element.
   std::vector<GoneOwners> GoneOwnersOf(const SimCollective& collective) const;
   // Adds the removed owners in a view.
@@ -52,7 +52,7 @@ class RemovalChecker {
   // Those of a call that had so many.
   std::vector<Rank> MembersOf(std::size_t collective, std::size_t members) const;
   // The calls of a rank that ended with a result, in their order.
-  std::vector<const CallRecord*> EndedCalls(Rank rank, std::size_t collective) const;
+  std::vector<const SimCallRecord*> EndedCalls(Rank rank, std::size_t collective) const;
   // Data of `rank` for a removed owner may have begun in this call: then its place is unknown.
   bool MayBeLost(Rank rank, SimCall call, const GoneOwners& owners) const;
   // Of all calls of a rank that has drained them; `owners` by element.

@@ -7,8 +7,8 @@
 
 namespace optireduce {
 
-void ResultChecker::Check(Instant now, const CallRecord& record, std::span<const std::byte> bucket,
-                          const CallStats& stats) {
+void ResultChecker::Check(Instant now, const SimCallRecord& record,
+                          std::span<const std::byte> bucket, const CallStats& stats) {
   const std::string wrong = FindWrong(record, bucket, stats);
   if (!wrong.empty()) log_.Fail(now, record.rank, "the result of " + record.Name() + " " + wrong);
   if (!record.collective.HasMember(stats.slowest)) {
@@ -16,7 +16,7 @@ void ResultChecker::Check(Instant now, const CallRecord& record, std::span<const
   }
 }
 
-std::string ResultChecker::FindWrong(const CallRecord& record, std::span<const std::byte> bucket,
+std::string ResultChecker::FindWrong(const SimCallRecord& record, std::span<const std::byte> bucket,
                                      const CallStats& stats) {
   const SimCollective& collective = record.collective;
   const bool rounds = Rounds(collective.spec);
@@ -49,7 +49,7 @@ const std::vector<double>& ResultChecker::TotalOf(std::size_t collective, Rank r
   return total == totals_.end() ? kNone : total->second;
 }
 
-std::string ResultChecker::CheckDeferred(const CallRecord& record,
+std::string ResultChecker::CheckDeferred(const SimCallRecord& record,
                                          std::span<const std::byte> bucket,
                                          const CallStats& stats) {
   const ElementType type = record.collective.spec.element_type;
@@ -66,7 +66,7 @@ std::string ResultChecker::CheckDeferred(const CallRecord& record,
   return CheckExactResult(record.collective, bucket, Reference(record.call), stats);
 }
 
-std::string ResultChecker::CheckDrain(const CallRecord& record, const CallStats& stats) const {
+std::string ResultChecker::CheckDrain(const SimCallRecord& record, const CallStats& stats) const {
   // One may have been removed while the others waited for it.
   if (!IsWhole(stats) && log_.scenario.removals_max() == 0) {
     return "is that of a drain, but its stats say that something is missing";
@@ -75,8 +75,8 @@ std::string ResultChecker::CheckDrain(const CallRecord& record, const CallStats&
   return log_.scenario.loses_data() ? "" : CheckConserved(record);
 }
 
-std::string ResultChecker::CheckRounded(const CallRecord& record, std::span<const std::byte> bucket,
-                                        const CallStats& stats) {
+std::string ResultChecker::CheckRounded(const SimCallRecord& record,
+                                        std::span<const std::byte> bucket, const CallStats& stats) {
   const SimCollective& collective = record.collective;
   if (!IsWhole(stats)) {
     return "is whole, but its stats report that something is missing";
@@ -96,7 +96,7 @@ std::string ResultChecker::CheckRounded(const CallRecord& record, std::span<cons
   return {};
 }
 
-std::string ResultChecker::CheckConserved(const CallRecord& record) const {
+std::string ResultChecker::CheckConserved(const SimCallRecord& record) const {
   const std::vector<double>& got = TotalOf(record.call.collective, record.rank);
   for (std::size_t i = 0; i < got.size(); ++i) {
     if (log_.workload.ShowsAllOnce(record.collective, i, got[i])) continue;
@@ -105,7 +105,7 @@ std::string ResultChecker::CheckConserved(const CallRecord& record) const {
   return {};
 }
 
-std::string ResultChecker::CheckNotTwice(const CallRecord& record) const {
+std::string ResultChecker::CheckNotTwice(const SimCallRecord& record) const {
   // Rounding errors make the digits of calls mix.
   if (Rounds(record.collective.spec)) return {};
   const std::vector<double>& got = TotalOf(record.call.collective, record.rank);

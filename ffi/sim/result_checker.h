@@ -20,7 +20,7 @@ class ResultChecker {
   explicit ResultChecker(RunLog& log) : log_(log) {}
 
   // Handles the result of a call.
-  void Check(Instant now, const CallRecord& record, std::span<const std::byte> bucket,
+  void Check(Instant now, const SimCallRecord& record, std::span<const std::byte> bucket,
              const CallStats& stats);
   // The sum of all that the calls of a collective have given the rank.
   const std::vector<double>& TotalOf(std::size_t collective, Rank rank) const;
@@ -28,17 +28,17 @@ class ResultChecker {
   std::string Describe(const SimCollective& collective, std::size_t element, double total) const;
 
  private:
-  std::string FindWrong(const CallRecord& record, std::span<const std::byte> bucket,
+  std::string FindWrong(const SimCallRecord& record, std::span<const std::byte> bucket,
                         const CallStats& stats);
   // A call of a collective that defers late data; its drain shows any loss.
-  std::string CheckDeferred(const CallRecord& record, std::span<const std::byte> bucket,
+  std::string CheckDeferred(const SimCallRecord& record, std::span<const std::byte> bucket,
                             const CallStats& stats);
-  std::string CheckDrain(const CallRecord& record, const CallStats& stats) const;
-  std::string CheckConserved(const CallRecord& record) const;
+  std::string CheckDrain(const SimCallRecord& record, const CallStats& stats) const;
+  std::string CheckConserved(const SimCallRecord& record) const;
   // After failed calls contributions may be lost, and none is there twice.
-  std::string CheckNotTwice(const CallRecord& record) const;
+  std::string CheckNotTwice(const SimCallRecord& record) const;
   // An exact call in a wire format: near the sum, and the same bits for all.
-  std::string CheckRounded(const CallRecord& record, std::span<const std::byte> bucket,
+  std::string CheckRounded(const SimCallRecord& record, std::span<const std::byte> bucket,
                            const CallStats& stats);
   const std::vector<std::byte>& Reference(SimCall call);
 

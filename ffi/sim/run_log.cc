@@ -9,7 +9,7 @@ std::string Milliseconds(Duration duration) {
   return std::to_string(static_cast<double>(duration.count()) / 1e6) + " ms";
 }
 
-std::string CallRecord::Name() const {
+std::string SimCallRecord::Name() const {
   return "call " + std::to_string(call.index) + " of '" + collective.spec.description + "'";
 }
 
@@ -31,7 +31,7 @@ void RunLog::Fail(Instant now, Rank rank, const std::string& what) {
       "at " + Milliseconds(now - Instant{}) + " rank " + std::to_string(rank.value()) + ": " + what;
 }
 
-void RunLog::NoteCall(Instant now, const CallRecord& record) {
+void RunLog::NoteCall(Instant now, const SimCallRecord& record) {
   std::size_t& next = next_index_[{record.call.collective, record.rank.index()}];
   for (; next <= record.call.index; ++next) {
     Ready& ready = ready_[{record.call.collective, next}];

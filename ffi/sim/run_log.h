@@ -22,7 +22,7 @@ namespace optireduce {
 // For messages: "1.500000 ms".
 std::string Milliseconds(Duration duration);
 
-struct CallRecord {
+struct SimCallRecord {
   Rank rank;
   SimCall call;
   SimCollective collective;
@@ -77,7 +77,7 @@ class RunLog {
   // Remembers the first violation.
   void Fail(Instant now, Rank rank, const std::string& what);
   // Notes that a rank has made a call, and with it those that it has skipped.
-  void NoteCall(Instant now, const CallRecord& record);
+  void NoteCall(Instant now, const SimCallRecord& record);
   // How many members have called it, or a later one, and the time of the last of them.
   struct Ready {
     std::size_t members = 0;
@@ -99,8 +99,8 @@ class RunLog {
 
   const Scenario& scenario;
   const Workload& workload;
-  std::string failure;            // empty while everything held
-  std::vector<CallRecord> calls;  // by token
+  std::string failure;               // empty while everything held
+  std::vector<SimCallRecord> calls;  // by token
   // The leaves of calls with lower indices are dropped.
   std::size_t kept_from = 0;
   std::vector<RankRecord> ranks;         // by rank

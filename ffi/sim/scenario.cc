@@ -97,7 +97,17 @@ Status Set(Scenario& scenario, std::string_view key, std::string_view value) {
   return {};
 }
 
-// Ranks, lanes and groups.
+Status ValidateGroups(const Scenario& scenario) {
+  if (scenario.groups > 1 && (scenario.ranks % scenario.groups != 0 || scenario.sequential == 0 ||
+                              scenario.collectives > 1 || scenario.mismatch != 0)) {
+    return Invalid(
+        "groups= needs a number of ranks that it divides, sequential=1, collectives=1 "
+        "and mismatch=none.");
+  }
+  return {};
+}
+
+// Ranks and lanes.
 Status ValidateRanks(const Scenario& scenario) {
   const std::uint64_t named = std::max(
       {scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
@@ -117,12 +127,6 @@ Status ValidateRanks(const Scenario& scenario) {
     return Invalid("part_for_us= needs ranks=64 or fewer, got ranks=" +
                    std::to_string(scenario.ranks) + ": part_side has a bit for each.");
   }
-  if (scenario.groups > 1 && (scenario.ranks % scenario.groups != 0 || scenario.sequential == 0 ||
-                              scenario.collectives > 1 || scenario.mismatch != 0)) {
-    return Invalid(
-        "groups= needs a number of ranks that it divides, sequential=1, collectives=1 "
-        "and mismatch=none.");
-  }
   return {};
 }
 
@@ -139,6 +143,20 @@ Status ValidateNetwork(const Scenario& scenario) {
   return {};
 }
 
+Status ValidateMismatch(const Scenario& scenario) {
+  if (scenario.mismatch == 0) return {};
+  if (scenario.ranks < 2 || scenario.collectives < 2 || scenario.subsets != 0 ||
+      scenario.sim_mode() != SimMode::kExact) {
+    return Invalid("mismatch= needs at least ranks=2 collectives=2, mode=exact and subsets=0.");
+  }
+  if (scenario.sequential == 0 || scenario.shuffled != 0) {
+    return Invalid(
+        "mismatch= needs sequential=1 shuffled=0: only ranks whose programs run in "
+        "order wait for each other in different calls.");
+  }
+  return {};
+}
+
 // Modes and the order of calls.
 Status ValidatePrograms(const Scenario& scenario) {
   // 16: a float32 holds every sum of 16 powers of two, which identify the contributions.
@@ -148,15 +166,6 @@ Status ValidatePrograms(const Scenario& scenario) {
     return Invalid("mode=lossy, mixed and any need ranks=16 or fewer, got ranks=" +
                    std::to_string(scenario.ranks) + ".");
   }
-  if (scenario.mismatch != 0 && (scenario.ranks < 2 || scenario.collectives < 2 ||
-                                 scenario.subsets != 0 || scenario.sim_mode() != SimMode::kExact)) {
-    return Invalid("mismatch= needs at least ranks=2 collectives=2, mode=exact and subsets=0.");
-  }
-  if (scenario.mismatch != 0 && (scenario.sequential == 0 || scenario.shuffled != 0)) {
-    return Invalid(
-        "mismatch= needs sequential=1 shuffled=0: only ranks whose programs run in "
-        "order wait for each other in different calls.");
-  }
   if (scenario.sequential != 0 && scenario.shuffled != 0) {
     return Invalid("sequential=1 shuffled=1 deadlocks every rank; choose one of them.");
   }
@@ -164,10 +173,11 @@ Status ValidatePrograms(const Scenario& scenario) {
 }
 
 Status Validate(const Scenario& scenario) {
-  Status valid = ValidateRanks(scenario);
-  if (valid.ok()) valid = ValidateNetwork(scenario);
-  if (valid.ok()) valid = ValidatePrograms(scenario);
-  return valid;
+  for (const auto validate :
+       {ValidateRanks, ValidateGroups, ValidateNetwork, ValidateMismatch, ValidatePrograms}) {
+    if (Status valid = validate(scenario); !valid.ok()) return valid;
+  }
+  return {};
 }
 
 // ---------------------------------------------------------------------------------- swarm
@@ -214,6 +224,7 @@ class Swarm {
   std::uint32_t WildPpm(std::uint64_t most) { return static_cast<std::uint32_t>(Wild(100, most)); }
 
   void ChooseProgram();
+  void ChooseCalls();
   void ChooseNetwork();
   void ChooseOptions();
   void ChooseTimes();
@@ -225,7 +236,9 @@ class Swarm {
   void ChooseLanes();
   void ChooseGivingUp();
   void ChooseMtu();
+  void ChooseLaneCut();
   void ChooseRemoval();
+  void ChoosePartition(std::uint64_t at_us);
   void ChooseSilence(std::uint64_t at_us, std::uint64_t rank);
   void ChooseMismatchTimeout();
 
@@ -244,8 +257,13 @@ void Swarm::ChooseProgram() {
   s.leaves = OneIn(2) ? 1 : Between(1, 8);
   s.mode = Between(0, 5);
   s.fill = Between(0, 1);
+  ChooseCalls();
+}
+
+void Swarm::ChooseCalls() {
+  Scenario& s = scenario_;
   s.collectives = OneIn(2) ? 1 : Between(2, 4);
-  s.calls = small ? Between(1, 6) : Between(1, 3);
+  s.calls = Between(1, size_ == ScenarioSize::kSmall ? 6 : 3);
   s.subsets = s.collectives > 1 && s.ranks > 2 && OneIn(3);
   s.sequential = OneIn(3);
   s.shuffled = s.sequential == 0 && OneIn(2);
@@ -450,7 +468,11 @@ void Swarm::ChooseLanes() {
   prng_ = Prng(Mix(s.seed ^ kLaneDraws));
   if (!OneIn(5) || s.mismatch != 0) return;
   s.lanes = OneIn(3) ? 3 : 2;
-  if (s.has_failure() || s.ranks < 3 || !OneIn(2)) return;
+  if (!s.has_failure() && s.ranks >= 3 && OneIn(2)) ChooseLaneCut();
+}
+
+void Swarm::ChooseLaneCut() {
+  Scenario& s = scenario_;
   if (!OneIn(6)) s.mode = static_cast<std::uint64_t>(SimMode::kBounded);
   if (!OneIn(6)) s.leave_at_end = 0;
   s.calls = Between(4, 12);
@@ -476,14 +498,7 @@ void Swarm::ChooseRemoval() {
   }
   ChooseMismatchTimeout();
   const std::uint64_t at_us = OneIn(2) ? Wild(10, 200'000) : Wild(100'000, 5'000'000);
-  if (OneIn(4)) {
-    s.part_at_us = at_us;
-    s.part_side = Between(1, (1ull << s.ranks) - 2);
-    s.part_one_way = OneIn(3);
-    s.part_for_us = OneIn(3) ? Between(1, s.peer_timeout_us / 2)
-                             : Between(5 * s.peer_timeout_us, 6 * s.peer_timeout_us);
-    return;
-  }
+  if (OneIn(4)) return ChoosePartition(at_us);
   const std::uint64_t rank = prng_.Below(s.ranks);
   ChooseSilence(at_us, rank);
   if (OneIn(2)) return;
@@ -492,6 +507,15 @@ void Swarm::ChooseRemoval() {
   const std::uint64_t other = OneIn(2) ? lowest : (rank + Between(1, s.ranks - 1)) % s.ranks;
   ChooseSilence(OneIn(3) ? Wild(10, 10'000'000) : at_us + s.peer_timeout_us + Wild(1000, 500'000),
                 other);
+}
+
+void Swarm::ChoosePartition(std::uint64_t at_us) {
+  Scenario& s = scenario_;
+  s.part_at_us = at_us;
+  s.part_side = Between(1, (1ull << s.ranks) - 2);
+  s.part_one_way = OneIn(3);
+  s.part_for_us = OneIn(3) ? Between(1, s.peer_timeout_us / 2)
+                           : Between(5 * s.peer_timeout_us, 6 * s.peer_timeout_us);
 }
 
 // One more way of falling silent, different from those of the rank so far.
@@ -517,6 +541,42 @@ void Swarm::ChooseSilence(std::uint64_t at_us, std::uint64_t rank) {
   }
 }
 
+using Items = std::vector<std::pair<std::string_view, std::string_view>>;
+
+Result<Items> ReadItems(std::string_view line) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  Items items;
+  while (true) {
+    line.remove_prefix(std::min(line.find_first_not_of(kSpace), line.size()));
+    if (line.empty()) break;
+    const std::string_view item = line.substr(0, line.find_first_of(kSpace));
+    line.remove_prefix(item.size());
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos) {
+      return Invalid("a scenario is written as key=value pairs, got '" + std::string(item) +
+                     "'; for example: seed=7 ranks=4 loss_ppm=30000");
+    }
+    items.emplace_back(item.substr(0, equals), item.substr(equals + 1));
+  }
+  return items;
+}
+
+// The scenario of the seed and size in the line, at any position.
+Result<Scenario> ReadOrigin(const Items& items) {
+  Scenario scenario;
+  std::string_view size;
+  for (const auto& [key, value] : items) {
+    if (key == "size") size = value;
+    if (key != "seed") continue;
+    if (Status set = Set(scenario, key, value); !set.ok()) return set;
+  }
+  if (size.empty()) return scenario;
+  if (size == "small") return MakeScenario(scenario.seed, ScenarioSize::kSmall);
+  if (size == "medium") return MakeScenario(scenario.seed, ScenarioSize::kMedium);
+  return Invalid("the scenario's size cannot be '" + std::string(size) +
+                 "'; write small or medium, or leave it out.");
+}
+
 }  // namespace
 
 Scenario MakeScenario(std::uint64_t seed, ScenarioSize size) {
@@ -539,41 +599,15 @@ std::string Print(const Scenario& scenario) {
 }
 
 Result<Scenario> ParseScenario(std::string_view line) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  std::vector<std::pair<std::string_view, std::string_view>> items;
-  while (true) {
-    line.remove_prefix(std::min(line.find_first_not_of(kSpace), line.size()));
-    if (line.empty()) break;
-    const std::string_view item = line.substr(0, line.find_first_of(kSpace));
-    line.remove_prefix(item.size());
-    const std::size_t equals = item.find('=');
-    if (equals == std::string_view::npos) {
-      return Invalid("a scenario is written as key=value pairs, got '" + std::string(item) +
-                     "'; for example: seed=7 ranks=4 loss_ppm=30000");
-    }
-    items.emplace_back(item.substr(0, equals), item.substr(equals + 1));
-  }
-  // The origin of the scenario is read first, at any position in the line.
-  Scenario scenario;
-  std::string_view size;
-  for (const auto& [key, value] : items) {
-    if (key == "size") size = value;
-    if (key != "seed") continue;
-    if (Status set = Set(scenario, key, value); !set.ok()) return set;
-  }
-  if (!size.empty()) {
-    if (size != "small" && size != "medium") {
-      return Invalid("the scenario's size cannot be '" + std::string(size) +
-                     "'; write small or medium, or leave it out.");
-    }
-    scenario =
-        MakeScenario(scenario.seed, size == "small" ? ScenarioSize::kSmall : ScenarioSize::kMedium);
-  }
-  for (const auto& [key, value] : items) {
+  Result<Items> items = ReadItems(line);
+  if (!items.ok()) return items.status();
+  Result<Scenario> scenario = ReadOrigin(items.value());
+  if (!scenario.ok()) return scenario;
+  for (const auto& [key, value] : items.value()) {
     if (key == "size") continue;
-    if (Status set = Set(scenario, key, value); !set.ok()) return set;
+    if (Status set = Set(scenario.value(), key, value); !set.ok()) return set;
   }
-  if (Status valid = Validate(scenario); !valid.ok()) return valid;
+  if (Status valid = Validate(scenario.value()); !valid.ok()) return valid;
   return scenario;
 }
 

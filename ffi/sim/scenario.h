@@ -146,9 +146,7 @@ struct Scenario {
   SimMode sim_mode() const { return static_cast<SimMode>(mode); }
   SimMismatch sim_mismatch() const { return static_cast<SimMismatch>(mismatch); }
   // A rank disappears or makes different calls: errors are expected.
-  bool has_failure() const {
-    return LastingFailures() + PassingFailures() > 0;
-  }
+  bool has_failure() const { return LastingFailures() + PassingFailures() > 0; }
   // A rank may leave data undelivered: a drain does not return all data.
   bool loses_data() const {
     return LastingFailures() > 0 || cut_is_long() || freeze_is_long() || part_is_long() ||

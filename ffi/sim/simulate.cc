@@ -107,6 +107,9 @@ class Simulation {
   void PlanFaults();
   bool Step();
   void HandleEvent(const Event& event);
+  void HandleAct(const Event& event);
+  void HandleFault(const Event& event);
+  void HandleNetworkFault(const Event& event);
   void Part();
   void HandleDelivery(const Arrival& delivery);
   void Receive(const Arrival& delivery);
@@ -118,6 +121,8 @@ class Simulation {
   void LeaveNow(Rank rank, const Status& why);
   // Polls the endpoint's three outputs, as its contract demands.
   void Drive(Rank node);
+  // False if the endpoint has nothing to do.
+  bool Poll(Rank node);
   bool Transmits(Rank node);
   bool SendOrBlock(Rank node);
   bool TakeEvents(Rank node);
@@ -270,6 +275,11 @@ void Simulation::HandleEvent(const Event& event) {
     events_.Push(Instant{} + Microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us), event);
     return;
   }
+  if (event.kind <= EventKind::kCancel) return HandleAct(event);
+  HandleFault(event);
+}
+
+void Simulation::HandleAct(const Event& event) {
   switch (event.kind) {
     case EventKind::kCall:
       return MakeCall(event.rank, event.chain);
@@ -278,26 +288,38 @@ void Simulation::HandleEvent(const Event& event) {
     case EventKind::kRoom:
       host(event.rank).blocked = false;
       return Drive(event.rank);
-    case EventKind::kStop:
-      checker_.Stopped(now_, event.rank);
-      ForEachLane(event.rank, [&](Rank node) { host(node).silent = true; });
-      return programs_.Stop(event.rank);
-    case EventKind::kCancel:
+    case EventKind::kLeave:
+      return LeaveNow(event.rank, {StatusCode::kCancelled, "it was told to leave"});
+    default:  // kCancel
       checker_.Cancelled(now_, event.rank);
       return ForEachLane(event.rank, [&](Rank node) {
         host(node).endpoint->Cancel(now_, {StatusCode::kCancelled, "it was interrupted"});
         Drive(node);
       });
+  }
+}
+
+void Simulation::HandleFault(const Event& event) {
+  switch (event.kind) {
+    case EventKind::kStop:
+      checker_.Stopped(now_, event.rank);
+      ForEachLane(event.rank, [&](Rank node) { host(node).silent = true; });
+      return programs_.Stop(event.rank);
     case EventKind::kCut:
     case EventKind::kMend:
       return ForEachLane(event.rank,
                          [&](Rank node) { network_.SetCut(node, event.kind == EventKind::kCut); });
-    case EventKind::kLeave:
-      return LeaveNow(event.rank, {StatusCode::kCancelled, "it was told to leave"});
     case EventKind::kFreeze:
       return ForEachLane(event.rank, [&](Rank node) { host(node).frozen = true; });
     case EventKind::kThaw:
       return ForEachLane(event.rank, [&](Rank node) { Thaw(node); });
+    default:
+      return HandleNetworkFault(event);
+  }
+}
+
+void Simulation::HandleNetworkFault(const Event& event) {
+  switch (event.kind) {
     case EventKind::kMtu:
       return ForEachLane(event.rank, [&](Rank node) {
         network_.SetMtu(node, scenario_.mtu_bytes, scenario_.mtu_one_way != 0);
@@ -306,8 +328,7 @@ void Simulation::HandleEvent(const Event& event) {
       return Part();
     case EventKind::kMeet:
       return network_.Part({}, scenario_.part_one_way != 0);
-    case EventKind::kLaneCut:
-    case EventKind::kLaneMend:
+    default:  // kLaneCut, kLaneMend
       return network_.SetCut(NodeOf(scenario_, event.rank, scenario_.lane_cut_lane),
                              event.kind == EventKind::kLaneCut);
   }
@@ -457,12 +478,7 @@ void Simulation::LeaveNow(Rank rank, const Status& why) {
 void Simulation::Drive(Rank node) {
   Host& driven = host(node);
   if (driven.silent) return;
-  bool more = true;
-  while (more && checker_.failure().empty()) {
-    more = Transmits(node);
-    more = TakeEvents(node) || more;
-    if (more) driven.idle_timers = 0;
-  }
+  while (checker_.failure().empty() && Poll(node)) driven.idle_timers = 0;
   WakeOtherLanes(node);
   if (driven.silent) return;
   checker_.Driven(now_, node, *driven.endpoint);
@@ -472,6 +488,11 @@ void Simulation::Drive(Rank node) {
     return;
   }
   SetTimer(node);
+}
+
+bool Simulation::Poll(Rank node) {
+  const bool sent = Transmits(node);
+  return TakeEvents(node) || sent;
 }
 
 bool Simulation::Transmits(Rank node) {

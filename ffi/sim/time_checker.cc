@@ -21,7 +21,7 @@ Duration BothDeadlines(const CollectiveSpec& spec) {
 
 }  // namespace
 
-void TimeChecker::Check(Instant now, const CallRecord& record, const CallDone& done) {
+void TimeChecker::Check(Instant now, const SimCallRecord& record, const CallDone& done) {
   const Scenario& s = log_.scenario;
   const Duration took = now - record.submitted_at;
   if (done.stats.elapsed > took || done.stats.elapsed + bounds_.DriverSlack() < took) {
@@ -47,7 +47,7 @@ void TimeChecker::Check(Instant now, const CallRecord& record, const CallDone& d
   CheckLiveness(now, record);
 }
 
-void TimeChecker::CheckWithin(Instant now, const CallRecord& record, Duration longest,
+void TimeChecker::CheckWithin(Instant now, const SimCallRecord& record, Duration longest,
                               const char* subject, const char* rule) {
   // A rank that stands still ends nothing.
   const Duration still =
@@ -60,7 +60,7 @@ void TimeChecker::CheckWithin(Instant now, const CallRecord& record, Duration lo
                 Milliseconds(bound));
 }
 
-void TimeChecker::CheckLiveness(Instant now, const CallRecord& record) {
+void TimeChecker::CheckLiveness(Instant now, const SimCallRecord& record) {
   const Instant from =
       std::max({WaitsFrom(now, record), bounds_.FaultsEnd(), bounds_.PathGivenUpBy()});
   liveness_worst_ = std::max(liveness_worst_, now - from);
@@ -111,7 +111,7 @@ Instant TimeChecker::BackAt(Rank from, Rank rank) const {
   return at;
 }
 
-Instant TimeChecker::LeftBehindBy(const CallRecord& record, Rank member, Instant away) const {
+Instant TimeChecker::LeftBehindBy(const SimCallRecord& record, Rank member, Instant away) const {
   const Duration peer_timeout = microseconds(log_.scenario.peer_timeout_us);
   Duration patience = kPatienceMin;
   for (const LaneRecord& lane : log_.ranks[record.rank.index()].lanes) {
@@ -123,7 +123,7 @@ Instant TimeChecker::LeftBehindBy(const CallRecord& record, Rank member, Instant
   return std::min(away + std::min(patience, peer_timeout), BackAt(record.rank, member));
 }
 
-void TimeChecker::AddWait(Instant now, const CallRecord& record, Rank member, std::size_t index,
+void TimeChecker::AddWait(Instant now, const SimCallRecord& record, Rank member, std::size_t index,
                           Wait& wait) const {
   const bool called = log_.NextIndex(record.call.collective, member) > index;
   const Instant away = AwayFrom(record.rank, member);
@@ -143,7 +143,7 @@ Instant TimeChecker::PassesFrom(SimCall call) const {
   return std::max(ready.at, At(s.mtu_at_us)) + microseconds(s.peer_timeout_us);
 }
 
-void TimeChecker::CheckLag(Instant now, const CallRecord& record) {
+void TimeChecker::CheckLag(Instant now, const SimCallRecord& record) {
   const Scenario& s = log_.scenario;
   // If programs skip calls, others may wait for such a rank.
   if (s.suspend != 0 || s.skip_ppm > 0 || IsFrozen(record.rank)) return;
@@ -165,7 +165,7 @@ void TimeChecker::CheckLag(Instant now, const CallRecord& record) {
                 Milliseconds(bound));
 }
 
-Instant TimeChecker::WaitsFrom(Instant now, const CallRecord& record) const {
+Instant TimeChecker::WaitsFrom(Instant now, const SimCallRecord& record) const {
   const SimCall call = record.call;
   const CollectiveSpec& spec = record.collective.spec;
   if (!Defers(spec) || record.drain) return log_.ReadyOf(call).at;

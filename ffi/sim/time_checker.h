@@ -17,7 +17,7 @@ class TimeChecker {
   TimeChecker(RunLog& log, const Bounds& bounds) : log_(log), bounds_(bounds) {}
 
   // Handles the end of a call.
-  void Check(Instant now, const CallRecord& record, const CallDone& done);
+  void Check(Instant now, const SimCallRecord& record, const CallDone& done);
   // A peer has answered after so long.
   static void NoteAnswer(LaneRecord& lane, Duration gap);
   // Longest duration of a call beyond the delays of its ranks and faults: the reserve of the bound.
@@ -36,11 +36,11 @@ class TimeChecker {
   };
 
   // The call took at most `longest` and the delays of its own rank.
-  void CheckWithin(Instant now, const CallRecord& record, Duration longest, const char* subject,
+  void CheckWithin(Instant now, const SimCallRecord& record, Duration longest, const char* subject,
                    const char* rule);
-  void CheckLiveness(Instant now, const CallRecord& record);
+  void CheckLiveness(Instant now, const SimCallRecord& record);
   // A bounded call does not wait for peers that are behind and do not answer.
-  void CheckLag(Instant now, const CallRecord& record);
+  void CheckLag(Instant now, const SimCallRecord& record);
   bool IsFrozen(Rank rank) const;
   std::array<Outage, 4> OutagesOf(Rank from, Rank rank) const;
   // `from` does not hear `rank` from then on, for a while or for ever; kNever: nothing is wrong.
@@ -49,14 +49,14 @@ class TimeChecker {
   Instant BackAt(Rank from, Rank rank) const;
   // The time from which on a member that is away since `away` is not waited for: it answers again,
   // or its silence is longer than usual.
-  Instant LeftBehindBy(const CallRecord& record, Rank member, Instant away) const;
+  Instant LeftBehindBy(const SimCallRecord& record, Rank member, Instant away) const;
   // Adds the wait for a member that has to call `index`.
-  void AddWait(Instant now, const CallRecord& record, Rank member, std::size_t index,
+  void AddWait(Instant now, const SimCallRecord& record, Rank member, std::size_t index,
                Wait& wait) const;
   // By when data of the call can pass, once its ranks have called it.
   Instant PassesFrom(SimCall call) const;
   // The time from which on a call waits for the network only; `now` if a rank has to call first.
-  Instant WaitsFrom(Instant now, const CallRecord& record) const;
+  Instant WaitsFrom(Instant now, const SimCallRecord& record) const;
 
   RunLog& log_;
   const Bounds& bounds_;
