@@ -83,7 +83,8 @@ std::size_t Network::Store(std::span<const std::byte> bytes) {
   return slot;
 }
 
-void Network::Fly(Instant at, std::span<const std::byte> bytes, Rank from, Rank to, Origin origin) {
+void Network::PushArrival(Instant at, std::span<const std::byte> bytes, Rank from, Rank to,
+                          Origin origin) {
   events_.Push(at, Flight{Store(bytes), from, to, origin, true});
 }
 
@@ -133,13 +134,13 @@ Origin Network::Damage(std::vector<std::byte>& bytes) {
 void Network::Inject(Instant at, Rank from, Rank to) {
   if (!foreign_.empty() && prng_.Chance(options_.foreign_ppm)) {
     ++faults_.foreign;
-    Fly(at, foreign_[prng_.Below(foreign_.size())], from, to, Origin::kInjected);
+    PushArrival(at, foreign_[prng_.Below(foreign_.size())], from, to, Origin::kInjected);
   }
   if (prng_.Chance(options_.garbage_ppm)) {
     ++faults_.garbage;
     scratch_.resize(prng_.Below(kGarbageBytesMax));
     for (std::byte& byte : scratch_) byte = static_cast<std::byte>(prng_.Below(256));
-    Fly(at, scratch_, from, to, Origin::kInjected);
+    PushArrival(at, scratch_, from, to, Origin::kInjected);
   }
   if (!old_.empty()) InjectOld(at, to);
 }
@@ -148,13 +149,13 @@ void Network::InjectOld(Instant at, Rank to) {
   if (prng_.Chance(options_.replay_ppm)) {
     ++faults_.replayed;
     const Old& old = old_[prng_.Below(old_.size())];
-    Fly(at, old.bytes, old.from, old.to, Origin::kInjected);
+    PushArrival(at, old.bytes, old.from, old.to, Origin::kInjected);
   }
   if (prng_.Chance(options_.misdirect_ppm)) {
     ++faults_.misdirected;
     const Old& old = old_[prng_.Below(old_.size())];
     // Half of the time a reflection to its own sender, the misdirection most likely to be accepted.
-    Fly(at, old.bytes, old.from, prng_.Below(2) == 0 ? old.from : to, Origin::kInjected);
+    PushArrival(at, old.bytes, old.from, prng_.Below(2) == 0 ? old.from : to, Origin::kInjected);
   }
 }
 
@@ -219,7 +220,7 @@ void Network::Send(Instant now, Rank from, Rank to, std::span<const std::byte> d
   }
   if (!last_at_end_.empty()) at_switch = AfterLatency(*at_switch, from, to);
   if (!faulty) {
-    Fly(*at_switch, datagram, from, to, Origin::kGenuine);
+    PushArrival(*at_switch, datagram, from, to, Origin::kGenuine);
     return;
   }
   SendFaulty(now, *at_switch, from, to, datagram);
@@ -232,7 +233,7 @@ void Network::SendFaulty(Instant now, Instant at, Rank from, Rank to,
   if (prng_.Chance(options_.duplicate_ppm)) {
     for (std::uint64_t copies = 1 + prng_.Below(kCopiesMax); copies > 0; --copies) {
       ++faults_.duplicated;
-      Fly(at + Random(options_.reorder), datagram, from, to, Origin::kCopy);
+      PushArrival(at + Random(options_.reorder), datagram, from, to, Origin::kCopy);
     }
   }
   if (IsLost(now, from)) return;
@@ -242,7 +243,7 @@ void Network::SendFaulty(Instant now, Instant at, Rank from, Rank to,
     ++faults_.reordered;
     at += Random(options_.reorder);
   }
-  Fly(at, scratch_, from, to, origin);
+  PushArrival(at, scratch_, from, to, origin);
 }
 
 void Network::Forward(Instant now, Flight flight) {
@@ -281,7 +282,7 @@ std::optional<Arrival> Network::Step() {
   return Arrival{flight.from, flight.to, flight.origin, slots_[flight.slot]};
 }
 
-bool Network::Adds() const {
+bool Network::IsConserved() const {
   const std::uint64_t entered = sent_ + faults_.duplicated + faults_.foreign + faults_.garbage +
                                 faults_.replayed + faults_.misdirected;
   const std::uint64_t dropped = faults_.lost + faults_.lost_in_burst + faults_.cut +

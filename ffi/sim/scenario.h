@@ -206,6 +206,8 @@ std::string Print(const Scenario& scenario);
 // other fields of the line. The message names an unknown key, a value out of range, or
 // contradicting fields.
 Result<Scenario> ParseScenario(std::string_view line);
+// The error names contradicting fields.
+Status Validate(const Scenario& scenario);
 // One line per field, for help texts.
 std::string DescribeScenarioFields();
 

@@ -49,7 +49,7 @@ constexpr std::size_t kHeldMax = 64;
   X(kCut, "is cut off")               \
   X(kMend, "is connected again")      \
   X(kFreeze, "stands still")          \
-  X(kThaw, "goes on")                 \
+  X(kUnfreeze, "goes on")             \
   X(kMtu, "sees long datagrams lost") \
   X(kPart, "sees the network part")   \
   X(kMeet, "sees the network whole")  \
@@ -107,13 +107,10 @@ class Simulation {
   void PlanFaults();
   bool Step();
   void HandleEvent(const Event& event);
-  void HandleAct(const Event& event);
-  void HandleFault(const Event& event);
-  void HandleNetworkFault(const Event& event);
   void Part();
   void HandleDelivery(const Arrival& delivery);
   void Receive(const Arrival& delivery);
-  void Thaw(Rank node);
+  void Unfreeze(Rank node);
   void HandleTimer(Rank node);
   void MakeCall(Rank rank, std::size_t chain);
   void Submit(Rank rank, std::size_t chain, const Submission& submission, std::string_view act);
@@ -121,8 +118,6 @@ class Simulation {
   void LeaveNow(Rank rank, const Status& why);
   // Polls the endpoint's three outputs, as its contract demands.
   void Drive(Rank node);
-  // False if the endpoint has nothing to do.
-  bool Poll(Rank node);
   bool Transmits(Rank node);
   bool SendOrBlock(Rank node);
   bool TakeEvents(Rank node);
@@ -191,7 +186,7 @@ void Simulation::PlanFaults() {
   }
   if (s.freeze_at_us > 0) {
     plan(EventKind::kFreeze, s.freeze_at_us, s.freeze_rank);
-    plan(EventKind::kThaw, s.freeze_at_us + s.freeze_for_us, s.freeze_rank);
+    plan(EventKind::kUnfreeze, s.freeze_at_us + s.freeze_for_us, s.freeze_rank);
   }
   if (s.lane_cut_at_us > 0) {
     plan(EventKind::kLaneCut, s.lane_cut_at_us, s.lane_cut_rank);
@@ -253,7 +248,7 @@ bool Simulation::Step() {
   } else if (const std::optional<Arrival> delivery = network_.Step()) {
     HandleDelivery(*delivery);
   }
-  if (!network_.Adds()) checker_.Fail(now_, Rank(0), "the network has lost count");
+  if (!network_.IsConserved()) checker_.Fail(now_, Rank(0), "the network has lost count");
   return true;
 }
 
@@ -275,11 +270,6 @@ void Simulation::HandleEvent(const Event& event) {
     events_.Push(Instant{} + Microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us), event);
     return;
   }
-  if (event.kind <= EventKind::kCancel) return HandleAct(event);
-  HandleFault(event);
-}
-
-void Simulation::HandleAct(const Event& event) {
   switch (event.kind) {
     case EventKind::kCall:
       return MakeCall(event.rank, event.chain);
@@ -288,38 +278,26 @@ void Simulation::HandleAct(const Event& event) {
     case EventKind::kRoom:
       host(event.rank).blocked = false;
       return Drive(event.rank);
-    case EventKind::kLeave:
-      return LeaveNow(event.rank, {StatusCode::kCancelled, "it was told to leave"});
-    default:  // kCancel
+    case EventKind::kStop:
+      checker_.Stopped(now_, event.rank);
+      ForEachLane(event.rank, [&](Rank node) { host(node).silent = true; });
+      return programs_.Stop(event.rank);
+    case EventKind::kCancel:
       checker_.Cancelled(now_, event.rank);
       return ForEachLane(event.rank, [&](Rank node) {
         host(node).endpoint->Cancel(now_, {StatusCode::kCancelled, "it was interrupted"});
         Drive(node);
       });
-  }
-}
-
-void Simulation::HandleFault(const Event& event) {
-  switch (event.kind) {
-    case EventKind::kStop:
-      checker_.Stopped(now_, event.rank);
-      ForEachLane(event.rank, [&](Rank node) { host(node).silent = true; });
-      return programs_.Stop(event.rank);
     case EventKind::kCut:
     case EventKind::kMend:
       return ForEachLane(event.rank,
                          [&](Rank node) { network_.SetCut(node, event.kind == EventKind::kCut); });
+    case EventKind::kLeave:
+      return LeaveNow(event.rank, {StatusCode::kCancelled, "it was told to leave"});
     case EventKind::kFreeze:
       return ForEachLane(event.rank, [&](Rank node) { host(node).frozen = true; });
-    case EventKind::kThaw:
-      return ForEachLane(event.rank, [&](Rank node) { Thaw(node); });
-    default:
-      return HandleNetworkFault(event);
-  }
-}
-
-void Simulation::HandleNetworkFault(const Event& event) {
-  switch (event.kind) {
+    case EventKind::kUnfreeze:
+      return ForEachLane(event.rank, [&](Rank node) { Unfreeze(node); });
     case EventKind::kMtu:
       return ForEachLane(event.rank, [&](Rank node) {
         network_.SetMtu(node, scenario_.mtu_bytes, scenario_.mtu_one_way != 0);
@@ -328,7 +306,8 @@ void Simulation::HandleNetworkFault(const Event& event) {
       return Part();
     case EventKind::kMeet:
       return network_.Part({}, scenario_.part_one_way != 0);
-    default:  // kLaneCut, kLaneMend
+    case EventKind::kLaneCut:
+    case EventKind::kLaneMend:
       return network_.SetCut(NodeOf(scenario_, event.rank, scenario_.lane_cut_lane),
                              event.kind == EventKind::kLaneCut);
   }
@@ -342,15 +321,15 @@ void Simulation::Part() {
   network_.Part(std::move(side), scenario_.part_one_way != 0);
 }
 
-void Simulation::Thaw(Rank node) {
-  Host& thawed = host(node);
-  thawed.frozen = false;
+void Simulation::Unfreeze(Rank node) {
+  Host& unfrozen = host(node);
+  unfrozen.frozen = false;
   // The timeout may be handled before the datagrams that have arrived meanwhile.
   if (prng_.Below(2) == 0) {
-    thawed.endpoint->HandleTimeout(now_);
+    unfrozen.endpoint->HandleTimeout(now_);
     Drive(node);
   }
-  for (Held& held : std::exchange(thawed.held, {})) {
+  for (Held& held : std::exchange(unfrozen.held, {})) {
     held.delivery.datagram = held.bytes;
     Receive(held.delivery);
   }
@@ -478,7 +457,12 @@ void Simulation::LeaveNow(Rank rank, const Status& why) {
 void Simulation::Drive(Rank node) {
   Host& driven = host(node);
   if (driven.silent) return;
-  while (checker_.failure().empty() && Poll(node)) driven.idle_timers = 0;
+  bool more = true;
+  while (more && checker_.failure().empty()) {
+    more = Transmits(node);
+    more = TakeEvents(node) || more;
+    if (more) driven.idle_timers = 0;
+  }
   WakeOtherLanes(node);
   if (driven.silent) return;
   checker_.Driven(now_, node, *driven.endpoint);
@@ -488,11 +472,6 @@ void Simulation::Drive(Rank node) {
     return;
   }
   SetTimer(node);
-}
-
-bool Simulation::Poll(Rank node) {
-  const bool sent = Transmits(node);
-  return TakeEvents(node) || sent;
 }
 
 bool Simulation::Transmits(Rank node) {

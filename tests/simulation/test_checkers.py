@@ -130,4 +130,6 @@ def test_a_transmit_to_nowhere_or_of_a_wrong_size_is_found(to, size):
     run.poll(0.0, 0, 1, 1472)
     assert run.failure == ""
     run.poll(0.0, 0, to, size)
-    assert "a transmit goes nowhere, is empty, or has too large datagrams" in run.failure
+    assert (
+        "a transmit goes nowhere, is empty, or has too large datagrams" in run.failure
+    )
