@@ -47,14 +47,16 @@ def test_a_leaf_that_changes_after_its_call_is_found():
 def test_an_exact_result_is_the_sum_and_whole(error, missing, found):
     run = native.CheckedRun(EXACT)
     run.check_result(0.1, run.submit(0.0, 0), error, missing)
-    assert found in run.failure and bool(found) == bool(run.failure)
+    assert found in run.failure
+    assert bool(found) == bool(run.failure)
 
 
 @pytest.mark.parametrize(("took", "found"), [(0.03, ""), (0.05, "its deadline is")])
 def test_a_lossy_call_ends_by_its_deadlines(took, found):
     run = native.CheckedRun(LOSSY)
     run.check_time(took, run.submit(0.0, 0), took)
-    assert found in run.failure and bool(found) == bool(run.failure)
+    assert found in run.failure
+    assert bool(found) == bool(run.failure)
 
 
 def test_stats_that_give_another_time_are_found():
@@ -93,7 +95,8 @@ def test_an_error_names_the_rank_that_is_gone_once_it_was_silent(now, message, f
     run.poll(0.001, 0, 1, 100)
     run.stop(0.001, 1)
     run.check_error(now, token, message)
-    assert found in run.failure and bool(found) == bool(run.failure)
+    assert found in run.failure
+    assert bool(found) == bool(run.failure)
 
 
 def test_no_error_is_permitted_where_no_rank_is_gone():
