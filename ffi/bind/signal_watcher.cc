@@ -44,16 +44,16 @@ SignalWatcher::~SignalWatcher() {
 void SignalWatcher::Run() {
   std::array<pollfd, 2> waited = {pollfd{.fd = fd_, .events = POLLIN, .revents = 0},
                                   pollfd{.fd = stop_fd_, .events = POLLIN, .revents = 0}};
+  const auto again = [] { return errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK; };
   while (true) {
     if (poll(waited.data(), waited.size(), -1) < 0) {
-      if (errno == EINTR) continue;
+      if (again()) continue;
       return;
     }
     if (waited[1].revents != 0) return;
     std::array<unsigned char, 64> signals{};
     const ssize_t count = read(fd_, signals.data(), signals.size());
-    if (count < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) continue;
-    if (count <= 0) return;  // The other end was closed: no more signals will come.
+    if (count == 0 || (count < 0 && !again())) return;  // The other end was closed.
     for (ssize_t i = 0; i < count; ++i) on_signal_(signals[static_cast<std::size_t>(i)]);
   }
 }

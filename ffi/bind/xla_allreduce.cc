@@ -84,6 +84,34 @@ Status ReadWireFormat(const Attributes& attributes, CollectiveSpec& spec) {
                  "there is no wire format " + Quoted(attributes.wire_format) + ".");
 }
 
+// Reads the processes of the call's group.
+Status ReadMembers(const Attributes& attributes, Rank process, std::uint16_t world_size,
+                   DeviceCall& call) {
+  const std::string_view name = attributes.name;
+  const std::size_t first = call.group * static_cast<std::size_t>(attributes.group_size);
+  std::set<Rank> members;
+  for (std::uint32_t i = 0; i < attributes.group_size; ++i) {
+    const std::int32_t member = attributes.group_processes[first + i];
+    if (member < 0 || member >= world_size) {
+      return Invalid(name, "rank " + std::to_string(i) + " of the group is on process " +
+                               std::to_string(member) +
+                               ", but the communicator has processes 0 to " +
+                               std::to_string(world_size - 1) +
+                               ". Was init() called with all processes of the mesh?");
+    }
+    members.insert(Rank(static_cast<std::uint16_t>(member)));
+    if (member == process.value()) call.local_ranks.push_back(i);
+    if (i == call.rank && member != process.value()) {
+      return Invalid(name, "rank " + std::to_string(i) + " of the group belongs to process " +
+                               std::to_string(member) + ", but this is process " +
+                               std::to_string(process.value()) +
+                               ". The mesh must list each device under the process that owns it.");
+    }
+  }
+  call.spec.members.assign(members.begin(), members.end());
+  return Status();
+}
+
 // Reads the participants: the processes of the device's group, and the local ones of its ranks.
 Status ReadGroup(const Attributes& attributes, const std::int32_t* group_rank, Rank process,
                  std::uint16_t world_size, DeviceCall& call) {
@@ -106,27 +134,29 @@ Status ReadGroup(const Attributes& attributes, const std::int32_t* group_rank, R
   call.group = static_cast<std::uint32_t>(group);
   call.groups = static_cast<std::uint32_t>(groups);
   call.rank = static_cast<std::uint32_t>(rank);
-  std::set<Rank> members;
-  for (std::int64_t i = 0; i < size; ++i) {
-    const std::int32_t member =
-        attributes.group_processes[static_cast<std::size_t>(group * size + i)];
-    if (member < 0 || member >= world_size) {
-      return Invalid(name, "rank " + std::to_string(i) + " of the group is on process " +
-                               std::to_string(member) +
-                               ", but the communicator has processes 0 to " +
-                               std::to_string(world_size - 1) +
-                               ". Was init() called with all processes of the mesh?");
-    }
-    members.insert(Rank(static_cast<std::uint16_t>(member)));
-    if (member == process.value()) call.local_ranks.push_back(static_cast<std::uint32_t>(i));
-    if (i == rank && member != process.value()) {
-      return Invalid(name, "rank " + std::to_string(rank) + " of the group belongs to process " +
-                               std::to_string(member) + ", but this is process " +
-                               std::to_string(process.value()) +
-                               ". The mesh must list each device under the process that owns it.");
-    }
+  return ReadMembers(attributes, process, world_size, call);
+}
+
+// Leaf `i` and its result; the first leaf sets the dtype.
+Status CheckLeaf(std::string_view name, std::size_t i, const ffi::AnyBuffer& in,
+                 const ffi::AnyBuffer& out, CollectiveSpec& spec) {
+  const std::optional<ElementType> type = ElementTypeOf(in.element_type());
+  if (!type) {
+    return Invalid(name,
+                   "the dtype of leaf " + std::to_string(i) +
+                       " cannot be summed; convert it to float32, bfloat16, float16, float64 or "
+                       "int32.");
   }
-  call.spec.members.assign(members.begin(), members.end());
+  if (i == 0) spec.element_type = *type;
+  if (*type != spec.element_type) {
+    return Invalid(name, "all leaves of a call must have one dtype: leaf 0 is " +
+                             std::string(NameOf(spec.element_type)) + ", leaf " +
+                             std::to_string(i) + " is " + std::string(NameOf(*type)) + ".");
+  }
+  if (out.element_type() != in.element_type() || out.element_count() != in.element_count()) {
+    return Invalid(name, "result " + std::to_string(i) + " must have the shape and dtype of leaf " +
+                             std::to_string(i) + ".");
+  }
   return Status();
 }
 
@@ -141,23 +171,7 @@ Status ReadLeaves(std::string_view name, ffi::RemainingArgs arguments, ffi::Rema
     }
     const ffi::AnyBuffer& in = *argument;
     ffi::AnyBuffer out = **result;
-    const std::optional<ElementType> type = ElementTypeOf(in.element_type());
-    if (!type) {
-      return Invalid(name,
-                     "the dtype of leaf " + std::to_string(i) +
-                         " cannot be summed; convert it to float32, bfloat16, float16, float64 or "
-                         "int32.");
-    }
-    if (i == 0) call.spec.element_type = *type;
-    if (*type != call.spec.element_type) {
-      return Invalid(name, "all leaves of a call must have one dtype: leaf 0 is " +
-                               std::string(NameOf(call.spec.element_type)) + ", leaf " +
-                               std::to_string(i) + " is " + std::string(NameOf(*type)) + ".");
-    }
-    if (out.element_type() != in.element_type() || out.element_count() != in.element_count()) {
-      return Invalid(name, "result " + std::to_string(i) +
-                               " must have the shape and dtype of leaf " + std::to_string(i) + ".");
-    }
+    if (Status status = CheckLeaf(name, i, in, out, call.spec); !status.ok()) return status;
     if (in.element_count() == 0) continue;
     if (in.untyped_data() != out.untyped_data()) {
       std::memcpy(out.untyped_data(), in.untyped_data(), in.size_bytes());
@@ -185,6 +199,32 @@ void WriteStats(const CallReport& report, float* stats) {
   }
 }
 
+Status ReadAttributes(const Attributes& attributes, DeviceCall& call) {
+  const std::string_view name = attributes.name;
+  if (name.empty() || name.size() > kNameBytesMax) {
+    return Invalid(name.substr(0, kNameBytesMax),
+                   "name must have from 1 to " + std::to_string(kNameBytesMax) + " bytes, got " +
+                       std::to_string(name.size()) + ".");
+  }
+  call.key = attributes.key;
+  call.drain = attributes.drain == kDrainOfCalls || attributes.drain == kDrainOfCallsIfAny;
+  call.drains_if_any = attributes.drain == kDrainOfCallsIfAny;
+  call.spec.name = name;
+  call.spec.description = attributes.description;
+  call.spec.fingerprint = static_cast<std::uint64_t>(attributes.fingerprint);
+  Status status = ReadMode(attributes, call.spec);
+  return status.ok() ? ReadWireFormat(attributes, call.spec) : status;
+}
+
+Status ReadStep(std::string_view name, std::int32_t step, DeviceCall& call) {
+  if (step < -1) {
+    return Invalid(name, "step must be 0 or more, got " + std::to_string(step) +
+                             "; leave it out to have the calls counted.");
+  }
+  if (step >= 0) call.step = Sequence(static_cast<std::uint32_t>(step));
+  return Status();
+}
+
 // Finds every error of a call before the call is started.
 Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
                       ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
@@ -203,32 +243,14 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
   }
   float* const stats = StatsOf(results);
   if (stats == nullptr) return Invalid(name, "the last result must be the statistics, in f32.");
-  if (name.empty() || name.size() > kNameBytesMax) {
-    return Invalid(name.substr(0, kNameBytesMax),
-                   "name must have from 1 to " + std::to_string(kNameBytesMax) + " bytes, got " +
-                       std::to_string(name.size()) + ".");
-  }
   DeviceCall call;
-  call.key = attributes.key;
-  call.drain = attributes.drain == kDrainOfCalls || attributes.drain == kDrainOfCallsIfAny;
-  call.drains_if_any = attributes.drain == kDrainOfCallsIfAny;
-  call.spec.name = name;
-  call.spec.description = attributes.description;
-  call.spec.fingerprint = static_cast<std::uint64_t>(attributes.fingerprint);
-  if (Status status = ReadMode(attributes, call.spec); !status.ok()) return status;
-  if (Status status = ReadWireFormat(attributes, call.spec); !status.ok()) return status;
+  Status read = ReadAttributes(attributes, call);
+  if (read.ok()) read = ReadStep(name, *step.typed_data(), call);
   const CommunicatorOptions& options = communicator.options();
-  if (Status status =
-          ReadGroup(attributes, group_rank.typed_data(), options.rank, options.world_size, call);
-      !status.ok()) {
-    return status;
+  if (read.ok()) {
+    read = ReadGroup(attributes, group_rank.typed_data(), options.rank, options.world_size, call);
   }
-  const std::int32_t step_value = *step.typed_data();
-  if (step_value < -1) {
-    return Invalid(name, "step must be 0 or more, got " + std::to_string(step_value) +
-                             "; leave it out to have the calls counted.");
-  }
-  if (step_value >= 0) call.step = Sequence(static_cast<std::uint32_t>(step_value));
+  if (!read.ok()) return read;
   if (Status status = ReadLeaves(name, arguments, results, call); !status.ok()) return status;
   if (call.drain) {
     if (Status status = communicator.CheckDrain(call); !status.ok()) return status;

@@ -123,20 +123,33 @@ class Program {
   void Step() {
     const std::uint8_t what = Take() % 25;
     Reach(64 + what, ranks_.wire().size());
-    if (what < 4 || what == 20) return Call();
-    if (what == 4) return Cancel();
-    if (what == 5) return ranks_.Advance(Duration(std::int64_t{1} << Take() % 32));
-    if (what == 6) return ranks_.Poll();
-    if (what < 10) return DeliverAll();
-    if (what == 21) return Together(/*drain=*/false);
-    if (what == 22) return Together(/*drain=*/true);
-    if (what == 23) return FallSilent();
-    if (what == 24) return ranks_.SetSilent(TakeRank(), false);
+    if (what >= 20 || what < 10) return Act(what);
     if (ranks_.wire().empty()) ranks_.Poll();
     if (ranks_.wire().empty()) return ranks_.Advance(std::chrono::milliseconds(1));
     const std::size_t at = Take() % ranks_.wire().size();
     if (what < 14) return Attack(at, what);
     Move(at, what);
+  }
+
+  // Actions of programs and processes, and the progress of time.
+  void Act(std::uint8_t what) {
+    switch (what) {
+      case 4:
+        return Cancel();
+      case 5:
+        return ranks_.Advance(Duration(std::int64_t{1} << Take() % 32));
+      case 6:
+        return ranks_.Poll();
+      case 21:
+      case 22:
+        return Together(/*drain=*/what == 22);
+      case 23:
+        return FallSilent();
+      case 24:
+        return ranks_.SetSilent(TakeRank(), false);
+      default:
+        return what > 6 && what < 10 ? DeliverAll() : Call();
+    }
   }
 
   void Call() {
@@ -213,6 +226,11 @@ class Program {
     if (wire.size() > kOnTheWireMax) wire.resize(kOnTheWireMax);
   }
 
+  static void Mutate(Prng& prng, Bytes& datagram) {
+    const std::size_t bytes_max = datagram.size() + 64;
+    for (std::uint64_t i = 0; i <= prng.Below(3); ++i) MutateOnce(prng, datagram, bytes_max);
+  }
+
   // Actions of an attacker.
   void Attack(std::size_t at, std::uint8_t what) {
     Sent sent = ranks_.wire()[at];
@@ -225,10 +243,7 @@ class Program {
     } else if (what == 12) {
       MutateField(prng, sent.datagram);
     } else {
-      const std::size_t bytes_max = sent.datagram.size() + 64;
-      for (std::uint64_t i = 0; i <= prng.Below(3); ++i) {
-        MutateOnce(prng, sent.datagram, bytes_max);
-      }
+      Mutate(prng, sent.datagram);
     }
     if (sent.datagram == ranks_.wire()[at].datagram && sent.to == ranks_.wire()[at].to) return;
     Harm(sent);

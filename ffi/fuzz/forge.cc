@@ -147,43 +147,42 @@ class Forger {
     const bool recorded = !recorded_.empty() && prng_.Below(2) == 0;
     Sent sent = recorded ? recorded_[prng_.Below(recorded_.size())] : genuine;
     const Bytes before = sent.datagram;
-    Bytes& datagram = sent.datagram;
-    std::uint64_t* made = nullptr;
-    switch (prng_.Below(12)) {
+    const std::uint64_t way = prng_.Below(12);
+    if (way >= kWays) return MakeUnchanged(std::move(sent), recorded);
+    std::uint64_t& made = Change(way, sent.datagram);
+    if (sent.datagram == before) return std::nullopt;
+    ++made;
+    return sent;
+  }
+
+  // Ways of changing a datagram.
+  static constexpr std::uint64_t kWays = 6;
+  // Returns the counter of the way.
+  std::uint64_t& Change(std::uint64_t way, Bytes& datagram) {
+    switch (way) {
       case 0:
-        made = &report_.flipped;
         for (std::uint64_t i = 0; i <= prng_.Below(8); ++i) {
           datagram[prng_.Below(datagram.size())] ^= static_cast<std::byte>(1u << prng_.Below(8));
         }
-        break;
+        return report_.flipped;
       case 1:
-        made = &report_.truncated;
         datagram.resize(prng_.Below(datagram.size()));
-        break;
+        return report_.truncated;
       case 2:
-        made = &report_.extended;
         datagram.resize(datagram.size() + 1 + prng_.Below(kBytesMax - datagram.size()),
                         static_cast<std::byte>(prng_.Below(256)));
-        break;
+        return report_.extended;
       case 3:
-        made = &report_.edited;
         MutateField(prng_, datagram);
-        break;
+        return report_.edited;
       case 4:
-        made = &report_.mixed;
         MutateOnce(prng_, datagram, kBytesMax);
-        break;
-      case 5:
-        made = &report_.random;
+        return report_.mixed;
+      default:
         datagram.resize(prng_.Below(kBytesMax));
         for (std::byte& byte : datagram) byte = static_cast<std::byte>(prng_.Below(256));
-        break;
-      default:
-        return MakeUnchanged(std::move(sent), recorded);
+        return report_.random;
     }
-    if (datagram == before) return std::nullopt;
-    ++*made;
-    return sent;
   }
 
   // Datagrams that are genuine, but at the wrong place or time.

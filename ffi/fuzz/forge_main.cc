@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <span>
 #include <string_view>
 
 #include "ffi/fuzz/forge.h"
@@ -51,26 +52,41 @@ void Print(const ForgeReport& report) {
 #undef OPTIREDUCE_PRINT_COUNTER
 }
 
-int Main(int argument_count, char** arguments) {
+struct Arguments {
   std::uint64_t count = 1'000'000;
   std::uint64_t seed = 1;
   Protection protection = Protection::kAuthenticate;
-  for (int i = 1; i < argument_count; ++i) {
-    const std::string_view key = arguments[i];
+};
+
+bool ReadNumber(std::string_view text, std::uint64_t& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// False if an argument is unknown or unreadable.
+bool Read(std::span<char* const> given, Arguments& arguments) {
+  for (; !given.empty(); given = given.subspan(1)) {
+    const std::string_view key = given.front();
     if (key == "--encrypt") {
-      protection = Protection::kEncrypt;
+      arguments.protection = Protection::kEncrypt;
       continue;
     }
-    std::uint64_t* const number = key == "--count" ? &count : key == "--seed" ? &seed : nullptr;
-    const std::string_view value = i + 1 < argument_count ? arguments[++i] : "";
-    const auto [end, error] =
-        number == nullptr ? std::from_chars_result{nullptr, std::errc::invalid_argument}
-                          : std::from_chars(value.data(), value.data() + value.size(), *number);
-    if (error != std::errc() || end != value.data() + value.size()) {
-      std::fprintf(stderr, "optireduce_forge [--count N] [--seed N] [--encrypt]\n");
-      return 2;
+    if ((key != "--count" && key != "--seed") || given.size() < 2) return false;
+    given = given.subspan(1);
+    if (!ReadNumber(given.front(), key == "--count" ? arguments.count : arguments.seed)) {
+      return false;
     }
   }
+  return true;
+}
+
+int Main(std::span<char* const> given) {
+  Arguments arguments;
+  if (!Read(given, arguments)) {
+    std::fprintf(stderr, "optireduce_forge [--count N] [--seed N] [--encrypt]\n");
+    return 2;
+  }
+  const auto [count, seed, protection] = arguments;
   const auto start = std::chrono::steady_clock::now();
   const bool first_passed = Forge(kFirstPart, seed + 1, protection).passed();
   const long before = PeakKilobytes();
@@ -87,4 +103,6 @@ int Main(int argument_count, char** arguments) {
 }  // namespace
 }  // namespace optireduce
 
-int main(int count, char** arguments) { return optireduce::Main(count, arguments); }
+int main(int count, char** arguments) {
+  return optireduce::Main(std::span(arguments, static_cast<std::size_t>(count)).subspan(1));
+}

@@ -140,17 +140,19 @@ void Fuzz(const Limits& limits, std::vector<Bytes> corpus) {
               static_cast<unsigned long long>(runs), corpus.size() - given);
 }
 
+bool ReadLimit(std::string_view argument, Limits& limits) {
+  return Read(argument, "-max_total_time=", limits.max_total_time) ||
+         Read(argument, "-runs=", limits.runs) || Read(argument, "-seed=", limits.seed) ||
+         Read(argument, "-max_len=", limits.max_len);
+}
+
 int Main(const std::vector<std::string>& arguments) {
   Limits limits;
   bool files = false;
   std::vector<Bytes> corpus(1);
   InstallHandlers();
   for (const std::string& argument : arguments) {
-    if (Read(argument, "-max_total_time=", limits.max_total_time) ||
-        Read(argument, "-runs=", limits.runs) || Read(argument, "-seed=", limits.seed) ||
-        Read(argument, "-max_len=", limits.max_len)) {
-      continue;
-    }
+    if (ReadLimit(argument, limits)) continue;
     if (std::filesystem::is_directory(argument)) {
       for (Bytes& read : ReadFolder(argument)) corpus.push_back(std::move(read));
       continue;
@@ -161,11 +163,12 @@ int Main(const std::vector<std::string>& arguments) {
       return 2;
     }
   }
-  if (!files && limits.max_total_time == 0 && limits.runs == 0) {
+  if (files) return 0;
+  if (limits.max_total_time == 0 && limits.runs == 0) {
     std::fprintf(stderr, "give -max_total_time=SECONDS, -runs=COUNT, or files to run again\n");
     return 2;
   }
-  if (!files) Fuzz(limits, std::move(corpus));
+  Fuzz(limits, std::move(corpus));
   return 0;
 }
 

@@ -70,6 +70,17 @@ void CheckAnnouncement(std::span<const std::byte> payload, std::uint16_t world_s
   OR_CHECK(EncodeAnnouncement(*spec, spec->description, small) <= small.size());
 }
 
+std::vector<Rank> ReadMembers(ByteReader& reader) {
+  std::vector<Rank> members;
+  const auto steps = reader.ReadBytes(reader.Read<std::uint8_t>());
+  for (std::uint16_t member = 0; const std::byte step : steps) {
+    member = static_cast<std::uint16_t>(member + 1 + std::to_integer<unsigned>(step) % 4);
+    members.emplace_back(member);
+  }
+  if (members.empty()) members.emplace_back(std::uint16_t{0});
+  return members;
+}
+
 // The input as the contents of an announcement, and as damage to its bytes.
 void CheckBuilt(std::span<const std::byte> input) {
   ByteReader reader(input);
@@ -82,16 +93,11 @@ void CheckBuilt(std::span<const std::byte> input) {
     spec.wire_format = static_cast<WireFormat>(chance / 6 % kWireFormats);
   }
   spec.reduce_scatter = static_cast<LatePolicy>(chance % 3);
-  const bool waits = chance % 3 == 0 || (chance % 3 == 2 && chance % 2 == 0);
+  const bool waits = std::array{true, false, chance % 2 == 0}[chance % 3];
   spec.all_gather = waits ? LatePolicy::kWait : spec.reduce_scatter;
   spec.reduce_scatter_deadline = Duration(reader.Read<std::uint32_t>() + std::int64_t{1});
   spec.all_gather_deadline = Duration(reader.Read<std::uint32_t>() + std::int64_t{1});
-  const auto members = reader.ReadBytes(reader.Read<std::uint8_t>());
-  for (std::uint16_t member = 0; const std::byte step : members) {
-    member = static_cast<std::uint16_t>(member + 1 + std::to_integer<unsigned>(step) % 4);
-    spec.members.emplace_back(member);
-  }
-  if (spec.members.empty()) spec.members.emplace_back(std::uint16_t{0});
+  spec.members = ReadMembers(reader);
   spec.name = std::string(reader.Read<std::uint8_t>(), 'n');
   spec.description = std::string(reader.Read<std::uint16_t>() % 600, 'd');
   const std::size_t bytes_max = kPayloadBytesMin + reader.Read<std::uint8_t>() * 8u;
@@ -118,9 +124,33 @@ void CheckMembership(std::span<const std::byte> payload, std::uint16_t world_siz
   OR_CHECK(ParseMembership(std::span(out).first(bytes), world_size) == message);
 }
 
-// The input as messages from other ranks, with repeated fields.
+constexpr std::uint16_t kRanks = 5;
+
+// A message with repeated fields, from the next bytes; bit r of `ranks` is rank r.
+MembershipMessage ReadMessage(ByteReader& reader, std::uint32_t view, std::uint8_t& ranks) {
+  const auto ballot = [&] {
+    const std::uint32_t round = reader.Read<std::uint8_t>() % 4u;
+    return Ballot{.round = round,
+                  .coordinator = round == 0 ? Rank() : Rank(reader.Read<std::uint8_t>() % kRanks)};
+  };
+  MembershipMessage message{
+      .kind = static_cast<MembershipKind>(reader.Read<std::uint8_t>() % 8),
+      .view = view + reader.Read<std::uint8_t>() % 3,
+      .ballot = ballot(),
+      .accepted = ballot(),
+      .part = static_cast<std::uint16_t>(reader.Read<std::uint8_t>() % 2),
+      .parts = static_cast<std::uint16_t>(1 + reader.Read<std::uint8_t>() % 2)};
+  ranks = reader.Read<std::uint8_t>();
+  for (std::uint16_t r = 0; r < kRanks; ++r) {
+    if ((ranks >> r) & 1) message.ranks.emplace_back(r);
+  }
+  const CollectiveId collective(reader.Read<std::uint8_t>());
+  message.calls = {{.collective = collective, .sequence = Sequence(reader.Read<std::uint8_t>())}};
+  return message;
+}
+
+// The input as messages from other ranks.
 void CheckAgreement(std::span<const std::byte> input) {
-  constexpr std::uint16_t kRanks = 5;
   constexpr std::uint16_t kLane = 0;
   Membership membership(Rank(0), kRanks, std::chrono::milliseconds(400));
   ByteReader reader(input);
@@ -128,23 +158,8 @@ void CheckAgreement(std::span<const std::byte> input) {
   std::array<std::byte, kMembershipBytesMax> bytes;
   while (reader.ok() && reader.remaining() > 0) {
     const auto rank = [&] { return Rank(reader.Read<std::uint8_t>() % kRanks); };
-    const auto ballot = [&] {
-      const std::uint32_t round = reader.Read<std::uint8_t>() % 4u;
-      return Ballot{.round = round, .coordinator = round == 0 ? Rank() : rank()};
-    };
-    MembershipMessage message{
-        .kind = static_cast<MembershipKind>(reader.Read<std::uint8_t>() % 8),
-        .view = membership.view().number + reader.Read<std::uint8_t>() % 3,
-        .ballot = ballot(),
-        .accepted = ballot(),
-        .part = static_cast<std::uint16_t>(reader.Read<std::uint8_t>() % 2),
-        .parts = static_cast<std::uint16_t>(1 + reader.Read<std::uint8_t>() % 2)};
-    const auto ranks = reader.Read<std::uint8_t>();
-    for (std::uint16_t r = 0; r < kRanks; ++r) {
-      if ((ranks >> r) & 1) message.ranks.emplace_back(r);
-    }
-    const CollectiveId collective(reader.Read<std::uint8_t>());
-    message.calls = {{.collective = collective, .sequence = Sequence(reader.Read<std::uint8_t>())}};
+    std::uint8_t ranks = 0;
+    const MembershipMessage message = ReadMessage(reader, membership.view().number, ranks);
     const std::size_t size = EncodeMembership(message, bytes);
     now += std::chrono::milliseconds(reader.Read<std::uint8_t>());
     const bool taken = membership.Handle(now, kLane, rank(), std::span(bytes).first(size));

@@ -37,6 +37,13 @@ std::uint64_t TellingNumber(Prng& prng) {
   }
 }
 
+// Flipped in one bit, telling, or any.
+std::byte MutatedByte(Prng& prng, std::uint64_t way, std::byte byte) {
+  if (way == 0) return byte ^ static_cast<std::byte>(1u << prng.Below(8));
+  return std::byte{way == 1 ? kTellingBytes[prng.Below(kTellingBytes.size())]
+                            : static_cast<std::uint8_t>(prng.Below(256))};
+}
+
 }  // namespace
 
 void MutateOnce(Prng& prng, Bytes& bytes, std::size_t bytes_max) {
@@ -45,16 +52,8 @@ void MutateOnce(Prng& prng, Bytes& bytes, std::size_t bytes_max) {
   const std::size_t piece =
       std::min<std::size_t>(1 + prng.Below(kPieceBytesMax), bytes.size() - at);
   const Bytes copy(position, position + static_cast<std::ptrdiff_t>(piece));
-  switch (prng.Below(6)) {
-    case 0:
-      if (at < bytes.size()) bytes[at] ^= static_cast<std::byte>(1u << prng.Below(8));
-      break;
-    case 1:
-      if (at < bytes.size()) bytes[at] = std::byte{kTellingBytes[prng.Below(kTellingBytes.size())]};
-      break;
-    case 2:
-      if (at < bytes.size()) bytes[at] = static_cast<std::byte>(prng.Below(256));
-      break;
+  const std::uint64_t way = prng.Below(6);
+  switch (way) {
     case 3:
       bytes.erase(position, position + static_cast<std::ptrdiff_t>(piece));
       break;
@@ -62,10 +61,13 @@ void MutateOnce(Prng& prng, Bytes& bytes, std::size_t bytes_max) {
       bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(prng.Below(bytes.size() + 1)),
                    copy.begin(), copy.end());
       break;
-    default:
+    case 5:
       for (std::size_t i = 0; i <= prng.Below(kPieceBytesMax); ++i) {
         bytes.push_back(static_cast<std::byte>(prng.Below(256)));
       }
+      break;
+    default:
+      if (at < bytes.size()) bytes[at] = MutatedByte(prng, way, bytes[at]);
   }
   if (bytes.size() > bytes_max) bytes.resize(bytes_max);
 }

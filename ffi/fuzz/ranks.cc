@@ -160,20 +160,21 @@ void Ranks::Finish(std::uint16_t rank, const CallDone& done) {
   FinishPart(call, done.status.ok());
 }
 
+bool Ranks::HasSum(const Call& call) const {
+  for (std::size_t i = 0; i < call.values.size(); ++i) {
+    float sum = 0;
+    for (std::uint16_t r = 0; r < size(); ++r) sum += ContributionOf(r, call.sequence, i);
+    if (call.values[i] != sum) return false;
+  }
+  return true;
+}
+
 void Ranks::FinishPart(std::list<Call>::iterator call, bool ok) {
   call->failed = call->failed || !ok;
   if (--call->parts > 0) return;
   ++(call->failed ? failed_ : completed_);
   drained_ += !call->failed && call->drain;
-  if (!call->failed && call->exact) {
-    for (std::size_t i = 0; i < call->values.size(); ++i) {
-      float sum = 0;
-      for (std::uint16_t r = 0; r < size(); ++r) sum += ContributionOf(r, call->sequence, i);
-      if (call->values[i] == sum) continue;
-      ++wrong_sums_;
-      break;
-    }
-  }
+  wrong_sums_ += !call->failed && call->exact && !HasSum(*call);
   calls_.erase(call);
 }
 

@@ -98,6 +98,8 @@ class Ranks {
   void PollLane(std::uint16_t rank, std::uint16_t lane);
   void Finish(std::uint16_t rank, const CallDone& done);
   void FinishPart(std::list<Call>::iterator call, bool ok);
+  // Every element is the sum of the contributions.
+  bool HasSum(const Call& call) const;
   RanksOptions KeysOf(const Sent& sent) const;
 
   RanksOptions options_;

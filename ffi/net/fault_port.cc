@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "ffi/base/check.h"
@@ -28,10 +29,6 @@ constexpr std::size_t kQueuedMax = 16 * 1024;
 // Chosen: longer than any test; a larger value is probably meant in milliseconds.
 constexpr Duration kDelayMax = std::chrono::seconds(60);
 constexpr Duration kSilentAfterMax = std::chrono::hours(1);
-// Source: the largest number of lanes, see kLanesMax of communicator.cc, less one.
-constexpr double kLaneMax = 63;
-// Source: IEEE 754 binary64 holds every whole number up to 2^53.
-constexpr double kSeedMax = 9007199254740992.0;
 
 struct Fraction {
   const char* name;
@@ -44,6 +41,44 @@ constexpr std::array<Fraction, 5> kFractions = {{
     {.name = "reorder", .ppm = &Faults::reorder_ppm},
     {.name = "corrupt", .ppm = &Faults::corrupt_ppm},
     {.name = "truncate", .ppm = &Faults::truncate_ppm},
+}};
+
+Duration FromSeconds(double seconds) {
+  return std::chrono::round<Duration>(std::chrono::duration<double>(seconds));
+}
+
+// A setting that is no fraction.
+struct Number {
+  const char* name;
+  double most;
+  bool whole;
+  const char* expected;
+  void (*set)(Faults& faults, double value);
+};
+
+constexpr std::array<Number, 4> kNumbers = {{
+    {.name = "delay_s",
+     .most = std::chrono::duration<double>(kDelayMax).count(),
+     .whole = false,
+     .expected = "0 to 60 seconds",
+     .set = [](Faults& faults, double value) { faults.delay = FromSeconds(value); }},
+    {.name = "silent_after_s",
+     .most = std::chrono::duration<double>(kSilentAfterMax).count(),
+     .whole = false,
+     .expected = "0 to 3600 seconds",
+     .set = [](Faults& faults, double value) { faults.silent_after = FromSeconds(value); }},
+    // Source: the largest number of lanes, see kLanesMax of communicator_options.cc, less one.
+    {.name = "lane",
+     .most = 63,
+     .whole = true,
+     .expected = "a whole number in [0, 63]",
+     .set = [](Faults& faults, double value) { faults.lane = static_cast<std::uint16_t>(value); }},
+    // Source: IEEE 754 binary64 holds every whole number up to 2^53.
+    {.name = "seed",
+     .most = 9007199254740992.0,
+     .whole = true,
+     .expected = "a whole number in [0, 2^53]",
+     .set = [](Faults& faults, double value) { faults.seed = static_cast<std::uint64_t>(value); }},
 }};
 
 Status Invalid(const std::string& message) {
@@ -74,42 +109,34 @@ Status Faults::Validate() const {
   return {};
 }
 
+Status Faults::Set(const std::string& name, double value) {
+  // Comparisons are written so that NaN fails them.
+  const auto fraction = std::ranges::find(kFractions, std::string_view(name), &Fraction::name);
+  if (fraction != kFractions.end()) {
+    if (!(value >= 0.0 && value <= 1.0)) {
+      return OutOfRange(name, value, "a fraction in [0, 1], such as 0.01 for one in a hundred");
+    }
+    this->*fraction->ppm = static_cast<std::uint32_t>(std::lround(value * kMillion));
+    return {};
+  }
+  const auto number = std::ranges::find(kNumbers, std::string_view(name), &Number::name);
+  if (number == kNumbers.end()) {
+    return Invalid("there is no \"" + name +
+                   "\"; expected loss, duplicate, reorder, corrupt, truncate (fractions in "
+                   "[0, 1]), delay_s, silent_after_s (seconds), lane or seed (whole numbers).");
+  }
+  const bool fits = value >= 0.0 && value <= number->most;
+  if (!fits || (number->whole && std::floor(value) != value)) {
+    return OutOfRange(name, value, number->expected);
+  }
+  number->set(*this, value);
+  return {};
+}
+
 Result<Faults> Faults::FromMap(const std::map<std::string, double>& settings) {
   Faults faults;
   for (const auto& [name, value] : settings) {
-    const auto fraction = std::ranges::find_if(
-        kFractions, [&wanted = name](const Fraction& f) { return wanted == f.name; });
-    // Comparisons are written so that NaN fails them.
-    if (fraction != kFractions.end()) {
-      if (!(value >= 0.0 && value <= 1.0)) {
-        return OutOfRange(name, value, "a fraction in [0, 1], such as 0.01 for one in a hundred");
-      }
-      faults.*fraction->ppm = static_cast<std::uint32_t>(std::lround(value * kMillion));
-    } else if (name == "delay_s") {
-      if (!(value >= 0.0 && value <= std::chrono::duration<double>(kDelayMax).count())) {
-        return OutOfRange(name, value, "0 to 60 seconds");
-      }
-      faults.delay = std::chrono::round<Duration>(std::chrono::duration<double>(value));
-    } else if (name == "silent_after_s") {
-      if (!(value >= 0.0 && value <= std::chrono::duration<double>(kSilentAfterMax).count())) {
-        return OutOfRange(name, value, "0 to 3600 seconds");
-      }
-      faults.silent_after = std::chrono::round<Duration>(std::chrono::duration<double>(value));
-    } else if (name == "lane") {
-      if (!(value >= 0.0 && value <= kLaneMax) || std::floor(value) != value) {
-        return OutOfRange(name, value, "a whole number in [0, 63]");
-      }
-      faults.lane = static_cast<std::uint16_t>(value);
-    } else if (name == "seed") {
-      if (!(value >= 0.0 && value <= kSeedMax) || std::floor(value) != value) {
-        return OutOfRange(name, value, "a whole number in [0, 2^53]");
-      }
-      faults.seed = static_cast<std::uint64_t>(value);
-    } else {
-      return Invalid("there is no \"" + name +
-                     "\"; expected loss, duplicate, reorder, corrupt, truncate (fractions in "
-                     "[0, 1]), delay_s, silent_after_s (seconds), lane or seed (whole numbers).");
-    }
+    if (Status set = faults.Set(name, value); !set.ok()) return set;
   }
   return faults;
 }

@@ -51,6 +51,9 @@ struct Faults {
   // 1], `delay_s` and `silent_after_s` in seconds, `lane` and `seed` as whole numbers. The default
   // of each is 0; without `lane` all lanes have the faults.
   static Result<Faults> FromMap(const std::map<std::string, double>& settings);
+
+ private:
+  Status Set(const std::string& name, double value);
 };
 
 // Numbers of datagrams so far.

@@ -130,6 +130,17 @@ Status Communicator::ValidateRanks(const std::vector<RankAddress>& ranks,
   return Status();
 }
 
+Result<std::unique_ptr<Endpoint>> Communicator::ConnectLane(const std::vector<RankAddress>& ranks,
+                                                            const EndpointOptions& options) {
+  std::vector<PeerAddress> peers;
+  for (const RankAddress& rank : ranks) {
+    peers.push_back({.address = rank.address, .port = rank.ports[options.lane]});
+  }
+  Status status = unconnected_[options.lane]->SetPeers(peers, options.datagram_bytes_max);
+  if (!status.ok()) return status;
+  return Endpoint::Create(options);
+}
+
 Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max,
                              std::size_t peer_receive_buffer_bytes) {
   const std::lock_guard lock(mutex_);
@@ -143,18 +154,11 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
   // All operations that can fail come first, so that a failed connect() may be repeated.
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   for (std::uint16_t lane = 0; lane < unconnected_.size(); ++lane) {
-    std::vector<PeerAddress> peers;
-    for (const RankAddress& rank : ranks) {
-      peers.push_back({.address = rank.address, .port = rank.ports[lane]});
-    }
-    if (Status status = unconnected_[lane]->SetPeers(peers, datagram_bytes_max); !status.ok()) {
-      return status;
-    }
     Result<EndpointOptions> options =
         EndpointOptionsOf(options_, lane, ranks, datagram_bytes_max, peer_receive_buffer_bytes);
     if (!options.ok()) return options.status();
     options.value().membership = membership;
-    Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(options.value());
+    Result<std::unique_ptr<Endpoint>> endpoint = ConnectLane(ranks, options.value());
     if (!endpoint.ok()) return endpoint.status();
     endpoints.push_back(std::move(endpoint.value()));
   }

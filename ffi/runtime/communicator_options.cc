@@ -16,6 +16,12 @@ Status Invalid(std::string message) {
   return Status(StatusCode::kInvalidArgument, std::move(message));
 }
 
+Status CheckPositive(const char* setting, Duration value) {
+  if (value > Duration::zero()) return Status();
+  return Invalid(std::string(setting) + " must be positive seconds, got " +
+                 std::to_string(std::chrono::duration<double>(value).count()) + ".");
+}
+
 // Chosen: any value that all ranks derive alike and others do not know would do.
 Result<std::uint32_t> SessionTag(const Secret& secret) {
   Result<Key> key = DeriveKey(secret, "session");
@@ -36,18 +42,12 @@ Status Validate(const CommunicatorOptions& options) {
     return Invalid("lanes must be from 1 to " + std::to_string(kLanesMax) + ", got " +
                    std::to_string(options.lanes) + ".");
   }
-  const auto positive = [](const char* setting, Duration value) {
-    return value > Duration::zero()
-               ? Status()
-               : Invalid(std::string(setting) + " must be positive seconds, got " +
-                         std::to_string(std::chrono::duration<double>(value).count()) + ".");
-  };
   if (options.call_timeout < Duration::zero()) {
     return Invalid("call_timeout_s must be positive seconds, or 0 for no limit.");
   }
-  for (const Status& status : {positive("peer_timeout_s", options.peer_timeout),
-                               positive("mismatch_timeout_s", options.mismatch_timeout),
-                               positive("deadline_max_s", options.deadline_max)}) {
+  for (const Status& status : {CheckPositive("peer_timeout_s", options.peer_timeout),
+                               CheckPositive("mismatch_timeout_s", options.mismatch_timeout),
+                               CheckPositive("deadline_max_s", options.deadline_max)}) {
     if (!status.ok()) return status;
   }
   return Status();

@@ -138,7 +138,7 @@ void Lane::Run() {
 }
 
 void Lane::Loop() {
-  std::optional<Instant> quiet_since;
+  Instant quiet_since = kNever;  // kNever: the last turn was busy
   while (TakeRequests()) {
     const bool received = ReceiveSome();
     if (const Instant now = ClockNow(); now >= endpoint_->PollTimeout()) {
@@ -148,24 +148,27 @@ void Lane::Loop() {
     const bool sent = SendSome();
     HandOver();
     if (received || sent) {
-      if (quiet_since) looks_ = std::min(looks_ + kLooksPerFind, kLooksPerCall);
-      quiet_since.reset();
+      if (quiet_since != kNever) looks_ = std::min(looks_ + kLooksPerFind, kLooksPerCall);
+      quiet_since = kNever;
       continue;
     }
-    if (!calls_.empty() && looks_ > 0) {
-      const Instant now = ClockNow();
-      if (!quiet_since) quiet_since = now;
-      if (now < *quiet_since + kLookAgain) {
-        --looks_;
-        std::this_thread::yield();
-        continue;
-      }
+    if (MayPoll(quiet_since)) {
+      --looks_;
+      std::this_thread::yield();
+      continue;
     }
-    quiet_since.reset();
+    quiet_since = kNever;
     looks_ = std::min(looks_ + kLooksPerSleep, kLooksPerCall);
     Publish();
     port_->Wait(NextTurn());
   }
+}
+
+bool Lane::MayPoll(Instant& quiet_since) const {
+  if (calls_.empty() || looks_ == 0) return false;
+  const Instant now = ClockNow();
+  quiet_since = std::min(quiet_since, now);
+  return now < quiet_since + kLookAgain;
 }
 
 Instant Lane::NextTurn() const {

@@ -85,6 +85,8 @@ class Lane {
   bool ReceiveSome();
   bool SendSome();
   void HandOver();
+  // True if a lane that has been quiet since then polls again before it sleeps.
+  bool MayPoll(Instant& quiet_since) const;
   // Time of the next turn if no event comes earlier.
   Instant NextTurn() const;
   void Linger(const Status& why);

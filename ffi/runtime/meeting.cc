@@ -108,18 +108,14 @@ void Meeting::Start(DeviceCall call) {
   {
     const std::lock_guard lock(mutex_);
     const Key key{call.spec.name, call.group};
-    if (closed_) return Reject(std::move(call), *closed_);
-    if (!collectives_.contains(key) && collectives_.size() >= kCollectivesMax) {
-      return Reject(std::move(call), TooManyNames(key.name));
-    }
     // A drain of such a collective never has data in flight, and its leaves are zeros.
-    if (call.drain && !RetainsLateData(call.spec)) return Answer(std::move(call), Status());
-    Collective& collective = collectives_[key];
-    Result<Sequence> sequence = TakeSequence(collective, call);
+    if (!closed_ && call.drain && !RetainsLateData(call.spec))
+      return Answer(std::move(call), Status());
+    Result<Sequence> sequence = Admit(key, call);
     if (!sequence.ok()) return Reject(std::move(call), sequence.status());
     // Before the call can end and a drain can follow.
     if (!call.drain) called_.Note(call.key, call.spec);
-    gathering = Join(key, collective, std::move(call), sequence.value());
+    gathering = Join(key, collectives_[key], std::move(call), sequence.value());
   }
   if (!gathering) return;
   // With one device there is nothing to add, and the call can be submitted immediately.
@@ -135,6 +131,31 @@ Status Meeting::CheckDrain(const DeviceCall& call) const {
 Sequence Meeting::TakeTicket(const std::string& name, std::uint32_t group, std::uint32_t rank) {
   const std::lock_guard lock(mutex_);
   return Sequence(collectives_[Key{name, group}].slots[rank].next++);
+}
+
+Result<Sequence> Meeting::Admit(const Key& key, const DeviceCall& call) {
+  if (closed_) return *closed_;
+  if (!collectives_.contains(key) && collectives_.size() >= kCollectivesMax) {
+    return TooManyNames(key.name);
+  }
+  Collective& collective = collectives_[key];
+  Result<Sequence> sequence = TakeSequence(collective, call);
+  const bool failed = sequence.ok() && call.local_ranks.size() > 1 && collective.failed_through &&
+                      sequence.value().value() <= *collective.failed_through;
+  if (failed) return FailLate(collective, call);
+  return sequence;
+}
+
+Status Meeting::FailLate(Collective& collective, const DeviceCall& call) {
+  const Status failure = collective.failure;
+  if (!call.step) {
+    // The devices disagree on the number of calls. Devices that wait now would meet this device's
+    // next call, which belongs to another step: a wrong sum. All of them start anew together.
+    if (collective.gathering) Fail(*collective.gathering, failure);
+    Realign(collective);
+  }
+  return Status(failure.code(), "this call had failed before rank " + std::to_string(call.rank) +
+                                    " started it: " + failure.message());
 }
 
 Result<Sequence> Meeting::TakeSequence(Collective& collective, const DeviceCall& call) {
@@ -157,18 +178,6 @@ Result<Sequence> Meeting::TakeSequence(Collective& collective, const DeviceCall&
   const std::uint32_t sequence = call.step ? call.step->value() : slot.next;
   slot.last = sequence;
   slot.next = std::max(slot.next, sequence + 1);
-  if (call.local_ranks.size() > 1 && collective.failed_through &&
-      sequence <= *collective.failed_through) {
-    const Status failure = collective.failure;
-    if (!call.step) {
-      // The devices disagree on the number of calls. Devices that wait now would meet this device's
-      // next call, which belongs to another step: a wrong sum. All of them start anew together.
-      if (collective.gathering) Fail(*collective.gathering, failure);
-      Realign(collective);
-    }
-    return Status(failure.code(), "this call had failed before rank " + std::to_string(call.rank) +
-                                      " started it: " + failure.message());
-  }
   return Sequence(sequence);
 }
 

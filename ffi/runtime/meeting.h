@@ -136,7 +136,10 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   Meeting(std::shared_ptr<CompletionPool> pool, MeetingOptions options);
 
   // Requires the mutex.
+  Result<Sequence> Admit(const Key& key, const DeviceCall& call);
   Result<Sequence> TakeSequence(Collective& collective, const DeviceCall& call);
+  // The error of a call that failed before this device started it.
+  Status FailLate(Collective& collective, const DeviceCall& call);
   // The call if all its devices have started it, otherwise null.
   std::shared_ptr<Gathering> Join(const Key& key, Collective& collective, DeviceCall call,
                                   Sequence sequence);

@@ -35,12 +35,9 @@ std::optional<SlowRankNews> SlowRankWatch::Add(std::string_view collective, cons
                                                Instant end) {
   // A call that waited for no rank is no evidence.
   if (stats.passed) return std::nullopt;
-  auto found = histories_.find(collective);
-  if (found == histories_.end()) {
-    if (histories_.size() >= kCollectivesMax) return std::nullopt;
-    found = histories_.emplace(collective, History{}).first;
-  }
-  History& history = found->second;
+  History* const known = FindOrAdd(collective);
+  if (known == nullptr) return std::nullopt;
+  History& history = *known;
   const bool waited = stats.behind >= kBehindMin && kSlowdownMin * stats.behind >= stats.elapsed;
   Call& call = history.calls[history.added++ % kSlowRankWindow];
   call = {.waited_for = waited ? std::optional(stats.slowest) : std::nullopt,
@@ -56,6 +53,13 @@ std::optional<SlowRankNews> SlowRankWatch::Add(std::string_view collective, cons
     if (auto news = NameIfSlow(collective, history, rank, end)) return news;
   }
   return std::nullopt;
+}
+
+SlowRankWatch::History* SlowRankWatch::FindOrAdd(std::string_view collective) {
+  const auto found = histories_.find(collective);
+  if (found != histories_.end()) return &found->second;
+  if (histories_.size() >= kCollectivesMax) return nullptr;
+  return &histories_.emplace(collective, History{}).first->second;
 }
 
 std::optional<SlowRankNews> SlowRankWatch::FindRecovered(std::string_view collective,

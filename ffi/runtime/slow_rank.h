@@ -84,6 +84,8 @@ class SlowRankWatch {
   }
   static SlowRankNews Judge(const History& history, Rank rank);
   static bool Matters(const History& history, Rank rank);
+  // Null if there are too many collectives.
+  History* FindOrAdd(std::string_view collective);
   std::optional<SlowRankNews> FindRecovered(std::string_view collective, const History& history,
                                             Instant now);
   std::optional<SlowRankNews> NameIfSlow(std::string_view collective, const History& history,

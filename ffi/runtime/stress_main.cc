@@ -252,6 +252,30 @@ void CheckConserved(const Bucket& bucket, std::uint32_t calls) {
 
 bool Defers(const Mode& mode) { return mode.reduce_scatter == LatePolicy::kDefer; }
 
+// The program of a device: calls of all modes, then the drains.
+void CallAllModes(Communicator& rank, std::uint32_t device, std::uint32_t calls) {
+  std::vector<std::unique_ptr<Bucket>> buckets;
+  for (const Mode& mode : kModes) buckets.push_back(std::make_unique<Bucket>(mode, device));
+  const auto wait = [](Bucket& bucket, std::uint32_t call) {
+    const DeviceResult result = bucket.Wait();
+    Expect(result.status.ok(), "a call failed: " + result.status.message());
+    Expect(result.sequence.value() == call, "a call has the number of another one");
+  };
+  for (std::uint32_t call = 0; call < calls; ++call) {
+    for (const auto& bucket : buckets) bucket->Start(rank, call, /*drain=*/false);
+    for (const auto& bucket : buckets) {
+      wait(*bucket, call);
+      if (bucket->mode().reduce_scatter == LatePolicy::kWait) CheckSum(*bucket, call);
+    }
+  }
+  std::erase_if(buckets, [](const auto& bucket) { return !Defers(bucket->mode()); });
+  for (const auto& bucket : buckets) bucket->Start(rank, calls, /*drain=*/true);
+  for (const auto& bucket : buckets) {
+    wait(*bucket, calls);
+    CheckConserved(*bucket, calls);
+  }
+}
+
 // Concurrent calls of all modes, on a network that loses and reorders, under observation.
 void AllModes(std::uint32_t calls) {
   Session session({.faults = {.loss_ppm = 10'000, .reorder_ppm = 10'000, .seed = 1}});
@@ -268,27 +292,7 @@ void AllModes(std::uint32_t calls) {
     }
   });
   OnEveryDevice(kRanks, [&](std::uint32_t device) {
-    std::vector<std::unique_ptr<Bucket>> buckets;
-    for (const Mode& mode : kModes) buckets.push_back(std::make_unique<Bucket>(mode, device));
-    Communicator& rank = session.rank(RankOf(device));
-    // The last call is a drain.
-    for (std::uint32_t call = 0; call <= calls; ++call) {
-      for (const auto& bucket : buckets) {
-        if (call < calls || Defers(bucket->mode())) bucket->Start(rank, call, call == calls);
-      }
-      for (const auto& bucket : buckets) {
-        if (call == calls && !Defers(bucket->mode())) continue;
-        const DeviceResult result = bucket->Wait();
-        Expect(result.status.ok(), "a call failed: " + result.status.message());
-        Expect(result.sequence.value() == call, "a call has the number of another one");
-        if (call < calls && bucket->mode().reduce_scatter == LatePolicy::kWait) {
-          CheckSum(*bucket, call);
-        }
-      }
-    }
-    for (const auto& bucket : buckets) {
-      if (Defers(bucket->mode())) CheckConserved(*bucket, calls);
-    }
+    CallAllModes(session.rank(RankOf(device)), device, calls);
   });
   over = true;
   reader.join();

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <string>
@@ -46,38 +47,32 @@ bool ReadNumber(std::string_view text, std::uint64_t& number) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+bool ReadSize(std::string_view text, ScenarioSize& size) {
+  size = text == "small" ? ScenarioSize::kSmall : ScenarioSize::kMedium;
+  return text == "small" || text == "medium";
+}
+
 Arguments ReadArguments(const std::vector<std::string>& given) {
   Arguments arguments;
+  const std::map<std::string, bool*> flags = {{"--help", &arguments.help},
+                                              {"--counters", &arguments.counters},
+                                              {"--trace", &arguments.trace},
+                                              {"--keep-going", &arguments.keep_going}};
+  const std::map<std::string, std::function<bool(const std::string&)>> readers = {
+      {"--seed", [&](const std::string& text) { return ReadNumber(text, arguments.seed); }},
+      {"--count", [&](const std::string& text) { return ReadNumber(text, arguments.count); }},
+      {"--size", [&](const std::string& text) { return ReadSize(text, arguments.size); }},
+      {"--scenario", [&](const std::string& text) { return arguments.scenario = text, true; }},
+      {"--file", [&](const std::string& text) { return arguments.file = text, true; }}};
   for (std::size_t i = 0; i < given.size(); ++i) {
     const std::string& key = given[i];
-    if (key == "--help") {
-      arguments.help = true;
-    } else if (key == "--counters") {
-      arguments.counters = true;
-    } else if (key == "--trace") {
-      arguments.trace = true;
-    } else if (key == "--keep-going") {
-      arguments.keep_going = true;
+    if (flags.contains(key)) {
+      *flags.at(key) = true;
     } else if (i + 1 == given.size()) {
       arguments.error = key + " is unknown or needs a value";
-    } else {
-      const std::string& value = given[++i];
-      bool read = true;
-      if (key == "--seed")
-        read = ReadNumber(value, arguments.seed);
-      else if (key == "--count")
-        read = ReadNumber(value, arguments.count);
-      else if (key == "--scenario")
-        arguments.scenario = value;
-      else if (key == "--file")
-        arguments.file = value;
-      else if (key == "--size" && value == "small")
-        arguments.size = ScenarioSize::kSmall;
-      else if (key == "--size" && value == "medium")
-        arguments.size = ScenarioSize::kMedium;
-      else
-        read = false;
-      if (!read) arguments.error = "cannot read: " + key + " " + value;
+    } else if (const std::string& value = given[++i];
+               !readers.contains(key) || !readers.at(key)(value)) {
+      arguments.error = "cannot read: " + key + " " + value;
     }
   }
   return arguments;
@@ -154,7 +149,7 @@ class Tally {
   std::map<std::string, std::uint64_t> sums_;
 };
 
-// The scenarios to run; prints an error and returns false if there is one.
+// The listed scenarios; prints an error and returns false if there is one.
 bool Collect(const Arguments& arguments, std::vector<Scenario>& scenarios) {
   std::vector<std::string> lines;
   if (!arguments.scenario.empty()) lines.push_back(arguments.scenario);
@@ -180,6 +175,18 @@ bool Collect(const Arguments& arguments, std::vector<Scenario>& scenarios) {
   return true;
 }
 
+// Runs the listed scenarios, or those of the seeds.
+void RunAll(const Arguments& arguments, const std::vector<Scenario>& scenarios, Tally& tally) {
+  const bool listed = !arguments.scenario.empty() || !arguments.file.empty();
+  const std::uint64_t count = listed ? scenarios.size() : arguments.count;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const Scenario scenario =
+        listed ? scenarios[i] : MakeScenario(arguments.seed + i, arguments.size);
+    const bool held = tally.Run(scenario, arguments.trace ? &std::cout : nullptr);
+    if (!held && !arguments.keep_going) break;
+  }
+}
+
 int Main(const std::vector<std::string>& given) {
   const Arguments arguments = ReadArguments(given);
   if (arguments.help) {
@@ -191,16 +198,9 @@ int Main(const std::vector<std::string>& given) {
     std::cerr << arguments.error << "\n`--help` lists the options.\n";
     return kExitUsage;
   }
-  const bool listed = !arguments.scenario.empty() || !arguments.file.empty();
-  const std::uint64_t count = listed ? scenarios.size() : arguments.count;
   const auto start = std::chrono::steady_clock::now();
   Tally tally;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    const Scenario scenario =
-        listed ? scenarios[i] : MakeScenario(arguments.seed + i, arguments.size);
-    const bool held = tally.Run(scenario, arguments.trace ? &std::cout : nullptr);
-    if (!held && !arguments.keep_going) break;
-  }
+  RunAll(arguments, scenarios, tally);
   if (arguments.counters) tally.PrintCounters();
   tally.PrintSummary(
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());

@@ -83,7 +83,8 @@ std::size_t Network::Store(std::span<const std::byte> bytes) {
   return slot;
 }
 
-void Network::Fly(Instant at, std::span<const std::byte> bytes, Rank from, Rank to, Origin origin) {
+void Network::PushArrival(Instant at, std::span<const std::byte> bytes, Rank from, Rank to,
+                          Origin origin) {
   events_.Push(at, Flight{Store(bytes), from, to, origin, true});
 }
 
@@ -133,24 +134,28 @@ Origin Network::Damage(std::vector<std::byte>& bytes) {
 void Network::Inject(Instant at, Rank from, Rank to) {
   if (!foreign_.empty() && prng_.Chance(options_.foreign_ppm)) {
     ++faults_.foreign;
-    Fly(at, foreign_[prng_.Below(foreign_.size())], from, to, Origin::kInjected);
+    PushArrival(at, foreign_[prng_.Below(foreign_.size())], from, to, Origin::kInjected);
   }
   if (prng_.Chance(options_.garbage_ppm)) {
     ++faults_.garbage;
     scratch_.resize(prng_.Below(kGarbageBytesMax));
     for (std::byte& byte : scratch_) byte = static_cast<std::byte>(prng_.Below(256));
-    Fly(at, scratch_, from, to, Origin::kInjected);
+    PushArrival(at, scratch_, from, to, Origin::kInjected);
   }
-  if (!old_.empty() && prng_.Chance(options_.replay_ppm)) {
+  if (!old_.empty()) InjectOld(at, to);
+}
+
+void Network::InjectOld(Instant at, Rank to) {
+  if (prng_.Chance(options_.replay_ppm)) {
     ++faults_.replayed;
     const Old& old = old_[prng_.Below(old_.size())];
-    Fly(at, old.bytes, old.from, old.to, Origin::kInjected);
+    PushArrival(at, old.bytes, old.from, old.to, Origin::kInjected);
   }
-  if (!old_.empty() && prng_.Chance(options_.misdirect_ppm)) {
+  if (prng_.Chance(options_.misdirect_ppm)) {
     ++faults_.misdirected;
     const Old& old = old_[prng_.Below(old_.size())];
     // Half of the time a reflection to its own sender, the misdirection most likely to be accepted.
-    Fly(at, old.bytes, old.from, prng_.Below(2) == 0 ? old.from : to, Origin::kInjected);
+    PushArrival(at, old.bytes, old.from, prng_.Below(2) == 0 ? old.from : to, Origin::kInjected);
   }
 }
 
@@ -188,19 +193,18 @@ Instant Network::AfterLatency(Instant at, Rank from, Rank to) {
   return last;
 }
 
+std::uint64_t* Network::FindBlock(Rank from, Rank to, std::size_t bytes) {
+  if (cut_[from.index()]) return &faults_.cut;
+  if (Parted(from, to)) return &faults_.parted;
+  const std::size_t mtu = std::min(mtu_up_[from.index()], mtu_down_[to.index()]);
+  return bytes > mtu ? &faults_.too_long : nullptr;
+}
+
 void Network::Send(Instant now, Rank from, Rank to, std::span<const std::byte> datagram) {
   OR_CHECK(from.index() < up_.size() && to.index() < up_.size());
   ++sent_;
-  if (cut_[from.index()]) {
-    ++faults_.cut;
-    return;
-  }
-  if (Parted(from, to)) {
-    ++faults_.parted;
-    return;
-  }
-  if (datagram.size() > std::min(mtu_up_[from.index()], mtu_down_[to.index()])) {
-    ++faults_.too_long;
+  if (std::uint64_t* const reason = FindBlock(from, to, datagram.size())) {
+    ++*reason;
     return;
   }
   const bool faulty = now < options_.end;
@@ -216,26 +220,43 @@ void Network::Send(Instant now, Rank from, Rank to, std::span<const std::byte> d
   }
   if (!last_at_end_.empty()) at_switch = AfterLatency(*at_switch, from, to);
   if (!faulty) {
-    Fly(*at_switch, datagram, from, to, Origin::kGenuine);
+    PushArrival(*at_switch, datagram, from, to, Origin::kGenuine);
     return;
   }
-  Inject(*at_switch, from, to);
+  SendFaulty(now, *at_switch, from, to, datagram);
+}
+
+void Network::SendFaulty(Instant now, Instant at, Rank from, Rank to,
+                         std::span<const std::byte> datagram) {
+  Inject(at, from, to);
   Remember(datagram, from, to);
   if (prng_.Chance(options_.duplicate_ppm)) {
     for (std::uint64_t copies = 1 + prng_.Below(kCopiesMax); copies > 0; --copies) {
       ++faults_.duplicated;
-      Fly(*at_switch + Random(options_.reorder), datagram, from, to, Origin::kCopy);
+      PushArrival(at + Random(options_.reorder), datagram, from, to, Origin::kCopy);
     }
   }
   if (IsLost(now, from)) return;
   scratch_.assign(datagram.begin(), datagram.end());
   const Origin origin = Damage(scratch_);
-  Instant at = *at_switch;
   if (prng_.Chance(options_.reorder_ppm)) {
     ++faults_.reordered;
     at += Random(options_.reorder);
   }
-  Fly(at, scratch_, from, to, origin);
+  PushArrival(at, scratch_, from, to, origin);
+}
+
+void Network::Forward(Instant now, Flight flight) {
+  const std::size_t bytes = slots_[flight.slot].size() + kWireOverheadBytes;
+  const std::optional<Instant> arrives = down_[flight.to.index()].Offer(now, bytes);
+  if (!arrives) {
+    ++faults_.queue_full_switch;
+    free_slots_.push_back(flight.slot);
+    return;
+  }
+  if (flight.to == rival_rank_ && rival_ && rival_->active(now)) bytes_beside_rival_ += bytes;
+  flight.at_switch = false;
+  events_.Push(*arrives, flight);
 }
 
 std::optional<Arrival> Network::Step() {
@@ -246,18 +267,9 @@ std::optional<Arrival> Network::Step() {
     return std::nullopt;
   }
   const Instant now = events_.next();
-  Flight flight = events_.Pop();
+  const Flight flight = events_.Pop();
   if (flight.at_switch) {
-    const std::size_t bytes = slots_[flight.slot].size() + kWireOverheadBytes;
-    const std::optional<Instant> arrives = down_[flight.to.index()].Offer(now, bytes);
-    if (arrives) {
-      if (flight.to == rival_rank_ && rival_ && rival_->active(now)) bytes_beside_rival_ += bytes;
-      flight.at_switch = false;
-      events_.Push(*arrives, flight);
-    } else {
-      ++faults_.queue_full_switch;
-      free_slots_.push_back(flight.slot);
-    }
+    Forward(now, flight);
     return std::nullopt;
   }
   if (cut_[flight.to.index()]) {
@@ -270,7 +282,7 @@ std::optional<Arrival> Network::Step() {
   return Arrival{flight.from, flight.to, flight.origin, slots_[flight.slot]};
 }
 
-bool Network::Adds() const {
+bool Network::IsConserved() const {
   const std::uint64_t entered = sent_ + faults_.duplicated + faults_.foreign + faults_.garbage +
                                 faults_.replayed + faults_.misdirected;
   const std::uint64_t dropped = faults_.lost + faults_.lost_in_burst + faults_.cut +

@@ -150,7 +150,7 @@ class Network {
   std::uint64_t in_flight() const { return events_.size(); }
   // True if every datagram that entered is delivered, under way, or counted as dropped under one
   // name.
-  bool Adds() const;
+  bool IsConserved() const;
 
  private:
   struct Flight {
@@ -166,10 +166,17 @@ class Network {
   Instant AfterLatency(Instant at, Rank from, Rank to);
   Duration Random(Duration max);
   std::size_t Store(std::span<const std::byte> bytes);
-  void Fly(Instant at, std::span<const std::byte> bytes, Rank from, Rank to, Origin origin);
+  void PushArrival(Instant at, std::span<const std::byte> bytes, Rank from, Rank to, Origin origin);
   bool IsLost(Instant now, Rank from);
   Origin Damage(std::vector<std::byte>& bytes);
+  // The counter of the reason for which the path takes no such datagram; null if it does.
+  std::uint64_t* FindBlock(Rank from, Rank to, std::size_t bytes);
+  // Faults after the up-link, which the datagram leaves at `at`.
+  void SendFaulty(Instant now, Instant at, Rank from, Rank to, std::span<const std::byte> datagram);
+  // The switch passes the datagram on.
+  void Forward(Instant now, Flight flight);
   void Inject(Instant at, Rank from, Rank to);
+  void InjectOld(Instant at, Rank to);
   void Remember(std::span<const std::byte> datagram, Rank from, Rank to);
 
   FaultOptions options_;

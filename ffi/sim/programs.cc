@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "ffi/sim/result_check.h"
+
 namespace optireduce {
 namespace {
 
@@ -88,17 +90,17 @@ std::optional<Status> Programs::Done(Instant now, Rank rank, const CallDone& don
   times_.Add(call.index, now - chain->begun, done.stats);
   caller.calls_ended[call.collective] = call.index + 1;
   NoteDrain(now, rank, call, done);
-  return GoOn(now, rank, static_cast<std::size_t>(chain - caller.chains.begin()));
+  return AdvanceChain(now, rank, static_cast<std::size_t>(chain - caller.chains.begin()));
 }
 
 std::optional<Status> Programs::GaveUp(Instant now, Rank rank, std::size_t chain) {
   const Chain& called = program(rank).chains[chain];
   const SimCall call = called.calls[called.next];
   program(rank).calls_ended[call.collective] = call.index + 1;
-  return GoOn(now, rank, chain);
+  return AdvanceChain(now, rank, chain);
 }
 
-std::optional<Status> Programs::GoOn(Instant now, Rank rank, std::size_t chain) {
+std::optional<Status> Programs::AdvanceChain(Instant now, Rank rank, std::size_t chain) {
   Program& caller = program(rank);
   Chain& called = caller.chains[chain];
   ++called.next;
@@ -111,8 +113,7 @@ std::optional<Status> Programs::GoOn(Instant now, Rank rank, std::size_t chain) 
 
 void Programs::NoteDrain(Instant now, Rank rank, SimCall call, const CallDone& done) {
   const SimCollective& collective = workload_.collectives()[call.collective];
-  const bool whole = done.stats.missing_contributions == 0 && done.stats.missing_results == 0;
-  if (!scenario_.goes_on() || scenario_.IsRemovable(rank) || whole ||
+  if (!scenario_.goes_on() || scenario_.IsRemovable(rank) || IsWhole(done.stats) ||
       !workload_.IsDrain(collective, call)) {
     return;
   }

@@ -77,7 +77,7 @@ class Programs {
   Duration Random(std::uint64_t most_us) { return Microseconds(prng_.Below(most_us + 1)); }
 
   void ScheduleCall(Instant now, Rank rank, std::size_t chain, Duration pause);
-  std::optional<Status> GoOn(Instant now, Rank rank, std::size_t chain);
+  std::optional<Status> AdvanceChain(Instant now, Rank rank, std::size_t chain);
   // A drain with missing data requests one more drain from all ranks.
   void NoteDrain(Instant now, Rank rank, SimCall call, const CallDone& done);
   std::optional<Status> End(Rank rank, const Status& why);

@@ -101,7 +101,7 @@ std::string CheckExactResult(const SimCollective& collective, std::span<const st
            std::to_string(LoadElement(type, &result[offset])) + " instead of " +
            std::to_string(LoadElement(type, &reference[offset]));
   }
-  if (stats.missing_contributions != 0 || stats.missing_results != 0) {
+  if (!IsWhole(stats)) {
     return "is whole, but its stats report missing_contributions=" +
            std::to_string(stats.missing_contributions) +
            " missing_results=" + std::to_string(stats.missing_results);
@@ -129,7 +129,7 @@ std::string CheckRoundedLossyResult(const Workload& workload, const SimCollectiv
                                     std::span<const std::byte> reference, const CallStats& stats) {
   const auto members = static_cast<double>(collective.spec.members.size());
   const double error_max = RoundingErrorMax(workload, collective, call);
-  const bool whole = stats.missing_contributions == 0 && stats.missing_results == 0;
+  const bool whole = IsWhole(stats);
   std::size_t zeros = 0;
   for (std::size_t i = 0; i < collective.spec.elements; ++i) {
     const double got = LoadElement(ElementType::kFloat32, &result[i * sizeof(float)]);

@@ -12,6 +12,11 @@
 
 namespace optireduce {
 
+// No data is reported missing.
+inline bool IsWhole(const CallStats& stats) {
+  return stats.missing_contributions == 0 && stats.missing_results == 0;
+}
+
 // Checks that every element equals the reference sum, bit for bit, and no data is reported missing.
 // Returns the violation, empty if there is none.
 std::string CheckExactResult(const SimCollective& collective, std::span<const std::byte> result,

@@ -7,9 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "ffi/base/check.h"
-#include "ffi/base/prng.h"
-
 namespace optireduce {
 namespace {
 
@@ -97,7 +94,17 @@ Status Set(Scenario& scenario, std::string_view key, std::string_view value) {
   return {};
 }
 
-// Ranks, lanes and groups.
+Status ValidateGroups(const Scenario& scenario) {
+  if (scenario.groups > 1 && (scenario.ranks % scenario.groups != 0 || scenario.sequential == 0 ||
+                              scenario.collectives > 1 || scenario.mismatch != 0)) {
+    return Invalid(
+        "groups= needs a number of ranks that it divides, sequential=1, collectives=1 "
+        "and mismatch=none.");
+  }
+  return {};
+}
+
+// Ranks and lanes.
 Status ValidateRanks(const Scenario& scenario) {
   const std::uint64_t named = std::max(
       {scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
@@ -117,12 +124,6 @@ Status ValidateRanks(const Scenario& scenario) {
     return Invalid("part_for_us= needs ranks=64 or fewer, got ranks=" +
                    std::to_string(scenario.ranks) + ": part_side has a bit for each.");
   }
-  if (scenario.groups > 1 && (scenario.ranks % scenario.groups != 0 || scenario.sequential == 0 ||
-                              scenario.collectives > 1 || scenario.mismatch != 0)) {
-    return Invalid(
-        "groups= needs a number of ranks that it divides, sequential=1, collectives=1 "
-        "and mismatch=none.");
-  }
   return {};
 }
 
@@ -139,6 +140,20 @@ Status ValidateNetwork(const Scenario& scenario) {
   return {};
 }
 
+Status ValidateMismatch(const Scenario& scenario) {
+  if (scenario.mismatch == 0) return {};
+  if (scenario.ranks < 2 || scenario.collectives < 2 || scenario.subsets != 0 ||
+      scenario.sim_mode() != SimMode::kExact) {
+    return Invalid("mismatch= needs at least ranks=2 collectives=2, mode=exact and subsets=0.");
+  }
+  if (scenario.sequential == 0 || scenario.shuffled != 0) {
+    return Invalid(
+        "mismatch= needs sequential=1 shuffled=0: only ranks whose programs run in "
+        "order wait for each other in different calls.");
+  }
+  return {};
+}
+
 // Modes and the order of calls.
 Status ValidatePrograms(const Scenario& scenario) {
   // 16: a float32 holds every sum of 16 powers of two, which identify the contributions.
@@ -148,381 +163,56 @@ Status ValidatePrograms(const Scenario& scenario) {
     return Invalid("mode=lossy, mixed and any need ranks=16 or fewer, got ranks=" +
                    std::to_string(scenario.ranks) + ".");
   }
-  if (scenario.mismatch != 0 && (scenario.ranks < 2 || scenario.collectives < 2 ||
-                                 scenario.subsets != 0 || scenario.sim_mode() != SimMode::kExact)) {
-    return Invalid("mismatch= needs at least ranks=2 collectives=2, mode=exact and subsets=0.");
-  }
-  if (scenario.mismatch != 0 && (scenario.sequential == 0 || scenario.shuffled != 0)) {
-    return Invalid(
-        "mismatch= needs sequential=1 shuffled=0: only ranks whose programs run in "
-        "order wait for each other in different calls.");
-  }
   if (scenario.sequential != 0 && scenario.shuffled != 0) {
     return Invalid("sequential=1 shuffled=1 deadlocks every rank; choose one of them.");
   }
   return {};
 }
 
-Status Validate(const Scenario& scenario) {
-  Status valid = ValidateRanks(scenario);
-  if (valid.ok()) valid = ValidateNetwork(scenario);
-  if (valid.ok()) valid = ValidatePrograms(scenario);
-  return valid;
-}
+using Items = std::vector<std::pair<std::string_view, std::string_view>>;
 
-// ---------------------------------------------------------------------------------- swarm
-
-class Swarm {
- public:
-  Swarm(std::uint64_t seed, ScenarioSize size)
-      : prng_(Mix(seed) ^ (size == ScenarioSize::kSmall ? 0 : 1)), size_(size) {
-    scenario_.seed = seed;
-  }
-
-  Scenario Make() {
-    ChooseProgram();
-    ChooseNetwork();
-    ChooseOptions();
-    ChooseTimes();
-    ChooseFaults();
-    ChooseFailure();
-    ChooseWireFormat();
-    ChooseSkips();
-    ChooseLateness();
-    ChooseLanes();
-    ChooseGivingUp();
-    ChooseMtu();
-    return scenario_;
-  }
-
- private:
-  bool OneIn(std::uint64_t n) { return prng_.Below(n) == 0; }
-  std::uint64_t Between(std::uint64_t least, std::uint64_t most) {
-    return least + prng_.Below(most - least + 1);
-  }
-  // Uniform over the orders of magnitude.
-  std::uint64_t Wild(std::uint64_t least, std::uint64_t most) {
-    std::uint64_t high = least;
-    std::uint64_t doublings = 0;
-    while (high < most) {
-      high *= 2;
-      ++doublings;
+Result<Items> ReadItems(std::string_view line) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  Items items;
+  while (true) {
+    line.remove_prefix(std::min(line.find_first_not_of(kSpace), line.size()));
+    if (line.empty()) break;
+    const std::string_view item = line.substr(0, line.find_first_of(kSpace));
+    line.remove_prefix(item.size());
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos) {
+      return Invalid("a scenario is written as key=value pairs, got '" + std::string(item) +
+                     "'; for example: seed=7 ranks=4 loss_ppm=30000");
     }
-    const std::uint64_t base = least << prng_.Below(doublings + 1);
-    return std::min(most, base + prng_.Below(base));
+    items.emplace_back(item.substr(0, equals), item.substr(equals + 1));
   }
-  std::uint32_t WildPpm(std::uint64_t most) { return static_cast<std::uint32_t>(Wild(100, most)); }
-
-  void ChooseProgram();
-  void ChooseNetwork();
-  void ChooseOptions();
-  void ChooseTimes();
-  void ChooseFaults();
-  void ChooseFailure();
-  void ChooseWireFormat();
-  void ChooseSkips();
-  void ChooseLateness();
-  void ChooseLanes();
-  void ChooseGivingUp();
-  void ChooseMtu();
-  void ChooseRemoval();
-  void ChooseSilence(std::uint64_t at_us, std::uint64_t rank);
-  void ChooseMismatchTimeout();
-
-  Prng prng_;
-  ScenarioSize size_;
-  Scenario scenario_;
-};
-
-void Swarm::ChooseProgram() {
-  Scenario& s = scenario_;
-  const bool small = size_ == ScenarioSize::kSmall;
-  s.ranks = small ? (OneIn(20) ? 1 : Between(2, 8)) : Between(2, 16);
-  s.element_type = Between(0, 5);
-  // In elements of 4 bytes: 8 KiB and 256 KiB.
-  s.elements = small ? Wild(1, 2048) : Wild(4096, 65'536);
-  s.leaves = OneIn(2) ? 1 : Between(1, 8);
-  s.mode = Between(0, 5);
-  s.fill = Between(0, 1);
-  s.collectives = OneIn(2) ? 1 : Between(2, 4);
-  s.calls = small ? Between(1, 6) : Between(1, 3);
-  s.subsets = s.collectives > 1 && s.ranks > 2 && OneIn(3);
-  s.sequential = OneIn(3);
-  s.shuffled = s.sequential == 0 && OneIn(2);
-  if (OneIn(8)) s.sequence_first = prng_.Below(UINT32_MAX - 4096);
-  if (OneIn(8)) s.sequence_step = Between(2, 64);
-  s.leave_at_end = OneIn(3);
+  return items;
 }
 
-void Swarm::ChooseNetwork() {
-  Scenario& s = scenario_;
-  s.rate_mbps = size_ == ScenarioSize::kSmall ? Wild(10, 100'000) : Wild(100, 100'000);
-  s.delay_us = Wild(1, 2000);
-  if (OneIn(4)) {
-    s.slow_rank = prng_.Below(s.ranks);
-    s.slow_factor = Between(2, 10);
+// The scenario of the seed and size in the line, at any position.
+Result<Scenario> ReadOrigin(const Items& items) {
+  Scenario scenario;
+  std::string_view size;
+  for (const auto& [key, value] : items) {
+    if (key == "size") size = value;
+    if (key != "seed") continue;
+    if (Status set = Set(scenario, key, value); !set.ok()) return set;
   }
-  s.queue_bytes = OneIn(2) ? 1 << 20 : Wild(4096, 1 << 20);
-  s.socket_bytes = OneIn(2) ? 1 << 18 : Wild(4096, 1 << 18);
-  s.unaware = OneIn(10);
-  if (OneIn(4)) {
-    s.refuse_ppm = WildPpm(500'000);
-    s.refuse_us = Wild(1, 5000);
-  }
-  if (OneIn(4)) s.timer_late_us = Wild(1, 2000);
-}
-
-void Swarm::ChooseOptions() {
-  Scenario& s = scenario_;
-  s.batch_max = OneIn(2) ? 1 : Between(2, 44);
-  const std::uint64_t usual[] = {548, 576, 1472, 8972};
-  s.datagram_bytes = usual[prng_.Below(std::size(usual))];
-  s.incast = OneIn(2) ? 0 : Between(1, s.ranks);
-  s.receive_buffer_bytes = OneIn(2) ? 2 << 20 : Wild(16'384, 2 << 20);
-  s.max_lag = Between(1, 4);
-  s.suspend = Between(0, 1);
-  if (OneIn(2)) s.late_budget_ppm = WildPpm(500'000);
-  if (OneIn(10)) s.early_bytes_max = Wild(1, 65'536);
-}
-
-void Swarm::ChooseTimes() {
-  Scenario& s = scenario_;
-  if (OneIn(2)) s.start_skew_us = Wild(1, 100'000);
-  if (OneIn(2)) s.think_us = Wild(1, 20'000);
-  if (OneIn(3)) {
-    s.straggle_ppm = WildPpm(500'000);
-    // Some delays exceed peer_timeout: a rank that computes for long is not dead.
-    s.straggle_us = OneIn(4) ? Wild(1'000'000, 8'000'000) : Wild(100, 200'000);
-  }
-  s.faults_end_us = Wild(10'000, 1'000'000);
-  s.peer_timeout_us = Between(3'000'000, 5'000'000);
-  ChooseMismatchTimeout();
-  s.reduce_scatter_deadline_us = Wild(100, 100'000);
-  s.all_gather_deadline_us = Wild(100, 100'000);
-}
-
-void Swarm::ChooseMismatchTimeout() {
-  Scenario& s = scenario_;
-  // Ranks with different program orders wait for each other as long as the slowest of them
-  // straggles.
-  s.mismatch_timeout_us =
-      2'000'000 + s.start_skew_us +
-      s.collectives * s.calls * (s.straggle_us + s.late_us + s.think_us + s.faults_end_us);
-  s.mismatch_timeout_us = std::min<std::uint64_t>(s.mismatch_timeout_us, 600'000'000);
-}
-
-void Swarm::ChooseFaults() {
-  Scenario& s = scenario_;
-  if (OneIn(5)) return;  // some runs have no faults
-  const auto some = [this](std::uint64_t& field, std::uint64_t most) {
-    if (OneIn(3)) field = WildPpm(most);
-  };
-  some(s.loss_ppm, 400'000);
-  some(s.burst_ppm, 20'000);
-  some(s.duplicate_ppm, 300'000);
-  some(s.reorder_ppm, 500'000);
-  some(s.stall_ppm, 10'000);
-  some(s.corrupt_ppm, 200'000);
-  some(s.truncate_ppm, 100'000);
-  some(s.extend_ppm, 100'000);
-  some(s.foreign_ppm, 300'000);
-  some(s.garbage_ppm, 300'000);
-  some(s.replay_ppm, 500'000);
-  some(s.misdirect_ppm, 300'000);
-  if (s.burst_ppm > 0) s.burst_us = Wild(100, 200'000);
-  if (s.reorder_ppm > 0 || s.duplicate_ppm > 0) s.reorder_us = Wild(10, 100'000);
-  if (s.stall_ppm > 0) s.stall_us = Wild(100, 100'000);
-}
-
-void Swarm::ChooseFailure() {
-  Scenario& s = scenario_;
-  if (s.ranks < 2) return;
-  const std::uint64_t when_us = Wild(10, 200'000);
-  switch (prng_.Below(12)) {
-    case 0:
-      s.stop_at_us = when_us;
-      s.stop_rank = prng_.Below(s.ranks);
-      break;
-    case 1:
-      s.leave_at_us = when_us;
-      s.leave_rank = prng_.Below(s.ranks);
-      break;
-    case 2:
-      s.cut_at_us = when_us;
-      s.cut_rank = prng_.Below(s.ranks);
-      s.cut_for_us = OneIn(2) ? Between(1, s.peer_timeout_us / 2)
-                              : Between(2 * s.peer_timeout_us, 3 * s.peer_timeout_us);
-      break;
-    case 3:
-      s.cancel_at_us = when_us;
-      s.cancel_rank = prng_.Below(s.ranks);
-      break;
-    case 4:
-      s.mismatch = Between(1, 4);
-      s.mismatch_rank = prng_.Below(s.ranks);
-      s.mode = static_cast<std::uint64_t>(SimMode::kExact);
-      s.sequential = 1;
-      s.shuffled = 0;
-      s.subsets = 0;
-      s.collectives = std::max<std::uint64_t>(s.collectives, 2);
-      break;
-    case 5:
-      ChooseRemoval();
-      break;
-    default:
-      break;
-  }
-}
-
-// From draws of its own, so that seeds keep their meaning in all other fields.
-void Swarm::ChooseWireFormat() {
-  constexpr std::uint64_t kWireFormatDraws = 0x5EED'F0A7;  // Chosen: any number.
-  Prng prng(Mix(scenario_.seed ^ kWireFormatDraws));
-  if (prng.Below(3) == 0) scenario_.wire_format = 1 + prng.Below(3);
-}
-
-// From draws of its own.
-void Swarm::ChooseSkips() {
-  constexpr std::uint64_t kSkipDraws = 0x5EED'5213;  // Chosen: any number.
-  Prng prng(Mix(scenario_.seed ^ kSkipDraws));
-  if (prng.Below(4) == 0) scenario_.skip_ppm = 10'000 + prng.Below(490'000);
-}
-
-// A rank that ends calls that it never made, or whose program hangs. From draws of its own.
-void Swarm::ChooseGivingUp() {
-  constexpr std::uint64_t kGivingUpDraws = 0x5EED'91FE;  // Chosen: any number.
-  Scenario& s = scenario_;
-  Prng prng(Mix(s.seed ^ kGivingUpDraws));
-  const std::uint64_t kind = prng.Below(16);
-  if (kind > 2 || s.ranks < 2 || s.has_failure()) return;
-  const std::uint64_t at_us = 1 + prng.Below(std::uint64_t{1} << prng.Below(16));
-  if (kind < 2) {
-    s.give_up_at_us = at_us;
-    s.give_up_rank = prng.Below(s.ranks);
-    s.give_up_calls = prng.Below(8) == 0 ? 100 : 1 + prng.Below(4);
-    s.calls = std::min(s.calls + s.give_up_calls + prng.Below(3), 2 * s.give_up_calls + 8);
-    ChooseMismatchTimeout();
-    return;
-  }
-  s.hang_at_us = at_us;
-  s.hang_rank = prng.Below(s.ranks);
-  s.call_timeout_us = 1'000'000 + prng.Below(20'000'000);
-  s.hang_for_us = 1 + prng.Below(2 * s.call_timeout_us);
-}
-
-// A path that stops passing long datagrams at some time. From draws of its own.
-void Swarm::ChooseMtu() {
-  constexpr std::uint64_t kMtuDraws = 0x5EED'0A70;  // Chosen: any number.
-  // Chosen: control datagrams always pass.
-  constexpr std::uint64_t kMtuMin = 600;
-  Scenario& s = scenario_;
-  prng_ = Prng(Mix(s.seed ^ kMtuDraws));
-  if (!OneIn(20) || s.ranks < 2 || s.has_failure()) return;
-  s.datagram_bytes = std::max<std::uint64_t>(s.datagram_bytes, 1472);
-  s.elements = std::max<std::uint64_t>(s.elements, 2048);
-  if (OneIn(2)) {
-    s.calls = Between(4, 12);
-    s.think_us = Wild(20'000, 3'000'000);
-    ChooseMismatchTimeout();
-  }
-  s.mtu_at_us = OneIn(2) ? Wild(10, 200'000) : Wild(100'000, 5'000'000);
-  s.mtu_bytes = Between(kMtuMin, s.datagram_bytes - 1);
-  s.mtu_rank = prng_.Below(s.ranks);
-  s.mtu_one_way = OneIn(2);
-}
-
-// A rank that is late in enough calls for the others to learn its lateness.
-void Swarm::ChooseLateness() {
-  Scenario& s = scenario_;
-  if (!OneIn(12) || s.mismatch != 0) return;
-  s.late_us = Wild(2'000, 200'000);
-  s.calls = std::max<std::uint64_t>(s.calls, Between(6, 30));
-  if (!OneIn(3)) s.mode = static_cast<std::uint64_t>(SimMode::kBounded);
-  if (!OneIn(3)) s.suspend = 1;
-  if (s.late_budget_ppm == 0) s.late_budget_ppm = 10'000;
-  ChooseMismatchTimeout();
-}
-
-// Several lanes, one of which may fall silent alone. From draws of its own.
-void Swarm::ChooseLanes() {
-  constexpr std::uint64_t kLaneDraws = 0x5EED'1A9E;  // Chosen: any number.
-  Scenario& s = scenario_;
-  prng_ = Prng(Mix(s.seed ^ kLaneDraws));
-  if (!OneIn(5) || s.mismatch != 0) return;
-  s.lanes = OneIn(3) ? 3 : 2;
-  if (s.has_failure() || s.ranks < 3 || !OneIn(2)) return;
-  if (!OneIn(6)) s.mode = static_cast<std::uint64_t>(SimMode::kBounded);
-  if (!OneIn(6)) s.leave_at_end = 0;
-  s.calls = Between(4, 12);
-  s.think_us = Wild(20'000, 3'000'000);
-  ChooseMismatchTimeout();
-  s.lane_cut_at_us = OneIn(2) ? Wild(10, 200'000) : Wild(100'000, 5'000'000);
-  s.lane_cut_rank = prng_.Below(s.ranks);
-  s.lane_cut_lane = prng_.Below(s.lanes);
-  s.lane_cut_for_us = OneIn(4) ? Between(1, s.peer_timeout_us / 2)
-                               : Between(5 * s.peer_timeout_us, 10 * s.peer_timeout_us);
-}
-
-// Ranks that fall silent while the others have calls to make.
-void Swarm::ChooseRemoval() {
-  Scenario& s = scenario_;
-  s.ranks = std::max<std::uint64_t>(s.ranks, 3);
-  if (!OneIn(6)) s.mode = static_cast<std::uint64_t>(SimMode::kBounded);
-  if (!OneIn(6)) s.leave_at_end = 0;
-  // Some programs have ended when the silence is detected, some continue for long.
-  if (!OneIn(4)) {
-    s.calls = Between(4, 12);
-    s.think_us = Wild(200'000, 3'000'000);
-  }
-  ChooseMismatchTimeout();
-  const std::uint64_t at_us = OneIn(2) ? Wild(10, 200'000) : Wild(100'000, 5'000'000);
-  if (OneIn(4)) {
-    s.part_at_us = at_us;
-    s.part_side = Between(1, (1ull << s.ranks) - 2);
-    s.part_one_way = OneIn(3);
-    s.part_for_us = OneIn(3) ? Between(1, s.peer_timeout_us / 2)
-                             : Between(5 * s.peer_timeout_us, 6 * s.peer_timeout_us);
-    return;
-  }
-  const std::uint64_t rank = prng_.Below(s.ranks);
-  ChooseSilence(at_us, rank);
-  if (OneIn(2)) return;
-  // A second rank, often during the agreement, which the lowest rank leads.
-  const std::uint64_t lowest = rank == 0 ? 1 : 0;
-  const std::uint64_t other = OneIn(2) ? lowest : (rank + Between(1, s.ranks - 1)) % s.ranks;
-  ChooseSilence(OneIn(3) ? Wild(10, 10'000'000) : at_us + s.peer_timeout_us + Wild(1000, 500'000),
-                other);
-}
-
-// One more way of falling silent, different from those of the rank so far.
-void Swarm::ChooseSilence(std::uint64_t at_us, std::uint64_t rank) {
-  Scenario& s = scenario_;
-  const std::uint64_t for_us = OneIn(4) ? Between(1, s.peer_timeout_us / 2)
-                                        : Between(s.peer_timeout_us / 2, 4 * s.peer_timeout_us);
-  const std::uint64_t way = prng_.Below(6);
-  if (way == 0 && s.leave_at_us == 0) {
-    s.leave_at_us = at_us;
-    s.leave_rank = rank;
-  } else if (way == 1 && s.cut_at_us == 0) {
-    s.cut_at_us = at_us;
-    s.cut_for_us = for_us;
-    s.cut_rank = rank;
-  } else if (way < 4 && s.freeze_at_us == 0) {
-    s.freeze_at_us = at_us;
-    s.freeze_for_us = for_us;
-    s.freeze_rank = rank;
-  } else if (s.stop_at_us == 0) {
-    s.stop_at_us = at_us;
-    s.stop_rank = rank;
-  }
+  if (size.empty()) return scenario;
+  if (size == "small") return MakeScenario(scenario.seed, ScenarioSize::kSmall);
+  if (size == "medium") return MakeScenario(scenario.seed, ScenarioSize::kMedium);
+  return Invalid("the scenario's size cannot be '" + std::string(size) +
+                 "'; write small or medium, or leave it out.");
 }
 
 }  // namespace
 
-Scenario MakeScenario(std::uint64_t seed, ScenarioSize size) {
-  const Scenario scenario = Swarm(seed, size).Make();
-  OR_CHECK(Validate(scenario).ok());
-  return scenario;
+Status Validate(const Scenario& scenario) {
+  for (const auto validate :
+       {ValidateRanks, ValidateGroups, ValidateNetwork, ValidateMismatch, ValidatePrograms}) {
+    if (Status valid = validate(scenario); !valid.ok()) return valid;
+  }
+  return {};
 }
 
 std::string Print(const Scenario& scenario) {
@@ -539,41 +229,15 @@ std::string Print(const Scenario& scenario) {
 }
 
 Result<Scenario> ParseScenario(std::string_view line) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  std::vector<std::pair<std::string_view, std::string_view>> items;
-  while (true) {
-    line.remove_prefix(std::min(line.find_first_not_of(kSpace), line.size()));
-    if (line.empty()) break;
-    const std::string_view item = line.substr(0, line.find_first_of(kSpace));
-    line.remove_prefix(item.size());
-    const std::size_t equals = item.find('=');
-    if (equals == std::string_view::npos) {
-      return Invalid("a scenario is written as key=value pairs, got '" + std::string(item) +
-                     "'; for example: seed=7 ranks=4 loss_ppm=30000");
-    }
-    items.emplace_back(item.substr(0, equals), item.substr(equals + 1));
-  }
-  // The origin of the scenario is read first, at any position in the line.
-  Scenario scenario;
-  std::string_view size;
-  for (const auto& [key, value] : items) {
-    if (key == "size") size = value;
-    if (key != "seed") continue;
-    if (Status set = Set(scenario, key, value); !set.ok()) return set;
-  }
-  if (!size.empty()) {
-    if (size != "small" && size != "medium") {
-      return Invalid("the scenario's size cannot be '" + std::string(size) +
-                     "'; write small or medium, or leave it out.");
-    }
-    scenario =
-        MakeScenario(scenario.seed, size == "small" ? ScenarioSize::kSmall : ScenarioSize::kMedium);
-  }
-  for (const auto& [key, value] : items) {
+  Result<Items> items = ReadItems(line);
+  if (!items.ok()) return items.status();
+  Result<Scenario> scenario = ReadOrigin(items.value());
+  if (!scenario.ok()) return scenario;
+  for (const auto& [key, value] : items.value()) {
     if (key == "size") continue;
-    if (Status set = Set(scenario, key, value); !set.ok()) return set;
+    if (Status set = Set(scenario.value(), key, value); !set.ok()) return set;
   }
-  if (Status valid = Validate(scenario); !valid.ok()) return valid;
+  if (Status valid = Validate(scenario.value()); !valid.ok()) return valid;
   return scenario;
 }
 

@@ -146,24 +146,19 @@ struct Scenario {
   SimMode sim_mode() const { return static_cast<SimMode>(mode); }
   SimMismatch sim_mismatch() const { return static_cast<SimMismatch>(mismatch); }
   // A rank disappears or makes different calls: errors are expected.
-  bool has_failure() const {
-    return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || cut_at_us > 0 ||
-           freeze_at_us > 0 || part_for_us > 0 || lane_cut_at_us > 0 || give_up_at_us > 0 ||
-           hang_at_us > 0 || mtu_at_us > 0 || mismatch > 0;
-  }
+  bool has_failure() const { return LastingFailures() + PassingFailures() > 0; }
   // A rank may leave data undelivered: a drain does not return all data.
   bool loses_data() const {
-    return stop_at_us > 0 || leave_at_us > 0 || cancel_at_us > 0 || mismatch > 0 || cut_is_long() ||
-           freeze_is_long() || part_is_long() || lane_cut_is_long() || give_up_at_us > 0 ||
-           hang_at_us > 0 || mtu_at_us > 0;
+    return LastingFailures() > 0 || cut_is_long() || freeze_is_long() || part_is_long() ||
+           lane_cut_is_long();
   }
   // Calls fail only if one rank gives them up, and programs continue with the next call.
   bool only_gives_up() const {
-    return give_up_at_us > 0 && stop_at_us + leave_at_us + cancel_at_us + cut_at_us + freeze_at_us +
-                                        part_for_us + lane_cut_at_us + hang_at_us + mtu_at_us +
-                                        mismatch + leave_at_end ==
-                                    0;
+    return give_up_at_us > 0 &&
+           LastingFailures() + PassingFailures() + leave_at_end == give_up_at_us;
   }
+  // 0: there is none.
+  std::uint64_t rival_end_us() const { return rival_at_us > 0 ? rival_at_us + rival_for_us : 0; }
   // Longer than peers wait: they may give each other up.
   bool cut_is_long() const { return cut_at_us > 0 && 2 * cut_for_us > peer_timeout_us; }
   bool freeze_is_long() const { return freeze_at_us > 0 && 2 * freeze_for_us > peer_timeout_us; }
@@ -183,6 +178,16 @@ struct Scenario {
   bool goes_on() const;
   // The largest possible number of removals; all ranks, if programs end with errors.
   std::uint64_t removals_max() const;
+
+ private:
+  // Sums of the fields of failures: 0 if there is none.
+  std::uint64_t LastingFailures() const {
+    return stop_at_us + leave_at_us + cancel_at_us + mismatch + give_up_at_us + hang_at_us +
+           mtu_at_us;
+  }
+  std::uint64_t PassingFailures() const {
+    return cut_at_us + freeze_at_us + part_for_us + lane_cut_at_us;
+  }
 };
 
 enum class ScenarioSize : std::uint8_t {
@@ -201,6 +206,8 @@ std::string Print(const Scenario& scenario);
 // other fields of the line. The message names an unknown key, a value out of range, or
 // contradicting fields.
 Result<Scenario> ParseScenario(std::string_view line);
+// The error names contradicting fields.
+Status Validate(const Scenario& scenario);
 // One line per field, for help texts.
 std::string DescribeScenarioFields();
 

@@ -49,7 +49,7 @@ constexpr std::size_t kHeldMax = 64;
   X(kCut, "is cut off")               \
   X(kMend, "is connected again")      \
   X(kFreeze, "stands still")          \
-  X(kThaw, "goes on")                 \
+  X(kUnfreeze, "goes on")             \
   X(kMtu, "sees long datagrams lost") \
   X(kPart, "sees the network part")   \
   X(kMeet, "sees the network whole")  \
@@ -110,7 +110,7 @@ class Simulation {
   void Part();
   void HandleDelivery(const Arrival& delivery);
   void Receive(const Arrival& delivery);
-  void Thaw(Rank node);
+  void Unfreeze(Rank node);
   void HandleTimer(Rank node);
   void MakeCall(Rank rank, std::size_t chain);
   void Submit(Rank rank, std::size_t chain, const Submission& submission, std::string_view act);
@@ -186,7 +186,7 @@ void Simulation::PlanFaults() {
   }
   if (s.freeze_at_us > 0) {
     plan(EventKind::kFreeze, s.freeze_at_us, s.freeze_rank);
-    plan(EventKind::kThaw, s.freeze_at_us + s.freeze_for_us, s.freeze_rank);
+    plan(EventKind::kUnfreeze, s.freeze_at_us + s.freeze_for_us, s.freeze_rank);
   }
   if (s.lane_cut_at_us > 0) {
     plan(EventKind::kLaneCut, s.lane_cut_at_us, s.lane_cut_rank);
@@ -248,7 +248,7 @@ bool Simulation::Step() {
   } else if (const std::optional<Arrival> delivery = network_.Step()) {
     HandleDelivery(*delivery);
   }
-  if (!network_.Adds()) checker_.Fail(now_, Rank(0), "the network has lost count");
+  if (!network_.IsConserved()) checker_.Fail(now_, Rank(0), "the network has lost count");
   return true;
 }
 
@@ -296,8 +296,8 @@ void Simulation::HandleEvent(const Event& event) {
       return LeaveNow(event.rank, {StatusCode::kCancelled, "it was told to leave"});
     case EventKind::kFreeze:
       return ForEachLane(event.rank, [&](Rank node) { host(node).frozen = true; });
-    case EventKind::kThaw:
-      return ForEachLane(event.rank, [&](Rank node) { Thaw(node); });
+    case EventKind::kUnfreeze:
+      return ForEachLane(event.rank, [&](Rank node) { Unfreeze(node); });
     case EventKind::kMtu:
       return ForEachLane(event.rank, [&](Rank node) {
         network_.SetMtu(node, scenario_.mtu_bytes, scenario_.mtu_one_way != 0);
@@ -321,15 +321,15 @@ void Simulation::Part() {
   network_.Part(std::move(side), scenario_.part_one_way != 0);
 }
 
-void Simulation::Thaw(Rank node) {
-  Host& thawed = host(node);
-  thawed.frozen = false;
+void Simulation::Unfreeze(Rank node) {
+  Host& unfrozen = host(node);
+  unfrozen.frozen = false;
   // The timeout may be handled before the datagrams that have arrived meanwhile.
   if (prng_.Below(2) == 0) {
-    thawed.endpoint->HandleTimeout(now_);
+    unfrozen.endpoint->HandleTimeout(now_);
     Drive(node);
   }
-  for (Held& held : std::exchange(thawed.held, {})) {
+  for (Held& held : std::exchange(unfrozen.held, {})) {
     held.delivery.datagram = held.bytes;
     Receive(held.delivery);
   }

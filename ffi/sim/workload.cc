@@ -171,6 +171,14 @@ void SetPolicies(SimMode mode, CollectiveSpec& spec) {
   if (mode == SimMode::kAgreed) spec.reduce_scatter = LatePolicy::kDefer;
 }
 
+ElementType DrawElementType(const Scenario& scenario, SimMode mode, Prng& prng) {
+  const bool mixed = scenario.element_type == static_cast<std::uint64_t>(SimElementType::kMixed);
+  const auto type =
+      static_cast<ElementType>(mixed ? prng.Below(kElementTypes) : scenario.element_type);
+  // Integers cannot be rescaled, so lossy sums of them do not exist.
+  return mode == SimMode::kLossy && type == ElementType::kInt32 ? ElementType::kFloat32 : type;
+}
+
 SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
   Prng prng(Hash(scenario.seed, Draw::kShape, index));
   SimCollective made;
@@ -179,17 +187,11 @@ SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
   const bool whole = index == 0 || scenario.groups > 1;
   spec.elements = whole ? scenario.elements : 1 + prng.Below(scenario.elements);
   const SimMode mode = DrawMode(scenario.sim_mode(), prng);
-  const bool mixed = scenario.element_type == static_cast<std::uint64_t>(SimElementType::kMixed);
-  spec.element_type =
-      static_cast<ElementType>(mixed ? prng.Below(kElementTypes) : scenario.element_type);
+  spec.element_type = DrawElementType(scenario, mode, prng);
   SetPolicies(mode, spec);
   if (mode != SimMode::kExact) {
     spec.reduce_scatter_deadline = std::chrono::microseconds(scenario.reduce_scatter_deadline_us);
     spec.all_gather_deadline = std::chrono::microseconds(scenario.all_gather_deadline_us);
-  }
-  // Integers cannot be rescaled, so lossy sums of them do not exist.
-  if (mode == SimMode::kLossy && spec.element_type == ElementType::kInt32) {
-    spec.element_type = ElementType::kFloat32;
   }
   if (spec.element_type == ElementType::kFloat32) {
     const bool any = scenario.wire_format == static_cast<std::uint64_t>(SimWireFormat::kMixed);
@@ -308,30 +310,38 @@ Sequence Workload::SequenceOf(SimCall call) const {
       static_cast<std::uint32_t>(scenario_.sequence_first + call.index * scenario_.sequence_step));
 }
 
-std::vector<std::vector<SimCall>> Workload::ProgramOf(Rank rank) const {
-  std::vector<std::vector<SimCall>> chains;
-  if (scenario_.sequential != 0) {
-    chains.emplace_back();
-    const bool extra = scenario_.sim_mismatch() == SimMismatch::kExtraCall &&
-                       rank.value() == scenario_.mismatch_rank;
-    for (std::size_t index = 0; index <= scenario_.calls; ++index) {
-      for (std::size_t c = 0; c < collectives_.size(); ++c) {
-        if (!collectives_[c].HasMember(rank) || index >= CallsOf(c)) continue;
-        const std::size_t member = collectives_[c].MemberOf(rank);
-        if (Skips(collectives_[c], {.collective = c, .index = index}, member)) continue;
-        chains[0].push_back({.collective = c, .index = index});
-        // One more call of the first collective, while the others continue with the second.
-        if (extra && index == 0 && c == 0) chains[0].push_back({.collective = 0, .index = 1});
-      }
+bool Workload::Makes(Rank rank, SimCall call) const {
+  const SimCollective& collective = collectives_[call.collective];
+  return collective.HasMember(rank) && call.index < CallsOf(call.collective) &&
+         !Skips(collective, call, collective.MemberOf(rank));
+}
+
+std::vector<SimCall> Workload::SequentialProgramOf(Rank rank) const {
+  std::vector<SimCall> calls;
+  for (std::size_t index = 0; index <= scenario_.calls; ++index) {
+    for (std::size_t c = 0; c < collectives_.size(); ++c) {
+      const SimCall call{.collective = c, .index = index};
+      if (Makes(rank, call)) calls.push_back(call);
     }
-    return chains;
   }
+  // One more call of the first collective, while the others continue with the second.
+  const bool extra = scenario_.sim_mismatch() == SimMismatch::kExtraCall &&
+                     rank.value() == scenario_.mismatch_rank;
+  if (extra && !calls.empty() && calls.front() == SimCall{}) {
+    calls.insert(calls.begin() + 1, SimCall{.collective = 0, .index = 1});
+  }
+  return calls;
+}
+
+std::vector<std::vector<SimCall>> Workload::ProgramOf(Rank rank) const {
+  if (scenario_.sequential != 0) return {SequentialProgramOf(rank)};
+  std::vector<std::vector<SimCall>> chains;
   for (std::size_t c = 0; c < collectives_.size(); ++c) {
     if (!collectives_[c].HasMember(rank)) continue;
     std::vector<SimCall>& chain = chains.emplace_back();
     for (std::size_t index = 0; index < CallsOf(c); ++index) {
       const SimCall call{.collective = c, .index = index};
-      if (!Skips(collectives_[c], call, collectives_[c].MemberOf(rank))) chain.push_back(call);
+      if (Makes(rank, call)) chain.push_back(call);
     }
   }
   if (scenario_.shuffled != 0) {

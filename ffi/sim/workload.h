@@ -90,6 +90,10 @@ class Workload {
   bool ShowsAllOnce(const SimCollective& collective, std::uint64_t element, double total) const;
 
  private:
+  // The program of the rank makes the call.
+  bool Makes(Rank rank, SimCall call) const;
+  // All calls in one chain.
+  std::vector<SimCall> SequentialProgramOf(Rank rank) const;
   // The first contribution that the element represents, and their number; ordered by member, then
   // call.
   struct Window {

@@ -6,8 +6,9 @@ is its `__main__`, and the interpreter ends in the usual way.
 
     fork_server.py SOCKET      # a descriptor
 
-A request is a JSON object (`program`, `arguments`, `environment`) with two descriptors:
-the output, and a pipe that gets the exit code. The answer is the number of the process.
+A request is a JSON object (`command`: program and arguments, `environment`) with two
+descriptors: the output, and a pipe that gets the exit code. The answer is the number of
+the process.
 """
 
 import importlib
@@ -58,10 +59,10 @@ def _serve(channel: socket.socket) -> dict:
 
 def _take_place(request: dict) -> tuple[str, str]:
     """Returns the program, in the state of a process that was started with it."""
-    program = Path(request["program"])
+    program = Path(request["command"][0])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.argv = [str(program), *request["arguments"]]
+    sys.argv = request["command"]
     sys.path[0] = str(program.parent)
     return program.read_text(), str(program)
 

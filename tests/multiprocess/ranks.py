@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _FORK_SERVER = Path(__file__).with_name("fork_server.py")
@@ -37,18 +38,14 @@ class Forked:
     """A process that the fork server has started; as `subprocess.Popen`."""
 
     def __init__(
-        self, program: Path, arguments: Sequence[str], output: int, env
+        self, command: list[str], output: IO[bytes], env: Mapping[str, str]
     ) -> None:
-        self.args = [sys.executable, str(program), *arguments]
+        self.args = [sys.executable, *command]
         self.returncode: int | None = None
         self._ended, ended = os.pipe()
-        request = {
-            "program": str(program),
-            "arguments": arguments,
-            "environment": env,
-        }
+        request = json.dumps({"command": command, "environment": env}).encode()
         channel, _ = _fork_server()
-        socket.send_fds(channel, [json.dumps(request).encode()], [output, ended])
+        socket.send_fds(channel, [request], [output.fileno(), ended])
         os.close(ended)
         self.pid = int(channel.recv(64))
 
@@ -188,6 +185,19 @@ def _as_environment(options: Mapping[str, object]) -> dict[str, str]:
     return {f"JAX_OPTIREDUCE_{name.upper()}": str(x) for name, x in options.items()}
 
 
+def _start_in(
+    namespace: str, command: list[str], output: IO[bytes], env: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["ip", "netns", "exec", namespace, sys.executable, *command],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
 @contextlib.contextmanager
 def start(
     program: str,
@@ -242,20 +252,12 @@ def start(
                 **_as_environment((options_of or {}).get(i, {})),
                 "JAX_PROCESS_ID": str(i),
             }
-            file = _PROGRAMS / f"{program}.py"
+            command = [str(_PROGRAMS / f"{program}.py"), *arguments]
             with path.open("wb") as output:
                 if namespaces:
-                    inside = ("ip", "netns", "exec", namespaces[i])
-                    process = subprocess.Popen(
-                        [*inside, sys.executable, file, *arguments],
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
+                    process = _start_in(namespaces[i], command, output, environment)
                 else:
-                    process = Forked(file, arguments, output.fileno(), environment)
+                    process = Forked(command, output, environment)
             ranks.append(Rank(process, path, environment, time.monotonic()))
         yield ranks
     finally:

@@ -71,7 +71,7 @@ class TestNetwork {
     while (network_.next() != kNever) {
       const std::int64_t now_ns = Nanoseconds(network_.next());
       const std::optional<Arrival> delivery = network_.Step();
-      if (!network_.Adds()) throw nb::value_error("the network has lost count");
+      if (!network_.IsConserved()) throw nb::value_error("the network has lost count");
       if (!delivery) continue;
       constexpr const char* kOrigins[] = {"genuine", "copy", "damaged", "injected"};
       arrivals.append(

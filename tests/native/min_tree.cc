@@ -1,12 +1,13 @@
 // The tree of instants.
 
+#include "ffi/base/min_tree.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 
 #include <cstddef>
 #include <cstdint>
 
-#include "ffi/base/min_tree.h"
 #include "tests/native/binding.h"
 
 namespace nb = nanobind;

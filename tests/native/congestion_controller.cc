@@ -1,10 +1,11 @@
 // The congestion controller.
 
+#include "ffi/protocol/path/congestion_controller.h"
+
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
 
-#include "ffi/protocol/path/congestion_controller.h"
 #include "tests/native/binding.h"
 
 namespace nb = nanobind;

@@ -1,0 +1,136 @@
+#include "ffi/sim/result_checker.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ffi/sim/result_check.h"
+
+namespace optireduce {
+
+void ResultChecker::Check(Instant now, const SimCallRecord& record,
+                          std::span<const std::byte> bucket, const CallStats& stats) {
+  const std::string wrong = FindWrong(record, bucket, stats);
+  if (!wrong.empty()) log_.Fail(now, record.rank, "the result of " + record.Name() + " " + wrong);
+  if (!record.collective.HasMember(stats.slowest)) {
+    log_.Fail(now, record.rank, "the slowest rank of a call is not one of its members");
+  }
+}
+
+std::string ResultChecker::FindWrong(const SimCallRecord& record, std::span<const std::byte> bucket,
+                                     const CallStats& stats) {
+  const SimCollective& collective = record.collective;
+  const bool rounds = Rounds(collective.spec);
+  if (collective.defers()) return CheckDeferred(record, bucket, stats);
+  if (!collective.lossy()) {
+    return rounds ? CheckRounded(record, bucket, stats)
+                  : CheckExactResult(collective, bucket, Reference(record.call), stats);
+  }
+  // Rounded values do not tell which contributions are in them.
+  return rounds ? CheckRoundedLossyResult(log_.workload, collective, record.call, bucket,
+                                          Reference(record.call), stats)
+                : CheckLossyResult(log_.workload, collective, record.call, bucket, stats);
+}
+
+const std::vector<std::byte>& ResultChecker::Reference(SimCall call) {
+  std::vector<std::byte>& reference = references_[{call.collective, call.index}];
+  if (reference.empty()) {
+    // A later user of a dropped one computes it again.
+    std::erase_if(references_, [&](const auto& each) {
+      return each.first.second < std::min(log_.kept_from, call.index);
+    });
+    reference = log_.workload.Reference(log_.workload.collectives()[call.collective], call);
+  }
+  return reference;
+}
+
+const std::vector<double>& ResultChecker::TotalOf(std::size_t collective, Rank rank) const {
+  static const std::vector<double> kNone;
+  const auto total = totals_.find({collective, rank.index()});
+  return total == totals_.end() ? kNone : total->second;
+}
+
+std::string ResultChecker::CheckDeferred(const SimCallRecord& record,
+                                         std::span<const std::byte> bucket,
+                                         const CallStats& stats) {
+  const ElementType type = record.collective.spec.element_type;
+  std::vector<double>& total = totals_[{record.call.collective, record.rank.index()}];
+  total.resize(record.collective.spec.elements);
+  for (std::size_t i = 0; i < total.size(); ++i) {
+    total[i] += LoadElement(type, &bucket[i * SizeOf(type)]);
+  }
+  if (record.drain) return CheckDrain(record, stats);
+  const bool whole =
+      IsWhole(stats) && stats.deferred == 0 && stats.live == record.collective.spec.members.size();
+  // With errors of calls before in it.
+  if (!whole || Rounds(record.collective.spec)) return {};
+  return CheckExactResult(record.collective, bucket, Reference(record.call), stats);
+}
+
+std::string ResultChecker::CheckDrain(const SimCallRecord& record, const CallStats& stats) const {
+  // One may have been removed while the others waited for it.
+  if (!IsWhole(stats) && log_.scenario.removals_max() == 0) {
+    return "is that of a drain, but its stats say that something is missing";
+  }
+  if (log_.scenario.only_gives_up()) return CheckNotTwice(record);
+  return log_.scenario.loses_data() ? "" : CheckConserved(record);
+}
+
+std::string ResultChecker::CheckRounded(const SimCallRecord& record,
+                                        std::span<const std::byte> bucket, const CallStats& stats) {
+  const SimCollective& collective = record.collective;
+  if (!IsWhole(stats)) {
+    return "is whole, but its stats report that something is missing";
+  }
+  std::vector<std::byte>& first = rounded_[{record.call.collective, record.call.index}];
+  if (first.empty()) first.assign(bucket.begin(), bucket.end());
+  if (!std::ranges::equal(first, bucket)) return "has other bits than elsewhere";
+  const double error_max = RoundingErrorMax(log_.workload, collective, record.call);
+  const std::vector<std::byte>& reference = Reference(record.call);
+  for (std::size_t i = 0; i < collective.spec.elements; ++i) {
+    const double got = LoadElement(ElementType::kFloat32, &bucket[i * sizeof(float)]);
+    const double sum = LoadElement(ElementType::kFloat32, &reference[i * sizeof(float)]);
+    if (std::fabs(got - sum) <= error_max) continue;
+    return "element " + std::to_string(i) + " is " + std::to_string(got) + ", farther from " +
+           std::to_string(sum) + " than rounding explains";
+  }
+  return {};
+}
+
+std::string ResultChecker::CheckConserved(const SimCallRecord& record) const {
+  const std::vector<double>& got = TotalOf(record.call.collective, record.rank);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (log_.workload.ShowsAllOnce(record.collective, i, got[i])) continue;
+    return "drains the collective, but " + Describe(record.collective, i, got[i]);
+  }
+  return {};
+}
+
+std::string ResultChecker::CheckNotTwice(const SimCallRecord& record) const {
+  // Rounding errors make the digits of calls mix.
+  if (Rounds(record.collective.spec)) return {};
+  const std::vector<double>& got = TotalOf(record.call.collective, record.rank);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const auto shown = log_.workload.ShownBy(record.collective, i, got[i]);
+    const bool twice =
+        shown.empty() || std::ranges::any_of(shown, [](auto& each) { return each.times > 1; });
+    if (twice) return "drains the collective, but " + Describe(record.collective, i, got[i]);
+  }
+  return {};
+}
+
+std::string ResultChecker::Describe(const SimCollective& collective, std::size_t element,
+                                    double total) const {
+  std::string text =
+      "element " + std::to_string(element) + " of all calls adds up to " + std::to_string(total);
+  const auto shown = log_.workload.ShownBy(collective, element, total);
+  if (shown.empty()) return text + ", which no contributions give";
+  for (const Workload::Shown& each : shown) {
+    if (each.times == 1) continue;
+    text += ", " + std::to_string(each.times) + " times that of rank " +
+            std::to_string(collective.spec.members[each.member].value()) + " to call " +
+            std::to_string(each.index);
+  }
+  return text;
+}
+
+}  // namespace optireduce

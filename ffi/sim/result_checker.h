@@ -1,0 +1,57 @@
+// The sums: of each call, and, with deferral, of all calls together.
+
+#ifndef FFI_SIM_RESULT_CHECKER_H_
+#define FFI_SIM_RESULT_CHECKER_H_
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ffi/protocol/submission.h"
+#include "ffi/sim/run_log.h"
+
+namespace optireduce {
+
+class ResultChecker {
+ public:
+  explicit ResultChecker(RunLog& log) : log_(log) {}
+
+  // Handles the result of a call.
+  void Check(Instant now, const SimCallRecord& record, std::span<const std::byte> bucket,
+             const CallStats& stats);
+  // The sum of all that the calls of a collective have given the rank.
+  const std::vector<double>& TotalOf(std::size_t collective, Rank rank) const;
+  // "element 3 of all calls adds up to 5, 2 times that of rank 1 to call 4".
+  std::string Describe(const SimCollective& collective, std::size_t element, double total) const;
+
+ private:
+  std::string FindWrong(const SimCallRecord& record, std::span<const std::byte> bucket,
+                        const CallStats& stats);
+  // A call of a collective that defers late data; its drain shows any loss.
+  std::string CheckDeferred(const SimCallRecord& record, std::span<const std::byte> bucket,
+                            const CallStats& stats);
+  std::string CheckDrain(const SimCallRecord& record, const CallStats& stats) const;
+  std::string CheckConserved(const SimCallRecord& record) const;
+  // After failed calls contributions may be lost, and none is there twice.
+  std::string CheckNotTwice(const SimCallRecord& record) const;
+  // An exact call in a wire format: near the sum, and the same bits for all.
+  std::string CheckRounded(const SimCallRecord& record, std::span<const std::byte> bucket,
+                           const CallStats& stats);
+  const std::vector<std::byte>& Reference(SimCall call);
+
+  using Key = std::pair<std::size_t, std::size_t>;
+  RunLog& log_;
+  // By (collective, index).
+  std::map<Key, std::vector<std::byte>> references_;
+  // By (collective, index): the bits of the first result, where values are rounded.
+  std::map<Key, std::vector<std::byte>> rounded_;
+  // By (collective, rank).
+  std::map<Key, std::vector<double>> totals_;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_SIM_RESULT_CHECKER_H_

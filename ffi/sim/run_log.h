@@ -1,0 +1,117 @@
+// The record of a run that the checkers read: calls, signs of life, views, and the first violation.
+
+#ifndef FFI_SIM_RUN_LOG_H_
+#define FFI_SIM_RUN_LOG_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+#include "ffi/sim/scenario.h"
+#include "ffi/sim/workload.h"
+
+namespace optireduce {
+
+// For messages: "1.500000 ms".
+std::string Milliseconds(Duration duration);
+
+struct SimCallRecord {
+  Rank rank;
+  SimCall call;
+  SimCollective collective;
+  bool drain = false;
+  std::vector<std::vector<std::byte>> leaves;  // with a margin on either side
+  Instant submitted_at{};
+  bool submitted = false;
+  bool partly_refused = false;
+  bool done = false;
+  Instant done_at = kNever;
+  std::optional<std::uint16_t> live;        // members, of one that ended with a result
+  bool whole = false;                       // with nothing missing
+  std::optional<std::uint16_t> parts_live;  // members of its parts that ended with one
+  // By lane: its part was over before: what it gave is part of a later call.
+  std::vector<bool> owed;
+  std::uint64_t hash = 0;  // of the leaves when the call was done
+
+  // No deadline ends it: it waits for every rank that answers.
+  bool WaitsForAll() const { return collective.spec.all_gather == LatePolicy::kWait || drain; }
+  // "call 3 of 'gradients'".
+  std::string Name() const;
+};
+
+// One lane of a rank.
+struct LaneRecord {
+  std::uint64_t delivered = 0;
+  std::uint64_t sent = 0;
+  std::uint64_t sent_bytes = 0;
+  std::uint64_t completed = 0;
+  std::uint64_t failed = 0;
+  std::vector<Instant> asked;  // by rank: when it was first sent something without an answer
+  // By rank: the last datagram of it that was taken for its own, and new. It may have come by a
+  // copy, where the first one was lost.
+  std::vector<Instant> heard;
+  std::vector<Instant> first_heard;  // kNever before
+  std::uint64_t heard_count = 0;     // of all of them
+  Duration longest_answer{};         // after it was asked, of any of them
+};
+
+struct RankRecord {
+  std::vector<LaneRecord> lanes;
+  std::optional<Instant> stopped_at;
+  std::optional<Instant> left_at;
+  std::optional<Instant> cancelled_at;
+  std::optional<Instant> silent_until;  // a peer had not heard it for peer_timeout until then
+};
+
+class RunLog {
+ public:
+  RunLog(const Scenario& scenario, const Workload& workload);
+
+  // Remembers the first violation.
+  void Fail(Instant now, Rank rank, const std::string& what);
+  // Notes that a rank has made a call, and with it those that it has skipped.
+  void NoteCall(Instant now, const SimCallRecord& record);
+  // How many members have called it, or a later one, and the time of the last of them.
+  struct Ready {
+    std::size_t members = 0;
+    Instant at{};
+  };
+  Ready ReadyOf(SimCall call) const;
+  // The first index of the collective that the rank has not called.
+  std::size_t NextIndex(std::size_t collective, Rank rank) const;
+  bool WasGivenUp(SimCall call) const { return given_up.contains({call.collective, call.index}); }
+
+  LaneRecord& LaneAt(Rank node) {
+    return ranks[node.index() % scenario.ranks].lanes[node.index() / scenario.ranks];
+  }
+  bool HasStopped(Rank rank) const { return ranks[rank.index()].stopped_at.has_value(); }
+  // The last sign of life was so long ago that a rank is silent.
+  bool IsSilentSince(Instant now, Instant heard) const;
+  // The remaining ranks at the end.
+  const std::vector<Rank>& last_view() const { return views.back(); }
+
+  const Scenario& scenario;
+  const Workload& workload;
+  std::string failure;               // empty while everything held
+  std::vector<SimCallRecord> calls;  // by token
+  // The leaves of calls with lower indices are dropped.
+  std::size_t kept_from = 0;
+  std::vector<RankRecord> ranks;         // by rank
+  std::vector<std::vector<Rank>> views;  // that some rank has come to, the largest first
+  std::set<std::pair<std::size_t, std::size_t>> given_up;  // by (collective, index)
+
+ private:
+  std::map<std::pair<std::size_t, std::size_t>, Ready> ready_;             // by (collective, index)
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> next_index_;  // by (collective, rank)
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_SIM_RUN_LOG_H_

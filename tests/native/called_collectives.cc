@@ -1,0 +1,34 @@
+// The collectives that a process has called.
+
+#include "ffi/runtime/called_collectives.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "tests/native/binding.h"
+#include "tests/native/collective.h"
+
+namespace nb = nanobind;
+
+namespace optireduce::testing {
+namespace {
+
+void Bind(nb::module_& m) {
+  nb::class_<CalledCollectives>(m, "CalledCollectives")
+      .def(nb::init<>())
+      .def("note", [](CalledCollectives& self, const std::string& key,
+                      const Collective& collective) { self.Note(key, collective.ToSpec()); })
+      // The error; empty if there is none.
+      .def(
+          "check",
+          [](const CalledCollectives& self, const std::string& key, const Collective& drain,
+             bool if_any) { return self.Check(key, drain.ToSpec(), if_any).message(); },
+          nb::arg("key"), nb::arg("drain"), nb::arg("if_any") = false);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing
