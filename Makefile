@@ -114,7 +114,7 @@ fuzz-clang: $(VENV_TEST)/.requirements
 	$(BUILD)/fuzz-clang/optireduce_fuzz_endpoint $(LIBFUZZER) -max_len=1500 \
 	  -max_total_time=$$(($(FUZZ_SECONDS) * 3 / 4)) $(BUILD)/fuzz-clang/endpoint tests/fuzz/endpoint
 
-# Memory that several threads use at a time, in the runtime: lanes, meetings, completions, the watch.
+# Memory that several threads use at a time, in the runtime: lanes, rendezvous, completions, the call monitor.
 tsan: $(VENV_TEST)/.requirements
 	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" cmake -G Ninja -S ffi -B $(BUILD)/tsan \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DOPTIREDUCE_PYTHON=OFF -DOPTIREDUCE_SANITIZE=thread

@@ -66,7 +66,7 @@ class LogThread:
         self._source = source
         self._options = options
         self._thread = threading.Thread(
-            target=self._run, name="jax_optireduce watch", daemon=True
+            target=self._run, name="jax_optireduce log", daemon=True
         )
         self._thread.start()
 
@@ -80,7 +80,7 @@ class LogThread:
 
     def _run(self) -> None:
         reported = False
-        while (event := self._native.wait_for_news()) is not None:
+        while (event := self._native.wait_for_event()) is not None:
             try:
                 self._log_event(event)
             except Exception:  # noqa: BLE001 (a logging handler may raise anything)

@@ -92,7 +92,7 @@ class Communicator:
           deadline_max_s: upper bound of a learned deadline.
           suspend_on_lag: whether a live peer more than `max_lag` calls behind is
             suspended; otherwise calls wait for it.
-          stall_timeout_s: age of a call at which `wait_for_news` reports it; 0 means
+          stall_timeout_s: age of a call at which `wait_for_event` reports it; 0 means
             never.
           faults: of outgoing datagrams, for tests: `loss`, `duplicate`, `reorder`,
             `corrupt`, `truncate` (fractions), `delay_s`, `seed`. Empty: none.
@@ -154,7 +154,7 @@ class Communicator:
     def unreached_ranks(self) -> list[int]:
         """After `close`: peers that have not acknowledged the end of this rank."""
 
-    def wait_for_news(self) -> dict[str, Any] | None:
+    def wait_for_event(self) -> dict[str, Any] | None:
         """Waits for an event that concerns a user; for one thread.
 
         Returns:

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "ffi/protocol/submission.h"
-#include "ffi/runtime/meeting.h"
+#include "ffi/runtime/device_rendezvous.h"
 
 namespace optireduce {
 

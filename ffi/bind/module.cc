@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "ffi/bind/call_facts.h"
+#include "ffi/bind/event_dict.h"
 #include "ffi/bind/module_simulate.h"
 #include "ffi/bind/registry.h"
 #include "ffi/bind/termination.h"
-#include "ffi/bind/watch_dict.h"
 #include "ffi/bind/xla_allreduce.h"
 #include "ffi/bind/xla_hadamard.h"
 #include "ffi/net/fault_port.h"
@@ -133,13 +133,13 @@ class PyCommunicator {
   }
   nb::list SilentRanks() const { return ToList(communicator_->SilentRanks()); }
   nb::list UnreachedRanks() const { return ToList(communicator_->UnreachedRanks()); }
-  nb::object WaitForNews() const {
-    std::optional<WatchNews> news;
+  nb::object WaitForEvent() const {
+    std::optional<MonitorEvent> event;
     {
       const nb::gil_scoped_release release;
-      news = communicator_->WaitForNews();
+      event = communicator_->WaitForEvent();
     }
-    return ToObject(news);
+    return ToObject(event);
   }
   // (description, bytes) of each collective.
   std::vector<std::pair<std::string, std::uint64_t>> TakeLateData() {
@@ -219,7 +219,7 @@ void BindCommunicator(nb::module_& module) {
       .def("calls_under_way", &PyCommunicator::CallsUnderWay)
       .def("silent_ranks", &PyCommunicator::SilentRanks)
       .def("unreached_ranks", &PyCommunicator::UnreachedRanks)
-      .def("wait_for_news", &PyCommunicator::WaitForNews)
+      .def("wait_for_event", &PyCommunicator::WaitForEvent)
       .def("features", &PyCommunicator::Features);
 }
 
@@ -303,7 +303,7 @@ NB_MODULE(_native, module) {
   module.def("wire_version", [] { return static_cast<int>(optireduce::kWireVersion); });
   module.def("interrupt_on_signal", &optireduce::InterruptOnSignal, "fd"_a, Release());
   module.def("handle_termination", &optireduce::HandleTermination, "handler"_a, "ends"_a);
-  module.def("leave_termination", &optireduce::TellHandlerOfBefore);
+  module.def("leave_termination", &optireduce::ForwardToPreviousHandler);
   module.def("termination_handled", &optireduce::TerminationHandled);
   module.def(
       "end_within",

@@ -41,7 +41,7 @@ nb::dict RunScenario(const std::string& line) {
   result["counters"] = counters;
   result["faults"] = faults;
   result["virtual_s"] = std::chrono::duration<double>(report.virtual_time).count();
-  result["rival_part"] = report.rival_part;
+  result["cross_traffic_part"] = report.cross_traffic_part;
   result["own_part"] = report.own_part;
   nb::list calls;
   for (const CallReport& call : report.calls) {

@@ -58,14 +58,14 @@ void Registry::CloseAll(const std::string& reason) {
 
 Status Registry::InterruptOnSignal(int fd) {
   const std::lock_guard lock(watcher_mutex_);
-  watcher_.reset();
+  waiter_.reset();
   if (fd < 0) return Status();
   Result<std::unique_ptr<SignalWatcher>> watcher = SignalWatcher::Create(fd, [this](int signal) {
     if (signal != SIGINT) return;
     for (const auto& communicator : All()) communicator->Cancel("interrupted");
   });
   if (!watcher.ok()) return watcher.status();
-  watcher_ = std::move(watcher.value());
+  waiter_ = std::move(watcher.value());
   return Status();
 }
 

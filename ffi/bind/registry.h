@@ -50,8 +50,8 @@ class Registry {
   Registry();
 
   const std::shared_ptr<CompletionPool> pool_;
-  std::mutex watcher_mutex_;  // guards `watcher_`
-  std::unique_ptr<SignalWatcher> watcher_;
+  std::mutex watcher_mutex_;  // guards `waiter_`
+  std::unique_ptr<SignalWatcher> waiter_;
   mutable std::mutex mutex_;  // guards the following members
   std::map<std::string, std::shared_ptr<Communicator>, std::less<>> communicators_;
 };

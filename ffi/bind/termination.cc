@@ -30,12 +30,12 @@ constexpr Duration kNoticeLimit = std::chrono::seconds(3);
 // All state that the signal handler accesses. Never destroyed: the signal may come at any time.
 struct State {
   // Written before the handler is installed, only read afterwards.
-  struct sigaction before{};
-  struct sigaction pythons{};
+  struct sigaction previous_handler{};
+  struct sigaction python_handler{};
   pid_t process = 0;
   int wake_fd = -1;  // an eventfd
   bool ends = false;
-  std::atomic<bool> asked = false;  // see TellHandlerOfBefore()
+  std::atomic<bool> forwards = false;  // see ForwardToPreviousHandler()
   std::atomic<std::uint32_t> received = 0;
   std::atomic<std::uint32_t> handled = 0;  // of `received`
 
@@ -85,12 +85,12 @@ void OnSignal(int number, siginfo_t* info, void* context) {
     Default(number);
   } else {
     // Not called otherwise: JAX would then wait for the other processes at the end of this one.
-    if (state.asked) Call(state.before, number, info, context);
-    if (state.ends && !state.asked) {
+    if (state.forwards) Call(state.previous_handler, number, info, context);
+    if (state.ends && !state.forwards) {
       ++state.received;
       Wake(state);
     }
-    if (!state.ends || !state.asked) Call(state.pythons, number, info, context);
+    if (!state.ends || !state.forwards) Call(state.python_handler, number, info, context);
   }
   errno = saved_errno;
 }
@@ -102,7 +102,7 @@ void EndNow() {
   Default(SIGTERM);
 }
 
-void Watch(State& state) {
+void WaitForSignals(State& state) {
   std::uint32_t seen = 0;
   Instant notice_by = kNever;
   while (true) {
@@ -139,14 +139,14 @@ Status ChainTermination(const std::function<void()>& install, std::function<void
     return Status(StatusCode::kResourceExhausted,
                   std::string("cannot open an eventfd: ") + std::strerror(errno) + ".");
   }
-  sigaction(SIGTERM, nullptr, &state.before);
+  sigaction(SIGTERM, nullptr, &state.previous_handler);
   install();
-  sigaction(SIGTERM, nullptr, &state.pythons);
+  sigaction(SIGTERM, nullptr, &state.python_handler);
   state.process = getpid();
   state.ends = on_signal != nullptr;
   state.on_signal = std::move(on_signal);
   installed = &state;
-  if (state.ends) std::thread([&state] { Watch(state); }).detach();
+  if (state.ends) std::thread([&state] { WaitForSignals(state); }).detach();
   struct sigaction action{};
   action.sa_sigaction = &OnSignal;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -155,7 +155,7 @@ Status ChainTermination(const std::function<void()>& install, std::function<void
   return Status();
 }
 
-void TellHandlerOfBefore() { Global().asked = true; }
+void ForwardToPreviousHandler() { Global().forwards = true; }
 
 void TerminationHandled() { Global().handled = Global().received.load(); }
 

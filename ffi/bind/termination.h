@@ -22,7 +22,7 @@ namespace optireduce {
 Status ChainTermination(const std::function<void()>& install, std::function<void()> on_signal);
 // From now on the previous handler is called: in place of `on_signal` and Python's handler if there
 // is an `on_signal`, otherwise in addition to Python's.
-void TellHandlerOfBefore();
+void ForwardToPreviousHandler();
 // The main thread has noticed the signal, and ends the process itself.
 void TerminationHandled();
 // A SIGTERM without a handler ends the process if it still runs after `limit`. The last of several

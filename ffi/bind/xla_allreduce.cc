@@ -22,7 +22,7 @@
 #include "ffi/codec/element_type.h"
 #include "ffi/codec/wire_format.h"
 #include "ffi/runtime/communicator.h"
-#include "ffi/runtime/meeting.h"
+#include "ffi/runtime/device_rendezvous.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace optireduce {
@@ -313,8 +313,8 @@ ffi::Error TakeSequence(std::string_view communicator, std::string_view name,
     return EncodeError(Invalid(name, "the last result must be as large as the bucket."));
   }
   const Sequence taken =
-      found.value()->TakeTicket(std::string(name), static_cast<std::uint32_t>(values[0]),
-                                static_cast<std::uint32_t>(values[1]));
+      found.value()->TakeNextSequence(std::string(name), static_cast<std::uint32_t>(values[0]),
+                                      static_cast<std::uint32_t>(values[1]));
   if (taken.value() > static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max())) {
     return EncodeError(Status(StatusCode::kResourceExhausted,
                               "2^31 calls of one name were made; give the call a new name=."));

@@ -35,7 +35,7 @@ Result<std::shared_ptr<Communicator>> Communicator::Create(const CommunicatorOpt
                                                            std::shared_ptr<CompletionPool> pool) {
   if (Status status = Validate(options); !status.ok()) return status;
   auto communicator = std::shared_ptr<Communicator>(new Communicator(options, std::move(pool)));
-  communicator->OpenMeeting();
+  communicator->CreateRendezvous();
   if (options.world_size > 1) {
     if (Status status = communicator->OpenPorts(); !status.ok()) return status;
   }
@@ -47,15 +47,15 @@ Communicator::Communicator(const CommunicatorOptions& options, std::shared_ptr<C
       pool_(std::move(pool)),
       // A silent peer is given up after its timeout, measured from its last sign of life; so half
       // of it.
-      watch_({.world_size = options.world_size,
-              .stall_timeout = options.stall_timeout,
-              .unavailable_wait = options.peer_timeout / 2,
-              .deadline_max = options.deadline_max}) {}
+      monitor_({.world_size = options.world_size,
+                .stall_timeout = options.stall_timeout,
+                .unavailable_wait = options.peer_timeout / 2,
+                .deadline_max = options.deadline_max}) {}
 
 Communicator::~Communicator() { Close("the communicator was destroyed"); }
 
-void Communicator::OpenMeeting() {
-  // Weak: the meeting belongs to the communicator, and outlives it only while its tasks run.
+void Communicator::CreateRendezvous() {
+  // Weak: the rendezvous belongs to the communicator, and outlives it only while its tasks run.
   const auto submit = [weak = weak_from_this(), pool = pool_](Submission submission,
                                                               CallDoneFunction done) {
     if (const auto communicator = weak.lock()) {
@@ -66,8 +66,8 @@ void Communicator::OpenMeeting() {
       done(Status(StatusCode::kCancelled, "the communicator was destroyed"), CallStats{});
     });
   };
-  // Both functions are called with the meeting's lock held: the last reference to the communicator,
-  // which destroys the meeting, must be dropped elsewhere.
+  // Both functions are called with the rendezvous's lock held: the last reference to the
+  // communicator, which destroys the rendezvous, must be dropped elsewhere.
   const auto give_up = [weak = weak_from_this(), pool = pool_](const Submission& call,
                                                                const Status& why) {
     auto communicator = weak.lock();
@@ -75,17 +75,17 @@ void Communicator::OpenMeeting() {
     communicator->GiveUp(call, why);
     pool->Run([communicator = std::move(communicator)] {});
   };
-  const auto tell = [weak = weak_from_this(), pool = pool_](DevicesNews news) {
+  const auto tell = [weak = weak_from_this(), pool = pool_](DevicesEvent event) {
     auto communicator = weak.lock();
     if (!communicator) return;
-    communicator->watch_.TellDevices(std::move(news));
+    communicator->monitor_.TellDevices(std::move(event));
     pool->Run([communicator = std::move(communicator)] {});
   };
-  meeting_ = Meeting::Create(pool_, {.submit = submit,
-                                     .give_up = give_up,
-                                     .tell = tell,
-                                     .call_timeout = options_.call_timeout,
-                                     .stall_timeout = options_.stall_timeout});
+  rendezvous_ = DeviceRendezvous::Create(pool_, {.submit = submit,
+                                                 .give_up = give_up,
+                                                 .tell = tell,
+                                                 .call_timeout = options_.call_timeout,
+                                                 .stall_timeout = options_.stall_timeout});
 }
 
 Status Communicator::OpenPorts() {
@@ -175,7 +175,7 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
     lanes_.push_back(std::make_unique<Lane>(
         std::move(ports[lane]), std::move(endpoints[lane]), datagram_bytes_max,
         // `this` is valid: the lanes end before it.
-        [this](const std::vector<Rank>& live) { watch_.SetLive(live); }));
+        [this](const std::vector<Rank>& live) { monitor_.SetLive(live); }));
   }
   unconnected_.clear();
   datagram_bytes_max_ = datagram_bytes_max;
@@ -184,10 +184,10 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
 
 void Communicator::Start(DeviceCall call) {
   SetDeadlines(options_, call.spec);
-  meeting_->Start(std::move(call));
+  rendezvous_->Start(std::move(call));
 }
 
-Status Communicator::Readiness() const {
+Status Communicator::CheckConnected() const {
   const std::lock_guard lock(mutex_);
   if (closed_) return *closed_;
   if (datagram_bytes_max_ == 0) {
@@ -199,7 +199,7 @@ Status Communicator::Readiness() const {
 }
 
 void Communicator::Submit(Submission submission, CallDoneFunction done) {
-  if (const Status status = Readiness(); !status.ok()) {
+  if (const Status status = CheckConnected(); !status.ok()) {
     return Complete(std::move(done), status, CallStats{});
   }
   // The sum of one contribution, or of no elements, is complete already.
@@ -212,14 +212,14 @@ void Communicator::Submit(Submission submission, CallDoneFunction done) {
 void Communicator::GiveUp(const Submission& call, const Status& why) {
   // Without a network there is no peer to inform.
   const bool alone = call.spec.members.size() <= 1 || call.spec.elements == 0;
-  if (alone || !Readiness().ok()) return;
+  if (alone || !CheckConnected().ok()) return;
   for (BucketPart& part : CutBucket(call, lanes_.size(), kCutBytesMin)) {
     lanes_[part.lane]->GiveUp(std::move(part.submission), why);
   }
 }
 
 void Communicator::SubmitToLanes(Submission submission, CallDoneFunction done) {
-  const std::uint64_t record = watch_.Begin(submission);
+  const std::uint64_t record = monitor_.Begin(submission);
   submission.record = record;
   std::vector<BucketPart> parts = CutBucket(submission, lanes_.size(), kCutBytesMin);
   auto under_way = std::make_shared<PartsUnderWay>();
@@ -239,7 +239,7 @@ void Communicator::SubmitToLanes(Submission submission, CallDoneFunction done) {
             if (--under_way->left > 0) return;
           }
           const PartOutcomes& outcomes = under_way->outcomes;
-          watch_.End(record, outcomes.status(), outcomes.stats());
+          monitor_.End(record, outcomes.status(), outcomes.stats());
           Complete(std::move(*shared_done), outcomes.status(), outcomes.stats());
         });
   }
@@ -252,7 +252,7 @@ void Communicator::Complete(CallDoneFunction done, const Status& status, const C
 
 void Communicator::Cancel(const std::string& reason) {
   const Status why(StatusCode::kCancelled, reason);
-  meeting_->Cancel(why);
+  rendezvous_->Cancel(why);
   const std::lock_guard lock(mutex_);
   for (const auto& lane : lanes_) lane->Cancel(why);
 }
@@ -266,9 +266,9 @@ void Communicator::Close(const std::string& reason) {
     // All at once, so that their final waits overlap. From here on `lanes_` is constant.
     for (const auto& lane : lanes_) lane->StartClosing(why);
   }
-  meeting_->Close(why);
+  rendezvous_->Close(why);
   for (const auto& lane : lanes_) lane->Close(why);
-  watch_.Close();
+  monitor_.Close();
 }
 
 std::vector<LateData> Communicator::TakeLateData() {
@@ -288,13 +288,13 @@ std::vector<LateData> Communicator::TakeLateData() {
 }
 
 std::vector<CallRecord> Communicator::FlightRecords() const {
-  std::vector<CallRecord> records = watch_.Records();
+  std::vector<CallRecord> records = monitor_.Records();
   AddWaiting(records);
   return records;
 }
 
 std::vector<CallRecord> Communicator::CallsUnderWay() const {
-  std::vector<CallRecord> records = watch_.Records();
+  std::vector<CallRecord> records = monitor_.Records();
   std::erase_if(records, [](const CallRecord& record) {
     return record.state != CallRecord::State::kUnderWay;
   });
@@ -318,12 +318,12 @@ std::vector<Rank> Communicator::RanksOfLanes(std::vector<Rank> LaneSnapshot::* w
   return {ranks.begin(), ranks.end()};
 }
 
-std::optional<WatchNews> Communicator::WaitForNews() {
-  std::optional<WatchNews> news = watch_.Wait();
-  if (news) {
-    if (auto* const stall = std::get_if<StallNews>(&*news)) AddWaiting({&stall->call, 1});
+std::optional<MonitorEvent> Communicator::WaitForEvent() {
+  std::optional<MonitorEvent> event = monitor_.Wait();
+  if (event) {
+    if (auto* const stall = std::get_if<StallEvent>(&*event)) AddWaiting({&stall->call, 1});
   }
-  return news;
+  return event;
 }
 
 void Communicator::AddWaiting(std::span<CallRecord> records) const {
@@ -364,7 +364,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Communicator::counters() cons
   }
   // A bucket split across several lanes is one call to the user.
   sum.counters.calls_completed = calls_completed_;
-  sum.counters.calls_failed = calls_failed_ + meeting_->failures();
+  sum.counters.calls_failed = calls_failed_ + rendezvous_->failures();
   std::vector<std::pair<std::string, std::uint64_t>> named;
 #define OPTIREDUCE_NAME_COUNTER(name, meaning) named.emplace_back(#name, sum.counters.name);
   OPTIREDUCE_COUNTERS(OPTIREDUCE_NAME_COUNTER)
@@ -375,7 +375,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Communicator::counters() cons
 #undef OPTIREDUCE_NAME_SEND_ERROR
   named.emplace_back("socket_drops", sum.socket_drops);
   named.emplace_back("memory_bytes", sum.memory_bytes);
-  named.emplace_back("live_processes", watch_.live());
+  named.emplace_back("live_processes", monitor_.live());
   const CompletionPoolCounters pool = pool_->counters();
   named.emplace_back("completion_threads_peak", pool.threads_peak);
   named.emplace_back("completions_waited", pool.waited);

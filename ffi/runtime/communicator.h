@@ -19,11 +19,11 @@
 #include "ffi/base/time.h"
 #include "ffi/net/udp_port.h"
 #include "ffi/protocol/submission.h"
-#include "ffi/runtime/call_watch.h"
+#include "ffi/runtime/call_monitor.h"
 #include "ffi/runtime/communicator_options.h"
 #include "ffi/runtime/completion_pool.h"
+#include "ffi/runtime/device_rendezvous.h"
 #include "ffi/runtime/lane.h"
-#include "ffi/runtime/meeting.h"
 
 namespace optireduce {
 
@@ -60,11 +60,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Status Connect(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max,
                  std::size_t peer_receive_buffer_bytes);
 
-  // The part of one local device in a call; see Meeting::Start. Fills in the deadlines.
+  // The part of one local device in a call; see DeviceRendezvous::Start. Fills in the deadlines.
   void Start(DeviceCall call);
-  Status CheckDrain(const DeviceCall& call) const { return meeting_->CheckDrain(call); }
-  Sequence TakeTicket(const std::string& name, std::uint32_t group, std::uint32_t rank) {
-    return meeting_->TakeTicket(name, group, rank);
+  Status CheckDrain(const DeviceCall& call) const { return rendezvous_->CheckDrain(call); }
+  Sequence TakeNextSequence(const std::string& name, std::uint32_t group, std::uint32_t rank) {
+    return rendezvous_->TakeNextSequence(name, group, rank);
   }
 
   // One call of the whole process. `done` is called once, on the completion pool.
@@ -90,8 +90,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // After Close(): the peers that have not acknowledged the leave message of a lane, see
   // Endpoint::unreached().
   std::vector<Rank> UnreachedRanks() const;
-  // See CallWatch::Wait(). Close() ends the wait.
-  std::optional<WatchNews> WaitForNews();
+  // See CallMonitor::Wait(). Close() ends the wait.
+  std::optional<MonitorEvent> WaitForEvent();
 
   const CommunicatorOptions& options() const { return options_; }
   // 0 before Connect().
@@ -100,7 +100,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
  private:
   explicit Communicator(const CommunicatorOptions& options, std::shared_ptr<CompletionPool> pool);
   Status OpenPorts();
-  void OpenMeeting();
+  void CreateRendezvous();
   std::vector<Rank> RanksOfLanes(std::vector<Rank> LaneSnapshot::* which) const;
   // Requires the mutex.
   // The endpoint of a lane, whose port gets its peers.
@@ -108,7 +108,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
                                                 const EndpointOptions& options);
   Status ValidateRanks(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max) const;
   // Ok, or the reason for which no call can be submitted.
-  Status Readiness() const;
+  Status CheckConnected() const;
   // Announces that this process never makes the call.
   void GiveUp(const Submission& call, const Status& why);
   void SubmitToLanes(Submission submission, CallDoneFunction done);
@@ -119,14 +119,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   const CommunicatorOptions options_;
   const std::shared_ptr<CompletionPool> pool_;
-  std::shared_ptr<Meeting> meeting_;
+  std::shared_ptr<DeviceRendezvous> rendezvous_;
   std::vector<std::uint16_t> ports_;
   std::size_t granted_receive_buffer_bytes_ = 0;
   SocketFeatures features_;
   std::atomic<std::size_t> datagram_bytes_max_ = 0;
   std::atomic<std::uint64_t> calls_completed_ = 0;
   std::atomic<std::uint64_t> calls_failed_ = 0;
-  CallWatch watch_;
+  CallMonitor monitor_;
 
   mutable std::mutex mutex_;  // guards the following members
   std::vector<std::unique_ptr<UdpPort>> unconnected_;

@@ -1,7 +1,7 @@
 // The newest calls of a process, for the analysis of a call that does not end: its identity, its
 // start and the calls before it. A bounded ring, without allocations after its first turn.
 //
-// Reads no clock. Not thread-safe: CallWatch guards it.
+// Reads no clock. Not thread-safe: CallMonitor guards it.
 
 #ifndef FFI_RUNTIME_FLIGHT_RECORDER_H_
 #define FFI_RUNTIME_FLIGHT_RECORDER_H_

@@ -23,17 +23,17 @@ constexpr int kBatchesPerTurn = 4;
 // Chosen: about the time to wake a sleeping core, so that polling costs no more than that.
 // Calls of 4 bytes on two cores without polling, with 20 us and with 60 us: 112, 40, 39 us with 2
 // ranks, 310, 290, 280 us with 4; the CPU time is the same.
-constexpr Duration kLookAgain = std::chrono::microseconds(50);
+constexpr Duration kPollTime = std::chrono::microseconds(50);
 
 // A poll without a datagram takes 1.5 us of an idle core, so a lane has a budget of polls. In a
 // call of 25 MiB over links of 1 Gbit/s hardly any poll finds a datagram, and unlimited polls took
 // a quarter of the processor time; if processes share a core, each poll yields it, and polls are
 // few.
 // Chosen: a call adds 0.4 ms, more than a small call needs; a successful poll adds half of
-// kLookAgain; and a sleep adds one poll, since the pattern may have changed.
-constexpr int kLooksPerCall = 256;
-constexpr int kLooksPerFind = 16;
-constexpr int kLooksPerSleep = 1;
+// kPollTime; and a sleep adds one poll, since the pattern may have changed.
+constexpr int kPollsPerCall = 256;
+constexpr int kPollsPerFind = 16;
+constexpr int kPollsPerSleep = 1;
 
 // Least wait of a lane after the port has refused a batch, so that it does not spin.
 // Chosen: a port that accepts batches again ends the wait sooner; 1 ms is 125 kB at 1 Gbit/s.
@@ -43,7 +43,7 @@ constexpr Duration kRefusedPause = std::chrono::milliseconds(1);
 // message.
 // Chosen: several round trips and retransmissions of any supported network; short for a waiting
 // user.
-constexpr Duration kLinger = std::chrono::seconds(1);
+constexpr Duration kFinishDeliveryMax = std::chrono::seconds(1);
 
 // Age of a call at which the snapshot includes the ranks that it waits for.
 // Chosen: longer than most calls, so that it costs little in normal operation; shorter than the
@@ -124,7 +124,7 @@ void Lane::Run() {
   try {
     Loop();
     why = CloseReason();
-    Linger(why);
+    FinishDelivery(why);
   } catch (const BrokenInvariant& broken) {
     why = Status(StatusCode::kInternal,
                  std::string("this lane detected an internal error and stopped, rather than return "
@@ -139,36 +139,36 @@ void Lane::Run() {
 
 void Lane::Loop() {
   Instant quiet_since = kNever;  // kNever: the last turn was busy
-  while (TakeRequests()) {
+  while (HandleRequests()) {
     const bool received = ReceiveSome();
     if (const Instant now = ClockNow(); now >= endpoint_->PollTimeout()) {
       endpoint_->HandleTimeout(now);
     }
-    HandOver();  // Before the sends: a finished call need not wait for them.
+    DeliverCompletions();  // Before the sends: a finished call need not wait for them.
     const bool sent = SendSome();
-    HandOver();
+    DeliverCompletions();
     if (received || sent) {
-      if (quiet_since != kNever) looks_ = std::min(looks_ + kLooksPerFind, kLooksPerCall);
+      if (quiet_since != kNever) polls_left_ = std::min(polls_left_ + kPollsPerFind, kPollsPerCall);
       quiet_since = kNever;
       continue;
     }
     if (MayPoll(quiet_since)) {
-      --looks_;
+      --polls_left_;
       std::this_thread::yield();
       continue;
     }
     quiet_since = kNever;
-    looks_ = std::min(looks_ + kLooksPerSleep, kLooksPerCall);
+    polls_left_ = std::min(polls_left_ + kPollsPerSleep, kPollsPerCall);
     Publish();
     port_->Wait(NextTurn());
   }
 }
 
 bool Lane::MayPoll(Instant& quiet_since) const {
-  if (calls_.empty() || looks_ == 0) return false;
+  if (calls_.empty() || polls_left_ == 0) return false;
   const Instant now = ClockNow();
   quiet_since = std::min(quiet_since, now);
-  return now < quiet_since + kLookAgain;
+  return now < quiet_since + kPollTime;
 }
 
 Instant Lane::NextTurn() const {
@@ -177,7 +177,7 @@ Instant Lane::NextTurn() const {
   return refused_ ? std::max(due, ClockNow() + kRefusedPause) : due;
 }
 
-bool Lane::TakeRequests() {
+bool Lane::HandleRequests() {
   std::optional<Status> cancelled;
   std::size_t cancelled_queued = 0;
   bool closing = false;
@@ -193,16 +193,16 @@ bool Lane::TakeRequests() {
     // are told of their end.
     if (cancelled && i == cancelled_queued) {
       endpoint_->Cancel(ClockNow(), *cancelled);
-      HandOver();
+      DeliverCompletions();
     }
-    if (i < taken_.size()) Take(std::exchange(taken_[i], {}));
+    if (i < taken_.size()) HandleRequest(std::exchange(taken_[i], {}));
   }
-  if (!taken_.empty()) looks_ = kLooksPerCall;
+  if (!taken_.empty()) polls_left_ = kPollsPerCall;
   taken_.clear();
   return !closing;
 }
 
-void Lane::Take(Pending pending) {
+void Lane::HandleRequest(Pending pending) {
   if (pending.given_up) {
     return endpoint_->GiveUp(ClockNow(), std::move(pending.submission), *pending.given_up);
   }
@@ -248,7 +248,7 @@ bool Lane::SendSome() {
   return true;
 }
 
-void Lane::HandOver() {
+void Lane::DeliverCompletions() {
   bool any = false;
   while (const std::optional<CallDone> event = endpoint_->PollEvent()) {
     const auto call = calls_.find(event->token);
@@ -262,10 +262,10 @@ void Lane::HandOver() {
   }
 }
 
-void Lane::Linger(const Status& why) {
-  const Instant end = ClockNow() + kLinger;
+void Lane::FinishDelivery(const Status& why) {
+  const Instant end = ClockNow() + kFinishDeliveryMax;
   endpoint_->Leave(ClockNow(), why);
-  HandOver();
+  DeliverCompletions();
   for (Instant now = ClockNow(); now < end && !endpoint_->finished(); now = ClockNow()) {
     const bool received = ReceiveSome();
     if (now >= endpoint_->PollTimeout()) endpoint_->HandleTimeout(now);

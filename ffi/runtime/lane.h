@@ -80,16 +80,16 @@ class Lane {
   void Run();
   void Loop();
   // Handles the requests of other threads. False if the lane is to end.
-  bool TakeRequests();
-  void Take(Pending pending);
+  bool HandleRequests();
+  void HandleRequest(Pending pending);
   bool ReceiveSome();
   bool SendSome();
-  void HandOver();
+  void DeliverCompletions();
   // True if a lane that has been quiet since then polls again before it sleeps.
   bool MayPoll(Instant& quiet_since) const;
   // Time of the next turn if no event comes earlier.
   Instant NextTurn() const;
-  void Linger(const Status& why);
+  void FinishDelivery(const Status& why);
   void Publish();
   void TellRanksLeft();
   Status CloseReason() const;
@@ -111,7 +111,7 @@ class Lane {
   };
   std::unordered_map<std::uint64_t, Call> calls_;  // by token
   std::uint64_t next_token_ = 1;
-  int looks_ = 0;               // remaining polls before the lane sleeps
+  int polls_left_ = 0;          // remaining polls before the lane sleeps
   std::vector<Pending> taken_;  // reused between turns
 
   mutable std::mutex mutex_;  // guards the following members

@@ -11,8 +11,8 @@ constexpr std::size_t kCollectivesMax = 1024;
 
 }  // namespace
 
-std::optional<ShortDeadlineNews> ShortDeadlineWatch::Add(std::string_view collective,
-                                                         const CallStats& stats) {
+std::optional<ShortDeadlineEvent> ShortDeadlineDetector::Add(std::string_view collective,
+                                                             const CallStats& stats) {
   // No learned deadline, or none yet: the call carries no information.
   if (stats.deadline_needed == Duration::zero()) return std::nullopt;
   auto found = cut_.find(collective);
@@ -32,13 +32,13 @@ std::optional<ShortDeadlineNews> ShortDeadlineWatch::Add(std::string_view collec
   calls.late += (late - calls.late) / static_cast<double>(calls.count);
   if (calls.count < kShortDeadlineCalls || calls.late < kMissedLate) return std::nullopt;
   suggested_ = kSuggestedRoom * stats.deadline_needed;
-  ShortDeadlineNews news{.collective = std::string(collective),
-                         .calls = calls.count,
-                         .late = calls.late,
-                         .needed = stats.deadline_needed,
-                         .suggested = suggested_};
+  ShortDeadlineEvent event{.collective = std::string(collective),
+                           .calls = calls.count,
+                           .late = calls.late,
+                           .needed = stats.deadline_needed,
+                           .suggested = suggested_};
   cut_.erase(found);
-  return news;
+  return event;
 }
 
 }  // namespace optireduce

@@ -28,7 +28,7 @@ inline constexpr double kMissedLate = 0.05;
 // Chosen: learned deadlines vary with the network, and an unreached bound costs nothing.
 inline constexpr int kSuggestedRoom = 2;
 
-struct ShortDeadlineNews {
+struct ShortDeadlineEvent {
   std::string collective;
   // Share of the contributions to the result that were late, in both stages together: a mean over
   // this many calls.
@@ -39,13 +39,13 @@ struct ShortDeadlineNews {
   Duration suggested{};
 };
 
-class ShortDeadlineWatch {
+class ShortDeadlineDetector {
  public:
   // `deadline_max` is the bound of a call, both stages together.
-  explicit ShortDeadlineWatch(Duration deadline_max) : suggested_(deadline_max) {}
+  explicit ShortDeadlineDetector(Duration deadline_max) : suggested_(deadline_max) {}
 
   // Adds a call that ended with a result.
-  std::optional<ShortDeadlineNews> Add(std::string_view collective, const CallStats& stats);
+  std::optional<ShortDeadlineEvent> Add(std::string_view collective, const CallStats& stats);
 
  private:
   struct Calls {

@@ -16,7 +16,7 @@ constexpr int kSlowdownMin = 2;
 
 // Waits matter from this share of the time between calls, as a divisor.
 // Chosen: below a twentieth of a step there is more to gain elsewhere.
-constexpr int kMatteringShare = 20;
+constexpr int kSignificantShare = 20;
 
 // Collectives observed; further ones are ignored.
 // Chosen: more than a program has buckets; bounds the memory to about 0.6 MB.
@@ -31,8 +31,8 @@ Duration Median(std::vector<Duration>& values) {
 
 }  // namespace
 
-std::optional<SlowRankNews> SlowRankWatch::Add(std::string_view collective, const CallStats& stats,
-                                               Instant end) {
+std::optional<SlowRankEvent> SlowRankDetector::Add(std::string_view collective,
+                                                   const CallStats& stats, Instant end) {
   // A call that waited for no rank is no evidence.
   if (stats.passed) return std::nullopt;
   History* const known = FindOrAdd(collective);
@@ -45,61 +45,62 @@ std::optional<SlowRankNews> SlowRankWatch::Add(std::string_view collective, cons
           .behind = stats.behind,
           .elapsed = stats.elapsed,
           .end = end};
-  if (auto news = FindRecovered(collective, history, end)) return news;
+  if (auto event = FindRecovered(collective, history, end)) return event;
   if (waited) {
-    if (auto news = NameIfSlow(collective, history, stats.slowest, end)) return news;
+    if (auto event = NameIfSlow(collective, history, stats.slowest, end)) return event;
   }
   for (const Rank rank : stats.absent) {
-    if (auto news = NameIfSlow(collective, history, rank, end)) return news;
+    if (auto event = NameIfSlow(collective, history, rank, end)) return event;
   }
   return std::nullopt;
 }
 
-SlowRankWatch::History* SlowRankWatch::FindOrAdd(std::string_view collective) {
+SlowRankDetector::History* SlowRankDetector::FindOrAdd(std::string_view collective) {
   const auto found = histories_.find(collective);
   if (found != histories_.end()) return &found->second;
   if (histories_.size() >= kCollectivesMax) return nullptr;
   return &histories_.emplace(collective, History{}).first->second;
 }
 
-std::optional<SlowRankNews> SlowRankWatch::FindRecovered(std::string_view collective,
-                                                         const History& history, Instant now) {
+std::optional<SlowRankEvent> SlowRankDetector::FindRecovered(std::string_view collective,
+                                                             const History& history, Instant now) {
   for (const auto& [rank, shown_by] : slow_) {
     if (shown_by != collective) continue;
-    SlowRankNews news = Judge(history, rank);
-    if (news.waited > kRecoveredCalls) continue;
-    news.recovered = true;
-    news.collective = collective;
-    Rest& rest = rests_[rank];
-    const Duration longer = std::min(2 * rest.pause, kSlowRankPauseMax);
+    SlowRankEvent event = Summarize(history, rank);
+    if (event.waited > kRecoveredCalls) continue;
+    event.recovered = true;
+    event.collective = collective;
+    Backoff& backoff = backoffs_[rank];
+    const Duration longer = std::min(2 * backoff.pause, kSlowRankPauseMax);
     // A recovery long ago does not lengthen this pause.
-    rest.pause = now - rest.until > longer ? kSlowRankPause : std::max(longer, kSlowRankPause);
-    rest.until = now + rest.pause;
+    backoff.pause =
+        now - backoff.until > longer ? kSlowRankPause : std::max(longer, kSlowRankPause);
+    backoff.until = now + backoff.pause;
     slow_.erase(rank);
-    return news;
+    return event;
   }
   return std::nullopt;
 }
 
-std::optional<SlowRankNews> SlowRankWatch::NameIfSlow(std::string_view collective,
-                                                      const History& history, Rank rank,
-                                                      Instant now) {
-  SlowRankNews news = Judge(history, rank);
-  if (news.waited < kSlowRankCalls || !Matters(history, rank)) return std::nullopt;
-  const auto rest = rests_.find(rank);
-  if (rest != rests_.end() && now < rest->second.until) return std::nullopt;
-  news.collective = collective;
-  const auto [known, is_news] = slow_.try_emplace(rank, collective);
-  if (is_news) return news;
+std::optional<SlowRankEvent> SlowRankDetector::NameIfSlow(std::string_view collective,
+                                                          const History& history, Rank rank,
+                                                          Instant now) {
+  SlowRankEvent event = Summarize(history, rank);
+  if (event.waited < kSlowRankCalls || !IsSignificant(history, rank)) return std::nullopt;
+  const auto backoff = backoffs_.find(rank);
+  if (backoff != backoffs_.end() && now < backoff->second.until) return std::nullopt;
+  event.collective = collective;
+  const auto [known, is_new] = slow_.try_emplace(rank, collective);
+  if (is_new) return event;
   // Reported for a collective that the program may have stopped calling: from here on this
   // collective shows the recovery.
   known->second = collective;
   return std::nullopt;
 }
 
-void SlowRankWatch::Forget(Rank rank) {
+void SlowRankDetector::Forget(Rank rank) {
   slow_.erase(rank);
-  rests_.erase(rank);
+  backoffs_.erase(rank);
   for (auto& [collective, history] : histories_) {
     for (Call& call : history.calls) {
       if (call.waited_for == rank) call.waited_for.reset();
@@ -108,30 +109,30 @@ void SlowRankWatch::Forget(Rank rank) {
   }
 }
 
-bool SlowRankWatch::Absent(const Call& call, Rank rank) {
+bool SlowRankDetector::Absent(const Call& call, Rank rank) {
   return std::ranges::find(call.absent, rank) != call.absent.end();
 }
 
-SlowRankNews SlowRankWatch::Judge(const History& history, Rank rank) {
-  SlowRankNews news;
-  news.rank = rank;
-  news.calls = history.size();
+SlowRankEvent SlowRankDetector::Summarize(const History& history, Rank rank) {
+  SlowRankEvent event;
+  event.rank = rank;
+  event.calls = history.size();
   std::vector<Duration> behind;
   std::vector<Duration> elapsed;
   for (std::size_t i = 0; i < history.size(); ++i) {
     const Call& call = history.calls[i];
     if (!Waited(call, rank)) continue;
-    ++news.waited;
-    news.absent += Absent(call, rank);
+    ++event.waited;
+    event.absent += Absent(call, rank);
     behind.push_back(call.behind);
     elapsed.push_back(call.elapsed);
   }
-  news.behind = Median(behind);
-  news.elapsed = Median(elapsed);
-  return news;
+  event.behind = Median(behind);
+  event.elapsed = Median(elapsed);
+  return event;
 }
 
-bool SlowRankWatch::Matters(const History& history, Rank rank) {
+bool SlowRankDetector::IsSignificant(const History& history, Rank rank) {
   Duration waited{};
   Instant begin = kNever;
   Instant end{};
@@ -145,7 +146,7 @@ bool SlowRankWatch::Matters(const History& history, Rank rank) {
     absent += Absent(call, rank);
   }
   // Missing data matters with any deadline.
-  return absent >= kSlowRankCalls || kMatteringShare * waited >= end - begin;
+  return absent >= kSlowRankCalls || kSignificantShare * waited >= end - begin;
 }
 
 }  // namespace optireduce

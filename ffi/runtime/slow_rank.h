@@ -43,7 +43,7 @@ inline constexpr Duration kSlowRankPause = std::chrono::minutes(1);
 inline constexpr Duration kSlowRankPauseMax = std::chrono::hours(1);
 
 // A change of state of a rank.
-struct SlowRankNews {
+struct SlowRankEvent {
   Rank rank;
   bool recovered = false;
   std::string collective;
@@ -57,10 +57,11 @@ struct SlowRankNews {
   Duration elapsed{};
 };
 
-class SlowRankWatch {
+class SlowRankDetector {
  public:
   // Adds a call that ended with a result at `end`.
-  std::optional<SlowRankNews> Add(std::string_view collective, const CallStats& stats, Instant end);
+  std::optional<SlowRankEvent> Add(std::string_view collective, const CallStats& stats,
+                                   Instant end);
   // The rank was removed: it is neither slow nor recovered.
   void Forget(Rank rank);
 
@@ -82,23 +83,23 @@ class SlowRankWatch {
   static bool Waited(const Call& call, Rank rank) {
     return call.waited_for == rank || Absent(call, rank);
   }
-  static SlowRankNews Judge(const History& history, Rank rank);
-  static bool Matters(const History& history, Rank rank);
+  static SlowRankEvent Summarize(const History& history, Rank rank);
+  static bool IsSignificant(const History& history, Rank rank);
   // Null if there are too many collectives.
   History* FindOrAdd(std::string_view collective);
-  std::optional<SlowRankNews> FindRecovered(std::string_view collective, const History& history,
-                                            Instant now);
-  std::optional<SlowRankNews> NameIfSlow(std::string_view collective, const History& history,
-                                         Rank rank, Instant now);
+  std::optional<SlowRankEvent> FindRecovered(std::string_view collective, const History& history,
+                                             Instant now);
+  std::optional<SlowRankEvent> NameIfSlow(std::string_view collective, const History& history,
+                                          Rank rank, Instant now);
 
   std::map<std::string, History, std::less<>> histories_;  // by collective
   std::map<Rank, std::string> slow_;  // reported ranks, and the collective that shows their state
   // Ranks that have recovered: the earliest time of the next report, and the current pause.
-  struct Rest {
+  struct Backoff {
     Instant until{};
     Duration pause{};
   };
-  std::map<Rank, Rest> rests_;
+  std::map<Rank, Backoff> backoffs_;
 };
 
 }  // namespace optireduce

@@ -92,7 +92,7 @@ class Session {
           rank->Connect(addresses, kDatagramBytes, rank->granted_receive_buffer_bytes());
       Expect(status.ok(), "not connected: " + status.message());
       watchers_.emplace_back([&rank] {
-        while (rank->WaitForNews()) {
+        while (rank->WaitForEvent()) {
         }
       });
     }

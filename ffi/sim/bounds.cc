@@ -67,7 +67,7 @@ Duration Bounds::Lag() const {
   const bool clean =
       s.loss_ppm + s.burst_ppm + s.duplicate_ppm + s.reorder_ppm + s.stall_ppm + s.corrupt_ppm +
               s.truncate_ppm + s.extend_ppm + s.foreign_ppm + s.garbage_ppm + s.replay_ppm +
-              s.misdirect_ppm + s.refuse_ppm + s.rival_at_us + s.unaware ==
+              s.misdirect_ppm + s.refuse_ppm + s.cross_traffic_at_us + s.unaware ==
           0 &&
       std::min({s.queue_bytes, s.socket_bytes, s.receive_buffer_bytes}) >= kRoomyQueueBytes;
   if (!clean) return Liveness();
@@ -108,7 +108,7 @@ Instant Bounds::FaultsEnd() const {
   const Scenario& s = scenario_;
   return At(std::max({s.faults_end_us, s.cut_at_us + s.cut_for_us, s.freeze_at_us + s.freeze_for_us,
                       s.part_at_us + s.part_for_us, s.lane_cut_at_us + s.lane_cut_for_us,
-                      s.stop_at_us, s.leave_at_us, s.rival_end_us()}));
+                      s.stop_at_us, s.leave_at_us, s.cross_traffic_end_us()}));
 }
 
 Instant Bounds::PathGivenUpBy() const {

@@ -40,7 +40,7 @@ Network::Network(const NetworkOptions& options)
       latency_(options.latency),
       sigma_(std::log(options.latency.tail) / kNormal99),
       latency_seed_(Mix(options.seed ^ kLatencySalt)),
-      rival_rank_(options.rival_rank),
+      cross_traffic_rank_(options.cross_traffic_rank),
       burst_until_(options.up.size()),
       cut_(options.up.size()),
       mtu_up_(options.up.size(), SIZE_MAX),
@@ -50,7 +50,7 @@ Network::Network(const NetworkOptions& options)
   if (latency_.median > Duration::zero()) {
     last_at_end_.resize(options.up.size() * options.up.size());
   }
-  if (options.rival) rival_.emplace(*options.rival);
+  if (options.cross_traffic) cross_traffic_.emplace(*options.cross_traffic);
   for (const LinkOptions& link : options.up) up_.emplace_back(link);
   for (const LinkOptions& link : options.down) down_.emplace_back(link);
 }
@@ -254,7 +254,8 @@ void Network::Forward(Instant now, Flight flight) {
     free_slots_.push_back(flight.slot);
     return;
   }
-  if (flight.to == rival_rank_ && rival_ && rival_->active(now)) bytes_beside_rival_ += bytes;
+  if (flight.to == cross_traffic_rank_ && cross_traffic_ && cross_traffic_->active(now))
+    bytes_beside_cross_traffic_ += bytes;
   flight.at_switch = false;
   events_.Push(*arrives, flight);
 }
@@ -262,8 +263,8 @@ void Network::Forward(Instant now, Flight flight) {
 std::optional<Arrival> Network::Step() {
   if (lent_slot_) free_slots_.push_back(*lent_slot_);
   lent_slot_.reset();
-  if (rival_ && rival_->next() <= events_.next()) {
-    rival_->Step(down_[rival_rank_.index()]);
+  if (cross_traffic_ && cross_traffic_->next() <= events_.next()) {
+    cross_traffic_->Step(down_[cross_traffic_rank_.index()]);
     return std::nullopt;
   }
   const Instant now = events_.next();

@@ -22,9 +22,9 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/prng.h"
 #include "ffi/base/time.h"
+#include "ffi/sim/cross_traffic.h"
 #include "ffi/sim/event_queue.h"
 #include "ffi/sim/link.h"
-#include "ffi/sim/rival.h"
 
 namespace optireduce {
 
@@ -93,8 +93,8 @@ struct NetworkOptions {
   std::vector<LinkOptions> down;  // by rank
   FaultOptions faults;
   LatencyOptions latency;
-  std::optional<RivalOptions> rival;
-  Rank rival_rank;  // shares the down-link of this rank
+  std::optional<CrossTrafficOptions> cross_traffic;
+  Rank cross_traffic_rank;  // shares the down-link of this rank
 };
 
 // Origin of a datagram, for the rank that receives it.
@@ -138,15 +138,19 @@ class Network {
   }
 
   // Time of the next Step; kNever if no event is pending.
-  Instant next() const { return std::min(events_.next(), rival_ ? rival_->next() : kNever); }
+  Instant next() const {
+    return std::min(events_.next(), cross_traffic_ ? cross_traffic_->next() : kNever);
+  }
   // Handles the next due event; returns a datagram that arrives at its rank.
   std::optional<Arrival> Step();
 
   const FaultCounters& faults() const { return faults_; }
-  // Bytes on the wire of the down-link that has a rival, during the rival's presence: the rival's
-  // own and the session's.
-  std::uint64_t rival_bytes() const { return rival_ ? rival_->carried_bytes() : 0; }
-  std::uint64_t bytes_beside_rival() const { return bytes_beside_rival_; }
+  // Bytes on the wire of the down-link that has a cross_traffic, during the cross_traffic's
+  // presence: the cross_traffic's own and the session's.
+  std::uint64_t cross_traffic_bytes() const {
+    return cross_traffic_ ? cross_traffic_->carried_bytes() : 0;
+  }
+  std::uint64_t bytes_beside_cross_traffic() const { return bytes_beside_cross_traffic_; }
   std::uint64_t in_flight() const { return events_.size(); }
   // True if every datagram that entered is delivered, under way, or counted as dropped under one
   // name.
@@ -187,9 +191,9 @@ class Network {
   std::vector<Instant> last_at_end_;  // by pair of ranks; used with a latency only
   std::vector<Link> up_;
   std::vector<Link> down_;
-  std::optional<Rival> rival_;
-  Rank rival_rank_;
-  std::uint64_t bytes_beside_rival_ = 0;
+  std::optional<CrossTraffic> cross_traffic_;
+  Rank cross_traffic_rank_;
+  std::uint64_t bytes_beside_cross_traffic_ = 0;
   std::vector<Instant> burst_until_;  // by sender
   std::vector<bool> cut_;             // by rank
   std::vector<std::size_t> mtu_up_;   // by rank: the longest datagram that passes

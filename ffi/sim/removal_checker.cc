@@ -243,7 +243,7 @@ bool RemovalChecker::ExplainsTotal(std::size_t collective, std::size_t element, 
   const std::size_t lost_max =
       s.suspend != 0 ? s.calls : 3 * (s.max_lag + 1) * (log_.views.size() - 1);
   std::vector<std::size_t> lost(of.spec.members.size());
-  const auto explained = [&](const Workload::Shown& each) {
+  const auto explained = [&](const Workload::Decoded& each) {
     if (each.times == 1) return true;
     const Rank from = of.spec.members[each.member];
     // The rounding errors of a removed rank are lost with it: the digits of its calls mix.
@@ -251,8 +251,8 @@ bool RemovalChecker::ExplainsTotal(std::size_t collective, std::size_t element, 
     return each.times < 1 && ++lost[each.member] <= lost_max &&
            MayBeLost(from, {.collective = collective, .index = each.index}, owners);
   };
-  const auto shown = log_.workload.ShownBy(of, element, total);
-  return !shown.empty() && std::ranges::all_of(shown, explained);
+  const auto decoded = log_.workload.DecodeTotal(of, element, total);
+  return !decoded.empty() && std::ranges::all_of(decoded, explained);
 }
 
 void RemovalChecker::CheckRoundedLoss(Instant now, std::size_t collective, Rank rank,
@@ -262,7 +262,7 @@ void RemovalChecker::CheckRoundedLoss(Instant now, std::size_t collective, Rank 
   const SimCollective& of = log_.workload.collectives()[collective];
   double kept = 0;
   double all = 0;
-  for (const Workload::Shown& each : log_.workload.ShownBy(of, element, 0)) {
+  for (const Workload::Decoded& each : log_.workload.DecodeTotal(of, element, 0)) {
     const Rank from = of.spec.members[each.member];
     all += each.value;
     const bool safe = Has(log_.last_view(), from) &&

@@ -99,7 +99,7 @@ std::string ResultChecker::CheckRounded(const SimCallRecord& record,
 std::string ResultChecker::CheckConserved(const SimCallRecord& record) const {
   const std::vector<double>& got = TotalOf(record.call.collective, record.rank);
   for (std::size_t i = 0; i < got.size(); ++i) {
-    if (log_.workload.ShowsAllOnce(record.collective, i, got[i])) continue;
+    if (log_.workload.HoldsAllOnce(record.collective, i, got[i])) continue;
     return "drains the collective, but " + Describe(record.collective, i, got[i]);
   }
   return {};
@@ -110,9 +110,9 @@ std::string ResultChecker::CheckNotTwice(const SimCallRecord& record) const {
   if (Rounds(record.collective.spec)) return {};
   const std::vector<double>& got = TotalOf(record.call.collective, record.rank);
   for (std::size_t i = 0; i < got.size(); ++i) {
-    const auto shown = log_.workload.ShownBy(record.collective, i, got[i]);
+    const auto decoded = log_.workload.DecodeTotal(record.collective, i, got[i]);
     const bool twice =
-        shown.empty() || std::ranges::any_of(shown, [](auto& each) { return each.times > 1; });
+        decoded.empty() || std::ranges::any_of(decoded, [](auto& each) { return each.times > 1; });
     if (twice) return "drains the collective, but " + Describe(record.collective, i, got[i]);
   }
   return {};
@@ -122,9 +122,9 @@ std::string ResultChecker::Describe(const SimCollective& collective, std::size_t
                                     double total) const {
   std::string text =
       "element " + std::to_string(element) + " of all calls adds up to " + std::to_string(total);
-  const auto shown = log_.workload.ShownBy(collective, element, total);
-  if (shown.empty()) return text + ", which no contributions give";
-  for (const Workload::Shown& each : shown) {
+  const auto decoded = log_.workload.DecodeTotal(collective, element, total);
+  if (decoded.empty()) return text + ", which no contributions give";
+  for (const Workload::Decoded& each : decoded) {
     if (each.times == 1) continue;
     text += ", " + std::to_string(each.times) + " times that of rank " +
             std::to_string(collective.spec.members[each.member].value()) + " to call " +

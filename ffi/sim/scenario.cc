@@ -106,11 +106,12 @@ Status ValidateGroups(const Scenario& scenario) {
 
 // Ranks and lanes.
 Status ValidateRanks(const Scenario& scenario) {
-  const std::uint64_t named = std::max(
-      {scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
-       scenario.freeze_rank, scenario.mismatch_rank, scenario.slow_rank, scenario.rival_rank,
-       scenario.lane_cut_rank, scenario.give_up_rank, scenario.hang_rank, scenario.mtu_rank,
-       std::uint64_t(std::bit_width(scenario.part_side) - 1)});
+  const std::uint64_t named =
+      std::max({scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
+                scenario.freeze_rank, scenario.mismatch_rank, scenario.slow_rank,
+                scenario.cross_traffic_rank, scenario.lane_cut_rank, scenario.give_up_rank,
+                scenario.hang_rank, scenario.mtu_rank,
+                std::uint64_t(std::bit_width(scenario.part_side) - 1)});
   if (named >= scenario.ranks) {
     return Invalid("the scenario names rank " + std::to_string(named) + ", but has only ranks=" +
                    std::to_string(scenario.ranks) + "; ranks count from 0.");

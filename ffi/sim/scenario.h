@@ -97,9 +97,10 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(garbage_ppm, 0, 0, 1'000'000, "injected random bytes")                                         \
   X(replay_ppm, 0, 0, 1'000'000, "old datagrams that are replayed")                                \
   X(misdirect_ppm, 0, 0, 1'000'000, "old datagrams that are sent to another rank")                 \
-  X(rival_at_us, 0, 0, 600'000'000, "when a foreign bulk TCP to rival_rank begins; 0: never")      \
-  X(rival_for_us, 1'000'000, 1, 600'000'000, "for how long")                                       \
-  X(rival_rank, 0, 0, 63, "the rank whose down-link it shares")                                    \
+  X(cross_traffic_at_us, 0, 0, 600'000'000,                                                        \
+    "when a foreign bulk TCP to cross_traffic_rank begins; 0: never")                              \
+  X(cross_traffic_for_us, 1'000'000, 1, 600'000'000, "for how long")                               \
+  X(cross_traffic_rank, 0, 0, 63, "the rank whose down-link it shares")                            \
   X(stop_at_us, 0, 0, 600'000'000, "when stop_rank falls silent for good; 0: never")               \
   X(stop_rank, 0, 0, 63, "the rank that does")                                                     \
   X(leave_at_us, 0, 0, 600'000'000, "when leave_rank leaves in the middle; 0: never")              \
@@ -158,7 +159,9 @@ struct Scenario {
            LastingFailures() + PassingFailures() + leave_at_end == give_up_at_us;
   }
   // 0: there is none.
-  std::uint64_t rival_end_us() const { return rival_at_us > 0 ? rival_at_us + rival_for_us : 0; }
+  std::uint64_t cross_traffic_end_us() const {
+    return cross_traffic_at_us > 0 ? cross_traffic_at_us + cross_traffic_for_us : 0;
+  }
   // Longer than peers wait: they may give each other up.
   bool cut_is_long() const { return cut_at_us > 0 && 2 * cut_for_us > peer_timeout_us; }
   bool freeze_is_long() const { return freeze_at_us > 0 && 2 * freeze_for_us > peer_timeout_us; }

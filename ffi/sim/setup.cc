@@ -79,12 +79,12 @@ NetworkOptions NetworkOf(const Scenario& s) {
   options.latency = {.median = Microseconds(s.latency_us),
                      .tail = static_cast<double>(s.latency_tail_percent) / 100,
                      .hold = Microseconds(s.latency_hold_us)};
-  if (s.rival_at_us > 0) {
-    const Instant start = Instant{} + Microseconds(s.rival_at_us);
-    options.rival = {.start = start,
-                     .end = start + Microseconds(s.rival_for_us),
-                     .way_back = Microseconds(3 * s.delay_us)};
-    options.rival_rank = Rank(static_cast<std::uint16_t>(s.rival_rank));
+  if (s.cross_traffic_at_us > 0) {
+    const Instant start = Instant{} + Microseconds(s.cross_traffic_at_us);
+    options.cross_traffic = {.start = start,
+                             .end = start + Microseconds(s.cross_traffic_for_us),
+                             .way_back = Microseconds(3 * s.delay_us)};
+    options.cross_traffic_rank = Rank(static_cast<std::uint16_t>(s.cross_traffic_rank));
   }
   const auto ppm = [](std::uint64_t value) { return static_cast<std::uint32_t>(value); };
   options.faults = {
@@ -119,13 +119,13 @@ Duration TimeMax(const Scenario& s, std::size_t collectives) {
   const std::uint64_t crossed_us =
       s.skip_ppm > 0 ? collectives * (s.calls + 1) * s.peer_timeout_us : 0;
   return kRestMax +
-         Microseconds(s.start_skew_us + calls_us + lossy_us + crossed_us + s.faults_end_us +
-                      s.stop_at_us + s.leave_at_us + s.cancel_at_us + s.cut_at_us + s.cut_for_us +
-                      s.freeze_at_us + s.freeze_for_us + s.part_at_us + s.part_for_us +
-                      s.lane_cut_at_us + s.lane_cut_for_us + s.rival_at_us +
-                      (s.rival_at_us > 0 ? s.rival_for_us : 0) + 2 * s.peer_timeout_us +
-                      s.give_up_at_us + s.hang_at_us + s.hang_for_us + s.mtu_at_us +
-                      2 * s.call_timeout_us + (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
+         Microseconds(
+             s.start_skew_us + calls_us + lossy_us + crossed_us + s.faults_end_us + s.stop_at_us +
+             s.leave_at_us + s.cancel_at_us + s.cut_at_us + s.cut_for_us + s.freeze_at_us +
+             s.freeze_for_us + s.part_at_us + s.part_for_us + s.lane_cut_at_us + s.lane_cut_for_us +
+             s.cross_traffic_at_us + (s.cross_traffic_at_us > 0 ? s.cross_traffic_for_us : 0) +
+             2 * s.peer_timeout_us + s.give_up_at_us + s.hang_at_us + s.hang_for_us + s.mtu_at_us +
+             2 * s.call_timeout_us + (s.mismatch != 0 ? 2 * s.mismatch_timeout_us : 0));
 }
 
 std::uint64_t EventsMax(const Scenario& s) {

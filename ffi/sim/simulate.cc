@@ -221,10 +221,10 @@ SimulationReport Simulation::Run() {
   report.memory_peak_bytes = memory_peak_bytes_;
   report.calls = programs_.CallReports();
   report.faults = network_.faults();
-  const double rival_bytes_max =
-      static_cast<double>(scenario_.rate_mbps * scenario_.rival_for_us) / 8;
-  report.rival_part = static_cast<double>(network_.rival_bytes()) / rival_bytes_max;
-  report.own_part = static_cast<double>(network_.bytes_beside_rival()) / rival_bytes_max;
+  const double bytes_max =
+      static_cast<double>(scenario_.rate_mbps * scenario_.cross_traffic_for_us) / 8;
+  report.cross_traffic_part = static_cast<double>(network_.cross_traffic_bytes()) / bytes_max;
+  report.own_part = static_cast<double>(network_.bytes_beside_cross_traffic()) / bytes_max;
   for (const Host& each : hosts_) {
     const Counters& counters = each.endpoint->counters();
 #define OPTIREDUCE_ADD_COUNTER(name, meaning) report.counters.name += counters.name;

@@ -157,7 +157,7 @@ void TimeChecker::CheckLag(Instant now, const SimCallRecord& record) {
     if (member != record.rank) AddWait(now, record, member, index, wait);
   }
   const Instant from = std::max(
-      {record.submitted_at + BothDeadlines(spec), At(s.faults_end_us), At(s.rival_end_us()),
+      {record.submitted_at + BothDeadlines(spec), At(s.faults_end_us), At(s.cross_traffic_end_us()),
        wait.from, PassesFrom({.collective = record.call.collective, .index = index})});
   const Duration bound = bounds_.Lag() + bounds_.Agreement() + bounds_.DriverSlack();
   if (std::min(now, wait.slow_from) <= from + bound) return;

@@ -388,28 +388,28 @@ double Workload::SignOf(std::uint64_t element) const {
   return (Hash(scenario_.seed, Draw::kValue, element) & 1) != 0 ? -1 : 1;
 }
 
-std::vector<Workload::Shown> Workload::ShownBy(const SimCollective& collective,
-                                               std::uint64_t element, double total) const {
+std::vector<Workload::Decoded> Workload::DecodeTotal(const SimCollective& collective,
+                                                     std::uint64_t element, double total) const {
   const Window window = WindowOf(collective, element);
   const double digits = total * SignOf(element);
-  std::vector<Shown> shown;
+  std::vector<Decoded> decoded;
   if (!(digits >= 0) || digits != std::floor(digits) ||
       digits >= std::ldexp(1.0, 2 * static_cast<int>(window.count))) {
-    return shown;
+    return decoded;
   }
   for (std::size_t place = 0; place < window.count; ++place) {
     const std::size_t at = window.first + place;
-    Shown& each = shown.emplace_back(
-        Shown{.member = at / scenario_.calls,
-              .index = at % scenario_.calls,
-              .times = static_cast<int>(static_cast<std::uint64_t>(digits) >> 2 * place & 3)});
+    Decoded& each = decoded.emplace_back(
+        Decoded{.member = at / scenario_.calls,
+                .index = at % scenario_.calls,
+                .times = static_cast<int>(static_cast<std::uint64_t>(digits) >> 2 * place & 3)});
     if (Skips(collective, {.collective = 0, .index = each.index}, each.member)) {
       ++each.times;
     } else {
       each.value = std::ldexp(SignOf(element), 2 * static_cast<int>(place));
     }
   }
-  return shown;
+  return decoded;
 }
 
 double Workload::Magnitude(const SimCollective& collective) const {
@@ -421,7 +421,7 @@ double Workload::Magnitude(const SimCollective& collective) const {
   return magnitude;
 }
 
-bool Workload::ShowsAllOnce(const SimCollective& collective, std::uint64_t element,
+bool Workload::HoldsAllOnce(const SimCollective& collective, std::uint64_t element,
                             double total) const {
   const Window window = WindowOf(collective, element);
   double once = 0;

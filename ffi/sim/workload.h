@@ -74,7 +74,7 @@ class Workload {
   // With deferral, each element represents some of the contributions, each as a digit of base 4:
   // the sum over all calls identifies its contributions, and those that it contains more than once.
   // The other contributions to the element are zero.
-  struct Shown {
+  struct Decoded {
     std::size_t member = 0;
     std::size_t index = 0;  // of the call
     int times = 0;          // 3: three or more; one more if the member skips the call
@@ -82,12 +82,12 @@ class Workload {
   };
   // The contributions in an element whose total over all calls is `total`. Empty if no
   // contributions give that total.
-  std::vector<Shown> ShownBy(const SimCollective& collective, std::uint64_t element,
-                             double total) const;
+  std::vector<Decoded> DecodeTotal(const SimCollective& collective, std::uint64_t element,
+                                   double total) const;
   // The sum of the largest values of contributions to such a collective.
   double Magnitude(const SimCollective& collective) const;
   // True if each contribution is in the total once.
-  bool ShowsAllOnce(const SimCollective& collective, std::uint64_t element, double total) const;
+  bool HoldsAllOnce(const SimCollective& collective, std::uint64_t element, double total) const;
 
  private:
   // The program of the rank makes the call.

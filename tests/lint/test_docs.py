@@ -211,7 +211,7 @@ def test_every_counter_is_explained_in_its_own_words():
 
 
 def test_every_field_of_the_flight_record_is_explained():
-    header = text(ROOT / "ffi/bind/watch_dict.h")
+    header = text(ROOT / "ffi/bind/event_dict.h")
     body = header.split("ToDict(const CallRecord&", 1)[1].split("\n}", 1)[0]
     fields = re.findall(r'named\["(\w+)"\]', body)
     assert list(_table_under("The flight record")) == fields

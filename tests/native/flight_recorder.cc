@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "ffi/bind/watch_dict.h"
+#include "ffi/bind/event_dict.h"
 #include "tests/native/binding.h"
 #include "tests/native/recorded_call.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "ffi/bind/watch_dict.h"
+#include "ffi/bind/event_dict.h"
 #include "tests/native/binding.h"
 
 namespace nb = nanobind;
@@ -19,22 +19,22 @@ namespace optireduce::testing {
 namespace {
 
 void Bind(nb::module_& m) {
-  nb::class_<ShortDeadlineWatch>(m, "ShortDeadlineWatch")
+  nb::class_<ShortDeadlineDetector>(m, "ShortDeadlineDetector")
       .def("__init__",
-           [](ShortDeadlineWatch* self, double deadline_max) {
-             new (self) ShortDeadlineWatch(FromSeconds(deadline_max));
+           [](ShortDeadlineDetector* self, double deadline_max) {
+             new (self) ShortDeadlineDetector(FromSeconds(deadline_max));
            })
       .def(
           "add",
-          [](ShortDeadlineWatch& self, const std::string& collective, double needed,
+          [](ShortDeadlineDetector& self, const std::string& collective, double needed,
              double missing_contributions, double missing_results) {
             CallStats stats;
             stats.missing_contributions = missing_contributions;
             stats.missing_results = missing_results;
             stats.deadline_needed = FromSeconds(needed);
-            std::optional<WatchNews> news;
-            if (auto told = self.Add(collective, stats)) news = std::move(*told);
-            return ToObject(news);
+            std::optional<MonitorEvent> event;
+            if (auto told = self.Add(collective, stats)) event = std::move(*told);
+            return ToObject(event);
           },
           "collective"_a, "needed"_a, "missing_contributions"_a, "missing_results"_a = 0.0);
 }

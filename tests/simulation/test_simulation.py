@@ -420,15 +420,15 @@ def test_eight_senders_fill_no_queue_of_the_switch():
 def test_a_bulk_tcp_and_the_session_each_keep_a_third_of_a_link(
     seed, rate_mbps, queue_bytes
 ):
-    rival_for_us = 2_000_000_000 // rate_mbps // (4 if rate_mbps == 100 else 1)
-    bucket_bytes = rate_mbps * rival_for_us // 8 // 64
+    cross_traffic_for_us = 2_000_000_000 // rate_mbps // (4 if rate_mbps == 100 else 1)
+    bucket_bytes = rate_mbps * cross_traffic_for_us // 8 // 64
     report = assert_holds(
         f"seed={seed} ranks=2 calls=64 elements={bucket_bytes // 5} batch_max=44 "
         f"rate_mbps={rate_mbps} queue_bytes={queue_bytes} "
-        f"rival_at_us={20_000_000 // rate_mbps} "
-        f"rival_for_us={rival_for_us}"
+        f"cross_traffic_at_us={20_000_000 // rate_mbps} "
+        f"cross_traffic_for_us={cross_traffic_for_us}"
     )
-    assert report["rival_part"] > 0.3
+    assert report["cross_traffic_part"] > 0.3
     assert report["own_part"] > 0.3
 
 

@@ -27,10 +27,10 @@ class Native:
     rank, world_size = 3, 4
 
     def __init__(self):
-        self.news = queue.SimpleQueue()
+        self.events = queue.SimpleQueue()
 
-    def wait_for_news(self):
-        return self.news.get()
+    def wait_for_event(self):
+        return self.events.get()
 
     def flight_record(self):
         return [_CALL]
@@ -44,7 +44,7 @@ def stall(**changes):
 
 
 def slow(**changes):
-    news = {
+    event = {
         "kind": "slow",
         "rank": 3,
         "collective": "grads",
@@ -54,17 +54,17 @@ def slow(**changes):
         "behind_s": 0.212,
         "elapsed_s": 1.23,
     }
-    return {**news, **changes}
+    return {**event, **changes}
 
 
-def lines_of(caplog, folder, *news, **options):
-    """Runs a watch over these events and returns the lines that it logs."""
+def lines_of(caplog, folder, *events, **options):
+    """Logs these events and returns the lines."""
     native = Native()
     options = Options(flight_record_dir=str(folder), **options)
     with caplog.at_level(logging.WARNING, "jax_optireduce"):
         watch = _log_thread.LogThread(native, native, options)
-        for one in (*news, None):
-            native.news.put(one)
+        for one in (*events, None):
+            native.events.put(one)
         watch.end()
     return [record.getMessage() for record in caplog.records]
 
@@ -102,7 +102,7 @@ def test_recovery_has_a_line(caplog, tmp_path):
 def test_short_deadline_is_named_with_figures_and_a_longer_one(
     caplog, tmp_path, suggested, said
 ):
-    news = {
+    event = {
         "kind": "short deadline",
         "collective": "grads",
         "calls": 10,
@@ -110,7 +110,7 @@ def test_short_deadline_is_named_with_figures_and_a_longer_one(
         "needed_s": 2.6,
         "suggested_s": suggested,
     }
-    (line,) = lines_of(caplog, tmp_path, news, deadline_max_s=0.5)
+    (line,) = lines_of(caplog, tmp_path, event, deadline_max_s=0.5)
     for part in (
         "calls of 'grads' end before their data arrives",
         "71 % of it was late (mean of the last 10 calls)",
@@ -169,7 +169,7 @@ def test_removal_of_the_own_process_is_said_to_be_that(caplog, tmp_path):
 
 
 def test_devices_that_wait_for_others_are_named_and_leave_a_file(caplog, tmp_path):
-    news = {
+    event = {
         "kind": "devices",
         "collective": "grads",
         "sequence": 4,
@@ -178,7 +178,7 @@ def test_devices_that_wait_for_others_are_named_and_leave_a_file(caplog, tmp_pat
         "elapsed_s": 61.0,
         "others": 2,
     }
-    (line,) = lines_of(caplog, tmp_path, news)
+    (line,) = lines_of(caplog, tmp_path, event)
     assert "call 4 of 'grads' waits in this process" in line
     assert "rank 2, 3 started it 61.0 s ago, rank 1 not yet." in line
     assert "2 more calls wait in the same way" in line

@@ -1,4 +1,4 @@
-#include "ffi/sim/rival.h"
+#include "ffi/sim/cross_traffic.h"
 
 #include <algorithm>
 #include <chrono>
@@ -22,12 +22,12 @@ constexpr Duration kTimeout = std::chrono::milliseconds(200);
 
 }  // namespace
 
-Rival::Rival(const RivalOptions& options)
+CrossTraffic::CrossTraffic(const CrossTrafficOptions& options)
     : options_(options), window_(kFirstWindow), threshold_(HUGE_VAL) {
   events_.Push(options.start, 0);
 }
 
-void Rival::Step(Link& link) {
+void CrossTraffic::Step(Link& link) {
   const Instant now = events_.next();
   const std::uint64_t number = events_.Pop();
   if (number > acknowledged_) {
@@ -40,7 +40,7 @@ void Rival::Step(Link& link) {
   if (active(now)) Send(now, link);
 }
 
-void Rival::Send(Instant now, Link& link) {
+void CrossTraffic::Send(Instant now, Link& link) {
   while (static_cast<double>(next_number_ - 1 - acknowledged_) + 1 <= window_) {
     if (next_number_ == acknowledged_ + 1) progress_at_ = now;
     const std::optional<Instant> arrives = link.Offer(now, kSegmentBytes);
@@ -53,7 +53,7 @@ void Rival::Send(Instant now, Link& link) {
   }
 }
 
-void Rival::MakeAcknowledgement(Instant now, std::uint64_t number) {
+void CrossTraffic::MakeAcknowledgement(Instant now, std::uint64_t number) {
   const bool gap = number > acknowledged_ + 1;
   const bool known = acknowledged_ + 1 < recovery_;
   acknowledged_ = number;
@@ -65,7 +65,7 @@ void Rival::MakeAcknowledgement(Instant now, std::uint64_t number) {
   }
 }
 
-void Rival::Grow(Instant now) {
+void CrossTraffic::Grow(Instant now) {
   if (window_ < threshold_) {
     window_ += 1;
     return;
@@ -78,7 +78,7 @@ void Rival::Grow(Instant now) {
   window_ = std::max(window_, reno_window_);
 }
 
-void Rival::Shrink(Instant now) {
+void CrossTraffic::Shrink(Instant now) {
   window_max_ = window_;
   window_ = std::max(window_ * kCubicBeta, 2.0);
   threshold_ = window_;

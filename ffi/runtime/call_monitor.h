@@ -2,8 +2,8 @@
 // waiting thread: a slow rank and its recovery, deadlines that are too short, a call that does not
 // end, removed ranks, and devices that wait for others of their process.
 
-#ifndef FFI_RUNTIME_CALL_WATCH_H_
-#define FFI_RUNTIME_CALL_WATCH_H_
+#ifndef FFI_RUNTIME_CALL_MONITOR_H_
+#define FFI_RUNTIME_CALL_MONITOR_H_
 
 #include <condition_variable>
 #include <cstddef>
@@ -24,7 +24,7 @@
 
 namespace optireduce {
 
-struct CallWatchOptions {
+struct CallMonitorOptions {
   std::uint16_t world_size = 1;
   // Age of a call under way at which it is reported; 0: never.
   Duration stall_timeout{};
@@ -37,19 +37,19 @@ struct CallWatchOptions {
 
 // A call that does not end, or that failed after a long wait for a dead peer. Concurrent calls are
 // part of the same stall and are not reported separately.
-struct StallNews {
+struct StallEvent {
   CallRecord call;
   std::size_t others = 0;  // other calls that are under way
 };
 
 // Ranks that were removed from the session.
-struct RemovalNews {
+struct RemovalEvent {
   std::vector<Rank> ranks;
   std::size_t live = 0;  // remaining ranks
 };
 
-// A call that some devices of this process have started and others have not; see Meeting.
-struct DevicesNews {
+// A call that some devices of this process have started and others have not; see DeviceRendezvous.
+struct DevicesEvent {
   std::string collective;
   Sequence sequence;
   std::vector<std::uint32_t> started;  // ranks of the group
@@ -58,13 +58,13 @@ struct DevicesNews {
   std::size_t others = 0;  // other such calls
 };
 
-using WatchNews =
-    std::variant<SlowRankNews, ShortDeadlineNews, StallNews, RemovalNews, DevicesNews>;
+using MonitorEvent =
+    std::variant<SlowRankEvent, ShortDeadlineEvent, StallEvent, RemovalEvent, DevicesEvent>;
 
 // Thread-safe. Begin() and End() take a lock for a few hundred nanoseconds and never wait.
-class CallWatch {
+class CallMonitor {
  public:
-  explicit CallWatch(const CallWatchOptions& options);
+  explicit CallMonitor(const CallMonitorOptions& options);
 
   // Returns the number of the call.
   std::uint64_t Begin(const Submission& submission);
@@ -72,7 +72,7 @@ class CallWatch {
 
   // Sets the ranks with which a lane continues. Reports removals not yet reported by another lane.
   void SetLive(const std::vector<Rank>& live);
-  void TellDevices(DevicesNews news);
+  void TellDevices(DevicesEvent event);
   // The number of remaining ranks.
   std::size_t live() const;
 
@@ -80,26 +80,26 @@ class CallWatch {
   std::vector<CallRecord> Records() const;
 
   // Blocks until an event; returns none after Close(). For one thread only.
-  std::optional<WatchNews> Wait();
+  std::optional<MonitorEvent> Wait();
   // Ends Wait(). May be repeated.
   void Close();
 
  private:
   // Requires the mutex.
-  void Tell(WatchNews news);
-  void TellStall(const CallRecord& call);
+  void Tell(MonitorEvent event);
+  void ReportStall(const CallRecord& call);
   void TellIfUnreachable(const CallRecord& call, const Status& status);
   // Waits until the next call may have stalled, and reports a stall.
   void WaitForStall(std::unique_lock<std::mutex>& lock);
 
-  const CallWatchOptions options_;
+  const CallMonitorOptions options_;
 
   mutable std::mutex mutex_;  // guards the following members
   std::condition_variable changed_;
   FlightRecorder recorder_;
-  SlowRankWatch slow_rank_;
-  ShortDeadlineWatch short_deadline_;
-  std::deque<WatchNews> news_;
+  SlowRankDetector slow_rank_;
+  ShortDeadlineDetector short_deadline_;
+  std::deque<MonitorEvent> events_;
   std::vector<Rank> live_;
   bool failing_ = false;  // the stall of a dead peer was reported, and no call has succeeded since
   // the waiting thread sleeps without a time limit: the next call has to wake it
@@ -109,4 +109,4 @@ class CallWatch {
 
 }  // namespace optireduce
 
-#endif  // FFI_RUNTIME_CALL_WATCH_H_
+#endif  // FFI_RUNTIME_CALL_MONITOR_H_

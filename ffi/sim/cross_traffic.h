@@ -8,8 +8,8 @@
 // because only the rate matters; after 200 ms without an acknowledgement the window restarts from
 // one segment.
 
-#ifndef FFI_SIM_RIVAL_H_
-#define FFI_SIM_RIVAL_H_
+#ifndef FFI_SIM_CROSS_TRAFFIC_H_
+#define FFI_SIM_CROSS_TRAFFIC_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -20,15 +20,15 @@
 
 namespace optireduce {
 
-struct RivalOptions {
+struct CrossTrafficOptions {
   Instant start{};
   Instant end{};        // no data is sent from then on
   Duration way_back{};  // latency of an acknowledgement
 };
 
-class Rival {
+class CrossTraffic {
  public:
-  explicit Rival(const RivalOptions& options);
+  explicit CrossTraffic(const CrossTrafficOptions& options);
 
   // Time of the next Step; kNever after the end.
   Instant next() const { return events_.next(); }
@@ -44,7 +44,7 @@ class Rival {
   void Grow(Instant now);
   void Shrink(Instant now);
 
-  RivalOptions options_;
+  CrossTrafficOptions options_;
   // Numbers of acknowledgements; a number that was already handled represents a timeout.
   EventQueue<std::uint64_t> events_;
   std::uint64_t next_number_ = 1;
@@ -63,4 +63,4 @@ class Rival {
 
 }  // namespace optireduce
 
-#endif  // FFI_SIM_RIVAL_H_
+#endif  // FFI_SIM_CROSS_TRAFFIC_H_

@@ -1,4 +1,4 @@
-#include "ffi/runtime/call_watch.h"
+#include "ffi/runtime/call_monitor.h"
 
 #include <algorithm>
 #include <chrono>
@@ -19,12 +19,12 @@ Duration UnixTime() {
 
 }  // namespace
 
-CallWatch::CallWatch(const CallWatchOptions& options)
+CallMonitor::CallMonitor(const CallMonitorOptions& options)
     : options_(options), short_deadline_(options.deadline_max) {
   for (std::uint16_t rank = 0; rank < options.world_size; ++rank) live_.emplace_back(rank);
 }
 
-std::uint64_t CallWatch::Begin(const Submission& submission) {
+std::uint64_t CallMonitor::Begin(const Submission& submission) {
   const Duration unix_time = UnixTime();
   const std::lock_guard lock(mutex_);
   const std::uint64_t number = recorder_.Begin(submission, ClockNow(), unix_time);
@@ -33,42 +33,42 @@ std::uint64_t CallWatch::Begin(const Submission& submission) {
   return number;
 }
 
-void CallWatch::End(std::uint64_t number, const Status& status, const CallStats& stats) {
+void CallMonitor::End(std::uint64_t number, const Status& status, const CallStats& stats) {
   const std::lock_guard lock(mutex_);
   const Instant now = ClockNow();
   const CallRecord* const call = recorder_.End(number, now, status, stats);
   if (call == nullptr) return;
   if (!status.ok()) return TellIfUnreachable(*call, status);
   failing_ = false;
-  if (const auto news = slow_rank_.Add(call->collective, stats, now)) Tell(*news);
-  if (const auto news = short_deadline_.Add(call->collective, stats)) Tell(*news);
+  if (const auto event = slow_rank_.Add(call->collective, stats, now)) Tell(*event);
+  if (const auto event = short_deadline_.Add(call->collective, stats)) Tell(*event);
 }
 
-void CallWatch::SetLive(const std::vector<Rank>& live) {
+void CallMonitor::SetLive(const std::vector<Rank>& live) {
   const std::lock_guard lock(mutex_);
-  RemovalNews news;
+  RemovalEvent event;
   for (const Rank rank : live_) {
-    if (std::ranges::find(live, rank) == live.end()) news.ranks.push_back(rank);
+    if (std::ranges::find(live, rank) == live.end()) event.ranks.push_back(rank);
   }
   // The removal was already reported by another lane.
-  if (news.ranks.empty()) return;
+  if (event.ranks.empty()) return;
   std::erase_if(live_, [&](Rank rank) { return std::ranges::find(live, rank) == live.end(); });
-  for (const Rank rank : news.ranks) slow_rank_.Forget(rank);
-  news.live = live_.size();
-  Tell(std::move(news));
+  for (const Rank rank : event.ranks) slow_rank_.Forget(rank);
+  event.live = live_.size();
+  Tell(std::move(event));
 }
 
-void CallWatch::TellDevices(DevicesNews news) {
+void CallMonitor::TellDevices(DevicesEvent event) {
   const std::lock_guard lock(mutex_);
-  Tell(std::move(news));
+  Tell(std::move(event));
 }
 
-std::size_t CallWatch::live() const {
+std::size_t CallMonitor::live() const {
   const std::lock_guard lock(mutex_);
   return live_.size();
 }
 
-std::vector<CallRecord> CallWatch::Records() const {
+std::vector<CallRecord> CallMonitor::Records() const {
   const std::lock_guard lock(mutex_);
   std::vector<CallRecord> records = recorder_.Records();
   const Instant now = ClockNow();
@@ -78,18 +78,18 @@ std::vector<CallRecord> CallWatch::Records() const {
   return records;
 }
 
-std::optional<WatchNews> CallWatch::Wait() {
+std::optional<MonitorEvent> CallMonitor::Wait() {
   std::unique_lock lock(mutex_);
-  while (news_.empty()) {
+  while (events_.empty()) {
     if (closed_) return std::nullopt;
     WaitForStall(lock);
   }
-  WatchNews news = std::move(news_.front());
-  news_.pop_front();
-  return news;
+  MonitorEvent event = std::move(events_.front());
+  events_.pop_front();
+  return event;
 }
 
-void CallWatch::WaitForStall(std::unique_lock<std::mutex>& lock) {
+void CallMonitor::WaitForStall(std::unique_lock<std::mutex>& lock) {
   const bool timed = options_.stall_timeout > Duration::zero();
   const CallRecord* const oldest = timed ? recorder_.OldestUntold() : nullptr;
   if (oldest == nullptr) {
@@ -103,32 +103,32 @@ void CallWatch::WaitForStall(std::unique_lock<std::mutex>& lock) {
     changed_.wait_for(lock, left);
     return;
   }
-  TellStall(*oldest);
+  ReportStall(*oldest);
 }
 
-void CallWatch::Close() {
+void CallMonitor::Close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
   changed_.notify_all();
 }
 
-void CallWatch::Tell(WatchNews news) {
-  if (news_.size() >= kNewsMax) return;
-  news_.push_back(std::move(news));
+void CallMonitor::Tell(MonitorEvent event) {
+  if (events_.size() >= kNewsMax) return;
+  events_.push_back(std::move(event));
   changed_.notify_one();
 }
 
-void CallWatch::TellStall(const CallRecord& call) {
-  StallNews news{.call = call, .others = recorder_.under_way()};
+void CallMonitor::ReportStall(const CallRecord& call) {
+  StallEvent event{.call = call, .others = recorder_.under_way()};
   if (call.state == CallRecord::State::kUnderWay) {
-    news.call.elapsed = ClockNow() - call.started;
-    --news.others;
+    event.call.elapsed = ClockNow() - call.started;
+    --event.others;
   }
   recorder_.TellAll();
-  Tell(std::move(news));
+  Tell(std::move(event));
 }
 
-void CallWatch::TellIfUnreachable(const CallRecord& call, const Status& status) {
+void CallMonitor::TellIfUnreachable(const CallRecord& call, const Status& status) {
   if (options_.stall_timeout == Duration::zero() || call.told || failing_) return;
   // Any of these: the first rank to give up a dead peer announces the failure to the others.
   const bool unreachable = status.code() == StatusCode::kUnavailable ||
@@ -136,7 +136,7 @@ void CallWatch::TellIfUnreachable(const CallRecord& call, const Status& status) 
                            status.code() == StatusCode::kDeadlineExceeded;
   if (!unreachable || call.elapsed < options_.unavailable_wait) return;
   failing_ = true;
-  TellStall(call);
+  ReportStall(call);
 }
 
 }  // namespace optireduce

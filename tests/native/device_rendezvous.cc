@@ -1,6 +1,6 @@
 // The rendezvous of the devices of a process, whose network is the test.
 
-#include "ffi/runtime/meeting.h"
+#include "ffi/runtime/device_rendezvous.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -46,40 +46,40 @@ struct DeviceEnd {
 };
 
 // Buckets are one leaf of float32.
-class TestMeeting {
+class TestDeviceRendezvous {
  public:
-  TestMeeting(double call_timeout_s, double stall_timeout_s, std::size_t threads)
+  TestDeviceRendezvous(double call_timeout_s, double stall_timeout_s, std::size_t threads)
       : pool_(std::make_shared<CompletionPool>(CompletionPoolOptions{.threads_max = threads})),
-        meeting_(Meeting::Create(
-            pool_,
-            {.submit =
-                 [shared = shared_](Submission submission, CallDoneFunction done) {
-                   const Leaf& leaf = submission.leaves.front();
-                   const std::span<float> values(reinterpret_cast<float*>(leaf.data),
-                                                 leaf.elements);
-                   shared->sent.Put({.leaf = values, .done = std::move(done)});
-                   shared->network.Put({.name = submission.spec.name,
-                                        .sequence = submission.sequence.value(),
-                                        .values = {values.begin(), values.end()},
-                                        .given_up = {}});
-                 },
-             .give_up =
-                 [shared = shared_](const Submission& call, const Status& why) {
-                   shared->given_up.Put({.name = call.spec.name,
-                                         .sequence = call.sequence.value(),
-                                         .values = {},
-                                         .given_up = why.message()});
-                 },
-             .tell = [shared = shared_](DevicesNews news) { shared->news.Put(std::move(news)); },
-             .call_timeout = FromSeconds(call_timeout_s),
-             .stall_timeout = FromSeconds(stall_timeout_s)})) {}
-  ~TestMeeting() {
+        rendezvous_(DeviceRendezvous::Create(
+            pool_, {.submit =
+                        [shared = shared_](Submission submission, CallDoneFunction done) {
+                          const Leaf& leaf = submission.leaves.front();
+                          const std::span<float> values(reinterpret_cast<float*>(leaf.data),
+                                                        leaf.elements);
+                          shared->sent.Put({.leaf = values, .done = std::move(done)});
+                          shared->network.Put({.name = submission.spec.name,
+                                               .sequence = submission.sequence.value(),
+                                               .values = {values.begin(), values.end()},
+                                               .given_up = {}});
+                        },
+                    .give_up =
+                        [shared = shared_](const Submission& call, const Status& why) {
+                          shared->given_up.Put({.name = call.spec.name,
+                                                .sequence = call.sequence.value(),
+                                                .values = {},
+                                                .given_up = why.message()});
+                        },
+                    .tell = [shared = shared_](
+                                DevicesEvent event) { shared->event.Put(std::move(event)); },
+                    .call_timeout = FromSeconds(call_timeout_s),
+                    .stall_timeout = FromSeconds(stall_timeout_s)})) {}
+  ~TestDeviceRendezvous() {
     Release();
     Close("the test is over");
-    shared_->sent.Clear();  // Breaks the cycle of references between the calls and the meeting.
+    shared_->sent.Clear();  // Breaks the cycle of references between the calls and the rendezvous.
   }
-  TestMeeting(const TestMeeting&) = delete;
-  TestMeeting& operator=(const TestMeeting&) = delete;
+  TestDeviceRendezvous(const TestDeviceRendezvous&) = delete;
+  TestDeviceRendezvous& operator=(const TestDeviceRendezvous&) = delete;
 
   void Start(std::uint32_t rank, const std::vector<float>& values, const std::string& name,
              std::uint32_t devices, std::optional<std::uint32_t> step, const std::string& mode,
@@ -110,7 +110,7 @@ class TestMeeting {
       // XLA may use the memory for other values from here on.
       std::ranges::fill(*bucket, std::numeric_limits<float>::quiet_NaN());
     };
-    meeting_->Start(std::move(call));
+    rendezvous_->Start(std::move(call));
   }
   // One thread of the pool does nothing from here on until Release().
   void Hold() {
@@ -125,10 +125,10 @@ class TestMeeting {
     for (float& value : sent.leaf) value += added;
     sent.done(error.empty() ? Status() : Status(StatusCode::kUnavailable, error), CallStats{});
   }
-  void Cancel(const std::string& why) { meeting_->Cancel(Status(StatusCode::kCancelled, why)); }
+  void Cancel(const std::string& why) { rendezvous_->Cancel(Status(StatusCode::kCancelled, why)); }
   void Close(const std::string& why) {
     const nb::gil_scoped_release release;
-    meeting_->Close(Status(StatusCode::kCancelled, why));
+    rendezvous_->Close(Status(StatusCode::kCancelled, why));
   }
 
   std::vector<NetworkCall> Network(std::size_t count) { return shared_->network.Wait(count); }
@@ -137,10 +137,10 @@ class TestMeeting {
   // The missing devices of each reported stall.
   std::vector<std::vector<std::uint32_t>> Missing(std::size_t count) {
     std::vector<std::vector<std::uint32_t>> missing;
-    for (const DevicesNews& news : shared_->news.Wait(count)) missing.push_back(news.missing);
+    for (const DevicesEvent& event : shared_->event.Wait(count)) missing.push_back(event.missing);
     return missing;
   }
-  std::uint64_t Failures() const { return meeting_->failures(); }
+  std::uint64_t Failures() const { return rendezvous_->failures(); }
 
  private:
   struct Sent {
@@ -152,14 +152,14 @@ class TestMeeting {
     Inbox<NetworkCall> network;
     Inbox<NetworkCall> given_up;
     Inbox<DeviceEnd> ended;
-    Inbox<DevicesNews> news;
+    Inbox<DevicesEvent> event;
   };
   const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   std::promise<void> release_;
   const std::shared_future<void> released_ = release_.get_future().share();
   bool is_released_ = false;
   const std::shared_ptr<CompletionPool> pool_;
-  const std::shared_ptr<Meeting> meeting_;
+  const std::shared_ptr<DeviceRendezvous> rendezvous_;
 };
 
 void Bind(nb::module_& m) {
@@ -173,22 +173,22 @@ void Bind(nb::module_& m) {
       .def_ro("sequence", &DeviceEnd::sequence)
       .def_ro("error", &DeviceEnd::error)
       .def_ro("values", &DeviceEnd::values);
-  nb::class_<TestMeeting>(m, "Meeting")
+  nb::class_<TestDeviceRendezvous>(m, "DeviceRendezvous")
       .def(nb::init<double, double, std::size_t>(), "call_timeout_s"_a = 0.0,
            "stall_timeout_s"_a = 0.0, "threads"_a = CompletionPoolOptions{}.threads_max)
-      .def("start", &TestMeeting::Start, "rank"_a, "values"_a, nb::kw_only(), "name"_a = "x",
-           "devices"_a = 2, "step"_a = nb::none(), "mode"_a = "exact", "group"_a = 0,
-           "groups"_a = 1)
-      .def("hold", &TestMeeting::Hold)
-      .def("release", &TestMeeting::Release)
-      .def("finish", &TestMeeting::Finish, "which"_a, "added"_a = 0.0f, "error"_a = "")
-      .def("cancel", &TestMeeting::Cancel)
-      .def("close", &TestMeeting::Close)
-      .def("network", &TestMeeting::Network, "count"_a)
-      .def("given_up", &TestMeeting::GivenUp)
-      .def("ended", &TestMeeting::Ended, "count"_a)
-      .def("missing", &TestMeeting::Missing, "count"_a)
-      .def("failures", &TestMeeting::Failures);
+      .def("start", &TestDeviceRendezvous::Start, "rank"_a, "values"_a, nb::kw_only(),
+           "name"_a = "x", "devices"_a = 2, "step"_a = nb::none(), "mode"_a = "exact",
+           "group"_a = 0, "groups"_a = 1)
+      .def("hold", &TestDeviceRendezvous::Hold)
+      .def("release", &TestDeviceRendezvous::Release)
+      .def("finish", &TestDeviceRendezvous::Finish, "which"_a, "added"_a = 0.0f, "error"_a = "")
+      .def("cancel", &TestDeviceRendezvous::Cancel)
+      .def("close", &TestDeviceRendezvous::Close)
+      .def("network", &TestDeviceRendezvous::Network, "count"_a)
+      .def("given_up", &TestDeviceRendezvous::GivenUp)
+      .def("ended", &TestDeviceRendezvous::Ended, "count"_a)
+      .def("missing", &TestDeviceRendezvous::Missing, "count"_a)
+      .def("failures", &TestDeviceRendezvous::Failures);
 }
 
 const Binding binding(&Bind);

@@ -5,8 +5,8 @@
 // device, so the identity is (name, group, rank) and a sequence per identity, never the order of
 // arrival.
 
-#ifndef FFI_RUNTIME_MEETING_H_
-#define FFI_RUNTIME_MEETING_H_
+#ifndef FFI_RUNTIME_DEVICE_RENDEZVOUS_H_
+#define FFI_RUNTIME_DEVICE_RENDEZVOUS_H_
 
 #include <atomic>
 #include <compare>
@@ -27,7 +27,7 @@
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/submission.h"
-#include "ffi/runtime/call_watch.h"
+#include "ffi/runtime/call_monitor.h"
 #include "ffi/runtime/called_collectives.h"
 #include "ffi/runtime/completion_pool.h"
 #include "ffi/runtime/lane.h"
@@ -66,9 +66,9 @@ using SubmitFunction = std::function<void(Submission submission, CallDoneFunctio
 using GiveUpFunction = std::function<void(const Submission& call, const Status& why)>;
 
 // Reports devices that wait for others to the user. Must not block.
-using TellDevicesFunction = std::function<void(DevicesNews news)>;
+using TellDevicesFunction = std::function<void(DevicesEvent event)>;
 
-struct MeetingOptions {
+struct DeviceRendezvousOptions {
   SubmitFunction submit;
   GiveUpFunction give_up;
   TellDevicesFunction tell;
@@ -80,14 +80,14 @@ struct MeetingOptions {
 };
 
 // Thread-safe.
-class Meeting : public std::enable_shared_from_this<Meeting> {
+class DeviceRendezvous : public std::enable_shared_from_this<DeviceRendezvous> {
  public:
-  static std::shared_ptr<Meeting> Create(std::shared_ptr<CompletionPool> pool,
-                                         MeetingOptions options);
+  static std::shared_ptr<DeviceRendezvous> Create(std::shared_ptr<CompletionPool> pool,
+                                                  DeviceRendezvousOptions options);
   // Equivalent to Close("the communicator was destroyed").
-  ~Meeting();
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
+  ~DeviceRendezvous();
+  DeviceRendezvous(const DeviceRendezvous&) = delete;
+  DeviceRendezvous& operator=(const DeviceRendezvous&) = delete;
 
   // Never blocks: `call.done` receives every outcome of the call.
   void Start(DeviceCall call);
@@ -97,7 +97,7 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
 
   // Takes the next sequence of (name, group, rank), for a caller that needs the number before the
   // call and passes it as `step`.
-  Sequence TakeTicket(const std::string& name, std::uint32_t group, std::uint32_t rank);
+  Sequence TakeNextSequence(const std::string& name, std::uint32_t group, std::uint32_t rank);
 
   // Fails every call that some devices have not started or that has not reached the network yet.
   void Cancel(const Status& why);
@@ -108,8 +108,8 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   std::uint64_t failures() const { return failures_; }
 
  private:
-  struct Gathering;
-  using Gatherings = std::list<std::shared_ptr<Gathering>>;
+  struct LocalReduction;
+  using LocalReductions = std::list<std::shared_ptr<LocalReduction>>;
 
   struct Key {
     std::string name;
@@ -126,14 +126,14 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
     std::map<std::uint32_t, Slot> slots;  // by rank
     // The one call that some but not all local devices have started. There is at most one: a device
     // starts its next call after this one has ended.
-    std::optional<Gatherings::iterator> gathering;
+    std::optional<LocalReductions::iterator> local_reduction;
     // The newest call that failed before all devices had started it, and the reason, for later
     // devices.
     std::optional<std::uint32_t> failed_through;
     Status failure;
   };
 
-  Meeting(std::shared_ptr<CompletionPool> pool, MeetingOptions options);
+  DeviceRendezvous(std::shared_ptr<CompletionPool> pool, DeviceRendezvousOptions options);
 
   // Requires the mutex.
   Result<Sequence> Admit(const Key& key, const DeviceCall& call);
@@ -141,41 +141,41 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   // The error of a call that failed before this device started it.
   Status FailLate(Collective& collective, const DeviceCall& call);
   // The call if all its devices have started it, otherwise null.
-  std::shared_ptr<Gathering> Join(const Key& key, Collective& collective, DeviceCall call,
-                                  Sequence sequence);
-  void Fail(Gatherings::iterator which, const Status& why);
-  static void Realign(Collective& collective);
+  std::shared_ptr<LocalReduction> Join(const Key& key, Collective& collective, DeviceCall call,
+                                       Sequence sequence);
+  void Fail(LocalReductions::iterator which, const Status& why);
+  static void RestartNumbering(Collective& collective);
   void Reject(DeviceCall call, const Status& why);
   // Ends a call that was never submitted.
-  void Answer(DeviceCall call, const Status& status);
+  void CompleteNow(DeviceCall call, const Status& status);
   void CancelWaiting(const Status& why);
-  void StartWatching(const Gathering& gathering);
-  Status MissingDevices(const Gathering& gathering) const;
-  void TellStall(Instant now, const Gathering& gathering);
+  void StartWaiting(const LocalReduction& local_reduction);
+  Status MissingDevices(const LocalReduction& local_reduction) const;
+  void ReportStall(Instant now, const LocalReduction& local_reduction);
 
   // On the completion pool.
-  void Reduce(const std::shared_ptr<Gathering>& gathering);
+  void Reduce(const std::shared_ptr<LocalReduction>& local_reduction);
   // Ends a call that does not reach the network.
-  void FailReduced(const std::shared_ptr<Gathering>& gathering, const Status& why);
-  void Finish(const std::shared_ptr<Gathering>& gathering, const Status& status,
+  void FailReduced(const std::shared_ptr<LocalReduction>& local_reduction, const Status& why);
+  void Finish(const std::shared_ptr<LocalReduction>& local_reduction, const Status& status,
               const CallStats& stats);
-  void Complete(Gathering& gathering, std::size_t device, const DeviceResult& result);
+  void Complete(LocalReduction& local_reduction, std::size_t device, const DeviceResult& result);
 
-  void HandToNetwork(const std::shared_ptr<Gathering>& gathering);
+  void SubmitToNetwork(const std::shared_ptr<LocalReduction>& local_reduction);
   // The call as the network sees it, without leaves.
-  static Submission NetworkCall(const Gathering& gathering, Sequence sequence);
+  static Submission NetworkCall(const LocalReduction& local_reduction, Sequence sequence);
 
   // The body of the watching thread: reports, and later fails, calls that wait for too long.
-  void Watch();
+  void WaitForDevices();
 
   const std::shared_ptr<CompletionPool> pool_;
-  const MeetingOptions options_;
+  const DeviceRendezvousOptions options_;
   std::atomic<std::uint64_t> failures_ = 0;
 
   mutable std::mutex mutex_;  // guards the following members
   std::map<Key, Collective> collectives_;
   CalledCollectives called_;
-  Gatherings gatherings_;  // oldest first
+  LocalReductions local_reductions_;  // oldest first
   std::uint64_t cancellations_ = 0;
   Status cancel_reason_;
   std::optional<Status> closed_;
@@ -183,9 +183,9 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
   Instant wakes_at_{};               // later events need no signal
 
   std::mutex join_mutex_;  // Close() may be called by several threads
-  std::thread watcher_;    // started at the first call of several devices
+  std::thread waiter_;     // started at the first call of several devices
 };
 
 }  // namespace optireduce
 
-#endif  // FFI_RUNTIME_MEETING_H_
+#endif  // FFI_RUNTIME_DEVICE_RENDEZVOUS_H_

@@ -13,13 +13,13 @@ import optireduce_testing as native
 _BEHIND_MIN_S = 0.02
 # Source: kMissedLate of ffi/runtime/short_deadline.h.
 _MISSED_LATE = 0.05
-# Source: kNewsMax of ffi/runtime/call_watch.cc.
+# Source: kNewsMax of ffi/runtime/call_monitor.cc.
 _NEWS_MAX = 64
 
 
 def test_a_stall_is_not_told_before_its_time_however_late_somebody_asks():
     stall_timeout = 0.2
-    watch = native.CallWatch(stall_timeout, 1.0)
+    watch = native.CallMonitor(stall_timeout, 1.0)
     watch.begin("a", 1)
     time.sleep(0.7 * stall_timeout)
     news = watch.wait()
@@ -27,9 +27,9 @@ def test_a_stall_is_not_told_before_its_time_however_late_somebody_asks():
     assert news["call"]["elapsed_s"] >= stall_timeout
 
 
-def test_news_that_nobody_takes_has_a_bound():
+def test_events_that_nobody_takes_have_a_bound():
     ranks = 2 * _NEWS_MAX
-    watch = native.CallWatch(0.0, 1.0, world_size=ranks)
+    watch = native.CallMonitor(0.0, 1.0, world_size=ranks)
     for gone in range(ranks):
         watch.set_live(list(range(gone + 1, ranks)))
     watch.close()
@@ -42,13 +42,13 @@ def test_news_that_nobody_takes_has_a_bound():
 
 @pytest.mark.parametrize("behind", [0.001, 0.9 * _BEHIND_MIN_S])
 def test_a_short_wait_is_not_told_although_it_is_most_of_the_time(behind):
-    watch = native.SlowRankWatch()
+    watch = native.SlowRankDetector()
     news = [watch.add("g", i * behind, 3, behind, 1.1 * behind) for i in range(100)]
     assert not any(news)
 
 
 def test_a_deadline_that_misses_hardly_anything_is_not_told():
-    watch = native.ShortDeadlineWatch(1.0)
+    watch = native.ShortDeadlineDetector(1.0)
     assert not any(watch.add("g", 2.0, 0.9 * _MISSED_LATE) for _ in range(100))
     assert any(watch.add("g", 2.0, 1.1 * _MISSED_LATE) for _ in range(100))
 

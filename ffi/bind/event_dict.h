@@ -2,8 +2,8 @@
 // call are those of jax_optireduce.Communicator.flight_record(), those of events are in
 // _native.pyi.
 
-#ifndef FFI_BIND_WATCH_DICT_H_
-#define FFI_BIND_WATCH_DICT_H_
+#ifndef FFI_BIND_EVENT_DICT_H_
+#define FFI_BIND_EVENT_DICT_H_
 
 #include <nanobind/nanobind.h>
 
@@ -15,7 +15,7 @@
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
-#include "ffi/runtime/call_watch.h"
+#include "ffi/runtime/call_monitor.h"
 #include "ffi/runtime/flight_recorder.h"
 #include "ffi/runtime/short_deadline.h"
 #include "ffi/runtime/slow_rank.h"
@@ -87,63 +87,63 @@ inline nanobind::list ToList(const std::vector<CallRecord>& records) {
   return list;
 }
 
-inline nanobind::dict ToDict(const SlowRankNews& news) {
+inline nanobind::dict ToDict(const SlowRankEvent& event) {
   nanobind::dict named;
-  named["kind"] = news.recovered ? "recovered" : "slow";
-  named["rank"] = static_cast<int>(news.rank.value());
-  named["collective"] = ToText(news.collective);
-  named["calls"] = news.calls;
-  named["waited"] = news.waited;
-  named["absent"] = news.absent;
-  named["behind_s"] = ToSeconds(news.behind);
-  named["elapsed_s"] = ToSeconds(news.elapsed);
+  named["kind"] = event.recovered ? "recovered" : "slow";
+  named["rank"] = static_cast<int>(event.rank.value());
+  named["collective"] = ToText(event.collective);
+  named["calls"] = event.calls;
+  named["waited"] = event.waited;
+  named["absent"] = event.absent;
+  named["behind_s"] = ToSeconds(event.behind);
+  named["elapsed_s"] = ToSeconds(event.elapsed);
   return named;
 }
 
-inline nanobind::dict ToDict(const ShortDeadlineNews& news) {
+inline nanobind::dict ToDict(const ShortDeadlineEvent& event) {
   nanobind::dict named;
   named["kind"] = "short deadline";
-  named["collective"] = ToText(news.collective);
-  named["calls"] = news.calls;
-  named["late"] = news.late;
-  named["needed_s"] = ToSeconds(news.needed);
-  named["suggested_s"] = ToSeconds(news.suggested);
+  named["collective"] = ToText(event.collective);
+  named["calls"] = event.calls;
+  named["late"] = event.late;
+  named["needed_s"] = ToSeconds(event.needed);
+  named["suggested_s"] = ToSeconds(event.suggested);
   return named;
 }
 
-inline nanobind::dict ToDict(const StallNews& news) {
+inline nanobind::dict ToDict(const StallEvent& event) {
   nanobind::dict named;
   named["kind"] = "stall";
-  named["call"] = ToDict(news.call);
-  named["others"] = news.others;
+  named["call"] = ToDict(event.call);
+  named["others"] = event.others;
   return named;
 }
 
-inline nanobind::dict ToDict(const RemovalNews& news) {
+inline nanobind::dict ToDict(const RemovalEvent& event) {
   nanobind::dict named;
   named["kind"] = "removed";
-  named["ranks"] = ToList(news.ranks);
-  named["live"] = news.live;
+  named["ranks"] = ToList(event.ranks);
+  named["live"] = event.live;
   return named;
 }
 
-inline nanobind::dict ToDict(const DevicesNews& news) {
+inline nanobind::dict ToDict(const DevicesEvent& event) {
   nanobind::dict named;
   named["kind"] = "devices";
-  named["collective"] = ToText(news.collective);
-  named["sequence"] = news.sequence.value();
-  named["started"] = ToList(news.started);
-  named["missing"] = ToList(news.missing);
-  named["elapsed_s"] = ToSeconds(news.elapsed);
-  named["others"] = news.others;
+  named["collective"] = ToText(event.collective);
+  named["sequence"] = event.sequence.value();
+  named["started"] = ToList(event.started);
+  named["missing"] = ToList(event.missing);
+  named["elapsed_s"] = ToSeconds(event.elapsed);
+  named["others"] = event.others;
   return named;
 }
 
-inline nanobind::object ToObject(const std::optional<WatchNews>& news) {
-  if (!news) return nanobind::none();
-  return std::visit([](const auto& which) -> nanobind::object { return ToDict(which); }, *news);
+inline nanobind::object ToObject(const std::optional<MonitorEvent>& event) {
+  if (!event) return nanobind::none();
+  return std::visit([](const auto& which) -> nanobind::object { return ToDict(which); }, *event);
 }
 
 }  // namespace optireduce
 
-#endif  // FFI_BIND_WATCH_DICT_H_
+#endif  // FFI_BIND_EVENT_DICT_H_

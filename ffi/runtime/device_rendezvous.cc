@@ -1,4 +1,4 @@
-#include "ffi/runtime/meeting.h"
+#include "ffi/runtime/device_rendezvous.h"
 
 #include <algorithm>
 #include <atomic>
@@ -68,7 +68,7 @@ void CopyLeaves(const DeviceCall& from, const DeviceCall& to) {
 }  // namespace
 
 // One call from the first device's start to the last device's completion.
-struct Meeting::Gathering {
+struct DeviceRendezvous::LocalReduction {
   Key key;
   Sequence sequence;
   Instant begun;
@@ -93,47 +93,52 @@ struct Meeting::Gathering {
   }
 };
 
-std::shared_ptr<Meeting> Meeting::Create(std::shared_ptr<CompletionPool> pool,
-                                         MeetingOptions options) {
-  return std::shared_ptr<Meeting>(new Meeting(std::move(pool), std::move(options)));
+std::shared_ptr<DeviceRendezvous> DeviceRendezvous::Create(std::shared_ptr<CompletionPool> pool,
+                                                           DeviceRendezvousOptions options) {
+  return std::shared_ptr<DeviceRendezvous>(
+      new DeviceRendezvous(std::move(pool), std::move(options)));
 }
 
-Meeting::Meeting(std::shared_ptr<CompletionPool> pool, MeetingOptions options)
+DeviceRendezvous::DeviceRendezvous(std::shared_ptr<CompletionPool> pool,
+                                   DeviceRendezvousOptions options)
     : pool_(std::move(pool)), options_(std::move(options)) {}
 
-Meeting::~Meeting() { Close(Status(StatusCode::kCancelled, "the communicator was destroyed")); }
+DeviceRendezvous::~DeviceRendezvous() {
+  Close(Status(StatusCode::kCancelled, "the communicator was destroyed"));
+}
 
-void Meeting::Start(DeviceCall call) {
-  std::shared_ptr<Gathering> gathering;
+void DeviceRendezvous::Start(DeviceCall call) {
+  std::shared_ptr<LocalReduction> local_reduction;
   {
     const std::lock_guard lock(mutex_);
     const Key key{call.spec.name, call.group};
     // A drain of such a collective never has data in flight, and its leaves are zeros.
     if (!closed_ && call.drain && !RetainsLateData(call.spec))
-      return Answer(std::move(call), Status());
+      return CompleteNow(std::move(call), Status());
     Result<Sequence> sequence = Admit(key, call);
     if (!sequence.ok()) return Reject(std::move(call), sequence.status());
     // Before the call can end and a drain can follow.
     if (!call.drain) called_.Note(call.key, call.spec);
-    gathering = Join(key, collectives_[key], std::move(call), sequence.value());
+    local_reduction = Join(key, collectives_[key], std::move(call), sequence.value());
   }
-  if (!gathering) return;
+  if (!local_reduction) return;
   // With one device there is nothing to add, and the call can be submitted immediately.
-  if (gathering->calls.size() == 1) return HandToNetwork(gathering);
-  pool_->Run([self = shared_from_this(), gathering] { self->Reduce(gathering); });
+  if (local_reduction->calls.size() == 1) return SubmitToNetwork(local_reduction);
+  pool_->Run([self = shared_from_this(), local_reduction] { self->Reduce(local_reduction); });
 }
 
-Status Meeting::CheckDrain(const DeviceCall& call) const {
+Status DeviceRendezvous::CheckDrain(const DeviceCall& call) const {
   const std::lock_guard lock(mutex_);
   return called_.Check(call.key, call.spec, call.drains_if_any);
 }
 
-Sequence Meeting::TakeTicket(const std::string& name, std::uint32_t group, std::uint32_t rank) {
+Sequence DeviceRendezvous::TakeNextSequence(const std::string& name, std::uint32_t group,
+                                            std::uint32_t rank) {
   const std::lock_guard lock(mutex_);
   return Sequence(collectives_[Key{name, group}].slots[rank].next++);
 }
 
-Result<Sequence> Meeting::Admit(const Key& key, const DeviceCall& call) {
+Result<Sequence> DeviceRendezvous::Admit(const Key& key, const DeviceCall& call) {
   if (closed_) return *closed_;
   if (!collectives_.contains(key) && collectives_.size() >= kCollectivesMax) {
     return TooManyNames(key.name);
@@ -146,19 +151,19 @@ Result<Sequence> Meeting::Admit(const Key& key, const DeviceCall& call) {
   return sequence;
 }
 
-Status Meeting::FailLate(Collective& collective, const DeviceCall& call) {
+Status DeviceRendezvous::FailLate(Collective& collective, const DeviceCall& call) {
   const Status failure = collective.failure;
   if (!call.step) {
     // The devices disagree on the number of calls. Devices that wait now would meet this device's
     // next call, which belongs to another step: a wrong sum. All of them start anew together.
-    if (collective.gathering) Fail(*collective.gathering, failure);
-    Realign(collective);
+    if (collective.local_reduction) Fail(*collective.local_reduction, failure);
+    RestartNumbering(collective);
   }
   return Status(failure.code(), "this call had failed before rank " + std::to_string(call.rank) +
                                     " started it: " + failure.message());
 }
 
-Result<Sequence> Meeting::TakeSequence(Collective& collective, const DeviceCall& call) {
+Result<Sequence> DeviceRendezvous::TakeSequence(Collective& collective, const DeviceCall& call) {
   Slot& slot = collective.slots[call.rank];
   if (slot.in_flight) {
     return Status(StatusCode::kInvalidArgument,
@@ -181,88 +186,92 @@ Result<Sequence> Meeting::TakeSequence(Collective& collective, const DeviceCall&
   return Sequence(sequence);
 }
 
-std::shared_ptr<Meeting::Gathering> Meeting::Join(const Key& key, Collective& collective,
-                                                  DeviceCall call, Sequence sequence) {
-  if (!collective.gathering) {
-    auto gathering = std::make_shared<Gathering>();
-    gathering->key = key;
-    gathering->sequence = sequence;
-    gathering->begun = ClockNow();
-    const auto after = [begun = gathering->begun](Duration timeout) {
+std::shared_ptr<DeviceRendezvous::LocalReduction> DeviceRendezvous::Join(const Key& key,
+                                                                         Collective& collective,
+                                                                         DeviceCall call,
+                                                                         Sequence sequence) {
+  if (!collective.local_reduction) {
+    auto local_reduction = std::make_shared<LocalReduction>();
+    local_reduction->key = key;
+    local_reduction->sequence = sequence;
+    local_reduction->begun = ClockNow();
+    const auto after = [begun = local_reduction->begun](Duration timeout) {
       return timeout > Duration::zero() ? SaturatingAdd(begun, timeout) : kNever;
     };
-    gathering->stalls_at = after(options_.stall_timeout);
-    gathering->deadline = after(options_.call_timeout);
-    collective.gathering = gatherings_.insert(gatherings_.end(), std::move(gathering));
+    local_reduction->stalls_at = after(options_.stall_timeout);
+    local_reduction->deadline = after(options_.call_timeout);
+    collective.local_reduction =
+        local_reductions_.insert(local_reductions_.end(), std::move(local_reduction));
   }
-  const Gatherings::iterator position = *collective.gathering;
-  std::shared_ptr<Gathering> gathering = *position;
-  std::vector<DeviceCall>& calls = gathering->calls;
+  const LocalReductions::iterator position = *collective.local_reduction;
+  std::shared_ptr<LocalReduction> local_reduction = *position;
+  std::vector<DeviceCall>& calls = local_reduction->calls;
   collective.slots[call.rank].in_flight = true;
   calls.push_back(std::move(call));
   const DeviceCall& first = calls.front();
   const DeviceCall& last = calls.back();
-  if (gathering->sequence != sequence || !SameCollective(first, last)) {
+  if (local_reduction->sequence != sequence || !SameCollective(first, last)) {
     const Status why(StatusCode::kInvalidArgument,
                      "the devices of this process do not agree on " + Quoted(key.name) + ": " +
-                         Described(first, gathering->sequence) + ", but " +
+                         Described(first, local_reduction->sequence) + ", but " +
                          Described(last, sequence) +
                          ". All devices must make the same calls with the same shapes, dtypes, "
                          "mode and step; calls that differ need different name=.");
     // Neither of them reaches the network.
-    options_.give_up(NetworkCall(*gathering, std::min(gathering->sequence, sequence)), why);
-    gathering->sequence = std::max(gathering->sequence, sequence);
+    options_.give_up(NetworkCall(*local_reduction, std::min(local_reduction->sequence, sequence)),
+                     why);
+    local_reduction->sequence = std::max(local_reduction->sequence, sequence);
     Fail(position, why);
     return nullptr;
   }
   if (calls.size() < first.local_ranks.size()) {
-    if (calls.size() == 1) StartWatching(*gathering);
+    if (calls.size() == 1) StartWaiting(*local_reduction);
     return nullptr;
   }
-  gatherings_.erase(position);
-  collective.gathering.reset();
-  gathering->cancellations = cancellations_;
-  gathering->complete_at = ClockNow();
+  local_reductions_.erase(position);
+  collective.local_reduction.reset();
+  local_reduction->cancellations = cancellations_;
+  local_reduction->complete_at = ClockNow();
   std::ranges::sort(calls, {}, &DeviceCall::rank);
-  return gathering;
+  return local_reduction;
 }
 
-void Meeting::Fail(Gatherings::iterator which, const Status& why) {
-  const std::shared_ptr<Gathering> gathering = *which;
-  gatherings_.erase(which);
-  Collective& collective = collectives_[gathering->key];
-  collective.gathering.reset();
+void DeviceRendezvous::Fail(LocalReductions::iterator which, const Status& why) {
+  const std::shared_ptr<LocalReduction> local_reduction = *which;
+  local_reductions_.erase(which);
+  Collective& collective = collectives_[local_reduction->key];
+  collective.local_reduction.reset();
   collective.failed_through =
-      std::max(collective.failed_through.value_or(0), gathering->sequence.value());
+      std::max(collective.failed_through.value_or(0), local_reduction->sequence.value());
   collective.failure = why;
   ++failures_;
-  options_.give_up(NetworkCall(*gathering, gathering->sequence), why);
-  for (DeviceCall& call : gathering->calls) {
+  options_.give_up(NetworkCall(*local_reduction, local_reduction->sequence), why);
+  for (DeviceCall& call : local_reduction->calls) {
     collective.slots[call.rank].in_flight = false;
-    const DeviceResult result{.status = why, .stats = {}, .sequence = gathering->sequence};
+    const DeviceResult result{.status = why, .stats = {}, .sequence = local_reduction->sequence};
     pool_->Run([done = std::move(call.done), result] { done(result); });
   }
 }
 
-void Meeting::Realign(Collective& collective) {
+void DeviceRendezvous::RestartNumbering(Collective& collective) {
   std::uint32_t next = 0;
   for (const auto& [rank, slot] : collective.slots) next = std::max(next, slot.next);
   for (auto& [rank, slot] : collective.slots) slot.next = next;
 }
 
-void Meeting::Reject(DeviceCall call, const Status& why) {
+void DeviceRendezvous::Reject(DeviceCall call, const Status& why) {
   ++failures_;
-  Answer(std::move(call), why);
+  CompleteNow(std::move(call), why);
 }
 
-void Meeting::Answer(DeviceCall call, const Status& status) {
+void DeviceRendezvous::CompleteNow(DeviceCall call, const Status& status) {
   pool_->Run([done = std::move(call.done), status] {
     done(DeviceResult{.status = status, .stats = {}, .sequence = {}});
   });
 }
 
-void Meeting::Reduce(const std::shared_ptr<Gathering>& gathering) {
-  std::vector<DeviceCall>& calls = gathering->calls;
+void DeviceRendezvous::Reduce(const std::shared_ptr<LocalReduction>& local_reduction) {
+  std::vector<DeviceCall>& calls = local_reduction->calls;
   try {
     const std::vector<Leaf>& into = calls.front().leaves;
     std::vector<const std::byte*> contributions(calls.size());
@@ -272,25 +281,26 @@ void Meeting::Reduce(const std::shared_ptr<Gathering>& gathering) {
                        static_cast<std::size_t>(into[leaf].elements), 1.0, into[leaf].data);
     }
   } catch (const std::exception& unexpected) {
-    return FailReduced(gathering, Status(StatusCode::kInternal, unexpected.what()));
+    return FailReduced(local_reduction, Status(StatusCode::kInternal, unexpected.what()));
   }
   std::optional<Status> cancelled;
   {
     const std::lock_guard lock(mutex_);
-    if (gathering->cancellations != cancellations_) cancelled = cancel_reason_;
+    if (local_reduction->cancellations != cancellations_) cancelled = cancel_reason_;
   }
-  if (cancelled) return FailReduced(gathering, *cancelled);
-  HandToNetwork(gathering);
+  if (cancelled) return FailReduced(local_reduction, *cancelled);
+  SubmitToNetwork(local_reduction);
 }
 
-void Meeting::FailReduced(const std::shared_ptr<Gathering>& gathering, const Status& why) {
+void DeviceRendezvous::FailReduced(const std::shared_ptr<LocalReduction>& local_reduction,
+                                   const Status& why) {
   ++failures_;
-  options_.give_up(NetworkCall(*gathering, gathering->sequence), why);
-  Finish(gathering, why, CallStats{});
+  options_.give_up(NetworkCall(*local_reduction, local_reduction->sequence), why);
+  Finish(local_reduction, why, CallStats{});
 }
 
-Submission Meeting::NetworkCall(const Gathering& gathering, Sequence sequence) {
-  const DeviceCall& call = gathering.calls.front();
+Submission DeviceRendezvous::NetworkCall(const LocalReduction& local_reduction, Sequence sequence) {
+  const DeviceCall& call = local_reduction.calls.front();
   Submission submission{.spec = call.spec, .sequence = sequence, .leaves = {}, .drain = call.drain};
   // Two groups can have the same processes (with different devices of theirs), so the group is part
   // of the identity of their calls on the wire.
@@ -298,72 +308,75 @@ Submission Meeting::NetworkCall(const Gathering& gathering, Sequence sequence) {
   return submission;
 }
 
-void Meeting::HandToNetwork(const std::shared_ptr<Gathering>& gathering) {
-  Submission submission = NetworkCall(*gathering, gathering->sequence);
-  submission.leaves = gathering->calls.front().leaves;
-  options_.submit(std::move(submission), [self = shared_from_this(), gathering](
+void DeviceRendezvous::SubmitToNetwork(const std::shared_ptr<LocalReduction>& local_reduction) {
+  Submission submission = NetworkCall(*local_reduction, local_reduction->sequence);
+  submission.leaves = local_reduction->calls.front().leaves;
+  options_.submit(std::move(submission), [self = shared_from_this(), local_reduction](
                                              const Status& status, const CallStats& stats) {
-    self->Finish(gathering, status, stats);
+    self->Finish(local_reduction, status, stats);
   });
 }
 
-void Meeting::Finish(const std::shared_ptr<Gathering>& gathering, const Status& status,
-                     const CallStats& stats) {
-  std::vector<DeviceCall>& calls = gathering->calls;
-  DeviceResult result{.status = status, .stats = stats, .sequence = gathering->sequence};
-  if (calls.size() > 1) result.stats.elapsed = ClockNow() - gathering->complete_at;
-  gathering->copies_left = calls.size() - 1;
+void DeviceRendezvous::Finish(const std::shared_ptr<LocalReduction>& local_reduction,
+                              const Status& status, const CallStats& stats) {
+  std::vector<DeviceCall>& calls = local_reduction->calls;
+  DeviceResult result{.status = status, .stats = stats, .sequence = local_reduction->sequence};
+  if (calls.size() > 1) result.stats.elapsed = ClockNow() - local_reduction->complete_at;
+  local_reduction->copies_left = calls.size() - 1;
   for (std::size_t i = 1; i < calls.size(); ++i) {
     // One task per device: completing one device may wait for another one's completion.
-    pool_->Run([self = shared_from_this(), gathering, i, result] {
-      if (result.status.ok()) CopyLeaves(gathering->calls.front(), gathering->calls[i]);
-      if (--gathering->copies_left == 0) {
+    pool_->Run([self = shared_from_this(), local_reduction, i, result] {
+      if (result.status.ok()) CopyLeaves(local_reduction->calls.front(), local_reduction->calls[i]);
+      if (--local_reduction->copies_left == 0) {
         // The first device comes last: XLA may reuse its buffer as soon as it is completed.
-        self->pool_->Run([self, gathering, result] { self->Complete(*gathering, 0, result); });
+        self->pool_->Run(
+            [self, local_reduction, result] { self->Complete(*local_reduction, 0, result); });
       }
-      self->Complete(*gathering, i, result);
+      self->Complete(*local_reduction, i, result);
     });
   }
-  if (calls.size() == 1) Complete(*gathering, 0, result);
+  if (calls.size() == 1) Complete(*local_reduction, 0, result);
 }
 
-void Meeting::Complete(Gathering& gathering, std::size_t device, const DeviceResult& result) {
-  DeviceCall& call = gathering.calls[device];
+void DeviceRendezvous::Complete(LocalReduction& local_reduction, std::size_t device,
+                                const DeviceResult& result) {
+  DeviceCall& call = local_reduction.calls[device];
   {
     // Before `done`, which may start the next call.
     const std::lock_guard lock(mutex_);
-    collectives_[gathering.key].slots[call.rank].in_flight = false;
+    collectives_[local_reduction.key].slots[call.rank].in_flight = false;
   }
   const auto done = std::exchange(call.done, nullptr);
   done(result);
 }
 
-void Meeting::StartWatching(const Gathering& gathering) {
-  if (!watcher_.joinable()) {
+void DeviceRendezvous::StartWaiting(const LocalReduction& local_reduction) {
+  if (!waiter_.joinable()) {
     try {
-      watcher_ = std::thread([this] { Watch(); });
+      waiter_ = std::thread([this] { WaitForDevices(); });
     } catch (const std::system_error&) {
       return;  // No thread is available; the next waiting call tries again.
     }
   }
-  if (gathering.WakesAt() < wakes_at_) changed_.notify_all();
+  if (local_reduction.WakesAt() < wakes_at_) changed_.notify_all();
 }
 
-void Meeting::Watch() {
+void DeviceRendezvous::WaitForDevices() {
   std::unique_lock lock(mutex_);
   while (!closed_) {
     const auto first = std::ranges::min_element(
-        gatherings_, {}, [](const auto& gathering) { return gathering->WakesAt(); });
+        local_reductions_, {},
+        [](const auto& local_reduction) { return local_reduction->WakesAt(); });
     const Instant now = ClockNow();
-    if (first != gatherings_.end() && (*first)->deadline <= now) {
+    if (first != local_reductions_.end() && (*first)->deadline <= now) {
       Fail(first, MissingDevices(**first));
       continue;
     }
-    if (first != gatherings_.end() && (*first)->stalls_at <= now) {
-      TellStall(now, **first);
+    if (first != local_reductions_.end() && (*first)->stalls_at <= now) {
+      ReportStall(now, **first);
       continue;
     }
-    wakes_at_ = first == gatherings_.end() ? kNever : (*first)->WakesAt();
+    wakes_at_ = first == local_reductions_.end() ? kNever : (*first)->WakesAt();
     if (wakes_at_ == kNever) {
       changed_.wait(lock);
     } else {
@@ -373,36 +386,36 @@ void Meeting::Watch() {
   }
 }
 
-void Meeting::TellStall(Instant now, const Gathering& gathering) {
-  options_.tell({.collective = gathering.key.name,
-                 .sequence = gathering.sequence,
-                 .started = gathering.Started(),
-                 .missing = gathering.Missing(),
-                 .elapsed = now - gathering.begun,
-                 .others = gatherings_.size() - 1});
+void DeviceRendezvous::ReportStall(Instant now, const LocalReduction& local_reduction) {
+  options_.tell({.collective = local_reduction.key.name,
+                 .sequence = local_reduction.sequence,
+                 .started = local_reduction.Started(),
+                 .missing = local_reduction.Missing(),
+                 .elapsed = now - local_reduction.begun,
+                 .others = local_reductions_.size() - 1});
   // Calls that wait at the same time are part of the same stall.
-  for (const auto& waiting : gatherings_) waiting->stalls_at = kNever;
+  for (const auto& waiting : local_reductions_) waiting->stalls_at = kNever;
 }
 
-Status Meeting::MissingDevices(const Gathering& gathering) const {
-  const DeviceCall& first = gathering.calls.front();
+Status DeviceRendezvous::MissingDevices(const LocalReduction& local_reduction) const {
+  const DeviceCall& first = local_reduction.calls.front();
   std::ostringstream waited;
   waited << std::chrono::duration<double>(options_.call_timeout).count() << " s (call_timeout_s)";
   return Status(StatusCode::kDeadlineExceeded,
-                "of the devices of this process, rank " + Listed(gathering.Missing()) +
+                "of the devices of this process, rank " + Listed(local_reduction.Missing()) +
                     " did not start " + first.spec.description + " (call " +
-                    std::to_string(gathering.sequence.value()) + ") within " + waited.str() +
-                    " of the first; rank " + Listed(gathering.Started()) +
+                    std::to_string(local_reduction.sequence.value()) + ") within " + waited.str() +
+                    " of the first; rank " + Listed(local_reduction.Started()) +
                     " did. Every device must make the same calls: look for a cond that differs "
                     "between devices, or an earlier error of the missing ones.");
 }
 
-void Meeting::Cancel(const Status& why) {
+void DeviceRendezvous::Cancel(const Status& why) {
   const std::lock_guard lock(mutex_);
   CancelWaiting(why);
 }
 
-void Meeting::Close(const Status& why) {
+void DeviceRendezvous::Close(const Status& why) {
   {
     const std::lock_guard lock(mutex_);
     CancelWaiting(why);
@@ -410,13 +423,13 @@ void Meeting::Close(const Status& why) {
     changed_.notify_all();
   }
   const std::lock_guard lock(join_mutex_);
-  if (watcher_.joinable()) watcher_.join();
+  if (waiter_.joinable()) waiter_.join();
 }
 
-void Meeting::CancelWaiting(const Status& why) {
+void DeviceRendezvous::CancelWaiting(const Status& why) {
   ++cancellations_;
   cancel_reason_ = why;
-  while (!gatherings_.empty()) Fail(gatherings_.begin(), why);
+  while (!local_reductions_.empty()) Fail(local_reductions_.begin(), why);
 }
 
 }  // namespace optireduce

@@ -84,81 +84,81 @@ def test_behind_is_the_wait_after_the_middle_one_of_the_others(times, submitted)
 # ---- The slow rank.
 
 
-def add_steps(watch, calls, *, start=0, name="grads", step_s=_STEP_S):
-    """Adds (rank, behind) in steps; returns [(call, news)]."""
-    news = []
+def add_steps(monitor, calls, *, start=0, name="grads", step_s=_STEP_S):
+    """Adds (rank, behind) in steps; returns [(call, events)]."""
+    events = []
     for i, (rank, behind) in enumerate(calls, start):
-        told = watch.add(name, (i + 1) * step_s, rank, behind, behind + _CALL_S)
-        if told is not None:
-            news.append((i, told))
-    return news
+        event = monitor.add(name, (i + 1) * step_s, rank, behind, behind + _CALL_S)
+        if event is not None:
+            events.append((i, event))
+    return events
 
 
 def test_a_rank_that_sleeps_in_every_step_is_named_once_within_ten_calls():
-    watch = native.SlowRankWatch()
-    ((call, told),) = add_steps(watch, [(3, 0.2)] * 100)
+    monitor = native.SlowRankDetector()
+    ((call, event),) = add_steps(monitor, [(3, 0.2)] * 100)
     assert call < _WINDOW
-    assert (told["kind"], told["rank"], told["collective"]) == ("slow", 3, "grads")
-    assert told["waited"] == told["calls"] == _SLOW_CALLS
-    assert told["behind_s"] == pytest.approx(0.2)
-    assert told["elapsed_s"] == pytest.approx(0.21)
+    assert (event["kind"], event["rank"], event["collective"]) == ("slow", 3, "grads")
+    assert event["waited"] == event["calls"] == _SLOW_CALLS
+    assert event["behind_s"] == pytest.approx(0.2)
+    assert event["elapsed_s"] == pytest.approx(0.21)
 
 
 def test_recovery_is_told_once_and_a_relapse_after_a_pause_again():
-    watch = native.SlowRankWatch()
+    monitor = native.SlowRankDetector()
     pause = int(_PAUSE_S / _STEP_S)
     phases = [(3, 0.2)] * 20 + [(1, 0.0)] * 20 + [(3, 0.2)] * 2 * pause
-    news = add_steps(watch, phases)
-    assert [told["kind"] for _, told in news] == ["slow", "recovered", "slow"]
-    assert [told["rank"] for _, told in news] == [3, 3, 3]
-    assert news[1][0] < 30
-    assert news[1][0] + pause <= news[2][0] < 50 + pause
+    events = add_steps(monitor, phases)
+    assert [event["kind"] for _, event in events] == ["slow", "recovered", "slow"]
+    assert [event["rank"] for _, event in events] == [3, 3, 3]
+    assert events[1][0] < 30
+    assert events[1][0] + pause <= events[2][0] < 50 + pause
 
 
 def test_a_rank_at_the_edge_is_told_ever_less_often():
-    watch = native.SlowRankWatch()
+    monitor = native.SlowRankDetector()
     phases = ([(3, 0.2)] * 20 + [(1, 0.0)] * 20) * 60
-    news = add_steps(watch, phases)
+    events = add_steps(monitor, phases)
     # 20 minutes, in which the rank crosses both thresholds 60 times.
     assert len(phases) * _STEP_S == 20 * 60
-    assert 4 <= len(news) <= 10
-    slow = [call for call, told in news if told["kind"] == "slow"]
+    assert 4 <= len(events) <= 10
+    slow = [call for call, event in events if event["kind"] == "slow"]
     pauses = [later - earlier for earlier, later in itertools.pairwise(slow)]
     assert pauses == sorted(pauses)
     # Much later, slowness is a new event.
-    late = add_steps(watch, [(1, 0.0)] * 20, start=40_000)
-    late += add_steps(watch, [(3, 0.2)] * 20, start=40_020)
+    late = add_steps(monitor, [(1, 0.0)] * 20, start=40_000)
+    late += add_steps(monitor, [(3, 0.2)] * 20, start=40_020)
     assert late[-1][1]["kind"] == "slow"
 
 
 def test_a_dead_rank_has_not_recovered_when_others_are_missing_as_well():
-    watch = native.SlowRankWatch()
-    slow = [watch.add("g", i, 2, 0.001, 0.002, absent=[2]) for i in range(10)]
-    assert [told["rank"] for told in slow if told] == [2]
+    monitor = native.SlowRankDetector()
+    slow = [monitor.add("g", i, 2, 0.001, 0.002, absent=[2]) for i in range(10)]
+    assert [event["rank"] for event in slow if event] == [2]
     # The call names one of several absent ranks.
-    both = [watch.add("g", 10 + i, 1, 0.001, 0.002, absent=[1, 2]) for i in range(20)]
-    assert [told["kind"] for told in both if told] == ["slow"]
+    both = [monitor.add("g", 10 + i, 1, 0.001, 0.002, absent=[1, 2]) for i in range(20)]
+    assert [event["kind"] for event in both if event] == ["slow"]
     # Calls that do not wait for the rank still lack its data.
-    alone = [watch.add("g", 30 + i, 0, 0.0, 0.002, absent=[2]) for i in range(20)]
-    assert [(told["kind"], told["rank"]) for told in alone if told] == [
+    alone = [monitor.add("g", 30 + i, 0, 0.0, 0.002, absent=[2]) for i in range(20)]
+    assert [(event["kind"], event["rank"]) for event in alone if event] == [
         ("recovered", 1)
     ]
 
 
 def test_calls_that_all_others_were_past_tell_nothing():
-    watch = native.SlowRankWatch()
-    ((_, slow),) = add_steps(watch, [(1, 0.2)] * 10)
+    monitor = native.SlowRankDetector()
+    ((_, slow),) = add_steps(monitor, [(1, 0.2)] * 10)
     assert slow["kind"] == "slow"
     assert not any(
-        watch.add("grads", 5 + i, 0, 0.0, 0.001, passed=True) for i in range(20)
+        monitor.add("grads", 5 + i, 0, 0.0, 0.001, passed=True) for i in range(20)
     )
 
 
 def test_a_rank_whose_data_never_comes_in_time_is_named_however_short_the_deadline():
-    watch = native.SlowRankWatch()
-    news = [watch.add("g", i, 2, 0.001, 0.002, absent=[2]) for i in range(20)]
-    (told,) = [told for told in news if told]
-    assert (told["rank"], told["absent"]) == (2, _SLOW_CALLS)
+    monitor = native.SlowRankDetector()
+    events = [monitor.add("g", i, 2, 0.001, 0.002, absent=[2]) for i in range(20)]
+    (event,) = [event for event in events if event]
+    assert (event["rank"], event["absent"]) == (2, _SLOW_CALLS)
 
 
 @hypothesis.given(
@@ -167,81 +167,81 @@ def test_a_rank_whose_data_never_comes_in_time_is_named_however_short_the_deadli
     )
 )
 def test_small_waits_are_never_told(calls):
-    assert add_steps(native.SlowRankWatch(), calls) == []
+    assert add_steps(native.SlowRankDetector(), calls) == []
 
 
 @hypothesis.given(
     st.lists(st.integers(0, 3), min_size=1, max_size=200), st.floats(0.03, 10)
 )
 def test_only_a_rank_that_most_of_the_last_calls_waited_for_is_named(ranks, behind):
-    news = dict(add_steps(native.SlowRankWatch(), [(r, behind) for r in ranks]))
+    events = dict(add_steps(native.SlowRankDetector(), [(r, behind) for r in ranks]))
     slow, rests = set(), set()
     for i in range(len(ranks)):
         last = ranks[max(0, i + 1 - _WINDOW) : i + 1]
-        told = news.get(i)
-        if told is None:
+        event = events.get(i)
+        if event is None:
             # A slow rank was reported before, or has recovered recently.
             assert all(
                 last.count(r) < _SLOW_CALLS or r in slow or r in rests for r in range(4)
             )
-        elif told["kind"] == "slow":
-            assert last.count(told["rank"]) == told["waited"] >= _SLOW_CALLS
-            assert told["rank"] not in slow
-            slow.add(told["rank"])
+        elif event["kind"] == "slow":
+            assert last.count(event["rank"]) == event["waited"] >= _SLOW_CALLS
+            assert event["rank"] not in slow
+            slow.add(event["rank"])
         else:
-            assert last.count(told["rank"]) == told["waited"] <= 2
-            slow.remove(told["rank"])
-            rests.add(told["rank"])
+            assert last.count(event["rank"]) == event["waited"] <= 2
+            slow.remove(event["rank"])
+            rests.add(event["rank"])
 
 
 def test_waits_that_are_nothing_beside_the_step_are_not_told():
     calls = [(3, 0.05)] * 100
-    assert add_steps(native.SlowRankWatch(), calls, step_s=60.0) == []
+    assert add_steps(native.SlowRankDetector(), calls, step_s=60.0) == []
 
 
 def test_a_wait_that_is_short_beside_the_call_is_not_told():
-    watch = native.SlowRankWatch()
-    assert not any(watch.add("g", i, 1, 0.1, 0.3) for i in range(100))
+    monitor = native.SlowRankDetector()
+    assert not any(monitor.add("g", i, 1, 0.1, 0.3) for i in range(100))
 
 
 def test_a_rank_is_named_once_whatever_the_number_of_its_collectives():
-    watch = native.SlowRankWatch()
+    monitor = native.SlowRankDetector()
     steps = [(float(i), name) for i in range(30) for name in "abc"]
-    news = [watch.add(name, end, 1, 0.3, 0.31) for end, name in steps]
-    assert len([told for told in news if told]) == 1
+    events = [monitor.add(name, end, 1, 0.3, 0.31) for end, name in steps]
+    assert len([event for event in events if event]) == 1
 
 
 def test_recovery_is_seen_in_a_collective_that_is_called_after_the_first_one_ended():
-    watch = native.SlowRankWatch()
-    (slow,) = add_steps(watch, [(1, 0.2)] * 10, name="a")
+    monitor = native.SlowRankDetector()
+    (slow,) = add_steps(monitor, [(1, 0.2)] * 10, name="a")
     assert slow[1]["kind"] == "slow"
-    assert add_steps(watch, [(1, 0.2)] * 10, start=10, name="b") == []
-    ((_, told),) = add_steps(watch, [(0, 0.0)] * 20, start=20, name="b")
-    assert (told["kind"], told["rank"]) == ("recovered", 1)
+    assert add_steps(monitor, [(1, 0.2)] * 10, start=10, name="b") == []
+    ((_, event),) = add_steps(monitor, [(0, 0.0)] * 20, start=20, name="b")
+    assert (event["kind"], event["rank"]) == ("recovered", 1)
 
 
 def test_a_rank_that_was_removed_has_not_recovered():
-    watch = native.SlowRankWatch()
-    (slow,) = add_steps(watch, [(3, 0.2)] * 15)
+    monitor = native.SlowRankDetector()
+    (slow,) = add_steps(monitor, [(3, 0.2)] * 15)
     assert slow[1]["kind"] == "slow"
-    watch.forget(3)
-    assert add_steps(watch, [(3, 0.2)] * 2 + [(0, 0.0)] * 20, start=15) == []
+    monitor.forget(3)
+    assert add_steps(monitor, [(3, 0.2)] * 2 + [(0, 0.0)] * 20, start=15) == []
 
 
 # ---- Deadlines that are too short.
 
 
-def add_cut(watch, needed, late=0.7, name="grads", calls=_CUT_CALLS):
+def add_cut(monitor, needed, late=0.7, name="grads", calls=_CUT_CALLS):
     """Adds equal calls; returns the reports."""
-    news = [watch.add(name, needed, late) for _ in range(calls)]
-    return [told for told in news if told]
+    events = [monitor.add(name, needed, late) for _ in range(calls)]
+    return [event for event in events if event]
 
 
 def test_a_deadline_that_cuts_most_data_is_told_once_with_a_longer_one():
-    watch = native.ShortDeadlineWatch(1.0)
-    assert add_cut(watch, 2.6, calls=_CUT_CALLS - 1) == []
-    (told,) = add_cut(watch, 2.6, calls=100)
-    assert told == {
+    monitor = native.ShortDeadlineDetector(1.0)
+    assert add_cut(monitor, 2.6, calls=_CUT_CALLS - 1) == []
+    (event,) = add_cut(monitor, 2.6, calls=100)
+    assert event == {
         "kind": "short deadline",
         "collective": "grads",
         "calls": _CUT_CALLS,
@@ -252,19 +252,19 @@ def test_a_deadline_that_cuts_most_data_is_told_once_with_a_longer_one():
 
 
 def test_a_deadline_is_told_again_when_the_longer_one_would_be_too_short():
-    watch = native.ShortDeadlineWatch(1.0)
-    assert len(add_cut(watch, 2.0)) == 1
-    assert add_cut(watch, 0.5, calls=50) == []
-    assert add_cut(watch, 4.0, calls=50) == []
-    (told,) = add_cut(watch, 4.1, calls=50)
-    assert told["suggested_s"] == pytest.approx(8.2)
+    monitor = native.ShortDeadlineDetector(1.0)
+    assert len(add_cut(monitor, 2.0)) == 1
+    assert add_cut(monitor, 0.5, calls=50) == []
+    assert add_cut(monitor, 4.0, calls=50) == []
+    (event,) = add_cut(monitor, 4.1, calls=50)
+    assert event["suggested_s"] == pytest.approx(8.2)
 
 
 def test_a_deadline_is_told_once_whatever_the_number_of_collectives():
-    watch = native.ShortDeadlineWatch(1.0)
+    monitor = native.ShortDeadlineDetector(1.0)
     names = [f"bucket {i}" for i in range(40)] * 20
-    news = [watch.add(name, 1.5, 0.7) for name in names]
-    assert [told["collective"] for told in news if told] == ["bucket 0"]
+    events = [monitor.add(name, 1.5, 0.7) for name in names]
+    assert [event["collective"] for event in events if event] == ["bucket 0"]
 
 
 @hypothesis.given(
@@ -280,31 +280,31 @@ def test_a_deadline_is_told_once_whatever_the_number_of_collectives():
     st.integers(0, 9_999).map(lambda ms: (ms + 0.5) / 1e3),
 )
 def test_only_what_is_cut_and_late_in_a_row_is_told(calls, bound):
-    watch = native.ShortDeadlineWatch(bound)
+    monitor = native.ShortDeadlineDetector(bound)
     late = []  # of the consecutive calls that were cut
     for needed, contributions, results in calls:
-        told = watch.add("grads", needed, contributions, results)
+        event = monitor.add("grads", needed, contributions, results)
         if needed > bound:
             late.append(1 - (1 - contributions) * (1 - results))
         elif needed > 0:
             late = []
-        if told is None:
+        if event is None:
             # A mean at the threshold may be rounded to either side.
             edge = 1.001 * _MISSED_LATE
             assert len(late) != _CUT_CALLS or statistics.fmean(late) < edge
             continue
         assert len(late) >= _CUT_CALLS
-        assert 0.999 * _MISSED_LATE <= told["late"] <= max(late) + 1e-9
-        assert told["suggested_s"] == pytest.approx(_SUGGESTED_ROOM * needed)
-        bound, late = told["suggested_s"], []
+        assert 0.999 * _MISSED_LATE <= event["late"] <= max(late) + 1e-9
+        assert event["suggested_s"] == pytest.approx(_SUGGESTED_ROOM * needed)
+        bound, late = event["suggested_s"], []
 
 
 def test_calls_that_have_not_learned_yet_tell_nothing():
-    watch = native.ShortDeadlineWatch(1.0)
-    assert add_cut(watch, 0.0, calls=100) == []
+    monitor = native.ShortDeadlineDetector(1.0)
+    assert add_cut(monitor, 0.0, calls=100) == []
     # Nor do they interrupt a series of calls that have.
-    news = [watch.add("grads", i % 2 * 2.0, 0.7) for i in range(2 * _CUT_CALLS)]
-    assert len([told for told in news if told]) == 1
+    events = [monitor.add("grads", i % 2 * 2.0, 0.7) for i in range(2 * _CUT_CALLS)]
+    assert len([event for event in events if event]) == 1
 
 
 # ---- The flight record.
@@ -360,87 +360,87 @@ def test_a_record_says_what_when_and_how_it_ended():
 
 
 def test_a_stall_is_told_once_with_all_calls_under_way():
-    watch = native.CallWatch(0.05, 1.0)
-    watch.begin("a", 1)
-    watch.begin("b", 1)
-    news = watch.wait()
-    assert news["kind"] == "stall"
-    assert (news["call"]["collective"], news["others"]) == ("a", 1)
-    assert news["call"]["state"] == "under way"
-    assert news["call"]["elapsed_s"] >= 0.05
-    late = watch.begin("c", 1)
-    news = watch.wait()
-    assert (news["call"]["collective"], news["others"]) == ("c", 2)
-    watch.end(late, 0, "")
-    watch.close()
-    assert watch.wait() is None
+    monitor = native.CallMonitor(0.05, 1.0)
+    monitor.begin("a", 1)
+    monitor.begin("b", 1)
+    events = monitor.wait()
+    assert events["kind"] == "stall"
+    assert (events["call"]["collective"], events["others"]) == ("a", 1)
+    assert events["call"]["state"] == "under way"
+    assert events["call"]["elapsed_s"] >= 0.05
+    late = monitor.begin("c", 1)
+    events = monitor.wait()
+    assert (events["call"]["collective"], events["others"]) == ("c", 2)
+    monitor.end(late, 0, "")
+    monitor.close()
+    assert monitor.wait() is None
 
 
 def test_a_call_that_ends_in_time_is_not_told():
-    watch = native.CallWatch(1000.0, 0.0)
+    monitor = native.CallMonitor(1000.0, 0.0)
     for i in range(10):
-        watch.end(watch.begin("a", i), 0, "")
-    watch.close()
-    assert watch.wait() is None
+        monitor.end(monitor.begin("a", i), 0, "")
+    monitor.close()
+    assert monitor.wait() is None
 
 
 def test_the_failure_of_a_peer_that_is_gone_is_told_once_until_a_call_ends_well():
-    watch = native.CallWatch(1000.0, 0.0)
-    calls = [watch.begin("a", i) for i in range(3)]
+    monitor = native.CallMonitor(1000.0, 0.0)
+    calls = [monitor.begin("a", i) for i in range(3)]
     for call in calls:
-        watch.end(call, _UNAVAILABLE, "rank 2 has been silent")
-    watch.end(watch.begin("a", 3), _UNAVAILABLE, "rank 2 has been silent")
-    watch.end(watch.begin("a", 4), 0, "")
-    watch.end(watch.begin("a", 5), _UNAVAILABLE, "rank 1 has been silent")
-    watch.end(watch.begin("a", 6), _CANCELLED, "closed")
-    watch.close()
-    first, second = watch.wait(), watch.wait()
+        monitor.end(call, _UNAVAILABLE, "rank 2 has been silent")
+    monitor.end(monitor.begin("a", 3), _UNAVAILABLE, "rank 2 has been silent")
+    monitor.end(monitor.begin("a", 4), 0, "")
+    monitor.end(monitor.begin("a", 5), _UNAVAILABLE, "rank 1 has been silent")
+    monitor.end(monitor.begin("a", 6), _CANCELLED, "closed")
+    monitor.close()
+    first, second = monitor.wait(), monitor.wait()
     assert "rank 2" in first["call"]["error"]
     assert "rank 1" in second["call"]["error"]
-    assert watch.wait() is None
+    assert monitor.wait() is None
 
 
 @pytest.mark.parametrize("stall_timeout", [0.0, 1000.0])
 def test_a_failure_without_a_wait_and_a_timeout_of_zero_tell_nothing(stall_timeout):
-    watch = native.CallWatch(stall_timeout, 1000.0 if stall_timeout else 0.0)
-    watch.end(watch.begin("a", 0), _UNAVAILABLE, "rank 2 has left")
-    watch.close()
-    assert watch.wait() is None
+    monitor = native.CallMonitor(stall_timeout, 1000.0 if stall_timeout else 0.0)
+    monitor.end(monitor.begin("a", 0), _UNAVAILABLE, "rank 2 has left")
+    monitor.close()
+    assert monitor.wait() is None
 
 
 def test_a_removed_rank_is_told_once_whichever_lane_knows_it():
-    watch = native.CallWatch(0.0, 1.0, world_size=4)
-    assert watch.live() == 4
+    monitor = native.CallMonitor(0.0, 1.0, world_size=4)
+    assert monitor.live() == 4
     # Two lanes, each with reports of its own.
     for live in ([0, 1, 2, 3], [0, 1, 3], [0, 1, 2, 3], [0, 1, 3], [1, 2, 3]):
-        watch.set_live(live)
-    assert watch.live() == 2
-    watch.close()
-    news = [watch.wait(), watch.wait()]
-    assert news == [
+        monitor.set_live(live)
+    assert monitor.live() == 2
+    monitor.close()
+    events = [monitor.wait(), monitor.wait()]
+    assert events == [
         {"kind": "removed", "ranks": [2], "live": 3},
         {"kind": "removed", "ranks": [0], "live": 2},
     ]
-    assert watch.wait() is None
+    assert monitor.wait() is None
 
 
-def test_news_that_are_not_read_are_bounded():
+def test_events_that_are_not_read_are_bounded():
     ranks = 1000
-    watch = native.CallWatch(0.0, 1.0, world_size=ranks)
+    monitor = native.CallMonitor(0.0, 1.0, world_size=ranks)
     for first in range(1, ranks):
-        watch.set_live(list(range(first, ranks)))
-    watch.close()
-    news = list(iter(watch.wait, None))
-    assert [told["ranks"] for told in news] == [[i] for i in range(len(news))]
-    assert len(news) < ranks / 2
+        monitor.set_live(list(range(first, ranks)))
+    monitor.close()
+    events = list(iter(monitor.wait, None))
+    assert [event["ranks"] for event in events] == [[i] for i in range(len(events))]
+    assert len(events) < ranks / 2
 
 
 def test_closing_wakes_the_thread_that_waits():
-    watch = native.CallWatch(1000.0, 1.0)
+    monitor = native.CallMonitor(1000.0, 1.0)
     results = []
-    thread = threading.Thread(target=lambda: results.append(watch.wait()))
+    thread = threading.Thread(target=lambda: results.append(monitor.wait()))
     thread.start()
-    watch.begin("a", 0)
-    watch.close()
+    monitor.begin("a", 0)
+    monitor.close()
     thread.join(30.0)
     assert results == [None]
