@@ -222,7 +222,7 @@ class Outcome:
     seconds: float
 
 
-# Name of a source file -> the first tests of its bugs.
+# Name of a source file -> the first tests of its bugs, beside the one with its name.
 _NEAR = {
     "admission": "test_refusals test_held_back test_deferral",
     "all_gather_stage": "test_exchange test_late_data",
@@ -230,56 +230,67 @@ _NEAR = {
     "argument_checks": "test_endpoint",
     "arrivals": "test_call_monitor",
     "attendance": "test_lag",
-    "bucket_parts": "test_bucket_parts test_call_monitor test_bucket_layout",
+    "bucket_layout": "test_exchange",
+    "bucket_parts": "test_call_monitor test_bucket_layout",
+    "bucket_view": "test_exchange test_reduction",
     "call_lifecycle": "test_endpoint test_ends test_giving_up test_deferral",
+    "call_monitor": "test_monitor_bounds",
     "call_sender": "test_exchange test_serving_order test_late_deferred",
     "call_start": "test_deferral test_ends test_giving_up test_endpoint",
     "call_stats_builder": "test_exchange test_lossy_ends",
     "call_timing": "test_early_exit test_deadline_controller test_learned_deadlines",
-    "call_monitor": "test_call_monitor test_monitor_bounds",
-    "call_window": "test_call_window",
-    "deferred_data": "test_call_window test_lagging",
-    "communicator": "test_communicator test_call_monitor",
+    "communicator": "test_call_monitor",
     "communicator_options": "test_communicator",
-    "completion_pool": "test_completion_pool",
-    "congestion_controller": "test_congestion_controller test_flow",
-    "deadline_controller": "test_deadline_controller test_monitor_bounds",
+    "congestion_controller": "test_flow",
+    "connectivity": "test_paxos test_membership",
+    "deadline_controller": "test_monitor_bounds",
+    "deferred_data": "test_call_window test_lagging",
     "directory": "test_announcements",
-    "early_exit": "test_early_exit",
-    "endpoint": "test_endpoint test_ends test_giving_up test_deferral",
-    "late_calls": "test_deferral test_endpoint",
-    "exchange": "test_exchange test_endpoint test_lossy_ends test_late_deferred",
+    "endpoint": "test_ends test_giving_up test_deferral",
+    "exchange": "test_endpoint test_lossy_ends test_late_deferred",
     "failure_detector": "test_endpoint test_ends test_giving_up test_deferral",
     "flight_recorder": "test_call_monitor",
-    "flow": "test_flow test_numbers test_known_numbers test_pacing",
+    "flow": "test_numbers test_known_numbers test_pacing",
     "given_up": "test_giving_up test_given_up_calls",
+    "guarded_membership": "test_going_on test_paxos",
     "incast_controller": "test_congestion_controller",
     "lag_monitor": "test_lag test_passed test_deferral",
-    "lane": "test_lane",
     "lane_membership": "test_going_on test_ends",
+    "late_calls": "test_deferral test_endpoint",
     "late_rules": "test_exchange test_late_data test_late_deferred test_lossy_ends",
     "latency_histogram": "test_deadline_controller",
-    "device_rendezvous": "test_device_rendezvous",
-    "membership": "test_paxos test_membership test_ballots",
-    "membership_agreement": "test_paxos test_membership test_ballots",
-    "membership_message": "test_membership test_membership_message",
+    "membership": "test_paxos test_ballots",
+    "membership_mailbox": "test_paxos test_membership",
+    "membership_message": "test_membership",
     "mismatch_detector": "test_giving_up test_endpoint",
+    "outbox": "test_exchange test_late_deferred",
+    "paxos": "test_paxos_state test_ballots",
     "peer": "test_keys test_endpoint",
     "rank_bitmap": "test_wire test_lies",
     "reduce_scatter_stage": "test_exchange test_late_deferred",
-    "reduction": "test_reduction test_endpoint test_lagging",
-    "refusals": "test_refusals test_held_back",
-    "segment_codec": "test_segment_codec test_late_deferred",
+    "reduction": "test_endpoint test_lagging",
+    "refusals": "test_held_back",
+    "segment_codec": "test_late_deferred",
+    "segment_store": "test_late_deferred test_late_data test_exchange",
     "shared_membership": "test_going_on",
     "short_deadline": "test_call_monitor test_monitor_bounds",
     "slow_rank": "test_call_monitor test_monitor_bounds",
     "succession": "test_going_on test_ends",
     "transmitter": "test_endpoint test_turns",
     "wait_monitor": "test_giving_up test_held_back test_going_on",
-    "wire": "test_wire test_lies test_announcements",
+    "wire": "test_lies test_announcements",
 }
-# They take a second or two.
 _NEAR_ALL_OF_THE_PROTOCOL = ["test_promises", "test_fuzz"]
+
+
+def near(file: str) -> list[str]:
+    """Returns the first tests of the bugs in a source file."""
+    stem = Path(file).stem
+    names = [f"test_{stem}", *_NEAR.get(stem, "").split()]
+    if file.startswith("protocol/"):
+        names += _NEAR_ALL_OF_THE_PROTOCOL
+    paths = (f"tests/ffi/{name}.py" for name in names)
+    return [path for path in paths if (ROOT / path).exists()]
 
 
 class Checks:
@@ -312,10 +323,7 @@ class Checks:
 
     def of(self, mutant: Mutant) -> list[Check]:
         """Returns the checks of one bug."""
-        near = _NEAR.get(Path(mutant.file).stem, "test_endpoint").split()
-        if mutant.file.startswith("protocol/"):
-            near += _NEAR_ALL_OF_THE_PROTOCOL
-        unit = self.pytest(*(f"tests/ffi/{name}.py" for name in near))
+        unit = self.pytest(*near(mutant.file))
         if mutant.file.startswith("runtime/"):
             first, last = [unit, self.stress], self.of_processes()
         else:
@@ -325,7 +333,7 @@ class Checks:
 
     def of_processes(self) -> list[Check]:
         """Returns checks with several devices in a process, or several processes."""
-        files = ("watch", "failures", "giving_up_processes")
+        files = ("monitor_processes", "failures", "giving_up_processes")
         return [
             self.pytest("tests/differential"),
             *(self.pytest(f"tests/multiprocess/test_{name}.py") for name in files),

@@ -1,5 +1,7 @@
 """The list of planted bugs fits the sources: each place of it is found exactly once."""
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -10,6 +12,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import mutants
 
 _MUTANTS = mutants.read_lists()
+_COMPILER = os.environ.get("CXX", "c++")
 
 
 @pytest.mark.parametrize("mutant", _MUTANTS, ids=lambda m: f"{m.file}: {m.bug}")
@@ -23,6 +26,20 @@ def test_the_planted_bugs_of_a_file_do_not_overlap(file):
     planted = mutants.plant(source, [m for m in _MUTANTS if m.file == file])
     for mutant in _MUTANTS:
         assert (f"Planted({mutant.number})" in planted) == (mutant.file == file)
+
+
+def test_the_sources_with_all_planted_bugs_compile(tmp_path):
+    mutants.make_copy(tmp_path, _MUTANTS)
+    planted = {mutant.file for mutant in _MUTANTS}
+    # One translation unit: each header is read once.
+    sources = [path for path in planted if path.endswith(".cc")]
+    headers = [path for path in planted if path.endswith(".h")]
+    unit = tmp_path / "unit.cc"
+    unit.write_text("".join(f'#include "ffi/{path}"\n' for path in headers + sources))
+    command = [_COMPILER, "-std=c++20", "-fsyntax-only", "-I", str(tmp_path)]
+    command += ["-include", str(tmp_path / "planted.h"), str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 def test_there_are_at_least_a_hundred_over_the_protocol_and_the_runtime():
@@ -81,3 +98,8 @@ def test_a_place_within_another_is_told_apart_by_that():
     source = "f(x); g(x);"
     planted = mutants.plant(source, [_mutant(within="g(x)", code="x")])
     assert planted == "f(x); g((::optireduce::Planted(7) ? (false) : (x)));"
+
+
+@pytest.mark.parametrize("file", sorted({mutant.file for mutant in _MUTANTS}))
+def test_every_planted_bug_has_tests_that_come_first(file):
+    assert mutants.near(file)
