@@ -32,8 +32,8 @@ GCOVR := gcovr==8.3
 
 CORE := $(shell find ffi -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 PIP_QUIET := --quiet --disable-pip-version-check
-# An editable install serves the Python files from the checkout; the build folder is kept, so
-# that a change of one .cc file compiles one file.
+# An editable install serves the Python files from the checkout; the build folder is kept. With
+# `cmake -D OPTIREDUCE_UNITY=OFF build/.venv-test` a change of one .cc file compiles one file.
 INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable .
 
 .DELETE_ON_ERROR:

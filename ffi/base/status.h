@@ -43,6 +43,10 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
+inline Status InvalidArgument(std::string message) {
+  return {StatusCode::kInvalidArgument, std::move(message)};
+}
+
 // A value, or the status that explains its absence.
 template <typename T>
 class [[nodiscard]] Result {

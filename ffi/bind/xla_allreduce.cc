@@ -45,7 +45,7 @@ struct Attributes {
 };
 
 Status Invalid(std::string_view name, std::string_view what) {
-  return Status(StatusCode::kInvalidArgument, Quoted(name) + ": " + std::string(what));
+  return InvalidArgument(Quoted(name) + ": " + std::string(what));
 }
 
 std::optional<ElementType> ElementTypeOf(ffi::DataType type) {

@@ -6,6 +6,7 @@
 
 // For __GLIBC__.
 #include <cstddef>
+#include <cstdint>
 
 // The selection at run time is an "indirect function" of the dynamic linker. The C library must
 // support these functions; they run before a sanitizer has set up the memory that they would use.
@@ -41,5 +42,16 @@
 #else
 #define OR_INDEPENDENT_TURNS
 #endif
+
+namespace optireduce {
+
+// `a` where `condition` holds, `b` elsewhere, without a branch: the compiler would otherwise move
+// the computation of `a` into a branch and not vectorize the loop.
+OR_INLINE std::uint32_t Select(bool condition, std::uint32_t a, std::uint32_t b) {
+  const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
+  return (a & mask) | (b & ~mask);
+}
+
+}  // namespace optireduce
 
 #endif  // FFI_CODEC_DISPATCH_H_

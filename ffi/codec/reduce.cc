@@ -31,13 +31,6 @@ constexpr std::size_t kGroup = 7;
 // Chosen: 8 KiB of double sums fit into any first-level cache beside the sources.
 constexpr std::size_t kBlockElements = 1024;
 
-// `a` where `condition` holds, `b` elsewhere, without a branch: the compiler would otherwise move
-// the computation of `a` into a branch and not vectorize the loop.
-OR_INLINE std::uint32_t Select(bool condition, std::uint32_t a, std::uint32_t b) {
-  const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
-  return (a & mask) | (b & ~mask);
-}
-
 // Each format has the type of an element in memory (Stored), the type of its sums (Sum), and the
 // conversions.
 template <typename T>

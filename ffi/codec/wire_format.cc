@@ -119,11 +119,6 @@ OR_VECTOR_WIDTHS void DecodeInt8(const std::byte* encoded, std::size_t count, st
   std::memcpy(values + i * sizeof(float), block.data(), (count - i) * sizeof(float));
 }
 
-OR_INLINE std::uint32_t Select(bool condition, std::uint32_t a, std::uint32_t b) {
-  const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
-  return (a & mask) | (b & ~mask);
-}
-
 OR_INLINE std::uint16_t RoundToBfloat16(std::uint32_t bits, std::uint32_t random) {
   const std::uint32_t magnitude = bits & kMagnitude;
   const std::uint32_t sign = (bits >> 16) & 0x8000u;

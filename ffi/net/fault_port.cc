@@ -81,9 +81,7 @@ constexpr std::array<Number, 4> kNumbers = {{
      .set = [](Faults& faults, double value) { faults.seed = static_cast<std::uint64_t>(value); }},
 }};
 
-Status Invalid(const std::string& message) {
-  return Status(StatusCode::kInvalidArgument, "faults: " + message);
-}
+Status Invalid(const std::string& message) { return InvalidArgument("faults: " + message); }
 
 Status OutOfRange(const std::string& name, double value, const std::string& expected) {
   return Invalid(name + " must be " + expected + ", got " + std::to_string(value) + ".");

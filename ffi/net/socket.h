@@ -79,10 +79,10 @@ inline Result<SocketAddress> ParseAddress(const std::string& address, std::uint1
       address.find(':') != std::string::npos || inet_pton(AF_INET, address.c_str(), &strict) == 1;
   if (!plausible ||
       getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "expected a numeric IPv4 or IPv6 address such as \"10.0.0.1\" or \"fd00::1\", "
-                  "got \"" +
-                      address + "\"; resolve host names first.");
+    return InvalidArgument(
+        "expected a numeric IPv4 or IPv6 address such as \"10.0.0.1\" or \"fd00::1\", "
+        "got \"" +
+        address + "\"; resolve host names first.");
   }
   SocketAddress parsed;
   parsed.bytes = found->ai_addrlen;

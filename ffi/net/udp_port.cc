@@ -182,9 +182,9 @@ void UdpPort::ConfigureBuffers(const UdpPortOptions& options) {
 
 Status UdpPort::SetPeers(const std::vector<PeerAddress>& peers, std::size_t datagram_bytes_max) {
   if (datagram_bytes_max == 0 || datagram_bytes_max > kUdpPayloadBytesMax) {
-    return Status(StatusCode::kInvalidArgument,
-                  "datagram_bytes_max must be in [1, " + std::to_string(kUdpPayloadBytesMax) +
-                      "], the payload of UDP, got " + std::to_string(datagram_bytes_max) + ".");
+    return InvalidArgument("datagram_bytes_max must be in [1, " +
+                           std::to_string(kUdpPayloadBytesMax) + "], the payload of UDP, got " +
+                           std::to_string(datagram_bytes_max) + ".");
   }
   std::vector<SocketAddress> parsed;
   for (const PeerAddress& peer : peers) {
@@ -192,16 +192,16 @@ Status UdpPort::SetPeers(const std::vector<PeerAddress>& peers, std::size_t data
     Result<SocketAddress> one = ParseAddress(peer.address, peer.port);
     if (!one.ok()) return Status(one.status().code(), who + one.status().message());
     if (one.value().family() != family_) {
-      return Status(StatusCode::kInvalidArgument,
-                    who + "the address " + peer.address + " is not of this rank's family, " +
-                        (family_ == AF_INET6 ? "IPv6" : "IPv4") +
-                        "; bind every rank to addresses of one family.");
+      return InvalidArgument(who + "the address " + peer.address +
+                             " is not of this rank's family, " +
+                             (family_ == AF_INET6 ? "IPv6" : "IPv4") +
+                             "; bind every rank to addresses of one family.");
     }
     if (peer.port == 0) {
-      return Status(StatusCode::kInvalidArgument,
-                    who +
-                        "a peer's port must be in [1, 65535], got 0; give the port that it got "
-                        "when it bound its socket.");
+      return InvalidArgument(
+          who +
+          "a peer's port must be in [1, 65535], got 0; give the port that it got "
+          "when it bound its socket.");
     }
     parsed.push_back(one.value());
   }

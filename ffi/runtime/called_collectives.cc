@@ -95,13 +95,13 @@ Status CalledCollectives::Check(const std::string& key, const CollectiveSpec& dr
     if (fits) return Status();
     const CollectiveSpec& nearest = *std::ranges::min_element(
         specs, {}, [&](const CollectiveSpec& spec) { return Differences(drain, spec); });
-    return Status(StatusCode::kInvalidArgument, fits_none + "It has called " + nearest.description +
-                                                    ": " + Advice(drain, nearest));
+    return InvalidArgument(fits_none + "It has called " + nearest.description + ": " +
+                           Advice(drain, nearest));
   }
-  return Status(StatusCode::kInvalidArgument,
-                fits_none + "Nearest to it are the calls of " + Nearest(key) +
-                    ". Give the drain the name=, mode=, wire_format= and axis of its call, and a "
-                    "tree of the same shapes and dtypes; make none before the first call.");
+  return InvalidArgument(
+      fits_none + "Nearest to it are the calls of " + Nearest(key) +
+      ". Give the drain the name=, mode=, wire_format= and axis of its call, and a "
+      "tree of the same shapes and dtypes; make none before the first call.");
 }
 
 std::string CalledCollectives::Nearest(const std::string& key) const {

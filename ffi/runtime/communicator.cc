@@ -18,10 +18,6 @@ namespace {
 // Chosen: the time for which a lane sends 1 MiB is about what makes waking another lane worthwhile.
 constexpr std::size_t kCutBytesMin = std::size_t{1} << 20;
 
-Status Invalid(std::string message) {
-  return Status(StatusCode::kInvalidArgument, std::move(message));
-}
-
 // The parts of one call, until the last of them is done.
 struct PartsUnderWay {
   std::mutex mutex;
@@ -115,18 +111,19 @@ Status Communicator::ValidateRanks(const std::vector<RankAddress>& ranks,
                   "connect() may be called once; open another communicator to connect anew.");
   }
   if (ranks.size() != options_.world_size) {
-    return Invalid("connect() needs the address of every rank, this one included: expected " +
-                   std::to_string(options_.world_size) + ", got " + std::to_string(ranks.size()) +
-                   ".");
+    return InvalidArgument(
+        "connect() needs the address of every rank, this one included: expected " +
+        std::to_string(options_.world_size) + ", got " + std::to_string(ranks.size()) + ".");
   }
   for (const RankAddress& rank : ranks) {
     if (options_.world_size > 1 && rank.ports.size() != options_.lanes) {
-      return Invalid("every rank must have the same number of lanes: this one has " +
-                     std::to_string(options_.lanes) + ", " + rank.address + " has " +
-                     std::to_string(rank.ports.size()) + ".");
+      return InvalidArgument("every rank must have the same number of lanes: this one has " +
+                             std::to_string(options_.lanes) + ", " + rank.address + " has " +
+                             std::to_string(rank.ports.size()) + ".");
     }
   }
-  if (datagram_bytes_max == 0) return Invalid("datagram_bytes_max must be positive bytes, got 0.");
+  if (datagram_bytes_max == 0)
+    return InvalidArgument("datagram_bytes_max must be positive bytes, got 0.");
   return Status();
 }
 

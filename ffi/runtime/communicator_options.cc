@@ -12,14 +12,10 @@ namespace {
 // Chosen: more flows than a network card has queues to spread them over; each one is a thread.
 constexpr std::uint16_t kLanesMax = 64;
 
-Status Invalid(std::string message) {
-  return Status(StatusCode::kInvalidArgument, std::move(message));
-}
-
 Status CheckPositive(const char* setting, Duration value) {
   if (value > Duration::zero()) return Status();
-  return Invalid(std::string(setting) + " must be positive seconds, got " +
-                 std::to_string(std::chrono::duration<double>(value).count()) + ".");
+  return InvalidArgument(std::string(setting) + " must be positive seconds, got " +
+                         std::to_string(std::chrono::duration<double>(value).count()) + ".");
 }
 
 // Chosen: any value that all ranks derive alike and others do not know would do.
@@ -32,18 +28,18 @@ Result<std::uint32_t> SessionTag(const Secret& secret) {
 }  // namespace
 
 Status Validate(const CommunicatorOptions& options) {
-  if (options.name.empty()) return Invalid("name must not be empty; pass e.g. 'default'.");
-  if (options.world_size < 1) return Invalid("world_size must be at least 1, got 0.");
+  if (options.name.empty()) return InvalidArgument("name must not be empty; pass e.g. 'default'.");
+  if (options.world_size < 1) return InvalidArgument("world_size must be at least 1, got 0.");
   if (options.rank.value() >= options.world_size) {
-    return Invalid("rank must be below world_size (" + std::to_string(options.world_size) +
-                   "), got " + std::to_string(options.rank.value()) + ".");
+    return InvalidArgument("rank must be below world_size (" + std::to_string(options.world_size) +
+                           "), got " + std::to_string(options.rank.value()) + ".");
   }
   if (options.lanes < 1 || options.lanes > kLanesMax) {
-    return Invalid("lanes must be from 1 to " + std::to_string(kLanesMax) + ", got " +
-                   std::to_string(options.lanes) + ".");
+    return InvalidArgument("lanes must be from 1 to " + std::to_string(kLanesMax) + ", got " +
+                           std::to_string(options.lanes) + ".");
   }
   if (options.call_timeout < Duration::zero()) {
-    return Invalid("call_timeout_s must be positive seconds, or 0 for no limit.");
+    return InvalidArgument("call_timeout_s must be positive seconds, or 0 for no limit.");
   }
   for (const Status& status : {CheckPositive("peer_timeout_s", options.peer_timeout),
                                CheckPositive("mismatch_timeout_s", options.mismatch_timeout),

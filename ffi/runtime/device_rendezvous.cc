@@ -15,14 +15,11 @@
 #include "ffi/base/quoted.h"
 #include "ffi/codec/reduce.h"
 #include "ffi/net/clock.h"
+#include "ffi/protocol/call/directory.h"
 #include "ffi/protocol/call/late_policy.h"
 
 namespace optireduce {
 namespace {
-
-// Collectives that one process can name.
-// Chosen: far more call sites than a program has; detects a new name for every step.
-constexpr std::size_t kCollectivesMax = 1 << 16;
 
 std::string Listed(const std::vector<std::uint32_t>& ranks) {
   std::string list;
@@ -40,7 +37,7 @@ std::string Described(const DeviceCall& call, Sequence sequence) {
 
 Status TooManyNames(const std::string& name) {
   return Status(StatusCode::kResourceExhausted,
-                "this process has used " + std::to_string(kCollectivesMax) +
+                "this process has used " + std::to_string(Directory::kCollectivesMax) +
                     " names of collectives, the last one " + Quoted(name) +
                     ". Give a call the same name= in every step; number the steps with step= "
                     "instead.");
@@ -140,7 +137,7 @@ Sequence DeviceRendezvous::TakeNextSequence(const std::string& name, std::uint32
 
 Result<Sequence> DeviceRendezvous::Admit(const Key& key, const DeviceCall& call) {
   if (closed_) return *closed_;
-  if (!collectives_.contains(key) && collectives_.size() >= kCollectivesMax) {
+  if (!collectives_.contains(key) && collectives_.size() >= Directory::kCollectivesMax) {
     return TooManyNames(key.name);
   }
   Collective& collective = collectives_[key];
@@ -166,19 +163,19 @@ Status DeviceRendezvous::FailLate(Collective& collective, const DeviceCall& call
 Result<Sequence> DeviceRendezvous::TakeSequence(Collective& collective, const DeviceCall& call) {
   Slot& slot = collective.slots[call.rank];
   if (slot.in_flight) {
-    return Status(StatusCode::kInvalidArgument,
-                  "rank " + std::to_string(call.rank) + " started " + Quoted(call.spec.name) +
-                      " while its previous call (" + std::to_string(slot.last.value_or(0)) +
-                      ") was open. Two calls that can run at the same time need names of "
-                      "their own: give each one name='...'.");
+    return InvalidArgument("rank " + std::to_string(call.rank) + " started " +
+                           Quoted(call.spec.name) + " while its previous call (" +
+                           std::to_string(slot.last.value_or(0)) +
+                           ") was open. Two calls that can run at the same time need names of "
+                           "their own: give each one name='...'.");
   }
   if (call.step && slot.last && call.step->value() <= *slot.last) {
-    return Status(StatusCode::kInvalidArgument,
-                  "step must grow from call to call: " + Quoted(call.spec.name) + " on rank " +
-                      std::to_string(call.rank) + " got step " +
-                      std::to_string(call.step->value()) + " after " + std::to_string(*slot.last) +
-                      ". Pass a counter that never decreases, or leave step= out to have the "
-                      "calls counted.");
+    return InvalidArgument("step must grow from call to call: " + Quoted(call.spec.name) +
+                           " on rank " + std::to_string(call.rank) + " got step " +
+                           std::to_string(call.step->value()) + " after " +
+                           std::to_string(*slot.last) +
+                           ". Pass a counter that never decreases, or leave step= out to have the "
+                           "calls counted.");
   }
   const std::uint32_t sequence = call.step ? call.step->value() : slot.next;
   slot.last = sequence;

@@ -20,7 +20,7 @@ constexpr int kSignificantShare = 20;
 
 // Collectives observed; further ones are ignored.
 // Chosen: more than a program has buckets; bounds the memory to about 0.6 MB.
-constexpr std::size_t kCollectivesMax = 1024;
+constexpr std::size_t kHistoriesMax = 1024;
 
 Duration Median(std::vector<Duration>& values) {
   if (values.empty()) return {};
@@ -58,7 +58,7 @@ std::optional<SlowRankEvent> SlowRankDetector::Add(std::string_view collective,
 SlowRankDetector::History* SlowRankDetector::FindOrAdd(std::string_view collective) {
   const auto found = histories_.find(collective);
   if (found != histories_.end()) return &found->second;
-  if (histories_.size() >= kCollectivesMax) return nullptr;
+  if (histories_.size() >= kHistoriesMax) return nullptr;
   return &histories_.emplace(collective, History{}).first->second;
 }
 

@@ -74,7 +74,7 @@ Status Run::RunRound(std::size_t number, const Round& round) {
       }
     }
     if (!wrong.empty()) {
-      return Status(StatusCode::kInvalidArgument, TextOf(number, transfer) + ": " + wrong + ".");
+      return InvalidArgument(TextOf(number, transfer) + ": " + wrong + ".");
     }
   }
   // Data that arrives in a round can be forwarded in the next.
@@ -89,16 +89,14 @@ Status Run::CheckEnd() const {
   for (std::size_t shard = 0; shard < n_; ++shard) {
     for (std::size_t rank = 0; rank < n_; ++rank) {
       if (!contributions_[shard].Contains(rank)) {
-        return Status(StatusCode::kInvalidArgument,
-                      "shard " + std::to_string(shard) + ": the contribution of rank " +
-                          std::to_string(rank) + " never reaches its owner.");
+        return InvalidArgument("shard " + std::to_string(shard) + ": the contribution of rank " +
+                               std::to_string(rank) + " never reaches its owner.");
       }
     }
     for (std::size_t rank = 0; rank < n_; ++rank) {
       if (!has_[rank].Contains(shard)) {
-        return Status(StatusCode::kInvalidArgument, "shard " + std::to_string(shard) + ": rank " +
-                                                        std::to_string(rank) +
-                                                        " never gets it after it was reduced.");
+        return InvalidArgument("shard " + std::to_string(shard) + ": rank " + std::to_string(rank) +
+                               " never gets it after it was reduced.");
       }
     }
   }
@@ -109,8 +107,7 @@ Status Run::CheckEnd() const {
 
 Status VerifySchedule(const Schedule& schedule) {
   if (schedule.world_size == 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "a schedule needs a world size of at least 1, got 0.");
+    return InvalidArgument("a schedule needs a world size of at least 1, got 0.");
   }
   Run run(schedule);
   for (std::size_t number = 0; number < schedule.rounds.size(); ++number) {

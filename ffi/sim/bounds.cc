@@ -31,8 +31,6 @@ constexpr std::uint64_t kRoomyQueueBytes = 1 << 17;
 // membership.cc.
 constexpr Duration kAgreementMax = milliseconds(2000);
 
-Instant At(std::uint64_t us) { return Instant{} + microseconds(us); }
-
 }  // namespace
 
 Duration Bounds::DriverSlack() const {
@@ -113,13 +111,13 @@ Instant Bounds::FaultsEnd() const {
 
 Instant Bounds::PathGivenUpBy() const {
   if (scenario_.mtu_at_us == 0) return Instant{};
-  return Instant{} + microseconds(scenario_.mtu_at_us + scenario_.peer_timeout_us);
+  return At(scenario_.mtu_at_us + scenario_.peer_timeout_us);
 }
 
 bool Bounds::MayGiveUpPath(Instant now) const {
   // An earlier random loss may be the first that counts.
   return scenario_.mtu_at_us > 0 &&
-         now >= Instant{} + microseconds(std::max(scenario_.mtu_at_us, scenario_.peer_timeout_us));
+         now >= At(std::max(scenario_.mtu_at_us, scenario_.peer_timeout_us));
 }
 
 std::size_t Bounds::CallsAhead() const {

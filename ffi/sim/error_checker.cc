@@ -192,7 +192,7 @@ void ErrorChecker::CheckSilence(Instant now, const SimCallRecord& record, const 
   }
   // A frozen rank gives up no peer.
   if (s.freeze_at_us > 0 && record.rank.value() == s.freeze_rank) {
-    any.latest = std::max(any.latest, Instant{} + microseconds(s.freeze_at_us + s.freeze_for_us));
+    any.latest = std::max(any.latest, At(s.freeze_at_us + s.freeze_for_us));
   }
   if (now < any.earliest) {
     log_.Fail(now, record.rank,

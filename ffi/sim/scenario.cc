@@ -44,8 +44,6 @@ std::span<const std::string_view> WordsOf(std::string_view name) {
   return {};
 }
 
-Status Invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
-
 // The Hamming distance of two words, plus the difference of their lengths; sufficient to find the
 // intended key.
 std::size_t Distance(std::string_view a, std::string_view b) {
@@ -66,8 +64,8 @@ Status UnknownKey(std::string_view key) {
     return Distance(a.name, key) < Distance(b.name, key);
   };
   const Field& nearest = *std::min_element(std::begin(kFields), std::end(kFields), closer);
-  return Invalid("a scenario has no field '" + std::string(key) + "'; did you mean '" +
-                 std::string(nearest.name) + "'? `--help` lists them all.");
+  return InvalidArgument("a scenario has no field '" + std::string(key) + "'; did you mean '" +
+                         std::string(nearest.name) + "'? `--help` lists them all.");
 }
 
 Status Set(Scenario& scenario, std::string_view key, std::string_view value) {
@@ -83,12 +81,12 @@ Status Set(Scenario& scenario, std::string_view key, std::string_view value) {
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   const bool read = error == std::errc() && end == value.data() + value.size();
   if (!words.empty() || !read || number < field->least || number > field->most) {
-    return Invalid("the scenario's " + std::string(key) + " cannot be '" + std::string(value) +
-                   "'; write " +
-                   (words.empty() ? "a whole number from " + std::to_string(field->least) + " to " +
-                                        std::to_string(field->most)
-                                  : "one of: " + std::string(field->meaning)) +
-                   ".");
+    return InvalidArgument("the scenario's " + std::string(key) + " cannot be '" +
+                           std::string(value) + "'; write " +
+                           (words.empty() ? "a whole number from " + std::to_string(field->least) +
+                                                " to " + std::to_string(field->most)
+                                          : "one of: " + std::string(field->meaning)) +
+                           ".");
   }
   scenario.*(field->member) = number;
   return {};
@@ -97,7 +95,7 @@ Status Set(Scenario& scenario, std::string_view key, std::string_view value) {
 Status ValidateGroups(const Scenario& scenario) {
   if (scenario.groups > 1 && (scenario.ranks % scenario.groups != 0 || scenario.sequential == 0 ||
                               scenario.collectives > 1 || scenario.mismatch != 0)) {
-    return Invalid(
+    return InvalidArgument(
         "groups= needs a number of ranks that it divides, sequential=1, collectives=1 "
         "and mismatch=none.");
   }
@@ -113,17 +111,18 @@ Status ValidateRanks(const Scenario& scenario) {
                 scenario.hang_rank, scenario.mtu_rank,
                 std::uint64_t(std::bit_width(scenario.part_side) - 1)});
   if (named >= scenario.ranks) {
-    return Invalid("the scenario names rank " + std::to_string(named) + ", but has only ranks=" +
-                   std::to_string(scenario.ranks) + "; ranks count from 0.");
+    return InvalidArgument("the scenario names rank " + std::to_string(named) +
+                           ", but has only ranks=" + std::to_string(scenario.ranks) +
+                           "; ranks count from 0.");
   }
   if (scenario.lane_cut_lane >= scenario.lanes) {
-    return Invalid("the scenario names lane " + std::to_string(scenario.lane_cut_lane) +
-                   ", but has only lanes=" + std::to_string(scenario.lanes) +
-                   "; lanes count from 0.");
+    return InvalidArgument("the scenario names lane " + std::to_string(scenario.lane_cut_lane) +
+                           ", but has only lanes=" + std::to_string(scenario.lanes) +
+                           "; lanes count from 0.");
   }
   if (scenario.ranks > 64 && scenario.part_for_us > 0) {
-    return Invalid("part_for_us= needs ranks=64 or fewer, got ranks=" +
-                   std::to_string(scenario.ranks) + ": part_side has a bit for each.");
+    return InvalidArgument("part_for_us= needs ranks=64 or fewer, got ranks=" +
+                           std::to_string(scenario.ranks) + ": part_side has a bit for each.");
   }
   return {};
 }
@@ -133,7 +132,7 @@ Status ValidateNetwork(const Scenario& scenario) {
   if (scenario.unprotected != 0 &&
       std::max({scenario.corrupt_ppm, scenario.truncate_ppm, scenario.extend_ppm,
                 scenario.foreign_ppm, scenario.garbage_ppm, scenario.misdirect_ppm}) > 0) {
-    return Invalid(
+    return InvalidArgument(
         "unprotected=1 needs a network that neither changes datagrams nor makes any: "
         "corrupt_ppm=, truncate_ppm=, extend_ppm=, foreign_ppm=, garbage_ppm= and misdirect_ppm= "
         "must be 0.");
@@ -145,10 +144,11 @@ Status ValidateMismatch(const Scenario& scenario) {
   if (scenario.mismatch == 0) return {};
   if (scenario.ranks < 2 || scenario.collectives < 2 || scenario.subsets != 0 ||
       scenario.sim_mode() != SimMode::kExact) {
-    return Invalid("mismatch= needs at least ranks=2 collectives=2, mode=exact and subsets=0.");
+    return InvalidArgument(
+        "mismatch= needs at least ranks=2 collectives=2, mode=exact and subsets=0.");
   }
   if (scenario.sequential == 0 || scenario.shuffled != 0) {
-    return Invalid(
+    return InvalidArgument(
         "mismatch= needs sequential=1 shuffled=0: only ranks whose programs run in "
         "order wait for each other in different calls.");
   }
@@ -161,11 +161,11 @@ Status ValidatePrograms(const Scenario& scenario) {
   const bool lossy = scenario.sim_mode() == SimMode::kLossy ||
                      scenario.sim_mode() == SimMode::kMixed || scenario.sim_mode() == SimMode::kAny;
   if (lossy && scenario.ranks > 16) {
-    return Invalid("mode=lossy, mixed and any need ranks=16 or fewer, got ranks=" +
-                   std::to_string(scenario.ranks) + ".");
+    return InvalidArgument("mode=lossy, mixed and any need ranks=16 or fewer, got ranks=" +
+                           std::to_string(scenario.ranks) + ".");
   }
   if (scenario.sequential != 0 && scenario.shuffled != 0) {
-    return Invalid("sequential=1 shuffled=1 deadlocks every rank; choose one of them.");
+    return InvalidArgument("sequential=1 shuffled=1 deadlocks every rank; choose one of them.");
   }
   return {};
 }
@@ -182,8 +182,8 @@ Result<Items> ReadItems(std::string_view line) {
     line.remove_prefix(item.size());
     const std::size_t equals = item.find('=');
     if (equals == std::string_view::npos) {
-      return Invalid("a scenario is written as key=value pairs, got '" + std::string(item) +
-                     "'; for example: seed=7 ranks=4 loss_ppm=30000");
+      return InvalidArgument("a scenario is written as key=value pairs, got '" + std::string(item) +
+                             "'; for example: seed=7 ranks=4 loss_ppm=30000");
     }
     items.emplace_back(item.substr(0, equals), item.substr(equals + 1));
   }
@@ -202,8 +202,8 @@ Result<Scenario> ReadOrigin(const Items& items) {
   if (size.empty()) return scenario;
   if (size == "small") return MakeScenario(scenario.seed, ScenarioSize::kSmall);
   if (size == "medium") return MakeScenario(scenario.seed, ScenarioSize::kMedium);
-  return Invalid("the scenario's size cannot be '" + std::string(size) +
-                 "'; write small or medium, or leave it out.");
+  return InvalidArgument("the scenario's size cannot be '" + std::string(size) +
+                         "'; write small or medium, or leave it out.");
 }
 
 }  // namespace

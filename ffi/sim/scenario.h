@@ -4,6 +4,7 @@
 #ifndef FFI_SIM_SCENARIO_H_
 #define FFI_SIM_SCENARIO_H_
 
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,8 +12,15 @@
 
 #include "ffi/base/ids.h"
 #include "ffi/base/status.h"
+#include "ffi/base/time.h"
 
 namespace optireduce {
+
+// The durations and times of a scenario.
+constexpr Duration Microseconds(std::uint64_t us) {
+  return std::chrono::microseconds(static_cast<std::int64_t>(us));
+}
+constexpr Instant At(std::uint64_t us) { return Instant{} + Microseconds(us); }
 
 // Values of the fields that are words, in the order of the words in scenario.cc.
 enum class SimElementType : std::uint64_t {

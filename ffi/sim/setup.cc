@@ -80,7 +80,7 @@ NetworkOptions NetworkOf(const Scenario& s) {
                      .tail = static_cast<double>(s.latency_tail_percent) / 100,
                      .hold = Microseconds(s.latency_hold_us)};
   if (s.cross_traffic_at_us > 0) {
-    const Instant start = Instant{} + Microseconds(s.cross_traffic_at_us);
+    const Instant start = At(s.cross_traffic_at_us);
     options.cross_traffic = {.start = start,
                              .end = start + Microseconds(s.cross_traffic_for_us),
                              .way_back = Microseconds(3 * s.delay_us)};
@@ -103,7 +103,7 @@ NetworkOptions NetworkOf(const Scenario& s) {
       .garbage_ppm = ppm(s.garbage_ppm),
       .replay_ppm = ppm(s.replay_ppm),
       .misdirect_ppm = ppm(s.misdirect_ppm),
-      .end = Instant{} + Microseconds(s.faults_end_us),
+      .end = At(s.faults_end_us),
   };
   return options;
 }
@@ -133,7 +133,7 @@ std::uint64_t EventsMax(const Scenario& s) {
 }
 
 std::optional<Instant> HangsUntil(const Scenario& s, Instant now, Rank rank) {
-  const Instant from = Instant{} + Microseconds(s.hang_at_us);
+  const Instant from = At(s.hang_at_us);
   if (s.hang_at_us == 0 || rank.value() != s.hang_rank || now < from) return std::nullopt;
   const Instant until = from + Microseconds(s.hang_for_us);
   return now < until ? std::optional(until) : std::nullopt;

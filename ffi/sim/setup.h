@@ -18,10 +18,6 @@
 
 namespace optireduce {
 
-constexpr Duration Microseconds(std::uint64_t value) {
-  return std::chrono::microseconds(static_cast<std::int64_t>(value));
-}
-
 // Each lane of a rank is a node of the network, with links of its own: lane 0 of every rank, then
 // lane 1 of every rank, and so on.
 inline Rank NodeOf(const Scenario& scenario, Rank rank, std::uint64_t lane) {

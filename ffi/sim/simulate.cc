@@ -174,7 +174,7 @@ Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
 
 void Simulation::PlanFaults() {
   const auto plan = [this](EventKind kind, std::uint64_t at_us, std::uint64_t rank) {
-    events_.Push(Instant{} + Microseconds(at_us), {kind, Rank(static_cast<std::uint16_t>(rank))});
+    events_.Push(At(at_us), {kind, Rank(static_cast<std::uint16_t>(rank))});
   };
   const Scenario& s = scenario_;
   if (s.stop_at_us > 0) plan(EventKind::kStop, s.stop_at_us, s.stop_rank);
@@ -267,7 +267,7 @@ void Simulation::HandleEvent(const Event& event) {
   trace_.Act(now_, event.rank, NameOf(event.kind), event.chain);
   if (host(event.rank).silent && event.kind < EventKind::kMtu) return;  // no fault of the network
   if (host(event.rank).frozen && event.kind <= EventKind::kCancel) {
-    events_.Push(Instant{} + Microseconds(scenario_.freeze_at_us + scenario_.freeze_for_us), event);
+    events_.Push(At(scenario_.freeze_at_us + scenario_.freeze_for_us), event);
     return;
   }
   switch (event.kind) {
@@ -363,8 +363,8 @@ void Simulation::MakeCall(Rank rank, std::size_t chain) {
     return events_.Push(*until, {EventKind::kCall, rank, chain});
   }
   const Scenario& s = scenario_;
-  const bool gives_up = s.give_up_at_us > 0 && rank.value() == s.give_up_rank &&
-                        now_ >= Instant{} + Microseconds(s.give_up_at_us);
+  const bool gives_up =
+      s.give_up_at_us > 0 && rank.value() == s.give_up_rank && now_ >= At(s.give_up_at_us);
   if (gives_up && given_up_[call->collective]++ < s.give_up_calls) {
     return GiveUpCall(rank, chain, *call);
   }

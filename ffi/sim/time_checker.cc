@@ -15,8 +15,6 @@ using std::chrono::microseconds;
 constexpr Duration kPatienceMin = std::chrono::seconds(1);
 constexpr int kPatienceFactor = 2;
 
-Instant At(std::uint64_t us) { return Instant{} + microseconds(us); }
-
 Duration BothDeadlines(const CollectiveSpec& spec) {
   return spec.reduce_scatter_deadline + spec.all_gather_deadline;
 }

@@ -4,13 +4,6 @@
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
-namespace {
-
-// Chosen: far more than any program compiles, and some 20 MB.
-constexpr std::size_t kCollectivesMax = 1 << 16;
-
-}  // namespace
-
 Directory::Directory(const EndpointOptions& options)
     : rank_(options.rank), payload_bytes_max_(options.datagram_bytes_max - kOverheadBytes) {}
 
@@ -21,10 +14,10 @@ Result<Collective*> Directory::Learn(const CollectiveSpec& spec) {
       if (known->spec.description.empty()) known->spec.description = spec.description;
       return known;
     }
-    return Status(StatusCode::kInvalidArgument,
-                  "jax_optireduce: the collectives '" + known->spec.description + "' and '" +
-                      spec.description +
-                      "' have the same 32-bit identity by chance; give one of them another name=");
+    return InvalidArgument(
+        "jax_optireduce: the collectives '" + known->spec.description + "' and '" +
+        spec.description +
+        "' have the same 32-bit identity by chance; give one of them another name=");
   }
   if (by_id_.size() >= kCollectivesMax) {
     return Status(StatusCode::kResourceExhausted,

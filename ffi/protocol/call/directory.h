@@ -4,6 +4,7 @@
 #ifndef FFI_PROTOCOL_CALL_DIRECTORY_H_
 #define FFI_PROTOCOL_CALL_DIRECTORY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,6 +20,10 @@ namespace optireduce {
 
 class Directory {
  public:
+  // Collectives that one process can name. Chosen: far more call sites than a program has, and some
+  // 20 MB; detects a new name for every step.
+  static constexpr std::size_t kCollectivesMax = 1 << 16;
+
   explicit Directory(const EndpointOptions& options);
 
   // The collective of this spec, new or known. `self` must be one of its members. The description

@@ -14,7 +14,7 @@ constexpr int kCleanCalls = 3;
 // each took 1.2 and 1.7 times as long as without a limit, and lost less in only one of them.
 constexpr std::uint64_t kHeavyLossOneIn = 20;
 // Small calls are assessed together. Chosen: one lost datagram must not exceed 0.1 %.
-constexpr std::uint64_t kJudgedDatagramsMin = 1000;
+constexpr std::uint64_t kJudgedTogetherMin = 1000;
 
 }  // namespace
 
@@ -23,7 +23,7 @@ void IncastController::HandleCall(std::uint64_t expected, std::uint64_t lost,
   expected_ += expected;
   lost_ += lost;
   ++clean_calls_;
-  const bool judged = expected_ >= kJudgedDatagramsMin;
+  const bool judged = expected_ >= kJudgedTogetherMin;
   if ((timeouts > 0 && lost_ * kLossOneIn > expected_) ||
       (judged && lost_ * kHeavyLossOneIn > expected_)) {
     incast_ = std::max<std::uint8_t>(incast_ / 2, 1);

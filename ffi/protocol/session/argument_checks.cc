@@ -17,9 +17,7 @@ constexpr std::size_t kDatagramBytesMax = 65507;
 // Chosen: the announcement's bitmap of members stays within 128 bytes.
 constexpr std::uint16_t kWorldSizeMax = 1024;
 
-Status Invalid(std::string message) {
-  return {StatusCode::kInvalidArgument, "jax_optireduce: " + std::move(message)};
-}
+Status Invalid(const std::string& message) { return InvalidArgument("jax_optireduce: " + message); }
 
 bool HasValidMembers(const CollectiveSpec& spec, const EndpointOptions& options) {
   const bool ascending =

@@ -22,7 +22,7 @@ Ballot ReadBallot(ByteReader& reader) {
   return {.round = round, .coordinator = Rank(reader.Read<std::uint16_t>())};
 }
 
-bool Holds(const Ballot& ballot, std::uint16_t world_size) {
+bool IsValid(const Ballot& ballot, std::uint16_t world_size) {
   // A ballot without a round has no coordinator; the last round is invalid, since none can follow
   // it.
   if (ballot.round == 0) return ballot == Ballot();
@@ -92,7 +92,7 @@ std::optional<MembershipMessage> ParseMembership(std::span<const std::byte> byte
   auto ranks = ReadRanks(reader, world_size);
   if (!reader.ok() || !ranks || reader.remaining() % 8 != 0) return std::nullopt;
   if (message.part >= message.parts || message.parts > kMembershipPartsMax) return std::nullopt;
-  if (!Holds(message.ballot, world_size) || !Holds(message.accepted, world_size)) {
+  if (!IsValid(message.ballot, world_size) || !IsValid(message.accepted, world_size)) {
     return std::nullopt;
   }
   message.ranks = std::move(*ranks);
