@@ -260,7 +260,7 @@ void Endpoint::HandleDatagram(Instant now, std::span<const std::byte> datagram) 
     ++counters.rejected_unauthenticated;
     return;
   }
-  if (from.flow.Seen(header.number)) {
+  if (from.flow.received().Contains(header.number)) {
     ++counters.rejected_replayed;
     return;
   }
@@ -272,12 +272,12 @@ void Endpoint::HandleAuthentic(Instant now, Peer& from, const Header& header,
   if (membership_.Hear(now, header, payload)) FollowMembership(now);
   if (from.removed()) {
     ++session_.counters.rejected_removed;
-    from.flow.Record(now, header.number, Acknowledge::kNot, /*refused=*/true);
+    from.flow.received().Record(now, header.number, Acknowledge::kNot, /*refused=*/true);
     return;
   }
   failures_.Heard(now, from);
   const bool taken = Dispatch(now, header, payload);
-  from.flow.Record(now, header.number, WhenToAcknowledge(header), !taken);
+  from.flow.received().Record(now, header.number, WhenToAcknowledge(header), !taken);
   if (!taken) return;
   if (membership_.in_use()) StartHeldCalls(now);
   ++session_.counters.datagrams_received;

@@ -228,20 +228,18 @@ def test_loss_of_every_other_datagram_shrinks_the_window():
     assert sender.window_bytes() < before / 2
 
 
-@hypothesis.given(
-    st.lists(st.integers(0, 10_000), unique=True, min_size=1, max_size=300)
-)
-def test_a_number_is_seen_after_it_was_recorded_and_never_before(numbers):
-    flow = make_flow()
-    largest = -1
-    for number in numbers:
-        # A number far behind the largest counts as seen: it is too old to decide.
-        too_old = largest - number >= 4096
-        assert flow.seen(number) == too_old
-        if not too_old:
-            flow.record(0.0, number)
-            assert flow.seen(number)
-        largest = max(largest, number)
+def test_an_acknowledgement_of_a_number_that_was_never_used_says_nothing():
+    sender, receiver = make_flow(), make_flow()
+    used = [sender.track(0.0, cargo, DATAGRAM_BYTES) for cargo in range(3)]
+    for number in used:
+        receiver.record(0.0, number)
+    honest = receiver.make_acknowledgement(0.0)
+    receiver.record(0.0, used[-1] + 1)
+    assert (
+        sender.handle_acknowledgement(0.001, receiver.make_acknowledgement(0.0)) == []
+    )
+    deliveries = sender.handle_acknowledgement(0.001, honest)
+    assert deliveries == [(cargo, True) for cargo in range(3)]
 
 
 @hypothesis.given(st.integers(0, 2**32), st.floats(0, 0.4))
@@ -328,13 +326,6 @@ def test_a_refused_datagram_comes_back_as_refused_and_is_not_lost():
         0.002, receiver.make_acknowledgement(0.001)
     )
     assert deliveries == [(c, None if c % 3 == 0 else True) for c in range(40)]
-
-
-def test_a_refused_datagram_is_seen():
-    receiver = make_flow()
-    receiver.record(0.0, 5, refused=True)
-    assert receiver.seen(5)
-    assert not receiver.seen(4)
 
 
 def test_refusals_shrink_no_window():

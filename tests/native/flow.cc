@@ -61,14 +61,15 @@ class TestFlow {
   }
   double Timeout() const { return ToSeconds(flow_.timeout()); }
   std::size_t WindowBytes() const { return flow_.window_bytes(); }
-  bool Seen(std::uint64_t number) const { return flow_.Seen(number); }
   void Record(double now, std::uint64_t number, bool at_once, bool refused) {
-    flow_.Record(At(now), number, at_once ? Acknowledge::kAtOnce : Acknowledge::kSoon, refused);
+    flow_.received().Record(At(now), number, at_once ? Acknowledge::kAtOnce : Acknowledge::kSoon,
+                            refused);
   }
-  bool AcknowledgementDue(double now) const { return flow_.AcknowledgementDue(At(now)); }
+  bool AcknowledgementDue(double now) const { return flow_.received().AcknowledgementDue(At(now)); }
   nb::bytes MakeAcknowledgement(double now) {
     std::array<std::byte, kAcknowledgementBytesMax> payload;
-    const std::size_t bytes = EncodeAcknowledgement(flow_.MakeAcknowledgement(At(now)), payload);
+    const std::size_t bytes =
+        EncodeAcknowledgement(flow_.received().MakeAcknowledgement(At(now)), payload);
     return ToBytes(std::span(payload).first(bytes));
   }
 
@@ -104,7 +105,6 @@ void Bind(nb::module_& m) {
       .def("black_hole", &TestFlow::BlackHoleOf)
       .def("timeout", &TestFlow::Timeout)
       .def("window_bytes", &TestFlow::WindowBytes)
-      .def("seen", &TestFlow::Seen)
       .def("record", &TestFlow::Record, nb::arg("now"), nb::arg("number"),
            nb::arg("at_once") = false, nb::arg("refused") = false)
       .def("acknowledgement_due", &TestFlow::AcknowledgementDue)

@@ -8,7 +8,6 @@
 namespace optireduce {
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // Chosen: RFC 9002 has 3; offloads and several queues of one host reorder whole batches, and a
@@ -31,29 +30,12 @@ constexpr Duration kProbeIntervalMax = std::chrono::seconds(1);  // Chosen: a de
 // Chosen: after this many unanswered probes, all datagrams under way are declared lost.
 constexpr int kProbesUnansweredMax = 5;
 
-// Chosen: one acknowledgement for sixteen datagrams costs 0.7 % of the wire at 1,472 bytes, one for
-// eight twice that.
-constexpr std::size_t kAcknowledgeEveryMax = 16;
-// For windows of few datagrams. Chosen: the least window, see CongestionController.
-constexpr std::size_t kAcknowledgeEveryMin = 8;
-// Chosen: four acknowledgements per window, so that the released datagrams leave evenly.
-constexpr std::size_t kAcknowledgementsOfWindow = 4;
-// Chosen: long enough to cover a batch, short against a probe interval.
-constexpr Duration kAcknowledgeDelayMax = microseconds(500);
-
 // Without pacing, a batch does not begin while less than this part of the window is free: otherwise
 // each acknowledgement would release one datagram, in a system call of its own, and the pattern
 // would persist. (On a slower path a datagram that waits is time lost on the link.)
 // Source: RFC 1122 4.2.3.4 uses half of the window against this "silly window syndrome". Chosen: a
 // quarter; the other peers keep the path busy meanwhile.
 constexpr std::size_t kSmallRoom = 4;
-
-// Chosen: some thirty consecutive acknowledgements may be lost before a delivered datagram is
-// declared lost.
-constexpr std::uint64_t kRepeatedNumbers = 256;
-// With refused numbers there are two bits for each number. Chosen: half of the words, and one for
-// the largest itself.
-constexpr std::uint64_t kNumbersWithRefused = (kAcknowledgedWordsMax - 1) / 2 * 64;
 
 // Chosen: the latest wake-up of a healthy process; a batch delayed by up to this much may leave at
 // once, further delay is not caught up.
@@ -68,9 +50,7 @@ std::size_t Part(std::size_t bytes, double of) {
 Flow::Flow(const PathOptions& options)
     : options_(options),
       rate_(options),
-      acknowledge_every_(std::clamp(
-          options.window_bytes_max / options.datagram_bytes_max / kAcknowledgementsOfWindow,
-          kAcknowledgeEveryMin, kAcknowledgeEveryMax)) {}
+      received_(options.window_bytes_max / options.datagram_bytes_max) {}
 
 void Flow::SetWeight(double weight) {
   // Between processes of one host only the receiver's buffer limits.
@@ -119,45 +99,36 @@ std::uint64_t Flow::Track(Instant now, const SentInfo& info, std::size_t bytes,
 
 bool Flow::ExpectsAcknowledgement() const {
   // The peer acknowledges at the same interval as this rank.
-  return std::min(unasked_, in_flight_) >= acknowledge_every_;
+  return std::min(unasked_, in_flight_) >= received_.acknowledge_every();
 }
 
-const std::vector<Delivery>& Flow::HandleAcknowledgement(Instant now, const Acknowledgement& news) {
+const std::vector<Delivery>& Flow::HandleAcknowledgement(Instant now,
+                                                         const Acknowledgement& acknowledgement) {
   deliveries_.clear();
-  if (news.largest >= next_number_) return deliveries_;  // a number never sent: a confused peer
+  if (acknowledgement.largest >= next_number_)
+    return deliveries_;  // a number never sent: a confused peer
   probes_unanswered_ = 0;
-  for (std::size_t i = 0; i < under_way_.size() && under_way_[i].number <= news.largest; ++i) {
+  for (std::size_t i = 0; i < under_way_.size() && under_way_[i].number <= acknowledgement.largest;
+       ++i) {
     InFlight& datagram = under_way_[i];
-    if (datagram.resolved || !news.Contains(datagram.number)) continue;
-    if (datagram.number == news.largest) {
-      MeasureRoundTrip(std::max(now - datagram.sent_at - news.delay, Duration(1)));
+    if (datagram.resolved || !acknowledgement.Contains(datagram.number)) continue;
+    if (datagram.number == acknowledgement.largest) {
+      const Duration sample = std::max(now - datagram.sent_at - acknowledgement.delay, Duration(1));
+      const bool first = round_trip_.shortest == Duration::zero();
+      round_trip_.shortest = first ? sample : std::min(round_trip_.shortest, sample);
+      rtt_.Measure(sample);
     }
     largest_acknowledged_ = std::max(largest_acknowledged_.value_or(0), datagram.number);
     round_trip_.delivered_bytes += datagram.bytes;
     lengths_.Delivered(datagram.bytes);
-    Resolve(datagram, news.Refuses(datagram.number) ? Delivery::Outcome::kRefused
-                                                    : Delivery::Outcome::kDelivered);
+    Resolve(datagram, acknowledgement.Refuses(datagram.number) ? Delivery::Outcome::kRefused
+                                                               : Delivery::Outcome::kDelivered);
     last_progress_at_ = now;
   }
   DetectLoss(now);
   EndRoundTrip(now);
   PopResolved();
   return deliveries_;
-}
-
-void Flow::MeasureRoundTrip(Duration sample) {
-  const bool first = round_trip_.shortest == Duration::zero();
-  round_trip_.shortest = first ? sample : std::min(round_trip_.shortest, sample);
-  // Source: RFC 9002 5.3.
-  if (!measured_) {
-    measured_ = true;
-    smoothed_ = sample;
-    variation_ = sample / 2;
-    return;
-  }
-  const Duration difference = smoothed_ > sample ? smoothed_ - sample : sample - smoothed_;
-  variation_ = (3 * variation_ + difference) / 4;
-  smoothed_ = (7 * smoothed_ + sample) / 8;
 }
 
 void Flow::Resolve(InFlight& datagram, Delivery::Outcome outcome) {
@@ -170,7 +141,7 @@ void Flow::Resolve(InFlight& datagram, Delivery::Outcome outcome) {
 void Flow::DetectLoss(Instant now) {
   overtaken_lost_at_ = kNever;
   if (!largest_acknowledged_) return;
-  const Duration usual = measured_ ? smoothed_ : kFirstProbeInterval;
+  const Duration usual = rtt_.smoothed().value_or(kFirstProbeInterval);
   const Duration patience = usual + std::max(kGranularity, usual / kReorderTimePart);
   for (std::size_t i = 0; i < under_way_.size() && under_way_[i].number < *largest_acknowledged_;
        ++i) {
@@ -210,9 +181,8 @@ Duration Flow::ProbeInterval(int unanswered) const {
   // Source: RFC 9002 6.2.1, the probe timeout, with its doubling. Without the granularity, on paths
   // with constant round trips, every probe would be due when the previous one is acknowledged.
   const Duration base =
-      measured_
-          ? std::max(smoothed_ + std::max(4 * variation_, kGranularity) + kAcknowledgeDelayMax,
-                     kProbeIntervalMin)
+      rtt_.smoothed()
+          ? std::max(rtt_.Longest(kGranularity) + ReceivedNumbers::kDelayMax, kProbeIntervalMin)
           : kFirstProbeInterval;
   return std::min(base * (1 << std::min(unanswered, 10)), kProbeIntervalMax);
 }
@@ -254,80 +224,8 @@ bool Flow::PopProbe() {
 
 bool Flow::unanswered() const { return probes_unanswered_ >= kProbesUnansweredMax; }
 
-bool Flow::Seen(std::uint64_t number) const {
-  if (!largest_seen_ || number > *largest_seen_) return false;
-  if (*largest_seen_ - number >= kSeenBits) return true;
-  return Bit(seen_, number);
-}
-
-void Flow::Record(Instant now, std::uint64_t number, Acknowledge acknowledge, bool refused) {
-  OR_CHECK(!Seen(number));
-  if (!largest_seen_ || number > *largest_seen_) {
-    // Numbers between the old largest and this one have not arrived: clear their bits.
-    const std::uint64_t first = largest_seen_ ? *largest_seen_ + 1 : 0;
-    if (number - first >= kSeenBits) {
-      seen_.fill(0);
-      refused_.fill(0);
-    } else {
-      for (std::uint64_t n = first; n <= number; ++n) {
-        const std::uint64_t others = ~(std::uint64_t{1} << (n % 64));
-        seen_[n % kSeenBits / 64] &= others;
-        refused_[n % kSeenBits / 64] &= others;
-      }
-    }
-    largest_seen_ = number;
-  }
-  SetBit(seen_, number);
-  if (refused) {
-    SetBit(refused_, number);
-    largest_refused_ = std::max(largest_refused_.value_or(0), number);
-  }
-  ++recorded_;
-  if (acknowledge == Acknowledge::kNot) return;
-  if (!largest_wanted_ || number > *largest_wanted_) {
-    largest_wanted_ = number;
-    largest_wanted_at_ = now;
-  }
-  ++unacknowledged_;
-  const Duration delay =
-      acknowledge == Acknowledge::kAtOnce ? Duration::zero() : kAcknowledgeDelayMax;
-  acknowledge_at_ = std::min(acknowledge_at_, now + delay);
-}
-
-bool Flow::AcknowledgementDue(Instant now) const {
-  return unacknowledged_ >= acknowledge_every_ || now >= acknowledge_at_;
-}
-
-Acknowledgement Flow::MakeAcknowledgement(Instant now) {
-  OR_CHECK(largest_wanted_.has_value());
-  unacknowledged_ = 0;
-  acknowledge_at_ = kNever;
-  Acknowledgement news;
-  news.largest = *largest_wanted_;
-  news.delay = now - largest_wanted_at_;
-  // All numbers since the last acknowledgement, and some before it, since that one may be lost.
-  const std::uint64_t fresh = news.largest - std::min(last_acknowledged_, news.largest);
-  std::uint64_t count =
-      std::min({fresh + kRepeatedNumbers, news.largest, kAcknowledgedWordsMax * 64});
-  if (largest_refused_ && *largest_refused_ + count >= news.largest) {
-    count = std::min(count, kNumbersWithRefused);
-    for (std::uint64_t i = 0; i <= count; ++i) {
-      if (!Bit(refused_, news.largest - i)) continue;
-      news.refused[i / 64] |= std::uint64_t{1} << (i % 64);
-      news.refused_words = i / 64 + 1;
-    }
-  }
-  news.words = (count + 63) / 64;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    const std::uint64_t value = Bit(seen_, news.largest - 1 - i);
-    news.bits[i / 64] |= value << (i % 64);
-  }
-  last_acknowledged_ = news.largest;
-  return news;
-}
-
 Instant Flow::timeout() const {
-  Instant at = std::min({acknowledge_at_, overtaken_lost_at_, lengths_.timeout()});
+  Instant at = std::min({received_.timeout(), overtaken_lost_at_, lengths_.timeout()});
   if (held_back_) at = std::min(at, send_at_);
   if (!under_way_.empty() && !probe_due_) {
     at = std::min(at,

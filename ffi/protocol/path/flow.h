@@ -1,14 +1,11 @@
-// The datagrams between this rank and one peer, in both directions: packet numbers,
-// acknowledgements, loss detection, and round-trip measurements, from which a CongestionController
-// derives the window and the pace. Independent of collectives: the contents of a datagram are an
+// The datagrams between this rank and one peer: packet numbers, loss detection, and round-trip
+// measurements, from which a CongestionController derives the window and the pace; ReceivedNumbers
+// is the other direction. Independent of collectives: the contents of a datagram are an
 // opaque value that is returned with its delivery.
 //
 // A number is used once: lost data is retransmitted under a new number (as in QUIC, RFC 9000 13.3),
 // so an acknowledgement is never ambiguous, every tag has its own nonce, and the number alone
 // reveals a replay.
-//
-// Every authenticated datagram is recorded once, whatever its use. A refused one is acknowledged as
-// refused: it is not lost, and an immediate retransmission would be refused again.
 //
 // Loss is detected by the receiver's report, not by silence: a datagram is lost if a later one was
 // acknowledged, and enough datagrams were sent between them or enough time has passed (RFC 9002
@@ -17,7 +14,6 @@
 #ifndef FFI_PROTOCOL_PATH_FLOW_H_
 #define FFI_PROTOCOL_PATH_FLOW_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -28,6 +24,8 @@
 #include "ffi/base/time.h"
 #include "ffi/protocol/path/black_hole_detector.h"
 #include "ffi/protocol/path/congestion_controller.h"
+#include "ffi/protocol/path/received_numbers.h"
+#include "ffi/protocol/path/rtt_estimator.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
@@ -49,9 +47,6 @@ struct Delivery {
   SentInfo info;
   Outcome outcome = Outcome::kLost;
 };
-
-// Acknowledgement of a received datagram: with others, or immediately.
-enum class Acknowledge { kNot, kSoon, kAtOnce };
 
 class Flow {
  public:
@@ -85,7 +80,8 @@ class Flow {
   std::uint64_t Untracked() { return next_number_++; }
 
   // Both return the new deliveries, valid until the next call of either.
-  const std::vector<Delivery>& HandleAcknowledgement(Instant now, const Acknowledgement& news);
+  const std::vector<Delivery>& HandleAcknowledgement(Instant now,
+                                                     const Acknowledgement& acknowledgement);
   const std::vector<Delivery>& HandleTimeout(Instant now);
   // Data waits for room in the window: requests a probe unless acknowledgements are on their way.
   void RequestRoom();
@@ -99,18 +95,8 @@ class Flow {
 
   // ---- Receiving.
 
-  // True if the number was received before, or is too old to decide.
-  bool Seen(std::uint64_t number) const;
-  // Records a received datagram, once. `refused`: the datagram has no effect, and may be sent again
-  // under another number.
-  void Record(Instant now, std::uint64_t number, Acknowledge acknowledge, bool refused);
-  // Makes an acknowledgement of the recorded numbers due now; at least one of them must want one.
-  void AcknowledgeAtOnce(Instant now) { acknowledge_at_ = std::min(acknowledge_at_, now); }
-  // Numbers that the peer has used, as far as known, and the count of recorded ones.
-  std::uint64_t expected() const { return largest_seen_ ? *largest_seen_ + 1 : 0; }
-  std::uint64_t recorded() const { return recorded_; }
-  bool AcknowledgementDue(Instant now) const;
-  Acknowledgement MakeAcknowledgement(Instant now);
+  const ReceivedNumbers& received() const { return received_; }
+  ReceivedNumbers& received() { return received_; }
 
   // Time of the next HandleTimeout, of a due acknowledgement, or at which pacing permits a batch
   // that was held back.
@@ -132,7 +118,6 @@ class Flow {
   std::size_t Room() const { return window_bytes() - std::min(in_flight_bytes_, window_bytes()); }
   // True if the peer will soon send an acknowledgement unasked.
   bool ExpectsAcknowledgement() const;
-  void MeasureRoundTrip(Duration sample);
   void Resolve(InFlight& datagram, Delivery::Outcome outcome);
   void DetectLoss(Instant now);
   void StartRoundTrip(Instant now);
@@ -160,9 +145,7 @@ class Flow {
 
   BlackHoleDetector lengths_;
 
-  bool measured_ = false;
-  Duration smoothed_{};
-  Duration variation_{};
+  RttEstimator rtt_;
 
   double weight_ = 1;
   CongestionController rate_;
@@ -172,27 +155,7 @@ class Flow {
   Instant send_at_{};                   // time at which pacing permits the next batch
   bool held_back_ = false;              // a batch waits for that
 
-  // Chosen: twice the datagrams that a peer may have under way, so that none that is on time counts
-  // as too old.
-  static constexpr std::size_t kSeenBits = 4096;
-  using NumberBits = std::array<std::uint64_t, kSeenBits / 64>;  // of number n at n % kSeenBits
-  static bool Bit(const NumberBits& bits, std::uint64_t number) {
-    return (bits[number % kSeenBits / 64] >> (number % 64)) & 1;
-  }
-  static void SetBit(NumberBits& bits, std::uint64_t number) {
-    bits[number % kSeenBits / 64] |= std::uint64_t{1} << (number % 64);
-  }
-  NumberBits seen_{};
-  NumberBits refused_{};  // refused numbers among the seen ones
-  std::optional<std::uint64_t> largest_seen_;
-  std::optional<std::uint64_t> largest_refused_;
-  std::uint64_t recorded_ = 0;
-  std::optional<std::uint64_t> largest_wanted_;  // of the numbers that want an acknowledgement
-  Instant largest_wanted_at_{};
-  std::uint64_t last_acknowledged_ = 0;  // `largest` of the last acknowledgement
-  std::size_t acknowledge_every_;
-  std::size_t unacknowledged_ = 0;
-  Instant acknowledge_at_ = kNever;
+  ReceivedNumbers received_;
 };
 
 }  // namespace optireduce

@@ -26,7 +26,7 @@ Admission::Answer Admission::Decide(const Collective& collective, bool suspended
 void Admission::Refuse(Instant now, const Header& header) {
   ++session_.counters.rejected_early;
   const bool news = refusals_.Add(header.call, header.source, IsSuspended(header));
-  if (news) session_.peers.Touch(header.source).flow.AcknowledgeAtOnce(now);
+  if (news) session_.peers.Touch(header.source).flow.received().AcknowledgeAtOnce(now);
 }
 
 bool Admission::Takes(CallId call, bool suspended) const {
@@ -42,8 +42,9 @@ void Admission::Lift(Instant now) {
   const bool freed = session_.pool.used_bytes() < used_bytes_;
   used_bytes_ = session_.pool.used_bytes();
   if (refusals_.empty() || !(freed || std::exchange(changed_, false))) return;
-  refusals_.Lift([&](CallId call, bool suspended) { return Takes(call, suspended); },
-                 [&](Rank rank) { session_.peers.Touch(rank).flow.AcknowledgeAtOnce(now); });
+  refusals_.Lift(
+      [&](CallId call, bool suspended) { return Takes(call, suspended); },
+      [&](Rank rank) { session_.peers.Touch(rank).flow.received().AcknowledgeAtOnce(now); });
 }
 
 }  // namespace optireduce

@@ -119,7 +119,7 @@ Transmit Transmitter::SealMembership(Rank to, std::size_t payload_bytes,
 std::optional<Transmit> Transmitter::PollPeer(Instant now, bool stuck, Rank to,
                                               std::span<std::byte> buffer, std::size_t batch_max) {
   Peer& other = peers_.Touch(to);
-  if (other.flow.AcknowledgementDue(now)) return SendAcknowledgement(now, to, buffer);
+  if (other.flow.received().AcknowledgementDue(now)) return SendAcknowledgement(now, to, buffer);
   if (other.gone() || other.muted(stuck)) return std::nullopt;
   std::optional<Transmit> transmit;
   // Those that wait for room make a probe due.
@@ -167,11 +167,11 @@ Transmit Transmitter::SealOne(Rank to, const Header& header, std::size_t payload
 std::optional<Transmit> Transmitter::SendAcknowledgement(Instant now, Rank to,
                                                          std::span<std::byte> buffer) {
   Flow& flow = peers_.Touch(to).flow;
-  Acknowledgement news = flow.MakeAcknowledgement(now);
-  news.incast = incast_.incast();
-  if (!refusals_.empty()) news.refusals = refusals_.Of(to);
+  Acknowledgement acknowledgement = flow.received().MakeAcknowledgement(now);
+  acknowledgement.incast = incast_.incast();
+  if (!refusals_.empty()) acknowledgement.refusals = refusals_.Of(to);
   const std::size_t payload_bytes = EncodeAcknowledgement(
-      news, buffer.first(options_.datagram_bytes_max - kTagBytes).subspan(kHeaderBytes));
+      acknowledgement, buffer.first(options_.datagram_bytes_max - kTagBytes).subspan(kHeaderBytes));
   Header header;
   header.kind = DatagramKind::kAcknowledgement;
   header.number = flow.Untracked();
@@ -371,8 +371,8 @@ void Transmitter::AdaptIncast() {
   std::uint64_t expected = 0;
   std::uint64_t recorded = 0;
   for (const Peer& peer : peers_.others()) {
-    expected += peer.flow.expected();
-    recorded += peer.flow.recorded();
+    expected += peer.flow.received().expected();
+    recorded += peer.flow.received().recorded();
   }
   const std::uint64_t sent = expected - incast_seen_.expected;
   const std::uint64_t arrived = recorded - incast_seen_.recorded;

@@ -1,0 +1,80 @@
+// The numbers received from one peer, and the round-trip time to it.
+
+#include "ffi/protocol/path/received_numbers.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ffi/protocol/path/rtt_estimator.h"
+#include "tests/native/binding.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace optireduce::testing {
+namespace {
+
+void Record(ReceivedNumbers& numbers, double now, std::uint64_t number, bool wanted, bool at_once,
+            bool refused) {
+  const Acknowledge soon = at_once ? Acknowledge::kAtOnce : Acknowledge::kSoon;
+  numbers.Record(At(now), number, wanted ? soon : Acknowledge::kNot, refused);
+}
+
+// The largest number, the acknowledged numbers of the newest `newest` ones, the refused ones of
+// these, and the delay.
+nb::tuple MakeAcknowledgement(ReceivedNumbers& numbers, double now, std::uint64_t newest) {
+  const Acknowledgement acknowledgement = numbers.MakeAcknowledgement(At(now));
+  std::vector<std::uint64_t> contained;
+  std::vector<std::uint64_t> refused;
+  const std::uint64_t end = acknowledgement.largest + 1;
+  for (std::uint64_t number = end - std::min(newest, end); number < end; ++number) {
+    if (acknowledgement.Contains(number)) contained.push_back(number);
+    if (acknowledgement.Refuses(number)) refused.push_back(number);
+  }
+  return nb::make_tuple(acknowledgement.largest, contained, refused,
+                        ToSeconds(acknowledgement.delay));
+}
+
+std::optional<double> Smoothed(const RttEstimator& estimator) {
+  if (!estimator.smoothed()) return std::nullopt;
+  return ToSeconds(*estimator.smoothed());
+}
+
+void Bind(nb::module_& m) {
+  nb::class_<ReceivedNumbers>(m, "ReceivedNumbers")
+      .def(nb::init<std::size_t>(), "window_datagrams"_a)
+      .def("contains", &ReceivedNumbers::Contains)
+      .def("record", &Record, "now"_a, "number"_a, "wanted"_a = true, "at_once"_a = false,
+           "refused"_a = false)
+      .def("acknowledge_at_once",
+           [](ReceivedNumbers& numbers, double now) { numbers.AcknowledgeAtOnce(At(now)); })
+      .def("acknowledgement_due", [](const ReceivedNumbers& numbers,
+                                     double now) { return numbers.AcknowledgementDue(At(now)); })
+      .def("acknowledge", &MakeAcknowledgement, "now"_a, "newest"_a = 64)
+      .def_prop_ro("acknowledge_every", &ReceivedNumbers::acknowledge_every)
+      .def_prop_ro("expected", &ReceivedNumbers::expected)
+      .def_prop_ro("recorded", &ReceivedNumbers::recorded)
+      .def_prop_ro("timeout",
+                   [](const ReceivedNumbers& numbers) { return ToSeconds(numbers.timeout()); });
+  nb::class_<RttEstimator>(m, "RttEstimator")
+      .def(nb::init<>())
+      .def("measure", [](RttEstimator& estimator, double s) { estimator.Measure(FromSeconds(s)); })
+      .def_prop_ro("smoothed", &Smoothed)
+      .def(
+          "longest",
+          [](const RttEstimator& estimator, double granularity) {
+            return ToSeconds(estimator.Longest(FromSeconds(granularity)));
+          },
+          "granularity"_a);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace
+}  // namespace optireduce::testing
