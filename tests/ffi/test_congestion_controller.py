@@ -252,3 +252,19 @@ def test_a_window_that_was_measured_keeps_what_more_sharers_leave_it():
     path.controller.set_sharers(64, window // 2)
     assert path.controller.window_bytes() == window // 2
     assert path.controller.share_bytes() == 4096
+
+
+def test_a_round_trip_that_other_paths_do_not_have_is_a_queue():
+    windows = []
+    for other_s in (None, 200e-6):
+        controller = native.CongestionController(MOST)
+        now = 0.0
+        for _ in range(60):
+            now += 0.005
+            if other_s:
+                controller.note_other_path(now, other_s)
+            delivered = controller.window_bytes()
+            controller.handle_round_trip(now, 0.005, 0.005, delivered)
+        windows.append(controller.window_bytes())
+    alone, beside = windows
+    assert beside < alone / 2

@@ -242,6 +242,13 @@ def test_a_result_shows_that_its_owner_needs_no_contribution():
     assert calls.lose(0, 1, "contribution", 1) == "not needed"
 
 
+def test_a_result_without_a_contribution_that_is_dropped_needs_it_no_more():
+    calls = submitted("lossy")
+    calls.send(0, 1)
+    calls.handle(0, 0.01, 1, 1, THEIRS, 1)
+    assert calls.lose(0, 1, "contribution", 1) == "not needed"
+
+
 def test_a_sum_without_it_does_not_show_that_a_deferred_contribution_has_arrived():
     calls = submitted("bounded")
     calls.send(0, 1)
@@ -250,6 +257,17 @@ def test_a_sum_without_it_does_not_show_that_a_deferred_contribution_has_arrived
     assert calls.send(0, 1) == ("contribution", 1, OURS)
     assert calls.deliver(0, 1, "contribution", 1)
     assert calls.lose(0, 1, "contribution", 1) == "not needed"
+
+
+def test_a_call_that_the_program_has_not_made_merges_after_its_first_stage():
+    calls = calls_of("bounded", members=3)
+    calls.handle(0, 0.01, 1, 0, THEIRS)
+    assert not calls.can_merge(0)
+    assert calls.expire(0, CLOSES_S) == 1
+    assert not calls.can_merge(0)
+    for peer in (1, 2):
+        calls.close_next(0, CLOSES_S, peer)
+    assert calls.can_merge(0)
 
 
 def test_a_call_that_is_over_stays_until_its_peers_have_its_data():
@@ -310,3 +328,76 @@ def test_losses_count_as_retransmitted_and_refusals_do_not(mode):
     calls.handle(0, 0.02, 1, 1, OURS + THEIRS, 2)
     calls.finish(0, 0.02)
     assert calls.retransmitted == 1
+
+
+# ---- What is learned of arrival times.
+
+LEARNING_CALLS = 40
+PUNCTUAL_S, BEHIND_S = 0.001, 0.04
+
+
+def learn(calls: native.Calls, *, retransmissions: bool) -> None:
+    """Makes calls in which all that rank 3 sends comes late."""
+    for call in range(1, LEARNING_CALLS):
+        calls.open(call, 0.0)
+        calls.submit(call, 0.0, [OURS] * 4)
+        for member in (1, 2, 3):
+            behind = member == 3
+            at = BEHIND_S if behind else PUNCTUAL_S
+            retransmission = behind and retransmissions
+            calls.handle(call, at, member, 0, THEIRS, retransmission=retransmission)
+            calls.handle(
+                call, at, member, member, THEIRS, 4, retransmission=retransmission
+            )
+        calls.finish(call, BEHIND_S)
+        calls.erase(call)
+
+
+def learning_calls() -> native.Calls:
+    collective = native.Collective(
+        "x", mode="bounded", members=list(range(4)), elements=4, deadline_s=DEADLINE_S
+    )
+    return native.Calls(collective, 0, late_budget=0.01, suspend=True)
+
+
+def test_the_first_contribution_of_a_straggler_is_not_waited_for():
+    calls = learning_calls()
+    learn(calls, retransmissions=False)
+    assert calls.straggles(3)
+    calls.open(LEARNING_CALLS, 0.0)
+    calls.submit(LEARNING_CALLS, 0.0, [OURS] * 4)
+    for member in (1, 2):
+        calls.handle(LEARNING_CALLS, PUNCTUAL_S, member, 0, THEIRS)
+    # The sum has been formed.
+    assert calls.handle(LEARNING_CALLS, BEHIND_S, 3, 0, THEIRS) == "late"
+
+
+def test_a_rank_whose_first_datagrams_are_lost_is_no_straggler():
+    calls = learning_calls()
+    learn(calls, retransmissions=True)
+    assert not calls.straggles(3)
+
+
+def test_results_that_come_after_the_end_of_their_call_are_learned_from():
+    in_time_s, late_s = 0.8 * DEADLINE_S, 1.5 * DEADLINE_S
+    calls = native.Calls(
+        native.Collective(
+            "x", mode="bounded", members=[0, 1], elements=2, deadline_s=DEADLINE_S
+        ),
+        0,
+        late_budget=0.01,
+    )
+    for call in range(2 * LEARNING_CALLS):
+        in_time = call < LEARNING_CALLS
+        calls.open(call, 0.0)
+        calls.submit(call, 0.0, [OURS] * 2)
+        assert calls.handle(call, PUNCTUAL_S, 1, 0, THEIRS) == "new"
+        if in_time:
+            assert calls.handle(call, in_time_s, 1, 1, 3.0, 2) == "new"
+        calls.expire(call, DEADLINE_S)
+        calls.finish(call, DEADLINE_S)
+        calls.erase(call)
+        if not in_time:
+            assert calls.handle(call, late_s, 1, 1, 3.0, 2) == "late"
+    calls.open(2 * LEARNING_CALLS, 0.0)
+    assert late_s < calls.deadline_needed < 2 * late_s

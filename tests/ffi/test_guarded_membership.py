@@ -21,3 +21,13 @@ def test_the_facts_are_those_of_the_last_time_that_it_was_closed():
     assert not membership.in_use
     membership.use()
     assert membership.in_use
+
+
+def test_a_rank_that_reaches_no_majority_is_stuck_for_all_lanes():
+    membership = native.GuardedMembership(2)
+    for rank in (1, 2):
+        membership.suspect(1.0, rank)
+    assert not membership.stuck
+    for step in range(200):
+        membership.handle_timeout(1.0 + 0.1 * step)
+    assert membership.stuck

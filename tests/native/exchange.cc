@@ -32,13 +32,18 @@ constexpr const char* kAnswers[] = {"not needed", "again", "abandoned"};
 
 class TestCalls {
  public:
-  TestCalls(const Collective& collective, std::uint16_t self)
+  // With a `late_budget`, deadlines are learned.
+  TestCalls(const Collective& collective, std::uint16_t self, double late_budget, bool suspend)
       : collective_(CollectiveId(1), collective.ToSpec(), MemberIndex(self), sizeof(float)),
-        order_(TarSendOrder(collective_.layout.members(), MemberIndex(self))) {}
+        order_(TarSendOrder(collective_.layout.members(), MemberIndex(self))),
+        late_budget_(late_budget),
+        suspend_(suspend) {}
 
   void Open(std::uint32_t sequence, double now, bool drain) {
     EndpointOptions options;
     options.max_lag = 1;
+    options.late_budget = late_budget_;
+    options.suspend_on_lag = suspend_;
     LateRules::Prepare(collective_, options, pool_);
     calls_[sequence] = std::make_unique<Exchange>(
         collective_, Sequence(sequence), At(now), pool_,
@@ -56,12 +61,13 @@ class TestCalls {
   }
   // A contribution, or a result with `contributors`.
   std::string Handle(std::uint32_t sequence, double now, std::uint16_t from, std::uint32_t segment,
-                     float value, std::uint16_t contributors) {
+                     float value, std::uint16_t contributors, bool retransmission) {
     Header header;
     header.kind = contributors > 0 ? DatagramKind::kResult : DatagramKind::kContribution;
     header.call = {.collective = collective_.id, .sequence = Sequence(sequence)};
     header.segment = SegmentIndex(segment);
     header.contributors = contributors;
+    header.flags = retransmission ? kFlagRetransmission : 0;
     const auto payload = std::as_bytes(std::span(&value, 1));
     const auto call = calls_.find(sequence);
     const Receipt receipt =
@@ -108,6 +114,11 @@ class TestCalls {
   }
   bool Complete(std::uint32_t sequence) { return Call(sequence).complete(); }
   bool Removable(std::uint32_t sequence) { return Call(sequence).removable(); }
+  bool CanMerge(std::uint32_t sequence) { return Call(sequence).CanMerge(); }
+  bool Straggles(std::uint16_t member) const {
+    return collective_.timing->straggles(MemberIndex(member));
+  }
+  double DeadlineNeeded() const { return ToSeconds(collective_.timing->deadline_needed()); }
   std::uint16_t Slowest() const { return stats_.slowest.value(); }
   double MissingContributions() const { return stats_.missing_contributions; }
   double Deferred() const { return stats_.deferred; }
@@ -127,6 +138,8 @@ class TestCalls {
   BufferPool pool_;
   optireduce::Collective collective_;
   std::vector<MemberIndex> order_;
+  double late_budget_;
+  bool suspend_;
   std::map<std::uint32_t, std::vector<float>> buckets_;
   std::map<std::uint32_t, std::unique_ptr<Exchange>> calls_;
   CallStats stats_;  // of the last call that has finished
@@ -154,11 +167,13 @@ std::vector<float> RoundTrip(const Collective& collective, std::uint16_t self,
 
 void Bind(nb::module_& m) {
   nb::class_<TestCalls>(m, "Calls")
-      .def(nb::init<const Collective&, std::uint16_t>(), nb::arg("collective"), nb::arg("self"))
+      .def(nb::init<const Collective&, std::uint16_t, double, bool>(), nb::arg("collective"),
+           nb::arg("self"), nb::arg("late_budget") = 0.0, nb::arg("suspend") = false)
       .def("open", &TestCalls::Open, nb::arg("sequence"), nb::arg("now"), nb::arg("drain") = false)
       .def("submit", &TestCalls::Submit)
       .def("handle", &TestCalls::Handle, nb::arg("sequence"), nb::arg("now"), nb::arg("source"),
-           nb::arg("segment"), nb::arg("value"), nb::arg("contributors") = 0)
+           nb::arg("segment"), nb::arg("value"), nb::arg("contributors") = 0,
+           nb::arg("retransmission") = false)
       .def("send", &TestCalls::Send)
       .def("lose", &TestCalls::Lose, nb::arg("sequence"), nb::arg("to"), nb::arg("kind"),
            nb::arg("segment"), nb::arg("refused") = false)
@@ -169,6 +184,9 @@ void Bind(nb::module_& m) {
       .def("erase", &TestCalls::Erase)
       .def("complete", &TestCalls::Complete)
       .def("removable", &TestCalls::Removable)
+      .def("can_merge", &TestCalls::CanMerge)
+      .def("straggles", &TestCalls::Straggles)
+      .def_prop_ro("deadline_needed", &TestCalls::DeadlineNeeded)
       .def_prop_ro("slowest", &TestCalls::Slowest)
       .def_prop_ro("missing_contributions", &TestCalls::MissingContributions)
       .def_prop_ro("deferred", &TestCalls::Deferred)

@@ -27,6 +27,8 @@ class TestGuardedMembership {
     membership_.Open()->Suspect(At(now), /*lane=*/0, Rank(rank));
   }
   void Use() { membership_.Open().Use(); }
+  void HandleTimeout(double now) { membership_.Open()->HandleTimeout(At(now)); }
+  bool stuck() const { return membership_.facts().stuck; }
   bool asks() const { return membership_.facts().asks(); }
   bool in_use() const { return membership_.facts().in_use; }
   int wakes() const { return wakes_; }
@@ -41,6 +43,8 @@ void Bind(nb::module_& m) {
       .def(nb::init<std::uint16_t>())
       .def("suspect", &TestGuardedMembership::Suspect)
       .def("use", &TestGuardedMembership::Use)
+      .def("handle_timeout", &TestGuardedMembership::HandleTimeout)
+      .def_prop_ro("stuck", &TestGuardedMembership::stuck)
       .def_prop_ro("asks", &TestGuardedMembership::asks)
       .def_prop_ro("in_use", &TestGuardedMembership::in_use)
       .def_prop_ro("wakes", &TestGuardedMembership::wakes);

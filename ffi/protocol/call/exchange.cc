@@ -266,10 +266,9 @@ void Exchange::Pass(Instant now) {
 
 bool Exchange::removable() const {
   if (!program_.over()) return false;
-  return rules_.released() ||
-         (std::ranges::all_of(collective_.others,
-                              [this](MemberIndex member) { return sender_.Served(member); }) &&
-          (reduce_scatter_.finished() || !rules_.retains()));
+  return (reduce_scatter_.finished() || !rules_.retains()) &&
+         std::ranges::all_of(collective_.others,
+                             [this](MemberIndex member) { return sender_.Served(member); });
 }
 
 bool Exchange::Supersede(Instant now) {
