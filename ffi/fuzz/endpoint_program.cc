@@ -296,7 +296,7 @@ class Program {
     const std::uint64_t received = target.counters().datagrams_received;
     ranks_.Deliver(sent);
     if (target.counters().datagrams_received == received) return;
-    NoteFold(sent);
+    NoteMerge(sent);
     kept_.push_back(sent);
     if (kept_.size() > kKeptMax) kept_.pop_front();
   }
@@ -310,14 +310,14 @@ class Program {
     OR_CHECK(!honest() || ranks_.wrong_sums() == 0);
   }
 
-  // A call beyond the accepted lead of ranks is accepted if it may be folded.
-  void NoteFold(const Sent& sent) {
+  // A call beyond the accepted lead of ranks is accepted if it may be merged.
+  void NoteMerge(const Sent& sent) {
     const ParsedHeader parsed = ParseHeader(sent.datagram);
     if (!parsed.header || parsed.header->kind != DatagramKind::kContribution) return;
     if ((parsed.header->flags & kFlagSuspended) == 0) return;
     const std::uint32_t next = std::ranges::max(sequences_[sent.to]);
     const std::uint32_t call = parsed.header->call.sequence.value();
-    reach_.fold = reach_.fold || (call >= next && call - next >= EndpointOptions().max_lag);
+    reach_.merge = reach_.merge || (call >= next && call - next >= EndpointOptions().max_lag);
   }
 
   void NoteViews() {

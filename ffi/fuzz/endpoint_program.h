@@ -16,7 +16,7 @@ namespace optireduce {
 // X(name, meaning)
 #define OPTIREDUCE_PROGRAM_REACH(X)                                      \
   X(drain, "a drain has ended with a result")                            \
-  X(fold, "a call was taken that is too far ahead, to be folded")        \
+  X(merge, "a call was taken that is too far ahead, to be merged")       \
   X(learned_deadline, "a call has ended that had a deadline of its own") \
   X(view, "ranks have agreed on going on without one")                   \
   X(view_after_view, "and then on going on without another")             \

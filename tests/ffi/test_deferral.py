@@ -1,4 +1,4 @@
-"""Bounded calls at different times: folded, skipped, drained, consecutive.
+"""Bounded calls at different times: merged, skipped, drained, consecutive.
 
 Data missing in one call arrives with a later one. Acknowledgements may be lost.
 """

@@ -153,7 +153,7 @@ def with_a_call_under_way() -> Ranks:
     return session
 
 
-def test_a_settlement_waits_for_calls_that_are_under_way():
+def test_a_drain_waits_for_calls_that_are_under_way():
     session = with_a_call_under_way()
     for sequence in (2, 3, 4):
         for rank in range(3):
@@ -174,7 +174,7 @@ def test_a_call_does_not_overtake_a_drain_that_waits():
     session.check_all_arrived(range(3), shards=3)
 
 
-def test_what_a_program_jumps_over_is_settled():
+def test_what_a_program_jumps_over_is_drained():
     session = Ranks(4)
     for rank in range(4):
         session.call(rank, 0)

@@ -141,7 +141,7 @@ def test_memory_for_calls_that_the_program_has_not_made_has_a_bound(kib):
 
 
 @pytest.mark.parametrize("suspend", [False, True])
-def test_what_is_too_far_ahead_is_folded_where_ranks_that_lag_are_suspended(suspend):
+def test_what_is_too_far_ahead_is_merged_where_ranks_that_lag_are_suspended(suspend):
     session = Session(2, suspend_on_lag=suspend)
     arrays = [np.full(600, k + 1, np.float32) for k in range(CALLS)]
     for k, array in enumerate(arrays):

@@ -15,7 +15,7 @@ import ranks
 )
 def test_nothing_is_lost_and_resync_gives_the_same_bits(tmp_path, sleep_s, options):
     with ranks.start(
-        "settling", str(sleep_s), folder=tmp_path, world_size=4, options=options
+        "drain_and_resync", str(sleep_s), folder=tmp_path, world_size=4, options=options
     ) as started:
         started.succeed()
         for rank in started:

@@ -94,9 +94,9 @@ class CallLifecycle {
  private:
   // The program skips all calls before `next` that it has not made: calls that only peers have
   // opened end without it. True if all earlier calls are over for the program.
-  bool Overtake(Instant now, const Collective& collective, Sequence next, bool drain);
+  bool Supersede(Instant now, const Collective& collective, Sequence next, bool drain);
   // The program jumps over a call that peers have opened.
-  void Skip(Instant now, const Collective& collective, CallId call, bool drain);
+  void Abandon(Instant now, const Collective& collective, CallId call, bool drain);
   // Contributions and results of the call have joined others before the program makes it.
   bool IsOverEverywhere(const Collective& collective, CallId call);
   // A call whose contributions and results have joined others before the program made it.

@@ -50,7 +50,8 @@ void CallLifecycle::Begin(Instant now, Collective& collective, Submission submis
   SubmitTo(now, collective, std::move(submission));
 }
 
-bool CallLifecycle::Overtake(Instant now, const Collective& collective, Sequence next, bool drain) {
+bool CallLifecycle::Supersede(Instant now, const Collective& collective, Sequence next,
+                              bool drain) {
   bool in_order = true;
   std::vector<CallId> overtaken;
   std::vector<CallId> skipped;
@@ -65,11 +66,11 @@ bool CallLifecycle::Overtake(Instant now, const Collective& collective, Sequence
     transmitter_.QueueAll(calls_.At(call));
     EraseIfRemovable(call);
   }
-  for (const CallId call : skipped) Skip(now, collective, call, drain);
+  for (const CallId call : skipped) Abandon(now, collective, call, drain);
   return in_order;
 }
 
-void CallLifecycle::Skip(Instant now, const Collective& collective, CallId call, bool drain) {
+void CallLifecycle::Abandon(Instant now, const Collective& collective, CallId call, bool drain) {
   Exchange& exchange = calls_.At(call).exchange;
   if (drain && collective.deferred && !exchange.rules().Waits()) {
     // Its sums are part of the data that the drain brings: they go before it.
@@ -101,7 +102,7 @@ bool CallLifecycle::IsOverEverywhere(const Collective& collective, CallId call) 
 
 void CallLifecycle::SubmitTo(Instant now, Collective& collective, Submission submission) {
   const CallId call{.collective = collective.id, .sequence = submission.sequence};
-  const bool in_order = Overtake(now, collective, call.sequence, submission.drain);
+  const bool in_order = Supersede(now, collective, call.sequence, submission.drain);
   if (IsOverEverywhere(collective, call)) return SubmitLate(submission, collective);
   OpenCall* open = calls_.Find(call);
   const bool drains = submission.drain && RetainsLateData(collective.spec);
@@ -129,7 +130,7 @@ void CallLifecycle::GiveUpUncalled(Instant now, Collective& collective, const Su
   if (collective.deferred) NoteMissedResults(collective, sequence);
   if (!WaitsForMembers(collective.spec, call.drain)) {
     // Peers need no error: the call ends by its deadline there.
-    Overtake(now, collective, Sequence(sequence.value() + 1), /*drain=*/false);
+    Supersede(now, collective, Sequence(sequence.value() + 1), /*drain=*/false);
     return;
   }
   // A peer may have opened it.

@@ -39,7 +39,7 @@ def train(state: Any, x: Any) -> Any:
     return optax.apply_updates(params, updates), inner
 
 
-def settle(state: Any) -> Any:
+def synchronize(state: Any) -> Any:
     """Adds the data in flight, and makes the replicas equal."""
     params, inner = state
     rest = jo.drain(params, "dp", name="gradients", mode=MODE)
@@ -73,7 +73,7 @@ def main() -> None:
         rows = np.random.default_rng(number).normal(size=(jax.device_count(), 6))
         state = step(state, meshes.spread(mesh, rows.astype(np.float32)))
     if FOLDER and not restored:
-        state = jax.jit(jax.shard_map(settle, in_specs=P(), **whole))(state)
+        state = jax.jit(jax.shard_map(synchronize, in_specs=P(), **whole))(state)
         checkpointer.save(path, state)
     checkpointer.wait_until_finished()
     params, (report, momentum) = state

@@ -58,7 +58,7 @@ def end(params: Any) -> Any:
 logging.basicConfig(stream=sys.stdout, format="log %(message)s")
 with jo.init() as communicator:
     mesh = meshes.make((jax.device_count(),), ("dp",))
-    train, settle = meshes.mapped(mesh, step), meshes.mapped(mesh, end)
+    train, synchronize = meshes.mapped(mesh, step), meshes.mapped(mesh, end)
     random = np.random.default_rng(1)
     ranks = jax.device_count()
 
@@ -76,7 +76,7 @@ with jo.init() as communicator:
         say("step", number)
         number += 1
     say("alone", live)
-    _, params = settle(params)
+    _, params = synchronize(params)
     say("bits", meshes.digest(own(params)))
     params, expected, late = fresh, 0.0, 0.0
     for _ in range(STEPS):
@@ -86,7 +86,7 @@ with jo.init() as communicator:
         expected -= rows[:live].astype(np.float64).mean(0)
         params, report, _ = train(params, meshes.spread(mesh, rows))
         late = max(late, own(report.missing_contributions + report.missing_results))
-    drained, _ = settle(params)
+    drained, _ = synchronize(params)
     error = np.abs(own(drained) - expected).max()
     say("conserved", error, communicator.counters()["live_processes"], late)
 say("done")

@@ -65,14 +65,14 @@ def check_resync(mesh: jax.sharding.Mesh) -> None:
     random = np.random.default_rng(2)
     rows = random.normal(size=(jax.device_count(), 1000)).astype(np.float32)
 
-    def settle(own: Any) -> Any:
+    def synchronize(own: Any) -> Any:
         tree = {"w": own, "half": own.astype(jnp.bfloat16), "count": jnp.int32(3)}
         return jo.resync(tree, "dp")
 
-    settled = meshes.mapped(mesh, settle)(meshes.spread(mesh, rows))
-    np.testing.assert_allclose(own(settled["w"]), rows.mean(0), atol=1e-6)
-    assert own(settled["count"]) == 3
-    print("bits", meshes.digest(own(settled["w"]), own(settled["half"])))
+    synchronized = meshes.mapped(mesh, synchronize)(meshes.spread(mesh, rows))
+    np.testing.assert_allclose(own(synchronized["w"]), rows.mean(0), atol=1e-6)
+    assert own(synchronized["count"]) == 3
+    print("bits", meshes.digest(own(synchronized["w"]), own(synchronized["half"])))
 
 
 def own(x: jax.Array) -> np.ndarray:

@@ -147,13 +147,13 @@ def test_call_that_is_computed_again_is_drained_by_two_drains_in_one_program():
         value, gradient = jax.value_and_grad(block)(x)
         return value, lax.psum(gradient, "dp")
 
-    def settle(x: Any) -> Any:
+    def synchronize(x: Any) -> Any:
         rest = jax_optireduce.drain(x, "dp", name="again")
         return jax_optireduce.drain(rest, "dp", name="again")
 
     calls = _calls(_mapped(step), jnp.ones(4))
     assert len(set(calls)) == 2
-    assert _calls(_mapped(settle), jnp.ones(4)) == calls
+    assert _calls(_mapped(synchronize), jnp.ones(4)) == calls
 
 
 @_VMA
@@ -297,36 +297,38 @@ def test_drain_has_no_gradient():
 def test_resync_averages_floating_leaves_and_leaves_the_others_alone(vma):
     key = jax.random.key(3)
 
-    def settle(own: Any) -> Any:
+    def synchronize(own: Any) -> Any:
         tree = {"w": own, "half": own.astype(jnp.bfloat16), "count": jnp.int32(7)}
         return jax_optireduce.resync({**tree, "key": key, "rate": 0.5}, "dp")
 
     replicas = np.random.default_rng(2).integers(-8, 9, (4, 3)).astype(np.float32)
-    settled = _mapped(settle, vma=vma)(jnp.asarray(replicas).reshape(12))
-    np.testing.assert_array_equal(settled["w"], replicas.mean(0))
-    np.testing.assert_array_equal(settled["half"].astype(np.float32), replicas.mean(0))
-    assert (int(settled["count"]), float(settled["rate"])) == (7, 0.5)
+    synchronized = _mapped(synchronize, vma=vma)(jnp.asarray(replicas).reshape(12))
+    np.testing.assert_array_equal(synchronized["w"], replicas.mean(0))
+    np.testing.assert_array_equal(
+        synchronized["half"].astype(np.float32), replicas.mean(0)
+    )
+    assert (int(synchronized["count"]), float(synchronized["rate"])) == (7, 0.5)
     assert jnp.array_equal(
-        jax.random.key_data(settled["key"]), jax.random.key_data(key)
+        jax.random.key_data(synchronized["key"]), jax.random.key_data(key)
     )
 
 
 @_VMA
 def test_resync_takes_parameters_that_are_typed_as_equal(vma):
-    def settle(own: Any, params: Any) -> Any:
+    def synchronize(own: Any, params: Any) -> Any:
         return jax_optireduce.resync(params, "dp"), own.sum()[None]
 
     mesh = jax.make_mesh(
         (4,), ("dp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4]
     )
     mapped = jax.shard_map(
-        settle,
+        synchronize,
         mesh=mesh,
         in_specs=(_P("dp"), _P()),
         out_specs=(_P(), _P("dp")),
         check_vma=vma,
     )
     params = {"w": jnp.arange(3.0), "n": jnp.int32(1)}
-    settled, _ = jax.jit(mapped)(jnp.ones(4), params)
-    np.testing.assert_array_equal(settled["w"], params["w"])
-    assert int(settled["n"]) == 1
+    synchronized, _ = jax.jit(mapped)(jnp.ones(4), params)
+    np.testing.assert_array_equal(synchronized["w"], params["w"])
+    assert int(synchronized["n"]) == 1
