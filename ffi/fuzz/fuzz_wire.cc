@@ -126,12 +126,15 @@ void CheckMembership(std::span<const std::byte> payload, std::uint16_t world_siz
 
 constexpr std::uint16_t kRanks = 5;
 
+Rank ReadRank(ByteReader& reader) {
+  return Rank(static_cast<std::uint16_t>(reader.Read<std::uint8_t>() % kRanks));
+}
+
 // A message with repeated fields, from the next bytes; bit r of `ranks` is rank r.
 MembershipMessage ReadMessage(ByteReader& reader, std::uint32_t view, std::uint8_t& ranks) {
   const auto ballot = [&] {
     const std::uint32_t round = reader.Read<std::uint8_t>() % 4u;
-    return Ballot{.round = round,
-                  .coordinator = round == 0 ? Rank() : Rank(reader.Read<std::uint8_t>() % kRanks)};
+    return Ballot{.round = round, .coordinator = round == 0 ? Rank() : ReadRank(reader)};
   };
   MembershipMessage message{
       .kind = static_cast<MembershipKind>(reader.Read<std::uint8_t>() % 8),
@@ -157,13 +160,13 @@ void CheckAgreement(std::span<const std::byte> input) {
   Instant now{};
   std::array<std::byte, kMembershipBytesMax> bytes;
   while (reader.ok() && reader.remaining() > 0) {
-    const auto rank = [&] { return Rank(reader.Read<std::uint8_t>() % kRanks); };
     std::uint8_t ranks = 0;
     const MembershipMessage message = ReadMessage(reader, membership.view().number, ranks);
     const std::size_t size = EncodeMembership(message, bytes);
     now += std::chrono::milliseconds(reader.Read<std::uint8_t>());
-    const bool taken = membership.Handle(now, kLane, rank(), std::span(bytes).first(size));
-    if (ranks & 32) membership.Suspect(now, kLane, rank());
+    const Rank from = ReadRank(reader);
+    const bool taken = membership.Handle(now, kLane, from, std::span(bytes).first(size));
+    if (ranks & 32) membership.Suspect(now, kLane, ReadRank(reader));
     const CallId call = message.calls.front();
     membership.TryStart(membership.view().number, call, call.collective);
     membership.HandleTimeout(now);
