@@ -281,7 +281,7 @@ class Program {
   // Announcements are handled only if their identity matches their contents.
   void MakeConsistent(Bytes& datagram) const {
     const ParsedHeader parsed = ParseHeader(datagram);
-    if (!parsed.header || parsed.header->kind != DatagramKind::kAnnouncement) return;
+    if (!parsed.header || !IsAnnouncement(parsed.header->kind)) return;
     const auto payload = std::span(datagram).subspan(kHeaderBytes);
     const auto spec = ParseAnnouncement(payload.first(payload.size() - kTagBytes), ranks_.size());
     if (!spec) return;

@@ -34,7 +34,7 @@ std::optional<CollectiveSpec> ReadAnnouncement(SessionState& session, const Head
                                                std::span<const std::byte> payload) {
   const EndpointOptions& options = session.options;
   std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options.world_size);
-  const bool gave_up = (header.flags & kFlagGaveUp) != 0;
+  const bool gave_up = header.kind == DatagramKind::kGaveUp;
   const Sequence sequence = header.call.sequence;
   if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kNameBytesMax ||
       (gave_up && (header.segment.value() > sequence.value() || sequence == kFinalDrain))) {
@@ -290,6 +290,8 @@ bool Endpoint::Dispatch(Instant now, const Header& header, std::span<const std::
     case DatagramKind::kResult:
       return HandleSegment(now, header, payload);
     case DatagramKind::kAnnouncement:
+    case DatagramKind::kWaiting:
+    case DatagramKind::kGaveUp:
       return HandleAnnouncement(now, header, payload);
     case DatagramKind::kAcknowledgement:
       HandleAcknowledgement(now, header, payload);
@@ -381,7 +383,7 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
   std::optional<CollectiveSpec> spec = ReadAnnouncement(session_, header, payload);
   if (!spec) return false;
   // The reason of a call that was given up stands in the place of the description.
-  const bool gave_up = (header.flags & kFlagGaveUp) != 0;
+  const bool gave_up = header.kind == DatagramKind::kGaveUp;
   const std::string why = gave_up ? std::exchange(spec->description, "") : "";
   Result<Collective*> learnt = Learn(now, *spec);
   if (!learnt.ok()) {
@@ -402,7 +404,8 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
   collective.NoteCalled(now, from, sequence);
   auto& announced = collective.announced_at[from.index()];
   if (!announced) announced = {.at = now, .sequence = sequence};
-  if (header.flags & kFlagWaiting) mismatch_.HandleReport(now, header.source, header.call);
+  if (header.kind == DatagramKind::kWaiting)
+    mismatch_.HandleReport(now, header.source, header.call);
   lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, from, sequence));
   if (OpenCall* const open = session_.calls.Find(header.call)) open->exchange.Heard(from);
   lifecycle_.Apply(now, mismatch_.FindMismatched(collective.spec.name, sequence));
@@ -436,9 +439,10 @@ void Endpoint::HandleDeliveries(Instant now, Rank to, const std::vector<Delivery
     const bool lost = delivery.outcome == Delivery::Outcome::kLost;
     if (info.kind == DatagramKind::kLeave) {
       peer.farewell = lost ? Peer::Farewell::kWanted : Peer::Farewell::kDelivered;
-    } else if (info.kind == DatagramKind::kAnnouncement) {
+    } else if (IsAnnouncement(info.kind)) {
       // That a rank waits is reported again anyway. An announcement that is refused is never taken.
-      if (lost && info.flags != kFlagWaiting && !peer.gone()) peer.control.push_back(info);
+      const bool again = lost && info.kind != DatagramKind::kWaiting;
+      if (again && !peer.gone()) peer.control.push_back(info);
     } else if (info.kind != DatagramKind::kProbe) {
       HandleDelivery(now, to, delivery, advanced);
     }

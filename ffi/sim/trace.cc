@@ -25,6 +25,10 @@ std::string_view NameOf(DatagramKind kind) {
       return "leave";
     case DatagramKind::kMembership:
       return "membership";
+    case DatagramKind::kWaiting:
+      return "waiting";
+    case DatagramKind::kGaveUp:
+      return "gave up";
   }
   return "unknown";
 }

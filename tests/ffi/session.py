@@ -5,8 +5,18 @@ from collections.abc import Callable
 import numpy as np
 
 import optireduce_testing as native
+from jax_optireduce import _native
 
 SECRET = bytes(range(32))
+
+
+def sealer_of(source: int, session: int) -> native.Sealer:
+    """Authenticates datagrams of a rank to rank 0, as its endpoint does."""
+    version = _native.wire_version()
+    label = f"jax_optireduce {version} session {session} lane 0 from {source} to 0"
+    return native.Sealer(native.derive_key(SECRET, label))
+
+
 # Datagrams at one instant. Chosen: more than any test has buckets for.
 AT_ONCE_MAX = 100_000
 

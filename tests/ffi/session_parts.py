@@ -3,7 +3,7 @@
 import optireduce_testing as native
 
 # Source: DatagramKind of wire.h.
-ANNOUNCEMENT, PROBE = 4, 5
+ANNOUNCEMENT, PROBE, WAITING = 4, 5, 8
 
 
 class Parts(native.SessionParts):

@@ -51,7 +51,7 @@ def one_datagram(session: Session) -> tuple[int, bytes]:
     [
         (lambda d: d[:39], "rejected_malformed"),
         (lambda d: d[:0], "rejected_malformed"),
-        (lambda d: bytes([0x30 | d[0] & 0xF]) + d[1:], "rejected_version"),
+        (lambda d: bytes([d[0] ^ 0xF0]) + d[1:], "rejected_version"),
         (lambda d: d + bytes(1500), "rejected_oversized"),
         (lambda d: d[:4] + bytes([d[4] ^ 1]) + d[5:], "rejected_foreign"),
         (lambda d: d[:2] + b"\xff\xff" + d[4:], "rejected_foreign"),

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from session import SECRET
+from session import SECRET, sealer_of
 
 import optireduce_testing as native
 
 SESSION = 77
-ANNOUNCEMENT, WAITING, GAVE_UP = 4, 1, 2
+ANNOUNCEMENT, WAITING, GAVE_UP = 4, 8, 9
 CONTRIBUTION, RESULT = 1, 2
 
 
@@ -23,8 +23,7 @@ class Liar:
 
     def __init__(self):
         self.victim = native.Endpoint(0, 2, SECRET)
-        label = f"jax_optireduce 2 session {SESSION} lane 0 from 1 to 0"
-        self.sealer = native.Sealer(native.derive_key(SECRET, label))
+        self.sealer = sealer_of(1, SESSION)
         self.number = 0
 
     def send(self, kind, payload, *, flags=0, call=(0, 0), segment=0, contributors=0):
@@ -46,7 +45,14 @@ class Liar:
         self.victim.handle_datagram(0.0, content + tag)
 
     def announce(
-        self, *, flags=0, sequence=0, elements=10, name="x", kind=0, text=None
+        self,
+        *,
+        sent_as=ANNOUNCEMENT,
+        sequence=0,
+        elements=10,
+        name="x",
+        kind=0,
+        text=None,
     ):
         """Announces a collective under its correct identity, and returns that."""
         payload = bytearray(
@@ -54,7 +60,7 @@ class Liar:
         )
         payload[8] = kind
         number = native.announcement_id(bytes(payload), 2)
-        self.send(ANNOUNCEMENT, bytes(payload), flags=flags, call=(number, sequence))
+        self.send(sent_as, bytes(payload), call=(number, sequence))
         return number
 
 
@@ -80,7 +86,7 @@ def test_reports_of_waiting_are_answered_once_until_the_answer_has_left():
     liar.victim.submit(0.0, collective(10), array)
     liar.victim.cancel(0.0, "by the test")
     for _ in range(1000):
-        liar.announce(flags=WAITING)
+        liar.announce(sent_as=WAITING)
     sent = 0
     while (transmit := liar.victim.poll_transmit(0.0, 8)) is not None:
         sent += len(transmit[1])
@@ -92,7 +98,7 @@ def test_a_reason_of_any_form_ends_the_call_and_nothing_else(text):
     liar = Liar()
     array = np.ones(10, np.float32)
     liar.victim.submit(0.0, collective(10), array, token=7)
-    liar.announce(flags=GAVE_UP, text=text)
+    liar.announce(sent_as=GAVE_UP, text=text)
     done = liar.victim.poll_event()
     assert done.token == 7
     assert done.error.endswith(f"rank 1 has stopped with this error: {text}")

@@ -98,7 +98,7 @@ def test_stages_are_measured_from_the_opening_and_each_by_itself():
         # Source: wire.h: even ones describe the first stage, odd ones the second.
         (
             (header.sequence + header.segment) % 2,
-            native.decode_duration(header.contributors),
+            native.decode_duration(header.note),
         )
         for header in session.of(0, CONTRIBUTION, 1)
     ]

@@ -1,7 +1,7 @@
 """Calls that can never be completed: ranks that are in different calls."""
 
 import pytest
-from session_parts import ANNOUNCEMENT, Parts
+from session_parts import WAITING, Parts
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def test_a_call_that_waits_is_reported_to_all_members(crossed):
     parts.report(1.4, call)
     assert parts.control(1) == parts.control(2) == []
     parts.report(1.5, call)
-    assert parts.control(1) == parts.control(2) == [(ANNOUNCEMENT, call)]
+    assert parts.control(1) == parts.control(2) == [(WAITING, call)]
 
 
 def test_a_peer_that_waits_elsewhere_for_long_is_an_error(crossed):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from session import SECRET
+from session import SECRET, sealer_of
 
 import optireduce_testing as native
 
@@ -13,13 +13,11 @@ RANKS = 5
 
 def tell_incast(endpoint, source: int, incast: int) -> None:
     """Lets a peer acknowledge nothing, and advertise an incast."""
-    label = f"jax_optireduce 2 session {SESSION} lane 0 from {source} to 0"
-    sealer = native.Sealer(native.derive_key(SECRET, label))
     header = native.encode_header(
         native.Header(kind=ACKNOWLEDGEMENT, source=source, session=SESSION)
     )
     payload = bytes(6 + 4) + bytes([incast, 0, 0])
-    content, tag = sealer.seal(0, header + payload)
+    content, tag = sealer_of(source, SESSION).seal(0, header + payload)
     endpoint.handle_datagram(0.0, content + tag)
 
 

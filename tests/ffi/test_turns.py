@@ -1,7 +1,7 @@
 """The order in which a rank sends its data, and the peers served at a time."""
 
 import numpy as np
-from session import SECRET, Session
+from session import SECRET, Session, sealer_of
 
 import optireduce_testing as native
 
@@ -45,8 +45,7 @@ class Sender:
         self.now = 1.0
         self.array = np.ones(400_000, np.float32)
         for peer, incast in incasts.items():
-            label = f"jax_optireduce 2 session {SESSION_NUMBER} lane 0 from {peer} to 0"
-            sealer = native.Sealer(native.derive_key(SECRET, label))
+            sealer = sealer_of(peer, SESSION_NUMBER)
             header = native.encode_header(
                 native.Header(kind=ACKNOWLEDGEMENT, source=peer, session=SESSION_NUMBER)
             )

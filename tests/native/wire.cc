@@ -36,6 +36,7 @@ struct PlainHeader {
   std::uint32_t segment = 0;
   std::uint64_t number = 0;
   std::uint16_t contributors = 0;
+  std::uint16_t note = 0;
   friend bool operator==(const PlainHeader&, const PlainHeader&) = default;
 };
 
@@ -50,6 +51,7 @@ nb::bytes EncodeHeaderOf(const PlainHeader& plain) {
   header.segment = SegmentIndex(plain.segment);
   header.number = plain.number;
   header.contributors = plain.contributors;
+  header.note = plain.note;
   std::array<std::byte, kHeaderBytes> bytes;
   EncodeHeader(header, bytes);
   return ToBytes(bytes);
@@ -70,7 +72,8 @@ nb::object ParseHeaderOf(const nb::bytes& datagram) {
                               .sequence = header.call.sequence.value(),
                               .segment = header.segment.value(),
                               .number = header.number,
-                              .contributors = header.contributors});
+                              .contributors = header.contributors,
+                              .note = header.note});
 }
 
 nb::bytes EncodeAnnouncementOf(const Collective& collective, std::size_t bytes_max) {
@@ -98,13 +101,14 @@ void BindHeader(nb::module_& m) {
           "__init__",
           [](PlainHeader* self, std::uint8_t kind, std::uint8_t flags, std::uint16_t source,
              std::uint32_t session, std::uint32_t collective, std::uint32_t sequence,
-             std::uint32_t segment, std::uint64_t number, std::uint16_t contributors) {
-            new (self) PlainHeader{kind,     flags,   source, session,     collective,
-                                   sequence, segment, number, contributors};
+             std::uint32_t segment, std::uint64_t number, std::uint16_t contributors,
+             std::uint16_t note) {
+            new (self) PlainHeader{kind,    flags,  source,       session, collective, sequence,
+                                   segment, number, contributors, note};
           },
           nb::kw_only(), "kind"_a, "flags"_a = 0, "source"_a = 0, "session"_a = 0,
           "collective"_a = 0, "sequence"_a = 0, "segment"_a = 0, "number"_a = 0,
-          "contributors"_a = 0)
+          "contributors"_a = 0, "note"_a = 0)
       .def_rw("kind", &PlainHeader::kind)
       .def_rw("flags", &PlainHeader::flags)
       .def_rw("source", &PlainHeader::source)
@@ -114,6 +118,7 @@ void BindHeader(nb::module_& m) {
       .def_rw("segment", &PlainHeader::segment)
       .def_rw("number", &PlainHeader::number)
       .def_rw("contributors", &PlainHeader::contributors)
+      .def_rw("note", &PlainHeader::note)
       .def(nb::self == nb::self);
   m.attr("HEADER_BYTES") = kHeaderBytes;
   m.attr("OVERHEAD_BYTES") = kOverheadBytes;

@@ -166,8 +166,11 @@ void CallSender::FillHeader(CallId call, MemberIndex to, const Outbox::Item& ite
   if (item.retransmission) header.flags |= kFlagRetransmission;
   const bool deferred = !contribution && sums_.HoldsDeferred(item.segment);
   if (deferred || JoiningOf(to, item) != nullptr) header.flags |= kFlagDeferred;
-  header.contributors =
-      contribution ? rules_.NoteFor(to, item.segment) : sums_.contributors(item.segment);
+  if (contribution) {
+    header.note = rules_.NoteFor(to, item.segment);
+  } else {
+    header.contributors = sums_.contributors(item.segment);
+  }
 }
 
 // ---- Deliveries and losses.

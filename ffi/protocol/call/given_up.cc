@@ -17,7 +17,7 @@ GivenUpCalls::Interval GivenUpCalls::Add(Interval added, std::string why) {
   std::erase_if(intervals_, [&added](const Interval& each) {
     const bool before = std::uint64_t{each.last.value()} + 1 < added.first.value();
     const bool behind = std::uint64_t{added.last.value()} + 1 < each.first.value();
-    if (before || behind || each.flags != added.flags) return false;
+    if (before || behind || each.disagreed != added.disagreed) return false;
     added.first = std::min(added.first, each.first);
     added.last = std::max(added.last, each.last);
     return true;

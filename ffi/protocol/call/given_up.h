@@ -18,13 +18,13 @@ class GivenUpCalls {
   struct Interval {
     Sequence first;
     Sequence last;
-    std::uint8_t flags = 0;  // of the announcement that tells it
+    bool disagreed = false;  // the error is that the ranks make different calls
 
     bool Contains(Sequence call) const { return first <= call && call <= last; }
   };
 
-  // Intervals of the same flags that touch become one. Returns the interval that holds these calls
-  // now.
+  // Intervals of the same kind of error that touch become one. Returns the interval that holds
+  // these calls now.
   Interval Add(Interval added, std::string why);
   // The interval of the call; null where it was not given up.
   const Interval* Find(Sequence call) const;

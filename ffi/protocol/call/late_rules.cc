@@ -104,7 +104,7 @@ std::uint8_t LateRules::FlagsFor(MemberIndex to) const {
 }
 
 void LateRules::HandleNote(MemberIndex from, const Header& header) {
-  if (LosesLate()) timing_->HandleSample(from, header.call, header.segment, header.contributors);
+  if (LosesLate()) timing_->HandleSample(from, header.call, header.segment, header.note);
 }
 
 std::uint32_t LateRules::CallsWithResults(const Collective& collective, const Header& header) {
@@ -112,7 +112,7 @@ std::uint32_t LateRules::CallsWithResults(const Collective& collective, const He
   const std::uint32_t before = header.call.sequence.value();
   // Where results are waited for, a later call proves that all before are there.
   if (WaitsForMembers(collective.spec, /*drain=*/false)) return before;
-  return std::min<std::uint32_t>(header.contributors, before);
+  return std::min<std::uint32_t>(header.note, before);
 }
 
 bool LateRules::Retransmits(Stage stage) const {

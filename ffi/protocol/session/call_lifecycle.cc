@@ -110,9 +110,9 @@ void CallLifecycle::Fail(Instant now, OpenCall& open, Status why) {
   const CallId call = exchange.call();
   // Invalid arguments are the errors of ranks that disagree.
   const bool disagreed = why.code() == StatusCode::kInvalidArgument;
-  const std::uint8_t flags = disagreed ? kFlagGaveUp | kFlagDisagreed : kFlagGaveUp;
   const auto report = [&] {
-    mismatch_.ReportGivenUp(*directory_.Find(call.collective), call.sequence, why.message(), flags);
+    mismatch_.ReportGivenUp(*directory_.Find(call.collective), call.sequence, why.message(),
+                            disagreed);
   };
   if (exchange.program().finished()) {
     // Over here, but not at every peer.

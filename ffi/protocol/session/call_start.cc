@@ -46,7 +46,7 @@ void CallLifecycle::Begin(Instant now, Collective& collective, Submission submis
                    .status = {},
                    .stats = {.elapsed = submission.held, .slowest = options_.rank}});
   }
-  if (first) transmitter_.Announce(collective, submission.sequence, 0);
+  if (first) transmitter_.Announce(collective, submission.sequence);
   SubmitTo(now, collective, std::move(submission));
 }
 
@@ -125,7 +125,7 @@ void CallLifecycle::SubmitTo(Instant now, Collective& collective, Submission sub
 void CallLifecycle::GiveUpUncalled(Instant now, Collective& collective, const Submission& call,
                                    const Status& why) {
   const Sequence sequence = call.sequence;
-  if (!collective.submitted) transmitter_.Announce(collective, sequence, 0);
+  if (!collective.submitted) transmitter_.Announce(collective, sequence);
   collective.submitted = sequence;
   if (collective.deferred) NoteMissedResults(collective, sequence);
   if (!WaitsForMembers(collective.spec, call.drain)) {
@@ -137,7 +137,7 @@ void CallLifecycle::GiveUpUncalled(Instant now, Collective& collective, const Su
   OpenCall* const open = calls_.Find({.collective = collective.id, .sequence = sequence});
   if (open != nullptr) Erase(*open);
   // Whatever the reason: this rank is in no other call instead.
-  mismatch_.ReportGivenUp(collective, sequence, why.message(), kFlagGaveUp);
+  mismatch_.ReportGivenUp(collective, sequence, why.message(), /*disagreed=*/false);
 }
 
 OpenCall* CallLifecycle::Admit(Instant now, const Header& header) {

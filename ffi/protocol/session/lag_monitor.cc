@@ -122,10 +122,8 @@ void LagMonitor::HandleSubmitted(Instant now, Exchange& exchange) {
     if (member == options_.rank) continue;
     Peer& peer = peers_.Touch(member);
     if (peer.gone() || !peer.control.empty()) continue;
-    peer.control.push_back({.kind = DatagramKind::kAnnouncement,
-                            .flags = kFlagWaiting,
-                            .call = exchange.call(),
-                            .segment = {}});
+    peer.control.push_back(
+        {.kind = DatagramKind::kWaiting, .call = exchange.call(), .segment = {}});
   }
 }
 

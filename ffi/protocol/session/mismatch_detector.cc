@@ -15,10 +15,9 @@ constexpr std::size_t kWaitingMax = 8;
 constexpr std::size_t kDisagreedMax = 64;
 
 // The error of a call that cannot be completed since `rank` has ended it, or another, with one.
-Status FailureOf(Rank rank, std::uint8_t flags, const std::string& why, const std::string& ours,
+Status FailureOf(Rank rank, bool disagreed, const std::string& why, const std::string& ours,
                  std::string_view advice) {
   constexpr std::string_view kStopped = " has stopped with this error: ";
-  const bool disagreed = (flags & kFlagDisagreed) != 0;
   std::string cause = "rank " + std::to_string(rank.value());
   // Where it began: a chain of errors would hide that, and is cut where a datagram ends. The text
   // is a peer's, and may be anything.
@@ -45,10 +44,8 @@ void MismatchDetector::Report(Instant now, const Exchange& exchange) {
     // All of them: a peer that waits for results of this rank is to know that it waits as well.
     Peer& other = peers_.Touch(member);
     if (other.gone() || other.control.size() >= kWaitingMax) continue;
-    other.control.push_back({.kind = DatagramKind::kAnnouncement,
-                             .flags = kFlagWaiting,
-                             .call = exchange.call(),
-                             .segment = {}});
+    other.control.push_back(
+        {.kind = DatagramKind::kWaiting, .call = exchange.call(), .segment = {}});
   }
 }
 
@@ -192,10 +189,10 @@ Status MismatchDetector::FindDropped(Instant now, const Exchange& exchange) cons
 // ---- Calls that are given up.
 
 void MismatchDetector::ReportGivenUp(Collective& collective, Sequence sequence,
-                                     const std::string& why, std::uint8_t flags) {
+                                     const std::string& why, bool disagreed) {
   const bool advises = why.ends_with(kAdvice);
   const GivenUpCalls::Interval calls = collective.given_up[collective.self].Add(
-      {.first = sequence, .last = sequence, .flags = flags},
+      {.first = sequence, .last = sequence, .disagreed = disagreed},
       why.substr(0, why.size() - (advises ? kAdvice.size() : 0)));
   for (const Rank member : collective.spec.members) {
     if (member == options_.rank || peers_.Touch(member).gone()) continue;
@@ -204,14 +201,15 @@ void MismatchDetector::ReportGivenUp(Collective& collective, Sequence sequence,
 }
 
 void MismatchDetector::QueueGivenUp(Peer& to, CallId call, const GivenUpCalls::Interval& calls) {
-  // One announcement covers the interval.
+  const std::uint8_t flags = calls.disagreed ? kFlagDisagreed : 0;
+  // One datagram covers the interval.
   const bool queued = to.control.AnyOf([&](const SentInfo& info) {
-    return info.call.collective == call.collective && info.flags == calls.flags &&
-           calls.Contains(info.call.sequence);
+    return info.kind == DatagramKind::kGaveUp && info.call.collective == call.collective &&
+           info.flags == flags && calls.Contains(info.call.sequence);
   });
   if (queued) return;
   to.control.push_back(
-      {.kind = DatagramKind::kAnnouncement, .flags = calls.flags, .call = call, .segment = {}});
+      {.kind = DatagramKind::kGaveUp, .flags = flags, .call = call, .segment = {}});
 }
 
 std::vector<Verdict> MismatchDetector::HandleGivenUp(Instant now, const Header& header,
@@ -221,7 +219,7 @@ std::vector<Verdict> MismatchDetector::HandleGivenUp(Instant now, const Header& 
   const GivenUpCalls::Interval calls{
       .first = Sequence(header.call.sequence.value() - header.segment.value()),
       .last = header.call.sequence,
-      .flags = header.flags};
+      .disagreed = (header.flags & kFlagDisagreed) != 0};
   const bool known = DisagreementKnown(header.call);
   std::vector<Verdict> verdicts;
   for (const auto& [ours, open] : calls_) {
@@ -231,13 +229,13 @@ std::vector<Verdict> MismatchDetector::HandleGivenUp(Instant now, const Header& 
     if (!member || !exchange.waiting()) continue;
     // A rank that disagrees was there instead of in the calls that wait for it here; unless that
     // disagreement has already ended a call here, which these came after.
-    const bool instead = (calls.flags & kFlagDisagreed) && !exchange.heard(*member) && !known;
+    const bool instead = calls.disagreed && !exchange.heard(*member) && !known;
     const bool same = ours.collective == collective.id && calls.Contains(ours.sequence);
     if (!same && !instead) continue;
-    if (MayGoOnWithout(spec, from, calls.flags)) continue;
+    if (MayGoOnWithout(spec, from, calls.disagreed)) continue;
     verdicts.push_back(
         {.call = ours,
-         .why = FailureOf(from, calls.flags, why, Describe(spec, ours.sequence), kAdvice)});
+         .why = FailureOf(from, calls.disagreed, why, Describe(spec, ours.sequence), kAdvice)});
   }
   const MemberIndex member = *collective.MemberOf(from);
   collective.given_up[member].Add(calls, why);
@@ -257,9 +255,8 @@ void MismatchDetector::NoteDisagreement(CallId theirs) {
   if (disagreed_.size() > kDisagreedMax) disagreed_.pop_front();
 }
 
-bool MismatchDetector::MayGoOnWithout(const CollectiveSpec& spec, Rank from,
-                                      std::uint8_t flags) const {
-  if (!membership_.Survives(spec) || (flags & kFlagDisagreed) != 0) return false;
+bool MismatchDetector::MayGoOnWithout(const CollectiveSpec& spec, Rank from, bool disagreed) const {
+  if (!membership_.Survives(spec) || disagreed) return false;
   return peers_[from]->removed() || membership_.agreeing();
 }
 
@@ -268,8 +265,8 @@ Status MismatchDetector::WhyGivenUp(const Collective& collective, Sequence seque
     if (member == collective.self) continue;
     const GivenUpCalls::Interval* const interval = calls.Find(sequence);
     const Rank rank = collective.RankOf(member);
-    if (interval == nullptr || MayGoOnWithout(collective.spec, rank, interval->flags)) continue;
-    return FailureOf(rank, interval->flags, calls.why(), Describe(collective.spec, sequence),
+    if (interval == nullptr || MayGoOnWithout(collective.spec, rank, interval->disagreed)) continue;
+    return FailureOf(rank, interval->disagreed, calls.why(), Describe(collective.spec, sequence),
                      kAdvice);
   }
   return {};

@@ -63,7 +63,7 @@ class MismatchDetector {
 
   // Reports to the members that this rank has ended the call with an error, or never makes it.
   void ReportGivenUp(Collective& collective, Sequence sequence, const std::string& why,
-                     std::uint8_t flags);
+                     bool disagreed);
   // Such a report, of the calls that the header names. Returns the calls that it ends here.
   std::vector<Verdict> HandleGivenUp(Instant now, const Header& header, Collective& collective,
                                      const std::string& why);
@@ -72,7 +72,7 @@ class MismatchDetector {
 
  private:
   // `from` has ended the call, but is removed, or may be: the members are about to agree.
-  bool MayGoOnWithout(const CollectiveSpec& spec, Rank from, std::uint8_t flags) const;
+  bool MayGoOnWithout(const CollectiveSpec& spec, Rank from, bool disagreed) const;
   // The peer of the report is in a call that this rank's program has not made.
   bool IsElsewhere(Instant now, const Exchange& exchange, const Peer::Waiting& report) const;
   Status Disagreement(const Exchange& exchange, Rank peer, const CollectiveSpec& theirs,

@@ -68,12 +68,11 @@ void Transmitter::AskHeld(Instant now, Rank to) {
   other.holds.Ask(now);
 }
 
-void Transmitter::Announce(const Collective& collective, Sequence sequence, std::uint8_t flags) {
+void Transmitter::Announce(const Collective& collective, Sequence sequence) {
   for (const Rank member : collective.spec.members) {
     if (member == options_.rank || peers_.Touch(member).gone()) continue;
     peers_.Touch(member).control.push_back(
         {.kind = DatagramKind::kAnnouncement,
-         .flags = flags,
          .call = {.collective = collective.id, .sequence = sequence},
          .segment = {}});
   }
@@ -188,14 +187,14 @@ std::optional<Transmit> Transmitter::SendControl(Instant now, Rank to,
   std::size_t payload_bytes = 0;
   Header header;
   header.call = info.call;
-  if (info.kind == DatagramKind::kAnnouncement && (info.flags & kFlagGaveUp) != 0) {
+  if (info.kind == DatagramKind::kGaveUp) {
     const Collective& collective = *directory_.Find(info.call.collective);
     const GivenUpCalls& ours = collective.given_up.at(collective.self);
     const GivenUpCalls::Interval& calls = *ours.Find(info.call.sequence);
     header.call.sequence = calls.last;
     header.segment = SegmentIndex(calls.last.value() - calls.first.value());
     payload_bytes = EncodeAnnouncement(collective.spec, ours.why(), payload);
-  } else if (info.kind == DatagramKind::kAnnouncement) {
+  } else if (IsAnnouncement(info.kind)) {
     const CollectiveSpec& spec = directory_.Find(info.call.collective)->spec;
     payload_bytes = EncodeAnnouncement(spec, spec.description, payload);
   } else if (info.kind == DatagramKind::kLeave) {

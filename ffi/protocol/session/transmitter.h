@@ -37,7 +37,7 @@ class Transmitter {
   void QueueHeld(CollectiveId collective, Rank to);
   // Asks the peer whether it still refuses what this rank has for it.
   void AskHeld(Instant now, Rank to);
-  void Announce(const Collective& collective, Sequence sequence, std::uint8_t flags);
+  void Announce(const Collective& collective, Sequence sequence);
   // From now on each peer gets one farewell, after the data that this rank has for it.
   void Leave(const Status& why);
 

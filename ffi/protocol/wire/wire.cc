@@ -59,7 +59,7 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out) 
   writer.Write(header.call.sequence.value());
   writer.Write(header.segment.value());
   writer.Write(header.number, 6);
-  writer.Write(header.contributors);
+  writer.Write(header.kind == DatagramKind::kContribution ? header.note : header.contributors);
   OR_CHECK(writer.ok() && writer.size() == kHeaderBytes);
 }
 
@@ -70,7 +70,7 @@ ParsedHeader ParseHeader(std::span<const std::byte> datagram) {
   if (version_and_kind >> 4 != kWireVersion) return {.header = {}, .error = ParseError::kVersion};
   const std::uint8_t kind = version_and_kind & 0xF;
   if (kind < static_cast<std::uint8_t>(DatagramKind::kContribution) ||
-      kind > static_cast<std::uint8_t>(DatagramKind::kMembership)) {
+      kind > static_cast<std::uint8_t>(DatagramKind::kGaveUp)) {
     return {.header = {}, .error = ParseError::kMalformed};
   }
   Header header;
@@ -82,7 +82,8 @@ ParsedHeader ParseHeader(std::span<const std::byte> datagram) {
   header.call.sequence = Sequence(reader.Read<std::uint32_t>());
   header.segment = SegmentIndex(reader.Read<std::uint32_t>());
   header.number = reader.Read<std::uint64_t>(6);
-  header.contributors = reader.Read<std::uint16_t>();
+  (header.kind == DatagramKind::kContribution ? header.note : header.contributors) =
+      reader.Read<std::uint16_t>();
   return {.header = header, .error = {}};
 }
 

@@ -7,8 +7,8 @@
 //   4  u32  session
 //   8  u32  collective
 //   12 u32  sequence
-//   16 u32  segment; in the announcement of a call that was given up: the number of earlier calls
-//           that were given up with it
+//   16 u32  segment; of a call that was given up: the number of earlier calls that were given up
+//           with it
 //   20 u48  number: counts the datagrams of one direction; the nonce of the tag
 //   26 u16  in a result: the number of its contributors; in a contribution where late data is
 //           deferred: the number of sequences before this one for which its sender has every result
@@ -39,7 +39,7 @@
 namespace optireduce {
 
 // Chosen: grows with every change of the format; ranks of different versions ignore each other.
-inline constexpr std::uint8_t kWireVersion = 2;
+inline constexpr std::uint8_t kWireVersion = 3;
 // Chosen: the layout above; 40 bytes with the tag.
 inline constexpr std::size_t kHeaderBytes = 28;
 // Chosen: the bytes of a datagram in addition to its payload.
@@ -51,19 +51,24 @@ enum class DatagramKind : std::uint8_t {
   kContribution = 1,     // a segment for the owner of its shard
   kResult = 2,           // a reduced segment from its owner to every member
   kAcknowledgement = 3,  // the numbers that arrived
-  kAnnouncement = 4,     // a collective's description, or the call in which a rank waits
+  kAnnouncement = 4,     // a collective's description
   kProbe = 5,            // requests an acknowledgement
   kLeave = 6,            // the sender makes no more calls
   kMembership = 7,       // the members of the session (membership_message.h); not acknowledged
+  // With the payload of an announcement:
+  kWaiting = 8,  // the sender's program waits in this call
+  kGaveUp = 9,   // the sender has ended this call; its error is in the description's place
 };
 
-// Flags of an announcement.
-// Chosen: bit 0; the sender's program waits in this call.
-inline constexpr std::uint8_t kFlagWaiting = 1;
-// Chosen: bit 1; the sender has ended this call with an error, sent in place of the description.
-inline constexpr std::uint8_t kFlagGaveUp = 2;
-// Chosen: bit 2; with kFlagGaveUp: the error is that the ranks make different calls.
-inline constexpr std::uint8_t kFlagDisagreed = 4;
+// True for kinds with the payload of an announcement.
+constexpr bool IsAnnouncement(DatagramKind kind) {
+  return kind == DatagramKind::kAnnouncement || kind == DatagramKind::kWaiting ||
+         kind == DatagramKind::kGaveUp;
+}
+
+// Flag of kGaveUp.
+// Chosen: bit 0; the error is that the ranks make different calls.
+inline constexpr std::uint8_t kFlagDisagreed = 1;
 // Flag of a contribution or a result.
 // Chosen: bit 3; one of the sender's last segments for the receiver in this stage.
 inline constexpr std::uint8_t kFlagTail = 8;
@@ -85,7 +90,8 @@ struct Header {
   CallId call;
   SegmentIndex segment;
   std::uint64_t number = 0;
-  std::uint16_t contributors = 0;  // of a result: ranks in the sum; see above
+  std::uint16_t contributors = 0;  // of a result: ranks in the sum
+  std::uint16_t note = 0;          // of a contribution: see LateRules::NoteFor
 
   friend bool operator==(const Header&, const Header&) = default;
 };
