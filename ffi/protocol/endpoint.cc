@@ -48,15 +48,6 @@ std::optional<CollectiveSpec> ReadAnnouncement(SessionState& session, const Head
   return spec;
 }
 
-template <typename Predicate>
-std::vector<Rank> RanksOf(const PeerTable& peers, Predicate predicate) {
-  std::vector<Rank> ranks;
-  for (const Peer& peer : peers.others()) {
-    if (predicate(peer)) ranks.push_back(peer.rank);
-  }
-  return ranks;
-}
-
 }  // namespace
 
 Endpoint::Endpoint(const EndpointOptions& options)
@@ -200,12 +191,12 @@ bool Endpoint::finished() const {
 }
 
 std::vector<Rank> Endpoint::silent() const {
-  return RanksOf(session_.peers,
-                 [](const Peer& peer) { return !peer.left() && peer.unreachable(); });
+  return session_.peers.RanksOf(
+      [](const Peer& peer) { return !peer.left() && peer.unreachable(); });
 }
 
 std::vector<Rank> Endpoint::unreached() const {
-  return RanksOf(session_.peers, [this](const Peer& peer) {
+  return session_.peers.RanksOf([this](const Peer& peer) {
     return leaving_ && !peer.gone() && peer.farewell != Peer::Farewell::kDelivered;
   });
 }
@@ -441,8 +432,8 @@ void Endpoint::HandleDeliveries(Instant now, Rank to, const std::vector<Delivery
       peer.farewell = lost ? Peer::Farewell::kWanted : Peer::Farewell::kDelivered;
     } else if (IsAnnouncement(info.kind)) {
       // That a rank waits is reported again anyway. An announcement that is refused is never taken.
-      const bool again = lost && info.kind != DatagramKind::kWaiting;
-      if (again && !peer.gone()) peer.control.push_back(info);
+      if (!lost || info.kind == DatagramKind::kWaiting || peer.gone()) continue;
+      peer.control.push_back(info);
     } else if (info.kind != DatagramKind::kProbe) {
       HandleDelivery(now, to, delivery, advanced);
     }

@@ -53,7 +53,7 @@ inline constexpr std::size_t kWireOverheadBytes = 66;
   X(queue_full_up, "dropped at an up-link")                                      \
   X(queue_full_switch, "dropped at an output queue of the switch")
 
-struct FaultCounters {
+struct NetworkFaults {
 #define OPTIREDUCE_DECLARE_FAULT(name, meaning) std::uint64_t name = 0;
   OPTIREDUCE_FAULTS(OPTIREDUCE_DECLARE_FAULT)
 #undef OPTIREDUCE_DECLARE_FAULT
@@ -144,7 +144,7 @@ class Network {
   // Handles the next due event; returns a datagram that arrives at its rank.
   std::optional<Arrival> Step();
 
-  const FaultCounters& faults() const { return faults_; }
+  const NetworkFaults& faults() const { return faults_; }
   // Bytes on the wire of the down-link that has a cross_traffic, during the cross_traffic's
   // presence: the cross_traffic's own and the session's.
   std::uint64_t cross_traffic_bytes() const {
@@ -212,7 +212,7 @@ class Network {
     Rank to;
   };
   std::vector<Old> old_;
-  FaultCounters faults_;
+  NetworkFaults faults_;
   std::uint64_t sent_ = 0;
   std::uint64_t delivered_ = 0;
 };

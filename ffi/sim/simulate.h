@@ -33,7 +33,7 @@ struct SimulationReport {
   std::size_t memory_peak_bytes = 0;
   std::vector<CallReport> calls;  // by number; the last one is a drain if late data is deferred
   Counters counters;              // summed over the ranks
-  FaultCounters faults;
+  NetworkFaults faults;
 
   bool ok() const { return failure.empty(); }
 };

@@ -96,7 +96,7 @@ void TrafficChecker::Driven(Instant now, Rank node, const Endpoint& endpoint) {
 }
 
 bool TrafficChecker::IsClean(const Network& network) const {
-  const FaultCounters& faults = network.faults();
+  const NetworkFaults& faults = network.faults();
 #define OPTIREDUCE_ADD_FAULT(name, meaning) +faults.name
   const std::uint64_t all = 0 OPTIREDUCE_FAULTS(OPTIREDUCE_ADD_FAULT);
 #undef OPTIREDUCE_ADD_FAULT

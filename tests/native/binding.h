@@ -16,6 +16,11 @@
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
 
+// Each file has a namespace of its own: several are compiled as one (UNITY_BUILD_UNIQUE_ID).
+#ifndef OR_FILE
+#define OR_FILE file
+#endif
+
 namespace optireduce::testing {
 
 // Registers a function that adds to the module, before the module is created.

@@ -16,7 +16,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 void Bind(nb::module_& m) {
   m.def("bucket_segments", [](std::uint64_t elements, std::size_t element_bytes, int members,
@@ -34,5 +34,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

@@ -21,7 +21,7 @@ namespace nb = nanobind;
 using nb::literals::operator""_a;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 // Of each part its lane, its elements, and the ranges [begin, end) of the bucket's elements in its
 // leaves. The leaves of the bucket are contiguous.
@@ -97,5 +97,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

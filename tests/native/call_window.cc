@@ -16,7 +16,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 void Bind(nb::module_& m) {
   nb::class_<SendWindow>(m, "SendWindow")
@@ -50,5 +50,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

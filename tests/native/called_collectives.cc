@@ -13,7 +13,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 void Bind(nb::module_& m) {
   nb::class_<CalledCollectives>(m, "CalledCollectives")
@@ -30,5 +30,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

@@ -11,7 +11,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 void Bind(nb::module_& m) {
   nb::class_<DeadlineController>(m, "DeadlineController")
@@ -42,5 +42,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

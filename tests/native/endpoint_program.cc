@@ -9,7 +9,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 // The effects of the program, by name.
 nb::dict RunProgram(const nb::bytes& program) {
@@ -25,5 +25,5 @@ void Bind(nb::module_& m) { m.def("run_endpoint_program", &RunProgram, nb::arg("
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

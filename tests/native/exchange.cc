@@ -25,7 +25,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 constexpr const char* kReceipts[] = {"new", "duplicate", "late", "stale", "mismatched"};
 constexpr const char* kAnswers[] = {"not needed", "again", "abandoned"};
@@ -198,5 +198,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

@@ -23,7 +23,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 class TestFlow {
  public:
@@ -113,5 +113,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

@@ -11,7 +11,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 // (forgeries by kind, effects, counters of the endpoints)
 nb::tuple ForgeOf(std::uint64_t count, std::uint64_t seed, bool encrypt) {
@@ -41,5 +41,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

@@ -32,7 +32,7 @@ namespace nb = nanobind;
 using nb::literals::operator""_a;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 // Chosen: the datagrams of Ethernet, as in EndpointOptions.
 constexpr std::size_t kDatagramBytes = 1472;
@@ -241,5 +241,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

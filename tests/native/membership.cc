@@ -23,7 +23,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 std::optional<std::pair<int, nb::bytes>> PollOf(Membership& self, double now, std::uint16_t lane) {
   std::array<std::byte, kMembershipBytesMax> out;
@@ -90,5 +90,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

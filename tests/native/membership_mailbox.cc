@@ -20,7 +20,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 // (receiver, bytes) of the next message; `obsolete` kinds are not made.
 std::optional<std::pair<int, nb::bytes>> PollOf(MembershipMailbox& self, std::uint16_t lane,
@@ -76,5 +76,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

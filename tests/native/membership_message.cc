@@ -21,7 +21,7 @@ namespace nb = nanobind;
 using nb::literals::operator""_a;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 // A message in plain numbers.
 struct PlainMessage {
@@ -94,5 +94,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

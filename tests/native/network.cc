@@ -25,7 +25,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 Instant AtNs(std::int64_t ns) { return Instant{} + Duration(ns); }
 std::int64_t Nanoseconds(Instant at) { return (at - Instant{}).count(); }
@@ -188,5 +188,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

@@ -19,7 +19,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 // The members and the first calls.
 using ProposalPair = std::pair<std::vector<std::uint16_t>, std::vector<Pair>>;
@@ -72,5 +72,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

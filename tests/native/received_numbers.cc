@@ -18,7 +18,7 @@ namespace nb = nanobind;
 using nb::literals::operator""_a;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 void Record(ReceivedNumbers& numbers, double now, std::uint64_t number, bool wanted, bool at_once,
             bool refused) {
@@ -76,5 +76,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

@@ -17,7 +17,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 ElementType ElementTypeOf(const std::string& name) {
   for (std::uint8_t i = 0; i < kElementTypes; ++i) {
@@ -62,5 +62,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

@@ -19,7 +19,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 using TransferTuple = std::tuple<std::uint16_t, std::uint16_t, std::uint16_t, std::string>;
 using Rounds = std::vector<std::vector<TransferTuple>>;
@@ -74,5 +74,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

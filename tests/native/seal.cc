@@ -19,7 +19,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 nb::bytes DeriveKeyOf(const nb::bytes& secret, const std::string& info) {
   Secret shared;
@@ -88,5 +88,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

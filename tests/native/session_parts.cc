@@ -25,7 +25,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 constexpr const char* kDecisions[] = {"open", "fold", "refuse"};
 constexpr const char* kStates[] = {"alive", "suspected", "silent",
@@ -266,5 +266,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

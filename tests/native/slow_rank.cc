@@ -19,7 +19,7 @@ namespace nb = nanobind;
 using nb::literals::operator""_a;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 void Bind(nb::module_& m) {
   nb::class_<SlowRankDetector>(m, "SlowRankDetector")
@@ -45,5 +45,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

@@ -23,7 +23,7 @@ namespace nb = nanobind;
 using nb::literals::operator""_a;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 // A header in plain numbers.
 struct PlainHeader {
@@ -103,8 +103,8 @@ void BindHeader(nb::module_& m) {
              std::uint32_t session, std::uint32_t collective, std::uint32_t sequence,
              std::uint32_t segment, std::uint64_t number, std::uint16_t contributors,
              std::uint16_t note) {
-            new (self) PlainHeader{kind,    flags,  source,       session, collective, sequence,
-                                   segment, number, contributors, note};
+            new (self) PlainHeader{kind,     flags,   source, session,      collective,
+                                   sequence, segment, number, contributors, note};
           },
           nb::kw_only(), "kind"_a, "flags"_a = 0, "source"_a = 0, "session"_a = 0,
           "collective"_a = 0, "sequence"_a = 0, "segment"_a = 0, "number"_a = 0,
@@ -161,5 +161,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

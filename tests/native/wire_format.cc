@@ -18,7 +18,7 @@
 namespace nb = nanobind;
 
 namespace optireduce::testing {
-namespace {
+namespace OR_FILE {
 
 // The values, float32, begin `misalignment` bytes after an aligned address, and so does the result.
 nb::bytes EncodeOf(const std::string& format, const nb::bytes& values, std::uint64_t key,
@@ -58,5 +58,5 @@ void Bind(nb::module_& m) {
 
 const Binding binding(&Bind);
 
-}  // namespace
+}  // namespace OR_FILE
 }  // namespace optireduce::testing

@@ -46,6 +46,16 @@ class PeerTable {
            std::views::transform([](const auto& peer) -> Peer& { return *peer; });
   }
 
+  // The peers for which `predicate` holds.
+  template <typename Predicate>
+  std::vector<Rank> RanksOf(Predicate predicate) const {
+    std::vector<Rank> ranks;
+    for (const Peer& peer : others()) {
+      if (predicate(peer)) ranks.push_back(peer.rank);
+    }
+    return ranks;
+  }
+
   // The first peer from `first` on that may have something to send; size() if there is none.
   std::size_t NextToSend(Instant now, std::size_t first) const {
     return quiet_until_.FirstBefore(now + Duration(1), first);
