@@ -80,9 +80,11 @@ sanitized: $(VENV_TEST)/.requirements
 
 sanitize: sanitized
 	$(VENV_TEST)/bin/cmake --build $(BUILD)/sanitize --target optireduce_simulate
-	$(BUILD)/sanitize/optireduce_simulate --file tests/simulation/regressions.txt
-	$(BUILD)/sanitize/optireduce_simulate --seed 1 --count $(SANITIZE_SMALL) --size small
-	$(BUILD)/sanitize/optireduce_simulate --seed 1 --count $(SANITIZE_MEDIUM) --size medium
+	@simulate=$(BUILD)/sanitize/optireduce_simulate; \
+	$$simulate --file tests/simulation/regressions.txt & first=$$!; \
+	$$simulate --seed 1 --count $(SANITIZE_SMALL) --size small && \
+	$$simulate --seed 1 --count $(SANITIZE_MEDIUM) --size medium; second=$$?; \
+	wait $$first && exit $$second
 
 # A quarter of the time for the parser: it has much less to reach.
 fuzz: sanitized
