@@ -11,7 +11,7 @@ namespace {
 
 // Pending events.
 // Chosen: events are rare; more of them are of no use without a reader for this long.
-constexpr std::size_t kNewsMax = 64;
+constexpr std::size_t kEventsMax = 64;
 
 Duration UnixTime() {
   return std::chrono::duration_cast<Duration>(std::chrono::system_clock::now().time_since_epoch());
@@ -113,7 +113,7 @@ void CallMonitor::Close() {
 }
 
 void CallMonitor::Tell(MonitorEvent event) {
-  if (events_.size() >= kNewsMax) return;
+  if (events_.size() >= kEventsMax) return;
   events_.push_back(std::move(event));
   changed_.notify_one();
 }

@@ -366,3 +366,21 @@ def test_the_same_arrivals_make_the_same_deadlines(drawn):
             drawn.call(controller)
             deadlines[-1].append(controller.deadline())
     assert deadlines[0] == deadlines[1]
+
+
+def test_ranks_whose_beginnings_differ_by_less_than_four_times_are_waited_for():
+    controller = native.DeadlineController(
+        late_budget=0.01,
+        bound_s=60.0,
+        latency_s=0.002,
+        sources=5,
+        waits_for_stragglers=False,
+    )
+    begins = [0.0, 0.01, 0.01, 0.01, 0.02]
+    for _ in range(60):
+        controller.begin_call()
+        for source, begin in enumerate(begins):
+            controller.began(source, begin)
+            if source > 0:
+                controller.arrived(source, begin + 0.001, 0.001, 1.0)
+    assert controller.deadline() >= 0.021

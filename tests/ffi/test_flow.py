@@ -18,9 +18,9 @@ def make_flow(window_bytes_max: int = 1 << 20):
 def test_a_delivered_datagram_is_reported_once():
     sender, receiver = make_flow(), make_flow()
     receiver.record(0.001, sender.track(0.0, 11, DATAGRAM_BYTES))
-    news = receiver.make_acknowledgement(0.001)
-    assert sender.handle_acknowledgement(0.002, news) == [(11, True)]
-    assert sender.handle_acknowledgement(0.003, news) == []
+    acknowledgement = receiver.make_acknowledgement(0.001)
+    assert sender.handle_acknowledgement(0.002, acknowledgement) == [(11, True)]
+    assert sender.handle_acknowledgement(0.003, acknowledgement) == []
 
 
 def test_a_datagram_overtaken_by_many_is_lost():
@@ -130,8 +130,8 @@ def test_a_full_window_does_not_wait_until_the_receiver_acknowledges_after_a_whi
             sender.request_room()
             assert not sender.pop_probe()
         assert receiver.acknowledgement_due(arrival)
-        news = receiver.make_acknowledgement(arrival)
-        sender.handle_acknowledgement(now, news)
+        acknowledgement = receiver.make_acknowledgement(arrival)
+        sender.handle_acknowledgement(now, acknowledgement)
 
 
 def test_silence_makes_a_probe_whose_answer_finds_the_loss():
@@ -180,8 +180,8 @@ def test_a_batch_waits_for_room_for_more_than_a_datagram():
         numbers.append(sender.track(0.0, len(numbers), DATAGRAM_BYTES))
     for number in numbers:
         receiver.record(0.0001, number)
-        news = receiver.make_acknowledgement(0.0001)
-        sender.handle_acknowledgement(0.0002, news)
+        acknowledgement = receiver.make_acknowledgement(0.0001)
+        sender.handle_acknowledgement(0.0002, acknowledgement)
         if sender.may_start(1.0):
             break
         assert sender.can_send(DATAGRAM_BYTES)
@@ -248,8 +248,8 @@ def test_every_tracked_datagram_gets_exactly_one_fate(seed, loss):
     sender, receiver = make_flow(), make_flow()
     deliveries: dict[int, bool] = {}
 
-    def note(news):
-        for cargo, delivered in news:
+    def note(acknowledged):
+        for cargo, delivered in acknowledged:
             assert cargo not in deliveries
             deliveries[cargo] = delivered
 

@@ -17,8 +17,8 @@ def measured_flow(round_trip: float, until: float, hold: float = 0.0):
     sender, receiver = make_flow(), make_flow()
     start = until - round_trip - hold
     receiver.record(start, sender.track(start, 0, DATAGRAM_BYTES))
-    news = receiver.make_acknowledgement(start + hold)
-    assert sender.handle_acknowledgement(until, news) == [(0, True)]
+    acknowledgement = receiver.make_acknowledgement(start + hold)
+    assert sender.handle_acknowledgement(until, acknowledgement) == [(0, True)]
     return sender
 
 

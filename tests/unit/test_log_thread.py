@@ -62,10 +62,10 @@ def lines_of(caplog, folder, *events, **options):
     native = Native()
     options = Options(flight_record_dir=str(folder), **options)
     with caplog.at_level(logging.WARNING, "jax_optireduce"):
-        watch = _log_thread.LogThread(native, native, options)
+        log_thread = _log_thread.LogThread(native, native, options)
         for one in (*events, None):
             native.events.put(one)
-        watch.end()
+        log_thread.end()
     return [record.getMessage() for record in caplog.records]
 
 

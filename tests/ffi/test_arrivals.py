@@ -1,0 +1,57 @@
+"""Arrivals: the rank that a call waited for, and for how long.
+
+Times are in seconds.
+"""
+
+import statistics
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+import optireduce_testing as native
+
+
+def test_the_one_that_came_last_is_behind_the_others():
+    arrivals = native.Arrivals(0, 4)
+    for at, member in [(1.0, 1), (1.1, 2), (1.3, 3), (1.5, 3)]:
+        arrivals.note(at, member)
+    member, behind, absent = arrivals.find_latest(0.5, 2.0)
+    assert (member, behind, absent) == (3, pytest.approx(0.4), False)
+
+
+def test_nobody_is_behind_a_program_that_came_last_itself():
+    arrivals = native.Arrivals(0, 4)
+    for at, member in [(1.0, 1), (1.1, 2), (1.5, 3)]:
+        arrivals.note(at, member)
+    assert arrivals.find_latest(1.6, 2.0)[1] == 0
+
+
+def test_a_member_of_which_nothing_came_is_behind_until_the_end():
+    arrivals = native.Arrivals(1, 3)
+    arrivals.note(1.0, 0)
+    assert arrivals.find_latest(0.9, 3.0) == (2, pytest.approx(2.0), True)
+
+
+def test_with_one_peer_the_time_of_a_large_bucket_is_not_its_lateness():
+    arrivals = native.Arrivals(0, 2)
+    for i in range(100):
+        arrivals.note(1.0 + i / 100, 1)
+    assert arrivals.find_latest(1.0, 2.0)[1] == 0
+    assert arrivals.find_latest(0.75, 2.0)[1] == pytest.approx(0.25)
+
+
+@hypothesis.given(
+    st.lists(st.integers(0, 1000), min_size=1, max_size=7), st.integers(0, 1000)
+)
+def test_behind_is_the_wait_after_the_middle_one_of_the_others(times, submitted):
+    arrivals = native.Arrivals(0, len(times) + 1)
+    for member, at in enumerate(times, 1):
+        arrivals.note(at, member)
+    member, behind, absent = arrivals.find_latest(submitted, 2000)
+    ready = submitted
+    if len(times) > 1:
+        ready = max(submitted, statistics.median_low(times))
+    assert times[member - 1] == max(times)
+    assert behind == max(0, max(times) - ready)
+    assert not absent
