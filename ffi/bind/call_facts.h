@@ -16,8 +16,8 @@
 namespace optireduce {
 
 // Longest name of a collective, in bytes, that a program may give.
-// Chosen: with the number of the group, which the process adds, the name stays within the 200 bytes
-// that an endpoint accepts.
+// Chosen: with the number of the group, which the process adds, the name stays within
+// kWireNameBytesMax.
 inline constexpr std::size_t kNameBytesMax = 160;
 
 // Numbers of the attribute `drain` of a call; any other is an ordinary call.

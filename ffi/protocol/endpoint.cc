@@ -36,7 +36,7 @@ std::optional<CollectiveSpec> ReadAnnouncement(SessionState& session, const Head
   std::optional<CollectiveSpec> spec = ParseAnnouncement(payload, options.world_size);
   const bool gave_up = header.kind == DatagramKind::kGaveUp;
   const Sequence sequence = header.call.sequence;
-  if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kNameBytesMax ||
+  if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kWireNameBytesMax ||
       (gave_up && (header.segment.value() > sequence.value() || sequence == kFinalDrain))) {
     ++session.counters.rejected_malformed;
     return std::nullopt;

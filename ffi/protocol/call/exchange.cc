@@ -170,7 +170,7 @@ Instant Exchange::ReduceScatterEnd() const {
 Instant Exchange::CallEnd() const {
   const Instant deadline = rules_.CallDeadline();
   const bool reduced = reduce_scatter_.closed() || reduce_scatter_.finished();
-  if (!rules_.MayEndEarly() || !reduced || !program_.submitted()) return deadline;
+  if (!rules_.LosesLate() || !reduced || !program_.submitted()) return deadline;
   if (all_gather_.complete()) return opened_at_;
   return std::min(deadline, rules_.EarlyEnd(Stage::kAllGather, all_gather_.last_segments()));
 }
@@ -230,7 +230,7 @@ void Exchange::CloseReduceScatter(Instant now, StageExit exit) {
 }
 
 void Exchange::EndStage(Instant now, Stage stage, StageExit exit) {
-  if (!rules_.MayEndEarly() || !program_.submitted() || report_.stats.passed) return;
+  if (!rules_.LosesLate() || !program_.submitted() || report_.stats.passed) return;
   const BucketLayout& layout = collective_.layout;
   const bool first = stage == Stage::kReduceScatter;
   // From the opening, as the deadlines count: a program that starts later than its peers is waited

@@ -91,7 +91,6 @@ class LateRules {
   // After the deadline of the first stage its segments close one by one, as peers can take their
   // sums, up to the deadline of the call.
   bool ClosesInTurns() const { return policy(Stage::kReduceScatter) == LatePolicy::kDefer; }
-  bool MayEndEarly() const { return policy(Stage::kAllGather) == LatePolicy::kDrop; }
   // When a stage ends before its deadline, if nothing else comes.
   Instant EarlyEnd(Stage stage, const LastSegments& last) const;
   Duration call_deadline() const { return call_deadline_; }

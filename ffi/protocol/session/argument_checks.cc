@@ -45,8 +45,8 @@ Status CheckOptions(const EndpointOptions& options) {
 }
 
 Status CheckSpec(const CollectiveSpec& spec, const EndpointOptions& options) {
-  if (spec.name.size() > kNameBytesMax) {
-    return Invalid("the name of a collective may have " + std::to_string(kNameBytesMax) +
+  if (spec.name.size() > kWireNameBytesMax) {
+    return Invalid("the name of a collective may have " + std::to_string(kWireNameBytesMax) +
                    " bytes, got " + std::to_string(spec.name.size()));
   }
   if (!HasValidMembers(spec, options)) {

@@ -12,8 +12,9 @@
 
 namespace optireduce {
 
+// Longest name of a collective between ranks, in bytes.
 // Chosen: an announcement with its members and the longest name fits the smallest datagram.
-inline constexpr std::size_t kNameBytesMax = 200;
+inline constexpr std::size_t kWireNameBytesMax = 200;
 
 Status CheckOptions(const EndpointOptions& options);
 // The facts of a collective that this rank is to call.
