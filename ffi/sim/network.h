@@ -145,8 +145,8 @@ class Network {
   std::optional<Arrival> Step();
 
   const NetworkFaults& faults() const { return faults_; }
-  // Bytes on the wire of the down-link that has a cross_traffic, during the cross_traffic's
-  // presence: the cross_traffic's own and the session's.
+  // Bytes on the wire of the down-link with cross traffic, while it lasts: of that traffic and of
+  // the session.
   std::uint64_t cross_traffic_bytes() const {
     return cross_traffic_ ? cross_traffic_->carried_bytes() : 0;
   }

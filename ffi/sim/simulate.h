@@ -25,8 +25,7 @@ struct SimulationReport {
   Duration virtual_time{};    // until the last event
   Duration calls_time{};      // until the last call ended
   Duration liveness_worst{};  // longest duration of an exact call after the end of all faults
-  // Shares of the down-link that the cross_traffic and the session had during the cross_traffic's
-  // presence.
+  // Shares of the down-link with cross traffic, while it lasts: of that traffic and of the session.
   double cross_traffic_part = 0;
   double own_part = 0;
   // Maximum that a rank held for calls at one time.

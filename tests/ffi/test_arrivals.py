@@ -20,7 +20,7 @@ def test_the_one_that_came_last_is_behind_the_others():
     assert (member, behind, absent) == (3, pytest.approx(0.4), False)
 
 
-def test_nobody_is_behind_a_program_that_came_last_itself():
+def test_no_member_is_behind_a_program_that_came_last_itself():
     arrivals = native.Arrivals(0, 4)
     for at, member in [(1.0, 1), (1.1, 2), (1.5, 3)]:
         arrivals.note(at, member)
