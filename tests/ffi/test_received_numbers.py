@@ -114,30 +114,3 @@ def test_a_report_that_is_due_leaves_at_once():
     numbers.acknowledge_at_once(2.0)
     assert numbers.timeout == 2.0
     assert numbers.acknowledgement_due(2.0)
-
-
-# ---------------------------------------------------------------------- round trips
-
-
-def test_the_first_round_trip_is_taken_as_it_is():
-    estimator = native.RttEstimator()
-    assert estimator.smoothed is None
-    estimator.measure(0.08)
-    assert estimator.smoothed == pytest.approx(0.08)
-    # RFC 9002 5.3 and 6.2.1: the variation is half, the margin four times that.
-    assert estimator.longest(0.001) == pytest.approx(0.08 + 4 * 0.04)
-
-
-def test_later_round_trips_are_smoothed():
-    estimator = native.RttEstimator()
-    for sample in (0.08, 0.16):
-        estimator.measure(sample)
-    assert estimator.smoothed == pytest.approx(0.09)
-    assert estimator.longest(0.001) == pytest.approx(0.09 + 4 * (0.75 * 0.04 + 0.02))
-
-
-def test_the_margin_of_a_constant_round_trip_is_the_granularity():
-    estimator = native.RttEstimator()
-    for _ in range(200):
-        estimator.measure(0.01)
-    assert estimator.longest(0.001) == pytest.approx(0.011)

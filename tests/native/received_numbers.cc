@@ -1,17 +1,14 @@
-// The numbers received from one peer, and the round-trip time to it.
+// The numbers received from one peer.
 
 #include "ffi/protocol/path/received_numbers.h"
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
-#include "ffi/protocol/path/rtt_estimator.h"
 #include "tests/native/binding.h"
 
 namespace nb = nanobind;
@@ -41,11 +38,6 @@ nb::tuple MakeAcknowledgement(ReceivedNumbers& numbers, double now, std::uint64_
                         ToSeconds(acknowledgement.delay));
 }
 
-std::optional<double> Smoothed(const RttEstimator& estimator) {
-  if (!estimator.smoothed()) return std::nullopt;
-  return ToSeconds(*estimator.smoothed());
-}
-
 void Bind(nb::module_& m) {
   nb::class_<ReceivedNumbers>(m, "ReceivedNumbers")
       .def(nb::init<std::size_t>(), "window_datagrams"_a)
@@ -62,16 +54,6 @@ void Bind(nb::module_& m) {
       .def_prop_ro("recorded", &ReceivedNumbers::recorded)
       .def_prop_ro("timeout",
                    [](const ReceivedNumbers& numbers) { return ToSeconds(numbers.timeout()); });
-  nb::class_<RttEstimator>(m, "RttEstimator")
-      .def(nb::init<>())
-      .def("measure", [](RttEstimator& estimator, double s) { estimator.Measure(FromSeconds(s)); })
-      .def_prop_ro("smoothed", &Smoothed)
-      .def(
-          "longest",
-          [](const RttEstimator& estimator, double granularity) {
-            return ToSeconds(estimator.Longest(FromSeconds(granularity)));
-          },
-          "granularity"_a);
 }
 
 const Binding binding(&Bind);

@@ -1,4 +1,6 @@
-// Ranks that lag: response times, and the positions of members among the calls.
+// The positions of the members among the calls.
+
+#include "ffi/protocol/call/attendance.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
@@ -7,8 +9,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "ffi/protocol/call/attendance.h"
-#include "ffi/protocol/session/answer_time.h"
 #include "tests/native/binding.h"
 
 namespace nb = nanobind;
@@ -17,15 +17,6 @@ namespace optireduce::testing {
 namespace OR_FILE {
 
 void Bind(nb::module_& m) {
-  nb::class_<AnswerTime>(m, "AnswerTime")
-      .def(nb::init<>())
-      .def("note",
-           [](AnswerTime& self, double now, double gap, double peer_timeout) {
-             self.Note(At(now), FromSeconds(gap), FromSeconds(peer_timeout));
-           })
-      .def("patience", [](const AnswerTime& self, double peer_timeout) {
-        return ToSeconds(self.Patience(FromSeconds(peer_timeout)));
-      });
   nb::class_<Attendance>(m, "Attendance")
       .def(nb::init<std::size_t>(), nb::arg("members"))
       .def("note", [](Attendance& self, std::uint16_t from,

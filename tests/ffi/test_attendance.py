@@ -1,0 +1,36 @@
+"""The position of each member among the calls of a collective that drops late data."""
+
+import hypothesis
+from hypothesis import strategies as st
+
+import optireduce_testing as native
+
+# Of attendance.h.
+_CALLS_WITHOUT = 3
+
+
+def test_a_member_that_never_came_is_not_absent():
+    attendance = native.Attendance(2)
+    for _ in range(10 * _CALLS_WITHOUT):
+        attendance.end_call([False, False])
+    assert not attendance.absent(1)
+
+
+def test_a_member_is_absent_after_a_few_calls_without_it_until_it_is_heard():
+    attendance = native.Attendance(3)
+    attendance.note(1, 0)
+    for call in range(_CALLS_WITHOUT):
+        assert not attendance.absent(1), call
+        attendance.end_call([False, False, False])
+    assert attendance.absent(1)
+    # An old call is a sign of life as well: the member is catching up.
+    assert not attendance.note(1, 0)
+    assert not attendance.absent(1)
+
+
+@hypothesis.given(st.lists(st.integers(0, 9), max_size=30), st.integers(0, 9))
+def test_a_member_is_past_a_call_when_it_was_seen_in_two_later_ones(calls, call):
+    attendance = native.Attendance(2)
+    newest = [seen for seen in calls if attendance.note(1, seen)]
+    assert newest == sorted(set(newest))
+    assert attendance.past(1, call) == (len([n for n in newest if n > call]) >= 2)

@@ -1,0 +1,52 @@
+// The calls that a member has given up.
+
+#include "ffi/protocol/call/given_up.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "tests/native/binding.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace optireduce::testing {
+namespace OR_FILE {
+
+// (first, last, whether the ranks disagreed)
+using Interval = std::tuple<std::uint32_t, std::uint32_t, bool>;
+
+Interval ToTuple(const GivenUpCalls::Interval& of) {
+  return {of.first.value(), of.last.value(), of.disagreed};
+}
+
+void Bind(nb::module_& m) {
+  nb::class_<GivenUpCalls>(m, "GivenUpCalls")
+      .def(nb::init<>())
+      .def(
+          "add",
+          [](GivenUpCalls& self, std::uint32_t first, std::uint32_t last, bool disagreed,
+             const std::string& why) {
+            return ToTuple(self.Add(
+                {.first = Sequence(first), .last = Sequence(last), .disagreed = disagreed}, why));
+          },
+          "first"_a, "last"_a, "disagreed"_a = false, "why"_a = "")
+      .def("find",
+           [](const GivenUpCalls& self, std::uint32_t call) -> std::optional<Interval> {
+             const GivenUpCalls::Interval* const found = self.Find(Sequence(call));
+             return found == nullptr ? std::nullopt : std::optional(ToTuple(*found));
+           })
+      .def_prop_ro("why", &GivenUpCalls::why);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace OR_FILE
+}  // namespace optireduce::testing
