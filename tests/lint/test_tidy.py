@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 from source_tree import code, files, includes, relative, text
 
-_FILE_LINES_MAX = 600
 _FUNCTION_LINES_MAX = 60
 _COLUMNS = {".h": 100, ".cc": 100, ".py": 88, ".pyi": 88}
-
-# Longer than the limit, with the reason.
-_LONG_FILES: dict[str, str] = {"LICENSE": "the text of its authors"}
 
 # Word -> what to write instead. One word per thing, in code, documents and logs.
 _BANNED_WORDS = {
@@ -61,14 +57,6 @@ def _identifiers(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 yield node.lineno, name
-
-
-@pytest.mark.parametrize("path", files(), ids=relative)
-def test_files_are_short(path):
-    lines = text(path).count("\n")
-    assert lines <= _FILE_LINES_MAX or relative(path) in _LONG_FILES, (
-        f"{relative(path)} has {lines} lines, {_FILE_LINES_MAX} are the limit: split it"
-    )
 
 
 @pytest.mark.parametrize("path", _CXX + _PYTHON, ids=relative)
