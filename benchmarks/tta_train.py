@@ -67,16 +67,26 @@ SCHEMES = {
 
 def fixed_schemes() -> dict[str, Scheme]:
     """Returns the fixed settings of `bounded` for the search of the best."""
-    lags = ({"on_lag": "suspend"}, {"on_lag": "wait", "max_lag": 8})
-    return {
-        f"bounded, {deadline_ms} ms, {lag['on_lag']}": Scheme(
-            "bounded", options={"deadline_s": deadline_ms / 1000, **lag}
-        )
-        for deadline_ms, lag in itertools.product((30, 60, 120, 300), lags)
-    } | {
-        f"bounded, {wire_format}": Scheme("bounded", wire_format)
-        for wire_format in ("bfloat16", "int8")
-    }
+    lags = (
+        {"on_lag": "suspend"},
+        {"on_lag": "catch_up"},
+        {"on_lag": "wait", "max_lag": 8},
+    )
+    return (
+        {
+            f"bounded, {deadline_ms} ms, {lag['on_lag']}": Scheme(
+                "bounded", options={"deadline_s": deadline_ms / 1000, **lag}
+            )
+            for deadline_ms, lag in itertools.product((30, 60, 120, 300), lags)
+        }
+        | {
+            "bounded, wait": Scheme("bounded", options={"on_lag": "wait"}),
+        }
+        | {
+            f"bounded, {wire_format}": Scheme("bounded", wire_format)
+            for wire_format in ("bfloat16", "int8")
+        }
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,9 @@ MODES: Final[Mapping[str, bool]]
 WIRE_FORMATS: Final[tuple[str, ...]]
 """Formats of float32 values on the wire."""
 
+LAG_POLICIES: Final[tuple[str, ...]]
+"""The values of `on_lag`."""
+
 STATISTICS: Final[tuple[str, ...]]
 """The elements of the statistics vector, by position."""
 
@@ -65,7 +68,7 @@ class Communicator:
         deadline_s: float,
         late_budget: float,
         deadline_max_s: float,
-        suspend_on_lag: bool,
+        on_lag: str,
         stall_timeout_s: float,
         faults: Mapping[str, float],
     ) -> None:
@@ -90,8 +93,8 @@ class Communicator:
           deadline_s: of a whole call with a deadline; 0: learned.
           late_budget: share of the data that may miss a learned deadline.
           deadline_max_s: upper bound of a learned deadline.
-          suspend_on_lag: whether a live peer more than `max_lag` calls behind is
-            suspended; otherwise calls wait for it.
+          on_lag: treatment of a live peer more than `max_lag` calls behind: one of
+            LAG_POLICIES.
           stall_timeout_s: age of a call at which `wait_for_event` reports it; 0 means
             never.
           faults: of outgoing datagrams, for tests: `loss`, `duplicate`, `reorder`,

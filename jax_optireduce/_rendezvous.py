@@ -242,7 +242,7 @@ def _open(
         deadline_s=options.deadline_s,
         late_budget=advanced.late_budget,
         deadline_max_s=options.deadline_max_s,
-        suspend_on_lag=options.on_lag == "suspend",
+        on_lag=options.on_lag,
         stall_timeout_s=options.stall_timeout_s,
         faults=dict(advanced.faults),
     )

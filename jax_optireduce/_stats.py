@@ -21,8 +21,8 @@ class CollectiveStats:
     """Statistics of one call, as seen by this rank: a pytree of float32 scalars.
 
     For a call of several buckets, fractions are means weighted by elements; counts are
-    sums; `sequence` is the maximum and `live_processes` the minimum; `elapsed_s`,
-    `deadline_s` and `slowest_process` are those of the slowest bucket.
+    sums; `sequence` and `skipped` are the maximum and `live_processes` the minimum;
+    `elapsed_s`, `deadline_s` and `slowest_process` are those of the slowest bucket.
 
     Values differ between ranks, although JAX types them as equal on all devices (so
     that `out_specs=PartitionSpec()` returns them): sum or average them before a branch
@@ -40,7 +40,9 @@ class CollectiveStats:
       late: segments that arrived for this call after their stage had closed.
       slowest_process: process whose data arrived last, or did not arrive; -1 for a call
         within one process.
-      sequence: number of the call among those of its collective, or the `step` given.
+      sequence: number of the call in the session: its number among those of its
+        collective on this rank, or the `step` given, plus all calls that this rank has
+        skipped.
       deferred: share of the elements of the result that hold deferred data of earlier
         calls, in [0, 1]. Always 0 in the modes "exact" and "lossy".
       deadline_s: deadline of the call, both stages together, in seconds. During
@@ -50,6 +52,8 @@ class CollectiveStats:
         that is not yet acknowledged, in [0, 1]: the data that a `drain` waits for.
       live_processes: participating processes, without removed ones; 0 for a call
         without data. In mode "bounded" means are over the ranks of these processes.
+      skipped: calls of the other ranks that this rank has skipped directly before this
+        one; 0 unless `on_lag="catch_up"`.
     """
 
     missing_contributions: jax.Array
@@ -63,6 +67,7 @@ class CollectiveStats:
     deadline_s: jax.Array
     in_flight: jax.Array
     live_processes: jax.Array
+    skipped: jax.Array
 
 
 def empty() -> CollectiveStats:
@@ -124,4 +129,5 @@ def from_vectors(
         deadline_s=column["deadline_s"][slowest],
         in_flight=column["in_flight"] @ weights,
         live_processes=column["live_processes"].min(),
+        skipped=column["skipped"].max(),
     )

@@ -56,7 +56,7 @@ struct Statistic {
 
 // By position. Units and meanings are those of CollectiveStats in jax_optireduce/_stats.py;
 // "processes" is for the mean over live ranks.
-inline constexpr std::array<Statistic, 12> kStatistics = {{
+inline constexpr std::array<Statistic, 13> kStatistics = {{
     {"missing_contributions",
      [](const CallReport& of) { return of.result.stats.missing_contributions; }},
     {"missing_results", [](const CallReport& of) { return of.result.stats.missing_results; }},
@@ -79,6 +79,7 @@ inline constexpr std::array<Statistic, 12> kStatistics = {{
     {"in_flight", [](const CallReport& of) { return of.result.stats.in_flight; }},
     {"live_processes",
      [](const CallReport& of) { return static_cast<double>(of.result.stats.live); }},
+    {"skipped", [](const CallReport& of) { return static_cast<double>(of.result.stats.skipped); }},
     {"processes", [](const CallReport& of) { return static_cast<double>(of.processes); }},
 }};
 

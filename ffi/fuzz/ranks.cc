@@ -38,7 +38,7 @@ EndpointOptions EndpointOf(const RanksOptions& options, std::uint16_t rank) {
   endpoint.peer_timeout = kPeerTimeout;
   endpoint.mismatch_timeout = kMismatchTimeout;
   endpoint.early_bytes_max = options.early_bytes_max;
-  endpoint.suspend_on_lag = options.suspend_on_lag;
+  endpoint.on_lag = options.on_lag;
   endpoint.late_budget = options.late_budget;
   return endpoint;
 }

@@ -1,6 +1,7 @@
 #include "ffi/protocol/endpoint.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "ffi/base/check.h"
@@ -37,7 +38,8 @@ std::optional<CollectiveSpec> ReadAnnouncement(SessionState& session, const Head
   const bool gave_up = header.kind == DatagramKind::kGaveUp;
   const Sequence sequence = header.call.sequence;
   if (!spec || IdOf(*spec) != header.call.collective || spec->name.size() > kWireNameBytesMax ||
-      (gave_up && (header.segment.value() > sequence.value() || sequence == kFinalDrain))) {
+      (gave_up && header.segment.value() > sequence.value()) ||
+      ((gave_up || header.kind == DatagramKind::kDraining) && sequence == kFinalDrain)) {
     ++session.counters.rejected_malformed;
     return std::nullopt;
   }
@@ -129,6 +131,7 @@ Status Endpoint::SubmitHeld(Instant now, Collective& collective, Submission subm
     membership_.Retry(now);
     return why;
   }
+  if (Status status = succession_.Check(submission); !status.ok()) return status;
   collective.accepted = submission.sequence;
   succession_.Hold(now, std::move(submission), {});
   StartHeldCalls(now);
@@ -283,6 +286,7 @@ bool Endpoint::Dispatch(Instant now, const Header& header, std::span<const std::
     case DatagramKind::kAnnouncement:
     case DatagramKind::kWaiting:
     case DatagramKind::kGaveUp:
+    case DatagramKind::kDraining:
       return HandleAnnouncement(now, header, payload);
     case DatagramKind::kAcknowledgement:
       HandleAcknowledgement(now, header, payload);
@@ -387,10 +391,17 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
   }
   Collective& collective = *learnt.value();
   if (gave_up) {
+    if (OutlivesMembers(collective.spec)) collective.Origin().numbers.NoteGivenUp(header.call);
     lifecycle_.Apply(now, mismatch_.HandleGivenUp(now, header, collective, why));
     return true;
   }
   const Sequence sequence = header.call.sequence;
+  if (header.kind == DatagramKind::kDraining) {
+    CallNumbers& numbers = collective.Origin().numbers;
+    numbers.NoteDraining(header.source, sequence);
+    if ((header.flags & kFlagBegun) != 0) numbers.NoteBegun(sequence);
+    return true;
+  }
   const MemberIndex from = *collective.MemberOf(header.source);
   collective.NoteCalled(now, from, sequence);
   auto& announced = collective.announced_at[from.index()];
@@ -504,7 +515,19 @@ void Endpoint::HandlePeerTimeouts(Instant now) {
   }
 }
 
+void Endpoint::CheckHeldDrains(Instant now) {
+  std::vector<Rank> silent;
+  bool any = false;
+  succession_.ForEachHeldDrain([&](const CollectiveSpec& spec, Instant since) {
+    std::ranges::copy(failures_.FindSilent(now, spec, since), std::back_inserter(silent));
+    any = true;
+  });
+  for (const Rank rank : silent) MarkSilent(now, rank, failures_.WhySilent(rank));
+  if (any) waits_.LookAgain(now);
+}
+
 void Endpoint::CheckWaiting(Instant now) {
+  const bool due = now >= waits_.timeout();
   for (const CallId call : waits_.PopDue(now, !succession_.empty())) {
     const auto find = [&] {
       OpenCall* const open = session_.calls.Find(call);
@@ -514,7 +537,8 @@ void Endpoint::CheckWaiting(Instant now) {
     OpenCall* open = find();
     // Failed together with another call.
     if (open == nullptr) continue;
-    for (const Rank rank : failures_.FindSilent(now, open->exchange)) {
+    const Instant since = open->exchange.program().submitted_at();
+    for (const Rank rank : failures_.FindSilent(now, open->exchange.collective().spec, since)) {
       MarkSilent(now, rank, failures_.WhySilent(rank));
     }
     open = find();
@@ -530,6 +554,7 @@ void Endpoint::CheckWaiting(Instant now) {
     }
     waits_.AddAgain(now, exchange);
   }
+  if (due) CheckHeldDrains(now);
 }
 
 Status Endpoint::WhyHopeless(Instant now, const Exchange& exchange) {

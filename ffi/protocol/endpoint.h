@@ -142,6 +142,8 @@ class Endpoint {
   void HandlePeerTimeouts(Instant now);
   // Looks at the calls that wait without a deadline.
   void CheckWaiting(Instant now);
+  // Looks for silent members of the drains that wait for all.
+  void CheckHeldDrains(Instant now);
   // The error of a call that waits in vain; else ok.
   Status WhyHopeless(Instant now, const Exchange& exchange);
   void CheckPath(Instant now, Rank rank);

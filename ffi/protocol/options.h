@@ -4,10 +4,14 @@
 #ifndef FFI_PROTOCOL_OPTIONS_H_
 #define FFI_PROTOCOL_OPTIONS_H_
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "ffi/base/ids.h"
@@ -17,6 +21,23 @@
 namespace optireduce {
 
 class SharedMembership;
+
+// Treatment of a peer that is more than max_lag calls behind, where late data is deferred.
+enum class LagPolicy : std::uint8_t {
+  kWait,     // calls wait for it, for up to `peer_timeout`
+  kSuspend,  // calls go on; it makes every call that it has missed
+  kCatchUp,  // calls go on; it skips the calls that it has missed (session/catch_up.h)
+};
+// With fewer ranks kCatchUp is kWait. Chosen: of two ranks the one that goes on would be alone.
+inline constexpr std::uint16_t kCatchUpWorldSizeMin = 3;
+inline constexpr std::array<std::string_view, 3> kLagPolicyNames = {"wait", "suspend", "catch_up"};
+
+// Nothing for another name.
+inline std::optional<LagPolicy> LagPolicyOf(std::string_view name) {
+  const auto at = std::ranges::find(kLagPolicyNames, name);
+  if (at == kLagPolicyNames.end()) return std::nullopt;
+  return static_cast<LagPolicy>(at - kLagPolicyNames.begin());
+}
 
 struct EndpointOptions {
   Rank rank;
@@ -61,9 +82,12 @@ struct EndpointOptions {
   // suspends it. Chosen: no wait for a rank that has missed one call; each further call costs the
   // memory of a bucket (docs/guarantees.md).
   std::uint32_t max_lag = 2;
-  // With deferral: never wait for a peer that is further behind. Otherwise calls wait for it for up
-  // to `peer_timeout`.
-  bool suspend_on_lag = false;
+  LagPolicy on_lag = LagPolicy::kWait;
+  bool catches_up() const {
+    return on_lag == LagPolicy::kCatchUp && world_size >= kCatchUpWorldSizeMin;
+  }
+  // Calls never wait for a peer that is behind.
+  bool suspends() const { return on_lag == LagPolicy::kSuspend || catches_up(); }
 
   // Share of the data that may miss a learned deadline; 0: the deadlines are those of the calls.
   double late_budget = 0;

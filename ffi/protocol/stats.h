@@ -11,6 +11,7 @@ namespace optireduce {
 #define OPTIREDUCE_COUNTERS(X)                                                                    \
   X(calls_completed, "calls that ended with a result")                                            \
   X(calls_failed, "calls that ended with an error")                                               \
+  X(calls_skipped, "calls of the others that this rank has skipped after a pause")                \
   X(datagrams_sent, "datagrams sent, retransmissions and acknowledgements included")              \
   X(datagrams_received, "datagrams received and accepted")                                        \
   X(bytes_sent, "UDP payload bytes sent")                                                         \

@@ -91,8 +91,13 @@ struct Submission {
   // Of a collective that defers: waits for all data under way to any member, so that none is left
   // afterwards. A call like any other, which all members must make as a drain.
   bool drain = false;
-  // Time for which an endpoint kept the call from beginning, during an agreement on the members.
+  // Time for which an endpoint kept the call from beginning: during an agreement on the members, or
+  // until the others began their next call.
   Duration held{};
+  // Numbers that the call skips (CallNumbers); `sequence` is then its number, not its position.
+  std::uint32_t skipped = 0;
+  // The others have ended, or wait in a drain: it is over before it begins.
+  bool passed = false;
   std::uint64_t token = 0;   // returned in CallDone
   std::uint64_t record = 0;  // the call in the flight record; opaque to the endpoint
 };
@@ -117,6 +122,8 @@ struct CallStats {
   Duration behind{};           // wait for the slowest rank after the data of the others had arrived
   std::vector<Rank> absent{};  // ranks of which no data arrived in time
   bool passed = false;         // the others were past the call: it waited for no rank
+  Sequence number{};           // of the call in the session; its position and all skipped calls
+  std::uint32_t skipped = 0;   // calls of the others that this rank has skipped before this one
 };
 
 struct CallDone {

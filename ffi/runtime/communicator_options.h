@@ -36,8 +36,7 @@ struct CommunicatorOptions {
   Duration deadline{};      // of a call that does not wait: both stages together; 0: learned
   double late_budget = 0;   // share of the data that may miss a learned deadline
   Duration deadline_max{};  // of a learned deadline
-  // Treatment of a live peer that is more than `max_lag` calls behind: false, it is waited for.
-  bool suspend_on_lag = false;
+  LagPolicy on_lag = LagPolicy::kWait;
   Duration stall_timeout{};  // age at which a call is reported; 0: never
   std::optional<Faults> faults;
 };

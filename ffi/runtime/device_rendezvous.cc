@@ -317,7 +317,10 @@ void DeviceRendezvous::SubmitToNetwork(const std::shared_ptr<LocalReduction>& lo
 void DeviceRendezvous::Finish(const std::shared_ptr<LocalReduction>& local_reduction,
                               const Status& status, const CallStats& stats) {
   std::vector<DeviceCall>& calls = local_reduction->calls;
-  DeviceResult result{.status = status, .stats = stats, .sequence = local_reduction->sequence};
+  // Of a call within one process the network knows nothing.
+  DeviceResult result{.status = status,
+                      .stats = stats,
+                      .sequence = std::max(stats.number, local_reduction->sequence)};
   if (calls.size() > 1) result.stats.elapsed = ClockNow() - local_reduction->complete_at;
   local_reduction->copies_left = calls.size() - 1;
   for (std::size_t i = 1; i < calls.size(); ++i) {

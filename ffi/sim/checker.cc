@@ -10,14 +10,15 @@
 namespace optireduce {
 
 Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
-  SimCallRecord record{.rank = rank,
-                       .call = call,
-                       .collective = log_.workload.CollectiveAt(call.collective, rank),
-                       .leaves = {},
-                       .submitted_at = now,
-                       .live = {},
-                       .parts_live = {},
-                       .owed = std::vector<bool>(log_.scenario.lanes)};
+  SimCallRecord record{
+      .rank = rank,
+      .call = call,
+      .collective = log_.workload.CollectiveAt(call.collective, rank),
+      .leaves = {},
+      .submitted_at = now,
+      .live = {},
+      .parts = std::vector<std::optional<SimCallRecord::Part>>(log_.scenario.lanes),
+      .owed = std::vector<bool>(log_.scenario.lanes)};
   record.drain = log_.workload.IsDrain(record.collective, call);
   Submission submission{.spec = record.collective.spec,
                         .sequence = log_.workload.SequenceOf(call),
@@ -56,13 +57,15 @@ void Checker::PartDone(Instant now, Rank rank, std::uint16_t lane, std::uint64_t
   ++(part.status.ok() ? seen.completed : seen.failed);
   if (!part.status.ok()) return;
   record->owed[lane] = part.stats.missing_results == 1 && part.stats.in_flight == 1;
-  const std::uint16_t live = part.stats.live;
-  if (const std::uint16_t others = record->parts_live.value_or(live); others != live) {
+  const SimCallRecord::Part ended{.number = part.stats.number, .live = part.stats.live};
+  for (const auto& other : record->parts) {
+    if (!other || other->number != ended.number || other->live == ended.live) continue;
     return Fail(now, rank,
                 "the part on lane " + std::to_string(lane) + " of " + record->Name() + " has " +
-                    std::to_string(live) + " live members, another part " + std::to_string(others));
+                    std::to_string(ended.live) + " live members, another part " +
+                    std::to_string(other->live));
   }
-  record->parts_live = live;
+  record->parts[lane] = ended;
 }
 
 void Checker::Done(Instant now, Rank rank, const CallDone& done) {

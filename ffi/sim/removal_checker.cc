@@ -135,26 +135,38 @@ void RemovalChecker::AddGoneOwners(const SimCollective& collective, const std::v
 }
 
 void RemovalChecker::CheckLive(Instant now, std::size_t collective) {
-  std::map<std::size_t, Live> live;  // by call
+  std::map<Sequence, Live> live;  // by number
   for (const SimCallRecord& record : log_.calls) {
     if (record.call.collective != collective || !record.live) continue;
     if (!Has(log_.last_view(), record.rank)) continue;
-    const auto first = live.try_emplace(record.call.index, Live{record.rank, *record.live}).first;
-    CheckLiveOf(now, record, first->second);
+    for (const auto& part : record.parts) {
+      if (!part) continue;
+      const auto first = live.try_emplace(part->number, Live{record.rank, part->live}).first;
+      if (first->second.members == part->live) continue;
+      return log_.Fail(now, record.rank,
+                       Text(part->number, collective) + std::to_string(part->live) +
+                           " live members, and " + std::to_string(first->second.members) +
+                           " at rank " + std::to_string(first->second.rank.value()));
+    }
+    CheckLiveOf(now, record);
   }
   const CollectiveSpec& spec = log_.workload.collectives()[collective].spec;
   std::size_t before = spec.members.size();
-  for (const auto& [index, seen] : live) {
+  for (const auto& [number, seen] : live) {
     if (seen.members > before) {
       return log_.Fail(now, seen.rank,
-                       "call " + std::to_string(index) + " of '" + spec.description +
-                           "' counts more live members than the one before");
+                       Text(number, collective) + "more live members than the one before");
     }
     before = seen.members;
   }
 }
 
-void RemovalChecker::CheckLiveOf(Instant now, const SimCallRecord& record, const Live& first) {
+std::string RemovalChecker::Text(Sequence number, std::size_t collective) const {
+  return "call " + std::to_string(number.value()) + " of '" +
+         log_.workload.collectives()[collective].spec.description + "' counts ";
+}
+
+void RemovalChecker::CheckLiveOf(Instant now, const SimCallRecord& record) {
   const SimCollective& of = log_.workload.collectives()[record.call.collective];
   const std::size_t live = *record.live;
   const auto fail = [&](const std::string& why) {
@@ -162,10 +174,6 @@ void RemovalChecker::CheckLiveOf(Instant now, const SimCallRecord& record, const
               "call " + std::to_string(record.call.index) + " of '" + of.spec.description +
                   "' counts " + std::to_string(live) + " live members" + why);
   };
-  if (first.members != live) {
-    return fail(", and " + std::to_string(first.members) + " at rank " +
-                std::to_string(first.rank.value()));
-  }
   if (MembersOf(record.call.collective, live).empty()) {
     return fail(", which no view has");
   }
@@ -200,19 +208,24 @@ bool RemovalChecker::MayBeLost(Rank rank, SimCall call, const GoneOwners& owners
       std::ranges::find(calls, call.index, [](auto* each) { return each->call.index; });
   // One that failed is anywhere.
   if (made == calls.end()) return !owners.empty();
-  const std::uint16_t live = *(*made)->live;
-  const auto owner = std::ranges::find(owners, live, &GoneOwner::members);
+  // Of the part of the call with the owner in it.
+  const auto is_of = [](const SimCallRecord& each, const GoneOwner& owner) {
+    return each.parts[owner.lane] && each.parts[owner.lane]->live == owner.members;
+  };
+  const auto owner =
+      std::ranges::find_if(owners, [&](const GoneOwner& each) { return is_of(**made, each); });
   if (owner == owners.end()) return false;
   // A call begins where the window to the owner has room, which only datagrams of the owner make.
   // Earlier deferred data goes with it.
   const Instant heard = log_.ranks[rank.index()].lanes[owner->lane].heard[owner->rank.index()];
   const auto since = std::count_if(calls.begin(), made + 1, [&](const SimCallRecord* each) {
-    return each->live == live && !each->owed[owner->lane] && each->submitted_at > heard;
+    return is_of(*each, *owner) && !each->owed[owner->lane] && each->submitted_at > heard;
   });
   if (static_cast<std::uint64_t>(since) <= log_.scenario.max_lag + 1) return true;
   // Data that has not begun joins the first call without the owner.
   const auto next = std::find_if(made, calls.end(), [&](const SimCallRecord* each) {
-    return !Has(MembersOf(call.collective, *each->live), owner->rank);
+    const auto& part = each->parts[owner->lane];
+    return part && !Has(MembersOf(call.collective, part->live), owner->rank);
   });
   return next != calls.end() && MayBeLost(rank, (*next)->call, owners);
 }
@@ -241,7 +254,7 @@ bool RemovalChecker::ExplainsTotal(std::size_t collective, std::size_t element, 
   // sum, and sums under way from it, each of so many calls at a time. With on_lag="suspend" one
   // call may bring the deferred data of any number.
   const std::size_t lost_max =
-      s.suspend != 0 ? s.calls : 3 * (s.max_lag + 1) * (log_.views.size() - 1);
+      s.suspends() ? s.calls : 3 * (s.max_lag + 1) * (log_.views.size() - 1);
   std::vector<std::size_t> lost(of.spec.members.size());
   const auto explained = [&](const Workload::Decoded& each) {
     if (each.times == 1) return true;

@@ -43,7 +43,9 @@ class RemovalChecker {
   bool WasSilentOn(Instant now, Rank rank, std::size_t lane) const;
   void CheckCollective(Instant now, std::size_t collective);
   void CheckLive(Instant now, std::size_t collective);
-  void CheckLiveOf(Instant now, const SimCallRecord& record, const Live& first);
+  void CheckLiveOf(Instant now, const SimCallRecord& record);
+  // "call 3 of '...' counts ".
+  std::string Text(Sequence number, std::size_t collective) const;
   // By element.
   std::vector<GoneOwners> GoneOwnersOf(const SimCollective& collective) const;
   // Adds the removed owners in a view.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ffi/sim/hash.h"
 #include "ffi/sim/result_check.h"
 
 namespace optireduce {
@@ -63,7 +64,19 @@ std::string ResultChecker::CheckDeferred(const SimCallRecord& record,
       IsWhole(stats) && stats.deferred == 0 && stats.live == record.collective.spec.members.size();
   // With errors of calls before in it.
   if (!whole || Rounds(record.collective.spec)) return {};
+  if (log_.scenario.catches_up()) return CheckSame(record, bucket, stats);
   return CheckExactResult(record.collective, bucket, Reference(record.call), stats);
+}
+
+std::string ResultChecker::CheckSame(const SimCallRecord& record, std::span<const std::byte> bucket,
+                                     const CallStats& stats) {
+  // The parts of a bucket on several lanes may be of different calls.
+  if (log_.scenario.lanes > 1) return {};
+  const std::uint64_t hash = HashOf(bucket);
+  const auto first = whole_.try_emplace({record.call.collective, stats.number}, hash).first;
+  if (first->second == hash) return {};
+  return "is whole as call " + std::to_string(stats.number.value()) +
+         ", but other ranks have another result";
 }
 
 std::string ResultChecker::CheckDrain(const SimCallRecord& record, const CallStats& stats) const {

@@ -33,6 +33,9 @@ class ResultChecker {
   // A call of a collective that defers late data; its drain shows any loss.
   std::string CheckDeferred(const SimCallRecord& record, std::span<const std::byte> bucket,
                             const CallStats& stats);
+  // Where ranks skip calls, results that contain all contributions are the same on all ranks.
+  std::string CheckSame(const SimCallRecord& record, std::span<const std::byte> bucket,
+                        const CallStats& stats);
   std::string CheckDrain(const SimCallRecord& record, const CallStats& stats) const;
   std::string CheckConserved(const SimCallRecord& record) const;
   // After failed calls contributions may be lost, and none is there twice.
@@ -48,6 +51,8 @@ class ResultChecker {
   std::map<Key, std::vector<std::byte>> references_;
   // By (collective, index): the bits of the first result, where values are rounded.
   std::map<Key, std::vector<std::byte>> rounded_;
+  // By (collective, number in the session): the hash of the first whole result.
+  std::map<std::pair<std::size_t, Sequence>, std::uint64_t> whole_;
   // By (collective, rank).
   std::map<Key, std::vector<double>> totals_;
 };

@@ -33,9 +33,15 @@ struct SimCallRecord {
   bool partly_refused = false;
   bool done = false;
   Instant done_at = kNever;
-  std::optional<std::uint16_t> live;        // members, of one that ended with a result
-  bool whole = false;                       // with nothing missing
-  std::optional<std::uint16_t> parts_live;  // members of its parts that ended with one
+  std::optional<std::uint16_t> live;  // members, of one that ended with a result
+  bool whole = false;                 // with nothing missing
+  // By lane: its part, if that ended with a result. Where ranks skip calls the parts may have
+  // different numbers in the session.
+  struct Part {
+    Sequence number;
+    std::uint16_t live = 0;  // members
+  };
+  std::vector<std::optional<Part>> parts;
   // By lane: its part was over before: what it gave is part of a later call.
   std::vector<bool> owed;
   std::uint64_t hash = 0;  // of the leaves when the call was done

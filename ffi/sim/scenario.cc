@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "ffi/protocol/options.h"
+#include "ffi/protocol/session/catch_up.h"
+
 namespace optireduce {
 namespace {
 
@@ -39,6 +42,7 @@ std::span<const std::string_view> WordsOf(std::string_view name) {
   if (name == "element_type") return kElementTypeWords;
   if (name == "wire_format") return kWireFormatWords;
   if (name == "mode") return kModeWords;
+  if (name == "on_lag") return kLagPolicyNames;
   if (name == "fill") return kFillWords;
   if (name == "mismatch") return kMismatchWords;
   return {};
@@ -163,6 +167,13 @@ Status ValidatePrograms(const Scenario& scenario) {
   if (lossy && scenario.ranks > 16) {
     return InvalidArgument("mode=lossy, mixed and any need ranks=16 or fewer, got ranks=" +
                            std::to_string(scenario.ranks) + ".");
+  }
+  // Numbers that this rank has skipped are added; and a call that only one program jumps to would
+  // be the newest call of all.
+  if (scenario.catches_up() &&
+      (scenario.skip_ppm > 0 || scenario.sequence_first > kCatchUpPositionMax.value() / 2)) {
+    return InvalidArgument("on_lag=catch_up needs skip_ppm=0 and sequence_first=" +
+                           std::to_string(kCatchUpPositionMax.value() / 2) + " or less.");
   }
   if (scenario.sequential != 0 && scenario.shuffled != 0) {
     return InvalidArgument("sequential=1 shuffled=1 deadlocks every rank; choose one of them.");

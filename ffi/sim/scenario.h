@@ -13,6 +13,7 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/options.h"
 
 namespace optireduce {
 
@@ -82,7 +83,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(incast, 0, 0, 1023, "option of the endpoints")                                                 \
   X(receive_buffer_bytes, 2 << 20, 2048, 1 << 30, "option of the endpoints")                       \
   X(max_lag, 2, 1, 64, "option of the endpoints")                                                  \
-  X(suspend, 0, 0, 1, "option of the endpoints: suspend_on_lag")                                   \
+  X(on_lag, 0, 0, 2, "wait, suspend, catch_up")                                                    \
   X(late_budget_ppm, 0, 0, 500'000, "of endpoints; 0: deadlines do not learn")                     \
   X(early_bytes_max, 1ull << 32, 0, 1ull << 40, "option of the endpoints")                         \
   X(peer_timeout_us, 3'000'000, 1, 600'000'000, "option of the endpoints")                         \
@@ -165,6 +166,14 @@ struct Scenario {
   bool only_gives_up() const {
     return give_up_at_us > 0 &&
            LastingFailures() + PassingFailures() + leave_at_end == give_up_at_us;
+  }
+  bool catches_up() const {
+    return on_lag == static_cast<std::uint64_t>(LagPolicy::kCatchUp) &&
+           ranks >= kCatchUpWorldSizeMin;
+  }
+  // Calls never wait for a rank that is behind.
+  bool suspends() const {
+    return on_lag == static_cast<std::uint64_t>(LagPolicy::kSuspend) || catches_up();
   }
   // 0: there is none.
   std::uint64_t cross_traffic_end_us() const {

@@ -49,7 +49,7 @@ EndpointOptions EndpointOf(const Scenario& s, Rank rank, std::uint64_t session) 
   options.incast = static_cast<std::uint16_t>(s.incast);
   options.receive_buffer_bytes = s.receive_buffer_bytes;
   options.max_lag = static_cast<std::uint32_t>(s.max_lag);
-  options.suspend_on_lag = s.suspend != 0;
+  options.on_lag = static_cast<LagPolicy>(s.on_lag);
   options.late_budget = static_cast<double>(s.late_budget_ppm) * 1e-6;
   options.early_bytes_max = s.early_bytes_max;
   return options;
@@ -114,10 +114,10 @@ Duration TimeMax(const Scenario& s, std::size_t collectives) {
       (s.calls + 1) * (collectives * (s.think_us + s.straggle_us + s.late_us) + s.period_us);
   const std::uint64_t lossy_us =
       collectives * (s.calls + 1) * (s.reduce_scatter_deadline_us + s.all_gather_deadline_us);
-  // If programs skip calls, two ranks may wait for each other in different collectives: both
-  // answer, and each seems slow to the other.
+  // If programs or ranks skip calls, two ranks may wait for each other in different collectives:
+  // both answer, and each seems slow to the other.
   const std::uint64_t crossed_us =
-      s.skip_ppm > 0 ? collectives * (s.calls + 1) * s.peer_timeout_us : 0;
+      s.skip_ppm > 0 || s.catches_up() ? collectives * (s.calls + 1) * s.peer_timeout_us : 0;
   return kRestMax +
          Microseconds(
              s.start_skew_us + calls_us + lossy_us + crossed_us + s.faults_end_us + s.stop_at_us +

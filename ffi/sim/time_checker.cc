@@ -38,8 +38,10 @@ void TimeChecker::Check(Instant now, const SimCallRecord& record, const CallDone
   }
   if (!done.status.ok()) return;
   if (OutlivesMembers(spec) && !record.drain) {
-    // Without suspension it may wait for peers that are behind.
-    const Duration lag = microseconds(s.suspend != 0 ? 0 : s.peer_timeout_us);
+    // It may wait for peers that are behind, or for their next call, which a driver may see late.
+    const bool waits = !s.suspends() || s.catches_up();
+    const Duration lag = microseconds(waits ? s.peer_timeout_us : 0) +
+                         (s.catches_up() ? bounds_.DriverSlack() : Duration{});
     CheckWithin(now, record, BothDeadlines(spec) + lag + bounds_.Agreement(), "a bounded call",
                 "its bound");
     CheckLag(now, record);
@@ -146,7 +148,7 @@ Instant TimeChecker::PassesFrom(SimCall call) const {
 void TimeChecker::CheckLag(Instant now, const SimCallRecord& record) {
   const Scenario& s = log_.scenario;
   // If programs skip calls, others may wait for such a rank.
-  if (s.suspend != 0 || s.skip_ppm > 0 || IsFrozen(record.rank)) return;
+  if (s.suspends() || s.skip_ppm > 0 || IsFrozen(record.rank)) return;
   const CollectiveSpec& spec = record.collective.spec;
   const std::size_t ahead = bounds_.CallsAhead();
   const std::size_t index = record.call.index < ahead ? 0 : record.call.index - ahead;
@@ -169,6 +171,10 @@ Instant TimeChecker::WaitsFrom(Instant now, const SimCallRecord& record) const {
   const SimCall call = record.call;
   const CollectiveSpec& spec = record.collective.spec;
   if (!RetainsLateData(spec) || record.drain) return log_.ReadyOf(call).at;
+  if (log_.scenario.catches_up() && OutlivesMembers(spec)) {
+    // For the next call of the others.
+    return record.submitted_at + BothDeadlines(spec) + microseconds(log_.scenario.peer_timeout_us);
+  }
   // Others may wait for a rank that has skipped calls until it is given up.
   if (log_.scenario.skip_ppm > 0 && OutlivesMembers(spec)) return now;
   // A rank takes data of calls that its program has not made, of max_lag at most; where it is late

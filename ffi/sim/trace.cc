@@ -29,6 +29,8 @@ std::string_view NameOf(DatagramKind kind) {
       return "waiting";
     case DatagramKind::kGaveUp:
       return "gave up";
+    case DatagramKind::kDraining:
+      return "draining";
   }
   return "unknown";
 }

@@ -167,7 +167,7 @@ def test_what_a_rank_has_sent_before_it_left_counts():
 
 def fall_behind(calls: int, **options) -> Calls:
     """Rank 0 makes this many calls without waiting for rank 1, which makes none."""
-    session = Calls(2, suspend_on_lag=True, **options)
+    session = Calls(2, on_lag="suspend", **options)
     for sequence in range(calls):
         session.call(0, sequence)
         session.run(2 * DEADLINE_S)
@@ -186,7 +186,7 @@ def test_the_oldest_of_the_calls_ahead_is_folded():
 
 
 def test_calls_that_are_over_leave_room_for_those_that_come():
-    session = Calls(3, suspend_on_lag=True)
+    session = Calls(3, on_lag="suspend")
     # Rank 1 does not receive the data of the others.
     session.silent = {1}
     for sequence in range(4):
@@ -202,7 +202,7 @@ def test_calls_that_are_over_leave_room_for_those_that_come():
 
 
 def test_results_of_a_folded_call_that_are_under_way_are_not_taken_for_complete():
-    session = Calls(2, suspend_on_lag=True)
+    session = Calls(2, on_lag="suspend")
     # The sums of rank 0 in the first call do not arrive.
     session.loses = lambda kind, source, call: (kind, source, call) == (RESULT, 0, 0)
     for sequence in range(3):
@@ -217,7 +217,7 @@ def test_results_of_a_folded_call_that_are_under_way_are_not_taken_for_complete(
 
 
 def test_results_of_a_call_that_was_never_opened_are_not_taken_for_complete():
-    session = Calls(3, suspend_on_lag=True)
+    session = Calls(3, on_lag="suspend")
     for rank in range(3):
         session.call(rank)
     session.run(0.01)

@@ -46,6 +46,25 @@ def test_calls_end_while_a_rank_is_stopped_and_it_catches_up(tmp_path):
         _check_named(started)
 
 
+def test_a_rank_that_was_stopped_skips_calls_and_is_in_step_again(tmp_path):
+    options = {**_OPTIONS, "on_lag": "catch_up"}
+    with ranks.start(
+        *("late", "80", "0.02"), folder=tmp_path, world_size=4, options=options
+    ) as started:
+        _check_others_go_on(started, stop_at=20, until=45)
+        started.succeed()
+        _check_conserved(started)
+        (skipped,) = started[_LAST].lines("skipped")
+        (over,) = started[_LAST].lines("over")
+        # It has missed some 25. Its last calls find the others in the drain.
+        assert int(skipped) >= 10, started.describe()
+        assert int(over) >= 1, started.describe()
+        # A busy machine may delay the others by a call, too.
+        assert (
+            max(int(*started[r].lines("skipped")) for r in _OTHERS) < int(skipped) / 2
+        )
+
+
 def test_with_the_defaults_the_others_go_on_while_a_rank_is_stopped(tmp_path):
     # Much longer than the test may take: no rank is removed.
     with ranks.start(

@@ -35,7 +35,7 @@ class TestEndpoint {
   TestEndpoint(int rank, int world_size, const nb::bytes& secret, std::size_t datagram_bytes_max,
                double peer_timeout_s, double mismatch_timeout_s, const std::string& protection,
                std::uint32_t session, std::uint16_t lane, double call_timeout_s,
-               std::uint32_t max_lag, bool suspend_on_lag, std::size_t early_bytes_max)
+               std::uint32_t max_lag, const std::string& on_lag, std::size_t early_bytes_max)
       : buffer_(std::size_t{1} << 16) {
     EndpointOptions options;
     options.rank = Rank(static_cast<std::uint16_t>(rank));
@@ -52,7 +52,7 @@ class TestEndpoint {
     options.peer_timeout = FromSeconds(peer_timeout_s);
     options.mismatch_timeout = FromSeconds(mismatch_timeout_s);
     options.call_timeout = FromSeconds(call_timeout_s);
-    options.suspend_on_lag = suspend_on_lag;
+    options.on_lag = LagPolicyOf(on_lag).value();
     Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(options);
     if (!endpoint.ok()) throw std::invalid_argument(endpoint.status().message());
     endpoint_ = std::move(endpoint.value());
@@ -140,18 +140,23 @@ void BindCallDone(nb::module_& m) {
       .def_prop_ro("deferred", [](const CallDone& self) { return self.stats.deferred; })
       .def_prop_ro("in_flight", [](const CallDone& self) { return self.stats.in_flight; })
       .def_prop_ro("live", [](const CallDone& self) { return self.stats.live; })
+      .def_prop_ro("elapsed", [](const CallDone& self) { return ToSeconds(self.stats.elapsed); })
+      .def_prop_ro("passed", [](const CallDone& self) { return self.stats.passed; })
+      .def_prop_ro("number", [](const CallDone& self) { return self.stats.number.value(); })
+      .def_prop_ro("skipped", [](const CallDone& self) { return self.stats.skipped; })
       .def_prop_ro("slowest", [](const CallDone& self) { return self.stats.slowest.value(); });
 }
 
 void BindEndpoint(nb::module_& m) {
   nb::class_<TestEndpoint>(m, "Endpoint")
       .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
-                    std::uint32_t, std::uint16_t, double, std::uint32_t, bool, std::size_t>(),
+                    std::uint32_t, std::uint16_t, double, std::uint32_t, const std::string&,
+                    std::size_t>(),
            nb::arg("rank"), nb::arg("world_size"), nb::arg("secret"),
            nb::arg("datagram_bytes_max") = 1472, nb::arg("peer_timeout_s") = 30.0,
            nb::arg("mismatch_timeout_s") = 10.0, nb::arg("protection") = "authenticate",
            nb::arg("session") = 77, nb::arg("lane") = 0, nb::arg("call_timeout_s") = 0.0,
-           nb::arg("max_lag") = 2, nb::arg("suspend_on_lag") = false,
+           nb::arg("max_lag") = 2, nb::arg("on_lag") = "wait",
            nb::arg("early_bytes_max") = std::size_t{4} << 30)
       .def("submit", &TestEndpoint::Submit, nb::arg("now"), nb::arg("collective"), nb::arg("array"),
            nb::arg("sequence") = 0, nb::arg("token") = 0, nb::arg("drain") = false)

@@ -43,7 +43,7 @@ class TestCalls {
     EndpointOptions options;
     options.max_lag = 1;
     options.late_budget = late_budget_;
-    options.suspend_on_lag = suspend_;
+    options.on_lag = suspend_ ? LagPolicy::kSuspend : LagPolicy::kWait;
     LateRules::Prepare(collective_, options, pool_);
     calls_[sequence] = std::make_unique<Exchange>(
         collective_, Sequence(sequence), At(now), pool_,

@@ -133,7 +133,9 @@ class SessionParts {
   bool MarkSilent(std::uint16_t rank) { return failures_.MarkSilent(Rank(rank), "silent"); }
   void MarkLeft(std::uint16_t rank) { failures_.MarkLeft(Rank(rank), "done"); }
   std::vector<int> FindSilent(double now, Pair call) {
-    return ToInts(failures_.FindSilent(At(now), ExchangeOf(call)));
+    const Exchange& exchange = ExchangeOf(call);
+    return ToInts(failures_.FindSilent(At(now), exchange.collective().spec,
+                                       exchange.program().submitted_at()));
   }
   std::optional<int> FindUnreachable(Pair call) {
     const Peer* const peer = failures_.FindUnreachable(Of(call), SubmissionOf(call));

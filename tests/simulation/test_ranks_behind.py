@@ -48,11 +48,11 @@ def test_lossy_calls_hold_no_more_memory_the_more_often_nobody_is_there():
     assert report["counters"]["calls_completed"] >= 800
 
 
-@pytest.mark.parametrize("suspend", [0, 1])
+@pytest.mark.parametrize("on_lag", ["wait", "suspend", "catch_up"])
 @pytest.mark.parametrize("mode", ["exact", "agreed", "bounded", "lossy"])
-def test_calls_hold_no_more_memory_the_more_of_them_are_given_up(mode, suspend):
+def test_calls_hold_no_more_memory_the_more_of_them_are_given_up(mode, on_lag):
     report = assert_holds(
-        f"seed=1 ranks=3 calls=1010 elements=2000 mode={mode} suspend={suspend} "
+        f"seed=1 ranks=3 calls=1010 elements=2000 mode={mode} on_lag={on_lag} "
         "give_up_at_us=1000 give_up_calls=1000 give_up_rank=1"
     )
     assert report["counters"]["calls_failed"] > 0
@@ -83,3 +83,34 @@ def test_the_waits_for_data_that_deadlines_cut_off_are_even(cross_traffic):
     times = [call["elapsed_s"] for call in report["calls"][8:-1]]
     assert max(times) < 2.5 * statistics.fmean(times)
     assert max(times) < 4
+
+
+# Steps of about 20 ms with pauses of up to 400 ms, which are longer than the deadline.
+PAUSES = (
+    "seed=3 ranks=8 calls=150 collectives=2 sequential=1 elements=4000 mode=bounded "
+    "think_us=20000 straggle_ppm=50000 straggle_us=400000 faults_end_us=1000 "
+    "reduce_scatter_deadline_us=15000 all_gather_deadline_us=15000"
+)
+
+
+@pytest.mark.parametrize("ranks", [3, 8, 16])
+def test_ranks_that_pause_skip_calls_and_lose_nothing(ranks):
+    report = assert_holds(f"{PAUSES} ranks={ranks} on_lag=catch_up")
+    assert report["counters"]["calls_skipped"] > 50 * ranks
+    assert report["counters"]["calls_failed"] == 0
+
+
+def test_less_is_late_where_ranks_that_pause_skip_calls():
+    suspended, skipping = (
+        assert_holds(f"{PAUSES} on_lag={on_lag}") for on_lag in ("suspend", "catch_up")
+    )
+    late = [
+        report["counters"]["segments_late"] + report["counters"]["segments_stale"]
+        for report in (suspended, skipping)
+    ]
+    assert late[1] < late[0] / 4
+
+
+def test_two_ranks_skip_nothing():
+    report = assert_holds(f"{PAUSES} ranks=2 on_lag=catch_up")
+    assert report["counters"]["calls_skipped"] == 0

@@ -128,7 +128,11 @@ def test_names_of_both_levels_are_different():
         ("datagram_bytes_max", 100, "between 548 and 65507, got 100"),
         ("bucket_bytes", 0, "bytes, got 0"),
         ("backend", "optireduze", "Did you mean 'optireduce'"),
-        ("on_lag", "suspended", "'wait' or 'suspend', got 'suspended'. Did you mean"),
+        (
+            "on_lag",
+            "suspended",
+            "'wait' or 'suspend' or 'catch_up', got 'suspended'. Did you mean",
+        ),
         ("deadline_s", 1e-4, "between 0.001 and 86400 seconds, got 0.0001"),
         ("deadline_max_s", 0, "between 0.001 and 86400 seconds, got 0"),
         ("late_budget", 0, "between 1e-06 and 0.5, got 0"),

@@ -73,6 +73,8 @@ void PartOutcomes::Add(const Status& status, const CallStats& stats, std::uint64
   stats_.deadline_needed = std::max(stats_.deadline_needed, stats.deadline_needed);
   stats_.retransmitted += stats.retransmitted;
   stats_.late += stats.late;
+  stats_.number = std::max(stats_.number, stats.number);
+  stats_.skipped = std::max(stats_.skipped, stats.skipped);
   stats_.live = elements_ == 0 ? stats.live : std::min(stats_.live, stats.live);
   if (elements_ == 0 || stats.elapsed > stats_.elapsed) {
     stats_.elapsed = stats.elapsed;

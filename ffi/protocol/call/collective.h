@@ -16,6 +16,7 @@
 #include "ffi/base/time.h"
 #include "ffi/protocol/bucket/bucket_layout.h"
 #include "ffi/protocol/call/attendance.h"
+#include "ffi/protocol/call/call_numbers.h"
 #include "ffi/protocol/call/deferred_data.h"
 #include "ffi/protocol/call/given_up.h"
 #include "ffi/protocol/deadline/call_timing.h"
@@ -60,7 +61,7 @@ struct Collective {
   BucketLayout layout;
   // The error if a peer has announced another collective of this identity: sums could mix.
   Status conflict;
-  std::optional<Sequence> accepted;   // the highest that this rank's program has called
+  std::optional<Sequence> accepted;   // the highest position that this rank's program has called
   std::optional<Sequence> submitted;  // the highest of these that has begun
   // Made with the first call, where a stage has a deadline.
   std::unique_ptr<CallTiming> timing;
@@ -80,8 +81,15 @@ struct Collective {
   void NoteCalled(Instant now, MemberIndex member, Sequence sequence) {
     std::optional<Sign>& newest = newest_call[member.index()];
     const bool newer = !newest || sequence > newest->sequence;
-    if (newer && sequence != kFinalDrain) newest = {.at = now, .sequence = sequence};
+    if (!newer || sequence == kFinalDrain) return;
+    newest = {.at = now, .sequence = sequence};
+    Origin().numbers.NoteCalled(now, RankOf(member), sequence);
   }
+  // The first of the chain of successors: the collective as the program makes it.
+  const Collective& Origin() const {
+    return predecessor == nullptr ? *this : predecessor->Origin();
+  }
+  Collective& Origin() { return predecessor == nullptr ? *this : predecessor->Origin(); }
   // When something of a call was first seen, and of which.
   struct Sign {
     Instant at;
@@ -93,6 +101,7 @@ struct Collective {
   // By member, this rank included.
   std::map<MemberIndex, GivenUpCalls> given_up;
   Attendance attendance;  // where late data is dropped
+  CallNumbers numbers;    // of the origin
 };
 
 }  // namespace optireduce

@@ -65,6 +65,8 @@ void Exchange::Report(Instant now, bool ok) {
   });
   report_.FindMissing();
   stats.elapsed = now - program_.called_at();
+  stats.number = sequence_;
+  stats.skipped = program_.skipped();
   stats.live = collective_.layout.members();
   if (rules_.CallDeadline() != kNever) stats.deadline = rules_.call_deadline();
   stats.deadline_needed = rules_.deadline_needed();

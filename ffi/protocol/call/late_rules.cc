@@ -24,12 +24,12 @@ void LateRules::Prepare(Collective& collective, const EndpointOptions& options, 
   const CollectiveSpec& spec = collective.spec;
   if (HasDeadlines(spec) && !collective.timing) {
     collective.timing = std::make_unique<CallTiming>(spec, collective.self, options.late_budget,
-                                                     options.suspend_on_lag);
+                                                     options.suspends());
   }
   if (RetainsLateData(spec) && !collective.deferred) {
     collective.deferred =
         std::make_unique<DeferredData>(collective.layout, collective.self, spec.element_type,
-                                       options.max_lag, options.suspend_on_lag, pool);
+                                       options.max_lag, options.suspends(), pool);
   }
 }
 

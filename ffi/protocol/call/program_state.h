@@ -17,6 +17,7 @@ class ProgramState {
     submitted_at_ = now;
     called_at_ = now - submission.held;
     token_ = submission.token;
+    skipped_ = submission.skipped;
   }
   // The program has made a later call instead.
   void Abandon() { phase_ = Phase::kAbandoned; }
@@ -39,6 +40,7 @@ class ProgramState {
   // When the program called it; it may have been held until it was submitted.
   Instant called_at() const { return called_at_; }
   std::uint64_t token() const { return token_; }
+  std::uint32_t skipped() const { return skipped_; }
 
  private:
   enum class Phase : std::uint8_t { kUncalled, kAbandoned, kRunning, kFinished, kMerged };
@@ -47,6 +49,7 @@ class ProgramState {
   Instant submitted_at_{};
   Instant called_at_{};
   std::uint64_t token_ = 0;
+  std::uint32_t skipped_ = 0;
 };
 
 }  // namespace optireduce

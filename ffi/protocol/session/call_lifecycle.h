@@ -54,6 +54,8 @@ class CallLifecycle {
   void Begin(Instant now, Collective& collective, Submission submission);
   // Submits to the call, opening it where no peer has.
   void SubmitTo(Instant now, Collective& collective, Submission submission);
+  // The program makes none of the calls before `next` that it has not made. Their data is late.
+  void SkipTo(Instant now, Collective& collective, Sequence next, bool drain);
   // The call is over for this rank, which has not submitted it.
   void GiveUpUncalled(Instant now, Collective& collective, const Submission& call,
                       const Status& why);
@@ -87,6 +89,10 @@ class CallLifecycle {
   bool FailAll(Instant now, const Status& why, bool only_outliving);
   // This rank leaves: peers that continue without it need no errors of its calls.
   void Leave() { leaving_ = true; }
+  // The error of a call that a peer has given up; else ok.
+  Status WhyGivenUp(CallId call) const {
+    return mismatch_.WhyGivenUp(*directory_.Find(call.collective), call.sequence);
+  }
   // Reports a call that never opens.
   void Report(CallDone done);
   std::optional<CallDone> PollEvent();

@@ -32,6 +32,7 @@ void NoteMissedResults(Collective& collective, Sequence last) {
 
 void CallLifecycle::Begin(Instant now, Collective& collective, Submission submission) {
   admission_.NoteChange();
+  counters_.calls_skipped += submission.skipped;
   const bool first = !collective.submitted;
   const std::uint32_t sequence = submission.sequence.value();
   const std::uint32_t next = first ? 0 : collective.submitted->value() + 1;
@@ -44,7 +45,10 @@ void CallLifecycle::Begin(Instant now, Collective& collective, Submission submis
     collective.MoveLateResults(bucket);
     return Report({.token = submission.token,
                    .status = {},
-                   .stats = {.elapsed = submission.held, .slowest = options_.rank}});
+                   .stats = {.elapsed = submission.held,
+                             .slowest = options_.rank,
+                             .number = submission.sequence,
+                             .skipped = submission.skipped}});
   }
   if (first) transmitter_.Announce(collective, submission.sequence);
   SubmitTo(now, collective, std::move(submission));
@@ -68,6 +72,14 @@ bool CallLifecycle::Supersede(Instant now, const Collective& collective, Sequenc
   }
   for (const CallId call : skipped) Abandon(now, collective, call, drain);
   return in_order;
+}
+
+void CallLifecycle::SkipTo(Instant now, Collective& collective, Sequence next, bool drain) {
+  if (!collective.deferred || next == Sequence(0)) return;
+  Supersede(now, collective, next, drain);
+  const Sequence last(next.value() - 1);
+  collective.merged = std::max(collective.merged.value_or(last), last);
+  admission_.NoteChange();
 }
 
 void CallLifecycle::Abandon(Instant now, const Collective& collective, CallId call, bool drain) {
@@ -103,7 +115,10 @@ bool CallLifecycle::IsOverEverywhere(const Collective& collective, CallId call) 
 void CallLifecycle::SubmitTo(Instant now, Collective& collective, Submission submission) {
   const CallId call{.collective = collective.id, .sequence = submission.sequence};
   const bool in_order = Supersede(now, collective, call.sequence, submission.drain);
-  if (IsOverEverywhere(collective, call)) return SubmitLate(submission, collective);
+  const bool passed = submission.passed && collective.deferred;
+  if (passed || IsOverEverywhere(collective, call)) {
+    return SubmitLate(submission, collective);
+  }
   OpenCall* open = calls_.Find(call);
   const bool drains = submission.drain && RetainsLateData(collective.spec);
   if (open == nullptr) open = &calls_.Open(now, collective, call.sequence, drains);

@@ -5,11 +5,11 @@
 
 namespace optireduce {
 
-bool CallTable::HasCalled(const Collective& collective, const Submission& submission,
+bool CallTable::HasCalled(const Collective& collective, Sequence sequence, bool drain,
                           Rank member) const {
   // A drain ends on no rank before all have called it, unless by an error.
-  if (submission.drain) return false;
-  const OpenCall* const open = Find({.collective = collective.id, .sequence = submission.sequence});
+  if (drain) return false;
+  const OpenCall* const open = Find({.collective = collective.id, .sequence = sequence});
   return open != nullptr && open->exchange.heard(*collective.MemberOf(member));
 }
 

@@ -46,7 +46,7 @@ class CallTable {
   }
   bool Contains(CallId call) const { return calls_.contains(call); }
   // The member is known to have made the call; it may have ended it without this rank.
-  bool HasCalled(const Collective& collective, const Submission& submission, Rank member) const;
+  bool HasCalled(const Collective& collective, Sequence sequence, bool drain, Rank member) const;
   // The call is open.
   OpenCall& At(CallId call) { return calls_.at(call); }
   const OpenCall& At(CallId call) const { return calls_.at(call); }

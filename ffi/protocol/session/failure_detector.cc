@@ -87,17 +87,17 @@ std::vector<Rank> FailureDetector::FindUnanswered(Instant now) {
   return ranks;
 }
 
-Duration FailureDetector::SilenceIn(Instant now, const Exchange& exchange, Rank member) const {
-  return now - std::max(session_.peers[member]->last_heard, exchange.program().submitted_at());
+Duration FailureDetector::SilenceSince(Instant now, Instant since, Rank member) const {
+  return now - std::max(session_.peers[member]->last_heard, since);
 }
 
-std::vector<Rank> FailureDetector::FindSilent(Instant now, const Exchange& exchange) {
+std::vector<Rank> FailureDetector::FindSilent(Instant now, const CollectiveSpec& spec,
+                                              Instant since) {
   const Duration timeout = session_.options.peer_timeout;
-  const CollectiveSpec& spec = exchange.collective().spec;
   std::vector<Rank> silent;
   for (const Rank member : spec.members) {
     if (member == session_.options.rank) continue;
-    const Duration silence = SilenceIn(now, exchange, member);
+    const Duration silence = SilenceSince(now, since, member);
     if (silence >= timeout) {
       silent.push_back(member);
       if (!membership_.Survives(spec)) return silent;
@@ -113,8 +113,8 @@ Status FailureDetector::WhyAbandoned(Instant now, const Exchange& exchange) cons
   // Whether others continue without a member is agreed.
   if (membership_.Survives(spec)) return {};
   for (const Rank member : spec.members) {
-    if (member == session_.options.rank ||
-        SilenceIn(now, exchange, member) < session_.options.peer_timeout) {
+    if (member == session_.options.rank || SilenceSince(now, exchange.program().submitted_at(),
+                                                        member) < session_.options.peer_timeout) {
       continue;
     }
     return {StatusCode::kUnavailable, "jax_optireduce: " + session_.peers[member]->why() +
@@ -133,7 +133,10 @@ const Peer* FailureDetector::FindUnreachable(const Collective& collective,
     const Peer& peer = *session_.peers[member];
     // A member that has left in good order has made this call, and everything of it is here.
     const bool served = RetainsLateData(spec) && peer.left();
-    if (!served || !session_.calls.HasCalled(collective, submission, member)) return &peer;
+    if (!served ||
+        !session_.calls.HasCalled(collective, submission.sequence, submission.drain, member)) {
+      return &peer;
+    }
   }
   return nullptr;
 }

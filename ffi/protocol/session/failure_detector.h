@@ -53,9 +53,9 @@ class FailureDetector {
   void NoteUnanswered(Rank rank);
   // Peers that have not answered for too long, whether or not a call waits for them.
   std::vector<Rank> FindUnanswered(Instant now);
-  // Members that have been silent for too long since the call began; of a call that does not
-  // survive them the first. Asks the quiet members for a sign.
-  std::vector<Rank> FindSilent(Instant now, const Exchange& exchange);
+  // Members that have been silent for too long since a call of theirs began to wait; of a call that
+  // does not survive them the first. Asks the quiet members for a sign.
+  std::vector<Rank> FindSilent(Instant now, const CollectiveSpec& spec, Instant since);
   // The error of a call that does not survive a silent member, although this rank may have all that
   // it needs of it: another rank may not.
   Status WhyAbandoned(Instant now, const Exchange& exchange) const;
@@ -95,7 +95,7 @@ class FailureDetector {
   bool NeedsGone(const Exchange& exchange, const Peer& peer, MemberIndex gone) const;
   // Erases the calls that the peer alone had opened, and that will never be called here.
   void EraseUncalled(const Peer& gone);
-  Duration SilenceIn(Instant now, const Exchange& exchange, Rank member) const;
+  Duration SilenceSince(Instant now, Instant since, Rank member) const;
 
   SessionState& session_;
   const LaneMembership& membership_;

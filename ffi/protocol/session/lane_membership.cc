@@ -93,6 +93,16 @@ void LaneMembership::SetUnusable(Instant now, Rank rank, bool unusable) {
   if (in_use()) shared_->Open()->SetUnusable(now, lane_, rank, unusable);
 }
 
+std::uint32_t LaneMembership::Skipped(const Collective& origin, Sequence position) {
+  SharedMembership::Access open = shared_->Open();
+  open.skipped().Call(origin.bucket_id, position);
+  return open.skipped().Of(origin.bucket_id);
+}
+
+std::uint32_t LaneMembership::Skip(const Collective& origin, Sequence position, Sequence number) {
+  return shared_->Open().skipped().Begin(origin.bucket_id, position, number);
+}
+
 bool LaneMembership::TryStart(const Collective& origin, const Collective& in_view,
                               Sequence sequence) {
   // A view tells of a successor whether it had a call.

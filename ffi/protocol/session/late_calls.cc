@@ -22,7 +22,9 @@ void CallLifecycle::SubmitLate(const Submission& submission, Collective& collect
                   .elapsed = submission.held,
                   .slowest = options_.rank,
                   .live = collective.layout.members(),
-                  .passed = true};
+                  .passed = true,
+                  .number = submission.sequence,
+                  .skipped = submission.skipped};
   const auto all = static_cast<double>(collective.layout.bytes());
   stats.deferred = std::min(static_cast<double>(collective.MoveLateResults(bucket)) / all, 1.0);
   ++counters_.calls_completed;

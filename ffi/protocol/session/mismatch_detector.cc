@@ -7,8 +7,6 @@
 namespace optireduce {
 namespace {
 
-// Chosen: a report older than four intervals is no evidence about the peer's present call.
-constexpr Duration kReportLifetime = 4 * kReportInterval;
 // Chosen: a program has a few calls under way at once; more reports add nothing.
 constexpr std::size_t kWaitingMax = 8;
 // Chosen: errors are rare, and after a few of them a program has ended.

@@ -29,6 +29,8 @@ namespace optireduce {
 
 // Chosen: waiting for longer than this is worth a report to the peers.
 inline constexpr Duration kReportInterval = std::chrono::milliseconds(500);
+// Chosen: a report older than four intervals is no evidence about the peer's present call.
+inline constexpr Duration kReportLifetime = 4 * kReportInterval;
 
 class MismatchDetector {
  public:

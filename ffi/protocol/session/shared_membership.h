@@ -1,5 +1,6 @@
-// The membership of a rank, as its endpoints share it: one for each lane of a process. Each of them
-// opens it to ask or to tell something, and sees between two openings what may be read at any time.
+// The membership of a rank, as its endpoints share it: one for each lane of a process; and with it
+// the calls that the rank has skipped. Each endpoint opens it to ask or to tell something, and sees
+// between two openings what may be read at any time.
 //
 // Here for endpoints of one thread. With a thread for each, see runtime/guarded_membership.h.
 
@@ -11,6 +12,7 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/session/membership.h"
+#include "ffi/protocol/session/skipped_calls.h"
 
 namespace optireduce {
 
@@ -42,6 +44,7 @@ class SharedMembership {
     Access(const Access&) = delete;
     Access& operator=(const Access&) = delete;
     Membership* operator->() { return &shared_.membership_; }
+    SkippedCalls& skipped() { return shared_.skipped_; }
     void Use() { shared_.in_use_ = true; }
 
    private:
@@ -65,6 +68,7 @@ class SharedMembership {
 
  private:
   Membership membership_;
+  SkippedCalls skipped_;
   bool in_use_ = false;
 };
 

@@ -10,7 +10,8 @@
 namespace optireduce {
 
 void Succession::Hold(Instant now, Submission submission, std::optional<Status> given_up) {
-  held_.push_back({.submission = std::move(submission), .since = now, .given_up = given_up});
+  held_.push_back(
+      {.submission = std::move(submission), .since = now, .given_up = std::move(given_up)});
 }
 
 bool Succession::Start(Instant now) {
@@ -32,10 +33,21 @@ Succession::Pass Succession::StartHeld(Instant now) {
   for (std::size_t i = 0; i < held_.size();) {
     const Submission& next = held_[i].submission;
     Collective& origin = *session_.directory.Find(IdOf(next.spec));
-    Result<Collective*> in_view = CollectiveInView(origin, next.sequence);
     // Calls of the same collective stay behind one that waits.
-    const bool behind = std::ranges::find(waiting, origin.id) != waiting.end();
-    if (in_view.ok() && (behind || MustHold(now, held_[i], origin, *in_view.value(), pass))) {
+    if (std::ranges::find(waiting, origin.id) != waiting.end()) {
+      ++i;
+      continue;
+    }
+    if (EndGivenUpDrain(now, held_[i], origin)) {
+      held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+      pass.started = true;
+      continue;
+    }
+    const CatchUp::Turn turn =
+        held_[i].given_up ? catch_up_.FindGivenUp(origin, next)
+                          : catch_up_.Find(now, held_[i].since, held_[i].number, origin, next);
+    Result<Collective*> in_view = CollectiveInView(origin, turn.number);
+    if (in_view.ok() && MustHold(now, held_[i], turn, origin, *in_view.value(), pass)) {
       waiting.push_back(origin.id);
       ++i;
       continue;
@@ -44,9 +56,8 @@ Succession::Pass Succession::StartHeld(Instant now) {
     held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
     pass.started = true;
     if (in_view.ok()) {
-      const Sequence sequence = held.submission.sequence;
-      Begin(now, std::move(held), *in_view.value());
-      origin.submitted = sequence;
+      Begin(now, std::move(held), turn, origin, *in_view.value());
+      origin.submitted = turn.number;
     } else if (!held.given_up) {
       Fail(now, held, in_view.status());
     }
@@ -54,12 +65,27 @@ Succession::Pass Succession::StartHeld(Instant now) {
   return pass;
 }
 
-void Succession::Begin(Instant now, Held held, Collective& in_view) {
+bool Succession::EndGivenUpDrain(Instant now, Held& held, Collective& origin) {
+  const auto call = catch_up_.FindDrainGivenUp(origin, held.submission);
+  if (!call || held.given_up) return false;
+  Status why = lifecycle_.WhyGivenUp(*call);
+  if (why.ok()) return false;
+  const CatchUp::Turn turn = catch_up_.FindGivenUp(origin, held.submission);
+  catch_up_.Begin(turn, origin, held.submission);
+  origin.submitted = turn.number;
+  Fail(now, held, std::move(why));
+  return true;
+}
+
+void Succession::Begin(Instant now, Held held, const CatchUp::Turn& turn, Collective& origin,
+                       Collective& in_view) {
+  Submission& submission = held.submission;
+  catch_up_.Begin(turn, origin, submission);
   if (held.given_up) {
     lifecycle_.GiveUpUncalled(now, in_view, held.submission, *held.given_up);
   } else {
-    held.submission.held = now - held.since;
-    lifecycle_.Begin(now, in_view, std::move(held.submission));
+    submission.held = now - held.since;
+    lifecycle_.Begin(now, in_view, std::move(submission));
   }
 }
 
@@ -89,17 +115,31 @@ Result<Collective*> Succession::CollectiveInView(Collective& origin, Sequence se
   return in_view;
 }
 
-bool Succession::MustHold(Instant now, const Held& held, const Collective& origin,
-                          const Collective& in_view, Pass& pass) {
-  if (!held.given_up && AwaitsAgreement(now, in_view, held.submission, pass)) return true;
-  if (membership_.TryStart(origin, in_view, held.submission.sequence)) return false;
+bool Succession::MustHold(Instant now, Held& held, const CatchUp::Turn& turn, Collective& origin,
+                          Collective& in_view, Pass& pass) {
+  held.waits_until = kNever;
+  held.waits_for = nullptr;
+  const bool drain = held.submission.drain;
+  // Before it waits: the number may put the drain of others into the present view.
+  if (turn.tells) catch_up_.Tell(origin, turn.number);
+  if (!held.given_up && !turn.passed && AwaitsAgreement(now, in_view, turn.number, drain, pass)) {
+    return true;
+  }
+  if (turn.waits_until > now) {
+    held.waits_until = turn.waits_until;
+    if (drain) held.waits_for = &in_view;
+    if (held.number != turn.number) lifecycle_.SkipTo(now, in_view, turn.number, drain);
+    held.number = turn.number;
+    return true;
+  }
+  if (membership_.TryStart(origin, in_view, turn.number)) return false;
   pass.frozen = true;
   return true;
 }
 
-bool Succession::AwaitsAgreement(Instant now, const Collective& in_view,
-                                 const Submission& submission, Pass& pass) {
-  if (submission.drain) {
+bool Succession::AwaitsAgreement(Instant now, const Collective& in_view, Sequence number,
+                                 bool drain, Pass& pass) {
+  if (drain) {
     for (const Collective* c = in_view.predecessor; c != nullptr; c = c->predecessor) {
       using enum Collective::FinalDrain;
       if (c->final_drain == kWanted || c->final_drain == kUnderWay) return true;
@@ -108,7 +148,7 @@ bool Succession::AwaitsAgreement(Instant now, const Collective& in_view,
   bool left = false;
   for (const Rank member : in_view.spec.members) {
     if (member == session_.options.rank || session_.peers[member]->state() != PeerState::kLeft ||
-        session_.calls.HasCalled(in_view, submission, member)) {
+        session_.calls.HasCalled(in_view, number, drain, member)) {
       continue;
     }
     left = pass.suspected = true;
@@ -193,7 +233,9 @@ void Succession::Fail(Instant now, Held& held, Status why) {
 
 void Succession::HandleTimeout(Instant now) {
   for (Held& held : held_) {
-    if (held.given_up || now < waits_.ExpiresAt(held.since)) continue;
+    // One that waits for its turn begins by itself.
+    const bool begins = held.waits_until != kNever;
+    if (held.given_up || begins || now < waits_.ExpiresAt(held.since)) continue;
     Fail(now, held,
          {StatusCode::kDeadlineExceeded,
           "jax_optireduce: " + Describe(held.submission.spec, held.submission.sequence) +
@@ -205,7 +247,9 @@ void Succession::HandleTimeout(Instant now) {
 Instant Succession::timeout() const {
   Instant at = kNever;
   for (const Held& held : held_) {
-    if (!held.given_up) at = std::min(at, waits_.ExpiresAt(held.since));
+    if (held.given_up) continue;
+    const bool begins = held.waits_until != kNever;
+    at = std::min(at, begins ? held.waits_until : waits_.ExpiresAt(held.since));
   }
   return at;
 }

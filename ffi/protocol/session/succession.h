@@ -1,5 +1,5 @@
 // Calls of collectives that continue without silent ranks: the collective that a call belongs to in
-// the present view, and calls that wait for an agreement on it.
+// the present view, and calls that wait: for an agreement on it, or for their turn (catch_up.h).
 //
 // Without a rank a collective is another one (other members, another layout): its successor. The
 // last call of the old one is its final drain, a drain that no program makes: it brings everything
@@ -16,6 +16,7 @@
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/session/call_lifecycle.h"
+#include "ffi/protocol/session/catch_up.h"
 #include "ffi/protocol/session/lane_membership.h"
 #include "ffi/protocol/session/session_state.h"
 #include "ffi/protocol/session/wait_monitor.h"
@@ -27,12 +28,25 @@ class Succession {
   // All must outlive this.
   Succession(SessionState& session, LaneMembership& membership, CallLifecycle& lifecycle,
              WaitMonitor& waits)
-      : session_(session), membership_(membership), lifecycle_(lifecycle), waits_(waits) {}
+      : session_(session),
+        membership_(membership),
+        lifecycle_(lifecycle),
+        waits_(waits),
+        catch_up_(session, membership) {}
 
   // Keeps a call until it can begin. `given_up`: the program never makes it, which peers learn once
   // it is known which ranks these are.
   void Hold(Instant now, Submission submission, std::optional<Status> given_up);
   bool empty() const { return held_.empty(); }
+  // An error if the call can never begin.
+  Status Check(const Submission& submission) const { return catch_up_.Check(submission); }
+  // Calls `visit(spec, since)` for the drains that wait for all members.
+  template <typename Visit>
+  void ForEachHeldDrain(Visit visit) const {
+    for (const Held& held : held_) {
+      if (held.waits_for != nullptr) visit(held.waits_for->spec, held.since);
+    }
+  }
   // Starts the held calls, and the final drains, that can begin. True if it has suspected a member:
   // the membership may change.
   bool Start(Instant now);
@@ -53,6 +67,9 @@ class Succession {
     Submission submission;
     Instant since;
     std::optional<Status> given_up;
+    std::optional<Sequence> number{};       // under which it waits for its turn
+    Instant waits_until = kNever;           // with nothing else in its way
+    const Collective* waits_for = nullptr;  // a drain, until all members wait in it
   };
   // The outcome of one pass over the held calls.
   struct Pass {
@@ -65,12 +82,15 @@ class Succession {
   // members have changed.
   Result<Collective*> CollectiveInView(Collective& origin, Sequence sequence);
   // False if the call begins now.
-  bool MustHold(Instant now, const Held& held, const Collective& origin, const Collective& in_view,
-                Pass& pass);
+  bool MustHold(Instant now, Held& held, const CatchUp::Turn& turn, Collective& origin,
+                Collective& in_view, Pass& pass);
   // The call waits for a final drain, or for a decision on a member that has left.
-  bool AwaitsAgreement(Instant now, const Collective& in_view, const Submission& submission,
+  bool AwaitsAgreement(Instant now, const Collective& in_view, Sequence number, bool drain,
                        Pass& pass);
-  void Begin(Instant now, Held held, Collective& in_view);
+  // Ends a drain that a peer has given up, without telling the others, who know.
+  bool EndGivenUpDrain(Instant now, Held& held, Collective& origin);
+  void Begin(Instant now, Held held, const CatchUp::Turn& turn, Collective& origin,
+             Collective& in_view);
   void Fail(Instant now, Held& held, Status why);
   // Ends the calls that only peers have opened. False while calls of the collective are under way.
   bool EndUncalled(Instant now, const Collective& collective);
@@ -81,6 +101,7 @@ class Succession {
   LaneMembership& membership_;
   CallLifecycle& lifecycle_;
   WaitMonitor& waits_;
+  CatchUp catch_up_;
   std::deque<Held> held_;                          // in order
   std::vector<Collective*> awaiting_final_drain_;  // want a final drain
 };

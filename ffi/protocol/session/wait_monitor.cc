@@ -32,8 +32,12 @@ WaitingCall WaitMonitor::WaitingFor(const Exchange& exchange) const {
 // ---- When to look.
 
 void WaitMonitor::AddAgain(Instant now, const Exchange& exchange) {
-  const EndpointOptions& options = session_.options;
   if (exchange.waiting()) LookAt(ExpiresAt(exchange.program().called_at()));
+  LookAgain(now);
+}
+
+void WaitMonitor::LookAgain(Instant now) {
+  const EndpointOptions& options = session_.options;
   LookAt(now + std::min({kReportInterval, options.peer_timeout / kSignsPerTimeout,
                          options.mismatch_timeout / kSignsPerTimeout}));
 }

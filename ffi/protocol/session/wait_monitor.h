@@ -42,6 +42,8 @@ class WaitMonitor {
   }
   // A call of PopDue() still waits.
   void AddAgain(Instant now, const Exchange& exchange);
+  // Something else still waits.
+  void LookAgain(Instant now);
   void LookAt(Instant at) { next_ = std::min(next_, at); }
   Instant timeout() const { return next_; }
   // All calls that wait, if it is time to look. Final drains are among them where calls are `held`.

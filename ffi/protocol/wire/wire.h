@@ -56,19 +56,23 @@ enum class DatagramKind : std::uint8_t {
   kLeave = 6,            // the sender makes no more calls
   kMembership = 7,       // the members of the session (membership_message.h); not acknowledged
   // With the payload of an announcement:
-  kWaiting = 8,  // the sender's program waits in this call
-  kGaveUp = 9,   // the sender has ended this call; its error is in the description's place
+  kWaiting = 8,    // the sender's program waits in this call
+  kGaveUp = 9,     // the sender has ended this call; its error is in the description's place
+  kDraining = 10,  // the sender's program waits in a drain, whose number may not be below this
 };
 
 // True for kinds with the payload of an announcement.
 constexpr bool IsAnnouncement(DatagramKind kind) {
   return kind == DatagramKind::kAnnouncement || kind == DatagramKind::kWaiting ||
-         kind == DatagramKind::kGaveUp;
+         kind == DatagramKind::kGaveUp || kind == DatagramKind::kDraining;
 }
 
 // Flag of kGaveUp.
 // Chosen: bit 0; the error is that the ranks make different calls.
 inline constexpr std::uint8_t kFlagDisagreed = 1;
+// Flag of kDraining.
+// Chosen: bit 0; the sender has begun the drain, under this number.
+inline constexpr std::uint8_t kFlagBegun = 1;
 // Flag of a contribution or a result.
 // Chosen: bit 3; one of the sender's last segments for the receiver in this stage.
 inline constexpr std::uint8_t kFlagTail = 8;

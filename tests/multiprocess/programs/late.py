@@ -9,6 +9,7 @@ Arguments: number of calls, and seconds that the last rank sleeps before each. P
                               the drain, compared with the contributions of all ranks,
                               in whole numbers
   "over <calls>"              calls that were over before this rank made them
+  "skipped <calls>"           calls of the others that this rank has skipped
 """
 
 import logging
@@ -44,7 +45,7 @@ def run(mesh: jax.sharding.Mesh) -> None:
     random = np.random.default_rng(1)
     ranks = jax.device_count()
     last = jax.process_index() == jax.process_count() - 1
-    given, got, carried, over = 0.0, 0.0, 0.0, 0
+    given, got, carried, over, skipped = 0.0, 0.0, 0.0, 0, 0
     for number in range(10, 10 + CALLS):
         rows = random.integers(-99, 100, (ranks, 50_000)).astype(np.float32)
         given += rows.astype(np.float64).sum(0)
@@ -54,9 +55,11 @@ def run(mesh: jax.sharding.Mesh) -> None:
         got += own(mean) * ranks
         carried += own(report.deferred)
         over += own(report.deadline_s) == 0
+        skipped += int(own(report.skipped))
     got += own(drain(mean)) * ranks
     print("conserved", np.abs(got - given).max(), carried / CALLS, flush=True)
     print("over", over, flush=True)
+    print("skipped", skipped, flush=True)
 
 
 logging.basicConfig(stream=sys.stdout, format="log %(message)s")

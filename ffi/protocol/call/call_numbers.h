@@ -1,0 +1,100 @@
+// The calls of the other members of a collective, as a rank has seen them, where ranks that were
+// absent skip calls (LagPolicy::kCatchUp, session/catch_up.h). A collective and its successors have
+// one of these. A call stands here for its number in the session.
+
+#ifndef FFI_PROTOCOL_CALL_CALL_NUMBERS_H_
+#define FFI_PROTOCOL_CALL_CALL_NUMBERS_H_
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
+
+namespace optireduce {
+
+class CallNumbers {
+ public:
+  // ---- The others.
+
+  // A member has made the call.
+  void NoteCalled(Instant now, Rank member, Sequence call) {
+    const auto drain = draining_.find(member);
+    if (drain != draining_.end() && call > drain->second) draining_.erase(drain);
+    if (newest_ && call <= *newest_) return;
+    if (newest_) intervals_[interval_count_++ % kIntervals] = now - newest_at_;
+    newest_ = call;
+    newest_at_ = now;
+  }
+  // The newest call that some other member has made.
+  std::optional<Sequence> newest() const { return newest_; }
+  // The others have made a newer call by then, unless they have become slower.
+  Instant NextDue() const {
+    const std::size_t known = std::min(interval_count_, kIntervals);
+    const auto end = intervals_.begin() + static_cast<std::ptrdiff_t>(known);
+    const auto longest = std::max_element(intervals_.begin(), end);
+    return known == 0 ? newest_at_ : SaturatingAdd(newest_at_, kIntervalMargin * *longest);
+  }
+
+  // ---- Drains, which have one number on all ranks.
+
+  // A drain of this rank begins, or is over before it begins.
+  void BeginDrain(Sequence number) {
+    drained_ = number;
+    told.reset();
+    draining_.clear();
+    begun_.reset();
+    given_up_.reset();
+  }
+  // A member waits in a drain, whose number may not be below `least`.
+  void NoteDraining(Rank member, Sequence least) {
+    if (drained_ && least <= *drained_) return;
+    Sequence& known = draining_.try_emplace(member, least).first->second;
+    known = std::max(known, least);
+  }
+  std::optional<Sequence> Draining(Rank member) const {
+    const auto at = draining_.find(member);
+    return at == draining_.end() ? std::nullopt : std::optional(at->second);
+  }
+  // A member has begun the drain, after all had told its number.
+  void NoteBegun(Sequence drain) {
+    if (!drained_ || drain > *drained_) begun_ = drain;
+  }
+  std::optional<Sequence> begun() const { return begun_; }
+  // A member has given up the drain that the others wait in, or come to next.
+  void NoteGivenUp(CallId drain) {
+    if (!drained_ || drain.sequence > *drained_) given_up_ = drain;
+  }
+  std::optional<CallId> given_up() const { return given_up_; }
+  // The number of its own drain that this rank has told the others, until it begins.
+  std::optional<Sequence> told;
+
+  // This rank has waited in vain for the next call of the others, and was not in step since.
+  bool waited_in_vain = false;
+
+  // Calls that this rank has made after a member had left. With fewer skipped calls, that member
+  // needed fewer numbers for the same program.
+  std::uint32_t outlasting = 0;
+
+ private:
+  // Chosen: one slow call among the last ones does not end the wait for the next.
+  static constexpr std::size_t kIntervals = 8;
+  static constexpr int kIntervalMargin = 2;
+
+  std::optional<Sequence> newest_;
+  Instant newest_at_{};  // when it was first seen
+  std::array<Duration, kIntervals> intervals_{};
+  std::size_t interval_count_ = 0;
+  std::optional<Sequence> drained_;  // the newest drain that this rank has begun
+  std::map<Rank, Sequence> draining_;
+  std::optional<Sequence> begun_;
+  std::optional<CallId> given_up_;
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_CALL_CALL_NUMBERS_H_

@@ -1,0 +1,272 @@
+"""Bounded calls with on_lag="catch_up": a rank that was absent skips what it missed.
+
+Steps take a tenth of a second. `call` takes positions, as programs count.
+"""
+
+import numpy as np
+import pytest
+from session import Session
+
+STEP_S = 0.1
+EXCHANGE_S = 0.01  # more than the calls of ranks that are in step take
+DEADLINE_S = 0.1  # of both stages
+DRAINED_S = 2.0
+JUST_S = 1e-6
+
+
+class Steps(Session):
+    """Ranks whose programs count their calls; sums what they give and get."""
+
+    def __init__(self, world_size=3, **options):
+        options = {"on_lag": "catch_up", **options}
+        super().__init__(world_size, "bounded", **options)
+        self.position = [0] * world_size
+        self.drains = set()
+
+    def step(self, *ranks):
+        """The ranks make their next call at the same time; a step passes."""
+        self.make(*ranks)
+        self.run(STEP_S + DEADLINE_S)
+
+    def make(self, *ranks, **how):
+        for rank in ranks:
+            self.call(rank, self.position[rank], **how)
+            if how.get("drain"):
+                self.drains.add((rank, self.position[rank]))
+            self.position[rank] += 1
+
+    def last(self, rank):
+        """The end of the newest call, or None."""
+        return self.done[rank].get(self.position[rank] - 1)
+
+    def given(self):
+        calls = self.buckets.keys() - self.drains
+        return sum(1 + rank + 10 * at for rank, at in calls)
+
+    def got(self, rank):
+        return sum(bucket for (of, _), bucket in self.buckets.items() if of == rank)
+
+    def drain_all(self):
+        given = self.given()
+        ranks = range(len(self.ranks))
+        self.make(*ranks, drain=True)
+        self.run(DRAINED_S)
+        assert {self.last(rank).error for rank in ranks} == {""}
+        # One number for all.
+        assert len({self.last(rank).number for rank in ranks}) == 1
+        for rank in ranks:
+            np.testing.assert_array_equal(self.got(rank), given)
+
+
+def absent(calls, **options):
+    """Rank 0 is absent for some calls, after three with all ranks."""
+    session = Steps(**options)
+    for _ in range(3):
+        session.step(0, 1, 2)
+    for _ in range(calls):
+        session.step(1, 2)
+    return session
+
+
+# ---- The return.
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3, 10])
+def test_a_returned_rank_is_in_time_in_the_next_call_of_the_others(calls):
+    session = absent(calls)
+    session.make(0)
+    session.run(EXCHANGE_S)
+    assert session.last(0) is None, "it waits for the others"
+    session.make(1, 2)
+    session.run(EXCHANGE_S)
+    for rank in range(3):
+        assert session.last(rank).missing_contributions == 0
+        assert session.last(rank).number == 3 + calls
+    assert session.last(0).skipped == calls
+    assert session.ranks[0].counters()["calls_skipped"] == calls
+
+
+def test_a_returned_rank_gets_what_it_has_missed_at_once():
+    session = absent(4)
+    session.make(0)
+    session.make(1, 2)
+    session.run(EXCHANGE_S)
+    np.testing.assert_array_equal(session.got(0), session.got(1))
+    np.testing.assert_array_equal(session.got(0), session.given())
+
+
+def test_with_suspend_it_makes_every_call_that_it_has_missed():
+    session = absent(4, on_lag="suspend")
+    session.make(0)
+    session.make(1, 2)
+    session.run(EXCHANGE_S)
+    assert session.last(0).number == 3
+    assert session.last(0).skipped == 0
+
+
+def test_later_calls_keep_step_without_a_wait():
+    session = absent(2)
+    session.make(0)
+    session.step(1, 2)
+    for _ in range(3):
+        session.make(0, 1, 2)
+        session.run(EXCHANGE_S)
+        assert [session.last(r).missing_contributions for r in range(3)] == [0, 0, 0]
+        assert session.last(0).skipped == 0
+        session.run(STEP_S)
+
+
+def test_a_rank_that_is_late_in_an_open_call_skips_nothing():
+    session = absent(0)
+    session.make(1, 2)
+    session.run(DEADLINE_S / 4)
+    session.make(0)
+    session.run(EXCHANGE_S)
+    assert session.last(0).number == 3
+    assert session.last(1).missing_contributions == 0
+
+
+def test_every_rank_may_be_absent_in_turn():
+    session = absent(0)
+    for late in (0, 1, 2, 0):
+        others = [rank for rank in range(3) if rank != late]
+        session.step(*others)
+        session.step(*others)
+        session.make(late)
+        session.step(*others)
+        assert session.last(late).missing_contributions == 0
+    session.drain_all()
+
+
+# ---- The wait.
+
+
+def test_the_wait_ends_after_twice_the_longest_step_of_the_others():
+    session = absent(3)
+    session.make(0)
+    # A step is that long here, and a moment of it has passed.
+    session.run(STEP_S + DEADLINE_S - EXCHANGE_S)
+    assert session.last(0) is None
+    session.run(DEADLINE_S + 2 * EXCHANGE_S)
+    assert session.last(0).error == ""
+    assert session.last(0).number == 6
+
+
+def test_a_rank_that_has_waited_in_vain_does_not_wait_again_before_it_is_in_step():
+    session = absent(3)
+    session.make(0)
+    session.run(1.0)
+    # The others come, and are a call ahead again.
+    session.step(1, 2)
+    session.step(1, 2)
+    session.make(0)
+    session.run(DEADLINE_S + EXCHANGE_S)
+    assert session.last(0).error == ""
+
+
+def test_the_time_of_the_wait_is_part_of_the_call():
+    session = absent(2)
+    session.make(0)
+    session.run(STEP_S / 2)
+    session.make(1, 2)
+    session.run(EXCHANGE_S)
+    assert session.last(0).elapsed >= STEP_S / 2
+
+
+# ---- Drains.
+
+
+@pytest.mark.parametrize("calls", [0, 1, 5])
+def test_drains_of_ranks_that_have_skipped_calls_are_one_call(calls):
+    session = absent(calls)
+    session.make(0)
+    session.step(1, 2)
+    session.drain_all()
+
+
+def test_a_drain_follows_the_calls_of_a_rank_that_did_not_come_back_before():
+    session = absent(3)
+    session.drain_all()
+
+
+def test_calls_after_a_drain_have_one_number_again():
+    session = absent(3)
+    session.make(0)
+    session.step(1, 2)
+    session.drain_all()
+    session.step(0, 1, 2)
+    assert len({session.last(rank).number for rank in range(3)}) == 1
+    assert session.last(0).missing_contributions == 0
+
+
+def test_calls_of_a_rank_end_at_once_while_all_others_wait_in_a_drain():
+    session = absent(2)
+    session.make(1, 2, drain=True)
+    session.run(EXCHANGE_S)
+    # The program of rank 0 has steps left.
+    for _ in range(2):
+        session.make(0)
+        session.run(JUST_S)
+        assert session.last(0).passed
+    given = session.given()
+    session.make(0, drain=True)
+    session.run(DRAINED_S)
+    for rank in range(3):
+        assert session.last(rank).error == ""
+        np.testing.assert_array_equal(session.got(rank), given)
+
+
+def test_a_drain_that_one_rank_gives_up_fails_on_all_with_its_reason():
+    session = absent(2)
+    session.make(0)
+    session.step(1, 2)
+    session.make(1, 2, drain=True)
+    session.run(EXCHANGE_S)
+    session.ranks[1].cancel(session.now, "the user has pressed Ctrl-C")
+    session.run(EXCHANGE_S)
+    assert "Ctrl-C" in session.last(1).error
+    session.make(0, drain=True)
+    session.run(EXCHANGE_S)
+    for rank in (0, 2):
+        assert "rank 1" in session.last(rank).error
+        assert "Ctrl-C" in session.last(rank).error
+    # And all go on.
+    session.step(0, 1, 2)
+    assert {session.last(rank).error for rank in range(3)} == {""}
+
+
+def test_a_member_that_dies_while_the_others_wait_in_a_drain_is_removed():
+    session = absent(2, peer_timeout_s=2.0)
+    session.make(1, 2, drain=True)
+    session.silent = {0}
+    session.run(20.0)
+    for rank in (1, 2):
+        assert session.last(rank).error == ""
+        assert session.ranks[rank].live() == [1, 2]
+
+
+# ---- The end of programs.
+
+
+def test_calls_that_are_left_when_the_others_have_gone_end_at_once():
+    session = absent(2)
+    session.make(0)
+    session.step(1, 2)
+    # Rank 0 has skipped two calls: as many are left of its program.
+    for rank in (1, 2):
+        session.ranks[rank].leave(session.now, "its program has ended")
+    session.run(STEP_S)
+    for _ in range(2):
+        session.make(0)
+        session.run(EXCHANGE_S)
+        assert session.last(0).error == ""
+        assert session.last(0).passed
+
+
+# ---- Bad numbers.
+
+
+def test_a_position_that_leaves_no_room_for_skipped_calls_is_an_error():
+    session = Steps()
+    error = session.submit(0, np.zeros(300, np.float32), sequence=2**31)
+    assert "must be at most 2147483647" in error
