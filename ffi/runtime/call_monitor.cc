@@ -106,6 +106,11 @@ void CallMonitor::WaitForStall(std::unique_lock<std::mutex>& lock) {
   ReportStall(*oldest);
 }
 
+std::uint64_t CallMonitor::events_dropped() const {
+  const std::lock_guard lock(mutex_);
+  return events_dropped_;
+}
+
 void CallMonitor::Close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
@@ -113,7 +118,10 @@ void CallMonitor::Close() {
 }
 
 void CallMonitor::Tell(MonitorEvent event) {
-  if (events_.size() >= kEventsMax) return;
+  if (events_.size() >= kEventsMax) {
+    ++events_dropped_;
+    return;
+  }
   events_.push_back(std::move(event));
   changed_.notify_one();
 }

@@ -81,6 +81,8 @@ class CallMonitor {
 
   // Blocks until an event; returns none after Close(). For one thread only.
   std::optional<MonitorEvent> Wait();
+  // Events that were lost because too many others were unread.
+  std::uint64_t events_dropped() const;
   // Ends Wait(). May be repeated.
   void Close();
 
@@ -100,6 +102,7 @@ class CallMonitor {
   SlowRankDetector slow_rank_;
   ShortDeadlineDetector short_deadline_;
   std::deque<MonitorEvent> events_;
+  std::uint64_t events_dropped_ = 0;
   std::vector<Rank> live_;
   bool failing_ = false;  // the stall of a dead peer was reported, and no call has succeeded since
   // the waiting thread sleeps without a time limit: the next call has to wake it

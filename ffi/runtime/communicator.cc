@@ -376,6 +376,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Communicator::counters() cons
   const CompletionPoolCounters pool = pool_->counters();
   named.emplace_back("completion_threads_peak", pool.threads_peak);
   named.emplace_back("completions_waited", pool.waited);
+  named.emplace_back("log_events_dropped", monitor_.events_dropped());
   return named;
 }
 

@@ -114,3 +114,4 @@ def test_unread_events_have_a_bound():
         assert event["ranks"] == [told]
         told += 1
     assert told == _EVENTS_MAX
+    assert monitor.events_dropped == ranks - _EVENTS_MAX

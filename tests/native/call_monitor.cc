@@ -55,6 +55,7 @@ void Bind(nb::module_& m) {
              }
              return ToObject(event);
            })
+      .def_prop_ro("events_dropped", &CallMonitor::events_dropped)
       .def("close", &CallMonitor::Close, Release());
 }
 
