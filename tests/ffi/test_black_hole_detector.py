@@ -31,6 +31,9 @@ def test_a_path_that_delivers_nothing_is_no_black_hole():
     detector = native.BlackHoleDetector()
     lose(detector, 10 * LOSSES)
     assert detector.find(PATIENCE) is None
+    detector.sent(4.0, LONG, 1.0)
+    assert detector.trials == 0
+    assert not detector.blocks(4.5, LONG)
 
 
 def test_both_lengths_are_named():

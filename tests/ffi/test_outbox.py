@@ -56,6 +56,15 @@ def test_retransmissions_go_first_and_sums_before_contributions():
     assert again == [("sum", 10, True), ("contribution", 5, True)]
 
 
+def test_each_retransmission_is_made_once():
+    outbox = made()
+    sent(outbox)
+    lost = [("contribution", segment) for segment in (4, 6, 5)]
+    for item in lost:
+        outbox.retransmit((*item, True))
+    assert sorted(sent(outbox)) == sorted(lost)
+
+
 def test_sums_that_the_peer_has_need_not_be_sent():
     outbox = made(offered=False)
     for segment in (10, 11, 12):

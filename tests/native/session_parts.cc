@@ -155,8 +155,68 @@ class SessionParts {
                                      IdOf(call).sequence));
   }
 
+  // ---- CallTable.
+
+  bool Contains(Pair call) const { return session_.calls.Contains(IdOf(call)); }
+  std::vector<Pair> Calls(std::uint32_t collective) {
+    std::vector<CallId> calls;
+    session_.calls.ForEach(CollectiveId(collective),
+                           [&](CallId call, const OpenCall&) { calls.push_back(call); });
+    return ToPairs(calls);
+  }
+  bool HasCalled(Pair call, bool drain, std::uint16_t member) {
+    return session_.calls.HasCalled(Of(call), IdOf(call).sequence, drain, Rank(member));
+  }
+  // Erases the calls that the program has not made.
+  void EraseUncalled() {
+    session_.calls.EraseIf([](const Exchange& exchange) { return exchange.program().uncalled(); });
+  }
+
+  // ---- PeerTable.
+
+  std::size_t NextToSend(double now, std::size_t first) {
+    return session_.peers.NextToSend(At(now), first);
+  }
+  void NoteQuiet(std::uint16_t rank) { session_.peers.NoteQuiet(Rank(rank)); }
+  void Probe(std::uint16_t rank) {
+    session_.peers.Touch(Rank(rank)).control.push_back({.kind = DatagramKind::kProbe});
+  }
+  std::size_t NextDue(double now, std::size_t first) const {
+    return session_.peers.NextDue(At(now), first);
+  }
+
+  // ---- Transmitter.
+
+  void AnnounceCall(Pair call) { transmitter_.Announce(Of(call), IdOf(call).sequence); }
+  // The receiver of the next datagrams, or nothing.
+  std::optional<int> PollTransmit(double now) {
+    std::vector<std::byte> buffer(session_.options.datagram_bytes_max);
+    const auto transmit = transmitter_.Poll(At(now), /*stuck=*/false, buffer, /*batch_max=*/1);
+    return transmit ? std::optional<int>(transmit->to.value()) : std::nullopt;
+  }
+  void LeaveTransmitter() { transmitter_.Leave({StatusCode::kCancelled, "its program has ended"}); }
+
+  // ---- CallLifecycle.
+
+  void Begin(double now, Pair call) { lifecycle_.Begin(At(now), Of(call), SubmissionOf(call)); }
+  void ExpireDue(double now) { lifecycle_.ExpireDue(At(now)); }
+  double LifecycleTimeout() const { return ToSeconds(lifecycle_.timeout()); }
+  bool FailAll(double now, const std::string& why, bool only_outliving) {
+    return lifecycle_.FailAll(At(now), {StatusCode::kCancelled, why}, only_outliving);
+  }
+  std::uint64_t completed() const { return session_.counters.calls_completed; }
+  std::uint64_t failed() const { return session_.counters.calls_failed; }
+
   // ---- LaneMembership.
 
+  bool InUse() const { return membership_.in_use(); }
+  bool Removed() const { return membership_.removed(); }
+  std::vector<int> View() const { return ToInts(membership_.view().members); }
+  bool TryStart(Pair call) {
+    const optireduce::Collective& collective = Of(call);
+    return membership_.TryStart(collective, collective, IdOf(call).sequence);
+  }
+  void Suspect(double now, std::uint16_t rank) { membership_.Suspect(At(now), Rank(rank)); }
   bool UseFor(std::uint32_t collective) { return membership_.UseFor(Of({collective, 0}).spec); }
   bool Survives(std::uint32_t collective) { return membership_.Survives(Of({collective, 0}).spec); }
 
@@ -214,8 +274,10 @@ class SessionParts {
   Succession succession_{session_, membership_, lifecycle_, waits_};
 };
 
-void Bind(nb::module_& m) {
-  nb::class_<SessionParts>(m, "SessionParts")
+// The scene, admission and waiting.
+nb::class_<SessionParts> BindScene(nb::module_& m) {
+  nb::class_<SessionParts> parts(m, "SessionParts");
+  parts
       .def(
           "__init__",
           [](SessionParts* self, std::uint16_t rank, std::uint16_t world_size, double peer_timeout,
@@ -244,7 +306,12 @@ void Bind(nb::module_& m) {
       .def("pop_due", &SessionParts::PopDue)
       .def_prop_ro("wait_timeout", &SessionParts::WaitTimeout)
       .def("waiting_for", &SessionParts::WaitingFor)
-      .def("why_expired", &SessionParts::WhyExpired)
+      .def("why_expired", &SessionParts::WhyExpired);
+  return parts;
+}
+
+void Bind(nb::module_& m) {
+  BindScene(m)
       .def("report", &SessionParts::Report)
       .def("handle_report", &SessionParts::HandleReport)
       .def("find_crossed", &SessionParts::FindCrossed)
@@ -256,6 +323,29 @@ void Bind(nb::module_& m) {
       .def("find_unreachable", &SessionParts::FindUnreachable)
       .def("release_peer", &SessionParts::ReleasePeer)
       .def("note_attendance", &SessionParts::NoteAttendance)
+      .def("contains", &SessionParts::Contains)
+      .def("calls", &SessionParts::Calls)
+      .def("has_called", &SessionParts::HasCalled)
+      .def("erase_uncalled", &SessionParts::EraseUncalled)
+      .def("next_to_send", &SessionParts::NextToSend, nb::arg("now"), nb::arg("first") = 0)
+      .def("note_quiet", &SessionParts::NoteQuiet)
+      .def("probe", &SessionParts::Probe)
+      .def("next_due", &SessionParts::NextDue, nb::arg("now"), nb::arg("first") = 0)
+      .def("announce_call", &SessionParts::AnnounceCall)
+      .def("poll_transmit", &SessionParts::PollTransmit)
+      .def("leave_transmitter", &SessionParts::LeaveTransmitter)
+      .def("begin", &SessionParts::Begin)
+      .def("expire_due", &SessionParts::ExpireDue)
+      .def_prop_ro("lifecycle_timeout", &SessionParts::LifecycleTimeout)
+      .def("fail_all", &SessionParts::FailAll, nb::arg("now"), nb::arg("why"),
+           nb::arg("only_outliving") = false)
+      .def_prop_ro("completed", &SessionParts::completed)
+      .def_prop_ro("failed", &SessionParts::failed)
+      .def_prop_ro("in_use", &SessionParts::InUse)
+      .def_prop_ro("removed", &SessionParts::Removed)
+      .def_prop_ro("view", &SessionParts::View)
+      .def("try_start", &SessionParts::TryStart)
+      .def("suspect", &SessionParts::Suspect)
       .def("use_for", &SessionParts::UseFor)
       .def("survives", &SessionParts::Survives)
       .def("hold", &SessionParts::Hold)

@@ -1,0 +1,134 @@
+// The data of a collective between its calls.
+
+#include "ffi/protocol/call/deferred_data.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "tests/native/binding.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace optireduce::testing {
+namespace OR_FILE {
+
+std::span<const std::byte> BytesOf(const float& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+// Of member 0; each member owns a segment of one float32.
+class TestDeferredData {
+ public:
+  TestDeferredData(std::uint16_t members, std::uint32_t max_lag, bool suspend)
+      : layout_(members, sizeof(float), members, sizeof(float)),
+        data_(layout_, MemberIndex(0), ElementType::kFloat32, max_lag, suspend, pool_) {}
+  TestDeferredData(const TestDeferredData&) = delete;
+
+  void AddLateResult(std::uint32_t segment, float value) {
+    data_.late_results().Add(SegmentIndex(segment), BytesOf(value));
+  }
+  void AddLateContribution(float value) {
+    data_.late_contributions().Add(SegmentIndex(0), BytesOf(value));
+  }
+  // Adds the late results to the bucket, and returns it.
+  std::vector<float> MoveLateResults(std::vector<float> bucket) {
+    data_.MoveLateResults(ViewOf(bucket));
+    return bucket;
+  }
+  // Submits a bucket to a call that is over, and returns the bucket.
+  std::vector<float> SubmitLate(std::vector<float> bucket) {
+    data_.SubmitLate(ViewOf(bucket));
+    return bucket;
+  }
+  // The deferred contribution to the owner, which is taken out.
+  std::optional<float> PopDeferred(std::uint16_t owner) {
+    const auto popped = data_.PopDeferredSends(Stage::kReduceScatter, MemberIndex(owner));
+    if (popped == nullptr) return std::nullopt;
+    float value = 0;
+    std::memcpy(&value, popped->Get(SegmentIndex(owner)).data(), sizeof(value));
+    return value;
+  }
+  std::vector<float> MoveDeferredSends(std::uint16_t to, std::vector<float> bucket) {
+    data_.MoveDeferredSends(MemberIndex(to), ViewOf(bucket));
+    return bucket;
+  }
+  void NoteMissed(std::uint64_t bytes) { data_.NoteMissed(bytes); }
+  std::uint64_t LateBytes() const { return data_.LateBytes(); }
+
+  // A contribution of the call begins to go to the member, or is delivered there.
+  void Begin(std::uint16_t to, std::uint32_t call) { Window(to).Begin(Sequence(call)); }
+  void Deliver(std::uint16_t to, std::uint32_t call) { Window(to).Deliver(Sequence(call)); }
+  void Release(std::uint16_t peer) { data_.Release(MemberIndex(peer)); }
+  bool Lags(std::uint16_t peer, std::uint32_t call) const {
+    return data_.Lags(MemberIndex(peer), Sequence(call));
+  }
+  bool AnyLags(std::uint32_t call) const { return data_.Lags(Sequence(call)); }
+  void SuspendLagging(std::uint32_t call) { data_.SuspendLagging(Sequence(call)); }
+  void ResumeCaughtUp(std::uint32_t call) { data_.ResumeCaughtUp(Sequence(call)); }
+  bool suspended(std::uint16_t peer) const { return data_.suspended(MemberIndex(peer)); }
+
+  void NoteResults(std::uint16_t owner, std::uint32_t call, bool complete) {
+    data_.NoteResults(MemberIndex(owner), Sequence(call), complete);
+  }
+  std::uint16_t CompleteBefore(std::uint16_t owner, std::uint32_t call) const {
+    return data_.CompleteBefore(MemberIndex(owner), Sequence(call));
+  }
+  void NoteOpening(std::uint32_t call, double at) { data_.NoteOpening(Sequence(call), At(at)); }
+  std::optional<double> OpeningOf(std::uint32_t call) const {
+    const std::optional<Instant> at = data_.OpeningOf(Sequence(call));
+    return at ? std::optional(ToSeconds(*at)) : std::nullopt;
+  }
+
+ private:
+  static BucketView ViewOf(std::vector<float>& bucket) {
+    const Leaf leaf{.data = reinterpret_cast<std::byte*>(bucket.data()), .elements = bucket.size()};
+    return BucketView({&leaf, 1}, sizeof(float));
+  }
+  SendWindow& Window(std::uint16_t to) {
+    return data_.sending(Stage::kReduceScatter, MemberIndex(to)).window;
+  }
+
+  BufferPool pool_;
+  BucketLayout layout_;
+  DeferredData data_;
+};
+
+void Bind(nb::module_& m) {
+  nb::class_<TestDeferredData>(m, "DeferredData")
+      .def(nb::init<std::uint16_t, std::uint32_t, bool>(), nb::kw_only(), "members"_a,
+           "max_lag"_a = 2, "suspend"_a = false)
+      .def("add_late_result", &TestDeferredData::AddLateResult)
+      .def("add_late_contribution", &TestDeferredData::AddLateContribution)
+      .def("move_late_results", &TestDeferredData::MoveLateResults)
+      .def("submit_late", &TestDeferredData::SubmitLate)
+      .def("pop_deferred", &TestDeferredData::PopDeferred)
+      .def("move_deferred_sends", &TestDeferredData::MoveDeferredSends)
+      .def("note_missed", &TestDeferredData::NoteMissed)
+      .def_prop_ro("late_bytes", &TestDeferredData::LateBytes)
+      .def("begin", &TestDeferredData::Begin)
+      .def("deliver", &TestDeferredData::Deliver)
+      .def("release", &TestDeferredData::Release)
+      .def("lags", &TestDeferredData::Lags)
+      .def("any_lags", &TestDeferredData::AnyLags)
+      .def("suspend_lagging", &TestDeferredData::SuspendLagging)
+      .def("resume_caught_up", &TestDeferredData::ResumeCaughtUp)
+      .def("suspended", &TestDeferredData::suspended)
+      .def("note_results", &TestDeferredData::NoteResults)
+      .def("complete_before", &TestDeferredData::CompleteBefore)
+      .def("note_opening", &TestDeferredData::NoteOpening)
+      .def("opening_of", &TestDeferredData::OpeningOf);
+}
+
+const Binding binding(&Bind);
+
+}  // namespace OR_FILE
+}  // namespace optireduce::testing
