@@ -29,8 +29,8 @@ def test_nothing_is_lost_and_resync_gives_the_same_bits(tmp_path, sleep_s, optio
                 if options["deadline_s"] > 1:
                     assert late == carried == 0, line
                 elif options.get("on_lag") != "catch_up":
-                    assert late > 0.01, line
-                    assert carried > 0.01, line
+                    assert late > 0, line
+                    assert carried > 0, line
         for equal in ("agreed", "bits"):
             digests = [line for rank in started for line in rank.lines(equal)]
             assert len(digests) == 4, started.describe()

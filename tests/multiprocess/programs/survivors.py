@@ -78,6 +78,8 @@ with jo.init() as communicator:
     say("alone", live)
     _, params = synchronize(params)
     say("bits", meshes.digest(own(params)))
+    # The ranks may have made different numbers of steps.
+    random = np.random.default_rng(2)
     params, expected, late = fresh, 0.0, 0.0
     for _ in range(STEPS):
         time.sleep(STEP_S)
