@@ -4,9 +4,9 @@
 
 The program makes 4 hosts on this machine (see `hosts.py`; needs root), each with a link
 to one switch, and trains two small models on them, a rank on each host: with
-`lax.pmean` over Gloo, in float32 and bfloat16, and with every mode of this package,
-with default settings. `--search` adds fixed settings of `bounded`, of which the table
-shows the best. Impairments:
+`lax.pmean` over Gloo, in float32 and bfloat16, with every mode of this package, and
+with `wire_format="auto"`, with default settings. `--search` adds fixed settings of
+`bounded`, of which the table shows the best. Impairments:
 
     quiet                none
     pauses...            every rank independently pauses 0.5 s before 5 % of its steps
@@ -189,7 +189,8 @@ def figures(cell: Cell, ranks: Sequence[dict[str, np.ndarray]]) -> dict[str, Any
     replicas = np.stack([r["parameters"].astype(np.float64) for r in ranks])
     mean = replicas.mean(axis=0)
     drift = np.linalg.norm(replicas - mean, axis=1).mean() / np.linalg.norm(mean)
-    late = np.mean([r["shares"] for r in ranks], axis=0)
+    reports = np.stack([r["reports"] for r in ranks])
+    late = reports.mean(axis=(0, 1))
     return row | {
         # At the last rank to reach the target; None if a rank did not.
         "reached_s": None if None in reached else max(s for s, _ in reached),
@@ -200,6 +201,9 @@ def figures(cell: Cell, ranks: Sequence[dict[str, np.ndarray]]) -> dict[str, Any
         "missing_contributions": float(late[0]),
         "missing_results": float(late[1]),
         "deferred": float(late[2]),
+        # Of the second half, in which deadlines have been learned.
+        "deadline_ms": 1000 * float(np.median(reports[:, cell.steps // 2 :, 3])),
+        "skipped": float(late[4]),
         "accuracy": float(np.mean([r["accuracies"][-1] for r in ranks])),
         "drift": float(drift),
         "curve_s": ranks[0]["ends_s"][ranks[0]["noted"] - 1].tolist(),

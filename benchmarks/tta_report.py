@@ -21,6 +21,7 @@ COLUMNS = (
     "mean step",
     "P50",
     "P99",
+    "deadline",
     "missing",
     "deferred",
     "accuracy",
@@ -30,10 +31,12 @@ COLUMNS = (
 # Source: Okabe and Ito, "Color Universal Design": distinct with any colour vision.
 _COLOURS = {
     "Gloo": "#555555",
+    "Gloo, one array": "#000000",
     "Gloo, bfloat16": "#56B4E9",
     "exact": "#0072B2",
     "agreed": "#CC79A7",
     "bounded": "#009E73",
+    "bounded, auto": "#F0E442",
     "lossy": "#D55E00",
 }
 
@@ -122,7 +125,7 @@ def _line(rows: Sequence[Row], title: str, reference: float) -> str:
     cells += [_seconds(rows), f"{time_s / reference:.2f}" if finite else "-"]
     cells.append(f"{np.mean(steps):.0f}" if steps else "-")
     cells += [f"{_mean(ended, name):.0f}" for name in ("step_ms", "step_ms_p50")]
-    cells.append(f"{_mean(ended, 'step_ms_p99'):.0f}")
+    cells += [f"{_mean(ended, name):.0f}" for name in ("step_ms_p99", "deadline_ms")]
     missing = _mean(ended, "missing_contributions"), _mean(ended, "missing_results")
     cells.append(" / ".join(f"{100 * share:.1f} %" for share in missing))
     cells.append(f"{100 * _mean(ended, 'deferred'):.1f} %")

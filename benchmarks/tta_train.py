@@ -5,8 +5,9 @@
 The program trains, and records the end of each step and, every few steps, the
 parameters. It writes into FOLDER `RANK.npz`: `ends_s`, the end of each step since the
 begin of the first, in seconds; `accuracies` of the replica of this rank, after the
-steps `noted`; `shares`, the means of the shares of contributions and results missing
-and of results with deferred data; `parameters`, the final ones.
+steps `noted`; `reports`, of each step the shares of contributions and results missing
+and of results with deferred data, the deadline in seconds, and the calls skipped;
+`parameters`, the final ones.
 """
 
 import dataclasses
@@ -22,6 +23,7 @@ from typing import Any
 
 import accuracy_models
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -46,21 +48,25 @@ class Scheme:
     Attributes:
       mode: mode of `average_gradients`; None: `lax.pmean`, over Gloo.
       wire_format: format of `average_gradients`, or dtype of `lax.pmean`.
+      flat: whether `lax.pmean` reduces all gradients as one array.
       options: options of `jax_optireduce.init`.
     """
 
     mode: str | None
     wire_format: str = "float32"
+    flat: bool = False
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 # Schemes with default options.
 SCHEMES = {
     "Gloo": Scheme(None),
+    "Gloo, one array": Scheme(None, flat=True),
     "Gloo, bfloat16": Scheme(None, "bfloat16"),
     "exact": Scheme("exact"),
     "agreed": Scheme("agreed"),
     "bounded": Scheme("bounded"),
+    "bounded, auto": Scheme("bounded", "auto"),
     "lossy": Scheme("lossy"),
 }
 
@@ -114,16 +120,24 @@ class Pauses:
         return pauses * self.pause_ms / 1000
 
 
+def mean_over_gloo(tree: Any, flat: bool) -> Any:
+    """Returns the mean of a tree over the ranks."""
+    if not flat:
+        return jax.lax.pmean(tree, AXIS)
+    vector, restored = jax.flatten_util.ravel_pytree(tree)
+    return restored(jax.lax.pmean(vector, AXIS))
+
+
 def make_step(
     task: accuracy_models.Task, optimizer: Any, scheme: Scheme, mesh: Mesh
 ) -> Callable[..., Any]:
-    """Returns the train step: (state, inputs, targets) -> (state, shares)."""
+    """Returns the train step: (state, inputs, targets) -> (state, report)."""
 
     def averaged(gradients: Any) -> tuple[Any, jax.Array]:
         if scheme.mode is None:
             sent = optax.tree.cast(gradients, scheme.wire_format)
-            gradients = optax.tree.cast(jax.lax.pmean(sent, AXIS), jnp.float32)
-            return gradients, jnp.zeros(3)
+            restored = optax.tree.cast(mean_over_gloo(sent, scheme.flat), jnp.float32)
+            return restored, jnp.zeros(5)
         gradients, stats = jax_optireduce.average_gradients(
             gradients,
             AXIS,
@@ -132,14 +146,20 @@ def make_step(
             name="gradients",
             return_stats=True,
         )
-        shares = (stats.missing_contributions, stats.missing_results, stats.deferred)
-        return gradients, jnp.stack(shares)
+        report = (
+            stats.missing_contributions,
+            stats.missing_results,
+            stats.deferred,
+            stats.deadline_s,
+            stats.skipped,
+        )
+        return gradients, jnp.stack([x.astype(jnp.float32) for x in report])
 
     def step(state: Any, inputs: jax.Array, targets: jax.Array) -> tuple[Any, Any]:
         params, inner = state
-        gradients, shares = averaged(jax.grad(task.loss)(params, inputs, targets))
+        gradients, report = averaged(jax.grad(task.loss)(params, inputs, targets))
         updates, inner = optimizer.update(gradients, inner, params)
-        return (optax.apply_updates(params, updates), inner), shares[None]
+        return (optax.apply_updates(params, updates), inner), report[None]
 
     return jax.jit(
         jax.shard_map(
@@ -202,7 +222,7 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
         "ends_s": ends_s,
         "noted": list(notes),
         "accuracies": [float(evaluate(params)[0]) for params in notes.values()],
-        "shares": np.mean(reports, axis=0),
+        "reports": np.array(reports),
         "parameters": np.concatenate([np.ravel(leaf) for leaf in leaves]),
     }
 
