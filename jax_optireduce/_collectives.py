@@ -132,7 +132,8 @@ def psum(
         number of ranks divided by that of its contributions.
       wire_format: format of float32 leaves on the wire. "float32": unchanged;
         "bfloat16": half of the bytes; "int8": about a quarter, blocks of 32 values
-        share an exponent. Contributions and sums are rounded without bias, up or down
+        share an exponent; "auto": "int8" while the network limits the calls, else
+        "float32". Contributions and sums are rounded without bias, up or down
         at random. In modes "bounded" and "agreed" the rounding error is added to the
         next call with the same name, and `drain` returns the rest; in the others it is
         lost. In every mode all ranks get the same bits of a sum. A block of "int8" with

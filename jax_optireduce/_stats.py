@@ -54,6 +54,8 @@ class CollectiveStats:
         without data. In mode "bounded" means are over the ranks of these processes.
       skipped: calls of the other ranks that this rank has skipped directly before this
         one; 0 unless `on_lag="catch_up"`.
+      rounded: share of the data for which this rank sent rounded values, in [0, 1]: 0
+        or 1 with a fixed `wire_format`, any share with "auto".
     """
 
     missing_contributions: jax.Array
@@ -68,6 +70,7 @@ class CollectiveStats:
     in_flight: jax.Array
     live_processes: jax.Array
     skipped: jax.Array
+    rounded: jax.Array
 
 
 def empty() -> CollectiveStats:
@@ -130,4 +133,5 @@ def from_vectors(
         in_flight=column["in_flight"] @ weights,
         live_processes=column["live_processes"].min(),
         skipped=column["skipped"].max(),
+        rounded=column["rounded"] @ weights,
     )

@@ -30,6 +30,8 @@ constexpr Instant SaturatingAdd(Instant at, Duration by) {
   return at > kNever - by ? kNever : at + by;
 }
 
+constexpr double Nanoseconds(Duration duration) { return static_cast<double>(duration.count()); }
+
 }  // namespace optireduce
 
 #endif  // FFI_BASE_TIME_H_

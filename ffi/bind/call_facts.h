@@ -56,7 +56,7 @@ struct Statistic {
 
 // By position. Units and meanings are those of CollectiveStats in jax_optireduce/_stats.py;
 // "processes" is for the mean over live ranks.
-inline constexpr std::array<Statistic, 13> kStatistics = {{
+inline constexpr std::array<Statistic, 14> kStatistics = {{
     {"missing_contributions",
      [](const CallReport& of) { return of.result.stats.missing_contributions; }},
     {"missing_results", [](const CallReport& of) { return of.result.stats.missing_results; }},
@@ -80,6 +80,7 @@ inline constexpr std::array<Statistic, 13> kStatistics = {{
     {"live_processes",
      [](const CallReport& of) { return static_cast<double>(of.result.stats.live); }},
     {"skipped", [](const CallReport& of) { return static_cast<double>(of.result.stats.skipped); }},
+    {"rounded", [](const CallReport& of) { return of.result.stats.rounded ? 1.0 : 0.0; }},
     {"processes", [](const CallReport& of) { return static_cast<double>(of.processes); }},
 }};
 

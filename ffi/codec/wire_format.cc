@@ -185,8 +185,10 @@ void Encode(WireFormat format, std::span<const std::byte> values, std::uint64_t 
       return EncodeBfloat16(values.data(), count, mixed, out.data());
     case WireFormat::kInt8:
       return EncodeInt8(values.data(), count, mixed, out.data());
+    case WireFormat::kAuto:
+      break;
   }
-  FailCheck("known wire format", __FILE__, __LINE__);
+  FailCheck("format of a datagram", __FILE__, __LINE__);
 }
 
 void Decode(WireFormat format, std::span<const std::byte> encoded, std::span<std::byte> values) {
@@ -200,8 +202,10 @@ void Decode(WireFormat format, std::span<const std::byte> encoded, std::span<std
       return DecodeBfloat16(encoded.data(), count, values.data());
     case WireFormat::kInt8:
       return DecodeInt8(encoded.data(), count, values.data());
+    case WireFormat::kAuto:
+      break;
   }
-  FailCheck("known wire format", __FILE__, __LINE__);
+  FailCheck("format of a datagram", __FILE__, __LINE__);
 }
 
 bool TakeRoundingError(std::span<std::byte> values, std::span<const std::byte> rounded) {

@@ -7,6 +7,8 @@
 //   kInt8      blocks of 32 values that share an exponent byte E; each value is a whole number k
 //              from -127 to 127 and represents k * 2^(E - 127)
 //
+// kAuto is one of kFloat32 and kInt8 for each datagram, by which its payload differs in size.
+//
 // A value of the format is rounded to itself, bit for bit (-0 to 0 in kInt8). So data may be
 // encoded at every transmission: only the first encoding changes it.
 //
@@ -30,9 +32,10 @@ enum class WireFormat : std::uint8_t {
   kFloat32 = 0,
   kBfloat16 = 1,
   kInt8 = 2,
+  kAuto = 3,
 };
 
-inline constexpr std::uint8_t kWireFormats = 3;
+inline constexpr std::uint8_t kWireFormats = 4;
 
 // Values that share an exponent.
 // Source: MXINT8 of the OCP Microscaling Formats specification 1.0 has such blocks. Its exponent is
@@ -48,11 +51,13 @@ constexpr std::string_view NameOf(WireFormat format) {
       return "bfloat16";
     case WireFormat::kInt8:
       return "int8";
+    case WireFormat::kAuto:
+      return "auto";
   }
   FailCheck("known wire format", __FILE__, __LINE__);
 }
 
-// Bytes of `values` values on the wire.
+// Bytes of `values` values on the wire. Here and below `format` is that of a datagram, not kAuto.
 constexpr std::size_t EncodedBytes(WireFormat format, std::size_t values) {
   switch (format) {
     case WireFormat::kFloat32:
@@ -61,8 +66,10 @@ constexpr std::size_t EncodedBytes(WireFormat format, std::size_t values) {
       return values * 2;
     case WireFormat::kInt8:
       return values + (values + kBlockValues - 1) / kBlockValues;
+    case WireFormat::kAuto:
+      break;
   }
-  FailCheck("known wire format", __FILE__, __LINE__);
+  FailCheck("format of a datagram", __FILE__, __LINE__);
 }
 
 // Rounds `values` (float32, may be unaligned) into `out`, which has the size EncodedBytes() and

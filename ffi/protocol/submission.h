@@ -121,6 +121,7 @@ struct CallStats {
   std::uint16_t live = 1;      // members that are not gone
   Duration behind{};           // wait for the slowest rank after the data of the others had arrived
   std::vector<Rank> absent{};  // ranks of which no data arrived in time
+  bool rounded = false;        // the data of this rank was rounded to fewer bytes
   bool passed = false;         // the others were past the call: it waited for no rank
   Sequence number{};           // of the call in the session; its position and all skipped calls
   std::uint32_t skipped = 0;   // calls of the others that this rank has skipped before this one

@@ -31,7 +31,7 @@ constexpr Field kFields[] = {
 
 constexpr std::string_view kElementTypeWords[] = {"float32", "bfloat16", "float16",
                                                   "float64", "int32",    "mixed"};
-constexpr std::string_view kWireFormatWords[] = {"float32", "bfloat16", "int8", "mixed"};
+constexpr std::string_view kWireFormatWords[] = {"float32", "bfloat16", "int8", "auto", "mixed"};
 constexpr std::string_view kModeWords[] = {"exact", "lossy", "mixed", "bounded", "agreed", "any"};
 constexpr std::string_view kFillWords[] = {"integers", "floats"};
 constexpr std::string_view kMismatchWords[] = {"none", "fingerprint", "name", "extra_call",

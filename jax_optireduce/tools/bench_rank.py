@@ -56,7 +56,7 @@ _LOSSY_ROUNDING = 64
 # Tolerance of a rounded sum, relative to the largest sum, in modes without deferred
 # data. Source: the errors of contributions, and of their sum, are each below a step of
 # the format, which is 2^-7 of the value, or 1/63 of the largest in its block.
-_WIRE_ROUNDING = {"float32": 0.0, "bfloat16": 2 * 2**-7, "int8": 2 / 63}
+_WIRE_ROUNDING = {"float32": 0.0, "bfloat16": 2 * 2**-7, "int8": 2 / 63, "auto": 2 / 63}
 
 # Its factor in mode "lossy": after the inverse rotation the error of an element is the
 # sum of the errors of 1,024 values, divided by 32. Chosen: such a sum is below 4 times

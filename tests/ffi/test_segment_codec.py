@@ -8,12 +8,19 @@ import optireduce_testing as native
 VALUES = np.linspace(-np.pi, np.pi, 97, dtype=np.float32).tolist()
 
 
-def round_trip(wire_format: str, *, self: int = 0, drain: bool = False):
-    """Some values as receivers read them: each is a segment of a call of its own."""
+def round_trip(wire_format: str, *, self: int = 0, drain: bool = False, call: str = ""):
+    """Some values as receivers read them: each is a segment of a call of its own.
+
+    Args:
+      wire_format: of the collective.
+      self: the sender.
+      drain: whether the calls are drains.
+      call: format of the calls, if not that of the collective.
+    """
     collective = native.Collective(
         "x", mode="bounded", members=[0, 1], elements=2, wire_format=wire_format
     )
-    return native.round_trip(collective, self, VALUES, drain)
+    return native.round_trip(collective, self, VALUES, drain, call or wire_format)
 
 
 def test_float32_is_exact():
@@ -30,6 +37,12 @@ def test_other_formats_round(wire_format):
 @pytest.mark.parametrize("wire_format", ["bfloat16", "int8"])
 def test_a_drain_is_not_rounded(wire_format):
     assert round_trip(wire_format, drain=True) == VALUES
+
+
+@pytest.mark.parametrize("call", ["float32", "int8"])
+def test_the_payload_shows_the_format_that_a_sender_has_chosen(call):
+    assert round_trip("auto", call=call) == round_trip(call)
+    assert round_trip("auto", call=call, drain=True) == VALUES
 
 
 def test_the_same_values_round_alike_each_time():

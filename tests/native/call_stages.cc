@@ -44,7 +44,7 @@ class CallStages {
       : collective_(CollectiveId(1), collective.ToSpec(), MemberIndex(0), sizeof(float)),
         order_(TarSendOrder(collective_.layout.members(), MemberIndex(0))),
         rules_(Rules(sequence, now, drain)),
-        codec_(collective_, Sequence(sequence), drain),
+        codec_(collective_, Sequence(sequence), collective_.spec.wire_format, drain),
         first_(collective_, rules_, codec_, pool_),
         sender_(collective_, rules_, codec_, first_, bucket_, pool_, order_),
         second_(collective_, rules_, sender_, bucket_, pool_) {}

@@ -45,9 +45,12 @@ class TestCalls {
     options.late_budget = late_budget_;
     options.on_lag = suspend_ ? LagPolicy::kSuspend : LagPolicy::kWait;
     LateRules::Prepare(collective_, options, pool_);
-    calls_[sequence] = std::make_unique<Exchange>(
-        collective_, Sequence(sequence), At(now), pool_,
-        ExchangeOptions{.send_order = order_, .lag_timeout = FromSeconds(1), .drain = drain});
+    calls_[sequence] =
+        std::make_unique<Exchange>(collective_, Sequence(sequence), At(now), pool_,
+                                   ExchangeOptions{.send_order = order_,
+                                                   .lag_timeout = FromSeconds(1),
+                                                   .drain = drain,
+                                                   .wire_format = collective_.spec.wire_format});
   }
   void Submit(std::uint32_t sequence, double now, std::vector<float> values) {
     std::vector<float>& bucket = buckets_[sequence] = std::move(values);
@@ -145,14 +148,14 @@ class TestCalls {
   CallStats stats_;  // of the last call that has finished
 };
 
-// Encodes values of one segment in each of some calls, and decodes them.
+// Encodes values of one segment in each of some calls, and decodes them. `format`: of the calls.
 std::vector<float> RoundTrip(const Collective& collective, std::uint16_t self,
-                             std::vector<float> values, bool drain) {
+                             std::vector<float> values, bool drain, const std::string& format) {
   const optireduce::Collective known(CollectiveId(1), collective.ToSpec(), MemberIndex(self),
                                      sizeof(float));
   for (std::size_t i = 0; i < values.size(); ++i) {
     const Sequence sequence(static_cast<std::uint32_t>(i));
-    SegmentCodec codec(known, sequence, drain);
+    SegmentCodec codec(known, sequence, WireFormatOf(format), drain);
     Header header;
     header.flags = drain ? kFlagDrain : 0;
     std::vector<std::byte> encoded(codec.PayloadBytes(SegmentIndex(0)));
@@ -192,8 +195,7 @@ void Bind(nb::module_& m) {
       .def_prop_ro("deferred", &TestCalls::Deferred)
       .def_prop_ro("retransmitted", &TestCalls::Retransmitted)
       .def_prop_ro("in_flight", &TestCalls::InFlight);
-  m.def("round_trip", &RoundTrip, nb::arg("collective"), nb::arg("self"), nb::arg("values"),
-        nb::arg("drain") = false);
+  m.def("round_trip", &RoundTrip);
 }
 
 const Binding binding(&Bind);

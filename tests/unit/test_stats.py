@@ -22,7 +22,7 @@ def _vector(*head):
 
 
 def test_one_bucket_reports_its_own_figures():
-    vector = _vector(0.25, 0.5, 1.5, 3, 2, 1, 7, 0.125, 2.5, 0.0625, 4, 3)
+    vector = _vector(0.25, 0.5, 1.5, 3, 2, 1, 7, 0.125, 2.5, 0.0625, 4, 3, 1)
     stats = from_vectors([vector], [10])
     expected = CollectiveStats(
         missing_contributions=0.25,
@@ -37,12 +37,13 @@ def test_one_bucket_reports_its_own_figures():
         in_flight=0.0625,
         live_processes=4.0,
         skipped=3.0,
+        rounded=1.0,
     )
     assert jax.tree.map(float, stats) == expected
 
 
 def test_buckets_are_weighted_by_elements_and_the_slowest_is_named():
-    fast = _vector(0.0, 0.0, 1.0, 1, 0, 2, 5, 0.0, 9.0, 0.0, 4, 2)
+    fast = _vector(0.0, 0.0, 1.0, 1, 0, 2, 5, 0.0, 9.0, 0.0, 4, 2, 1)
     slow = _vector(0.4, 0.8, 3.0, 4, 6, 0, 5, 0.2, 3.5, 0.4, 3)
     stats = jax.tree.map(float, from_vectors([fast, slow], [300, 100]))
     np.testing.assert_allclose(stats.missing_contributions, 0.1, rtol=1e-6)
@@ -53,6 +54,7 @@ def test_buckets_are_weighted_by_elements_and_the_slowest_is_named():
     assert (stats.slowest_process, stats.live_processes) == (0.0, 3.0)
     assert (stats.retransmitted, stats.late, stats.sequence) == (5.0, 6.0, 5.0)
     assert stats.skipped == 2.0
+    assert stats.rounded == 0.75
 
 
 def test_call_that_moved_nothing_lost_nothing_and_waited_for_nobody():
@@ -68,7 +70,7 @@ def test_ranks_of_live_processes_are_counted_exactly(data):
     live = data.draw(st.integers(1, processes), "live")
     devices = data.draw(st.integers(1, 32), "devices of a process")
     vector = np.zeros(VECTOR_SIZE, np.float32)
-    vector[[10, 12]] = live, processes
+    vector[[10, 13]] = live, processes
     assert float(live_ranks(vector, devices * processes)) == devices * live
 
 

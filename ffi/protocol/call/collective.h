@@ -18,6 +18,7 @@
 #include "ffi/protocol/call/attendance.h"
 #include "ffi/protocol/call/call_numbers.h"
 #include "ffi/protocol/call/deferred_data.h"
+#include "ffi/protocol/call/format_controller.h"
 #include "ffi/protocol/call/given_up.h"
 #include "ffi/protocol/deadline/call_timing.h"
 #include "ffi/protocol/submission.h"
@@ -66,6 +67,9 @@ struct Collective {
   // Made with the first call, where a stage has a deadline.
   std::unique_ptr<CallTiming> timing;
   std::unique_ptr<DeferredData> deferred;  // where late data is deferred
+  FormatController format;                 // with WireFormat::kAuto
+  // Means are over the members that take part in a call: those that are absent will skip it.
+  bool averages_present = false;
   std::optional<Sequence> merged;  // the highest that was over before the program had called it
   // The same collective when it had more members; it is learnt before this one.
   Collective* predecessor = nullptr;

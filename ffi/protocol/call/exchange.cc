@@ -15,7 +15,7 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       lag_timeout_(options.lag_timeout),
       pool_(pool),
       rules_(LateRules::Open(collective, sequence, now, options.drain)),
-      codec_(collective, sequence, options.drain),
+      codec_(collective, sequence, options.wire_format, options.drain),
       reduce_scatter_(collective, rules_, codec_, pool),
       sender_(collective, rules_, codec_, reduce_scatter_, bucket_, pool, options.send_order),
       all_gather_(collective, rules_, sender_, bucket_, pool),
@@ -67,6 +67,7 @@ void Exchange::Report(Instant now, bool ok) {
   stats.elapsed = now - program_.called_at();
   stats.number = sequence_;
   stats.skipped = program_.skipped();
+  stats.rounded = codec_.rounds();
   stats.live = collective_.layout.members();
   if (rules_.CallDeadline() != kNever) stats.deadline = rules_.call_deadline();
   stats.deadline_needed = rules_.deadline_needed();

@@ -38,6 +38,8 @@ struct ExchangeOptions {
   // The wait of a call, after its deadline, for peers that are too far behind.
   Duration lag_timeout{};
   bool drain = false;
+  // Of the data that this rank sends, unless the call is a drain.
+  WireFormat wire_format = WireFormat::kFloat32;
 };
 
 class Exchange {

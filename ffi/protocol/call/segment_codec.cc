@@ -8,14 +8,24 @@
 
 namespace optireduce {
 
-SegmentCodec::SegmentCodec(const Collective& collective, Sequence sequence, bool drain)
-    : collective_(collective),
-      sequence_(sequence),
-      format_(drain ? WireFormat::kFloat32 : collective.spec.wire_format) {
-  if (!Rounds(collective.spec)) return;
+SegmentCodec::SegmentCodec(const Collective& collective, Sequence sequence, WireFormat format,
+                           bool drain)
+    : collective_(collective), sequence_(sequence), format_(drain ? WireFormat::kFloat32 : format) {
+  const bool carries = collective.deferred && !collective.deferred->errors().empty();
+  // A call before the drain may still round.
+  if (rounds() || carries || drain) Activate();
+}
+
+void SegmentCodec::Activate() {
+  if (!Rounds(collective_.spec)) return;
   for (auto* scratch : {&exact_, &rounded_, &encoded_}) {
-    scratch->resize(collective.layout.LargestSegmentBytes());
+    scratch->resize(collective_.layout.LargestSegmentBytes());
   }
+}
+
+void SegmentCodec::Drain() {
+  format_ = WireFormat::kFloat32;
+  Activate();
 }
 
 std::uint64_t SegmentCodec::KeyOf(DatagramKind kind, SegmentIndex segment) const {
@@ -38,10 +48,13 @@ std::optional<std::span<const std::byte>> SegmentCodec::Decode(const Collective&
   if (!Rounds(spec) || (header.flags & kFlagDrain) != 0) return payload;
   if (header.segment.value() >= collective.layout.segments()) return std::nullopt;
   const std::size_t bytes = collective.layout.Segment(header.segment).bytes;
-  if (payload.size() != EncodedBytes(spec.wire_format, bytes / sizeof(float))) return std::nullopt;
+  const bool chosen = spec.wire_format == WireFormat::kAuto;
+  if (chosen && payload.size() == bytes) return payload;
+  const WireFormat format = chosen ? FormatController::kRounded : spec.wire_format;
+  if (payload.size() != EncodedBytes(format, bytes / sizeof(float))) return std::nullopt;
   if (scratch.size() < bytes) scratch.resize(bytes);
   const std::span<std::byte> values = std::span(scratch).first(bytes);
-  optireduce::Decode(spec.wire_format, payload, values);
+  optireduce::Decode(format, payload, values);
   return values;
 }
 

@@ -24,8 +24,9 @@ namespace optireduce {
 
 class SegmentCodec {
  public:
+  // The data that this rank sends in the call is rounded to `format`, unless the call is a drain.
   // `collective` must outlive this.
-  SegmentCodec(const Collective& collective, Sequence sequence, bool drain);
+  SegmentCodec(const Collective& collective, Sequence sequence, WireFormat format, bool drain);
 
   // The float32 values of a segment that arrives, in `scratch` where it arrives rounded; nothing if
   // the payload has another size than the segment.
@@ -34,10 +35,12 @@ class SegmentCodec {
                                                           std::span<const std::byte> payload,
                                                           std::vector<std::byte>& scratch);
 
-  // The collective has a wire format: payloads and sums pass through this class, also in a drain.
+  // Payloads and sums pass through this class: they are rounded, or take the errors of earlier
+  // calls.
   bool active() const { return !exact_.empty(); }
+  bool rounds() const { return format_ != WireFormat::kFloat32; }
   // The call drains its collective.
-  void Drain() { format_ = WireFormat::kFloat32; }
+  void Drain();
   std::size_t PayloadBytes(SegmentIndex segment) const;
 
   // Writes the sum of `parts`, one to three of them, to `out` in the wire format. Returns that sum,
@@ -53,6 +56,7 @@ class SegmentCodec {
   void RoundSum(SegmentIndex segment, Reduction& reduction, SegmentStore* errors);
 
  private:
+  void Activate();
   std::uint64_t KeyOf(DatagramKind kind, SegmentIndex segment) const;
 
   const Collective& collective_;

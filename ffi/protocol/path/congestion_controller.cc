@@ -89,8 +89,6 @@ constexpr std::size_t kBurstBytes = 64 * 1024;
 // the simulator take 1 % longer.
 constexpr std::size_t kBurstPart = 2;
 
-double Nanoseconds(Duration duration) { return static_cast<double>(duration.count()); }
-
 std::size_t Scale(std::size_t bytes, double by) {
   return static_cast<std::size_t>(static_cast<double>(bytes) * by);
 }

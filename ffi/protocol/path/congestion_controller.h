@@ -87,6 +87,9 @@ class CongestionController {
   std::size_t BurstBytes() const;
   // Own bytes that may wait in queues.
   std::size_t share_bytes() const { return share_; }
+  // Bytes per nanosecond, over the last round trips that this controller limited; zero before the
+  // first.
+  double rate() const { return rate_time_ > 0 ? rate_bytes_ / rate_time_ : 0; }
 
  private:
   void Measure(Instant now, const RoundTrip& round);

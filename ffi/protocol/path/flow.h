@@ -104,6 +104,8 @@ class Flow {
 
   std::size_t window_bytes() const;
   std::size_t share_bytes() const { return rate_.share_bytes(); }
+  // See CongestionController.
+  double rate() const { return rate_.rate(); }
 
  private:
   struct InFlight {

@@ -1,5 +1,7 @@
 #include "ffi/protocol/session/call_table.h"
 
+#include <algorithm>
+
 #include "ffi/base/check.h"
 #include "ffi/schedule/tar.h"
 
@@ -13,13 +15,33 @@ bool CallTable::HasCalled(const Collective& collective, Sequence sequence, bool 
   return open != nullptr && open->exchange.heard(*collective.MemberOf(member));
 }
 
+WireFormat CallTable::ChooseFormat(Instant now, Collective& collective) const {
+  if (collective.spec.wire_format != WireFormat::kAuto) return collective.spec.wire_format;
+  return collective.format.Choose(now, WireTime(collective), collective.layout.bytes());
+}
+
+Duration CallTable::WireTime(const Collective& collective) const {
+  const BucketLayout& layout = collective.layout;
+  double longest_ns = 0;
+  for (const MemberIndex member : collective.others) {
+    const double rate = peers_[collective.RankOf(member)]->flow.rate();
+    if (rate == 0) continue;
+    const auto bytes =
+        static_cast<double>(layout.Shard(member).bytes + layout.Shard(collective.self).bytes);
+    longest_ns = std::max(longest_ns, bytes / rate);
+  }
+  return Duration(static_cast<Duration::rep>(longest_ns));
+}
+
 OpenCall& CallTable::Open(Instant now, Collective& collective, Sequence sequence, bool drain) {
   const std::uint16_t members = collective.layout.members();
   std::vector<MemberIndex>& order = send_orders_[{members, collective.self}];
   if (order.empty()) order = TarSendOrder(members, collective.self);
   LateRules::Prepare(collective, options_, pool_);
-  const ExchangeOptions options{
-      .send_order = order, .lag_timeout = options_.peer_timeout, .drain = drain};
+  const ExchangeOptions options{.send_order = order,
+                                .lag_timeout = options_.peer_timeout,
+                                .drain = drain,
+                                .wire_format = ChooseFormat(now, collective)};
   const auto [at, inserted] =
       calls_.try_emplace({.collective = collective.id, .sequence = sequence}, collective, sequence,
                          now, pool_, options);

@@ -75,6 +75,9 @@ class CallTable {
   }
 
  private:
+  WireFormat ChooseFormat(Instant now, Collective& collective) const;
+  // In which this rank's data in a call leaves as float32, at the rates that were measured last.
+  Duration WireTime(const Collective& collective) const;
   template <typename Calls, typename Visit>
   static void ForEachOf(Calls& calls, CollectiveId collective, Visit visit) {
     auto at = calls.lower_bound({.collective = collective, .sequence = Sequence(0)});

@@ -1,0 +1,33 @@
+// The choice of the wire format "auto".
+
+#include "ffi/protocol/call/format_controller.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "tests/native/binding.h"
+
+namespace nb = nanobind;
+
+namespace optireduce::testing {
+namespace OR_FILE {
+
+std::string Choose(FormatController& controller, double now, double wire_s, std::uint64_t bytes) {
+  return std::string(NameOf(controller.Choose(At(now), FromSeconds(wire_s), bytes)));
+}
+
+void Bind(nb::module_& m) {
+  nb::class_<FormatController>(m, "FormatController")
+      .def(nb::init<>())
+      .def("choose", &Choose, nb::arg("now"), nb::arg("wire_s"), nb::arg("bytes") = 1000)
+      .def_prop_ro("format", [](const FormatController& controller) {
+        return std::string(NameOf(controller.format()));
+      });
+}
+
+const Binding binding(&Bind);
+
+}  // namespace OR_FILE
+}  // namespace optireduce::testing
