@@ -28,7 +28,8 @@ void Bind(nb::module_& m) {
             new (self) CallTiming(collective.ToSpec(), MemberIndex(0), late_budget, suspend);
           },
           "collective"_a, "late_budget"_a = 0.0, "suspend"_a = false)
-      .def("open", &CallTiming::Open)
+      .def(
+          "open", [](CallTiming& self, double now) { self.Open(At(now)); }, "now"_a = 0.0)
       .def_prop_ro("reduce_scatter_deadline",
                    [](const CallTiming& self) { return ToSeconds(self.reduce_scatter_deadline()); })
       .def_prop_ro("call_deadline",

@@ -27,7 +27,9 @@ void Bind(nb::module_& m) {
           },
           nb::arg("late_budget"), nb::arg("bound_s"), nb::arg("latency_s"), nb::arg("sources"),
           nb::arg("waits_for_stragglers"))
-      .def("begin_call", &DeadlineController::BeginCall)
+      .def(
+          "begin_call", [](DeadlineController& self, double now) { self.BeginCall(At(now)); },
+          nb::arg("now") = 0.0)
       .def("began", [](DeadlineController& self, std::size_t source,
                        double after_opening) { self.Began(source, FromSeconds(after_opening)); })
       .def("arrived",

@@ -37,7 +37,7 @@ LateRules LateRules::Open(const Collective& collective, Sequence sequence, Insta
                           bool drain) {
   LateRules rules(collective, sequence, now, drain);
   if (rules.timing_ == nullptr) return rules;
-  rules.timing_->Open();
+  rules.timing_->Open(now);
   rules.reduce_scatter_deadline_ = rules.timing_->reduce_scatter_deadline();
   rules.call_deadline_ = rules.timing_->call_deadline();
   if (!rules.retains()) return rules;

@@ -40,9 +40,9 @@ CallTiming::CallTiming(const CollectiveSpec& spec, MemberIndex self, double late
   }
 }
 
-void CallTiming::Open() {
+void CallTiming::Open(Instant now) {
   for (auto& controller : deferring_) {
-    if (controller) controller->BeginCall();
+    if (controller) controller->BeginCall(now);
   }
 }
 

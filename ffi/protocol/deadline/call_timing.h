@@ -34,7 +34,7 @@ class CallTiming {
   CallTiming(const CollectiveSpec& spec, MemberIndex self, double late_budget, bool suspend);
 
   // A call opens; the deadlines count from here.
-  void Open();
+  void Open(Instant now);
   Duration reduce_scatter_deadline() const;
   // Of both stages together; at least that of the first.
   Duration call_deadline() const;

@@ -2,14 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "ffi/base/check.h"
+#include "ffi/protocol/deadline/progress.h"
 
 namespace optireduce {
 namespace {
 
 // Source: OptiReduce, NSDI'25: t_B comes from the first 20 calls.
 constexpr std::size_t kCalibrationCalls = 20;
+
+// Chosen: about one late segment in a hundred costs less than any wait for it.
+constexpr double kNegligibleShare = 0.01;
 
 // Chosen: a memory of a hundred calls, the fewest of which one per cent, the share that may be
 // late, is a call.
@@ -54,9 +59,33 @@ DeadlineController::DeadlineController(const DeadlineOptions& options, std::size
   OR_CHECK(sources > 0);
 }
 
-void DeadlineController::BeginCall() {
+void DeadlineController::BeginCall(Instant now) {
+  NotePeriod(now, call_.ExceededBy(NegligibleShare()));
   if (call_.total() > 0) LearnFromCall();
   FindStragglers();
+  chosen_ = Choose();
+}
+
+void DeadlineController::NotePeriod(Instant now, Duration needed) {
+  if (opened_at_ && call_.total() > 0) {
+    const Duration waited = std::min(needed, deadline());
+    computations_.Add(std::max(now - *opened_at_ - waited, Duration(0)));
+  }
+  opened_at_ = now;
+}
+
+double DeadlineController::NegligibleShare() const {
+  return std::min(kNegligibleShare, options_.late_budget);
+}
+
+Duration DeadlineController::Choose() const {
+  Duration transfer{};
+  for (const Source& source : sources_) transfer = std::max(transfer, source.transfers.Mean());
+  const Waits waits{.data = memory_,
+                    .calls = asked_,
+                    .computation = computations_.Median(),
+                    .transfer = transfer};
+  return BestDeadline(waits, memory_.ExceededBy(options_.late_budget), learned_);
 }
 
 void DeadlineController::Began(std::size_t source, Duration after_opening) {
@@ -80,13 +109,13 @@ Duration DeadlineController::deadline() const {
 
 Duration DeadlineController::unbounded() const {
   if (!calibrated()) return Duration(0);
-  return learned_ * kMarginNumerator / kMarginDenominator;
+  return chosen_ * kMarginNumerator / kMarginDenominator;
 }
 
 bool DeadlineController::calibrated() const { return calls_ >= kCalibrationCalls; }
 
 void DeadlineController::LearnFromCall() {
-  const Duration asked = call_.ExceededBy(options_.late_budget);
+  const Duration asked = call_.ExceededBy(NegligibleShare());
   if (calibrated() && asked > kFarBeyond * learned_) {
     HoldBack(asked);
   } else {
@@ -104,7 +133,7 @@ void DeadlineController::Remember(const LatencyHistogram& data, Duration asked, 
   asked_.Add(asked, static_cast<double>(calls));
   recent_[recent_count_++ % kRecentCalls] = asked;
   ++calls_;
-  learned_ = memory_.ExceededBy(options_.late_budget);
+  learned_ = memory_.ExceededBy(NegligibleShare());
 }
 
 // Once there are enough odd calls, they count, and the weight of the calls before the first of them
@@ -138,7 +167,7 @@ void DeadlineController::ForgetDrop() {
   const double kept = std::min(WeightOf(kRecentCalls) / asked_.total(), 1.0);
   memory_.Fade(kept);
   asked_.Fade(kept);
-  learned_ = memory_.ExceededBy(options_.late_budget);
+  learned_ = memory_.ExceededBy(NegligibleShare());
 }
 
 // Seen from a punctual rank, a slow one begins late in every call. Seen from the slow rank, its own
@@ -169,6 +198,13 @@ Duration DeadlineController::Typical::Median() const {
   const auto middle = sorted.begin() + (known - 1) / 2;
   std::nth_element(sorted.begin(), middle, sorted.begin() + known);
   return *middle;
+}
+
+Duration DeadlineController::Typical::Mean() const {
+  const std::size_t known = std::min(count_, kTypicalCalls);
+  if (known == 0) return Duration(0);
+  return std::accumulate(values_.begin(), values_.begin() + known, Duration(0)) /
+         static_cast<int>(known);
 }
 
 }  // namespace optireduce

@@ -2,9 +2,9 @@
 // arrives, so the true time of all data becomes known: the controller's own cut-offs do not bias
 // its measurements. One instance for each stage of a collective.
 //
-// The deadline is the time after the opening of a call that at most `late_budget` of the data
-// exceeds, over about the last hundred calls, plus an eighth. Three kinds of late data must not
-// move it:
+// Two times bound the deadline: those after the opening of a call that 1 % of the data exceeds, and
+// `late_budget` of it, over about the last hundred calls. Between them it is the one with the most
+// progress per second (BestDeadline), plus an eighth. Three kinds of late data must not move it:
 //   * A straggler, a rank whose program is slow in most calls, counts by the time since its own
 //     first sign in the call, if calls do not wait for lagging ranks. If they do, the straggler
 //     sets the pace of all ranks anyway: a deadline without it would gain no time, and make its
@@ -25,6 +25,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "ffi/base/time.h"
@@ -33,7 +34,7 @@
 namespace optireduce {
 
 struct DeadlineOptions {
-  double late_budget = 0.01;  // share of the data that may be late, above 0 and below 1
+  double late_budget = 0.01;  // largest share of the data that may be late, above 0 and below 1
   Duration bound{};           // never exceeded; the deadline until calibrated
   // A source that begins later than the others by less than this is never considered a straggler.
   // Chosen: ten times the latency within a data centre, and negligible for a program that computes.
@@ -47,7 +48,7 @@ class DeadlineController {
   DeadlineController(const DeadlineOptions& options, std::size_t sources);
 
   // Called once per call, when it opens. Learns from the data since the previous opening.
-  void BeginCall();
+  void BeginCall(Instant now);
   // The first sign of `source` in a call; for the own rank its submission, when its data arrives
   // too.
   void Began(std::size_t source, Duration after_opening);
@@ -75,6 +76,7 @@ class DeadlineController {
    public:
     void Add(Duration value) { values_[count_++ % kTypicalCalls] = value; }
     Duration Median() const;  // zero if empty
+    Duration Mean() const;    // zero if empty
     std::size_t count() const { return count_; }
 
    private:
@@ -91,6 +93,11 @@ class DeadlineController {
   };
 
   void LearnFromCall();
+  // `needed`: by the call since the last opening.
+  void NotePeriod(Instant now, Duration needed);
+  Duration Choose() const;
+  // The share of the data that is never waited for.
+  double NegligibleShare() const;
   void Remember(const LatencyHistogram& data, Duration asked, std::size_t calls);
   void HoldBack(Duration asked);
   void ForgetOdd();
@@ -109,8 +116,11 @@ class DeadlineController {
   std::size_t recent_count_ = 0;
   std::size_t calls_ = 0;  // remembered calls that brought data
   std::size_t odd_calls_ = 0;
-  std::size_t calls_since_odd_ = 0;  // calls that were not odd, since the first of odd_
-  Duration learned_{};
+  std::size_t calls_since_odd_ = 0;   // calls that were not odd, since the first of odd_
+  std::optional<Instant> opened_at_;  // the newest call
+  Typical computations_;              // the times from call to call, without the waits for data
+  Duration learned_{};                // the time that the negligible share exceeds
+  Duration chosen_{};                 // at most that
 };
 
 }  // namespace optireduce

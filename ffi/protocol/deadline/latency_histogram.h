@@ -70,18 +70,23 @@ class LatencyHistogram {
   static constexpr std::uint64_t kFinestNs = std::uint64_t{1} << 14;
   static constexpr std::uint64_t kLongestNs = std::uint64_t{1} << 36;
   static constexpr std::uint32_t kFirst = LogStep<kBits>(kFinestNs);
+
+ public:
   static constexpr std::size_t kBins = LogStep<kBits>(kLongestNs) - kFirst;
+  double weight(std::size_t bin) const { return bins_[bin]; }
+  // The last instant of the bin.
+  static Duration EndOf(std::size_t bin) {
+    const auto next = static_cast<std::uint32_t>(bin + 1 + kFirst);
+    return Duration(static_cast<std::int64_t>(LogStepBegin<kBits>(next)) - 1);
+  }
+
+ private:
   // Chosen: a millionth of one source's data in a call; keeps denormal numbers away.
   static constexpr float kNegligible = 1e-6f;
 
   static std::size_t BinOf(Duration latency) {
     const std::int64_t ns = std::clamp<std::int64_t>(latency.count(), kFinestNs, kLongestNs - 1);
     return LogStep<kBits>(static_cast<std::uint64_t>(ns)) - kFirst;
-  }
-  // The last instant of the bin.
-  static Duration EndOf(std::size_t bin) {
-    const auto next = static_cast<std::uint32_t>(bin + 1 + kFirst);
-    return Duration(static_cast<std::int64_t>(LogStepBegin<kBits>(next)) - 1);
   }
 
   std::array<float, kBins> bins_{};
