@@ -217,6 +217,7 @@ def _lower_cpu(ctx: Any, *operands: Any, call: Call) -> Any:
         "wire_format": call.wire_format,
         # Not part of the fingerprint, which calls and drains share.
         "drain": np.int64(drain),
+        "averages": call.mean,
         "fingerprint": np.int64(_identity.fingerprint(leaves, call, devices)),
         "group_processes": np.array(processes, np.int32),
         "group_size": np.int64(groups.shape[1]),

@@ -42,6 +42,7 @@ struct Attributes {
   ffi::Span<const std::int32_t> group_processes;
   std::int64_t group_size = 0;
   std::int64_t drain = 0;
+  bool averages = false;
 };
 
 Status Invalid(std::string_view name, std::string_view what) {
@@ -208,6 +209,7 @@ Status ReadAttributes(const Attributes& attributes, DeviceCall& call) {
   }
   call.key = attributes.key;
   call.drain = attributes.drain == kDrainOfCalls || attributes.drain == kDrainOfCallsIfAny;
+  call.averages = attributes.averages;
   call.drains_if_any = attributes.drain == kDrainOfCallsIfAny;
   call.spec.name = name;
   call.spec.description = attributes.description;
@@ -273,7 +275,7 @@ ffi::Future AllReduce(std::string_view communicator, std::string_view name, std:
                       std::string_view description, std::string_view mode,
                       std::string_view wire_format, std::int64_t fingerprint,
                       ffi::Span<const std::int32_t> group_processes, std::int64_t group_size,
-                      std::int64_t drain, ffi::BufferR1<ffi::S32> group_rank,
+                      std::int64_t drain, bool averages, ffi::BufferR1<ffi::S32> group_rank,
                       ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
                       ffi::RemainingRets results) {
   ffi::Promise promise;
@@ -287,7 +289,8 @@ ffi::Future AllReduce(std::string_view communicator, std::string_view name, std:
                               .fingerprint = fingerprint,
                               .group_processes = group_processes,
                               .group_size = group_size,
-                              .drain = drain};
+                              .drain = drain,
+                              .averages = averages};
   Status status;
   try {
     status = StartAllReduce(attributes, group_rank, step, arguments, results, promise);
@@ -344,6 +347,7 @@ XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame) {
                              .Attr<ffi::Span<const std::int32_t>>("group_processes")
                              .Attr<std::int64_t>("group_size")
                              .Attr<std::int64_t>("drain")
+                             .Attr<bool>("averages")
                              .Arg<ffi::BufferR1<ffi::S32>>()
                              .Arg<ffi::BufferR0<ffi::S32>>()
                              .RemainingArgs()

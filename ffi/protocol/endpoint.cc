@@ -287,6 +287,7 @@ bool Endpoint::Dispatch(Instant now, const Header& header, std::span<const std::
     case DatagramKind::kWaiting:
     case DatagramKind::kGaveUp:
     case DatagramKind::kDraining:
+    case DatagramKind::kReturned:
       return HandleAnnouncement(now, header, payload);
     case DatagramKind::kAcknowledgement:
       HandleAcknowledgement(now, header, payload);
@@ -404,6 +405,7 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
   }
   const MemberIndex from = *collective.MemberOf(header.source);
   collective.NoteCalled(now, from, sequence);
+  if (header.kind == DatagramKind::kReturned) return true;
   auto& announced = collective.announced_at[from.index()];
   if (!announced) announced = {.at = now, .sequence = sequence};
   if (header.kind == DatagramKind::kWaiting)

@@ -91,6 +91,8 @@ struct Submission {
   // Of a collective that defers: waits for all data under way to any member, so that none is left
   // afterwards. A call like any other, which all members must make as a drain.
   bool drain = false;
+  // The program divides the sums by the number of members.
+  bool averages = false;
   // Time for which an endpoint kept the call from beginning: during an agreement on the members, or
   // until the others began their next call.
   Duration held{};
@@ -119,9 +121,9 @@ struct CallStats {
   std::uint64_t late = 0;      // segments of this call that arrived after their stage had closed
   Rank slowest;                // the rank whose data came last, or did not come
   std::uint16_t live = 1;      // members that are not gone
+  bool rounded = false;        // the data of this rank was rounded to fewer bytes
   Duration behind{};           // wait for the slowest rank after the data of the others had arrived
   std::vector<Rank> absent{};  // ranks of which no data arrived in time
-  bool rounded = false;        // the data of this rank was rounded to fewer bytes
   bool passed = false;         // the others were past the call: it waited for no rank
   Sequence number{};           // of the call in the session; its position and all skipped calls
   std::uint32_t skipped = 0;   // calls of the others that this rank has skipped before this one

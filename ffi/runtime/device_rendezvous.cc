@@ -298,7 +298,11 @@ void DeviceRendezvous::FailReduced(const std::shared_ptr<LocalReduction>& local_
 
 Submission DeviceRendezvous::NetworkCall(const LocalReduction& local_reduction, Sequence sequence) {
   const DeviceCall& call = local_reduction.calls.front();
-  Submission submission{.spec = call.spec, .sequence = sequence, .leaves = {}, .drain = call.drain};
+  Submission submission{.spec = call.spec,
+                        .sequence = sequence,
+                        .leaves = {},
+                        .drain = call.drain,
+                        .averages = call.averages};
   // Two groups can have the same processes (with different devices of theirs), so the group is part
   // of the identity of their calls on the wire.
   if (call.groups > 1) submission.spec.name += "[group " + std::to_string(call.group) + "]";

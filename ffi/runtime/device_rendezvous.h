@@ -53,6 +53,7 @@ struct DeviceCall {
   std::optional<Sequence> step;
   std::vector<Leaf> leaves;  // valid until `done`
   bool drain = false;        // see Submission
+  bool averages = false;     // see Submission
   // The name without the number of the call in its program: see CalledCollectives.
   std::string key;
   bool drains_if_any = false;  // see CalledCollectives::Check

@@ -24,6 +24,7 @@ Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
                         .sequence = log_.workload.SequenceOf(call),
                         .leaves = leaves_.MakeLeaves(now, record),
                         .drain = record.drain,
+                        .averages = log_.scenario.means != 0,
                         .token = log_.calls.size()};
   // The endpoint holds pointers into the leaves, which moving a record must not change.
   static_assert(std::is_nothrow_move_constructible_v<SimCallRecord>);

@@ -14,20 +14,6 @@ namespace {
 // Chosen: sums of at most 2^24 bytes and counts, in doubles.
 constexpr double kFractionTolerance = 1e-9;
 
-// Rounding of the sum and of its rescaling, relative to the value.
-double ToleranceOf(ElementType type) {
-  switch (type) {
-    case ElementType::kFloat64:
-      return 0x1p-50;
-    case ElementType::kBfloat16:
-      return 0x1p-8;
-    case ElementType::kFloat16:
-      return 0x1p-10;
-    default:
-      return 0x1p-22;
-  }
-}
-
 // True for types whose sums identify every subset.
 bool IsFine(ElementType type) {
   return type == ElementType::kFloat32 || type == ElementType::kFloat64;
@@ -43,7 +29,7 @@ struct Decoded {
 class Decoder {
  public:
   Decoder(std::size_t members, ElementType type)
-      : members_(members), tolerance_(ToleranceOf(type)) {}
+      : members_(members), tolerance_(RoundingOf(type)) {}
 
   // `value` in units of the weight and pattern of its element: a rescaled sum of powers of two.
   Decoded Decode(double value) {
@@ -85,6 +71,19 @@ class Decoder {
 };
 
 }  // namespace
+
+double RoundingOf(ElementType type) {
+  switch (type) {
+    case ElementType::kFloat64:
+      return 0x1p-50;
+    case ElementType::kBfloat16:
+      return 0x1p-8;
+    case ElementType::kFloat16:
+      return 0x1p-10;
+    default:
+      return 0x1p-22;
+  }
+}
 
 std::string CheckExactResult(const SimCollective& collective, std::span<const std::byte> result,
                              std::span<const std::byte> reference, const CallStats& stats) {

@@ -34,6 +34,9 @@ std::string CheckRoundedLossyResult(const Workload& workload, const SimCollectiv
                                     SimCall call, std::span<const std::byte> result,
                                     std::span<const std::byte> reference, const CallStats& stats);
 
+// Rounding of a sum and of its rescaling, relative to the value.
+double RoundingOf(ElementType type);
+
 // Largest error of an element of a call in a wire format: each contribution, and their sum, deviate
 // by less than a step. Source: wire_format.h; a step is less than 1/63 of the largest value of a
 // block.

@@ -84,6 +84,9 @@ std::string ResultChecker::CheckDrain(const SimCallRecord& record, const CallSta
   if (!IsWhole(stats) && log_.scenario.removals_max() == 0) {
     return "is that of a drain, but its stats say that something is missing";
   }
+  if (log_.scenario.represents_absent()) {
+    return log_.scenario.give_up_at_us > 0 ? "" : CheckRepresented(record);
+  }
   if (log_.scenario.only_gives_up()) return CheckNotTwice(record);
   return log_.scenario.loses_data() ? "" : CheckConserved(record);
 }
@@ -114,6 +117,22 @@ std::string ResultChecker::CheckConserved(const SimCallRecord& record) const {
   for (std::size_t i = 0; i < got.size(); ++i) {
     if (log_.workload.HoldsAllOnce(record.collective, i, got[i])) continue;
     return "drains the collective, but " + Describe(record.collective, i, got[i]);
+  }
+  return {};
+}
+
+std::string ResultChecker::CheckRepresented(const SimCallRecord& record) const {
+  const ElementType type = record.collective.spec.element_type;
+  // Every call may round the total. A rounded value and its error may count differently.
+  const double tolerance = static_cast<double>(log_.scenario.calls + 1) * RoundingOf(type) +
+                           (Rounds(record.collective.spec) ? kRoundingSteps * kStepMax : 0);
+  const std::vector<double>& got = TotalOf(record.call.collective, record.rank);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double once = log_.workload.AllOnce(record.collective, i);
+    const double parts = once == 0 ? 1 : got[i] / once;
+    if (parts >= 1 - tolerance && parts <= 2 + tolerance) continue;
+    return "drains the collective, but " + Describe(record.collective, i, got[i]) + ", " +
+           std::to_string(parts) + " times the contributions";
   }
   return {};
 }

@@ -38,6 +38,8 @@ class ResultChecker {
                         const CallStats& stats);
   std::string CheckDrain(const SimCallRecord& record, const CallStats& stats) const;
   std::string CheckConserved(const SimCallRecord& record) const;
+  // Each contribution is there, and none counts twice, where some also stand for absent ranks.
+  std::string CheckRepresented(const SimCallRecord& record) const;
   // After failed calls contributions may be lost, and none is there twice.
   std::string CheckNotTwice(const SimCallRecord& record) const;
   // An exact call in a wire format: near the sum, and the same bits for all.

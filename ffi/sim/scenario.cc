@@ -175,6 +175,9 @@ Status ValidatePrograms(const Scenario& scenario) {
     return InvalidArgument("on_lag=catch_up needs skip_ppm=0 and sequence_first=" +
                            std::to_string(kCatchUpPositionMax.value() / 2) + " or less.");
   }
+  if (scenario.represents_absent() && (scenario.removals_max() > 0 || scenario.loses_data())) {
+    return InvalidArgument("means=1 on_lag=catch_up is not checked where data may be lost.");
+  }
   if (scenario.sequential != 0 && scenario.shuffled != 0) {
     return InvalidArgument("sequential=1 shuffled=1 deadlocks every rank; choose one of them.");
   }

@@ -84,6 +84,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(receive_buffer_bytes, 2 << 20, 2048, 1 << 30, "option of the endpoints")                       \
   X(max_lag, 2, 1, 64, "option of the endpoints")                                                  \
   X(on_lag, 0, 0, 2, "wait, suspend, catch_up")                                                    \
+  X(means, 0, 0, 1, "1: programs average: with catch_up the present ranks stand for absent ones")  \
   X(late_budget_ppm, 0, 0, 500'000, "of endpoints; 0: deadlines do not learn")                     \
   X(early_bytes_max, 1ull << 32, 0, 1ull << 40, "option of the endpoints")                         \
   X(peer_timeout_us, 3'000'000, 1, 600'000'000, "option of the endpoints")                         \
@@ -171,6 +172,8 @@ struct Scenario {
     return on_lag == static_cast<std::uint64_t>(LagPolicy::kCatchUp) &&
            ranks >= kCatchUpWorldSizeMin;
   }
+  // A contribution may also stand for those of absent ranks.
+  bool represents_absent() const { return means != 0 && catches_up(); }
   // Calls never wait for a rank that is behind.
   bool suspends() const {
     return on_lag == static_cast<std::uint64_t>(LagPolicy::kSuspend) || catches_up();

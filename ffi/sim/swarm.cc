@@ -304,7 +304,10 @@ void Swarm::ChooseCatchUp() {
   if (scenario_.give_up_at_us > 0 && scenario_.early_bytes_max < Scenario().early_bytes_max) return;
   Scenario chosen = scenario_;
   chosen.on_lag = static_cast<std::uint64_t>(LagPolicy::kCatchUp);
-  if (Validate(chosen).ok()) scenario_ = chosen;
+  if (!Validate(chosen).ok()) return;
+  scenario_ = chosen;
+  chosen.means = 1;
+  if (prng.Below(2) == 0 && Validate(chosen).ok()) scenario_ = chosen;
 }
 
 // Several lanes, one of which may fall silent alone. From draws of its own.

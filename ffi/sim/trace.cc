@@ -31,6 +31,8 @@ std::string_view NameOf(DatagramKind kind) {
       return "gave up";
     case DatagramKind::kDraining:
       return "draining";
+    case DatagramKind::kReturned:
+      return "returned";
   }
   return "unknown";
 }

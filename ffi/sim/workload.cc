@@ -423,6 +423,10 @@ double Workload::Magnitude(const SimCollective& collective) const {
 
 bool Workload::HoldsAllOnce(const SimCollective& collective, std::uint64_t element,
                             double total) const {
+  return total == AllOnce(collective, element);
+}
+
+double Workload::AllOnce(const SimCollective& collective, std::uint64_t element) const {
   const Window window = WindowOf(collective, element);
   double once = 0;
   for (std::size_t at = window.first; at < window.first + window.count; ++at) {
@@ -430,7 +434,7 @@ bool Workload::HoldsAllOnce(const SimCollective& collective, std::uint64_t eleme
     if (Skips(collective, call, at / scenario_.calls)) continue;
     once += std::ldexp(1.0, 2 * static_cast<int>(at - window.first));
   }
-  return total == SignOf(element) * once;
+  return SignOf(element) * once;
 }
 
 double Workload::Contribution(const SimCollective& collective, SimCall call, std::size_t member,

@@ -86,6 +86,8 @@ class Workload {
                                    double total) const;
   // The sum of the largest values of contributions to such a collective.
   double Magnitude(const SimCollective& collective) const;
+  // The total with each contribution once.
+  double AllOnce(const SimCollective& collective, std::uint64_t element) const;
   // True if each contribution is in the total once.
   bool HoldsAllOnce(const SimCollective& collective, std::uint64_t element, double total) const;
 

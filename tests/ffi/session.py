@@ -41,6 +41,7 @@ class Session:
         *,
         elements: int = 300,
         wire_format: str = "float32",
+        averages: bool = False,
         **options,
     ):
         self.ranks = [
@@ -50,6 +51,7 @@ class Session:
         self.mode = mode
         self.elements = elements
         self.wire_format = wire_format
+        self.averages = averages
         self.now = 1.0
         self.done: list[dict[int, native.CallDone]] = [{} for _ in self.ranks]
         self.wire: list[tuple[int, bytes]] = []
@@ -86,6 +88,7 @@ class Session:
             sequence,
             sequence if token is None else token,
             drain,
+            self.averages,
         )
 
     def call(self, rank, sequence=0, *, drain=False, values=None):

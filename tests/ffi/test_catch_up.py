@@ -68,6 +68,95 @@ def absent(calls, **options):
     return session
 
 
+# ---- The absence.
+
+
+def test_calls_do_not_wait_for_a_rank_that_has_missed_the_call_before():
+    session = absent(0)
+    session.make(1, 2)
+    session.run(EXCHANGE_S)
+    assert session.last(1) is None, "the first call waits for it"
+    session.run(DEADLINE_S)
+    for _ in range(3):
+        session.make(1, 2)
+        session.run(EXCHANGE_S)
+        for rank in (1, 2):
+            assert session.last(rank).missing_contributions > 0
+            assert session.last(rank).missing_results == 0
+    session.drain_all()
+
+
+@pytest.mark.parametrize("on_lag", ["catch_up", "suspend"])
+def test_a_minority_waits_for_the_others(on_lag):
+    session = Steps(4, on_lag=on_lag)
+    session.step(0, 1, 2, 3)
+    for _ in range(3):
+        session.make(0, 1)
+        session.run(EXCHANGE_S)
+        assert session.last(0) is None
+        session.run(DEADLINE_S)
+        assert session.last(0) is not None
+    for _ in range(3 if on_lag == "suspend" else 0):
+        session.step(2, 3)
+    session.drain_all()
+
+
+def test_a_process_that_does_not_answer_is_not_waited_for_either():
+    session = absent(0)
+    session.silent = {0}
+    session.step(1, 2)
+    session.step(1, 2)
+    session.make(1, 2)
+    session.run(EXCHANGE_S)
+    assert session.last(1).missing_results > 0
+    session.silent = set()
+    session.make(0)
+    session.step(1, 2)
+    session.drain_all()
+
+
+def test_a_mean_is_that_of_the_ranks_that_take_part():
+    session = absent(1, averages=True)
+    session.make(1, 2)
+    session.run(EXCHANGE_S)
+    # The process of the absent rank sums its shard all the same.
+    for rank in (1, 2):
+        at = session.position[rank] - 1
+        given = sum(1 + of + 10 * at for of in (1, 2))
+        np.testing.assert_allclose(session.buckets[rank, at], given * 3 / 2)
+
+
+def test_the_others_do_not_stand_for_a_rank_whose_data_is_late():
+    """The first call that a rank misses: its contribution may still come."""
+    session = absent(1, averages=True)
+    at = session.position[1] - 1
+    given = sum(1 + of + 10 * at for of in (1, 2))
+    np.testing.assert_array_equal(session.buckets[1, at], given)
+
+
+def test_with_suspend_the_others_do_not_stand_for_an_absent_rank():
+    """It makes the call later."""
+    session = absent(3, averages=True, on_lag="suspend")
+    for _ in range(3):
+        session.step(0)
+    session.drain_all()
+
+
+def test_late_data_counts_once_in_a_mean_of_the_present():
+    session = absent(2, averages=True)
+    session.make(0)
+    # Before the others know that it is back.
+    session.make(1, 2)
+    session.run(STEP_S + DEADLINE_S)
+    session.make(0, 1, 2, drain=True)
+    session.run(DRAINED_S)
+    totals = [session.got(rank) for rank in range(3)]
+    np.testing.assert_allclose(totals[0], totals[1], rtol=1e-6)
+    given = session.given()
+    assert (totals[0] >= given * (1 - 1e-6)).all()
+    assert (totals[0] < 2 * given).all()
+
+
 # ---- The return.
 
 
@@ -89,6 +178,7 @@ def test_a_returned_rank_is_in_time_in_the_next_call_of_the_others(calls):
 def test_a_returned_rank_gets_what_it_has_missed_at_once():
     session = absent(4)
     session.make(0)
+    session.run(EXCHANGE_S)
     session.make(1, 2)
     session.run(EXCHANGE_S)
     np.testing.assert_array_equal(session.got(0), session.got(1))
@@ -133,6 +223,7 @@ def test_every_rank_may_be_absent_in_turn():
         session.step(*others)
         session.step(*others)
         session.make(late)
+        session.run(EXCHANGE_S)
         session.step(*others)
         assert session.last(late).missing_contributions == 0
     session.drain_all()

@@ -236,7 +236,7 @@ def test_results_of_a_call_that_was_never_opened_are_not_taken_for_complete():
     for sequence in (1, 2, 3):
         session.call(1, sequence)
     session.collect()
-    assert sorted(session.done[1]) == [0, 1, 2]
+    assert {0, 1, 2} <= session.done[1].keys()
     session.run(2 * DEADLINE_S)
     session.loses = lambda *_: False
     for rank in (0, 1):

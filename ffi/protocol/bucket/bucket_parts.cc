@@ -52,6 +52,7 @@ std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lane
                     .sequence = submission.sequence,
                     .leaves = LeavesOfRange(submission, begin, end),
                     .drain = submission.drain,
+                    .averages = submission.averages,
                     .record = submission.record};
     part.spec.elements = end - begin;
     parts.push_back({.lane = lane, .submission = std::move(part)});

@@ -106,15 +106,23 @@ std::byte* Reduction::GatherSources(SegmentIndex segment) {
   return Slot(slot, segment);
 }
 
-bool Reduction::Reduce(SegmentIndex segment, std::span<const std::byte> late, bool rescale) {
+bool Reduction::Reduce(SegmentIndex segment, std::span<const std::byte> late, bool rescale,
+                       std::size_t absent) {
   std::byte* const sum = GatherSources(segment);
+  const std::size_t stand_for_all = rescale ? sources_.size() : layout_.members() - absent;
   const double scale =
-      rescale ? layout_.members() / static_cast<double>(std::max<std::size_t>(sources_.size(), 1))
-              : 1.0;
-  if (!late.empty()) sources_.push_back(late.data());
+      layout_.members() / static_cast<double>(std::max<std::size_t>(stand_for_all, 1));
   const std::size_t bytes = layout_.Segment(segment).bytes;
-  if (!sources_.empty()) {
-    SumContributions(element_type_, sources_, bytes / SizeOf(element_type_), scale, sum);
+  const std::size_t elements = bytes / SizeOf(element_type_);
+  if (absent > 0 && !sources_.empty() && !late.empty()) {
+    SumContributions(element_type_, sources_, elements, scale, sum);
+    sources_.assign({sum, late.data()});
+    SumContributions(element_type_, sources_, elements, 1.0, sum);
+  } else if (!late.empty()) {
+    sources_.push_back(late.data());
+    SumContributions(element_type_, sources_, elements, 1.0, sum);
+  } else if (!sources_.empty()) {
+    SumContributions(element_type_, sources_, elements, scale, sum);
   } else if (rescale) {
     return false;
   } else {

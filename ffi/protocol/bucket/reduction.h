@@ -55,8 +55,9 @@ class Reduction {
   // Adds the contributions that are there, and `late`, which may be empty. With `rescale` the sum
   // is multiplied by members / contributions: an unbiased estimate when those that are missing do
   // not depend on their values. Without any data the sum is zero; with `rescale` there is none, and
-  // this returns false.
-  bool Reduce(SegmentIndex segment, std::span<const std::byte> late, bool rescale);
+  // this returns false. The contributions, not `late`, also stand for those of `absent` members.
+  bool Reduce(SegmentIndex segment, std::span<const std::byte> late, bool rescale,
+              std::size_t absent = 0);
 
   std::span<const std::byte> Sum(SegmentIndex segment) const;
   void ReplaceSum(SegmentIndex segment, std::span<const std::byte> sum);

@@ -13,6 +13,7 @@ AllGatherStage::AllGatherStage(const Collective& collective, LateRules& rules, C
       pool_(pool),
       received_(collective.layout.segments()),
       holds_deferred_(collective.layout.segments()),
+      is_optional_(collective.layout.members()),
       last_segments_(collective.layout.members()) {
   for (const MemberIndex member : collective.others) {
     if (collective.layout.SegmentsOf(member) > 0) last_segments_.Await(member);
@@ -82,11 +83,14 @@ std::size_t AllGatherStage::EarlyBytes() const {
 }
 
 void AllGatherStage::MakeOptional(MemberIndex absent) {
+  is_optional_[absent.index()] = true;
   optional_ += collective_.layout.SegmentsOf(absent);
   last_segments_.See(absent);
 }
 
 void AllGatherStage::Require(MemberIndex member) {
+  if (!is_optional_[member.index()]) return;
+  is_optional_[member.index()] = false;
   optional_ -= collective_.layout.SegmentsOf(member);
   if (collective_.layout.SegmentsOf(member) > 0) last_segments_.Await(member);
 }

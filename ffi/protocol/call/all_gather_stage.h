@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "ffi/base/bitmap.h"
 #include "ffi/base/ids.h"
@@ -81,10 +82,11 @@ class AllGatherStage {
   CallSender& sender_;
   const BucketView& bucket_;
   BufferPool& pool_;
-  Bitmap received_;           // segments of the bucket
-  Bitmap holds_deferred_;     // segments of the bucket
-  Buffer early_;              // the bucket, of results that came before the local call
-  std::size_t optional_ = 0;  // segments
+  Bitmap received_;                // segments of the bucket
+  Bitmap holds_deferred_;          // segments of the bucket
+  Buffer early_;                   // the bucket, of results that came before the local call
+  std::vector<bool> is_optional_;  // by member
+  std::size_t optional_ = 0;       // segments
   bool closed_ = false;
   bool over_ = false;
   LastSegments last_segments_;

@@ -89,6 +89,14 @@ struct Collective {
     newest = {.at = now, .sequence = sequence};
     Origin().numbers.NoteCalled(now, RankOf(member), sequence);
   }
+  // The member has made a call of the collective, and not the one directly before `call`.
+  bool HasMissedCallBefore(Sequence call, MemberIndex member) const {
+    const std::optional<Sign>& sign = newest_call[member.index()];
+    const std::optional<Sequence> newest = member == self ? submitted
+                                           : sign         ? std::optional(sign->sequence)
+                                                          : std::nullopt;
+    return newest && newest->value() + 1 < call.value();
+  }
   // The first of the chain of successors: the collective as the program makes it.
   const Collective& Origin() const {
     return predecessor == nullptr ? *this : predecessor->Origin();

@@ -85,6 +85,8 @@ class DeferredData {
   // All for which Lags() is true.
   void SuspendLagging(Sequence call);
   void ResumeCaughtUp(Sequence call);
+  // No peer is waited for.
+  bool suspends() const { return suspend_; }
   bool suspended(MemberIndex peer) const { return suspend_ || peers_[peer.index()].suspended; }
 
   // ---- Data of a peer.

@@ -22,11 +22,11 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       report_(collective),
       heard_(collective.layout.members()),
       optional_(collective.layout.members()) {
-  for (const MemberIndex member : collective.others) {
-    if (!collective.attendance.Absent(member)) continue;
-    optional_[member.index()] = true;
+  for (const MemberIndex member : rules_.FindAbsent()) {
     reduce_scatter_.MakeOptional(member);
-    all_gather_.MakeOptional(member);
+    if (member == collective.self) continue;
+    optional_[member.index()] = true;
+    if (!rules_.Serves(member)) all_gather_.MakeOptional(member);
   }
 }
 
@@ -104,6 +104,13 @@ void Exchange::Retire() {
 
 // ---- Peers.
 
+void Exchange::HeardResult(MemberIndex from) {
+  // The sums of an absent program show that its process answers.
+  if (rules_.LosesLate()) return Heard(from);
+  heard_[from.index()] = true;
+  all_gather_.Require(from);
+}
+
 void Exchange::Heard(MemberIndex from) {
   heard_[from.index()] = true;
   if (!optional_[from.index()]) return;
@@ -119,7 +126,7 @@ Receipt Exchange::Handle(Instant now, MemberIndex from, const Header& header,
                         ? collective_.layout.Fits(collective_.self, header.segment, payload.size())
                         : all_gather_.Fits(from, header, payload.size());
   if (!fits) return Receipt::kMismatched;
-  Heard(from);
+  contribution ? Heard(from) : HeardResult(from);
   const Receipt receipt = contribution ? reduce_scatter_.Handle(now, from, header, payload)
                                        : all_gather_.Handle(now, from, header, payload);
   report_.stats.late += receipt == Receipt::kLate;
@@ -173,8 +180,10 @@ Instant Exchange::ReduceScatterEnd() const {
 Instant Exchange::CallEnd() const {
   const Instant deadline = rules_.CallDeadline();
   const bool reduced = reduce_scatter_.closed() || reduce_scatter_.finished();
-  if (!rules_.LosesLate() || !reduced || !program_.submitted()) return deadline;
-  if (all_gather_.complete()) return opened_at_;
+  if (!reduced || !program_.submitted()) return deadline;
+  // Nothing is missing but results of absent members.
+  if (all_gather_.complete() && !all_gather_.full()) return opened_at_;
+  if (!rules_.LosesLate()) return deadline;
   return std::min(deadline, rules_.EarlyEnd(Stage::kAllGather, all_gather_.last_segments()));
 }
 
@@ -280,7 +289,7 @@ bool Exchange::Supersede(Instant now) {
   bool trimmed = false;
   if (program_.finished()) {
     for (const MemberIndex member : collective_.others) {
-      if (optional_[member.index()]) sender_.ReleaseResults(member);
+      if (optional_[member.index()] && rules_.LosesLate()) sender_.ReleaseResults(member);
     }
     // It has failed before its deadline.
     const bool open = rules_.retains() && !reduce_scatter_.finished();

@@ -128,6 +128,7 @@ class Exchange {
   std::uint64_t UndeliveredBytes() const;
 
  private:
+  void HeardResult(MemberIndex from);
   Instant ReduceScatterEnd() const;
   Instant CallEnd() const;
   Instant LagDeadline() const;

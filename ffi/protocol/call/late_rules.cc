@@ -142,6 +142,19 @@ bool LateRules::Straggles(MemberIndex member) const {
   return retains() && !drain_ && timing_->straggles(member);
 }
 
+std::vector<MemberIndex> LateRules::FindAbsent() const {
+  const bool goes_on = OutlivesMembers(collective_.spec) && !drain_ && deferred_->suspends();
+  std::vector<MemberIndex> absent;
+  for (const MemberIndex member : collective_.layout.Members()) {
+    const bool missed = LosesLate() ? collective_.attendance.Absent(member)
+                                    : goes_on && collective_.HasMissedCallBefore(sequence_, member);
+    if (missed) absent.push_back(member);
+  }
+  // If most of the members are absent, they set the pace of the job.
+  const bool few = 2 * absent.size() < collective_.layout.members();
+  return few || LosesLate() ? absent : std::vector<MemberIndex>();
+}
+
 bool LateRules::HandleLate(Instant now, MemberIndex from, const Header& header,
                            std::span<const std::byte> payload) {
   Learn(now, from, header);

@@ -97,6 +97,13 @@ class LateRules {
   // The program waits for peers that are too far behind.
   bool Lags() const { return retains() && !drain_ && deferred_->Lags(sequence_); }
   bool Straggles(MemberIndex member) const;
+  // The members, this rank included, whose contributions the call does not wait for until something
+  // of them comes: their programs were absent from the calls before it.
+  std::vector<MemberIndex> FindAbsent() const;
+  // An absent member whose process makes its sums: they are waited for.
+  bool Serves(MemberIndex absent) const {
+    return retains() && deferred_->CompleteBefore(absent, sequence_) > 0;
+  }
 
   // ---- What happens with a segment that comes late?
   // The one place for it, whether its call is open or over. True if it joins a later call.

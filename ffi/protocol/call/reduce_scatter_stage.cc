@@ -11,6 +11,7 @@ ReduceScatterStage::ReduceScatterStage(const Collective& collective, LateRules& 
       segments_(collective.layout.SegmentsOf(collective.self)),
       reduction_(collective.layout, collective.self, collective.spec.element_type, pool),
       missed_(collective.layout.members()),
+      absent_(collective.layout.members()),
       holds_deferred_(segments_),
       last_segments_(collective.layout.members()) {
   for (const MemberIndex member : collective.layout.Members()) {
@@ -22,6 +23,7 @@ ReduceScatterStage::ReduceScatterStage(const Collective& collective, LateRules& 
 }
 
 void ReduceScatterStage::Submit(Instant now, const BucketView& bucket) {
+  absent_[collective_.self.index()] = false;
   last_segments_.Note(now);
   std::vector<std::byte> scratch(sums_.empty() ? 0 : collective_.layout.LargestSegmentBytes());
   for (const SegmentIndex segment : sums_) {
@@ -52,11 +54,13 @@ Receipt ReduceScatterStage::Handle(Instant now, MemberIndex from, const Header& 
 }
 
 void ReduceScatterStage::MakeOptional(MemberIndex absent) {
+  absent_[absent.index()] = true;
   reduction_.MakeOptional(absent);
-  last_segments_.See(absent);
+  if (absent != collective_.self) last_segments_.See(absent);
 }
 
 void ReduceScatterStage::Require(MemberIndex member) {
+  absent_[member.index()] = false;
   reduction_.Require(member);
   if (segments_ > 0) last_segments_.Await(member);
 }
@@ -78,15 +82,20 @@ void ReduceScatterStage::Reduce(SegmentIndex segment) {
   }
   if (rules_.retains() && collective_.deferred->late_contributions().Contains(segment)) {
     SegmentStore& late = collective_.deferred->late_contributions();
-    reduction_.Reduce(segment, late.Get(segment), /*rescale=*/false);
+    reduction_.Reduce(segment, late.Get(segment), /*rescale=*/false, Represented());
     late.Remove(segment);
     holds_deferred_.Insert(segment.value() - first_);
-  } else if (!reduction_.Reduce(segment, {}, rules_.LosesLate())) {
+  } else if (!reduction_.Reduce(segment, {}, rules_.LosesLate(), Represented())) {
     return;
   }
   if (codec_.active()) codec_.RoundSum(segment, reduction_, rules_.errors());
   sums_.push_back(segment);
   incomplete_ = incomplete_ || contributors(segment) < collective_.layout.members();
+}
+
+std::size_t ReduceScatterStage::Represented() const {
+  if (!collective_.averages_present || rules_.LosesLate()) return 0;
+  return static_cast<std::size_t>(std::ranges::count(absent_, true));
 }
 
 void ReduceScatterStage::CloseNext() {

@@ -90,6 +90,8 @@ class ReduceScatterStage {
   enum class State : std::uint8_t { kOpen, kClosing, kClosed };
 
   void Reduce(SegmentIndex segment);
+  // Members for which the contributions that have come stand too.
+  std::size_t Represented() const;
   void ReduceReady();
 
   const Collective& collective_;
@@ -102,6 +104,7 @@ class ReduceScatterStage {
   std::uint32_t next_to_close_ = 0;  // within the shard
   std::vector<SegmentIndex> sums_;
   std::vector<std::uint32_t> missed_;  // by member: contributions that are not in the sums
+  std::vector<bool> absent_;           // by member: optional, and nothing of it has come
   bool incomplete_ = false;            // some sum lacks a contribution
   Bitmap holds_deferred_;              // within the shard
   LastSegments last_segments_;

@@ -39,6 +39,9 @@ void CallLifecycle::Begin(Instant now, Collective& collective, Submission submis
   // The program may jump over calls (step=).
   if (collective.deferred && sequence > next) NoteMissedResults(collective, Sequence(sequence - 1));
   collective.submitted = submission.sequence;
+  collective.averages_present = options_.catches_up() && submission.averages &&
+                                OutlivesMembers(collective.spec) &&
+                                collective.spec.element_type != ElementType::kInt32;
   const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
   AdoptUnsent(collective, bucket);
   if (collective.layout.members() == 1 || collective.spec.elements == 0) {

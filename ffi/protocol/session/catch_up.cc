@@ -72,7 +72,10 @@ void CatchUp::Begin(const Turn& turn, Collective& origin, Submission& submission
   submission.skipped = membership_.Skip(origin, submission.sequence, turn.number);
   submission.sequence = turn.number;
   submission.passed = turn.passed;
-  if (turn.tells) TellOthers(origin, turn.number, kFlagBegun);
+  if (!turn.tells) return;
+  TellOthers(origin, {.kind = DatagramKind::kDraining,
+                      .flags = kFlagBegun,
+                      .call = {.collective = origin.id, .sequence = turn.number}});
 }
 
 CatchUp::Turn CatchUp::FindGivenUp(const Collective& origin, const Submission& submission) {
@@ -157,17 +160,20 @@ bool CatchUp::OthersHaveEnded(const Collective& origin, Sequence number, Sequenc
 void CatchUp::Tell(Collective& origin, Sequence least) {
   if (origin.numbers.told == least) return;
   origin.numbers.told = least;
-  TellOthers(origin, least, 0);
+  TellOthers(origin, {.kind = DatagramKind::kDraining,
+                      .call = {.collective = origin.id, .sequence = least}});
 }
 
-void CatchUp::TellOthers(const Collective& origin, Sequence number, std::uint8_t flags) {
-  ForEachOther(origin, [&](Rank member) {
+void CatchUp::TellReturn(const Collective& collective, Sequence number) {
+  TellOthers(collective,
+             {.kind = DatagramKind::kReturned,
+              .call = {.collective = collective.id, .sequence = Sequence(number.value() - 1)}});
+}
+
+void CatchUp::TellOthers(const Collective& collective, const SentInfo& info) {
+  ForEachOther(collective, [&](Rank member) {
     if (session_.peers[member]->gone()) return;
-    session_.peers.Touch(member).control.push_back(
-        {.kind = DatagramKind::kDraining,
-         .flags = flags,
-         .call = {.collective = origin.id, .sequence = number},
-         .segment = {}});
+    session_.peers.Touch(member).control.push_back(info);
   });
 }
 

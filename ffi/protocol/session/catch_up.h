@@ -62,6 +62,9 @@ class CatchUp {
                                          const Submission& submission) const;
   // Tells the others the least number of a drain that this rank waits in.
   void Tell(Collective& origin, Sequence least);
+  // Tells the others that this rank takes part in the call of that number, which they have not
+  // made: they wait for its data again.
+  void TellReturn(const Collective& collective, Sequence number);
 
  private:
   bool Applies(const Collective& origin) const;
@@ -70,7 +73,7 @@ class CatchUp {
   Turn FindDrain(const Collective& origin, Sequence least) const;
   // The call is over for the others, or about to be: nothing that is sent for it now is in time.
   bool IsOver(const Collective& origin, Sequence number) const;
-  void TellOthers(const Collective& origin, Sequence number, std::uint8_t flags);
+  void TellOthers(const Collective& collective, const SentInfo& info);
   // The others make no more calls, or none before a drain.
   bool OthersHaveEnded(const Collective& origin, Sequence number, Sequence position) const;
   // Some rank waits for this one in a call that its program has not made.

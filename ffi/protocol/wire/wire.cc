@@ -70,7 +70,7 @@ ParsedHeader ParseHeader(std::span<const std::byte> datagram) {
   if (version_and_kind >> 4 != kWireVersion) return {.header = {}, .error = ParseError::kVersion};
   const std::uint8_t kind = version_and_kind & 0xF;
   if (kind < static_cast<std::uint8_t>(DatagramKind::kContribution) ||
-      kind > static_cast<std::uint8_t>(DatagramKind::kDraining)) {
+      kind > static_cast<std::uint8_t>(DatagramKind::kReturned)) {
     return {.header = {}, .error = ParseError::kMalformed};
   }
   Header header;

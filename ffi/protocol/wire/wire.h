@@ -59,12 +59,14 @@ enum class DatagramKind : std::uint8_t {
   kWaiting = 8,    // the sender's program waits in this call
   kGaveUp = 9,     // the sender has ended this call; its error is in the description's place
   kDraining = 10,  // the sender's program waits in a drain, whose number may not be below this
+  kReturned = 11,  // the sender's program waits for the call after this one, which it skips
 };
 
 // True for kinds with the payload of an announcement.
 constexpr bool IsAnnouncement(DatagramKind kind) {
   return kind == DatagramKind::kAnnouncement || kind == DatagramKind::kWaiting ||
-         kind == DatagramKind::kGaveUp || kind == DatagramKind::kDraining;
+         kind == DatagramKind::kGaveUp || kind == DatagramKind::kDraining ||
+         kind == DatagramKind::kReturned;
 }
 
 // Flag of kGaveUp.
