@@ -77,7 +77,15 @@ class Cell:
         # Losses differ by rank; a host has fewer than 64 ranks.
         seed = 64 * self.seed + jax.process_index()
         faults = {"loss": lost, "seed": seed} if lost else {}
-        return {"deadline_s": self.deadline_ms / 1000, "advanced": {"faults": faults}}
+        advanced: dict[str, Any] = {"faults": faults}
+        if not self.deadline_ms:
+            # The whole cost of lateness, without a choice of the deadline by time.
+            advanced["late_budget"] = 0.01
+        return {
+            "deadline_s": self.deadline_ms / 1000,
+            "on_lag": "wait",
+            "advanced": advanced,
+        }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ def best(waits, *, late=(), computation, transfer=0.0, least=None, most=None):
     """The deadline for calls that need these times.
 
     Args:
-      waits: the time of each call; all of its data arrives then, unless `late` is given.
+      waits: the time of each call, at which all of its data arrives without `late`.
       late: arrivals of the data.
       computation: of a step.
       transfer: of the busiest source.

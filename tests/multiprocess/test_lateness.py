@@ -38,7 +38,7 @@ def _check_others_go_on(started: ranks.Ranks, *, stop_at: int, until: int) -> No
 
 def test_calls_end_while_a_rank_is_stopped_and_it_catches_up(tmp_path):
     with ranks.start(
-        *("late", "50", "0"), folder=tmp_path, world_size=4, options=_OPTIONS
+        *("late", "50", "0", "sum"), folder=tmp_path, world_size=4, options=_OPTIONS
     ) as started:
         _check_others_go_on(started, stop_at=20, until=45)
         started.succeed()
@@ -49,7 +49,7 @@ def test_calls_end_while_a_rank_is_stopped_and_it_catches_up(tmp_path):
 def test_a_rank_that_was_stopped_skips_calls_and_is_in_step_again(tmp_path):
     options = {**_OPTIONS, "on_lag": "catch_up"}
     with ranks.start(
-        *("late", "80", "0.02"), folder=tmp_path, world_size=4, options=options
+        *("late", "80", "0.02", "sum"), folder=tmp_path, world_size=4, options=options
     ) as started:
         _check_others_go_on(started, stop_at=20, until=45)
         started.succeed()
@@ -65,10 +65,25 @@ def test_a_rank_that_was_stopped_skips_calls_and_is_in_step_again(tmp_path):
         )
 
 
+def test_a_mean_counts_each_contribution_once_at_least_and_less_than_twice(tmp_path):
+    options = {**_OPTIONS, "on_lag": "catch_up"}
+    with ranks.start(
+        *("late", "80", "0.02", "mean"), folder=tmp_path, world_size=4, options=options
+    ) as started:
+        _check_others_go_on(started, stop_at=20, until=45)
+        started.succeed()
+        for rank in started:
+            (line,) = rank.lines("weights")
+            least, most = map(float, line.split())
+            # Sums of thirds are rounded.
+            assert 1 - 1e-5 < least <= most < 2, started.describe()
+            assert most > 1.01, started.describe()
+
+
 def test_with_the_defaults_the_others_go_on_while_a_rank_is_stopped(tmp_path):
     # Much longer than the test may take: no rank is removed.
     with ranks.start(
-        *("late", "60", "0"),
+        *("late", "60", "0", "sum"),
         folder=tmp_path,
         world_size=4,
         options={"peer_timeout_s": 600},
@@ -80,7 +95,7 @@ def test_with_the_defaults_the_others_go_on_while_a_rank_is_stopped(tmp_path):
 
 def test_calls_that_the_others_have_drained_end_at_once(tmp_path):
     with ranks.start(
-        *("late", "90", "0"), folder=tmp_path, world_size=4, options=_OPTIONS
+        *("late", "90", "0", "sum"), folder=tmp_path, world_size=4, options=_OPTIONS
     ) as started:
         started.wait_for(_LAST, "call 20")
         started[_LAST].process.send_signal(signal.SIGSTOP)
@@ -97,7 +112,7 @@ def test_calls_that_the_others_have_drained_end_at_once(tmp_path):
 
 def test_a_rank_that_is_late_for_every_call_is_named_and_loses_nothing(tmp_path):
     with ranks.start(
-        *("late", "30", "0.2"), folder=tmp_path, world_size=4, options=_OPTIONS
+        *("late", "30", "0.2", "sum"), folder=tmp_path, world_size=4, options=_OPTIONS
     ) as started:
         for number in _OTHERS:
             started.wait_for(number, "call 39")
@@ -110,7 +125,7 @@ def test_a_rank_that_is_late_for_every_call_is_named_and_loses_nothing(tmp_path)
 
 def test_nothing_is_lost_where_datagrams_are(tmp_path):
     with ranks.start(
-        *("late", "60", "0"),
+        *("late", "60", "0", "sum"),
         folder=tmp_path,
         world_size=4,
         options={"deadline_s": 0.01, "on_lag": "suspend", "faults": "loss=0.05,seed=3"},

@@ -27,6 +27,7 @@ def _row(scheme, reached_s, *, seed=0, **fields):
     row |= {"scheme": scheme, "reached_s": reached_s, "reached_steps": 20}
     row |= dict.fromkeys(("missing_contributions", "missing_results", "deferred"), 0.0)
     row |= {"step_ms": 100.0, "step_ms_p50": 90.0, "step_ms_p99": 200.0, "drift": 0.0}
+    row |= {"deadline_ms": 50.0, "skipped": 0.0}
     row |= {"accuracy": 0.95, "curve_s": [1.0, 2.0], "curve": [0.5, 0.95]}
     return row | fields
 

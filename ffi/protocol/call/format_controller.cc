@@ -3,6 +3,7 @@
 namespace optireduce {
 namespace {
 
+// Source: the sizes of the formats.
 constexpr double kSavedShare =
     1 - static_cast<double>(EncodedBytes(FormatController::kRounded, kBlockValues)) /
             static_cast<double>(EncodedBytes(WireFormat::kFloat32, kBlockValues));

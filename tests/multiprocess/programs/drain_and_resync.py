@@ -27,37 +27,37 @@ CALLS = 40
 
 def check_conservation(mesh: jax.sharding.Mesh, mode: str) -> None:
     """No data is lost or added twice: sums of whole numbers are exact."""
-    name = f"gradients, {mode}"
+    name = f"sums, {mode}"
 
     def step(tree: Any) -> Any:
-        return jo.average_gradients(tree, "dp", mode=mode, name=name, return_stats=True)
+        return jo.psum(tree, "dp", mode=mode, name=name, return_stats=True)
 
     def end(tree: Any) -> Any:
-        return jo.drain(tree, "dp", mode=mode, name=name)
+        return jo.drain(tree, "dp", mode=mode, name=name, mean=False)
 
     random = np.random.default_rng(1)
     call, drain = meshes.mapped(mesh, step), meshes.mapped(mesh, end)
     ranks = jax.device_count()
     given, got, late, carried = 0.0, 0.0, 0.0, 0.0
-    means = []
+    totals = []
     for _ in range(CALLS):
         rows = random.integers(-99, 100, (ranks, 50_000)).astype(np.float32)
         given += rows.astype(np.float64).sum(0)
         if jax.process_index() == jax.process_count() - 1:
             time.sleep(SLEEP_S)
-        mean, report = jax.block_until_ready(call(meshes.spread(mesh, rows)))
-        means.append(own(mean))
-        got += means[-1] * ranks
+        total, report = jax.block_until_ready(call(meshes.spread(mesh, rows)))
+        totals.append(own(total))
+        got += totals[-1]
         late += own(report.missing_contributions) + own(report.missing_results)
         carried += own(report.deferred)
-    got += own(drain(mean)) * ranks
+    got += own(drain(total))
     error = np.abs(got - given).max()
     nothing, report = call(meshes.spread(mesh, np.zeros_like(rows)))
     assert not own(nothing).any(), "something came after the drain"
     shares = late / CALLS, carried / CALLS, own(report.in_flight)
     print("conserved", error, *(f"{share:.5f}" for share in shares), flush=True)
     if mode == "agreed":
-        print("agreed", meshes.digest(*means), flush=True)
+        print("agreed", meshes.digest(*totals), flush=True)
 
 
 def check_resync(mesh: jax.sharding.Mesh) -> None:

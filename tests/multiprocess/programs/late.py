@@ -1,13 +1,16 @@
 """Calls that do not wait, while the test disturbs the last rank.
 
-Arguments: number of calls, and seconds that the last rank sleeps before each. Prints
+Arguments: number of calls, seconds that the last rank sleeps before each, and "sum" or
+"mean". Prints
 
   "log <line>"                for each line of the log
   "call <number>"             when a call has ended, counted from 10
   "conserved <largest error> <share deferred>"
                               after a drain: the error of the total of all calls and
                               the drain, compared with the contributions of all ranks,
-                              in whole numbers
+                              in whole numbers; of sums
+  "weights <least> <most>"    of means, the least and the largest quotient of the total
+                              and the contributions, over the elements
   "over <calls>"              calls that were over before this rank made them
   "skipped <calls>"           calls of the others that this rank has skipped
 """
@@ -23,7 +26,7 @@ import numpy as np
 
 import jax_optireduce as jo
 
-CALLS, SLEEP_S = int(sys.argv[1]), float(sys.argv[2])
+CALLS, SLEEP_S, MEAN = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "mean"
 
 
 def own(x: jax.Array) -> np.ndarray:
@@ -36,28 +39,33 @@ def run(mesh: jax.sharding.Mesh) -> None:
     """Makes the calls and the drain."""
 
     def step(tree: Any) -> Any:
-        return jo.average_gradients(tree, "dp", name="grads", return_stats=True)
+        reduce = jo.average_gradients if MEAN else jo.psum
+        return reduce(tree, "dp", mode="bounded", name="grads", return_stats=True)
 
     def end(tree: Any) -> Any:
-        return jo.drain(tree, "dp", name="grads")
+        return jo.drain(tree, "dp", name="grads", mean=MEAN)
 
     call, drain = meshes.mapped(mesh, step), meshes.mapped(mesh, end)
     random = np.random.default_rng(1)
     ranks = jax.device_count()
+    factor = ranks if MEAN else 1
     last = jax.process_index() == jax.process_count() - 1
     given, got, carried, over, skipped = 0.0, 0.0, 0.0, 0, 0
     for number in range(10, 10 + CALLS):
-        rows = random.integers(-99, 100, (ranks, 50_000)).astype(np.float32)
+        rows = random.integers(1, 100, (ranks, 50_000)).astype(np.float32)
         given += rows.astype(np.float64).sum(0)
         time.sleep(SLEEP_S if last else 0)
-        mean, report = jax.block_until_ready(call(meshes.spread(mesh, rows)))
+        result, report = jax.block_until_ready(call(meshes.spread(mesh, rows)))
         print("call", number, flush=True)
-        got += own(mean) * ranks
+        got += own(result) * factor
         carried += own(report.deferred)
         over += own(report.deadline_s) == 0
         skipped += int(own(report.skipped))
-    got += own(drain(mean)) * ranks
-    print("conserved", np.abs(got - given).max(), carried / CALLS, flush=True)
+    got += own(drain(result)) * factor
+    if MEAN:
+        print("weights", (got / given).min(), (got / given).max(), flush=True)
+    else:
+        print("conserved", np.abs(got - given).max(), carried / CALLS, flush=True)
     print("over", over, flush=True)
     print("skipped", skipped, flush=True)
 
