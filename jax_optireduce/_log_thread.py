@@ -103,6 +103,9 @@ class LogThread:
             deadline_max_s = self._options.deadline_max_s
             _log.warning("%s", describe_short_deadline(event, deadline_max_s))
             return
+        elif event["kind"] == "late share":
+            _log.warning("%s", describe_late_share(event, self._options))
+            return
         else:
             _log.warning("%s", describe_rank(event))
             return
@@ -233,6 +236,29 @@ def describe_short_deadline(event: Mapping[str, Any], deadline_max_s: float) -> 
         f"{_seconds(event['needed_s'])}, and deadline_max_s={deadline_max_s:g} cuts "
         "it. If the network needs that time, and not a program that starts late, set "
         f"deadline_max_s={suggested_s:g}, or make buckets smaller (bucket_bytes)."
+    )
+
+
+def describe_late_share(event: Mapping[str, Any], options: Options) -> str:
+    """Returns the line about a collective of which much data is late.
+
+    Args:
+      event: the event of the native side.
+      options: of the communicator.
+    """
+    if options.deadline_s:
+        set_to = f"deadline_s={options.deadline_s:g}, on_lag={options.on_lag!r}"
+        advice = "Set a longer deadline_s, or none, so that the deadline is learned"
+    else:
+        set_to = f"on_lag={options.on_lag!r}"
+        advice = "Look for a slow rank, or a slow link, in this log"
+    if options.on_lag != "catch_up":
+        advice += "; with on_lag='catch_up' a late rank skips calls instead"
+    return (
+        f"{100 * event['late']:.0f} % of the data of calls of {event['collective']!r} "
+        f"was late (mean of the last {event['calls']} calls; {set_to}). Late gradients "
+        "slow a training down from a tenth on, and may make it diverge from a quarter "
+        f"on. {advice}."
     )
 
 

@@ -17,6 +17,7 @@
 #include "ffi/base/time.h"
 #include "ffi/runtime/call_monitor.h"
 #include "ffi/runtime/flight_recorder.h"
+#include "ffi/runtime/late_share.h"
 #include "ffi/runtime/short_deadline.h"
 #include "ffi/runtime/slow_rank.h"
 
@@ -108,6 +109,15 @@ inline nanobind::dict ToDict(const ShortDeadlineEvent& event) {
   named["late"] = event.late;
   named["needed_s"] = ToSeconds(event.needed);
   named["suggested_s"] = ToSeconds(event.suggested);
+  return named;
+}
+
+inline nanobind::dict ToDict(const LateShareEvent& event) {
+  nanobind::dict named;
+  named["kind"] = "late share";
+  named["collective"] = ToText(event.collective);
+  named["calls"] = event.calls;
+  named["late"] = event.late;
   return named;
 }
 

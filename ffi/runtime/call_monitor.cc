@@ -20,7 +20,7 @@ Duration UnixTime() {
 }  // namespace
 
 CallMonitor::CallMonitor(const CallMonitorOptions& options)
-    : options_(options), short_deadline_(options.deadline_max) {
+    : options_(options), short_deadline_(options.deadline_max), late_share_(options.skips) {
   for (std::uint16_t rank = 0; rank < options.world_size; ++rank) live_.emplace_back(rank);
 }
 
@@ -42,6 +42,8 @@ void CallMonitor::End(std::uint64_t number, const Status& status, const CallStat
   failing_ = false;
   if (const auto event = slow_rank_.Add(call->collective, stats, now)) Tell(*event);
   if (const auto event = short_deadline_.Add(call->collective, stats)) Tell(*event);
+  if (!call->defers) return;
+  if (const auto event = late_share_.Add(call->collective, stats)) Tell(*event);
 }
 
 void CallMonitor::SetLive(const std::vector<Rank>& live) {

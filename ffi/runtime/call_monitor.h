@@ -1,6 +1,6 @@
-// The call monitor of a process: keeps the flight record, and reports six kinds of events to a
-// waiting thread: a slow rank and its recovery, deadlines that are too short, a call that does not
-// end, removed ranks, and devices that wait for others of their process.
+// The call monitor of a process: keeps the flight record, and reports seven kinds of events to a
+// waiting thread: a slow rank and its recovery, deadlines that are too short, much late data, a
+// call that does not end, removed ranks, and devices that wait for others of their process.
 
 #ifndef FFI_RUNTIME_CALL_MONITOR_H_
 #define FFI_RUNTIME_CALL_MONITOR_H_
@@ -19,6 +19,7 @@
 #include "ffi/base/time.h"
 #include "ffi/protocol/submission.h"
 #include "ffi/runtime/flight_recorder.h"
+#include "ffi/runtime/late_share.h"
 #include "ffi/runtime/short_deadline.h"
 #include "ffi/runtime/slow_rank.h"
 
@@ -33,6 +34,8 @@ struct CallMonitorOptions {
   Duration unavailable_wait{};
   // Upper bound of the learned deadlines.
   Duration deadline_max{};
+  // Absent ranks skip calls: EndpointOptions::catches_up().
+  bool skips = false;
 };
 
 // A call that does not end, or that failed after a long wait for a dead peer. Concurrent calls are
@@ -58,8 +61,8 @@ struct DevicesEvent {
   std::size_t others = 0;  // other such calls
 };
 
-using MonitorEvent =
-    std::variant<SlowRankEvent, ShortDeadlineEvent, StallEvent, RemovalEvent, DevicesEvent>;
+using MonitorEvent = std::variant<SlowRankEvent, ShortDeadlineEvent, LateShareEvent, StallEvent,
+                                  RemovalEvent, DevicesEvent>;
 
 // Thread-safe. Begin() and End() take a lock for a few hundred nanoseconds and never wait.
 class CallMonitor {
@@ -101,6 +104,7 @@ class CallMonitor {
   FlightRecorder recorder_;
   SlowRankDetector slow_rank_;
   ShortDeadlineDetector short_deadline_;
+  LateShareDetector late_share_;
   std::deque<MonitorEvent> events_;
   std::uint64_t events_dropped_ = 0;
   std::vector<Rank> live_;

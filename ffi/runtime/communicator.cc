@@ -46,7 +46,9 @@ Communicator::Communicator(const CommunicatorOptions& options, std::shared_ptr<C
       monitor_({.world_size = options.world_size,
                 .stall_timeout = options.stall_timeout,
                 .unavailable_wait = options.peer_timeout / 2,
-                .deadline_max = options.deadline_max}) {}
+                .deadline_max = options.deadline_max,
+                .skips = options.on_lag == LagPolicy::kCatchUp &&
+                         options.world_size >= kCatchUpWorldSizeMin}) {}
 
 Communicator::~Communicator() { Close("the communicator was destroyed"); }
 

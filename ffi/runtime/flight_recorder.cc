@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ffi/base/check.h"
+#include "ffi/protocol/call/late_policy.h"
 
 namespace optireduce {
 namespace {
@@ -28,6 +29,7 @@ std::uint64_t FlightRecorder::Begin(const Submission& submission, Instant now, D
   record.error.clear();
   record.sequence = submission.sequence;
   record.bytes = submission.spec.elements * SizeOf(submission.spec.element_type);
+  record.defers = RetainsLateData(submission.spec);
   record.started = now;
   record.started_unix = unix_time;
   record.state = CallRecord::State::kUnderWay;

@@ -30,6 +30,7 @@ struct CallRecord {
   std::string description;   // name, dtype, shapes, mode
   Sequence sequence;
   std::uint64_t bytes = 0;  // of the bucket
+  bool defers = false;      // its late data joins a later call
   Instant started;
   Duration started_unix{};  // since the epoch
   State state = State::kUnderWay;

@@ -3,13 +3,6 @@
 #include <algorithm>
 
 namespace optireduce {
-namespace {
-
-// Collectives observed at a time; further ones are ignored.
-// Chosen: more than a program has buckets; bounds the memory to about 0.1 MB.
-constexpr std::size_t kRecordsMax = 1024;
-
-}  // namespace
 
 std::optional<ShortDeadlineEvent> ShortDeadlineDetector::Add(std::string_view collective,
                                                              const CallStats& stats) {
@@ -21,7 +14,7 @@ std::optional<ShortDeadlineEvent> ShortDeadlineDetector::Add(std::string_view co
     return std::nullopt;
   }
   if (found == cut_.end()) {
-    if (cut_.size() >= kRecordsMax) return std::nullopt;
+    if (cut_.size() >= kObservedMax) return std::nullopt;
     found = cut_.emplace(collective, Calls{}).first;
   }
   Calls& calls = found->second;

@@ -20,6 +20,10 @@
 
 namespace optireduce {
 
+// Collectives that a detector observes at a time; further ones are ignored.
+// Chosen: more than a program has buckets; bounds the memory to about 0.1 MB.
+inline constexpr std::size_t kObservedMax = 1024;
+
 // Consecutive calls of one collective whose deadlines were cut.
 // Chosen: enough for a mean, as for a slow rank; a learned deadline needs no other evidence.
 inline constexpr std::size_t kShortDeadlineCalls = 10;

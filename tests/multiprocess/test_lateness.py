@@ -80,6 +80,19 @@ def test_a_mean_counts_each_contribution_once_at_least_and_less_than_twice(tmp_p
             assert most > 1.01, started.describe()
 
 
+def test_settings_that_make_much_data_late_are_named(tmp_path):
+    options = {"deadline_s": 0.02, "on_lag": "suspend"}
+    with ranks.start(
+        *("late", "80", "0.05", "sum"), folder=tmp_path, world_size=2, options=options
+    ) as started:
+        started.succeed()
+        _check_conserved(started)
+        lines = [line for line in started[0].lines("log") if "was late" in line]
+        assert len(lines) == 1, started.describe()
+        assert "of the data of calls of 'grads" in lines[0]
+        assert "deadline_s=0.02, on_lag='suspend'" in lines[0]
+
+
 def test_with_the_defaults_the_others_go_on_while_a_rank_is_stopped(tmp_path):
     # Much longer than the test may take: no rank is removed.
     with ranks.start(

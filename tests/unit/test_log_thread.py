@@ -91,6 +91,34 @@ def test_rank_whose_data_is_missing_is_told_apart(caplog, tmp_path):
     assert "none of its data arrived in time in 8 of the last 10 calls" in line
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"deadline_s": 0.02, "on_lag": "suspend"},
+            [
+                "deadline_s=0.02, on_lag='suspend'",
+                "Set a longer deadline_s, or none",
+                "on_lag='catch_up'",
+            ],
+        ),
+        ({}, ["on_lag='catch_up')", "Look for a slow rank, or a slow link"]),
+    ],
+)
+def test_much_late_data_is_named_with_its_share_and_settings(
+    caplog, tmp_path, options, said
+):
+    event = {"kind": "late share", "collective": "grads", "calls": 50, "late": 0.413}
+    (line,) = lines_of(caplog, tmp_path, event, **options)
+    for part in (
+        "41 % of the data of calls of 'grads' was late",
+        "last 50 calls",
+        *said,
+    ):
+        assert part in line
+    assert not list(tmp_path.iterdir())
+
+
 def test_recovery_has_a_line(caplog, tmp_path):
     (line,) = lines_of(caplog, tmp_path, slow(kind="recovered", waited=2))
     assert "rank 3 has recovered: 2 of the last 10 calls of 'grads'" in line
