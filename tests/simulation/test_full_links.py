@@ -1,0 +1,49 @@
+"""Slow links and absent ranks, in virtual time: fewer bytes, means of the present."""
+
+import pytest
+
+from jax_optireduce import _native
+
+_PROGRAM = (
+    "seed=1 ranks=4 calls=60 elements=40000 mode=bounded sequential=1 period_us=80000 "
+    "reduce_scatter_deadline_us=500000 all_gather_deadline_us=500000 "
+)
+
+
+def assert_holds(line: str) -> dict[str, object]:
+    report = _native.simulate(line)
+    assert report["ok"], (
+        f"{report['failure']}\n"
+        f'replay: python -m jax_optireduce simulate --scenario "{report["scenario"]}"'
+    )
+    return report
+
+
+def bytes_sent(line: str) -> int:
+    return assert_holds(_PROGRAM + line)["counters"]["bytes_sent"]
+
+
+@pytest.mark.parametrize("mode", ["bounded", "agreed", "exact"])
+def test_calls_are_rounded_on_slow_links_and_not_on_fast_ones(mode):
+    sent = {
+        (wire_format, mbps): bytes_sent(
+            f"mode={mode} wire_format={wire_format} rate_mbps={mbps}"
+        )
+        for wire_format in ("float32", "auto", "int8")
+        for mbps in (50, 40000)
+    }
+    # Announcements name the format.
+    assert sent["auto", 40000] == pytest.approx(sent["float32", 40000], rel=1e-3)
+    # The first calls are float32.
+    assert sent["int8", 50] < sent["auto", 50] < 0.6 * sent["float32", 50]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_mean_of_the_present_holds_each_contribution_less_than_twice(seed):
+    report = assert_holds(
+        f"seed={seed} ranks=5 calls=40 elements=4000 mode=bounded on_lag=catch_up "
+        "means=1 wire_format=auto rate_mbps=5 period_us=50000 straggle_ppm=100000 "
+        "straggle_us=300000 late_budget_ppm=100000 reduce_scatter_deadline_us=500000 "
+        "all_gather_deadline_us=500000"
+    )
+    assert report["counters"]["calls_skipped"] > 0
