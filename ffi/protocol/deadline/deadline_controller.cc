@@ -70,6 +70,7 @@ void DeadlineController::NotePeriod(Instant now, Duration needed) {
   if (opened_at_ && call_.total() > 0) {
     const Duration waited = std::min(needed, deadline());
     computations_.Add(std::max(now - *opened_at_ - waited, Duration(0)));
+    transfers_.Add(std::ranges::max(sources_, {}, &Source::longest_transfer).longest_transfer);
   }
   opened_at_ = now;
 }
@@ -79,12 +80,10 @@ double DeadlineController::NegligibleShare() const {
 }
 
 Duration DeadlineController::Choose() const {
-  Duration transfer{};
-  for (const Source& source : sources_) transfer = std::max(transfer, source.transfers.Mean());
   const Waits waits{.data = memory_,
                     .calls = asked_,
                     .computation = computations_.Median(),
-                    .transfer = transfer};
+                    .transfer = transfers_.Mean()};
   return BestDeadline(waits, memory_.ExceededBy(options_.late_budget), learned_);
 }
 

@@ -119,6 +119,7 @@ class DeadlineController {
   std::size_t calls_since_odd_ = 0;   // calls that were not odd, since the first of odd_
   std::optional<Instant> opened_at_;  // the newest call
   Typical computations_;              // the times from call to call, without the waits for data
+  Typical transfers_;                 // the longest of each call
   Duration learned_{};                // the time that the negligible share exceeds
   Duration chosen_{};                 // at most that
 };
