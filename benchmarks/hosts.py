@@ -10,6 +10,7 @@ delays, is missing from many kernels. Needs root, and the programs of `PROGRAMS`
 import contextlib
 import dataclasses
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -23,8 +24,12 @@ RANKS = 4
 DELAY = str(Path(__file__).with_name("delay.py"))
 
 NETWORK = "10.77.0"
-SWITCH = "optireduce-switch"
 COORDINATOR_PORT = 7778
+
+# Several programs may have hosts at once; in different containers with the same
+# process ID.
+NAME = f"optireduce-{os.getpid()}-{secrets.token_hex(4)}"
+SWITCH = f"{NAME}-switch"
 
 # Folder of the files with which `ip netns exec` replaces files of /etc.
 # Source: ip-netns(8).
@@ -83,7 +88,7 @@ class Link:
 
 def host(rank: int) -> str:
     """Returns the name of a host's namespace."""
-    return f"optireduce-{rank}"
+    return f"{NAME}-{rank}"
 
 
 def address(rank: int) -> str:

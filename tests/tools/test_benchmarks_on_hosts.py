@@ -150,13 +150,21 @@ class TestLink:
         assert _ping(slow, 30, 0, to=3).max() > _ping(slow, 30, 0, to=1).max() + 0.1
 
 
-def _no_host_is_left():
-    left = subprocess.run(
+def _run(command, **options):
+    """Runs a benchmark; returns its output once no host of it is left."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, **options
+    ) as process:
+        output, errors = process.communicate(timeout=4 * TIMEOUT_S)
+    assert process.returncode == 0, output + errors
+    listed = subprocess.run(
         ["ip", "netns", "list"], capture_output=True, text=True, check=True
     )
-    return "optireduce-" not in left.stdout and not list(
-        Path("/etc/netns").glob("optireduce-*")
-    )
+    mine = f"optireduce-{process.pid}-"
+    assert mine not in listed.stdout
+    assert not list(Path("/etc/netns").glob(f"{mine}*"))
+    return output
 
 
 @needs_hosts
@@ -165,14 +173,9 @@ def test_a_run_prints_its_rows_and_leaves_no_host(impairment):
     small = ("--sizes", "16K", "--calls", "2", "--modes", "exact")
     command = [sys.executable, str(BENCHMARKS / "network.py"), *small]
     command += ["--congestion", "cubic", "--impairments", impairment]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    _, _, line, cores = done.stdout.splitlines()
+    _, _, line, cores = _run(command).splitlines()
     assert line.startswith(f"| 16K | 1000 | {impairment} | cubic | exact | ")
     assert "cores" in cores
-    assert _no_host_is_left()
 
 
 @needs_hosts
@@ -180,27 +183,14 @@ def test_trainings_on_hosts_reach_the_same_and_are_not_repeated(tmp_path):
     command = [sys.executable, str(BENCHMARKS / "tta.py"), "--seeds", "1"]
     command += ["--tasks", "text", "--optimizers", "sgd", "--impairments", "quiet"]
     command += ["--schemes", "Gloo", "exact", "--steps", "10"]
-    first, again = (
-        subprocess.run(
-            command,
-            cwd=tmp_path,
-            # Other tests have several devices in a process. Most of the time is the
-            # compiler's.
-            env={**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"},
-            capture_output=True,
-            text=True,
-            timeout=4 * TIMEOUT_S,
-            check=False,
-        )
-        for _ in range(2)
-    )
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert "2 runs, 0 of them made" in first.stdout
-    assert "2 runs, 2 of them made" in again.stdout
+    # Other tests have several devices in a process. Most of the time is the compiler's.
+    env = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    first, again = (_run(command, cwd=tmp_path, env=env) for _ in range(2))
+    assert "2 runs, 0 of them made" in first
+    assert "2 runs, 2 of them made" in again
     lines = (tmp_path / "tta-output/results.jsonl").read_text().splitlines()
     gloo, exact = map(json.loads, lines)
     assert gloo["ended"] == exact["ended"] == 4
     np.testing.assert_allclose(gloo["curve"], exact["curve"], atol=0.002)
     assert exact["drift"] == exact["missing_results"] == 0
     assert (tmp_path / "tta-output/tta.png").stat().st_size > 0
-    assert _no_host_is_left()
