@@ -336,7 +336,7 @@ LEARNING_CALLS = 40
 PUNCTUAL_S, BEHIND_S = 0.001, 0.04
 
 
-def learn(calls: native.Calls, *, retransmissions: bool) -> None:
+def learn(calls: native.Calls, *, slow_link: bool) -> None:
     """Makes calls in which all that rank 3 sends comes late."""
     for call in range(1, LEARNING_CALLS):
         calls.open(call, 0.0)
@@ -344,11 +344,9 @@ def learn(calls: native.Calls, *, retransmissions: bool) -> None:
         for member in (1, 2, 3):
             behind = member == 3
             at = BEHIND_S if behind else PUNCTUAL_S
-            retransmission = behind and retransmissions
-            calls.handle(call, at, member, 0, THEIRS, retransmission=retransmission)
-            calls.handle(
-                call, at, member, member, THEIRS, 4, retransmission=retransmission
-            )
+            since_call = at if behind and slow_link else 0.0
+            calls.handle(call, at, member, 0, THEIRS, since_call=since_call)
+            calls.handle(call, at, member, member, THEIRS, 4)
         calls.finish(call, BEHIND_S)
         calls.erase(call)
 
@@ -362,7 +360,7 @@ def learning_calls() -> native.Calls:
 
 def test_the_first_contribution_of_a_straggler_is_not_waited_for():
     calls = learning_calls()
-    learn(calls, retransmissions=False)
+    learn(calls, slow_link=False)
     assert calls.straggles(3)
     calls.open(LEARNING_CALLS, 0.0)
     calls.submit(LEARNING_CALLS, 0.0, [OURS] * 4)
@@ -372,10 +370,25 @@ def test_the_first_contribution_of_a_straggler_is_not_waited_for():
     assert calls.handle(LEARNING_CALLS, BEHIND_S, 3, 0, THEIRS) == "late"
 
 
-def test_a_rank_whose_first_datagrams_are_lost_is_no_straggler():
+def test_a_rank_that_calls_in_time_and_sends_late_is_no_straggler():
     calls = learning_calls()
-    learn(calls, retransmissions=True)
+    learn(calls, slow_link=True)
     assert not calls.straggles(3)
+
+
+def test_a_result_whose_first_datagram_is_lost_is_waited_for():
+    calls = learning_calls()
+    for call in range(1, 3 * LEARNING_CALLS):
+        calls.open(call, 0.0)
+        calls.submit(call, 0.0, [OURS] * 4)
+        for member in (1, 2, 3):
+            calls.handle(call, PUNCTUAL_S, member, 0, THEIRS)
+            lost = member == 3 and call % 5 == 0
+            at = BEHIND_S if lost else PUNCTUAL_S
+            calls.handle(call, at, member, member, THEIRS, 4, retransmission=lost)
+        calls.finish(call, BEHIND_S)
+        calls.erase(call)
+    assert calls.deadline_needed > BEHIND_S
 
 
 def test_results_that_come_after_the_end_of_their_call_are_learned_from():

@@ -7,7 +7,7 @@ import optireduce_testing as native
 from jax_optireduce import _native
 
 CONTRIBUTION = 1
-KINDS = range(1, 10)
+KINDS = range(1, 12)
 VERSION = _native.wire_version()
 
 
@@ -38,6 +38,21 @@ def datagram(header: bytes) -> bytes:
 @hypothesis.given(headers)
 def test_every_header_is_read_as_it_was_written(header):
     assert native.parse_header(datagram(native.encode_header(header))) == header
+
+
+@hypothesis.given(st.integers(0, 10**6), st.floats(0, 1000))
+def test_the_note_of_a_sender_is_about_what_was_written(calls, since_call):
+    read_calls, read_since_call = native.sender_note(calls, since_call)
+    assert read_calls == min(calls, 63)
+    assert read_since_call <= since_call + 1e-9
+    assert read_since_call >= since_call / 1.04 - 2e-6
+
+
+@hypothesis.given(st.integers(0, 65535))
+def test_any_note_has_a_meaning(code):
+    calls, since_call = native.parse_sender_note(code)
+    assert 0 <= calls <= 63
+    assert since_call >= 0
 
 
 def test_header_and_tag_cost_forty_bytes():

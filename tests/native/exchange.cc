@@ -18,6 +18,7 @@
 #include <tuple>
 #include <vector>
 
+#include "ffi/protocol/wire/sender_note.h"
 #include "ffi/schedule/tar.h"
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
@@ -62,15 +63,17 @@ class TestCalls {
          .leaves = {{.data = reinterpret_cast<std::byte*>(bucket.data()), .elements = elements}}},
         /*in_order=*/true);
   }
-  // A contribution, or a result with `contributors`.
+  // A contribution, or a result with `contributors`. Its sender has called since `since_call`.
   std::string Handle(std::uint32_t sequence, double now, std::uint16_t from, std::uint32_t segment,
-                     float value, std::uint16_t contributors, bool retransmission) {
+                     float value, std::uint16_t contributors, double since_call,
+                     bool retransmission) {
     Header header;
     header.kind = contributors > 0 ? DatagramKind::kResult : DatagramKind::kContribution;
     header.call = {.collective = collective_.id, .sequence = Sequence(sequence)};
     header.segment = SegmentIndex(segment);
     header.contributors = contributors;
     header.flags = retransmission ? kFlagRetransmission : 0;
+    header.note = EncodeSenderNote({.since_call = At(since_call) - Instant{}});
     const auto payload = std::as_bytes(std::span(&value, 1));
     const auto call = calls_.find(sequence);
     const Receipt receipt =
@@ -176,7 +179,7 @@ void Bind(nb::module_& m) {
       .def("submit", &TestCalls::Submit)
       .def("handle", &TestCalls::Handle, nb::arg("sequence"), nb::arg("now"), nb::arg("source"),
            nb::arg("segment"), nb::arg("value"), nb::arg("contributors") = 0,
-           nb::arg("retransmission") = false)
+           nb::arg("since_call") = 0.0, nb::arg("retransmission") = false)
       .def("send", &TestCalls::Send)
       .def("lose", &TestCalls::Lose, nb::arg("sequence"), nb::arg("to"), nb::arg("kind"),
            nb::arg("segment"), nb::arg("refused") = false)

@@ -5,17 +5,21 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/operators.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ffi/protocol/wire/sender_note.h"
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
 
@@ -120,6 +124,20 @@ void BindHeader(nb::module_& m) {
       .def_rw("contributors", &PlainHeader::contributors)
       .def_rw("note", &PlainHeader::note)
       .def(nb::self == nb::self);
+  // As a receiver reads it.
+  const auto read = [](std::uint16_t code) {
+    const SenderNote note = DecodeSenderNote(code);
+    return std::pair(note.calls_with_results,
+                     std::chrono::duration<double>(note.since_call).count());
+  };
+  m.def("parse_sender_note", read, "code"_a);
+  m.def(
+      "sender_note",
+      [read](std::uint32_t calls, double since_call) {
+        return read(EncodeSenderNote(
+            {.calls_with_results = calls, .since_call = At(since_call) - Instant{}}));
+      },
+      "calls"_a, "since_call"_a);
   m.attr("HEADER_BYTES") = kHeaderBytes;
   m.attr("OVERHEAD_BYTES") = kOverheadBytes;
   m.def("encode_header", &EncodeHeaderOf, "header"_a);

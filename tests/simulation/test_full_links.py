@@ -38,6 +38,27 @@ def test_calls_are_rounded_on_slow_links_and_not_on_fast_ones(mode):
     assert sent["int8", 50] < sent["auto", 50] < 0.6 * sent["float32", 50]
 
 
+@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize(
+    "links",
+    [
+        "rate_mbps=300 slow_rank=3 slow_factor=3",
+        "rate_mbps=100 latency_us=3000 latency_tail_percent=300",
+        "rate_mbps=100 stall_ppm=200 stall_us=20000",
+        "rate_mbps=100 cross_traffic_at_us=1 cross_traffic_for_us=60000000",
+    ],
+)
+def test_data_is_not_late_because_others_are_served_before(links, ranks):
+    # With this incast a rank serves one peer after another. The last one sees its data
+    # begin late, though the program calls in time.
+    report = assert_holds(
+        f"{_PROGRAM}incast=1 ranks={ranks} calls=120 elements={25000 * ranks} "
+        f"on_lag=catch_up late_budget_ppm=100000 faults_end_us=60000000 {links}"
+    )
+    calibrated = [call["late"] for call in report["calls"]][40:]
+    assert sum(calibrated) / len(calibrated) < 0.1
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_mean_of_the_present_holds_each_contribution_less_than_twice(seed):
     report = assert_holds(

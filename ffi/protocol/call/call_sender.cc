@@ -153,7 +153,7 @@ void CallSender::ReplaceContribution(SegmentIndex segment, std::span<const std::
   }
 }
 
-void CallSender::FillHeader(CallId call, MemberIndex to, const Outbox::Item& item,
+void CallSender::FillHeader(Instant now, CallId call, MemberIndex to, const Outbox::Item& item,
                             Header& header) const {
   // Chosen: that all of them are lost is rarer than anything else that goes wrong.
   constexpr std::uint32_t kTailSegments = 4;
@@ -167,7 +167,7 @@ void CallSender::FillHeader(CallId call, MemberIndex to, const Outbox::Item& ite
   const bool deferred = !contribution && sums_.HoldsDeferred(item.segment);
   if (deferred || JoiningOf(to, item) != nullptr) header.flags |= kFlagDeferred;
   if (contribution) {
-    header.note = rules_.NoteFor(to, item.segment);
+    header.note = rules_.NoteFor(now, to, item.segment);
   } else {
     header.contributors = sums_.contributors(item.segment);
   }

@@ -51,7 +51,8 @@ class CallSender {
   std::span<const std::byte> Payload(MemberIndex to, const Outbox::Item& item,
                                      std::span<std::byte> out);
   // All of the header but the number and the sender.
-  void FillHeader(CallId call, MemberIndex to, const Outbox::Item& item, Header& header) const;
+  void FillHeader(Instant now, CallId call, MemberIndex to, const Outbox::Item& item,
+                  Header& header) const;
   // There are contributions for `to`, but the turn of others comes first.
   bool HeldBack(MemberIndex to) const {
     return Contributes(to) && outboxes_[to.index()].contributing() && !IsTurnOf(to);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "ffi/protocol/wire/sender_note.h"
+
 namespace optireduce {
 namespace {
 
@@ -49,6 +51,7 @@ LateRules LateRules::Open(const Collective& collective, Sequence sequence, Insta
 
 void LateRules::Submit(Instant now, bool in_order) {
   if (!retains()) return;
+  submitted_at_ = now;
   for (const MemberIndex member : collective_.others) {
     if (!in_order) break;
     complete_before_[member.index()] = deferred_->CompleteBefore(member, sequence_);
@@ -91,8 +94,11 @@ void LateRules::Deliver(Stage stage, MemberIndex to) {
   if (Windowed(stage)) deferred_->sending(stage, to).window.Deliver(sequence_);
 }
 
-std::uint16_t LateRules::NoteFor(MemberIndex to, SegmentIndex segment) const {
-  if (retains()) return complete_before_[to.index()];
+std::uint16_t LateRules::NoteFor(Instant now, MemberIndex to, SegmentIndex segment) const {
+  if (retains()) {
+    return EncodeSenderNote(
+        {.calls_with_results = complete_before_[to.index()], .since_call = now - submitted_at_});
+  }
   if (timing_ == nullptr) return 0;
   return timing_->SampleFor({.collective = collective_.id, .sequence = sequence_}, segment);
 }
@@ -112,7 +118,7 @@ std::uint32_t LateRules::CallsWithResults(const Collective& collective, const He
   const std::uint32_t before = header.call.sequence.value();
   // Where results are waited for, a later call proves that all before are there.
   if (WaitsForMembers(collective.spec, /*drain=*/false)) return before;
-  return std::min<std::uint32_t>(header.note, before);
+  return std::min(DecodeSenderNote(header.note).calls_with_results, before);
 }
 
 bool LateRules::Retransmits(Stage stage) const {
@@ -191,8 +197,7 @@ bool LateRules::Defer(Stage stage, SegmentIndex segment, std::span<const std::by
 void LateRules::Learn(Instant now, MemberIndex from, const Header& header) {
   if (!retains() || drain_ || opened_at_ == kNever) return;
   const Stage stage = StageOf(header.kind);
-  // A retransmission does not tell when its sender began.
-  Instant began = (header.flags & kFlagRetransmission) != 0 ? opened_at_ : now;
+  Instant began = BeganAt(now, header);
   if (std::vector<Instant>& open = began_[Index(stage)]; !open.empty()) {
     Instant& first = open[from.index()];
     if (first == kNever) {
@@ -206,6 +211,15 @@ void LateRules::Learn(Instant now, MemberIndex from, const Header& header) {
   timing_->Arrived(stage, from, now - opened_at_, now - began,
                    static_cast<double>(layout.Segment(header.segment).bytes) /
                        static_cast<double>(layout.Shard(shard).bytes));
+}
+
+// A contribution tells when its sender called. A result that is not retransmitted is among the
+// first of its shard.
+Instant LateRules::BeganAt(Instant now, const Header& header) const {
+  if (header.kind == DatagramKind::kContribution) {
+    return std::max(now - DecodeSenderNote(header.note).since_call, opened_at_);
+  }
+  return (header.flags & kFlagRetransmission) != 0 ? opened_at_ : now;
 }
 
 Instant LateRules::ReleaseAt() const { return LosesLate() && !released_ ? CallDeadline() : kNever; }

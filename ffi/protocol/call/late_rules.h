@@ -66,10 +66,10 @@ class LateRules {
   // Errors of rounding, which join later data; null where they are lost.
   SegmentStore* errors() { return retains() ? &deferred_->errors() : nullptr; }
   // For the headers of contributions to a peer, and of all data for it.
-  std::uint16_t NoteFor(MemberIndex to, SegmentIndex segment) const;
+  std::uint16_t NoteFor(Instant now, MemberIndex to, SegmentIndex segment) const;
   std::uint8_t FlagsFor(MemberIndex to) const;
   void HandleNote(MemberIndex from, const Header& header);
-  // The number of calls directly before the header's whose results the sender has.
+  // The number of calls directly before the header's whose results the sender is known to have.
   static std::uint32_t CallsWithResults(const Collective& collective, const Header& header);
 
   // ---- Is a lost segment sent again?
@@ -142,12 +142,15 @@ class LateRules {
   // Nothing of such a stage was sent to the peer.
   bool Unsent(Stage stage, MemberIndex to) const;
   LatePolicy policy(Stage stage) const;
+  // When the sender of the segment began its stage; not before the opening.
+  Instant BeganAt(Instant now, const Header& header) const;
 
   const Collective& collective_;
   Sequence sequence_;
   Instant opened_at_;
   bool drain_;
   bool released_ = false;
+  Instant submitted_at_{};  // where late data is deferred
   DeferredData* deferred_;  // null unless a stage defers
   CallTiming* timing_;      // null if both stages wait
   // From the opening.

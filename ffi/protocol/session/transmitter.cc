@@ -338,7 +338,7 @@ std::optional<Transmit> Transmitter::SendSegmentsOf(Instant now, Rank to, Ring<C
     const std::span<const std::byte> payload =
         exchange.sender().Payload(member, item, datagram.subspan(kHeaderBytes, payload_bytes));
     Header header;
-    exchange.sender().FillHeader(exchange.call(), member, item, header);
+    exchange.sender().FillHeader(now, exchange.call(), member, item, header);
     const SentInfo info{
         .kind = item.kind, .flags = 0, .call = header.call, .segment = item.segment};
     header.number = flow.Track(now, info, bytes, transmit.datagram_bytes);

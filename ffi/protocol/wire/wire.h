@@ -11,8 +11,7 @@
 //           with it
 //   20 u48  number: counts the datagrams of one direction; the nonce of the tag
 //   26 u16  in a result: the number of its contributors; in a contribution where late data is
-//           deferred: the number of sequences before this one for which its sender has every result
-//           of the receiver; where late data is dropped: the duration of a stage
+//           deferred: a SenderNote; where late data is dropped: the duration of a stage
 //           (CallTiming::SampleFor)
 //
 // The identity (collective, sequence, segment, source) is in the header, and independent of the
@@ -39,7 +38,7 @@
 namespace optireduce {
 
 // Chosen: grows with every change of the format; ranks of different versions ignore each other.
-inline constexpr std::uint8_t kWireVersion = 3;
+inline constexpr std::uint8_t kWireVersion = 4;
 // Chosen: the layout above; 40 bytes with the tag.
 inline constexpr std::size_t kHeaderBytes = 28;
 // Chosen: the bytes of a datagram in addition to its payload.
