@@ -89,6 +89,18 @@ def lowering_mesh(ctx: Any) -> jax.sharding.Mesh:
     return mesh
 
 
+def automatic_axes(ctx: Any) -> tuple[str, ...]:
+    """Returns the axes of the program under lowering that are not manual."""
+    context = ctx.module_context.axis_context
+    names = context.mesh.axis_names
+    return tuple(name for name in names if name not in context.manual_axes)
+
+
+def mesh_of(aval: Any) -> Any:
+    """Returns the abstract mesh in the type of an operand."""
+    return aval.sharding.mesh
+
+
 def next_ordinal(ctx: Any, key: str) -> int:
     """Returns the number of equations with `key` lowered in this module before."""
     ordinals = ctx.module_context.lowering_cache.setdefault(_ORDINALS, {})
@@ -131,18 +143,20 @@ def _dispatch_last(devices: Sequence[Any]) -> Iterator[jax.Array]:
     """Dispatches a program for each device, and one for all devices."""
     # Chosen: 0.5 million operations; XLA runs programs of some thousands immediately.
     block = np.ones((64, 64), np.float32)
-    square = jax.jit(lambda x: x @ x)
-    yield from [square(jax.device_put(block, device)) for device in devices]
+    groups = [[device] for device in devices]
     if len(devices) > 1:
-        mesh = jax.sharding.Mesh(np.array(devices), ("d",))
+        groups.append(list(devices))
+    for group in groups:
+        mesh = jax.sharding.Mesh(np.array(group), ("d",))
         spec = jax.sharding.PartitionSpec("d")
-        rows = jax.device_put(
-            np.tile(block, (len(devices), 1)), jax.sharding.NamedSharding(mesh, spec)
-        )
-        mapped = jax.shard_map(
-            lambda x: x @ x, mesh=mesh, in_specs=spec, out_specs=spec
-        )
-        yield jax.jit(mapped)(rows)
+        sharding = jax.sharding.NamedSharding(mesh, spec)
+        # The program may have set a mesh of all processes.
+        with jax.set_mesh(mesh):
+            rows = jax.device_put(np.tile(block, (len(group), 1)), sharding)
+            mapped = jax.shard_map(
+                lambda x: x @ x, mesh=mesh, in_specs=spec, out_specs=spec
+            )
+            yield jax.jit(mapped)(rows)
 
 
 # --- Processes -----------------------------------------------------------------------

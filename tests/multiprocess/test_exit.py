@@ -13,7 +13,7 @@ def test_steps_in_flight_at_the_end_of_a_script_are_finished(tmp_path, mode):
     _check_finished("script", mode, tmp_path)
 
 
-@pytest.mark.parametrize("how", ["function", "shutdown", "with", "thread"])
+@pytest.mark.parametrize("how", ["function", "shutdown", "with", "thread", "set_mesh"])
 def test_steps_in_flight_are_finished_in_every_way_to_end(tmp_path, how):
     _check_finished(how, "exact", tmp_path)
 

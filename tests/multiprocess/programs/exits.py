@@ -1,9 +1,9 @@
 """Ends with steps in flight on all ranks but the first, in the way given as argument.
 
-Arguments: the way of ending ("script", "function", "shutdown", "with", "thread"); the
-mode. Rank 0 reads the result occasionally, as programs that print their loss do; the
-others never wait, so that they have dispatched all steps when rank 0 is in the first
-ones.
+Arguments: the way of ending ("script", "function", "shutdown", "with", "thread";
+"set_mesh": as a script, with a mesh for all of it); the mode. Rank 0 reads the result
+occasionally, as programs that print their loss do; the others never wait, so that they
+have dispatched all steps when rank 0 is in the first ones.
 """
 
 import contextlib
@@ -25,6 +25,8 @@ STEPS = 24
 
 communicator = jo.init()
 mesh = meshes.make((jax.device_count(),), ("dp",))
+if HOW == "set_mesh":
+    jax.set_mesh(mesh)
 program = meshes.mapped(
     mesh, lambda x: jo.pmean(0.5 * x + 0.5, "dp", mode=MODE, name="step")
 )
