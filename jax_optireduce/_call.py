@@ -24,10 +24,11 @@ WIRE_FORMATS = _native.WIRE_FORMATS
 class CallArguments(TypedDict, total=False):
     """Keyword arguments of every collective, for the types of overloads."""
 
-    mode: str
+    mode: str | None
     wire_format: str
     step: Any
     name: str | None
+    specs: Any
 
 
 class Drain(enum.IntEnum):

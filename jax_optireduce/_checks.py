@@ -28,12 +28,15 @@ AxisName = Hashable | Sequence[Hashable]
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
 SUPPORTED = (*_FLOATS, "int32", "bool")
 
+# Modes of functions without `mode=`; of the others "bounded".
+_DEFAULT_MODES = {"psum": "exact", "pmean": "exact"}
+
 
 def checked_call(
     kind: str,
     axis_name: AxisName,
     key: str,
-    mode: str,
+    mode: str | None,
     wire_format: str = "float32",
     **more: Any,
 ) -> Call:
@@ -43,7 +46,7 @@ def checked_call(
       kind: the public function.
       axis_name: as given to it.
       key: see `checked_key`.
-      mode: as given to it.
+      mode: as given to it; None: the session's, or the default of the function.
       wire_format: as given to it.
       **more: fields of `Call` that are not checked.
 
@@ -51,7 +54,9 @@ def checked_call(
       NotInitializedError: `init` was not called.
       UsageError: the mode, the wire format or an axis is invalid.
     """
-    _communicator.current(kind)
+    options = _communicator.current(kind).options
+    if mode is None:
+        mode = options.mode or _DEFAULT_MODES.get(kind, "bounded")
     check_mode(mode)
     check_wire_format(wire_format)
     axes = checked_axes(axis_name, kind)
@@ -130,7 +135,7 @@ def checked_axes(axis_name: AxisName, kind: str) -> tuple[Any, ...]:
 
     Raises:
       AxisError: an axis is not mapped here.
-      UsageError: an axis is given twice, or some axis of the mesh is not manual.
+      UsageError: an axis is given twice.
     """
     axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if not axes or len(set(axes)) != len(axes):
@@ -143,14 +148,6 @@ def checked_axes(axis_name: AxisName, kind: str) -> tuple[Any, ...]:
     for axis in axes:
         if not _is_mapped(axis):
             raise AxisError(_unknown_axis(axis, kind, mapped))
-    automatic = [name for name, (n, manual) in mesh.items() if n > 1 and not manual]
-    if automatic and any(axis in mapped for axis in axes):
-        raise UsageError(
-            f"{kind} over {axes} inside a shard_map that maps only {mapped}: the "
-            f"compiler shards the data over {automatic} by itself. Leave out "
-            "axis_names= so that jax.shard_map maps all axes, and name them in the "
-            "specs."
-        )
     return axes
 
 

@@ -14,6 +14,7 @@ from jax_optireduce import (
     _checks,
     _communicator,
     _primitive,
+    _specs,
     _stats,
 )
 from jax_optireduce._call import Call, CallArguments, Drain
@@ -83,18 +84,19 @@ def psum(
     tree: Any,
     axis_name: AxisName,
     *,
-    mode: str = "exact",
+    mode: str | None = None,
     wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
+    specs: Any = None,
     axis_index_groups: None = None,
     return_stats: bool = False,
 ) -> Any:
     """Sums every leaf over a mapped axis.
 
-    Call it where `jax.lax.psum` works: inside `jax.shard_map` with all axes manual,
-    inside `jax.pmap`, or over the axis of a named `jax.vmap`. It can be differentiated,
-    batched, scanned, rematerialised and jitted like `jax.lax.psum`.
+    Call it where `jax.lax.psum` works: inside `jax.shard_map`, with all axes manual or
+    some, inside `jax.pmap`, or over the axis of a named `jax.vmap`. It can be
+    differentiated, batched, scanned, rematerialised and jitted like `jax.lax.psum`.
 
     Differs from `jax.lax.psum` in:
 
@@ -122,6 +124,8 @@ def psum(
         `psum(1, axis)` is the size.
       axis_name: a mapped axis or a tuple of them.
       mode: policy for data that misses the deadline of the call (`Options.deadline_s`).
+        None takes `Options.mode`, or else "exact" (in the functions for gradients
+        "bounded").
         "exact" has no deadline: it waits for every rank, and a dead rank is an error
         after `Options.peer_timeout_s`. "bounded" ends by the deadline, and adds late
         data to a later call with the same name: no data is lost, see `drain`. Of three
@@ -146,6 +150,12 @@ def psum(
         concurrent calls need different names. None takes the file and line of the code,
         which then is one collective in all programs: pass a name if one line serves two
         models.
+      specs: where the compiler shards some axes by itself
+        (`jax.shard_map(..., axis_names=)`): the sharding of the leaves over these axes,
+        as a tree, or a prefix of one, of PartitionSpec, NamedSharding or None; manual
+        axes in it have no effect. Each device sends its part. None takes the sharding
+        from the types (explicit axes), or divides the largest dimension, for which the
+        compiler may move data between devices.
       axis_index_groups: None, the default of `jax.lax.psum`.
       return_stats: whether to return the statistics of the call as well as the sums.
 
@@ -162,7 +172,7 @@ def psum(
     _checks.check_no_groups(axis_index_groups, "psum")
     key = _checks.checked_key(name, "psum")
     call = _checks.checked_call("psum", axis_name, key, mode, wire_format, mean=False)
-    return reduce_tree(tree, step, call).result(return_stats)
+    return reduce_tree(tree, step, call, specs=specs).result(return_stats)
 
 
 @overload
@@ -185,10 +195,11 @@ def pmean(
     tree: Any,
     axis_name: AxisName,
     *,
-    mode: str = "exact",
+    mode: str | None = None,
     wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
+    specs: Any = None,
     axis_index_groups: None = None,
     return_stats: bool = False,
 ) -> Any:
@@ -205,6 +216,7 @@ def pmean(
       wire_format: see `psum`.
       step: see `psum`.
       name: see `psum`.
+      specs: see `psum`.
       axis_index_groups: see `psum`.
       return_stats: see `psum`.
 
@@ -220,11 +232,16 @@ def pmean(
     _checks.check_no_groups(axis_index_groups, "pmean")
     key = _checks.checked_key(name, "pmean")
     call = _checks.checked_call("pmean", axis_name, key, mode, wire_format)
-    return reduce_tree(tree, step, call).result(return_stats)
+    return reduce_tree(tree, step, call, specs=specs).result(return_stats)
 
 
 def reduce_tree(
-    tree: Any, step: Any, call: Call, *, rotate: bool | jax.Array | None = None
+    tree: Any,
+    step: Any,
+    call: Call,
+    *,
+    specs: Any = None,
+    rotate: bool | jax.Array | None = None,
 ) -> Reduction:
     """Sums or averages a tree in buckets: the body of every public function.
 
@@ -232,6 +249,7 @@ def reduce_tree(
       tree: see `psum`.
       step: see `psum`.
       call: the description of the call; each bucket gets a suffix to its key.
+      specs: see `psum`.
       rotate: whether a lossy call is rotated; a bool, or bool [], equal on every rank,
         for a decision at run time. None takes `Advanced.hadamard`.
 
@@ -244,6 +262,7 @@ def reduce_tree(
     """
     options = _communicator.current(call.kind).options
     step = _checks.checked_step(step)
+    of_leaves = _specs.checked_specs(specs, tree, call.kind)
     size = lax.axis_size(call.axes)
     paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
     traced: dict[int, Any] = {}
@@ -258,7 +277,7 @@ def reduce_tree(
             results[i] = _checks.checked_constant(leaf, place) * size
     if rotate is None:
         rotate = options.advanced.hadamard
-    sums, buckets = _sum_leaves(traced, step, call, options, rotate)
+    sums, buckets = _sum_leaves(traced, of_leaves, step, call, options, rotate)
     results.update(sums)
     ordered = [results[i] for i in range(len(results))]
     if call.mean:
@@ -276,6 +295,9 @@ def _ranks_in_mean(
     """
     if mode != "bounded":
         return {}
+    if _specs.automatic_axes():
+        # The primitive has scaled the floating sums to all ranks.
+        sums = {i: x for i, x in sums.items() if x.dtype == jnp.int32}
     # The mean of integers is in float32, as that of `jax.lax.pmean`.
     dtypes = {
         i: x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.float32
@@ -285,11 +307,13 @@ def _ranks_in_mean(
         i: _stats.live_ranks(bucket.vector, size).astype(dtypes[i])
         for bucket in buckets
         for i in bucket.leaves
+        if i in sums
     }
 
 
 def _sum_leaves(
     leaves: dict[int, Any],
+    specs: dict[int, Any],
     step: jax.Array | None,
     call: Call,
     options: Options,
@@ -298,10 +322,10 @@ def _sum_leaves(
     """Sums leaves, by their position in the tree."""
     if options.backend == "xla":
         return {i: lax.psum(leaf, call.axes) for i, leaf in leaves.items()}, []
-    positions = list(leaves)
+    parts = _specs.divided(leaves, specs)
     plan = _bucketing.plan_buckets(
-        [leaf.shape for leaf in leaves.values()],
-        [leaf.dtype for leaf in leaves.values()],
+        [part.local_shape() for part in parts],
+        [part.array.dtype for part in parts],
         bucket_bytes=options.bucket_bytes,
     )
     # The plan excludes leaves without elements. New zeros vary over no axis.
@@ -309,8 +333,10 @@ def _sum_leaves(
     buckets = []
     only_integers = all(bucket.integral for bucket in plan)
     for bucket in plan:
-        members = [positions[i] for i in bucket.leaves]
-        operands = [leaves[i] for i in members]
+        members = [parts[i] for i in bucket.leaves]
+        operands = [part.array for part in members]
+        divisions = tuple(part.spec for part in members if part.spec is not None)
+        reduce = functools.partial(_primitive.allreduce, specs=divisions, step=step)
         # Parameters may include counters, which are in the tree of a drain only.
         optional = call.drain and bucket.integral and not only_integers
         of_bucket = dataclasses.replace(
@@ -326,13 +352,15 @@ def _sum_leaves(
             rotated = dataclasses.replace(rotated, key=f"{rotated.key} rotated")
             totals, vector = lax.cond(
                 rotate,
-                functools.partial(_primitive.allreduce, step=step, call=rotated),
-                functools.partial(_primitive.allreduce, step=step, call=of_bucket),
+                functools.partial(reduce, call=rotated),
+                functools.partial(reduce, call=of_bucket),
                 operands,
             )
         else:
             chosen = rotated if rotate and call.mode == "lossy" else of_bucket
-            totals, vector = _primitive.allreduce(operands, step, chosen)
-        sums.update(zip(members, totals, strict=True))
-        buckets.append(ReducedBucket(members, bucket.elements, vector))
+            totals, vector = reduce(operands, call=chosen)
+        for part, total in zip(members, totals, strict=True):
+            sums.update(_specs.restored(part, total, leaves))
+        positions = [i for part in members for i in part.positions]
+        buckets.append(ReducedBucket(positions, bucket.elements, vector))
     return sums, buckets

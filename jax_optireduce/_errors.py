@@ -31,5 +31,6 @@ class RendezvousError(OptiReduceError, RuntimeError):
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Returns " Did you mean 'x'?" for the closest of `known`, or an empty string."""
-    close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(given.lower(), list(by_lower), n=1, cutoff=0.5)
+    return f" Did you mean {by_lower[close[0]]!r}?" if close else ""

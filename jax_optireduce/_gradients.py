@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_optireduce import _checks, _collectives, _compat, _primitive
+from jax_optireduce import _checks, _collectives, _compat, _primitive, _specs
 from jax_optireduce._call import Call, CallArguments, Drain
 from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError
@@ -35,10 +35,11 @@ def average_gradients(
     tree: Any,
     axis_name: AxisName,
     *,
-    mode: str = "bounded",
+    mode: str | None = None,
     wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
+    specs: Any = None,
     return_stats: bool = False,
 ) -> Any:
     """Averages gradients over a mapped axis, in buckets.
@@ -65,6 +66,7 @@ def average_gradients(
       wire_format: see `psum`.
       step: see `psum`; pass the optimizer's count where a rank may repeat a step.
       name: see `psum`.
+      specs: see `psum`; those of the parameters.
       return_stats: see `psum`.
 
     Returns:
@@ -79,17 +81,19 @@ def average_gradients(
     kind = "average_gradients"
     key = _checks.checked_key(name, kind)
     call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
-    return _collectives.reduce_tree(tree, step, call).result(return_stats)
+    reduction = _collectives.reduce_tree(tree, step, call, specs=specs)
+    return reduction.result(return_stats)
 
 
 def sync_in_backward(
     params: Any,
     axis_name: AxisName,
     *,
-    mode: str = "bounded",
+    mode: str | None = None,
     wire_format: str = "float32",
     step: Any = None,
     name: str | None = None,
+    specs: Any = None,
 ) -> Any:
     """Returns the parameters unchanged; averages their gradient in the backward pass.
 
@@ -113,6 +117,7 @@ def sync_in_backward(
       wire_format: see `psum`.
       step: see `average_gradients`.
       name: see `psum`.
+      specs: see `psum`.
 
     Returns:
       The same tree. Under check_vma=True its leaves vary over the axis.
@@ -126,6 +131,7 @@ def sync_in_backward(
     key = _checks.checked_key(name, kind)
     call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
     step = _checks.checked_step(step)
+    of_leaves = _specs.checked_specs(specs, params, kind)
     leaves, treedef = jax.tree_util.tree_flatten(params)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     floating = {
@@ -135,31 +141,37 @@ def sync_in_backward(
     }
     for i in set(range(len(leaves))) - set(floating):
         leaves[i] = made_varying(leaves[i], call.axes)
-    synced: Any = _sync(call, tuple(floating.values()), step)
+    of_floating = tuple(of_leaves[i] for i in floating)
+    synced: Any = _sync(call, of_floating, tuple(floating.values()), step)
     for i, leaf in zip(floating, synced, strict=True):
         leaves[i] = leaf
     return jax.tree_util.tree_unflatten(treedef, leaves)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sync(call: Call, leaves: tuple[Any, ...], step: Any) -> tuple[Any, ...]:
-    del step  # For the backward pass.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _sync(
+    call: Call, specs: tuple[Any, ...], leaves: tuple[Any, ...], step: Any
+) -> tuple[Any, ...]:
+    del specs, step  # For the backward pass.
     return tuple(made_varying(leaf, call.axes) for leaf in leaves)
 
 
 def _sync_forward(
-    call: Call, leaves: tuple[Any, ...], step: Any
+    call: Call, specs: tuple[Any, ...], leaves: tuple[Any, ...], step: Any
 ) -> tuple[tuple[Any, ...], Any]:
     # The cotangent of a leaf must vary as the leaf does.
     varied = tuple(_missing_axes(leaf, call.axes) for leaf in leaves)
-    return _sync(call, leaves, step), (step, _Static(varied))
+    return _sync(call, specs, leaves, step), (step, _Static(varied))
 
 
 def _sync_backward(
-    call: Call, residuals: Any, cotangents: tuple[Any, ...]
+    call: Call,
+    specs: tuple[Any, ...],
+    residuals: Any,
+    cotangents: tuple[Any, ...],
 ) -> tuple[Any, None]:
     step, static = residuals
-    reduced = _collectives.reduce_tree(cotangents, step, call)
+    reduced = _collectives.reduce_tree(cotangents, step, call, specs=specs)
     means = tuple(
         made_varying(mean, [axis for axis in call.axes if axis not in missing])
         for mean, missing in zip(reduced.tree, static.value, strict=True)
@@ -189,10 +201,11 @@ def drain(
     axis_name: AxisName,
     *,
     name: str,
-    mode: str = "bounded",
+    mode: str | None = None,
     wire_format: str = "float32",
     step: Any = None,
     mean: bool = True,
+    specs: Any = None,
 ) -> Any:
     """Returns the data in flight of a collective; afterwards no data is in flight.
 
@@ -227,6 +240,7 @@ def drain(
       step: see `psum`; required if the call has a step.
       mean: whether the sum is divided by the number of ranks; False for a drain of
         `psum`.
+      specs: as in the call.
 
     Returns:
       The data in flight, as a result of `pmean`, or of `psum` if not `mean`: the same
@@ -260,13 +274,16 @@ def drain(
         for i, leaf in enumerate(leaves)
         if _checks.is_reducible(leaf, call)
     }
-    rest = _collectives.reduce_tree(list(called.values()), step, call).tree
+    of_leaves = _specs.checked_specs(specs, tree, call.kind)
+    of_called = [of_leaves[i] for i in called]
+    operands = list(called.values())
+    rest = _collectives.reduce_tree(operands, step, call, specs=of_called).tree
     for i, leaf in zip(called, rest, strict=True):
         zeros[i] = leaf
     return jax.tree_util.tree_unflatten(treedef, zeros)
 
 
-def resync(params: Any, axis_name: AxisName) -> Any:
+def resync(params: Any, axis_name: AxisName, *, specs: Any = None) -> Any:
     """Makes replicas equal again, bit for bit: the mean over the ranks.
 
     In the modes "bounded" and "lossy" ranks may miss different parts of a gradient, and
@@ -285,6 +302,7 @@ def resync(params: Any, axis_name: AxisName) -> Any:
     Args:
       params: parameters, or (parameters, state of the optimizer); any tree.
       axis_name: see `psum`.
+      specs: see `psum`.
 
     Returns:
       The same tree. Floating leaves are the mean over the ranks, with the same bits on
@@ -306,7 +324,9 @@ def resync(params: Any, axis_name: AxisName) -> Any:
         for i, leaf in enumerate(leaves)
         if jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.floating)
     }
-    reduction = _collectives.reduce_tree(list(own.values()), None, call)
+    of_leaves = _specs.checked_specs(specs, params, call.kind)
+    of_own = [of_leaves[i] for i in own]
+    reduction = _collectives.reduce_tree(list(own.values()), None, call, specs=of_own)
     report = reduction.stats()
     whole = report.missing_contributions + report.missing_results + report.deferred == 0
     local = tuple(axis for axis in axes if axis not in _primitive.mapped_axes(axes))

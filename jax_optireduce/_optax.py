@@ -58,9 +58,10 @@ class AverageGradientsState(NamedTuple):
 def optax_average_gradients(
     axis_name: AxisName,
     *,
-    mode: str = "bounded",
+    mode: str | None = None,
     wire_format: str = "float32",
     name: str | None = None,
+    specs: Any = None,
     hadamard: bool | Literal["auto"] | None = None,
     skip_above: float | None = None,
     on_repeated_skips: Callable[[int], None] | None = None,
@@ -83,6 +84,7 @@ def optax_average_gradients(
       mode: see `psum`.
       wire_format: see `psum`.
       name: see `psum`; None takes the file and line of this call.
+      specs: see `psum`; those of the parameters.
       hadamard: mode "lossy" only: whether calls are rotated, which distributes loss
         over all entries. "auto" rotates after a call that lost more than 2 %, until 100
         consecutive calls have lost less than 1 % (mean over the ranks). None takes
@@ -109,7 +111,8 @@ def optax_average_gradients(
     # A late import, so that programs without Optax do not need it.
     import optax  # noqa: PLC0415
 
-    _checks.check_mode(mode)
+    if mode is not None:
+        _checks.check_mode(mode)
     _checks.check_wire_format(wire_format)
     _safeguards.check_arguments(mode, hadamard, skip_above, on_repeated_skips)
     kind = "optax_average_gradients"
@@ -132,7 +135,9 @@ def optax_average_gradients(
         if rotate == "auto":
             rotate = jnp.asarray(state.safeguards.hadamard)
         call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
-        reduction = _collectives.reduce_tree(updates, step, call, rotate=rotate)
+        reduction = _collectives.reduce_tree(
+            updates, step, call, specs=specs, rotate=rotate
+        )
         means, stats = reduction.tree, reduction.stats()
         safeguards = state.safeguards
         if votes:

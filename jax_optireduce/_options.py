@@ -66,7 +66,11 @@ _ZERO_ALLOWED = frozenset(
     {"call_timeout_s", "datagram_bytes_max", "deadline_s", "stall_timeout_s"}
 )
 
-_CHOICES: Mapping[str, Sequence[str]] = {"backend": BACKENDS, "on_lag": LAG_POLICIES}
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "backend": BACKENDS,
+    "mode": ("", *_native.MODES),
+    "on_lag": LAG_POLICIES,
+}
 
 # Fields that may differ between processes: they describe one host, not the session.
 _OF_ONE_PROCESS = frozenset(
@@ -208,6 +212,10 @@ class Options(_Settings):
     Attributes:
       backend: "optireduce", or "xla", which turns every call into that of `jax.lax`,
         for comparisons without a change of code. Default "optireduce".
+      mode: mode of all calls without `mode=`: "exact", "bounded", "agreed" or "lossy",
+        see `psum`; "" means "bounded" for gradients and "exact" for `psum` and `pmean`.
+        If the gradients are "bounded" and the loss is "exact", a step waits for the
+        slowest rank in the call of the loss. Default "".
       bind_address: IPv4 or IPv6 address of this host that all ranks can reach; "" takes
         the address on the route to the coordinator. May differ between ranks. Default
         "".
@@ -243,6 +251,7 @@ class Options(_Settings):
     """
 
     backend: str = "optireduce"
+    mode: str = ""
     bind_address: str = ""
     encrypt: bool = False
     deadline_s: float = 0.0

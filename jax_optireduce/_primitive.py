@@ -9,12 +9,16 @@ out of a loop. Its operands are (rank, step, *leaves), its results (*sums, stati
   step   int32 []: the number of the call, or -1 if the session counts.
   leaves of one dtype.
 
+In a region where the compiler shards some axes by itself, `specs` divides the leaves
+over these axes. The rules see whole leaves; the lowering makes a region where all axes
+are manual.
+
 Sums and statistics follow the types of `jax.lax.psum`: a sum over an axis does not vary
 over that axis.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +27,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import PartitionSpec
 
 from jax_optireduce import (
     _communicator,
@@ -30,6 +35,7 @@ from jax_optireduce import (
     _hadamard,
     _identity,
     _native,
+    _specs,
     _stats,
 )
 from jax_optireduce._call import DEFERRING_MODES, Call, Drain
@@ -42,6 +48,7 @@ SEQUENCE_TARGET = "jax_optireduce_sequence"
 # Source: Knuth, The Art of Computer Programming, volume 3, section 6.4.
 _GOLDEN = np.uint32(0x9E3779B9)
 
+_Specs = tuple[PartitionSpec, ...]
 
 allreduce_p = Primitive("optireduce_allreduce")
 allreduce_p.multiple_results = True
@@ -51,12 +58,16 @@ typed_as_sum_p = Primitive("optireduce_typed_as_sum")
 
 
 def allreduce(
-    leaves: Sequence[jax.Array], step: jax.Array | None, call: Call
+    leaves: Sequence[jax.Array],
+    specs: tuple[PartitionSpec, ...],
+    step: jax.Array | None,
+    call: Call,
 ) -> tuple[list[jax.Array], jax.Array]:
     """Sums leaves; the callers have validated the arguments.
 
     Args:
       leaves: at least one; all of one dtype.
+      specs: of the leaves; empty where all axes are manual.
       step: int32 [], or None if the session counts the calls.
       call: the description of the call; this function sets `typed` and `counted`.
 
@@ -68,6 +79,7 @@ def allreduce(
         _group_and_rank(call.axes),
         jnp.asarray(-1 if counted else step, jnp.int32),
         *leaves,
+        specs=specs,
         call=dataclasses.replace(call, counted=counted, typed=is_typed(call.axes)),
     )
     return sums, vector
@@ -96,7 +108,8 @@ def is_typed(axes: Sequence[str]) -> bool:
 def _group_and_rank(axes: tuple[str, ...]) -> jax.Array:
     """Returns the group of this device, and its rank in the group; int32 [2]."""
     mapped = mapped_axes(axes)
-    if not mapped:
+    # In the region of a lowering all axes are manual.
+    if not mapped or _specs.automatic_axes():
         return jnp.zeros(2, jnp.int32)
     others = tuple(
         name
@@ -107,7 +120,10 @@ def _group_and_rank(axes: tuple[str, ...]) -> jax.Array:
     return jnp.stack([group, lax.axis_index(mapped)])
 
 
-def _abstract_eval(rank: Any, _step: Any, *leaves: Any, call: Call) -> list[Any]:
+def _abstract_eval(
+    rank: Any, _step: Any, *leaves: Any, specs: _Specs, call: Call
+) -> list[Any]:
+    del specs
     sums = [_compat.reduced_type(leaf, call.axes) for leaf in leaves]
     return [*sums, _compat.stats_type(rank, _stats.VECTOR_SIZE)]
 
@@ -118,22 +134,38 @@ def _derived(call: Call, how: str) -> Call:
 
 
 def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, call: Call
+    primals: Sequence[Any], tangents: Sequence[Any], *, specs: _Specs, call: Call
 ) -> tuple[list[Any], list[Any]]:
     """Sums the tangents by a call of the same kind."""
     rank, step, *_ = primals
-    results = allreduce_p.bind(*primals, call=call)
+    results = allreduce_p.bind(*primals, specs=specs, call=call)
     tangents_out = [ad.Zero(jax.typeof(r).to_tangent_aval()) for r in results]
     live = {i: t for i, t in enumerate(tangents[2:]) if not isinstance(t, ad.Zero)}
     if live:
-        sums = allreduce_p.bind(rank, step, *live.values(), call=_derived(call, "jvp"))
+        sums = allreduce_p.bind(
+            rank,
+            step,
+            *live.values(),
+            specs=_of(live, specs),
+            call=_derived(call, "jvp"),
+        )
         for i, tangent in zip(live, sums, strict=False):
             tangents_out[i] = tangent
     return results, tangents_out
 
 
+def _of(live: Iterable[int], specs: _Specs) -> _Specs:
+    """Returns the specs of some of the leaves."""
+    return tuple(specs[i] for i in live) if specs else ()
+
+
 def _transpose(
-    cotangents: Sequence[Any], rank: Any, step: Any, *leaves: Any, call: Call
+    cotangents: Sequence[Any],
+    rank: Any,
+    step: Any,
+    *leaves: Any,
+    specs: _Specs,
+    call: Call,
 ) -> list[Any]:
     """Follows `jax.lax.psum`: a sum if JAX does not track variation, else no call.
 
@@ -155,14 +187,21 @@ def _transpose(
             results[i] = lax.pcast(ct, mapped, to="varying")
     elif live:
         transposed = _derived(call, "transpose")
-        sums = allreduce_p.bind(rank, step, *live.values(), call=transposed)
+        sums = allreduce_p.bind(
+            rank, step, *live.values(), specs=_of(live, specs), call=transposed
+        )
         for i, total in zip(live, sums, strict=False):
             results[i] = total
     return [None, None, *results]
 
 
 def _batch(
-    axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, call: Call
+    axis_data: Any,
+    args: Sequence[Any],
+    dims: Sequence[Any],
+    *,
+    specs: _Specs,
+    call: Call,
 ) -> tuple[list[Any], list[Any]]:
     """Sums locally over a named `vmap` axis; other batch axes are part of the leaf."""
     rank, step, *leaves = args
@@ -174,7 +213,9 @@ def _batch(
         )
     if axis_data.name not in call.axes:
         # The rank belongs to the mesh, so no `vmap` axis maps it.
-        return allreduce_p.bind(rank, step, *leaves, call=call), [*leaf_dims, None]
+        batched = tuple(map(_specs.batched, specs, leaf_dims))
+        results = allreduce_p.bind(rank, step, *leaves, specs=batched, call=call)
+        return results, [*leaf_dims, None]
     local = [
         leaf * axis_data.size if dim is None else leaf.sum(dim).astype(leaf.dtype)
         for leaf, dim in zip(leaves, leaf_dims, strict=True)
@@ -186,17 +227,19 @@ def _batch(
         _group_and_rank(remaining),
         step,
         *local,
+        specs=specs,
         call=dataclasses.replace(call, axes=remaining, typed=is_typed(remaining)),
     )
     return results, [None] * len(results)
 
 
-def _lower_cpu(ctx: Any, *operands: Any, call: Call) -> Any:
+def _lower_cpu(ctx: Any, *operands: Any, specs: _Specs, call: Call) -> Any:
     """Emits the FFI call, and the rotation of a lossy call around it."""
     drain = call.drain
     if call.derived and not drain:
         _check_derivative(call)
-    groups = _groups(_compat.lowering_mesh(ctx), call.axes)
+    mesh = _compat.lowering_mesh(ctx)
+    groups = _groups(mesh, call.axes)
     processes = [device.process_index for device in groups.flat]
     devices = np.vectorize(lambda device: device.id, otypes=[int])(groups)
     # Drains are counted separately from calls: in any module, the first drain matches
@@ -207,6 +250,11 @@ def _lower_cpu(ctx: Any, *operands: Any, call: Call) -> Any:
         drain = Drain.OF_CALLS_IF_ANY
     name = _identity.numbered(call.key, ordinal)
     leaves = ctx.avals_in[2:]
+    if specs:
+        leaves = [
+            jax.ShapeDtypeStruct(_specs.local_shape(x.shape, spec, mesh.shape), x.dtype)
+            for x, spec in zip(leaves, specs, strict=True)
+        ]
     attributes = {
         "communicator": _communicator.NAME,
         "name": _identity.collective_name(name, devices),
@@ -228,9 +276,54 @@ def _lower_cpu(ctx: Any, *operands: Any, call: Call) -> Any:
             return _rotated(rank, step, leaves, attributes, counted=call.counted)
         return _call_native(rank, step, leaves, attributes)
 
+    if specs:
+        return _lower_divided(ctx, operands, program, specs, call)
     return mlir.lower_fun(program, multiple_results=True)(
         _compat.without_manual_types(ctx), *operands
     )
+
+
+def _lower_divided(
+    ctx: Any,
+    operands: Sequence[Any],
+    program: Callable[..., list[Any]],
+    specs: _Specs,
+    call: Call,
+) -> Any:
+    """Emits a program in a region where all axes are manual.
+
+    In front of the primitive such a region would have no devices, if those of the outer
+    one are given by `mesh=`; here the lowering knows them.
+    """
+    axes = _compat.automatic_axes(ctx)
+
+    def local(step: jax.Array, *leaves: jax.Array) -> list[Any]:
+        *sums, vector = program(_group_and_rank(call.axes), step, *leaves)
+        if call.mean and call.mode == "bounded":
+            # The groups can have different numbers of live ranks.
+            size = lax.axis_size(mapped_axes(call.axes))
+            scale = size / _stats.live_ranks(vector, size)
+            sums = [
+                (x * scale).astype(x.dtype)
+                if jnp.issubdtype(x.dtype, jnp.floating)
+                else x
+                for x in sums
+            ]
+        return [*sums, _stats.combined(lax.all_gather(vector, axes))]
+
+    everywhere = PartitionSpec()
+
+    def outer(_rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
+        with jax.sharding.use_abstract_mesh(_compat.mesh_of(ctx.avals_in[2])):
+            return jax.shard_map(
+                local,
+                in_specs=(everywhere, *specs),
+                out_specs=[*specs, everywhere],
+                axis_names=set(axes),
+                check_vma=False,
+            )(step, *leaves)
+
+    return mlir.lower_fun(outer, multiple_results=True)(ctx, *operands)
 
 
 def _check_derivative(call: Call) -> None:

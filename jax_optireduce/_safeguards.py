@@ -98,7 +98,7 @@ def log_skips(skips: int) -> None:
 
 
 def check_arguments(
-    mode: str, hadamard: Any, skip_above: Any, on_repeated_skips: Any
+    mode: str | None, hadamard: Any, skip_above: Any, on_repeated_skips: Any
 ) -> None:
     """Checks the arguments of `optax_average_gradients` that belong to mode "lossy".
 

@@ -115,23 +115,40 @@ def from_vectors(
     """
     if not vectors:
         return empty()
-    table = jnp.stack(list(vectors))
     weights = np.asarray(elements, np.float64)
-    weights = jnp.asarray(weights / weights.sum(), jnp.float32)
-    column = {name: table[:, i] for name, i in _AT.items()}
-    slowest = jnp.argmax(column["elapsed_s"])
-    return CollectiveStats(
-        missing_contributions=column["missing_contributions"] @ weights,
-        missing_results=column["missing_results"] @ weights,
-        elapsed_s=column["elapsed_s"][slowest],
-        retransmitted=column["retransmitted"].sum(),
-        late=column["late"].sum(),
-        slowest_process=column["slowest_process"][slowest],
-        sequence=column["sequence"].max(),
-        deferred=column["deferred"] @ weights,
-        deadline_s=column["deadline_s"][slowest],
-        in_flight=column["in_flight"] @ weights,
-        live_processes=column["live_processes"].min(),
-        skipped=column["skipped"].max(),
-        rounded=column["rounded"] @ weights,
-    )
+    vector = combined(jnp.stack(list(vectors)), weights / weights.sum())
+    fields = [field.name for field in dataclasses.fields(CollectiveStats)]
+    return CollectiveStats(**{name: vector[_AT[name]] for name in fields})
+
+
+def combined(table: jax.Array, weights: np.ndarray | None = None) -> jax.Array:
+    """Combines the statistics of parts of a call, see `CollectiveStats`.
+
+    Args:
+      table: float32 [parts, VECTOR_SIZE].
+      weights: of the parts, in the fractions; None: equal weights.
+
+    Returns:
+      Float32 [VECTOR_SIZE].
+    """
+    parts = table.shape[0]
+    given = np.full(parts, 1 / parts) if weights is None else weights
+    shares = jnp.asarray(given, jnp.float32)
+    slowest = jnp.argmax(table[:, _AT["elapsed_s"]])
+    rules = {
+        "retransmitted": lambda column: column.sum(),
+        "late": lambda column: column.sum(),
+        "sequence": lambda column: column.max(),
+        "skipped": lambda column: column.max(),
+        "live_processes": lambda column: column.min(),
+        "processes": lambda column: column.max(),
+        "elapsed_s": lambda column: column[slowest],
+        "deadline_s": lambda column: column[slowest],
+        "slowest_process": lambda column: column[slowest],
+    }
+
+    def mean(column: jax.Array) -> jax.Array:
+        return column @ shares
+
+    values = [rules.get(name, mean)(table[:, i]) for name, i in _AT.items()]
+    return jnp.stack(values)

@@ -377,3 +377,62 @@ def test_lossy_without_loss_equals_lax_to_rounding_under_grad_and_vmap(vma):
     )
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-2)
+
+
+# ---- With an axis that the compiler shards by itself.
+
+
+def _partly_manual(function: Callable[[Any], Any], kind: AxisType, *, vma: bool) -> Any:
+    """Maps a function of a matrix over "dp", the first of two axes."""
+    mesh = jax.make_mesh(
+        (2, 2),
+        ("dp", "tp"),
+        axis_types=(AxisType.Auto, kind),
+        devices=jax.devices()[:4],
+    )
+
+    def local(x: Any) -> Any:
+        def shown(value: Any) -> Any:
+            value = jnp.asarray(value)
+            fixed = tuple({"dp"} - jax.typeof(value).mat.varying)
+            return (lax.pcast(value, fixed, to="varying") if vma else value)[None]
+
+        return jax.tree.map(shown, function(x[0]))
+
+    mapped = jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=_P("dp"),
+        out_specs=_P("dp"),
+        axis_names={"dp"},
+        check_vma=vma,
+    )
+    return jax.jit(mapped)
+
+
+@pytest.mark.parametrize("vma", [True, False], ids=["vma", "no vma"])
+# The automatic axis divides some of the leaves, or none.
+@pytest.mark.parametrize("width", [4, 3])
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_psum_equals_lax_where_some_axes_are_automatic(vma, width, kind):
+    transformations = [*BASIC, *FURTHER]
+    values = np.random.default_rng(8).integers(-2, 5, (2, width, width))
+    x = jnp.asarray(values, jnp.float32)
+
+    def results(reduce: Reduce) -> Any:
+        return _partly_manual(
+            lambda m: [t(reduce, "dp", m) for t in transformations], kind, vma=vma
+        )(x)
+
+    pairs = zip(
+        transformations,
+        results(jax_optireduce.psum),
+        results(lax.psum),
+        strict=True,
+    )
+    for transformation, a, b in pairs:
+        try:
+            _assert_same_bits(a, b)
+        except AssertionError as error:
+            name = transformation.__name__.strip("_")
+            raise AssertionError(f"under {name}: {error}") from error

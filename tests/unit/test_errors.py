@@ -1,6 +1,7 @@
 """Mistakes are errors when the program is traced, and explain the correction."""
 
 import functools
+import re
 import subprocess
 import sys
 import textwrap
@@ -77,17 +78,41 @@ def test_axes_must_be_some_and_different(axis):
     _rejects("tuple of different ones", lambda x: jax_optireduce.psum(x, axis))
 
 
-def test_partly_manual_mesh_is_told_to_map_all_axes():
-    with pytest.raises(jax_optireduce.UsageError, match="Leave out axis_names="):
+def test_an_automatic_axis_is_not_mapped():
+    with pytest.raises(jax_optireduce.AxisError, match="mapped are: dp"):
         jax.jit(
             jax.shard_map(
-                lambda x: jax_optireduce.psum(x, "dp"),
+                lambda x: jax_optireduce.psum(x, "tp"),
                 mesh=_mesh(),
                 in_specs=_P("dp"),
                 out_specs=_P(),
                 axis_names={"dp"},
             )
         ).trace(jnp.ones((8, 2)))
+
+
+_MEAN = functools.partial(jax_optireduce.pmean, axis_name="dp")
+
+
+@pytest.mark.parametrize(
+    ("axis", "arguments", "message"),
+    [
+        ("dp", {}, "there is no mesh here; pass mesh="),
+        ("dq", {"mesh": _mesh}, "no axis 'dq'; it has dp, tp. Did you mean 'dp'"),
+        ("dp", {"mesh": _mesh, "batch_argnums": 1}, "the call has 1 positional"),
+    ],
+)
+def test_a_region_without_its_axis_is_explained(axis, arguments, message):
+    if "mesh" in arguments:
+        arguments = {**arguments, "mesh": arguments["mesh"]()}
+    region = jax_optireduce.over_slow_axis(_MEAN, axis, **arguments)
+    with pytest.raises(jax_optireduce.UsageError, match=re.escape(message)):
+        jax.jit(region).trace(jnp.ones(8))
+
+
+def test_a_region_in_a_region_is_told_to_make_the_call():
+    region = jax_optireduce.over_slow_axis(_MEAN, "dp", mesh=_mesh())
+    _rejects("call average_gradients or pmean there directly", region)
 
 
 def test_value_that_is_reduced_already_is_told_to_sync_in_backward():
@@ -214,7 +239,7 @@ def test_leaf_that_is_no_array_is_an_error_and_none_is_no_leaf(leaf):
     ("mode", "expected"),
     [
         ("exakt", "Did you mean 'exact'"),
-        (None, "must be 'exact', 'agreed', 'bounded' or 'lossy', got None"),
+        (1, "must be 'exact', 'agreed', 'bounded' or 'lossy', got 1"),
     ],
 )
 @pytest.mark.parametrize("function", _WITH_MODES)

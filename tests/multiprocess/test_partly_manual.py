@@ -1,0 +1,49 @@
+"""Calls in regions where the compiler shards some axes by itself."""
+
+import pytest
+import ranks
+
+# Way, specs, check_vma, set_mesh: see the program.
+CASES = 16
+
+
+@pytest.mark.parametrize(
+    ("processes", "fast", "kind"),
+    [(2, 2, "auto"), (2, 2, "explicit"), (4, 2, "auto"), (2, 4, "auto")],
+)
+def test_training_is_that_of_a_program_without_a_mesh(tmp_path, processes, fast, kind):
+    with ranks.start(
+        *("partly_manual", str(fast), kind),
+        folder=tmp_path,
+        world_size=processes,
+        devices=fast,
+    ) as started:
+        started.succeed()
+        for rank in started:
+            cases = [line.split() for line in rank.lines("case")]
+            assert len(cases) == CASES, rank.output
+            assert max(float(difference) for _, difference in cases) < 1e-6, cases
+
+
+@pytest.mark.parametrize("mode", ["exact", "bounded", "agreed", "lossy"])
+def test_devices_of_a_process_get_the_same_result_of_missing_data(tmp_path, mode):
+    options = {
+        "deadline_s": 0.02,
+        "datagram_bytes_max": 1472,
+        "faults": "loss=0.2,seed=7",
+    }
+    with ranks.start(
+        *("partly_manual_loss", mode),
+        folder=tmp_path,
+        world_size=2,
+        devices=2,
+        options=options,
+    ) as started:
+        started.succeed()
+        for rank in started:
+            assert float(rank.lines("copies")[0]) == 0.0, rank.output
+            assert int(rank.lines("unreported")[0]) == 0, rank.output
+            # All devices have one report, so they decide alike.
+            assert int(rank.lines("spread")[0]) == 1, rank.output
+            missing = float(rank.lines("missing")[0])
+            assert (missing > 0) == (mode != "exact"), rank.output
