@@ -1,8 +1,9 @@
 """Collectives for JAX that end by a deadline, over UDP.
 
 `psum` and `pmean` replace those of `jax.lax`; `average_gradients`, `sync_in_backward`
-and `optax_average_gradients` average gradients; `drain` returns data in flight, and
-`resync` makes replicas equal again.
+and `optax_average_gradients` average gradients; `value_and_grad` and `over_slow_axis`
+serve programs without `shard_map`; `drain` returns data in flight, and `resync` makes
+replicas equal again.
 """
 
 import pkgutil
@@ -28,6 +29,7 @@ from jax_optireduce._gradients import (
 )
 from jax_optireduce._optax import optax_average_gradients
 from jax_optireduce._options import Advanced, Options
+from jax_optireduce._regions import over_slow_axis, value_and_grad
 from jax_optireduce._stats import CollectiveStats
 
 __version__ = "0.1.0"
@@ -46,10 +48,12 @@ __all__ = [
     "drain",
     "init",
     "optax_average_gradients",
+    "over_slow_axis",
     "pmean",
     "psum",
     "resync",
     "shutdown",
     "stats",
     "sync_in_backward",
+    "value_and_grad",
 ]

@@ -1,0 +1,165 @@
+"""For programs without `shard_map`: regions where only the slow axis is manual."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, PartitionSpec
+
+from jax_optireduce import _checks, _collectives, _compat
+from jax_optireduce._checks import AxisName
+from jax_optireduce._errors import UsageError, did_you_mean
+
+
+def over_slow_axis(
+    function: Callable[..., Any],
+    axis_name: AxisName,
+    *,
+    batch_argnums: int | Sequence[int] = (),
+    mesh: Mesh | None = None,
+) -> Callable[..., Any]:
+    """Runs a function where one axis of the mesh is manual, for calls over this axis.
+
+    The compiler shards the data over the other axes, as in the program around it. In a
+    jitted program without `jax.shard_map`::
+
+        means = over_slow_axis(
+            lambda tree: jax_optireduce.pmean(tree, "data", mode="bounded"), "data"
+        )(metrics)
+
+    Equivalent to `jax.shard_map` with `axis_names={axis_name}`, the batch divided over
+    the axis along its first dimension, and `check_vma=False`.
+
+    Args:
+      function: its results are the same on all ranks of the axis, or nearly so (modes
+        "bounded" and "lossy"): the result of a call of this package, or computed from
+        it.
+      axis_name: an axis of the mesh or a tuple of them: the slow network.
+      batch_argnums: positions of the arguments that are divided over the axis; all
+        leaves along the first dimension. Other arguments are whole on every rank.
+      mesh: the mesh; None takes that of `jax.set_mesh`.
+
+    Returns:
+      A function with the same arguments and results; call it inside `jax.jit`.
+
+    Raises:
+      UsageError: when it is called: without a mesh, or with an unknown axis.
+    """
+    axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    batch = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
+
+    @functools.wraps(function)
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        _check_axes(axes, mesh)
+        if batch and not -len(args) <= min(batch) <= max(batch) < len(args):
+            raise UsageError(
+                f"batch_argnums={batch_argnums}, but the call has {len(args)} "
+                "positional arguments; pass the batch by position."
+            )
+        divided = {i % len(args) for i in batch}
+        specs = tuple(
+            PartitionSpec(axes) if i in divided else PartitionSpec()
+            for i in range(len(args))
+        )
+        return jax.shard_map(
+            lambda args, kwargs: function(*args, **kwargs),
+            mesh=mesh,
+            in_specs=(specs, PartitionSpec()),
+            out_specs=PartitionSpec(),
+            axis_names=set(axes),
+            check_vma=False,
+        )(args, kwargs)
+
+    return mapped
+
+
+def _check_axes(axes: tuple[Any, ...], mesh: Mesh | None) -> None:
+    """Raises `UsageError` unless the mesh has the axes, and they are not manual."""
+    known = dict.fromkeys(mesh.axis_names) if mesh is not None else _compat.mesh_axes()
+    if not known:
+        raise UsageError(
+            "there is no mesh here; pass mesh=, or call jax.set_mesh(mesh) before the "
+            "program."
+        )
+    for axis in axes:
+        if axis not in known:
+            names = [str(name) for name in known]
+            raise UsageError(
+                f"the mesh has no axis {axis!r}; it has {', '.join(names)}."
+                + did_you_mean(str(axis), names)
+            )
+    manual = [axis for axis, (_, manual) in _compat.mesh_axes().items() if manual]
+    if manual:
+        raise UsageError(
+            f"the axes {manual} are manual here already, inside jax.shard_map: call "
+            "average_gradients or pmean there directly."
+        )
+
+
+def value_and_grad(
+    function: Callable[..., Any],
+    axis_name: AxisName,
+    *,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    batch_argnums: int | Sequence[int] = 1,
+    mesh: Mesh | None = None,
+    mode: str | None = None,
+    wire_format: str = "float32",
+    name: str | None = None,
+    specs: Any = None,
+    return_stats: bool = False,
+) -> Callable[..., Any]:
+    """Replaces `jax.value_and_grad` in a jitted program without `shard_map`.
+
+    Each rank of the axis computes the value and the gradients of its part of the batch,
+    and one call averages them over the axis; another one averages the value. For the
+    other axes the program stays as it is: parameters may be sharded over them::
+
+        loss, gradients = jax_optireduce.value_and_grad(loss_fn, "data")(params, batch)
+
+    Differs from `jax.value_and_grad` in:
+
+    * The value is the mean of the parts', so the function has to average over its
+      batch, and parts of equal size; gradients alike. `aux` is averaged, too, integers
+      in float32.
+    * In the modes "bounded" and "lossy" the results may differ between the ranks, by
+      the data that each of them misses. So parameters and the state of the optimizer
+      must not be sharded over this axis; `resync` makes replicas equal again. A late
+      part of the value joins the value of a later step.
+
+    Args:
+      function: as in `jax.value_and_grad`.
+      axis_name: an axis of the mesh or a tuple of them: the slow network.
+      argnums: as in `jax.value_and_grad`.
+      has_aux: as in `jax.value_and_grad`.
+      batch_argnums: see `over_slow_axis`.
+      mesh: see `over_slow_axis`.
+      mode: see `average_gradients`; of the value, too.
+      wire_format: see `psum`; of the gradients.
+      name: of the gradients, see `psum`; that of the value has the suffix " value".
+      specs: see `psum`; those of the parameters.
+      return_stats: whether to return the statistics of the gradients.
+
+    Returns:
+      A function as that of `jax.value_and_grad`; with `return_stats` it returns the
+      pair of the results and `CollectiveStats`. Call it inside `jax.jit`.
+
+    Raises:
+      UsageError: see `psum`; when it is called, see `over_slow_axis`.
+    """
+    kind = "value_and_grad"
+    key = _checks.checked_key(name, kind)
+    differentiated = jax.value_and_grad(function, argnums=argnums, has_aux=has_aux)
+
+    def local(*args: Any, **kwargs: Any) -> Any:
+        value, gradients = differentiated(*args, **kwargs)
+        call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
+        reduction = _collectives.reduce_tree(gradients, None, call, specs=specs)
+        of_value = _checks.checked_call(kind, axis_name, f"{key} value", mode)
+        value = _collectives.reduce_tree(value, None, of_value).tree
+        results = value, reduction.tree
+        return (results, reduction.stats()) if return_stats else results
+
+    return over_slow_axis(local, axis_name, batch_argnums=batch_argnums, mesh=mesh)

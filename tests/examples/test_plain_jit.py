@@ -1,0 +1,66 @@
+"""Programs in plain jit train as without the slow network, with few changed lines."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PATHS = [*EXAMPLES.glob("plain_jit_*.py")]
+
+# Seconds for one example. Chosen: ten times its duration on two idle cores.
+TIMEOUT_S = 200
+
+
+def _losses(path, folder, *, processes, devices, mode="exact", **variables):
+    launch = [sys.executable, "-P", "-m", "jax_optireduce", "launch"]
+    launch += ["-n", str(processes), "--devices-per-process", str(devices)]
+    ended = subprocess.run(
+        [*launch, str(path), "--mode", mode],
+        cwd=folder,
+        # The launcher sets the number of devices.
+        env={
+            **os.environ,
+            "XLA_FLAGS": "--xla_backend_optimization_level=0",
+            "JAX_OPTIREDUCE_DEADLINE_MAX_S": "30",
+            **variables,
+        },
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    losses = re.findall(r"(?m)^\[0\] step \d+: loss (\S+)$", ended.stdout)
+    assert len(losses) == 5, ended.stdout
+    return [float(loss) for loss in losses]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_plain_jit_trains_alike_with_and_without_the_slow_network(path, tmp_path):
+    alone = _losses(path, tmp_path, processes=1, devices=4)
+    for processes, devices in ((2, 2), (4, 1)):
+        losses = _losses(path, tmp_path, processes=processes, devices=devices)
+        assert losses == pytest.approx(alone, abs=2e-4)
+    # With loss some data is late, that of the printed losses, too; none is lost.
+    bounded = _losses(
+        path,
+        tmp_path,
+        processes=2,
+        devices=2,
+        mode="bounded",
+        JAX_OPTIREDUCE_FAULTS="loss=0.03,seed=1",
+    )
+    assert sum(bounded) == pytest.approx(sum(alone), rel=0.1)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_at_most_five_lines_are_changed(path):
+    lines = path.read_text().splitlines()
+    marked = [line for line in lines if re.search(r"  # [1-4]$", line)]
+    assert len(marked) == 4
+    calls = [line for line in lines if "jax_optireduce" in line and "# " in line]
+    assert len(calls) <= 4
