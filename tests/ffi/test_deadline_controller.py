@@ -384,3 +384,23 @@ def test_ranks_whose_beginnings_differ_by_less_than_four_times_are_waited_for():
             if source > 0:
                 controller.arrived(source, begin + 0.001, 0.001, 1.0)
     assert controller.deadline() >= 0.021
+
+
+@pytest.mark.parametrize(("lateness", "straggles"), [(0.015, False), (0.06, True)])
+def test_a_rank_is_awaited_unless_calls_without_it_bring_more_per_second(
+    lateness, straggles
+):
+    # A step takes 45 ms of computation and 15 ms of transfer. Without one rank of four,
+    # a quarter of the data is late in every call.
+    controller, computation, transfer = make_controller(4), 0.045, 0.015
+    period = computation + transfer + lateness
+    for call in range(30):
+        controller.begin_call(call * period)
+        for source in range(4):
+            begun = lateness if source == 3 else 0.0
+            controller.began(source, begun)
+            if source > 0:
+                controller.arrived(source, begun + transfer, transfer, 1.0)
+    controller.begin_call(30 * period)
+    assert controller.straggles(3) == straggles
+    assert not any(controller.straggles(source) for source in range(3))

@@ -39,6 +39,7 @@ void Bind(nb::module_& m) {
            })
       .def("deadline", [](const DeadlineController& self) { return ToSeconds(self.deadline()); })
       .def("unbounded", [](const DeadlineController& self) { return ToSeconds(self.unbounded()); })
+      .def("straggles", &DeadlineController::straggles)
       .def("calibrated", &DeadlineController::calibrated);
 }
 

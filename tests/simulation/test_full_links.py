@@ -68,3 +68,18 @@ def test_a_mean_of_the_present_holds_each_contribution_less_than_twice(seed):
         "all_gather_deadline_us=500000"
     )
     assert report["counters"]["calls_skipped"] > 0
+
+
+@pytest.mark.parametrize("late_us", [5000, 15000, 30000])
+def test_a_slow_rank_and_the_others_do_not_wait_for_each_other(late_us):
+    # Its process can complete its shard without its contribution while the others wait
+    # for those to theirs: it takes part in that call, and does not wait for the next.
+    report = assert_holds(
+        "seed=1 ranks=4 calls=60 elements=100000 mode=bounded sequential=1 incast=1 "
+        f"on_lag=catch_up rate_mbps=250 think_us=30000 late_us={late_us} "
+        "reduce_scatter_deadline_us=500000 all_gather_deadline_us=500000 "
+        "late_budget_ppm=100000"
+    )
+    # At the end the others wait for all calls of the slow rank.
+    elapsed = sorted(call["elapsed_s"] for call in report["calls"])
+    assert elapsed[-2] < 0.3

@@ -42,8 +42,13 @@ class ReduceScatterStage {
   // ---- Closing.
   // The deadline of the stage is over: CloseNext() closes a segment as its turn to be sent comes.
   // Contributions that come before that are not late.
-  void BeginClosing() { state_ = State::kClosing; }
+  void BeginClosing() {
+    state_ = State::kClosing;
+    expired_ = true;
+  }
   bool closing() const { return state_ == State::kClosing; }
+  // Its deadline came before its end.
+  bool expired() const { return expired_; }
   void CloseNext();
   // Makes all sums that are left.
   void Close();
@@ -101,6 +106,7 @@ class ReduceScatterStage {
   std::uint32_t segments_;  // of the shard
   Reduction reduction_;
   State state_ = State::kOpen;
+  bool expired_ = false;
   std::uint32_t next_to_close_ = 0;  // within the shard
   std::vector<SegmentIndex> sums_;
   std::vector<std::uint32_t> missed_;  // by member: contributions that are not in the sums

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 
 #include "ffi/base/check.h"
@@ -53,7 +54,7 @@ double WeightOf(std::size_t calls) {
 }  // namespace
 
 DeadlineController::DeadlineController(const DeadlineOptions& options, std::size_t sources)
-    : options_(options), sources_(sources), offsets_(sources) {
+    : options_(options), sources_(sources), scratch_(sources) {
   OR_CHECK(options.late_budget > 0 && options.late_budget < 1);
   OR_CHECK(options.bound > Duration(0));
   OR_CHECK(sources > 0);
@@ -170,24 +171,47 @@ void DeadlineController::ForgetDrop() {
 }
 
 // Seen from a punctual rank, a slow one begins late in every call. Seen from the slow rank, its own
-// submission is late and the others are punctual, so it considers no other rank slow.
+// submission is late and the others are punctual, so it considers no other rank slow. All have to
+// judge it alike: its process ends its part of a call without its program only if the others do not
+// wait for the program either. So its transfer, which it does not see, is that of the others.
 void DeadlineController::FindStragglers() {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     Source& source = sources_[i];
     if (source.longest_transfer > Duration(0)) source.transfers.Add(source.longest_transfer);
     source.longest_transfer = Duration(0);
     if (source.offsets.count() >= kBeginningsMin) source.typical_offset = source.offsets.Median();
-    offsets_[i] = source.typical_offset;
+    scratch_[i] = source.typical_offset;
   }
   // The median of the others, for every source above it. Of an even number the larger middle one:
   // if most ranks are late, waiting for them is right.
-  const auto middle = offsets_.begin() + static_cast<std::ptrdiff_t>((offsets_.size() - 1) / 2);
-  std::nth_element(offsets_.begin(), middle, offsets_.end());
+  const auto middle = scratch_.begin() + static_cast<std::ptrdiff_t>((scratch_.size() - 1) / 2);
+  std::nth_element(scratch_.begin(), middle, scratch_.end());
   const Duration usual = std::max(kStragglerFactor * *middle, options_.latency);
+  const Duration transfer = TypicalTransfer();
   for (Source& source : sources_) {
+    const Duration own = source.transfers.count() > 0 ? source.transfers.Median() : transfer;
     source.straggler = !options_.waits_for_stragglers && source.typical_offset > usual &&
-                       source.typical_offset > source.transfers.Median();
+                       source.typical_offset > own && GainsWithout(source.typical_offset, transfer);
   }
+}
+
+// Calls without a source that begins later than the others by `offset` bring more data per second:
+// its data is late in all of them.
+bool DeadlineController::GainsWithout(Duration offset, Duration transfer) const {
+  const auto others = static_cast<std::int64_t>(sources_.size() - 1);
+  return offset * others > computations_.Median() + transfer;
+}
+
+// The median of the sources that have transfers.
+Duration DeadlineController::TypicalTransfer() {
+  std::size_t known = 0;
+  for (const Source& source : sources_) {
+    if (source.transfers.count() > 0) scratch_[known++] = source.transfers.Median();
+  }
+  if (known == 0) return Duration(0);
+  const auto middle = scratch_.begin() + static_cast<std::ptrdiff_t>(known / 2);
+  std::nth_element(scratch_.begin(), middle, scratch_.begin() + static_cast<std::ptrdiff_t>(known));
+  return *middle;
 }
 
 Duration DeadlineController::Typical::Median() const {

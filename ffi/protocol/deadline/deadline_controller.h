@@ -103,10 +103,12 @@ class DeadlineController {
   void ForgetOdd();
   void ForgetDrop();
   void FindStragglers();
+  Duration TypicalTransfer();
+  bool GainsWithout(Duration offset, Duration transfer) const;
 
   DeadlineOptions options_;
   std::vector<Source> sources_;
-  std::vector<Duration> offsets_;  // for FindStragglers
+  std::vector<Duration> scratch_;  // for FindStragglers: some value of each source
 
   LatencyHistogram call_;    // since the last opening
   LatencyHistogram memory_;  // of all earlier calls, older ones weighted less

@@ -110,7 +110,10 @@ bool CatchUp::IsOver(const Collective& origin, Sequence number) const {
     if (call.sequence != number) return;
     open = true;
     const ReduceScatterStage& stage = found.exchange.reduce_scatter();
-    over = stage.closed() || stage.closing() || !found.exchange.program().uncalled();
+    // This rank's shard can be complete without its own contribution, while the others wait for
+    // those to theirs.
+    const bool complete = stage.closed() && found.exchange.all_gather().complete();
+    over = stage.expired() || complete || !found.exchange.program().uncalled();
   });
   if (open) return over;
   session_.directory.ForEach([&](const Collective& collective) {
