@@ -390,9 +390,9 @@ def test_ranks_whose_beginnings_differ_by_less_than_four_times_are_waited_for():
 def test_a_rank_is_awaited_unless_calls_without_it_bring_more_per_second(
     lateness, straggles
 ):
-    # A step takes 45 ms of computation and 15 ms of transfer. Without one rank of four,
+    # A step takes 50 ms of computation and 10 ms of transfer. Without one rank of four,
     # a quarter of the data is late in every call.
-    controller, computation, transfer = make_controller(4), 0.045, 0.015
+    controller, computation, transfer = make_controller(4), 0.05, 0.01
     period = computation + transfer + lateness
     for call in range(30):
         controller.begin_call(call * period)
