@@ -30,6 +30,10 @@ enum class LagPolicy : std::uint8_t {
 };
 // With fewer ranks kCatchUp is kWait. Chosen: of two ranks the one that goes on would be alone.
 inline constexpr std::uint16_t kCatchUpWorldSizeMin = 3;
+
+constexpr bool CatchesUp(LagPolicy on_lag, std::uint64_t world_size) {
+  return on_lag == LagPolicy::kCatchUp && world_size >= kCatchUpWorldSizeMin;
+}
 inline constexpr std::array<std::string_view, 3> kLagPolicyNames = {"wait", "suspend", "catch_up"};
 
 // Nothing for another name.
@@ -83,9 +87,7 @@ struct EndpointOptions {
   // memory of a bucket (docs/guarantees.md).
   std::uint32_t max_lag = 2;
   LagPolicy on_lag = LagPolicy::kWait;
-  bool catches_up() const {
-    return on_lag == LagPolicy::kCatchUp && world_size >= kCatchUpWorldSizeMin;
-  }
+  bool catches_up() const { return CatchesUp(on_lag, world_size); }
   // Calls never wait for a peer that is behind.
   bool suspends() const { return on_lag == LagPolicy::kSuspend || catches_up(); }
 

@@ -34,7 +34,7 @@ struct CallMonitorOptions {
   Duration unavailable_wait{};
   // Upper bound of the learned deadlines.
   Duration deadline_max{};
-  // Absent ranks skip calls: EndpointOptions::catches_up().
+  // Absent ranks skip calls: CatchesUp().
   bool skips = false;
 };
 

@@ -47,8 +47,7 @@ Communicator::Communicator(const CommunicatorOptions& options, std::shared_ptr<C
                 .stall_timeout = options.stall_timeout,
                 .unavailable_wait = options.peer_timeout / 2,
                 .deadline_max = options.deadline_max,
-                .skips = options.on_lag == LagPolicy::kCatchUp &&
-                         options.world_size >= kCatchUpWorldSizeMin}) {}
+                .skips = CatchesUp(options.on_lag, options.world_size)}) {}
 
 Communicator::~Communicator() { Close("the communicator was destroyed"); }
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "ffi/runtime/short_deadline.h"
-
 namespace optireduce {
 namespace {
 
@@ -20,21 +18,17 @@ std::optional<LateShareEvent> LateShareDetector::Add(std::string_view collective
                                                      const CallStats& stats) {
   // A call that waits for all data, or one that skipped calls have made late.
   if (stats.deadline == Duration(0) && (skips_ || !stats.passed)) return std::nullopt;
-  auto found = calls_.find(collective);
-  if (found == calls_.end()) {
-    if (calls_.size() >= kObservedMax) return std::nullopt;
-    found = calls_.emplace(collective, Calls{}).first;
-  }
-  Calls& calls = found->second;
-  calls.count = std::min(calls.count + 1, kLateShareCalls);
-  calls.late += (LateShareOf(stats, skips_) - calls.late) / static_cast<double>(calls.count);
-  if (calls.late < kHarmlessLate) calls.told = false;
-  if (calls.told || calls.count < kLateShareCalls || calls.late < kHarmfulLate) {
+  Calls* const calls = calls_.FindOrAdd(collective);
+  if (calls == nullptr) return std::nullopt;
+  MeanOfCalls& late = calls->late;
+  late.Add(LateShareOf(stats, skips_), kLateShareCalls);
+  if (late.value < kHarmlessLate) calls->told = false;
+  if (calls->told || late.count < kLateShareCalls || late.value < kHarmfulLate) {
     return std::nullopt;
   }
-  calls.told = true;
+  calls->told = true;
   return LateShareEvent{
-      .collective = std::string(collective), .calls = calls.count, .late = calls.late};
+      .collective = std::string(collective), .calls = late.count, .late = late.value};
 }
 
 }  // namespace optireduce

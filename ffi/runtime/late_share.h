@@ -5,13 +5,12 @@
 #define FFI_RUNTIME_LATE_SHARE_H_
 
 #include <cstddef>
-#include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "ffi/protocol/submission.h"
+#include "ffi/runtime/by_collective.h"
 
 namespace optireduce {
 
@@ -39,13 +38,12 @@ class LateShareDetector {
 
  private:
   struct Calls {
-    std::size_t count = 0;  // at most kLateShareCalls
-    double late = 0;        // their mean, weighted towards newer calls
+    MeanOfCalls late;
     bool told = false;
   };
 
   bool skips_;
-  std::map<std::string, Calls, std::less<>> calls_;  // by collective
+  ByCollective<Calls> calls_;
 };
 
 }  // namespace optireduce

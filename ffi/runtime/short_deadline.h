@@ -9,20 +9,15 @@
 #define FFI_RUNTIME_SHORT_DEADLINE_H_
 
 #include <cstddef>
-#include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "ffi/base/time.h"
 #include "ffi/protocol/submission.h"
+#include "ffi/runtime/by_collective.h"
 
 namespace optireduce {
-
-// Collectives that a detector observes at a time; further ones are ignored.
-// Chosen: more than a program has buckets; bounds the memory to about 0.1 MB.
-inline constexpr std::size_t kObservedMax = 1024;
 
 // Consecutive calls of one collective whose deadlines were cut.
 // Chosen: enough for a mean, as for a slow rank; a learned deadline needs no other evidence.
@@ -52,13 +47,8 @@ class ShortDeadlineDetector {
   std::optional<ShortDeadlineEvent> Add(std::string_view collective, const CallStats& stats);
 
  private:
-  struct Calls {
-    std::size_t count = 0;  // consecutive calls, at most kShortDeadlineCalls
-    double late = 0;        // their mean, weighted towards newer calls
-  };
-
-  Duration suggested_;                             // initially the option of the user
-  std::map<std::string, Calls, std::less<>> cut_;  // by collective
+  Duration suggested_;             // initially the option of the user
+  ByCollective<MeanOfCalls> cut_;  // the late shares of consecutive calls
 };
 
 }  // namespace optireduce

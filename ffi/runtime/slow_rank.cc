@@ -18,10 +18,6 @@ constexpr int kSlowdownMin = 2;
 // Chosen: below a twentieth of a step there is more to gain elsewhere.
 constexpr int kSignificantShare = 20;
 
-// Collectives observed; further ones are ignored.
-// Chosen: more than a program has buckets; bounds the memory to about 0.6 MB.
-constexpr std::size_t kHistoriesMax = 1024;
-
 Duration Median(std::vector<Duration>& values) {
   if (values.empty()) return {};
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -35,7 +31,7 @@ std::optional<SlowRankEvent> SlowRankDetector::Add(std::string_view collective,
                                                    const CallStats& stats, Instant end) {
   // A call that waited for no rank is no evidence.
   if (stats.passed) return std::nullopt;
-  History* const known = FindOrAdd(collective);
+  History* const known = histories_.FindOrAdd(collective);
   if (known == nullptr) return std::nullopt;
   History& history = *known;
   const bool waited = stats.behind >= kBehindMin && kSlowdownMin * stats.behind >= stats.elapsed;
@@ -53,13 +49,6 @@ std::optional<SlowRankEvent> SlowRankDetector::Add(std::string_view collective,
     if (auto event = NameIfSlow(collective, history, rank, end)) return event;
   }
   return std::nullopt;
-}
-
-SlowRankDetector::History* SlowRankDetector::FindOrAdd(std::string_view collective) {
-  const auto found = histories_.find(collective);
-  if (found != histories_.end()) return &found->second;
-  if (histories_.size() >= kHistoriesMax) return nullptr;
-  return &histories_.emplace(collective, History{}).first->second;
 }
 
 std::optional<SlowRankEvent> SlowRankDetector::FindRecovered(std::string_view collective,
@@ -101,12 +90,12 @@ std::optional<SlowRankEvent> SlowRankDetector::NameIfSlow(std::string_view colle
 void SlowRankDetector::Forget(Rank rank) {
   slow_.erase(rank);
   backoffs_.erase(rank);
-  for (auto& [collective, history] : histories_) {
+  histories_.ForEach([rank](History& history) {
     for (Call& call : history.calls) {
       if (call.waited_for == rank) call.waited_for.reset();
       std::erase(call.absent, rank);
     }
-  }
+  });
 }
 
 bool SlowRankDetector::Absent(const Call& call, Rank rank) {

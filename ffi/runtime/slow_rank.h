@@ -14,7 +14,6 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -24,6 +23,7 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/submission.h"
+#include "ffi/runtime/by_collective.h"
 
 namespace optireduce {
 
@@ -85,14 +85,12 @@ class SlowRankDetector {
   }
   static SlowRankEvent Summarize(const History& history, Rank rank);
   static bool IsSignificant(const History& history, Rank rank);
-  // Null if there are too many collectives.
-  History* FindOrAdd(std::string_view collective);
   std::optional<SlowRankEvent> FindRecovered(std::string_view collective, const History& history,
                                              Instant now);
   std::optional<SlowRankEvent> NameIfSlow(std::string_view collective, const History& history,
                                           Rank rank, Instant now);
 
-  std::map<std::string, History, std::less<>> histories_;  // by collective
+  ByCollective<History> histories_;
   std::map<Rank, std::string> slow_;  // reported ranks, and the collective that shows their state
   // Ranks that have recovered: the earliest time of the next report, and the current pause.
   struct Backoff {
