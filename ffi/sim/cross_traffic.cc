@@ -40,8 +40,12 @@ void CrossTraffic::Step(Link& link) {
   if (active(now)) Send(now, link);
 }
 
+bool CrossTraffic::HasMore() const {
+  return (next_number_ - 1) * kSegmentBytes < options_.bytes_max;
+}
+
 void CrossTraffic::Send(Instant now, Link& link) {
-  while (static_cast<double>(next_number_ - 1 - acknowledged_) + 1 <= window_) {
+  while (HasMore() && static_cast<double>(next_number_ - 1 - acknowledged_) + 1 <= window_) {
     if (next_number_ == acknowledged_ + 1) progress_at_ = now;
     const std::optional<Instant> arrives = link.Offer(now, kSegmentBytes);
     if (arrives) {

@@ -24,6 +24,7 @@ struct CrossTrafficOptions {
   Instant start{};
   Instant end{};        // no data is sent from then on
   Duration way_back{};  // latency of an acknowledgement
+  std::uint64_t bytes_max = UINT64_MAX;
 };
 
 class CrossTraffic {
@@ -39,6 +40,8 @@ class CrossTraffic {
   std::uint64_t carried_bytes() const { return carried_bytes_; }
 
  private:
+  // Every segment counts, also one that the link drops.
+  bool HasMore() const;
   void Send(Instant now, Link& link);
   void MakeAcknowledgement(Instant now, std::uint64_t number);
   void Grow(Instant now);

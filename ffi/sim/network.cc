@@ -51,6 +51,7 @@ Network::Network(const NetworkOptions& options)
     last_at_end_.resize(options.up.size() * options.up.size());
   }
   if (options.cross_traffic) cross_traffic_.emplace(*options.cross_traffic);
+  if (options.tcp_bursts) tcp_bursts_.emplace(*options.tcp_bursts, options.down.size());
   for (const LinkOptions& link : options.up) up_.emplace_back(link);
   for (const LinkOptions& link : options.down) down_.emplace_back(link);
 }
@@ -260,11 +261,19 @@ void Network::Forward(Instant now, Flight flight) {
   events_.Push(*arrives, flight);
 }
 
+void Network::StepForeign() {
+  if (cross_traffic_ && cross_traffic_->next() == NextForeign()) {
+    cross_traffic_->Step(down_[cross_traffic_rank_.index()]);
+  } else {
+    tcp_bursts_->Step(down_);
+  }
+}
+
 std::optional<Arrival> Network::Step() {
   if (lent_slot_) free_slots_.push_back(*lent_slot_);
   lent_slot_.reset();
-  if (cross_traffic_ && cross_traffic_->next() <= events_.next()) {
-    cross_traffic_->Step(down_[cross_traffic_rank_.index()]);
+  if (NextForeign() <= events_.next()) {
+    StepForeign();
     return std::nullopt;
   }
   const Instant now = events_.next();

@@ -25,6 +25,7 @@
 #include "ffi/sim/cross_traffic.h"
 #include "ffi/sim/event_queue.h"
 #include "ffi/sim/link.h"
+#include "ffi/sim/tcp_bursts.h"
 
 namespace optireduce {
 
@@ -95,6 +96,7 @@ struct NetworkOptions {
   LatencyOptions latency;
   std::optional<CrossTrafficOptions> cross_traffic;
   Rank cross_traffic_rank;  // shares the down-link of this rank
+  std::optional<TcpBurstOptions> tcp_bursts;
 };
 
 // Origin of a datagram, for the rank that receives it.
@@ -138,9 +140,7 @@ class Network {
   }
 
   // Time of the next Step; kNever if no event is pending.
-  Instant next() const {
-    return std::min(events_.next(), cross_traffic_ ? cross_traffic_->next() : kNever);
-  }
+  Instant next() const { return std::min(events_.next(), NextForeign()); }
   // Handles the next due event; returns a datagram that arrives at its rank.
   std::optional<Arrival> Step();
 
@@ -165,6 +165,12 @@ class Network {
     bool at_switch;  // arrives at the switch next, otherwise at the rank
   };
 
+  // Time of the next step of other traffic.
+  Instant NextForeign() const {
+    return std::min(cross_traffic_ ? cross_traffic_->next() : kNever,
+                    tcp_bursts_ ? tcp_bursts_->next() : kNever);
+  }
+  void StepForeign();
   bool Parted(Rank from, Rank to) const;
   // Arrival time of a datagram that enters the path at `at`.
   Instant AfterLatency(Instant at, Rank from, Rank to);
@@ -194,6 +200,7 @@ class Network {
   std::optional<CrossTraffic> cross_traffic_;
   Rank cross_traffic_rank_;
   std::uint64_t bytes_beside_cross_traffic_ = 0;
+  std::optional<TcpBursts> tcp_bursts_;
   std::vector<Instant> burst_until_;  // by sender
   std::vector<bool> cut_;             // by rank
   std::vector<std::size_t> mtu_up_;   // by rank: the longest datagram that passes

@@ -48,6 +48,7 @@ void Programs::Start() {
 }
 
 void Programs::ScheduleCall(Instant now, Rank rank, std::size_t chain, Duration pause) {
+  pause += Microseconds(scenario_.compute_us);
   if (prng_.Chance(static_cast<std::uint32_t>(scenario_.straggle_ppm))) {
     pause += Random(scenario_.straggle_us);
   }

@@ -58,7 +58,9 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(sequence_step, 1, 1, 64, "growth of the sequence from call to call")                           \
   X(skip_ppm, 0, 0, 1'000'000, "chance that a rank skips a call of mode bounded")                  \
   X(start_skew_us, 0, 0, 60'000'000, "most by which a rank starts later than the first")           \
-  X(think_us, 0, 0, 60'000'000, "most between the end of a call and the start of the next")        \
+  X(compute_us, 0, 0, 60'000'000,                                                                  \
+    "least time between the end of a call and the start of the next")                              \
+  X(think_us, 0, 0, 60'000'000, "most that it is longer")                                          \
   X(period_us, 0, 0, 60'000'000, "calls start at multiples of it, if the previous one has ended")  \
   X(straggle_ppm, 0, 0, 1'000'000, "chance that a rank starts a call late")                        \
   X(straggle_us, 0, 0, 60'000'000, "most by which the call is late")                               \
@@ -111,6 +113,8 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
     "when a foreign bulk TCP to cross_traffic_rank begins; 0: never")                              \
   X(cross_traffic_for_us, 1'000'000, 1, 600'000'000, "for how long")                               \
   X(cross_traffic_rank, 0, 0, 63, "the rank whose down-link it shares")                            \
+  X(tcp_load_percent, 0, 0, 95, "of each down-link, by foreign TCP bursts of heavy-tailed sizes")  \
+  X(tcp_burst_bytes, 1'000'000, 2000, 1 << 30, "mean size of such a burst")                        \
   X(stop_at_us, 0, 0, 600'000'000, "when stop_rank falls silent for good; 0: never")               \
   X(stop_rank, 0, 0, 63, "the rank that does")                                                     \
   X(leave_at_us, 0, 0, 600'000'000, "when leave_rank leaves in the middle; 0: never")              \
@@ -168,10 +172,7 @@ struct Scenario {
     return give_up_at_us > 0 &&
            LastingFailures() + PassingFailures() + leave_at_end == give_up_at_us;
   }
-  bool catches_up() const {
-    return on_lag == static_cast<std::uint64_t>(LagPolicy::kCatchUp) &&
-           ranks >= kCatchUpWorldSizeMin;
-  }
+  bool catches_up() const { return CatchesUp(static_cast<LagPolicy>(on_lag), ranks); }
   // A contribution may also stand for those of absent ranks.
   bool represents_absent() const { return means != 0 && catches_up(); }
   // Calls never wait for a rank that is behind.

@@ -24,12 +24,15 @@ constexpr std::uint64_t kEventsMax = 20'000'000;
 // Chosen: in each call two ranks exchange a few datagrams and acknowledgements, each of which is
 // three events, so the bound grows with the number of pairs.
 constexpr std::uint64_t kEventsPerPair = 64;
+// Chosen: a segment of a TCP burst has 1538 bytes and three events.
+constexpr std::uint64_t kBurstBytesPerEvent = 256;
 // Chosen: the time that probes with doubled intervals may need after the last call has ended.
 constexpr Duration kRestMax = std::chrono::seconds(10);
 
 // Different uses of one seed must draw different numbers. Chosen: any constants.
 constexpr std::uint64_t kNetworkSalt = 0x6E6574;
 constexpr std::uint64_t kSessionSalt = 0x73657373;
+constexpr std::uint64_t kTcpBurstSalt = 0x746370;
 
 std::uint64_t SessionOf(const Scenario& scenario) { return Mix(scenario.seed ^ kSessionSalt); }
 
@@ -86,6 +89,15 @@ NetworkOptions NetworkOf(const Scenario& s) {
                              .way_back = Microseconds(3 * s.delay_us)};
     options.cross_traffic_rank = Rank(static_cast<std::uint16_t>(s.cross_traffic_rank));
   }
+  if (s.tcp_load_percent > 0) {
+    const double bytes_per_s = static_cast<double>(s.rate_mbps) * 1e6 / 8;
+    options.tcp_bursts = {
+        .seed = Mix(s.seed ^ kTcpBurstSalt),
+        .bytes_per_s = bytes_per_s * static_cast<double>(s.tcp_load_percent) / 100,
+        .mean_bytes = static_cast<double>(s.tcp_burst_bytes),
+        .end = At(s.faults_end_us),
+        .way_back = Microseconds(3 * s.delay_us)};
+  }
   const auto ppm = [](std::uint64_t value) { return static_cast<std::uint32_t>(value); };
   options.faults = {
       .loss_ppm = ppm(s.loss_ppm),
@@ -111,7 +123,8 @@ NetworkOptions NetworkOf(const Scenario& s) {
 Duration TimeMax(const Scenario& s, std::size_t collectives) {
   // An upper bound: all calls of a rank in sequence, each with the maximum delay.
   const std::uint64_t calls_us =
-      (s.calls + 1) * (collectives * (s.think_us + s.straggle_us + s.late_us) + s.period_us);
+      (s.calls + 1) *
+      (collectives * (s.compute_us + s.think_us + s.straggle_us + s.late_us) + s.period_us);
   const std::uint64_t lossy_us =
       collectives * (s.calls + 1) * (s.reduce_scatter_deadline_us + s.all_gather_deadline_us);
   // If programs or ranks skip calls, two ranks may wait for each other in different collectives:
@@ -129,7 +142,10 @@ Duration TimeMax(const Scenario& s, std::size_t collectives) {
 }
 
 std::uint64_t EventsMax(const Scenario& s) {
-  return std::max(kEventsMax, kEventsPerPair * s.ranks * s.ranks * (s.calls + 1));
+  const std::uint64_t burst_bytes =
+      s.rate_mbps * s.tcp_load_percent / 100 * s.faults_end_us / 8 * s.ranks * s.lanes;
+  return std::max(kEventsMax, kEventsPerPair * s.ranks * s.ranks * (s.calls + 1)) +
+         burst_bytes / kBurstBytesPerEvent;
 }
 
 std::optional<Instant> HangsUntil(const Scenario& s, Instant now, Rank rank) {

@@ -103,7 +103,7 @@ bool TrafficChecker::IsClean(const Network& network) const {
   const Scenario& s = log_.scenario;
   // Those that come early may be refused, and are then sent again.
   const std::uint64_t delays =
-      s.start_skew_us + s.think_us + s.straggle_ppm + s.late_us + s.skip_ppm;
+      s.start_skew_us + s.think_us + s.straggle_ppm + s.late_us + s.skip_ppm + s.tcp_load_percent;
   return all + delays == 0 && !s.has_failure() && s.lanes == 1 &&
          s.early_bytes_max >= Scenario().early_bytes_max;
 }

@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -20,6 +21,7 @@
 #include "ffi/sim/event_queue.h"
 #include "ffi/sim/link.h"
 #include "ffi/sim/scenario.h"
+#include "ffi/sim/tcp_bursts.h"
 #include "tests/native/binding.h"
 
 namespace nb = nanobind;
@@ -45,6 +47,26 @@ std::vector<std::string> EventOrder(
   std::vector<std::string> order;
   while (queue.next() != kNever) order.push_back(queue.Pop());
   return order;
+}
+
+// The segments that each of `hosts` links has carried after `seconds` of bursts.
+std::vector<std::uint64_t> BurstsOn(std::size_t hosts, std::uint64_t rate_mbps, double bytes_per_s,
+                                    double mean_bytes, std::int64_t seconds, std::uint64_t seed) {
+  std::vector<Link> links;
+  // Chosen: 10 ms of the rate.
+  for (std::size_t host = 0; host < hosts; ++host) {
+    links.emplace_back(MakeLink(rate_mbps, 0, static_cast<std::size_t>(rate_mbps) * 1250));
+  }
+  TcpBursts bursts({.seed = seed,
+                    .bytes_per_s = bytes_per_s,
+                    .mean_bytes = mean_bytes,
+                    .end = AtNs(seconds * 1'000'000'000),
+                    .way_back = std::chrono::microseconds(100)},
+                   hosts);
+  while (bursts.next() != kNever) bursts.Step(links);
+  std::vector<std::uint64_t> carried;
+  for (const Link& link : links) carried.push_back(link.carried());
+  return carried;
 }
 
 // A network of equal links.
@@ -143,6 +165,8 @@ std::string NormaliseScenario(const std::string& line) {
 
 void Bind(nb::module_& m) {
   m.def("event_order", &EventOrder, nb::arg("events"));
+  m.def("bursts_on", &BurstsOn, nb::arg("hosts"), nb::arg("rate_mbps"), nb::arg("bytes_per_s"),
+        nb::arg("mean_bytes"), nb::arg("seconds"), nb::arg("seed"));
   m.def("normalise_scenario", &NormaliseScenario, nb::arg("line"));
   nb::class_<Link>(m, "SimLink")
       .def(

@@ -163,6 +163,27 @@ def test_nothing_passes_a_cut_and_all_passes_after_it():
     assert [content for *_, content in network.run()] == [b"again"]
 
 
+# ---------------------------------------------------------------------- TCP bursts
+
+
+@pytest.mark.parametrize("load", [0.4, 0.7])
+def test_tcp_bursts_fill_their_share_of_each_link(load):
+    rate_mbps, seconds = 250, 60
+    link_bytes = rate_mbps * 1e6 / 8 * seconds
+    segments = native.bursts_on(
+        hosts=3,
+        rate_mbps=rate_mbps,
+        bytes_per_s=load * rate_mbps * 1e6 / 8,
+        mean_bytes=200_000,
+        seconds=seconds,
+        seed=1,
+    )
+    shares = [1538 * count / link_bytes for count in segments]
+    # The largest bursts are cut, which takes 7 % of the mean.
+    assert all(0.85 * load < share < load for share in shares), shares
+    assert len(set(segments)) == 3
+
+
 # ---------------------------------------------------------------------- latency
 
 
