@@ -405,7 +405,10 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
   }
   const MemberIndex from = *collective.MemberOf(header.source);
   collective.NoteCalled(now, from, sequence);
-  if (header.kind == DatagramKind::kReturned) return true;
+  if (header.kind == DatagramKind::kReturned) {
+    LateRules::LearnReturn(now, collective, from, sequence);
+    return true;
+  }
   auto& announced = collective.announced_at[from.index()];
   if (!announced) announced = {.at = now, .sequence = sequence};
   if (header.kind == DatagramKind::kWaiting)

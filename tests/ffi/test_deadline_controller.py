@@ -404,3 +404,16 @@ def test_a_rank_is_awaited_unless_calls_without_it_bring_more_per_second(
     controller.begin_call(30 * period)
     assert controller.straggles(3) == straggles
     assert not any(controller.straggles(source) for source in range(3))
+
+
+def test_a_slow_rank_that_begins_every_second_call_in_time_is_a_straggler():
+    # It skips the other calls: it comes too late for them.
+    controller, computation, transfer = make_controller(4), 0.05, 0.01
+    for call in range(40):
+        controller.begin_call(call * (computation + transfer))
+        for source in range(4):
+            skips = source == 3 and call % 2 == 0
+            controller.began(source, computation if skips else 0.0)
+            if source > 0 and not skips:
+                controller.arrived(source, transfer, transfer, 1.0)
+        assert controller.straggles(3) or call < 10

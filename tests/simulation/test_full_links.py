@@ -83,3 +83,19 @@ def test_a_slow_rank_and_the_others_do_not_wait_for_each_other(late_us):
     # At the end the others wait for all calls of the slow rank.
     elapsed = sorted(call["elapsed_s"] for call in report["calls"])
     assert elapsed[-2] < 0.3
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_calls_do_not_wait_for_a_rank_that_joins_every_second_one(seed):
+    def typical_s(late_us: int) -> float:
+        report = assert_holds(
+            f"seed={seed} ranks=4 calls=120 elements=96000 mode=bounded sequential=1 "
+            "on_lag=catch_up means=1 rate_mbps=250 compute_us=28000 think_us=4000 "
+            f"late_us={late_us} timer_late_us=500 reduce_scatter_deadline_us=500000 "
+            "all_gather_deadline_us=500000 late_budget_ppm=100000"
+        )
+        # After the calibration, and before the slow rank is alone.
+        calls = [call["elapsed_s"] for call in report["calls"]][20:100]
+        return sum(calls) / len(calls)
+
+    assert typical_s(50_000) < 1.5 * typical_s(0)

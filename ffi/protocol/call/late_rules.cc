@@ -213,6 +213,13 @@ void LateRules::Learn(Instant now, MemberIndex from, const Header& header) {
                        static_cast<double>(layout.Shard(shard).bytes));
 }
 
+void LateRules::LearnReturn(Instant now, const Collective& collective, MemberIndex member,
+                            Sequence skipped) {
+  if (collective.deferred == nullptr) return;
+  const std::optional<Instant> opened = collective.deferred->OpeningOf(skipped);
+  if (opened) collective.timing->Began(Stage::kReduceScatter, member, now - *opened);
+}
+
 // A contribution tells when its sender called. A result that is not retransmitted is among the
 // first of its shard.
 Instant LateRules::BeganAt(Instant now, const Header& header) const {

@@ -118,6 +118,9 @@ class LateRules {
   bool LosesLate() const { return policy(Stage::kAllGather) == LatePolicy::kDrop; }
   // Learns deadlines from a segment that is new, in time or late.
   void Learn(Instant now, MemberIndex from, const Header& header);
+  // The program of the member has come too late for the call, and waits for the next one.
+  static void LearnReturn(Instant now, const Collective& collective, MemberIndex member,
+                          Sequence skipped);
 
   // ---- What happens when the call is over?
   // Contributions are retained until they are delivered, also after the end of the call.

@@ -43,6 +43,9 @@ constexpr double kLongerBefore = 1.0 / 3;
 
 // Chosen: between ranks of equal speed the typical beginnings differ by less than this factor.
 constexpr int kStragglerFactor = 4;
+// Chosen: a slow rank that skips every second call begins the others in time; one that pauses is
+// late in fewer than a third.
+constexpr double kStragglerCalls = 1.0 / 3;
 // Chosen: the first call of a program waits for compilers, so two calls are no evidence yet.
 constexpr std::size_t kBeginningsMin = 3;
 
@@ -179,7 +182,8 @@ void DeadlineController::FindStragglers() {
     Source& source = sources_[i];
     if (source.longest_transfer > Duration(0)) source.transfers.Add(source.longest_transfer);
     source.longest_transfer = Duration(0);
-    if (source.offsets.count() >= kBeginningsMin) source.typical_offset = source.offsets.Median();
+    if (source.offsets.count() >= kBeginningsMin)
+      source.typical_offset = source.offsets.ExceededIn(kStragglerCalls);
     scratch_[i] = source.typical_offset;
   }
   // The median of the others, for every source above it. Of an even number the larger middle one:
@@ -214,13 +218,14 @@ Duration DeadlineController::TypicalTransfer() {
   return *middle;
 }
 
-Duration DeadlineController::Typical::Median() const {
+Duration DeadlineController::Typical::ExceededIn(double share) const {
   std::array<Duration, kTypicalCalls> sorted = values_;
   const std::size_t known = std::min(count_, kTypicalCalls);
   if (known == 0) return Duration(0);
-  const auto middle = sorted.begin() + (known - 1) / 2;
-  std::nth_element(sorted.begin(), middle, sorted.begin() + known);
-  return *middle;
+  const auto at =
+      sorted.begin() + static_cast<std::ptrdiff_t>(static_cast<double>(known - 1) * (1 - share));
+  std::nth_element(sorted.begin(), at, sorted.begin() + known);
+  return *at;
 }
 
 Duration DeadlineController::Typical::Mean() const {

@@ -6,9 +6,9 @@
 // `late_budget` of it, over about the last hundred calls. Between them it is the one with the most
 // progress per second (BestDeadline), plus an eighth. Three kinds of late data must not move it:
 //   * A straggler, a rank whose program is slow in most calls, counts by the time since its own
-//     first sign in the call, if calls do not wait for lagging ranks. If they do, the straggler
-//     sets the pace of all ranks anyway: a deadline without it would gain no time, and make its
-//     data late.
+//     call, if calls do not wait for lagging ranks and those without it bring more data per second.
+//     If they wait, the straggler sets the pace of all ranks anyway: a deadline without it would
+//     gain no time, and make its data late.
 //   * A single start far beyond the usual is treated the same: a deadline does not serve to wait
 //     for a program.
 //   * A call far beyond the deadline is held back until some more follow within a few dozen: a rank
@@ -49,8 +49,8 @@ class DeadlineController {
 
   // Called once per call, when it opens. Learns from the data since the previous opening.
   void BeginCall(Instant now);
-  // The first sign of `source` in a call; for the own rank its submission, when its data arrives
-  // too.
+  // The program of `source` called, or its result began; once for each call, also for one that the
+  // program came too late for.
   void Began(std::size_t source, Duration after_opening);
   // Data of `source` arrived: `share` of its data in one call, possibly a call that ended long ago.
   // Both times are relative to the data's own call; after_beginning counts from the source's Began.
@@ -75,8 +75,10 @@ class DeadlineController {
   class Typical {
    public:
     void Add(Duration value) { values_[count_++ % kTypicalCalls] = value; }
-    Duration Median() const;  // zero if empty
-    Duration Mean() const;    // zero if empty
+    // The value that about that share of them exceeds; zero if empty.
+    Duration ExceededIn(double share) const;
+    Duration Median() const { return ExceededIn(0.5); }
+    Duration Mean() const;  // zero if empty
     std::size_t count() const { return count_; }
 
    private:
@@ -85,7 +87,7 @@ class DeadlineController {
   };
 
   struct Source {
-    Typical offsets;              // of its first signs
+    Typical offsets;              // of its beginnings
     Typical transfers;            // the longest after_beginning between two openings
     Duration longest_transfer{};  // since the last opening
     Duration typical_offset{};

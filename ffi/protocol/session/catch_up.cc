@@ -167,10 +167,10 @@ void CatchUp::Tell(Collective& origin, Sequence least) {
                       .call = {.collective = origin.id, .sequence = least}});
 }
 
-void CatchUp::TellReturn(const Collective& collective, Sequence number) {
-  TellOthers(collective,
-             {.kind = DatagramKind::kReturned,
-              .call = {.collective = collective.id, .sequence = Sequence(number.value() - 1)}});
+void CatchUp::TellReturn(Instant now, const Collective& collective, Sequence number) {
+  const CallId skipped{.collective = collective.id, .sequence = Sequence(number.value() - 1)};
+  LateRules::LearnReturn(now, collective, collective.self, skipped.sequence);
+  TellOthers(collective, {.kind = DatagramKind::kReturned, .call = skipped});
 }
 
 void CatchUp::TellOthers(const Collective& collective, const SentInfo& info) {

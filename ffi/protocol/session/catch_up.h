@@ -64,7 +64,7 @@ class CatchUp {
   void Tell(Collective& origin, Sequence least);
   // Tells the others that this rank takes part in the call of that number, which they have not
   // made: they wait for its data again.
-  void TellReturn(const Collective& collective, Sequence number);
+  void TellReturn(Instant now, const Collective& collective, Sequence number);
 
  private:
   bool Applies(const Collective& origin) const;

@@ -129,7 +129,7 @@ bool Succession::MustHold(Instant now, Held& held, const CatchUp::Turn& turn, Co
     held.waits_until = turn.waits_until;
     if (drain) held.waits_for = &in_view;
     if (held.number != turn.number) lifecycle_.SkipTo(now, in_view, turn.number, drain);
-    if (held.number != turn.number && !drain) catch_up_.TellReturn(in_view, turn.number);
+    if (held.number != turn.number && !drain) catch_up_.TellReturn(now, in_view, turn.number);
     held.number = turn.number;
     return true;
   }
