@@ -83,7 +83,7 @@ class Communicator:
           encrypt: whether payloads are encrypted as well; needs `authenticate`.
           bind_address: numeric IPv4 or IPv6 address; all ranks use one family.
           lanes: threads with a socket each, 1 to 64, the same on all ranks.
-          incast: concurrent senders to one receiver; 0: as receivers advertise.
+          incast: concurrent senders to one receiver; 0: all, or as they advertise.
           receive_buffer_bytes: requested for each socket; the kernel may grant less.
           max_lag: number of calls by which peers may be ahead.
           peer_timeout_s: longest silence of a peer; then waiting calls fail.

@@ -153,8 +153,8 @@ class Advanced(_Settings):
         sums, and logs a warning at every start. Default True.
       lanes: network threads with a socket each; calls are spread over them. 1 to 64.
         Default 1.
-      incast: number of ranks that send to one rank at the same time; 0 means the number
-        that the receivers advertise. Default 0.
+      incast: number of ranks that send to one rank at the same time; 0 means all, and
+        in mode "lossy" the number that the receivers advertise. Default 0.
       receive_buffer_bytes: requested socket buffer per lane, in bytes; the kernel may
         grant less. May differ between ranks. Default 8 MiB.
       datagram_bytes_max: largest UDP payload, in bytes; 0 measures all paths and takes

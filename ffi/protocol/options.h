@@ -74,7 +74,7 @@ struct EndpointOptions {
   Duration call_timeout = std::chrono::minutes(30);
 
   // Senders that serve one receiver at the same time (I of the paper); 0: as the receivers
-  // advertise.
+  // advertise where lost data is dropped, else all.
   std::uint16_t incast = 0;
 
   // Bytes that all peers together may have under way to one rank: the size of its socket buffer.

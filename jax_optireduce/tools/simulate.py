@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     failed: Mapping[str, object] | None = None
     calls: list[Mapping[str, float]] = []
     runs = 0
-    virtual_s = 0.0
+    virtual_s = calls_s = 0.0
     for line in _lines(args):
         try:
             report = _native.simulate(line)
@@ -74,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
             return 2
         runs += 1
         virtual_s += report["virtual_s"]
+        calls_s += report["calls_s"]
         calls += report["calls"]
         counters.update(report["counters"])
         faults.update(report["faults"])
@@ -85,8 +86,9 @@ def run(args: argparse.Namespace) -> int:
         failure = (
             {key: failed[key] for key in ("failure", "scenario")} if failed else {}
         )
-        counted = {"counters": counters, "faults": faults, "calls": calls}
-        print(json.dumps(summary | failure | counted))
+        times = {"calls_s": calls_s, "calls": calls}
+        counted = {"counters": counters, "faults": faults}
+        print(json.dumps(summary | failure | counted | times))
         return 0 if failed is None else 1
     _print_table("endpoint", counters)
     _print_table("network", faults)

@@ -1,6 +1,7 @@
 """The order in which a rank sends its data, and the peers served at a time."""
 
 import numpy as np
+import pytest
 from session import SECRET, Session, sealer_of
 
 import optireduce_testing as native
@@ -40,7 +41,7 @@ def acknowledgement(incast: int) -> bytes:
 class Sender:
     """Rank 0 of four, whose peers only advertise their incast."""
 
-    def __init__(self, incasts: dict[int, int]):
+    def __init__(self, incasts: dict[int, int], mode: str = "lossy"):
         self.rank = native.Endpoint(0, 4, SECRET)
         self.now = 1.0
         self.array = np.ones(400_000, np.float32)
@@ -54,7 +55,11 @@ class Sender:
         assert self.rank.counters()["datagrams_received"] == len(incasts)
         # More data for each of them than a window holds.
         collective = native.Collective(
-            "x", members=[0, 1, 2, 3], elements=self.array.size
+            "x",
+            members=[0, 1, 2, 3],
+            elements=self.array.size,
+            mode=mode,
+            deadline_s=60.0,
         )
         assert self.rank.submit(self.now, collective, self.array) == ""
 
@@ -84,6 +89,11 @@ def test_a_rank_sends_to_as_many_at_a_time_as_the_peer_that_takes_the_fewest():
     assert len(Sender({1: 3, 2: 2, 3: 3}).receivers()) == 2
     assert len(Sender({1: 3, 2: 3, 3: 1}).receivers()) == 1
     assert len(Sender({1: 1, 2: 3, 3: 3}).receivers()) == 1
+
+
+@pytest.mark.parametrize("mode", ["exact", "agreed", "bounded"])
+def test_a_rank_sends_to_all_at_a_time_where_lost_data_is_sent_again(mode):
+    assert len(Sender({1: 1, 2: 1, 3: 1}, mode).receivers()) == 3
 
 
 def test_a_peer_that_does_not_answer_does_not_keep_the_turn_of_others():

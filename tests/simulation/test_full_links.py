@@ -99,3 +99,18 @@ def test_calls_do_not_wait_for_a_rank_that_joins_every_second_one(seed):
         return sum(calls) / len(calls)
 
     assert typical_s(50_000) < 1.5 * typical_s(0)
+
+
+@pytest.mark.parametrize("mode", ["exact", "bounded on_lag=catch_up"])
+def test_tcp_bursts_to_some_ranks_do_not_stop_the_data_for_others(mode):
+    # The same bursts with a fixed number of peers at a time: all.
+    def steps_s(incast: int) -> float:
+        report = assert_holds(
+            f"seed=1 ranks=8 calls=60 elements=100000 mode={mode} sequential=1 "
+            f"compute_us=40000 rate_mbps=250 incast={incast} unprotected=1 "
+            "tcp_load_percent=70 faults_end_us=30000000 late_budget_ppm=100000 "
+            "reduce_scatter_deadline_us=500000 all_gather_deadline_us=500000"
+        )
+        return report["calls_s"]
+
+    assert steps_s(0) < 1.05 * steps_s(7)

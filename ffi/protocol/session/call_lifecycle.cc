@@ -88,7 +88,7 @@ void CallLifecycle::FinishIfComplete(Instant now, OpenCall& open) {
     }
     // Data that peers lack is sent although the call is over.
     if (collective.deferred) transmitter_.QueueAll(open);
-    transmitter_.AdaptIncast();
+    if (exchange.rules().LosesLate()) transmitter_.AdaptIncast();
   }
   EraseIfRemovable(exchange.call());
 }

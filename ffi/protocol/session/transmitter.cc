@@ -229,7 +229,7 @@ OpenCall* Transmitter::NextSegment(Instant now, Rank to, Ring<CallId>& calls, Ou
         calls.pop_front();
         continue;
       }
-      exchange.sender().SetIncast(Incast());
+      exchange.sender().SetIncast(IncastOf(exchange));
       const bool behind = &calls == &other.ready && exchange.behind();
       auto next = behind ? std::nullopt : exchange.sender().Next(member);
       if (!next && !behind && exchange.CloseNext(now, member)) {
@@ -381,8 +381,9 @@ void Transmitter::AdaptIncast() {
   incast_seen_ = {.expected = expected, .recorded = recorded, .expired = counters_.stages_expired};
 }
 
-std::uint16_t Transmitter::Incast() {
+std::uint16_t Transmitter::IncastOf(const Exchange& exchange) {
   if (options_.incast != 0) return options_.incast;
+  if (!exchange.rules().LosesLate()) return UINT16_MAX;
   if (incast_of_peers_) return *incast_of_peers_;
   std::uint8_t least = UINT8_MAX;
   for (const Peer& peer : peers_.others()) {

@@ -75,7 +75,7 @@ class Transmitter {
                    std::span<std::byte> buffer);
   void QueueFarewells();
   // To how many peers at a time this rank sends new contributions.
-  std::uint16_t Incast();
+  std::uint16_t IncastOf(const Exchange& exchange);
   // How much more of this rank's link the peer is to have than an equal share.
   double SendWeight(Rank to);
   void FindMeanUnsent();
