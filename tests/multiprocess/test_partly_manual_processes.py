@@ -35,7 +35,7 @@ def test_training_is_that_of_a_program_without_a_mesh(
 @pytest.mark.parametrize("mode", ["exact", "bounded", "agreed", "lossy"])
 def test_devices_of_a_process_get_the_same_result_of_missing_data(tmp_path, mode):
     options = {
-        "deadline_s": 0.02,
+        "deadline_s": 0.004,
         "datagram_bytes_max": 1472,
         "faults": "loss=0.2,seed=7",
     }
