@@ -121,6 +121,11 @@ class TestSample:
         expected = min(elapsed * TOTAL / received, 1.0) if received else 1.0
         assert sample == pytest.approx(expected, abs=2e-9)
 
+    def test_the_wait_after_the_last_data_does_not_count(self):
+        early_exit = calibrate(make_early_exit())
+        sample = early_exit.end_stage(EARLY, 0.6, TOTAL // 2, TOTAL, idle=0.2)
+        assert sample == pytest.approx(0.8, abs=2e-9)
+
     @pytest.mark.parametrize("exit_", [COMPLETE, EARLY])
     def test_of_a_stage_without_data_it_is_the_time(self, exit_):
         early_exit = calibrate(make_early_exit())
@@ -189,27 +194,33 @@ class TestEarlyBound:
 class TestGrace:
     """x: the part of t_C to wait after the last segments."""
 
-    def lose(self, early_exit, lost: int, calls: int = 1) -> int:
+    def percent(self, early_exit, late: int, calls: int = 1, lost: int = 0) -> int:
         for _ in range(calls):
-            exit_ = EARLY if lost else COMPLETE
-            early_exit.end_stage(exit_, 0.5, TOTAL - lost, TOTAL)
+            early_exit.came_late(late)
+            early_exit.end_stage(EARLY, 0.5, TOTAL - lost, TOTAL)
         return round(100 * early_exit.grace_fraction())
 
-    def test_doubles_with_loss_and_shrinks_by_points_without(self):
+    def test_doubles_with_late_data_and_shrinks_by_points_without(self):
         early_exit = make_early_exit()
         assert early_exit.grace_fraction() == 0.1
-        assert [self.lose(early_exit, 101) for _ in range(4)] == [20, 40, 50, 50]
-        assert [self.lose(early_exit, 9) for _ in range(3)] == [49, 48, 47]
-        assert self.lose(early_exit, 0, calls=60) == 1
-        assert self.lose(early_exit, 101) == 2
+        assert [self.percent(early_exit, 101) for _ in range(4)] == [20, 40, 50, 50]
+        assert [self.percent(early_exit, 9) for _ in range(3)] == [49, 48, 47]
+        assert self.percent(early_exit, 0, calls=60) == 1
+        assert self.percent(early_exit, 101) == 2
 
-    def test_stays_with_a_little_loss(self):
+    def test_stays_with_a_little_late_data(self):
         early_exit = make_early_exit()
-        assert self.lose(early_exit, 50, calls=5) == 10
+        assert self.percent(early_exit, 50, calls=5) == 10
+
+    def test_data_that_the_network_loses_is_not_waited_for(self):
+        early_exit = make_early_exit()
+        assert self.percent(early_exit, 0, calls=60, lost=TOTAL // 20) == 1
 
     def test_is_a_part_of_the_early_bound(self):
         early_exit = calibrate(make_early_exit())
-        assert self.lose(early_exit, 101) == 2
+        early_exit.came_late(101)
+        early_exit.end_stage(EARLY, 0.5, TOTAL, TOTAL)
+        assert early_exit.grace_fraction() == 0.02
         expected = 0.02 * early_exit.early_bound()
         assert early_exit.grace() == pytest.approx(expected, abs=2e-9)
         assert early_exit.grace() > 0

@@ -28,14 +28,19 @@ void Bind(nb::module_& m) {
             new (self) EarlyExit(FromSeconds(bound_s), members, own);
           },
           nb::arg("bound_s"), nb::arg("members"), nb::arg("own"))
-      .def("end_stage",
-           [](EarlyExit& self, StageExit exit, double elapsed, std::uint64_t received_bytes,
-              std::uint64_t expected_bytes) {
-             return ToSeconds(self.EndStage({.exit = exit,
-                                             .elapsed = FromSeconds(elapsed),
-                                             .received_bytes = received_bytes,
-                                             .expected_bytes = expected_bytes}));
-           })
+      .def(
+          "end_stage",
+          [](EarlyExit& self, StageExit exit, double elapsed, std::uint64_t received_bytes,
+             std::uint64_t expected_bytes, double idle) {
+            return ToSeconds(self.EndStage({.exit = exit,
+                                            .elapsed = FromSeconds(elapsed),
+                                            .idle = FromSeconds(idle),
+                                            .received_bytes = received_bytes,
+                                            .expected_bytes = expected_bytes}));
+          },
+          nb::arg("exit"), nb::arg("elapsed"), nb::arg("received_bytes"), nb::arg("expected_bytes"),
+          nb::arg("idle") = 0.0)
+      .def("came_late", &EarlyExit::CameLate)
       .def(
           "told",
           [](EarlyExit& self, std::size_t member, std::optional<double> sample) {

@@ -17,7 +17,7 @@ namespace OR_FILE {
 void Bind(nb::module_& m) {
   nb::class_<IncastController>(m, "IncastController")
       .def(nb::init<std::uint8_t>(), "most"_a)
-      .def("handle_call", &IncastController::HandleCall, "expected"_a, "lost"_a, "timeouts"_a)
+      .def("handle_call", &IncastController::HandleCall, "expected"_a, "lost"_a)
       .def("incast", &IncastController::incast);
 }
 

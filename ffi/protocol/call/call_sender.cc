@@ -181,7 +181,7 @@ CallSender::Retransmission CallSender::HandleLoss(MemberIndex to, const Outbox::
   if (!Needed(item) || (!contribution && outbox(to).Delivered())) return Retransmission::kNotNeeded;
   // Of a call that was erased, and has opened again for a peer that is behind.
   if (!contribution && !sums_.HasSum(item.segment)) return Retransmission::kNotNeeded;
-  if (!rules_.Retransmits(StageOf(item.kind))) {
+  if (!rules_.Retransmits(StageOf(item.kind), to)) {
     // Nothing is retained for a loss that is not repaired.
     if (!contribution) outbox(to).Deliver(item.segment);
     return Retransmission::kAbandoned;

@@ -127,6 +127,7 @@ Receipt Exchange::Handle(Instant now, MemberIndex from, const Header& header,
                         : all_gather_.Fits(from, header, payload.size());
   if (!fits) return Receipt::kMismatched;
   contribution ? Heard(from) : HeardResult(from);
+  rules_.HandleFlags(from, header);
   const Receipt receipt = contribution ? reduce_scatter_.Handle(now, from, header, payload)
                                        : all_gather_.Handle(now, from, header, payload);
   report_.stats.late += receipt == Receipt::kLate;
@@ -248,6 +249,8 @@ void Exchange::EndStage(Instant now, Stage stage, StageExit exit) {
   // From the opening, as the deadlines count: a program that starts later than its peers is waited
   // for as usual.
   StageEnd end{.exit = exit, .elapsed = now - opened_at_};
+  const LastSegments& last = first ? reduce_scatter_.last_segments() : all_gather_.last_segments();
+  if (exit == StageExit::kEarly) end.idle = now - last.last();
   for (const MemberIndex member : collective_.others) {
     const MemberIndex shard = first ? collective_.self : member;
     const std::uint64_t segments = layout.SegmentsOf(shard);

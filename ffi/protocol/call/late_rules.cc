@@ -104,6 +104,7 @@ std::uint16_t LateRules::NoteFor(Instant now, MemberIndex to, SegmentIndex segme
 }
 
 std::uint8_t LateRules::FlagsFor(MemberIndex to) const {
+  if (LosesLate()) return timing_->calibrating() ? kFlagMeasures : std::uint8_t{0};
   if (!retains()) return 0;
   return static_cast<std::uint8_t>((drain_ ? kFlagDrain : 0) |
                                    (deferred_->suspended(to) ? kFlagSuspended : 0));
@@ -111,6 +112,10 @@ std::uint8_t LateRules::FlagsFor(MemberIndex to) const {
 
 void LateRules::HandleNote(MemberIndex from, const Header& header) {
   if (LosesLate()) timing_->HandleSample(from, header.call, header.segment, header.note);
+}
+
+void LateRules::HandleFlags(MemberIndex from, const Header& header) {
+  if (LosesLate()) timing_->HandleMeasures(from, (header.flags & kFlagMeasures) != 0);
 }
 
 std::uint32_t LateRules::CallsWithResults(const Collective& collective, const Header& header) {
@@ -121,9 +126,10 @@ std::uint32_t LateRules::CallsWithResults(const Collective& collective, const He
   return std::min(DecodeSenderNote(header.note).calls_with_results, before);
 }
 
-bool LateRules::Retransmits(Stage stage) const {
+bool LateRules::Retransmits(Stage stage, MemberIndex to) const {
+  if (policy(stage) != LatePolicy::kDrop) return true;
   // The first calls measure the time until everything is there.
-  return policy(stage) != LatePolicy::kDrop || (!released_ && timing_->calibrating());
+  return !released_ && (timing_->calibrating() || timing_->measures(to));
 }
 
 Instant LateRules::ReduceScatterDeadline(bool closing) const {
@@ -164,7 +170,9 @@ std::vector<MemberIndex> LateRules::FindAbsent() const {
 bool LateRules::HandleLate(Instant now, MemberIndex from, const Header& header,
                            std::span<const std::byte> payload) {
   Learn(now, from, header);
-  return Defer(StageOf(header.kind), header.segment, payload);
+  const Stage stage = StageOf(header.kind);
+  if (policy(stage) == LatePolicy::kDrop) timing_->CameLate(stage, payload.size());
+  return Defer(stage, header.segment, payload);
 }
 
 Receipt LateRules::HandleOver(Instant now, const Collective& collective, MemberIndex from,
@@ -174,7 +182,10 @@ Receipt LateRules::HandleOver(Instant now, const Collective& collective, MemberI
   const Stage stage = StageOf(header.kind);
   const MemberIndex shard = stage == Stage::kReduceScatter ? collective.self : from;
   LateRules rules(collective, sequence, kNever, /*drain=*/false);
-  if (!rules.Windowed(stage) || !layout.Fits(shard, header.segment, payload.size())) {
+  if (!layout.Fits(shard, header.segment, payload.size())) return Receipt::kStale;
+  if (!rules.Windowed(stage)) {
+    const bool retransmission = (header.flags & kFlagRetransmission) != 0;
+    if (rules.LosesLate() && !retransmission) rules.timing_->CameLate(stage, payload.size());
     return Receipt::kStale;
   }
   CallHistory& history = collective.deferred->history(stage, from);

@@ -4,8 +4,8 @@
 //
 //                             wait        drop                       defer
 //   may this be sent          always      always                     as SendWindow permits
-//   is a loss retransmitted   always      until the time of a whole  always
-//                                         call is known
+//   is a loss retransmitted   always      while its sender or its    always
+//                                         receiver measures calls
 //   when does the stage close complete    at its deadline            at its deadline
 //   may it end early          no          a grace time after the     no
 //                                         last segments of all
@@ -69,11 +69,12 @@ class LateRules {
   std::uint16_t NoteFor(Instant now, MemberIndex to, SegmentIndex segment) const;
   std::uint8_t FlagsFor(MemberIndex to) const;
   void HandleNote(MemberIndex from, const Header& header);
+  void HandleFlags(MemberIndex from, const Header& header);
   // The number of calls directly before the header's whose results the sender is known to have.
   static std::uint32_t CallsWithResults(const Collective& collective, const Header& header);
 
   // ---- Is a lost segment sent again?
-  bool Retransmits(Stage stage) const;
+  bool Retransmits(Stage stage, MemberIndex to) const;
   // The result shows that its owner needs no contribution of this rank to the segment.
   bool ShowsDelivery(std::uint16_t contributors) const {
     return !retains() || contributors == collective_.layout.members();

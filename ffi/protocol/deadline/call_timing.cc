@@ -23,7 +23,9 @@ std::size_t StageOf(CallId call, SegmentIndex segment) {
 
 CallTiming::CallTiming(const CollectiveSpec& spec, MemberIndex self, double late_budget,
                        bool suspend)
-    : fixed_{spec.reduce_scatter_deadline, spec.all_gather_deadline}, learns_(late_budget > 0) {
+    : fixed_{spec.reduce_scatter_deadline, spec.all_gather_deadline},
+      learns_(late_budget > 0),
+      measures_(spec.members.size()) {
   const std::array<LatePolicy, kStages> policies = {spec.reduce_scatter, spec.all_gather};
   const std::size_t members = spec.members.size();
   for (const Stage stage : kBothStages) {

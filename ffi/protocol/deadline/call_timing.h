@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
@@ -54,6 +55,12 @@ class CallTiming {
   // ---- Dropped late data: see EarlyExit.
   // True while lost data is retransmitted to learn the duration of a whole call.
   bool calibrating() const;
+  // The same of another member, of which its latest data tells.
+  bool measures(MemberIndex member) const { return measures_[member.index()]; }
+  void HandleMeasures(MemberIndex member, bool measures) { measures_[member.index()] = measures; }
+  void CameLate(Stage stage, std::uint64_t bytes) {
+    if (auto& controller = dropping_[Index(stage)]) controller->CameLate(bytes);
+  }
   Duration grace(Stage stage) const;
   void Ended(Stage stage, const StageEnd& end);
   // This rank's latest sample for the header of a contribution, and a sample received in one.
@@ -70,6 +77,7 @@ class CallTiming {
   std::array<std::optional<DeadlineController>, kStages> deferring_;
   std::array<std::optional<EarlyExit>, kStages> dropping_;
   std::array<std::uint16_t, kStages> samples_{};
+  std::vector<bool> measures_;  // by member
 };
 
 }  // namespace optireduce

@@ -1,6 +1,7 @@
 #include "ffi/protocol/deadline/early_exit.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ffi/base/check.h"
 #include "ffi/base/log_scale.h"
@@ -17,11 +18,12 @@ constexpr double kAverageKept = 0.95;
 
 // Source: the public code waits 100 us for each ms of t_C.
 constexpr int kPercentFirst = 10;
-// Chosen: after the paper's description, which gives no figure: doubled above 0.1 % loss up to 50
-// %, one point less below 0.01 %.
+// Chosen: after the paper's description, which gives no figure: doubled above 0.1 % up to 50 %, one
+// point less below 0.01 %. The paper counts all missing data; a longer wait brings no data that the
+// network has lost.
 constexpr int kPercentMax = 50;
-constexpr double kLossHigh = 1e-3;
-constexpr double kLossLow = 1e-4;
+constexpr double kLateHigh = 1e-3;
+constexpr double kLateLow = 1e-4;
 // Chosen: at 0 a stage would end at the first gap between two datagrams.
 constexpr int kPercentMin = 1;
 
@@ -57,9 +59,9 @@ Duration EarlyExit::EndStage(const StageEnd& end) {
   const Duration median = MedianOfMembers();
   average_ = average_ ? Times(*average_, kAverageKept) + Times(median, 1 - kAverageKept) : median;
   if (end.expected_bytes == 0) return sample;
-  const double loss =
-      1 - static_cast<double>(end.received_bytes) / static_cast<double>(end.expected_bytes);
-  AdaptGrace(loss);
+  const auto expected = static_cast<double>(end.expected_bytes);
+  AdaptGrace(static_cast<double>(std::exchange(late_bytes_, 0)) / expected);
+  const double loss = 1 - static_cast<double>(end.received_bytes) / expected;
   // Loss on the way that did not delay the stage is no evidence about the bound.
   if (calibrated()) NoteCut(end.exit == StageExit::kExpired && loss > kMissingMax);
   return sample;
@@ -93,8 +95,10 @@ Duration EarlyExit::SampleOf(const StageEnd& end) const {
   // Compared before the division: with next to no data received the quotient exceeds a Duration.
   const double received =
       static_cast<double>(end.received_bytes) / static_cast<double>(end.expected_bytes);
-  if (Times(hard_bound_, received) <= end.elapsed) return hard_bound_;
-  return Times(end.elapsed, 1 / received);
+  // Without the wait: with it the usual time would grow by itself.
+  const Duration until_last = end.elapsed - end.idle;
+  if (Times(hard_bound_, received) <= until_last) return hard_bound_;
+  return Times(until_last, 1 / received);
 }
 
 // A call that did not complete was cut: its true time is unknown, so it counts as the longest.
@@ -118,9 +122,9 @@ Duration EarlyExit::MedianOfMembers() {
   return sorted_[middle - 1] + (sorted_[middle] - sorted_[middle - 1]) / 2;
 }
 
-void EarlyExit::AdaptGrace(double loss) {
-  if (loss > kLossHigh) percent_ = std::min(2 * percent_, kPercentMax);
-  if (loss < kLossLow) percent_ = std::max(percent_ - 1, kPercentMin);
+void EarlyExit::AdaptGrace(double late) {
+  if (late > kLateHigh) percent_ = std::min(2 * percent_, kPercentMax);
+  if (late < kLateLow) percent_ = std::max(percent_ - 1, kPercentMin);
 }
 
 std::uint16_t EncodeDuration(std::optional<Duration> duration) {

@@ -27,6 +27,7 @@ enum class StageExit : std::uint8_t {
 struct StageEnd {
   StageExit exit = StageExit::kComplete;
   Duration elapsed{};
+  Duration idle{};  // of it, the time after the last data
   std::uint64_t received_bytes = 0;
   std::uint64_t expected_bytes = 0;
 };
@@ -39,6 +40,8 @@ class EarlyExit {
 
   // Handles the end of one stage. Returns the sample for the other members.
   Duration EndStage(const StageEnd& end);
+  // Data of an earlier stage has come after its end.
+  void CameLate(std::uint64_t bytes) { late_bytes_ += bytes; }
   // Handles the sample of another member, which has no value if that member has none yet.
   void Told(std::size_t member, std::optional<Duration> sample);
   bool calibrated() const { return calibration_count_ == calibration_.size(); }
@@ -56,7 +59,7 @@ class EarlyExit {
   Duration SampleOf(const StageEnd& end) const;
   void Calibrate(const StageEnd& end);
   Duration MedianOfMembers();
-  void AdaptGrace(double loss);
+  void AdaptGrace(double late);
   // Measures the hard bound again, as at the start, if it has become too short.
   void NoteCut(bool cut);
 
@@ -70,6 +73,7 @@ class EarlyExit {
   std::vector<std::optional<Duration>> samples_;  // the latest of every member
   std::vector<Duration> sorted_;                  // the known ones, for the median
   std::optional<Duration> average_;
+  std::uint64_t late_bytes_ = 0;  // since the end of the last stage
   int percent_;
 };
 

@@ -14,8 +14,8 @@ class IncastController {
   explicit IncastController(std::uint8_t most) : most_(most), incast_(most) {}
 
   // Handles the end of a call. Since the previous call, peers have sent `expected` datagrams of
-  // which `lost` did not arrive, and `timeouts` stages were closed incomplete.
-  void HandleCall(std::uint64_t expected, std::uint64_t lost, std::uint64_t timeouts);
+  // which `lost` did not arrive.
+  void HandleCall(std::uint64_t expected, std::uint64_t lost);
 
   std::uint8_t incast() const { return incast_; }
 

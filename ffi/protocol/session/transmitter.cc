@@ -376,9 +376,8 @@ void Transmitter::AdaptIncast() {
   const std::uint64_t sent = expected - incast_seen_.expected;
   const std::uint64_t arrived = recorded - incast_seen_.recorded;
   // More have arrived than were sent where some of an earlier call were late.
-  incast_.HandleCall(sent, sent - std::min(arrived, sent),
-                     counters_.stages_expired - incast_seen_.expired);
-  incast_seen_ = {.expected = expected, .recorded = recorded, .expired = counters_.stages_expired};
+  incast_.HandleCall(sent, sent - std::min(arrived, sent));
+  incast_seen_ = {.expected = expected, .recorded = recorded};
 }
 
 std::uint16_t Transmitter::IncastOf(const Exchange& exchange) {

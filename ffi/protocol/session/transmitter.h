@@ -101,7 +101,6 @@ class Transmitter {
   struct {
     std::uint64_t expected = 0;
     std::uint64_t recorded = 0;
-    std::uint64_t expired = 0;
   } incast_seen_;  // at the end of the last call
 };
 

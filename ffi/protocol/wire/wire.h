@@ -77,6 +77,9 @@ inline constexpr std::uint8_t kFlagBegun = 1;
 // Flag of a contribution or a result.
 // Chosen: bit 3; one of the sender's last segments for the receiver in this stage.
 inline constexpr std::uint8_t kFlagTail = 8;
+// Flag of a contribution or a result of a collective that drops late data.
+// Chosen: bit 2; the sender measures whole calls: data that it loses is retransmitted.
+inline constexpr std::uint8_t kFlagMeasures = 4;
 // Flags of a contribution or a result of a collective that defers late data.
 // Chosen: bit 4; the segment contains data of earlier calls.
 inline constexpr std::uint8_t kFlagDeferred = 16;

@@ -1,0 +1,47 @@
+"""The time of lossy calls beside that of calls that retransmit, in virtual time."""
+
+import statistics
+
+import pytest
+
+from jax_optireduce import _native
+
+# Calls that learn the bounds of the stages.
+LEARNED = 20
+PROGRAM = (
+    "ranks=4 calls=60 elements=100000 sequential=1 compute_us=40000 rate_mbps=250 "
+    "late_budget_ppm=100000 reduce_scatter_deadline_us=500000 "
+    "all_gather_deadline_us=500000 faults_end_us=60000000 unprotected=1"
+)
+
+
+def mean_s(mode: str, line: str) -> float:
+    """Mean time of a call after the learning, over two seeds."""
+    times: list[float] = []
+    for seed in (1, 2):
+        scenario = f"seed={seed} {PROGRAM} mode={mode} {line}"
+        report = _native.simulate(scenario)
+        assert report["ok"], f"{report['failure']}: {scenario}"
+        times += [call["elapsed_s"] for call in report["calls"]][LEARNED:]
+    return statistics.fmean(times)
+
+
+@pytest.mark.parametrize("loss_ppm", [10_000, 50_000])
+def test_loss_does_not_lengthen_lossy_calls(loss_ppm):
+    line = f"loss_ppm={loss_ppm}"
+    assert mean_s("lossy", line) < mean_s("exact", line)
+
+
+@pytest.mark.parametrize("load", [40, 70])
+def test_beside_bursts_lossy_calls_take_about_the_time_of_exact_ones(load):
+    line = f"tcp_load_percent={load}"
+    assert mean_s("lossy", line) < 1.1 * mean_s("exact", line)
+
+
+def test_a_switch_with_small_queues_does_not_lose_much_more():
+    # Without a limit of the incast a third is lost.
+    line = "ranks=8 calls=40 elements=1000000 rate_mbps=1000 queue_bytes=32768"
+    report = _native.simulate(f"seed=1 {PROGRAM} mode=lossy {line}")
+    assert report["ok"], report["failure"]
+    late = [call["late"] for call in report["calls"]][LEARNED:]
+    assert statistics.fmean(late) < 0.1
