@@ -4,8 +4,10 @@
 
 The kernel announces each packet in its queue 0 (NFQUEUE of iptables) by a message over
 netlink, which has the number of the packet without its content. The packet stays in the
-kernel until the answer to the message. The program prints "ready" when it has the
-queue. See `hosts.Delay`.
+kernel until the answer to the message. The kernel merges consecutive packets of one
+flow before, those of UDP to a socket with UDP_GRO as those of TCP: they count as one.
+The program prints "ready" when it has the queue, and at its end its work, on standard
+error. See `hosts.Delay`.
 """
 
 import collections
@@ -14,6 +16,7 @@ import math
 import os
 import random
 import select
+import signal
 import socket
 import struct
 import sys
@@ -77,6 +80,7 @@ class Queue:
                 FLAGS: WHOLE,
             },
         )
+        self.packets = 0
         # Errors are reported immediately.
         list(self.numbers(0))
 
@@ -97,6 +101,7 @@ class Queue:
                 error = -struct.unpack_from("=i", message, 16)[0]
                 raise OSError(error, os.strerror(error))
             if kind == QUEUED:
+                self.packets += 1
                 yield struct.unpack_from(">I", message, ID_OFFSET)[0]
 
     def let_pass(self, last: int) -> None:
@@ -132,17 +137,30 @@ class Stalls:
 
 def main() -> None:
     """Delays packets until SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     least_ms, per_s, stall_ms = map(float, sys.argv[1:])
     stalls = Stalls(per_s, stall_ms / 1000)
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
     queue = Queue()
     print("ready", flush=True)
+    try:
+        hold(queue, stalls, least_ms / 1000)
+    finally:
+        print(
+            f"delay.py: {queue.packets} packets, {time.process_time():.2f} s of "
+            "processor time",
+            file=sys.stderr,
+        )
+
+
+def hold(queue: Queue, stalls: Stalls, least_s: float) -> None:
+    """Delays packets, without an end."""
     held: collections.deque[tuple[float, int]] = collections.deque()
     while True:
         timeout_s = max(held[0][0] - time.monotonic(), 0) if held else None
         for number in queue.numbers(timeout_s):
             now_s = time.monotonic()
-            held.append((stalls.over(now_s + least_ms / 1000), number))
+            held.append((stalls.over(now_s + least_s), number))
         last = None
         now_s = time.monotonic()
         while held and held[0][0] <= now_s:

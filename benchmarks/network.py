@@ -24,6 +24,9 @@ size / rate, for N ranks. With Ethernet, IP and UDP, header and tag the least ti
 1.057 W. "late" is the share of the data that joined a later call; the last column is
 the ratio of the medians, ours / Gloo.
 
+`--apart` measures the calls of Gloo after those of the mode, on new hosts. The program
+that delays packets then tells its work for each of them.
+
 No packet leaves the machine, and the hosts are removed at the end. Exit code: 0.
 """
 
@@ -33,7 +36,9 @@ import dataclasses
 import itertools
 import json
 import os
+import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +99,7 @@ def impaired(link: Link, impairment: str) -> Link:
 def measure(
     link: Link, impairment: str, size: str, mode: str, calls: int
 ) -> dict[str, dict[str, Any]]:
-    """Runs `bench` on the hosts.
+    """Runs `bench` on the hosts: calls of a mode and of Gloo, in turns.
 
     Args:
       link: link without the impairment.
@@ -106,19 +111,44 @@ def measure(
     Returns:
       The results of `bench`, by kind: `mode` and "xla".
     """
-    bench = ["-m", "jax_optireduce", "bench", "-b", size, "-e", size, "-n", str(calls)]
-    bench += ["--mode", mode, "--against", "xla", "--in-place"]
-    if impairment == "late":
-        bench += ["--late-s", str(LATE_S)]
+    arguments = [*_arguments(impairment, size, mode, calls), "--against", "xla"]
+    return {r["mode"]: r for r in bench(impaired(link, impairment), arguments)}
+
+
+def measure_apart(
+    link: Link, impairment: str, size: str, mode: str, calls: int
+) -> dict[str, dict[str, Any]]:
+    """As `measure`, each kind of calls on hosts of its own."""
+    arguments = _arguments(impairment, size, mode, calls)
+    results = {}
+    for kind, backend in ((mode, "optireduce"), ("xla", "xla")):
+        print(f"{impairment} {size} {kind}", file=sys.stderr, flush=True)
+        variables = {"JAX_OPTIREDUCE_BACKEND": backend}
+        results[kind] = bench(impaired(link, impairment), arguments, variables)[0]
+    ratio = results[mode]["p50_s"] / results["xla"]["p50_s"]
+    results[mode]["against_xla"] = {"p50": ratio}
+    return results
+
+
+def _arguments(impairment: str, size: str, mode: str, calls: int) -> list[str]:
+    arguments = ["-b", size, "-e", size, "-n", str(calls), "--mode", mode, "--in-place"]
+    return arguments + (["--late-s", str(LATE_S)] if impairment == "late" else [])
+
+
+def bench(
+    link: Link, arguments: list[str], variables: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Runs `bench` on new hosts; returns its results."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.json"
-        with network(impaired(link, impairment)), contextlib.ExitStack() as stack:
+        command = ("-m", "jax_optireduce", "bench", *arguments, "--json", str(path))
+        with network(link), contextlib.ExitStack() as stack:
             ranks = [
                 stack.enter_context(
                     program(
                         rank,
-                        *(*bench, "--json", str(path)),
-                        variables=environment(rank),
+                        *command,
+                        variables=environment(rank) | dict(variables or {}),
                     )
                 )
                 for rank in range(RANKS)
@@ -129,8 +159,7 @@ def measure(
                 rank.wait()
         if any(rank.returncode for rank in ranks):
             raise RuntimeError(f"bench has failed: {said}")
-        results = json.loads(path.read_text())["results"]
-    return {result["mode"]: result for result in results}
+        return json.loads(path.read_text())["results"]
 
 
 def row(
@@ -164,6 +193,7 @@ def main() -> None:
     add("--sizes", nargs="+", default=["25M", "1M"], help="default 25M 1M")
     add("--modes", nargs="+", default=["exact", "bounded"], metavar="MODE")
     add("--calls", type=int, default=200, help="counted calls (default 200)")
+    add("--apart", action="store_true", help="Gloo in a run of its own")
     args = parser.parse_args()
     if MISSING or os.geteuid() != 0:
         parser.error(f"needs root, and {' and '.join(MISSING) or 'nothing else'}")
@@ -178,7 +208,8 @@ def main() -> None:
     )
     for congestion, impairment, size, mode in cells:
         link = Link(mbps=args.mbps, queue_ms=args.queue_ms, congestion=congestion)
-        results = measure(link, impairment, size, mode, args.calls)
+        measured = measure_apart if args.apart else measure
+        results = measured(link, impairment, size, mode, args.calls)
         print(row(link, impairment, size, mode, results), flush=True)
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}")
 

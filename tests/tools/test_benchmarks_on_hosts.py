@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -176,6 +177,22 @@ def test_a_run_prints_its_rows_and_leaves_no_host(impairment):
     _, _, line, cores = _run(command).splitlines()
     assert line.startswith(f"| 16K | 1000 | {impairment} | cubic | exact | ")
     assert "cores" in cores
+
+
+@needs_hosts
+def test_a_run_apart_tells_the_work_of_the_delays_of_each_kind():
+    small = ("--sizes", "16K", "--calls", "2", "--modes", "exact", "--apart")
+    command = [sys.executable, str(BENCHMARKS / "network.py"), *small]
+    command += ["--congestion", "cubic", "--impairments", "held"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=4 * TIMEOUT_S, check=True
+    )
+    assert done.stdout.splitlines()[2].startswith("| 16K | 1000 | held | cubic | exact")
+    ours, gloo = done.stderr.split("held 16K xla")
+    for part in (ours, gloo):
+        packets = re.findall(r"delay\.py: (\d+) packets", part)
+        assert len(packets) == 4
+        assert all(map(int, packets))
 
 
 @needs_hosts
