@@ -324,7 +324,7 @@ def _sum_leaves(
         return {i: lax.psum(leaf, call.axes) for i, leaf in leaves.items()}, []
     parts = _specs.divided(leaves, specs)
     plan = _bucketing.plan_buckets(
-        [part.local_shape() for part in parts],
+        [part.sent_shape() for part in parts],
         [part.array.dtype for part in parts],
         bucket_bytes=options.bucket_bytes,
     )
@@ -360,7 +360,7 @@ def _sum_leaves(
             chosen = rotated if rotate and call.mode == "lossy" else of_bucket
             totals, vector = reduce(operands, call=chosen)
         for part, total in zip(members, totals, strict=True):
-            sums.update(_specs.restored(part, total, leaves))
-        positions = [i for part in members for i in part.positions]
+            sums[part.position] = _specs.restored(part, total, leaves[part.position])
+        positions = [part.position for part in members]
         buckets.append(ReducedBucket(positions, bucket.elements, vector))
     return sums, buckets

@@ -251,10 +251,8 @@ def _lower_cpu(ctx: Any, *operands: Any, specs: _Specs, call: Call) -> Any:
     name = _identity.numbered(call.key, ordinal)
     leaves = ctx.avals_in[2:]
     if specs:
-        leaves = [
-            jax.ShapeDtypeStruct(_specs.local_shape(x.shape, spec, mesh.shape), x.dtype)
-            for x, spec in zip(leaves, specs, strict=True)
-        ]
+        shapes = _specs.sent_shapes([x.shape for x in leaves], specs, mesh.shape)
+        leaves = [jax.ShapeDtypeStruct(shape, leaves[0].dtype) for shape in shapes]
     attributes = {
         "communicator": _communicator.NAME,
         "name": _identity.collective_name(name, devices),
@@ -298,7 +296,8 @@ def _lower_divided(
     axes = _compat.automatic_axes(ctx)
 
     def local(step: jax.Array, *leaves: jax.Array) -> list[Any]:
-        *sums, vector = program(_group_and_rank(call.axes), step, *leaves)
+        sent = _specs.joined(leaves, specs, axes)
+        *sums, vector = program(_group_and_rank(call.axes), step, *sent)
         if call.mean and call.mode == "bounded":
             # The groups can have different numbers of live ranks.
             size = lax.axis_size(mapped_axes(call.axes))
@@ -309,6 +308,7 @@ def _lower_divided(
                 else x
                 for x in sums
             ]
+        sums = _specs.separated(sums, leaves, specs, axes)
         return [*sums, _stats.combined(lax.all_gather(vector, axes))]
 
     everywhere = PartitionSpec()
