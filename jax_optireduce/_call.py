@@ -29,6 +29,7 @@ class CallArguments(TypedDict, total=False):
     step: Any
     name: str | None
     specs: Any
+    fast_axis: Any
 
 
 class Drain(enum.IntEnum):
@@ -50,6 +51,7 @@ class Call:
       kind: the public function, for messages.
       key: names the collective, see `_identity`.
       axes: mapped axes, of the mesh or of a named `vmap`.
+      fast: those of `axes` over which XLA reduces; see `_fast_axis`.
       mode: see `psum`.
       wire_format: see `psum`.
       mean: whether the sum is divided by the number of ranks.
@@ -72,3 +74,9 @@ class Call:
     derived: bool = False
     typed: bool = False
     counted: bool = False
+    fast: tuple[str, ...] = ()
+
+    @property
+    def slow(self) -> tuple[str, ...]:
+        """The axes over which this package reduces."""
+        return tuple(axis for axis in self.axes if axis not in self.fast)

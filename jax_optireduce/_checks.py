@@ -19,6 +19,7 @@ from jax_optireduce import (
     _identity,
     _native,
     _primitive,
+    _specs,
 )
 from jax_optireduce._call import MODES, WIRE_FORMATS, Call
 from jax_optireduce._errors import AxisError, UsageError, did_you_mean
@@ -38,6 +39,7 @@ def checked_call(
     key: str,
     mode: str | None,
     wire_format: str = "float32",
+    fast_axis: AxisName | None = None,
     **more: Any,
 ) -> Call:
     """Returns the description of a call.
@@ -48,6 +50,7 @@ def checked_call(
       key: see `checked_key`.
       mode: as given to it; None: the session's, or the default of the function.
       wire_format: as given to it.
+      fast_axis: as given to it.
       **more: fields of `Call` that are not checked.
 
     Raises:
@@ -61,7 +64,13 @@ def checked_call(
     check_wire_format(wire_format)
     axes = checked_axes(axis_name, kind)
     return Call(
-        kind=kind, key=key, axes=axes, mode=mode, wire_format=wire_format, **more
+        kind=kind,
+        key=key,
+        axes=axes,
+        fast=_checked_fast_axes(fast_axis, axes, kind),
+        mode=mode,
+        wire_format=wire_format,
+        **more,
     )
 
 
@@ -149,6 +158,46 @@ def checked_axes(axis_name: AxisName, kind: str) -> tuple[Any, ...]:
         if not _is_mapped(axis):
             raise AxisError(_unknown_axis(axis, kind, mapped))
     return axes
+
+
+def _checked_fast_axes(
+    fast_axis: AxisName | None, axes: tuple[Any, ...], kind: str
+) -> tuple[Any, ...]:
+    """Returns `fast_axis` as a tuple of axes of the call.
+
+    Raises:
+      UsageError: it is none of them, all of them, or not of a mesh of manual axes.
+    """
+    if fast_axis is None:
+        return ()
+    fast = tuple(fast_axis) if isinstance(fast_axis, (tuple, list)) else (fast_axis,)
+    of_mesh = _primitive.mapped_axes(axes)
+    for axis in fast:
+        if axis not in axes:
+            raise UsageError(
+                f"{kind}: fast_axis={axis!r} is not among the axes of the call, "
+                f"{axes}. Write both: {kind}(x, {(*axes, axis)}, fast_axis={axis!r})."
+            )
+        if axis not in of_mesh:
+            raise UsageError(
+                f"{kind}: fast_axis={axis!r} is the axis of a jax.vmap; it must be an "
+                "axis of the mesh. A jax.vmap axis is summed on the device anyway."
+            )
+    if not fast or set(fast) == set(axes):
+        raise UsageError(
+            f"{kind}: fast_axis={fast_axis!r} must be some of the axes {axes}, and "
+            "leave one for the slow network. Use jax.lax for a sum over a fast "
+            "network alone."
+        )
+    automatic = _specs.automatic_axes()
+    if automatic:
+        raise UsageError(
+            f"{kind}: fast_axis is for programs whose axes are all manual; here the "
+            f"compiler shards {', '.join(automatic)}. Leave the fast axis to the "
+            "compiler as well, with jax.shard_map(..., axis_names={slow axis}), and "
+            "give specs= instead."
+        )
+    return fast
 
 
 def _is_mapped(axis: Any) -> bool:

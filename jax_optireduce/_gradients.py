@@ -40,6 +40,7 @@ def average_gradients(
     step: Any = None,
     name: str | None = None,
     specs: Any = None,
+    fast_axis: AxisName | None = None,
     return_stats: bool = False,
 ) -> Any:
     """Averages gradients over a mapped axis, in buckets.
@@ -67,6 +68,7 @@ def average_gradients(
       step: see `psum`; pass the optimizer's count where a rank may repeat a step.
       name: see `psum`.
       specs: see `psum`; those of the parameters.
+      fast_axis: see `psum`.
       return_stats: see `psum`.
 
     Returns:
@@ -80,7 +82,7 @@ def average_gradients(
     """
     kind = "average_gradients"
     key = _checks.checked_key(name, kind)
-    call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
+    call = _checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
     reduction = _collectives.reduce_tree(tree, step, call, specs=specs)
     return reduction.result(return_stats)
 
@@ -94,6 +96,7 @@ def sync_in_backward(
     step: Any = None,
     name: str | None = None,
     specs: Any = None,
+    fast_axis: AxisName | None = None,
 ) -> Any:
     """Returns the parameters unchanged; averages their gradient in the backward pass.
 
@@ -118,6 +121,7 @@ def sync_in_backward(
       step: see `average_gradients`.
       name: see `psum`.
       specs: see `psum`.
+      fast_axis: see `psum`.
 
     Returns:
       The same tree. Under check_vma=True its leaves vary over the axis.
@@ -129,7 +133,7 @@ def sync_in_backward(
     """
     kind = "sync_in_backward"
     key = _checks.checked_key(name, kind)
-    call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
+    call = _checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
     step = _checks.checked_step(step)
     of_leaves = _specs.checked_specs(specs, params, kind)
     leaves, treedef = jax.tree_util.tree_flatten(params)
@@ -206,6 +210,7 @@ def drain(
     step: Any = None,
     mean: bool = True,
     specs: Any = None,
+    fast_axis: AxisName | None = None,
 ) -> Any:
     """Returns the data in flight of a collective; afterwards no data is in flight.
 
@@ -222,7 +227,8 @@ def drain(
     must depend on the result of the call. A program with several calls under one name
     (`jax.checkpoint` repeats a call) needs as many drains, in one program.
 
-    A drain matches calls of the same name, mode, wire format, axis, shapes and dtypes.
+    A drain matches calls of the same name, mode, wire format, axis, fast axis, shapes
+    and dtypes.
     If this process has made calls that may leave data in flight, and none that matches,
     the drain fails when it runs, on every such rank, and the error names the nearest
     calls. So a program makes its first drain after its first step.
@@ -241,6 +247,7 @@ def drain(
       mean: whether the sum is divided by the number of ranks; False for a drain of
         `psum`.
       specs: as in the call.
+      fast_axis: as in the call.
 
     Returns:
       The data in flight, as a result of `pmean`, or of `psum` if not `mean`: the same
@@ -259,9 +266,11 @@ def drain(
             "name='gradients' there and here."
         )
     key = _checks.checked_key(name, "drain")
-    call = _checks.checked_call("drain", axis_name, key, mode, wire_format, mean=mean)
+    call = _checks.checked_call(
+        "drain", axis_name, key, mode, wire_format, fast_axis, mean=mean
+    )
     # A group of one rank has no late data.
-    alone = lax.axis_size(call.axes) == 1
+    alone = lax.axis_size(call.slow) == 1
     of_calls = Drain.OF_CALLS_IF_ANY if alone else Drain.OF_CALLS
     call = dataclasses.replace(call, drain=of_calls)
     # Always false, but not for the compiler: the zeros depend on the leaves, so a drain
@@ -283,7 +292,13 @@ def drain(
     return jax.tree_util.tree_unflatten(treedef, zeros)
 
 
-def resync(params: Any, axis_name: AxisName, *, specs: Any = None) -> Any:
+def resync(
+    params: Any,
+    axis_name: AxisName,
+    *,
+    specs: Any = None,
+    fast_axis: AxisName | None = None,
+) -> Any:
     """Makes replicas equal again, bit for bit: the mean over the ranks.
 
     In the modes "bounded" and "lossy" ranks may miss different parts of a gradient, and
@@ -303,6 +318,7 @@ def resync(params: Any, axis_name: AxisName, *, specs: Any = None) -> Any:
       params: parameters, or (parameters, state of the optimizer); any tree.
       axis_name: see `psum`.
       specs: see `psum`.
+      fast_axis: see `psum`.
 
     Returns:
       The same tree. Floating leaves are the mean over the ranks, with the same bits on
@@ -316,7 +332,9 @@ def resync(params: Any, axis_name: AxisName, *, specs: Any = None) -> Any:
     key = _checks.checked_key(None, "resync")
     # A drain waits for all live ranks, with any values.
     drain = Drain.OF_CALLS_IF_ANY
-    call = _checks.checked_call("resync", axis_name, key, "bounded", drain=drain)
+    call = _checks.checked_call(
+        "resync", axis_name, key, "bounded", fast_axis=fast_axis, drain=drain
+    )
     axes = call.axes
     leaves, treedef = jax.tree_util.tree_flatten(params)
     own = {

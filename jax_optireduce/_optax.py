@@ -62,6 +62,7 @@ def optax_average_gradients(
     wire_format: str = "float32",
     name: str | None = None,
     specs: Any = None,
+    fast_axis: AxisName | None = None,
     hadamard: bool | Literal["auto"] | None = None,
     skip_above: float | None = None,
     on_repeated_skips: Callable[[int], None] | None = None,
@@ -85,6 +86,7 @@ def optax_average_gradients(
       wire_format: see `psum`.
       name: see `psum`; None takes the file and line of this call.
       specs: see `psum`; those of the parameters.
+      fast_axis: see `psum`.
       hadamard: mode "lossy" only: whether calls are rotated, which distributes loss
         over all entries. "auto" rotates after a call that lost more than 2 %, until 100
         consecutive calls have lost less than 1 % (mean over the ranks). None takes
@@ -134,7 +136,7 @@ def optax_average_gradients(
         rotate = hadamard
         if rotate == "auto":
             rotate = jnp.asarray(state.safeguards.hadamard)
-        call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
+        call = _checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
         reduction = _collectives.reduce_tree(
             updates, step, call, specs=specs, rotate=rotate
         )

@@ -301,13 +301,7 @@ def _lower_divided(
         if call.mean and call.mode == "bounded":
             # The groups can have different numbers of live ranks.
             size = lax.axis_size(mapped_axes(call.axes))
-            scale = size / _stats.live_ranks(vector, size)
-            sums = [
-                (x * scale).astype(x.dtype)
-                if jnp.issubdtype(x.dtype, jnp.floating)
-                else x
-                for x in sums
-            ]
+            sums = [_stats.scaled_to_all(x, vector, size) for x in sums]
         sums = _specs.separated(sums, leaves, specs, axes)
         return [*sums, _stats.combined(lax.all_gather(vector, axes))]
 
