@@ -221,9 +221,7 @@ def init(**options: Any) -> Communicator:
         # Before the rendezvous: processes with different options must also end in
         # order.
         _exit.install(_end_at_exit, resolved.advanced.shutdown_timeout_s)
-        native, datagram_bytes = _rendezvous.join(
-            label, NAME, rank, world_size, resolved
-        )
+        native, datagram_bytes = _rendezvous.join(label, NAME, rank, resolved)
     communicator = Communicator(rank, world_size, resolved, native, datagram_bytes)
     _session.current = communicator
     values = resolved.flat()

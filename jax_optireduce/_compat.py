@@ -4,6 +4,7 @@ Tested with JAX 0.10.2 and 0.12.0. Public functions are the fallback where they 
 """
 
 import contextlib
+import importlib.util
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +30,9 @@ _log = logging.getLogger("jax_optireduce")
 
 # Whether JAX has the client of `publish` and `published`.
 HAS_KEY_VALUE_CLIENT = _distributed is not None
+
+# The setting of JAX that `own_slice` reads.
+_PLATFORMS = "jax_platforms"
 
 # The setting of JAX that `is_recoverable` reads.
 RECOVERABILITY = "jax_enable_recoverability"
@@ -170,6 +174,22 @@ def process() -> tuple[int, int]:
         state = _distributed.global_state
         return state.process_id, state.num_processes
     return jax.process_index(), jax.process_count()
+
+
+def own_slice() -> int | None:
+    """Returns the index of the TPU slice of this process; None on other platforms.
+
+    Devices of other platforms may have the attribute too, as the index of their host.
+    """
+    platforms = getattr(jax.config, _PLATFORMS, None) or "tpu"
+    has_plugin = "TPU_LIBRARY_PATH" in os.environ or bool(
+        importlib.util.find_spec("libtpu")
+    )
+    # Elsewhere the devices are not needed, and the program may still configure them.
+    if "tpu" not in platforms.split(",") or not has_plugin:
+        return None
+    device = jax.local_devices()[0]
+    return getattr(device, "slice_index", None) if device.platform == "tpu" else None
 
 
 def is_recoverable() -> bool:

@@ -54,6 +54,7 @@ class Communicator:
         name: str,
         rank: int,
         world_size: int,
+        processes_per_slice: int,
         secret: bytes,
         authenticate: bool,
         encrypt: bool,
@@ -78,6 +79,7 @@ class Communicator:
           name: name of the communicator for programs; unused in this process.
           rank: this process, in [0, world_size).
           world_size: processes of the session.
+          processes_per_slice: consecutive processes that are removed together.
           secret: 32 bytes, shared by the ranks of this session only.
           authenticate: whether datagrams have a tag, which receivers verify.
           encrypt: whether payloads are encrypted as well; needs `authenticate`.

@@ -55,6 +55,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "max_lag": (1, 1024),
     "mismatch_timeout_s": (1e-3, _DAY_S),
     "peer_timeout_s": (1e-3, _DAY_S),
+    "processes_per_slice": (1, 1024),
     "receive_buffer_bytes": (64 << 10, 1 << 30),
     "rendezvous_timeout_s": (1e-3, _DAY_S),
     "shutdown_timeout_s": (1, _DAY_S),
@@ -63,7 +64,13 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 
 # Numbers with a special meaning of 0.
 _ZERO_ALLOWED = frozenset(
-    {"call_timeout_s", "datagram_bytes_max", "deadline_s", "stall_timeout_s"}
+    {
+        "call_timeout_s",
+        "datagram_bytes_max",
+        "deadline_s",
+        "processes_per_slice",
+        "stall_timeout_s",
+    }
 )
 
 _CHOICES: Mapping[str, Sequence[str]] = {
@@ -235,6 +242,11 @@ class Options(_Settings):
         `call_timeout_s` in every case. Default "catch_up".
       peer_timeout_s: longest silence of a peer, in seconds. Then exact and agreed calls
         that wait for it fail, and bounded ones continue without it. Default 30.
+      processes_per_slice: number of consecutive processes that live and die together,
+        because XLA reduces over a network of their own: the hosts of a TPU slice, or
+        those along the other axes of a mesh. A dead process then takes its slice with
+        it: the others continue without the whole slice, while more than half of the
+        slices remain. 0 takes the slices of TPU devices, elsewhere 1. Default 0.
       call_timeout_s: longest duration of a waiting call (exact, agreed, a drain) while
         all peers answer, in seconds: the bound for a rank with a hanging program. Then
         the call fails on all ranks, and the error names that rank and its last call.
@@ -264,6 +276,7 @@ class Options(_Settings):
     on_lag: str = "catch_up"
     # Chosen: longer than a paused virtual machine or a garbage collection.
     peer_timeout_s: float = 30.0
+    processes_per_slice: int = 0
     # Source: torch.distributed waits 30 min with Gloo, 10 min with NCCL. Evaluation, a
     # checkpoint and compilation on one rank take less.
     call_timeout_s: float = 1800.0

@@ -169,9 +169,10 @@ class PyCommunicator {
 };
 
 void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16_t rank,
-                      std::uint16_t world_size, const nb::bytes& secret, bool authenticate,
-                      bool encrypt, const std::string& bind_address, std::uint16_t lanes,
-                      std::uint16_t incast, std::size_t receive_buffer_bytes, std::uint32_t max_lag,
+                      std::uint16_t world_size, std::uint16_t processes_per_slice,
+                      const nb::bytes& secret, bool authenticate, bool encrypt,
+                      const std::string& bind_address, std::uint16_t lanes, std::uint16_t incast,
+                      std::size_t receive_buffer_bytes, std::uint32_t max_lag,
                       double peer_timeout_s, double mismatch_timeout_s, double call_timeout_s,
                       double deadline_s, double late_budget, double deadline_max_s,
                       const std::string& on_lag, double stall_timeout_s,
@@ -180,6 +181,7 @@ void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16
       .name = name,
       .rank = Rank(rank),
       .world_size = world_size,
+      .ranks_per_slice = processes_per_slice,
       .secret = SecretOf(secret),
       .protection = ProtectionOf(authenticate, encrypt),
       .bind_address = bind_address,
@@ -207,10 +209,10 @@ void BindCommunicator(nb::module_& module) {
   nb::class_<PyCommunicator>(module, "Communicator",
                              "This process's end of a session: sockets, threads and calls.")
       .def("__init__", &OpenCommunicator, nb::kw_only(), "name"_a, "rank"_a, "world_size"_a,
-           "secret"_a, "authenticate"_a, "encrypt"_a, "bind_address"_a, "lanes"_a, "incast"_a,
-           "receive_buffer_bytes"_a, "max_lag"_a, "peer_timeout_s"_a, "mismatch_timeout_s"_a,
-           "call_timeout_s"_a, "deadline_s"_a, "late_budget"_a, "deadline_max_s"_a, "on_lag"_a,
-           "stall_timeout_s"_a, "faults"_a)
+           "processes_per_slice"_a, "secret"_a, "authenticate"_a, "encrypt"_a, "bind_address"_a,
+           "lanes"_a, "incast"_a, "receive_buffer_bytes"_a, "max_lag"_a, "peer_timeout_s"_a,
+           "mismatch_timeout_s"_a, "call_timeout_s"_a, "deadline_s"_a, "late_budget"_a,
+           "deadline_max_s"_a, "on_lag"_a, "stall_timeout_s"_a, "faults"_a)
       .def("ports", &PyCommunicator::Ports)
       .def("path_mtu_bytes", &PyCommunicator::PathMtuBytes, "address"_a, Release())
       .def("granted_receive_buffer_bytes", &PyCommunicator::GrantedReceiveBufferBytes)

@@ -147,7 +147,8 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
   std::shared_ptr<GuardedMembership> membership;
   if (options_.lanes > 1) {
     membership = std::make_shared<GuardedMembership>(options_.rank, options_.world_size,
-                                                     options_.peer_timeout, options_.lanes);
+                                                     options_.peer_timeout, options_.lanes,
+                                                     Slices(options_.ranks_per_slice));
   }
   // All operations that can fail come first, so that a failed connect() may be repeated.
   std::vector<std::unique_ptr<Endpoint>> endpoints;

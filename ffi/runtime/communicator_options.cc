@@ -72,6 +72,7 @@ Result<EndpointOptions> EndpointOptionsOf(const CommunicatorOptions& options, st
       .mismatch_timeout = options.mismatch_timeout,
       .call_timeout = options.call_timeout,
       .incast = options.incast,
+      .ranks_per_slice = options.ranks_per_slice,
       .receive_buffer_bytes = peer_receive_buffer_bytes,
       .same_host = std::move(same_host),
       .max_lag = options.max_lag,

@@ -119,6 +119,10 @@ Status ValidateRanks(const Scenario& scenario) {
                            ", but has only ranks=" + std::to_string(scenario.ranks) +
                            "; ranks count from 0.");
   }
+  if (scenario.ranks % scenario.ranks_per_slice != 0) {
+    return InvalidArgument("ranks_per_slice=" + std::to_string(scenario.ranks_per_slice) +
+                           " must divide ranks=" + std::to_string(scenario.ranks) + ".");
+  }
   if (scenario.lane_cut_lane >= scenario.lanes) {
     return InvalidArgument("the scenario names lane " + std::to_string(scenario.lane_cut_lane) +
                            ", but has only lanes=" + std::to_string(scenario.lanes) +

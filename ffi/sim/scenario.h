@@ -14,6 +14,7 @@
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/options.h"
+#include "ffi/protocol/session/slices.h"
 
 namespace optireduce {
 
@@ -84,6 +85,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(unprotected, 0, 0, 1, "1: datagrams have no tags, which only costs time; see scenario.cc")     \
   X(incast, 0, 0, 1023, "option of the endpoints")                                                 \
   X(receive_buffer_bytes, 2 << 20, 2048, 1 << 30, "option of the endpoints")                       \
+  X(ranks_per_slice, 1, 1, 32, "consecutive ranks that are removed together")                      \
   X(max_lag, 2, 1, 64, "option of the endpoints")                                                  \
   X(on_lag, 0, 0, 2, "wait, suspend, catch_up")                                                    \
   X(means, 0, 0, 1, "1: programs average: with catch_up the present ranks stand for absent ones")  \
@@ -172,6 +174,7 @@ struct Scenario {
     return give_up_at_us > 0 &&
            LastingFailures() + PassingFailures() + leave_at_end == give_up_at_us;
   }
+  Slices slices() const { return Slices(static_cast<std::uint16_t>(ranks_per_slice)); }
   bool catches_up() const { return CatchesUp(static_cast<LagPolicy>(on_lag), ranks); }
   // A contribution may also stand for those of absent ranks.
   bool represents_absent() const { return means != 0 && catches_up(); }
@@ -204,6 +207,8 @@ struct Scenario {
   std::uint64_t removals_max() const;
 
  private:
+  // These ranks, one bit for each, and those of their slices.
+  std::uint64_t WithSlices(std::uint64_t removed) const;
   // Sums of the fields of failures: 0 if there is none.
   std::uint64_t LastingFailures() const {
     return stop_at_us + leave_at_us + cancel_at_us + mismatch + give_up_at_us + hang_at_us +

@@ -35,6 +35,11 @@ Status CheckOptions(const EndpointOptions& options) {
                    " and the rank below it, got rank " + std::to_string(options.rank.value()) +
                    " of " + std::to_string(options.world_size));
   }
+  if (options.ranks_per_slice == 0 || options.world_size % options.ranks_per_slice != 0) {
+    return Invalid("slices of " + std::to_string(options.ranks_per_slice) +
+                   " ranks must divide the " + std::to_string(options.world_size) +
+                   " ranks of the session");
+  }
   if (options.datagram_bytes_max < kDatagramBytesMin ||
       options.datagram_bytes_max > kDatagramBytesMax) {
     return Invalid("datagrams must have " + std::to_string(kDatagramBytesMin) + " to " +

@@ -47,7 +47,8 @@ void FailureDetector::MarkRemoved(Rank rank) {
   Peer& peer = session_.peers.Touch(rank);
   std::string why = "this rank was removed from the session";
   if (!membership_.removed()) {
-    why = NameOf(rank) + " was removed from the session, and " +
+    why = NameOf(rank) + " was removed from the session" +
+          (session_.options.ranks_per_slice > 1 ? " with its slice" : "") + ", and " +
           std::to_string(membership_.view().members.size()) + " ranks go on without it";
     if (peer.black_hole && peer.silent()) why += ": " + peer.why();
   }
