@@ -78,7 +78,7 @@ def sent_shapes(
 def joined(
     leaves: Sequence[jax.Array], specs: Sequence[PartitionSpec], axes: tuple[str, ...]
 ) -> list[jax.Array]:
-    """Returns what a device sends, in a region where all axes are manual.
+    """Returns the arrays to send, in a region where all axes are manual.
 
     Args:
       leaves: as a device holds them; of one dtype.
@@ -107,7 +107,7 @@ def separated(
     specs: Sequence[PartitionSpec],
     axes: tuple[str, ...],
 ) -> list[jax.Array]:
-    """Returns the sums of the leaves, from those of what `joined` returns."""
+    """Returns the sums of the leaves, from those of the arrays of `joined`."""
     whole = [_is_whole(spec) for spec in specs]
     if not any(whole):
         return list(sums)

@@ -41,7 +41,7 @@ def test_slices_that_are_no_equal_parts_are_explained(given, slices, message):
 
 def test_devices_of_other_platforms_are_not_asked(monkeypatch):
     def fail():
-        pytest.fail("the program can no longer configure its devices")
+        pytest.fail("the program cannot configure its devices afterwards")
 
     monkeypatch.setattr(jax, "local_devices", fail)
     # The tests run on JAX_PLATFORMS=cpu.
