@@ -36,6 +36,7 @@ struct Attributes {
   std::string_view name;
   std::string_view key;
   std::string_view description;
+  std::string_view operation;
   std::string_view mode;
   std::string_view wire_format;
   std::int64_t fingerprint = 0;
@@ -71,8 +72,13 @@ Status ReadMode(const Attributes& attributes, CollectiveSpec& spec) {
   if (mode == kModes.end()) {
     return Invalid(attributes.name, "there is no mode " + Quoted(attributes.mode) + ".");
   }
-  spec.reduce_scatter = mode->reduce_scatter;
-  spec.all_gather = mode->all_gather;
+  const auto* const operation =
+      std::ranges::find(kOperations, attributes.operation, &Operation::name);
+  if (operation == kOperations.end()) {
+    return Invalid(attributes.name, "there is no operation " + Quoted(attributes.operation) + ".");
+  }
+  spec.reduce_scatter = operation->reduce_scatter ? mode->reduce_scatter : LatePolicy::kNoStage;
+  spec.all_gather = operation->all_gather ? mode->all_gather : LatePolicy::kNoStage;
   return Status();
 }
 
@@ -227,6 +233,26 @@ Status ReadStep(std::string_view name, std::int32_t step, DeviceCall& call) {
   return Status();
 }
 
+// With one stage the bucket has a block for each rank of the group, in the order of the processes:
+// the blocks of a process are its shard.
+Status CheckBlocks(const Attributes& attributes, const DeviceCall& call) {
+  const auto size = static_cast<std::uint64_t>(attributes.group_size);
+  if (HasBothStages(call.spec)) return Status();
+  if (call.local_ranks.size() * call.spec.members.size() != size) {
+    return Invalid(
+        attributes.name,
+        "all processes of a group must have the same number of its ranks: this one has " +
+            std::to_string(call.local_ranks.size()) + " of the " + std::to_string(size) +
+            " ranks on " + std::to_string(call.spec.members.size()) + " processes.");
+  }
+  if (call.spec.elements % size != 0) {
+    return Invalid(attributes.name, "the bucket must have a block for each of the " +
+                                        std::to_string(size) + " ranks, but it has " +
+                                        std::to_string(call.spec.elements) + " elements.");
+  }
+  return Status();
+}
+
 // Finds every error of a call before the call is started.
 Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
                       ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
@@ -254,6 +280,7 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
   }
   if (!read.ok()) return read;
   if (Status status = ReadLeaves(name, arguments, results, call); !status.ok()) return status;
+  if (Status status = CheckBlocks(attributes, call); !status.ok()) return status;
   if (call.drain) {
     if (Status status = communicator.CheckDrain(call); !status.ok()) return status;
   }
@@ -272,8 +299,8 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
 }
 
 ffi::Future AllReduce(std::string_view communicator, std::string_view name, std::string_view key,
-                      std::string_view description, std::string_view mode,
-                      std::string_view wire_format, std::int64_t fingerprint,
+                      std::string_view description, std::string_view operation,
+                      std::string_view mode, std::string_view wire_format, std::int64_t fingerprint,
                       ffi::Span<const std::int32_t> group_processes, std::int64_t group_size,
                       std::int64_t drain, bool averages, ffi::BufferR1<ffi::S32> group_rank,
                       ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
@@ -284,6 +311,7 @@ ffi::Future AllReduce(std::string_view communicator, std::string_view name, std:
                               .name = name,
                               .key = key,
                               .description = description,
+                              .operation = operation,
                               .mode = mode,
                               .wire_format = wire_format,
                               .fingerprint = fingerprint,
@@ -341,6 +369,7 @@ XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame) {
                              .Attr<std::string_view>("name")
                              .Attr<std::string_view>("key")
                              .Attr<std::string_view>("description")
+                             .Attr<std::string_view>("operation")
                              .Attr<std::string_view>("mode")
                              .Attr<std::string_view>("wire_format")
                              .Attr<std::int64_t>("fingerprint")

@@ -89,9 +89,9 @@ std::optional<Faults> FaultsOf(const CommunicatorOptions& options, std::uint16_t
 void SetDeadlines(const CommunicatorOptions& options, CollectiveSpec& spec) {
   const Duration deadline =
       options.deadline > Duration::zero() ? options.deadline : options.deadline_max;
-  // Half for each stage: both move the same number of bytes.
-  spec.reduce_scatter_deadline = deadline / 2;
-  spec.all_gather_deadline = deadline - deadline / 2;
+  // Half for each of two stages: both move the same number of bytes.
+  spec.reduce_scatter_deadline = HasAllGather(spec) ? deadline / 2 : deadline;
+  spec.all_gather_deadline = deadline - spec.reduce_scatter_deadline;
 }
 
 }  // namespace optireduce

@@ -33,15 +33,17 @@ constexpr std::string_view kElementTypeWords[] = {"float32", "bfloat16", "float1
                                                   "float64", "int32",    "mixed"};
 constexpr std::string_view kWireFormatWords[] = {"float32", "bfloat16", "int8", "auto", "mixed"};
 constexpr std::string_view kModeWords[] = {"exact", "lossy", "mixed", "bounded", "agreed", "any"};
+constexpr std::string_view kStagesWords[] = {"both", "reduce_scatter", "all_gather", "mixed"};
 constexpr std::string_view kFillWords[] = {"integers", "floats"};
-constexpr std::string_view kMismatchWords[] = {"none", "fingerprint", "name", "extra_call",
-                                               "elements"};
+constexpr std::string_view kMismatchWords[] = {"none",       "fingerprint", "name",
+                                               "extra_call", "elements",    "stages"};
 
 // The words of a field, in the order of their values; empty for a number.
 std::span<const std::string_view> WordsOf(std::string_view name) {
   if (name == "element_type") return kElementTypeWords;
   if (name == "wire_format") return kWireFormatWords;
   if (name == "mode") return kModeWords;
+  if (name == "stages") return kStagesWords;
   if (name == "on_lag") return kLagPolicyNames;
   if (name == "fill") return kFillWords;
   if (name == "mismatch") return kMismatchWords;
@@ -102,6 +104,15 @@ Status ValidateGroups(const Scenario& scenario) {
     return InvalidArgument(
         "groups= needs a number of ranks that it divides, sequential=1, collectives=1 "
         "and mismatch=none.");
+  }
+  const std::uint64_t of_group = scenario.ranks / scenario.groups;
+  if (scenario.group_stages != 0 &&
+      (scenario.groups == 1 || scenario.elements % scenario.ranks != 0 ||
+       scenario.sim_mode() != SimMode::kExact || scenario.sim_stages() != SimStages::kBoth ||
+       of_group == 1)) {
+    return InvalidArgument(
+        "group_stages=1 needs groups of two ranks or more, elements that the ranks divide, "
+        "mode=exact and stages=both.");
   }
   return {};
 }

@@ -44,8 +44,9 @@ std::uint64_t Scenario::removable() const {
 
 bool Scenario::goes_on() const {
   const auto silent = static_cast<std::uint64_t>(std::popcount(removable()));
-  return silent > 0 && 2 * silent < ranks && sim_mode() == SimMode::kBounded && mismatch == 0 &&
-         cancel_at_us == 0 && leave_at_end == 0 && give_up_at_us == 0 && hang_at_us == 0;
+  return silent > 0 && 2 * silent < ranks && sim_mode() == SimMode::kBounded &&
+         sim_stages() == SimStages::kBoth && mismatch == 0 && cancel_at_us == 0 &&
+         leave_at_end == 0 && give_up_at_us == 0 && hang_at_us == 0;
 }
 
 std::uint64_t Scenario::removals_max() const {

@@ -31,6 +31,7 @@ class Swarm {
     ChooseGivingUp();
     ChooseMtu();
     ChooseCatchUp();
+    ChooseStages();
     return scenario_;
   }
 
@@ -66,6 +67,7 @@ class Swarm {
   void ChooseGivingUp();
   void ChooseMtu();
   void ChooseCatchUp();
+  void ChooseStages();
   void ChooseLaneCut();
   void ChooseRemoval();
   void ChoosePartition(std::uint64_t at_us);
@@ -308,6 +310,13 @@ void Swarm::ChooseCatchUp() {
   scenario_ = chosen;
   chosen.means = 1;
   if (prng.Below(2) == 0 && Validate(chosen).ok()) scenario_ = chosen;
+}
+
+// Collectives with one stage. From draws of its own.
+void Swarm::ChooseStages() {
+  constexpr std::uint64_t kStagesDraws = 0x5EED'57A6;  // Chosen: any number.
+  Prng prng(Mix(scenario_.seed ^ kStagesDraws));
+  if (prng.Below(4) == 0) scenario_.stages = 1 + prng.Below(3);
 }
 
 // Several lanes, one of which may fall silent alone. From draws of its own.

@@ -69,7 +69,8 @@ bool LateRules::Windowed(Stage stage) const {
 }
 
 LatePolicy LateRules::policy(Stage stage) const {
-  return drain_ ? LatePolicy::kWait : PolicyOf(collective_.spec, stage);
+  const LatePolicy of_spec = PolicyOf(collective_.spec, stage);
+  return drain_ && of_spec != LatePolicy::kNoStage ? LatePolicy::kWait : of_spec;
 }
 
 bool LateRules::MaySend(Stage stage, MemberIndex to) const {
@@ -127,12 +128,13 @@ bool LateRules::Retransmits(Stage stage) const {
 }
 
 Instant LateRules::ReduceScatterDeadline(bool closing) const {
-  if (policy(Stage::kReduceScatter) == LatePolicy::kWait) return kNever;
+  const LatePolicy late = policy(Stage::kReduceScatter);
+  if (late == LatePolicy::kWait || late == LatePolicy::kNoStage) return kNever;
   return SaturatingAdd(opened_at_, closing ? call_deadline_ : reduce_scatter_deadline_);
 }
 
 Instant LateRules::CallDeadline() const {
-  if (policy(Stage::kAllGather) == LatePolicy::kWait) return kNever;
+  if (policy_of_last_stage() == LatePolicy::kWait) return kNever;
   return SaturatingAdd(opened_at_, call_deadline_);
 }
 

@@ -204,8 +204,11 @@ FailureDetector::Loss FailureDetector::ReleaseIn(Instant now, OpenCall& open, Me
 
 bool FailureDetector::NeedsGone(const Exchange& exchange, const Peer& peer,
                                 MemberIndex gone) const {
+  if (exchange.waiting()) {
+    // A member that has left in good order has what this rank has contributed to its calls.
+    return peer.left() ? exchange.Needs(gone) : exchange.WaitsFor(gone);
+  }
   if (!exchange.Needs(gone)) return false;
-  if (exchange.waiting()) return true;
   const Collective& collective = exchange.collective();
   if (!collective.deferred || membership_.Survives(collective.spec)) return false;
   // A member that has left in good order has sent everything for the calls that it has made.
