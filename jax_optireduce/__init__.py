@@ -1,9 +1,9 @@
 """Collectives for JAX that end by a deadline, over UDP.
 
-`psum` and `pmean` replace those of `jax.lax`; `average_gradients`, `sync_in_backward`
-and `optax_average_gradients` average gradients; `value_and_grad` and `over_slow_axis`
-serve programs without `shard_map`; `drain` returns data in flight, and `resync` makes
-replicas equal again.
+`psum`, `pmean`, `psum_scatter` and `all_gather` replace those of `jax.lax`;
+`average_gradients`, `sync_in_backward` and `optax_average_gradients` average gradients;
+`value_and_grad` and `over_slow_axis` serve programs without `shard_map`; `drain`
+returns data in flight, and `resync` makes replicas equal again.
 """
 
 import pkgutil
@@ -30,6 +30,7 @@ from jax_optireduce._gradients import (
 from jax_optireduce._optax import optax_average_gradients
 from jax_optireduce._options import Advanced, Options
 from jax_optireduce._regions import over_slow_axis, value_and_grad
+from jax_optireduce._stages import all_gather, psum_scatter
 from jax_optireduce._stats import CollectiveStats
 
 __version__ = "0.1.0"
@@ -44,6 +45,7 @@ __all__ = [
     "Options",
     "RendezvousError",
     "UsageError",
+    "all_gather",
     "average_gradients",
     "drain",
     "init",
@@ -51,6 +53,7 @@ __all__ = [
     "over_slow_axis",
     "pmean",
     "psum",
+    "psum_scatter",
     "resync",
     "shutdown",
     "stats",

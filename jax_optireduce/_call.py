@@ -48,6 +48,8 @@ class Call:
 
     Attributes:
       kind: the public function, for messages.
+      operation: the stages on the wire: "allreduce" has both, "reduce_scatter" the
+        first, "all_gather" the second.
       key: names the collective, see `_identity`.
       axes: mapped axes, of the mesh or of a named `vmap`.
       mode: see `psum`.
@@ -66,6 +68,7 @@ class Call:
     axes: tuple[str, ...]
     mode: str
     wire_format: str
+    operation: str = "allreduce"
     mean: bool = True
     drain: Drain = Drain.NONE
     rotated: bool = False

@@ -29,7 +29,7 @@ _FLOATS = ("float32", "bfloat16", "float16", "float64")
 SUPPORTED = (*_FLOATS, "int32", "bool")
 
 # Modes of functions without `mode=`; of the others "bounded".
-_DEFAULT_MODES = {"psum": "exact", "pmean": "exact"}
+_DEFAULT_MODES = {"psum": "exact", "pmean": "exact", "psum_scatter": "exact"}
 
 
 def checked_call(

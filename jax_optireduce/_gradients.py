@@ -8,7 +8,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_optireduce import _checks, _collectives, _compat, _primitive, _specs
+from jax_optireduce import (
+    _checks,
+    _collectives,
+    _compat,
+    _primitive,
+    _specs,
+    _stages,
+)
 from jax_optireduce._call import Call, CallArguments, Drain
 from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError
@@ -206,6 +213,8 @@ def drain(
     step: Any = None,
     mean: bool = True,
     specs: Any = None,
+    scatter_dimension: int | None = None,
+    tiled: bool = False,
 ) -> Any:
     """Returns the data in flight of a collective; afterwards no data is in flight.
 
@@ -241,9 +250,13 @@ def drain(
       mean: whether the sum is divided by the number of ranks; False for a drain of
         `psum`.
       specs: as in the call.
+      scatter_dimension: as in `psum_scatter`, for a drain of its calls, where a rank
+        gets the late data of its part; None for a drain of the other functions.
+      tiled: as in `psum_scatter`.
 
     Returns:
-      The data in flight, as a result of `pmean`, or of `psum` if not `mean`: the same
+      The data in flight, as a result of `pmean`, or of `psum` if not `mean`, or of
+      `psum_scatter` (its mean, if `mean`): the same
       tree and shapes; the same dtypes, except for the mean of int32, which is floating.
       Sums of int32 are exact. Leaves that the call does not reduce are zeros. Values
       may differ between ranks, because each rank gets the data that it missed.
@@ -267,6 +280,8 @@ def drain(
     # Always false, but not for the compiler: the zeros depend on the leaves, so a drain
     # runs after the call that computes them.
     never = lax.axis_index(call.axes) < 0
+    if scatter_dimension is not None:
+        return _drain_scattered(tree, step, call, never, scatter_dimension, tiled)
     leaves, treedef = jax.tree_util.tree_flatten(tree)
     zeros = [jnp.zeros(jnp.shape(x), jax.dtypes.result_type(x)) for x in leaves]
     called = {
@@ -281,6 +296,29 @@ def drain(
     for i, leaf in zip(called, rest, strict=True):
         zeros[i] = leaf
     return jax.tree_util.tree_unflatten(treedef, zeros)
+
+
+def _drain_scattered(
+    tree: Any,
+    step: Any,
+    call: Call,
+    never: jax.Array,
+    scatter_dimension: int,
+    tiled: bool,
+) -> Any:
+    """Drains calls of `psum_scatter`, whose trees have no other leaves."""
+    zeros = jax.tree.map(
+        lambda leaf: made_varying(
+            jnp.where(never, lax.stop_gradient(leaf), jnp.zeros_like(leaf)), call.axes
+        ),
+        tree,
+    )
+    scattering = _stages.scattering(call)
+    rest = _stages.scatter_tree(zeros, step, scattering, scatter_dimension, tiled).tree
+    if not call.mean:
+        return rest
+    size = lax.axis_size(call.axes)
+    return jax.tree.map(lambda leaf: leaf / size, rest)
 
 
 def resync(params: Any, axis_name: AxisName, *, specs: Any = None) -> Any:

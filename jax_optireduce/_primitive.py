@@ -18,6 +18,7 @@ over that axis.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
 from jax_optireduce import (
+    _blocks,
     _communicator,
     _compat,
     _hadamard,
@@ -76,7 +78,7 @@ def allreduce(
     """
     counted = step is None
     *sums, vector = allreduce_p.bind(
-        _group_and_rank(call.axes),
+        group_and_rank(call.axes),
         jnp.asarray(-1 if counted else step, jnp.int32),
         *leaves,
         specs=specs,
@@ -105,7 +107,7 @@ def is_typed(axes: Sequence[str]) -> bool:
     return bool(mapped) and bool(_compat.varying_axes(lax.axis_index(mapped)))
 
 
-def _group_and_rank(axes: tuple[str, ...]) -> jax.Array:
+def group_and_rank(axes: tuple[str, ...]) -> jax.Array:
     """Returns the group of this device, and its rank in the group; int32 [2]."""
     mapped = mapped_axes(axes)
     # In the region of a lowering all axes are manual.
@@ -128,7 +130,7 @@ def _abstract_eval(
     return [*sums, _compat.stats_type(rank, _stats.VECTOR_SIZE)]
 
 
-def _derived(call: Call, how: str) -> Call:
+def derived(call: Call, how: str) -> Call:
     """Returns the call of a derivative; its key differs, as both calls may run."""
     return dataclasses.replace(call, key=f"{call.key}:{how}", derived=True)
 
@@ -147,7 +149,7 @@ def _jvp(
             step,
             *live.values(),
             specs=_of(live, specs),
-            call=_derived(call, "jvp"),
+            call=derived(call, "jvp"),
         )
         for i, tangent in zip(live, sums, strict=False):
             tangents_out[i] = tangent
@@ -186,7 +188,7 @@ def _transpose(
         for i, ct in live.items():
             results[i] = lax.pcast(ct, mapped, to="varying")
     elif live:
-        transposed = _derived(call, "transpose")
+        transposed = derived(call, "transpose")
         sums = allreduce_p.bind(
             rank, step, *live.values(), specs=_of(live, specs), call=transposed
         )
@@ -224,7 +226,7 @@ def _batch(
     if not remaining:
         return [*local, _stats.empty_vector()], [None] * (len(local) + 1)
     results = allreduce_p.bind(
-        _group_and_rank(remaining),
+        group_and_rank(remaining),
         step,
         *local,
         specs=specs,
@@ -233,7 +235,7 @@ def _batch(
     return results, [None] * len(results)
 
 
-def _lower_cpu(ctx: Any, *operands: Any, specs: _Specs, call: Call) -> Any:
+def lower_cpu(ctx: Any, *operands: Any, specs: _Specs, call: Call) -> Any:
     """Emits the FFI call, and the rotation of a lossy call around it."""
     drain = call.drain
     if call.derived and not drain:
@@ -261,6 +263,7 @@ def _lower_cpu(ctx: Any, *operands: Any, specs: _Specs, call: Call) -> Any:
         # Common to all calls with one key in one program.
         "key": call.key,
         "description": _identity.describe(name, leaves, call, groups.shape[1]),
+        "operation": call.operation,
         "mode": call.mode,
         "wire_format": call.wire_format,
         # Not part of the fingerprint, which calls and drains share.
@@ -276,6 +279,11 @@ def _lower_cpu(ctx: Any, *operands: Any, specs: _Specs, call: Call) -> Any:
             return _rotated(rank, step, leaves, attributes, counted=call.counted)
         return _call_native(rank, step, leaves, attributes)
 
+    if call.operation != "allreduce":
+        order = _blocks.Order.of(np.reshape(processes, groups.shape), call.kind)
+        program = functools.partial(
+            _one_stage, call=call, order=order, attributes=attributes
+        )
     if specs:
         return _lower_divided(ctx, operands, program, specs, call)
     return mlir.lower_fun(program, multiple_results=True)(
@@ -298,7 +306,7 @@ def _lower_divided(
     axes = _compat.automatic_axes(ctx)
 
     def local(step: jax.Array, *leaves: jax.Array) -> list[Any]:
-        *sums, vector = program(_group_and_rank(call.axes), step, *leaves)
+        *sums, vector = program(group_and_rank(call.axes), step, *leaves)
         if call.mean and call.mode == "bounded":
             # The groups can have different numbers of live ranks.
             size = lax.axis_size(mapped_axes(call.axes))
@@ -344,7 +352,7 @@ def _check_derivative(call: Call) -> None:
     )
 
 
-def _lower_elsewhere(ctx: Any, *_: Any, **__: Any) -> Any:
+def lower_elsewhere(ctx: Any, *_: Any, **__: Any) -> Any:
     platforms = ", ".join(ctx.module_context.platforms)
     raise NotImplementedError(
         f"this version of jax_optireduce runs on CPU only, not on {platforms}. Set "
@@ -396,6 +404,27 @@ def _rotated(
     if len(leaves) > 1:
         bucket = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
     n, dtype = bucket.size, bucket.dtype
+    key, step, bucket = _signs_of(rank, step, bucket, attributes, counted=counted)
+    # Half precision is sent unchanged, but the rotation needs more precision.
+    wide = jnp.promote_types(dtype, jnp.float32)
+    encoded = _hadamard.encode(bucket.astype(wide), key=key).astype(dtype)
+    total, vector = _call_native(rank, step, [encoded], attributes)
+    arrived = 1 - _stats.missing_results(vector)
+    # Missing coefficients are zero: the scale makes the estimate unbiased.
+    scale = jnp.where(arrived > 0, 1 / arrived, 0)
+    decoded = _hadamard.decode(total.astype(wide), n, key=key, scale=scale)
+    return [*_split(decoded.astype(dtype), leaves), vector]
+
+
+def _signs_of(
+    rank: jax.Array,
+    step: jax.Array,
+    bucket: jax.Array,
+    attributes: dict[str, Any],
+    *,
+    counted: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns the key of a rotated call, its step, and the bucket."""
     if counted:
         # The signs depend on the number of the call, so the program takes the number
         # first. The operand `bucket` delays that until the data exists: if one call
@@ -411,16 +440,49 @@ def _rotated(
         names = {name: attributes[name] for name in ("communicator", "name")}
         step, bucket = draw(rank, bucket, **names)
     salt = np.uint32(_identity.hash64(attributes["name"]) & 0xFFFFFFFF)
-    key = (step.astype(jnp.uint32) * _GOLDEN) ^ salt
-    # Half precision is sent unchanged, but the rotation needs more precision.
+    return (step.astype(jnp.uint32) * _GOLDEN) ^ salt, step, bucket
+
+
+def _one_stage(
+    rank: jax.Array,
+    step: jax.Array,
+    *leaves: jax.Array,
+    call: Call,
+    order: _blocks.Order,
+    attributes: dict[str, Any],
+) -> list[jax.Array]:
+    """Scatters leaves [ranks, ...], or gathers leaves, in place in one bucket."""
+    if call.operation == "all_gather":
+        own = _blocks.block_of(leaves, call.wire_format)
+        bucket, vector = _call_native(rank, step, [order.placed(own, rank)], attributes)
+        return [*_blocks.gathered(order.by_rank(bucket, rank), leaves), vector]
+    bucket = order.by_process(_blocks.rows_of(leaves), rank)
+    if call.rotated and not call.drain:
+        row, vector = _rotated_rows(rank, step, bucket, call, order, attributes)
+    else:
+        total, vector = _call_native(rank, step, [bucket], attributes)
+        row = order.own(total, rank)
+    return [*_blocks.scattered(row, leaves), vector]
+
+
+def _rotated_rows(
+    rank: jax.Array,
+    step: jax.Array,
+    bucket: jax.Array,
+    call: Call,
+    order: _blocks.Order,
+    attributes: dict[str, Any],
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the own row of the sum, rotated on its way, and the statistics."""
+    n, dtype = bucket.shape[1], bucket.dtype
     wide = jnp.promote_types(dtype, jnp.float32)
-    encoded = _hadamard.encode(bucket.astype(wide), key=key).astype(dtype)
+    key, step, bucket = _signs_of(rank, step, bucket, attributes, counted=call.counted)
+    # Each row by itself: its owner decodes it alone.
+    encode = functools.partial(_hadamard.encode, key=key)
+    encoded = jax.vmap(encode)(bucket.astype(wide)).astype(dtype)
     total, vector = _call_native(rank, step, [encoded], attributes)
-    arrived = 1 - _stats.missing_results(vector)
-    # Missing coefficients are zero: the scale makes the estimate unbiased.
-    scale = jnp.where(arrived > 0, 1 / arrived, 0)
-    decoded = _hadamard.decode(total.astype(wide), n, key=key, scale=scale)
-    return [*_split(decoded.astype(dtype), leaves), vector]
+    row = order.own(total, rank).astype(wide)
+    return _hadamard.decode(row, n, key=key).astype(dtype), vector
 
 
 def _split(bucket: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
@@ -441,8 +503,8 @@ ad.primitive_jvps[allreduce_p] = _jvp
 ad.primitive_transposes[allreduce_p] = _transpose
 batching.fancy_primitive_batchers[allreduce_p] = _batch
 # Not cacheable: the rule must run once per equation, for the numbers of one key.
-mlir.register_lowering(allreduce_p, _lower_elsewhere, cacheable=False)
-mlir.register_lowering(allreduce_p, _lower_cpu, platform="cpu", cacheable=False)
+mlir.register_lowering(allreduce_p, lower_elsewhere, cacheable=False)
+mlir.register_lowering(allreduce_p, lower_cpu, platform="cpu", cacheable=False)
 
 typed_as_sum_p.def_abstract_eval(lambda x, *, axes: _compat.reduced_type(x, axes))
 batching.primitive_batchers[typed_as_sum_p] = lambda args, dims, *, axes: (
