@@ -271,8 +271,8 @@ def all_gather(
       to: the type of the result under check_vma=True: "varying" over the axis, or
         "invarying": equal on all ranks, as the result of `psum`.
       mode: None or "exact". The other modes add late data to a later call, or scale
-        what has come: right for sums of gradients, wrong for parameters. They are
-        errors. `Options.mode` has no effect.
+        partial sums: right for gradients, wrong for parameters. They are errors.
+        `Options.mode` has no effect.
       wire_format: see `psum`; rounded values are the same on all ranks.
       step: see `psum`.
       name: see `psum`.
@@ -424,9 +424,8 @@ def _check_exact(mode: str | None) -> None:
     _checks.check_mode(mode)
     raise UsageError(
         f"all_gather has mode 'exact' only, got {mode!r}: the other modes add late "
-        "data to a later call, or scale what has come, which is right for sums of "
-        "gradients and wrong for parameters. Give the mode to the psum_scatter of the "
-        "gradients."
+        "data to a later call, or scale partial sums, which is right for gradients "
+        "and wrong for parameters. Give the mode to the psum_scatter of the gradients."
     )
 
 

@@ -336,6 +336,32 @@ def test_sharded_optimizer_trains_as_with_lax(vma):
         )
 
 
+@pytest.mark.parametrize("library", [jax_optireduce, lax], ids=["ours", "lax"])
+@pytest.mark.parametrize("mode", ["exact", "bounded"])
+def test_stages_around_a_sum_across_groups_are_a_sum_over_both_axes(library, mode):
+    mesh = jax.make_mesh((4, 2), ("slow", "fast"), axis_types=(AxisType.Auto,) * 2)
+    x = _values(8, (6, 5), "float32", 11)
+
+    def mapped(function: Any) -> Any:
+        spec = _P(("slow", "fast"))
+        local = jax.shard_map(
+            lambda row: function(row[0])[None],
+            mesh=mesh,
+            in_specs=spec,
+            out_specs=spec,
+            check_vma=False,
+        )
+        return jax.jit(local)(x)
+
+    def psum_2d(row: jax.Array) -> jax.Array:
+        part = library.psum_scatter(row, "fast", tiled=True)
+        part = jax_optireduce.psum(part, "slow", mode=mode)
+        return library.all_gather(part, "fast", tiled=True)
+
+    expected = mapped(lambda row: lax.psum(row, ("slow", "fast")))
+    _assert_same_bits(mapped(psum_2d), expected)
+
+
 # --- Modes and arguments -------------------------------------------------------------
 
 

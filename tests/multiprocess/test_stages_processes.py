@@ -17,7 +17,7 @@ def _check(started: ranks.Ranks, *, late: bool) -> None:
         assert float(lines[0][2]) == 0, started.describe()
         assert rank.lines("wrong") == ["0"], started.describe()
     assert len({rank.lines("gathered")[0] for rank in started}) == 1
-    # The last process waits for nobody: the others miss its data, and get it later.
+    # The others miss the data of the last process, and get it later.
     shares = [
         float(x) for line in started[0].lines("conserved") for x in line.split()[2:]
     ]
@@ -35,6 +35,14 @@ def test_scattered_sums_of_a_late_rank_are_conserved(tmp_path):
 def test_devices_of_a_process_get_their_own_parts(tmp_path, order):
     with ranks.start(
         "scattered", "0", order, folder=tmp_path, world_size=2, devices=2
+    ) as started:
+        _check(started, late=False)
+
+
+def test_xla_backend_gives_the_same_values_without_change_of_code(tmp_path):
+    options = {"backend": "xla"}
+    with ranks.start(
+        "scattered", "0", "mixed", folder=tmp_path, world_size=2, options=options
     ) as started:
         _check(started, late=False)
 

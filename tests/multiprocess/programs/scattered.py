@@ -8,8 +8,8 @@ Prints
                        for each mode of `psum_scatter`: the error of the total of all
                        calls and the drain in the parts of this process, compared with
                        the contributions of all ranks, in whole numbers
-  "gathered <digest>"  of what `all_gather` gave this process, in all dtypes
-  "wrong <number>"     of the results of `all_gather` that differ from what was sent
+  "gathered <digest>"  of the results of `all_gather`, in all dtypes
+  "wrong <number>"     of these results that differ from the values of the ranks
 """
 
 import sys
