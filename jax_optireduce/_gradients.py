@@ -255,11 +255,11 @@ def drain(
       tiled: as in `psum_scatter`.
 
     Returns:
-      The data in flight, as a result of `pmean`, or of `psum` if not `mean`, or of
-      `psum_scatter` (its mean, if `mean`): the same
-      tree and shapes; the same dtypes, except for the mean of int32, which is floating.
-      Sums of int32 are exact. Leaves that the call does not reduce are zeros. Values
-      may differ between ranks, because each rank gets the data that it missed.
+      The data in flight, as a result of `pmean`, or of `psum` if not `mean`: the same
+      tree and shapes (with `scatter_dimension` those of the parts); the same dtypes,
+      except for the mean of int32, which is floating. Sums of int32 are exact. Leaves
+      that the call does not reduce are zeros; with `scatter_dimension` they are errors.
+      Values may differ between ranks, because each rank gets the data that it missed.
 
     Raises:
       AxisError: see `psum`.
@@ -281,6 +281,11 @@ def drain(
     # runs after the call that computes them.
     never = lax.axis_index(call.axes) < 0
     if scatter_dimension is not None:
+        if specs is not None:
+            raise UsageError(
+                "drain with scatter_dimension= takes no specs=: psum_scatter needs a "
+                "region where all axes are manual."
+            )
         return _drain_scattered(tree, step, call, never, scatter_dimension, tiled)
     leaves, treedef = jax.tree_util.tree_flatten(tree)
     zeros = [jnp.zeros(jnp.shape(x), jax.dtypes.result_type(x)) for x in leaves]

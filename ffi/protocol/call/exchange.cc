@@ -80,7 +80,7 @@ CallDone Exchange::Finish(Instant now, Status status) {
   if (status.ok()) {
     all_gather_.ZeroMissing();
     collective_.MoveLateResults(bucket_);
-    // Results have taken the place of the others.
+    // In an allreduce each was retained before a result took its place.
     if (rules_.retains() && !HasAllGather(collective_.spec)) sender_.RetainContributions();
     if (!all_gather_.closed()) EndStage(now, Stage::kAllGather, StageExit::kComplete);
   } else {
