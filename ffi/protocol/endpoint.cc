@@ -361,6 +361,10 @@ bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const H
     ++CounterOf(receipt, session_.counters);
     return receipt != Receipt::kMismatched;
   }
+  if (!HasAllGather(collective.spec) && exchange.reduce_scatter().NotReceived(from) == 0) {
+    // No result will show the sender that its contributions have come: it may wait for this.
+    session_.peers.Touch(header.source).flow.received().AcknowledgeAtOnce(now);
+  }
   if (exchange.reduce_scatter().sums().size() != sums) transmitter_.QueueAll(open);
   // A peer in the same call of the same name with other facts disagrees with the local program.
   if (first && !exchange.program().submitted()) {

@@ -69,6 +69,15 @@ def test_an_exact_scatter_ends_once_its_contributions_have_arrived():
     assert (_part(session, 1) == _sum_of(session)).all()
 
 
+def test_complete_contributions_are_acknowledged_at_once():
+    session = Session(2, operation="reduce_scatter")
+    for rank in range(2):
+        session.call(rank)
+    # No time passes on this network: nothing waits for an acknowledgement's timer.
+    session.run(0)
+    assert [set(done) for done in session.done] == [{0}, {0}]
+
+
 def test_a_bounded_scatter_ends_by_its_deadline_and_loses_nothing():
     session = Recorded(2, "bounded", operation="reduce_scatter")
     session.hold(1, 0)
@@ -108,6 +117,12 @@ def test_ranks_with_different_stages_get_an_error_that_names_both():
     session.run(0.1)
     for done in session.done:
         assert "the ranks disagree" in done[0].error
+
+
+def test_a_bucket_that_the_members_do_not_divide_is_refused():
+    session = Session(2, operation="reduce_scatter")
+    refused = session.submit(0, np.ones(11, np.float32))
+    assert "its 11 elements must be divisible by its 2 members" in refused
 
 
 def test_a_part_of_each_shard_is_on_each_lane():
