@@ -122,14 +122,17 @@ def wait_for_programs() -> None:
 
     JAX has no call for that. A program that is dispatched now ends after the earlier
     programs of this thread: on a CPU, XLA starts the programs of a thread in order
-    (those for one device, and those for several), except for tiny ones. For the
-    programs of other threads this waits if their results are still referenced.
+    (those for one device, and those for several), except for tiny ones; GPUs and TPUs
+    do, too. For the programs of other threads this waits if their results are still
+    referenced.
     """
     if _bridge is None or not _bridge.backends_are_initialized():
         return
     try:
-        devices = jax.local_devices(backend="cpu")
-        results = [*jax.live_arrays("cpu"), *_dispatch_last(devices)]
+        results = []
+        for platform in _bridge.backends():
+            devices = jax.local_devices(backend=platform)
+            results += [*jax.live_arrays(platform), *_dispatch_last(devices)]
     except Exception as error:  # noqa: BLE001 (at exit there is no remedy)
         _log.debug("cannot wait for programs: %s", error)
         return
