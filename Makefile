@@ -179,7 +179,7 @@ $(VENV_TEST)/.requirements $(VENV_DEMO)/.requirements: %/.requirements: \
 $(VENV_TEST)/.requirements: EXTRA = test
 $(VENV_DEMO)/.requirements: EXTRA = examples
 
-$(VENV_TEST)/.installed: $(VENV_TEST)/.requirements $(CORE) $(wildcard tests/native/*)
+$(VENV_TEST)/.installed: $(VENV_TEST)/.requirements $(CORE) $(wildcard tests/native/* tests/native/*/*)
 	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" $(VENV_TEST)/bin/python $(INSTALL) \
 	  --config-settings=build-dir=$(BUILD)/$(notdir $(VENV_TEST)) \
 	  --config-settings=cmake.define.OPTIREDUCE_TESTING=ON

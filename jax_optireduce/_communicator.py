@@ -6,7 +6,14 @@ import os
 from types import TracebackType
 from typing import Any, Self
 
-from jax_optireduce import _compat, _exit, _log_thread, _options, _rendezvous
+from jax_optireduce import (
+    _accelerators,
+    _compat,
+    _exit,
+    _log_thread,
+    _options,
+    _rendezvous,
+)
 from jax_optireduce._errors import NotInitializedError
 from jax_optireduce._options import Options
 
@@ -224,6 +231,8 @@ def init(**options: Any) -> Communicator:
         native, datagram_bytes = _rendezvous.join(
             label, NAME, rank, world_size, resolved
         )
+    for plugin in _accelerators.register():
+        _log.info("%r", plugin)
     communicator = Communicator(rank, world_size, resolved, native, datagram_bytes)
     _session.current = communicator
     values = resolved.flat()

@@ -4,6 +4,7 @@ Tested with JAX 0.10.2 and 0.12.0. Public functions are the fallback where they 
 """
 
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,15 +13,20 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import ShapedArray
+from jax.experimental import compute_on as _compute_on
 from jax.experimental import multihost_utils
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from jax_optireduce._errors import RendezvousError, UsageError
 
 try:
+    from jax._src import callback as _callback
     from jax._src import clusters as _clusters
     from jax._src import distributed as _distributed
     from jax._src import xla_bridge as _bridge
 except ImportError:  # Absent in this JAX: the fallbacks below apply.
+    _callback = None
     _clusters = None
     _distributed = None
     _bridge = None
@@ -112,6 +118,73 @@ def without_manual_types(ctx: Any) -> Any:
     """Returns `ctx` with inputs of plain types, for the lowering of local code."""
     plain = [ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
     return ctx.replace(avals_in=plain)
+
+
+def on_host(function: Callable[..., Any], *operands: Any) -> Any:
+    """Calls a function as a host computation; its results are on the device again."""
+    # JAX 0.10 has another name for it.
+    wrap: Any = getattr(_compute_on, "compute_on2", _compute_on.compute_on)
+    call = wrap(
+        function,
+        compute_type="device_host",
+        out_memory_spaces=jax.memory.Space.Device,
+    )
+    return call(*operands)
+
+
+def host_callback(
+    function: Callable[..., Sequence[np.ndarray]],
+    results: Sequence[Any],
+    *operands: Any,
+) -> list[Any]:
+    """Calls a Python function on this host, once for each device; always.
+
+    Unlike `jax.experimental.io_callback` the function receives NumPy arrays: there,
+    arrays of 100,000 floats wait for ever on CPU devices.
+
+    Args:
+      function: of NumPy arrays; returns a sequence of them.
+      results: shape and dtype of each result.
+      *operands: arrays of one device, where all axes are manual.
+    """
+    types = tuple(ShapedArray(x.shape, x.dtype) for x in results)
+    return _host_callback_p.bind(*operands, function=function, types=types)
+
+
+def _lower_host_callback(ctx: Any, *operands: Any, function: Any, types: Any) -> Any:
+    del types
+    if _callback is None:
+        raise UsageError(
+            "this release of JAX has no callbacks for this package; install one of the "
+            "range that python -m jax_optireduce doctor names."
+        )
+    context = ctx.module_context.axis_context
+    if hasattr(context, "manual_axes"):
+        # The others have one device, but JAX refuses them here.
+        manual = frozenset(context.mesh.axis_names)
+        context = dataclasses.replace(context, manual_axes=manual)
+    sharding = _callback._callback_op_sharding(  # noqa: SLF001
+        context, None, ctx.avals_out
+    )
+    results, _, _ = mlir.emit_python_callback(
+        ctx,
+        function,
+        None,
+        list(operands),
+        ctx.avals_in,
+        ctx.avals_out,
+        has_side_effect=True,
+        returns_token=False,
+        sharding=sharding,
+    )
+    return results
+
+
+_host_callback_p = Primitive("optireduce_host_callback")
+_host_callback_p.multiple_results = True
+_host_callback_p.def_abstract_eval(lambda *_, types, **__: list(types))
+# Not cacheable: on TPU each callback has a channel of its own.
+mlir.register_lowering(_host_callback_p, _lower_host_callback, cacheable=False)
 
 
 # --- Programs ------------------------------------------------------------------------

@@ -37,6 +37,42 @@ def registrations() -> Mapping[str, object]:
     results and attributes.
     """
 
+def register_with_plugin(path: str) -> tuple[int, int]:
+    """Registers the handlers of host computations with a loaded PJRT plug-in.
+
+    Those are "jax_optireduce_allreduce" and "jax_optireduce_sequence". Returns the
+    version of its PJRT C API, (major, minor). A RuntimeError gives the reason of a
+    refusal: see ffi/bind/plugin_registration.h.
+    """
+
+def reduce_and_wait(
+    *,
+    communicator: str,
+    name: str,
+    key: str,
+    description: str,
+    mode: str,
+    wire_format: str,
+    fingerprint: int,
+    group_processes: Sequence[int],
+    group_size: int,
+    drain: int,
+    averages: bool,
+    group_rank: Sequence[int],
+    step: int,
+    dtype: str,
+    leaf: Any,
+) -> list[float]:
+    """Sums a leaf in place, and waits; returns the statistics.
+
+    `leaf` is its memory as uint8 [bytes], writable; `group_rank` is (group, rank);
+    `step` is -1 if the calls are counted. For the others see
+    ffi/bind/xla_allreduce.h.
+    """
+
+def take_number(communicator: str, name: str, group_rank: Sequence[int]) -> int:
+    """Takes the number of the next call of a name on a rank."""
+
 def wire_version() -> int:
     """The version of the datagram format, equal on all ranks of a session."""
 

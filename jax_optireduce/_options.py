@@ -18,6 +18,12 @@ ENVIRONMENT_PREFIX = "JAX_OPTIREDUCE_"
 
 BACKENDS = ("optireduce", "xla")
 
+# Ways from a program to this package: see `Advanced.host_call`.
+DIRECT = "direct"
+HOST_COMPUTATION = "host_computation"
+CALLBACK = "callback"
+HOST_CALLS = (DIRECT, HOST_COMPUTATION, CALLBACK)
+
 # Treatment of a peer that is more than `max_lag` calls behind.
 LAG_POLICIES: Sequence[str] = _native.LAG_POLICIES
 
@@ -68,6 +74,7 @@ _ZERO_ALLOWED = frozenset(
 
 _CHOICES: Mapping[str, Sequence[str]] = {
     "backend": BACKENDS,
+    "host_call": ("", *HOST_CALLS),
     "mode": ("", *_native.MODES),
     "on_lag": LAG_POLICIES,
 }
@@ -79,6 +86,7 @@ _OF_ONE_PROCESS = frozenset(
         "faults",
         "flight_record_dir",
         "heartbeat_timeout_s",
+        "host_call",
         "receive_buffer_bytes",
         "rendezvous_timeout_s",
         "shutdown_timeout_s",
@@ -165,6 +173,9 @@ class Advanced(_Settings):
         1e-6 and 0.5; not together with `deadline_s`. Default 0.1.
       hadamard: whether lossy calls rotate each bucket, which spreads a lost datagram
         over all entries. Default True.
+      host_call: the way of a call from the program to the host: "direct" for CPU
+        devices, "host_computation" or "callback" for GPU and TPU (and CPU, for tests);
+        "" chooses by the device. May differ between ranks. Default "".
       rendezvous_timeout_s: longest wait of `init` for the other processes, in seconds.
         May differ between ranks. Default 120.
       heartbeat_timeout_s: time after which JAX's coordination service declares a
@@ -190,6 +201,7 @@ class Advanced(_Settings):
     mismatch_timeout_s: float = 10.0
     late_budget: float = _LATE_BUDGET
     hadamard: bool = True
+    host_call: str = ""
     rendezvous_timeout_s: float = 120.0
     # Chosen: a third of JAX's 100 s, and as `peer_timeout_s`, after which the survivors
     # know of a dead process.

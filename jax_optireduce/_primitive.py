@@ -18,6 +18,7 @@ over that axis.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -30,9 +31,12 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
 from jax_optireduce import (
+    _accelerators,
+    _callback,
     _communicator,
     _compat,
     _hadamard,
+    _host_computation,
     _identity,
     _native,
     _specs,
@@ -40,6 +44,7 @@ from jax_optireduce import (
 )
 from jax_optireduce._call import DEFERRING_MODES, Call, Drain
 from jax_optireduce._errors import UsageError
+from jax_optireduce._options import CALLBACK, DIRECT, HOST_COMPUTATION
 
 ALLREDUCE_TARGET = "jax_optireduce_allreduce"
 SEQUENCE_TARGET = "jax_optireduce_sequence"
@@ -233,8 +238,10 @@ def _batch(
     return results, [None] * len(results)
 
 
-def _lower_cpu(ctx: Any, *operands: Any, specs: _Specs, call: Call) -> Any:
+def _lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) -> Any:
     """Emits the FFI call, and the rotation of a lossy call around it."""
+    wanted = _communicator.current(call.kind).options.advanced.host_call
+    way = _WAYS[_accelerators.host_call(platform, wanted, call.kind)]
     drain = call.drain
     if call.derived and not drain:
         _check_derivative(call)
@@ -272,9 +279,10 @@ def _lower_cpu(ctx: Any, *operands: Any, specs: _Specs, call: Call) -> Any:
     }
 
     def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
+        number = None if call.counted else step
         if call.rotated and not drain:
-            return _rotated(rank, step, leaves, attributes, counted=call.counted)
-        return _call_native(rank, step, leaves, attributes)
+            return _rotated(rank, number, leaves, attributes, way)
+        return way.reduce(rank, number, leaves, attributes)
 
     if specs:
         return _lower_divided(ctx, operands, program, specs, call)
@@ -347,8 +355,9 @@ def _check_derivative(call: Call) -> None:
 def _lower_elsewhere(ctx: Any, *_: Any, **__: Any) -> Any:
     platforms = ", ".join(ctx.module_context.platforms)
     raise NotImplementedError(
-        f"this version of jax_optireduce runs on CPU only, not on {platforms}. Set "
-        "JAX_OPTIREDUCE_BACKEND=xla there: every call becomes the jax.lax one."
+        f"this version of jax_optireduce compiles for CPU, GPU and TPU, not for "
+        f"{platforms}. Set JAX_OPTIREDUCE_BACKEND=xla there: every call becomes the "
+        "jax.lax one."
     )
 
 
@@ -364,11 +373,14 @@ def _groups(mesh: jax.sharding.Mesh, axes: Sequence[str]) -> np.ndarray:
 
 def _call_native(
     rank: jax.Array,
-    step: jax.Array,
+    step: jax.Array | None,
     leaves: Sequence[jax.Array],
     attributes: dict[str, Any],
 ) -> list[jax.Array]:
-    """Calls the handler in place; returns the sums and the statistics vector."""
+    """Calls the handler in place; returns the sums and the statistics vector.
+
+    Without a step the session counts the calls.
+    """
     # Besides memory, aliasing saves dependencies: XLA's reuse of buffers would chain
     # independent calls.
     results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
@@ -379,56 +391,64 @@ def _call_native(
         has_side_effect=True,
         input_output_aliases={i + 2: i for i in range(len(leaves))},
     )
-    return list(call(rank, step, *leaves, **attributes))
+    number = jnp.int32(-1) if step is None else step
+    return list(call(rank, number, *leaves, **attributes))
+
+
+def _take_native(
+    rank: jax.Array, bucket: jax.Array, attributes: dict[str, Any]
+) -> tuple[jax.Array, jax.Array]:
+    """Takes the number of the next call; returns it, and the bucket."""
+    draw = jax.ffi.ffi_call(
+        SEQUENCE_TARGET,
+        (jax.ShapeDtypeStruct((), jnp.int32), jax.typeof(bucket)),
+        has_side_effect=True,
+        # Passed through: a read here and a write there would need two buffers.
+        input_output_aliases={1: 1},
+    )
+    names = {name: attributes[name] for name in ("communicator", "name")}
+    number, bucket = draw(rank, bucket, **names)
+    return number, bucket
+
+
+_DIRECT = _host_computation.Way(_call_native, _take_native)
+_WAYS = {
+    DIRECT: _DIRECT,
+    HOST_COMPUTATION: _host_computation.on_host(_DIRECT),
+    CALLBACK: _host_computation.Way(_callback.reduce, _callback.take),
+}
 
 
 def _rotated(
     rank: jax.Array,
-    step: jax.Array,
+    step: jax.Array | None,
     leaves: Sequence[jax.Array],
     attributes: dict[str, Any],
-    *,
-    counted: bool,
+    way: _host_computation.Way,
 ) -> list[jax.Array]:
     """Reduces the leaves as one rotated bucket, which distributes loss."""
     # One leaf keeps its shape: XLA:CPU copies reshaped operands of a call in place.
     bucket = leaves[0]
     if len(leaves) > 1:
-        bucket = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
+        bucket = _host_computation.concatenated(leaves)
     n, dtype = bucket.size, bucket.dtype
-    if counted:
+    if step is None:
         # The signs depend on the number of the call, so the program takes the number
         # first. The operand `bucket` delays that until the data exists: if one call
         # depends on the result of another of the same name, numbers are in the order of
         # the calls.
-        draw = jax.ffi.ffi_call(
-            SEQUENCE_TARGET,
-            (jax.ShapeDtypeStruct((), jnp.int32), jax.typeof(bucket)),
-            has_side_effect=True,
-            # Passed through: a read here and a write there would need two buffers.
-            input_output_aliases={1: 1},
-        )
-        names = {name: attributes[name] for name in ("communicator", "name")}
-        step, bucket = draw(rank, bucket, **names)
+        step, bucket = way.take(rank, bucket, attributes)
     salt = np.uint32(_identity.hash64(attributes["name"]) & 0xFFFFFFFF)
     key = (step.astype(jnp.uint32) * _GOLDEN) ^ salt
     # Half precision is sent unchanged, but the rotation needs more precision.
     wide = jnp.promote_types(dtype, jnp.float32)
     encoded = _hadamard.encode(bucket.astype(wide), key=key).astype(dtype)
-    total, vector = _call_native(rank, step, [encoded], attributes)
+    total, vector = way.reduce(rank, step, [encoded], attributes)
     arrived = 1 - _stats.missing_results(vector)
     # Missing coefficients are zero: the scale makes the estimate unbiased.
     scale = jnp.where(arrived > 0, 1 / arrived, 0)
     decoded = _hadamard.decode(total.astype(wide), n, key=key, scale=scale)
-    return [*_split(decoded.astype(dtype), leaves), vector]
-
-
-def _split(bucket: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
-    if len(like) == 1:
-        return [bucket.reshape(like[0].shape)]
-    ends = np.cumsum([leaf.size for leaf in like])
-    parts = jnp.split(bucket, ends[:-1])
-    return [part.reshape(leaf.shape) for part, leaf in zip(parts, like, strict=True)]
+    return [*_host_computation.split(decoded.astype(dtype), leaves), vector]
 
 
 # The registration tables: the handlers of XLA:CPU by name, and the rules of
@@ -442,7 +462,13 @@ ad.primitive_transposes[allreduce_p] = _transpose
 batching.fancy_primitive_batchers[allreduce_p] = _batch
 # Not cacheable: the rule must run once per equation, for the numbers of one key.
 mlir.register_lowering(allreduce_p, _lower_elsewhere, cacheable=False)
-mlir.register_lowering(allreduce_p, _lower_cpu, platform="cpu", cacheable=False)
+for _platform in ("cpu", *_accelerators.PLATFORMS):
+    mlir.register_lowering(
+        allreduce_p,
+        functools.partial(_lower, platform=_platform),
+        platform=_platform,
+        cacheable=False,
+    )
 
 typed_as_sum_p.def_abstract_eval(lambda x, *, axes: _compat.reduced_type(x, axes))
 batching.primitive_batchers[typed_as_sum_p] = lambda args, dims, *, axes: (

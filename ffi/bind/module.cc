@@ -23,7 +23,9 @@
 
 #include "ffi/bind/call_facts.h"
 #include "ffi/bind/event_dict.h"
+#include "ffi/bind/module_callback.h"
 #include "ffi/bind/module_simulate.h"
+#include "ffi/bind/plugin_registration.h"
 #include "ffi/bind/registry.h"
 #include "ffi/bind/termination.h"
 #include "ffi/bind/xla_allreduce.h"
@@ -228,17 +230,26 @@ void BindCommunicator(nb::module_& module) {
       .def("features", &PyCommunicator::Features);
 }
 
+// Handlers of host computations; of programs on CPU devices, too.
+constexpr NamedHandler kHostHandlers[] = {{"jax_optireduce_allreduce", &AllReduceHandler},
+                                          {"jax_optireduce_sequence", &SequenceHandler}};
+
 // By target name, for jax.ffi.register_ffi_target().
 nb::dict Registrations() {
   nb::dict capsules;
   const auto add = [&capsules](const char* target, XLA_FFI_Handler* handler) {
     capsules[target] = nb::capsule(reinterpret_cast<void*>(handler));
   };
-  add("jax_optireduce_allreduce", &AllReduceHandler);
-  add("jax_optireduce_sequence", &SequenceHandler);
+  for (const NamedHandler& named : kHostHandlers) add(named.target, named.handler);
   add("jax_optireduce_hadamard_encode", &HadamardEncodeHandler);
   add("jax_optireduce_hadamard_decode", &HadamardDecodeHandler);
   return capsules;
+}
+
+// (major, minor) of its PJRT C API.
+std::pair<int, int> RegisterHandlersWithPlugin(const std::string& path) {
+  const PluginVersion version = ValueOrRaise(RegisterWithPlugin(path, kHostHandlers));
+  return {version.major, version.minor};
 }
 
 // The facts of ffi/bind/call_facts.h, as constants of the module.
@@ -308,6 +319,7 @@ NB_MODULE(_native, module) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
   module.doc() = "The C++ part of jax_optireduce.";
   module.def("registrations", &optireduce::Registrations);
+  module.def("register_with_plugin", &optireduce::RegisterHandlersWithPlugin, "path"_a);
   module.def("wire_version", [] { return static_cast<int>(optireduce::kWireVersion); });
   module.def("interrupt_on_signal", &optireduce::InterruptOnSignal, "fd"_a, Release());
   module.def("handle_termination", &optireduce::HandleTermination, "handler"_a, "ends"_a);
@@ -319,6 +331,7 @@ NB_MODULE(_native, module) {
       "seconds"_a);
   module.def("probe_udp", &optireduce::ProbeUdpFeatures, "receive_buffer_bytes"_a);
   optireduce::BindFacts(module);
+  optireduce::BindCallback(module);
   optireduce::BindSimulate(module);
   optireduce::BindCommunicator(module);
   nb::module_::import_("atexit").attr("register")(
