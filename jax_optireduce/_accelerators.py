@@ -65,6 +65,8 @@ def register() -> list[Plugin]:
             platform = platform_of(path, os.environ)
             if platform and path not in _asked:
                 _asked[path] = ask(platform, path)
+                if _asked[path].refusal:
+                    _log.warning("%s", _describe(_asked[path]))
         return list(_asked.values())
 
 
@@ -121,10 +123,6 @@ def host_call(platform: str, wanted: str, kind: str) -> str:
     if plugins and not refusals:
         return HOST_COMPUTATION
     if platform == "tpu" and refusals and not wanted:
-        _log.warning(
-            "calls reach the host by Python callbacks, which are slow: %s",
-            _describe(refusals[0]),
-        )
         return CALLBACK
     reason = (
         _describe(refusals[0])
@@ -140,7 +138,10 @@ def host_call(platform: str, wanted: str, kind: str) -> str:
 
 
 def _describe(plugin: Plugin) -> str:
-    return (
+    text = (
         f"the plug-in {plugin.path} has no handlers of jax_optireduce, because "
         f"{plugin.refusal}."
     )
+    if plugin.platform == "tpu":
+        text += " Python callbacks take their place, which are slow."
+    return text
