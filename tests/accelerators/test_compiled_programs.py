@@ -178,6 +178,24 @@ def test_independent_calls_are_joined_by_xla(platform):
     assert body.count('custom_call_target="jax_optireduce_allreduce"') == 2
 
 
+def test_a_drain_and_a_resync_compile(platform):
+    text = _compiled(platform, "drain_and_resync")
+    calls = re.findall(r'custom_call_target="jax_optireduce_allreduce"', text)
+    assert len(calls) == len(
+        re.findall("optireduce_allreduce", "".join(_host_calls(text)))
+    )
+    assert len(calls) >= 3
+
+
+def test_a_lossy_train_step_rotates_the_parts_of_a_device(platform):
+    text = _compiled(platform, "train_lossy")
+    assert "jax_optireduce_hadamard" not in text
+    assert _slow_elements(text) == []
+    # Whole blocks of 1024 elements.
+    rotated = -(-_ELEMENTS // 1024) * 1024
+    assert any(f"f32[{rotated}]" in body for body in _host_calls(text))
+
+
 @pytest.mark.parametrize("name", ["lossy", "lossy_counted"])
 def test_the_rotation_is_on_the_device_and_joined_with_its_neighbours(platform, name):
     text = _compiled(platform, name)

@@ -117,6 +117,12 @@ def lossy(x: Any, step: Any = None) -> Any:
     return weights - 0.1 * mean
 
 
+def drain_and_resync(x: Any) -> Any:
+    mean = jo.average_gradients(x, "slow", name="g")
+    rest = jo.drain(mean, "slow", name="g")
+    return jo.resync(mean + rest, "slow")
+
+
 def two_calls(x: Any) -> Any:
     first = jo.psum(x @ x.T, "slow", name="a")
     return first, jo.psum(jnp.sin(x), "slow", name="b")
@@ -126,11 +132,14 @@ def traced(name: str, mesh: Mesh) -> Any:
     """Returns the traced program of this name."""
     by_xla = functools.partial(jax.lax.pmean, axis_name="slow")
     ours = functools.partial(jo.average_gradients, axis_name="slow", specs=SPECS)
+    rotated = functools.partial(ours, mode="lossy")
     bounded = functools.partial(jo.pmean, axis_name="slow", mode="bounded")
     programs: dict[str, Callable[[], Any]] = {
         "train_by_xla": lambda: train(mesh, by_xla, by_xla),
         "train": lambda: train(mesh, ours, by_xla),
         "train_with_loss": lambda: train(mesh, ours, bounded),
+        "train_lossy": lambda: train(mesh, rotated, bounded),
+        "drain_and_resync": lambda: manual(mesh, drain_and_resync),
         "manual": lambda: manual(mesh, dtypes),
         "manual_typed": lambda: manual(mesh, dtypes, check_vma=True),
         "lossy": lambda: manual(mesh, lambda x: lossy(x, x[0, 0].astype(int))),
