@@ -61,6 +61,8 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(compute_us, 0, 0, 60'000'000,                                                                  \
     "least time between the end of a call and the start of the next")                              \
   X(think_us, 0, 0, 60'000'000, "most that it is longer")                                          \
+  X(overlap, 0, 0, 1,                                                                              \
+    "1: the time counts from the start of the call, which the program waits for later")            \
   X(period_us, 0, 0, 60'000'000, "calls start at multiples of it, if the previous one has ended")  \
   X(straggle_ppm, 0, 0, 1'000'000, "chance that a rank starts a call late")                        \
   X(straggle_us, 0, 0, 60'000'000, "most by which the call is late")                               \

@@ -31,6 +31,7 @@ class Swarm {
     ChooseGivingUp();
     ChooseMtu();
     ChooseCatchUp();
+    ChooseOverlap();
     return scenario_;
   }
 
@@ -66,6 +67,7 @@ class Swarm {
   void ChooseGivingUp();
   void ChooseMtu();
   void ChooseCatchUp();
+  void ChooseOverlap();
   void ChooseLaneCut();
   void ChooseRemoval();
   void ChoosePartition(std::uint64_t at_us);
@@ -308,6 +310,10 @@ void Swarm::ChooseCatchUp() {
   scenario_ = chosen;
   chosen.means = 1;
   if (prng.Below(2) == 0 && Validate(chosen).ok()) scenario_ = chosen;
+}
+
+void Swarm::ChooseOverlap() {
+  if (scenario_.think_us > 0) scenario_.overlap = OneIn(4);
 }
 
 // Several lanes, one of which may fall silent alone. From draws of its own.
