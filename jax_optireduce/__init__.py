@@ -2,8 +2,8 @@
 
 `psum` and `pmean` replace those of `jax.lax`; `average_gradients`, `sync_in_backward`
 and `optax_average_gradients` average gradients; `value_and_grad` and `over_slow_axis`
-serve programs without `shard_map`; `drain` returns data in flight, and `resync` makes
-replicas equal again.
+serve programs without `shard_map`; `begin` and `end` let a call overlap with the next
+step; `drain` returns data in flight, and `resync` makes replicas equal again.
 """
 
 import pkgutil
@@ -27,6 +27,7 @@ from jax_optireduce._gradients import (
     resync,
     sync_in_backward,
 )
+from jax_optireduce._handles import Handle, begin, empty_handle, end
 from jax_optireduce._optax import optax_average_gradients
 from jax_optireduce._options import Advanced, Options
 from jax_optireduce._regions import over_slow_axis, value_and_grad
@@ -39,13 +40,17 @@ __all__ = [
     "AxisError",
     "CollectiveStats",
     "Communicator",
+    "Handle",
     "NotInitializedError",
     "OptiReduceError",
     "Options",
     "RendezvousError",
     "UsageError",
     "average_gradients",
+    "begin",
     "drain",
+    "empty_handle",
+    "end",
     "init",
     "optax_average_gradients",
     "over_slow_axis",

@@ -54,15 +54,26 @@ def checked_call(
       NotInitializedError: `init` was not called.
       UsageError: the mode, the wire format or an axis is invalid.
     """
-    options = _communicator.current(kind).options
-    if mode is None:
-        mode = options.mode or _DEFAULT_MODES.get(kind, "bounded")
-    check_mode(mode)
+    mode = resolved_mode(mode, kind)
     check_wire_format(wire_format)
     axes = checked_axes(axis_name, kind)
     return Call(
         kind=kind, key=key, axes=axes, mode=mode, wire_format=wire_format, **more
     )
+
+
+def resolved_mode(mode: str | None, kind: str) -> str:
+    """Returns the given mode, that of the session, or the default of the function.
+
+    Raises:
+      NotInitializedError: `init` was not called.
+      UsageError: the mode is invalid.
+    """
+    options = _communicator.current(kind).options
+    if mode is None:
+        mode = options.mode or _DEFAULT_MODES.get(kind, "bounded")
+    check_mode(mode)
+    return mode
 
 
 def checked_key(name: str | None, kind: str) -> str:
@@ -137,7 +148,7 @@ def checked_axes(axis_name: AxisName, kind: str) -> tuple[Any, ...]:
       AxisError: an axis is not mapped here.
       UsageError: an axis is given twice.
     """
-    axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    axes = axes_of(axis_name)
     if not axes or len(set(axes)) != len(axes):
         raise UsageError(
             f"{kind} needs an axis name or a tuple of different ones, got "
@@ -149,6 +160,11 @@ def checked_axes(axis_name: AxisName, kind: str) -> tuple[Any, ...]:
         if not _is_mapped(axis):
             raise AxisError(_unknown_axis(axis, kind, mapped))
     return axes
+
+
+def axes_of(axis_name: AxisName) -> tuple[Any, ...]:
+    """Returns the axes as a tuple."""
+    return tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
 
 
 def _is_mapped(axis: Any) -> bool:

@@ -281,12 +281,12 @@ def reduce_tree(
     results.update(sums)
     ordered = [results[i] for i in range(len(results))]
     if call.mean:
-        ranks = _ranks_in_mean(sums, buckets, call.mode, size)
+        ranks = ranks_in_mean(sums, buckets, call.mode, size)
         ordered = [total / ranks.get(i, size) for i, total in enumerate(ordered)]
     return Reduction(jax.tree_util.tree_unflatten(treedef, ordered), buckets)
 
 
-def _ranks_in_mean(
+def ranks_in_mean(
     sums: dict[int, Any], buckets: list[ReducedBucket], mode: str, size: int
 ) -> dict[int, jax.Array]:
     """Returns the number of ranks in the mean of a leaf, if the call determines it.

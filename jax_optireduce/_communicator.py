@@ -124,6 +124,9 @@ class Communicator:
             _session.current = None
         if self._native is not None:
             given_up = self._native.calls_under_way()
+            handles = self._native.counters()["handles_open"]
+            if handles:
+                _log.info("%d handles were not ended; their results are lost", handles)
             self._native.close(reason)
             _session.peers_at_exit.dead.update(self._native.silent_ranks())
             _session.peers_at_exit.unreached.update(self._native.unreached_ranks())

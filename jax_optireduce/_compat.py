@@ -60,8 +60,23 @@ def stats_type(rank_aval: Any, size: int) -> Any:
 
     For JAX it varies over no axis, so that a program can return it from any mesh.
     """
-    aval = rank_aval.update(shape=(size,), dtype=np.dtype(np.float32))
-    return reduced_type(aval, aval.mat.varying)
+    return vector_type(rank_aval, size, np.float32)
+
+
+def vector_type(
+    rank_aval: Any, size: int, dtype: Any, varying: Iterable[str] = ()
+) -> Any:
+    """Returns the type of a vector [size] that varies over some axes.
+
+    Args:
+      rank_aval: type of the rank operand, from which it is made.
+      size: number of elements.
+      dtype: of the vector.
+      varying: the axes.
+    """
+    aval = rank_aval.update(shape=(size,), dtype=np.dtype(dtype), weak_type=False)
+    manual_axis_type = aval.mat.update(varying=frozenset(varying))
+    return aval.update(manual_axis_type=manual_axis_type)
 
 
 def mesh_axes() -> dict[str, tuple[int, bool]]:

@@ -22,6 +22,9 @@ STATISTICS: Final[tuple[str, ...]]
 NAME_BYTES_MAX: Final[int]
 """Longest name of a collective, in bytes of UTF-8."""
 
+TOKEN_ELEMENTS: Final[int]
+"""The elements of the token of a begun call, int32."""
+
 DRAIN_OF_CALLS: Final[int]
 """The attribute `drain` of a drain of previous calls."""
 
@@ -32,8 +35,9 @@ def registrations() -> Mapping[str, object]:
     """Capsules of the XLA FFI handlers, by target name, for the platform "cpu".
 
     "jax_optireduce_allreduce" sums leaves over a group; "jax_optireduce_sequence" draws
-    the sequence of the next call; "jax_optireduce_hadamard_encode" and "_decode" rotate
-    a bucket. ffi/bind/xla_allreduce.h and xla_hadamard.h describe their operands,
+    the sequence of the next call; "jax_optireduce_begin" and "jax_optireduce_end" do a
+    sum in two steps; "jax_optireduce_hadamard_encode" and "_decode" rotate a bucket.
+    ffi/bind/xla_allreduce.h, xla_begin.h and xla_hadamard.h describe their operands,
     results and attributes.
     """
 
@@ -150,6 +154,9 @@ class Communicator:
 
     def calls_under_way(self) -> list[dict[str, Any]]:
         """The calls under way, as in the flight record."""
+
+    def begun_calls_under_way(self) -> int:
+        """Begun calls that have not ended, even if the program has not ended them."""
 
     def silent_ranks(self) -> list[int]:
         """Peers given up after a silence of `peer_timeout_s`; also after `close`."""

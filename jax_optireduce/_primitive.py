@@ -76,7 +76,7 @@ def allreduce(
     """
     counted = step is None
     *sums, vector = allreduce_p.bind(
-        _group_and_rank(call.axes),
+        group_and_rank(call.axes),
         jnp.asarray(-1 if counted else step, jnp.int32),
         *leaves,
         specs=specs,
@@ -105,7 +105,7 @@ def is_typed(axes: Sequence[str]) -> bool:
     return bool(mapped) and bool(_compat.varying_axes(lax.axis_index(mapped)))
 
 
-def _group_and_rank(axes: tuple[str, ...]) -> jax.Array:
+def group_and_rank(axes: tuple[str, ...]) -> jax.Array:
     """Returns the group of this device, and its rank in the group; int32 [2]."""
     mapped = mapped_axes(axes)
     # In the region of a lowering all axes are manual.
@@ -224,7 +224,7 @@ def _batch(
     if not remaining:
         return [*local, _stats.empty_vector()], [None] * (len(local) + 1)
     results = allreduce_p.bind(
-        _group_and_rank(remaining),
+        group_and_rank(remaining),
         step,
         *local,
         specs=specs,
@@ -235,9 +235,40 @@ def _batch(
 
 def _lower_cpu(ctx: Any, *operands: Any, specs: _Specs, call: Call) -> Any:
     """Emits the FFI call, and the rotation of a lossy call around it."""
-    drain = call.drain
-    if call.derived and not drain:
+    if call.derived and not call.drain:
         _check_derivative(call)
+    leaves = ctx.avals_in[2:]
+    if specs:
+        sizes = _compat.lowering_mesh(ctx).shape
+        leaves = [
+            jax.ShapeDtypeStruct(_specs.local_shape(x.shape, spec, sizes), x.dtype)
+            for x, spec in zip(leaves, specs, strict=True)
+        ]
+    attributes = call_attributes(ctx, leaves, call)
+
+    def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
+        if call.rotated and not call.drain:
+            return _rotated(rank, step, leaves, attributes, counted=call.counted)
+        return _call_native(rank, step, leaves, attributes)
+
+    if specs:
+        return _lower_divided(ctx, operands, program, specs, call)
+    return mlir.lower_fun(program, multiple_results=True)(
+        _compat.without_manual_types(ctx), *operands
+    )
+
+
+def call_attributes(ctx: Any, leaves: Sequence[Any], call: Call) -> dict[str, Any]:
+    """Returns the attributes of a call's handler.
+
+    Numbers the calls of one key in a program, so for each lowered equation once.
+
+    Args:
+      ctx: of the lowering.
+      leaves: types of the leaves, as on a device.
+      call: the description of the call.
+    """
+    drain = call.drain
     mesh = _compat.lowering_mesh(ctx)
     groups = _groups(mesh, call.axes)
     processes = [device.process_index for device in groups.flat]
@@ -249,13 +280,7 @@ def _lower_cpu(ctx: Any, *operands: Any, specs: _Specs, call: Call) -> Any:
         # Its call may be in a branch that was not executed.
         drain = Drain.OF_CALLS_IF_ANY
     name = _identity.numbered(call.key, ordinal)
-    leaves = ctx.avals_in[2:]
-    if specs:
-        leaves = [
-            jax.ShapeDtypeStruct(_specs.local_shape(x.shape, spec, mesh.shape), x.dtype)
-            for x, spec in zip(leaves, specs, strict=True)
-        ]
-    attributes = {
+    return {
         "communicator": _communicator.NAME,
         "name": _identity.collective_name(name, devices),
         # Common to all calls with one key in one program.
@@ -270,17 +295,6 @@ def _lower_cpu(ctx: Any, *operands: Any, specs: _Specs, call: Call) -> Any:
         "group_processes": np.array(processes, np.int32),
         "group_size": np.int64(groups.shape[1]),
     }
-
-    def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
-        if call.rotated and not drain:
-            return _rotated(rank, step, leaves, attributes, counted=call.counted)
-        return _call_native(rank, step, leaves, attributes)
-
-    if specs:
-        return _lower_divided(ctx, operands, program, specs, call)
-    return mlir.lower_fun(program, multiple_results=True)(
-        _compat.without_manual_types(ctx), *operands
-    )
 
 
 def _lower_divided(
@@ -298,7 +312,7 @@ def _lower_divided(
     axes = _compat.automatic_axes(ctx)
 
     def local(step: jax.Array, *leaves: jax.Array) -> list[Any]:
-        *sums, vector = program(_group_and_rank(call.axes), step, *leaves)
+        *sums, vector = program(group_and_rank(call.axes), step, *leaves)
         if call.mean and call.mode == "bounded":
             # The groups can have different numbers of live ranks.
             size = lax.axis_size(mapped_axes(call.axes))
@@ -391,11 +405,25 @@ def _rotated(
     counted: bool,
 ) -> list[jax.Array]:
     """Reduces the leaves as one rotated bucket, which distributes loss."""
+    step, encoded = rotated(rank, step, leaves, attributes, counted=counted)
+    total, vector = _call_native(rank, step, [encoded], attributes)
+    key = rotation_key(step, salt_of(attributes))
+    return [*unrotated(total, vector, key, leaves), vector]
+
+
+def rotated(
+    rank: jax.Array,
+    step: jax.Array,
+    leaves: Sequence[jax.Array],
+    attributes: dict[str, Any],
+    *,
+    counted: bool,
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the number of a call, and its leaves as one rotated bucket."""
     # One leaf keeps its shape: XLA:CPU copies reshaped operands of a call in place.
     bucket = leaves[0]
     if len(leaves) > 1:
         bucket = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
-    n, dtype = bucket.size, bucket.dtype
     if counted:
         # The signs depend on the number of the call, so the program takes the number
         # first. The operand `bucket` delays that until the data exists: if one call
@@ -410,20 +438,48 @@ def _rotated(
         )
         names = {name: attributes[name] for name in ("communicator", "name")}
         step, bucket = draw(rank, bucket, **names)
-    salt = np.uint32(_identity.hash64(attributes["name"]) & 0xFFFFFFFF)
-    key = (step.astype(jnp.uint32) * _GOLDEN) ^ salt
+    key = rotation_key(step, salt_of(attributes))
     # Half precision is sent unchanged, but the rotation needs more precision.
-    wide = jnp.promote_types(dtype, jnp.float32)
-    encoded = _hadamard.encode(bucket.astype(wide), key=key).astype(dtype)
-    total, vector = _call_native(rank, step, [encoded], attributes)
+    wide = jnp.promote_types(bucket.dtype, jnp.float32)
+    return step, _hadamard.encode(bucket.astype(wide), key=key).astype(bucket.dtype)
+
+
+def unrotated(
+    total: jax.Array, vector: jax.Array, key: jax.Array, leaves: Sequence[Any]
+) -> list[jax.Array]:
+    """Undoes the rotation of a bucket.
+
+    Args:
+      total: sum of the results of `rotated`.
+      vector: statistics of the call.
+      key: that of the rotation.
+      leaves: arrays or types of the shapes of the leaves.
+    """
+    wide = jnp.promote_types(total.dtype, jnp.float32)
     arrived = 1 - _stats.missing_results(vector)
     # Missing coefficients are zero: the scale makes the estimate unbiased.
     scale = jnp.where(arrived > 0, 1 / arrived, 0)
+    n = sum(leaf.size for leaf in leaves)
     decoded = _hadamard.decode(total.astype(wide), n, key=key, scale=scale)
-    return [*_split(decoded.astype(dtype), leaves), vector]
+    return _split(decoded.astype(total.dtype), leaves)
 
 
-def _split(bucket: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
+def salt_of(attributes: dict[str, Any]) -> np.uint32:
+    """Returns 32 bits that differ between collectives."""
+    return np.uint32(_identity.hash64(attributes["name"]) & 0xFFFFFFFF)
+
+
+def rotation_key(step: jax.Array, salt: jax.Array | np.uint32) -> jax.Array:
+    """Returns the key of the rotation of a call, uint32 [].
+
+    Args:
+      step: number of the call, int32 [].
+      salt: of the collective, see `salt_of`.
+    """
+    return (step.astype(jnp.uint32) * _GOLDEN) ^ salt
+
+
+def _split(bucket: jax.Array, like: Sequence[Any]) -> list[jax.Array]:
     if len(like) == 1:
         return [bucket.reshape(like[0].shape)]
     ends = np.cumsum([leaf.size for leaf in like])

@@ -27,6 +27,7 @@
 #include "ffi/bind/registry.h"
 #include "ffi/bind/termination.h"
 #include "ffi/bind/xla_allreduce.h"
+#include "ffi/bind/xla_begin.h"
 #include "ffi/bind/xla_hadamard.h"
 #include "ffi/net/fault_port.h"
 #include "ffi/net/udp_offload.h"
@@ -136,6 +137,7 @@ class PyCommunicator {
     }
     return ToList(records);
   }
+  std::size_t BegunCallsUnderWay() const { return communicator_->begun_calls().under_way(); }
   nb::list SilentRanks() const { return ToList(communicator_->SilentRanks()); }
   nb::list UnreachedRanks() const { return ToList(communicator_->UnreachedRanks()); }
   nb::object WaitForEvent() const {
@@ -222,6 +224,7 @@ void BindCommunicator(nb::module_& module) {
       .def("counters", &PyCommunicator::Counters, Release())
       .def("flight_record", &PyCommunicator::FlightRecord)
       .def("calls_under_way", &PyCommunicator::CallsUnderWay)
+      .def("begun_calls_under_way", &PyCommunicator::BegunCallsUnderWay)
       .def("silent_ranks", &PyCommunicator::SilentRanks)
       .def("unreached_ranks", &PyCommunicator::UnreachedRanks)
       .def("wait_for_event", &PyCommunicator::WaitForEvent)
@@ -236,6 +239,8 @@ nb::dict Registrations() {
   };
   add("jax_optireduce_allreduce", &AllReduceHandler);
   add("jax_optireduce_sequence", &SequenceHandler);
+  add("jax_optireduce_begin", &BeginHandler);
+  add("jax_optireduce_end", &EndHandler);
   add("jax_optireduce_hadamard_encode", &HadamardEncodeHandler);
   add("jax_optireduce_hadamard_decode", &HadamardDecodeHandler);
   return capsules;
@@ -259,6 +264,7 @@ void BindFacts(nb::module_& module) {
   module.attr("LAG_POLICIES") = nb::tuple(lag_policies);
   module.attr("STATISTICS") = nb::tuple(statistics);
   module.attr("NAME_BYTES_MAX") = kNameBytesMax;
+  module.attr("TOKEN_ELEMENTS") = kTokenElements;
   module.attr("DRAIN_OF_CALLS") = kDrainOfCalls;
   module.attr("DRAIN_OF_CALLS_IF_ANY") = kDrainOfCallsIfAny;
 }

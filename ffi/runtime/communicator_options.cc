@@ -18,14 +18,14 @@ Status CheckPositive(const char* setting, Duration value) {
                          std::to_string(std::chrono::duration<double>(value).count()) + ".");
 }
 
+}  // namespace
+
 // Chosen: any value that all ranks derive alike and others do not know would do.
 Result<std::uint32_t> SessionTag(const Secret& secret) {
   Result<Key> key = DeriveKey(secret, "session");
   if (!key.ok()) return key.status();
   return ByteReader(key.value()).Read<std::uint32_t>();
 }
-
-}  // namespace
 
 Status Validate(const CommunicatorOptions& options) {
   if (options.name.empty()) return InvalidArgument("name must not be empty; pass e.g. 'default'.");

@@ -49,6 +49,9 @@ struct RankAddress {
 
 Status Validate(const CommunicatorOptions& options);
 
+// Identifies the session, equally on all ranks.
+Result<std::uint32_t> SessionTag(const Secret& secret);
+
 // Of a lane without a membership of its own.
 Result<EndpointOptions> EndpointOptionsOf(const CommunicatorOptions& options, std::uint16_t lane,
                                           const std::vector<RankAddress>& ranks,
