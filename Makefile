@@ -11,6 +11,7 @@ PYTHON ?= python3
 VENV_TEST ?= .venv-test
 VENV_DEMO ?= .venv-demo
 BUILD ?= build
+COMPILERS ?= $(BUILD)/compilers/$(notdir $(VENV_TEST))
 PYTEST_ARGS ?=
 SEED ?= 1
 # Chosen: small and medium scenarios together take half a minute under the sanitizers.
@@ -38,7 +39,7 @@ INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable 
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test tta seeds sanitize sanitized fuzz fuzz-clang tsan asan-python mutants coverage \
-  simulate lint tidy fmt wheel clean prerequisites
+  compile-accelerators simulate lint tidy fmt wheel clean prerequisites
 
 help:
 	@echo 'make demo      train a small model on several ranks of this host, with and without loss'
@@ -51,6 +52,7 @@ help:
 	@echo 'make tsan      many ranks in one process under the thread sanitizer'
 	@echo 'make asan-python  Python programs on real sockets, under the address sanitizer'
 	@echo 'make mutants   plants bugs, and prints those that no check finds (MUTANTS=...)'
+	@echo 'make compile-accelerators  programs compiled for H100 and TPU v5e, without the devices'
 	@echo 'make coverage  what of the C++ core no test executes'
 	@echo 'make simulate  replay one simulated run (SEED=...)'
 	@echo 'make lint      ruff, basedpyright, clang-format, and rules of this project'
@@ -130,6 +132,22 @@ coverage: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python -m pip install $(PIP_QUIET) $(GCOVR)
 	$(VENV_TEST)/bin/python tools/coverage.py --build $(BUILD)/coverage
 
+# The compilers of GPU and TPU, without their devices and CUDA's libraries: about 1 GB on disk, beside
+# the environment, whose programs never see them. A package that the index lacks is skipped, and the
+# tests of its platform with it.
+compile-accelerators: $(COMPILERS)/.installed $(VENV_TEST)/.installed
+	PYTHONPATH="$(abspath $(COMPILERS))" $(VENV_TEST)/bin/python -m pytest tests/accelerators \
+	  $(PYTEST_ARGS)
+
+$(COMPILERS)/.installed: $(VENV_TEST)/.requirements
+	rm -rf $(COMPILERS) && mkdir -p $(COMPILERS)
+	@jaxlib=$$($(VENV_TEST)/bin/python -c 'import jaxlib; print(jaxlib.__version__)'); \
+	for packages in libtpu "jax-cuda12-pjrt==$$jaxlib jax-cuda12-plugin==$$jaxlib"; do \
+	  $(VENV_TEST)/bin/python -m pip install $(PIP_QUIET) --no-deps --target $(COMPILERS) \
+	    $$packages || echo "SKIPPED: $$packages, which pip does not install here"; \
+	done
+	touch $@
+
 # In two halves, for the cores that every machine has.
 seeds: $(VENV_TEST)/.installed
 	@simulate=$(BUILD)/$(notdir $(VENV_TEST))/optireduce_simulate; half=$$(($(SEEDS) / 2)); \
@@ -179,7 +197,7 @@ $(VENV_TEST)/.requirements $(VENV_DEMO)/.requirements: %/.requirements: \
 $(VENV_TEST)/.requirements: EXTRA = test
 $(VENV_DEMO)/.requirements: EXTRA = examples
 
-$(VENV_TEST)/.installed: $(VENV_TEST)/.requirements $(CORE) $(wildcard tests/native/*)
+$(VENV_TEST)/.installed: $(VENV_TEST)/.requirements $(CORE) $(wildcard tests/native/* tests/native/*/*)
 	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" $(VENV_TEST)/bin/python $(INSTALL) \
 	  --config-settings=build-dir=$(BUILD)/$(notdir $(VENV_TEST)) \
 	  --config-settings=cmake.define.OPTIREDUCE_TESTING=ON

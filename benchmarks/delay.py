@@ -80,7 +80,7 @@ class Queue:
                 FLAGS: WHOLE,
             },
         )
-        self.packets = 0
+        self.announced = 0
         # Errors are reported immediately.
         list(self.numbers(0))
 
@@ -101,7 +101,7 @@ class Queue:
                 error = -struct.unpack_from("=i", message, 16)[0]
                 raise OSError(error, os.strerror(error))
             if kind == QUEUED:
-                self.packets += 1
+                self.announced += 1
                 yield struct.unpack_from(">I", message, ID_OFFSET)[0]
 
     def let_pass(self, last: int) -> None:
@@ -147,7 +147,7 @@ def main() -> None:
         hold(queue, stalls, least_ms / 1000)
     finally:
         print(
-            f"delay.py: {queue.packets} packets, {time.process_time():.2f} s of "
+            f"delay.py: {queue.announced} packets, {time.process_time():.2f} s of "
             "processor time",
             file=sys.stderr,
         )

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-RANKS = 4
+RANKS = 4  # hosts, unless a benchmark has another number
 
 DELAY = str(Path(__file__).with_name("delay.py"))
 
@@ -96,18 +96,18 @@ def address(rank: int) -> str:
     return f"{NETWORK}.{rank + 1}"
 
 
-def environment(rank: int) -> dict[str, str]:
+def environment(rank: int, ranks: int = RANKS) -> dict[str, str]:
     """Returns the variables of a rank's process."""
     return {
         "JAX_COORDINATOR_ADDRESS": f"{address(0)}:{COORDINATOR_PORT}",
-        "JAX_NUM_PROCESSES": str(RANKS),
+        "JAX_NUM_PROCESSES": str(ranks),
         "JAX_PROCESS_ID": str(rank),
         "JAX_PLATFORMS": "cpu",
     }
 
 
 @contextlib.contextmanager
-def network(link: Link) -> Iterator[None]:
+def network(link: Link, ranks: int = RANKS) -> Iterator[None]:
     """Makes the hosts, the switch and the links; removes them, also on SIGTERM."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
@@ -115,20 +115,20 @@ def network(link: Link) -> Iterator[None]:
         _run(f"ip -n {SWITCH} link add br0 type bridge")
         _run(f"ip -n {SWITCH} link set br0 up")
         with contextlib.ExitStack() as stack:
-            for rank in range(RANKS):
-                _add_host(rank, link)
+            for rank in range(ranks):
+                _add_host(rank, link, is_last=rank == ranks - 1)
                 if link.delay:
                     stack.enter_context(_delayed(rank, link.delay))
             yield
     finally:
-        for rank in range(RANKS):
+        for rank in range(ranks):
             _run(f"ip netns delete {host(rank)}", check=False)
             shutil.rmtree(ETC / host(rank), ignore_errors=True)
         _run(f"ip netns delete {SWITCH}", check=False)
         signal.signal(signal.SIGTERM, before)
 
 
-def _add_host(rank: int, link: Link) -> None:
+def _add_host(rank: int, link: Link, *, is_last: bool) -> None:
     """Makes a host, its link, and its port of the switch."""
     name, port = host(rank), f"p{rank}"
     # Gloo listens on the address of the machine's own name.
@@ -149,7 +149,7 @@ def _add_host(rank: int, link: Link) -> None:
         cut = "tso off tx-udp-segmentation off gso on gro on"
         _run(f"ip netns exec {name} ethtool -K eth0 {cut}")
         _run(f"ip netns exec {SWITCH} nft -f -", text=_loss(port, link))
-    mbps = link.mbps / (link.slow if rank == RANKS - 1 else 1)
+    mbps = link.mbps / (link.slow if is_last else 1)
     bytes_per_ms = round(mbps * 1_000_000 / 8 / 1000)
     # Twice the lateness of a timer of the kernel.
     shape = f"root tbf rate {mbps * 1e6:.0f}bit burst {max(bytes_per_ms, 3000)}"

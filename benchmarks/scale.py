@@ -15,7 +15,9 @@ Simulated cases run the production protocol in virtual time and check every sum:
     tail `--calm` (1.5), for any tail;
   * `exact 2D`: an allreduce of the whole bucket within each of about sqrt(N) groups,
     then one across the groups among the ranks of equal place: two `psum`s over two
-    axes.
+    axes;
+  * `2D TAR`: a `psum_scatter` within each group, a `psum` of the part across, an
+    `all_gather` within the group.
 
 Models are Monte Carlo computations with latencies of the same distribution:
 
@@ -49,7 +51,7 @@ from scale_models import (
 RANKS = (8, 32, 128, 512, 1024)
 RATES_GBPS = (25, 100)
 TAILS = (1.5, 3.0)
-SIMULATED = ("exact", "bounded", "exact 2D")
+SIMULATED = ("exact", "bounded", "exact 2D", "2D TAR")
 MODELS = {"ring model": ring_times, "halving model": halving_times}
 KINDS = (*MODELS, *SIMULATED)
 
@@ -66,6 +68,7 @@ COLOURS = {
     "exact": "#0072B2",
     "bounded": "#009E73",
     "exact 2D": "#CC79A7",
+    "2D TAR": "#D55E00",
 }
 
 
@@ -112,7 +115,8 @@ def scenario(network: Network, kind: str, calls: int, deadline_s: float = 0) -> 
         # Peers advertise at most 255 senders: with more ranks some would wait, and the
         # simulator would check each of them for every datagram.
         "incast": 0 if network.ranks <= 256 else network.ranks - 1,
-        "groups": groups_of(network.ranks) if kind == "exact 2D" else 1,
+        "groups": groups_of(network.ranks) if "2D" in kind else 1,
+        "group_stages": int(kind == "2D TAR"),
     }
     if kind == "bounded":
         half_us = max(round(deadline_s / 2 * 1e6), 1)

@@ -2,11 +2,14 @@
 
     python benchmarks/steps.py steps.jsonl
     python benchmarks/steps.py steps.jsonl --ranks 4 8 --troubles pauses --max-lags 1 4
+    python benchmarks/steps.py steps.jsonl --modes bounded exact-delayed bounded-delayed
 
 The program simulates training loops: 40 ms of computation and a call of 400 kB in each
-step, on links of 250 Mbit/s. The production protocol makes the calls, and the simulator
-checks every sum. The program appends a line to the file for each case, and omits cases
-with a line in the file; then it prints a table of the file. Exit code: 0.
+step, on links of 250 Mbit/s. In the delayed modes the computation begins together with
+the call of the step before, as with `begin` and `end`. The production protocol makes
+the calls, and the simulator checks every sum. The program appends a line to the file
+for each case, and omits cases with a line in the file; then it prints a table of the
+file. Exit code: 0.
 """
 
 import argparse
@@ -33,6 +36,7 @@ MODES = {
     "bounded": "mode=bounded on_lag=catch_up late_budget_ppm=100000 "
     "reduce_scatter_deadline_us=500000 all_gather_deadline_us=500000",
 }
+MODES |= {f"{name}-delayed": f"{options} overlap=1" for name, options in MODES.items()}
 MAX_LAG = 2  # the default
 # Chosen: as many as a run of benchmarks/tta.py; a pause in seven of each rank.
 STEPS = 150
@@ -55,9 +59,10 @@ class Case(NamedTuple):
 def cases(args: argparse.Namespace) -> Iterator[Case]:
     """Yields the cases of the arguments."""
     for trouble, ranks in itertools.product(args.troubles, args.ranks):
-        yield Case(trouble, ranks, "exact", MAX_LAG)
-        for max_lag in args.max_lags:
-            yield Case(trouble, ranks, "bounded", max_lag)
+        for mode in dict.fromkeys(("exact", *args.modes)):
+            exact = mode.startswith("exact")
+            for max_lag in [MAX_LAG] if exact else args.max_lags:
+                yield Case(trouble, ranks, mode, max_lag)
 
 
 def measure(case: Case) -> dict[str, float]:
@@ -106,6 +111,7 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--troubles", nargs="+", choices=TROUBLES, default=TROUBLES)
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=["bounded"])
     parser.add_argument("--max-lags", type=int, nargs="+", default=[MAX_LAG])
     args = parser.parse_args()
     lines = read(args.file)

@@ -6,7 +6,8 @@ The program makes 4 hosts on this machine (see `hosts.py`; needs root), each wit
 to one switch, and trains two small models on them, a rank on each host: with
 `lax.pmean` over Gloo, in float32 and bfloat16, with every mode of this package, and
 with `wire_format="auto"`, with default settings. `--search` adds fixed settings of
-`bounded`, of which the table shows the best. Impairments:
+`bounded`, of which the table shows the best. `--schemes exact "exact, delay 1"`
+compares a mode with the same mode with gradients of the step before. Impairments:
 
     quiet                none
     pauses...            every rank independently pauses 0.5 s before 5 % of its steps
@@ -47,7 +48,7 @@ import numpy as np
 import results
 import tta_report
 from hosts import MISSING, RANKS, Link, environment, network, program
-from tta_train import SCHEMES, Pauses, fixed_schemes
+from tta_train import DELAYED, SCHEMES, Pauses, fixed_schemes
 
 HERE = Path(__file__).parent
 # The programs of the hosts import modules of this folder.
@@ -109,7 +110,7 @@ class Cell:
     Attributes:
       task: "digits" or "text".
       optimizer: "sgd" (with momentum) or "adamw".
-      scheme: of `tta_train.SCHEMES` or `tta_train.fixed_schemes`.
+      scheme: of `tta_train.SCHEMES`, `DELAYED` or `fixed_schemes`.
       impairment: of `IMPAIRMENTS`.
       seed: of the parameters, the order of the examples, the pauses and the bursts.
       steps: of the optimizer.
@@ -223,7 +224,8 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--tasks", **several(["digits", "text"], ["digits", "text"]))
     add("--optimizers", **several(["sgd", "adamw"], ["sgd", "adamw"]))
-    add("--schemes", **several([*SCHEMES, *fixed_schemes()], list(SCHEMES)))
+    schemes = [*SCHEMES, *DELAYED, *fixed_schemes()]
+    add("--schemes", **several(schemes, list(SCHEMES)))
     add("--search", action="store_true", help="add fixed settings of `bounded`")
     add("--impairments", **several(list(IMPAIRMENTS), list(IMPAIRMENTS)))
     add("--seeds", type=int, default=3, help="of each run (default 3)")
@@ -276,7 +278,7 @@ def main() -> int:
         print(tta_report.line(row), flush=True)
     rows = list(results.read(path, wanted).values())
     if rows:
-        table = tta_report.table(rows, list(SCHEMES), TARGETS)
+        table = tta_report.table(rows, [*SCHEMES, *DELAYED], TARGETS)
         print(table)
         (args.output / "table.md").write_text(table + "\n")
         tta_report.draw(rows, list(SCHEMES), TARGETS, args.output / "tta.png")

@@ -50,12 +50,16 @@ class Scheme:
       wire_format: format of `average_gradients`, or dtype of `lax.pmean`.
       flat: whether `lax.pmean` reduces all gradients as one array.
       options: options of `jax_optireduce.init`.
+      delay: age of the gradients in a step, in steps: 0 or 1.
+      momentum: of SGD; the first decay rate of AdamW.
     """
 
     mode: str | None
     wire_format: str = "float32"
     flat: bool = False
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    delay: int = 0
+    momentum: float = MOMENTUM
 
 
 # Schemes with default options.
@@ -68,6 +72,16 @@ SCHEMES = {
     "bounded": Scheme("bounded"),
     "bounded, auto": Scheme("bounded", "auto"),
     "lossy": Scheme("lossy"),
+}
+
+
+# Schemes whose calls overlap with the next step. Momentum multiplies the effect of the
+# delay: with momentum m the largest stable rate falls from 2 (1 + m) to 1 - m, in units
+# of the inverse curvature; see docs/overlap.md.
+DELAYED = {
+    f"{mode}, delay 1{text}": Scheme(mode, delay=1, momentum=momentum)
+    for mode in ("exact", "bounded")
+    for text, momentum in (("", MOMENTUM), (", no momentum", 0.0))
 }
 
 
@@ -133,19 +147,26 @@ def make_step(
 ) -> Callable[..., Any]:
     """Returns the train step: (state, inputs, targets) -> (state, report)."""
 
-    def averaged(gradients: Any) -> tuple[Any, jax.Array]:
+    def averaged(gradients: Any, handle: Any) -> tuple[Any, Any, jax.Array]:
         if scheme.mode is None:
             sent = optax.tree.cast(gradients, scheme.wire_format)
             restored = optax.tree.cast(mean_over_gloo(sent, scheme.flat), jnp.float32)
-            return restored, jnp.zeros(5)
-        gradients, stats = jax_optireduce.average_gradients(
-            gradients,
-            AXIS,
-            mode=scheme.mode,
-            wire_format=scheme.wire_format,
-            name="gradients",
-            return_stats=True,
-        )
+            return restored, handle, jnp.zeros(5)
+        arguments = {
+            "mode": scheme.mode,
+            "wire_format": scheme.wire_format,
+            "name": "gradients",
+        }
+        if scheme.delay:
+            following = jax_optireduce.begin(gradients, AXIS, **arguments)
+            gradients, stats = jax_optireduce.end(
+                handle, after=following, return_stats=True
+            )
+            handle = following
+        else:
+            gradients, stats = jax_optireduce.average_gradients(
+                gradients, AXIS, **arguments, return_stats=True
+            )
         report = (
             stats.missing_contributions,
             stats.missing_results,
@@ -153,13 +174,15 @@ def make_step(
             stats.deadline_s,
             stats.skipped,
         )
-        return gradients, jnp.stack([x.astype(jnp.float32) for x in report])
+        values = jnp.stack([x.astype(jnp.float32) for x in report])
+        return gradients, handle, values
 
     def step(state: Any, inputs: jax.Array, targets: jax.Array) -> tuple[Any, Any]:
-        params, inner = state
-        gradients, report = averaged(jax.grad(task.loss)(params, inputs, targets))
+        params, inner, handle = state
+        gradients = jax.grad(task.loss)(params, inputs, targets)
+        gradients, handle, report = averaged(gradients, handle)
         updates, inner = optimizer.update(gradients, inner, params)
-        return (optax.apply_updates(params, updates), inner), report[None]
+        return (optax.apply_updates(params, updates), inner, handle), report[None]
 
     return jax.jit(
         jax.shard_map(
@@ -178,7 +201,8 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
     task = accuracy_models.load(cell["task"])
     rate = task.rates[cell["optimizer"]]
     sgd = cell["optimizer"] == "sgd"
-    optimizer = optax.sgd(rate, MOMENTUM) if sgd else optax.adamw(rate)
+    make = optax.sgd if sgd else optax.adamw
+    optimizer = make(rate, scheme.momentum)
     rank, ranks = jax.process_index(), jax.process_count()
     mesh = jax.make_mesh((ranks,), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
     over = NamedSharding(mesh, DIVIDED)
@@ -186,7 +210,10 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
     def initial() -> Any:
         key = jax.random.key(cell["seed"])
         params = task.model.init(key, task.held_out_inputs[:1])
-        return params, optimizer.init(params)
+        handle = None
+        if scheme.delay:
+            handle = jax_optireduce.empty_handle(params, AXIS, mode=scheme.mode)
+        return params, optimizer.init(params), handle
 
     def divided(rows: list[np.ndarray]) -> list[jax.Array]:
         return [jax.make_array_from_process_local_data(over, part) for part in rows]
@@ -230,7 +257,7 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
 def main() -> None:
     """Trains the cell of a file."""
     cell = json.loads(Path(sys.argv[1]).read_text())
-    scheme = (SCHEMES | fixed_schemes())[cell["scheme"]]
+    scheme = (SCHEMES | DELAYED | fixed_schemes())[cell["scheme"]]
     if scheme.mode is None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(

@@ -1,9 +1,10 @@
 """Collectives for JAX that end by a deadline, over UDP.
 
-`psum` and `pmean` replace those of `jax.lax`; `average_gradients`, `sync_in_backward`
-and `optax_average_gradients` average gradients; `value_and_grad` and `over_slow_axis`
-serve programs without `shard_map`; `drain` returns data in flight, and `resync` makes
-replicas equal again.
+`psum`, `pmean`, `psum_scatter` and `all_gather` replace those of `jax.lax`;
+`average_gradients`, `sync_in_backward` and `optax_average_gradients` average gradients;
+`value_and_grad` and `over_slow_axis` serve programs without `shard_map`; `begin` and
+`end` let a call overlap with the next step; `drain` returns data in flight, and
+`resync` makes replicas equal again.
 """
 
 import pkgutil
@@ -27,9 +28,11 @@ from jax_optireduce._gradients import (
     resync,
     sync_in_backward,
 )
+from jax_optireduce._handles import Handle, begin, empty_handle, end
 from jax_optireduce._optax import optax_average_gradients
 from jax_optireduce._options import Advanced, Options
 from jax_optireduce._regions import over_slow_axis, value_and_grad
+from jax_optireduce._stages import all_gather, psum_scatter
 from jax_optireduce._stats import CollectiveStats
 
 __version__ = "0.1.0"
@@ -39,18 +42,24 @@ __all__ = [
     "AxisError",
     "CollectiveStats",
     "Communicator",
+    "Handle",
     "NotInitializedError",
     "OptiReduceError",
     "Options",
     "RendezvousError",
     "UsageError",
+    "all_gather",
     "average_gradients",
+    "begin",
     "drain",
+    "empty_handle",
+    "end",
     "init",
     "optax_average_gradients",
     "over_slow_axis",
     "pmean",
     "psum",
+    "psum_scatter",
     "resync",
     "shutdown",
     "stats",

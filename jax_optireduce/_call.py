@@ -29,6 +29,7 @@ class CallArguments(TypedDict, total=False):
     step: Any
     name: str | None
     specs: Any
+    fast_axis: Any
 
 
 class Drain(enum.IntEnum):
@@ -48,8 +49,11 @@ class Call:
 
     Attributes:
       kind: the public function, for messages.
+      operation: the stages on the wire: "allreduce" has both, "reduce_scatter" the
+        first, "all_gather" the second.
       key: names the collective, see `_identity`.
       axes: mapped axes, of the mesh or of a named `vmap`.
+      fast: those of `axes` over which XLA reduces; see `_fast_axis`.
       mode: see `psum`.
       wire_format: see `psum`.
       mean: whether the sum is divided by the number of ranks.
@@ -66,9 +70,16 @@ class Call:
     axes: tuple[str, ...]
     mode: str
     wire_format: str
+    operation: str = "allreduce"
     mean: bool = True
     drain: Drain = Drain.NONE
     rotated: bool = False
     derived: bool = False
     typed: bool = False
     counted: bool = False
+    fast: tuple[str, ...] = ()
+
+    @property
+    def slow(self) -> tuple[str, ...]:
+        """The axes over which this package reduces."""
+        return tuple(axis for axis in self.axes if axis not in self.fast)

@@ -19,6 +19,7 @@ from jax_optireduce import (
     _identity,
     _native,
     _primitive,
+    _specs,
 )
 from jax_optireduce._call import MODES, WIRE_FORMATS, Call
 from jax_optireduce._errors import AxisError, UsageError, did_you_mean
@@ -29,7 +30,7 @@ _FLOATS = ("float32", "bfloat16", "float16", "float64")
 SUPPORTED = (*_FLOATS, "int32", "bool")
 
 # Modes of functions without `mode=`; of the others "bounded".
-_DEFAULT_MODES = {"psum": "exact", "pmean": "exact"}
+_DEFAULT_MODES = {"psum": "exact", "pmean": "exact", "psum_scatter": "exact"}
 
 
 def checked_call(
@@ -38,6 +39,7 @@ def checked_call(
     key: str,
     mode: str | None,
     wire_format: str = "float32",
+    fast_axis: AxisName | None = None,
     **more: Any,
 ) -> Call:
     """Returns the description of a call.
@@ -48,21 +50,39 @@ def checked_call(
       key: see `checked_key`.
       mode: as given to it; None: the session's, or the default of the function.
       wire_format: as given to it.
+      fast_axis: as given to it.
       **more: fields of `Call` that are not checked.
 
     Raises:
       NotInitializedError: `init` was not called.
       UsageError: the mode, the wire format or an axis is invalid.
     """
+    mode = resolved_mode(mode, kind)
+    check_wire_format(wire_format)
+    axes = checked_axes(axis_name, kind)
+    return Call(
+        kind=kind,
+        key=key,
+        axes=axes,
+        fast=_checked_fast_axes(fast_axis, axes, kind),
+        mode=mode,
+        wire_format=wire_format,
+        **more,
+    )
+
+
+def resolved_mode(mode: str | None, kind: str) -> str:
+    """Returns the given mode, that of the session, or the default of the function.
+
+    Raises:
+      NotInitializedError: `init` was not called.
+      UsageError: the mode is invalid.
+    """
     options = _communicator.current(kind).options
     if mode is None:
         mode = options.mode or _DEFAULT_MODES.get(kind, "bounded")
     check_mode(mode)
-    check_wire_format(wire_format)
-    axes = checked_axes(axis_name, kind)
-    return Call(
-        kind=kind, key=key, axes=axes, mode=mode, wire_format=wire_format, **more
-    )
+    return mode
 
 
 def checked_key(name: str | None, kind: str) -> str:
@@ -137,7 +157,7 @@ def checked_axes(axis_name: AxisName, kind: str) -> tuple[Any, ...]:
       AxisError: an axis is not mapped here.
       UsageError: an axis is given twice.
     """
-    axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    axes = axes_of(axis_name)
     if not axes or len(set(axes)) != len(axes):
         raise UsageError(
             f"{kind} needs an axis name or a tuple of different ones, got "
@@ -149,6 +169,51 @@ def checked_axes(axis_name: AxisName, kind: str) -> tuple[Any, ...]:
         if not _is_mapped(axis):
             raise AxisError(_unknown_axis(axis, kind, mapped))
     return axes
+
+
+def _checked_fast_axes(
+    fast_axis: AxisName | None, axes: tuple[Any, ...], kind: str
+) -> tuple[Any, ...]:
+    """Returns `fast_axis` as a tuple of axes of the call.
+
+    Raises:
+      UsageError: it is none of them, all of them, or not of a mesh of manual axes.
+    """
+    if fast_axis is None:
+        return ()
+    fast = axes_of(fast_axis)
+    of_mesh = _primitive.mapped_axes(axes)
+    for axis in fast:
+        if axis not in axes:
+            raise UsageError(
+                f"{kind}: fast_axis={axis!r} is not among the axes of the call, "
+                f"{axes}. Write both: {kind}(x, {(*axes, axis)}, fast_axis={axis!r})."
+            )
+        if axis not in of_mesh:
+            raise UsageError(
+                f"{kind}: fast_axis={axis!r} is the axis of a jax.vmap; it must be an "
+                "axis of the mesh. A jax.vmap axis is summed on the device anyway."
+            )
+    if not fast or set(fast) == set(axes):
+        raise UsageError(
+            f"{kind}: fast_axis={fast_axis!r} must be some of the axes {axes}, and "
+            "leave one for the slow network. Use jax.lax for a sum over a fast "
+            "network alone."
+        )
+    automatic = _specs.automatic_axes()
+    if automatic:
+        raise UsageError(
+            f"{kind}: fast_axis is for programs whose axes are all manual; here the "
+            f"compiler shards {', '.join(automatic)}. Leave the fast axis to the "
+            "compiler as well, with jax.shard_map(..., axis_names={slow axis}), and "
+            "give specs= instead."
+        )
+    return fast
+
+
+def axes_of(axis_name: AxisName) -> tuple[Any, ...]:
+    """Returns the axes as a tuple."""
+    return tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
 
 
 def _is_mapped(axis: Any) -> bool:

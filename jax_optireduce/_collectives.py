@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import jax
@@ -13,6 +14,7 @@ from jax_optireduce import (
     _bucketing,
     _checks,
     _communicator,
+    _fast_axis,
     _primitive,
     _specs,
     _stats,
@@ -89,6 +91,7 @@ def psum(
     step: Any = None,
     name: str | None = None,
     specs: Any = None,
+    fast_axis: AxisName | None = None,
     axis_index_groups: None = None,
     return_stats: bool = False,
 ) -> Any:
@@ -156,6 +159,12 @@ def psum(
         axes in it have no effect. Each device sends its part. None takes the sharding
         from the types (explicit axes), or divides the largest dimension, for which the
         compiler may move data between devices.
+      fast_axis: in programs whose axes are all manual: the axes among `axis_name` that
+        cross a fast network, such as the devices of a process. XLA reduces over them:
+        with k devices along them each sends 1/k of the bytes over the others, and
+        receives the parts of the result from its neighbours. Sums over these axes are
+        those of `jax.lax.psum_scatter`. None: the devices of a process are summed on
+        the host, and each process sends the sum.
       axis_index_groups: None, the default of `jax.lax.psum`.
       return_stats: whether to return the statistics of the call as well as the sums.
 
@@ -171,7 +180,9 @@ def psum(
     """
     _checks.check_no_groups(axis_index_groups, "psum")
     key = _checks.checked_key(name, "psum")
-    call = _checks.checked_call("psum", axis_name, key, mode, wire_format, mean=False)
+    call = _checks.checked_call(
+        "psum", axis_name, key, mode, wire_format, fast_axis, mean=False
+    )
     return reduce_tree(tree, step, call, specs=specs).result(return_stats)
 
 
@@ -200,6 +211,7 @@ def pmean(
     step: Any = None,
     name: str | None = None,
     specs: Any = None,
+    fast_axis: AxisName | None = None,
     axis_index_groups: None = None,
     return_stats: bool = False,
 ) -> Any:
@@ -217,6 +229,7 @@ def pmean(
       step: see `psum`.
       name: see `psum`.
       specs: see `psum`.
+      fast_axis: see `psum`.
       axis_index_groups: see `psum`.
       return_stats: see `psum`.
 
@@ -231,7 +244,7 @@ def pmean(
     """
     _checks.check_no_groups(axis_index_groups, "pmean")
     key = _checks.checked_key(name, "pmean")
-    call = _checks.checked_call("pmean", axis_name, key, mode, wire_format)
+    call = _checks.checked_call("pmean", axis_name, key, mode, wire_format, fast_axis)
     return reduce_tree(tree, step, call, specs=specs).result(return_stats)
 
 
@@ -281,22 +294,35 @@ def reduce_tree(
     results.update(sums)
     ordered = [results[i] for i in range(len(results))]
     if call.mean:
-        ranks = _ranks_in_mean(sums, buckets, call.mode, size)
+        # Floating sums of several groups are scaled to all ranks, and then joined.
+        scaled = bool(call.fast or _specs.automatic_axes())
+        ranks = ranks_in_mean(sums, buckets, call.mode, size, scaled=scaled)
         ordered = [total / ranks.get(i, size) for i, total in enumerate(ordered)]
     return Reduction(jax.tree_util.tree_unflatten(treedef, ordered), buckets)
 
 
-def _ranks_in_mean(
-    sums: dict[int, Any], buckets: list[ReducedBucket], mode: str, size: int
+def ranks_in_mean(
+    sums: dict[int, Any],
+    buckets: list[ReducedBucket],
+    mode: str,
+    size: int,
+    *,
+    scaled: bool = False,
 ) -> dict[int, jax.Array]:
     """Returns the number of ranks in the mean of a leaf, if the call determines it.
 
     In the other modes calls do not continue after a death ("lossy" scales its sums).
+
+    Args:
+      sums: by the position of the leaf.
+      buckets: of the sums.
+      mode: of the call.
+      size: number of all ranks.
+      scaled: whether the floating sums are scaled to all ranks already.
     """
     if mode != "bounded":
         return {}
-    if _specs.automatic_axes():
-        # The primitive has scaled the floating sums to all ranks.
+    if scaled:
         sums = {i: x for i, x in sums.items() if x.dtype == jnp.int32}
     # The mean of integers is in float32, as that of `jax.lax.pmean`.
     dtypes = {
@@ -323,8 +349,11 @@ def _sum_leaves(
     if options.backend == "xla":
         return {i: lax.psum(leaf, call.axes) for i, leaf in leaves.items()}, []
     parts = _specs.divided(leaves, specs)
+    shapes = [part.sent_shape() for part in parts]
+    if call.fast:
+        shapes = [_fast_axis.part_shape(shape, call) for shape in shapes]
     plan = _bucketing.plan_buckets(
-        [part.local_shape() for part in parts],
+        shapes,
         [part.array.dtype for part in parts],
         bucket_bytes=options.bucket_bytes,
     )
@@ -334,33 +363,48 @@ def _sum_leaves(
     only_integers = all(bucket.integral for bucket in plan)
     for bucket in plan:
         members = [parts[i] for i in bucket.leaves]
-        operands = [part.array for part in members]
+        operands = whole = [part.array for part in members]
+        if call.fast:
+            operands = [_fast_axis.scattered(whole, call)]
         divisions = tuple(part.spec for part in members if part.spec is not None)
-        reduce = functools.partial(_primitive.allreduce, specs=divisions, step=step)
         # Parameters may include counters, which are in the tree of a drain only.
         optional = call.drain and bucket.integral and not only_integers
         of_bucket = dataclasses.replace(
             call,
+            axes=call.slow,
+            fast=(),
             key=call.key + bucket.suffix,
             drain=Drain.OF_CALLS_IF_ANY if optional else call.drain,
         )
-        rotated = dataclasses.replace(of_bucket, rotated=True)
-        if isinstance(rotate, jax.Array):
-            # Two collectives, since a rotated bucket is longer. The condition is around
-            # each bucket, not all of them, so that the first bucket does not wait for
-            # the last leaf.
-            rotated = dataclasses.replace(rotated, key=f"{rotated.key} rotated")
-            totals, vector = lax.cond(
-                rotate,
-                functools.partial(reduce, call=rotated),
-                functools.partial(reduce, call=of_bucket),
-                operands,
-            )
-        else:
-            chosen = rotated if rotate and call.mode == "lossy" else of_bucket
-            totals, vector = reduce(operands, call=chosen)
+        reduce = functools.partial(_primitive.allreduce, specs=divisions, step=step)
+        totals, vector = _reduce_bucket(reduce, operands, of_bucket, rotate)
+        if call.fast:
+            totals, vector = _fast_axis.gathered(totals[0], vector, whole, call)
         for part, total in zip(members, totals, strict=True):
-            sums.update(_specs.restored(part, total, leaves))
-        positions = [i for part in members for i in part.positions]
+            sums[part.position] = _specs.restored(part, total, leaves[part.position])
+        positions = [part.position for part in members]
         buckets.append(ReducedBucket(positions, bucket.elements, vector))
     return sums, buckets
+
+
+def _reduce_bucket(
+    reduce: Callable[..., Any],
+    operands: list[jax.Array],
+    call: Call,
+    rotate: bool | jax.Array,
+) -> tuple[list[jax.Array], jax.Array]:
+    """Sums a bucket, rotated or not; returns the sums and the statistics vector."""
+    rotated = dataclasses.replace(call, rotated=True)
+    if not isinstance(rotate, jax.Array):
+        return reduce(
+            operands, call=rotated if rotate and call.mode == "lossy" else call
+        )
+    # Two collectives, since a rotated bucket is longer. The condition is around each
+    # bucket, not all of them, so that the first bucket does not wait for the last leaf.
+    rotated = dataclasses.replace(rotated, key=f"{rotated.key} rotated")
+    return lax.cond(
+        rotate,
+        functools.partial(reduce, call=rotated),
+        functools.partial(reduce, call=call),
+        operands,
+    )

@@ -6,7 +6,14 @@ import os
 from types import TracebackType
 from typing import Any, Self
 
-from jax_optireduce import _compat, _exit, _log_thread, _options, _rendezvous
+from jax_optireduce import (
+    _accelerators,
+    _compat,
+    _exit,
+    _log_thread,
+    _options,
+    _rendezvous,
+)
 from jax_optireduce._errors import NotInitializedError
 from jax_optireduce._options import Options
 
@@ -124,6 +131,9 @@ class Communicator:
             _session.current = None
         if self._native is not None:
             given_up = self._native.calls_under_way()
+            handles = self._native.counters()["handles_open"]
+            if handles:
+                _log.info("%d handles were not ended; their results are lost", handles)
             self._native.close(reason)
             _session.peers_at_exit.dead.update(self._native.silent_ranks())
             _session.peers_at_exit.unreached.update(self._native.unreached_ranks())
@@ -221,9 +231,9 @@ def init(**options: Any) -> Communicator:
         # Before the rendezvous: processes with different options must also end in
         # order.
         _exit.install(_end_at_exit, resolved.advanced.shutdown_timeout_s)
-        native, datagram_bytes = _rendezvous.join(
-            label, NAME, rank, world_size, resolved
-        )
+        native, datagram_bytes = _rendezvous.join(label, NAME, rank, resolved)
+    for plugin in _accelerators.register():
+        _log.info("%r", plugin)
     communicator = Communicator(rank, world_size, resolved, native, datagram_bytes)
     _session.current = communicator
     values = resolved.flat()

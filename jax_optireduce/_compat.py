@@ -4,6 +4,8 @@ Tested with JAX 0.10.2 and 0.12.0. Public functions are the fallback where they 
 """
 
 import contextlib
+import dataclasses
+import importlib.util
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,15 +14,20 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import ShapedArray
+from jax.experimental import compute_on as _compute_on
 from jax.experimental import multihost_utils
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from jax_optireduce._errors import RendezvousError, UsageError
 
 try:
+    from jax._src import callback as _callback
     from jax._src import clusters as _clusters
     from jax._src import distributed as _distributed
     from jax._src import xla_bridge as _bridge
 except ImportError:  # Absent in this JAX: the fallbacks below apply.
+    _callback = None
     _clusters = None
     _distributed = None
     _bridge = None
@@ -29,6 +36,9 @@ _log = logging.getLogger("jax_optireduce")
 
 # Whether JAX has the client of `publish` and `published`.
 HAS_KEY_VALUE_CLIENT = _distributed is not None
+
+# The setting of JAX that `own_slice` reads.
+_PLATFORMS = "jax_platforms"
 
 # The setting of JAX that `is_recoverable` reads.
 RECOVERABILITY = "jax_enable_recoverability"
@@ -60,8 +70,23 @@ def stats_type(rank_aval: Any, size: int) -> Any:
 
     For JAX it varies over no axis, so that a program can return it from any mesh.
     """
-    aval = rank_aval.update(shape=(size,), dtype=np.dtype(np.float32))
-    return reduced_type(aval, aval.mat.varying)
+    return vector_type(rank_aval, size, np.float32)
+
+
+def vector_type(
+    rank_aval: Any, size: int, dtype: Any, varying: Iterable[str] = ()
+) -> Any:
+    """Returns the type of a vector [size] that varies over some axes.
+
+    Args:
+      rank_aval: type of the rank operand, from which it is made.
+      size: number of elements.
+      dtype: of the vector.
+      varying: the axes.
+    """
+    aval = rank_aval.update(shape=(size,), dtype=np.dtype(dtype), weak_type=False)
+    manual_axis_type = aval.mat.update(varying=frozenset(varying))
+    return aval.update(manual_axis_type=manual_axis_type)
 
 
 def mesh_axes() -> dict[str, tuple[int, bool]]:
@@ -114,6 +139,73 @@ def without_manual_types(ctx: Any) -> Any:
     return ctx.replace(avals_in=plain)
 
 
+def on_host(function: Callable[..., Any], *operands: Any) -> Any:
+    """Calls a function as a host computation; its results are on the device again."""
+    # JAX 0.10 has another name for it.
+    wrap: Any = getattr(_compute_on, "compute_on2", _compute_on.compute_on)
+    call = wrap(
+        function,
+        compute_type="device_host",
+        out_memory_spaces=jax.memory.Space.Device,
+    )
+    return call(*operands)
+
+
+def host_callback(
+    function: Callable[..., Sequence[np.ndarray]],
+    results: Sequence[Any],
+    *operands: Any,
+) -> list[Any]:
+    """Calls a Python function on this host, once for each device; always.
+
+    Unlike `jax.experimental.io_callback` the function receives NumPy arrays: there,
+    arrays of 100,000 floats wait for ever on CPU devices.
+
+    Args:
+      function: of NumPy arrays; returns a sequence of them.
+      results: shape and dtype of each result.
+      *operands: arrays of one device, where all axes are manual.
+    """
+    types = tuple(ShapedArray(x.shape, x.dtype) for x in results)
+    return _host_callback_p.bind(*operands, function=function, types=types)
+
+
+def _lower_host_callback(ctx: Any, *operands: Any, function: Any, types: Any) -> Any:
+    del types
+    if _callback is None:
+        raise UsageError(
+            "this release of JAX has no callbacks for this package; install one of the "
+            "range that python -m jax_optireduce doctor names."
+        )
+    context = ctx.module_context.axis_context
+    if hasattr(context, "manual_axes"):
+        # The others have one device, but JAX refuses them here.
+        manual = frozenset(context.mesh.axis_names)
+        context = dataclasses.replace(context, manual_axes=manual)
+    sharding = _callback._callback_op_sharding(  # noqa: SLF001
+        context, None, ctx.avals_out
+    )
+    results, _, _ = mlir.emit_python_callback(
+        ctx,
+        function,
+        None,
+        list(operands),
+        ctx.avals_in,
+        ctx.avals_out,
+        has_side_effect=True,
+        returns_token=False,
+        sharding=sharding,
+    )
+    return results
+
+
+_host_callback_p = Primitive("optireduce_host_callback")
+_host_callback_p.multiple_results = True
+_host_callback_p.def_abstract_eval(lambda *_, types, **__: list(types))
+# Not cacheable: on TPU each callback has a channel of its own.
+mlir.register_lowering(_host_callback_p, _lower_host_callback, cacheable=False)
+
+
 # --- Programs ------------------------------------------------------------------------
 
 
@@ -122,14 +214,17 @@ def wait_for_programs() -> None:
 
     JAX has no call for that. A program that is dispatched now ends after the earlier
     programs of this thread: on a CPU, XLA starts the programs of a thread in order
-    (those for one device, and those for several), except for tiny ones. For the
-    programs of other threads this waits if their results are still referenced.
+    (those for one device, and those for several), except for tiny ones; GPUs and TPUs
+    do, too. For the programs of other threads this waits if their results are still
+    referenced.
     """
     if _bridge is None or not _bridge.backends_are_initialized():
         return
     try:
-        devices = jax.local_devices(backend="cpu")
-        results = [*jax.live_arrays("cpu"), *_dispatch_last(devices)]
+        results = []
+        for platform in _bridge.backends():
+            devices = jax.local_devices(backend=platform)
+            results += [*jax.live_arrays(platform), *_dispatch_last(devices)]
     except Exception as error:  # noqa: BLE001 (at exit there is no remedy)
         _log.debug("cannot wait for programs: %s", error)
         return
@@ -170,6 +265,22 @@ def process() -> tuple[int, int]:
         state = _distributed.global_state
         return state.process_id, state.num_processes
     return jax.process_index(), jax.process_count()
+
+
+def own_slice() -> int | None:
+    """Returns the index of the TPU slice of this process; None on other platforms.
+
+    Devices of other platforms may have the attribute too, as the index of their host.
+    """
+    platforms = getattr(jax.config, _PLATFORMS, None) or "tpu"
+    has_plugin = "TPU_LIBRARY_PATH" in os.environ or bool(
+        importlib.util.find_spec("libtpu")
+    )
+    # Elsewhere the devices are not needed, and the program may still configure them.
+    if "tpu" not in platforms.split(",") or not has_plugin:
+        return None
+    device = jax.local_devices()[0]
+    return getattr(device, "slice_index", None) if device.platform == "tpu" else None
 
 
 def is_recoverable() -> bool:

@@ -35,6 +35,9 @@ _TERMINATION_S = 2.0
 # Chosen: short for a user at the end of a process, and without load on the processor.
 _POLL_S = 0.1
 
+# The same for the end of begun calls. Chosen: about the time of a call.
+_POLL_BEGUN_S = 0.005
+
 # Folder of the announcements in the coordination service.
 _ANNOUNCEMENTS = "jax_optireduce/exits"
 
@@ -109,7 +112,7 @@ def reason() -> str:
 
 
 def complete_programs(native: Any, limit_s: float, give_up: Callable[[], None]) -> None:
-    """Waits for the end of the dispatched programs of this process.
+    """Waits for the end of the dispatched programs and begun calls of this process.
 
     A time without a call is not the end: a program makes consecutive calls.
 
@@ -133,6 +136,14 @@ def complete_programs(native: Any, limit_s: float, give_up: Callable[[], None]) 
     _state.tasks.put(watch)
     try:
         _compat.wait_for_programs()
+        # The other ranks need them, even if this one never calls `end`.
+        ended_s = time.monotonic()
+        while native.begun_calls_under_way():
+            waited_s = time.monotonic() - ended_s
+            if waited_s >= limit_s and not native.calls_under_way():
+                give_up()  # They wait for a device of this process.
+                break
+            time.sleep(_POLL_BEGUN_S)
     finally:
         over.set()
         watched.wait()

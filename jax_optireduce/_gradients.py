@@ -8,7 +8,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_optireduce import _checks, _collectives, _compat, _primitive, _specs
+from jax_optireduce import (
+    _checks,
+    _collectives,
+    _compat,
+    _primitive,
+    _specs,
+    _stages,
+)
 from jax_optireduce._call import Call, CallArguments, Drain
 from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError
@@ -40,6 +47,7 @@ def average_gradients(
     step: Any = None,
     name: str | None = None,
     specs: Any = None,
+    fast_axis: AxisName | None = None,
     return_stats: bool = False,
 ) -> Any:
     """Averages gradients over a mapped axis, in buckets.
@@ -67,6 +75,7 @@ def average_gradients(
       step: see `psum`; pass the optimizer's count where a rank may repeat a step.
       name: see `psum`.
       specs: see `psum`; those of the parameters.
+      fast_axis: see `psum`.
       return_stats: see `psum`.
 
     Returns:
@@ -80,7 +89,7 @@ def average_gradients(
     """
     kind = "average_gradients"
     key = _checks.checked_key(name, kind)
-    call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
+    call = _checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
     reduction = _collectives.reduce_tree(tree, step, call, specs=specs)
     return reduction.result(return_stats)
 
@@ -94,6 +103,7 @@ def sync_in_backward(
     step: Any = None,
     name: str | None = None,
     specs: Any = None,
+    fast_axis: AxisName | None = None,
 ) -> Any:
     """Returns the parameters unchanged; averages their gradient in the backward pass.
 
@@ -118,6 +128,7 @@ def sync_in_backward(
       step: see `average_gradients`.
       name: see `psum`.
       specs: see `psum`.
+      fast_axis: see `psum`.
 
     Returns:
       The same tree. Under check_vma=True its leaves vary over the axis.
@@ -129,7 +140,7 @@ def sync_in_backward(
     """
     kind = "sync_in_backward"
     key = _checks.checked_key(name, kind)
-    call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
+    call = _checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
     step = _checks.checked_step(step)
     of_leaves = _specs.checked_specs(specs, params, kind)
     leaves, treedef = jax.tree_util.tree_flatten(params)
@@ -206,6 +217,9 @@ def drain(
     step: Any = None,
     mean: bool = True,
     specs: Any = None,
+    fast_axis: AxisName | None = None,
+    scatter_dimension: int | None = None,
+    tiled: bool = False,
 ) -> Any:
     """Returns the data in flight of a collective; afterwards no data is in flight.
 
@@ -222,10 +236,10 @@ def drain(
     must depend on the result of the call. A program with several calls under one name
     (`jax.checkpoint` repeats a call) needs as many drains, in one program.
 
-    A drain matches calls of the same name, mode, wire format, axis, shapes and dtypes.
-    If this process has made calls that may leave data in flight, and none that matches,
-    the drain fails when it runs, on every such rank, and the error names the nearest
-    calls. So a program makes its first drain after its first step.
+    A drain matches calls of the same name, mode, wire format, axis, fast axis, shapes
+    and dtypes. If this process has made calls that may leave data in flight, and none
+    that matches, the drain fails when it runs, on every such rank, and the error names
+    the nearest calls. So a program makes its first drain after its first step.
 
     Differs from `jax.lax.pmean` in the values of the leaves, which have no effect.
 
@@ -241,12 +255,17 @@ def drain(
       mean: whether the sum is divided by the number of ranks; False for a drain of
         `psum`.
       specs: as in the call.
+      fast_axis: as in the call.
+      scatter_dimension: as in `psum_scatter`, for a drain of its calls, where a rank
+        gets the late data of its part; None for a drain of the other functions.
+      tiled: as in `psum_scatter`.
 
     Returns:
       The data in flight, as a result of `pmean`, or of `psum` if not `mean`: the same
-      tree and shapes; the same dtypes, except for the mean of int32, which is floating.
-      Sums of int32 are exact. Leaves that the call does not reduce are zeros. Values
-      may differ between ranks, because each rank gets the data that it missed.
+      tree and shapes (with `scatter_dimension` those of the parts); the same dtypes,
+      except for the mean of int32, which is floating. Sums of int32 are exact. Leaves
+      that the call does not reduce are zeros; with `scatter_dimension` they are errors.
+      Values may differ between ranks, because each rank gets the data that it missed.
 
     Raises:
       AxisError: see `psum`.
@@ -259,14 +278,24 @@ def drain(
             "name='gradients' there and here."
         )
     key = _checks.checked_key(name, "drain")
-    call = _checks.checked_call("drain", axis_name, key, mode, wire_format, mean=mean)
+    call = _checks.checked_call(
+        "drain", axis_name, key, mode, wire_format, fast_axis, mean=mean
+    )
     # A group of one rank has no late data.
-    alone = lax.axis_size(call.axes) == 1
+    alone = lax.axis_size(call.slow) == 1
     of_calls = Drain.OF_CALLS_IF_ANY if alone else Drain.OF_CALLS
     call = dataclasses.replace(call, drain=of_calls)
     # Always false, but not for the compiler: the zeros depend on the leaves, so a drain
     # runs after the call that computes them.
     never = lax.axis_index(call.axes) < 0
+    if scatter_dimension is not None:
+        if specs is not None or fast_axis is not None:
+            raise UsageError(
+                "drain with scatter_dimension= takes no specs= or fast_axis=: "
+                "psum_scatter needs a region where all axes are manual, and has no "
+                "fast axis."
+            )
+        return _drain_scattered(tree, step, call, never, scatter_dimension, tiled)
     leaves, treedef = jax.tree_util.tree_flatten(tree)
     zeros = [jnp.zeros(jnp.shape(x), jax.dtypes.result_type(x)) for x in leaves]
     called = {
@@ -283,7 +312,36 @@ def drain(
     return jax.tree_util.tree_unflatten(treedef, zeros)
 
 
-def resync(params: Any, axis_name: AxisName, *, specs: Any = None) -> Any:
+def _drain_scattered(
+    tree: Any,
+    step: Any,
+    call: Call,
+    never: jax.Array,
+    scatter_dimension: int,
+    tiled: bool,
+) -> Any:
+    """Drains calls of `psum_scatter`, whose trees have no other leaves."""
+    zeros = jax.tree.map(
+        lambda leaf: made_varying(
+            jnp.where(never, lax.stop_gradient(leaf), jnp.zeros_like(leaf)), call.axes
+        ),
+        tree,
+    )
+    scattering = _stages.scattering(call)
+    rest = _stages.scatter_tree(zeros, step, scattering, scatter_dimension, tiled).tree
+    if not call.mean:
+        return rest
+    size = lax.axis_size(call.axes)
+    return jax.tree.map(lambda leaf: leaf / size, rest)
+
+
+def resync(
+    params: Any,
+    axis_name: AxisName,
+    *,
+    specs: Any = None,
+    fast_axis: AxisName | None = None,
+) -> Any:
     """Makes replicas equal again, bit for bit: the mean over the ranks.
 
     In the modes "bounded" and "lossy" ranks may miss different parts of a gradient, and
@@ -303,6 +361,7 @@ def resync(params: Any, axis_name: AxisName, *, specs: Any = None) -> Any:
       params: parameters, or (parameters, state of the optimizer); any tree.
       axis_name: see `psum`.
       specs: see `psum`.
+      fast_axis: see `psum`.
 
     Returns:
       The same tree. Floating leaves are the mean over the ranks, with the same bits on
@@ -316,7 +375,9 @@ def resync(params: Any, axis_name: AxisName, *, specs: Any = None) -> Any:
     key = _checks.checked_key(None, "resync")
     # A drain waits for all live ranks, with any values.
     drain = Drain.OF_CALLS_IF_ANY
-    call = _checks.checked_call("resync", axis_name, key, "bounded", drain=drain)
+    call = _checks.checked_call(
+        "resync", axis_name, key, "bounded", fast_axis=fast_axis, drain=drain
+    )
     axes = call.axes
     leaves, treedef = jax.tree_util.tree_flatten(params)
     own = {

@@ -81,6 +81,14 @@ def collective_name(key: str, devices: np.ndarray) -> str:
     return head.decode(errors="ignore") + end
 
 
+# Of collectives with one stage, for messages.
+_OPERATIONS = {
+    "allreduce": "",
+    "reduce_scatter": "psum_scatter of ",
+    "all_gather": "all_gather of ",
+}
+
+
 def describe(name: str, avals: Sequence[Any], call: Call, group_size: int) -> str:
     """Describes a call for error messages: name, dtype, shapes, mode, group."""
     # Chosen: the leaves that fit on a line; the fingerprint covers all leaves.
@@ -91,8 +99,9 @@ def describe(name: str, avals: Sequence[Any], call: Call, group_size: int) -> st
     wire_format = call.wire_format
     as_format = f", as {wire_format}" if wire_format != "float32" else ""
     return (
-        f"'{name}' ({avals[0].dtype}{shown}, mode {call.mode}{as_format}"
-        f"{', rotated' if call.rotated else ''}, {group_size} ranks)"
+        f"'{name}' ({_OPERATIONS[call.operation]}{avals[0].dtype}{shown}, mode "
+        f"{call.mode}{as_format}{', rotated' if call.rotated else ''}, {group_size} "
+        "ranks)"
     )
 
 
@@ -102,7 +111,7 @@ def fingerprint(avals: Sequence[Any], call: Call, devices: np.ndarray) -> int:
     Together with the key it identifies the calls that a drain matches, see `drain`.
     """
     shapes = [(str(aval.dtype), tuple(aval.shape)) for aval in avals]
-    how = (call.mode, call.wire_format, devices.tolist(), call.rotated, "sum")
+    how = (call.mode, call.wire_format, devices.tolist(), call.rotated, call.operation)
     return hash64(repr((shapes, *how)))
 
 

@@ -276,8 +276,11 @@ def describe_removal(
     silence = f"silence for more than {_seconds(peer_timeout_s)} (peer_timeout_s)"
     back = "To restore it, start the whole job again from a checkpoint."
     if own_rank in ranks:
+        # With the whole slice.
+        mates = [rank for rank in ranks if rank != own_rank]
+        along = f"with {_ranks(mates)} " if mates else ""
         return (
-            f"this process, rank {own_rank}, was removed from the session after "
+            f"this process, rank {own_rank}, was removed from the session {along}after "
             f"{silence}, as seen by the others; {live} of them continue. All its "
             f"further calls fail. {back}"
         )

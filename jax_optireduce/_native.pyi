@@ -22,6 +22,9 @@ STATISTICS: Final[tuple[str, ...]]
 NAME_BYTES_MAX: Final[int]
 """Longest name of a collective, in bytes of UTF-8."""
 
+TOKEN_ELEMENTS: Final[int]
+"""The elements of the token of a begun call, int32."""
+
 DRAIN_OF_CALLS: Final[int]
 """The attribute `drain` of a drain of previous calls."""
 
@@ -32,10 +35,48 @@ def registrations() -> Mapping[str, object]:
     """Capsules of the XLA FFI handlers, by target name, for the platform "cpu".
 
     "jax_optireduce_allreduce" sums leaves over a group; "jax_optireduce_sequence" draws
-    the sequence of the next call; "jax_optireduce_hadamard_encode" and "_decode" rotate
-    a bucket. ffi/bind/xla_allreduce.h and xla_hadamard.h describe their operands,
+    the sequence of the next call; "jax_optireduce_begin" and "jax_optireduce_end" do a
+    sum in two steps; "jax_optireduce_hadamard_encode" and "_decode" rotate a bucket.
+    ffi/bind/xla_allreduce.h, xla_begin.h and xla_hadamard.h describe their operands,
     results and attributes.
     """
+
+def register_with_plugin(path: str) -> tuple[int, int]:
+    """Registers the handlers of host computations with a loaded PJRT plug-in.
+
+    Those are "jax_optireduce_allreduce" and "jax_optireduce_sequence". Returns the
+    version of its PJRT C API, (major, minor). A RuntimeError gives the reason of a
+    refusal: see ffi/bind/plugin_registration.h.
+    """
+
+def reduce_and_wait(
+    *,
+    communicator: str,
+    name: str,
+    key: str,
+    description: str,
+    operation: str,
+    mode: str,
+    wire_format: str,
+    fingerprint: int,
+    group_processes: Sequence[int],
+    group_size: int,
+    drain: int,
+    averages: bool,
+    group_rank: Sequence[int],
+    step: int,
+    dtype: str,
+    leaf: Any,
+) -> list[float]:
+    """Sums a leaf in place, and waits; returns the statistics.
+
+    `leaf` is its memory as uint8 [bytes], writable; `group_rank` is (group, rank);
+    `step` is -1 if the calls are counted. For the others see
+    ffi/bind/xla_allreduce.h.
+    """
+
+def take_number(communicator: str, name: str, group_rank: Sequence[int]) -> int:
+    """Takes the number of the next call of a name on a rank."""
 
 def wire_version() -> int:
     """The version of the datagram format, equal on all ranks of a session."""
@@ -54,6 +95,7 @@ class Communicator:
         name: str,
         rank: int,
         world_size: int,
+        processes_per_slice: int,
         secret: bytes,
         authenticate: bool,
         encrypt: bool,
@@ -78,6 +120,7 @@ class Communicator:
           name: name of the communicator for programs; unused in this process.
           rank: this process, in [0, world_size).
           world_size: processes of the session.
+          processes_per_slice: consecutive processes that are removed together.
           secret: 32 bytes, shared by the ranks of this session only.
           authenticate: whether datagrams have a tag, which receivers verify.
           encrypt: whether payloads are encrypted as well; needs `authenticate`.
@@ -150,6 +193,9 @@ class Communicator:
 
     def calls_under_way(self) -> list[dict[str, Any]]:
         """The calls under way, as in the flight record."""
+
+    def begun_calls_under_way(self) -> int:
+        """Begun calls that have not ended, even if the program has not ended them."""
 
     def silent_ranks(self) -> list[int]:
         """Peers given up after a silence of `peer_timeout_s`; also after `close`."""

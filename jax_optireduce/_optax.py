@@ -1,5 +1,6 @@
 """`average_gradients` as an Optax transformation."""
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -9,13 +10,17 @@ from jax import lax
 
 from jax_optireduce import (
     _checks,
-    _collectives,
     _compat,
     _gradients,
+    _handles,
     _safeguards,
     _stats,
 )
+from jax_optireduce._call import Call
 from jax_optireduce._checks import AxisName
+from jax_optireduce._collectives import reduce_tree
+from jax_optireduce._errors import UsageError
+from jax_optireduce._handles import Handle
 from jax_optireduce._safeguards import SafeguardState
 from jax_optireduce._stats import CollectiveStats
 
@@ -42,6 +47,7 @@ class AverageGradientsState(NamedTuple):
       elapsed_s: mean over the calls, in seconds.
       largest_missing_results: maximum over the calls.
       largest_elapsed_s: maximum over the calls, in seconds.
+      handle: of the newest call, with `delay=1`; otherwise None.
     """
 
     calls: jax.Array
@@ -53,6 +59,7 @@ class AverageGradientsState(NamedTuple):
     elapsed_s: jax.Array
     largest_missing_results: jax.Array
     largest_elapsed_s: jax.Array
+    handle: Handle | None = None
 
 
 def optax_average_gradients(
@@ -62,6 +69,8 @@ def optax_average_gradients(
     wire_format: str = "float32",
     name: str | None = None,
     specs: Any = None,
+    fast_axis: AxisName | None = None,
+    delay: Literal[0, 1] = 0,
     hadamard: bool | Literal["auto"] | None = None,
     skip_above: float | None = None,
     on_repeated_skips: Callable[[int], None] | None = None,
@@ -72,6 +81,10 @@ def optax_average_gradients(
 
         optimizer = optax.chain(optax_average_gradients("data"), optax.sgd(0.1))
         state = optimizer.init(params)  # state[0] is that of this transformation
+
+    With `delay=1` an update gets the gradients of the step before, and the call of this
+    step overlaps with the next one; see `begin` for the places where it works. The
+    first update gets zeros, and the gradients of the last step have no effect.
 
     In mode "lossy", `hadamard="auto"` and `skip_above` make every call wait for every
     rank: the ranks vote, in mode "exact", so a dead rank is an error. Without these
@@ -85,6 +98,9 @@ def optax_average_gradients(
       wire_format: see `psum`.
       name: see `psum`; None takes the file and line of this call.
       specs: see `psum`; those of the parameters.
+      fast_axis: see `psum`.
+      delay: age of the gradients, in steps: 0 or 1. With 1, gradients have the dtypes
+        of the parameters.
       hadamard: mode "lossy" only: whether calls are rotated, which distributes loss
         over all entries. "auto" rotates after a call that lost more than 2 %, until 100
         consecutive calls have lost less than 1 % (mean over the ranks). None takes
@@ -111,17 +127,15 @@ def optax_average_gradients(
     # A late import, so that programs without Optax do not need it.
     import optax  # noqa: PLC0415
 
-    if mode is not None:
-        _checks.check_mode(mode)
-    _checks.check_wire_format(wire_format)
+    votes = hadamard == "auto" or skip_above is not None
+    _check_arguments(mode, wire_format, delay, votes, (specs, fast_axis))
     _safeguards.check_arguments(mode, hadamard, skip_above, on_repeated_skips)
     kind = "optax_average_gradients"
     key = _checks.checked_key(name, kind)
-    votes = hadamard == "auto" or skip_above is not None
+    rotates = None if hadamard == "auto" else hadamard
 
-    # The count in the state is not the step: it decreases with the parameters when a
-    # program returns to an earlier state or begins with a new one, and a step must not.
-    # The session counts the same number of calls on all ranks in either case.
+    # The count in the state is no step: it decreases when a program returns to an
+    # earlier state. The session counts the same number of calls on all ranks.
     def update(
         updates: Any,
         state: Any,
@@ -131,42 +145,76 @@ def optax_average_gradients(
         **_: Any,
     ) -> tuple[Any, Any]:
         del params
-        rotate = hadamard
-        if rotate == "auto":
-            rotate = jnp.asarray(state.safeguards.hadamard)
-        call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
-        reduction = _collectives.reduce_tree(
-            updates, step, call, specs=specs, rotate=rotate
-        )
-        means, stats = reduction.tree, reduction.stats()
+        call = _checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
+        handle = None
+        if delay:
+            handle = _handles.begin_tree(updates, step, call, rotate=rotates)
+            reduced = _handles.end_tree(state.handle, after=handle)
+        else:
+            rotate = rotates
+            if hadamard == "auto":
+                rotate = jnp.asarray(state.safeguards.hadamard)
+            reduced = reduce_tree(updates, step, call, specs=specs, rotate=rotate)
+        means, stats = reduced.tree, reduced.stats()
         safeguards = state.safeguards
         if votes:
-            vote = _safeguards.vote(stats, skip_above)
-            ballot = _checks.checked_call(
-                kind, _with_mesh_axes(call.axes), f"{key} vote", "exact"
-            )
-            vote = _gradients.made_varying(vote, ballot.axes)
-            mean_vote = _collectives.reduce_tree(vote, step, ballot).tree
+            mean_vote = _mean_vote(_safeguards.vote(stats, skip_above), step, call)
             safeguards = _safeguards.next_state(safeguards, mean_vote)
         if skip_above is not None:
             means = _zeros_if(safeguards.skipped, means)
             _run_callback(safeguards, on_repeated_skips or _safeguards.log_skips)
-        return means, _next_state(state, stats, safeguards)
+        return means, _next_state(state, stats, safeguards, handle)
 
-    return optax.GradientTransformationExtraArgs(init=_initial_state, update=update)
+    def init(params: Any) -> Any:
+        empty = functools.partial(_handles.empty, params, axis_name, mode)
+        return _initial_state(empty(rotate=rotates) if delay else None)
+
+    return optax.GradientTransformationExtraArgs(init=init, update=update)
 
 
-def _initial_state(params: Any) -> Any:
-    del params
+def _check_arguments(
+    mode: Any, wire_format: Any, delay: Any, votes: bool, hybrid: tuple[Any, Any]
+) -> None:
+    """Raises `UsageError` unless the arguments are valid, and fit the delay."""
+    if mode is not None:
+        _checks.check_mode(mode)
+    _checks.check_wire_format(wire_format)
+    if delay not in (0, 1):
+        raise UsageError(
+            f"delay must be 0 or 1, got {delay!r}; for older gradients use begin and "
+            "end."
+        )
+    if delay and votes:
+        raise UsageError(
+            "hadamard='auto' and skip_above make each step wait for all ranks, which "
+            "delay=1 avoids; use one of them."
+        )
+    if delay and hybrid != (None, None):
+        raise UsageError(
+            "delay=1 takes no specs= or fast_axis=: it needs all axes of the mesh to "
+            "be manual, and sums over all of its axes by itself; leave them out."
+        )
+
+
+def _initial_state(handle: Handle | None) -> AverageGradientsState:
     zeros = {
-        name: jnp.zeros((), jnp.float32) for name in AverageGradientsState._fields[3:]
+        name: jnp.zeros((), jnp.float32) for name in AverageGradientsState._fields[3:-1]
     }
     return AverageGradientsState(
         calls=jnp.zeros((), jnp.int32),
         last=_stats.empty(),
         safeguards=_safeguards.initial(),
+        handle=handle,
         **zeros,
     )
+
+
+def _mean_vote(vote: Any, step: Any, call: Call) -> Any:
+    """Returns the mean of a vote on a call, over all devices."""
+    axes, key = _with_mesh_axes(call.axes), f"{call.key} vote"
+    ballot = _checks.checked_call(call.kind, axes, key, "exact")
+    vote = _gradients.made_varying(vote, ballot.axes)
+    return reduce_tree(vote, step, ballot).tree
 
 
 def _with_mesh_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -193,7 +241,10 @@ def _run_callback(state: SafeguardState, call: Callable[[int], None]) -> None:
 
 
 def _next_state(
-    state: AverageGradientsState, stats: CollectiveStats, safeguards: SafeguardState
+    state: AverageGradientsState,
+    stats: CollectiveStats,
+    safeguards: SafeguardState,
+    handle: Handle | None,
 ) -> AverageGradientsState:
     calls = state.calls + 1
 
@@ -213,4 +264,5 @@ def _next_state(
             state.largest_missing_results, stats.missing_results
         ),
         largest_elapsed_s=jnp.maximum(state.largest_elapsed_s, stats.elapsed_s),
+        handle=handle,
     )

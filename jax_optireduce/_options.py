@@ -18,6 +18,12 @@ ENVIRONMENT_PREFIX = "JAX_OPTIREDUCE_"
 
 BACKENDS = ("optireduce", "xla")
 
+# Ways from a program to this package: see `Advanced.host_call`.
+DIRECT = "direct"
+HOST_COMPUTATION = "host_computation"
+CALLBACK = "callback"
+HOST_CALLS = (DIRECT, HOST_COMPUTATION, CALLBACK)
+
 # Treatment of a peer that is more than `max_lag` calls behind.
 LAG_POLICIES: Sequence[str] = _native.LAG_POLICIES
 
@@ -55,6 +61,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "max_lag": (1, 1024),
     "mismatch_timeout_s": (1e-3, _DAY_S),
     "peer_timeout_s": (1e-3, _DAY_S),
+    "processes_per_slice": (1, 1024),
     "receive_buffer_bytes": (64 << 10, 1 << 30),
     "rendezvous_timeout_s": (1e-3, _DAY_S),
     "shutdown_timeout_s": (1, _DAY_S),
@@ -63,11 +70,18 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 
 # Numbers with a special meaning of 0.
 _ZERO_ALLOWED = frozenset(
-    {"call_timeout_s", "datagram_bytes_max", "deadline_s", "stall_timeout_s"}
+    {
+        "call_timeout_s",
+        "datagram_bytes_max",
+        "deadline_s",
+        "processes_per_slice",
+        "stall_timeout_s",
+    }
 )
 
 _CHOICES: Mapping[str, Sequence[str]] = {
     "backend": BACKENDS,
+    "host_call": ("", *HOST_CALLS),
     "mode": ("", *_native.MODES),
     "on_lag": LAG_POLICIES,
 }
@@ -79,6 +93,7 @@ _OF_ONE_PROCESS = frozenset(
         "faults",
         "flight_record_dir",
         "heartbeat_timeout_s",
+        "host_call",
         "receive_buffer_bytes",
         "rendezvous_timeout_s",
         "shutdown_timeout_s",
@@ -165,6 +180,9 @@ class Advanced(_Settings):
         1e-6 and 0.5; not together with `deadline_s`. Default 0.1.
       hadamard: whether lossy calls rotate each bucket, which spreads a lost datagram
         over all entries. Default True.
+      host_call: the way of a call from the program to the host: "direct" for CPU
+        devices, "host_computation" or "callback" for GPU and TPU (and CPU, for tests);
+        "" chooses by the device. May differ between ranks. Default "".
       rendezvous_timeout_s: longest wait of `init` for the other processes, in seconds.
         May differ between ranks. Default 120.
       heartbeat_timeout_s: time after which JAX's coordination service declares a
@@ -190,6 +208,7 @@ class Advanced(_Settings):
     mismatch_timeout_s: float = 10.0
     late_budget: float = _LATE_BUDGET
     hadamard: bool = True
+    host_call: str = ""
     rendezvous_timeout_s: float = 120.0
     # Chosen: a third of JAX's 100 s, and as `peer_timeout_s`, after which the survivors
     # know of a dead process.
@@ -235,6 +254,11 @@ class Options(_Settings):
         `call_timeout_s` in every case. Default "catch_up".
       peer_timeout_s: longest silence of a peer, in seconds. Then exact and agreed calls
         that wait for it fail, and bounded ones continue without it. Default 30.
+      processes_per_slice: number of consecutive processes that live and die together,
+        because XLA reduces over a network of their own: the hosts of a TPU slice, or
+        those along the other axes of a mesh. A dead process then takes its slice with
+        it: the others continue without the whole slice, while more than half of the
+        slices remain. 0 takes the slices of TPU devices, elsewhere 1. Default 0.
       call_timeout_s: longest duration of a waiting call (exact, agreed, a drain) while
         all peers answer, in seconds: the bound for a rank with a hanging program. Then
         the call fails on all ranks, and the error names that rank and its last call.
@@ -264,6 +288,7 @@ class Options(_Settings):
     on_lag: str = "catch_up"
     # Chosen: longer than a paused virtual machine or a garbage collection.
     peer_timeout_s: float = 30.0
+    processes_per_slice: int = 0
     # Source: torch.distributed waits 30 min with Gloo, 10 min with NCCL. Evaluation, a
     # checkpoint and compilation on one rank take less.
     call_timeout_s: float = 1800.0

@@ -18,6 +18,7 @@ over that axis.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -30,9 +31,13 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
 from jax_optireduce import (
+    _accelerators,
+    _blocks,
+    _callback,
     _communicator,
     _compat,
     _hadamard,
+    _host_computation,
     _identity,
     _native,
     _specs,
@@ -40,9 +45,13 @@ from jax_optireduce import (
 )
 from jax_optireduce._call import DEFERRING_MODES, Call, Drain
 from jax_optireduce._errors import UsageError
+from jax_optireduce._options import CALLBACK, DIRECT, HOST_COMPUTATION
 
 ALLREDUCE_TARGET = "jax_optireduce_allreduce"
 SEQUENCE_TARGET = "jax_optireduce_sequence"
+
+# Platforms for which calls compile, by JAX's names.
+PLATFORMS = ("cpu", *_accelerators.PLATFORMS)
 
 # 2^32 / golden ratio, made odd: consecutive steps get unrelated keys.
 # Source: Knuth, The Art of Computer Programming, volume 3, section 6.4.
@@ -76,7 +85,7 @@ def allreduce(
     """
     counted = step is None
     *sums, vector = allreduce_p.bind(
-        _group_and_rank(call.axes),
+        group_and_rank(call.axes),
         jnp.asarray(-1 if counted else step, jnp.int32),
         *leaves,
         specs=specs,
@@ -105,7 +114,7 @@ def is_typed(axes: Sequence[str]) -> bool:
     return bool(mapped) and bool(_compat.varying_axes(lax.axis_index(mapped)))
 
 
-def _group_and_rank(axes: tuple[str, ...]) -> jax.Array:
+def group_and_rank(axes: tuple[str, ...]) -> jax.Array:
     """Returns the group of this device, and its rank in the group; int32 [2]."""
     mapped = mapped_axes(axes)
     # In the region of a lowering all axes are manual.
@@ -128,7 +137,7 @@ def _abstract_eval(
     return [*sums, _compat.stats_type(rank, _stats.VECTOR_SIZE)]
 
 
-def _derived(call: Call, how: str) -> Call:
+def derived(call: Call, how: str) -> Call:
     """Returns the call of a derivative; its key differs, as both calls may run."""
     return dataclasses.replace(call, key=f"{call.key}:{how}", derived=True)
 
@@ -147,7 +156,7 @@ def _jvp(
             step,
             *live.values(),
             specs=_of(live, specs),
-            call=_derived(call, "jvp"),
+            call=derived(call, "jvp"),
         )
         for i, tangent in zip(live, sums, strict=False):
             tangents_out[i] = tangent
@@ -186,7 +195,7 @@ def _transpose(
         for i, ct in live.items():
             results[i] = lax.pcast(ct, mapped, to="varying")
     elif live:
-        transposed = _derived(call, "transpose")
+        transposed = derived(call, "transpose")
         sums = allreduce_p.bind(
             rank, step, *live.values(), specs=_of(live, specs), call=transposed
         )
@@ -224,7 +233,7 @@ def _batch(
     if not remaining:
         return [*local, _stats.empty_vector()], [None] * (len(local) + 1)
     results = allreduce_p.bind(
-        _group_and_rank(remaining),
+        group_and_rank(remaining),
         step,
         *local,
         specs=specs,
@@ -233,13 +242,46 @@ def _batch(
     return results, [None] * len(results)
 
 
-def _lower_cpu(ctx: Any, *operands: Any, specs: _Specs, call: Call) -> Any:
-    """Emits the FFI call, and the rotation of a lossy call around it."""
-    drain = call.drain
-    if call.derived and not drain:
+def lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) -> Any:
+    """Emits the call, and the rotation of a lossy call around it."""
+    wanted = _communicator.current(call.kind).options.advanced.host_call
+    way = _WAYS[_accelerators.host_call(platform, wanted, call.kind)]
+    if call.derived and not call.drain:
         _check_derivative(call)
-    mesh = _compat.lowering_mesh(ctx)
-    groups = _groups(mesh, call.axes)
+    leaves = ctx.avals_in[2:]
+    if specs:
+        sizes = _compat.lowering_mesh(ctx).shape
+        shapes = _specs.sent_shapes([x.shape for x in leaves], specs, sizes)
+        leaves = [jax.ShapeDtypeStruct(shape, leaves[0].dtype) for shape in shapes]
+    attributes = call_attributes(ctx, leaves, call)
+
+    def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
+        number = None if call.counted else step
+        if call.operation != "allreduce":
+            return _one_stage(rank, number, leaves, call, attributes, way)
+        if call.rotated and not call.drain:
+            return _rotated_sums(rank, number, leaves, attributes, way)
+        return way.reduce(rank, number, leaves, attributes)
+
+    if specs:
+        return _lower_divided(ctx, operands, program, specs, call)
+    return mlir.lower_fun(program, multiple_results=True)(
+        _compat.without_manual_types(ctx), *operands
+    )
+
+
+def call_attributes(ctx: Any, leaves: Sequence[Any], call: Call) -> dict[str, Any]:
+    """Returns the attributes of a call's handler.
+
+    Numbers the calls of one key in a program, so for each lowered equation once.
+
+    Args:
+      ctx: of the lowering.
+      leaves: types of the leaves, as on a device.
+      call: the description of the call.
+    """
+    drain = call.drain
+    groups = _groups(_compat.lowering_mesh(ctx), call.axes)
     processes = [device.process_index for device in groups.flat]
     devices = np.vectorize(lambda device: device.id, otypes=[int])(groups)
     # Drains are counted separately from calls: in any module, the first drain matches
@@ -249,18 +291,13 @@ def _lower_cpu(ctx: Any, *operands: Any, specs: _Specs, call: Call) -> Any:
         # Its call may be in a branch that was not executed.
         drain = Drain.OF_CALLS_IF_ANY
     name = _identity.numbered(call.key, ordinal)
-    leaves = ctx.avals_in[2:]
-    if specs:
-        leaves = [
-            jax.ShapeDtypeStruct(_specs.local_shape(x.shape, spec, mesh.shape), x.dtype)
-            for x, spec in zip(leaves, specs, strict=True)
-        ]
-    attributes = {
+    return {
         "communicator": _communicator.NAME,
         "name": _identity.collective_name(name, devices),
         # Common to all calls with one key in one program.
         "key": call.key,
         "description": _identity.describe(name, leaves, call, groups.shape[1]),
+        "operation": call.operation,
         "mode": call.mode,
         "wire_format": call.wire_format,
         # Not part of the fingerprint, which calls and drains share.
@@ -270,17 +307,6 @@ def _lower_cpu(ctx: Any, *operands: Any, specs: _Specs, call: Call) -> Any:
         "group_processes": np.array(processes, np.int32),
         "group_size": np.int64(groups.shape[1]),
     }
-
-    def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
-        if call.rotated and not drain:
-            return _rotated(rank, step, leaves, attributes, counted=call.counted)
-        return _call_native(rank, step, leaves, attributes)
-
-    if specs:
-        return _lower_divided(ctx, operands, program, specs, call)
-    return mlir.lower_fun(program, multiple_results=True)(
-        _compat.without_manual_types(ctx), *operands
-    )
 
 
 def _lower_divided(
@@ -298,17 +324,13 @@ def _lower_divided(
     axes = _compat.automatic_axes(ctx)
 
     def local(step: jax.Array, *leaves: jax.Array) -> list[Any]:
-        *sums, vector = program(_group_and_rank(call.axes), step, *leaves)
+        sent = _specs.joined(leaves, specs, axes)
+        *sums, vector = program(group_and_rank(call.axes), step, *sent)
         if call.mean and call.mode == "bounded":
             # The groups can have different numbers of live ranks.
             size = lax.axis_size(mapped_axes(call.axes))
-            scale = size / _stats.live_ranks(vector, size)
-            sums = [
-                (x * scale).astype(x.dtype)
-                if jnp.issubdtype(x.dtype, jnp.floating)
-                else x
-                for x in sums
-            ]
+            sums = [_stats.scaled_to_all(x, vector, size) for x in sums]
+        sums = _specs.separated(sums, leaves, specs, axes)
         return [*sums, _stats.combined(lax.all_gather(vector, axes))]
 
     everywhere = PartitionSpec()
@@ -344,11 +366,12 @@ def _check_derivative(call: Call) -> None:
     )
 
 
-def _lower_elsewhere(ctx: Any, *_: Any, **__: Any) -> Any:
+def lower_elsewhere(ctx: Any, *_: Any, **__: Any) -> Any:
     platforms = ", ".join(ctx.module_context.platforms)
     raise NotImplementedError(
-        f"this version of jax_optireduce runs on CPU only, not on {platforms}. Set "
-        "JAX_OPTIREDUCE_BACKEND=xla there: every call becomes the jax.lax one."
+        f"this version of jax_optireduce compiles for CPU, GPU and TPU, not for "
+        f"{platforms}. Set JAX_OPTIREDUCE_BACKEND=xla there: every call becomes the "
+        "jax.lax one."
     )
 
 
@@ -364,11 +387,14 @@ def _groups(mesh: jax.sharding.Mesh, axes: Sequence[str]) -> np.ndarray:
 
 def _call_native(
     rank: jax.Array,
-    step: jax.Array,
+    step: jax.Array | None,
     leaves: Sequence[jax.Array],
     attributes: dict[str, Any],
 ) -> list[jax.Array]:
-    """Calls the handler in place; returns the sums and the statistics vector."""
+    """Calls the handler in place; returns the sums and the statistics vector.
+
+    Without a step the session counts the calls.
+    """
     # Besides memory, aliasing saves dependencies: XLA's reuse of buffers would chain
     # independent calls.
     results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
@@ -379,56 +405,155 @@ def _call_native(
         has_side_effect=True,
         input_output_aliases={i + 2: i for i in range(len(leaves))},
     )
-    return list(call(rank, step, *leaves, **attributes))
+    number = jnp.int32(-1) if step is None else step
+    return list(call(rank, number, *leaves, **attributes))
 
 
-def _rotated(
+def _take_native(
+    rank: jax.Array, bucket: jax.Array, attributes: dict[str, Any]
+) -> tuple[jax.Array, jax.Array]:
+    """Takes the number of the next call; returns it, and the bucket."""
+    draw = jax.ffi.ffi_call(
+        SEQUENCE_TARGET,
+        (jax.ShapeDtypeStruct((), jnp.int32), jax.typeof(bucket)),
+        has_side_effect=True,
+        # Passed through: a read here and a write there would need two buffers.
+        input_output_aliases={1: 1},
+    )
+    names = {name: attributes[name] for name in ("communicator", "name")}
+    number, bucket = draw(rank, bucket, **names)
+    return number, bucket
+
+
+# From programs on CPU devices.
+DIRECT_WAY = _host_computation.Way(_call_native, _take_native)
+_WAYS = {
+    DIRECT: DIRECT_WAY,
+    HOST_COMPUTATION: _host_computation.on_host(DIRECT_WAY),
+    CALLBACK: _host_computation.Way(_callback.reduce, _callback.take),
+}
+
+
+# --- Rotated buckets -----------------------------------------------------------------
+
+
+def _rotated_sums(
     rank: jax.Array,
-    step: jax.Array,
+    step: jax.Array | None,
     leaves: Sequence[jax.Array],
     attributes: dict[str, Any],
-    *,
-    counted: bool,
+    way: _host_computation.Way,
 ) -> list[jax.Array]:
     """Reduces the leaves as one rotated bucket, which distributes loss."""
+    step, encoded = rotated(rank, step, leaves, attributes, way)
+    total, vector = way.reduce(rank, step, [encoded], attributes)
+    key = rotation_key(step, salt_of(attributes))
+    return [*unrotated(total, vector, key, leaves), vector]
+
+
+def rotated(
+    rank: jax.Array,
+    step: jax.Array | None,
+    leaves: Sequence[jax.Array],
+    attributes: dict[str, Any],
+    way: _host_computation.Way,
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the number of a call, and its leaves as one rotated bucket."""
     # One leaf keeps its shape: XLA:CPU copies reshaped operands of a call in place.
     bucket = leaves[0]
     if len(leaves) > 1:
-        bucket = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
-    n, dtype = bucket.size, bucket.dtype
-    if counted:
-        # The signs depend on the number of the call, so the program takes the number
-        # first. The operand `bucket` delays that until the data exists: if one call
-        # depends on the result of another of the same name, numbers are in the order of
-        # the calls.
-        draw = jax.ffi.ffi_call(
-            SEQUENCE_TARGET,
-            (jax.ShapeDtypeStruct((), jnp.int32), jax.typeof(bucket)),
-            has_side_effect=True,
-            # Passed through: a read here and a write there would need two buffers.
-            input_output_aliases={1: 1},
-        )
-        names = {name: attributes[name] for name in ("communicator", "name")}
-        step, bucket = draw(rank, bucket, **names)
-    salt = np.uint32(_identity.hash64(attributes["name"]) & 0xFFFFFFFF)
-    key = (step.astype(jnp.uint32) * _GOLDEN) ^ salt
+        bucket = _host_computation.concatenated(leaves)
+    step, bucket = _numbered(rank, step, bucket, attributes, way)
+    key = rotation_key(step, salt_of(attributes))
     # Half precision is sent unchanged, but the rotation needs more precision.
-    wide = jnp.promote_types(dtype, jnp.float32)
-    encoded = _hadamard.encode(bucket.astype(wide), key=key).astype(dtype)
-    total, vector = _call_native(rank, step, [encoded], attributes)
+    wide = jnp.promote_types(bucket.dtype, jnp.float32)
+    return step, _hadamard.encode(bucket.astype(wide), key=key).astype(bucket.dtype)
+
+
+def _numbered(
+    rank: jax.Array,
+    step: jax.Array | None,
+    bucket: jax.Array,
+    attributes: dict[str, Any],
+    way: _host_computation.Way,
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the number of a call, and its bucket."""
+    if step is not None:
+        return step, bucket
+    # The signs depend on the number of the call, so the program takes the number first.
+    # The operand `bucket` delays that until the data exists: if one call depends on the
+    # result of another of the same name, numbers are in the order of the calls.
+    return way.take(rank, bucket, attributes)
+
+
+def unrotated(
+    total: jax.Array, vector: jax.Array, key: jax.Array, leaves: Sequence[Any]
+) -> list[jax.Array]:
+    """Undoes the rotation of a bucket.
+
+    Args:
+      total: sum of the results of `rotated`.
+      vector: statistics of the call.
+      key: that of the rotation.
+      leaves: arrays or types of the shapes of the leaves.
+    """
+    wide = jnp.promote_types(total.dtype, jnp.float32)
     arrived = 1 - _stats.missing_results(vector)
     # Missing coefficients are zero: the scale makes the estimate unbiased.
     scale = jnp.where(arrived > 0, 1 / arrived, 0)
+    n = sum(leaf.size for leaf in leaves)
     decoded = _hadamard.decode(total.astype(wide), n, key=key, scale=scale)
-    return [*_split(decoded.astype(dtype), leaves), vector]
+    return _host_computation.split(decoded.astype(total.dtype), leaves)
 
 
-def _split(bucket: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:
-    if len(like) == 1:
-        return [bucket.reshape(like[0].shape)]
-    ends = np.cumsum([leaf.size for leaf in like])
-    parts = jnp.split(bucket, ends[:-1])
-    return [part.reshape(leaf.shape) for part, leaf in zip(parts, like, strict=True)]
+def salt_of(attributes: dict[str, Any]) -> np.uint32:
+    """Returns 32 bits that differ between collectives."""
+    return np.uint32(_identity.hash64(attributes["name"]) & 0xFFFFFFFF)
+
+
+def rotation_key(step: jax.Array, salt: jax.Array | np.uint32) -> jax.Array:
+    """Returns the key of the rotation of a call, uint32 [].
+
+    Args:
+      step: number of the call, int32 [].
+      salt: of the collective, see `salt_of`.
+    """
+    return (step.astype(jnp.uint32) * _GOLDEN) ^ salt
+
+
+# --- One stage -----------------------------------------------------------------------
+
+
+def _one_stage(
+    rank: jax.Array,
+    step: jax.Array | None,
+    leaves: Sequence[jax.Array],
+    call: Call,
+    attributes: dict[str, Any],
+    way: _host_computation.Way,
+) -> list[jax.Array]:
+    """Scatters leaves [ranks, ...], or gathers leaves, in place in one bucket."""
+    processes = attributes["group_processes"].reshape(-1, attributes["group_size"])
+    order = _blocks.Order.of(processes, call.kind)
+    if call.operation == "all_gather":
+        own = _blocks.block_of(leaves, call.wire_format)
+        bucket, vector = way.reduce(rank, step, [order.placed(own, rank)], attributes)
+        return [*_blocks.gathered(order.by_rank(bucket, rank), leaves), vector]
+    bucket = order.by_process(_blocks.rows_of(leaves), rank)
+    n, dtype = bucket.shape[1], bucket.dtype
+    if not call.rotated or call.drain:
+        total, vector = way.reduce(rank, step, [bucket], attributes)
+        return [*_blocks.scattered(order.own(total, rank), leaves), vector]
+    step, bucket = _numbered(rank, step, bucket, attributes, way)
+    key = rotation_key(step, salt_of(attributes))
+    wide = jnp.promote_types(dtype, jnp.float32)
+    # Each row by itself: its owner decodes it alone.
+    encode = functools.partial(_hadamard.encode, key=key)
+    encoded = jax.vmap(encode)(bucket.astype(wide)).astype(dtype)
+    total, vector = way.reduce(rank, step, [encoded], attributes)
+    row = order.own(total, rank).astype(wide)
+    decoded = _hadamard.decode(row, n, key=key).astype(dtype)
+    return [*_blocks.scattered(decoded, leaves), vector]
 
 
 # The registration tables: the handlers of XLA:CPU by name, and the rules of
@@ -441,8 +566,14 @@ ad.primitive_jvps[allreduce_p] = _jvp
 ad.primitive_transposes[allreduce_p] = _transpose
 batching.fancy_primitive_batchers[allreduce_p] = _batch
 # Not cacheable: the rule must run once per equation, for the numbers of one key.
-mlir.register_lowering(allreduce_p, _lower_elsewhere, cacheable=False)
-mlir.register_lowering(allreduce_p, _lower_cpu, platform="cpu", cacheable=False)
+mlir.register_lowering(allreduce_p, lower_elsewhere, cacheable=False)
+for _platform in PLATFORMS:
+    mlir.register_lowering(
+        allreduce_p,
+        functools.partial(lower, platform=_platform),
+        platform=_platform,
+        cacheable=False,
+    )
 
 typed_as_sum_p.def_abstract_eval(lambda x, *, axes: _compat.reduced_type(x, axes))
 batching.primitive_batchers[typed_as_sum_p] = lambda args, dims, *, axes: (

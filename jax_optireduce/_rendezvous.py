@@ -9,6 +9,7 @@ shares the secret.
 import contextlib
 import errno
 import ipaddress
+import itertools
 import json
 import logging
 import os
@@ -97,16 +98,13 @@ def initialize_distributed(options: Options) -> None:
         ) from error
 
 
-def join(
-    label: str, name: str, rank: int, world_size: int, options: Options
-) -> tuple[Any | None, int]:
+def join(label: str, name: str, rank: int, options: Options) -> tuple[Any | None, int]:
     """Meets the other processes and opens the session.
 
     Args:
       label: name of this session, not used before; the same on all ranks.
       name: name of the communicator.
       rank: index of this process.
-      world_size: number of processes.
       options: the options of this process.
 
     Returns:
@@ -123,6 +121,7 @@ def join(
         f"{label}/hello",
         {
             "address": address,
+            "slice": _compat.own_slice(),
             "agreed": options.agreed(),
             "wire_version": _native.wire_version(),
         },
@@ -138,12 +137,15 @@ def join(
             "Use it for measurements only, and only on a network of your own."
         )
     addresses = _addresses(hellos)
+    per_slice = _processes_per_slice(
+        options.processes_per_slice, [hello["slice"] for hello in hellos]
+    )
     # The secret protects against senders of datagrams, not against readers of the
     # coordination service during the rendezvous.
     key = f"{label}/secret"
     try:
         secret = _share_secret(key, timeout_s)
-        opened = _open(label, name, rank, world_size, options, secret, addresses)
+        opened = _open(label, name, rank, per_slice, options, secret, addresses)
     except BaseException:
         # Informs the others before their timeout.
         if rank == 0:
@@ -217,7 +219,7 @@ def _open(
     label: str,
     name: str,
     rank: int,
-    world_size: int,
+    per_slice: int,
     options: Options,
     secret: bytes,
     addresses: Sequence[str],
@@ -227,7 +229,8 @@ def _open(
     native = _native.Communicator(
         name=name,
         rank=rank,
-        world_size=world_size,
+        world_size=len(addresses),
+        processes_per_slice=per_slice,
         secret=secret,
         authenticate=advanced.authenticate,
         encrypt=options.encrypt,
@@ -318,6 +321,38 @@ def _check_agreement(hellos: Sequence[Mapping[str, Any]]) -> None:
             f"the ranks were given different options: {difference}. Pass the same ones "
             "to init() and set the same JAX_OPTIREDUCE_* variables on every rank."
         )
+
+
+def _processes_per_slice(given: int, slices: Sequence[int | None]) -> int:
+    """Returns the number of processes of a slice.
+
+    Args:
+      given: the option; 0: as the devices say.
+      slices: the slice of each process, by the devices; None if they are in none.
+
+    Raises:
+      RendezvousError: the slices are not equal parts of consecutive processes.
+    """
+    processes = len(slices)
+    if given:
+        if processes % given:
+            raise RendezvousError(
+                f"processes_per_slice={given} does not divide the {processes} "
+                "processes: all slices have the same number of processes."
+            )
+        return given
+    runs = [(index, len(list(run))) for index, run in itertools.groupby(slices)]
+    if {index for index, _ in runs} == {None}:
+        return 1
+    per_slice = runs[0][1]
+    expected = [(index, per_slice) for index in dict.fromkeys(slices)]
+    if runs != expected or None in slices:
+        raise RendezvousError(
+            "the slices of the devices must be equal parts of consecutive processes; "
+            f"by process they are {list(slices)}. Give processes_per_slice, or 1 if "
+            "the death of a process does not stop the others of its slice."
+        )
+    return per_slice
 
 
 def _coordinator_host() -> str | None:

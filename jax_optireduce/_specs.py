@@ -3,8 +3,12 @@
 In `jax.shard_map(..., axis_names={"data"})` the other axes of the mesh are automatic. A
 call sends the part of a leaf that a device holds. So each leaf is divided over all
 automatic axes: by the specs of the user, by the type of the leaf, or else along its
-largest dimension. Leaves that no dimension divides form one vector: sent whole by each
-device, copies on the devices of a process would receive different results.
+largest dimension.
+
+Leaves that no dimension divides stay whole. The lowering of a call makes one vector of
+them, of which each device sends a part, and puts the parts together by one collective.
+Sent whole by each device, copies on the devices of a process would receive different
+results.
 """
 
 import math
@@ -13,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_optireduce import _compat
@@ -20,33 +25,102 @@ from jax_optireduce._errors import UsageError
 
 
 class Part(NamedTuple):
-    """One operand of a call.
+    """One operand of a call: a leaf.
 
     Attributes:
-      array: a leaf, or the vector of several.
-      spec: its division over the automatic axes; None without such axes.
-      positions: of its leaves in the tree.
+      array: the leaf.
+      spec: its division over the automatic axes; without any if it stays whole; None
+        without such axes.
+      position: of the leaf in the tree.
     """
 
     array: jax.Array
     spec: PartitionSpec | None
-    positions: list[int]
+    position: int
 
-    def local_shape(self) -> tuple[int, ...]:
-        """Returns the shape on a device."""
+    def sent_shape(self) -> tuple[int, ...]:
+        """Returns the shape that a device sends."""
         if self.spec is None:
             return self.array.shape
-        return local_shape(self.array.shape, self.spec, automatic_axes())
+        (shape,) = sent_shapes([self.array.shape], [self.spec], automatic_axes())
+        return shape
 
 
-def local_shape(
-    shape: Sequence[int], spec: PartitionSpec, sizes: Mapping[str, int]
-) -> tuple[int, ...]:
-    """Returns the shape on a device, with the sizes of the axes."""
-    local = list(shape)
-    for dimension, axes in enumerate(_entries(spec)):
-        local[dimension] //= math.prod(sizes[axis] for axis in axes)
-    return tuple(local)
+def _is_whole(spec: PartitionSpec) -> bool:
+    return not any(_entries(spec))
+
+
+def sent_shapes(
+    shapes: Sequence[Sequence[int]],
+    specs: Sequence[PartitionSpec],
+    sizes: Mapping[str, int],
+) -> list[tuple[int, ...]]:
+    """Returns the shapes that `joined` returns.
+
+    Args:
+      shapes: of the leaves.
+      specs: of the leaves.
+      sizes: of all axes of the mesh.
+    """
+    sent, whole = [], 0
+    for shape, spec in zip(shapes, specs, strict=True):
+        if _is_whole(spec):
+            whole += math.prod(shape)
+            continue
+        local = list(shape)
+        for dimension, axes in enumerate(_entries(spec)):
+            local[dimension] //= math.prod(sizes[axis] for axis in axes)
+        sent.append(tuple(local))
+    devices = math.prod(sizes[axis] for axis in automatic_axes())
+    return [*sent, (-(-whole // devices),)] if whole else sent
+
+
+def joined(
+    leaves: Sequence[jax.Array], specs: Sequence[PartitionSpec], axes: tuple[str, ...]
+) -> list[jax.Array]:
+    """Returns the arrays to send, in a region where all axes are manual.
+
+    Args:
+      leaves: as a device holds them; of one dtype.
+      specs: of the leaves.
+      axes: the automatic axes of the region around this one.
+
+    Returns:
+      The divided leaves, and this device's part of the vector of the others.
+    """
+    divided = [x for x, spec in zip(leaves, specs, strict=True) if not _is_whole(spec)]
+    whole = [
+        x.reshape(-1) for x, spec in zip(leaves, specs, strict=True) if _is_whole(spec)
+    ]
+    if not whole:
+        return divided
+    vector = jnp.concatenate(whole) if len(whole) > 1 else whole[0]
+    vector = jnp.pad(vector, (0, -vector.size % lax.axis_size(axes)))
+    size = vector.size // lax.axis_size(axes)
+    part = lax.dynamic_slice_in_dim(vector, lax.axis_index(axes) * size, size)
+    return [*divided, part]
+
+
+def separated(
+    sums: Sequence[jax.Array],
+    leaves: Sequence[jax.Array],
+    specs: Sequence[PartitionSpec],
+    axes: tuple[str, ...],
+) -> list[jax.Array]:
+    """Returns the sums of the leaves, from those of the arrays of `joined`."""
+    whole = [_is_whole(spec) for spec in specs]
+    if not any(whole):
+        return list(sums)
+    *divided, part = sums
+    vector = lax.all_gather(part, axes, tiled=True)
+    ordered, rest, begin = [], iter(divided), 0
+    for leaf, is_whole in zip(leaves, whole, strict=True):
+        if not is_whole:
+            ordered.append(next(rest))
+            continue
+        ordered.append(vector[begin : begin + leaf.size].reshape(leaf.shape))
+        begin += leaf.size
+    return ordered
 
 
 def batched(spec: PartitionSpec, dimension: int | None) -> PartitionSpec:
@@ -140,52 +214,22 @@ def divided(
     filled = {i: leaf for i, leaf in leaves.items() if leaf.size}
     axes = automatic_axes()
     if not axes:
-        return [Part(leaf, None, [i]) for i, leaf in filled.items()]
+        return [Part(leaf, None, i) for i, leaf in filled.items()]
     divisions = {i: _division(leaf, specs[i], axes) for i, leaf in filled.items()}
-    parts = [
-        Part(_resharded(filled[i], spec), spec, [i])
-        for i, spec in divisions.items()
-        if spec is not None
-    ]
-    vectors: dict[Any, list[int]] = {}
-    for i, spec in divisions.items():
-        if spec is None:
-            vectors.setdefault(filled[i].dtype, []).append(i)
-    # The plan of buckets begins with the last operand: a vector needs all its leaves.
-    return [_vector(filled, positions, axes) for positions in vectors.values()] + parts
+    return [Part(_resharded(filled[i], spec), spec, i) for i, spec in divisions.items()]
 
 
-def restored(
-    part: Part, total: jax.Array, leaves: Mapping[int, jax.Array]
-) -> dict[int, jax.Array]:
-    """Returns the leaves of the sum of an operand, by their position."""
+def restored(part: Part, total: jax.Array, like: jax.Array) -> jax.Array:
+    """Returns the sum of a leaf, with the explicit sharding of the leaf."""
     if part.spec is None:
-        return {part.positions[0]: total}
-    first, *more = part.positions
-    if not more and total.shape == leaves[first].shape:
-        return {first: _resharded(total, _explicit_spec(leaves[first]))}
-    total = _resharded(total, PartitionSpec())
-    found, begin = {}, 0
-    for i in part.positions:
-        found[i] = total[begin : begin + leaves[i].size].reshape(leaves[i].shape)
-        begin += leaves[i].size
-    return found
-
-
-def _vector(
-    leaves: Mapping[int, jax.Array], positions: Sequence[int], axes: Mapping[str, int]
-) -> Part:
-    flat = [_resharded(leaves[i], PartitionSpec()).reshape(-1) for i in positions]
-    vector = jnp.concatenate(flat) if len(flat) > 1 else flat[0]
-    vector = jnp.pad(vector, (0, -vector.size % math.prod(axes.values())))
-    spec = PartitionSpec(tuple(axes))
-    return Part(_resharded(vector, spec), spec, list(positions))
+        return total
+    return _resharded(total, _explicit_spec(like))
 
 
 def _division(
     leaf: jax.Array, given: PartitionSpec | None, axes: Mapping[str, int]
-) -> PartitionSpec | None:
-    """Returns a spec with all automatic axes; None if no dimension can be divided."""
+) -> PartitionSpec:
+    """Returns a spec with all automatic axes, or without any: the leaf stays whole."""
     entries: list[list[str]] = [[] for _ in leaf.shape]
     local = list(leaf.shape)
 
@@ -206,7 +250,7 @@ def _division(
     for axis in missing:
         by_size = sorted(range(leaf.ndim), key=lambda i: local[i], reverse=True)
         if not any(divide(dimension, axis) for dimension in by_size):
-            return None
+            return PartitionSpec()
     return PartitionSpec(*(tuple(names) if names else None for names in entries))
 
 

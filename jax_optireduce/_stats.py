@@ -104,6 +104,13 @@ def live_ranks(vector: jax.Array, size: int) -> jax.Array:
     return jnp.where(live > 0, size * live / processes, size)
 
 
+def scaled_to_all(x: jax.Array, vector: jax.Array, size: int) -> jax.Array:
+    """Scales a floating sum over the live ranks to all `size` ranks; integers stay."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    return (x * (size / live_ranks(vector, size))).astype(x.dtype)
+
+
 def from_vectors(
     vectors: Sequence[jax.Array], elements: Sequence[int]
 ) -> CollectiveStats:

@@ -37,6 +37,19 @@ inline constexpr std::array<Mode, 4> kModes = {{
     {"lossy", LatePolicy::kDrop, LatePolicy::kDrop},
 }};
 
+// The stages of a collective, by the attribute `operation` of a call.
+struct Operation {
+  std::string_view name;
+  bool reduce_scatter;
+  bool all_gather;
+};
+
+inline constexpr std::array<Operation, 3> kOperations = {{
+    {"allreduce", true, true},
+    {"reduce_scatter", true, false},
+    {"all_gather", false, true},
+}};
+
 // True if data may be in flight after a call in this mode, to join a later call.
 constexpr bool Defers(const Mode& mode) {
   return mode.reduce_scatter == LatePolicy::kDefer || mode.all_gather == LatePolicy::kDefer;

@@ -23,10 +23,13 @@
 
 #include "ffi/bind/call_facts.h"
 #include "ffi/bind/event_dict.h"
+#include "ffi/bind/module_callback.h"
 #include "ffi/bind/module_simulate.h"
+#include "ffi/bind/plugin_registration.h"
 #include "ffi/bind/registry.h"
 #include "ffi/bind/termination.h"
 #include "ffi/bind/xla_allreduce.h"
+#include "ffi/bind/xla_begin.h"
 #include "ffi/bind/xla_hadamard.h"
 #include "ffi/net/fault_port.h"
 #include "ffi/net/udp_offload.h"
@@ -136,6 +139,7 @@ class PyCommunicator {
     }
     return ToList(records);
   }
+  std::size_t BegunCallsUnderWay() const { return communicator_->begun_calls().under_way(); }
   nb::list SilentRanks() const { return ToList(communicator_->SilentRanks()); }
   nb::list UnreachedRanks() const { return ToList(communicator_->UnreachedRanks()); }
   nb::object WaitForEvent() const {
@@ -169,9 +173,10 @@ class PyCommunicator {
 };
 
 void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16_t rank,
-                      std::uint16_t world_size, const nb::bytes& secret, bool authenticate,
-                      bool encrypt, const std::string& bind_address, std::uint16_t lanes,
-                      std::uint16_t incast, std::size_t receive_buffer_bytes, std::uint32_t max_lag,
+                      std::uint16_t world_size, std::uint16_t processes_per_slice,
+                      const nb::bytes& secret, bool authenticate, bool encrypt,
+                      const std::string& bind_address, std::uint16_t lanes, std::uint16_t incast,
+                      std::size_t receive_buffer_bytes, std::uint32_t max_lag,
                       double peer_timeout_s, double mismatch_timeout_s, double call_timeout_s,
                       double deadline_s, double late_budget, double deadline_max_s,
                       const std::string& on_lag, double stall_timeout_s,
@@ -180,6 +185,7 @@ void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16
       .name = name,
       .rank = Rank(rank),
       .world_size = world_size,
+      .ranks_per_slice = processes_per_slice,
       .secret = SecretOf(secret),
       .protection = ProtectionOf(authenticate, encrypt),
       .bind_address = bind_address,
@@ -207,10 +213,10 @@ void BindCommunicator(nb::module_& module) {
   nb::class_<PyCommunicator>(module, "Communicator",
                              "This process's end of a session: sockets, threads and calls.")
       .def("__init__", &OpenCommunicator, nb::kw_only(), "name"_a, "rank"_a, "world_size"_a,
-           "secret"_a, "authenticate"_a, "encrypt"_a, "bind_address"_a, "lanes"_a, "incast"_a,
-           "receive_buffer_bytes"_a, "max_lag"_a, "peer_timeout_s"_a, "mismatch_timeout_s"_a,
-           "call_timeout_s"_a, "deadline_s"_a, "late_budget"_a, "deadline_max_s"_a, "on_lag"_a,
-           "stall_timeout_s"_a, "faults"_a)
+           "processes_per_slice"_a, "secret"_a, "authenticate"_a, "encrypt"_a, "bind_address"_a,
+           "lanes"_a, "incast"_a, "receive_buffer_bytes"_a, "max_lag"_a, "peer_timeout_s"_a,
+           "mismatch_timeout_s"_a, "call_timeout_s"_a, "deadline_s"_a, "late_budget"_a,
+           "deadline_max_s"_a, "on_lag"_a, "stall_timeout_s"_a, "faults"_a)
       .def("ports", &PyCommunicator::Ports)
       .def("path_mtu_bytes", &PyCommunicator::PathMtuBytes, "address"_a, Release())
       .def("granted_receive_buffer_bytes", &PyCommunicator::GrantedReceiveBufferBytes)
@@ -222,11 +228,16 @@ void BindCommunicator(nb::module_& module) {
       .def("counters", &PyCommunicator::Counters, Release())
       .def("flight_record", &PyCommunicator::FlightRecord)
       .def("calls_under_way", &PyCommunicator::CallsUnderWay)
+      .def("begun_calls_under_way", &PyCommunicator::BegunCallsUnderWay)
       .def("silent_ranks", &PyCommunicator::SilentRanks)
       .def("unreached_ranks", &PyCommunicator::UnreachedRanks)
       .def("wait_for_event", &PyCommunicator::WaitForEvent)
       .def("features", &PyCommunicator::Features);
 }
+
+// Handlers of host computations; of programs on CPU devices, too.
+constexpr NamedHandler kHostHandlers[] = {{"jax_optireduce_allreduce", &AllReduceHandler},
+                                          {"jax_optireduce_sequence", &SequenceHandler}};
 
 // By target name, for jax.ffi.register_ffi_target().
 nb::dict Registrations() {
@@ -234,11 +245,18 @@ nb::dict Registrations() {
   const auto add = [&capsules](const char* target, XLA_FFI_Handler* handler) {
     capsules[target] = nb::capsule(reinterpret_cast<void*>(handler));
   };
-  add("jax_optireduce_allreduce", &AllReduceHandler);
-  add("jax_optireduce_sequence", &SequenceHandler);
+  for (const NamedHandler& named : kHostHandlers) add(named.target, named.handler);
+  add("jax_optireduce_begin", &BeginHandler);
+  add("jax_optireduce_end", &EndHandler);
   add("jax_optireduce_hadamard_encode", &HadamardEncodeHandler);
   add("jax_optireduce_hadamard_decode", &HadamardDecodeHandler);
   return capsules;
+}
+
+// (major, minor) of its PJRT C API.
+std::pair<int, int> RegisterHandlersWithPlugin(const std::string& path) {
+  const PluginVersion version = ValueOrRaise(RegisterWithPlugin(path, kHostHandlers));
+  return {version.major, version.minor};
 }
 
 // The facts of ffi/bind/call_facts.h, as constants of the module.
@@ -259,6 +277,7 @@ void BindFacts(nb::module_& module) {
   module.attr("LAG_POLICIES") = nb::tuple(lag_policies);
   module.attr("STATISTICS") = nb::tuple(statistics);
   module.attr("NAME_BYTES_MAX") = kNameBytesMax;
+  module.attr("TOKEN_ELEMENTS") = kTokenElements;
   module.attr("DRAIN_OF_CALLS") = kDrainOfCalls;
   module.attr("DRAIN_OF_CALLS_IF_ANY") = kDrainOfCallsIfAny;
 }
@@ -308,6 +327,7 @@ NB_MODULE(_native, module) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
   module.doc() = "The C++ part of jax_optireduce.";
   module.def("registrations", &optireduce::Registrations);
+  module.def("register_with_plugin", &optireduce::RegisterHandlersWithPlugin, "path"_a);
   module.def("wire_version", [] { return static_cast<int>(optireduce::kWireVersion); });
   module.def("interrupt_on_signal", &optireduce::InterruptOnSignal, "fd"_a, Release());
   module.def("handle_termination", &optireduce::HandleTermination, "handler"_a, "ends"_a);
@@ -319,6 +339,7 @@ NB_MODULE(_native, module) {
       "seconds"_a);
   module.def("probe_udp", &optireduce::ProbeUdpFeatures, "receive_buffer_bytes"_a);
   optireduce::BindFacts(module);
+  optireduce::BindCallback(module);
   optireduce::BindSimulate(module);
   optireduce::BindCommunicator(module);
   nb::module_::import_("atexit").attr("register")(

@@ -30,21 +30,6 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// The attributes of a call, as views into the call frame: valid until the handler returns.
-struct Attributes {
-  std::string_view communicator;
-  std::string_view name;
-  std::string_view key;
-  std::string_view description;
-  std::string_view mode;
-  std::string_view wire_format;
-  std::int64_t fingerprint = 0;
-  ffi::Span<const std::int32_t> group_processes;
-  std::int64_t group_size = 0;
-  std::int64_t drain = 0;
-  bool averages = false;
-};
-
 Status Invalid(std::string_view name, std::string_view what) {
   return InvalidArgument(Quoted(name) + ": " + std::string(what));
 }
@@ -66,17 +51,22 @@ std::optional<ElementType> ElementTypeOf(ffi::DataType type) {
   }
 }
 
-Status ReadMode(const Attributes& attributes, CollectiveSpec& spec) {
+Status ReadMode(const CallAttributes& attributes, CollectiveSpec& spec) {
   const auto* const mode = std::ranges::find(kModes, attributes.mode, &Mode::name);
   if (mode == kModes.end()) {
     return Invalid(attributes.name, "there is no mode " + Quoted(attributes.mode) + ".");
   }
-  spec.reduce_scatter = mode->reduce_scatter;
-  spec.all_gather = mode->all_gather;
+  const auto* const operation =
+      std::ranges::find(kOperations, attributes.operation, &Operation::name);
+  if (operation == kOperations.end()) {
+    return Invalid(attributes.name, "there is no operation " + Quoted(attributes.operation) + ".");
+  }
+  spec.reduce_scatter = operation->reduce_scatter ? mode->reduce_scatter : LatePolicy::kNoStage;
+  spec.all_gather = operation->all_gather ? mode->all_gather : LatePolicy::kNoStage;
   return Status();
 }
 
-Status ReadWireFormat(const Attributes& attributes, CollectiveSpec& spec) {
+Status ReadWireFormat(const CallAttributes& attributes, CollectiveSpec& spec) {
   for (std::uint8_t i = 0; i < kWireFormats; ++i) {
     spec.wire_format = static_cast<WireFormat>(i);
     if (NameOf(spec.wire_format) == attributes.wire_format) return Status();
@@ -86,7 +76,7 @@ Status ReadWireFormat(const Attributes& attributes, CollectiveSpec& spec) {
 }
 
 // Reads the processes of the call's group.
-Status ReadMembers(const Attributes& attributes, Rank process, std::uint16_t world_size,
+Status ReadMembers(const CallAttributes& attributes, Rank process, std::uint16_t world_size,
                    DeviceCall& call) {
   const std::string_view name = attributes.name;
   const std::size_t first = call.group * static_cast<std::size_t>(attributes.group_size);
@@ -114,7 +104,7 @@ Status ReadMembers(const Attributes& attributes, Rank process, std::uint16_t wor
 }
 
 // Reads the participants: the processes of the device's group, and the local ones of its ranks.
-Status ReadGroup(const Attributes& attributes, const std::int32_t* group_rank, Rank process,
+Status ReadGroup(const CallAttributes& attributes, const std::int32_t* group_rank, Rank process,
                  std::uint16_t world_size, DeviceCall& call) {
   const std::string_view name = attributes.name;
   const auto entries = static_cast<std::int64_t>(attributes.group_processes.size());
@@ -138,9 +128,10 @@ Status ReadGroup(const Attributes& attributes, const std::int32_t* group_rank, R
   return ReadMembers(attributes, process, world_size, call);
 }
 
-// Leaf `i` and its result; the first leaf sets the dtype.
+}  // namespace
+
 Status CheckLeaf(std::string_view name, std::size_t i, const ffi::AnyBuffer& in,
-                 const ffi::AnyBuffer& out, CollectiveSpec& spec) {
+                 CollectiveSpec& spec) {
   const std::optional<ElementType> type = ElementTypeOf(in.element_type());
   if (!type) {
     return Invalid(name,
@@ -154,12 +145,10 @@ Status CheckLeaf(std::string_view name, std::size_t i, const ffi::AnyBuffer& in,
                              std::string(NameOf(spec.element_type)) + ", leaf " +
                              std::to_string(i) + " is " + std::string(NameOf(*type)) + ".");
   }
-  if (out.element_type() != in.element_type() || out.element_count() != in.element_count()) {
-    return Invalid(name, "result " + std::to_string(i) + " must have the shape and dtype of leaf " +
-                             std::to_string(i) + ".");
-  }
   return Status();
 }
+
+namespace {
 
 // Copies pointers and sizes out of the call frame; copies a leaf first that XLA did not alias.
 Status ReadLeaves(std::string_view name, ffi::RemainingArgs arguments, ffi::RemainingRets results,
@@ -172,7 +161,11 @@ Status ReadLeaves(std::string_view name, ffi::RemainingArgs arguments, ffi::Rema
     }
     const ffi::AnyBuffer& in = *argument;
     ffi::AnyBuffer out = **result;
-    if (Status status = CheckLeaf(name, i, in, out, call.spec); !status.ok()) return status;
+    if (Status status = CheckLeaf(name, i, in, call.spec); !status.ok()) return status;
+    if (out.element_type() != in.element_type() || out.element_count() != in.element_count()) {
+      return Invalid(name, "result " + std::to_string(i) +
+                               " must have the shape and dtype of leaf " + std::to_string(i) + ".");
+    }
     if (in.element_count() == 0) continue;
     if (in.untyped_data() != out.untyped_data()) {
       std::memcpy(out.untyped_data(), in.untyped_data(), in.size_bytes());
@@ -184,7 +177,8 @@ Status ReadLeaves(std::string_view name, ffi::RemainingArgs arguments, ffi::Rema
   return Status();
 }
 
-// The float array that is the last result, or null.
+}  // namespace
+
 float* StatsOf(ffi::RemainingRets results) {
   auto last = results.get<ffi::AnyBuffer>(results.size() - 1);
   if (!last.has_value()) return nullptr;
@@ -194,13 +188,16 @@ float* StatsOf(ffi::RemainingRets results) {
   return fits ? static_cast<float*>(buffer.untyped_data()) : nullptr;
 }
 
-void WriteStats(const CallReport& report, float* stats) {
+void WriteStats(const DeviceResult& result, std::size_t processes, float* stats) {
+  const CallReport report{.result = result, .processes = processes};
   for (const Statistic& statistic : kStatistics) {
     *stats++ = static_cast<float>(statistic.value(report));
   }
 }
 
-Status ReadAttributes(const Attributes& attributes, DeviceCall& call) {
+namespace {
+
+Status ReadAttributes(const CallAttributes& attributes, DeviceCall& call) {
   const std::string_view name = attributes.name;
   if (name.empty() || name.size() > kNameBytesMax) {
     return Invalid(name.substr(0, kNameBytesMax),
@@ -227,17 +224,49 @@ Status ReadStep(std::string_view name, std::int32_t step, DeviceCall& call) {
   return Status();
 }
 
+}  // namespace
+
+Status CheckBlocks(const CallAttributes& attributes, const DeviceCall& call) {
+  const auto size = static_cast<std::uint64_t>(attributes.group_size);
+  if (HasBothStages(call.spec)) return Status();
+  if (call.local_ranks.size() * call.spec.members.size() != size) {
+    return Invalid(
+        attributes.name,
+        "all processes of a group must have the same number of its ranks: this one has " +
+            std::to_string(call.local_ranks.size()) + " of the " + std::to_string(size) +
+            " ranks on " + std::to_string(call.spec.members.size()) + " processes.");
+  }
+  if (call.spec.elements % size != 0) {
+    return Invalid(attributes.name, "the bucket must have a block for each of the " +
+                                        std::to_string(size) + " ranks, but it has " +
+                                        std::to_string(call.spec.elements) + " elements.");
+  }
+  return Status();
+}
+
+Status ReadCall(const CallAttributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
+                ffi::BufferR0<ffi::S32> step, const CommunicatorOptions& options,
+                DeviceCall& call) {
+  const std::string_view name = attributes.name;
+  if (group_rank.element_count() != 2) {
+    return Invalid(name, "the first operand must be (group, rank) as s32[2].");
+  }
+  Status read = ReadAttributes(attributes, call);
+  if (read.ok()) read = ReadStep(name, *step.typed_data(), call);
+  if (!read.ok()) return read;
+  return ReadGroup(attributes, group_rank.typed_data(), options.rank, options.world_size, call);
+}
+
+namespace {
+
 // Finds every error of a call before the call is started.
-Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
+Status StartAllReduce(const CallAttributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
                       ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
                       ffi::RemainingRets results, ffi::Promise promise) {
   Result<std::shared_ptr<Communicator>> found = Registry::Global().Find(attributes.communicator);
   if (!found.ok()) return found.status();
   Communicator& communicator = *found.value();
   const std::string_view name = attributes.name;
-  if (group_rank.element_count() != 2) {
-    return Invalid(name, "the first operand must be (group, rank) as s32[2].");
-  }
   if (results.size() != arguments.size() + 1) {
     return Invalid(name, "expected one result for each of the " + std::to_string(arguments.size()) +
                              " leaves and one for the stats, got " +
@@ -246,20 +275,16 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
   float* const stats = StatsOf(results);
   if (stats == nullptr) return Invalid(name, "the last result must be the statistics, in f32.");
   DeviceCall call;
-  Status read = ReadAttributes(attributes, call);
-  if (read.ok()) read = ReadStep(name, *step.typed_data(), call);
-  const CommunicatorOptions& options = communicator.options();
-  if (read.ok()) {
-    read = ReadGroup(attributes, group_rank.typed_data(), options.rank, options.world_size, call);
-  }
+  const Status read = ReadCall(attributes, group_rank, step, communicator.options(), call);
   if (!read.ok()) return read;
   if (Status status = ReadLeaves(name, arguments, results, call); !status.ok()) return status;
+  if (Status status = CheckBlocks(attributes, call); !status.ok()) return status;
   if (call.drain) {
     if (Status status = communicator.CheckDrain(call); !status.ok()) return status;
   }
   call.done = [promise = std::move(promise), stats,
                processes = call.spec.members.size()](const DeviceResult& result) mutable {
-    WriteStats({.result = result, .processes = processes}, stats);
+    WriteStats(result, processes, stats);
     // May run the rest of the program on this thread.
     if (result.status.ok()) {
       promise.SetAvailable();
@@ -272,25 +297,26 @@ Status StartAllReduce(const Attributes& attributes, ffi::BufferR1<ffi::S32> grou
 }
 
 ffi::Future AllReduce(std::string_view communicator, std::string_view name, std::string_view key,
-                      std::string_view description, std::string_view mode,
-                      std::string_view wire_format, std::int64_t fingerprint,
+                      std::string_view description, std::string_view operation,
+                      std::string_view mode, std::string_view wire_format, std::int64_t fingerprint,
                       ffi::Span<const std::int32_t> group_processes, std::int64_t group_size,
                       std::int64_t drain, bool averages, ffi::BufferR1<ffi::S32> group_rank,
                       ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
                       ffi::RemainingRets results) {
   ffi::Promise promise;
   ffi::Future future(promise);
-  const Attributes attributes{.communicator = communicator,
-                              .name = name,
-                              .key = key,
-                              .description = description,
-                              .mode = mode,
-                              .wire_format = wire_format,
-                              .fingerprint = fingerprint,
-                              .group_processes = group_processes,
-                              .group_size = group_size,
-                              .drain = drain,
-                              .averages = averages};
+  const CallAttributes attributes{.communicator = communicator,
+                                  .name = name,
+                                  .key = key,
+                                  .description = description,
+                                  .operation = operation,
+                                  .mode = mode,
+                                  .wire_format = wire_format,
+                                  .fingerprint = fingerprint,
+                                  .group_processes = group_processes,
+                                  .group_size = group_size,
+                                  .drain = drain,
+                                  .averages = averages};
   Status status;
   try {
     status = StartAllReduce(attributes, group_rank, step, arguments, results, promise);
@@ -341,6 +367,7 @@ XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame) {
                              .Attr<std::string_view>("name")
                              .Attr<std::string_view>("key")
                              .Attr<std::string_view>("description")
+                             .Attr<std::string_view>("operation")
                              .Attr<std::string_view>("mode")
                              .Attr<std::string_view>("wire_format")
                              .Attr<std::int64_t>("fingerprint")

@@ -3,9 +3,50 @@
 #ifndef FFI_BIND_XLA_ALLREDUCE_H_
 #define FFI_BIND_XLA_ALLREDUCE_H_
 
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "ffi/base/status.h"
+#include "ffi/runtime/communicator_options.h"
+#include "ffi/runtime/device_rendezvous.h"
 #include "xla/ffi/api/c_api.h"
+#include "xla/ffi/api/ffi.h"
 
 namespace optireduce {
+
+// The attributes of a call, as views into the call frame: valid until the handler returns.
+struct CallAttributes {
+  std::string_view communicator;
+  std::string_view name;
+  std::string_view key;
+  std::string_view description;
+  std::string_view operation;
+  std::string_view mode;
+  std::string_view wire_format;
+  std::int64_t fingerprint = 0;
+  xla::ffi::Span<const std::int32_t> group_processes;
+  std::int64_t group_size = 0;
+  std::int64_t drain = 0;
+  bool averages = false;
+};
+
+// Reads a call, without its leaves.
+Status ReadCall(const CallAttributes& attributes, xla::ffi::BufferR1<xla::ffi::S32> group_rank,
+                xla::ffi::BufferR0<xla::ffi::S32> step, const CommunicatorOptions& options,
+                DeviceCall& call);
+
+// Checks leaf `i`; the first leaf sets the dtype.
+Status CheckLeaf(std::string_view name, std::size_t i, const xla::ffi::AnyBuffer& in,
+                 CollectiveSpec& spec);
+
+// Checks the size of a bucket with one stage. It has a block for each rank of the group, in the
+// order of the processes: the blocks of a process are its shard.
+Status CheckBlocks(const CallAttributes& attributes, const DeviceCall& call);
+
+// The float array of a call's statistics, if the last result is one, otherwise null.
+float* StatsOf(xla::ffi::RemainingRets results);
+void WriteStats(const DeviceResult& result, std::size_t processes, float* stats);
 
 // Sums leaves over the ranks of a group, in place. Platform "cpu"; returns a future.
 //   operands:   group and rank in it s32[2]; step s32[] (-1: the calls are counted); leaves...

@@ -223,6 +223,11 @@ OR_VECTOR_WIDTHS void SumInt32(Contributions contributions, std::size_t elements
 void SumContributions(ElementType type, std::span<const std::byte* const> contributions,
                       std::size_t elements, double scale, std::byte* out) {
   OR_CHECK(!contributions.empty());
+  if (contributions.size() == 1 && scale == 1.0) {
+    // The same bits: those of a signalling NaN, too.
+    if (out != contributions[0]) std::memcpy(out, contributions[0], elements * SizeOf(type));
+    return;
+  }
   const auto scale_f32 = static_cast<float>(scale);
   switch (type) {
     case ElementType::kFloat32:

@@ -65,6 +65,15 @@ CollectiveSpec SpecOf(std::uint8_t which) {
     spec.all_gather = kModes[which / 32 % 4][1];
     spec.reduce_scatter_deadline = spec.all_gather_deadline = std::chrono::milliseconds(20);
   }
+  if (which % 6 == 5) {
+    const std::uint32_t stage = which / 32 % 4;
+    if (stage == 1 || stage == 2) spec.all_gather = LatePolicy::kNoStage;
+    if (stage == 2) {
+      spec.reduce_scatter = LatePolicy::kDefer;
+      spec.reduce_scatter_deadline = std::chrono::milliseconds(20);
+    }
+    if (stage == 3) spec.reduce_scatter = LatePolicy::kNoStage;
+  }
   return spec;
 }
 

@@ -98,6 +98,11 @@ void CheckBuilt(std::span<const std::byte> input) {
   spec.reduce_scatter_deadline = Duration(reader.Read<std::uint32_t>() + std::int64_t{1});
   spec.all_gather_deadline = Duration(reader.Read<std::uint32_t>() + std::int64_t{1});
   spec.members = ReadMembers(reader);
+  if (chance >= 192) {
+    spec.elements -= spec.elements % spec.members.size();
+    spec.all_gather = LatePolicy::kNoStage;
+    spec.all_gather_deadline = {};
+  }
   spec.name = std::string(reader.Read<std::uint8_t>(), 'n');
   spec.description = std::string(reader.Read<std::uint16_t>() % 600, 'd');
   const std::size_t bytes_max = kPayloadBytesMin + reader.Read<std::uint8_t>() * 8u;

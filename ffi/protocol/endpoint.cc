@@ -322,7 +322,7 @@ bool Endpoint::HandleSegment(Instant now, const Header& header,
     return false;
   }
   lifecycle_.Apply(now, lag_.NoteAttendance(now, *collective, *from, header.call.sequence));
-  if (header.kind == DatagramKind::kContribution) {
+  if (ShowsCall(collective->spec, header.kind)) {
     collective->NoteCalled(now, *from, header.call.sequence);
   }
   return HandleValues(now, *collective, *from, header, *values);
@@ -356,11 +356,14 @@ bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const H
   const bool first = !exchange.heard(from);
   const bool delivered = exchange.sender().ContributionsDelivered(from);
   const std::size_t sums = exchange.reduce_scatter().sums().size();
-  const bool contribution = header.kind == DatagramKind::kContribution;
   const Receipt receipt = exchange.Handle(now, from, header, payload);
   if (receipt != Receipt::kNew) {
     ++CounterOf(receipt, session_.counters);
     return receipt != Receipt::kMismatched;
+  }
+  if (!HasAllGather(collective.spec) && exchange.reduce_scatter().NotReceived(from) == 0) {
+    // No result will show the sender that its contributions have come: it may wait for this.
+    session_.peers.Touch(header.source).flow.received().AcknowledgeAtOnce(now);
   }
   if (exchange.reduce_scatter().sums().size() != sums) transmitter_.QueueAll(open);
   // A peer in the same call of the same name with other facts disagrees with the local program.
@@ -370,7 +373,7 @@ bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const H
   const bool completes = exchange.sender().ContributionsDelivered(from) != delivered;
   lifecycle_.FinishIfComplete(now, open);
   if (completes) lifecycle_.Advance(now, collective.id, header.source);
-  if (contribution && first) lifecycle_.ReleaseEarlier(now, header);
+  if (first && ShowsCall(collective.spec, header.kind)) lifecycle_.ReleaseEarlier(now, header);
   return true;
 }
 

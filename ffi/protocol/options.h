@@ -77,6 +77,9 @@ struct EndpointOptions {
   // advertise where lost data is dropped, else all.
   std::uint16_t incast = 0;
 
+  // Consecutive ranks that are members together (session/slices.h); a divisor of the world size.
+  std::uint16_t ranks_per_slice = 1;
+
   // Bytes that all peers together may have under way to one rank: the size of its socket buffer.
   std::size_t receive_buffer_bytes = 2u << 20;
   // By rank: true if it runs on this rank's host, without a network between. Empty: none does.

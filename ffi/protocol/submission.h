@@ -21,12 +21,18 @@ namespace optireduce {
 
 // Treatment of late data. The values are part of the wire format: never renumber.
 enum class LatePolicy : std::uint8_t {
-  kWait = 0,   // retransmitted until it arrives; only a dead peer ends the wait, with an error
-  kDrop = 1,   // the stage closes at its deadline without it
-  kDefer = 2,  // the stage closes at its deadline, and late data joins a later call
+  kWait = 0,     // retransmitted until it arrives; only a dead peer ends the wait, with an error
+  kDrop = 1,     // the stage closes at its deadline without it
+  kDefer = 2,    // the stage closes at its deadline, and late data joins a later call
+  kNoStage = 3,  // the collective has no such stage
 };
 
 // The properties that identify a collective, which all ranks must agree on.
+//
+// An allreduce has both stages. A reduce_scatter has the first alone: the result of a rank is the
+// sum of its shard, and the rest of its bucket is undefined. An all_gather has the second alone: a
+// rank contributes its shard, and the rest of its bucket is not read. Shards of a collective with
+// one stage have one size (HasWholeShards).
 struct CollectiveSpec {
   std::string name;               // given by the user or derived from the call site
   std::string description;        // name, dtype, shapes, mode, for error messages
@@ -37,6 +43,7 @@ struct CollectiveSpec {
   LatePolicy reduce_scatter = LatePolicy::kWait;
   LatePolicy all_gather = LatePolicy::kWait;
   // For kDrop and kDefer, from the start of the stage: T_rs and T_ag. A call ends by their sum.
+  // T_ag is 0 without a second stage.
   Duration reduce_scatter_deadline{};
   Duration all_gather_deadline{};
   std::vector<Rank> members;  // ascending; member i owns shard i
@@ -47,6 +54,20 @@ inline std::optional<MemberIndex> MemberOf(const CollectiveSpec& spec, Rank rank
   const auto at = std::ranges::lower_bound(spec.members, rank);
   if (at == spec.members.end() || *at != rank) return std::nullopt;
   return MemberIndex(static_cast<std::uint16_t>(at - spec.members.begin()));
+}
+
+inline bool HasReduceScatter(const CollectiveSpec& spec) {
+  return spec.reduce_scatter != LatePolicy::kNoStage;
+}
+inline bool HasAllGather(const CollectiveSpec& spec) {
+  return spec.all_gather != LatePolicy::kNoStage;
+}
+inline bool HasBothStages(const CollectiveSpec& spec) {
+  return HasReduceScatter(spec) && HasAllGather(spec);
+}
+// The shards have one size, unless the collective has both stages.
+inline bool HasWholeShards(const CollectiveSpec& spec) {
+  return HasBothStages(spec) || spec.elements % spec.members.size() == 0;
 }
 
 // True if both describe the same collective (texts aside).
@@ -65,15 +86,21 @@ inline bool Rounds(const CollectiveSpec& spec) { return spec.wire_format != Wire
 inline std::string_view ModeOf(const CollectiveSpec& spec) {
   if (spec.reduce_scatter == LatePolicy::kDrop) return "lossy";
   if (spec.all_gather == LatePolicy::kDefer) return "bounded";
-  return spec.reduce_scatter == LatePolicy::kDefer ? "agreed" : "exact";
+  if (spec.reduce_scatter != LatePolicy::kDefer) return "exact";
+  // Without a second stage these two are one: a shard has one owner, which no other can contradict.
+  return HasAllGather(spec) ? "agreed" : "bounded";
 }
 
 // True if the policies form a mode, with deadlines if the mode needs them.
 inline bool HasMode(const CollectiveSpec& spec) {
-  if (spec.reduce_scatter == LatePolicy::kWait) return spec.all_gather == LatePolicy::kWait;
-  if (spec.reduce_scatter_deadline <= Duration(0) || spec.all_gather_deadline <= Duration(0)) {
-    return false;
+  // Sums that come late are added to a later result: right for sums alone.
+  if (!HasReduceScatter(spec)) return spec.all_gather == LatePolicy::kWait;
+  if (spec.reduce_scatter == LatePolicy::kWait) {
+    return spec.all_gather == LatePolicy::kWait || !HasAllGather(spec);
   }
+  if (spec.reduce_scatter_deadline <= Duration(0)) return false;
+  if (!HasAllGather(spec)) return spec.all_gather_deadline == Duration(0);
+  if (spec.all_gather_deadline <= Duration(0)) return false;
   return spec.all_gather == spec.reduce_scatter ||
          (spec.reduce_scatter == LatePolicy::kDefer && spec.all_gather == LatePolicy::kWait);
 }

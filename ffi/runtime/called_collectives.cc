@@ -44,6 +44,10 @@ double Likeness(std::string_view a, std::string_view b) {
 // The correction for a drain whose key matches a call and whose other properties do not.
 std::string Advice(const CollectiveSpec& drain, const CollectiveSpec& called) {
   if (!RetainsLateData(called)) return "its data is never in flight, so it needs no drain.";
+  if (HasAllGather(drain) != HasAllGather(called)) {
+    return HasAllGather(called) ? "leave scatter_dimension= out of the drain."
+                                : "write scatter_dimension= and tiled= of the call in the drain.";
+  }
   std::string arguments;
   if (ModeOf(drain) != ModeOf(called)) arguments += "mode=" + Quoted(ModeOf(called));
   if (drain.wire_format != called.wire_format) {
@@ -59,6 +63,7 @@ std::string Advice(const CollectiveSpec& drain, const CollectiveSpec& called) {
 
 std::size_t Differences(const CollectiveSpec& drain, const CollectiveSpec& called) {
   std::size_t differences = RetainsLateData(called) ? 0 : 3;
+  if (HasAllGather(drain) != HasAllGather(called)) ++differences;
   if (ModeOf(drain) != ModeOf(called)) ++differences;
   if (drain.wire_format != called.wire_format) ++differences;
   return differences;

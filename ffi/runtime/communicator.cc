@@ -30,7 +30,10 @@ struct PartsUnderWay {
 Result<std::shared_ptr<Communicator>> Communicator::Create(const CommunicatorOptions& options,
                                                            std::shared_ptr<CompletionPool> pool) {
   if (Status status = Validate(options); !status.ok()) return status;
+  Result<std::uint32_t> session = SessionTag(options.secret);
+  if (!session.ok()) return session.status();
   auto communicator = std::shared_ptr<Communicator>(new Communicator(options, std::move(pool)));
+  communicator->session_ = session.value();
   communicator->CreateRendezvous();
   if (options.world_size > 1) {
     if (Status status = communicator->OpenPorts(); !status.ok()) return status;
@@ -147,7 +150,8 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
   std::shared_ptr<GuardedMembership> membership;
   if (options_.lanes > 1) {
     membership = std::make_shared<GuardedMembership>(options_.rank, options_.world_size,
-                                                     options_.peer_timeout, options_.lanes);
+                                                     options_.peer_timeout, options_.lanes,
+                                                     Slices(options_.ranks_per_slice));
   }
   // All operations that can fail come first, so that a failed connect() may be repeated.
   std::vector<std::unique_ptr<Endpoint>> endpoints;
@@ -372,8 +376,10 @@ std::vector<std::pair<std::string, std::uint64_t>> Communicator::counters() cons
   OPTIREDUCE_SEND_ERRORS(OPTIREDUCE_NAME_SEND_ERROR)
 #undef OPTIREDUCE_NAME_SEND_ERROR
   named.emplace_back("socket_drops", sum.socket_drops);
-  named.emplace_back("memory_bytes", sum.memory_bytes);
+  named.emplace_back("memory_bytes", sum.memory_bytes + begun_calls_->memory_bytes());
   named.emplace_back("live_processes", monitor_.live());
+  named.emplace_back("handles_open", begun_calls_->open());
+  named.emplace_back("handles_dropped", begun_calls_->dropped());
   const CompletionPoolCounters pool = pool_->counters();
   named.emplace_back("completion_threads_peak", pool.threads_peak);
   named.emplace_back("completions_waited", pool.waited);

@@ -19,6 +19,7 @@
 #include "ffi/base/time.h"
 #include "ffi/net/udp_port.h"
 #include "ffi/protocol/submission.h"
+#include "ffi/runtime/begun_calls.h"
 #include "ffi/runtime/call_monitor.h"
 #include "ffi/runtime/communicator_options.h"
 #include "ffi/runtime/completion_pool.h"
@@ -66,6 +67,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Sequence TakeNextSequence(const std::string& name, std::uint32_t group, std::uint32_t rank) {
     return rendezvous_->TakeNextSequence(name, group, rank);
   }
+
+  // The calls that programs begin and end in two steps; Start() starts them.
+  BegunCalls& begun_calls() const { return *begun_calls_; }
+  // See SessionTag().
+  std::uint32_t session() const { return session_; }
 
   // One call of the whole process. `done` is called once, on the completion pool.
   void Submit(Submission submission, CallDoneFunction done);
@@ -120,6 +126,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const CommunicatorOptions options_;
   const std::shared_ptr<CompletionPool> pool_;
   std::shared_ptr<DeviceRendezvous> rendezvous_;
+  const std::shared_ptr<BegunCalls> begun_calls_ = std::make_shared<BegunCalls>();
+  std::uint32_t session_ = 0;
   std::vector<std::uint16_t> ports_;
   std::size_t granted_receive_buffer_bytes_ = 0;
   SocketFeatures features_;

@@ -18,14 +18,14 @@ Status CheckPositive(const char* setting, Duration value) {
                          std::to_string(std::chrono::duration<double>(value).count()) + ".");
 }
 
+}  // namespace
+
 // Chosen: any value that all ranks derive alike and others do not know would do.
 Result<std::uint32_t> SessionTag(const Secret& secret) {
   Result<Key> key = DeriveKey(secret, "session");
   if (!key.ok()) return key.status();
   return ByteReader(key.value()).Read<std::uint32_t>();
 }
-
-}  // namespace
 
 Status Validate(const CommunicatorOptions& options) {
   if (options.name.empty()) return InvalidArgument("name must not be empty; pass e.g. 'default'.");
@@ -72,6 +72,7 @@ Result<EndpointOptions> EndpointOptionsOf(const CommunicatorOptions& options, st
       .mismatch_timeout = options.mismatch_timeout,
       .call_timeout = options.call_timeout,
       .incast = options.incast,
+      .ranks_per_slice = options.ranks_per_slice,
       .receive_buffer_bytes = peer_receive_buffer_bytes,
       .same_host = std::move(same_host),
       .max_lag = options.max_lag,
@@ -89,9 +90,9 @@ std::optional<Faults> FaultsOf(const CommunicatorOptions& options, std::uint16_t
 void SetDeadlines(const CommunicatorOptions& options, CollectiveSpec& spec) {
   const Duration deadline =
       options.deadline > Duration::zero() ? options.deadline : options.deadline_max;
-  // Half for each stage: both move the same number of bytes.
-  spec.reduce_scatter_deadline = deadline / 2;
-  spec.all_gather_deadline = deadline - deadline / 2;
+  // Half for each of two stages: both move the same number of bytes.
+  spec.reduce_scatter_deadline = HasAllGather(spec) ? deadline / 2 : deadline;
+  spec.all_gather_deadline = deadline - spec.reduce_scatter_deadline;
 }
 
 }  // namespace optireduce

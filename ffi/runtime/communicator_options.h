@@ -23,6 +23,7 @@ struct CommunicatorOptions {
   std::string name;
   Rank rank;
   std::uint16_t world_size = 1;
+  std::uint16_t ranks_per_slice = 1;
   Secret secret{};
   Protection protection = Protection::kAuthenticate;
   std::string bind_address;  // IPv4 or IPv6; its family decides that of the session
@@ -48,6 +49,9 @@ struct RankAddress {
 };
 
 Status Validate(const CommunicatorOptions& options);
+
+// Identifies the session, equally on all ranks.
+Result<std::uint32_t> SessionTag(const Secret& secret);
 
 // Of a lane without a membership of its own.
 Result<EndpointOptions> EndpointOptionsOf(const CommunicatorOptions& options, std::uint16_t lane,

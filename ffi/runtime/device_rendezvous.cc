@@ -112,12 +112,52 @@ void DeviceRendezvous::Start(DeviceCall call) {
     // A drain of such a collective never has data in flight, and its leaves are zeros.
     if (!closed_ && call.drain && !RetainsLateData(call.spec))
       return CompleteNow(std::move(call), Status());
-    Result<Sequence> sequence = Admit(key, call);
-    if (!sequence.ok()) return Reject(std::move(call), sequence.status());
-    // Before the call can end and a drain can follow.
-    if (!call.drain) called_.Note(call.key, call.spec);
-    local_reduction = Join(key, collectives_[key], std::move(call), sequence.value());
+    if (HasToWait(key, call)) {
+      collectives_[key].slots[call.rank].waiting.push_back(std::move(call));
+      return;
+    }
+    local_reduction = StartNow(key, std::move(call));
   }
+  Proceed(local_reduction);
+}
+
+bool DeviceRendezvous::HasToWait(const Key& key, const DeviceCall& call) const {
+  const auto collective = collectives_.find(key);
+  if (closed_ || collective == collectives_.end()) return false;
+  const auto slot = collective->second.slots.find(call.rank);
+  if (slot == collective->second.slots.end() || !slot->second.in_flight) return false;
+  if (call.begun) return true;
+  // Two calls at the same time that were not begun are an error.
+  return slot->second.begun &&
+         std::ranges::all_of(slot->second.waiting, [](const auto& each) { return each.begun; });
+}
+
+std::shared_ptr<DeviceRendezvous::LocalReduction> DeviceRendezvous::StartNow(const Key& key,
+                                                                             DeviceCall call) {
+  Result<Sequence> sequence = Admit(key, call);
+  if (!sequence.ok()) {
+    Reject(std::move(call), sequence.status());
+    return nullptr;
+  }
+  // Before the call can end and a drain can follow.
+  if (!call.drain) called_.Note(call.key, call.spec);
+  return Join(key, collectives_[key], std::move(call), sequence.value());
+}
+
+std::shared_ptr<DeviceRendezvous::LocalReduction> DeviceRendezvous::Release(const Key& key,
+                                                                            std::uint32_t rank) {
+  Slot& slot = collectives_[key].slots[rank];
+  slot.in_flight = false;
+  // A call that fails immediately does not start.
+  while (!slot.in_flight && !slot.waiting.empty()) {
+    DeviceCall next = std::move(slot.waiting.front());
+    slot.waiting.pop_front();
+    if (auto complete = StartNow(key, std::move(next))) return complete;
+  }
+  return nullptr;
+}
+
+void DeviceRendezvous::Proceed(const std::shared_ptr<LocalReduction>& local_reduction) {
   if (!local_reduction) return;
   // With one device there is nothing to add, and the call can be submitted immediately.
   if (local_reduction->calls.size() == 1) return SubmitToNetwork(local_reduction);
@@ -203,7 +243,9 @@ std::shared_ptr<DeviceRendezvous::LocalReduction> DeviceRendezvous::Join(const K
   const LocalReductions::iterator position = *collective.local_reduction;
   std::shared_ptr<LocalReduction> local_reduction = *position;
   std::vector<DeviceCall>& calls = local_reduction->calls;
-  collective.slots[call.rank].in_flight = true;
+  Slot& slot = collective.slots[call.rank];
+  slot.in_flight = true;
+  slot.begun = call.begun;
   calls.push_back(std::move(call));
   const DeviceCall& first = calls.front();
   const DeviceCall& last = calls.back();
@@ -244,9 +286,11 @@ void DeviceRendezvous::Fail(LocalReductions::iterator which, const Status& why) 
   ++failures_;
   options_.give_up(NetworkCall(*local_reduction, local_reduction->sequence), why);
   for (DeviceCall& call : local_reduction->calls) {
-    collective.slots[call.rank].in_flight = false;
     const DeviceResult result{.status = why, .stats = {}, .sequence = local_reduction->sequence};
     pool_->Run([done = std::move(call.done), result] { done(result); });
+    if (const auto next = Release(local_reduction->key, call.rank)) {
+      pool_->Run([self = shared_from_this(), next] { self->Proceed(next); });
+    }
   }
 }
 
@@ -345,11 +389,13 @@ void DeviceRendezvous::Finish(const std::shared_ptr<LocalReduction>& local_reduc
 void DeviceRendezvous::Complete(LocalReduction& local_reduction, std::size_t device,
                                 const DeviceResult& result) {
   DeviceCall& call = local_reduction.calls[device];
+  std::shared_ptr<LocalReduction> next;
   {
     // Before `done`, which may start the next call.
     const std::lock_guard lock(mutex_);
-    collectives_[local_reduction.key].slots[call.rank].in_flight = false;
+    next = Release(local_reduction.key, call.rank);
   }
+  Proceed(next);
   const auto done = std::exchange(call.done, nullptr);
   done(result);
 }
@@ -422,8 +468,9 @@ void DeviceRendezvous::Cancel(const Status& why) {
 void DeviceRendezvous::Close(const Status& why) {
   {
     const std::lock_guard lock(mutex_);
-    CancelWaiting(why);
+    // First, so that the calls that wait for those that end here do not start.
     if (!closed_) closed_ = why;
+    CancelWaiting(why);
     changed_.notify_all();
   }
   const std::lock_guard lock(join_mutex_);
@@ -433,7 +480,12 @@ void DeviceRendezvous::Close(const Status& why) {
 void DeviceRendezvous::CancelWaiting(const Status& why) {
   ++cancellations_;
   cancel_reason_ = why;
-  while (!local_reductions_.empty()) Fail(local_reductions_.begin(), why);
+  // Not those that start at the end of another one here: for their devices they are later calls.
+  const LocalReductions cancelled = local_reductions_;
+  for (const auto& each : cancelled) {
+    const auto found = std::ranges::find(local_reductions_, each);
+    if (found != local_reductions_.end()) Fail(found, why);
+  }
 }
 
 }  // namespace optireduce

@@ -13,6 +13,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -57,6 +58,9 @@ struct DeviceCall {
   // The name without the number of the call in its program: see CalledCollectives.
   std::string key;
   bool drains_if_any = false;  // see CalledCollectives::Check
+  // The program goes on without waiting: the call waits for the end of its device's previous one,
+  // and the next one for its own.
+  bool begun = false;
   // Called once, on the completion pool.
   std::function<void(const DeviceResult&)> done;
 };
@@ -122,6 +126,8 @@ class DeviceRendezvous : public std::enable_shared_from_this<DeviceRendezvous> {
     std::uint32_t next = 0;  // sequence of the next call without a step
     std::optional<std::uint32_t> last;
     bool in_flight = false;
+    bool begun = false;              // the call in flight
+    std::deque<DeviceCall> waiting;  // for its end; bounded by BegunCalls, and one other call
   };
   struct Collective {
     std::map<std::uint32_t, Slot> slots;  // by rank
@@ -136,7 +142,13 @@ class DeviceRendezvous : public std::enable_shared_from_this<DeviceRendezvous> {
 
   DeviceRendezvous(std::shared_ptr<CompletionPool> pool, DeviceRendezvousOptions options);
 
-  // Requires the mutex.
+  // Requires the mutex, as all functions up to ReportStall().
+  bool HasToWait(const Key& key, const DeviceCall& call) const;
+  // Starts a call that does not have to wait. Returns it if all its devices have started it,
+  // otherwise null; the caller passes it to Proceed().
+  std::shared_ptr<LocalReduction> StartNow(const Key& key, DeviceCall call);
+  // The call of a device has ended. Starts the next one that waits, as StartNow().
+  std::shared_ptr<LocalReduction> Release(const Key& key, std::uint32_t rank);
   Result<Sequence> Admit(const Key& key, const DeviceCall& call);
   Result<Sequence> TakeSequence(Collective& collective, const DeviceCall& call);
   // The error of a call that failed before this device started it.
@@ -154,6 +166,8 @@ class DeviceRendezvous : public std::enable_shared_from_this<DeviceRendezvous> {
   Status MissingDevices(const LocalReduction& local_reduction) const;
   void ReportStall(Instant now, const LocalReduction& local_reduction);
 
+  // Without the mutex. Null: no effect.
+  void Proceed(const std::shared_ptr<LocalReduction>& local_reduction);
   // On the completion pool.
   void Reduce(const std::shared_ptr<LocalReduction>& local_reduction);
   // Ends a call that does not reach the network.

@@ -61,10 +61,12 @@ void ErrorChecker::Check(Instant now, const SimCallRecord& record, const Status&
 }
 
 bool ErrorChecker::Gone(Rank from, Rank rank) const {
-  const RankRecord& seen = log_.ranks[rank.index()];
-  if (seen.stopped_at || seen.left_at || seen.cancelled_at) return true;
-  // Those between whom nothing passes for long may give each other up.
-  return log_.scenario.Parted(from, rank);
+  return std::ranges::any_of(log_.scenario.slices().SliceOf(rank), [&](Rank of) {
+    const RankRecord& seen = log_.ranks[of.index()];
+    if (seen.stopped_at || seen.left_at || seen.cancelled_at) return true;
+    // Those between whom nothing passes for long may give each other up.
+    return log_.scenario.Parted(from, of);
+  });
 }
 
 void ErrorChecker::CheckGone(Instant now, const SimCallRecord& record, const Status& status) {
@@ -83,7 +85,9 @@ void ErrorChecker::CheckGone(Instant now, const SimCallRecord& record, const Sta
 
 bool ErrorChecker::SaysMinority(const Status& status) const {
   return std::ranges::any_of(log_.views, [&](const std::vector<Rank>& view) {
-    const std::string says = " of the " + std::to_string(view.size()) + " ranks of the session";
+    const std::uint64_t per_slice = log_.scenario.ranks_per_slice;
+    const std::string says = " of the " + std::to_string(view.size() / per_slice) +
+                             (per_slice > 1 ? " slices" : " ranks") + " of the session";
     return Contains(status.message(), says);
   });
 }

@@ -42,18 +42,19 @@ void Programs::Start() {
   for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
     const Duration skew = Random(scenario_.start_skew_us);
     for (std::size_t chain = 0; chain < program(Rank(r)).chains.size(); ++chain) {
-      ScheduleCall(Instant{}, Rank(r), chain, skew);
+      ScheduleCall(Instant{}, Instant{}, Rank(r), chain, skew);
     }
   }
 }
 
-void Programs::ScheduleCall(Instant now, Rank rank, std::size_t chain, Duration pause) {
+void Programs::ScheduleCall(Instant now, Instant from, Rank rank, std::size_t chain,
+                            Duration pause) {
   pause += Microseconds(scenario_.compute_us);
   if (prng_.Chance(static_cast<std::uint32_t>(scenario_.straggle_ppm))) {
     pause += Random(scenario_.straggle_us);
   }
   if (rank.index() + 1 == scenario_.ranks) pause += Microseconds(scenario_.late_us);
-  Instant at = now + pause;
+  Instant at = std::max(now, from + pause);
   if (scenario_.period_us > 0 && program(rank).chains[chain].IsFirstOfNumber()) {
     const Duration period = Microseconds(scenario_.period_us);
     at = Instant{} + (at - Instant{} + period - Duration(1)) / period * period;
@@ -71,6 +72,7 @@ std::optional<Status> Programs::Submitted(Instant now, Rank rank, std::size_t ch
   if (!status.ok()) return End(rank, status);
   Chain& called = program(rank).chains[chain];
   called.token = token;
+  called.submitted = now;
   if (called.IsFirstOfNumber()) called.begun = now;
   return std::nullopt;
 }
@@ -91,22 +93,24 @@ std::optional<Status> Programs::Done(Instant now, Rank rank, const CallDone& don
   times_.Add(call.index, now - chain->begun, done.stats);
   caller.calls_ended[call.collective] = call.index + 1;
   NoteDrain(now, rank, call, done);
-  return AdvanceChain(now, rank, static_cast<std::size_t>(chain - caller.chains.begin()));
+  const Instant from = scenario_.overlap != 0 ? chain->submitted : now;
+  return AdvanceChain(now, from, rank, static_cast<std::size_t>(chain - caller.chains.begin()));
 }
 
 std::optional<Status> Programs::GaveUp(Instant now, Rank rank, std::size_t chain) {
   const Chain& called = program(rank).chains[chain];
   const SimCall call = called.calls[called.next];
   program(rank).calls_ended[call.collective] = call.index + 1;
-  return AdvanceChain(now, rank, chain);
+  return AdvanceChain(now, now, rank, chain);
 }
 
-std::optional<Status> Programs::AdvanceChain(Instant now, Rank rank, std::size_t chain) {
+std::optional<Status> Programs::AdvanceChain(Instant now, Instant from, Rank rank,
+                                             std::size_t chain) {
   Program& caller = program(rank);
   Chain& called = caller.chains[chain];
   ++called.next;
   if (!called.ended()) {
-    ScheduleCall(now, rank, chain, Random(scenario_.think_us));
+    ScheduleCall(now, from, rank, chain, Random(scenario_.think_us));
     return std::nullopt;
   }
   return --caller.chains_left == 0 ? End(rank, {}) : std::nullopt;
@@ -137,7 +141,7 @@ void Programs::RepeatDrains(Instant now) {
       each.chains.push_back(
           {.calls = {{.collective = c, .index = calls_wanted_[c] - 1}}, .next = 0, .token = {}});
       ++each.chains_left;
-      ScheduleCall(now, Rank(r), each.chains.size() - 1, Random(scenario_.think_us));
+      ScheduleCall(now, now, Rank(r), each.chains.size() - 1, Random(scenario_.think_us));
     }
   }
 }

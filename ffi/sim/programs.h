@@ -60,6 +60,7 @@ class Programs {
     std::size_t next = 0;
     std::optional<std::uint64_t> token;  // of the open call
     Instant begun{};                     // the first call of this number
+    Instant submitted{};                 // the last call
 
     // True for the first of several collectives that ranks call in order under one number.
     bool IsFirstOfNumber() const { return next == 0 || calls[next].index != calls[next - 1].index; }
@@ -76,8 +77,9 @@ class Programs {
   Program& program(Rank rank) { return programs_[rank.index()]; }
   Duration Random(std::uint64_t most_us) { return Microseconds(prng_.Below(most_us + 1)); }
 
-  void ScheduleCall(Instant now, Rank rank, std::size_t chain, Duration pause);
-  std::optional<Status> AdvanceChain(Instant now, Rank rank, std::size_t chain);
+  // `from`: start of the computation before the call.
+  void ScheduleCall(Instant now, Instant from, Rank rank, std::size_t chain, Duration pause);
+  std::optional<Status> AdvanceChain(Instant now, Instant from, Rank rank, std::size_t chain);
   // A drain with missing data requests one more drain from all ranks.
   void NoteDrain(Instant now, Rank rank, SimCall call, const CallDone& done);
   std::optional<Status> End(Rank rank, const Status& why);

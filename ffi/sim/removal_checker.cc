@@ -40,7 +40,12 @@ void RemovalChecker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
     return log_.Fail(now, rank, "the ranks go on in two groups");
   }
   for (const Rank member : log_.views.front()) {
-    if (Has(view, member) || WasSilent(now, member)) continue;
+    const std::vector<Rank> slice = log_.scenario.slices().SliceOf(member);
+    if (std::ranges::any_of(slice, [&](Rank of) { return Has(view, of) != Has(view, member); })) {
+      return log_.Fail(now, rank, "the ranks go on with a part of a slice");
+    }
+    const auto silent = [&](Rank of) { return WasSilent(now, of); };
+    if (Has(view, member) || std::ranges::any_of(slice, silent)) continue;
     return log_.Fail(
         now, rank, "rank " + std::to_string(member.value()) + " was removed, though it was there");
   }

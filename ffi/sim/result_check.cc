@@ -85,17 +85,17 @@ double RoundingOf(ElementType type) {
   }
 }
 
-std::string CheckExactResult(const SimCollective& collective, std::span<const std::byte> result,
+std::string CheckExactResult(const SimCollective& collective, ElementRange elements,
+                             std::span<const std::byte> result,
                              std::span<const std::byte> reference, const CallStats& stats) {
   if (result.size() != reference.size()) {
     return "has " + std::to_string(result.size()) + " bytes instead of " +
            std::to_string(reference.size());
   }
-  if (std::memcmp(result.data(), reference.data(), result.size()) != 0) {
-    const ElementType type = collective.spec.element_type;
-    const auto at = std::ranges::mismatch(result, reference).in1 - result.begin();
-    const std::size_t element = static_cast<std::size_t>(at) / SizeOf(type);
+  const ElementType type = collective.spec.element_type;
+  for (std::size_t element = elements.first; element < elements.end; ++element) {
     const std::size_t offset = element * SizeOf(type);
+    if (std::memcmp(&result[offset], &reference[offset], SizeOf(type)) == 0) continue;
     return "element " + std::to_string(element) + " is " +
            std::to_string(LoadElement(type, &result[offset])) + " instead of " +
            std::to_string(LoadElement(type, &reference[offset]));
@@ -124,13 +124,14 @@ double RoundingErrorMax(const Workload& workload, const SimCollective& collectiv
 }
 
 std::string CheckRoundedLossyResult(const Workload& workload, const SimCollective& collective,
-                                    SimCall call, std::span<const std::byte> result,
+                                    SimCall call, ElementRange elements,
+                                    std::span<const std::byte> result,
                                     std::span<const std::byte> reference, const CallStats& stats) {
   const auto members = static_cast<double>(collective.spec.members.size());
   const double error_max = RoundingErrorMax(workload, collective, call);
   const bool whole = IsWhole(stats);
   std::size_t zeros = 0;
-  for (std::size_t i = 0; i < collective.spec.elements; ++i) {
+  for (std::size_t i = elements.first; i < elements.end; ++i) {
     const double got = LoadElement(ElementType::kFloat32, &result[i * sizeof(float)]);
     const double sum = LoadElement(ElementType::kFloat32, &reference[i * sizeof(float)]);
     zeros += got == 0;
@@ -143,23 +144,24 @@ std::string CheckRoundedLossyResult(const Workload& workload, const SimCollectiv
     return "element " + std::to_string(i) + " is " + std::to_string(got) +
            ", which rounding does not explain; the sum of all is " + std::to_string(sum);
   }
-  const double missing = static_cast<double>(zeros) / static_cast<double>(collective.spec.elements);
+  const double missing =
+      static_cast<double>(zeros) / static_cast<double>(elements.end - elements.first);
   if (stats.missing_results <= missing + kFractionTolerance) return {};
   return "misses " + std::to_string(missing) + " of its elements, but its stats say " +
          std::to_string(stats.missing_results);
 }
 
 std::string CheckLossyResult(const Workload& workload, const SimCollective& collective,
-                             SimCall call, std::span<const std::byte> result,
+                             SimCall call, ElementRange elements, std::span<const std::byte> result,
                              const CallStats& stats) {
   const ElementType type = collective.spec.element_type;
   const std::size_t members = collective.spec.members.size();
-  const std::uint64_t elements = collective.spec.elements;
+  const std::uint64_t count = elements.end - elements.first;
   Decoder decoder(members, type);
   std::uint64_t zeros = 0;
   double least = 0;
   double most = 0;
-  for (std::uint64_t i = 0; i < elements; ++i) {
+  for (std::uint64_t i = elements.first; i < elements.end; ++i) {
     const double value = LoadElement(type, &result[i * SizeOf(type)]);
     if (value == 0) {
       ++zeros;
@@ -175,13 +177,13 @@ std::string CheckLossyResult(const Workload& workload, const SimCollective& coll
     least += static_cast<double>(decoded.least);
     most += static_cast<double>(decoded.most);
   }
-  const double missing = static_cast<double>(zeros) / static_cast<double>(elements);
+  const double missing = static_cast<double>(zeros) / static_cast<double>(count);
   if (std::fabs(missing - stats.missing_results) > kFractionTolerance) {
     return "misses " + std::to_string(missing) + " of its elements, but its stats say " +
            std::to_string(stats.missing_results);
   }
-  if (!IsFine(type) || zeros == elements) return {};
-  const auto all = static_cast<double>((elements - zeros) * members);
+  if (!IsFine(type) || zeros == count) return {};
+  const auto all = static_cast<double>((count - zeros) * members);
   if (stats.missing_contributions < 1 - most / all - kFractionTolerance ||
       stats.missing_contributions > 1 - least / all + kFractionTolerance) {
     return "misses " + std::to_string(1 - least / all) +

@@ -17,21 +17,25 @@ inline bool IsWhole(const CallStats& stats) {
   return stats.missing_contributions == 0 && stats.missing_results == 0;
 }
 
+// Each check is of some elements of the bucket `result`, those that the call gives a rank.
+
 // Checks that every element equals the reference sum, bit for bit, and no data is reported missing.
 // Returns the violation, empty if there is none.
-std::string CheckExactResult(const SimCollective& collective, std::span<const std::byte> result,
+std::string CheckExactResult(const SimCollective& collective, ElementRange elements,
+                             std::span<const std::byte> result,
                              std::span<const std::byte> reference, const CallStats& stats);
 
 // Checks that every element is zero, or members / k times the sum of exactly k contributions, and
 // that the stats count both. Returns the violation, empty if there is none.
 std::string CheckLossyResult(const Workload& workload, const SimCollective& collective,
-                             SimCall call, std::span<const std::byte> result,
+                             SimCall call, ElementRange elements, std::span<const std::byte> result,
                              const CallStats& stats);
 
 // The same for a lossy call in a wire format: elements are within the range of the contributions,
 // the number of zeros covers the missing results, and a whole sum is near the reference.
 std::string CheckRoundedLossyResult(const Workload& workload, const SimCollective& collective,
-                                    SimCall call, std::span<const std::byte> result,
+                                    SimCall call, ElementRange elements,
+                                    std::span<const std::byte> result,
                                     std::span<const std::byte> reference, const CallStats& stats);
 
 // Rounding of a sum and of its rescaling, relative to the value.

@@ -24,12 +24,14 @@ std::string ResultChecker::FindWrong(const SimCallRecord& record, std::span<cons
   if (collective.defers()) return CheckDeferred(record, bucket, stats);
   if (!collective.lossy()) {
     return rounds ? CheckRounded(record, bucket, stats)
-                  : CheckExactResult(collective, bucket, Reference(record.call), stats);
+                  : CheckExactResult(collective, record.Result(), bucket, Reference(record.call),
+                                     stats);
   }
   // Rounded values do not tell which contributions are in them.
-  return rounds ? CheckRoundedLossyResult(log_.workload, collective, record.call, bucket,
-                                          Reference(record.call), stats)
-                : CheckLossyResult(log_.workload, collective, record.call, bucket, stats);
+  return rounds ? CheckRoundedLossyResult(log_.workload, collective, record.call, record.Result(),
+                                          bucket, Reference(record.call), stats)
+                : CheckLossyResult(log_.workload, collective, record.call, record.Result(), bucket,
+                                   stats);
 }
 
 const std::vector<std::byte>& ResultChecker::Reference(SimCall call) {
@@ -56,7 +58,8 @@ std::string ResultChecker::CheckDeferred(const SimCallRecord& record,
   const ElementType type = record.collective.spec.element_type;
   std::vector<double>& total = totals_[{record.call.collective, record.rank.index()}];
   total.resize(record.collective.spec.elements);
-  for (std::size_t i = 0; i < total.size(); ++i) {
+  const ElementRange result = record.Result();
+  for (std::size_t i = result.first; i < result.end; ++i) {
     total[i] += LoadElement(type, &bucket[i * SizeOf(type)]);
   }
   if (record.drain) return CheckDrain(record, stats);
@@ -64,8 +67,10 @@ std::string ResultChecker::CheckDeferred(const SimCallRecord& record,
       IsWhole(stats) && stats.deferred == 0 && stats.live == record.collective.spec.members.size();
   // With errors of calls before in it.
   if (!whole || Rounds(record.collective.spec)) return {};
-  if (log_.scenario.catches_up()) return CheckSame(record, bucket, stats);
-  return CheckExactResult(record.collective, bucket, Reference(record.call), stats);
+  if (log_.scenario.catches_up() && OutlivesMembers(record.collective.spec)) {
+    return CheckSame(record, bucket, stats);
+  }
+  return CheckExactResult(record.collective, result, bucket, Reference(record.call), stats);
 }
 
 std::string ResultChecker::CheckSame(const SimCallRecord& record, std::span<const std::byte> bucket,
@@ -84,7 +89,7 @@ std::string ResultChecker::CheckDrain(const SimCallRecord& record, const CallSta
   if (!IsWhole(stats) && log_.scenario.removals_max() == 0) {
     return "is that of a drain, but its stats say that something is missing";
   }
-  if (log_.scenario.represents_absent()) {
+  if (log_.scenario.represents_absent() && OutlivesMembers(record.collective.spec)) {
     return log_.scenario.give_up_at_us > 0 ? "" : CheckRepresented(record);
   }
   if (log_.scenario.only_gives_up()) return CheckNotTwice(record);
@@ -97,12 +102,15 @@ std::string ResultChecker::CheckRounded(const SimCallRecord& record,
   if (!IsWhole(stats)) {
     return "is whole, but its stats report that something is missing";
   }
-  std::vector<std::byte>& first = rounded_[{record.call.collective, record.call.index}];
-  if (first.empty()) first.assign(bucket.begin(), bucket.end());
-  if (!std::ranges::equal(first, bucket)) return "has other bits than elsewhere";
+  // A scattered sum is on one rank alone.
+  if (HasAllGather(collective.spec)) {
+    std::vector<std::byte>& first = rounded_[{record.call.collective, record.call.index}];
+    if (first.empty()) first.assign(bucket.begin(), bucket.end());
+    if (!std::ranges::equal(first, bucket)) return "has other bits than elsewhere";
+  }
   const double error_max = RoundingErrorMax(log_.workload, collective, record.call);
   const std::vector<std::byte>& reference = Reference(record.call);
-  for (std::size_t i = 0; i < collective.spec.elements; ++i) {
+  for (std::size_t i = record.Result().first; i < record.Result().end; ++i) {
     const double got = LoadElement(ElementType::kFloat32, &bucket[i * sizeof(float)]);
     const double sum = LoadElement(ElementType::kFloat32, &reference[i * sizeof(float)]);
     if (std::fabs(got - sum) <= error_max) continue;
@@ -114,7 +122,7 @@ std::string ResultChecker::CheckRounded(const SimCallRecord& record,
 
 std::string ResultChecker::CheckConserved(const SimCallRecord& record) const {
   const std::vector<double>& got = TotalOf(record.call.collective, record.rank);
-  for (std::size_t i = 0; i < got.size(); ++i) {
+  for (std::size_t i = record.Result().first; i < record.Result().end; ++i) {
     if (log_.workload.HoldsAllOnce(record.collective, i, got[i])) continue;
     return "drains the collective, but " + Describe(record.collective, i, got[i]);
   }
@@ -127,7 +135,7 @@ std::string ResultChecker::CheckRepresented(const SimCallRecord& record) const {
   const double tolerance = static_cast<double>(log_.scenario.calls + 1) * RoundingOf(type) +
                            (Rounds(record.collective.spec) ? kRoundingSteps * kStepMax : 0);
   const std::vector<double>& got = TotalOf(record.call.collective, record.rank);
-  for (std::size_t i = 0; i < got.size(); ++i) {
+  for (std::size_t i = record.Result().first; i < record.Result().end; ++i) {
     const double once = log_.workload.AllOnce(record.collective, i);
     const double parts = once == 0 ? 1 : got[i] / once;
     if (parts >= 1 - tolerance && parts <= 2 + tolerance) continue;
@@ -141,7 +149,7 @@ std::string ResultChecker::CheckNotTwice(const SimCallRecord& record) const {
   // Rounding errors make the digits of calls mix.
   if (Rounds(record.collective.spec)) return {};
   const std::vector<double>& got = TotalOf(record.call.collective, record.rank);
-  for (std::size_t i = 0; i < got.size(); ++i) {
+  for (std::size_t i = record.Result().first; i < record.Result().end; ++i) {
     const auto decoded = log_.workload.DecodeTotal(record.collective, i, got[i]);
     const bool twice =
         decoded.empty() || std::ranges::any_of(decoded, [](auto& each) { return each.times > 1; });

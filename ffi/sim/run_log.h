@@ -47,7 +47,9 @@ struct SimCallRecord {
   std::uint64_t hash = 0;  // of the leaves when the call was done
 
   // No deadline ends it: it waits for every rank that answers.
-  bool WaitsForAll() const { return collective.spec.all_gather == LatePolicy::kWait || drain; }
+  bool WaitsForAll() const { return WaitsForMembers(collective.spec, drain); }
+  // The part of the bucket that the call gives the rank.
+  ElementRange Result() const { return collective.ResultOf(collective.MemberOf(rank)); }
   // "call 3 of 'gradients'".
   std::string Name() const;
 };

@@ -33,15 +33,17 @@ constexpr std::string_view kElementTypeWords[] = {"float32", "bfloat16", "float1
                                                   "float64", "int32",    "mixed"};
 constexpr std::string_view kWireFormatWords[] = {"float32", "bfloat16", "int8", "auto", "mixed"};
 constexpr std::string_view kModeWords[] = {"exact", "lossy", "mixed", "bounded", "agreed", "any"};
+constexpr std::string_view kStagesWords[] = {"both", "reduce_scatter", "all_gather", "mixed"};
 constexpr std::string_view kFillWords[] = {"integers", "floats"};
-constexpr std::string_view kMismatchWords[] = {"none", "fingerprint", "name", "extra_call",
-                                               "elements"};
+constexpr std::string_view kMismatchWords[] = {"none",       "fingerprint", "name",
+                                               "extra_call", "elements",    "stages"};
 
 // The words of a field, in the order of their values; empty for a number.
 std::span<const std::string_view> WordsOf(std::string_view name) {
   if (name == "element_type") return kElementTypeWords;
   if (name == "wire_format") return kWireFormatWords;
   if (name == "mode") return kModeWords;
+  if (name == "stages") return kStagesWords;
   if (name == "on_lag") return kLagPolicyNames;
   if (name == "fill") return kFillWords;
   if (name == "mismatch") return kMismatchWords;
@@ -103,6 +105,15 @@ Status ValidateGroups(const Scenario& scenario) {
         "groups= needs a number of ranks that it divides, sequential=1, collectives=1 "
         "and mismatch=none.");
   }
+  const std::uint64_t of_group = scenario.ranks / scenario.groups;
+  if (scenario.group_stages != 0 &&
+      (scenario.groups == 1 || scenario.elements % scenario.ranks != 0 ||
+       scenario.sim_mode() != SimMode::kExact || scenario.sim_stages() != SimStages::kBoth ||
+       of_group == 1)) {
+    return InvalidArgument(
+        "group_stages=1 needs groups of two ranks or more, elements that the ranks divide, "
+        "mode=exact and stages=both.");
+  }
   return {};
 }
 
@@ -118,6 +129,10 @@ Status ValidateRanks(const Scenario& scenario) {
     return InvalidArgument("the scenario names rank " + std::to_string(named) +
                            ", but has only ranks=" + std::to_string(scenario.ranks) +
                            "; ranks count from 0.");
+  }
+  if (scenario.ranks % scenario.ranks_per_slice != 0) {
+    return InvalidArgument("ranks_per_slice=" + std::to_string(scenario.ranks_per_slice) +
+                           " must divide ranks=" + std::to_string(scenario.ranks) + ".");
   }
   if (scenario.lane_cut_lane >= scenario.lanes) {
     return InvalidArgument("the scenario names lane " + std::to_string(scenario.lane_cut_lane) +

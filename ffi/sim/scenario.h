@@ -14,6 +14,7 @@
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/options.h"
+#include "ffi/protocol/session/slices.h"
 
 namespace optireduce {
 
@@ -35,7 +36,15 @@ enum class SimElementType : std::uint64_t {
 enum class SimWireFormat : std::uint64_t { kFloat32, kBfloat16, kInt8, kAuto, kMixed };
 enum class SimMode : std::uint64_t { kExact, kLossy, kMixed, kBounded, kAgreed, kAny };
 enum class SimFill : std::uint64_t { kIntegers, kFloats };
-enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall, kElements };
+enum class SimStages : std::uint64_t { kBoth, kReduceScatter, kAllGather, kMixed };
+enum class SimMismatch : std::uint64_t {
+  kNone,
+  kFingerprint,
+  kName,
+  kExtraCall,
+  kElements,
+  kOneStage
+};
 
 // X(name, default, least, most, meaning). A field that a line omits has its default, which is "no
 // fault, one call of two ranks"; a changed default would change the meaning of old lines.
@@ -49,9 +58,11 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(element_type, 0, 0, 5, "float32 bfloat16 float16 float64 int32 mixed")                         \
   X(wire_format, 0, 0, 4, "float32 bfloat16 int8 auto mixed; of collectives of float32")           \
   X(mode, 0, 0, 5, "exact lossy mixed bounded agreed any")                                         \
+  X(stages, 0, 0, 3, "both reduce_scatter all_gather mixed; all_gather is always exact")           \
   X(fill, 0, 0, 1, "integers (any order of adding is exact) floats (only rank order is)")          \
   X(subsets, 0, 0, 1, "1: collectives after the first have a random subset as members")            \
   X(groups, 1, 1, 512, "above 1: a call is one within a group and one across all groups")          \
+  X(group_stages, 0, 0, 1, "1: reduce_scatter, call across of a shard, all_gather; with groups")   \
   X(sequential, 0, 0, 1, "1: a rank starts a call only after the end of the previous one")         \
   X(shuffled, 0, 0, 1, "1: each rank starts the collectives in an order of its own")               \
   X(sequence_first, 0, 0, UINT32_MAX - 4096, "sequence of the first calls")                        \
@@ -61,6 +72,8 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(compute_us, 0, 0, 60'000'000,                                                                  \
     "least time between the end of a call and the start of the next")                              \
   X(think_us, 0, 0, 60'000'000, "most that it is longer")                                          \
+  X(overlap, 0, 0, 1,                                                                              \
+    "1: the time counts from the start of the call, which the program waits for later")            \
   X(period_us, 0, 0, 60'000'000, "calls start at multiples of it, if the previous one has ended")  \
   X(straggle_ppm, 0, 0, 1'000'000, "chance that a rank starts a call late")                        \
   X(straggle_us, 0, 0, 60'000'000, "most by which the call is late")                               \
@@ -84,6 +97,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(unprotected, 0, 0, 1, "1: datagrams have no tags, which only costs time; see scenario.cc")     \
   X(incast, 0, 0, 1023, "option of the endpoints")                                                 \
   X(receive_buffer_bytes, 2 << 20, 2048, 1 << 30, "option of the endpoints")                       \
+  X(ranks_per_slice, 1, 1, 32, "consecutive ranks that are removed together")                      \
   X(max_lag, 2, 1, 64, "option of the endpoints")                                                  \
   X(on_lag, 0, 0, 2, "wait, suspend, catch_up")                                                    \
   X(means, 0, 0, 1, "1: programs average: with catch_up the present ranks stand for absent ones")  \
@@ -138,7 +152,7 @@ enum class SimMismatch : std::uint64_t { kNone, kFingerprint, kName, kExtraCall,
   X(hang_for_us, 1'000'000, 1, 600'000'000, "for how long, while its endpoint answers")            \
   X(hang_rank, 0, 0, 63, "the rank whose program does")                                            \
   X(call_timeout_us, 0, 0, 600'000'000, "option of the endpoints; 0: never")                       \
-  X(mismatch, 0, 0, 4, "none fingerprint name extra_call elements")                                \
+  X(mismatch, 0, 0, 5, "none fingerprint name extra_call elements stages")                         \
   X(mismatch_rank, 0, 0, 63, "the rank whose program differs")                                     \
   X(lanes, 1, 1, 8, "endpoints of each rank, each with its own links; buckets are split")          \
   X(lane_cut_at_us, 0, 0, 600'000'000, "when one lane of lane_cut_rank falls silent; 0: never")    \
@@ -159,6 +173,7 @@ struct Scenario {
   friend bool operator==(const Scenario&, const Scenario&) = default;
 
   SimMode sim_mode() const { return static_cast<SimMode>(mode); }
+  SimStages sim_stages() const { return static_cast<SimStages>(stages); }
   SimMismatch sim_mismatch() const { return static_cast<SimMismatch>(mismatch); }
   // A rank disappears or makes different calls: errors are expected.
   bool has_failure() const { return LastingFailures() + PassingFailures() > 0; }
@@ -172,6 +187,7 @@ struct Scenario {
     return give_up_at_us > 0 &&
            LastingFailures() + PassingFailures() + leave_at_end == give_up_at_us;
   }
+  Slices slices() const { return Slices(static_cast<std::uint16_t>(ranks_per_slice)); }
   bool catches_up() const { return CatchesUp(static_cast<LagPolicy>(on_lag), ranks); }
   // A contribution may also stand for those of absent ranks.
   bool represents_absent() const { return means != 0 && catches_up(); }
@@ -204,6 +220,8 @@ struct Scenario {
   std::uint64_t removals_max() const;
 
  private:
+  // These ranks, one bit for each, and those of their slices.
+  std::uint64_t WithSlices(std::uint64_t removed) const;
   // Sums of the fields of failures: 0 if there is none.
   std::uint64_t LastingFailures() const {
     return stop_at_us + leave_at_us + cancel_at_us + mismatch + give_up_at_us + hang_at_us +

@@ -23,6 +23,17 @@ bool Scenario::Parted(Rank a, Rank b) const {
   return part_is_long() && ((part_side >> a.index() ^ part_side >> b.index()) & 1) != 0;
 }
 
+std::uint64_t Scenario::WithSlices(std::uint64_t removed) const {
+  std::uint64_t whole = 0;
+  for (std::uint16_t rank = 0; rank < 64; ++rank) {
+    if ((removed >> rank & 1) == 0) continue;
+    for (const Rank of : slices().SliceOf(Rank(rank))) {
+      if (of.index() < 64) whole |= BitIf(true, of.index());
+    }
+  }
+  return whole;
+}
+
 std::uint64_t Scenario::removable() const {
   if (ranks < 3) return 0;
   std::uint64_t all = BitIf(stop_at_us > 0, stop_rank) | BitIf(leave_at_us > 0, leave_rank) |
@@ -33,19 +44,21 @@ std::uint64_t Scenario::removable() const {
     all |= BitIf(cut_for_us > 0, cut_rank) | BitIf(freeze_for_us > 0, freeze_rank) |
            BitIf(lane_cut_for_us > 0, lane_cut_rank);
   }
+  all = WithSlices(all);
   if (!part_is_long()) return all;
   const std::uint64_t all_ranks = ~std::uint64_t{0} >> (64 - ranks);
   const auto side = static_cast<std::uint64_t>(std::popcount(part_side));
   // With two halves, the rank that is reached last after the partition is removed. With more
-  // silent ranks either side may be the larger one.
-  if (2 * side == ranks || all != 0) return all_ranks;
+  // silent ranks, or slices that are parted, either side may be the larger one.
+  if (2 * side == ranks || all != 0 || ranks_per_slice > 1) return all_ranks;
   return 2 * side < ranks ? part_side : all_ranks & ~part_side;
 }
 
 bool Scenario::goes_on() const {
   const auto silent = static_cast<std::uint64_t>(std::popcount(removable()));
-  return silent > 0 && 2 * silent < ranks && sim_mode() == SimMode::kBounded && mismatch == 0 &&
-         cancel_at_us == 0 && leave_at_end == 0 && give_up_at_us == 0 && hang_at_us == 0;
+  return silent > 0 && 2 * silent < ranks && sim_mode() == SimMode::kBounded &&
+         sim_stages() == SimStages::kBoth && mismatch == 0 && cancel_at_us == 0 &&
+         leave_at_end == 0 && give_up_at_us == 0 && hang_at_us == 0;
 }
 
 std::uint64_t Scenario::removals_max() const {

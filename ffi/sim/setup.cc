@@ -50,6 +50,7 @@ EndpointOptions EndpointOf(const Scenario& s, Rank rank, std::uint64_t session) 
   options.mismatch_timeout = Microseconds(s.mismatch_timeout_us);
   options.call_timeout = Microseconds(s.call_timeout_us);
   options.incast = static_cast<std::uint16_t>(s.incast);
+  options.ranks_per_slice = s.slices().ranks_per_slice();
   options.receive_buffer_bytes = s.receive_buffer_bytes;
   options.max_lag = static_cast<std::uint32_t>(s.max_lag);
   options.on_lag = static_cast<LagPolicy>(s.on_lag);
@@ -159,8 +160,8 @@ std::vector<std::unique_ptr<Endpoint>> MakeEndpoints(const Scenario& scenario, R
   EndpointOptions options = EndpointOf(scenario, rank, SessionOf(scenario));
   const auto lanes = static_cast<std::uint16_t>(scenario.lanes);
   if (lanes > 1) {
-    options.membership =
-        std::make_shared<SharedMembership>(rank, options.world_size, options.peer_timeout, lanes);
+    options.membership = std::make_shared<SharedMembership>(
+        rank, options.world_size, options.peer_timeout, lanes, scenario.slices());
   }
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   for (options.lane = 0; options.lane < lanes; ++options.lane) {

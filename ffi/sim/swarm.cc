@@ -31,6 +31,9 @@ class Swarm {
     ChooseGivingUp();
     ChooseMtu();
     ChooseCatchUp();
+    ChooseSlices();
+    ChooseStages();
+    ChooseOverlap();
     return scenario_;
   }
 
@@ -66,6 +69,9 @@ class Swarm {
   void ChooseGivingUp();
   void ChooseMtu();
   void ChooseCatchUp();
+  void ChooseSlices();
+  void ChooseStages();
+  void ChooseOverlap();
   void ChooseLaneCut();
   void ChooseRemoval();
   void ChoosePartition(std::uint64_t at_us);
@@ -308,6 +314,33 @@ void Swarm::ChooseCatchUp() {
   scenario_ = chosen;
   chosen.means = 1;
   if (prng.Below(2) == 0 && Validate(chosen).ok()) scenario_ = chosen;
+}
+
+// Ranks that are removed together. From draws of its own.
+void Swarm::ChooseSlices() {
+  constexpr std::uint64_t kSliceDraws = 0x5EED'511C;  // Chosen: any number.
+  Scenario& s = scenario_;
+  Prng prng(Mix(s.seed ^ kSliceDraws));
+  if (s.removable() == 0 || prng.Below(3) > 0) return;
+  // The check of the error of such a path does not know lengths that passed just before.
+  if (s.mtu_at_us > 0) return;
+  Scenario chosen = s;
+  chosen.ranks_per_slice = prng.Below(3) == 0 ? 3 : 2;
+  // Chosen: at least three slices, so that the others go on.
+  const std::uint64_t slices = std::max<std::uint64_t>(3, s.ranks / chosen.ranks_per_slice);
+  chosen.ranks = slices * chosen.ranks_per_slice;
+  if (Validate(chosen).ok()) s = chosen;
+}
+
+// Collectives with one stage. From draws of its own.
+void Swarm::ChooseStages() {
+  constexpr std::uint64_t kStagesDraws = 0x5EED'57A6;  // Chosen: any number.
+  Prng prng(Mix(scenario_.seed ^ kStagesDraws));
+  if (prng.Below(4) == 0) scenario_.stages = 1 + prng.Below(3);
+}
+
+void Swarm::ChooseOverlap() {
+  if (scenario_.think_us > 0) scenario_.overlap = OneIn(4);
 }
 
 // Several lanes, one of which may fall silent alone. From draws of its own.

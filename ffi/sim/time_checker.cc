@@ -37,7 +37,7 @@ void TimeChecker::Check(Instant now, const SimCallRecord& record, const CallDone
     CheckWithin(now, record, microseconds(s.call_timeout_us), "a call", "its limit");
   }
   if (!done.status.ok()) return;
-  if (OutlivesMembers(spec) && !record.drain) {
+  if (EndsByDeadline(spec) && !record.drain) {
     // It may wait for peers that are behind, or for their next call, which a driver may see late.
     const bool waits = !s.suspends() || s.catches_up();
     const Duration lag = microseconds(waits ? s.peer_timeout_us : 0) +
@@ -176,7 +176,7 @@ Instant TimeChecker::WaitsFrom(Instant now, const SimCallRecord& record) const {
     return record.submitted_at + BothDeadlines(spec) + microseconds(log_.scenario.peer_timeout_us);
   }
   // Others may wait for a rank that has skipped calls until it is given up.
-  if (log_.scenario.skip_ppm > 0 && OutlivesMembers(spec)) return now;
+  if (log_.scenario.skip_ppm > 0 && EndsByDeadline(spec)) return now;
   // A rank takes data of calls that its program has not made, of max_lag at most; where it is late
   // for long, these may be later ones than this.
   const std::size_t ahead = bounds_.CallsAhead();

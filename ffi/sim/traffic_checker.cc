@@ -11,7 +11,7 @@
 namespace optireduce {
 namespace {
 
-// Chosen: a clean run sends 2 (N - 1) / N * S and the headers, and nothing twice.
+// Chosen: a clean run sends (N - 1) / N * S in each stage and the headers, and nothing twice.
 constexpr double kWireExcessMax = 1.05;
 // Chosen: acknowledgements and probes that a call costs between two ranks, however small it is.
 constexpr std::uint64_t kControlDatagramsPerCall = 6;
@@ -125,7 +125,8 @@ TrafficChecker::Bytes TrafficChecker::BytesOf(const SimCollective& collective) c
   if (datagram_us * kAcknowledgedTogether > kAcknowledgeDelayUs) {
     control += 2 * (members - 1) * segments * calls * kAcknowledgementBytes;
   }
-  return {.data = static_cast<double>(2 * (members - 1) * once * calls),
+  const std::uint64_t stages = HasBothStages(collective.spec) ? 2 : 1;
+  return {.data = static_cast<double>(stages * (members - 1) * once * calls),
           .control = static_cast<double>(control)};
 }
 

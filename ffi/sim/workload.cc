@@ -18,7 +18,7 @@ namespace {
 constexpr std::uint64_t kStride = 0x9E3779B97F4A7C15ull;
 
 // Different uses of the seed must draw different numbers.
-enum class Draw : std::uint64_t { kShape = 1, kOrder, kValue, kPattern, kSkip };
+enum class Draw : std::uint64_t { kShape = 1, kOrder, kValue, kPattern, kSkip, kOneStage };
 
 std::uint64_t With(std::uint64_t hash, std::uint64_t value) {
   return Mix(hash + kStride * (value + 1));
@@ -154,6 +154,8 @@ std::vector<std::uint64_t> CutLeaves(std::uint64_t elements, std::uint64_t leave
 std::string Describe(const CollectiveSpec& spec) {
   return spec.name + ": " + std::string(NameOf(spec.element_type)) + "[" +
          std::to_string(spec.elements) + "] " + std::string(ModeOf(spec)) +
+         (HasAllGather(spec) ? "" : " reduce_scatter") +
+         (HasReduceScatter(spec) ? "" : " all_gather") +
          (Rounds(spec) ? " as " + std::string(NameOf(spec.wire_format)) : "");
 }
 
@@ -169,6 +171,26 @@ void SetPolicies(SimMode mode, CollectiveSpec& spec) {
   if (mode == SimMode::kLossy) spec.reduce_scatter = spec.all_gather = LatePolicy::kDrop;
   if (mode == SimMode::kBounded) spec.reduce_scatter = spec.all_gather = LatePolicy::kDefer;
   if (mode == SimMode::kAgreed) spec.reduce_scatter = LatePolicy::kDefer;
+}
+
+SimStages DrawStages(const Scenario& scenario, std::size_t index) {
+  if (scenario.sim_stages() != SimStages::kMixed) return scenario.sim_stages();
+  return static_cast<SimStages>(Hash(scenario.seed, Draw::kOneStage, index) % 3);
+}
+
+// Leaves a collective the given stages. Shards get one size.
+void SetStages(SimStages stages, CollectiveSpec& spec) {
+  if (stages == SimStages::kBoth) return;
+  if (stages == SimStages::kReduceScatter) {
+    spec.all_gather = LatePolicy::kNoStage;
+  } else {
+    spec.reduce_scatter = LatePolicy::kNoStage;
+    spec.all_gather = LatePolicy::kWait;
+    spec.reduce_scatter_deadline = {};
+  }
+  spec.all_gather_deadline = {};
+  const std::uint64_t members = spec.members.size();
+  spec.elements = std::max<std::uint64_t>(spec.elements / members, 1) * members;
 }
 
 ElementType DrawElementType(const Scenario& scenario, SimMode mode, Prng& prng) {
@@ -198,6 +220,7 @@ SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
     spec.wire_format = static_cast<WireFormat>(any ? index % kWireFormats : scenario.wire_format);
   }
   spec.members = SomeRanks(scenario.ranks, scenario.subsets != 0 && index > 0, prng.Next());
+  SetStages(DrawStages(scenario, index), spec);
   spec.description = Describe(spec);
   const auto type = static_cast<std::uint64_t>(spec.element_type);
   spec.fingerprint = Mix(spec.elements * kElementTypes + type);
@@ -205,20 +228,46 @@ SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
   return made;
 }
 
-// One collective within each group, and one across the groups for each position in a group.
+// The ranks of one collective of several groups: every `step`-th from the first on.
+struct Line {
+  std::uint64_t first;
+  std::uint64_t step;
+  std::uint64_t members;
+};
+
+SimCollective MakeInGroups(const Scenario& scenario, std::size_t index, Line line, SimStages stages,
+                           std::uint64_t elements) {
+  SimCollective made = MakeCollective(scenario, index);
+  CollectiveSpec& spec = made.spec;
+  spec.members.clear();
+  for (std::uint64_t m = 0; m < line.members; ++m) {
+    spec.members.push_back(Rank(static_cast<std::uint16_t>(line.first + m * line.step)));
+  }
+  if (scenario.group_stages == 0) return made;
+  spec.elements = elements;
+  SetStages(stages, spec);
+  spec.description = Describe(spec);
+  made.leaf_elements = {spec.elements};
+  return made;
+}
+
+// Calls within each group, and one across the groups for each position in a group.
 std::vector<SimCollective> MakeGroups(const Scenario& scenario) {
   const std::uint64_t of_group = scenario.ranks / scenario.groups;
   std::vector<SimCollective> made;
-  const auto add = [&](std::uint64_t first, std::uint64_t step, std::uint64_t members) {
-    made.push_back(MakeCollective(scenario, made.size()));
-    made.back().spec.members.clear();
-    for (std::uint64_t m = 0; m < members; ++m) {
-      made.back().spec.members.push_back(Rank(static_cast<std::uint16_t>(first + m * step)));
+  const auto within = [&](SimStages stages) {
+    for (std::uint64_t group = 0; group < scenario.groups; ++group) {
+      const Line line{.first = group * of_group, .step = 1, .members = of_group};
+      made.push_back(MakeInGroups(scenario, made.size(), line, stages, scenario.elements));
     }
   };
-  for (std::uint64_t group = 0; group < scenario.groups; ++group)
-    add(group * of_group, 1, of_group);
-  for (std::uint64_t place = 0; place < of_group; ++place) add(place, of_group, scenario.groups);
+  within(SimStages::kReduceScatter);
+  for (std::uint64_t place = 0; place < of_group; ++place) {
+    const Line line{.first = place, .step = of_group, .members = scenario.groups};
+    made.push_back(
+        MakeInGroups(scenario, made.size(), line, SimStages::kBoth, scenario.elements / of_group));
+  }
+  if (scenario.group_stages != 0) within(SimStages::kAllGather);
   return made;
 }
 
@@ -266,6 +315,15 @@ std::size_t SimCollective::MemberOf(Rank rank) const {
   return static_cast<std::size_t>(member - spec.members.begin());
 }
 
+ElementRange SimCollective::ShardOf(std::size_t member) const {
+  const std::uint64_t each = spec.elements / spec.members.size();
+  return {.first = member * each, .end = (member + 1) * each};
+}
+
+ElementRange SimCollective::ResultOf(std::size_t member) const {
+  return HasAllGather(spec) ? ElementRange{.first = 0, .end = spec.elements} : ShardOf(member);
+}
+
 Workload::Workload(const Scenario& scenario) : scenario_(scenario) {
   if (scenario.groups > 1) {
     collectives_ = MakeGroups(scenario);
@@ -282,10 +340,11 @@ SimCollective Workload::CollectiveAt(std::size_t collective, Rank rank) const {
       rank.value() == scenario_.mismatch_rank && collective + 1 == collectives_.size();
   if (!differs) return seen;
   CollectiveSpec& spec = seen.spec;
+  const std::uint64_t more = HasBothStages(spec) ? 1 : spec.members.size();
   switch (scenario_.sim_mismatch()) {
     case SimMismatch::kFingerprint:
-      spec.elements += 1;
-      seen.leaf_elements.back() += 1;
+      spec.elements += more;
+      seen.leaf_elements.back() += more;
       spec.fingerprint = Mix(spec.fingerprint);
       break;
     case SimMismatch::kName:
@@ -294,8 +353,13 @@ SimCollective Workload::CollectiveAt(std::size_t collective, Rank rank) const {
     case SimMismatch::kElements:
       // Two fingerprints that are equal by accident: collectives that still differ must not be
       // added.
-      spec.elements += 1;
-      seen.leaf_elements.back() += 1;
+      spec.elements += more;
+      seen.leaf_elements.back() += more;
+      break;
+    case SimMismatch::kOneStage:
+      // The same bucket, which this rank only scatters, or does not scatter alone.
+      spec.all_gather = HasAllGather(spec) ? LatePolicy::kNoStage : LatePolicy::kWait;
+      spec.reduce_scatter = LatePolicy::kWait;
       break;
     case SimMismatch::kNone:
     case SimMismatch::kExtraCall:
@@ -352,9 +416,8 @@ std::vector<std::vector<SimCall>> Workload::ProgramOf(Rank rank) const {
 }
 
 bool Workload::Skips(const SimCollective& collective, SimCall call, std::size_t member) const {
-  if (scenario_.skip_ppm == 0 || !OutlivesMembers(collective.spec) || IsDrain(collective, call)) {
-    return false;
-  }
+  const bool may_skip = RetainsLateData(collective.spec) && EndsByDeadline(collective.spec);
+  if (scenario_.skip_ppm == 0 || !may_skip || IsDrain(collective, call)) return false;
   // A rank that has not called the collective yet, and is elsewhere for long, would count as
   // disagreeing.
   if (call.index == 0 && scenario_.sequential != 0) return false;
@@ -452,7 +515,7 @@ double Workload::Contribution(const SimCollective& collective, SimCall call, std
 
 template <typename Visit>
 void Workload::ForEachElement(const SimCollective& collective, SimCall call, std::size_t member,
-                              Elements elements, Visit visit) const {
+                              ElementRange elements, Visit visit) const {
   if (collective.lossy() || collective.defers()) {
     for (std::uint64_t i = elements.first; i < elements.end; ++i) {
       visit(i, Contribution(collective, call, member, i));
@@ -487,6 +550,15 @@ std::vector<std::byte> Workload::Reference(const SimCollective& collective, SimC
   constexpr std::uint64_t kTogether = 1024;
   const ElementType type = collective.spec.element_type;
   std::vector<std::byte> sums(collective.bytes());
+  if (!HasReduceScatter(collective.spec)) {
+    for (std::size_t member = 0; member < collective.spec.members.size(); ++member) {
+      ForEachElement(collective, call, member, collective.ShardOf(member),
+                     [&](std::uint64_t i, double value) {
+                       StoreElement(type, value, &sums[i * SizeOf(type)]);
+                     });
+    }
+    return sums;
+  }
   for (std::uint64_t first = 0; first < collective.spec.elements; first += kTogether) {
     const std::uint64_t end = std::min(first + kTogether, collective.spec.elements);
     // The specified arithmetic: float32 for 32 bits and fewer, in rank order, rounded once.

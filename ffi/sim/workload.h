@@ -24,6 +24,12 @@ struct SimCall {
   friend bool operator==(const SimCall&, const SimCall&) = default;
 };
 
+// Of a bucket: [first, end).
+struct ElementRange {
+  std::uint64_t first = 0;
+  std::uint64_t end = 0;
+};
+
 struct SimCollective {
   CollectiveSpec spec;
   std::vector<std::uint64_t> leaf_elements;
@@ -32,6 +38,10 @@ struct SimCollective {
   bool defers() const { return RetainsLateData(spec); }
   bool HasMember(Rank rank) const;
   std::size_t MemberOf(Rank rank) const;
+  // The elements of the shard of a member, of a collective with one stage.
+  ElementRange ShardOf(std::size_t member) const;
+  // Those that a call gives the member.
+  ElementRange ResultOf(std::size_t member) const;
   std::size_t bytes() const { return spec.elements * SizeOf(spec.element_type); }
 };
 
@@ -63,7 +73,7 @@ class Workload {
   // Writes the contribution of one member, leaf after leaf without gaps.
   void Fill(const SimCollective& collective, SimCall call, std::size_t member,
             std::span<std::byte> bucket) const;
-  // The sum over the first `members` members, added in rank order.
+  // The sum over the members, added in rank order; of an all_gather the shards of all of them.
   std::vector<std::byte> Reference(const SimCollective& collective, SimCall call) const;
 
   // In lossy calls member m contributes weight * 2^m * Pattern(element), so that the sum identifies
@@ -107,14 +117,10 @@ class Workload {
   // Of a collective with deadlines.
   double Contribution(const SimCollective& collective, SimCall call, std::size_t member,
                       std::uint64_t element) const;
-  struct Elements {
-    std::uint64_t first = 0;
-    std::uint64_t end = 0;
-  };
   // Calls `visit(element, value)` with the contribution of a member.
   template <typename Visit>
   void ForEachElement(const SimCollective& collective, SimCall call, std::size_t member,
-                      Elements elements, Visit visit) const;
+                      ElementRange elements, Visit visit) const;
 
   Scenario scenario_;
   std::vector<SimCollective> collectives_;

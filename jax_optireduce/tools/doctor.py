@@ -11,7 +11,6 @@ Exit codes: 0, success; 1, a check failed; 2, usage error.
 import argparse
 import ctypes
 import dataclasses
-import enum
 import importlib.metadata
 import json
 import math
@@ -24,8 +23,10 @@ from pathlib import Path
 import rich.console
 import rich.text
 
-from jax_optireduce import _native
+from jax_optireduce import _accelerators, _native
 from jax_optireduce._options import Advanced
+from jax_optireduce.tools import accelerator_checks
+from jax_optireduce.tools.check import Check, Level
 
 # Source: Linux 4.18 brought UDP_SEGMENT (GSO), Linux 5.0 UDP_GRO.
 _KERNEL_FOR_OFFLOADS = (5, 0)
@@ -54,31 +55,6 @@ _BUFFERS = {
     ),
     "send": ("net.core.wmem_max", "the network thread waits more often"),
 }
-
-
-class Level(enum.StrEnum):
-    """The severity of a finding."""
-
-    PASS = "PASS"  # noqa: S105 (no password)
-    WARN = "WARN"
-    FAIL = "FAIL"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Check:
-    """One finding.
-
-    Attributes:
-      name: the property.
-      level: its severity.
-      found: the finding, in words, with units.
-      remedy: a command or a step; "" if none is needed.
-    """
-
-    name: str
-    level: Level
-    found: str
-    remedy: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,6 +88,7 @@ def examine() -> list[Check]:
     receive_bytes = Advanced().receive_buffer_bytes
     udp = _native.probe_udp(receive_bytes)
     processor = _words("/proc/cpuinfo", ("flags", "Features"))
+    cores = len(os.sched_getaffinity(0))
     return [
         check_kernel(platform.system(), platform.release()),
         check_jax(
@@ -119,7 +96,7 @@ def examine() -> list[Check]:
             importlib.metadata.requires("jax_optireduce") or (),
         ),
         check_libcrypto(
-            {path: _openssl(path) for path in _mapped_libraries("libcrypto")}, processor
+            {path: _openssl(path) for path in _loaded("libcrypto")}, processor
         ),
         check_ciphers(processor),
         check_buffer("receive", udp["receive_buffer_bytes"], receive_bytes),
@@ -127,8 +104,9 @@ def examine() -> list[Check]:
         check_offload("GSO, sending many datagrams at once", bool(udp["gso"])),
         check_offload("GRO, receiving many at once", bool(udp["gro"])),
         *(check_mtu(name, mtu) for name, mtu in sorted(_interfaces().items())),
-        check_cores(len(os.sched_getaffinity(0)), _quota_cores()),
+        check_cores(cores, _quota_cores()),
         check_memory(_available_bytes()),
+        *accelerator_checks.examine(cores, os.environ),
     ]
 
 
@@ -361,12 +339,10 @@ def _words(path: str, keys: Iterable[str]) -> set[str]:
     return set()
 
 
-def _mapped_libraries(stem: str) -> set[str]:
-    """Returns the mapped files of this process whose names begin with `stem`."""
-    paths = (
-        line.split(maxsplit=5)[5:] for line in _read("/proc/self/maps").splitlines()
-    )
-    return {path[0] for path in paths if path and Path(path[0]).name.startswith(stem)}
+def _loaded(stem: str) -> set[str]:
+    """Returns the loaded libraries whose file names begin with `stem`."""
+    paths = _accelerators.mapped_libraries()
+    return {path for path in paths if Path(path).name.startswith(stem)}
 
 
 def _openssl(path: str) -> str:

@@ -62,6 +62,12 @@ def _program(reduce):
     return program.lower(params, jnp.ones((16, WIDTH))).compile().as_text()
 
 
+def _collectives(text):
+    """Returns the number of collectives of XLA."""
+    names = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
+    return len(re.findall(rf" (?:{names})\(", text))
+
+
 def _sizes(text, operation):
     """Returns the elements of the result of each operation of this kind."""
     shapes = re.findall(rf"f32\[([\d,]*)\]\S* {operation}\(", text)
@@ -69,7 +75,7 @@ def _sizes(text, operation):
 
 
 @pytest.mark.parametrize("mode", ["exact", "bounded"])
-def test_each_device_sends_its_part_and_only_small_leaves_are_gathered(mode):
+def test_each_device_sends_its_part_by_as_few_collectives_as_with_pmean(mode):
     text = _program(
         functools.partial(
             jax_optireduce.average_gradients, axis_name="slow", mode=mode, specs=SPECS
@@ -83,6 +89,8 @@ def test_each_device_sends_its_part_and_only_small_leaves_are_gathered(mode):
     # none of the divided leaves moves, and nothing moves along the slow axis.
     assert max(_sizes(text, "all-gather")) <= 2 * WIDTH
     assert not _sizes(text, "all-to-all")
+    of_pmean = _program(lambda gradients: jax.lax.pmean(gradients, "slow"))
+    assert _collectives(text) <= _collectives(of_pmean)
     groups = set(re.findall(r"replica_groups=(\S+?),? ", text))
     assert not any("[2,2]<=[2,2]T(1,0)" in group for group in groups)
 

@@ -16,7 +16,12 @@ TIMEOUT_S = 120
 
 @pytest.mark.parametrize(
     ("name", "lines"),
-    [("minimal_shard_map", 4), ("minimal_pmap", 2), ("minimal_optax", 2)],
+    [
+        ("minimal_shard_map", 4),
+        ("minimal_pmap", 2),
+        ("minimal_optax", 2),
+        ("minimal_zero", 2),
+    ],
 )
 def test_minimal_example_learns(name, lines, tmp_path):
     launch = [sys.executable, "-P", "-m", "jax_optireduce", "launch", "-n", "2"]

@@ -42,6 +42,7 @@ class Session:
         elements: int = 300,
         wire_format: str = "float32",
         averages: bool = False,
+        operation: str = "allreduce",
         **options,
     ):
         self.ranks = [
@@ -52,6 +53,7 @@ class Session:
         self.elements = elements
         self.wire_format = wire_format
         self.averages = averages
+        self.operation = operation
         self.now = 1.0
         self.done: list[dict[int, native.CallDone]] = [{} for _ in self.ranks]
         self.wire: list[tuple[int, bytes]] = []
@@ -74,6 +76,7 @@ class Session:
             description=f"{name}: float32[{elements}]",
             fingerprint=fingerprint,
             wire_format=self.wire_format,
+            operation=self.operation,
         )
 
     def submit(

@@ -17,6 +17,7 @@ import optireduce_testing as native
         ({"members": [0, 2]}, "must be ascending ranks"),
         ({"members": [1]}, "contain this rank"),
         ({"mode": "bounded", "deadline_s": 0}, "positive deadlines"),
+        ({"mode": "bounded", "operation": "all_gather"}, "all_gather with wait"),
     ],
 )
 def test_a_wrong_collective_is_refused_at_its_call(wrong, message):
@@ -46,6 +47,8 @@ def test_the_number_of_a_final_drain_is_no_step():
         (0, 0, {}, "the world size must be 1 to"),
         (2, 2, {}, "the rank below it, got rank 2 of 2"),
         (0, 2, {"datagram_bytes_max": 100}, "datagrams must have"),
+        (0, 4, {"ranks_per_slice": 3}, "slices of 3 ranks must divide the 4 ranks"),
+        (0, 4, {"ranks_per_slice": 0}, "slices of 0 ranks must divide the 4 ranks"),
     ],
 )
 def test_wrong_options_are_an_error(rank, world_size, options, message):

@@ -47,7 +47,7 @@ def test_missing_contributions_are_those_of_the_results_that_came(results):
 def test_the_slowest_is_the_one_with_the_most_missing_data():
     builder = made()
     for member in (1, 2, 3):
-        builder.note_contribution(1.0, member)
+        builder.note_arrival(1.0, member)
     rank, _, absent = builder.slowest(0.0, 2.0, [0, 1, 5, 2])
     assert (rank, absent) == (12, [])
 
@@ -55,7 +55,7 @@ def test_the_slowest_is_the_one_with_the_most_missing_data():
 def test_with_nothing_missing_the_slowest_came_last():
     builder = made()
     for now, member in [(1.0, 3), (1.1, 1), (4.0, 2)]:
-        builder.note_contribution(now, member)
+        builder.note_arrival(now, member)
     rank, behind, absent = builder.slowest(0.0, 4.0, [0] * MEMBERS)
     assert (rank, absent) == (12, [])
     # After the data of all others.
@@ -65,6 +65,6 @@ def test_with_nothing_missing_the_slowest_came_last():
 def test_a_member_of_which_nothing_came_is_absent():
     builder = made()
     for member in (1, 3):
-        builder.note_contribution(1.0, member)
+        builder.note_arrival(1.0, member)
     rank, _, absent = builder.slowest(0.0, 2.0, [0, 0, 7, 0])
     assert (rank, absent) == (12, [12])

@@ -112,3 +112,48 @@ def test_a_rank_that_is_silent_on_all_lanes_is_not_partly_silent(connectivity):
     connectivity.suspect(1, 3)
     assert not connectivity.is_partly_silent(NOW, 3)
     assert not connectivity.lacks_evidence(NOW, ALL)
+
+
+SIX = [0, 1, 2, 3, 4, 5]
+
+
+def _slices():
+    """Returns rank 0 of six, in slices of two."""
+    ranks = native.Connectivity(0, 6, 1, TIMEOUT, LAST_CHANCE, ranks_per_slice=2)
+    for rank in range(1, 6):
+        ranks.hear(NOW, 0, rank)
+    return ranks
+
+
+def test_a_slice_is_reached_as_a_whole():
+    ranks = _slices()
+    assert ranks.whole_reached(NOW, SIX) == SIX
+    ranks.suspect(0, 3)
+    assert ranks.reaches(NOW, 2)
+    assert ranks.whole_reached(NOW, SIX) == [0, 1, 4, 5]
+    ranks.suspect(0, 1)
+    assert ranks.whole_reached(NOW, SIX) == [4, 5]
+
+
+def test_a_slice_is_left_out_as_a_whole():
+    ranks = _slices()
+    ranks.suspect(0, 3)
+    assert ranks.agreeable(NOW, SIX) == [0, 1, 4, 5]
+    # A rank that has not voted counts as one that is not reached.
+    assert ranks.agreeable(NOW, [0, 1, 2, 3, 4]) == [0, 1]
+
+
+def test_the_slice_with_the_most_broken_paths_is_left_out():
+    ranks = _slices()
+    # Each rank has one broken path; those of the slice of 2 and 3 have two together.
+    for step in range(3):
+        ranks.handle_report(NOW + step / 10, 2, [1])
+        ranks.handle_report(NOW + step / 10, 3, [4])
+    assert ranks.agreeable(NOW + 0.2, SIX) == [0, 1, 4, 5]
+
+
+def test_suspects_are_those_of_any_rank():
+    ranks = _slices()
+    ranks.handle_report(NOW, 2, [5])
+    ranks.suspect(0, 3)
+    assert ranks.suspected_by_any([2, 3, 4, 5]) == [3, 5]

@@ -175,3 +175,83 @@ def test_after_its_end_every_call_fails_at_once():
     rendezvous.close("the program has ended")
     rendezvous.start(1, [1.0])
     assert [end.error for end in rendezvous.ended(2)] == ["the program has ended"] * 2
+
+
+def test_a_begun_call_waits_for_the_previous_one_of_its_device():
+    rendezvous = native.DeviceRendezvous()
+    for call in range(3):
+        for rank in range(2):
+            rendezvous.start(rank, [1.0 + call], begun=True)
+    for call in range(3):
+        (*_, sent) = rendezvous.network(call + 1)
+        assert (sent.sequence, sent.values) == (call, [2.0 * (1 + call)])
+        rendezvous.finish(call)
+        assert len(rendezvous.ended(2 * (call + 1))) == 2 * (call + 1)
+    assert rendezvous.failures() == 0
+
+
+def test_another_call_waits_for_a_begun_one_and_a_third_is_refused():
+    rendezvous = native.DeviceRendezvous()
+    rendezvous.start(0, [1.0], devices=1, begun=True)
+    rendezvous.start(0, [2.0], devices=1)
+    rendezvous.start(0, [3.0], devices=1)
+    (refused,) = rendezvous.ended(1)
+    assert "need names of their own" in refused.error
+    rendezvous.finish(0)
+    assert rendezvous.network(2)[1].values == [2.0]
+    rendezvous.finish(1)
+    assert [end.values for end in rendezvous.ended(3)][1:] == [[1.0], [2.0]]
+
+
+def test_a_begun_call_waits_for_one_that_was_not():
+    rendezvous = native.DeviceRendezvous()
+    rendezvous.start(0, [1.0], devices=1)
+    rendezvous.start(0, [2.0], devices=1, begun=True)
+    rendezvous.finish(0)
+    rendezvous.finish(1)
+    assert [end.values for end in rendezvous.ended(2)] == [[1.0], [2.0]]
+
+
+def test_a_call_that_waits_follows_one_that_failed():
+    rendezvous = native.DeviceRendezvous()
+    for call in range(2):
+        for rank in range(2):
+            rendezvous.start(rank, [1.0 + call], begun=True)
+    rendezvous.finish(0, error="rank 3 is slow")
+    assert [end.error for end in rendezvous.ended(2)] == ["rank 3 is slow"] * 2
+    assert rendezvous.network(2)[1].sequence == 1
+    rendezvous.finish(1)
+    assert [end.values for end in rendezvous.ended(4)[2:]] == [[4.0]] * 2
+
+
+def test_a_call_that_waits_has_a_step_that_grows():
+    rendezvous = native.DeviceRendezvous()
+    for step in (5, 5, 6):
+        rendezvous.start(0, [1.0], devices=1, step=step, begun=True)
+    rendezvous.finish(0)
+    assert rendezvous.network(2)[1].sequence == 6
+    rendezvous.finish(1)
+    errors = {end.error[:15] for end in rendezvous.ended(3)}
+    assert errors == {"", "step must grow "}
+
+
+def test_a_cancellation_ends_the_open_call_and_not_those_that_wait():
+    rendezvous = native.DeviceRendezvous()
+    rendezvous.start(0, [1.0], begun=True)
+    rendezvous.start(0, [2.0], begun=True)
+    rendezvous.cancel("interrupted")
+    assert rendezvous.ended(1)[0].error == "interrupted"
+    # The other device starts the calls later: the first one has failed.
+    rendezvous.start(1, [1.0], begun=True, step=0)
+    assert "had failed before" in rendezvous.ended(2)[1].error
+    rendezvous.start(1, [2.0], begun=True)
+    assert rendezvous.network(1)[0].values == [4.0]
+
+
+def test_a_close_ends_the_calls_that_wait():
+    rendezvous = native.DeviceRendezvous()
+    for _ in range(3):
+        rendezvous.start(0, [1.0], begun=True)
+    rendezvous.close("the program ends")
+    ended = rendezvous.ended(3)
+    assert [end.error for end in ended] == ["the program ends"] * 3

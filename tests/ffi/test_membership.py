@@ -32,6 +32,7 @@ class Network:
     repeats: float = 0.0
     calls: int = COLLECTIVES
     lanes: int = 1
+    per_slice: int = 1
     now: float = 0.0
     dead: set = field(default_factory=set)
     asleep: set = field(default_factory=set)
@@ -42,7 +43,7 @@ class Network:
     def __post_init__(self):
         self.random = random.Random(self.seed)
         self.members = [
-            native.Membership(r, self.ranks, TIMEOUT, self.lanes)
+            native.Membership(r, self.ranks, TIMEOUT, self.lanes, self.per_slice)
             for r in range(self.ranks)
         ]
         self.heard = [
@@ -213,6 +214,7 @@ class Network:
             return
         assert number > self.view[rank]
         self.view[rank] = number
+        assert members == self.whole(members), "the view has a part of a slice"
         if self.members[rank].removed:
             return
         assert len(members) * 2 > len(self.decided[number - 1][0])
@@ -221,6 +223,14 @@ class Network:
             assert following == members
             if members != self.decided[number - 1][0]:
                 assert sequence < self.members[rank].first_of(collective)
+
+    def whole(self, ranks):
+        """Returns the ranks whose slice is among them as a whole."""
+        slices = [
+            range(first, first + self.per_slice)
+            for first in range(0, self.ranks, self.per_slice)
+        ]
+        return [r for mates in slices if set(mates) <= set(ranks) for r in mates]
 
     def check_settled(self):
         alive = [r for r in range(self.ranks) if r not in self.dead]
@@ -232,17 +242,18 @@ class Network:
             if rank not in members:
                 assert self.members[rank].removed
                 assert not self.members[rank].stuck
+        whole = self.whole(left)
         for rank in left:
             membership = self.members[rank]
             assert membership.view[0] == newest
-            if len(left) * 2 > len(members):
-                assert members == left
+            if len(whole) * 2 > len(members):
+                assert members == whole
                 assert not membership.frozen
                 assert not membership.stuck
                 assert membership.timeout() is None
             else:
                 assert membership.stuck
-                assert membership.connected(self.now) == len(left)
+                assert membership.connected(self.now) == len(whole)
         # Calls that removed ranks have begun since do not concern the others.
         for used in self.used.values():
             agreed = [used[rank] for rank in left if rank in used]
@@ -295,6 +306,54 @@ def test_a_majority_agrees_on_every_view_and_a_minority_on_none(
         network.at(at, getattr(network, name), *arguments)
     # Ranks that are still cut off or asleep by then return.
     settled(network)
+
+
+@hypothesis.settings(max_examples=150)
+@hypothesis.given(
+    st.integers(1, 4),
+    st.integers(2, 3),
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 0.3]),
+    st.integers(1, 2),
+    st.lists(st.tuples(st.floats(0, FAULTS), faults), max_size=5),
+)
+def test_a_majority_of_slices_agrees_on_views_of_whole_slices(
+    slices, per_slice, seed, loss, lanes, script
+):
+    ranks = slices * per_slice
+    network = Network(ranks, seed, loss, lanes=lanes, per_slice=per_slice)
+    for at, (name, *arguments) in script:
+        if isinstance(arguments[0], int):
+            arguments[0] %= ranks
+        network.at(at, getattr(network, name), *arguments)
+    settled(network)
+
+
+@pytest.mark.parametrize("dead", range(6))
+def test_a_dead_rank_takes_its_slice_with_it_which_learns_its_name(dead):
+    network = Network(6, seed=1, per_slice=2)
+    network.run(2.0)
+    network.die(dead)
+    network.run(2.0 + 4 * TIMEOUT)
+    partner = dead ^ 1
+    members, firsts = network.decided[1]
+    assert members == [r for r in range(6) if r not in (dead, partner)]
+    assert all(network.members[r].view == (1, members, firsts) for r in members)
+    assert network.members[partner].removed
+    assert network.members[partner].lost_with == [dead]
+
+
+def test_of_three_slices_two_with_a_dead_rank_leave_no_majority():
+    network = Network(6, seed=1, per_slice=2)
+    network.run(2.0)
+    network.die(1)
+    network.die(2)
+    network.run(2.0 + 6 * TIMEOUT)
+    # Four of six ranks, but one of three slices.
+    assert network.decided.keys() == {0}
+    for rank in (0, 3, 4, 5):
+        assert network.members[rank].stuck
+        assert network.members[rank].connected(network.now) == 2
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.3])

@@ -28,10 +28,13 @@ namespace OR_FILE {
 using Range = std::pair<std::uint64_t, std::uint64_t>;
 using Part = std::tuple<std::size_t, std::uint64_t, std::vector<Range>>;
 
+// `scattered`: the number of members of a reduce_scatter; 0: an allreduce.
 std::vector<Part> CutOf(const std::string& name, const std::vector<std::uint64_t>& leaves,
-                        std::size_t lanes, std::size_t cut_bytes_min) {
+                        std::size_t lanes, std::size_t cut_bytes_min, std::uint16_t scattered) {
   Submission submission;
   submission.spec.name = name;
+  if (scattered > 0) submission.spec.all_gather = LatePolicy::kNoStage;
+  for (std::uint16_t m = 0; m < scattered; ++m) submission.spec.members.emplace_back(m);
   for (const std::uint64_t elements : leaves) submission.spec.elements += elements;
   std::vector<float> bucket(submission.spec.elements);
   float* at = bucket.data();
@@ -77,7 +80,8 @@ void Add(PartOutcomes& self, std::uint64_t elements, const std::string& error,
 }
 
 void Bind(nb::module_& m) {
-  m.def("cut_bucket", &CutOf, "name"_a, "leaves"_a, "lanes"_a, "cut_bytes_min"_a);
+  m.def("cut_bucket", &CutOf, "name"_a, "leaves"_a, "lanes"_a, "cut_bytes_min"_a,
+        "scattered"_a = 0);
   m.def("cut_drain", &CutDrain, "elements"_a, "lanes"_a);
   nb::class_<PartOutcomes>(m, "PartOutcomes")
       .def(nb::init<>())

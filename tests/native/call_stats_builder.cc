@@ -34,8 +34,8 @@ class TestCallStatsBuilder {
         builder_(collective_) {}
   TestCallStatsBuilder(const TestCallStatsBuilder&) = delete;
 
-  void NoteContribution(double now, std::uint16_t from) {
-    builder_.NoteContribution(At(now), MemberIndex(from));
+  void NoteArrival(double now, std::uint16_t from) {
+    builder_.NoteArrival(At(now), MemberIndex(from));
   }
   void NoteResult(std::uint16_t from, std::uint64_t bytes, std::uint16_t contributors) {
     builder_.NoteResult(MemberIndex(from), bytes, contributors);
@@ -64,7 +64,7 @@ class TestCallStatsBuilder {
 void Bind(nb::module_& m) {
   nb::class_<TestCallStatsBuilder>(m, "CallStatsBuilder")
       .def(nb::init<std::uint16_t, std::uint64_t>(), nb::arg("members"), nb::arg("elements"))
-      .def("note_contribution", &TestCallStatsBuilder::NoteContribution)
+      .def("note_arrival", &TestCallStatsBuilder::NoteArrival)
       .def("note_result", &TestCallStatsBuilder::NoteResult)
       .def("slowest", &TestCallStatsBuilder::Slowest)
       .def("missing", &TestCallStatsBuilder::Missing)

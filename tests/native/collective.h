@@ -31,6 +31,7 @@ struct Collective {
   std::uint64_t fingerprint = 1;
   double deadline_s = 0.1;  // of both stages
   std::string wire_format;
+  std::string operation = "allreduce";  // or "reduce_scatter", "all_gather"
 
   CollectiveSpec ToSpec() const {
     CollectiveSpec spec;
@@ -49,6 +50,11 @@ struct Collective {
       throw nanobind::value_error(("no mode is called " + mode).c_str());
     }
     spec.reduce_scatter_deadline = spec.all_gather_deadline = FromSeconds(deadline_s / 2);
+    if (operation == "reduce_scatter") {
+      spec.all_gather = LatePolicy::kNoStage;
+      spec.all_gather_deadline = {};
+    }
+    if (operation == "all_gather") spec.reduce_scatter = LatePolicy::kNoStage;
     for (const int member : members) spec.members.emplace_back(static_cast<std::uint16_t>(member));
     return spec;
   }
@@ -61,7 +67,10 @@ struct Collective {
         .description = spec.description,
         .fingerprint = spec.fingerprint,
         .deadline_s = ToSeconds(spec.reduce_scatter_deadline + spec.all_gather_deadline),
-        .wire_format = std::string(NameOf(spec.wire_format))};
+        .wire_format = std::string(NameOf(spec.wire_format)),
+        .operation = !HasAllGather(spec)       ? "reduce_scatter"
+                     : !HasReduceScatter(spec) ? "all_gather"
+                                               : "allreduce"};
     for (const Rank member : spec.members) collective.members.push_back(member.value());
     return collective;
   }

@@ -20,12 +20,15 @@ using Ranks = std::vector<std::uint16_t>;
 
 void Bind(nb::module_& m) {
   nb::class_<Connectivity>(m, "Connectivity")
-      .def("__init__",
-           [](Connectivity* self, std::uint16_t rank, std::uint16_t world_size, std::uint16_t lanes,
-              double peer_timeout, double last_chance) {
-             new (self) Connectivity(Rank(rank), world_size, lanes, FromSeconds(peer_timeout),
-                                     FromSeconds(last_chance));
-           })
+      .def(
+          "__init__",
+          [](Connectivity* self, std::uint16_t rank, std::uint16_t world_size, std::uint16_t lanes,
+             double peer_timeout, double last_chance, std::uint16_t ranks_per_slice) {
+            new (self) Connectivity(Rank(rank), world_size, lanes, FromSeconds(peer_timeout),
+                                    FromSeconds(last_chance), Slices(ranks_per_slice));
+          },
+          nb::arg("rank"), nb::arg("world_size"), nb::arg("lanes"), nb::arg("peer_timeout_s"),
+          nb::arg("last_chance_s"), nb::arg("ranks_per_slice") = 1)
       .def("hear", [](Connectivity& self, double now, std::uint16_t lane,
                       std::uint16_t rank) { return self.Hear(At(now), lane, Rank(rank)); })
       .def("suspect", [](Connectivity& self, std::uint16_t lane,
@@ -48,6 +51,14 @@ void Bind(nb::module_& m) {
       .def("is_parted",
            [](const Connectivity& self, double now, const Ranks& members) {
              return self.IsParted(At(now), RanksOf(members));
+           })
+      .def("whole_reached",
+           [](const Connectivity& self, double now, const Ranks& members) {
+             return ToInts(self.WholeReached(At(now), RanksOf(members)));
+           })
+      .def("suspected_by_any",
+           [](const Connectivity& self, const Ranks& ranks) {
+             return ToInts(self.SuspectedByAny(RanksOf(ranks)));
            })
       .def("suspects_among",
            [](const Connectivity& self, const Ranks& members) {

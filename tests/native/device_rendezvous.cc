@@ -83,7 +83,7 @@ class TestDeviceRendezvous {
 
   void Start(std::uint32_t rank, const std::vector<float>& values, const std::string& name,
              std::uint32_t devices, std::optional<std::uint32_t> step, const std::string& mode,
-             std::uint32_t group, std::uint32_t groups) {
+             std::uint32_t group, std::uint32_t groups, bool begun) {
     auto bucket = std::make_shared<std::vector<float>>(values);
     DeviceCall call;
     call.spec = Collective{.name = name,
@@ -98,6 +98,7 @@ class TestDeviceRendezvous {
     for (std::uint32_t r = 0; r < devices; ++r) call.local_ranks.push_back(devices * group + r);
     call.group = group;
     call.groups = groups;
+    call.begun = begun;
     if (step) call.step = Sequence(*step);
     call.key = name;
     call.leaves = {
@@ -178,7 +179,7 @@ void Bind(nb::module_& m) {
            "stall_timeout_s"_a = 0.0, "threads"_a = CompletionPoolOptions{}.threads_max)
       .def("start", &TestDeviceRendezvous::Start, "rank"_a, "values"_a, nb::kw_only(),
            "name"_a = "x", "devices"_a = 2, "step"_a = nb::none(), "mode"_a = "exact",
-           "group"_a = 0, "groups"_a = 1)
+           "group"_a = 0, "groups"_a = 1, "begun"_a = false)
       .def("hold", &TestDeviceRendezvous::Hold)
       .def("release", &TestDeviceRendezvous::Release)
       .def("finish", &TestDeviceRendezvous::Finish, "which"_a, "added"_a = 0.0f, "error"_a = "")

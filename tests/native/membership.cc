@@ -37,10 +37,12 @@ void Bind(nb::module_& m) {
       .def(
           "__init__",
           [](Membership* self, std::uint16_t rank, std::uint16_t world_size, double timeout_s,
-             std::uint16_t lanes) {
-            new (self) Membership(Rank(rank), world_size, FromSeconds(timeout_s), lanes);
+             std::uint16_t lanes, std::uint16_t ranks_per_slice) {
+            new (self) Membership(Rank(rank), world_size, FromSeconds(timeout_s), lanes,
+                                  Slices(ranks_per_slice));
           },
-          nb::arg("rank"), nb::arg("world_size"), nb::arg("peer_timeout_s"), nb::arg("lanes") = 1)
+          nb::arg("rank"), nb::arg("world_size"), nb::arg("peer_timeout_s"), nb::arg("lanes") = 1,
+          nb::arg("ranks_per_slice") = 1)
       .def_prop_ro("view",
                    [](const Membership& self) {
                      return std::tuple(self.view().number, ToInts(self.view().members),
@@ -60,6 +62,7 @@ void Bind(nb::module_& m) {
              }
              return ToInts(view->members);
            })
+      .def_prop_ro("lost_with", [](const Membership& self) { return ToInts(self.lost_with()); })
       .def_prop_ro("removed", &Membership::removed)
       .def_prop_ro("stuck", &Membership::stuck)
       .def_prop_ro("frozen", &Membership::frozen)

@@ -151,13 +151,13 @@ void BindCollective(nb::module_& m) {
           [](Collective* self, const std::string& name, const std::string& mode,
              const std::vector<int>& members, std::uint64_t elements,
              const std::string& description, std::uint64_t fingerprint, double deadline_s,
-             const std::string& wire_format) {
-            new (self) Collective{name,        mode,        members,    elements,
-                                  description, fingerprint, deadline_s, wire_format};
+             const std::string& wire_format, const std::string& operation) {
+            new (self) Collective{name,        mode,       members,     elements, description,
+                                  fingerprint, deadline_s, wire_format, operation};
           },
           "name"_a, nb::kw_only(), "mode"_a = "exact", "members"_a, "elements"_a,
           "description"_a = "", "fingerprint"_a = 1, "deadline_s"_a = 0.1,
-          "wire_format"_a = "float32")
+          "wire_format"_a = "float32", "operation"_a = "allreduce")
       .def_rw("name", &Collective::name)
       .def_rw("mode", &Collective::mode)
       .def_rw("members", &Collective::members)
@@ -166,6 +166,7 @@ void BindCollective(nb::module_& m) {
       .def_rw("fingerprint", &Collective::fingerprint)
       .def_rw("deadline_s", &Collective::deadline_s)
       .def_rw("wire_format", &Collective::wire_format)
+      .def_rw("operation", &Collective::operation)
       .def(nb::self == nb::self);
   m.def("encode_announcement", &EncodeAnnouncementOf, "collective"_a, "bytes_max"_a);
   m.def("parse_announcement", &ParseAnnouncementOf, "payload"_a, "world_size"_a);

@@ -35,12 +35,12 @@ def test_loss_does_not_lengthen_lossy_calls(loss_ppm):
 @pytest.mark.parametrize("load", [40, 70])
 def test_beside_bursts_lossy_calls_take_about_the_time_of_exact_ones(load):
     line = f"tcp_load_percent={load}"
-    assert mean_s("lossy", line) < 1.1 * mean_s("exact", line)
+    assert mean_s("lossy", line) < 1.2 * mean_s("exact", line)
 
 
 def test_a_switch_with_small_queues_does_not_lose_much_more():
     # Without a limit of the incast a third is lost.
-    line = "ranks=8 calls=40 elements=1000000 rate_mbps=1000 queue_bytes=32768"
+    line = "ranks=8 calls=30 elements=400000 rate_mbps=1000 queue_bytes=32768"
     report = _native.simulate(f"seed=1 {PROGRAM} mode=lossy {line}")
     assert report["ok"], report["failure"]
     late = [call["late"] for call in report["calls"]][LEARNED:]

@@ -285,6 +285,40 @@ def test_a_minority_is_removed_and_the_majority_goes_on(one_way):
     assert 3 * 13 <= report["counters"]["calls_completed"] < 5 * 13
 
 
+@pytest.mark.parametrize("loss_ppm", [0, 100_000])
+@pytest.mark.parametrize(
+    "failure", ["stop_at_us=1000000 stop_rank", "leave_at_us=1000000 leave_rank"]
+)
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_rank_that_is_gone_takes_its_slice_with_it(failure, rank, loss_ppm):
+    report = assert_holds(
+        f"seed=18 ranks=6 ranks_per_slice=2 {GOES_ON} {failure}={rank} "
+        f"loss_ppm={loss_ppm}"
+    )
+    # The other rank of the slice is there, and is told that it is not.
+    assert report["counters"]["rejected_removed"] > 0
+    assert 4 * 13 <= report["counters"]["calls_completed"] < 5 * 13
+
+
+def test_of_three_slices_one_does_not_go_on_without_two_that_lost_a_rank():
+    report = assert_holds(
+        f"seed=19 ranks=6 ranks_per_slice=2 {GOES_ON} stop_at_us=1000000 stop_rank=1 "
+        "freeze_at_us=1000000 freeze_for_us=60000000 freeze_rank=2"
+    )
+    # Four of six ranks are left; the other calls were refused, or failed.
+    assert report["counters"]["calls_completed"] < 4 * 13
+
+
+def test_many_faults_around_the_removal_of_slices():
+    for seed in range(60):
+        assert_holds(
+            f"seed={seed} size=small ranks=12 ranks_per_slice={2 + seed % 2} "
+            "incast=0 mode=bounded mismatch=none calls=6 think_us=500000 skip_ppm=0 "
+            "sequence_first=0 means=0 mtu_at_us=0 part_for_us=0 part_side=1 "
+            f"stop_at_us={1 + seed * 40_000} stop_rank={seed % 12}"
+        )
+
+
 def test_neither_half_goes_on_without_the_other():
     report = assert_holds(
         f"seed=17 ranks=4 {GOES_ON} part_at_us=1500000 part_for_us=60000000 part_side=3"

@@ -190,9 +190,9 @@ def test_a_run_apart_tells_the_work_of_the_delays_of_each_kind():
     assert done.stdout.splitlines()[2].startswith("| 16K | 1000 | held | cubic | exact")
     ours, gloo = done.stderr.split("held 16K xla")
     for part in (ours, gloo):
-        packets = re.findall(r"delay\.py: (\d+) packets", part)
-        assert len(packets) == 4
-        assert all(map(int, packets))
+        held = re.findall(r"delay\.py: (\d+) packets", part)
+        assert len(held) == 4
+        assert all(map(int, held))
 
 
 @needs_hosts

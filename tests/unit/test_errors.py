@@ -335,15 +335,20 @@ def test_longest_name_fits(name):
     _trace(lambda x: jax_optireduce.psum(x, ("dp", "tp"), name=name))
 
 
-def test_other_platforms_are_told_to_use_the_xla_backend():
+@pytest.mark.parametrize(
+    ("platform", "error"),
+    [("tpu", jax_optireduce.UsageError), ("mps", NotImplementedError)],
+)
+def test_other_platforms_are_told_to_use_the_xla_backend(platform, error):
     mapped = jax.shard_map(
         lambda x: jax_optireduce.psum(x, ("dp", "tp")),
         mesh=_mesh(),
         in_specs=_P("dp", "tp"),
         out_specs=_P(),
     )
-    with pytest.raises(NotImplementedError, match="JAX_OPTIREDUCE_BACKEND=xla"):
-        jax.jit(mapped).trace(jnp.ones((4, 2))).lower(lowering_platforms=("tpu",))
+    traced = jax.jit(mapped).trace(jnp.ones((4, 2)))
+    with pytest.raises(error, match="JAX_OPTIREDUCE_BACKEND=xla"):
+        traced.lower(lowering_platforms=(platform,))
 
 
 def test_second_init_is_told_to_shut_down_first():

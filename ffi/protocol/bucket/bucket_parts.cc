@@ -45,16 +45,24 @@ std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lane
     parts.push_back({.lane = LaneOf(spec.name, lanes), .submission = submission});
     return parts;
   }
+  OR_CHECK(HasWholeShards(spec));
+  const std::uint64_t pieces = HasBothStages(spec) ? 1 : spec.members.size();
+  const std::uint64_t piece = spec.elements / pieces;
   for (std::size_t lane = 0; lane < lanes; ++lane) {
-    const std::uint64_t begin = spec.elements * lane / lanes;
-    const std::uint64_t end = spec.elements * (lane + 1) / lanes;
+    const std::uint64_t begin = piece * lane / lanes;
+    const std::uint64_t end = piece * (lane + 1) / lanes;
     Submission part{.spec = spec,
                     .sequence = submission.sequence,
-                    .leaves = LeavesOfRange(submission, begin, end),
+                    .leaves = {},
                     .drain = submission.drain,
                     .averages = submission.averages,
                     .record = submission.record};
-    part.spec.elements = end - begin;
+    for (std::uint64_t first = 0; first < spec.elements; first += piece) {
+      for (const Leaf& leaf : LeavesOfRange(submission, first + begin, first + end)) {
+        part.leaves.push_back(leaf);
+      }
+    }
+    part.spec.elements = pieces * (end - begin);
     parts.push_back({.lane = lane, .submission = std::move(part)});
   }
   return parts;

@@ -10,12 +10,10 @@
 namespace optireduce {
 
 Reduction::Reduction(const BucketLayout& layout, MemberIndex owner, ElementType element_type,
-                     BufferPool& pool)
+                     BufferPool& pool, bool contributed)
     : layout_(layout), owner_(owner), element_type_(element_type) {
   const std::uint32_t segments = layout.SegmentsOf(owner);
-  // A group of one still needs a place for its sum.
-  const std::size_t slots = layout.members() > 1 ? layout.members() - 1u : 1u;
-  staging_ = pool.Take(layout.Shard(owner).bytes * slots);
+  staging_ = pool.Take(StagingBytes(layout, owner, contributed));
   received_.assign(layout.members(), Bitmap(segments));
   excluded_.assign(layout.members(), false);
   optional_.assign(layout.members(), false);
@@ -24,6 +22,17 @@ Reduction::Reduction(const BucketLayout& layout, MemberIndex owner, ElementType 
   sum_slot_.assign(segments, owner);
   reduced_ = Bitmap(segments);
   if (segments > 0) scratch_.resize(layout.Segment(layout.FirstSegment(owner)).bytes);
+  if (contributed) return;
+  for (const MemberIndex member : layout.Members()) {
+    if (member != owner) Exclude(member);
+  }
+}
+
+std::uint64_t Reduction::StagingBytes(const BucketLayout& layout, MemberIndex owner,
+                                      bool contributed) {
+  // A group of one still needs a place for its sum.
+  const std::size_t slots = contributed && layout.members() > 1 ? layout.members() - 1u : 1u;
+  return layout.Shard(owner).bytes * slots;
 }
 
 std::byte* Reduction::Slot(MemberIndex source, SegmentIndex segment) const {

@@ -25,9 +25,12 @@ namespace optireduce {
 
 class Reduction {
  public:
-  // The shard of `owner`. `layout` must outlive this.
+  // The shard of `owner`. `layout` must outlive this. `contributed`: by the other members, too.
   Reduction(const BucketLayout& layout, MemberIndex owner, ElementType element_type,
-            BufferPool& pool);
+            BufferPool& pool, bool contributed = true);
+  // Memory for the contributions of the others to the shard, or for its sum alone.
+  static std::uint64_t StagingBytes(const BucketLayout& layout, MemberIndex owner,
+                                    bool contributed);
 
   // `payload` has the size of the segment, which is one of the shard. Late: it was reduced without,
   // and nothing is kept; a second one is a duplicate nevertheless. If the segment is ready now, it

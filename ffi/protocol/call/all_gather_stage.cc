@@ -16,7 +16,11 @@ AllGatherStage::AllGatherStage(const Collective& collective, LateRules& rules, C
       is_optional_(collective.layout.members()),
       last_segments_(collective.layout.members()) {
   for (const MemberIndex member : collective.others) {
-    if (collective.layout.SegmentsOf(member) > 0) last_segments_.Await(member);
+    if (!HasAllGather(collective.spec)) {
+      Exclude(member);
+    } else if (collective.layout.SegmentsOf(member) > 0) {
+      last_segments_.Await(member);
+    }
   }
 }
 
@@ -83,6 +87,7 @@ std::size_t AllGatherStage::EarlyBytes() const {
 }
 
 void AllGatherStage::MakeOptional(MemberIndex absent) {
+  if (!HasAllGather(collective_.spec)) return;
   is_optional_[absent.index()] = true;
   optional_ += collective_.layout.SegmentsOf(absent);
   last_segments_.See(absent);
@@ -112,6 +117,13 @@ void AllGatherStage::ZeroMissing() {
 }
 
 void AllGatherStage::DeferAll(const ReduceScatterStage& sums) {
+  if (!HasAllGather(collective_.spec)) {
+    // A sum is this rank's alone, and joins its next one.
+    for (const SegmentIndex segment : collective_.layout.Segments(collective_.self)) {
+      rules_.Defer(Stage::kReduceScatter, segment, sums.Sum(segment));
+    }
+    return;
+  }
   for (const SegmentIndex segment : collective_.layout.Segments()) {
     if (!received_.Contains(segment.index())) continue;
     const bool own = collective_.layout.OwnerOf(segment) == collective_.self;

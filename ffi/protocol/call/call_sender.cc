@@ -23,19 +23,27 @@ CallSender::CallSender(const Collective& collective, LateRules& rules, SegmentCo
       scratch_(collective.layout.LargestSegmentBytes()) {
   const BucketLayout& layout = collective.layout;
   for (const MemberIndex member : layout.Members()) {
-    const bool self = member == collective.self;
-    outboxes_.emplace_back(layout.FirstSegment(member), self ? 0 : layout.SegmentsOf(member),
-                           layout.FirstSegment(collective.self),
-                           self ? 0 : layout.SegmentsOf(collective.self));
+    outboxes_.emplace_back(layout.FirstSegment(member), ContributionsFor(member),
+                           layout.FirstSegment(collective.self), SumsFor(member));
   }
   for (auto& joining : joining_) joining.resize(layout.members());
+}
+
+std::uint32_t CallSender::ContributionsFor(MemberIndex to) const {
+  const bool none = to == collective_.self || !HasReduceScatter(collective_.spec);
+  return none ? 0 : collective_.layout.SegmentsOf(to);
+}
+
+std::uint32_t CallSender::SumsFor(MemberIndex to) const {
+  const bool none = to == collective_.self || !HasAllGather(collective_.spec);
+  return none ? 0 : collective_.layout.SegmentsOf(collective_.self);
 }
 
 void CallSender::Submit() {
   contributes_ = true;
   for (const MemberIndex member : collective_.others) {
     outbox(member).OfferContributions();
-    if (rules_.retains()) undelivered_[member.index()] = collective_.layout.SegmentsOf(member);
+    if (rules_.CountsDeliveries()) undelivered_[member.index()] = ContributionsFor(member);
   }
 }
 
@@ -193,7 +201,7 @@ CallSender::Retransmission CallSender::HandleLoss(MemberIndex to, const Outbox::
 
 bool CallSender::HandleDelivery(MemberIndex to, const Outbox::Item& item) {
   if (item.kind == DatagramKind::kContribution) {
-    if (!rules_.retains()) return false;
+    if (!rules_.CountsDeliveries()) return false;
     DeliverContribution(item.segment);
     return ContributionsDelivered(to);
   }
@@ -204,8 +212,8 @@ bool CallSender::HandleDelivery(MemberIndex to, const Outbox::Item& item) {
 }
 
 void CallSender::DeliverContribution(SegmentIndex segment) {
-  if (rules_.retains() && !contributes_) return;
-  if (!delivered_.Insert(segment.index()) || !rules_.retains()) return;
+  if (rules_.CountsDeliveries() && !contributes_) return;
+  if (!delivered_.Insert(segment.index()) || !rules_.CountsDeliveries()) return;
   const MemberIndex owner = collective_.layout.OwnerOf(segment);
   if (retained_[owner.index()]) retained_[owner.index()]->Remove(segment);
   OR_CHECK(undelivered_[owner.index()] > 0);
@@ -237,6 +245,21 @@ void CallSender::RetainContribution(SegmentIndex segment) {
   retained->Add(segment, bucket_.Read(collective_.layout.Segment(segment), scratch_));
 }
 
+void CallSender::RetainContributions() {
+  for (const MemberIndex owner : collective_.others) {
+    if (ContributionsDelivered(owner)) continue;
+    for (const SegmentIndex segment : collective_.layout.Segments(owner)) {
+      RetainContribution(segment);
+    }
+  }
+}
+
+bool CallSender::Contributed(MemberIndex to) const {
+  if (!rules_.WaitsForDelivery()) return true;
+  return rules_.Retransmits(Stage::kReduceScatter, to) ? ContributionsDelivered(to)
+                                                       : !outboxes_[to.index()].contributing();
+}
+
 // ---- The end.
 
 void CallSender::ReleaseResults(MemberIndex peer) {
@@ -263,6 +286,7 @@ void CallSender::ReleaseAll() {
 
 void CallSender::StopContributing() {
   contributes_ = false;
+  std::ranges::fill(undelivered_, 0);
   for (Outbox& outbox : outboxes_) outbox.AbandonContributions();
 }
 
@@ -306,7 +330,7 @@ double CallSender::InFlight() const {
   std::uint64_t all = 0;
   std::uint64_t undelivered = 0;
   for (const MemberIndex member : collective_.others) {
-    all += collective_.layout.SegmentsOf(member) + collective_.layout.SegmentsOf(collective_.self);
+    all += ContributionsFor(member) + SumsFor(member);
     undelivered += undelivered_[member.index()] + outboxes_[member.index()].undelivered();
   }
   return all == 0 ? 0.0 : static_cast<double>(undelivered) / static_cast<double>(all);

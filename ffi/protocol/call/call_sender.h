@@ -79,10 +79,14 @@ class CallSender {
   bool Served(MemberIndex to) const {
     return outboxes_[to.index()].Delivered() && ContributionsDelivered(to);
   }
+  // The program need not wait for what it contributes to `to`.
+  bool Contributed(MemberIndex to) const;
   // `to` has all contributions of this rank, as far as they were offered.
   bool ContributionsDelivered(MemberIndex to) const { return undelivered_[to.index()] == 0; }
   // Copies the own contribution, unless it is delivered, before its place is written.
   void RetainContribution(SegmentIndex segment);
+  // The same for all of them, before the program gets its memory back.
+  void RetainContributions();
 
   // ---- The end.
   // `peer` has every sum.
@@ -105,6 +109,9 @@ class CallSender {
 
  private:
   Outbox& outbox(MemberIndex member) { return outboxes_[member.index()]; }
+  // Segments of either kind for a member: none of a stage that the collective lacks.
+  std::uint32_t ContributionsFor(MemberIndex to) const;
+  std::uint32_t SumsFor(MemberIndex to) const;
   bool Contributes(MemberIndex to) const;
   bool IsTurnOf(MemberIndex to) const;
   bool Needed(const Outbox::Item& item) const;
@@ -139,7 +146,7 @@ class CallSender {
   std::uint64_t retransmitted_ = 0;
   std::vector<Outbox> outboxes_;  // by member; the own one stays empty
   Bitmap delivered_;              // segments whose owner is done with this rank's contribution
-  std::vector<std::uint32_t> undelivered_;  // by member, of contributions that outlive the call
+  std::vector<std::uint32_t> undelivered_;  // by member, of contributions; if CountsDeliveries()
   std::vector<std::unique_ptr<SegmentStore>> retained_;  // by member: contributions
   // By stage and member: the deferred sends that join the stage.
   std::array<std::vector<std::unique_ptr<SegmentStore>>, kStages> joining_;

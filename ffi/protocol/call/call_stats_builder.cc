@@ -13,13 +13,13 @@ void CallStatsBuilder::FindLatest(Instant submitted_at, Instant now) {
 }
 
 void CallStatsBuilder::FindMissing() {
-  const BucketLayout& layout = collective_.layout;
+  const std::uint64_t all = collective_.result_bytes();
   const auto results = static_cast<double>(result_bytes_);
-  if (layout.bytes() > 0) {
-    stats.missing_results = 1.0 - results / static_cast<double>(layout.bytes());
-  }
+  if (all > 0) stats.missing_results = 1.0 - results / static_cast<double>(all);
   if (result_bytes_ > 0) {
-    stats.missing_contributions = 1.0 - contributed_ / (results * layout.members());
+    const std::uint16_t each =
+        HasReduceScatter(collective_.spec) ? collective_.layout.members() : 1;
+    stats.missing_contributions = 1.0 - contributed_ / (results * each);
   }
 }
 

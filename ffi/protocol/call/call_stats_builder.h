@@ -22,7 +22,8 @@ class CallStatsBuilder {
         last_from_(collective.self),
         arrivals_(collective.self, collective.layout.members()) {}
 
-  void NoteContribution(Instant now, MemberIndex from) {
+  // A segment that shows the time of its sender's program.
+  void NoteArrival(Instant now, MemberIndex from) {
     last_from_ = from;
     arrivals_.Note(now, from);
   }
@@ -32,7 +33,7 @@ class CallStatsBuilder {
     result_bytes_ += bytes;
     contributed_ += static_cast<double>(bytes) * contributors;
   }
-  std::uint64_t missing_bytes() const { return collective_.layout.bytes() - result_bytes_; }
+  std::uint64_t missing_bytes() const { return collective_.result_bytes() - result_bytes_; }
 
   // `missing(member)`: the number of its segments that did not come.
   template <typename Missing>

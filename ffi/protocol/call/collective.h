@@ -47,6 +47,10 @@ struct Collective {
 
   std::optional<MemberIndex> MemberOf(Rank rank) const { return optireduce::MemberOf(spec, rank); }
   Rank RankOf(MemberIndex member) const { return spec.members[member.index()]; }
+  // Of a call here: the bucket, or the own shard alone.
+  std::uint64_t result_bytes() const {
+    return HasAllGather(spec) ? layout.bytes() : layout.Shard(self).bytes;
+  }
   // Adds the late results of this and its predecessors to the bucket; returns the bytes touched.
   std::uint64_t MoveLateResults(const BucketView& bucket) const {
     std::uint64_t bytes = deferred ? deferred->MoveLateResults(bucket) : 0;

@@ -48,7 +48,7 @@ void Exchange::Submit(Instant now, const Submission& submission, bool in_order) 
 
 void Exchange::Report(Instant now, bool ok) {
   CallStats& stats = report_.stats;
-  const auto all = static_cast<double>(std::max<std::uint64_t>(collective_.layout.bytes(), 1));
+  const auto all = static_cast<double>(std::max<std::uint64_t>(collective_.result_bytes(), 1));
   std::uint64_t missed = report_.missing_bytes();
   for (const MemberIndex member : collective_.others) {
     missed += reduce_scatter_.MissedBytes(member);
@@ -80,6 +80,8 @@ CallDone Exchange::Finish(Instant now, Status status) {
   if (status.ok()) {
     all_gather_.ZeroMissing();
     collective_.MoveLateResults(bucket_);
+    // In an allreduce each was retained before a result took its place.
+    if (rules_.retains() && !HasAllGather(collective_.spec)) sender_.RetainContributions();
     if (!all_gather_.closed()) EndStage(now, Stage::kAllGather, StageExit::kComplete);
   } else {
     sender_.Fail();
@@ -102,6 +104,11 @@ void Exchange::Retire() {
   }
 }
 
+bool Exchange::Contributed() const {
+  return std::ranges::all_of(collective_.others,
+                             [this](MemberIndex to) { return sender_.Contributed(to); });
+}
+
 // ---- Peers.
 
 void Exchange::HeardResult(MemberIndex from) {
@@ -122,6 +129,8 @@ void Exchange::Heard(MemberIndex from) {
 Receipt Exchange::Handle(Instant now, MemberIndex from, const Header& header,
                          std::span<const std::byte> payload) {
   const bool contribution = header.kind == DatagramKind::kContribution;
+  const CollectiveSpec& spec = collective_.spec;
+  if (!(contribution ? HasReduceScatter(spec) : HasAllGather(spec))) return Receipt::kMismatched;
   const bool fits = contribution
                         ? collective_.layout.Fits(collective_.self, header.segment, payload.size())
                         : all_gather_.Fits(from, header, payload.size());
@@ -132,8 +141,8 @@ Receipt Exchange::Handle(Instant now, MemberIndex from, const Header& header,
                                        : all_gather_.Handle(now, from, header, payload);
   report_.stats.late += receipt == Receipt::kLate;
   if (receipt != Receipt::kNew) return receipt;
+  if (ShowsCall(spec, header.kind)) report_.NoteArrival(now, from);
   if (contribution) {
-    report_.NoteContribution(now, from);
     PlaceSums(now);
   } else {
     report_.NoteResult(from, payload.size(), header.contributors);
@@ -195,7 +204,7 @@ Instant Exchange::LagDeadline() const {
 }
 
 Instant Exchange::deadline() const {
-  if (rules_.released()) return kNever;
+  if (rules_.released() || AwaitsProgram()) return kNever;
   // A segment that was closed for a peer may have been the last one that the program waited for.
   if (complete()) return opened_at_;
   Instant at = kNever;
@@ -205,6 +214,7 @@ Instant Exchange::deadline() const {
 }
 
 int Exchange::Expire(Instant now) {
+  if (AwaitsProgram()) return 0;
   const int expired = ExpireReduceScatter(now) + ExpireCall(now);
   if (program_.abandoned() && CanMerge()) Merge(now);
   if (now >= LagDeadline()) collective_.deferred->SuspendLagging(sequence_);

@@ -68,7 +68,9 @@ class Exchange {
   // The program waits for a stage that has no deadline. A final drain is no call of the program.
   bool waiting() const { return program_.running() && rules_.Waits() && sequence_ != kFinalDrain; }
   // The result is there, or its missing part will not come.
-  bool complete() const { return program_.running() && all_gather_.ended() && !rules_.Lags(); }
+  bool complete() const {
+    return program_.running() && all_gather_.ended() && !rules_.Lags() && Contributed();
+  }
   // The call waits only for peers that are too far behind.
   bool WaitsForLag() const { return program_.running() && all_gather_.ended() && rules_.Lags(); }
   // Ends the call for the local program: the leaves are not touched afterwards.
@@ -96,6 +98,8 @@ class Exchange {
   bool Needs(MemberIndex from) const {
     return reduce_scatter_.NotReceived(from) > 0 || all_gather_.NotReceived(from) > 0;
   }
+  // The program waits for data of the member, or until the member has its own.
+  bool WaitsFor(MemberIndex member) const { return Needs(member) || !sender_.Contributed(member); }
   // `to` has nothing left to get. Closes the next segment whose deadline is over, if there is
   // one and `to` may have its sum; true if so.
   bool CloseNext(Instant now, MemberIndex to);
@@ -128,6 +132,11 @@ class Exchange {
   std::uint64_t UndeliveredBytes() const;
 
  private:
+  bool Contributed() const;
+  // No peer waits for sums of this call, so that it ends no sooner than the program makes it.
+  bool AwaitsProgram() const {
+    return !HasAllGather(collective_.spec) && program_.uncalled() && !program_.abandoned();
+  }
   void HeardResult(MemberIndex from);
   Instant ReduceScatterEnd() const;
   Instant CallEnd() const;

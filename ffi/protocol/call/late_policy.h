@@ -7,6 +7,9 @@
 //   RetainsLateData        no     yes     yes      no
 //   NeedsNoMember          no     no      no       yes
 //   OutlivesMembers        no     no      yes      no
+//
+// A reduce_scatter that defers is as one in mode bounded, but does not outlive its members: the
+// shard of a removed rank would have no owner.
 
 #ifndef FFI_PROTOCOL_CALL_LATE_POLICY_H_
 #define FFI_PROTOCOL_CALL_LATE_POLICY_H_
@@ -17,7 +20,7 @@ namespace optireduce {
 
 // A call sums the contributions that have arrived by a deadline.
 inline bool HasDeadlines(const CollectiveSpec& spec) {
-  return spec.reduce_scatter != LatePolicy::kWait;
+  return spec.reduce_scatter == LatePolicy::kDrop || spec.reduce_scatter == LatePolicy::kDefer;
 }
 
 // Late data joins a later call. A call can be a drain, and a member that left in good order has
@@ -28,13 +31,19 @@ inline bool RetainsLateData(const CollectiveSpec& spec) {
 
 // A call ends on no rank before all members have made it, unless by an error.
 inline bool WaitsForMembers(const CollectiveSpec& spec, bool drain) {
-  return spec.all_gather == LatePolicy::kWait || (drain && RetainsLateData(spec));
+  return spec.reduce_scatter == LatePolicy::kWait || spec.all_gather == LatePolicy::kWait ||
+         (drain && RetainsLateData(spec));
 }
 
 // A call ends whichever members take part, at the latest once all others are past it. Nothing of it
 // remains.
 inline bool NeedsNoMember(const CollectiveSpec& spec) {
-  return spec.all_gather == LatePolicy::kDrop;
+  return spec.reduce_scatter == LatePolicy::kDrop;
+}
+
+// A call ends by its deadlines on every rank that has made it, except a drain.
+inline bool EndsByDeadline(const CollectiveSpec& spec) {
+  return HasDeadlines(spec) && spec.all_gather != LatePolicy::kWait;
 }
 
 // Calls continue without members that are removed from the session.

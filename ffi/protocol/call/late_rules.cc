@@ -69,7 +69,8 @@ bool LateRules::Windowed(Stage stage) const {
 }
 
 LatePolicy LateRules::policy(Stage stage) const {
-  return drain_ ? LatePolicy::kWait : PolicyOf(collective_.spec, stage);
+  const LatePolicy of_spec = PolicyOf(collective_.spec, stage);
+  return drain_ && of_spec != LatePolicy::kNoStage ? LatePolicy::kWait : of_spec;
 }
 
 bool LateRules::MaySend(Stage stage, MemberIndex to) const {
@@ -133,12 +134,13 @@ bool LateRules::Retransmits(Stage stage, MemberIndex to) const {
 }
 
 Instant LateRules::ReduceScatterDeadline(bool closing) const {
-  if (policy(Stage::kReduceScatter) == LatePolicy::kWait) return kNever;
+  const LatePolicy late = policy(Stage::kReduceScatter);
+  if (late == LatePolicy::kWait || late == LatePolicy::kNoStage) return kNever;
   return SaturatingAdd(opened_at_, closing ? call_deadline_ : reduce_scatter_deadline_);
 }
 
 Instant LateRules::CallDeadline() const {
-  if (policy(Stage::kAllGather) == LatePolicy::kWait) return kNever;
+  if (policy_of_last_stage() == LatePolicy::kWait) return kNever;
   return SaturatingAdd(opened_at_, call_deadline_);
 }
 
@@ -184,8 +186,9 @@ Receipt LateRules::HandleOver(Instant now, const Collective& collective, MemberI
   LateRules rules(collective, sequence, kNever, /*drain=*/false);
   if (!layout.Fits(shard, header.segment, payload.size())) return Receipt::kStale;
   if (!rules.Windowed(stage)) {
-    const bool retransmission = (header.flags & kFlagRetransmission) != 0;
-    if (rules.LosesLate() && !retransmission) rules.timing_->CameLate(stage, payload.size());
+    // Without timing no call has opened here.
+    const bool first = (header.flags & kFlagRetransmission) == 0;
+    if (rules.timing_ != nullptr && first) rules.timing_->CameLate(stage, payload.size());
     return Receipt::kStale;
   }
   CallHistory& history = collective.deferred->history(stage, from);

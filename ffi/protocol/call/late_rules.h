@@ -42,6 +42,11 @@ inline Stage StageOf(DatagramKind kind) {
   return kind == DatagramKind::kContribution ? Stage::kReduceScatter : Stage::kAllGather;
 }
 
+// A datagram of this kind shows that the program of its sender has made the call.
+inline bool ShowsCall(const CollectiveSpec& spec, DatagramKind kind) {
+  return kind == DatagramKind::kContribution || !HasReduceScatter(spec);
+}
+
 class LateRules {
  public:
   // Makes the parts of the collective that its calls need, unless it has them.
@@ -75,6 +80,13 @@ class LateRules {
 
   // ---- Is a lost segment sent again?
   bool Retransmits(Stage stage, MemberIndex to) const;
+  // Contributions are counted until they are delivered.
+  bool CountsDeliveries() const { return retains() || !HasAllGather(collective_.spec); }
+  // The program waits until its contributions are delivered, or sent if losses are not repaired:
+  // their memory is the program's, and no result shows that they have come.
+  bool WaitsForDelivery() const {
+    return !HasAllGather(collective_.spec) && policy(Stage::kReduceScatter) != LatePolicy::kDefer;
+  }
   // The result shows that its owner needs no contribution of this rank to the segment.
   bool ShowsDelivery(std::uint16_t contributors) const {
     return !retains() || contributors == collective_.layout.members();
@@ -91,7 +103,9 @@ class LateRules {
   Instant CallDeadline() const;
   // After the deadline of the first stage its segments close one by one, as peers can take their
   // sums, up to the deadline of the call.
-  bool ClosesInTurns() const { return policy(Stage::kReduceScatter) == LatePolicy::kDefer; }
+  bool ClosesInTurns() const {
+    return policy(Stage::kReduceScatter) == LatePolicy::kDefer && HasAllGather(collective_.spec);
+  }
   // When a stage ends before its deadline, if nothing else comes.
   Instant EarlyEnd(Stage stage, const LastSegments& last) const;
   Duration call_deadline() const { return call_deadline_; }
@@ -116,7 +130,7 @@ class LateRules {
   // Adds a segment to the late data of its stage, if that is deferred; true if so.
   bool Defer(Stage stage, SegmentIndex segment, std::span<const std::byte> values);
   // It is lost: sums are scaled up for contributions that they lack.
-  bool LosesLate() const { return policy(Stage::kAllGather) == LatePolicy::kDrop; }
+  bool LosesLate() const { return policy(Stage::kReduceScatter) == LatePolicy::kDrop; }
   // Learns deadlines from a segment that is new, in time or late.
   void Learn(Instant now, MemberIndex from, const Header& header);
   // The program of the member has come too late for the call, and waits for the next one.
@@ -127,7 +141,7 @@ class LateRules {
   // Contributions are retained until they are delivered, also after the end of the call.
   bool retains() const { return deferred_ != nullptr; }
   // The call is over by its deadline at every rank, and is sent to its end afterwards.
-  bool ContinuesLate() const { return policy(Stage::kAllGather) == LatePolicy::kDefer; }
+  bool ContinuesLate() const { return policy_of_last_stage() == LatePolicy::kDefer; }
   // When no rank waits for anything any longer, and nothing is retained; kNever once released.
   Instant ReleaseAt() const;
   bool released() const { return released_; }
@@ -146,6 +160,9 @@ class LateRules {
   // Nothing of such a stage was sent to the peer.
   bool Unsent(Stage stage, MemberIndex to) const;
   LatePolicy policy(Stage stage) const;
+  LatePolicy policy_of_last_stage() const {
+    return policy(HasAllGather(collective_.spec) ? Stage::kAllGather : Stage::kReduceScatter);
+  }
   // When the sender of the segment began its stage; not before the opening.
   Instant BeganAt(Instant now, const Header& header) const;
 

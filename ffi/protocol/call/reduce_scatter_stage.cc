@@ -9,7 +9,9 @@ ReduceScatterStage::ReduceScatterStage(const Collective& collective, LateRules& 
       codec_(codec),
       first_(collective.layout.FirstSegment(collective.self).value()),
       segments_(collective.layout.SegmentsOf(collective.self)),
-      reduction_(collective.layout, collective.self, collective.spec.element_type, pool),
+      contributed_(HasReduceScatter(collective.spec) ? segments_ : 0),
+      reduction_(collective.layout, collective.self, collective.spec.element_type, pool,
+                 HasReduceScatter(collective.spec)),
       missed_(collective.layout.members()),
       absent_(collective.layout.members()),
       holds_deferred_(segments_),
@@ -18,7 +20,7 @@ ReduceScatterStage::ReduceScatterStage(const Collective& collective, LateRules& 
     if (rules.Straggles(member)) reduction_.MakeOptional(member);
   }
   for (const MemberIndex member : collective.others) {
-    if (segments_ > 0) last_segments_.Await(member);
+    if (contributed_ > 0) last_segments_.Await(member);
   }
 }
 
@@ -62,7 +64,7 @@ void ReduceScatterStage::MakeOptional(MemberIndex absent) {
 void ReduceScatterStage::Require(MemberIndex member) {
   absent_[member.index()] = false;
   reduction_.Require(member);
-  if (segments_ > 0) last_segments_.Await(member);
+  if (contributed_ > 0) last_segments_.Await(member);
 }
 
 void ReduceScatterStage::Exclude(MemberIndex gone) {
@@ -78,7 +80,7 @@ void ReduceScatterStage::ReduceReady() {
 
 void ReduceScatterStage::Reduce(SegmentIndex segment) {
   for (const MemberIndex member : collective_.others) {
-    missed_[member.index()] += !reduction_.Received(member, segment);
+    missed_[member.index()] += contributed_ > 0 && !reduction_.Received(member, segment);
   }
   if (rules_.retains() && collective_.deferred->late_contributions().Contains(segment)) {
     SegmentStore& late = collective_.deferred->late_contributions();

@@ -78,7 +78,7 @@ class ReduceScatterStage {
   std::size_t received(MemberIndex from) const { return reduction_.received(from); }
   const Bitmap& received_bitmap(MemberIndex from) const { return reduction_.received_bitmap(from); }
   // Segments that have not come.
-  std::size_t NotReceived(MemberIndex from) const { return segments_ - received(from); }
+  std::size_t NotReceived(MemberIndex from) const { return contributed_ - received(from); }
   // A contribution is missing, and waited for.
   bool Awaits(MemberIndex from) const { return !closed() && NotReceived(from) > 0; }
   // Segments that are not in the sums, or not yet.
@@ -104,6 +104,9 @@ class ReduceScatterStage {
   SegmentCodec& codec_;
   std::uint32_t first_;     // segment of the shard
   std::uint32_t segments_;  // of the shard
+  // Those to which other members contribute: none without the stage, where the own values are the
+  // sums.
+  std::uint32_t contributed_;
   Reduction reduction_;
   State state_ = State::kOpen;
   bool expired_ = false;

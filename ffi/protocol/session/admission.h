@@ -10,6 +10,7 @@
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/bucket/reduction.h"
 #include "ffi/protocol/call/late_policy.h"
 #include "ffi/protocol/session/refusals.h"
 #include "ffi/protocol/session/session_state.h"
@@ -37,8 +38,8 @@ class Admission {
   }
   // There is memory for the contributions to one more call.
   bool HasRoomFor(const Collective& collective) const {
-    return HasRoom(collective.layout.Shard(collective.self).bytes *
-                   (collective.layout.members() - 1u));
+    return HasRoom(Reduction::StagingBytes(collective.layout, collective.self,
+                                           HasReduceScatter(collective.spec)));
   }
   enum class Decision : std::uint8_t { kOpen, kMerge, kRefuse };
   struct Answer {

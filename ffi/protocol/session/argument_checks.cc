@@ -35,6 +35,11 @@ Status CheckOptions(const EndpointOptions& options) {
                    " and the rank below it, got rank " + std::to_string(options.rank.value()) +
                    " of " + std::to_string(options.world_size));
   }
+  if (options.ranks_per_slice == 0 || options.world_size % options.ranks_per_slice != 0) {
+    return Invalid("slices of " + std::to_string(options.ranks_per_slice) +
+                   " ranks must divide the " + std::to_string(options.world_size) +
+                   " ranks of the session");
+  }
   if (options.datagram_bytes_max < kDatagramBytesMin ||
       options.datagram_bytes_max > kDatagramBytesMax) {
     return Invalid("datagrams must have " + std::to_string(kDatagramBytesMin) + " to " +
@@ -54,10 +59,17 @@ Status CheckSpec(const CollectiveSpec& spec, const EndpointOptions& options) {
                    "' must be ascending ranks of this session and contain this rank");
   }
   if (!HasMode(spec)) {
-    return Invalid("'" + spec.name +
-                   "' must have the policies of a mode (exact: wait, wait; agreed: defer, wait; "
-                   "bounded: defer, defer; lossy: drop, drop), and positive deadlines unless it "
-                   "waits in both stages");
+    return Invalid(
+        "'" + spec.name +
+        "' must have the policies of a mode (exact: wait, wait; agreed: defer, wait; "
+        "bounded: defer, defer; lossy: drop, drop), or one stage: reduce_scatter with any "
+        "policy, all_gather with wait; and positive deadlines of stages that drop or "
+        "defer");
+  }
+  if (!HasWholeShards(spec)) {
+    return Invalid("'" + spec.name + "' has one stage, so its " + std::to_string(spec.elements) +
+                   " elements must be divisible by its " + std::to_string(spec.members.size()) +
+                   " members");
   }
   if (Rounds(spec) && spec.element_type != ElementType::kFloat32) {
     return Invalid("'" + spec.name + "' is " + std::string(NameOf(spec.element_type)) +

@@ -50,6 +50,7 @@ void CallLifecycle::Begin(Instant now, Collective& collective, Submission submis
                    .status = {},
                    .stats = {.elapsed = submission.held,
                              .slowest = options_.rank,
+                             .live = collective.layout.members(),
                              .number = submission.sequence,
                              .skipped = submission.skipped}});
   }

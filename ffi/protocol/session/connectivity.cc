@@ -12,8 +12,12 @@ constexpr int kReportsPerTimeout = 2;
 }  // namespace
 
 Connectivity::Connectivity(Rank self, std::uint16_t world_size, std::uint16_t lanes,
-                           Duration peer_timeout, Duration last_chance)
-    : self_(self), peer_timeout_(peer_timeout), last_chance_(last_chance), others_(world_size) {
+                           Duration peer_timeout, Duration last_chance, Slices slices)
+    : self_(self),
+      peer_timeout_(peer_timeout),
+      last_chance_(last_chance),
+      slices_(slices),
+      others_(world_size) {
   for (Other& other : others_) other.paths.resize(lanes);
 }
 
@@ -75,9 +79,11 @@ bool Connectivity::Reaches(Instant now, Rank rank) const {
   return !suspects_us || now - there.suspects_us_since < peer_timeout_;
 }
 
-std::size_t Connectivity::CountReached(Instant now, std::span<const Rank> members) const {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(members, [&](Rank rank) { return Reaches(now, rank); }));
+std::vector<Rank> Connectivity::WholeReached(Instant now, std::span<const Rank> members) const {
+  std::vector<Rank> reached;
+  std::ranges::copy_if(members, std::back_inserter(reached),
+                       [&](Rank rank) { return Reaches(now, rank); });
+  return slices_.WholeAmong(reached);
 }
 
 bool Connectivity::InDoubt(Instant now, std::span<const Rank> members) const {
@@ -99,6 +105,16 @@ std::vector<Rank> Connectivity::SuspectsAmong(std::span<const Rank> members) con
   return suspects;
 }
 
+std::vector<Rank> Connectivity::SuspectedByAny(std::span<const Rank> ranks) const {
+  std::vector<Rank> suspected;
+  std::ranges::copy_if(ranks, std::back_inserter(suspected), [&](Rank rank) {
+    return other(rank).suspected() || std::ranges::any_of(others_, [&](const Other& by) {
+             return std::ranges::binary_search(by.suspects, rank);
+           });
+  });
+  return suspected;
+}
+
 bool Connectivity::Suspects(Instant now, Rank a, Rank b) const {
   if (a == self_) return !Reaches(now, b);
   if (!Reports(now, a) || !std::ranges::binary_search(other(a).suspects, b)) return false;
@@ -116,17 +132,25 @@ std::vector<Connectivity::Unreached> Connectivity::UnreachedAmong(
       each.pairs += by_other || Suspects(now, rank, another);
       each.suspected += by_other;
     }
-    if (each.pairs > 0) unreached.push_back(each);
+    if (each.pairs == 0) continue;
+    if (!unreached.empty() && slices_.AreTogether(unreached.back().rank, rank)) {
+      each.pairs += unreached.back().pairs;
+      each.suspected += unreached.back().suspected;
+      unreached.pop_back();
+    }
+    unreached.push_back(each);
   }
   std::ranges::sort(unreached);
   return unreached;
 }
 
 std::vector<Rank> Connectivity::Agreeable(Instant now, std::vector<Rank> ranks) const {
+  ranks = slices_.WholeAmong(ranks);
   while (true) {
     const std::vector<Unreached> unreached = UnreachedAmong(now, ranks);
     if (unreached.empty()) return ranks;
-    std::erase(ranks, unreached.back().rank);
+    const Rank most = unreached.back().rank;
+    std::erase_if(ranks, [&](Rank rank) { return slices_.AreTogether(rank, most); });
   }
 }
 
@@ -143,7 +167,7 @@ bool Connectivity::LacksEvidence(Instant now, std::span<const Rank> members) con
   const std::vector<Unreached> all = UnreachedAmong(now, members);
   if (all.empty()) return false;
   const bool tie = all.size() > 1 && all[all.size() - 2].pairs == all.back().pairs;
-  return tie || all.back().rank == self_;
+  return tie || slices_.AreTogether(all.back().rank, self_);
 }
 
 }  // namespace optireduce

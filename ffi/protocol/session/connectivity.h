@@ -13,6 +13,7 @@
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/session/slices.h"
 
 namespace optireduce {
 
@@ -24,7 +25,7 @@ class Connectivity {
 
   // A rank that is suspected has `last_chance` to say otherwise.
   Connectivity(Rank self, std::uint16_t world_size, std::uint16_t lanes, Duration peer_timeout,
-               Duration last_chance);
+               Duration last_chance, Slices slices = Slices(1));
 
   // ---- Evidence.
 
@@ -47,18 +48,20 @@ class Connectivity {
   bool HeardLately(Instant now, Instant since, std::uint16_t lane, Rank rank) const;
   // Both hear each other.
   bool Reaches(Instant now, Rank rank) const;
-  // This rank included.
-  std::size_t CountReached(Instant now, std::span<const Rank> members) const;
+  // The members of the slices that are reached as a whole; the own one includes this rank.
+  std::vector<Rank> WholeReached(Instant now, std::span<const Rank> members) const;
   // A member is suspected, or suspects another.
   bool InDoubt(Instant now, std::span<const Rank> members) const;
   // A member is out of reach of this rank, or for a peer_timeout out of reach of another.
   bool IsParted(Instant now, std::span<const Rank> members) const;
   std::vector<Rank> SuspectsAmong(std::span<const Rank> members) const;
+  // This rank suspects them, or another one has reported that it does.
+  std::vector<Rank> SuspectedByAny(std::span<const Rank> ranks) const;
   // The rank is silent on some lane, and heard on another: it can vote.
   bool IsPartlySilent(Instant now, Rank rank) const;
   // Some member is partly silent, and the evidence blames no rank, or this one.
   bool LacksEvidence(Instant now, std::span<const Rank> members) const;
-  // The largest part of the ranks in which all reach each other, found by removing the rank that
+  // The largest part of the ranks in which all reach each other, found by removing the slice that
   // the most others do not reach, again and again.
   std::vector<Rank> Agreeable(Instant now, std::vector<Rank> ranks) const;
 
@@ -80,11 +83,11 @@ class Connectivity {
     Instant suspects_since{};
     Instant suspects_us_since{};
   };
-  // In ascending order of blame.
+  // A slice, in ascending order of blame.
   struct Unreached {
-    int pairs = 0;      // with others: one of the two does not reach the other
+    int pairs = 0;      // of its ranks with others: one of the two does not reach the other
     int suspected = 0;  // by others
-    Rank rank{};
+    Rank rank{};        // its last one
     friend auto operator<=>(const Unreached&, const Unreached&) = default;
   };
 
@@ -94,12 +97,13 @@ class Connectivity {
   bool Reports(Instant now, Rank rank) const;
   // `a` suspects `b`, and not only for a moment.
   bool Suspects(Instant now, Rank a, Rank b) const;
-  // The ranks with such a pair among `ranks`, ascending.
+  // The slices with such a pair among `ranks`, ascending.
   std::vector<Unreached> UnreachedAmong(Instant now, std::span<const Rank> ranks) const;
 
   Rank self_;
   Duration peer_timeout_;
   Duration last_chance_;
+  Slices slices_;
   std::vector<Other> others_;  // by rank; the own one has no suspects, and is none
 };
 

@@ -47,7 +47,8 @@ void FailureDetector::MarkRemoved(Rank rank) {
   Peer& peer = session_.peers.Touch(rank);
   std::string why = "this rank was removed from the session";
   if (!membership_.removed()) {
-    why = NameOf(rank) + " was removed from the session, and " +
+    why = NameOf(rank) + " was removed from the session" +
+          (session_.options.ranks_per_slice > 1 ? " with its slice" : "") + ", and " +
           std::to_string(membership_.view().members.size()) + " ranks go on without it";
     if (peer.black_hole && peer.silent()) why += ": " + peer.why();
   }
@@ -204,8 +205,11 @@ FailureDetector::Loss FailureDetector::ReleaseIn(Instant now, OpenCall& open, Me
 
 bool FailureDetector::NeedsGone(const Exchange& exchange, const Peer& peer,
                                 MemberIndex gone) const {
+  if (exchange.waiting()) {
+    // A member that has left in good order has what this rank has contributed to its calls.
+    return peer.left() ? exchange.Needs(gone) : exchange.WaitsFor(gone);
+  }
   if (!exchange.Needs(gone)) return false;
-  if (exchange.waiting()) return true;
   const Collective& collective = exchange.collective();
   if (!collective.deferred || membership_.Survives(collective.spec)) return false;
   // A member that has left in good order has sent everything for the calls that it has made.

@@ -16,7 +16,7 @@ std::shared_ptr<SharedMembership> MakeMembership(const EndpointOptions& options)
   if (options.world_size < kWorldSizeMin) return nullptr;
   if (options.membership) return options.membership;
   return std::make_shared<SharedMembership>(options.rank, options.world_size, options.peer_timeout,
-                                            /*lanes=*/1);
+                                            /*lanes=*/1, Slices(options.ranks_per_slice));
 }
 
 }  // namespace
@@ -29,21 +29,41 @@ LaneMembership::LaneMembership(SessionState& session)
 }
 
 Status LaneMembership::WhyStuck(Instant now) const {
-  const std::size_t members = view().members.size();
-  const std::size_t connected = shared_->Open()->Connected(now);
+  const std::uint16_t per_slice = session_.options.ranks_per_slice;
+  const bool slices = per_slice > 1;
+  const std::size_t members = view().members.size() / per_slice;
+  const std::size_t connected = shared_->Open()->Connected(now) / per_slice;
   std::string missing;
   for (const Peer& peer : session_.peers.others()) {
     if (!peer.removed() && peer.unreachable()) missing += "; " + peer.why();
   }
-  const std::string counts =
-      std::to_string(connected) + " of the " + std::to_string(members) + " ranks of the session";
+  const std::string counts = std::to_string(connected) + " of the " + std::to_string(members) +
+                             (slices ? " slices of the session" : " ranks of the session");
   return {StatusCode::kUnavailable,
           "jax_optireduce: " +
               (connected * 2 > members
                    ? counts + " are left, but they could not agree to go on without the others"
-                   : "only " + counts + " can reach each other, this one included, and it takes " +
+                   : "only " + counts +
+                         (slices ? " can reach each other with all their ranks, and it takes "
+                                 : " can reach each other, this one included, and it takes ") +
                          std::to_string(members / 2 + 1) + " to go on without the others") +
               missing};
+}
+
+std::string LaneMembership::WhyLost() const {
+  const EndpointOptions& options = session_.options;
+  if (options.ranks_per_slice == 1) return ": the others had not heard it";
+  const std::vector<Rank> slice = Slices(options.ranks_per_slice).SliceOf(options.rank);
+  const auto names = [](std::span<const Rank> ranks) {
+    std::string text = ranks.size() > 1 ? "ranks " : "rank ";
+    for (const Rank rank : ranks) {
+      text += (rank == ranks.front() ? "" : ", ") + std::to_string(rank.value());
+    }
+    return text;
+  };
+  const std::vector<Rank>& lost = shared_->Open()->lost_with();
+  return " with its slice, " + names(slice) + ": the others had not heard " +
+         (lost.empty() ? "all of these" : names(lost));
 }
 
 Status LaneMembership::WhyRemoved() const {
@@ -51,7 +71,7 @@ Status LaneMembership::WhyRemoved() const {
   const EndpointOptions& options = session_.options;
   return {StatusCode::kUnavailable,
           "jax_optireduce: this rank, " + std::to_string(options.rank.value()) +
-              ", was removed from the session: the others had not heard it for more than " +
+              ", was removed from the session" + WhyLost() + " for more than " +
               RoundedSeconds(options.peer_timeout) + " (peer_timeout_s)" +
               (options.membership ? " on one of its lanes" : "") + ", and " +
               std::to_string(view().members.size()) +

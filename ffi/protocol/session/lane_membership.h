@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ffi/base/ids.h"
@@ -74,6 +75,8 @@ class LaneMembership {
   std::optional<Membership::Outgoing> Poll(Instant now, std::span<std::byte> out);
 
  private:
+  // Of this rank, which was removed: the ranks that the others had not heard.
+  std::string WhyLost() const;
   bool HearMember(Instant now, const Header& header, std::span<const std::byte> payload);
 
   SessionState& session_;

@@ -25,7 +25,7 @@ void CallLifecycle::SubmitLate(const Submission& submission, Collective& collect
                   .passed = true,
                   .number = submission.sequence,
                   .skipped = submission.skipped};
-  const auto all = static_cast<double>(collective.layout.bytes());
+  const auto all = static_cast<double>(collective.result_bytes());
   stats.deferred = std::min(static_cast<double>(collective.MoveLateResults(bucket)) / all, 1.0);
   ++counters_.calls_completed;
   events_.push_back({.token = submission.token, .status = {}, .stats = stats});
@@ -87,7 +87,8 @@ std::vector<LateData> CallLifecycle::FindLateData() const {
 
 void CallLifecycle::Advance(Instant now, CollectiveId id, Rank to) {
   const Collective& collective = *directory_.Find(id);
-  if (!collective.deferred) return;
+  // Where results come, they complete a call.
+  if (!collective.deferred && HasAllGather(collective.spec)) return;
   const MemberIndex member = *collective.MemberOf(to);
   std::vector<CallId> complete;
   calls_.ForEach(id, [&](CallId call, OpenCall& active) {

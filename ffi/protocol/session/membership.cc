@@ -35,13 +35,14 @@ void KeepSince(std::optional<Instant>& since, Instant now, bool holds) {
 }  // namespace
 
 Membership::Membership(Rank self, std::uint16_t world_size, Duration peer_timeout,
-                       std::uint16_t lanes)
+                       std::uint16_t lanes, Slices slices)
     : self_(self),
       peer_timeout_(peer_timeout),
       retry_interval_(std::min(kRetryInterval, peer_timeout / kRetriesPerTimeout)),
       last_chance_(retry_interval_ * kLastChance),
+      slices_(slices),
       view_(AllRanks(world_size)),
-      connectivity_(self, world_size, lanes, peer_timeout, last_chance_),
+      connectivity_(self, world_size, lanes, peer_timeout, last_chance_, slices),
       paxos_(self, world_size),
       mailbox_(self, world_size, lanes) {
   OR_CHECK(peer_timeout > Duration::zero() && lanes > 0);
@@ -296,10 +297,16 @@ void Membership::SetStuck(bool stuck) {
 
 bool Membership::OwnTurn(Instant now) const {
   if (!needs_decision_since_ || !majority_since_) return false;
-  // The lowest rank goes first, and a coordinator that has begun has time to come to an end.
+  // The lowest rank goes first, of those that are not about to be removed with their slice; and a
+  // coordinator that has begun has time to come to an end.
   const Ballot& ballot = paxos_.ballot();
-  std::int64_t before = std::ranges::count_if(
-      view_.members, [&](Rank rank) { return rank < self_ && connectivity_.Reaches(now, rank); });
+  const std::vector<Rank> whole = connectivity_.WholeReached(now, view_.members);
+  const auto turn = [&](Rank rank) {
+    return std::pair(!std::ranges::binary_search(whole, rank), rank);
+  };
+  std::int64_t before = std::ranges::count_if(view_.members, [&](Rank rank) {
+    return turn(rank) < turn(self_) && connectivity_.Reaches(now, rank);
+  });
   if (paxos_.under_way() && view_.Has(ballot.coordinator) &&
       connectivity_.Reaches(now, ballot.coordinator)) {
     ++before;
@@ -357,6 +364,7 @@ void Membership::DecideIfAccepted(Instant now) {
 
 void Membership::Begin(Instant now, View view) {
   std::swap(view_, view);
+  if (removed()) lost_with_ = connectivity_.SuspectedByAny(slices_.SliceOf(self_));
   if (view.members != view_.members) earlier_.push_back(std::move(view));
   ++changes_;
   stuck_ = false;

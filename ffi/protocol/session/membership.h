@@ -27,6 +27,9 @@
 // every lane, so one working lane is enough to agree, and each lane shows whether it works. Answers
 // go back over the lane of the question.
 //
+// Ranks of a slice are members together: a view has all of them or none, so a majority of the ranks
+// is one of the slices. A rank whose slice is not whole votes, and is removed with it.
+//
 // Calls are those of buckets (BucketOf): the parts of a bucket, on several lanes, are one call and
 // change members together.
 
@@ -45,6 +48,7 @@
 #include "ffi/protocol/session/connectivity.h"
 #include "ffi/protocol/session/membership_mailbox.h"
 #include "ffi/protocol/session/paxos.h"
+#include "ffi/protocol/session/slices.h"
 #include "ffi/protocol/session/view.h"
 #include "ffi/protocol/wire/membership_message.h"
 
@@ -55,7 +59,8 @@ class Membership {
   using Outgoing = MembershipMailbox::Outgoing;
 
   // Needs `peer_timeout` > 0 and `lanes` > 0.
-  Membership(Rank self, std::uint16_t world_size, Duration peer_timeout, std::uint16_t lanes = 1);
+  Membership(Rank self, std::uint16_t world_size, Duration peer_timeout, std::uint16_t lanes = 1,
+             Slices slices = Slices(1));
 
   // ---- The outcome.
 
@@ -64,13 +69,15 @@ class Membership {
   const std::vector<View>& earlier() const { return earlier_; }
   // This rank was removed: view() is without it.
   bool removed() const { return !view_.Has(self_); }
+  // The ranks of the own slice that were suspected when it was removed.
+  const std::vector<Rank>& lost_with() const { return lost_with_; }
   // The others cannot be reached, or do not agree: no decision is in sight.
   bool stuck() const { return stuck_; }
   // No call may begin: the vote of this rank stands until the next view.
   bool frozen() const { return paxos_.frozen(); }
-  // Members that this rank reaches, itself included.
+  // Members of the slices that this rank reaches as a whole.
   std::size_t Connected(Instant now) const {
-    return connectivity_.CountReached(now, view_.members);
+    return connectivity_.WholeReached(now, view_.members).size();
   }
   // Grows with everything that concerns all lanes: another view, stuck or not, messages to all.
   std::uint32_t changes() const { return changes_; }
@@ -134,8 +141,10 @@ class Membership {
   Duration retry_interval_;
   // Time in which a message comes and is answered, whichever way was cut off.
   Duration last_chance_;
+  Slices slices_;
   View view_;
   std::vector<View> earlier_;
+  std::vector<Rank> lost_with_;
   std::vector<CallId> newest_;  // call of each bucket, ascending
   Connectivity connectivity_;
   Paxos paxos_;  // on the next view

@@ -89,8 +89,9 @@ bool MismatchDetector::IsElsewhere(Instant now, const Exchange& exchange,
                       (open == nullptr || open->exchange.program().submitted());
   if (called) return false;
   // On its way there: an earlier call of the same collective is under way. Unless it is this one,
-  // which the peer, in a later one, never was in.
-  const bool needs_all = !HasDeadlines(exchange.collective().spec);
+  // which the peer, in a later one, never was in: else something of the peer would be here.
+  const CollectiveSpec& spec = exchange.collective().spec;
+  const bool needs_all = !HasDeadlines(spec) && HasReduceScatter(spec);
   bool on_its_way = false;
   calls_.ForEach(report.call.collective, [&](CallId call, const OpenCall& earlier) {
     if (call == exchange.call() && needs_all) return;

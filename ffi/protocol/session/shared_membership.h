@@ -13,6 +13,7 @@
 #include "ffi/base/time.h"
 #include "ffi/protocol/session/membership.h"
 #include "ffi/protocol/session/skipped_calls.h"
+#include "ffi/protocol/session/slices.h"
 
 namespace optireduce {
 
@@ -29,8 +30,9 @@ struct MembershipFacts {
 
 class SharedMembership {
  public:
-  SharedMembership(Rank self, std::uint16_t world_size, Duration peer_timeout, std::uint16_t lanes)
-      : membership_(self, world_size, peer_timeout, lanes) {}
+  SharedMembership(Rank self, std::uint16_t world_size, Duration peer_timeout, std::uint16_t lanes,
+                   Slices slices = Slices(1))
+      : membership_(self, world_size, peer_timeout, lanes, slices) {}
   virtual ~SharedMembership() = default;
   SharedMembership(const SharedMembership&) = delete;
   SharedMembership& operator=(const SharedMembership&) = delete;

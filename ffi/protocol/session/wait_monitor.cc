@@ -11,7 +11,7 @@ WaitingCall WaitMonitor::WaitingFor(const Exchange& exchange) const {
   const Collective& collective = exchange.collective();
   const auto holds_up = [&](MemberIndex member, bool contributed) {
     if (member == collective.self) return false;
-    return contributed ? exchange.Needs(member) : exchange.reduce_scatter().Awaits(member);
+    return contributed ? exchange.WaitsFor(member) : exchange.reduce_scatter().Awaits(member);
   };
   // Results wait for the slowest contribution: only when all of these are here, their owners are
   // the ones to be asked.

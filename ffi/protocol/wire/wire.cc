@@ -41,7 +41,7 @@ Duration ReadDuration(ByteReader& reader) {
 }
 
 std::optional<LatePolicy> PolicyOf(std::uint8_t value) {
-  if (value > static_cast<std::uint8_t>(LatePolicy::kDefer)) return std::nullopt;
+  if (value > static_cast<std::uint8_t>(LatePolicy::kNoStage)) return std::nullopt;
   return static_cast<LatePolicy>(value);
 }
 
@@ -200,7 +200,7 @@ std::optional<CollectiveSpec> ParseAnnouncement(std::span<const std::byte> paylo
   spec.all_gather = *all_gather;
   if (!members || members->empty()) return std::nullopt;
   spec.members = std::move(*members);
-  if (!HasMode(spec)) return std::nullopt;
+  if (!HasMode(spec) || !HasWholeShards(spec)) return std::nullopt;
   return spec;
 }
 

@@ -1,0 +1,514 @@
+"""Calls in two steps: `begin` starts a call and returns a handle, `end` waits for it.
+
+XLA makes the results of a program available at its end, so a call inside a program
+delays the end of that program, even if only a later program needs the result. `begin`
+copies the leaves into memory of the engine, which then makes the call by itself; the
+handle is a small array for each bucket, which a program can carry to a later one. The
+two primitives have the same rules as `allreduce_p` for effects: see `_primitive`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from jax_optireduce import (
+    _bucketing,
+    _checks,
+    _collectives,
+    _communicator,
+    _compat,
+    _gradients,
+    _hadamard,
+    _native,
+    _primitive,
+    _specs,
+    _stats,
+)
+from jax_optireduce._bucketing import Bucket
+from jax_optireduce._call import Call
+from jax_optireduce._checks import AxisName
+from jax_optireduce._collectives import ReducedBucket, Reduction
+from jax_optireduce._errors import UsageError
+from jax_optireduce._options import Options
+from jax_optireduce._stats import CollectiveStats
+
+BEGIN_TARGET = "jax_optireduce_begin"
+END_TARGET = "jax_optireduce_end"
+
+# Positions in a token. Source: ffi/bind/xla_begin.h.
+_COLLECTIVE, _STEP = 1, 3
+
+begin_p = Primitive("optireduce_begin")
+end_p = Primitive("optireduce_end")
+end_p.multiple_results = True
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+    """The type of a leaf.
+
+    Attributes:
+      shape: of the leaf, and of its sum.
+      dtype: of its sum.
+      varying: manual axes over which the sum varies; sorted.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    varying: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Returns the number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """The static part of a handle.
+
+    Attributes:
+      treedef: of the tree.
+      leaves: of the tree.
+      axes: of the call.
+      mode: of the call.
+      mean: whether the result is a mean.
+      rotated: whether the buckets are rotated.
+      buckets: one for each token; None with the backend "xla", where the handle holds
+        the results.
+    """
+
+    treedef: Any
+    leaves: tuple[_Leaf, ...]
+    axes: tuple[Any, ...]
+    mode: str
+    mean: bool
+    rotated: bool
+    buckets: tuple[Bucket, ...] | None
+
+
+@jax.tree_util.register_pytree_node_class
+class Handle:
+    """A call that `begin` has started, for `end`: a pytree of small arrays.
+
+    It can be an argument and a result of jitted functions, a carried value of
+    `jax.lax.scan`, and be donated. Its arrays are equal on all ranks, so its spec in
+    `jax.shard_map` is `PartitionSpec()`. Handles of calls with the same arguments have
+    the same structure.
+    """
+
+    def __init__(self, arrays: Sequence[Any], plan: _Plan) -> None:
+        """For `begin` and `empty_handle` only."""
+        self._arrays = tuple(arrays)
+        self._plan = plan
+
+    def __repr__(self) -> str:
+        """Describes the call."""
+        plan = self._plan
+        return f"Handle({len(plan.leaves)} leaves over {plan.axes}, mode {plan.mode!r})"
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], _Plan]:
+        """Returns arrays and static part, for JAX."""
+        return self._arrays, self._plan
+
+    @classmethod
+    def tree_unflatten(cls, plan: _Plan, arrays: Sequence[Any]) -> "Handle":
+        """Undoes `tree_flatten`, for JAX."""
+        return cls(arrays, plan)
+
+
+def begin(
+    tree: Any,
+    axis_name: AxisName,
+    *,
+    mean: bool = True,
+    mode: str | None = None,
+    wire_format: str = "float32",
+    step: Any = None,
+    name: str | None = None,
+) -> Handle:
+    """Starts an average over a mapped axis, and returns without its result.
+
+    The call runs while the program computes, and beyond its end. `end` waits for it, in
+    the same program or in a later one. With the result of the step before, the call
+    overlaps with a whole step (ACCO)::
+
+        def step(params, handle, batch):
+            gradients = jax.grad(loss_fn)(params, batch)
+            following = begin(gradients, "data")
+            means = end(handle, after=following)  # of the step before
+            return update(params, means), following
+
+    The first step gets `empty_handle`, whose result is zeros. A handle is ended once.
+    In the order of the calls, `begin` is the call: it matches calls of other ranks, and
+    drains, as a call of `average_gradients` with the same name does. Calls of the same
+    name wait for each other.
+
+    Differs from `average_gradients` in:
+
+    * The leaves are copied: the engine holds one copy of them for each open handle.
+      Under one name a device has 8 open handles at most: a further `begin` drops the
+      result of the oldest one if its call has ended, and is an error otherwise.
+    * All axes of the mesh must be manual, and all axes of the call axes of the mesh.
+    * It cannot be differentiated or batched by `jax.vmap`.
+
+    Args:
+      tree: leaves as in `pmean`; constants are reduced as well.
+      axis_name: see `psum`.
+      mean: whether the sum is divided by the number of ranks, see `pmean`.
+      mode: see `psum`; None takes `Options.mode`, or else "bounded".
+      wire_format: see `psum`.
+      step: see `psum`.
+      name: see `psum`.
+
+    Returns:
+      The handle.
+
+    Raises:
+      AxisError: see `psum`.
+      UsageError: see `psum`; or an axis of the mesh is not manual.
+      NotInitializedError: see `psum`.
+    """
+    key = _checks.checked_key(name, "begin")
+    call = _checks.checked_call("begin", axis_name, key, mode, wire_format, mean=mean)
+    return begin_tree(tree, step, call)
+
+
+def empty_handle(
+    tree: Any, axis_name: AxisName, *, mean: bool = True, mode: str | None = None
+) -> Handle:
+    """Returns a handle of no call, for the first step: `end` returns zeros for it.
+
+    Call it anywhere, with the arguments of the `begin` whose handle it replaces. Under
+    check_vma=True, on a mesh with further manual axes, call it inside the same
+    `jax.shard_map`, whose types it then has.
+
+    Args:
+      tree: arrays of the shapes and dtypes of the tree of `begin`, such as the
+        parameters; their values are not used.
+      axis_name: as in `begin`.
+      mean: as in `begin`.
+      mode: as in `begin`.
+
+    Returns:
+      The handle. It can be ended any number of times.
+
+    Raises:
+      UsageError: a leaf or the mode is invalid.
+      NotInitializedError: see `psum`.
+    """
+    return empty(tree, axis_name, mode, mean=mean)
+
+
+@overload
+def end(
+    handle: Handle, *, after: Any = None, return_stats: Literal[False] = False
+) -> Any: ...
+@overload
+def end(
+    handle: Handle, *, after: Any = None, return_stats: Literal[True]
+) -> tuple[Any, CollectiveStats]: ...
+def end(handle: Handle, *, after: Any = None, return_stats: bool = False) -> Any:
+    """Waits for a call that `begin` has started, and returns its result.
+
+    Differs from `average_gradients` in its errors: a dead rank, a disagreement between
+    ranks or a cancellation ends the program that calls `end`, not that of `begin`. A
+    handle that is ended twice, or is of another session, is an error too.
+
+    Args:
+      handle: the result of `begin`, or of `empty_handle`.
+      after: any tree of arrays that are computed before the wait: the new handle, or
+        the gradients. A small program may otherwise wait first, and compute afterwards.
+      return_stats: see `psum`; the statistics of the call.
+
+    Returns:
+      The means, or sums, of the tree given to `begin`. With `return_stats` the pair of
+      them and this rank's `CollectiveStats`.
+
+    Raises:
+      AxisError: the axis of the call is not mapped here.
+      UsageError: `handle` is not a handle.
+      NotInitializedError: see `psum`.
+    """
+    if not isinstance(handle, Handle):
+        raise UsageError(
+            f"end needs the handle that begin returned, got {type(handle).__name__}."
+        )
+    return end_tree(handle, after).result(return_stats)
+
+
+def begin_tree(
+    tree: Any, step: Any, call: Call, *, rotate: bool | None = None
+) -> Handle:
+    """Starts the calls of a tree: the body of `begin`.
+
+    Args:
+      tree: see `begin`.
+      step: see `psum`.
+      call: the description of the call; each bucket gets a suffix to its key.
+      rotate: whether a lossy call is rotated; None takes `Advanced.hadamard`.
+    """
+    options = _communicator.current(call.kind).options
+    _check_place(call.axes, call.kind)
+    step = _checks.checked_step(step)
+    paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
+    leaves = [_checked_leaf(path, leaf, call) for path, leaf in paths_and_leaves]
+    types = [_type_of_sum(leaf, call.axes) for leaf in leaves]
+    plan = _planned(
+        options,
+        rotate,
+        treedef=treedef,
+        leaves=tuple(types),
+        axes=call.axes,
+        mode=call.mode,
+        mean=call.mean,
+    )
+    if plan.buckets is None:
+        sums = [lax.psum(leaf, call.axes) for leaf in leaves]
+        return Handle(sums, plan)
+    counted = step is None
+    number = jnp.asarray(-1 if counted else step, jnp.int32)
+    tokens = [
+        begin_p.bind(
+            _primitive.group_and_rank(call.axes),
+            number,
+            *(leaves[i] for i in bucket.leaves),
+            call=dataclasses.replace(
+                call,
+                key=call.key + bucket.suffix,
+                counted=counted,
+                rotated=plan.rotated,
+            ),
+        )
+        for bucket in plan.buckets
+    ]
+    return Handle(tokens, plan)
+
+
+def _checked_leaf(path: Any, leaf: Any, call: Call) -> jax.Array:
+    """Returns a leaf of a call; a constant, too, is an operand."""
+    keys = jax.tree_util.keystr(path) or "(the argument)"
+    place = f"{call.kind} of leaf {keys}"
+    if not isinstance(leaf, Tracer):
+        constant = jnp.asarray(_checks.checked_constant(leaf, place))
+        leaf = _gradients.made_varying(constant, call.axes)
+    return _checks.checked_leaf(leaf, place, call)
+
+
+def empty(
+    tree: Any,
+    axis_name: AxisName,
+    mode: str | None,
+    *,
+    mean: bool = True,
+    rotate: bool | None = None,
+) -> Handle:
+    """Makes the handle of no call: the body of `empty_handle`."""
+    options = _communicator.current("empty_handle").options
+    axes = _checks.axes_of(axis_name)
+    leaves, treedef = jax.tree_util.tree_flatten(tree)
+    types = [_type_of_sum(leaf, axes) for leaf in leaves]
+    plan = _planned(
+        options,
+        rotate,
+        treedef=treedef,
+        leaves=tuple(types),
+        axes=axes,
+        mode=_checks.resolved_mode(mode, "empty_handle"),
+        mean=mean,
+    )
+    if plan.buckets is not None:
+        token = jnp.zeros(_native.TOKEN_ELEMENTS, jnp.int32)
+        # One array each: JAX does not donate an array twice.
+        return Handle([token + 0 for _ in plan.buckets], plan)
+    zeros = [
+        _gradients.made_varying(jnp.zeros(leaf.shape, leaf.dtype), leaf.varying)
+        for leaf in plan.leaves
+    ]
+    return Handle(zeros, plan)
+
+
+def end_tree(handle: Handle, after: Any = None) -> Reduction:
+    """Waits for the calls of a tree: the body of `end`."""
+    arrays, plan = handle.tree_flatten()
+    _communicator.current("end")
+    axes = _checks.checked_axes(plan.axes, "end")
+    _check_place(axes, "end")
+    sums = {i: jnp.zeros(leaf.shape, leaf.dtype) for i, leaf in enumerate(plan.leaves)}
+    buckets = []
+    if plan.buckets is None:
+        sums = dict(enumerate(arrays))
+    else:
+        before = [lax.stop_gradient(x) for x in jax.tree.leaves(after)]
+        rank = _primitive.group_and_rank(axes)
+        typed = _primitive.is_typed(axes)
+        for token, bucket in zip(arrays, plan.buckets, strict=True):
+            types = tuple(plan.leaves[i] for i in bucket.leaves)
+            *flat, vector = end_p.bind(
+                rank,
+                token,
+                *before,
+                leaves=types,
+                rotated=plan.rotated,
+                typed=typed,
+            )
+            for i, x in zip(bucket.leaves, flat, strict=True):
+                sums[i] = x.reshape(plan.leaves[i].shape)
+            positions = list(bucket.leaves)
+            buckets.append(ReducedBucket(positions, bucket.elements, vector))
+    results = [sums[i] for i in range(len(plan.leaves))]
+    if plan.mean:
+        size = lax.axis_size(axes)
+        ranks = _collectives.ranks_in_mean(sums, buckets, plan.mode, size)
+        results = [total / ranks.get(i, size) for i, total in enumerate(results)]
+    return Reduction(jax.tree_util.tree_unflatten(plan.treedef, results), buckets)
+
+
+def _planned(options: Options, rotate: bool | None, **fields: Any) -> _Plan:
+    """Returns the plan of a call: a function of its arguments and the options."""
+    if options.backend == "xla":
+        return _Plan(**fields, rotated=False, buckets=None)
+    leaves = fields["leaves"]
+    buckets = _bucketing.plan_buckets(
+        [leaf.shape for leaf in leaves],
+        [leaf.dtype for leaf in leaves],
+        bucket_bytes=options.bucket_bytes,
+    )
+    if rotate is None:
+        rotate = options.advanced.hadamard
+    rotated = rotate and fields["mode"] == "lossy"
+    return _Plan(**fields, rotated=rotated, buckets=buckets)
+
+
+def _type_of_sum(leaf: Any, axes: tuple[Any, ...]) -> _Leaf:
+    dtype = np.dtype(jax.dtypes.result_type(leaf))
+    if dtype == np.bool_:
+        dtype = np.dtype(np.int32)
+    varying = _compat.varying_axes(leaf) if isinstance(leaf, Tracer) else frozenset()
+    return _Leaf(jnp.shape(leaf), dtype, tuple(sorted(varying - set(axes))))
+
+
+def _check_place(axes: tuple[Any, ...], kind: str) -> None:
+    """Raises `UsageError` where a call cannot be divided into two steps."""
+    others = [axis for axis in axes if axis not in _primitive.mapped_axes(axes)]
+    if others:
+        raise UsageError(
+            f"{kind} over {others}: an axis of jax.vmap is summed in the program, not "
+            "between processes; write average_gradients, or map it by jax.shard_map."
+        )
+    automatic = list(_specs.automatic_axes())
+    if automatic:
+        raise UsageError(
+            f"{kind} where the axes {automatic} are not manual: leave axis_names out "
+            "of jax.shard_map, which makes all axes manual; or write "
+            "average_gradients."
+        )
+
+
+# --- The primitives ------------------------------------------------------------------
+
+
+def _begin_type(rank: Any, *_: Any, **__: Any) -> Any:
+    return _compat.vector_type(rank, _native.TOKEN_ELEMENTS, np.int32)
+
+
+def _lower_begin(ctx: Any, rank: Any, step: Any, *leaves: Any, call: Call) -> Any:
+    attributes = _primitive.call_attributes(ctx, ctx.avals_in[2:], call)
+    salt = _primitive.salt_of(attributes)
+    token = jax.ShapeDtypeStruct((_native.TOKEN_ELEMENTS,), jnp.int32)
+    native = jax.ffi.ffi_call(BEGIN_TARGET, token, has_side_effect=True)
+
+    def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> jax.Array:
+        operands: Sequence[jax.Array] = leaves
+        if call.rotated:
+            number = None if call.counted else step
+            step, encoded = _primitive.rotated(
+                rank, number, leaves, attributes, _primitive.DIRECT_WAY
+            )
+            operands = [encoded]
+        return native(rank, step, *operands, **attributes, salt=np.int64(salt))
+
+    return mlir.lower_fun(program, multiple_results=False)(
+        _compat.without_manual_types(ctx), rank, step, *leaves
+    )
+
+
+def _end_types(
+    rank: Any, _token: Any, *_: Any, leaves: tuple[_Leaf, ...], typed: bool, **__: Any
+) -> list[Any]:
+    vectors = [
+        _compat.vector_type(rank, leaf.size, leaf.dtype, leaf.varying if typed else ())
+        for leaf in leaves
+    ]
+    return [*vectors, _compat.stats_type(rank, _stats.VECTOR_SIZE)]
+
+
+def _lower_end(
+    ctx: Any,
+    *operands: Any,
+    leaves: tuple[_Leaf, ...],
+    rotated: bool,
+    typed: bool,
+) -> Any:
+    del typed
+    flat = [jax.ShapeDtypeStruct((leaf.size,), leaf.dtype) for leaf in leaves]
+    results = flat
+    if rotated:
+        coefficients = _hadamard.padded_size(sum(leaf.size for leaf in leaves))
+        results = [jax.ShapeDtypeStruct((coefficients,), leaves[0].dtype)]
+    vector = jax.ShapeDtypeStruct((_stats.VECTOR_SIZE,), jnp.float32)
+    native = jax.ffi.ffi_call(END_TARGET, (*results, vector), has_side_effect=True)
+
+    def program(rank: jax.Array, token: jax.Array, *after: jax.Array) -> list[Any]:
+        *sums, vector = native(rank, token, *after, communicator=_communicator.NAME)
+        if rotated:
+            salt = token[_COLLECTIVE].astype(jnp.uint32)
+            key = _primitive.rotation_key(token[_STEP], salt)
+            sums = _primitive.unrotated(sums[0], vector, key, flat)
+        return [*sums, vector]
+
+    return mlir.lower_fun(program, multiple_results=True)(
+        _compat.without_manual_types(ctx), *operands
+    )
+
+
+def _lower_elsewhere(ctx: Any, *_: Any, **__: Any) -> Any:
+    platforms = ", ".join(ctx.module_context.platforms)
+    raise NotImplementedError(
+        f"begin and end run on CPU only, not on {platforms}. Write average_gradients "
+        "there; or set JAX_OPTIREDUCE_BACKEND=xla."
+    )
+
+
+def _refuse_derivative(*_: Any, **__: Any) -> Any:
+    raise UsageError(
+        "begin cannot be differentiated: its result arrives after the derivative is "
+        "computed. Call it with the gradients that jax.grad returns, outside of the "
+        "differentiated function; or put jax.lax.stop_gradient around its leaves."
+    )
+
+
+def _refuse_batch(*_: Any, **__: Any) -> Any:
+    raise UsageError(
+        "begin and end cannot be mapped by jax.vmap: there is one handle for a call, "
+        "not one for each element of a batch. Call them outside of the mapped function."
+    )
+
+
+begin_p.def_abstract_eval(_begin_type)
+end_p.def_abstract_eval(_end_types)
+ad.primitive_jvps[begin_p] = _refuse_derivative
+for _p, _lower in ((begin_p, _lower_begin), (end_p, _lower_end)):
+    batching.primitive_batchers[_p] = _refuse_batch
+    # Not cacheable: see `allreduce_p`.
+    mlir.register_lowering(_p, _lower_elsewhere, cacheable=False)
+    mlir.register_lowering(_p, _lower, platform="cpu", cacheable=False)

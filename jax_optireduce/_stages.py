@@ -1,0 +1,469 @@
+"""`psum_scatter` and `all_gather`: the two stages of an allreduce, one at a time."""
+
+import dataclasses
+import math
+from typing import Any, Literal, NamedTuple, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_optireduce import (
+    _blocks,
+    _bucketing,
+    _checks,
+    _communicator,
+    _compat,
+    _primitive,
+    _specs,
+    _stage_primitives,
+    _stats,
+)
+from jax_optireduce._call import Call
+from jax_optireduce._checks import AxisName
+from jax_optireduce._errors import UsageError
+from jax_optireduce._stats import CollectiveStats
+
+# A scattered sum has one owner, so the two modes are one.
+_SCATTERED_MODES = {"agreed": "bounded"}
+
+
+class Parts(NamedTuple):
+    """The results of one stage, and the statistics of its buckets.
+
+    Attributes:
+      tree: the results.
+      vectors: statistics vectors of the buckets.
+      elements: numbers of elements of the buckets.
+    """
+
+    tree: Any
+    vectors: list[jax.Array]
+    elements: list[int]
+
+    def result(self, return_stats: bool) -> Any:
+        """Returns the tree, or the pair (tree, report)."""
+        if not return_stats:
+            return self.tree
+        return self.tree, _stats.from_vectors(self.vectors, self.elements)
+
+
+@overload
+def psum_scatter(
+    x: Any,
+    axis_name: AxisName,
+    *,
+    scatter_dimension: int = 0,
+    axis_index_groups: None = None,
+    tiled: bool = False,
+    mode: str | None = None,
+    wire_format: str = "float32",
+    step: Any = None,
+    name: str | None = None,
+    return_stats: Literal[False] = False,
+) -> Any: ...
+@overload
+def psum_scatter(
+    x: Any,
+    axis_name: AxisName,
+    *,
+    scatter_dimension: int = 0,
+    axis_index_groups: None = None,
+    tiled: bool = False,
+    mode: str | None = None,
+    wire_format: str = "float32",
+    step: Any = None,
+    name: str | None = None,
+    return_stats: Literal[True],
+) -> tuple[Any, CollectiveStats]: ...
+def psum_scatter(
+    x: Any,
+    axis_name: AxisName,
+    *,
+    scatter_dimension: int = 0,
+    axis_index_groups: None = None,
+    tiled: bool = False,
+    mode: str | None = None,
+    wire_format: str = "float32",
+    step: Any = None,
+    name: str | None = None,
+    return_stats: bool = False,
+) -> Any:
+    """Sums every leaf over a mapped axis; each rank gets its part of the sum.
+
+    The first stage of an allreduce, with half of its bytes, as
+    `jax.lax.psum_scatter`: for gradients whose optimizer state is sharded over the
+    axis (ZeRO). `all_gather` is the second one.
+
+    Call it inside `jax.shard_map` with all axes manual, inside `jax.pmap`, or over the
+    axis of a named `jax.vmap`. Its transpose is `all_gather` in mode "exact".
+
+    Differs from `jax.lax.psum_scatter` in:
+
+    * Contributions are added in the order of the ranks, in float32 for bfloat16 and
+      float16, so the last bits may differ.
+    * A floating value that does not vary over the axis (check_vma=True) is an error,
+      see `psum`. Complex numbers and integers other than int32 are errors, and bool
+      is counted in int32.
+    * Every process has the same number of devices of the axis.
+    * Axes that the compiler shards by itself (`axis_names=` of `jax.shard_map`) are an
+      error. Groups of indices are an axis of the mesh.
+    * In modes other than "exact" a sum may lack late data; `return_stats=True` reports
+      its share.
+
+    Args:
+      x: a tree of arrays; see `psum` for their dtypes.
+      axis_name: a mapped axis or a tuple of them.
+      scatter_dimension: the dimension of each leaf that is divided over the ranks.
+      axis_index_groups: None, the default of `jax.lax.psum_scatter`.
+      tiled: False: the dimension has the size of the axis, and the result lacks it.
+        True: the size of the dimension is a multiple of that of the axis, and the
+        result keeps it, divided by the size of the axis.
+      mode: see `psum`. "bounded" and "agreed" are one mode here, since a part has one
+        owner: the call ends by its deadline, and adds late data to a later call, see
+        `drain`. A dead rank is an error in both, as the other ranks have no place for
+        its part. `Options.on_lag` "catch_up" acts as "suspend". A deadline is that of
+        the whole call.
+      wire_format: see `psum`.
+      step: see `psum`.
+      name: see `psum`.
+      return_stats: whether to return the statistics of the call as well.
+
+    Returns:
+      The same tree; the leaves as `tiled` says. With `return_stats` the pair of it and
+      this rank's `CollectiveStats`.
+
+    Raises:
+      AxisError: the axis is not mapped here.
+      UsageError: a leaf, its shape, the mode, the step, or the place in the program is
+        invalid.
+      NotInitializedError: `jax_optireduce.init` was not called.
+    """
+    kind = "psum_scatter"
+    _checks.check_no_groups(axis_index_groups, kind)
+    key = _checks.checked_key(name, kind)
+    call = scattering(
+        _checks.checked_call(kind, axis_name, key, mode, wire_format, mean=False)
+    )
+    return scatter_tree(x, step, call, scatter_dimension, tiled).result(return_stats)
+
+
+def scattering(call: Call) -> Call:
+    """Returns the call with the first stage alone."""
+    mode = _SCATTERED_MODES.get(call.mode, call.mode)
+    return dataclasses.replace(call, operation="reduce_scatter", mode=mode)
+
+
+def scatter_tree(
+    tree: Any, step: Any, call: Call, scatter_dimension: int, tiled: bool
+) -> Parts:
+    """Sums a tree and scatters the sums, in buckets; see `psum_scatter`."""
+    options = _communicator.current(call.kind).options
+    step = _checks.checked_step(step)
+    _check_manual(call.kind)
+    size = lax.axis_size(call.axes)
+    places, leaves, treedef = _flatten(tree, call.kind)
+    arrays = [
+        _checks.checked_leaf(leaf, place, call)
+        for place, leaf in zip(places, leaves, strict=True)
+    ]
+    dimensions = [_scattered(x, scatter_dimension, tiled, size) for x in arrays]
+    if options.backend == "xla":
+        parts = [
+            lax.psum_scatter(x, call.axes, scatter_dimension=dimension, tiled=tiled)
+            for x, dimension in zip(arrays, dimensions, strict=True)
+        ]
+        return Parts(treedef.unflatten(parts), [], [])
+    rows = [
+        _as_rows(x, dimension, tiled, size)
+        for x, dimension in zip(arrays, dimensions, strict=True)
+    ]
+    results: list[Any] = [jnp.zeros(row.shape[1:], row.dtype) for row in rows]
+    vectors, elements = [], []
+    rotated = call.mode == "lossy" and options.advanced.hadamard
+    for bucket in _bucketing.plan_buckets(
+        [row.shape for row in rows],
+        [row.dtype for row in rows],
+        bucket_bytes=options.bucket_bytes,
+    ):
+        of_bucket = dataclasses.replace(
+            call, key=call.key + bucket.suffix, rotated=rotated
+        )
+        parts, vector = _stage_primitives.psum_scatter(
+            [rows[i] for i in bucket.leaves], step, of_bucket
+        )
+        for i, part in zip(bucket.leaves, parts, strict=True):
+            results[i] = part
+        vectors.append(vector)
+        elements.append(bucket.elements)
+    return Parts(treedef.unflatten(results), vectors, elements)
+
+
+@overload
+def all_gather(
+    x: Any,
+    axis_name: AxisName,
+    *,
+    axis_index_groups: None = None,
+    axis: int = 0,
+    tiled: bool = False,
+    to: str = "varying",
+    mode: str | None = None,
+    wire_format: str = "float32",
+    step: Any = None,
+    name: str | None = None,
+    return_stats: Literal[False] = False,
+) -> Any: ...
+@overload
+def all_gather(
+    x: Any,
+    axis_name: AxisName,
+    *,
+    axis_index_groups: None = None,
+    axis: int = 0,
+    tiled: bool = False,
+    to: str = "varying",
+    mode: str | None = None,
+    wire_format: str = "float32",
+    step: Any = None,
+    name: str | None = None,
+    return_stats: Literal[True],
+) -> tuple[Any, CollectiveStats]: ...
+def all_gather(
+    x: Any,
+    axis_name: AxisName,
+    *,
+    axis_index_groups: None = None,
+    axis: int = 0,
+    tiled: bool = False,
+    to: str = "varying",
+    mode: str | None = None,
+    wire_format: str = "float32",
+    step: Any = None,
+    name: str | None = None,
+    return_stats: bool = False,
+) -> Any:
+    """Gathers the leaves of all ranks of a mapped axis.
+
+    The second stage of an allreduce, with half of its bytes, as `jax.lax.all_gather`:
+    for parameters whose parts were updated by their owners (ZeRO). It waits for every
+    rank (mode "exact"), and a dead rank is an error after `Options.peer_timeout_s`.
+    Values arrive with their bits, NaN and -0.0 included.
+
+    Call it where `psum_scatter` works. Its transpose is `psum_scatter` in mode
+    "exact".
+
+    Differs from `jax.lax.all_gather` in:
+
+    * Every process has the same number of devices of the axis.
+    * Axes that the compiler shards by itself (`axis_names=` of `jax.shard_map`) are an
+      error. Groups of indices are an axis of the mesh. `to="reduced"` is an error.
+    * Keys of `jax.random` and dtypes of less than 8 bits are errors.
+
+    Args:
+      x: a tree of arrays of any shape and dtype.
+      axis_name: a mapped axis or a tuple of them.
+      axis_index_groups: None, the default of `jax.lax.all_gather`.
+      axis: the dimension of the result along which the leaves of the ranks lie.
+      tiled: False: a new dimension, of the size of the axis. True: an existing one,
+        along which the leaves are concatenated.
+      to: the type of the result under check_vma=True: "varying" over the axis, or
+        "invarying": equal on all ranks, as the result of `psum`.
+      mode: None or "exact". The other modes add late data to a later call, or scale
+        partial sums: right for gradients, wrong for parameters. They are errors.
+        `Options.mode` has no effect.
+      wire_format: see `psum`; rounded values are the same on all ranks.
+      step: see `psum`.
+      name: see `psum`.
+      return_stats: whether to return the statistics of the call as well.
+
+    Returns:
+      The same tree; the leaves as `axis` and `tiled` say. With `return_stats` the pair
+      of it and this rank's `CollectiveStats`.
+
+    Raises:
+      AxisError: the axis is not mapped here.
+      UsageError: a leaf, an argument, the mode, the step, or the place in the program
+        is invalid.
+      NotInitializedError: `jax_optireduce.init` was not called.
+    """
+    kind = "all_gather"
+    _checks.check_no_groups(axis_index_groups, kind)
+    key = _checks.checked_key(name, kind)
+    _check_exact(mode)
+    if to not in ("varying", "invarying"):
+        raise UsageError(f"{kind}: to must be 'varying' or 'invarying', got {to!r}.")
+    call = dataclasses.replace(
+        _checks.checked_call(kind, axis_name, key, "exact", wire_format, mean=False),
+        operation="all_gather",
+    )
+    return _gather_tree(x, step, call, axis, tiled, to).result(return_stats)
+
+
+def _gather_tree(
+    tree: Any, step: Any, call: Call, axis: int, tiled: bool, to: str
+) -> Parts:
+    options = _communicator.current(call.kind).options
+    step = _checks.checked_step(step)
+    _check_manual(call.kind)
+    names, leaves, treedef = _flatten(tree, call.kind)
+    arrays = [
+        _gathered_leaf(leaf, name, call)
+        for name, leaf in zip(names, leaves, strict=True)
+    ]
+    places = [_place(x, axis, tiled, call.kind) for x in arrays]
+    if options.backend == "xla":
+        gathered = [
+            lax.all_gather(x, call.axes, axis=place, tiled=tiled, to=to)
+            for x, place in zip(arrays, places, strict=True)
+        ]
+        return Parts(treedef.unflatten(gathered), [], [])
+    # Complex numbers travel as pairs.
+    sent = [
+        jnp.stack([x.real, x.imag], -1) if jnp.iscomplexobj(x) else x for x in arrays
+    ]
+    size = lax.axis_size(call.axes)
+    results: list[Any] = [jnp.zeros((size, *x.shape), x.dtype) for x in sent]
+    rounded = call.wire_format != "float32"
+    vectors, elements = [], []
+    for bucket in _bucketing.plan_buckets(
+        [(x.size if rounded else _blocks.words_in(x), size) for x in sent],
+        [np.dtype(np.float32)] * len(sent),  # For the size of a word.
+        bucket_bytes=options.bucket_bytes,
+    ):
+        of_bucket = dataclasses.replace(call, key=call.key + bucket.suffix)
+        gathered, vector = _stage_primitives.all_gather(
+            [sent[i] for i in bucket.leaves], step, of_bucket, varying=to == "varying"
+        )
+        for i, whole in zip(bucket.leaves, gathered, strict=True):
+            results[i] = whole
+        vectors.append(vector)
+        elements.append(bucket.elements)
+    whole = [
+        lax.complex(y[..., 0], y[..., 1]) if jnp.iscomplexobj(x) else y
+        for x, y in zip(arrays, results, strict=True)
+    ]
+    placed = [_placed(y, place, tiled) for y, place in zip(whole, places, strict=True)]
+    return Parts(treedef.unflatten(placed), vectors, elements)
+
+
+def _flatten(tree: Any, kind: str) -> tuple[list[str], list[jax.Array], Any]:
+    """Returns the names of the leaves for messages, the leaves, and the structure."""
+    found, treedef = jax.tree_util.tree_flatten_with_path(tree)
+    names = [
+        f"{kind} of leaf {jax.tree_util.keystr(path) or '(the argument)'}"
+        for path, _ in found
+    ]
+    return names, [jnp.asarray(leaf) for _, leaf in found], treedef
+
+
+# --- Shapes --------------------------------------------------------------------------
+
+
+def _scattered(x: jax.Array, dimension: int, tiled: bool, size: int) -> int:
+    """Returns the dimension that is divided, not negative."""
+    if not -x.ndim <= dimension < x.ndim:
+        raise UsageError(
+            f"psum_scatter: scatter_dimension={dimension}, but a leaf has the shape "
+            f"{list(x.shape)}."
+        )
+    dimension %= x.ndim
+    found = x.shape[dimension]
+    if tiled and found % size:
+        raise UsageError(
+            f"psum_scatter: dimension {dimension} of the shape {list(x.shape)} must be "
+            f"divisible by the {size} ranks; pad the leaf, or choose another "
+            "scatter_dimension."
+        )
+    if not tiled and found != size:
+        raise UsageError(
+            f"psum_scatter: dimension {dimension} of the shape {list(x.shape)} must "
+            f"have the size of the axis, {size}; to divide a larger one write "
+            "tiled=True."
+        )
+    return dimension
+
+
+def _as_rows(x: jax.Array, dimension: int, tiled: bool, size: int) -> jax.Array:
+    """Returns `x` as [ranks, ...]."""
+    if tiled:
+        shape = list(x.shape)
+        shape[dimension : dimension + 1] = [size, shape[dimension] // size]
+        x = x.reshape(shape)
+    return jnp.moveaxis(x, dimension, 0)
+
+
+def _place(x: jax.Array, axis: int, tiled: bool, kind: str) -> int:
+    """Returns the dimension of the ranks in the result, not negative."""
+    dimensions = x.ndim if tiled else x.ndim + 1
+    if not -dimensions <= axis < dimensions:
+        raise UsageError(
+            f"{kind}: axis={axis}, but a leaf has the shape {list(x.shape)}, and its "
+            f"result {dimensions} dimensions."
+        )
+    return axis % dimensions
+
+
+def _placed(whole: jax.Array, place: int, tiled: bool) -> jax.Array:
+    """Returns [ranks, ...] with the ranks at their place."""
+    moved = jnp.moveaxis(whole, 0, place)
+    if not tiled:
+        return moved
+    shape = list(moved.shape)
+    shape[place : place + 2] = [math.prod(shape[place : place + 2])]
+    return moved.reshape(shape)
+
+
+# --- Checks --------------------------------------------------------------------------
+
+
+def _check_exact(mode: str | None) -> None:
+    if mode is None or mode == "exact":
+        return
+    _checks.check_mode(mode)
+    raise UsageError(
+        f"all_gather has mode 'exact' only, got {mode!r}: the other modes add late "
+        "data to a later call, or scale partial sums, which is right for gradients "
+        "and wrong for parameters. Give the mode to the psum_scatter of the gradients."
+    )
+
+
+def _check_manual(kind: str) -> None:
+    automatic = _specs.automatic_axes()
+    if automatic:
+        raise UsageError(
+            f"{kind} needs a region where all axes are manual, but the compiler shards "
+            f"{', '.join(map(str, automatic))} by itself here: leave axis_names= out "
+            "of jax.shard_map, or call psum, which works there."
+        )
+
+
+def _gathered_leaf(leaf: jax.Array, place: str, call: Call) -> jax.Array:
+    """Returns a leaf, typed as varying over the axes."""
+    if call.wire_format != "float32" and leaf.dtype != jnp.float32:
+        raise UsageError(
+            f"{place}: wire_format='{call.wire_format}' rounds float32 values only, "
+            f"got {leaf.dtype}; leave wire_format out for it."
+        )
+    extended = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+    if extended or leaf.dtype == jax.dtypes.float0 or _bits(leaf.dtype) < 8:
+        raise UsageError(
+            f"{place}: dtype {leaf.dtype} is not supported; for keys of jax.random "
+            "gather jax.random.key_data(x), for small integers x.astype(jnp.int8)."
+        )
+    if not _primitive.is_typed(call.axes):
+        return leaf
+    varying = _compat.varying_axes(leaf)
+    fixed = tuple(
+        axis for axis in _primitive.mapped_axes(call.axes) if axis not in varying
+    )
+    return lax.pcast(leaf, fixed, to="varying") if fixed else leaf
+
+
+def _bits(dtype: Any) -> int:
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).bits
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.finfo(dtype).bits
+    return 8 * np.dtype(dtype).itemsize

@@ -1,0 +1,41 @@
+"""Sums over two axes, of which one is fast: bytes, and calls that miss data."""
+
+import pytest
+import ranks
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_a_device_sends_its_part_of_the_bytes(tmp_path, devices):
+    with ranks.start(
+        *("fast_axis", "bytes"), folder=tmp_path, world_size=2, devices=devices
+    ) as started:
+        started.succeed()
+        for rank in started:
+            ours, whole = map(int, rank.lines("bytes")[0].split())
+            # Headers, and acknowledgements, are some percent of the bytes.
+            assert ours == pytest.approx(whole / devices, rel=0.1), rank.output
+
+
+@pytest.mark.parametrize("mode", ["exact", "bounded", "agreed", "lossy"])
+def test_devices_of_a_process_agree_on_missing_data_and_none_is_lost(tmp_path, mode):
+    options = {
+        "deadline_s": 0.02,
+        "datagram_bytes_max": 1472,
+        "faults": "loss=0.2,seed=7",
+    }
+    with ranks.start(
+        *("fast_axis", "data", mode),
+        folder=tmp_path,
+        world_size=2,
+        devices=2,
+        options=options,
+    ) as started:
+        started.succeed()
+        for rank in started:
+            # All devices have the same bits and one report, so they decide alike.
+            assert rank.lines("copies") == ["1"], rank.output
+            assert rank.lines("reports") == ["1"], rank.output
+            missing = float(rank.lines("missing")[0])
+            assert (missing > 0) == (mode != "exact"), rank.output
+            if mode != "lossy":
+                assert float(rank.lines("conserved")[0]) == 0.0, rank.output

@@ -1,0 +1,99 @@
+"""Calls by the ways of GPU and TPU programs, in programs for CPU devices.
+
+A host computation on a CPU runs as on an accelerator: the operands are flat vectors,
+and XLA does not alias the results to them.
+"""
+
+import pytest
+import ranks
+
+WAYS = ["host_computation", "callback"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("world_size", "devices"), [(2, 1), (2, 2)])
+def test_sums_are_right_and_have_the_same_bits_on_all_ranks(
+    tmp_path, way, world_size, devices
+):
+    with ranks.start(
+        "correctness",
+        folder=tmp_path,
+        world_size=world_size,
+        devices=devices,
+        options={"deadline_s": 30, "host_call": way},
+    ) as started:
+        started.succeed()
+        bits = {line for rank in started for line in rank.lines("bits")}
+        assert len(bits) == 1, started.describe()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ranks_with_different_ways_compute_the_same_sums(tmp_path, way):
+    with ranks.start(
+        "correctness",
+        folder=tmp_path,
+        world_size=2,
+        options={"deadline_s": 30},
+        options_of={1: {"host_call": way}},
+    ) as started:
+        started.succeed()
+        bits = {line for rank in started for line in rank.lines("bits")}
+        assert len(bits) == 1, started.describe()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_training_is_that_of_lax(tmp_path, way):
+    with ranks.start(
+        "histories", folder=tmp_path, world_size=2, options={"host_call": way}
+    ) as started:
+        started.succeed()
+        for rank in started:
+            assert rank.lines("ours") == rank.lines("lax"), started.describe()
+        assert started[0].lines("ours") == started[1].lines("ours")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_leaf_of_100_megabytes_arrives_whole(tmp_path, way):
+    with ranks.start(
+        "large_leaf", folder=tmp_path, world_size=2, options={"host_call": way}
+    ) as started:
+        started.succeed()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_training_where_the_compiler_shards_some_axes(tmp_path, way):
+    with ranks.start(
+        *("partly_manual", "2", "auto", "few"),
+        folder=tmp_path,
+        world_size=2,
+        devices=2,
+        options={"host_call": way},
+    ) as started:
+        started.succeed()
+        for rank in started:
+            cases = [line.split() for line in rank.lines("case")]
+            assert len(cases) == 4, rank.output
+            assert max(float(difference) for _, difference in cases) < 1e-6, cases
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", ["bounded", "lossy"])
+def test_devices_of_a_process_get_the_same_result_of_missing_data(tmp_path, way, mode):
+    options = {
+        "deadline_s": 0.02,
+        "datagram_bytes_max": 1472,
+        "faults": "loss=0.2,seed=7",
+        "host_call": way,
+    }
+    with ranks.start(
+        *("partly_manual_loss", mode),
+        folder=tmp_path,
+        world_size=2,
+        devices=2,
+        options=options,
+    ) as started:
+        started.succeed()
+        for rank in started:
+            assert float(rank.lines("copies")[0]) == 0.0, rank.output
+            assert int(rank.lines("unreported")[0]) == 0, rank.output
+            assert float(rank.lines("missing")[0]) > 0, rank.output
