@@ -79,7 +79,7 @@ class CallSender {
   bool Served(MemberIndex to) const {
     return outboxes_[to.index()].Delivered() && ContributionsDelivered(to);
   }
-  // The program need not wait for what it contributes to `to`.
+  // The program need not wait for the delivery of its contributions to `to`.
   bool Contributed(MemberIndex to) const;
   // `to` has all contributions of this rank, as far as they were offered.
   bool ContributionsDelivered(MemberIndex to) const { return undelivered_[to.index()] == 0; }

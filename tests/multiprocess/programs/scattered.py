@@ -77,7 +77,7 @@ def scatter(mesh: jax.sharding.Mesh, mode: str) -> None:
 
 
 def add(got: dict[int, np.ndarray], parts: Any) -> None:
-    """Adds the parts of this process to what it has, by rank."""
+    """Adds the parts of this process to the totals, by rank."""
     a, b = meshes.rows_here(parts["a"]), meshes.rows_here(parts["b"])
     for rank in a:
         both = np.concatenate([a[rank], b[rank]], axis=1).astype(np.float64)
