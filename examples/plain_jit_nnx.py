@@ -71,6 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--mode", default="bounded")
+    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
     jax_optireduce.init(mode=args.mode)  # 2
@@ -83,7 +84,7 @@ def main() -> None:
 
     @nnx.jit
     def create() -> tuple[Model, nnx.Optimizer]:
-        model = Model(nnx.Rngs(0))
+        model = Model(nnx.Rngs(args.seed))
         optimizer = nnx.Optimizer(model, optax.sgd(0.02, momentum=0.9), wrt=nnx.Param)
         for part in (model, optimizer):
             state = nnx.state(part)
@@ -104,7 +105,7 @@ def main() -> None:
         return loss
 
     rows = NamedSharding(mesh, P(("data", "fsdp")))
-    draw = np.random.default_rng(0)
+    draw = np.random.default_rng(args.seed)
     for step in range(args.steps):
         tokens = draw.integers(0, VOCABULARY, (BATCH, LENGTH), np.int32)
         labels = tokens.sum(1) % VOCABULARY
