@@ -81,6 +81,9 @@ def take_number(communicator: str, name: str, group_rank: Sequence[int]) -> int:
 def wire_version() -> int:
     """The version of the datagram format, equal on all ranks of a session."""
 
+def cipher_library() -> str:
+    """The name and version of the library that authenticates the datagrams."""
+
 class Communicator:
     """This process's end of a session: sockets, threads and calls.
 

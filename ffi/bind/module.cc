@@ -31,6 +31,7 @@
 #include "ffi/bind/xla_allreduce.h"
 #include "ffi/bind/xla_begin.h"
 #include "ffi/bind/xla_hadamard.h"
+#include "ffi/crypto/gcm.h"
 #include "ffi/net/fault_port.h"
 #include "ffi/net/udp_offload.h"
 #include "ffi/protocol/wire/wire.h"
@@ -329,6 +330,8 @@ NB_MODULE(_native, module) {
   module.def("registrations", &optireduce::Registrations);
   module.def("register_with_plugin", &optireduce::RegisterHandlersWithPlugin, "path"_a);
   module.def("wire_version", [] { return static_cast<int>(optireduce::kWireVersion); });
+  module.def("cipher_library",
+             [] { return optireduce::Describe(optireduce::FastestCipherLibrary()); });
   module.def("interrupt_on_signal", &optireduce::InterruptOnSignal, "fd"_a, Release());
   module.def("handle_termination", &optireduce::HandleTermination, "handler"_a, "ends"_a);
   module.def("leave_termination", &optireduce::ForwardToPreviousHandler);

@@ -1,5 +1,5 @@
-// Protection of datagrams: AES-128-GCM, by default as a MAC only (GMAC), with keys derived by HKDF,
-// both from OpenSSL's libcrypto. Deterministic: equal keys, numbers and bytes give equal results.
+// Protection of datagrams: AES-128-GCM, by default as a MAC only (GMAC), with keys derived by HKDF
+// of OpenSSL's libcrypto. Deterministic: equal keys, numbers and bytes give equal results.
 
 #ifndef FFI_CRYPTO_SEAL_H_
 #define FFI_CRYPTO_SEAL_H_
@@ -11,19 +11,16 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "ffi/base/status.h"
+#include "ffi/crypto/gcm.h"
 
 namespace optireduce {
 
-// Source: NIST SP 800-38D, 5.2.1.2 allows tags of 96 to 128 bits; 12 bytes keep header and tag at
-// 40 bytes.
-inline constexpr std::size_t kTagBytes = 12;
 inline constexpr std::size_t kSecretBytes = 32;  // shared by a session
-inline constexpr std::size_t kKeyBytes = 16;     // AES-128
 
 using Secret = std::array<std::byte, kSecretBytes>;
-using Key = std::array<std::byte, kKeyBytes>;
 
 // Protection of the datagrams of a session; the format is the same for all three.
 enum class Protection : std::uint8_t {
@@ -35,14 +32,11 @@ enum class Protection : std::uint8_t {
 // HKDF-SHA256 (RFC 5869) of the secret, without salt, with `info` as the context string.
 Result<Key> DeriveKey(const Secret& secret, std::string_view info);
 
-// Protects the datagrams of one direction between two ranks. Not thread-safe: the reused cipher
-// context saves an allocation per datagram.
+// Protects the datagrams of one direction between two ranks. Not thread-safe.
 class Sealer {
  public:
-  static Result<Sealer> Create(const Key& key, Protection protection);
-  Sealer(Sealer&&) noexcept;
-  Sealer& operator=(Sealer&&) noexcept;
-  ~Sealer();
+  static Result<Sealer> Create(const Key& key, Protection protection,
+                               CipherLibrary library = FastestCipherLibrary());
 
   // Writes the tag of a header, which stays readable, and a payload. Returns the payload as
   // transmitted: `payload` itself or, if encrypted, its ciphertext in `encrypted`, which has the
@@ -60,9 +54,10 @@ class Sealer {
       std::span<const std::byte, kTagBytes> tag, std::span<std::byte> scratch);
 
  private:
-  struct Cipher;
-  Sealer(std::unique_ptr<Cipher> cipher, Protection protection);
-  std::unique_ptr<Cipher> cipher_;
+  Sealer(std::unique_ptr<Gcm> gcm, Protection protection)
+      : gcm_(std::move(gcm)), protection_(protection) {}
+
+  std::unique_ptr<Gcm> gcm_;  // null without protection
   Protection protection_;
 };
 

@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <array>
@@ -31,8 +32,8 @@ nb::bytes DeriveKeyOf(const nb::bytes& secret, const std::string& info) {
 
 class TestSealer {
  public:
-  TestSealer(const nb::bytes& key, const std::string& protection)
-      : sealer_(Unwrap(Sealer::Create(KeyOf(key), ProtectionOf(protection)))) {}
+  TestSealer(const nb::bytes& key, const std::string& protection, const std::string& library)
+      : sealer_(Unwrap(Sealer::Create(KeyOf(key), ProtectionOf(protection), LibraryOf(library)))) {}
 
   // (transmitted bytes, tag)
   std::pair<nb::bytes, nb::bytes> Seal(std::uint64_t number, const nb::bytes& content,
@@ -57,6 +58,13 @@ class TestSealer {
     return nb::bytes(payload->data(), payload->size());
   }
 
+  // Those of this build that this processor can use.
+  static std::vector<std::string> Libraries() {
+    std::vector<std::string> libraries{"libcrypto"};
+    if (FastestCipherLibrary() == CipherLibrary::kIpsecMb) libraries.emplace_back("ipsec_mb");
+    return libraries;
+  }
+
   static Protection ProtectionOf(const std::string& name) {
     if (name == "none") return Protection::kNone;
     if (name == "authenticate") return Protection::kAuthenticate;
@@ -65,6 +73,9 @@ class TestSealer {
   }
 
  private:
+  static CipherLibrary LibraryOf(const std::string& name) {
+    return name == "libcrypto" ? CipherLibrary::kLibcrypto : FastestCipherLibrary();
+  }
   static Key KeyOf(const nb::bytes& bytes) {
     Key key;
     if (bytes.size() != key.size()) throw nb::value_error("a key has 16 bytes");
@@ -77,9 +88,10 @@ class TestSealer {
 
 void Bind(nb::module_& m) {
   m.def("derive_key", &DeriveKeyOf, nb::arg("secret"), nb::arg("info"));
+  m.def("cipher_libraries", &TestSealer::Libraries);
   nb::class_<TestSealer>(m, "Sealer")
-      .def(nb::init<const nb::bytes&, const std::string&>(), nb::arg("key"),
-           nb::arg("protection") = "authenticate")
+      .def(nb::init<const nb::bytes&, const std::string&, const std::string&>(), nb::arg("key"),
+           nb::arg("protection") = "authenticate", nb::arg("library") = "")
       .def("seal", &TestSealer::Seal, nb::arg("number"), nb::arg("content"),
            nb::arg("header_bytes") = 0)
       .def("open", &TestSealer::Open, nb::arg("number"), nb::arg("content"), nb::arg("tag"),
