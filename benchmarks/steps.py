@@ -40,7 +40,7 @@ MODES |= {f"{name}-delayed": f"{options} overlap=1" for name, options in MODES.i
 MAX_LAG = 2  # the default
 # Chosen: as many as a run of benchmarks/tta.py; a pause in seven of each rank.
 STEPS = 150
-BURSTS_END_S = 100  # Chosen: later than the last step
+BURSTS_END_S = 300  # Chosen: later than the last step
 PROGRAM = (
     f"seed=1 calls={STEPS} sequential=1 compute_us=40000 elements=100000 "
     f"rate_mbps=250 unprotected=1 faults_end_us={BURSTS_END_S * 1_000_000}"
