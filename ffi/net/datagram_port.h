@@ -20,7 +20,7 @@ namespace optireduce {
   X(refused, "datagrams to a port on which no process of the peer's host listens")          \
   X(unreachable, "datagrams without a route, or forbidden by a firewall on this host")      \
   X(too_large, "datagrams longer than the MTU of a local interface or, by ICMP, of a path") \
-  X(unsent, "datagrams of batches that the kernel accepted only in part")                   \
+  X(unsent, "datagrams of batches that the kernel accepted in part, or not for 0.1 s")      \
   X(queue_full, "sends refused because a queue of this host was full")
 
 struct SendErrors {

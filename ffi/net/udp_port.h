@@ -126,6 +126,7 @@ class UdpPort : public DatagramPort {
   SendErrors errors_;
   std::uint64_t socket_drops_ = 0;
   bool timer_slack_set_ = false;
+  Instant queue_full_since_ = kNever;
   Outcome refused_ = Outcome::kSent;  // reason of the last refused Send, until the next Wait ends
 };
 
