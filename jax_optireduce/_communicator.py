@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+import sys
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,7 +11,9 @@ from jax_optireduce import (
     _accelerators,
     _compat,
     _exit,
+    _interfaces,
     _log_thread,
+    _native,
     _options,
     _rendezvous,
 )
@@ -231,22 +234,50 @@ def init(**options: Any) -> Communicator:
         # Before the rendezvous: processes with different options must also end in
         # order.
         _exit.install(_end_at_exit, resolved.advanced.shutdown_timeout_s)
-        native, datagram_bytes = _rendezvous.join(label, NAME, rank, resolved)
+        joined = _rendezvous.join(label, NAME, rank, resolved)
     for plugin in _accelerators.register():
         _log.info("%r", plugin)
-    communicator = Communicator(rank, world_size, resolved, native, datagram_bytes)
+    communicator = Communicator(
+        rank, world_size, resolved, joined.native, joined.datagram_bytes
+    )
     _session.current = communicator
+    _announce(communicator, _describe(communicator, joined))
     values = resolved.flat()
     settings = ", ".join(
         f"{n}={values[n]!r} ({origin})" for n, origin in origins.items()
     )
-    _log.info(
-        "%r, datagrams of %d bytes, %s",
-        communicator,
-        communicator.datagram_bytes,
-        settings or "all options default",
-    )
+    _log.info("options: %s", settings or "all default")
     return communicator
+
+
+def _describe(communicator: Communicator, joined: _rendezvous.Joined) -> str:
+    """Describes the session that a process has joined, in one line."""
+    options = communicator.options
+    if communicator.world_size == 1:
+        return "one process: no data leaves it"
+    place = f"{communicator.world_size} processes; rank {communicator.rank}"
+    if joined.native is None:
+        return f"{place}; backend 'xla': calls are those of jax.lax"
+    ports = ", ".join(map(str, joined.native.ports()))
+    interface = _interfaces.name_of(joined.address, _native.interface_addresses())
+    tags = _native.cipher_library() if options.advanced.authenticate else "none"
+    deadline = (
+        f"deadline {options.deadline_s:g} s"
+        if options.deadline_s
+        else f"deadlines learned, at most {options.deadline_max_s:g} s"
+    )
+    return (
+        f"{place} at {joined.address} ({interface or 'no interface'}), UDP {ports}; "
+        f"datagrams of {joined.datagram_bytes} bytes, tags by {tags}; {deadline}"
+    )
+
+
+def _announce(communicator: Communicator, line: str) -> None:
+    """Logs a line, which rank 0 prints in a program that has not set logging up."""
+    _log.info("%s", line)
+    first = communicator.rank == 0 and communicator.world_size > 1
+    if first and not _log.hasHandlers() and _log.level <= logging.INFO:
+        print(f"jax_optireduce: {line}", file=sys.stderr)  # noqa: T201 (see above)
 
 
 def shutdown() -> None:

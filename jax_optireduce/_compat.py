@@ -345,6 +345,17 @@ def publish(key: str, value: bytes) -> None:
             client.key_value_set_bytes(key, value)
 
 
+def await_published(key: str, rank: int, timeout_s: float) -> None:
+    """Waits until process `rank` has published `key`.
+
+    Raises:
+      RendezvousError: it did not in time.
+    """
+    client = _client()
+    if client is not None:
+        _get(client, key, rank, process()[1], timeout_s)
+
+
 def published(folder: str) -> dict[str, bytes]:
     """Returns the values published in a folder, by the last part of the key.
 

@@ -81,6 +81,13 @@ def take_number(communicator: str, name: str, group_rank: Sequence[int]) -> int:
 def wire_version() -> int:
     """The version of the datagram format, equal on all ranks of a session."""
 
+def interface_addresses() -> list[tuple[str, str]]:
+    """The network interfaces that are up, with each of their numeric addresses.
+
+    Raises:
+      RuntimeError: the kernel does not list them.
+    """
+
 def cipher_library() -> str:
     """The name and version of the library that authenticates the datagrams."""
 
@@ -103,6 +110,8 @@ class Communicator:
         authenticate: bool,
         encrypt: bool,
         bind_address: str,
+        port_first: int,
+        port_last: int,
         lanes: int,
         incast: int,
         receive_buffer_bytes: int,
@@ -128,6 +137,8 @@ class Communicator:
           authenticate: whether datagrams have a tag, which receivers verify.
           encrypt: whether payloads are encrypted as well; needs `authenticate`.
           bind_address: numeric IPv4 or IPv6 address; all ranks use one family.
+          port_first: each lane takes the first free UDP port from here; 0: any.
+          port_last: the last port that a lane may take.
           lanes: threads with a socket each, 1 to 64, the same on all ranks.
           incast: concurrent senders to one receiver; 0: all, or as they advertise.
           receive_buffer_bytes: requested for each socket; the kernel may grant less.
@@ -202,6 +213,17 @@ class Communicator:
 
     def silent_ranks(self) -> list[int]:
         """Peers given up after a silence of `peer_timeout_s`; also after `close`."""
+
+    def probe_paths(self) -> None:
+        """Sends short and longest datagrams to all peers, until they answer."""
+
+    def unproven_paths(self) -> list[tuple[int, int, bool, bool]]:
+        """The paths that the longest datagrams have not been seen to pass.
+
+        Returns:
+          For each: its lane; the peer; whether a datagram of it has arrived; whether it
+          has acknowledged a short one.
+        """
 
     def unreached_ranks(self) -> list[int]:
         """After `close`: peers that have not acknowledged the end of this rank."""

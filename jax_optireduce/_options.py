@@ -7,6 +7,7 @@ variable does not name its level.
 
 import dataclasses
 import math
+import re
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -42,6 +43,9 @@ DATAGRAM_BYTES_MAX = 8972
 # Smallest IPv4 datagram that every host must accept, less 28 bytes of headers.
 # Source: RFC 791, section 3.1 (576 bytes).
 DATAGRAM_BYTES_MIN = 548
+
+# Source: RFC 768: a port has 16 bits.
+_PORT_MAX = 65_535
 
 # Chosen: longer times indicate a wrong unit.
 _DAY_S = 86_400
@@ -94,6 +98,8 @@ _OF_ONE_PROCESS = frozenset(
         "flight_record_dir",
         "heartbeat_timeout_s",
         "host_call",
+        "interface",
+        "port_range",
         "receive_buffer_bytes",
         "rendezvous_timeout_s",
         "shutdown_timeout_s",
@@ -238,6 +244,12 @@ class Options(_Settings):
       bind_address: IPv4 or IPv6 address of this host that all ranks can reach; "" takes
         the address on the route to the coordinator. May differ between ranks. Default
         "".
+      interface: the network interface of that address, instead of `bind_address`, as in
+        NCCL_SOCKET_IFNAME: "eth,ib" names beginnings, "=eth0" a whole name, "^docker"
+        all others. May differ between ranks. Default "".
+      port_range: UDP ports for the sockets of this host, for a firewall:
+        "41000-41063"; each process takes one for each of its lanes. "" lets the kernel
+        choose. May differ between ranks. Default "".
       encrypt: whether payloads are encrypted; headers stay readable. Datagrams are
         authenticated by default, see `Advanced`. Default False.
       deadline_s: deadline of a bounded, agreed or lossy call, in seconds, both stages
@@ -277,6 +289,8 @@ class Options(_Settings):
     backend: str = "optireduce"
     mode: str = ""
     bind_address: str = ""
+    interface: str = ""
+    port_range: str = ""
     encrypt: bool = False
     deadline_s: float = 0.0
     # Chosen: several times a bucket of 25 MiB at 1 Gbit/s (0.3 s).
@@ -311,6 +325,12 @@ class Options(_Settings):
                 "encrypt=True needs authenticate=True: encryption alone does not "
                 "detect changes. Leave authenticate at its default."
             )
+        if self.bind_address and self.interface:
+            raise UsageError(
+                f"bind_address={self.bind_address!r} and interface={self.interface!r} "
+                "both choose the address of this host. Give one of them."
+            )
+        self.ports()
         late_budget = self.advanced.late_budget
         if self.deadline_s != 0 and late_budget != _LATE_BUDGET:
             raise UsageError(
@@ -318,6 +338,19 @@ class Options(_Settings):
                 "contradict each other: the budget applies to learned deadlines. "
                 "Give one of them."
             )
+
+    def ports(self) -> tuple[int, int]:
+        """Returns the first and the last port of `port_range`; 0, 0 without one."""
+        if not self.port_range:
+            return 0, 0
+        found = re.fullmatch(r"(\d+)-(\d+)", self.port_range.replace(" ", ""))
+        first, last = map(int, found.groups()) if found else (0, 0)
+        if not 1 <= first <= last <= _PORT_MAX:
+            raise UsageError(
+                "port_range must be two ports from 1 to 65535, the smaller one first, "
+                f"like '41000-41063', got {self.port_range!r}."
+            )
+        return first, last
 
     def flat(self) -> dict[str, object]:
         """Returns the fields of both levels by name."""

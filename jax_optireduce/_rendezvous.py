@@ -16,12 +16,13 @@ import os
 import resource
 import secrets
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from jax_optireduce import _compat, _native, _options
+from jax_optireduce import _compat, _interfaces, _native, _options
 from jax_optireduce._errors import RendezvousError, UsageError
 from jax_optireduce._options import Options
 
@@ -30,12 +31,29 @@ _log = logging.getLogger("jax_optireduce")
 # Source: RFC 5869. Chosen: 256 bits, twice the length of the derived keys.
 _SECRET_BYTES = 32
 
+# Longest time for the proof that datagrams pass, in seconds. Chosen: hundreds of round
+# trips, and fifty probes, so that half of them may be lost.
+_PROVE_TIMEOUT_S = 5.0
+
+# Times between probes, in seconds. Chosen: a round trip within a data centre, and a
+# hundred across continents.
+_PROBE_WAIT_MIN_S = 0.001
+_PROBE_WAIT_MAX_S = 0.1
+
 # The message of a process that cannot continue: JSON null.
 _FAILED = b"null"
 
 # Bytes of IP and UDP headers in front of a payload, by version of IP.
 # Source: RFC 791 (20), RFC 8200 (40), RFC 768 (8).
 _HEADER_BYTES = {4: 28, 6: 48}
+
+
+# Launchers that JAX does not detect, with their variables for the number of processes
+# and the index of one. Source: their documentation.
+_UNREAD_LAUNCHERS = {
+    "torchrun": ("WORLD_SIZE", "RANK"),
+    "MPICH or Intel MPI": ("PMI_SIZE", "PMI_RANK"),
+}
 
 
 def initialize_distributed(options: Options) -> None:
@@ -69,13 +87,14 @@ def initialize_distributed(options: Options) -> None:
         if arguments["num_processes"] == 1:
             return
     elif not _compat.in_cluster():
-        if "JAX_NUM_PROCESSES" in given or "JAX_PROCESS_ID" in given:
+        if given:
             missing = [name for name in names if name not in given]
             raise UsageError(
                 f"the environment sets {', '.join(given)} but not "
                 f"{', '.join(missing)}; set all three, or call "
                 "jax.distributed.initialize(...) before init()."
             )
+        _refuse_unread_launchers(os.environ)
         return
     # Without this option, JAX ends every process within the heartbeat timeout of the
     # first death. With it, JAX ends the running processes at the end of process 0,
@@ -98,7 +117,36 @@ def initialize_distributed(options: Options) -> None:
         ) from error
 
 
-def join(label: str, name: str, rank: int, options: Options) -> tuple[Any | None, int]:
+def _refuse_unread_launchers(environment: Mapping[str, str]) -> None:
+    """Raises if a launcher of which JAX knows nothing has started several processes."""
+    for launcher, (count, index) in _UNREAD_LAUNCHERS.items():
+        if index not in environment or environment.get(count, "1") == "1":
+            continue
+        host = environment.get("MASTER_ADDR", "<address of process 0>")
+        raise UsageError(
+            f"the environment has {count}={environment[count]} and {index}="
+            f"{environment[index]}, as of {launcher}, which JAX does not read: this "
+            "process would be a job of one. Set JAX_COORDINATOR_ADDRESS="
+            f"{host}:<a free port>, JAX_NUM_PROCESSES=${count} and JAX_PROCESS_ID="
+            f"${index}, or unset {count}."
+        )
+
+
+class Joined(NamedTuple):
+    """The result of `join`.
+
+    Attributes:
+      native: the native communicator, connected; None with the backend "xla".
+      address: of this host, numeric.
+      datagram_bytes: the largest datagram, in bytes; 0 with the backend "xla".
+    """
+
+    native: Any | None
+    address: str
+    datagram_bytes: int
+
+
+def join(label: str, name: str, rank: int, options: Options) -> Joined:
     """Meets the other processes and opens the session.
 
     Args:
@@ -107,16 +155,13 @@ def join(label: str, name: str, rank: int, options: Options) -> tuple[Any | None
       rank: index of this process.
       options: the options of this process.
 
-    Returns:
-      The native communicator, connected, and the largest datagram in bytes; None and 0
-      with the backend "xla".
-
     Raises:
       RendezvousError: a process is missing, or ranks are not compatible.
+      UsageError: no interface of this host has the name of the option.
     """
     timeout_s = options.advanced.rendezvous_timeout_s
     _claim_rank(label, rank)
-    address = options.bind_address or _address_towards(_coordinator_host())
+    address = _own_address(options)
     hellos = _exchange(
         f"{label}/hello",
         {
@@ -129,7 +174,7 @@ def join(label: str, name: str, rank: int, options: Options) -> tuple[Any | None
     )
     _check_agreement(hellos)
     if options.backend == "xla":
-        return None, 0
+        return Joined(None, address, 0)
     if not options.advanced.authenticate:
         _log.warning(
             "authenticate=False: datagrams are not authenticated. Any host that can "
@@ -145,7 +190,7 @@ def join(label: str, name: str, rank: int, options: Options) -> tuple[Any | None
     key = f"{label}/secret"
     try:
         secret = _share_secret(key, timeout_s)
-        opened = _open(label, name, rank, per_slice, options, secret, addresses)
+        joined = _open(label, name, rank, per_slice, options, secret, addresses)
     except BaseException:
         # Informs the others before their timeout.
         if rank == 0:
@@ -155,7 +200,7 @@ def join(label: str, name: str, rank: int, options: Options) -> tuple[Any | None
         raise
     if rank == 0:
         _compat.forget(key)  # All ranks have announced ports, so all have it.
-    return opened
+    return joined
 
 
 def _share_secret(key: str, timeout_s: float) -> bytes:
@@ -223,38 +268,44 @@ def _open(
     options: Options,
     secret: bytes,
     addresses: Sequence[str],
-) -> tuple[Any, int]:
+) -> Joined:
     """Opens the sockets and connects them; returns the result of `join`."""
     advanced = options.advanced
-    native = _native.Communicator(
-        name=name,
-        rank=rank,
-        world_size=len(addresses),
-        processes_per_slice=per_slice,
-        secret=secret,
-        authenticate=advanced.authenticate,
-        encrypt=options.encrypt,
-        bind_address=addresses[rank],
-        lanes=advanced.lanes,
-        incast=advanced.incast,
-        receive_buffer_bytes=advanced.receive_buffer_bytes,
-        max_lag=options.max_lag,
-        peer_timeout_s=options.peer_timeout_s,
-        mismatch_timeout_s=advanced.mismatch_timeout_s,
-        call_timeout_s=options.call_timeout_s,
-        deadline_s=options.deadline_s,
-        late_budget=advanced.late_budget,
-        deadline_max_s=options.deadline_max_s,
-        on_lag=options.on_lag,
-        stall_timeout_s=options.stall_timeout_s,
-        faults=dict(advanced.faults),
-    )
+    port_first, port_last = options.ports()
+    try:
+        native = _native.Communicator(
+            name=name,
+            rank=rank,
+            world_size=len(addresses),
+            processes_per_slice=per_slice,
+            secret=secret,
+            authenticate=advanced.authenticate,
+            encrypt=options.encrypt,
+            bind_address=addresses[rank],
+            port_first=port_first,
+            port_last=port_last,
+            lanes=advanced.lanes,
+            incast=advanced.incast,
+            receive_buffer_bytes=advanced.receive_buffer_bytes,
+            max_lag=options.max_lag,
+            peer_timeout_s=options.peer_timeout_s,
+            mismatch_timeout_s=advanced.mismatch_timeout_s,
+            call_timeout_s=options.call_timeout_s,
+            deadline_s=options.deadline_s,
+            late_budget=advanced.late_budget,
+            deadline_max_s=options.deadline_max_s,
+            on_lag=options.on_lag,
+            stall_timeout_s=options.stall_timeout_s,
+            faults=dict(advanced.faults),
+        )
+    except RuntimeError as error:
+        raise RendezvousError(f"this process has no sockets: {error}") from error
     try:
         datagram_bytes = _connect(native, label, addresses, options)
     except BaseException:
         native.close("the rendezvous failed")
         raise
-    return native, datagram_bytes
+    return Joined(native, addresses[rank], datagram_bytes)
 
 
 def _connect(
@@ -288,15 +339,101 @@ def _connect(
             f"payload; {_options.DATAGRAM_BYTES_MIN} are needed. Check the MTU of the "
             "network interfaces."
         )
+    peers = [
+        (address, answer["ports"])
+        for address, answer in zip(addresses, answers, strict=True)
+    ]
     native.connect(
-        [
-            (address, answer["ports"])
-            for address, answer in zip(addresses, answers, strict=True)
-        ],
+        peers,
         datagram_bytes,
         min(answer["receive_buffer_bytes"] for answer in answers),
     )
+    failures = _exchange(
+        f"{label}/paths",
+        {"error": _prove_paths(native, label, peers, datagram_bytes, options)},
+        options.advanced.rendezvous_timeout_s,
+    )
+    rank = _compat.process()[0]
+    # Its own comes first.
+    for failing in (failures[rank], *failures):
+        if failing["error"]:
+            raise RendezvousError(failing["error"])
     return datagram_bytes
+
+
+def _prove_paths(
+    native: Any,
+    label: str,
+    peers: Sequence[tuple[str, Sequence[int]]],
+    datagram_bytes: int,
+    options: Options,
+) -> str:
+    """Waits until the longest datagrams have passed between this rank and each other.
+
+    Returns:
+      Why they do not; empty if they do.
+
+    Raises:
+      RendezvousError: a process has ended before.
+    """
+    connected = f"{label}/connected"
+    this = f"rank {_compat.process()[0]}"
+    _compat.publish(f"{connected}/{_compat.process()[0]}", b"1")
+    wait_s = _PROBE_WAIT_MIN_S
+    until = time.monotonic() + _PROVE_TIMEOUT_S
+    awaited = False
+    while True:
+        native.probe_paths()
+        # Data is lost, too: the probes are repeated.
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, _PROBE_WAIT_MAX_S)
+        paths = native.unproven_paths()
+        if not paths:
+            return ""
+        if time.monotonic() < until:
+            continue
+        if awaited:
+            return f"{this}: {_describe_unproven(paths, peers, datagram_bytes)}"
+        # These may have started late. After the last one, the time begins again.
+        for rank in {rank for _, rank, _, _ in paths}:
+            _compat.await_published(
+                f"{connected}/{rank}", rank, options.advanced.rendezvous_timeout_s
+            )
+        awaited = True
+        until = time.monotonic() + _PROVE_TIMEOUT_S
+
+
+def _describe_unproven(
+    paths: Sequence[tuple[int, int, bool, bool]],
+    peers: Sequence[tuple[str, Sequence[int]]],
+    datagram_bytes: int,
+) -> str:
+    """Describes the first path that datagrams do not pass, and counts the others."""
+    lane, rank, heard, answered = paths[0]
+    address, ports = peers[rank]
+    place = f"rank {rank} at {address}, UDP port {ports[lane]}"
+    others = {rank for _, rank, _, _ in paths[1:]} - {rank}
+    also = f" (and of {len(others)} more)" if others else ""
+    if answered:
+        return (
+            f"datagrams of {datagram_bytes} bytes to {place}{also} do not arrive, "
+            "short ones do: a link on the way has a smaller MTU. Correct it, or give "
+            "every rank a smaller value of the advanced option datagram_bytes_max "
+            "(JAX_OPTIREDUCE_DATAGRAM_BYTES_MAX)."
+        )
+    blocked = (
+        "Does UDP pass between these hosts, in both directions and on all ports, or on "
+        "those of port_range? Is the address one that others reach (interface, "
+        "bind_address)?"
+    )
+    if heard:
+        return (
+            f"{place}{also} answers no datagram within "
+            f"{_PROVE_TIMEOUT_S:g} s, though its own arrive. {blocked}"
+        )
+    return (
+        f"no datagram ever came from {place}{also} in {_PROVE_TIMEOUT_S:g} s. {blocked}"
+    )
 
 
 def _exchange(
@@ -353,6 +490,20 @@ def _processes_per_slice(given: int, slices: Sequence[int | None]) -> int:
             "the death of a process does not stop the others of its slice."
         )
     return per_slice
+
+
+def _own_address(options: Options) -> str:
+    """Returns the address of this host that the other ranks are told."""
+    if options.bind_address:
+        return options.bind_address
+    if not options.interface:
+        return _address_towards(_coordinator_host())
+    try:
+        on_route = _address_towards(_coordinator_host())
+    except RendezvousError:
+        on_route = None  # Another interface than that of the coordinator.
+    found = _native.interface_addresses()
+    return _interfaces.choose(options.interface, found, on_route)
 
 
 def _coordinator_host() -> str | None:

@@ -33,6 +33,7 @@
 #include "ffi/bind/xla_hadamard.h"
 #include "ffi/crypto/gcm.h"
 #include "ffi/net/fault_port.h"
+#include "ffi/net/interfaces.h"
 #include "ffi/net/udp_offload.h"
 #include "ffi/protocol/wire/wire.h"
 #include "ffi/runtime/communicator.h"
@@ -142,6 +143,14 @@ class PyCommunicator {
   }
   std::size_t BegunCallsUnderWay() const { return communicator_->begun_calls().under_way(); }
   nb::list SilentRanks() const { return ToList(communicator_->SilentRanks()); }
+  void ProbePaths() { communicator_->ProbePaths(); }
+  nb::list UnprovenPaths() const {
+    nb::list found;
+    for (const auto& [lane, path] : communicator_->UnprovenPaths()) {
+      found.append(nb::make_tuple(lane, path.peer.value(), path.heard, path.answered));
+    }
+    return found;
+  }
   nb::list UnreachedRanks() const { return ToList(communicator_->UnreachedRanks()); }
   nb::object WaitForEvent() const {
     std::optional<MonitorEvent> event;
@@ -173,10 +182,19 @@ class PyCommunicator {
   std::shared_ptr<Communicator> communicator_;
 };
 
+std::vector<std::pair<std::string, std::string>> NamedAddresses() {
+  std::vector<std::pair<std::string, std::string>> named;
+  for (InterfaceAddress& found : ValueOrRaise(InterfaceAddresses())) {
+    named.emplace_back(std::move(found.interface), std::move(found.address));
+  }
+  return named;
+}
+
 void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16_t rank,
                       std::uint16_t world_size, std::uint16_t processes_per_slice,
                       const nb::bytes& secret, bool authenticate, bool encrypt,
-                      const std::string& bind_address, std::uint16_t lanes, std::uint16_t incast,
+                      const std::string& bind_address, std::uint16_t port_first,
+                      std::uint16_t port_last, std::uint16_t lanes, std::uint16_t incast,
                       std::size_t receive_buffer_bytes, std::uint32_t max_lag,
                       double peer_timeout_s, double mismatch_timeout_s, double call_timeout_s,
                       double deadline_s, double late_budget, double deadline_max_s,
@@ -190,6 +208,8 @@ void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16
       .secret = SecretOf(secret),
       .protection = ProtectionOf(authenticate, encrypt),
       .bind_address = bind_address,
+      .port_first = port_first,
+      .port_last = port_last,
       .lanes = lanes,
       .incast = incast,
       .receive_buffer_bytes = receive_buffer_bytes,
@@ -215,9 +235,10 @@ void BindCommunicator(nb::module_& module) {
                              "This process's end of a session: sockets, threads and calls.")
       .def("__init__", &OpenCommunicator, nb::kw_only(), "name"_a, "rank"_a, "world_size"_a,
            "processes_per_slice"_a, "secret"_a, "authenticate"_a, "encrypt"_a, "bind_address"_a,
-           "lanes"_a, "incast"_a, "receive_buffer_bytes"_a, "max_lag"_a, "peer_timeout_s"_a,
-           "mismatch_timeout_s"_a, "call_timeout_s"_a, "deadline_s"_a, "late_budget"_a,
-           "deadline_max_s"_a, "on_lag"_a, "stall_timeout_s"_a, "faults"_a)
+           "port_first"_a, "port_last"_a, "lanes"_a, "incast"_a, "receive_buffer_bytes"_a,
+           "max_lag"_a, "peer_timeout_s"_a, "mismatch_timeout_s"_a, "call_timeout_s"_a,
+           "deadline_s"_a, "late_budget"_a, "deadline_max_s"_a, "on_lag"_a, "stall_timeout_s"_a,
+           "faults"_a)
       .def("ports", &PyCommunicator::Ports)
       .def("path_mtu_bytes", &PyCommunicator::PathMtuBytes, "address"_a, Release())
       .def("granted_receive_buffer_bytes", &PyCommunicator::GrantedReceiveBufferBytes)
@@ -231,6 +252,8 @@ void BindCommunicator(nb::module_& module) {
       .def("calls_under_way", &PyCommunicator::CallsUnderWay)
       .def("begun_calls_under_way", &PyCommunicator::BegunCallsUnderWay)
       .def("silent_ranks", &PyCommunicator::SilentRanks)
+      .def("probe_paths", &PyCommunicator::ProbePaths)
+      .def("unproven_paths", &PyCommunicator::UnprovenPaths)
       .def("unreached_ranks", &PyCommunicator::UnreachedRanks)
       .def("wait_for_event", &PyCommunicator::WaitForEvent)
       .def("features", &PyCommunicator::Features);
@@ -332,6 +355,7 @@ NB_MODULE(_native, module) {
   module.def("wire_version", [] { return static_cast<int>(optireduce::kWireVersion); });
   module.def("cipher_library",
              [] { return optireduce::Describe(optireduce::FastestCipherLibrary()); });
+  module.def("interface_addresses", &optireduce::NamedAddresses);
   module.def("interrupt_on_signal", &optireduce::InterruptOnSignal, "fd"_a, Release());
   module.def("handle_termination", &optireduce::HandleTermination, "handler"_a, "ends"_a);
   module.def("leave_termination", &optireduce::ForwardToPreviousHandler);

@@ -122,7 +122,7 @@ UdpPort::UdpPort(Descriptor socket, Descriptor wake, int family)
 UdpPort::~UdpPort() = default;
 
 Result<std::unique_ptr<UdpPort>> UdpPort::Create(const UdpPortOptions& options) {
-  Result<SocketAddress> local = ParseAddress(options.bind_address, options.port);
+  Result<SocketAddress> local = ParseAddress(options.bind_address, 0);
   if (!local.ok()) return local.status();
   const int family = local.value().family();
   Descriptor socket(::socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -132,18 +132,34 @@ Result<std::unique_ptr<UdpPort>> UdpPort::Create(const UdpPortOptions& options) 
 
   std::unique_ptr<UdpPort> port(new UdpPort(std::move(socket), std::move(wake), family));
   if (Status status = port->Configure(options); !status.ok()) return status;
-  if (bind(port->socket_.get(), local.value().raw(), local.value().bytes) != 0) {
-    return SystemError("could not bind a UDP socket to " + options.bind_address + ", port " +
-                           std::to_string(options.port) +
-                           "; give an address of this host and a port that is free (0 for any)",
-                       errno);
-  }
+  if (Status status = port->Bind(options); !status.ok()) return status;
   SocketAddress bound;
   if (getsockname(port->socket_.get(), bound.raw(), &bound.bytes) != 0) {
     return SystemError("could not read the port of a UDP socket", errno);
   }
   port->local_port_ = bound.port();
   return port;
+}
+
+Status UdpPort::Bind(const UdpPortOptions& options) {
+  const int last = std::max(options.port, options.port_last);
+  for (int number = options.port; number <= last; ++number) {
+    Result<SocketAddress> local =
+        ParseAddress(options.bind_address, static_cast<std::uint16_t>(number));
+    if (bind(socket_.get(), local.value().raw(), local.value().bytes) == 0) return Status();
+    if (errno != EADDRINUSE) break;
+  }
+  const int error = errno;
+  if (error == EADDRINUSE && options.port_last > options.port) {
+    return {StatusCode::kUnavailable,
+            "no UDP port from " + std::to_string(options.port) + " to " + std::to_string(last) +
+                " is free on " + options.bind_address +
+                ": each process of a host takes one for each of its lanes. Give a wider range."};
+  }
+  return SystemError("could not bind a UDP socket to " + options.bind_address + ", port " +
+                         std::to_string(options.port) +
+                         "; give an address of this host and a port that is free (0 for any)",
+                     error);
 }
 
 Status UdpPort::Configure(const UdpPortOptions& options) {

@@ -36,7 +36,9 @@ struct UdpPortOptions {
   // Numeric IPv4 or IPv6 address of this host, or "0.0.0.0" or "::" for all of one family. Peers
   // must be of the same family.
   std::string bind_address = "0.0.0.0";
-  std::uint16_t port = 0;  // 0: the kernel chooses
+  // The first port that is free, from `port` to `port_last`; 0: the kernel chooses.
+  std::uint16_t port = 0;
+  std::uint16_t port_last = 0;  // at least `port` counts
   // Chosen: 4 MiB absorb 35 ms at 1 Gbit/s. The kernel may grant less (net.core.rmem_max).
   std::size_t receive_buffer_bytes = std::size_t{4} << 20;
   // Chosen: the kernel's usual default. A larger buffer would only move the queue from the
@@ -99,6 +101,7 @@ class UdpPort : public DatagramPort {
 
   UdpPort(Descriptor socket, Descriptor wake, int family);
 
+  Status Bind(const UdpPortOptions& options);
   Status Configure(const UdpPortOptions& options);
   void ConfigureBuffers(const UdpPortOptions& options);
 

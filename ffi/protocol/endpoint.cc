@@ -204,6 +204,25 @@ std::vector<Rank> Endpoint::unreached() const {
   });
 }
 
+void Endpoint::ProbePaths() {
+  for (Peer& peer : session_.peers.others()) {
+    if (peer.gone() || peer.answered_padded || peer.probing()) continue;
+    Ring<SentInfo>& control = session_.peers.Touch(peer.rank).control;
+    if (!peer.answered) control.push_back({.kind = DatagramKind::kProbe});
+    control.push_back({.kind = DatagramKind::kProbe, .flags = kFlagPadded});
+  }
+}
+
+std::vector<UnprovenPath> Endpoint::UnprovenPaths() const {
+  std::vector<UnprovenPath> paths;
+  for (const Peer& peer : session_.peers.others()) {
+    if (peer.answered_padded) continue;
+    paths.push_back(
+        {.peer = peer.rank, .heard = peer.last_heard > Instant{}, .answered = peer.answered});
+  }
+  return paths;
+}
+
 std::vector<WaitingCall> Endpoint::WaitingCalls(Instant before) const {
   std::vector<WaitingCall> calls;
   for (const auto& [id, open] : session_.calls) {
@@ -453,7 +472,10 @@ void Endpoint::HandleDeliveries(Instant now, Rank to, const std::vector<Delivery
       // That a rank waits is reported again anyway. An announcement that is refused is never taken.
       if (!lost || info.kind == DatagramKind::kWaiting || peer.gone()) continue;
       peer.control.push_back(info);
-    } else if (info.kind != DatagramKind::kProbe) {
+    } else if (info.kind == DatagramKind::kProbe) {
+      peer.answered = peer.answered || !lost;
+      peer.answered_padded = peer.answered_padded || (!lost && (info.flags & kFlagPadded) != 0);
+    } else {
       HandleDelivery(now, to, delivery, advanced);
     }
   }

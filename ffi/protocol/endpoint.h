@@ -44,6 +44,13 @@
 
 namespace optireduce {
 
+// A path to a peer over which the longest datagrams of the session have not been seen to pass.
+struct UnprovenPath {
+  Rank peer;
+  bool heard = false;     // some datagram of the peer has arrived
+  bool answered = false;  // the peer has acknowledged a short one
+};
+
 class Endpoint {
  public:
   static Result<std::unique_ptr<Endpoint>> Create(const EndpointOptions& options);
@@ -78,6 +85,12 @@ class Endpoint {
   std::vector<Rank> silent() const;
   // Peers that have not acknowledged that this rank leaves, and are not known to be gone.
   std::vector<Rank> unreached() const;
+
+  // Sends each peer a probe and one of the longest datagrams, until it has acknowledged one of
+  // these; to be repeated, since either may be lost.
+  void ProbePaths();
+  // The peers that have not acknowledged the longest datagram.
+  std::vector<UnprovenPath> UnprovenPaths() const;
 
   // The open calls that were submitted before `before`, and the ranks that they wait for.
   std::vector<WaitingCall> WaitingCalls(Instant before) const;

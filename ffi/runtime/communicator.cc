@@ -92,6 +92,8 @@ Status Communicator::OpenPorts() {
   for (std::uint16_t lane = 0; lane < options_.lanes; ++lane) {
     Result<std::unique_ptr<UdpPort>> port =
         UdpPort::Create(UdpPortOptions{.bind_address = options_.bind_address,
+                                       .port = options_.port_first,
+                                       .port_last = options_.port_last,
                                        .receive_buffer_bytes = options_.receive_buffer_bytes});
     if (!port.ok()) return port.status();
     ports_.push_back(port.value()->local_port());
@@ -308,6 +310,25 @@ std::vector<Rank> Communicator::SilentRanks() const { return RanksOfLanes(&LaneS
 
 std::vector<Rank> Communicator::UnreachedRanks() const {
   return RanksOfLanes(&LaneSnapshot::unreached);
+}
+
+void Communicator::ProbePaths() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& lane : lanes_) lane->ProbePaths();
+}
+
+std::vector<std::pair<std::uint16_t, UnprovenPath>> Communicator::UnprovenPaths() const {
+  std::vector<std::pair<std::uint16_t, UnprovenPath>> paths;
+  const std::lock_guard lock(mutex_);
+  for (std::uint16_t i = 0; i < lanes_.size(); ++i) {
+    const LaneSnapshot snapshot = lanes_[i]->snapshot();
+    for (std::uint16_t peer = 0; !snapshot.unproven && peer < options_.world_size; ++peer) {
+      if (Rank(peer) != options_.rank) paths.emplace_back(i, UnprovenPath{.peer = Rank(peer)});
+    }
+    if (!snapshot.unproven) continue;
+    for (const UnprovenPath& path : *snapshot.unproven) paths.emplace_back(i, path);
+  }
+  return paths;
 }
 
 std::vector<Rank> Communicator::RanksOfLanes(std::vector<Rank> LaneSnapshot::* which) const {

@@ -26,7 +26,9 @@ struct CommunicatorOptions {
   std::uint16_t ranks_per_slice = 1;
   Secret secret{};
   Protection protection = Protection::kAuthenticate;
-  std::string bind_address;  // IPv4 or IPv6; its family decides that of the session
+  std::string bind_address;      // IPv4 or IPv6; its family decides that of the session
+  std::uint16_t port_first = 0;  // of the ports of the lanes; 0: the kernel chooses
+  std::uint16_t port_last = 0;
   std::uint16_t lanes = 1;
   std::uint16_t incast = 0;  // 0: all peers at once
   std::size_t receive_buffer_bytes = 0;

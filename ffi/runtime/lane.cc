@@ -94,6 +94,14 @@ void Lane::GiveUp(Submission call, const Status& why) {
   port_->Wake();
 }
 
+void Lane::ProbePaths() {
+  {
+    const std::lock_guard lock(mutex_);
+    probe_wanted_ = true;
+  }
+  port_->Wake();
+}
+
 void Lane::StartClosing(const Status& why) {
   {
     const std::lock_guard lock(mutex_);
@@ -181,12 +189,18 @@ bool Lane::HandleRequests() {
   std::optional<Status> cancelled;
   std::size_t cancelled_queued = 0;
   bool closing = false;
+  bool probe = false;
   {
     const std::lock_guard lock(mutex_);
+    probe = std::exchange(probe_wanted_, false);
     taken_.swap(queue_);
     cancelled = std::exchange(cancelled_, std::nullopt);
     cancelled_queued = std::exchange(cancelled_queued_, 0);
     closing = closing_;
+  }
+  if (probe) {
+    endpoint_->ProbePaths();
+    unproven_ = endpoint_->UnprovenPaths();
   }
   for (std::size_t i = 0; i <= taken_.size(); ++i) {
     // Calls that were queued before the cancellation are cancelled as open calls, so that the peers
@@ -293,6 +307,7 @@ void Lane::Publish() {
       if (known != calls_.end()) waiting.emplace(known->second.record, std::move(call));
     }
   }
+  if (unproven_ && !unproven_->empty()) unproven_ = endpoint_->UnprovenPaths();
   const std::lock_guard lock(mutex_);
   snapshot_ = {.counters = endpoint_->counters(),
                .socket_drops = port_->socket_drops(),
@@ -300,6 +315,7 @@ void Lane::Publish() {
                .memory_bytes = endpoint_->memory_bytes(),
                .silent = endpoint_->silent(),
                .unreached = endpoint_->unreached(),
+               .unproven = unproven_,
                .waiting = std::move(waiting)};
 }
 

@@ -39,6 +39,8 @@ struct LaneSnapshot {
   std::uint64_t memory_bytes = 0;
   std::vector<Rank> silent;     // see Endpoint::silent()
   std::vector<Rank> unreached;  // see Endpoint::unreached()
+  // See Endpoint::UnprovenPaths(); before the first ProbePaths() nothing is said.
+  std::optional<std::vector<UnprovenPath>> unproven;
   // Calls open for long, with their missing ranks; by Submission::record.
   std::map<std::uint64_t, WaitingCall> waiting;
 };
@@ -58,6 +60,8 @@ class Lane {
   void Submit(Submission submission, CallDoneFunction done);
   // Fails every open or queued call; later calls are not affected.
   void Cancel(const Status& why);
+  // See Endpoint::ProbePaths().
+  void ProbePaths();
   // See Endpoint::GiveUp().
   void GiveUp(Submission call, const Status& why);
   // Fails every open call, announces that this rank leaves, and ends the thread. Lasts until the
@@ -111,11 +115,13 @@ class Lane {
   };
   std::unordered_map<std::uint64_t, Call> calls_;  // by token
   std::uint64_t next_token_ = 1;
-  int polls_left_ = 0;          // remaining polls before the lane sleeps
-  std::vector<Pending> taken_;  // reused between turns
+  int polls_left_ = 0;                                 // remaining polls before the lane sleeps
+  std::vector<Pending> taken_;                         // reused between turns
+  std::optional<std::vector<UnprovenPath>> unproven_;  // after the first probes
 
   mutable std::mutex mutex_;  // guards the following members
   std::vector<Pending> queue_;
+  bool probe_wanted_ = false;
   std::optional<Status> cancelled_;  // for the open calls and the first `cancelled_queued_`
   std::size_t cancelled_queued_ = 0;
   std::optional<Status> closed_;  // the reason for which submissions are refused

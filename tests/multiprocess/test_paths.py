@@ -1,4 +1,4 @@
-"""A path that loses long datagrams, between network namespaces."""
+"""Paths that lose datagrams, all or the long ones, between network namespaces."""
 
 import os
 import re
@@ -80,3 +80,36 @@ def test_a_smaller_mtu_is_an_error_that_names_the_sizes(tmp_path, namespaces, mo
             assert said, error
             assert int(said[1]) > 1252 >= int(said[2])
             assert "datagram_bytes_max" in error
+
+
+def _errors_of_init(folder, namespaces):
+    with ranks.start(
+        *("rendezvous", "plainly"),
+        folder=folder,
+        world_size=RANKS,
+        namespaces=namespaces,
+        address=f"{NETWORK}.1",
+    ) as started:
+        started.wait()
+        return ["".join(rank.lines("error")) for rank in started]
+
+
+def test_a_smaller_mtu_from_the_start_is_an_error_of_init(tmp_path, namespaces):
+    switch = namespaces[0].rsplit("-", 1)[0]
+    _run(f"ip -n {switch} link set p2 mtu 1280")
+    errors = _errors_of_init(tmp_path, namespaces)
+    for rank in (0, 1):
+        assert f"datagrams of 1472 bytes to rank 2 at {NETWORK}.3, UDP" in errors[rank]
+        assert "short ones do: a link on the way has a smaller MTU" in errors[rank]
+
+
+@pytest.mark.skipif(shutil.which("iptables") is None, reason="needs iptables")
+def test_a_firewall_against_udp_is_an_error_of_init(tmp_path, namespaces):
+    _run(f"ip netns exec {namespaces[2]} iptables -A INPUT -p udp -j DROP")
+    errors = _errors_of_init(tmp_path, namespaces)
+    for rank in (0, 1):
+        place = f"rank 2 at {NETWORK}.3, UDP port"
+        assert re.match(rf"rank {rank}: {place} \d+ answers no datagram", errors[rank])
+    assert f"rank 2: no datagram ever came from rank 0 at {NETWORK}.1" in errors[2]
+    assert "(and of 1 more)" in errors[2]
+    assert all("Does UDP pass between these hosts" in error for error in errors)

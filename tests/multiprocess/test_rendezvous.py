@@ -1,6 +1,8 @@
 """Processes join a session in every supported way, or explain the failure."""
 
 import os
+import re
+import socket
 import subprocess
 import sys
 
@@ -61,17 +63,70 @@ def test_different_options_are_named_on_every_rank(tmp_path):
             assert "bucket_bytes is 1000 on rank 0 and 1001 on rank 1" in line
 
 
-def test_incomplete_environment_says_what_is_missing():
+def test_ports_are_in_their_range_and_its_end_is_explained(tmp_path):
+    # Found free a moment ago, together with the one above it.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        first = min(probe.getsockname()[1], 65_533)
+    with ranks.start(
+        "rendezvous",
+        "plainly",
+        folder=tmp_path,
+        world_size=3,
+        options={"port_range": f"{first}-{first + 1}", "interface": "=lo"},
+    ) as started:
+        started.wait()
+        errors = [line for rank in started for line in rank.lines("error")]
+        assert len(errors) == 3, started.describe()
+        text = f"no UDP port from {first} to {first + 1} is free on 127.0.0.1"
+        assert any(text in line for line in errors), errors
+    options = {"port_range": f"{first}-{first + 2}", "interface": "^eth"}
+    with ranks.start(
+        *("rendezvous", "plainly"), folder=tmp_path, world_size=3, options=options
+    ) as started:
+        started.succeed()
+        assert started[0].lines("sum") == ["6.0 0 3"]
+        (line,) = started[0].lines("jax_optireduce:")
+        joined = re.fullmatch(
+            r"3 processes; rank 0 at 127.0.0.1 \(lo\), UDP (\d+); datagrams of \d+ "
+            r"bytes, tags by [\w -.]+; deadlines learned, at most 1 s",
+            line,
+        )
+        assert joined, line
+        assert first <= int(joined[1]) <= first + 2
+        # The others are silent.
+        assert started[1].lines("jax_optireduce:") == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        (
+            {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"},
+            "but not JAX_COORDINATOR_ADDRESS; set all three",
+        ),
+        (
+            {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:1234"},
+            "but not JAX_NUM_PROCESSES, JAX_PROCESS_ID; set all three",
+        ),
+        (
+            {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "10.0.0.1"},
+            "would be a job of one. Set JAX_COORDINATOR_ADDRESS=10.0.0.1:<a free port>",
+        ),
+        ({"PMI_SIZE": "4", "PMI_RANK": "0"}, "JAX_NUM_PROCESSES=$PMI_SIZE"),
+    ],
+)
+def test_an_incomplete_environment_says_what_is_missing(variables, text):
     result = subprocess.run(
         [sys.executable, "-c", "import jax_optireduce; jax_optireduce.init()"],
-        env={**os.environ, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"},
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
     assert result.returncode == 1
-    assert "but not JAX_COORDINATOR_ADDRESS; set all three" in result.stderr
+    assert text in result.stderr
 
 
 def test_coordination_service_does_not_keep_the_secret(tmp_path):
@@ -79,7 +134,13 @@ def test_coordination_service_does_not_keep_the_secret(tmp_path):
         started.succeed()
         for rank in started:
             keys = [line.split() for line in rank.lines("key")]
-            assert {name for name, _ in keys} == {"place", "hello", "sockets"}
+            assert {name for name, _ in keys} == {
+                "place",
+                "hello",
+                "sockets",
+                "connected",
+                "paths",
+            }
             assert {found for _, found in keys} == {"False"}, rank.output
 
 

@@ -71,6 +71,11 @@ struct Peer {
   bool muted(bool stuck) const { return stuck && state_ == PeerState::kSuspected; }
   bool black_hole = false;  // long datagrams to it do not arrive; short ones do
 
+  // It has acknowledged a probe, and a padded one, since the session began: see
+  // Endpoint::ProbePaths().
+  bool answered = false;
+  bool answered_padded = false;
+
   Instant last_heard{};  // an authenticated datagram
   Instant asked{};       // the first datagram to it since then that wants an answer
   // A peer that is not asked is not silent.

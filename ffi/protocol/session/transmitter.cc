@@ -204,6 +204,10 @@ std::optional<Transmit> Transmitter::SendControl(Instant now, Rank to,
     other.farewell = Peer::Farewell::kSent;
   } else {
     ++counters_.probes_sent;
+    if ((info.flags & kFlagPadded) != 0) {
+      std::ranges::fill(payload, std::byte{0});
+      payload_bytes = payload.size();
+    }
   }
   header.kind = info.kind;
   header.flags = info.flags;

@@ -68,6 +68,9 @@ constexpr bool IsAnnouncement(DatagramKind kind) {
          kind == DatagramKind::kReturned;
 }
 
+// Flag of kProbe.
+// Chosen: bit 0; zeros fill the datagram up to the longest of the session.
+inline constexpr std::uint8_t kFlagPadded = 1;
 // Flag of kGaveUp.
 // Chosen: bit 0; the error is that the ranks make different calls.
 inline constexpr std::uint8_t kFlagDisagreed = 1;
