@@ -8,6 +8,7 @@ its headings and tables become the sections of the side bar. `docs/api.md` names
 public objects; the site adds their docstrings.
 """
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -35,6 +36,8 @@ root_doc = "README"
 exclude_patterns = [".*", "build", "dist", "third_party"]
 include_patterns = ["*.md", "docs/**.md", "examples/README.md", "ffi/sim/README.md"]
 
+smartquotes_action = "De"  # Dashes and ellipses; quotes are those of Python.
+
 # GitHub's anchors, for all levels of headings.
 myst_heading_anchors = 6
 
@@ -45,6 +48,7 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_use_rtype = False
 python_maximum_signature_line_length = 88
 
 html_theme = "sphinx_book_theme"
@@ -61,6 +65,7 @@ html_theme_options = {
 copybutton_exclude = ".linenos, .gp, .go"
 
 _LINK = re.compile(r"\]\(([^)\s#]+\.md)\)")
+_VERB = re.compile(r"^\| `python -m jax_optireduce (\w+)` \|", re.MULTILINE)
 _PUBLIC_NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 
 
@@ -87,16 +92,31 @@ def _navigation() -> str:
 
 def _with_docstrings(text: str) -> str:
     """Returns docs/api.md with the docstrings of the names below each table."""
-    head = text.split("\n## ", 1)[0]
-    found = [head + "\n"]
+    found = [text.split("\n## ", 1)[0]]
     for heading, body in _sections(text):
-        found.append(f"## {heading}\n{body}\n```{{eval-rst}}\n")
+        found += [f"## {heading}\n", body, "```{eval-rst}"]
         for name in _PUBLIC_NAME.findall(body):
-            kind = "autoclass" if name[0].isupper() else "autofunction"
-            found.append(f".. {kind}:: jax_optireduce.{name}\n")
-            found.append("   :members:\n\n" if kind == "autoclass" else "\n")
-        found.append("```\n")
+            if name[0].isupper():
+                found += [f".. autoclass:: jax_optireduce.{name}", "   :members:", ""]
+            else:
+                found += [f".. autofunction:: jax_optireduce.{name}", ""]
+        found.append("```")
+        for verb in _VERB.findall(body):
+            module = ast.parse((ROOT / f"jax_optireduce/tools/{verb}.py").read_text())
+            found += [f"### {verb}\n\n```text", ast.get_docstring(module) or "", "```"]
     return "\n".join(found)
+
+
+def _with_folder_pages(page: str, text: str) -> str:
+    """Returns the text with links to folders as GitHub shows them: to their README."""
+    here = (ROOT / page).parent
+
+    def lead(match: re.Match[str]) -> str:
+        folder = match.group(1)
+        found = (here / folder / "README.md").is_file()
+        return f"]({folder}/README.md)" if found else match.group()
+
+    return re.sub(r"\]\(([\w./]+)\)", lead, text)
 
 
 def _complete(_app: Sphinx, page: str, source: list[str]) -> None:
@@ -112,18 +132,6 @@ def _complete(_app: Sphinx, page: str, source: list[str]) -> None:
             f"]({name})" for name in _LINK.findall(source[0]) if "/" not in name
         )
         source[0] += _toctree("Pages", folder, links)
-
-
-def _with_folder_pages(page: str, text: str) -> str:
-    """Returns the text with links to folders as GitHub shows them: to their README."""
-    here = (ROOT / page).parent
-
-    def lead(match: re.Match[str]) -> str:
-        folder = match.group(1)
-        found = (here / folder / "README.md").is_file()
-        return f"]({folder}/README.md)" if found else match.group()
-
-    return re.sub(r"\]\(([\w./]+)\)", lead, text)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

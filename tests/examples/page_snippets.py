@@ -399,7 +399,8 @@ def _wire_formats(blocks: Page) -> None:
 
 def pages_with_blocks() -> Iterator[str]:
     """Yields the path of every page with a Python block."""
-    for found in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]):
+    folders = ("*.md", "docs/**/*.md", "examples/**/*.md", "ffi/**/*.md")
+    for found in sorted(path for folder in folders for path in ROOT.glob(folder)):
         if _BLOCK.search(found.read_text()):
             yield found.relative_to(ROOT).as_posix()
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,12 @@ def test_every_recipe_has_the_same_ports():
         assert re.search(rf"{rule}[^`]*?{PORTS}", PAGE), rule
 
 
+def _free_port() -> int:
+    with socket.socket() as reservation:
+        reservation.bind(("127.0.0.1", 0))
+        return reservation.getsockname()[1]
+
+
 def _launch(
     folder: Path, program: str, hosts: str, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
@@ -118,7 +125,7 @@ def _launch(
             "GRACE_S": "0.2",
             "JAX_WORDS": "a b'c",
             "XLA_FLAGS": "",
-            "COORDINATOR_PORT": "41337",
+            "COORDINATOR_PORT": str(_free_port()),
         },
         capture_output=True,
         text=True,

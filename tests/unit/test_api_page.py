@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import jax_optireduce
+from jax_optireduce.__main__ import VERBS
 
 PAGE = Path(__file__).parents[2] / "docs/api.md"
 
@@ -20,6 +21,14 @@ def test_the_page_has_every_public_name_once_with_its_summary():
     wanted = [(name, _summary(name)) for name in jax_optireduce.__all__]
     lines = "\n".join(f"| `{name}` | {text} |" for name, text in wanted)
     assert sorted(rows) == sorted(wanted), f"the rows of docs/api.md are\n{lines}"
+
+
+def test_the_page_has_every_command_with_its_summary():
+    row = r"^\| `python -m jax_optireduce (\w+)` \| (.*) \|$"
+    rows = dict(re.findall(row, PAGE.read_text(), re.MULTILINE))
+    assert rows == {verb: summary for verb, (_, summary) in VERBS.items()}
+    for verb, (module, _) in VERBS.items():
+        assert verb == module, "the site finds the docstring by the name of the verb"
 
 
 def test_every_public_object_documents_its_arguments():
