@@ -37,13 +37,6 @@ command_of() {
     "JAX_NUM_PROCESSES=${#hosts[@]}" "JAX_PROCESS_ID=$1" "${PYTHON:-python}" "${@:2}"
 }
 
-# start RANK PROGRAM...: a process and its output; its exit code is that of the process.
-start() {
-  # With a terminal (-tt) the process ends with the connection.
-  ssh -tt -o BatchMode=yes "${hosts[$1]}" "$(command_of "$@")" </dev/null 2>&1 |
-    sed -u "s/\r\$//; s/^/[$1] /"
-}
-
 ended=0
 processes=()
 # end CODE SECONDS: closes the connections after a time; a second failure changes nothing.
@@ -52,18 +45,17 @@ end() {
     ended=$1
     sleep "$2"
     for process in "${processes[@]}"; do
-      # The group: ssh and sed.
-      kill -TERM -- "-$process" 2>/dev/null || true
+      kill -TERM "$process" 2>/dev/null || true
     done
   fi
 }
 trap 'end 130 0' INT
 trap 'end 143 0' TERM
 
-# Each process gets a group of its own.
-set -m
 for rank in "${!hosts[@]}"; do
-  start "$rank" "$@" &
+  # With a terminal (-tt) the process ends with the connection.
+  ssh -tt -o BatchMode=yes "${hosts[$rank]}" "$(command_of "$rank" "$@")" </dev/null \
+    > >(sed -u "s/\r\$//; s/^/[$rank] /") 2>&1 &
   processes+=("$!")
 done
 for _ in "${processes[@]}"; do
