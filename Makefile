@@ -10,6 +10,7 @@
 PYTHON ?= python3
 VENV_TEST ?= .venv-test
 VENV_DEMO ?= .venv-demo
+VENV_DOCS ?= .venv-docs
 BUILD ?= build
 COMPILERS ?= $(BUILD)/compilers/$(notdir $(VENV_TEST))
 PYTEST_ARGS ?=
@@ -39,7 +40,7 @@ INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable 
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test tta seeds sanitize sanitized fuzz fuzz-clang tsan asan-python mutants coverage \
-  compile-accelerators simulate lint tidy fmt wheel clean prerequisites
+  compile-accelerators simulate lint tidy fmt docs wheel clean prerequisites
 
 help:
 	@echo 'make demo      train a small model on several ranks of this host, with and without loss'
@@ -58,6 +59,7 @@ help:
 	@echo 'make lint      ruff, basedpyright, clang-format, and rules of this project'
 	@echo 'make tidy      clang-tidy, a few checks that find bugs; some minutes'
 	@echo 'make fmt       format Python and C++'
+	@echo 'make docs      the pages as a site, in build/docs; a broken link is an error'
 	@echo 'make wheel     build and try a wheel, in dist/'
 	@echo 'make clean     remove what the targets above have made'
 
@@ -172,6 +174,11 @@ fmt: $(VENV_TEST)/.requirements
 	$(VENV_TEST)/bin/ruff format .
 	find ffi tests/native -name '*.cc' -o -name '*.h' | xargs $(VENV_TEST)/bin/clang-format -i
 
+# The package is imported for its docstrings, from the checkout: nothing is compiled.
+docs: $(VENV_DOCS)/.requirements
+	$(VENV_DOCS)/bin/sphinx-build --fresh-env --quiet --fail-on-warning -b html -c docs . $(BUILD)/docs
+	cp $(BUILD)/docs/README.html $(BUILD)/docs/index.html
+
 # In an environment of its own, so that what is tried is the wheel.
 wheel: | prerequisites
 	rm -rf $(BUILD)/wheel dist/*.whl && mkdir -p $(BUILD)/wheel
@@ -182,12 +189,12 @@ wheel: | prerequisites
 	@ls dist/*.whl
 
 clean:
-	rm -rf $(BUILD) dist $(VENV_TEST) $(VENV_DEMO)
+	rm -rf $(BUILD) dist $(VENV_TEST) $(VENV_DEMO) $(VENV_DOCS)
 
 prerequisites:
 	@tools/check_prerequisites.sh "$(PYTHON)"
 
-$(VENV_TEST)/.requirements $(VENV_DEMO)/.requirements: %/.requirements: \
+$(VENV_TEST)/.requirements $(VENV_DEMO)/.requirements $(VENV_DOCS)/.requirements: %/.requirements: \
     pyproject.toml tools/requirements.py | prerequisites
 	$(PYTHON) -m venv $*
 	$*/bin/python tools/requirements.py $(EXTRA) > $*/requirements.txt
@@ -196,6 +203,7 @@ $(VENV_TEST)/.requirements $(VENV_DEMO)/.requirements: %/.requirements: \
 
 $(VENV_TEST)/.requirements: EXTRA = test
 $(VENV_DEMO)/.requirements: EXTRA = examples
+$(VENV_DOCS)/.requirements: EXTRA = docs
 
 $(VENV_TEST)/.installed: $(VENV_TEST)/.requirements $(CORE) $(wildcard tests/native/* tests/native/*/*)
 	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" $(VENV_TEST)/bin/python $(INSTALL) \

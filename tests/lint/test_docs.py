@@ -108,6 +108,15 @@ def test_every_page_is_linked_from_the_index_of_its_folder(folder):
     assert folder == _DOCS or folder / "index.md" in _linked(_DOCS / "index.md")
 
 
+def test_the_index_sorts_the_pages_by_purpose():
+    # The navigation of the site is that of the index (docs/conf.py).
+    headings = re.findall(r"^## (.*)$", text(_DOCS / "index.md"), re.MULTILINE)
+    expected = ["Learn", "How to", "Reference", "Explanation"]
+    assert headings == [*expected, "Decisions and lab logs"]
+    first = [target for target, _ in _LINK.findall(text(_DOCS / "index.md"))]
+    assert first[:3] == ["../README.md", "tutorial.md", "is-the-network-my-problem.md"]
+
+
 def test_decisions_are_numbered_without_a_gap():
     pages = sorted((_DOCS / "decisions").glob("0*.md"))
     for number, page in enumerate(pages, 1):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -55,12 +56,26 @@ def test_a_small_socket_buffer_comes_with_the_command_that_raises_it(direction, 
 
 @pytest.mark.parametrize(
     ("mtu_bytes", "level"),
-    [(65_536, Level.PASS), (1500, Level.PASS), (1400, Level.WARN), (500, Level.FAIL)],
+    [
+        (65_536, Level.PASS),
+        (1500, Level.PASS),
+        (1460, Level.PASS),  # Google Cloud
+        (1400, Level.PASS),  # an overlay of containers
+        (1200, Level.WARN),
+        (500, Level.FAIL),
+    ],
 )
 def test_mtu(mtu_bytes, level):
     check = doctor.check_mtu("eth0", mtu_bytes)
     assert check.level is level
     assert ("eth0" in check.remedy) == (level is not Level.PASS)
+
+
+def test_no_remedy_names_an_mtu_that_the_path_may_not_have():
+    for mtu_bytes in (500, 1200):
+        remedy = doctor.check_mtu("eth0", mtu_bytes).remedy
+        assert "ping -M do" in remedy
+        assert not re.search(r"mtu \d|\b\d{4,}\b", remedy)
 
 
 def test_cores_count_the_limit_of_the_container():

@@ -1,0 +1,424 @@
+r"""Runs the Python blocks of the pages, in one session of two processes.
+
+    python -m jax_optireduce launch -n 2 --devices-per-process 2 \
+      tests/examples/page_snippets.py [PAGE ...]
+
+Each function is the context of a page: it defines the names that the blocks presume,
+runs every block in the order of the page, and calls the functions that the blocks
+define. A page with another number of blocks, or without a function, is an error.
+"""
+
+import ast
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jax_optireduce
+
+ROOT = Path(__file__).parents[2]
+_BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+# Their blocks are run by tests/examples/test_tutorial.py, with the changes that the
+# page makes to them.
+ELSEWHERE = {"docs/tutorial.md"}
+
+
+class Page:
+    """The blocks of a page, and the namespace in which they run."""
+
+    def __init__(self, path: str) -> None:
+        """Reads the page."""
+        self.path = path
+        self.names: dict[str, Any] = {"jax": jax, "jax_optireduce": jax_optireduce}
+        page = (ROOT / path).read_text()
+        self._left = [
+            (page.count("\n", 0, block.start(2)), block.group(2))
+            for block in _BLOCK.finditer(page)
+        ]
+
+    def run(self, **context: Any) -> Any:
+        """Runs the next block; returns the value of its last line, if it is one.
+
+        A block that calls `init` begins a new session at each such line.
+
+        Args:
+          **context: names that the block presumes.
+        """
+        self.names.update(context)
+        value = None
+        for code, text in self._next():
+            _begins(text)
+            value = _execute(code, self.names)
+        return value
+
+    def run_in_step(
+        self, results: str, where: jax.sharding.Mesh | None = None, **context: Any
+    ) -> Any:
+        """Runs the next block as a part of a mapped function.
+
+        Args:
+          results: names that the block defines, which are returned, as a tuple; "" for
+            the value of the last line.
+          where: the mesh.
+          **context: arrays and trees of arrays that the block presumes.
+        """
+        statements = self._next()
+
+        def step(arrays: dict[str, Any]) -> Any:
+            names = self.names | arrays
+            value = None
+            for code, _ in statements:
+                value = _execute(code, names)
+            return tuple(names[name] for name in results.split()) or value
+
+        return on_each_device(step, context, where=where)
+
+    def run_in_jit(self, results: str, **context: Any) -> Any:
+        """Runs the next block as a jitted function, without shard_map."""
+        statements = self._next()
+        for code, text in statements:
+            if _begins(text):
+                _execute(code, self.names)
+
+        def program(arrays: dict[str, Any]) -> Any:
+            names = self.names | arrays
+            for code, text in statements:
+                if "jax_optireduce.init(" not in text:
+                    _execute(code, names)
+            return tuple(names[name] for name in results.split())
+
+        return jax.block_until_ready(jax.jit(program)(context))
+
+    def postpone(self) -> None:
+        """Puts the next block behind the one that follows it."""
+        self._left[:2] = reversed(self._left[:2])
+
+    def end(self) -> None:
+        """Checks that every block was run."""
+        assert not self._left, f"{self.path}: {len(self._left)} blocks were not run"
+
+    def _next(self) -> list[tuple[Any, str]]:
+        """Returns the statements of the next block, compiled, and their text."""
+        line, text = self._left.pop(0)
+        tree = ast.increment_lineno(ast.parse(text), line)
+        made = []
+        for node in tree.body:
+            is_value = isinstance(node, ast.Expr)
+            module = ast.Expression(node.value) if is_value else ast.Module([node], [])
+            mode = "eval" if is_value else "exec"
+            made.append((compile(module, self.path, mode), ast.unparse(node)))
+        return made
+
+
+def _begins(text: str) -> bool:
+    """Whether a statement begins a session; then leaves the one before."""
+    if "jax_optireduce.init(" not in text:
+        return False
+    jax_optireduce.shutdown()
+    return True
+
+
+def _execute(code: Any, names: dict[str, Any]) -> Any:
+    """Runs code of this repository's pages; returns the value of an expression."""
+    return eval(code, names)  # noqa: S307
+
+
+PAGES: dict[str, Callable[[Page], None]] = {}
+
+
+def page(path: str) -> Callable[[Callable[[Page], None]], Callable[[Page], None]]:
+    """Registers the context of a page."""
+
+    def register(context: Callable[[Page], None]) -> Callable[[Page], None]:
+        PAGES[path] = context
+        return context
+
+    return register
+
+
+def mesh(*names: str) -> jax.sharding.Mesh:
+    """Returns all devices as one axis, or the processes and their devices as two."""
+    shape = (jax.device_count(),)
+    if len(names) == 2:
+        shape = (jax.process_count(), jax.local_device_count())
+    return jax.make_mesh(shape, names)
+
+
+def on_each_device(
+    function: Callable[..., Any],
+    *arguments: Any,
+    where: jax.sharding.Mesh | None = None,
+) -> Any:
+    """Calls a function on every device, with equal arguments; waits for its results."""
+    specs = {"in_specs": P(), "out_specs": P(), "check_vma": False}
+    mapped = jax.shard_map(function, mesh=where or mesh("data"), **specs)
+    return jax.block_until_ready(jax.jit(mapped)(*arguments))
+
+
+def loss_fn(params: Any, batch: Any) -> jax.Array:
+    """The loss of a linear model."""
+    x, y = batch
+    return jnp.mean((x @ params["w"] + params["b"] - y) ** 2)
+
+
+def params() -> Any:
+    """Returns the parameters of the model."""
+    return {"w": np.ones((4, 8), np.float32), "b": np.zeros(8, np.float32)}
+
+
+def batch() -> Any:
+    """Returns examples and targets."""
+    return np.ones((4, 4), np.float32), np.ones((4, 8), np.float32)
+
+
+def divided(tree: Any, where: jax.sharding.Mesh, spec: P) -> Any:
+    """Returns a tree of arrays of all processes, from one that each process has."""
+    return jax.tree.map(
+        lambda x: jax.make_array_from_callback(
+            x.shape, NamedSharding(where, spec), lambda index: x[index]
+        ),
+        tree,
+    )
+
+
+@page("README.md")
+def _readme(blocks: Page) -> None:
+    blocks.run()
+    _, stats = blocks.run_in_step("gradients stats", gradients=params())
+    assert stats.live_processes == jax.process_count()
+
+
+@page("docs/accelerators.md")
+def _accelerators(blocks: Page) -> None:
+    where = mesh("data", "fsdp")
+    blocks.names |= {"loss_fn": loss_fn, "mesh": where, "specs": P()}
+    blocks.run_in_jit(
+        "loss gradients",
+        params=divided(params(), where, P()),
+        batch=divided(batch(), where, P("data")),
+    )
+
+
+@page("docs/checkpoints.md")
+def _checkpoints(blocks: Page) -> None:
+    blocks.run(mesh=mesh("data"))
+    blocks.run(optax=optax)
+    optimizer = blocks.names["optimizer"]
+
+    def one(params: Any, state: Any, batch: Any) -> Any:
+        gradients = jax.grad(loss_fn)(params, batch)
+        updates, state = optimizer.update(gradients, state, params)
+        _, stats = jax_optireduce.pmean(1.0, "data", return_stats=True)
+        return optax.apply_updates(params, updates), state, stats
+
+    where = mesh("data")
+    copied = divided(params(), where, P())
+    state = on_each_device(optimizer.init, copied)
+    copied, state, stats = on_each_device(one, copied, state, batch())
+    folder = Path.cwd().parent
+    blocks.run(params=copied, state=state, folder=folder, step=1)
+    blocks.run()
+    restored = blocks.names["restored"]["params"]
+    kept = blocks.names["params"]
+    assert all(jax.tree.leaves(jax.tree.map(jnp.array_equal, kept, restored)))
+    # As if a rank were gone. The next block defines the function that this one calls.
+    blocks.postpone()
+    blocks.run(ocp=blocks.names["ocp"])
+    dead = dataclasses.replace(stats, live_processes=stats.live_processes - 1)
+    with contextlib.suppress(SystemExit):
+        blocks.run(step=lambda params, state, _: (params, state, dead), batch=batch())
+        raise AssertionError("the program went on after the death of a rank")
+    assert (folder / "after a death").exists() or jax.process_index() != 0
+
+
+@page("docs/deadlines.md")
+def _deadlines(blocks: Page) -> None:
+    blocks.run()
+    blocks.run()
+    on_each_device(blocks.names["report"], params())
+
+
+@page("docs/guarantees.md")
+def _guarantees(blocks: Page) -> None:
+    def update(params: Any, state: Any, gradients: Any) -> Any:
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), state
+
+    blocks.run(loss_fn=loss_fn, update=update)
+    *_, live = on_each_device(blocks.names["step"], params(), (), batch())
+    assert live == jax.process_count()
+
+
+@page("docs/hybrid.md")
+def _hybrid(blocks: Page) -> None:
+    where = mesh("data", "fsdp")
+    copied = divided(params(), where, P())
+
+    def step(params: Any, batch: Any) -> Any:
+        gradients = jax.grad(loss_fn)(params, batch)
+        return jax_optireduce.average_gradients(gradients, "data", name="gradients")
+
+    with jax.set_mesh(where):
+        mapped = blocks.run(step=step, P=P)
+        jax.jit(mapped)(copied, divided(batch(), where, P("data")))
+    blocks.names["average_gradients"] = jax_optireduce.average_gradients
+    blocks.run_in_step("", where=where, gradients=copied)
+    blocks.run()
+    with jax.set_mesh(where):
+        one = jax_optireduce.over_slow_axis(
+            lambda x: jax_optireduce.average_gradients(x, "data", name="gradients"),
+            "data",
+        )
+        jax.block_until_ready(jax.jit(one)(copied))
+        blocks.run_in_jit("drained", params=copied)
+    jax_optireduce.shutdown()
+    jax_optireduce.init()
+
+
+@page("docs/is-the-network-my-problem.md")
+def _network(blocks: Page) -> None:
+    blocks.run()
+    specs = {"in_specs": P(), "out_specs": P(), "check_vma": False}
+    step = jax.jit(
+        jax.shard_map(
+            lambda x: jax_optireduce.psum(x, "data"), mesh=mesh("data"), **specs
+        )
+    )
+    assert blocks.names["seconds_per_step"](step, np.ones(8, np.float32)) > 0
+    jax_optireduce.shutdown()
+    communicator = jax_optireduce.init()
+    for _ in range(4):
+        jax.block_until_ready(step(np.ones(8, np.float32)))
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        blocks.run(communicator=communicator)
+    assert re.match(r"\d+% of the time", printed.getvalue())
+    blocks.run(step=step, arguments=(np.ones(8, np.float32),))
+    assert list(Path("profile").rglob("*.trace.json.gz"))
+
+
+@page("docs/modes.md")
+def _modes(blocks: Page) -> None:
+    blocks.run(loss=loss_fn)
+    on_each_device(blocks.names["step"], params(), batch())
+    blocks.run()
+    on_each_device(blocks.names["report"], params())
+    blocks.run()
+    on_each_device(blocks.names["synchronize"], params())
+    blocks.run()
+
+
+@page("docs/observability.md")
+def _observability(blocks: Page) -> None:
+    blocks.run_in_step("gradients stats", gradients=params())
+    blocks.run()
+    assert Path("record.jsonl").read_text().startswith("{")
+
+
+@page("docs/overlap.md")
+def _overlap(blocks: Page) -> None:
+    blocks.run_in_step("means", gradients=params())
+    blocks.run(optax=optax, RATE=0.1)
+    optimizer = blocks.names["optimizer"]
+
+    def one(params: Any) -> Any:
+        updates, _ = optimizer.update(params, optimizer.init(params), params)
+        return updates
+
+    on_each_device(one, params())
+    where = mesh("data")
+    blocks.run(
+        loss_fn=loss_fn,
+        mesh=where,
+        P=P,
+        params=divided(params(), where, P()),
+        batches=[divided(batch(), where, P("data"))] * 2,
+    )
+    on_each_device(jax_optireduce.end, blocks.names["handle"])
+    blocks.run()
+    empty = jax_optireduce.empty_handle(blocks.names["params"], "data")
+    _, handle = on_each_device(
+        blocks.names["step"], blocks.names["params"], empty, batch()
+    )
+    on_each_device(jax_optireduce.end, handle)
+
+
+@page("docs/safeguards.md")
+def _safeguards(blocks: Page) -> None:
+    blocks.run(optax=optax)
+    optimizer = blocks.names["optimizer"]
+
+    def one(params: Any) -> Any:
+        return optimizer.update(params, optimizer.init(params), params)[0]
+
+    on_each_device(one, params())
+    blocks.run()
+    link, optimizer, apply = (blocks.names[n] for n in ("link", "optimizer", "apply"))
+    on_each_device(lambda p: apply(p, link.init(p), optimizer.init(p), p)[0], params())
+
+
+@page("docs/sharded.md")
+def _sharded(blocks: Page) -> None:
+    def loss(params: Any, batch: Any) -> jax.Array:
+        return loss_fn({"w": params, "b": 0.0}, batch)
+
+    optimizer = optax.sgd(0.1, momentum=0.9)
+    blocks.run(loss=loss, optimizer=optimizer)
+    step = blocks.names["step"]
+    part = jnp.ones((1, 8))
+    state = optimizer.init(part)
+    on_each_device(step, part, state, batch())
+    blocks.run()
+    on_each_device(blocks.names["end"], part, jnp.ones((4, 8)))
+    blocks.run()
+    psum_2d = blocks.names["psum_2d"]
+    summed = on_each_device(
+        lambda x: psum_2d(x, "fsdp", "data"),
+        np.ones(4, np.float32),
+        where=mesh("data", "fsdp"),
+    )
+    assert (summed == jax.device_count()).all()
+
+
+@page("docs/wire-formats.md")
+def _wire_formats(blocks: Page) -> None:
+    blocks.run_in_step("gradients rest", gradients=params())
+
+
+def pages_with_blocks() -> Iterator[str]:
+    """Yields the path of every page with a Python block."""
+    folders = ("*.md", "docs/**/*.md", "examples/**/*.md", "ffi/**/*.md")
+    for found in sorted(path for folder in folders for path in ROOT.glob(folder)):
+        if _BLOCK.search(found.read_text()):
+            yield found.relative_to(ROOT).as_posix()
+
+
+def main() -> None:
+    """Runs all pages, or those that the command line names."""
+    jax_optireduce.init()
+    own = Path(f"process {jax.process_index()}").absolute()
+    own.mkdir()
+    os.chdir(own)
+    for path in sys.argv[1:] or PAGES:
+        blocks = Page(path)
+        number = len(blocks._left)
+        PAGES[path](blocks)
+        blocks.end()
+        print(f"{path}: {number}", flush=True)
+    multihost_utils.sync_global_devices("end")
+
+
+if __name__ == "__main__":
+    main()
