@@ -353,11 +353,10 @@ def _connect(
         {"error": _prove_paths(native, label, peers, datagram_bytes, options)},
         options.advanced.rendezvous_timeout_s,
     )
-    rank = _compat.process()[0]
-    # Its own comes first.
-    for failing in (failures[rank], *failures):
-        if failing["error"]:
-            raise RendezvousError(failing["error"])
+    own = failures[_compat.process()[0]]
+    for error in [failure["error"] for failure in (own, *failures)]:
+        if error:
+            raise RendezvousError(error)
     return datagram_bytes
 
 

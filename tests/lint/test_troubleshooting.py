@@ -50,7 +50,8 @@ def _messages(path: str) -> Iterator[tuple[int, str]]:
             for part in ast.walk(node.exc)
             if isinstance(part, ast.Constant) and isinstance(part.value, str)
         ]
-        yield node.lineno, "…".join(literals)
+        if literals:  # else it is the text of another process
+            yield node.lineno, "…".join(literals)
 
 
 @pytest.mark.parametrize(
