@@ -26,11 +26,13 @@ try:
     from jax._src import clusters as _clusters
     from jax._src import distributed as _distributed
     from jax._src import xla_bridge as _bridge
+    from jaxlib.mlir import ir as _ir
 except ImportError:  # Absent in this JAX: the fallbacks below apply.
     _callback = None
     _clusters = None
     _distributed = None
     _bridge = None
+    _ir = None
 
 _log = logging.getLogger("jax_optireduce")
 
@@ -149,6 +151,62 @@ def on_host(function: Callable[..., Any], *operands: Any) -> Any:
         out_memory_spaces=jax.memory.Space.Device,
     )
     return call(*operands)
+
+
+def ffi_call(
+    target: str,
+    results: Sequence[Any],
+    title: str,
+    aliases: dict[int, int] | None = None,
+) -> Callable[..., list[Any]]:
+    """Returns a function that calls a handler, like `jax.ffi.ffi_call`.
+
+    XLA names the instruction, and so the event of a profile, after the location of the
+    operation: there it is "ffi_call" for every call of every package.
+
+    Args:
+      target: the name of the handler, which may have side effects.
+      results: shape and dtype of each result.
+      title: of the call in a profile; XLA writes "_" for other characters than letters
+        and digits.
+      aliases: operand -> result that has its memory.
+    """
+    types = tuple(ShapedArray(x.shape, x.dtype) for x in results)
+    rule = jax.ffi.ffi_lowering(
+        target, has_side_effect=True, operand_output_aliases=dict(aliases or {})
+    )
+
+    def call(*operands: Any, **attributes: Any) -> list[Any]:
+        def lower(ctx: Any, *operands: Any) -> Any:
+            with _titled(title, ctx.name_stack):
+                return rule(ctx, *operands, **attributes)
+
+        return _ffi_call_p.bind(*operands, types=types, lower=lower)
+
+    return call
+
+
+def _titled(title: str, scope: Any) -> contextlib.AbstractContextManager[Any]:
+    """Returns the context of operations at the current place, with a title."""
+    if _ir is None:
+        return contextlib.nullcontext()
+    place: Any = _ir.Location.current
+    # The names that JAX has given it.
+    while isinstance(place, _ir.NameLoc):
+        place = place.child_loc
+    # As JAX writes them: the type of the operation, and its name in all scopes.
+    scoped = _ir.Location.name(f"{scope}/{title}".lstrip("/"), childLoc=place)
+    return _ir.Location.name(f"{title}:", childLoc=scoped)
+
+
+_ffi_call_p = Primitive("optireduce_ffi_call")
+_ffi_call_p.multiple_results = True
+_ffi_call_p.def_abstract_eval(lambda *_, types, **__: list(types))
+mlir.register_lowering(
+    _ffi_call_p,
+    lambda ctx, *operands, lower, **_: lower(ctx, *operands),
+    cacheable=False,
+)
 
 
 def host_callback(
