@@ -98,6 +98,8 @@ class Communicator:
           "slowest_process": as in `CollectiveStats`; -1 without one;
           "behind_s": wait for the slowest process after the data of the others had
           arrived;
+          "arrivals": [rank, seconds] of the 8 ranks whose contributions came last,
+          latest first: from the start of the call to the arrival of their last data;
           "waiting_for": for a call that has been under way for a second or more, the
           processes whose data is missing; "absent": those without any data.
         """

@@ -57,6 +57,17 @@ inline nanobind::list ToList(const std::vector<std::uint32_t>& ranks) {
   return list;
 }
 
+inline nanobind::list ToList(const LastArrivals& arrivals) {
+  nanobind::list list;
+  for (const PeerArrival& arrival : arrivals.Values()) {
+    nanobind::list pair;
+    pair.append(static_cast<int>(arrival.rank.value()));
+    pair.append(ToSeconds(arrival.at));
+    list.append(pair);
+  }
+  return list;
+}
+
 inline nanobind::dict ToDict(const CallRecord& record) {
   // An open call, or one that failed before it reached the network, has no slowest rank.
   const bool slowest = record.stats.elapsed > Duration::zero();
@@ -77,6 +88,7 @@ inline nanobind::dict ToDict(const CallRecord& record) {
   named["late"] = record.stats.late;
   named["slowest_process"] = slowest ? static_cast<int>(record.stats.slowest.value()) : -1;
   named["behind_s"] = ToSeconds(record.stats.behind);
+  named["arrivals"] = ToList(record.stats.arrivals);
   named["waiting_for"] = ToList(record.waiting_for);
   named["absent"] = ToList(record.absent);
   return named;

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "ffi/base/ids.h"
@@ -64,6 +65,21 @@ class Arrivals {
     }
     latest.behind = std::max(at - ready, Duration::zero());
     return latest;
+  }
+
+  // The members whose last data came last, with its time, latest first; at most `count`.
+  std::vector<std::pair<MemberIndex, Instant>> FindLast(std::size_t count) const {
+    std::vector<std::pair<MemberIndex, Instant>> last;
+    for (std::size_t m = 0; m < came_.size(); ++m) {
+      if (came_[m]) last.emplace_back(static_cast<std::uint16_t>(m), came_[m]->last);
+    }
+    const auto kept = last.begin() + static_cast<std::ptrdiff_t>(std::min(count, last.size()));
+    // Members of one time stand in their order: a run of a seed repeats itself.
+    std::ranges::partial_sort(last, kept, [](const auto& a, const auto& b) {
+      return a.second != b.second ? a.second > b.second : a.first < b.first;
+    });
+    last.erase(kept, last.end());
+    return last;
   }
 
  private:
