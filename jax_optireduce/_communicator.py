@@ -116,6 +116,23 @@ class Communicator:
         """
         _log_thread.dump(self, path)
 
+    def collective_totals(self) -> dict[str, dict[str, Any]]:
+        """Returns totals of the calls with a result since `init`, by collective.
+
+        Takes no time of a program, and waits for none. Collectives beyond 1,024 are
+        together under "(others)". Empty with the backend "xla".
+
+        Returns:
+          For each collective a dictionary:
+          "calls": number of calls by duration, in bins;
+          "durations_s": the largest duration of each bin, without the last one, which
+          has no bound; the same bins for all collectives;
+          "elapsed_s": sum of the durations; "bytes": of the buckets;
+          "missing_contributions": sum of the shares of the calls, see
+          `CollectiveStats`.
+        """
+        return {} if self._native is None else self._native.collective_totals()
+
     def features(self) -> dict[str, object]:
         """Returns the granted socket buffers; empty with the backend "xla"."""
         return {} if self._native is None else self._native.features()
@@ -275,6 +292,11 @@ def stats() -> dict[str, int]:
       NotInitializedError: `init` was not called.
     """
     return current("stats").counters()
+
+
+def running() -> Communicator | None:
+    """Returns the communicator, or None."""
+    return _session.current
 
 
 def current(kind: str) -> Communicator:

@@ -8,14 +8,18 @@
 #include <nanobind/nanobind.h>
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
 #include "ffi/runtime/call_monitor.h"
+#include "ffi/runtime/collective_totals.h"
 #include "ffi/runtime/flight_recorder.h"
 #include "ffi/runtime/late_share.h"
 #include "ffi/runtime/short_deadline.h"
@@ -98,6 +102,28 @@ inline nanobind::list ToList(const std::vector<CallRecord>& records) {
   nanobind::list list;
   for (const CallRecord& record : records) list.append(ToDict(record));
   return list;
+}
+
+inline nanobind::dict ToDict(const CallTotals& totals) {
+  nanobind::list ends;
+  for (std::size_t bin = 0; bin + 1 < kDurationBins; ++bin) {
+    ends.append(ToSeconds(DurationBinEnd(bin)));
+  }
+  nanobind::list calls;
+  for (const std::uint64_t number : totals.calls) calls.append(number);
+  nanobind::dict named;
+  named["calls"] = calls;
+  named["durations_s"] = ends;
+  named["elapsed_s"] = ToSeconds(totals.elapsed);
+  named["bytes"] = totals.bytes;
+  named["missing_contributions"] = totals.missing_contributions;
+  return named;
+}
+
+inline nanobind::dict ToDict(const std::vector<std::pair<std::string, CallTotals>>& totals) {
+  nanobind::dict named;
+  for (const auto& [collective, of_calls] : totals) named[ToText(collective)] = ToDict(of_calls);
+  return named;
 }
 
 inline nanobind::dict ToDict(const SlowRankEvent& event) {
