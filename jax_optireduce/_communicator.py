@@ -133,6 +133,23 @@ class Communicator:
         """
         return {} if self._native is None else self._native.collective_totals()
 
+    def exchange(self, label: str, payload: bytes) -> dict[int, bytes]:
+        """Sends bytes to all live processes; returns those of each. For this package.
+
+        Args:
+          label: names the exchange; the same on all processes, used once.
+          payload: at least one byte.
+
+        Raises:
+          RendezvousError: a process did not take part within `call_timeout_s`.
+        """
+
+        def silent() -> list[int]:
+            return [] if self._native is None else self._native.silent_ranks()
+
+        limit_s = self.options.call_timeout_s or None
+        return _compat.exchange_among_live(label, payload, silent, limit_s)
+
     def features(self) -> dict[str, object]:
         """Returns the granted socket buffers; empty with the backend "xla"."""
         return {} if self._native is None else self._native.features()

@@ -8,6 +8,7 @@ import dataclasses
 import importlib.util
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -515,6 +516,79 @@ def _get(client: Any, key: str, peer: int, world_size: int, timeout_s: float) ->
             "JAX_OPTIREDUCE_RENDEZVOUS_TIMEOUT_S. JAX's coordination service says: "
             + str(error).splitlines()[0]
         ) from error
+
+
+def exchange_among_live(
+    label: str,
+    payload: bytes,
+    silent: Callable[[], Sequence[int]],
+    timeout_s: float | None,
+) -> dict[int, bytes]:
+    """Sends `payload` to every live process; returns the payloads of those, by rank.
+
+    Args:
+      label: names this exchange; the same on all ranks, used once.
+      payload: at least one byte; lengths may differ between ranks.
+      silent: returns the processes to leave out.
+      timeout_s: longest wait for each process, in seconds; None: unlimited.
+
+    Raises:
+      RendezvousError: a process did not send its payload in time, or JAX's coordination
+        service failed.
+    """
+    rank, world_size = process()
+    client = _client()
+    if world_size == 1:
+        return {0: payload}
+    if client is None:
+        return dict(enumerate(_exchange_publicly(payload)))
+    client.key_value_set_bytes(f"{label}/{rank}", payload)
+    payloads = {}
+    for peer in range(world_size):
+        received = _get_from_live(client, label, peer, silent, timeout_s)
+        if received is not None:
+            payloads[peer] = received
+    # All live processes have finished the exchange before the last one.
+    _forget_exchanges(client, rank, label)
+    return payloads
+
+
+def _get_from_live(
+    client: Any,
+    label: str,
+    peer: int,
+    silent: Callable[[], Sequence[int]],
+    timeout_s: float | None,
+) -> bytes | None:
+    """Returns the entry of `peer`, once it exists; None if the process is silent."""
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        try:
+            # Chosen: a dead process is noticed within a second of its announcement.
+            return client.blocking_key_value_get_bytes(f"{label}/{peer}", 1000)
+        except jax.errors.JaxRuntimeError as error:
+            if peer in silent():
+                return None
+            in_time = end is None or time.monotonic() < end
+            if "DEADLINE_EXCEEDED" in str(error) and in_time:
+                continue
+            raise RendezvousError(
+                f"process {peer} did not take part in the exchange {label!r}. Every "
+                "process must make the same calls of this package. JAX's coordination "
+                "service says: " + str(error).splitlines()[0]
+            ) from error
+
+
+# Labels of the last exchanges whose entries of this process may still be read.
+_last_exchanges: list[str] = []
+
+
+def _forget_exchanges(client: Any, rank: int, label: str) -> None:
+    """Removes the entry of this process of the exchange before this one."""
+    for old in _last_exchanges:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            client.key_value_delete(f"{old}/{rank}")
+    _last_exchanges[:] = [label]
 
 
 def _exchange_publicly(payload: bytes) -> list[bytes]:

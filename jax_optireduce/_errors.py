@@ -29,6 +29,10 @@ class RendezvousError(OptiReduceError, RuntimeError):
     """The processes did not reach each other, or are not compatible."""
 
 
+class ReplicasDifferError(OptiReduceError, AssertionError):
+    """Replicas that should be equal have different bits."""
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Returns " Did you mean 'x'?" for the closest of `known`, or an empty string."""
     by_lower = {name.lower(): name for name in known}
