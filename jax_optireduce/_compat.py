@@ -563,11 +563,14 @@ def _get_from_live(
     """Returns the entry of `peer`, once it exists; None if the process is silent."""
     end = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
+        gone = peer in silent()
         try:
-            # Chosen: a dead process is noticed within a second of its announcement.
-            return client.blocking_key_value_get_bytes(f"{label}/{peer}", 1000)
+            # An entry from before its death is the same for all processes. Chosen: a
+            # death is noticed within a second.
+            limit_ms = 1 if gone else 1000
+            return client.blocking_key_value_get_bytes(f"{label}/{peer}", limit_ms)
         except jax.errors.JaxRuntimeError as error:
-            if peer in silent():
+            if gone:
                 return None
             in_time = end is None or time.monotonic() < end
             if "DEADLINE_EXCEEDED" in str(error) and in_time:
