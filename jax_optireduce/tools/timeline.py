@@ -128,11 +128,17 @@ def merged(records: Iterable[Record]) -> list[Record]:
 
 def trace_events(records: Sequence[Record]) -> dict[str, Any]:
     """Returns the trace as an object of JSON; times are in microseconds."""
-    starts = [call["started_unix_s"] for record in records for call in record.calls]
+    # The system may set the clock of a host: one offset for all calls of a process.
+    offsets_s = [_clock_offset_s(record) for record in records]
+    starts = [
+        call["started_monotonic_s"] + offset_s
+        for record, offset_s in zip(records, offsets_s, strict=True)
+        for call in record.calls
+    ]
     origin_s = min(starts, default=0.0)
     events: list[dict[str, Any]] = []
-    for process, record in enumerate(records):
-        events += _process_events(process, record, origin_s)
+    for process, (record, offset_s) in enumerate(zip(records, offsets_s, strict=True)):
+        events += _process_events(process, record, offset_s - origin_s)
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -140,8 +146,15 @@ def trace_events(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
+def _clock_offset_s(record: Record) -> float:
+    """Returns the difference of the two clocks at the last call."""
+    if not record.calls:
+        return 0.0
+    return record.calls[-1]["started_unix_s"] - record.calls[-1]["started_monotonic_s"]
+
+
 def _process_events(
-    process: int, record: Record, origin_s: float
+    process: int, record: Record, offset_s: float
 ) -> Iterator[dict[str, Any]]:
     def named(what: str, name: str, thread: int = 0) -> dict[str, Any]:
         common = {"ph": "M", "pid": process, "tid": thread}
@@ -156,7 +169,7 @@ def _process_events(
             name = f"{collective} ({copy + 1})" if copy else collective
             yield named("thread_name", name, threads[track])
         common = {"pid": process, "tid": threads[track], "cat": "optireduce"}
-        for event in _call_events(call, call["started_unix_s"] - origin_s):
+        for event in _call_events(call, call["started_monotonic_s"] + offset_s):
             yield {**common, **event}
 
 

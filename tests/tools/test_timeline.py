@@ -115,6 +115,13 @@ def test_simultaneous_calls_of_a_collective_do_not_overlap_in_a_thread():
     assert [event["tid"] for event in slices] == [0, 1, 0]
 
 
+def test_a_clock_that_is_set_moves_no_call_of_a_process():
+    calls = [_call(1, 0.0, 0.5), _call(2, 1.0, 0.5)]
+    calls[1]["started_unix_s"] += 3600
+    slices = _of(_events(timeline.Record(0, 7, calls)), "X")
+    assert [event["ts"] for event in slices] == [0, 1_000_000]
+
+
 def test_files_of_one_process_are_joined_with_the_last_state_of_a_call():
     first = timeline.Record(0, 7, [_call(1, 0, 1), _call(2, 1, 5, state="under way")])
     second = timeline.Record(0, 7, [_call(2, 1, 6), _call(3, 8, 1)])
