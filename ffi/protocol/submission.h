@@ -133,8 +133,8 @@ struct Submission {
   std::uint64_t record = 0;  // the call in the flight record; opaque to the endpoint
 };
 
-// The last data of a member's contribution arrived at this time after the submission of the call;
-// a negative time is before it.
+// The last data of a member's contribution (of two members: the first) arrived at this time after
+// the submission of the call; a negative time is before it.
 struct PeerArrival {
   Rank rank;
   Duration at{};

@@ -69,3 +69,10 @@ def test_the_last_arrivals_are_those_of_the_slowest_members(notes, count):
         last[member] = at
     expected = sorted(last.items(), key=lambda of: (-of[1], of[0]))[:count]
     assert arrivals.find_last(count) == expected
+
+
+def test_of_one_peer_the_first_arrival_counts():
+    arrivals = native.Arrivals(0, 2)
+    for at in (1.0, 2.0):
+        arrivals.note(at, 1)
+    assert arrivals.find_last(8) == [(1, 1.0)]
