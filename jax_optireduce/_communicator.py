@@ -133,23 +133,6 @@ class Communicator:
         """
         return {} if self._native is None else self._native.collective_totals()
 
-    def exchange(self, label: str, payload: bytes) -> dict[int, bytes]:
-        """Sends bytes to all live processes; returns those of each. For this package.
-
-        Args:
-          label: names the exchange; the same on all processes, used once.
-          payload: at least one byte.
-
-        Raises:
-          RendezvousError: a process did not take part within `call_timeout_s`.
-        """
-
-        def silent() -> list[int]:
-            return [] if self._native is None else self._native.silent_ranks()
-
-        limit_s = self.options.call_timeout_s or None
-        return _compat.exchange_among_live(label, payload, silent, limit_s)
-
     def features(self) -> dict[str, object]:
         """Returns the granted socket buffers; empty with the backend "xla"."""
         return {} if self._native is None else self._native.features()
@@ -309,6 +292,28 @@ def stats() -> dict[str, int]:
       NotInitializedError: `init` was not called.
     """
     return current("stats").counters()
+
+
+def exchange(
+    communicator: Communicator, label: str, payload: bytes
+) -> dict[int, bytes]:
+    """Sends bytes to all live processes; returns those of each, by rank.
+
+    Args:
+      communicator: of this process.
+      label: names the exchange; the same on all processes, used once.
+      payload: at least one byte.
+
+    Raises:
+      RendezvousError: a process did not take part within `call_timeout_s`.
+    """
+
+    def silent() -> list[int]:
+        native = communicator._native  # noqa: SLF001 (its own module)
+        return [] if native is None else native.silent_ranks()
+
+    limit_s = communicator.options.call_timeout_s or None
+    return _compat.exchange_among_live(label, payload, silent, limit_s)
 
 
 def running() -> Communicator | None:

@@ -81,10 +81,12 @@ def assert_replicas_equal(tree: Any, fail_message: str = "") -> None:
     communicator = _communicator.current("assert_replicas_equal")
     pieces = list(_pieces(tree, communicator.rank))
     label = f"jax_optireduce/replicas/{next(_numbers)}"
-    if _all_equal(communicator.exchange(label, _summary(pieces))):
+    summary = _summary(pieces)
+    if _all_equal(_communicator.exchange(communicator, label, summary)):
         return
     # Every process has the same summaries, so all of them send the details.
-    rows = communicator.exchange(f"{label}/leaves", json.dumps(pieces).encode())
+    details = json.dumps(pieces).encode()
+    rows = _communicator.exchange(communicator, f"{label}/leaves", details)
     reason = _missing_leaves(rows) or _describe(_differing(rows))
     raise ReplicasDifferError(f"{fail_message}: {reason}" if fail_message else reason)
 

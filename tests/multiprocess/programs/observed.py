@@ -47,6 +47,8 @@ with jo.init() as communicator:
         if number == STEPS - 1:
             with jax.profiler.trace(FOLDER / f"profile {rank}"):
                 jax.block_until_ready(step(rows))
+                # The event of the end of the call is still open.
+                time.sleep(0.2)
         else:
             jax.block_until_ready(step(rows))
     communicator.dump_flight_record(FOLDER / f"{rank}.jsonl")
