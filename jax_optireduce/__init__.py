@@ -4,7 +4,8 @@
 `average_gradients`, `sync_in_backward` and `optax_average_gradients` average gradients;
 `value_and_grad` and `over_slow_axis` serve programs without `shard_map`; `begin` and
 `end` let a call overlap with the next step; `drain` returns data in flight, and
-`resync` makes replicas equal again.
+`resync` makes replicas equal again; `assert_replicas_equal` and `replica_drift` compare
+them.
 """
 
 import pkgutil
@@ -20,6 +21,7 @@ from jax_optireduce._errors import (
     NotInitializedError,
     OptiReduceError,
     RendezvousError,
+    ReplicasDifferError,
     UsageError,
 )
 from jax_optireduce._gradients import (
@@ -32,6 +34,7 @@ from jax_optireduce._handles import Handle, begin, empty_handle, end
 from jax_optireduce._optax import optax_average_gradients
 from jax_optireduce._options import Advanced, Options
 from jax_optireduce._regions import over_slow_axis, value_and_grad
+from jax_optireduce._replicas import assert_replicas_equal, replica_drift
 from jax_optireduce._stages import all_gather, psum_scatter
 from jax_optireduce._stats import CollectiveStats
 
@@ -47,8 +50,10 @@ __all__ = [
     "OptiReduceError",
     "Options",
     "RendezvousError",
+    "ReplicasDifferError",
     "UsageError",
     "all_gather",
+    "assert_replicas_equal",
     "average_gradients",
     "begin",
     "drain",
@@ -60,6 +65,7 @@ __all__ = [
     "pmean",
     "psum",
     "psum_scatter",
+    "replica_drift",
     "resync",
     "shutdown",
     "stats",

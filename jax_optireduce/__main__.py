@@ -17,6 +17,7 @@ VERBS = {
     "bench": ("bench", "measure calls, and compare them with lax.psum over Gloo"),
     "doctor": ("doctor", "check this host, and explain how to remove bottlenecks"),
     "plot": ("plot", "plot the results of bench"),
+    "timeline": ("timeline", "show flight records of several ranks in Perfetto"),
     "simulate": ("simulate", "run or replay the protocol in virtual time, from a seed"),
 }
 

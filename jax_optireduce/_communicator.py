@@ -101,6 +101,8 @@ class Communicator:
           "slowest_process": as in `CollectiveStats`; -1 without one;
           "behind_s": wait for the slowest process after the data of the others had
           arrived;
+          "arrivals": [rank, seconds] of the 8 ranks whose contributions came last,
+          latest first: from the start of the call to the arrival of their last data;
           "waiting_for": for a call that has been under way for a second or more, the
           processes whose data is missing; "absent": those without any data.
         """
@@ -116,6 +118,23 @@ class Communicator:
           OSError: the file cannot be written.
         """
         _log_thread.dump(self, path)
+
+    def collective_totals(self) -> dict[str, dict[str, Any]]:
+        """Returns totals of the calls with a result since `init`, by collective.
+
+        Takes no time of a program, and waits for none. Collectives beyond 1,024 are
+        together under "(others)". Empty with the backend "xla".
+
+        Returns:
+          For each collective a dictionary:
+          "calls": number of calls by duration, in bins;
+          "durations_s": the largest duration of each bin, without the last one, which
+          has no bound; the same bins for all collectives;
+          "elapsed_s": sum of the durations; "bytes": of the buckets;
+          "missing_contributions": sum of the shares of the calls, see
+          `CollectiveStats`.
+        """
+        return {} if self._native is None else self._native.collective_totals()
 
     def features(self) -> dict[str, object]:
         """Returns the granted socket buffers; empty with the backend "xla"."""
@@ -304,6 +323,33 @@ def stats() -> dict[str, int]:
       NotInitializedError: `init` was not called.
     """
     return current("stats").counters()
+
+
+def exchange(
+    communicator: Communicator, label: str, payload: bytes
+) -> dict[int, bytes]:
+    """Sends bytes to all live processes; returns those of each, by rank.
+
+    Args:
+      communicator: of this process.
+      label: names the exchange; the same on all processes, used once.
+      payload: at least one byte.
+
+    Raises:
+      RendezvousError: a process did not take part within `call_timeout_s`.
+    """
+
+    def silent() -> list[int]:
+        native = communicator._native  # noqa: SLF001 (its own module)
+        return [] if native is None else native.silent_ranks()
+
+    limit_s = communicator.options.call_timeout_s or None
+    return _compat.exchange_among_live(label, payload, silent, limit_s)
+
+
+def running() -> Communicator | None:
+    """Returns the communicator, or None."""
+    return _session.current
 
 
 def current(kind: str) -> Communicator:

@@ -8,6 +8,7 @@ import dataclasses
 import importlib.util
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -26,11 +27,13 @@ try:
     from jax._src import clusters as _clusters
     from jax._src import distributed as _distributed
     from jax._src import xla_bridge as _bridge
+    from jaxlib.mlir import ir as _ir
 except ImportError:  # Absent in this JAX: the fallbacks below apply.
     _callback = None
     _clusters = None
     _distributed = None
     _bridge = None
+    _ir = None
 
 _log = logging.getLogger("jax_optireduce")
 
@@ -149,6 +152,62 @@ def on_host(function: Callable[..., Any], *operands: Any) -> Any:
         out_memory_spaces=jax.memory.Space.Device,
     )
     return call(*operands)
+
+
+def ffi_call(
+    target: str,
+    results: Sequence[Any],
+    title: str,
+    aliases: dict[int, int] | None = None,
+) -> Callable[..., list[Any]]:
+    """Returns a function that calls a handler, like `jax.ffi.ffi_call`.
+
+    XLA names the instruction, and so the event of a profile, after the location of the
+    operation: there it is "ffi_call" for every call of every package.
+
+    Args:
+      target: the name of the handler, which may have side effects.
+      results: shape and dtype of each result.
+      title: of the call in a profile; XLA writes "_" for other characters than letters
+        and digits.
+      aliases: operand -> result that has its memory.
+    """
+    types = tuple(ShapedArray(x.shape, x.dtype) for x in results)
+    rule = jax.ffi.ffi_lowering(
+        target, has_side_effect=True, operand_output_aliases=dict(aliases or {})
+    )
+
+    def call(*operands: Any, **attributes: Any) -> list[Any]:
+        def lower(ctx: Any, *operands: Any) -> Any:
+            with _titled(title, ctx.name_stack):
+                return rule(ctx, *operands, **attributes)
+
+        return _ffi_call_p.bind(*operands, types=types, lower=lower)
+
+    return call
+
+
+def _titled(title: str, scope: Any) -> contextlib.AbstractContextManager[Any]:
+    """Returns the context of operations at the current place, with a title."""
+    if _ir is None:
+        return contextlib.nullcontext()
+    place: Any = _ir.Location.current
+    # The names that JAX has given it.
+    while isinstance(place, _ir.NameLoc):
+        place = place.child_loc
+    # As JAX writes them: the type of the operation, and its name in all scopes.
+    scoped = _ir.Location.name(f"{scope}/{title}".lstrip("/"), childLoc=place)
+    return _ir.Location.name(f"{title}:", childLoc=scoped)
+
+
+_ffi_call_p = Primitive("optireduce_ffi_call")
+_ffi_call_p.multiple_results = True
+_ffi_call_p.def_abstract_eval(lambda *_, types, **__: list(types))
+mlir.register_lowering(
+    _ffi_call_p,
+    lambda ctx, *operands, lower, **_: lower(ctx, *operands),
+    cacheable=False,
+)
 
 
 def host_callback(
@@ -468,6 +527,82 @@ def _get(client: Any, key: str, peer: int, world_size: int, timeout_s: float) ->
             "JAX_OPTIREDUCE_RENDEZVOUS_TIMEOUT_S. JAX's coordination service says: "
             + str(error).splitlines()[0]
         ) from error
+
+
+def exchange_among_live(
+    label: str,
+    payload: bytes,
+    silent: Callable[[], Sequence[int]],
+    timeout_s: float | None,
+) -> dict[int, bytes]:
+    """Sends `payload` to every live process; returns the payloads of those, by rank.
+
+    Args:
+      label: names this exchange; the same on all ranks, used once.
+      payload: at least one byte; lengths may differ between ranks.
+      silent: returns the processes to leave out.
+      timeout_s: longest wait for each process, in seconds; None: unlimited.
+
+    Raises:
+      RendezvousError: a process did not send its payload in time, or JAX's coordination
+        service failed.
+    """
+    rank, world_size = process()
+    client = _client()
+    if world_size == 1:
+        return {0: payload}
+    if client is None:
+        return dict(enumerate(_exchange_publicly(payload)))
+    client.key_value_set_bytes(f"{label}/{rank}", payload)
+    payloads = {}
+    for peer in range(world_size):
+        received = _get_from_live(client, label, peer, silent, timeout_s)
+        if received is not None:
+            payloads[peer] = received
+    # All live processes have finished the exchange before the last one.
+    _forget_exchanges(client, rank, label)
+    return payloads
+
+
+def _get_from_live(
+    client: Any,
+    label: str,
+    peer: int,
+    silent: Callable[[], Sequence[int]],
+    timeout_s: float | None,
+) -> bytes | None:
+    """Returns the entry of `peer`, once it exists; None if the process is silent."""
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        gone = peer in silent()
+        try:
+            # An entry from before its death is the same for all processes. Chosen: a
+            # death is noticed within a second.
+            limit_ms = 1 if gone else 1000
+            return client.blocking_key_value_get_bytes(f"{label}/{peer}", limit_ms)
+        except jax.errors.JaxRuntimeError as error:
+            if gone:
+                return None
+            in_time = end is None or time.monotonic() < end
+            if "DEADLINE_EXCEEDED" in str(error) and in_time:
+                continue
+            raise RendezvousError(
+                f"process {peer} did not take part in the exchange {label!r}. Every "
+                "process must make the same calls of this package. JAX's coordination "
+                "service says: " + str(error).splitlines()[0]
+            ) from error
+
+
+# Labels of the last exchanges whose entries of this process may still be read.
+_last_exchanges: list[str] = []
+
+
+def _forget_exchanges(client: Any, rank: int, label: str) -> None:
+    """Removes the entry of this process of the exchange before this one."""
+    for old in _last_exchanges:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            client.key_value_delete(f"{old}/{rank}")
+    _last_exchanges[:] = [label]
 
 
 def _exchange_publicly(payload: bytes) -> list[bytes]:

@@ -29,8 +29,20 @@ class RendezvousError(OptiReduceError, RuntimeError):
     """The processes did not reach each other, or are not compatible."""
 
 
+class ReplicasDifferError(OptiReduceError, AssertionError):
+    """Replicas that should be equal have different bits."""
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Returns " Did you mean 'x'?" for the closest of `known`, or an empty string."""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(given.lower(), list(by_lower), n=1, cutoff=0.5)
     return f" Did you mean {by_lower[close[0]]!r}?" if close else ""
+
+
+def size_text(number: int) -> str:
+    """Returns a number of bytes with its unit."""
+    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if number >= size:
+            return f"{number / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{number} bytes"

@@ -28,6 +28,7 @@ from jax_optireduce import (
     _compat,
     _gradients,
     _hadamard,
+    _identity,
     _native,
     _primitive,
     _specs,
@@ -425,7 +426,8 @@ def _lower_begin(ctx: Any, rank: Any, step: Any, *leaves: Any, call: Call) -> An
     attributes = _primitive.call_attributes(ctx, ctx.avals_in[2:], call)
     salt = _primitive.salt_of(attributes)
     token = jax.ShapeDtypeStruct((_native.TOKEN_ELEMENTS,), jnp.int32)
-    native = jax.ffi.ffi_call(BEGIN_TARGET, token, has_side_effect=True)
+    title = f"{_identity.title(attributes, ctx.avals_in[2:])} begin"
+    native = _compat.ffi_call(BEGIN_TARGET, [token], title)
 
     def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> jax.Array:
         operands: Sequence[jax.Array] = leaves
@@ -435,7 +437,8 @@ def _lower_begin(ctx: Any, rank: Any, step: Any, *leaves: Any, call: Call) -> An
                 rank, number, leaves, attributes, _primitive.DIRECT_WAY
             )
             operands = [encoded]
-        return native(rank, step, *operands, **attributes, salt=np.int64(salt))
+        (begun,) = native(rank, step, *operands, **attributes, salt=np.int64(salt))
+        return begun
 
     return mlir.lower_fun(program, multiple_results=False)(
         _compat.without_manual_types(ctx), rank, step, *leaves
@@ -466,7 +469,7 @@ def _lower_end(
         coefficients = _hadamard.padded_size(sum(leaf.size for leaf in leaves))
         results = [jax.ShapeDtypeStruct((coefficients,), leaves[0].dtype)]
     vector = jax.ShapeDtypeStruct((_stats.VECTOR_SIZE,), jnp.float32)
-    native = jax.ffi.ffi_call(END_TARGET, (*results, vector), has_side_effect=True)
+    native = _compat.ffi_call(END_TARGET, (*results, vector), "optireduce end")
 
     def program(rank: jax.Array, token: jax.Array, *after: jax.Array) -> list[Any]:
         *sums, vector = native(rank, token, *after, communicator=_communicator.NAME)

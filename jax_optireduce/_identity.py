@@ -15,7 +15,7 @@ import hashlib
 import inspect
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy as np
 
 from jax_optireduce import _native
 from jax_optireduce._call import Call
+from jax_optireduce._errors import size_text
 
 _OWN_DIRECTORY = str(Path(__file__).parent) + os.sep
 _JAX_DIRECTORY = str(Path(jax.__file__).parent) + os.sep
@@ -103,6 +104,20 @@ def describe(name: str, avals: Sequence[Any], call: Call, group_size: int) -> st
         f"{call.mode}{as_format}{', rotated' if call.rotated else ''}, {group_size} "
         "ranks)"
     )
+
+
+def title(attributes: Mapping[str, Any], leaves: Sequence[Any]) -> str:
+    """Titles a call for profilers, such as "optireduce grads bounded 25 MiB".
+
+    Args:
+      attributes: of the handler.
+      leaves: arrays or types, as given to the handler.
+    """
+    operation = attributes["operation"]
+    words = [] if operation == "allreduce" else [operation]
+    words += ["drain"] if attributes["drain"] else []
+    size = size_text(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves))
+    return " ".join(["optireduce", *words, attributes["key"], attributes["mode"], size])
 
 
 def fingerprint(avals: Sequence[Any], call: Call, devices: np.ndarray) -> int:

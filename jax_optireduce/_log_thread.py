@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from jax_optireduce._errors import size_text
 from jax_optireduce._options import Options
 
 _log = logging.getLogger("jax_optireduce")
@@ -184,9 +185,9 @@ def describe_late_data(late: Sequence[tuple[str, int]]) -> str:
     """Returns the line about late data that no drain has returned."""
     ordered = sorted(late, key=lambda of: -of[1])
     # Chosen: the collectives that fit on a few lines; most programs have one.
-    shown = ", ".join(f"{_bytes(n)} of {which}" for which, n in ordered[:4])
+    shown = ", ".join(f"{size_text(n)} of {which}" for which, n in ordered[:4])
     if len(ordered) > 4:
-        shown += f" and {_bytes(sum(n for _, n in ordered[4:]))} of others"
+        shown += f" and {size_text(sum(n for _, n in ordered[4:]))} of others"
     return (
         f"the session ends with late data that no call or drain has returned: {shown}. "
         f"This data is lost. Call jax_optireduce.drain with the name=, mode= and "
@@ -336,14 +337,6 @@ def _waited(call: Mapping[str, Any]) -> str:
 
 def _ranks(ranks: list[int]) -> str:
     return f"rank {', '.join(map(str, ranks))}"
-
-
-def _bytes(number: int) -> str:
-    """Returns a size with its unit."""
-    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if number >= size:
-            return f"{number / size:.1f} {unit}"
-    return f"{number} bytes"
 
 
 def _seconds(seconds: float) -> str:

@@ -205,6 +205,9 @@ class Communicator:
     def flight_record(self) -> list[dict[str, Any]]:
         """The newest calls, oldest first; see jax_optireduce.Communicator."""
 
+    def collective_totals(self) -> dict[str, dict[str, Any]]:
+        """Totals of the ended calls, by collective; see jax_optireduce.Communicator."""
+
     def calls_under_way(self) -> list[dict[str, Any]]:
         """The calls under way, as in the flight record."""
 

@@ -399,26 +399,26 @@ def _call_native(
     # independent calls.
     results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     vector = jax.ShapeDtypeStruct((_stats.VECTOR_SIZE,), jnp.float32)
-    call = jax.ffi.ffi_call(
+    call = _compat.ffi_call(
         ALLREDUCE_TARGET,
         (*results, vector),
-        has_side_effect=True,
-        input_output_aliases={i + 2: i for i in range(len(leaves))},
+        _identity.title(attributes, leaves),
+        aliases={i + 2: i for i in range(len(leaves))},
     )
     number = jnp.int32(-1) if step is None else step
-    return list(call(rank, number, *leaves, **attributes))
+    return call(rank, number, *leaves, **attributes)
 
 
 def _take_native(
     rank: jax.Array, bucket: jax.Array, attributes: dict[str, Any]
 ) -> tuple[jax.Array, jax.Array]:
     """Takes the number of the next call; returns it, and the bucket."""
-    draw = jax.ffi.ffi_call(
+    draw = _compat.ffi_call(
         SEQUENCE_TARGET,
         (jax.ShapeDtypeStruct((), jnp.int32), jax.typeof(bucket)),
-        has_side_effect=True,
+        f"optireduce number of {attributes['key']}",
         # Passed through: a read here and a write there would need two buffers.
-        input_output_aliases={1: 1},
+        aliases={1: 1},
     )
     names = {name: attributes[name] for name in ("communicator", "name")}
     number, bucket = draw(rank, bucket, **names)

@@ -8,14 +8,18 @@
 #include <nanobind/nanobind.h>
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
 #include "ffi/runtime/call_monitor.h"
+#include "ffi/runtime/collective_totals.h"
 #include "ffi/runtime/flight_recorder.h"
 #include "ffi/runtime/late_share.h"
 #include "ffi/runtime/short_deadline.h"
@@ -57,6 +61,17 @@ inline nanobind::list ToList(const std::vector<std::uint32_t>& ranks) {
   return list;
 }
 
+inline nanobind::list ToList(const LastArrivals& arrivals) {
+  nanobind::list list;
+  for (const PeerArrival& arrival : arrivals.Values()) {
+    nanobind::list pair;
+    pair.append(static_cast<int>(arrival.rank.value()));
+    pair.append(ToSeconds(arrival.at));
+    list.append(pair);
+  }
+  return list;
+}
+
 inline nanobind::dict ToDict(const CallRecord& record) {
   // An open call, or one that failed before it reached the network, has no slowest rank.
   const bool slowest = record.stats.elapsed > Duration::zero();
@@ -77,6 +92,7 @@ inline nanobind::dict ToDict(const CallRecord& record) {
   named["late"] = record.stats.late;
   named["slowest_process"] = slowest ? static_cast<int>(record.stats.slowest.value()) : -1;
   named["behind_s"] = ToSeconds(record.stats.behind);
+  named["arrivals"] = ToList(record.stats.arrivals);
   named["waiting_for"] = ToList(record.waiting_for);
   named["absent"] = ToList(record.absent);
   return named;
@@ -86,6 +102,28 @@ inline nanobind::list ToList(const std::vector<CallRecord>& records) {
   nanobind::list list;
   for (const CallRecord& record : records) list.append(ToDict(record));
   return list;
+}
+
+inline nanobind::dict ToDict(const CallTotals& totals) {
+  nanobind::list ends;
+  for (std::size_t bin = 0; bin + 1 < kDurationBins; ++bin) {
+    ends.append(ToSeconds(DurationBinEnd(bin)));
+  }
+  nanobind::list calls;
+  for (const std::uint64_t number : totals.calls) calls.append(number);
+  nanobind::dict named;
+  named["calls"] = calls;
+  named["durations_s"] = ends;
+  named["elapsed_s"] = ToSeconds(totals.elapsed);
+  named["bytes"] = totals.bytes;
+  named["missing_contributions"] = totals.missing_contributions;
+  return named;
+}
+
+inline nanobind::dict ToDict(const std::vector<std::pair<std::string, CallTotals>>& totals) {
+  nanobind::dict named;
+  for (const auto& [collective, of_calls] : totals) named[ToText(collective)] = ToDict(of_calls);
+  return named;
 }
 
 inline nanobind::dict ToDict(const SlowRankEvent& event) {

@@ -133,6 +133,7 @@ class PyCommunicator {
     }
     return ToList(records);
   }
+  nb::dict CollectiveTotals() const { return ToDict(communicator_->collective_totals()); }
   nb::list CallsUnderWay() const {
     std::vector<CallRecord> records;
     {
@@ -249,6 +250,7 @@ void BindCommunicator(nb::module_& module) {
       .def("take_late_data", &PyCommunicator::TakeLateData)
       .def("counters", &PyCommunicator::Counters, Release())
       .def("flight_record", &PyCommunicator::FlightRecord)
+      .def("collective_totals", &PyCommunicator::CollectiveTotals)
       .def("calls_under_way", &PyCommunicator::CallsUnderWay)
       .def("begun_calls_under_way", &PyCommunicator::BegunCallsUnderWay)
       .def("silent_ranks", &PyCommunicator::SilentRanks)

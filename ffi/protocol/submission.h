@@ -4,9 +4,11 @@
 #define FFI_PROTOCOL_SUBMISSION_H_
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -131,6 +133,22 @@ struct Submission {
   std::uint64_t record = 0;  // the call in the flight record; opaque to the endpoint
 };
 
+// The last data of a member's contribution (of two members: the first) arrived at this time after
+// the submission of the call; a negative time is before it.
+struct PeerArrival {
+  Rank rank;
+  Duration at{};
+};
+
+// The arrivals of the members whose data came last, latest first; without those of which none came.
+// Chosen: the slowest members explain a call, and a record of thousands of calls is bounded.
+struct LastArrivals {
+  std::array<PeerArrival, 8> latest;
+  std::size_t size = 0;
+
+  std::span<const PeerArrival> Values() const { return std::span(latest).first(size); }
+};
+
 // Measurements of one call. Fractions are in [0, 1].
 struct CallStats {
   // Contributions missing from the sums of the results that this rank received.
@@ -150,6 +168,7 @@ struct CallStats {
   std::uint16_t live = 1;      // members that are not gone
   bool rounded = false;        // the data of this rank was rounded to fewer bytes
   Duration behind{};           // wait for the slowest rank after the data of the others had arrived
+  LastArrivals arrivals{};     // of the slowest ranks, the slowest first
   std::vector<Rank> absent{};  // ranks of which no data arrived in time
   bool passed = false;         // the others were past the call: it waited for no rank
   Sequence number{};           // of the call in the session; its position and all skipped calls

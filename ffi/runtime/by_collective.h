@@ -34,6 +34,7 @@ class ByCollective {
   void ForEach(Visit visit) {
     for (auto& [collective, value] : values_) visit(value);
   }
+  const std::map<std::string, Value, std::less<>>& values() const { return values_; }
 
  private:
   std::map<std::string, Value, std::less<>> values_;

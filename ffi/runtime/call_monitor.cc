@@ -40,6 +40,7 @@ void CallMonitor::End(std::uint64_t number, const Status& status, const CallStat
   if (call == nullptr) return;
   if (!status.ok()) return TellIfUnreachable(*call, status);
   failing_ = false;
+  totals_.Add(*call);
   if (const auto event = slow_rank_.Add(call->collective, stats, now)) Tell(*event);
   if (const auto event = short_deadline_.Add(call->collective, stats)) Tell(*event);
   if (!call->defers) return;
@@ -78,6 +79,11 @@ std::vector<CallRecord> CallMonitor::Records() const {
     if (record.state == CallRecord::State::kUnderWay) record.elapsed = now - record.started;
   }
   return records;
+}
+
+std::vector<std::pair<std::string, CallTotals>> CallMonitor::Totals() const {
+  const std::lock_guard lock(mutex_);
+  return totals_.Values();
 }
 
 std::optional<MonitorEvent> CallMonitor::Wait() {

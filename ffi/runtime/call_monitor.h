@@ -1,6 +1,6 @@
-// The call monitor of a process: keeps the flight record, and reports seven kinds of events to a
-// waiting thread: a slow rank and its recovery, deadlines that are too short, much late data, a
-// call that does not end, removed ranks, and devices that wait for others of their process.
+// The call monitor of a process: keeps the flight record and the totals, and reports seven kinds of
+// events to a waiting thread: a slow rank and its recovery, deadlines that are too short, much late
+// data, a call that does not end, removed ranks, and devices that wait for others of their process.
 
 #ifndef FFI_RUNTIME_CALL_MONITOR_H_
 #define FFI_RUNTIME_CALL_MONITOR_H_
@@ -12,12 +12,14 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/submission.h"
+#include "ffi/runtime/collective_totals.h"
 #include "ffi/runtime/flight_recorder.h"
 #include "ffi/runtime/late_share.h"
 #include "ffi/runtime/short_deadline.h"
@@ -82,6 +84,9 @@ class CallMonitor {
   // Oldest first; `elapsed` of open calls is measured up to now.
   std::vector<CallRecord> Records() const;
 
+  // See CollectiveTotals::Values().
+  std::vector<std::pair<std::string, CallTotals>> Totals() const;
+
   // Blocks until an event; returns none after Close(). For one thread only.
   std::optional<MonitorEvent> Wait();
   // Events that were lost because too many others were unread.
@@ -102,6 +107,7 @@ class CallMonitor {
   mutable std::mutex mutex_;  // guards the following members
   std::condition_variable changed_;
   FlightRecorder recorder_;
+  CollectiveTotals totals_;
   SlowRankDetector slow_rank_;
   ShortDeadlineDetector short_deadline_;
   LateShareDetector late_share_;

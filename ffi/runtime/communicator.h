@@ -87,6 +87,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Every counter by name, summed over the lanes.
   std::vector<std::pair<std::string, std::uint64_t>> counters() const;
 
+  // The calls handed to the network that have ended with a result, by collective.
+  std::vector<std::pair<std::string, CallTotals>> collective_totals() const {
+    return monitor_.Totals();
+  }
+
   // The newest calls handed to the network, oldest first.
   std::vector<CallRecord> FlightRecords() const;
   // The open calls among them.

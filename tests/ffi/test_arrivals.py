@@ -55,3 +55,24 @@ def test_behind_is_the_wait_after_the_middle_one_of_the_others(times, submitted)
     assert times[member - 1] == max(times)
     assert behind == max(0, max(times) - ready)
     assert not absent
+
+
+@hypothesis.given(
+    st.lists(st.tuples(st.integers(0, 100), st.integers(1, 6)), max_size=30),
+    st.integers(0, 8),
+)
+def test_the_last_arrivals_are_those_of_the_slowest_members(notes, count):
+    arrivals = native.Arrivals(0, 7)
+    last = {}
+    for at, member in sorted(notes):
+        arrivals.note(at, member)
+        last[member] = at
+    expected = sorted(last.items(), key=lambda of: (-of[1], of[0]))[:count]
+    assert arrivals.find_last(count) == expected
+
+
+def test_of_one_peer_the_first_arrival_counts():
+    arrivals = native.Arrivals(0, 2)
+    for at in (1.0, 2.0):
+        arrivals.note(at, 1)
+    assert arrivals.find_last(8) == [(1, 1.0)]

@@ -36,6 +36,10 @@ def _check_trained_on(started: ranks.Ranks) -> None:
         # A third is rounded.
         assert error < 0.01, started.describe()
         assert live == 3, started.describe()
+        (line,) = rank.lines("drift")
+        # The distances of 1, 2 and 3 from their mean.
+        expected = pytest.approx([1, 0, 1 / 3, 0], rel=1 / 3)
+        assert [float(drift) for drift in line.split()] == expected, started.describe()
         (removal,) = [line for line in rank.lines("log") if "removed" in line]
         assert removal.startswith(f"rank {_LAST} removed from the session")
         assert "3 ranks continue" in removal

@@ -3,10 +3,15 @@
 #include "ffi/protocol/call/arrivals.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "tests/native/binding.h"
 
@@ -23,6 +28,15 @@ void Bind(nb::module_& m) {
            })
       .def("note", [](Arrivals& self, double now,
                       std::uint16_t from) { self.Note(At(now), MemberIndex(from)); })
+      .def("find_last",
+           [](const Arrivals& self, std::size_t count) {
+             std::vector<std::pair<std::uint16_t, double>> last;
+             for (const auto& [member, at] : self.FindLast(count)) {
+               last.emplace_back(static_cast<std::uint16_t>(member.index()),
+                                 ToSeconds(at.time_since_epoch()));
+             }
+             return last;
+           })
       // (member, behind, absent)
       .def("find_latest", [](const Arrivals& self, double submitted_at, double now) {
         const Arrivals::Latest latest = self.FindLatest(At(submitted_at), At(now));

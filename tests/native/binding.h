@@ -16,9 +16,10 @@
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
 
-// Each file has a namespace of its own: several are compiled as one (UNITY_BUILD_UNIQUE_ID).
+// Each file has a namespace of its own: several are compiled as one (UNITY_BUILD_UNIQUE_ID). A file
+// that is compiled alone has the one without a name.
 #ifndef OR_FILE
-#define OR_FILE file
+#define OR_FILE
 #endif
 
 namespace optireduce::testing {

@@ -89,6 +89,7 @@ void PartOutcomes::Add(const Status& status, const CallStats& stats, std::uint64
     stats_.elapsed = stats.elapsed;
     stats_.slowest = stats.slowest;
     stats_.behind = stats.behind;
+    stats_.arrivals = stats.arrivals;
     stats_.absent = stats.absent;
     stats_.passed = stats.passed;
   }

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "ffi/base/ids.h"
@@ -40,8 +41,6 @@ class Arrivals {
   // The member that the call waited for at its end; `behind` is 0 if all came before the local
   // program.
   Latest FindLatest(Instant submitted_at, Instant now) const {
-    // One peer alone cannot tell a slow link from a large bucket: only its beginning counts.
-    const bool alone = came_.size() <= 2;
     std::vector<Instant> others;  // the latest one is taken out below
     Latest latest{.member = self_};
     Instant at{};
@@ -49,7 +48,7 @@ class Arrivals {
       const MemberIndex member(static_cast<std::uint16_t>(m));
       if (member == self_) continue;
       const std::optional<Came>& came = came_[m];
-      const Instant here = !came ? now : alone ? came->first : came->last;
+      const Instant here = came ? TimeOf(*came) : now;
       others.push_back(here);
       if (latest.member != self_ && here <= at) continue;
       latest.member = member;
@@ -66,11 +65,29 @@ class Arrivals {
     return latest;
   }
 
+  // The members whose data came last, with its time, latest first; at most `count`.
+  std::vector<std::pair<MemberIndex, Instant>> FindLast(std::size_t count) const {
+    std::vector<std::pair<MemberIndex, Instant>> last;
+    for (std::size_t m = 0; m < came_.size(); ++m) {
+      if (came_[m]) last.emplace_back(static_cast<std::uint16_t>(m), TimeOf(*came_[m]));
+    }
+    const auto kept = last.begin() + static_cast<std::ptrdiff_t>(std::min(count, last.size()));
+    // Members of one time stand in their order: a run of a seed repeats itself.
+    std::ranges::partial_sort(last, kept, [](const auto& a, const auto& b) {
+      return a.second != b.second ? a.second > b.second : a.first < b.first;
+    });
+    last.erase(kept, last.end());
+    return last;
+  }
+
  private:
   struct Came {
     Instant first;
     Instant last;
   };
+
+  // One peer alone cannot tell a slow link from a large bucket: only its beginning counts.
+  Instant TimeOf(const Came& came) const { return came_.size() <= 2 ? came.first : came.last; }
 
   MemberIndex self_;
   std::vector<std::optional<Came>> came_;  // by member

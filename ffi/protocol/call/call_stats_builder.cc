@@ -6,6 +6,10 @@ void CallStatsBuilder::FindLatest(Instant submitted_at, Instant now) {
   for (const MemberIndex member : collective_.others) {
     if (arrivals_.Absent(member)) stats.absent.push_back(collective_.RankOf(member));
   }
+  for (const auto& [member, at] : arrivals_.FindLast(stats.arrivals.latest.size())) {
+    stats.arrivals.latest[stats.arrivals.size++] = {.rank = collective_.RankOf(member),
+                                                    .at = at - submitted_at};
+  }
   const Arrivals::Latest latest = arrivals_.FindLatest(submitted_at, now);
   if (latest.behind == Duration::zero()) return;
   stats.slowest = collective_.RankOf(latest.member);

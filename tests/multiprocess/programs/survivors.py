@@ -11,6 +11,7 @@ divided by a wrong number of ranks causes an error of at least one. Prints
   "conserved <largest error> <live processes> <largest share late>"
                   of the effect of all later steps and a drain on parameters of zero,
                   compared with the gradients of the live ranks
+  "drift <of each rank>" of parameters that differ: row i is i + 1
   "done"          at the end; a call that fails is an uncaught exception
 """
 
@@ -88,7 +89,13 @@ with jo.init() as communicator:
         expected -= rows[:live].astype(np.float64).mean(0)
         params, report, _ = train(params, meshes.spread(mesh, rows))
         late = max(late, own(report.missing_contributions + report.missing_results))
-    drained, _ = synchronize(params)
+    drained, synced = synchronize(params)
     error = np.abs(own(drained) - expected).max()
     say("conserved", error, communicator.counters()["live_processes"], late)
+    # The removed rank is left out.
+    jo.assert_replicas_equal(own(synced))
+    drift = meshes.mapped(mesh, lambda x: jo.replica_drift(x, "dp"))
+    numbers = np.arange(1, ranks + 1, dtype=np.float32)[:, None]
+    unequal = fresh + meshes.spread(mesh, numbers)
+    say("drift", *own(drift(unequal)))
 say("done")
