@@ -14,7 +14,8 @@ steps:
 `loss` and `stats` stay on the device. `step` waits for those of the step before, not
 for its own, so the device computes this step while the host prepares the next one. At
 most two steps are under way: XLA on CPUs waits for ever with too many. A time is that
-from the end of one step to the end of the next, on this process. The late share is the
+from the end of one step to the end of the next, on this process, without the blocks
+`with progress.pause():`. The late share is the
 mean of the missing shares of the contributions and of the results; in mode `lossy` this
 data is lost.
 
@@ -22,8 +23,10 @@ The plot has four parts: loss over steps, loss over time, the distribution of th
 times with P50 and P99, and the late share of each step.
 """
 
+import contextlib
 import time
 from collections import Counter, deque
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -131,8 +134,8 @@ class Progress:
         After an error the values of the last step may never be computed; it is left
         out.
         """
-        while self._pending and error is None:
-            self._read()
+        if error is None:
+            self._read_all()
         self._bar.stop()
         if not self._shows or not self._done:
             return
@@ -166,6 +169,18 @@ class Progress:
         self._pending.append(values)
         # A finished step is read now, for the time of its end.
         while len(self._pending) > 1 or (self._pending and _is_ready(self._pending[0])):
+            self._read()
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Leaves the time of a block out of the times: a checkpoint, an evaluation."""
+        self._read_all()
+        began_s = time.perf_counter()
+        yield
+        self._started_s += time.perf_counter() - began_s
+
+    def _read_all(self) -> None:
+        while self._pending:
             self._read()
 
     def _read(self) -> None:
