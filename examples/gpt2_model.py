@@ -243,15 +243,15 @@ def place(mesh: Mesh, array: np.ndarray) -> jax.Array:
     return jax.make_array_from_callback(array.shape, place, lambda at: array[at])
 
 
-def check_same(checksum: int, what: str) -> None:
+def check_same(checksum: int, subject: str) -> None:
     """Raises `InputError` unless all processes have the same checksum."""
     own = np.asarray([checksum], np.uint32)
     found = multihost_utils.process_allgather(own).reshape(-1)
     other = [rank for rank, its in enumerate(found) if its != found[0]]
     if other:
         raise InputError(
-            f"{what}: the content on rank {other[0]} is not that on rank 0. Give all "
-            "hosts the same files, on a shared file system or as copies."
+            f"{subject}: the content on rank {other[0]} is not that on rank 0. Give "
+            "all hosts the same files, on a shared file system or as copies."
         )
 
 

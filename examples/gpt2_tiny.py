@@ -21,16 +21,19 @@ CONFIG = gpt2_model.Config(
 
 TEXT = "text.txt"
 
-# Chosen: 20 epochs of a short training would not be enough to remember them.
+# Chosen: with the default batch an epoch has 21 steps.
 SENTENCES = 4000
 
 # Standard deviation of the weights. Source: GPT-2, "initializer_range".
 INITIAL = 0.02
 
-SUBJECTS = ("A rank", "The owner", "One lane", "The endpoint", "A slow peer")
-VERBS = ("sends", "adds", "returns", "defers", "waits for", "acknowledges")
-OBJECTS = ("a segment", "its shard", "the late data", "the sum", "a contribution")
-PLACES = ("in this step", "before the deadline", "with the next call", "at the end")
+# The parts of a sentence, in their order.
+GRAMMAR = (
+    ("A rank", "The owner", "One lane", "The endpoint", "A slow peer"),
+    ("sends", "adds", "returns", "defers", "waits for", "acknowledges"),
+    ("a segment", "its shard", "the late data", "the sum", "a contribution"),
+    ("in this step", "before the deadline", "with the next call", "at the end"),
+)
 
 
 def make(folder: Path) -> None:
@@ -39,12 +42,8 @@ def make(folder: Path) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(0)
-    sentences = [
-        " ".join(str(generator.choice(words)) for words in (SUBJECTS, VERBS, OBJECTS))
-        + f" {generator.choice(PLACES)}."
-        for _ in range(SENTENCES)
-    ]
-    text = "\n".join(sentences) + "\n"
+    words = [generator.choice(part, SENTENCES) for part in GRAMMAR]
+    text = "".join(" ".join(sentence) + ".\n" for sentence in zip(*words, strict=True))
     _train_tokenizer(text).model.save(str(folder))
     config = {
         "model_type": "gpt2",

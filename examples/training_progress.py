@@ -141,7 +141,8 @@ class Progress:
             return
         self._console.print(self._summary(), markup=False)
         if self._plot is not None:
-            draw(self._done, self._first, self._plot)
+            self._plot.parent.mkdir(parents=True, exist_ok=True)
+            picture(self._done, self._first).savefig(self._plot)
             self._console.print(f"plot: {self._plot}", markup=False)
 
     @property
@@ -209,7 +210,7 @@ class Progress:
             said += [f"step {1000 * times.mean():.0f} ms", self._rate(times)]
         said += [f"late {_percent(np.mean([step.late for step in recent]))}"]
         rank, share = _slowest(recent)
-        if rank >= 0 and share > SLOW_SHARE:
+        if rank >= 0 and share > SLOW_SHARE and jax.process_count() > 1:
             said += [f"slow rank {rank}"]
         return "  ".join(said)
 
@@ -258,16 +259,15 @@ def _slowest(done: list[_Step]) -> tuple[int, float]:
     return rank, times / len(done)
 
 
-def draw(done: list[_Step], first: int, path: Path) -> None:
-    """Draws the picture of finished steps.
+def picture(done: list[_Step], first: int) -> Figure:
+    """Returns the picture of finished steps.
 
     Args:
       done: the steps.
       first: steps before them.
-      path: of the picture; its folder is made.
     """
     spaced = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15)
-    figure = Figure(figsize=(11, 7), layout=spaced)
+    figure = Figure(figsize=(11, 7), dpi=150, layout=spaced)
     (by_step, by_time), (distribution, late) = figure.subplots(2, 2)
     numbers = first + np.arange(1, len(done) + 1)
     losses = np.array([step.loss for step in done])
@@ -281,8 +281,7 @@ def draw(done: list[_Step], first: int, path: Path) -> None:
     for axes in (by_step, by_time, distribution, late):
         axes.grid(axis="y", color="#dddddd", linewidth=0.8)
         axes.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 def _title(axes: Axes, text: str) -> None:
