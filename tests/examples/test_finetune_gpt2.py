@@ -130,26 +130,23 @@ def test_the_collectives_of_jax_train_alike(exact, tmp_path):
         assert np.abs(found[name] - wanted[name]).max() < 0.05 * moved, name
 
 
-def test_adapters_learn_and_are_merged_into_the_checkpoint(tuned, tmp_path):
-    _, folder = tuned
-    base, text = folder / "model", folder / "tiny" / "text.txt"
-    changed = tmp_path / "changed.txt"
-    changed.write_text(text.read_text().replace("segment", "letter"))
-    arguments = ("--checkpoint", str(base), "--text", str(changed), "--rate", "1e-2")
-    output = _launch("lora.py", tmp_path, *arguments, "--steps", "30", processes=4)
+def test_adapters_learn_and_are_merged_into_the_checkpoint(tmp_path):
+    output = _launch(
+        "lora.py", tmp_path, "--steps", "30", "--rate", "1e-2", processes=4
+    )
     losses = _losses(output)
-    assert losses[2] < losses[0] - 0.05, output
+    assert losses[2] < losses[0] - 0.02, output
     assert "[0] adapters: 2,048 parameters beside 39,808" in output
-    before = load_file(base / "model.safetensors")
-    after = _tensors(tmp_path / "adapted")
+    folder = tmp_path / "adapted"
+    before, after = _start(folder), _tensors(folder)
     assert after.keys() == before.keys()
     for name, value in before.items():
         if not name.endswith("attn.c_attn.weight"):
             assert np.array_equal(after[name], value), name
             continue
-        singular = np.linalg.svd(after[name] - value, compute_uv=False)
         # The difference has the rank of the adapter.
-        assert singular[7] > 1e-4 > 10 * singular[8]
+        singular = np.linalg.svd(after[name] - value, compute_uv=False)
+        assert singular[7] > 100 * singular[8], singular
 
 
 def test_unusable_options_are_errors_that_say_what_to_do(tmp_path):
