@@ -63,7 +63,7 @@ class Program:
     """The compiled functions of a training.
 
     Attributes:
-      step: (state, tokens) -> (params, optimizer, loss, statistics).
+      step: (*state, tokens) -> (params, optimizer, loss, statistics).
       synchronize: state -> state with equal replicas, and no data in flight.
     """
 
