@@ -156,11 +156,6 @@ def make_training(
         params = optax.apply_updates(params, updates)
         return as_row(Inner(start, params, optimizer)), loss[None]
 
-    def applied(state: Outer, mean: Any) -> Outer:
-        updates, optimizer = outer.update(mean, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
-        return Outer(params, optimizer, state.handle)
-
     def outer_step(state: Outer, own: Inner) -> tuple[Outer, Inner, Any]:
         start, params, optimizer = of_row(own)
         gradient = jax.tree.map(jnp.subtract, start, params)
@@ -169,20 +164,20 @@ def make_training(
             mean, stats = jax_optireduce.end(
                 state.handle, after=handle, return_stats=True
             )
-            state = applied(state, mean)._replace(handle=handle)
+            state = applied(outer, state, mean)._replace(handle=handle)
             # With the own work of this round, whose mean is under way.
             start = jax.tree.map(jnp.subtract, state.params, gradient)
         else:
             mean, stats = jax_optireduce.average_gradients(
                 gradient, "data", name=OUTER_CALL, return_stats=True
             )
-            state = applied(state, mean)
+            state = applied(outer, state, mean)
             start = state.params
         return state, as_row(Inner(start, start, optimizer)), stats
 
     def settle(state: Outer, own: Inner) -> tuple[Outer, Inner]:
         if delayed:
-            state = applied(state, jax_optireduce.end(state.handle))
+            state = applied(outer, state, jax_optireduce.end(state.handle))
         rest = jax_optireduce.drain(state.params, "data", name=OUTER_CALL)
         params = jax.tree.map(lambda p, g: p - outer_rate * g, state.params, rest)
         params, optimizer = jax_optireduce.resync((params, state.optimizer), "data")
@@ -190,17 +185,26 @@ def make_training(
         own = as_row(Inner(params, params, of_row(own).optimizer))
         return Outer(params, optimizer, handle), own
 
-    def compiled(function: Any, *specs: P, results: Any, donated: Any) -> Any:
-        mapped = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=results)
-        return jax.jit(mapped, donate_argnums=donated)
-
     both = (EVERYWHERE, BY_RANK)
     return Training(
-        compiled(create, EVERYWHERE, results=both, donated=()),
-        compiled(inner_step, *[BY_RANK] * 3, results=BY_RANK, donated=0),
-        compiled(outer_step, *both, results=(*both, EVERYWHERE), donated=(0, 1)),
-        compiled(settle, *both, results=both, donated=(0, 1)),
+        compiled(mesh, create, EVERYWHERE, results=both, donated=()),
+        compiled(mesh, inner_step, *[BY_RANK] * 3, results=BY_RANK, donated=0),
+        compiled(mesh, outer_step, *both, results=(*both, EVERYWHERE), donated=(0, 1)),
+        compiled(mesh, settle, *both, results=both, donated=(0, 1)),
     )
+
+
+def applied(outer: optax.GradientTransformation, state: Outer, mean: Any) -> Outer:
+    """Returns the state after an outer step along a mean."""
+    updates, optimizer = outer.update(mean, state.optimizer, state.params)
+    params = optax.apply_updates(state.params, updates)
+    return Outer(params, optimizer, state.handle)
+
+
+def compiled(mesh: Mesh, function: Any, *specs: P, results: Any, donated: Any) -> Any:
+    """Returns a jitted function of each rank."""
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=results)
+    return jax.jit(mapped, donate_argnums=donated)
 
 
 def of_row(tree: Any) -> Any:

@@ -123,13 +123,13 @@ class Training(NamedTuple):
       state: the first state.
       step: (state, images, labels) to (state, loss, statistics of the call).
       settle: state to the state for an evaluation or a checkpoint.
-      count: (state, images, labels) to the number of right predictions, int32 [].
+      count_right: (state, images, labels) to the number of right predictions, int32 [].
     """
 
     state: State
     step: jax.stages.Wrapped
     settle: jax.stages.Wrapped
-    count: Callable[..., jax.Array]
+    count_right: Callable[..., jax.Array]
 
 
 def make_training(
@@ -269,7 +269,7 @@ def train(args: argparse.Namespace) -> None:
     settle = training.settle.lower(state).compile()
 
     def evaluate(state: State, epoch: int) -> None:
-        accuracy = feed.accuracy(functools.partial(training.count, state))
+        accuracy = feed.accuracy(functools.partial(training.count_right, state))
         if jax.process_index() == 0:
             print(f"epoch {epoch}: held-out accuracy {accuracy:.4f}", flush=True)
 
