@@ -65,13 +65,13 @@ class _Step(NamedTuple):
 
     Attributes:
       loss: loss.
-      late: share of the data that was not in time, in [0, 1].
+      late: share of the data that was not in time, in [0, 1]; None without a call.
       slowest: the process whose data arrived last, or -1.
       ended_s: end of the step, in seconds since the start.
     """
 
     loss: float
-    late: float
+    late: float | None
     slowest: int
     ended_s: float
 
@@ -158,7 +158,8 @@ class Progress:
         Args:
           loss: float []; of an array that is divided over the processes this process
             shows the mean of its part.
-          stats: statistics of the gradients' call; None shows none.
+          stats: statistics of the gradients' call; None for a step without one, which
+            has no late share and no slow rank.
         """
         shown = None
         if stats is not None:
@@ -187,7 +188,7 @@ class Progress:
     def _read(self) -> None:
         """Waits for the oldest pending step and shows it."""
         loss, shown = jax.device_get(self._pending.popleft())
-        late, slowest = 0.0, -1
+        late, slowest = None, -1
         if shown is not None:
             late = float(np.mean(shown[:2]))
             slowest = int(shown[2])
@@ -208,7 +209,8 @@ class Progress:
         # The first step contains the compilation.
         if len(times := _step_times(self._done)[-WINDOW:]):
             said += [f"step {1000 * times.mean():.0f} ms", self._rate(times)]
-        said += [f"late {_percent(np.mean([step.late for step in recent]))}"]
+        recent = _with_call(self._done)[-WINDOW:]
+        said += [f"late {_percent(_late(recent))}"]
         rank, share = _slowest(recent)
         if rank >= 0 and share > SLOW_SHARE and jax.process_count() > 1:
             said += [f"slow rank {rank}"]
@@ -227,7 +229,7 @@ class Progress:
         if len(times := _step_times(self._done)):
             p50, p99 = 1000 * np.percentile(times, (50, 99))
             said += [f"step P50 {p50:.0f} ms, P99 {p99:.0f} ms", self._rate(times)]
-        said += [f"late {_percent(np.mean([step.late for step in self._done]))}"]
+        said += [f"late {_percent(_late(_with_call(self._done)))}"]
         return "; ".join(said)
 
 
@@ -255,8 +257,20 @@ def _step_times(done: list[_Step]) -> np.ndarray:
 
 def _slowest(done: list[_Step]) -> tuple[int, float]:
     """Returns the process that was the last most often, or -1, and in which share."""
+    if not done:
+        return -1, 0.0
     (rank, times), *_ = Counter(step.slowest for step in done).most_common(1)
     return rank, times / len(done)
+
+
+def _with_call(done: list[_Step]) -> list[_Step]:
+    """Returns the steps with the statistics of a call."""
+    return [step for step in done if step.late is not None]
+
+
+def _late(done: list[_Step]) -> float:
+    """Returns the mean late share; 0 without steps."""
+    return float(np.mean([step.late or 0.0 for step in done] or [0.0]))
 
 
 def picture(done: list[_Step], first: int) -> Figure:
@@ -323,13 +337,15 @@ def _draw_times(axes: Axes, times: np.ndarray) -> None:
 
 def _draw_late(axes: Axes, numbers: np.ndarray, done: list[_Step]) -> None:
     """Draws the share of the data that was not in time, of each step."""
-    shares = np.array([100 * step.late for step in done])
-    axes.vlines(numbers, 0, shares, color=VERMILION, linewidth=1.5)
-    axes.set_ylim(0, max(1.0, 1.05 * shares.max()))
+    called = np.array([step.late is not None for step in done])
+    done = _with_call(done)
+    shares = np.array([100 * (step.late or 0.0) for step in done])
     axes.set_xlim(numbers[0] - 0.5, numbers[-1] + 0.5)
+    axes.vlines(numbers[called], 0, shares, color=VERMILION, linewidth=1.5)
+    axes.set_ylim(0, max(1.0, 1.05 * shares.max(initial=0)))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     axes.set_xlabel("step")
     axes.set_ylabel("late share (%)")
     rank, share = _slowest(done)
     slowest = f"; rank {rank} last in {100 * share:.0f} %" if rank >= 0 else ""
-    _title(axes, f"Late data: mean {shares.mean():.2f} %{slowest}")
+    _title(axes, f"Late data: mean {_percent(_late(done))}{slowest}")

@@ -1,0 +1,83 @@
+"""The residual network and DiLoCo train, in four processes and in short."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+# Seconds for one example. Chosen: ten times its duration on two idle cores.
+TIMEOUT_S = 240
+
+
+def _printed(name, *arguments, folder, processes=4, devices=1, **variables):
+    """Runs an example; returns the lines of process 0."""
+    launch = [sys.executable, "-P", "-m", "jax_optireduce", "launch"]
+    launch += ["-n", str(processes), "--devices-per-process", str(devices)]
+    ended = subprocess.run(
+        [*launch, str(EXAMPLES / f"{name}.py"), *arguments],
+        cwd=folder,
+        # The launcher sets the number of devices of each process.
+        env={
+            **os.environ,
+            "XLA_FLAGS": "--xla_backend_optimization_level=0",
+            # So that processes that share few cores are late seldom.
+            "JAX_OPTIREDUCE_DEADLINE_S": "10",
+            **variables,
+        },
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return "\n".join(re.findall(r"(?m)^\[0\] (.*)$", ended.stdout))
+
+
+def _numbers(pattern, printed):
+    return [float(number) for number in re.findall(pattern, printed)]
+
+
+def test_the_residual_network_learns_in_four_processes(tmp_path):
+    printed = _printed(
+        "train_resnet",
+        *("--epochs", "4", "--plot", "resnet.png"),
+        folder=tmp_path,
+    )
+    before, after = _numbers(r"epoch \d+: held-out accuracy (\S+)", printed)
+    assert before < 0.4
+    assert after > 0.6
+    losses = _numbers(r"step \d+/40  loss (\S+) ", printed)
+    assert len(losses) == 4
+    assert losses[-1] < losses[0] / 2
+    assert "examples/s" in printed
+    assert (tmp_path / "resnet.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_residual_network_runs_on_the_collectives_of_jax(tmp_path):
+    printed = _printed(
+        "train_resnet",
+        *("--epochs", "1", "--batch", "320"),
+        folder=tmp_path,
+        processes=2,
+        devices=2,
+        JAX_OPTIREDUCE_BACKEND="xla",
+    )
+    assert len(_numbers(r"epoch \d+: held-out accuracy (\S+)", printed)) == 2
+
+
+def test_diloco_learns_in_four_processes(tmp_path):
+    printed = _printed(
+        "diloco",
+        *("--rounds", "5", "--batch", "8", "--plot", "diloco.png"),
+        folder=tmp_path,
+    )
+    assert _numbers(r"round 5: held-out accuracy (\S+)", printed)[0] > 0.5
+    losses = _numbers(r"step \d+/50  loss (\S+) ", printed)
+    assert losses[-1] < 0.7 * losses[0]
+    # A call in ten steps: 1.5 times the parameters, and some headers.
+    (sent,) = _numbers(r"sent by this process: (\S+) bytes", printed.replace(",", ""))
+    assert 1.5 * 4 * 93_962 / 10 < sent < 1.2 * 1.5 * 4 * 93_962 / 10
+    assert (tmp_path / "diloco.png").read_bytes().startswith(b"\x89PNG")
