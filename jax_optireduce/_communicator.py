@@ -13,6 +13,7 @@ from jax_optireduce import (
     _log_thread,
     _options,
     _rendezvous,
+    _status,
 )
 from jax_optireduce._errors import NotInitializedError
 from jax_optireduce._options import Options
@@ -232,6 +233,8 @@ def init(**options: Any) -> Communicator:
         # order.
         _exit.install(_end_at_exit, resolved.advanced.shutdown_timeout_s)
         native, datagram_bytes = _rendezvous.join(label, NAME, rank, resolved)
+    if native is not None and resolved.advanced.status_socket:
+        _status.serve(native)
     for plugin in _accelerators.register():
         _log.info("%r", plugin)
     communicator = Communicator(rank, world_size, resolved, native, datagram_bytes)

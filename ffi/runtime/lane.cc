@@ -114,6 +114,24 @@ LaneSnapshot Lane::snapshot() const {
   return snapshot_;
 }
 
+std::optional<LaneReport> Lane::Examine(Instant until) {
+  std::unique_lock lock(mutex_);
+  report_.reset();  // the late answer to an earlier request
+  report_wanted_ = true;
+  lock.unlock();
+  port_->Wake();
+  lock.lock();
+  reported_.wait_for(lock, until - ClockNow(), [this] { return report_.has_value(); });
+  return std::exchange(report_, std::nullopt);
+}
+
+void Lane::Report() {
+  LaneReport report{.peers = endpoint_->PeerReports(), .waiting = WaitingCalls(kNever)};
+  const std::lock_guard lock(mutex_);
+  report_ = std::move(report);
+  reported_.notify_one();
+}
+
 std::vector<LateData> Lane::TakeLateData() {
   const std::lock_guard lock(mutex_);
   return std::exchange(late_data_, {});
@@ -181,13 +199,16 @@ bool Lane::HandleRequests() {
   std::optional<Status> cancelled;
   std::size_t cancelled_queued = 0;
   bool closing = false;
+  bool report_wanted = false;
   {
     const std::lock_guard lock(mutex_);
     taken_.swap(queue_);
     cancelled = std::exchange(cancelled_, std::nullopt);
     cancelled_queued = std::exchange(cancelled_queued_, 0);
     closing = closing_;
+    report_wanted = std::exchange(report_wanted_, false);
   }
+  if (report_wanted) Report();
   for (std::size_t i = 0; i <= taken_.size(); ++i) {
     // Calls that were queued before the cancellation are cancelled as open calls, so that the peers
     // are told of their end.
@@ -286,13 +307,7 @@ void Lane::TellRanksLeft() {
 
 void Lane::Publish() {
   TellRanksLeft();
-  std::map<std::uint64_t, WaitingCall> waiting;
-  if (!calls_.empty()) {
-    for (WaitingCall& call : endpoint_->WaitingCalls(ClockNow() - kLongWait)) {
-      const auto known = calls_.find(call.token);
-      if (known != calls_.end()) waiting.emplace(known->second.record, std::move(call));
-    }
-  }
+  std::map<std::uint64_t, WaitingCall> waiting = WaitingCalls(ClockNow() - kLongWait);
   const std::lock_guard lock(mutex_);
   snapshot_ = {.counters = endpoint_->counters(),
                .socket_drops = port_->socket_drops(),
@@ -301,6 +316,16 @@ void Lane::Publish() {
                .silent = endpoint_->silent(),
                .unreached = endpoint_->unreached(),
                .waiting = std::move(waiting)};
+}
+
+std::map<std::uint64_t, WaitingCall> Lane::WaitingCalls(Instant before) const {
+  std::map<std::uint64_t, WaitingCall> waiting;
+  if (calls_.empty()) return waiting;
+  for (WaitingCall& call : endpoint_->WaitingCalls(before)) {
+    const auto known = calls_.find(call.token);
+    if (known != calls_.end()) waiting.emplace(known->second.record, std::move(call));
+  }
+  return waiting;
 }
 
 Status Lane::CloseReason() const {

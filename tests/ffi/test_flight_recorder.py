@@ -24,6 +24,9 @@ def test_the_record_holds_the_newest_calls_and_those_under_way(capacity, ends):
     assert [r["number"] for r in records] == sorted(kept)
     under_way = [n for n, state in kept.items() if state == "under way"]
     assert recorder.under_way() == len(under_way)
+    assert [r["number"] for r in recorder.open_records()] == under_way
+    ended = [n for n, state in kept.items() if state == "done"]
+    assert recorder.last_ended() == max(ended, default=None)
     assert recorder.oldest_untold() == min(under_way, default=None)
     recorder.tell_all()
     assert recorder.oldest_untold() is None

@@ -35,6 +35,13 @@ void Bind(nb::module_& m) {
              return self.End(number, At(now), StatusOf(code, message), CallStats{}) != nullptr;
            })
       .def("records", [](const FlightRecorder& self) { return ToList(self.Records()); })
+      .def("open_records", [](const FlightRecorder& self) { return ToList(self.OpenRecords()); })
+      // The number of the newest call that has ended.
+      .def("last_ended",
+           [](const FlightRecorder& self) {
+             const std::optional<CallRecord> last = self.LastEnded();
+             return last ? std::optional(last->number) : std::nullopt;
+           })
       .def("under_way", &FlightRecorder::under_way)
       .def("oldest_untold",
            [](const FlightRecorder& self) {
