@@ -15,7 +15,7 @@ from typing import NoReturn
 VERBS = {
     "launch": ("launch", "run a program as several processes on this host"),
     "bench": ("bench", "measure calls, and compare them with lax.psum over Gloo"),
-    "status": ("status", "show the ranks of running jobs, and what they wait for"),
+    "status": ("status", "show the ranks of running jobs, their calls and peers"),
     "analyse": ("analyse", "find the cause of a stall in the flight records of ranks"),
     "doctor": ("doctor", "check this host, and explain how to remove bottlenecks"),
     "plot": ("plot", "plot the results of bench"),

@@ -12,8 +12,8 @@ from typing import Any
 
 _log = logging.getLogger("jax_optireduce")
 
-# Source: FHS 3.0, sections 3.15 and 3.18.
-_TEMPORARY = Path("/tmp")  # noqa: S108 (a folder in it belongs to its user, or is unused)
+# Source: FHS 3.0, section 3.18. A folder of another user in it is not used.
+_TEMPORARY = Path("/tmp")  # noqa: S108
 
 
 def serve(native: Any) -> None:

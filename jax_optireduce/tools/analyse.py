@@ -6,7 +6,7 @@ whose data is missing. Processes write these files after a stall and after a rem
 and `Communicator.dump_flight_record` on request. More files give more exact answers;
 one is enough to name the rank that its process waits for.
 
-    python -m jax_optireduce analyse /tmp/jax_optireduce-flight-*.jsonl
+    python -m jax_optireduce analyse $TMPDIR/jax_optireduce-flight-*.jsonl
 
 Exit codes: 0, all calls ended; 1, a call is under way or failed, or a rank reported
 something else; 2, usage error, or a file that is no flight record.

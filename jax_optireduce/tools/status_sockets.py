@@ -60,7 +60,7 @@ class Answer:
 def find(paths: Iterable[Path]) -> list[Path]:
     """Returns the sockets among these paths, and those in the folders among them.
 
-    Folders of other users are left out: anybody may create the usual name in a folder
+    Folders of other users are left out: they may create the usual name in a folder
     for temporary files.
     """
     found: list[Path] = []

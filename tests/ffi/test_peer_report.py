@@ -1,10 +1,11 @@
 """The state of peers for a user, as an endpoint reports it."""
 
 import pytest
-from session import Session
+from session import Recorded, Session
 
-import optireduce_testing as native
+_CONTRIBUTION, _RESULT = 1, 2
 
+# States.
 _ALIVE = 0
 _SILENT = 2
 
@@ -74,35 +75,30 @@ def test_traffic_is_counted_by_peer_and_adds_up():
 
 
 def test_loss_is_that_of_one_link():
-    session = Session(3)
-    lost = []
-
-    def loses(header: native.Header, to: int) -> bool:
-        first = header.source == 0 and to == 1 and header.kind == "contribution"
-        lost.append(1) if first and not lost else None
-        return first and len(lost) == 1 and not session.held
-
-    session.holds = loses
+    session = Recorded(3)
+    session.hold(_CONTRIBUTION, 0, to=1)
     for rank in range(3):
         session.call(rank)
     session.run(0.001)
-    session.held, session.holds = [], None
+    lost = len(session.held)
+    assert lost > 0
+    session.lose()
     session.run(2.0)
     assert all(session.done)
-    assert session.ranks[0].traffic(1)["segments_retransmitted"] == 1
+    assert session.ranks[0].traffic(1)["segments_retransmitted"] == lost
     assert session.ranks[0].traffic(2)["segments_retransmitted"] == 0
 
 
 def test_late_segments_are_those_of_one_peer():
-    session = Session(3, "lossy")
-    session.silent = {2}
-    for rank in (0, 1):
-        session.call(rank)
-    session.run(0.0)
-    session.silent = set()
-    session.run(5.0)
-    session.call(2)
-    session.run(5.0)
-    late = session.ranks[0].counters()["segments_late"]
-    assert session.ranks[0].traffic(2)["segments_late"] == late
-    assert session.ranks[0].traffic(1)["segments_late"] == 0
+    session = Recorded(3, "lossy")
+    session.hold(_RESULT, 0, to=2)
+    session.call(0)
+    session.call(1)
+    session.run(1.0)
+    assert session.held
+    session.release()
+    session.run(0.001)
+    late = session.ranks[2].counters()["segments_late"]
+    assert late > 0
+    assert session.ranks[2].traffic(0)["segments_late"] == late
+    assert session.ranks[2].traffic(1)["segments_late"] == 0

@@ -223,7 +223,7 @@ def test_other_wrong_files_are_errors_too(tmp_path, capsys):
     larger = write(tmp_path / "larger", head(rank=1, world_size=8))
     for files, message in [
         ([str(tmp_path / "missing")], "No such file"),
-        ([str(tmp_path)], "Is a directory"),
+        ([str(tmp_path)], "a directory"),
         ([str(binary)], "it is not text"),
         ([one, two], "rank 0 has files of two processes, 1 and 2"),
         ([one, larger], "the files are of several runs"),
