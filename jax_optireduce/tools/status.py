@@ -22,6 +22,7 @@ import argparse
 import concurrent.futures
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -206,8 +207,18 @@ def _print_job(console: rich.console.Console, job: Mapping[str, Any]) -> None:
     console.print()
 
 
-def _line(console: rich.console.Console, text: str, style: str = "") -> None:
-    console.print(rich.text.Text(text, style))
+def _line(
+    console: rich.console.Console, text: str, style: str = "", indent: str = ""
+) -> None:
+    """Prints a line, and below it, further to the right, the words beyond its end."""
+    lines = textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+    )
+    console.print(rich.text.Text("\n".join(lines), style))
 
 
 def _print_rank(console: rich.console.Console, rank: Mapping[str, Any]) -> None:
@@ -223,12 +234,12 @@ def _print_rank(console: rich.console.Console, rank: Mapping[str, Any]) -> None:
             "bold",
         )
         for line in describe(rank):
-            _line(console, f"  {line}")
+            _line(console, line, indent="  ")
         if rank["peers"]:
             _print_peers(console, rank["peers"])
         return
     for line in describe_seen(rank["seen_by"]):
-        _line(console, f"  {line}")
+        _line(console, line, indent="  ")
 
 
 def spans(ranks: Sequence[int]) -> str:
@@ -289,9 +300,10 @@ def describe_seen(seen_by: Sequence[Mapping[str, Any]]) -> list[str]:
     for seen in seen_by[:_PEERS_MAX]:
         heard = seen["heard_ago_s"]
         ago = "never" if heard is None else f"{_phrases.seconds(heard)} ago"
+        behind = seen["calls_behind"]
         lines.append(
-            f"rank {seen['rank']} sees it: {seen['state']}, heard {ago}, "
-            f"{seen['calls_behind']} calls behind"
+            f"rank {seen['rank']} sees it: {seen['state']}, heard {ago}, {behind} "
+            f"call{'' if behind == 1 else 's'} behind"
         )
     return lines
 
@@ -309,7 +321,7 @@ def _print_peers(
         table.add_row(
             str(peer["rank"]),
             peer["state"],
-            _optional(peer["heard_ago_s"], _phrases.seconds),
+            _optional(peer["heard_ago_s"], _age),
             _optional(peer["bytes_sent_per_s"], lambda rate: _phrases.size(int(rate))),
             _optional(
                 peer["bytes_received_per_s"], lambda rate: _phrases.size(int(rate))
@@ -322,7 +334,8 @@ def _print_peers(
     console.print(table)
     if len(peers) > _PEERS_MAX:
         rest = len(peers) - _PEERS_MAX
-        _line(console, f"  {rest} more peers are in better health (--json has all)")
+        text = f"{rest} more peers are in better health (--json has all)"
+        _line(console, text, indent="  ")
 
 
 def _health(peer: Mapping[str, Any]) -> tuple[bool, int, float]:
@@ -333,6 +346,11 @@ def _health(peer: Mapping[str, Any]) -> tuple[bool, int, float]:
 
 def _optional(value: float | None, text: Any) -> str:
     return "-" if value is None else text(value)
+
+
+def _age(duration_s: float) -> str:
+    # Short, for a column.
+    return _phrases.seconds(duration_s) if duration_s < 100 else f"{duration_s:.0f} s"
 
 
 def _percent(share: float) -> str:

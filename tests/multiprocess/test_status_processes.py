@@ -73,7 +73,7 @@ def check_stuck(code, output, pids, sockets):
     assert "2 of 5 ranks answer here" in words
     assert f"rank 0, process {pids[0]}, members 0-4" in words
     assert "call 1 of 'grads mesh=" in words
-    assert "(exact, 97.7 KiB), under way for" in words
+    assert "(exact, 19.5 KiB), under way for" in words
     assert "waits for ranks 1, 2 and 3, which have not entered call 1 of" in words
     assert f"rank 1, process {pids[1]}, members" in words
     assert "no call under way; call 0 of 'grads mesh=" in words
@@ -81,7 +81,7 @@ def check_stuck(code, output, pids, sockets):
     assert "it is stopped (SIGSTOP)" in words
     assert f"rank 3, process {pids[3]}: dead: it has not closed the session" in words
     assert "rank 0 sees it: alive, heard" in words
-    assert "1 calls behind" in words
+    assert "1 call behind" in words
     assert "rank 4: no socket here" in words
     assert not list(sockets.glob("*-3-*.sock")), "the socket of the dead rank"
     (row,) = [line for line in lines if line.split()[:2] == ["3", "alive"]][:1]
