@@ -52,8 +52,8 @@ const CallRecord* FlightRecorder::End(std::uint64_t number, Instant now, const S
   record.elapsed = now - record.started;
   record.error.assign(status.message(), 0, kErrorBytesMax);
   record.stats = stats;
-  // A call that never began has no other number.
-  if (stats.elapsed > Duration::zero()) record.sequence = stats.number;
+  // A call that never began has no number.
+  record.sequence = std::max(record.sequence, stats.number);
   return &record;
 }
 
