@@ -115,16 +115,19 @@ def test_stuck_ranks_are_shown_and_the_records_name_them(
     ) as started:
         for rank in range(_WORLD_SIZE):
             started.wait_for(rank, "ready")
-        check_healthy(*verb("status", "--json", "--interval", "0.1"), runtime_folder)
+        code, output = verb("status", "--json", "--interval", "0.1")
+        check_healthy(code, output, runtime_folder)
         go.touch()
         for rank in range(_WORLD_SIZE):
             started.wait_for(rank, "goes on")
         for rank in (0, 4):
             started.wait_for(rank, "log ")
         pids = [rank.process.pid for rank in started]
-        monkeypatch.setattr(status_sockets, "ANSWER_S", 2.0)
-        check_stuck(*verb("status"), pids, runtime_folder)
-        check_again(*verb("status", "--json", runtime_folder))
+        monkeypatch.setattr(status_sockets, "ANSWER_S", 4.0)
+        code, output = verb("status")
+        check_stuck(code, output, pids, runtime_folder)
+        code, output = verb("status", "--json", runtime_folder)
+        check_again(code, output)
         files = list((tmp_path / ranks.RECORDS).glob("*.jsonl"))
         code, output = verb("analyse", *files)
         assert code == 1
