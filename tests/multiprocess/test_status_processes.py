@@ -24,15 +24,6 @@ def verb(capsys):
     return run
 
 
-@pytest.fixture
-def runtime_folder(tmp_path, monkeypatch):
-    folder = tmp_path / "runtime"
-    folder.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    monkeypatch.setattr(status_sockets, "ANSWER_S", 20.0)
-    return folder / "jax_optireduce"
-
-
 def check_healthy(code, output, sockets):
     """Checks the report of a job in which every rank is between two calls."""
     assert code == 0, output
@@ -102,10 +93,9 @@ def check_again(code, output):
     ] == 1
 
 
-def test_stuck_ranks_are_shown_and_the_records_name_them(
-    tmp_path, runtime_folder, verb, monkeypatch
-):
-    go = tmp_path / "go"
+def test_stuck_ranks_are_shown_and_the_records_name_them(tmp_path, verb, monkeypatch):
+    go, sockets = tmp_path / "go", tmp_path / "jax_optireduce"
+    monkeypatch.setattr(status_sockets, "ANSWER_S", 20.0)
     with ranks.start(
         *("stuck", str(go)),
         folder=tmp_path,
@@ -115,8 +105,8 @@ def test_stuck_ranks_are_shown_and_the_records_name_them(
     ) as started:
         for rank in range(_WORLD_SIZE):
             started.wait_for(rank, "ready")
-        code, output = verb("status", "--json", "--interval", "0.1")
-        check_healthy(code, output, runtime_folder)
+        code, output = verb("status", "--json", "--interval", "0.1", sockets)
+        check_healthy(code, output, sockets)
         go.touch()
         for rank in range(_WORLD_SIZE):
             started.wait_for(rank, "goes on")
@@ -124,9 +114,9 @@ def test_stuck_ranks_are_shown_and_the_records_name_them(
             started.wait_for(rank, "log ")
         pids = [rank.process.pid for rank in started]
         monkeypatch.setattr(status_sockets, "ANSWER_S", 4.0)
-        code, output = verb("status")
-        check_stuck(code, output, pids, runtime_folder)
-        code, output = verb("status", "--json", runtime_folder)
+        code, output = verb("status", sockets)
+        check_stuck(code, output, pids, sockets)
+        code, output = verb("status", "--json", sockets)
         check_again(code, output)
         files = list((tmp_path / ranks.RECORDS).glob("*.jsonl"))
         code, output = verb("analyse", *files)
