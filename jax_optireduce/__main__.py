@@ -15,6 +15,8 @@ from typing import NoReturn
 VERBS = {
     "launch": ("launch", "run a program as several processes on this host"),
     "bench": ("bench", "measure calls, and compare them with lax.psum over Gloo"),
+    "status": ("status", "show the ranks of running jobs, their calls and peers"),
+    "analyse": ("analyse", "find the cause of a stall in the flight records of ranks"),
     "doctor": ("doctor", "check this host, and explain how to remove bottlenecks"),
     "plot": ("plot", "plot the results of bench"),
     "timeline": ("timeline", "show flight records of several ranks in Perfetto"),

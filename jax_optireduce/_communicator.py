@@ -16,6 +16,7 @@ from jax_optireduce import (
     _native,
     _options,
     _rendezvous,
+    _status,
 )
 from jax_optireduce._errors import NotInitializedError
 from jax_optireduce._options import Options
@@ -254,6 +255,8 @@ def init(**options: Any) -> Communicator:
         # order.
         _exit.install(_end_at_exit, resolved.advanced.shutdown_timeout_s)
         joined = _rendezvous.join(label, NAME, rank, resolved)
+    if joined.native is not None and resolved.advanced.status_socket:
+        _status.serve(joined.native)
     for plugin in _accelerators.register():
         _log.info("%r", plugin)
     communicator = Communicator(

@@ -38,11 +38,3 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(given.lower(), list(by_lower), n=1, cutoff=0.5)
     return f" Did you mean {by_lower[close[0]]!r}?" if close else ""
-
-
-def size_text(number: int) -> str:
-    """Returns a number of bytes with its unit."""
-    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if number >= size:
-            return f"{number / size:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{number} bytes"

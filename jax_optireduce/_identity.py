@@ -22,9 +22,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_optireduce import _native
+from jax_optireduce import _native, _phrases
 from jax_optireduce._call import Call
-from jax_optireduce._errors import size_text
 
 _OWN_DIRECTORY = str(Path(__file__).parent) + os.sep
 _JAX_DIRECTORY = str(Path(jax.__file__).parent) + os.sep
@@ -116,7 +115,7 @@ def title(attributes: Mapping[str, Any], leaves: Sequence[Any]) -> str:
     operation = attributes["operation"]
     words = [] if operation == "allreduce" else [operation]
     words += ["drain"] if attributes["drain"] else []
-    size = size_text(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves))
+    size = _phrases.size(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves))
     return " ".join(["optireduce", *words, attributes["key"], attributes["mode"], size])
 
 

@@ -20,10 +20,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from jax_optireduce._errors import size_text
 from jax_optireduce._options import Options
+from jax_optireduce._phrases import call as _call
+from jax_optireduce._phrases import ranks as _ranks
+from jax_optireduce._phrases import seconds as _seconds
+from jax_optireduce._phrases import size as _bytes
 
 _log = logging.getLogger("jax_optireduce")
+
+# The reason in a file of `Communicator.dump_flight_record`.
+REQUESTED = "requested by the program"
 
 # Largest number of files that a process writes without a request.
 # Chosen: the first files have the most information, and a loop must not fill a disk.
@@ -151,7 +157,7 @@ def dump(source: FlightRecordSource, path: str | os.PathLike[str]) -> None:
       OSError: the file cannot be written.
     """
     with Path(path).open("w") as file:
-        _write(file, source, "requested by the program")
+        _write(file, source, REQUESTED)
 
 
 def _write(file: TextIO, source: FlightRecordSource, reason: str) -> None:
@@ -185,9 +191,9 @@ def describe_late_data(late: Sequence[tuple[str, int]]) -> str:
     """Returns the line about late data that no drain has returned."""
     ordered = sorted(late, key=lambda of: -of[1])
     # Chosen: the collectives that fit on a few lines; most programs have one.
-    shown = ", ".join(f"{size_text(n)} of {which}" for which, n in ordered[:4])
+    shown = ", ".join(f"{_bytes(n)} of {which}" for which, n in ordered[:4])
     if len(ordered) > 4:
-        shown += f" and {size_text(sum(n for _, n in ordered[4:]))} of others"
+        shown += f" and {_bytes(sum(n for _, n in ordered[4:]))} of others"
     return (
         f"the session ends with late data that no call or drain has returned: {shown}. "
         f"This data is lost. Call jax_optireduce.drain with the name=, mode= and "
@@ -296,7 +302,7 @@ def describe_removal(
 def describe_stall(event: Mapping[str, Any]) -> str:
     """Returns the line about a call that does not end."""
     call = event["call"]
-    name = f"call {call['sequence']} of {call['collective']!r}"
+    name = _call(call)
     lasted = _seconds(call["elapsed_s"])
     if call["state"] == "failed":
         error = call["error"].removeprefix("jax_optireduce: ")
@@ -314,7 +320,7 @@ def describe_stall(event: Mapping[str, Any]) -> str:
 def describe_devices(event: Mapping[str, Any]) -> str:
     """Returns the line about a call that some devices of this process have not made."""
     text = (
-        f"call {event['sequence']} of {event['collective']!r} waits in this process: "
+        f"{_call(event)} waits in this process: "
         f"{_ranks(event['started'])} started it {_seconds(event['elapsed_s'])} ago, "
         f"{_ranks(event['missing'])} not yet."
     )
@@ -333,12 +339,3 @@ def _waited(call: Mapping[str, Any]) -> str:
     if late:
         parts.append(f"the rest of the data of {_ranks(late)}")
     return f" and waits for {', and for '.join(parts)}" if parts else ""
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank {', '.join(map(str, ranks))}"
-
-
-def _seconds(seconds: float) -> str:
-    """Returns a duration with its unit."""
-    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

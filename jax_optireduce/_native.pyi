@@ -183,6 +183,17 @@ class Communicator:
             session.
         """
 
+    def serve_status(self, folder: str) -> None:
+        """Answers connections to a new UNIX socket with a report, until `close`.
+
+        The socket `<session>-<rank>-<pid>.sock` is for this user alone. A thread of its
+        own, without the GIL, writes the report as one JSON object and closes the
+        connection: ffi/runtime/status_report.h.
+
+        Args:
+          folder: made if it is missing, with the permissions 0700.
+        """
+
     def cancel(self, reason: str) -> None:
         """Fails every call under way with CANCELLED; the communicator stays usable."""
 

@@ -104,6 +104,7 @@ _OF_ONE_PROCESS = frozenset(
         "rendezvous_timeout_s",
         "shutdown_timeout_s",
         "stall_timeout_s",
+        "status_socket",
     }
 )
 
@@ -197,6 +198,9 @@ class Advanced(_Settings):
       shutdown_timeout_s: longest duration of a call after the end of the program, in
         seconds, until all calls are given up; also the longest wait of process 0 for
         the end of the others. May differ between ranks. Default 60.
+      status_socket: whether this process answers `python -m jax_optireduce status`, on
+        a UNIX socket for its own user in XDG_RUNTIME_DIR or, without that, in the
+        folder for temporary files. May differ between ranks. Default True.
       faults: faults to inject into this process's datagrams, for tests, by name (for
         example {"loss": 0.01}); in the environment "loss=0.01,seed=7". May differ
         between ranks. Default none.
@@ -221,6 +225,7 @@ class Advanced(_Settings):
     heartbeat_timeout_s: int = 30
     # Chosen: as `stall_timeout_s`. It excludes waits for dead ranks.
     shutdown_timeout_s: int = 60
+    status_socket: bool = True
     faults: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __hash__(self) -> int:

@@ -119,6 +119,7 @@ class PyCommunicator {
     }
     RaiseUnlessOk(communicator_->Connect(addresses, datagram_bytes_max, peer_receive_buffer_bytes));
   }
+  void ServeStatus(const std::string& folder) { RaiseUnlessOk(communicator_->ServeStatus(folder)); }
   void Cancel(const std::string& reason) { communicator_->Cancel(reason); }
   void Close(const std::string& reason) { Registry::Global().Close(communicator_, reason); }
   std::map<std::string, std::uint64_t> Counters() const {
@@ -245,6 +246,7 @@ void BindCommunicator(nb::module_& module) {
       .def("granted_receive_buffer_bytes", &PyCommunicator::GrantedReceiveBufferBytes)
       .def("connect", &PyCommunicator::Connect, "peers"_a, "datagram_bytes_max"_a,
            "peer_receive_buffer_bytes"_a, Release())
+      .def("serve_status", &PyCommunicator::ServeStatus, "folder"_a)
       .def("cancel", &PyCommunicator::Cancel, "reason"_a, Release())
       .def("close", &PyCommunicator::Close, "reason"_a, Release())
       .def("take_late_data", &PyCommunicator::TakeLateData)

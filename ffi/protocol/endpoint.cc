@@ -289,12 +289,17 @@ void Endpoint::HandleAuthentic(Instant now, Peer& from, const Header& header,
     return;
   }
   failures_.Heard(now, from);
+  const std::uint64_t late = session_.counters.segments_late;
   const bool taken = Dispatch(now, header, payload);
   from.flow.received().Record(now, header.number, WhenToAcknowledge(header), !taken);
   if (!taken) return;
   if (membership_.in_use()) StartHeldCalls(now);
   ++session_.counters.datagrams_received;
   session_.counters.bytes_received += datagram_bytes;
+  from.traffic.bytes_received += datagram_bytes;
+  if (!IsSegment(header.kind)) return;
+  ++from.traffic.segments_received;
+  from.traffic.segments_late += session_.counters.segments_late - late;
 }
 
 bool Endpoint::Dispatch(Instant now, const Header& header, std::span<const std::byte> payload) {
@@ -501,6 +506,7 @@ void Endpoint::HandleDelivery(Instant now, Rank to, const Delivery& delivery,
   } else if (exchange.sender().HandleLoss(member, item, refused) ==
              CallSender::Retransmission::kAgain) {
     ++(refused ? counters.segments_refused : counters.segments_retransmitted);
+    if (!refused) ++session_.peers[to]->traffic.segments_retransmitted;
     transmitter_.Queue(*open, member);
   } else {
     ++counters.segments_abandoned;

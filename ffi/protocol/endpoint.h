@@ -33,6 +33,7 @@
 #include "ffi/protocol/session/lag_monitor.h"
 #include "ffi/protocol/session/lane_membership.h"
 #include "ffi/protocol/session/mismatch_detector.h"
+#include "ffi/protocol/session/peer_report.h"
 #include "ffi/protocol/session/session_state.h"
 #include "ffi/protocol/session/succession.h"
 #include "ffi/protocol/session/transmitter.h"
@@ -94,6 +95,9 @@ class Endpoint {
 
   // The open calls that were submitted before `before`, and the ranks that they wait for.
   std::vector<WaitingCall> WaitingCalls(Instant before) const;
+
+  // All peers, in the order of their ranks.
+  std::vector<PeerReport> PeerReports() const { return MakePeerReports(session_); }
 
   // Data that is lost, as far as this rank knows, if no call and no drain follows: late data that
   // is here, that peers are to get from here, or that its newest calls lacked. Errors of rounding

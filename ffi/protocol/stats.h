@@ -1,4 +1,5 @@
-// Named counters of one endpoint. Every refusal and every loss is counted under one name.
+// Named counters of one endpoint. Every refusal and every loss is counted under one name. Further
+// counts for each peer, where one link is to be told from another.
 
 #ifndef FFI_PROTOCOL_STATS_H_
 #define FFI_PROTOCOL_STATS_H_
@@ -38,6 +39,16 @@ struct Counters {
 #define OPTIREDUCE_DECLARE_COUNTER(name, meaning) std::uint64_t name = 0;
   OPTIREDUCE_COUNTERS(OPTIREDUCE_DECLARE_COUNTER)
 #undef OPTIREDUCE_DECLARE_COUNTER
+};
+
+// Of the datagrams to and from one peer.
+struct PeerTraffic {
+  std::uint64_t bytes_sent = 0;  // UDP payload
+  std::uint64_t bytes_received = 0;
+  std::uint64_t segments_sent = 0;  // retransmissions included
+  std::uint64_t segments_retransmitted = 0;
+  std::uint64_t segments_received = 0;
+  std::uint64_t segments_late = 0;
 };
 
 }  // namespace optireduce

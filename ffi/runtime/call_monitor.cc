@@ -66,6 +66,11 @@ void CallMonitor::TellDevices(DevicesEvent event) {
   Tell(std::move(event));
 }
 
+std::vector<Rank> CallMonitor::members() const {
+  const std::lock_guard lock(mutex_);
+  return live_;
+}
+
 std::size_t CallMonitor::live() const {
   const std::lock_guard lock(mutex_);
   return live_.size();
@@ -74,11 +79,27 @@ std::size_t CallMonitor::live() const {
 std::vector<CallRecord> CallMonitor::Records() const {
   const std::lock_guard lock(mutex_);
   std::vector<CallRecord> records = recorder_.Records();
+  SetElapsed(records);
+  return records;
+}
+
+std::vector<CallRecord> CallMonitor::OpenRecords() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<CallRecord> records = recorder_.OpenRecords();
+  SetElapsed(records);
+  return records;
+}
+
+std::optional<CallRecord> CallMonitor::LastEnded() const {
+  const std::lock_guard lock(mutex_);
+  return recorder_.LastEnded();
+}
+
+void CallMonitor::SetElapsed(std::vector<CallRecord>& records) {
   const Instant now = ClockNow();
   for (CallRecord& record : records) {
     if (record.state == CallRecord::State::kUnderWay) record.elapsed = now - record.started;
   }
-  return records;
 }
 
 std::vector<std::pair<std::string, CallTotals>> CallMonitor::Totals() const {

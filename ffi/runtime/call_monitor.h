@@ -78,11 +78,17 @@ class CallMonitor {
   // Sets the ranks with which a lane continues. Reports removals not yet reported by another lane.
   void SetLive(const std::vector<Rank>& live);
   void TellDevices(DevicesEvent event);
-  // The number of remaining ranks.
+  // The remaining ranks.
+  std::vector<Rank> members() const;
+  // Their number.
   std::size_t live() const;
 
   // Oldest first; `elapsed` of open calls is measured up to now.
   std::vector<CallRecord> Records() const;
+  // The open ones among them. Takes the lock for less time than Records().
+  std::vector<CallRecord> OpenRecords() const;
+  // The newest call that has ended, if any.
+  std::optional<CallRecord> LastEnded() const;
 
   // See CollectiveTotals::Values().
   std::vector<std::pair<std::string, CallTotals>> Totals() const;
@@ -95,6 +101,8 @@ class CallMonitor {
   void Close();
 
  private:
+  // Up to now, of open calls.
+  static void SetElapsed(std::vector<CallRecord>& records);
   // Requires the mutex.
   void Tell(MonitorEvent event);
   void ReportStall(const CallRecord& call);

@@ -1,10 +1,17 @@
 #include "ffi/runtime/communicator.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "ffi/base/quoted.h"
+#include "ffi/net/clock.h"
 #include "ffi/net/fault_port.h"
 #include "ffi/protocol/bucket/bucket_parts.h"
 #include "ffi/protocol/endpoint.h"
@@ -17,6 +24,29 @@ namespace {
 // Buckets of at least this many bytes are split across several lanes.
 // Chosen: the time for which a lane sends 1 MiB is about what makes waking another lane worthwhile.
 constexpr std::size_t kCutBytesMin = std::size_t{1} << 20;
+
+// Longest wait of a report for the lanes.
+// Chosen: a turn of a lane takes milliseconds, on a busy host tenths of a second.
+constexpr Duration kExamineMax = std::chrono::seconds(1);
+
+// Fills in what a lane knows of open calls.
+void AddWaitingOf(std::span<CallRecord> records,
+                  const std::map<std::uint64_t, WaitingCall>& of_lane) {
+  const auto add = [](std::vector<Rank>& to, const std::vector<Rank>& ranks) {
+    for (const Rank rank : ranks) {
+      if (std::ranges::find(to, rank) == to.end()) to.push_back(rank);
+    }
+    std::ranges::sort(to);
+  };
+  for (CallRecord& record : records) {
+    const auto waiting = of_lane.find(record.number);
+    if (waiting == of_lane.end()) continue;
+    if (record.state != CallRecord::State::kUnderWay) continue;  // the lane's data is older
+    record.sequence = waiting->second.sequence;
+    add(record.waiting_for, waiting->second.ranks);
+    add(record.absent, waiting->second.absent);
+  }
+}
 
 // The parts of one call, until the last of them is done.
 struct PartsUnderWay {
@@ -263,9 +293,12 @@ void Communicator::Cancel(const std::string& reason) {
 
 void Communicator::Close(const std::string& reason) {
   const Status why(StatusCode::kCancelled, reason);
+  std::unique_ptr<StatusServer> status_server;  // ends with this function, without the mutex
   {
     const std::lock_guard lock(mutex_);
     if (!closed_) closed_ = why;
+    status_server = std::move(status_server_);
+    if (status_server) status_server->Stop();
     unconnected_.clear();
     // All at once, so that their final waits overlap. From here on `lanes_` is constant.
     for (const auto& lane : lanes_) lane->StartClosing(why);
@@ -298,10 +331,7 @@ std::vector<CallRecord> Communicator::FlightRecords() const {
 }
 
 std::vector<CallRecord> Communicator::CallsUnderWay() const {
-  std::vector<CallRecord> records = monitor_.Records();
-  std::erase_if(records, [](const CallRecord& record) {
-    return record.state != CallRecord::State::kUnderWay;
-  });
+  std::vector<CallRecord> records = monitor_.OpenRecords();
   AddWaiting(records);
   return records;
 }
@@ -350,23 +380,58 @@ std::optional<MonitorEvent> Communicator::WaitForEvent() {
 }
 
 void Communicator::AddWaiting(std::span<CallRecord> records) const {
-  const auto add = [](std::vector<Rank>& to, const std::vector<Rank>& ranks) {
-    for (const Rank rank : ranks) {
-      if (std::ranges::find(to, rank) == to.end()) to.push_back(rank);
-    }
-    std::ranges::sort(to);
-  };
   const std::lock_guard lock(mutex_);
-  for (const auto& lane : lanes_) {
-    const LaneSnapshot snapshot = lane->snapshot();
-    for (CallRecord& record : records) {
-      const auto waiting = snapshot.waiting.find(record.number);
-      if (waiting == snapshot.waiting.end()) continue;
-      if (record.state != CallRecord::State::kUnderWay) continue;  // the snapshot is older
-      add(record.waiting_for, waiting->second.ranks);
-      add(record.absent, waiting->second.absent);
+  for (const auto& lane : lanes_) AddWaitingOf(records, lane->snapshot().waiting);
+}
+
+Status Communicator::ServeStatus(const std::string& folder) {
+  if (const Status status = CheckConnected(); !status.ok()) return status;
+  std::array<char, 64> name{};  // more than the longest of these names
+  std::snprintf(name.data(), name.size(), "%08x-%u-%d.sock", session_,
+                unsigned{options_.rank.value()}, getpid());
+  // `this` is valid: the server ends in Close().
+  Result<std::unique_ptr<StatusServer>> server =
+      StatusServer::Start(folder, name.data(), [this] { return ToJson(Examine()); });
+  if (!server.ok()) return server.status();
+  const std::lock_guard lock(mutex_);
+  if (closed_) return *closed_;
+  std::swap(status_server_, server.value());
+  return Status();
+}
+
+StatusReport Communicator::Examine() const {
+  StatusReport report{.process = getpid(),
+                      .rank = options_.rank,
+                      .world_size = options_.world_size,
+                      .session = session_,
+                      .at = {},
+                      .members = monitor_.members(),
+                      .calls = monitor_.OpenRecords(),
+                      .last_ended = monitor_.LastEnded(),
+                      .devices = rendezvous_->Waiting(),
+                      .peers = {},
+                      .mute_lanes = {}};
+  ExamineLanes(report);
+  report.at = ClockNow();
+  return report;
+}
+
+void Communicator::ExamineLanes(StatusReport& report) const {
+  const Instant until = ClockNow() + kExamineMax;
+  std::map<Rank, PeerReport> peers;
+  for (std::uint16_t lane = 0; lane < lanes_.size(); ++lane) {
+    const std::optional<LaneReport> answer = lanes_[lane]->Examine(until);
+    if (!answer) {
+      report.mute_lanes.push_back(lane);
+      continue;
+    }
+    AddWaitingOf(report.calls, answer->waiting);
+    for (const PeerReport& peer : answer->peers) {
+      const auto [known, added] = peers.emplace(peer.rank, peer);
+      if (!added) AddReport(known->second, peer);
     }
   }
+  for (auto& [rank, peer] : peers) report.peers.push_back(std::move(peer));
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> Communicator::counters() const {

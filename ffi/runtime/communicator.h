@@ -25,6 +25,8 @@
 #include "ffi/runtime/completion_pool.h"
 #include "ffi/runtime/device_rendezvous.h"
 #include "ffi/runtime/lane.h"
+#include "ffi/runtime/status_report.h"
+#include "ffi/runtime/status_server.h"
 
 namespace optireduce {
 
@@ -60,6 +62,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // is the smallest socket buffer of the session.
   Status Connect(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max,
                  std::size_t peer_receive_buffer_bytes);
+
+  // Answers connections to a new socket in this folder with the report of Examine(), until Close().
+  // The name of the socket has the session, the rank and the process.
+  Status ServeStatus(const std::string& folder);
+  // After Connect(), for one thread at a time: the state of this process. Waits for a lane for a
+  // second at most.
+  StatusReport Examine() const;
 
   // The part of one local device in a call; see DeviceRendezvous::Start. Fills in the deadlines.
   void Start(DeviceCall call);
@@ -131,6 +140,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void SubmitToLanes(Submission submission, CallDoneFunction done);
   // Fills in the ranks that the calls wait for.
   void AddWaiting(std::span<CallRecord> records) const;
+  // Adds what the threads of the lanes answer.
+  void ExamineLanes(StatusReport& report) const;
   // Counts the call and calls `done` on the completion pool.
   void Complete(CallDoneFunction done, const Status& status, const CallStats& stats);
 
@@ -150,6 +161,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   mutable std::mutex mutex_;  // guards the following members
   std::vector<std::unique_ptr<UdpPort>> unconnected_;
   std::optional<Status> closed_;
+  std::unique_ptr<StatusServer> status_server_;
   // Filled once, by Connect(), and constant from then on, so that readers need no lock afterwards.
   std::vector<std::unique_ptr<Lane>> lanes_;
 };

@@ -436,13 +436,25 @@ void DeviceRendezvous::WaitForDevices() {
   }
 }
 
+std::vector<DevicesEvent> DeviceRendezvous::Waiting() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<DevicesEvent> calls;
+  const Instant now = ClockNow();
+  for (const auto& waiting : local_reductions_) calls.push_back(Describe(now, *waiting));
+  return calls;
+}
+
+DevicesEvent DeviceRendezvous::Describe(Instant now, const LocalReduction& local_reduction) const {
+  return {.collective = local_reduction.key.name,
+          .sequence = local_reduction.sequence,
+          .started = local_reduction.Started(),
+          .missing = local_reduction.Missing(),
+          .elapsed = now - local_reduction.begun,
+          .others = local_reductions_.size() - 1};
+}
+
 void DeviceRendezvous::ReportStall(Instant now, const LocalReduction& local_reduction) {
-  options_.tell({.collective = local_reduction.key.name,
-                 .sequence = local_reduction.sequence,
-                 .started = local_reduction.Started(),
-                 .missing = local_reduction.Missing(),
-                 .elapsed = now - local_reduction.begun,
-                 .others = local_reductions_.size() - 1});
+  options_.tell(Describe(now, local_reduction));
   // Calls that wait at the same time are part of the same stall.
   for (const auto& waiting : local_reductions_) waiting->stalls_at = kNever;
 }

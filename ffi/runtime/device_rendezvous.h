@@ -109,6 +109,9 @@ class DeviceRendezvous : public std::enable_shared_from_this<DeviceRendezvous> {
   // Cancels, and fails every later call too. May be repeated.
   void Close(const Status& why);
 
+  // Calls that some devices have started and others have not, oldest first.
+  std::vector<DevicesEvent> Waiting() const;
+
   // Calls that failed before they reached the network.
   std::uint64_t failures() const { return failures_; }
 
@@ -164,6 +167,7 @@ class DeviceRendezvous : public std::enable_shared_from_this<DeviceRendezvous> {
   void CancelWaiting(const Status& why);
   void StartWaiting(const LocalReduction& local_reduction);
   Status MissingDevices(const LocalReduction& local_reduction) const;
+  DevicesEvent Describe(Instant now, const LocalReduction& local_reduction) const;
   void ReportStall(Instant now, const LocalReduction& local_reduction);
 
   // Without the mutex. Null: no effect.

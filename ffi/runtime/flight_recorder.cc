@@ -28,6 +28,8 @@ std::uint64_t FlightRecorder::Begin(const Submission& submission, Instant now, D
   record.description.assign(submission.spec.description);
   record.error.clear();
   record.sequence = submission.sequence;
+  record.mode = ModeOf(submission.spec);
+  record.drain = submission.drain;
   record.bytes = submission.spec.elements * SizeOf(submission.spec.element_type);
   record.defers = RetainsLateData(submission.spec);
   record.started = now;
@@ -50,6 +52,8 @@ const CallRecord* FlightRecorder::End(std::uint64_t number, Instant now, const S
   record.elapsed = now - record.started;
   record.error.assign(status.message(), 0, kErrorBytesMax);
   record.stats = stats;
+  // A call that never began has no number.
+  record.sequence = std::max(record.sequence, stats.number);
   return &record;
 }
 
@@ -61,6 +65,24 @@ std::vector<CallRecord> FlightRecorder::Records() const {
   std::vector<CallRecord> records;
   for (std::uint64_t number = Oldest(); number < next_; ++number) records.push_back(At(number));
   return records;
+}
+
+std::vector<CallRecord> FlightRecorder::OpenRecords() const {
+  std::vector<CallRecord> records;
+  for (std::uint64_t number = next_; number > Oldest() && records.size() < under_way_; --number) {
+    const CallRecord& record = At(number - 1);
+    if (record.state == CallRecord::State::kUnderWay) records.push_back(record);
+  }
+  std::ranges::reverse(records);
+  return records;
+}
+
+std::optional<CallRecord> FlightRecorder::LastEnded() const {
+  for (std::uint64_t number = next_; number > Oldest(); --number) {
+    const CallRecord& record = At(number - 1);
+    if (record.state != CallRecord::State::kUnderWay) return record;
+  }
+  return std::nullopt;
 }
 
 const CallRecord* FlightRecorder::OldestUntold() const {

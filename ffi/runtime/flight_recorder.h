@@ -8,7 +8,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ffi/base/ids.h"
@@ -28,7 +30,9 @@ struct CallRecord {
   std::uint64_t number = 0;  // of the call in this process, from 1
   std::string collective;    // its name
   std::string description;   // name, dtype, shapes, mode
-  Sequence sequence;
+  std::string_view mode;     // a literal
+  bool drain = false;
+  Sequence sequence;        // at its end: with the skipped calls of its session
   std::uint64_t bytes = 0;  // of the bucket
   bool defers = false;      // its late data joins a later call
   Instant started;
@@ -55,6 +59,10 @@ class FlightRecorder {
 
   // Oldest first.
   std::vector<CallRecord> Records() const;
+  // The open calls among them, oldest first.
+  std::vector<CallRecord> OpenRecords() const;
+  // The newest call that has ended, if any.
+  std::optional<CallRecord> LastEnded() const;
 
   // Open calls.
   std::size_t under_way() const { return under_way_; }

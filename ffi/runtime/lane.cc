@@ -122,6 +122,24 @@ LaneSnapshot Lane::snapshot() const {
   return snapshot_;
 }
 
+std::optional<LaneReport> Lane::Examine(Instant until) {
+  std::unique_lock lock(mutex_);
+  report_.reset();  // the late answer to an earlier request
+  report_wanted_ = true;
+  lock.unlock();
+  port_->Wake();
+  lock.lock();
+  reported_.wait_for(lock, until - ClockNow(), [this] { return report_.has_value(); });
+  return std::exchange(report_, std::nullopt);
+}
+
+void Lane::Report() {
+  LaneReport report{.peers = endpoint_->PeerReports(), .waiting = WaitingCalls(kNever)};
+  const std::lock_guard lock(mutex_);
+  report_ = std::move(report);
+  reported_.notify_one();
+}
+
 std::vector<LateData> Lane::TakeLateData() {
   const std::lock_guard lock(mutex_);
   return std::exchange(late_data_, {});
@@ -190,6 +208,7 @@ bool Lane::HandleRequests() {
   std::size_t cancelled_queued = 0;
   bool closing = false;
   bool probe = false;
+  bool report_wanted = false;
   {
     const std::lock_guard lock(mutex_);
     probe = std::exchange(probe_wanted_, false);
@@ -197,11 +216,13 @@ bool Lane::HandleRequests() {
     cancelled = std::exchange(cancelled_, std::nullopt);
     cancelled_queued = std::exchange(cancelled_queued_, 0);
     closing = closing_;
+    report_wanted = std::exchange(report_wanted_, false);
   }
   if (probe) {
     endpoint_->ProbePaths();
     unproven_ = endpoint_->UnprovenPaths();
   }
+  if (report_wanted) Report();
   for (std::size_t i = 0; i <= taken_.size(); ++i) {
     // Calls that were queued before the cancellation are cancelled as open calls, so that the peers
     // are told of their end.
@@ -300,14 +321,8 @@ void Lane::TellRanksLeft() {
 
 void Lane::Publish() {
   TellRanksLeft();
-  std::map<std::uint64_t, WaitingCall> waiting;
-  if (!calls_.empty()) {
-    for (WaitingCall& call : endpoint_->WaitingCalls(ClockNow() - kLongWait)) {
-      const auto known = calls_.find(call.token);
-      if (known != calls_.end()) waiting.emplace(known->second.record, std::move(call));
-    }
-  }
   if (unproven_ && !unproven_->empty()) unproven_ = endpoint_->UnprovenPaths();
+  std::map<std::uint64_t, WaitingCall> waiting = WaitingCalls(ClockNow() - kLongWait);
   const std::lock_guard lock(mutex_);
   snapshot_ = {.counters = endpoint_->counters(),
                .socket_drops = port_->socket_drops(),
@@ -317,6 +332,16 @@ void Lane::Publish() {
                .unreached = endpoint_->unreached(),
                .unproven = unproven_,
                .waiting = std::move(waiting)};
+}
+
+std::map<std::uint64_t, WaitingCall> Lane::WaitingCalls(Instant before) const {
+  std::map<std::uint64_t, WaitingCall> waiting;
+  if (calls_.empty()) return waiting;
+  for (WaitingCall& call : endpoint_->WaitingCalls(before)) {
+    const auto known = calls_.find(call.token);
+    if (known != calls_.end()) waiting.emplace(known->second.record, std::move(call));
+  }
+  return waiting;
 }
 
 Status Lane::CloseReason() const {

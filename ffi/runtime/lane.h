@@ -3,6 +3,7 @@
 #ifndef FFI_RUNTIME_LANE_H_
 #define FFI_RUNTIME_LANE_H_
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -45,6 +46,13 @@ struct LaneSnapshot {
   std::map<std::uint64_t, WaitingCall> waiting;
 };
 
+// The state of a lane at the time of a request.
+struct LaneReport {
+  std::vector<PeerReport> peers;
+  // All open calls, by Submission::record.
+  std::map<std::uint64_t, WaitingCall> waiting;
+};
+
 class Lane {
  public:
   // Starts the thread, which owns port and endpoint from then on. `datagram_bytes_max` is the value
@@ -71,6 +79,9 @@ class Lane {
   // Begins Close() without waiting for its end.
   void StartClosing(const Status& why);
   LaneSnapshot snapshot() const;
+  // Asks the lane's thread, between two of its turns; nothing if it does not answer before `until`.
+  // For one thread at a time.
+  std::optional<LaneReport> Examine(Instant until);
   // After Close(), once: see Endpoint::FindLateData().
   std::vector<LateData> TakeLateData();
 
@@ -95,6 +106,9 @@ class Lane {
   Instant NextTurn() const;
   void FinishDelivery(const Status& why);
   void Publish();
+  void Report();
+  // The open calls of the program that were submitted before `before`, by Submission::record.
+  std::map<std::uint64_t, WaitingCall> WaitingCalls(Instant before) const;
   void TellRanksLeft();
   Status CloseReason() const;
   // Ends all accepted and queued calls with `why`, and accepts no more.
@@ -127,6 +141,9 @@ class Lane {
   std::optional<Status> closed_;  // the reason for which submissions are refused
   bool closing_ = false;
   LaneSnapshot snapshot_;
+  bool report_wanted_ = false;
+  std::optional<LaneReport> report_;
+  std::condition_variable reported_;
   std::vector<LateData> late_data_;
 
   std::mutex join_mutex_;  // Close() may be called by several threads

@@ -1,5 +1,8 @@
 """One process's end of a session: its lanes and its calls, on real sockets."""
 
+import json
+import time
+
 import pytest
 
 import optireduce_testing as native
@@ -122,3 +125,55 @@ def test_every_rank_and_lane_has_faults_of_its_own_and_again_the_same():
 def test_faults_of_one_lane_are_those_of_no_other():
     assert [native.has_faults(1, lane) for lane in range(3)] == [False, True, False]
     assert all(native.has_faults(None, lane) for lane in range(3))
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_report_names_the_ranks_that_a_call_waits_for(lanes):
+    session = connected(3, lanes)
+    for rank in range(3):
+        session.submit(rank, [1.0] * LARGE)
+    session.ended(3)
+    for rank in range(2):
+        session.submit(rank, [1.0] * LARGE, 1)
+    # Until rank 0 has heard that rank 1 waits as well.
+    while (report := json.loads(session.examine(0)))["calls"][0]["absent"] != [2]:
+        time.sleep(0.01)
+    (call,) = report["calls"]
+    assert (call["collective"], call["sequence"], call["mode"]) == ("x", 1, "exact")
+    assert (call["bytes"], call["drain"]) == (4 * LARGE, False)
+    assert 2 in call["waiting_for"]
+    assert (report["rank"], report["world_size"]) == (0, 3)
+    assert report["members"] == [0, 1, 2]
+    assert report["last_ended"]["sequence"] == 0
+    assert report["last_ended"]["state"] == "done"
+    assert report["mute_lanes"] == []
+    one, two = report["peers"]
+    assert (one["rank"], one["state"], one["calls_behind"]) == (1, "alive", 0)
+    assert (two["rank"], two["state"], two["calls_behind"]) == (2, "alive", 1)
+    assert one["bytes_sent"] > 4 * LARGE / 3
+    assert one["segments_sent"] > 100
+    assert 0 < one["rtt_s"] < 20
+    assert json.loads(session.examine(2))["calls"] == []
+
+
+def test_a_report_names_devices_that_have_not_started_a_call():
+    session = connected(2)
+    session.start(0, 0, [1.0])
+    report = json.loads(session.examine(0))
+    (call,) = report["devices"]
+    assert (call["collective"], call["sequence"]) == ("devices", 0)
+    assert (call["started"], call["missing"]) == ([0], [1])
+    assert report["last_ended"] is None
+
+
+def test_a_status_socket_needs_a_connection_and_ends_with_the_session(tmp_path):
+    session = native.Communicators(1)
+    folder = tmp_path / "sockets"
+    with pytest.raises(Exception, match="is not connected yet"):
+        session.serve_status(0, str(folder))
+    session.connect(0, 1)
+    session.serve_status(0, str(folder))
+    (path,) = folder.iterdir()
+    assert path.name.endswith(".sock")
+    session.close(0, "its program has ended")
+    assert list(folder.iterdir()) == []

@@ -24,6 +24,9 @@ def test_the_record_holds_the_newest_calls_and_those_under_way(capacity, ends):
     assert [r["number"] for r in records] == sorted(kept)
     under_way = [n for n, state in kept.items() if state == "under way"]
     assert recorder.under_way() == len(under_way)
+    assert [r["number"] for r in recorder.open_records()] == under_way
+    ended = [n for n, state in kept.items() if state == "done"]
+    assert recorder.last_ended() == max(ended, default=None)
     assert recorder.oldest_untold() == min(under_way, default=None)
     recorder.tell_all()
     assert recorder.oldest_untold() is None
@@ -52,3 +55,11 @@ def test_a_record_says_what_when_and_how_it_ended():
     assert record["error"].startswith("rank 1 is gone")
     assert len(record["error"]) == 400
     assert record["slowest_process"] == -1
+
+
+def test_the_number_of_an_ended_call_counts_the_calls_that_its_rank_has_skipped():
+    recorder = native.FlightRecorder()
+    first, second = (recorder.begin("grads", i, 0.0) for i in range(2))
+    assert recorder.end(first, 1.0, 0, "", 7)
+    assert recorder.end(second, 1.0, _UNAVAILABLE, "it never began")
+    assert [r["sequence"] for r in recorder.records()] == [7, 1]

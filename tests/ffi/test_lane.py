@@ -119,3 +119,15 @@ def test_calls_under_way_end_when_their_lane_meets_an_error():
     assert end.error == "this lane stopped: the port is broken"
     lanes.submit(0, [1.0], sequence=1)
     assert lanes.ended(2)[1].error == end.error
+
+
+def test_a_lane_reports_between_two_turns_and_its_asker_waits_no_longer_than_told():
+    lanes = native.Lanes(2)
+    assert lanes.answers(0, 20.0)
+    lanes.hold(0)
+    assert not lanes.answers(0, 0.05)
+    assert lanes.answers(1, 20.0)
+    lanes.release()
+    assert lanes.answers(0, 20.0)
+    lanes.close(0, "the program has ended")
+    assert not lanes.answers(0, 0.05)

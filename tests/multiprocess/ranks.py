@@ -230,6 +230,8 @@ def start(
         "JAX_COORDINATOR_ADDRESS": f"{address}:{port}",
         "JAX_COORDINATOR_BIND_ADDRESS": f"{address}:{port}",
         "JAX_NUM_PROCESSES": str(world_size),
+        # Status sockets of killed ranks stay behind.
+        "XDG_RUNTIME_DIR": str(folder),
         "XLA_FLAGS": (
             f"--xla_force_host_platform_device_count={devices}"
             # Most of the time of a program here is that of the compiler.

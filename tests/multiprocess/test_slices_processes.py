@@ -33,7 +33,7 @@ def _check_trained_on(started: ranks.Ranks) -> None:
         assert rank.lines("alone") == ["2"], started.describe()
         assert float(rank.lines("conserved")[0]) < 0.01, started.describe()
         (removal,) = [line for line in rank.lines("log") if "removed" in line]
-        assert "rank 2, 3 removed from the session" in removal
+        assert "ranks 2 and 3 removed from the session" in removal
         assert "4 ranks continue" in removal
         bits.update(rank.lines("bits"))
     # One for each process of a slice.

@@ -127,6 +127,14 @@ class TestCommunicators {
     for (const auto& [name, value] : ranks_.at(rank)->counters()) counters[name.c_str()] = value;
     return counters;
   }
+  // Its report, as JSON.
+  std::string Examine(std::uint16_t rank) const {
+    const nb::gil_scoped_release release;
+    return ToJson(ranks_.at(rank)->Examine());
+  }
+  void ServeStatus(std::uint16_t rank, const std::string& folder) {
+    RaiseUnlessOk(ranks_.at(rank)->ServeStatus(folder));
+  }
   std::size_t Ports(std::uint16_t rank) const { return ranks_.at(rank)->ports().size(); }
 
  private:
@@ -199,6 +207,8 @@ void Bind(nb::module_& m) {
       .def("close", &TestCommunicators::Close, "rank"_a, "why"_a)
       .def("ended", &TestCommunicators::Ended, "count"_a)
       .def("counters", &TestCommunicators::CountersOf, "rank"_a)
+      .def("examine", &TestCommunicators::Examine, "rank"_a)
+      .def("serve_status", &TestCommunicators::ServeStatus, "rank"_a, "folder"_a)
       .def("ports", &TestCommunicators::Ports, "rank"_a);
   m.def("same_hosts", &SameHosts, "rank"_a, "addresses"_a);
   m.def("endpoint_late_budget", &LateBudget, "late_budget"_a, "deadline_s"_a);

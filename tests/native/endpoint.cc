@@ -111,6 +111,31 @@ class TestEndpoint {
   std::vector<std::uint16_t> Live() const { return ValuesOf(endpoint_->live()); }
   std::vector<std::uint16_t> Silent() const { return ValuesOf(endpoint_->silent()); }
   std::vector<std::uint16_t> Unreached() const { return ValuesOf(endpoint_->unreached()); }
+  // By rank: (state, seconds of last_heard or nothing, calls_behind).
+  nb::dict Peers() const {
+    nb::dict peers;
+    for (const PeerReport& peer : endpoint_->PeerReports()) {
+      std::optional<double> heard;
+      if (peer.last_heard) heard = ToSeconds(*peer.last_heard);
+      peers[nb::int_(peer.rank.value())] =
+          nb::make_tuple(static_cast<int>(peer.state), heard, peer.calls_behind);
+    }
+    return peers;
+  }
+  // By name, of one peer.
+  nb::dict Traffic(std::uint16_t rank) const {
+    nb::dict named;
+    for (const PeerReport& peer : endpoint_->PeerReports()) {
+      if (peer.rank != Rank(rank)) continue;
+      named["bytes_sent"] = peer.traffic.bytes_sent;
+      named["bytes_received"] = peer.traffic.bytes_received;
+      named["segments_sent"] = peer.traffic.segments_sent;
+      named["segments_retransmitted"] = peer.traffic.segments_retransmitted;
+      named["segments_received"] = peer.traffic.segments_received;
+      named["segments_late"] = peer.traffic.segments_late;
+    }
+    return named;
+  }
   std::size_t MemoryBytes() const { return endpoint_->memory_bytes(); }
   nb::dict CountersOf() const {
     nb::dict counters;
@@ -176,6 +201,8 @@ void BindEndpoint(nb::module_& m) {
       .def("memory_bytes", &TestEndpoint::MemoryBytes)
       .def("counters", &TestEndpoint::CountersOf)
       .def("live", &TestEndpoint::Live)
+      .def("peers", &TestEndpoint::Peers)
+      .def("traffic", &TestEndpoint::Traffic, nb::arg("rank"))
       .def("silent", &TestEndpoint::Silent)
       .def("unreached", &TestEndpoint::Unreached);
 }

@@ -181,6 +181,11 @@ class TestLanes {
     lanes_.at(rank)->Close(Status(StatusCode::kCancelled, why));
   }
   std::vector<LaneEnd> Ended(std::size_t count) { return inbox_->Wait(count); }
+  // True if the lane's thread answers within a time, in seconds.
+  bool Answers(std::uint16_t rank, double within_s) {
+    const nb::gil_scoped_release release;
+    return lanes_.at(rank)->Examine(ClockNow() + FromSeconds(within_s)).has_value();
+  }
   std::uint64_t DatagramsSent(std::uint16_t rank) const {
     return lanes_.at(rank)->snapshot().counters.datagrams_sent;
   }
@@ -236,6 +241,7 @@ void Bind(nb::module_& m) {
       .def("cancel", &TestLanes::Cancel, "rank"_a, "why"_a)
       .def("close", &TestLanes::Close, "rank"_a, "why"_a)
       .def("ended", &TestLanes::Ended, "count"_a)
+      .def("answers", &TestLanes::Answers, "rank"_a, "within_s"_a)
       .def("datagrams_sent", &TestLanes::DatagramsSent, "rank"_a);
 }
 

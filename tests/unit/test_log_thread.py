@@ -208,7 +208,7 @@ def test_devices_that_wait_for_others_are_named_and_leave_a_file(caplog, tmp_pat
     }
     (line,) = lines_of(caplog, tmp_path, event)
     assert "call 4 of 'grads' waits in this process" in line
-    assert "rank 2, 3 started it 61.0 s ago, rank 1 not yet." in line
+    assert "ranks 2 and 3 started it 61.0 s ago, rank 1 not yet." in line
     assert "2 more calls wait in the same way" in line
     assert len(list(tmp_path.iterdir())) == 1
 

@@ -106,6 +106,8 @@ class Flow {
   std::size_t share_bytes() const { return rate_.share_bytes(); }
   // See CongestionController.
   double rate() const { return rate_.rate(); }
+  // Nothing before the first acknowledgement.
+  const std::optional<Duration>& round_trip_time() const { return rtt_.smoothed(); }
 
  private:
   struct InFlight {

@@ -18,6 +18,7 @@
 #include "ffi/protocol/path/flow.h"
 #include "ffi/protocol/session/answer_time.h"
 #include "ffi/protocol/session/refusals.h"
+#include "ffi/protocol/stats.h"
 
 namespace optireduce {
 
@@ -49,6 +50,7 @@ struct Peer {
   std::uint8_t incast = UINT8_MAX;
   Sealer seal;  // datagrams to the peer
   Sealer open;  // datagrams from the peer
+  PeerTraffic traffic;
 
   PeerState state() const { return state_; }
   // The reason for the state, as errors say it; empty while the peer is alive.

@@ -140,10 +140,11 @@ void Transmitter::Seal(Rank to, Header header, std::span<const std::byte> payloa
   const auto head = datagram.first<kHeaderBytes>();
   const auto tag = datagram.last<kTagBytes>();
   EncodeHeader(header, head);
+  Peer& other = peers_.Touch(to);
   const std::span<std::byte> encrypted = datagram.subspan(kHeaderBytes, payload.size());
   for (const std::span<const std::byte> piece :
        {std::span<const std::byte>(head),
-        peers_.Touch(to).seal.Seal(header.number, head, payload, encrypted, tag),
+        other.seal.Seal(header.number, head, payload, encrypted, tag),
         std::span<const std::byte>(tag)}) {
     // Adjacent pieces are joined.
     if (!pieces_.empty() && pieces_.back().data() + pieces_.back().size() == piece.data()) {
@@ -154,6 +155,8 @@ void Transmitter::Seal(Rank to, Header header, std::span<const std::byte> payloa
   }
   ++counters_.datagrams_sent;
   counters_.bytes_sent += datagram.size();
+  other.traffic.bytes_sent += datagram.size();
+  other.traffic.segments_sent += IsSegment(header.kind) ? 1 : 0;
 }
 
 Transmit Transmitter::SealOne(Rank to, const Header& header, std::size_t payload_bytes,

@@ -19,7 +19,10 @@ WaitingCall WaitMonitor::WaitingFor(const Exchange& exchange) const {
   for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
     if (holds_up(MemberIndex(m), false)) contributed = false;
   }
-  WaitingCall call{.token = exchange.program().token(), .ranks = {}, .absent = {}};
+  WaitingCall call{.token = exchange.program().token(),
+                   .sequence = exchange.call().sequence,
+                   .ranks = {},
+                   .absent = {}};
   for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
     const MemberIndex member(m);
     if (!holds_up(member, contributed)) continue;

@@ -62,6 +62,9 @@ enum class DatagramKind : std::uint8_t {
 };
 
 // True for kinds with the payload of an announcement.
+constexpr bool IsSegment(DatagramKind kind) {
+  return kind == DatagramKind::kContribution || kind == DatagramKind::kResult;
+}
 constexpr bool IsAnnouncement(DatagramKind kind) {
   return kind == DatagramKind::kAnnouncement || kind == DatagramKind::kWaiting ||
          kind == DatagramKind::kGaveUp || kind == DatagramKind::kDraining ||

@@ -1,0 +1,64 @@
+"""The status socket of this process, and the folders in which such sockets are.
+
+The native side answers each connection to the socket with one JSON object, on a thread
+of its own: `python -m jax_optireduce status` shows it.
+"""
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+_log = logging.getLogger("jax_optireduce")
+
+# Source: FHS 3.0, section 3.18. A folder of another user in it is not used.
+_TEMPORARY = Path("/tmp")  # noqa: S108
+
+
+def serve(native: Any) -> None:
+    """Opens the status socket; without one the program goes on, and logs the reason.
+
+    Args:
+      native: the native communicator, connected.
+    """
+    reasons: list[str] = []
+    for folder in _own_folders():
+        try:
+            native.serve_status(str(folder))
+        except RuntimeError as error:
+            reasons.append(str(error))
+        else:
+            return
+    _log.warning(
+        "python -m jax_optireduce status will not show this process: %s Its option "
+        "status_socket=False ends this line.",
+        " ".join(reasons),
+    )
+
+
+def folders() -> list[Path]:
+    """Returns the folders in which sockets of this user may be.
+
+    A session of `ssh` may lack the environment of the job, or have another one.
+    """
+    uid = os.geteuid()
+    usual = [Path(f"/run/user/{uid}/jax_optireduce"), _in_temporary(_TEMPORARY)]
+    return list(dict.fromkeys([*_own_folders(), *usual]))
+
+
+def _own_folders() -> list[Path]:
+    """Returns the folders for the socket of this process, the preferred one first."""
+    found: list[Path] = []
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime:
+        found.append(Path(runtime) / "jax_optireduce")
+    try:
+        found.append(_in_temporary(Path(tempfile.gettempdir())))
+    except FileNotFoundError:
+        _log.debug("no folder for temporary files is writable")
+    return found
+
+
+def _in_temporary(folder: Path) -> Path:
+    return folder / f"jax_optireduce-{os.geteuid()}"

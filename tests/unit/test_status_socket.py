@@ -1,0 +1,60 @@
+"""The folder of the status socket, and programs that go on without one."""
+
+import os
+import stat
+import tempfile
+
+import pytest
+
+import optireduce_testing as native
+from jax_optireduce import _status
+
+
+class Session:
+    """A connected session of one process, as `serve` takes it."""
+
+    def __init__(self) -> None:
+        self.ranks = native.Communicators(1)
+        self.ranks.connect(0, 1)
+
+    def serve_status(self, folder: str) -> None:
+        self.ranks.serve_status(0, folder)
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """The two places for sockets, which do not exist yet."""
+    runtime, temporary = tmp_path / "runtime", tmp_path / "temporary"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    return runtime, temporary
+
+
+def test_the_runtime_folder_is_preferred(places):
+    for place in places:
+        place.mkdir()
+    session = Session()
+    _status.serve(session)
+    (path,) = (places[0] / "jax_optireduce").iterdir()
+    assert stat.S_ISSOCK(path.stat().st_mode)
+    assert path.parent in _status.folders()
+    assert list(places[1].iterdir()) == []
+
+
+def test_without_a_runtime_folder_the_socket_is_in_the_temporary_one(places, caplog):
+    places[1].mkdir()
+    session = Session()
+    _status.serve(session)
+    folder = places[1] / f"jax_optireduce-{os.geteuid()}"
+    assert len(list(folder.iterdir())) == 1
+    assert folder in _status.folders()
+    assert caplog.records == []
+
+
+def test_a_program_without_any_folder_goes_on_and_logs_the_reasons(places, caplog):
+    _status.serve(Session())
+    (record,) = caplog.records
+    assert "status will not show this process" in record.getMessage()
+    assert "status_socket=False" in record.getMessage()
+    for place in places:
+        assert str(place) in record.getMessage()
