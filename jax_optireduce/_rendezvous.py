@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jax_optireduce import _compat, _interfaces, _native, _options
+from jax_optireduce import _compat, _interfaces, _native, _options, _roll_call
 from jax_optireduce._errors import RendezvousError, UsageError
 from jax_optireduce._options import Options
 
@@ -102,6 +102,13 @@ def initialize_distributed(options: Options) -> None:
     if _compat.HAS_KEY_VALUE_CLIENT:
         jax.config.update(_compat.RECOVERABILITY, True)
     advanced = options.advanced
+    if arguments:
+        _roll_call.hold(
+            arguments["coordinator_address"],
+            arguments["num_processes"],
+            arguments["process_id"],
+            advanced.rendezvous_timeout_s,
+        )
     try:
         jax.distributed.initialize(
             **arguments,
