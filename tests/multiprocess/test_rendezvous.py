@@ -129,6 +129,27 @@ def test_an_incomplete_environment_says_what_is_missing(variables, text):
     assert text in result.stderr
 
 
+def test_a_program_may_initialize_jax_itself_under_launch(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import jax, jax_optireduce\n"
+        "jax.distributed.initialize()\n"
+        "with jax_optireduce.init() as joined:\n"
+        "    print('joined', joined.world_size)\n"
+    )
+    launch = [sys.executable, "-m", "jax_optireduce", "launch", "-n", "2"]
+    result = subprocess.run(
+        [*launch, str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=ranks.TIME_LIMIT_S,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("joined 2") == 2
+    assert "without jax_enable_recoverability" not in result.stderr
+
+
 def test_every_present_process_names_all_missing_ones():
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
