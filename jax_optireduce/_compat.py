@@ -368,6 +368,31 @@ def in_cluster() -> bool:
     return False
 
 
+def _let_jax_read_its_variables() -> None:
+    """Lets `jax.distributed.initialize()` read those that JAX does not read itself."""
+    base: Any = getattr(_clusters, "ClusterEnv", None)
+    if base is None:
+        return
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+
+    class Variables(base):
+        """The job of the three variables, as a cluster of JAX."""
+
+        name = "jax_optireduce"
+        is_env_present = staticmethod(lambda: all(map(os.environ.get, names)))
+        get_coordinator_address = staticmethod(lambda *_, **__: os.environ[names[0]])
+        get_process_count = staticmethod(lambda: int(os.environ[names[1]]))
+        get_process_id = staticmethod(lambda: int(os.environ[names[2]]))
+        get_local_process_id = staticmethod(lambda: None)
+
+    # They precede a cluster, as in `init`.
+    base._cluster_types.remove(Variables)  # noqa: SLF001
+    base._cluster_types.insert(0, Variables)  # noqa: SLF001
+
+
+_let_jax_read_its_variables()
+
+
 class _PreemptionQueries:
     """Replaces JAX's preemption sync manager until the first query of a program."""
 

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jax_optireduce import _compat, _interfaces, _native, _options
+from jax_optireduce import _compat, _interfaces, _native, _options, _roll_call
 from jax_optireduce._errors import RendezvousError, UsageError
-from jax_optireduce._options import Options
+from jax_optireduce._options import Advanced, Options
 
 _log = logging.getLogger("jax_optireduce")
 
@@ -101,7 +101,18 @@ def initialize_distributed(options: Options) -> None:
     # which `_exit` prevents if JAX has the client.
     if _compat.HAS_KEY_VALUE_CLIENT:
         jax.config.update(_compat.RECOVERABILITY, True)
-    advanced = options.advanced
+    _initialize(arguments, options.advanced)
+
+
+def _initialize(arguments: Mapping[str, Any], advanced: Advanced) -> None:
+    """Meets the processes of the arguments, if there are any, and initialises JAX."""
+    if arguments:
+        _roll_call.hold(
+            arguments["coordinator_address"],
+            arguments["num_processes"],
+            arguments["process_id"],
+            advanced.rendezvous_timeout_s,
+        )
     try:
         jax.distributed.initialize(
             **arguments,

@@ -129,6 +129,56 @@ def test_an_incomplete_environment_says_what_is_missing(variables, text):
     assert text in result.stderr
 
 
+def test_a_program_may_initialize_jax_itself_under_launch(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import jax, jax_optireduce\n"
+        "jax.distributed.initialize()\n"
+        "with jax_optireduce.init() as joined:\n"
+        "    print('joined', joined.world_size)\n"
+    )
+    launch = [sys.executable, "-m", "jax_optireduce", "launch", "-n", "2"]
+    result = subprocess.run(
+        [*launch, str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=ranks.TIME_LIMIT_S,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("joined 2") == 2
+    assert "without jax_enable_recoverability" not in result.stderr
+
+
+def test_every_present_process_names_all_missing_ones():
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{reserved.getsockname()[1]}"
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", "import jax_optireduce; jax_optireduce.init()"],
+                env={
+                    **os.environ,
+                    "JAX_PLATFORMS": "cpu",
+                    "JAX_COORDINATOR_ADDRESS": address,
+                    "JAX_COORDINATOR_BIND_ADDRESS": address,
+                    "JAX_NUM_PROCESSES": "4",
+                    "JAX_PROCESS_ID": str(process),
+                    "JAX_OPTIREDUCE_RENDEZVOUS_TIMEOUT_S": "8",
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for process in (0, 2)
+        ]
+        for process in processes:
+            output, _ = process.communicate(timeout=ranks.TIME_LIMIT_S)
+            assert process.returncode == 1, output
+            assert f"processes 1, 3 of 4 did not come to {address}" in output
+
+
 def test_coordination_service_does_not_keep_the_secret(tmp_path):
     with ranks.start("places", "keys", folder=tmp_path, world_size=2) as started:
         started.succeed()
