@@ -6,10 +6,13 @@ import os
 from types import TracebackType
 from typing import Any, Self
 
+import jax
+
 from jax_optireduce import (
     _accelerators,
     _compat,
     _exit,
+    _jax_version,
     _log_thread,
     _options,
     _rendezvous,
@@ -222,6 +225,8 @@ def init(**options: Any) -> Communicator:
             "call it once per process, or jax_optireduce.shutdown() before the next "
             "one."
         )
+    if warning := _jax_version.warning(jax.__version__):
+        _log.warning("%s", warning)
     resolved, origins = _options.resolve(options, os.environ)
     _rendezvous.initialize_distributed(resolved)
     rank, world_size = _compat.process()
