@@ -5,7 +5,7 @@
 `value_and_grad` and `over_slow_axis` serve programs without `shard_map`; `begin` and
 `end` let a call overlap with the next step; `drain` returns data in flight, and
 `resync` makes replicas equal again; `assert_replicas_equal` and `replica_drift` compare
-them.
+them; `typed_errors` gives failed calls exceptions to catch.
 """
 
 import pkgutil
@@ -18,12 +18,19 @@ from jax_optireduce._collectives import pmean, psum
 from jax_optireduce._communicator import Communicator, init, shutdown, stats
 from jax_optireduce._errors import (
     AxisError,
+    Cancelled,
+    CollectiveError,
+    DeadlineExceeded,
+    Disagreement,
     NotInitializedError,
     OptiReduceError,
+    PathTooSmall,
+    PeerLost,
     RendezvousError,
     ReplicasDifferError,
     UsageError,
 )
+from jax_optireduce._failures import typed_errors
 from jax_optireduce._gradients import (
     average_gradients,
     drain,
@@ -43,12 +50,18 @@ __version__ = "0.1.0"
 __all__ = [
     "Advanced",
     "AxisError",
+    "Cancelled",
+    "CollectiveError",
     "CollectiveStats",
     "Communicator",
+    "DeadlineExceeded",
+    "Disagreement",
     "Handle",
     "NotInitializedError",
     "OptiReduceError",
     "Options",
+    "PathTooSmall",
+    "PeerLost",
     "RendezvousError",
     "ReplicasDifferError",
     "UsageError",
@@ -70,5 +83,6 @@ __all__ = [
     "shutdown",
     "stats",
     "sync_in_backward",
+    "typed_errors",
     "value_and_grad",
 ]

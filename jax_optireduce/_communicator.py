@@ -7,11 +7,14 @@ import sys
 from types import TracebackType
 from typing import Any, Self
 
+import jax
+
 from jax_optireduce import (
     _accelerators,
     _compat,
     _exit,
     _interfaces,
+    _jax_version,
     _log_thread,
     _native,
     _options,
@@ -245,6 +248,8 @@ def init(**options: Any) -> Communicator:
             "call it once per process, or jax_optireduce.shutdown() before the next "
             "one."
         )
+    if warning := _jax_version.warning(jax.__version__):
+        _log.warning("%s", warning)
     resolved, origins = _options.resolve(options, os.environ)
     _rendezvous.initialize_distributed(resolved)
     rank, world_size = _compat.process()

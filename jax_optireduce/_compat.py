@@ -1,26 +1,32 @@
 """The only file with private names of JAX, which may change in any version.
 
-Tested with JAX 0.10.2 and 0.12.0. Public functions are the fallback where they exist.
+`_jax_version` has the tested ones. Public functions are the fallback where they exist.
 """
 
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import numpy as np
-from jax.core import ShapedArray
-from jax.experimental import compute_on as _compute_on
-from jax.experimental import multihost_utils
-from jax.extend.core import Primitive
-from jax.interpreters import mlir
 
-from jax_optireduce._errors import RendezvousError, UsageError
+from jax_optireduce import _jax_version
+from jax_optireduce._errors import OptiReduceError, RendezvousError, UsageError
+
+try:
+    from jax.core import ShapedArray
+    from jax.experimental import compute_on as _compute_on
+    from jax.experimental import multihost_utils
+    from jax.extend.core import Primitive
+    from jax.interpreters import mlir
+except ImportError as missing:
+    raise ImportError(_jax_version.moved(missing)) from missing
 
 try:
     from jax._src import callback as _callback
@@ -36,6 +42,9 @@ except ImportError:  # Absent in this JAX: the fallbacks below apply.
     _ir = None
 
 _log = logging.getLogger("jax_optireduce")
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 # Whether JAX has the client of `publish` and `published`.
 HAS_KEY_VALUE_CLIENT = _distributed is not None
@@ -53,14 +62,31 @@ _ORDINALS = "jax_optireduce.ordinals"
 UNNAMED_PMAP_AXIS = "_internal_pmap_axis_name"
 
 
+def _explained(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Explains an error about a name that an untested JAX lacks."""
+
+    @functools.wraps(function)
+    def explained(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except (AttributeError, TypeError) as error:
+            if _jax_version.is_tested(jax.__version__):
+                raise
+            raise OptiReduceError(_jax_version.moved(error)) from error
+
+    return explained
+
+
 # --- Types under shard_map -----------------------------------------------------------
 
 
+@_explained
 def varying_axes(x: Any) -> frozenset[str]:
     """Returns the manual axes over which `x` varies; empty under check_vma=False."""
     return frozenset(jax.typeof(x).mat.varying)
 
 
+@_explained
 def reduced_type(aval: Any, axes: Iterable[str]) -> Any:
     """Returns the type of a sum over `axes`, which does not vary over them."""
     varying = frozenset(aval.mat.varying) - frozenset(axes)
@@ -76,6 +102,7 @@ def stats_type(rank_aval: Any, size: int) -> Any:
     return vector_type(rank_aval, size, np.float32)
 
 
+@_explained
 def vector_type(
     rank_aval: Any, size: int, dtype: Any, varying: Iterable[str] = ()
 ) -> Any:
@@ -102,6 +129,7 @@ def mesh_axes() -> dict[str, tuple[int, bool]]:
 # --- Lowering ------------------------------------------------------------------------
 
 
+@_explained
 def lowering_mesh(ctx: Any) -> jax.sharding.Mesh:
     """Returns the devices of the program under lowering.
 
@@ -117,6 +145,7 @@ def lowering_mesh(ctx: Any) -> jax.sharding.Mesh:
     return mesh
 
 
+@_explained
 def automatic_axes(ctx: Any) -> tuple[str, ...]:
     """Returns the axes of the program under lowering that are not manual."""
     context = ctx.module_context.axis_context
@@ -124,11 +153,13 @@ def automatic_axes(ctx: Any) -> tuple[str, ...]:
     return tuple(name for name in names if name not in context.manual_axes)
 
 
+@_explained
 def mesh_of(aval: Any) -> Any:
     """Returns the abstract mesh in the type of an operand."""
     return aval.sharding.mesh
 
 
+@_explained
 def next_ordinal(ctx: Any, key: str) -> int:
     """Returns the number of equations with `key` lowered in this module before."""
     ordinals = ctx.module_context.lowering_cache.setdefault(_ORDINALS, {})
@@ -136,12 +167,14 @@ def next_ordinal(ctx: Any, key: str) -> int:
     return ordinals[key]
 
 
+@_explained
 def without_manual_types(ctx: Any) -> Any:
     """Returns `ctx` with inputs of plain types, for the lowering of local code."""
     plain = [ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
     return ctx.replace(avals_in=plain)
 
 
+@_explained
 def on_host(function: Callable[..., Any], *operands: Any) -> Any:
     """Calls a function as a host computation; its results are on the device again."""
     # JAX 0.10 has another name for it.
@@ -229,6 +262,7 @@ def host_callback(
     return _host_callback_p.bind(*operands, function=function, types=types)
 
 
+@_explained
 def _lower_host_callback(ctx: Any, *operands: Any, function: Any, types: Any) -> Any:
     del types
     if _callback is None:

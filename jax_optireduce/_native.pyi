@@ -78,6 +78,13 @@ def reduce_and_wait(
 def take_number(communicator: str, name: str, group_rank: Sequence[int]) -> int:
     """Takes the number of the next call of a name on a rank."""
 
+def failures() -> list[dict[str, Any]]:
+    """The last calls of the process that ended with an error, oldest first.
+
+    Of each: "cause" ("peer lost", "path too small", "disagreement", "call timeout",
+    "cancelled" or "other"), "message", "ranks", "collective", "sequence", "waited_s".
+    """
+
 def wire_version() -> int:
     """The version of the datagram format, equal on all ranks of a session."""
 

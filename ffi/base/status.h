@@ -4,11 +4,14 @@
 #ifndef FFI_BASE_STATUS_H_
 #define FFI_BASE_STATUS_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ffi/base/check.h"
+#include "ffi/base/ids.h"
 
 namespace optireduce {
 
@@ -29,18 +32,38 @@ enum class StatusCode : int {
   kUnavailable = 14,
 };
 
+// The causes of a call's error that a program can tell apart. The values are part of the wire
+// format: never renumber.
+enum class Cause : std::uint8_t {
+  kOther = 0,
+  kPeerLost = 1,      // a rank is silent, has left, or was removed
+  kPathTooSmall = 2,  // long datagrams to a rank do not arrive
+  kDisagreement = 3,  // the ranks make different calls
+  kCallTimeout = 4,   // a rank does not call
+  kCancelled = 5,     // a program cancelled its calls
+};
+
+// The cause of an error, and the ranks that it is about.
+struct Blame {
+  Cause cause = Cause::kOther;
+  std::vector<Rank> ranks{};  // ascending; empty: this process alone
+};
+
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(StatusCode code, std::string message, Blame blame = {})
+      : code_(code), message_(std::move(message)), blame_(std::move(blame)) {}
 
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
+  const Blame& blame() const { return blame_; }
 
  private:
   StatusCode code_ = StatusCode::kOk;
   std::string message_;
+  Blame blame_;
 };
 
 inline Status InvalidArgument(std::string message) {

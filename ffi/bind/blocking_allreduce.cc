@@ -72,6 +72,7 @@ Status ReduceAndWait(const CallAttributes& attributes, std::array<std::int32_t, 
     WriteStats(result, processes, stats);
     ended->set_value(result.status);
   };
+  Registry::Global().failures().Watch(call);
   communicator.Start(std::move(call));
   return ended->get_future().get();
 }

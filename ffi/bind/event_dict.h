@@ -31,6 +31,24 @@ inline double ToSeconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
+inline const char* NameOf(Cause cause) {
+  switch (cause) {
+    case Cause::kOther:
+      return "other";
+    case Cause::kPeerLost:
+      return "peer lost";
+    case Cause::kPathTooSmall:
+      return "path too small";
+    case Cause::kDisagreement:
+      return "disagreement";
+    case Cause::kCallTimeout:
+      return "call timeout";
+    case Cause::kCancelled:
+      return "cancelled";
+  }
+  return "";
+}
+
 inline const char* NameOf(CallRecord::State state) {
   switch (state) {
     case CallRecord::State::kUnderWay:

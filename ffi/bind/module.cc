@@ -327,6 +327,26 @@ nb::dict ProbeUdpFeatures(std::size_t receive_buffer_bytes) {
   return named;
 }
 
+nb::list ListFailures() {
+  std::vector<Failure> failures;
+  {
+    const nb::gil_scoped_release release;
+    failures = Registry::Global().failures().All();
+  }
+  nb::list list;
+  for (const Failure& failure : failures) {
+    nb::dict named;
+    named["cause"] = NameOf(failure.status.blame().cause);
+    named["message"] = failure.status.message();
+    named["ranks"] = ToList(failure.status.blame().ranks);
+    named["collective"] = failure.collective;
+    named["sequence"] = failure.sequence.value();
+    named["waited_s"] = ToSeconds(failure.waited);
+    list.append(named);
+  }
+  return list;
+}
+
 void InterruptOnSignal(int fd) { RaiseUnlessOk(Registry::Global().InterruptOnSignal(fd)); }
 
 // `handler` becomes Python's handler of SIGTERM.
@@ -369,6 +389,7 @@ NB_MODULE(_native, module) {
       [](double seconds) { optireduce::EndWithin(optireduce::Seconds("seconds", seconds)); },
       "seconds"_a);
   module.def("probe_udp", &optireduce::ProbeUdpFeatures, "receive_buffer_bytes"_a);
+  module.def("failures", &optireduce::ListFailures);
   optireduce::BindFacts(module);
   optireduce::BindCallback(module);
   optireduce::BindSimulate(module);

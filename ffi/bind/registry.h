@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "ffi/base/status.h"
+#include "ffi/bind/failures.h"
 #include "ffi/bind/signal_watcher.h"
 #include "ffi/runtime/communicator.h"
 #include "ffi/runtime/completion_pool.h"
@@ -43,6 +44,9 @@ class Registry {
   // Closes all communicators and keeps their names: later submissions fail with `reason`.
   void CloseAll(const std::string& reason);
 
+  // Of all communicators, also of those that are closed.
+  Failures& failures() { return failures_; }
+
   // Completes the calls of all communicators, and outlives them.
   const std::shared_ptr<CompletionPool>& pool() const { return pool_; }
 
@@ -50,6 +54,7 @@ class Registry {
   Registry();
 
   const std::shared_ptr<CompletionPool> pool_;
+  Failures failures_;
   std::mutex watcher_mutex_;  // guards `waiter_`
   std::unique_ptr<SignalWatcher> waiter_;
   mutable std::mutex mutex_;  // guards the following members

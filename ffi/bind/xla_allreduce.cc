@@ -292,6 +292,7 @@ Status StartAllReduce(const CallAttributes& attributes, ffi::BufferR1<ffi::S32> 
       promise.SetError(EncodeError(result.status));
     }
   };
+  Registry::Global().failures().Watch(call);
   communicator.Start(std::move(call));
   return Status();
 }

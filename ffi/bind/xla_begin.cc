@@ -81,6 +81,7 @@ Status StartBegin(const CallAttributes& attributes, std::int64_t salt,
   numbers[kCollective] = std::bit_cast<std::int32_t>(of.collective);
   numbers[kNumber] = std::bit_cast<std::int32_t>(number.value());
   numbers[kStep] = *step.typed_data();
+  Registry::Global().failures().Watch(call);
   communicator.Start(std::move(call));
   return Status();
 }

@@ -99,9 +99,10 @@ Status Endpoint::WhyUnreachable(const Collective& collective, const Submission& 
   if (gone == nullptr) return {};
   // An error that a member has announced may be the reason why it has left.
   if (Status why = mismatch_.WhyGivenUp(collective, submission.sequence); !why.ok()) return why;
-  return {StatusCode::kUnavailable, "jax_optireduce: '" + collective.spec.name + "' needs rank " +
-                                        std::to_string(gone->rank.value()) + ", but " +
-                                        gone->why()};
+  return {StatusCode::kUnavailable,
+          "jax_optireduce: '" + collective.spec.name + "' needs rank " +
+              std::to_string(gone->rank.value()) + ", but " + gone->why(),
+          gone->blame()};
 }
 
 Status Endpoint::Submit(Instant now, Submission submission) {

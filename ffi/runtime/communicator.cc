@@ -285,14 +285,14 @@ void Communicator::Complete(CallDoneFunction done, const Status& status, const C
 }
 
 void Communicator::Cancel(const std::string& reason) {
-  const Status why(StatusCode::kCancelled, reason);
+  const Status why(StatusCode::kCancelled, reason, {.cause = Cause::kCancelled});
   rendezvous_->Cancel(why);
   const std::lock_guard lock(mutex_);
   for (const auto& lane : lanes_) lane->Cancel(why);
 }
 
 void Communicator::Close(const std::string& reason) {
-  const Status why(StatusCode::kCancelled, reason);
+  const Status why(StatusCode::kCancelled, reason, {.cause = Cause::kCancelled});
   std::unique_ptr<StatusServer> status_server;  // ends with this function, without the mutex
   {
     const std::lock_guard lock(mutex_);

@@ -196,8 +196,10 @@ Status DeviceRendezvous::FailLate(Collective& collective, const DeviceCall& call
     if (collective.local_reduction) Fail(*collective.local_reduction, failure);
     RestartNumbering(collective);
   }
-  return Status(failure.code(), "this call had failed before rank " + std::to_string(call.rank) +
-                                    " started it: " + failure.message());
+  return Status(failure.code(),
+                "this call had failed before rank " + std::to_string(call.rank) +
+                    " started it: " + failure.message(),
+                failure.blame());
 }
 
 Result<Sequence> DeviceRendezvous::TakeSequence(Collective& collective, const DeviceCall& call) {
@@ -255,7 +257,8 @@ std::shared_ptr<DeviceRendezvous::LocalReduction> DeviceRendezvous::Join(const K
                          Described(first, local_reduction->sequence) + ", but " +
                          Described(last, sequence) +
                          ". All devices must make the same calls with the same shapes, dtypes, "
-                         "mode and step; calls that differ need different name=.");
+                         "mode and step; calls that differ need different name=.",
+                     {.cause = Cause::kDisagreement});
     // Neither of them reaches the network.
     options_.give_up(NetworkCall(*local_reduction, std::min(local_reduction->sequence, sequence)),
                      why);
@@ -286,7 +289,8 @@ void DeviceRendezvous::Fail(LocalReductions::iterator which, const Status& why) 
   ++failures_;
   options_.give_up(NetworkCall(*local_reduction, local_reduction->sequence), why);
   for (DeviceCall& call : local_reduction->calls) {
-    const DeviceResult result{.status = why, .stats = {}, .sequence = local_reduction->sequence};
+    DeviceResult result{.status = why, .stats = {}, .sequence = local_reduction->sequence};
+    result.stats.elapsed = ClockNow() - local_reduction->begun;
     pool_->Run([done = std::move(call.done), result] { done(result); });
     if (const auto next = Release(local_reduction->key, call.rank)) {
       pool_->Run([self = shared_from_this(), next] { self->Proceed(next); });
@@ -469,7 +473,8 @@ Status DeviceRendezvous::MissingDevices(const LocalReduction& local_reduction) c
                     std::to_string(local_reduction.sequence.value()) + ") within " + waited.str() +
                     " of the first; rank " + Listed(local_reduction.Started()) +
                     " did. Every device must make the same calls: look for a cond that differs "
-                    "between devices, or an earlier error of the missing ones.");
+                    "between devices, or an earlier error of the missing ones.",
+                {.cause = Cause::kCallTimeout});
 }
 
 void DeviceRendezvous::Cancel(const Status& why) {

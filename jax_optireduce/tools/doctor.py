@@ -22,7 +22,7 @@ from pathlib import Path
 import rich.console
 import rich.text
 
-from jax_optireduce import _native
+from jax_optireduce import _jax_version, _native
 from jax_optireduce._options import Advanced
 from jax_optireduce.tools import accelerator_checks
 from jax_optireduce.tools.check import Check, Level
@@ -91,10 +91,7 @@ def examine() -> list[Check]:
     cores = len(os.sched_getaffinity(0))
     return [
         check_kernel(platform.system(), platform.release()),
-        check_jax(
-            importlib.metadata.version("jax"),
-            importlib.metadata.requires("jax_optireduce") or (),
-        ),
+        check_jax(importlib.metadata.version("jax")),
         check_cipher_library(_native.cipher_library(), processor),
         check_ciphers(processor),
         check_buffer("receive", udp["receive_buffer_bytes"], receive_bytes),
@@ -131,25 +128,19 @@ def check_kernel(system: str, release: str) -> Check:
     return Check(name=name, level=Level.PASS, found=found)
 
 
-def check_jax(version: str, requirements: Iterable[str]) -> Check:
+def check_jax(version: str) -> Check:
     """Checks the installed JAX against the range that this package was tested with.
 
     Args:
       version: installed version, "0.10.2".
-      requirements: requirements of this package, among them "jax<0.13,>=0.10".
     """
-    span = next((r for r in requirements if re.match(r"jax\s*[<>=!~]", r)), "jax")
-    limits = re.findall(r"(>=|<)\s*([\d.]+)", span)
-    have = _release(version)
-    inside = all(
-        have >= _release(limit) if sign == ">=" else have < _release(limit)
-        for sign, limit in limits
-    )
+    tested = _jax_version.is_tested(version)
+    span = _jax_version.TESTED
     return Check(
         name="JAX",
-        level=Level.PASS if inside else Level.WARN,
+        level=Level.PASS if tested else Level.WARN,
         found=f"{version}, tested range {span.removeprefix('jax')}",
-        remedy="" if inside else f"pip install '{span}'",
+        remedy="" if tested else f"pip install '{span}'",
     )
 
 

@@ -34,8 +34,9 @@ void Bind(nb::module_& m) {
           "add",
           [](GivenUpCalls& self, std::uint32_t first, std::uint32_t last, bool disagreed,
              const std::string& why) {
-            return ToTuple(self.Add(
-                {.first = Sequence(first), .last = Sequence(last), .disagreed = disagreed}, why));
+            return ToTuple(
+                self.Add({.first = Sequence(first), .last = Sequence(last), .disagreed = disagreed},
+                         Status(StatusCode::kAborted, why)));
           },
           "first"_a, "last"_a, "disagreed"_a = false, "why"_a = "")
       .def("find",
@@ -43,7 +44,7 @@ void Bind(nb::module_& m) {
              const GivenUpCalls::Interval* const found = self.Find(Sequence(call));
              return found == nullptr ? std::nullopt : std::optional(ToTuple(*found));
            })
-      .def_prop_ro("why", &GivenUpCalls::why);
+      .def_prop_ro("why", [](const GivenUpCalls& self) { return self.why().message(); });
 }
 
 const Binding binding(&Bind);

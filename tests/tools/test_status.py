@@ -158,7 +158,7 @@ def test_calls_are_described_with_the_ranks_that_they_wait_for():
         "absent": [2],
     }
     assert status.describe_call(call) == (
-        "call 812 of 'grads' (exact, 4.0 KiB), under way for 61.2 s; waits for rank 2, "
+        "call 812 of 'grads' (exact, 4 KiB), under way for 61.2 s; waits for rank 2, "
         "which has not entered call 812 of 'grads', and for the rest of the data of "
         "rank 1"
     )

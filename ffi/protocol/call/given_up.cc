@@ -13,7 +13,7 @@ constexpr std::size_t kIntervalsMax = 32;
 
 }  // namespace
 
-GivenUpCalls::Interval GivenUpCalls::Add(Interval added, std::string why) {
+GivenUpCalls::Interval GivenUpCalls::Add(Interval added, Status why) {
   std::erase_if(intervals_, [&added](const Interval& each) {
     const bool before = std::uint64_t{each.last.value()} + 1 < added.first.value();
     const bool behind = std::uint64_t{added.last.value()} + 1 < each.first.value();

@@ -6,10 +6,10 @@
 #define FFI_PROTOCOL_CALL_GIVEN_UP_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "ffi/base/ids.h"
+#include "ffi/base/status.h"
 
 namespace optireduce {
 
@@ -25,14 +25,14 @@ class GivenUpCalls {
 
   // Intervals of the same kind of error that touch become one. Returns the interval that holds
   // these calls now.
-  Interval Add(Interval added, std::string why);
+  Interval Add(Interval added, Status why);
   // The interval of the call; null where it was not given up.
   const Interval* Find(Sequence call) const;
-  const std::string& why() const { return why_; }
+  const Status& why() const { return why_; }
 
  private:
   std::vector<Interval> intervals_;  // ascending by their first call
-  std::string why_;                  // of the newest
+  Status why_;                       // of the newest
 };
 
 }  // namespace optireduce

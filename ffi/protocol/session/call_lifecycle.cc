@@ -111,7 +111,7 @@ void CallLifecycle::Fail(Instant now, OpenCall& open, Status why) {
   // Invalid arguments are the errors of ranks that disagree.
   const bool disagreed = why.code() == StatusCode::kInvalidArgument;
   const auto report = [&] {
-    mismatch_.ReportGivenUp(*directory_.Find(call.collective), call.sequence, why.message(),
+    mismatch_.ReportGivenUp(*directory_.Find(call.collective), call.sequence, ForPeers(why),
                             disagreed);
   };
   if (exchange.program().finished()) {
@@ -130,6 +130,12 @@ void CallLifecycle::Fail(Instant now, OpenCall& open, Status why) {
   if (!collective.deferred || exchange.rules().Waits()) return Erase(open);
   transmitter_.QueueAll(open);
   EraseIfRemovable(call);
+}
+
+Status CallLifecycle::ForPeers(const Status& why) const {
+  // Whatever ends the program here: the peers lose this rank.
+  if (leaving_) return {why.code(), why.message(), {.cause = Cause::kPeerLost}};
+  return why;
 }
 
 void CallLifecycle::EraseIfRemovable(CallId call) {

@@ -114,6 +114,8 @@ class CallLifecycle {
   // Does what is due in the call.
   void Expire(Instant now, CallId call);
   void Fail(Instant now, OpenCall& open, Status why);
+  // The error as the peers of this rank see it.
+  Status ForPeers(const Status& why) const;
   void Erase(OpenCall& open);
   void EndFinalDrain(OpenCall& open);
   const Peer& peer(Rank rank) const { return *peers_[rank]; }

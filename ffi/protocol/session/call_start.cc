@@ -156,7 +156,7 @@ void CallLifecycle::GiveUpUncalled(Instant now, Collective& collective, const Su
   OpenCall* const open = calls_.Find({.collective = collective.id, .sequence = sequence});
   if (open != nullptr) Erase(*open);
   // Whatever the reason: this rank is in no other call instead.
-  mismatch_.ReportGivenUp(collective, sequence, why.message(), /*disagreed=*/false);
+  mismatch_.ReportGivenUp(collective, sequence, ForPeers(why), /*disagreed=*/false);
 }
 
 OpenCall* CallLifecycle::Admit(Instant now, const Header& header) {

@@ -118,9 +118,10 @@ Status FailureDetector::WhyAbandoned(Instant now, const Exchange& exchange) cons
                                                         member) < session_.options.peer_timeout) {
       continue;
     }
-    return {StatusCode::kUnavailable, "jax_optireduce: " + session_.peers[member]->why() +
-                                          "; others wait for it in " +
-                                          Describe(spec, exchange.call().sequence)};
+    return {StatusCode::kUnavailable,
+            "jax_optireduce: " + session_.peers[member]->why() + "; others wait for it in " +
+                Describe(spec, exchange.call().sequence),
+            {.cause = Cause::kPeerLost, .ranks = {member}}};
   }
   return {};
 }
@@ -168,8 +169,10 @@ std::vector<Verdict> FailureDetector::FindUnserved(Rank rank, const std::string&
     const bool needed = !membership_.Survives(spec) && !NeedsNoMember(spec);
     if (!member || !needed || !exchange.program().submitted()) continue;
     const bool served = exchange.sender().Served(*member);
-    const Status error(StatusCode::kUnavailable, "jax_optireduce: " + why + "; it is needed in " +
-                                                     Describe(spec, call.sequence));
+    const Status error(
+        StatusCode::kUnavailable,
+        "jax_optireduce: " + why + "; it is needed in " + Describe(spec, call.sequence),
+        {.cause = Cause::kPathTooSmall, .ranks = {rank}});
     if (!exchange.program().finished()) {
       if (!served || exchange.Needs(*member)) verdicts.push_back({.call = call, .why = error});
     } else if (!served) {
@@ -255,7 +258,7 @@ FailureDetector::Release FailureDetector::ReleasePeer(Instant now, Rank gone) {
       release.verdicts.push_back(
           {.call = call,
            .why = {StatusCode::kUnavailable,
-                   waits + Describe(spec, call.sequence) + AdviceFor(peer)}});
+                   waits + Describe(spec, call.sequence) + AdviceFor(peer), peer.blame()}});
     }
     release.undecided = release.undecided || loss == Loss::kUndecided;
     if (open.exchange.program().over()) over.push_back({.call = call});

@@ -34,8 +34,11 @@ Status LaneMembership::WhyStuck(Instant now) const {
   const std::size_t members = view().members.size() / per_slice;
   const std::size_t connected = shared_->Open()->Connected(now) / per_slice;
   std::string missing;
+  Blame blame{.cause = Cause::kPeerLost};
   for (const Peer& peer : session_.peers.others()) {
-    if (!peer.removed() && peer.unreachable()) missing += "; " + peer.why();
+    if (peer.removed() || !peer.unreachable()) continue;
+    missing += "; " + peer.why();
+    blame.ranks.push_back(peer.rank);
   }
   const std::string counts = std::to_string(connected) + " of the " + std::to_string(members) +
                              (slices ? " slices of the session" : " ranks of the session");
@@ -47,7 +50,8 @@ Status LaneMembership::WhyStuck(Instant now) const {
                          (slices ? " can reach each other with all their ranks, and it takes "
                                  : " can reach each other, this one included, and it takes ") +
                          std::to_string(members / 2 + 1) + " to go on without the others") +
-              missing};
+              missing,
+          std::move(blame)};
 }
 
 std::string LaneMembership::WhyLost() const {
@@ -76,7 +80,8 @@ Status LaneMembership::WhyRemoved() const {
               (options.membership ? " on one of its lanes" : "") + ", and " +
               std::to_string(view().members.size()) +
               " of them go on without it. It cannot come back: to have it take part again, start "
-              "the whole job again from a checkpoint"};
+              "the whole job again from a checkpoint",
+          {.cause = Cause::kPeerLost, .ranks = {options.rank}}};
 }
 
 bool LaneMembership::UseFor(const CollectiveSpec& spec) {

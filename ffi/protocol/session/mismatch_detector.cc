@@ -13,8 +13,9 @@ constexpr std::size_t kWaitingMax = 8;
 constexpr std::size_t kDisagreedMax = 64;
 
 // The error of a call that cannot be completed since `rank` has ended it, or another, with one.
-Status FailureOf(Rank rank, bool disagreed, const std::string& why, const std::string& ours,
+Status FailureOf(Rank rank, bool disagreed, const Status& theirs, const std::string& ours,
                  std::string_view advice) {
+  const std::string& why = theirs.message();
   constexpr std::string_view kStopped = " has stopped with this error: ";
   std::string cause = "rank " + std::to_string(rank.value());
   // Where it began: a chain of errors would hide that, and is cut where a datagram ends. The text
@@ -28,7 +29,22 @@ Status FailureOf(Rank rank, bool disagreed, const std::string& why, const std::s
   }
   if (disagreed) cause += advice;
   return {disagreed ? StatusCode::kInvalidArgument : StatusCode::kAborted,
-          "jax_optireduce: " + ours + " cannot be completed: " + cause};
+          "jax_optireduce: " + ours + " cannot be completed: " + cause, theirs.blame()};
+}
+
+// The error of the calls that a peer has given up.
+Status ErrorOf(const Header& header, const std::string& why, std::uint16_t world_size) {
+  const int cause = header.flags >> kCauseShift & kCauseMask;
+  const bool known = cause <= static_cast<int>(Cause::kCancelled);
+  const Rank other = header.note < world_size ? Rank(header.note) : header.source;
+  std::vector<Rank> ranks{other};
+  if ((header.flags & kFlagSenderToo) != 0 && other != header.source) {
+    ranks.push_back(header.source);
+    std::ranges::sort(ranks);
+  }
+  return {StatusCode::kAborted,
+          why,
+          {.cause = known ? static_cast<Cause>(cause) : Cause::kOther, .ranks = std::move(ranks)}};
 }
 
 }  // namespace
@@ -74,7 +90,9 @@ Status MismatchDetector::Disagreement(const Exchange& exchange, Rank other,
           "jax_optireduce: the ranks disagree: rank " + std::to_string(options_.rank.value()) +
               " is in " + Describe(exchange.collective().spec, exchange.call().sequence) +
               ", rank " + std::to_string(other.value()) + " is in " +
-              Describe(theirs, their_sequence) + std::string(kAdvice)};
+              Describe(theirs, their_sequence) + std::string(kAdvice),
+          {.cause = Cause::kDisagreement,
+           .ranks = {std::min(options_.rank, other), std::max(options_.rank, other)}}};
 }
 
 bool MismatchDetector::IsElsewhere(Instant now, const Exchange& exchange,
@@ -187,12 +205,14 @@ Status MismatchDetector::FindDropped(Instant now, const Exchange& exchange) cons
 
 // ---- Calls that are given up.
 
-void MismatchDetector::ReportGivenUp(Collective& collective, Sequence sequence,
-                                     const std::string& why, bool disagreed) {
-  const bool advises = why.ends_with(kAdvice);
+void MismatchDetector::ReportGivenUp(Collective& collective, Sequence sequence, const Status& why,
+                                     bool disagreed) {
+  const std::string& text = why.message();
+  const bool advises = text.ends_with(kAdvice);
   const GivenUpCalls::Interval calls = collective.given_up[collective.self].Add(
       {.first = sequence, .last = sequence, .disagreed = disagreed},
-      why.substr(0, why.size() - (advises ? kAdvice.size() : 0)));
+      Status(why.code(), text.substr(0, text.size() - (advises ? kAdvice.size() : 0)),
+             why.blame()));
   for (const Rank member : collective.spec.members) {
     if (member == options_.rank || peers_.Touch(member).gone()) continue;
     QueueGivenUp(peers_.Touch(member), {.collective = collective.id, .sequence = sequence}, calls);
@@ -220,6 +240,7 @@ std::vector<Verdict> MismatchDetector::HandleGivenUp(Instant now, const Header& 
       .last = header.call.sequence,
       .disagreed = (header.flags & kFlagDisagreed) != 0};
   const bool known = DisagreementKnown(header.call);
+  const Status error = ErrorOf(header, why, options_.world_size);
   std::vector<Verdict> verdicts;
   for (const auto& [ours, open] : calls_) {
     const Exchange& exchange = open.exchange;
@@ -234,10 +255,10 @@ std::vector<Verdict> MismatchDetector::HandleGivenUp(Instant now, const Header& 
     if (MayGoOnWithout(spec, from, calls.disagreed)) continue;
     verdicts.push_back(
         {.call = ours,
-         .why = FailureOf(from, calls.disagreed, why, Describe(spec, ours.sequence), kAdvice)});
+         .why = FailureOf(from, calls.disagreed, error, Describe(spec, ours.sequence), kAdvice)});
   }
   const MemberIndex member = *collective.MemberOf(from);
-  collective.given_up[member].Add(calls, why);
+  collective.given_up[member].Add(calls, error);
   collective.NoteCalled(now, member, calls.last);
   return verdicts;
 }

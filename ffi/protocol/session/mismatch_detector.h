@@ -64,8 +64,7 @@ class MismatchDetector {
   // ---- Calls that are given up.
 
   // Reports to the members that this rank has ended the call with an error, or never makes it.
-  void ReportGivenUp(Collective& collective, Sequence sequence, const std::string& why,
-                     bool disagreed);
+  void ReportGivenUp(Collective& collective, Sequence sequence, const Status& why, bool disagreed);
   // Such a report, of the calls that the header names. Returns the calls that it ends here.
   std::vector<Verdict> HandleGivenUp(Instant now, const Header& header, Collective& collective,
                                      const std::string& why);

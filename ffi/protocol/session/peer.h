@@ -55,6 +55,11 @@ struct Peer {
   PeerState state() const { return state_; }
   // The reason for the state, as errors say it; empty while the peer is alive.
   const std::string& why() const { return why_; }
+  // Of the error of a call that waits for it in vain.
+  Blame blame() const {
+    return {.cause = black_hole && silent() ? Cause::kPathTooSmall : Cause::kPeerLost,
+            .ranks = {rank}};
+  }
   // Written by FailureDetector alone.
   void SetState(PeerState state, std::string why) {
     state_ = state;

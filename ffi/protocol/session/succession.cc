@@ -241,7 +241,8 @@ void Succession::HandleTimeout(Instant now) {
          {StatusCode::kDeadlineExceeded,
           "jax_optireduce: " + Describe(held.submission.spec, held.submission.sequence) +
               " has waited " + RoundedSeconds(now - held.since) +
-              " (call_timeout_s) for the ranks to agree on which of them take part in it"});
+              " (call_timeout_s) for the ranks to agree on which of them take part in it",
+          {.cause = Cause::kCallTimeout}});
   }
 }
 

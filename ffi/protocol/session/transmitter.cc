@@ -196,7 +196,14 @@ std::optional<Transmit> Transmitter::SendControl(Instant now, Rank to,
     const GivenUpCalls::Interval& calls = *ours.Find(info.call.sequence);
     header.call.sequence = calls.last;
     header.segment = SegmentIndex(calls.last.value() - calls.first.value());
-    payload_bytes = EncodeAnnouncement(collective.spec, ours.why(), payload);
+    const Blame& blame = ours.why().blame();
+    const auto blamed =
+        std::ranges::find_if(blame.ranks, [this](Rank rank) { return rank != options_.rank; });
+    header.flags = static_cast<std::uint8_t>(static_cast<int>(blame.cause) << kCauseShift);
+    if (std::ranges::find(blame.ranks, options_.rank) != blame.ranks.end())
+      header.flags |= kFlagSenderToo;
+    header.note = (blamed == blame.ranks.end() ? options_.rank : *blamed).value();
+    payload_bytes = EncodeAnnouncement(collective.spec, ours.why().message(), payload);
   } else if (IsAnnouncement(info.kind)) {
     const CollectiveSpec& spec = directory_.Find(info.call.collective)->spec;
     payload_bytes = EncodeAnnouncement(spec, spec.description, payload);
@@ -213,7 +220,7 @@ std::optional<Transmit> Transmitter::SendControl(Instant now, Rank to,
     }
   }
   header.kind = info.kind;
-  header.flags = info.flags;
+  header.flags |= info.flags;
   header.number =
       other.flow.Track(now, info, kOverheadBytes + payload_bytes, kOverheadBytes + payload_bytes);
   return SealOne(to, header, payload_bytes, buffer);

@@ -1,6 +1,7 @@
 #include "ffi/protocol/session/wait_monitor.h"
 
 #include <optional>
+#include <utility>
 
 #include "ffi/protocol/session/error_text.h"
 #include "ffi/protocol/session/mismatch_detector.h"
@@ -94,8 +95,9 @@ std::vector<Rank> WaitMonitor::Uncalled(const Exchange& exchange) const {
 Status WaitMonitor::WhyExpired(Instant now, const Exchange& exchange) const {
   if (!exchange.waiting() || now < ExpiresAt(exchange.program().called_at())) return {};
   const Collective& collective = exchange.collective();
+  Blame blame{.cause = Cause::kCallTimeout, .ranks = Uncalled(exchange)};
   std::string whom;
-  for (const Rank rank : Uncalled(exchange)) {
+  for (const Rank rank : blame.ranks) {
     whom += (whom.empty() ? "" : "; ") + LastSignOf(now, rank);
   }
   return {StatusCode::kDeadlineExceeded,
@@ -103,7 +105,8 @@ Status WaitMonitor::WhyExpired(Instant now, const Exchange& exchange) const {
               " has waited " + RoundedSeconds(now - exchange.program().called_at()) +
               " (call_timeout_s) for " + whom +
               ". A process that is heard is alive: look at what its program does (py-spy dump), or "
-              "give a longer call_timeout_s"};
+              "give a longer call_timeout_s",
+          std::move(blame)};
 }
 
 }  // namespace optireduce

@@ -45,6 +45,11 @@ std::optional<LatePolicy> PolicyOf(std::uint8_t value) {
   return static_cast<LatePolicy>(value);
 }
 
+// Of the two meanings of the last field.
+bool HasNote(DatagramKind kind) {
+  return kind == DatagramKind::kContribution || kind == DatagramKind::kGaveUp;
+}
+
 }  // namespace
 
 void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out) {
@@ -59,7 +64,7 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out) 
   writer.Write(header.call.sequence.value());
   writer.Write(header.segment.value());
   writer.Write(header.number, 6);
-  writer.Write(header.kind == DatagramKind::kContribution ? header.note : header.contributors);
+  writer.Write(HasNote(header.kind) ? header.note : header.contributors);
   OR_CHECK(writer.ok() && writer.size() == kHeaderBytes);
 }
 
@@ -82,8 +87,7 @@ ParsedHeader ParseHeader(std::span<const std::byte> datagram) {
   header.call.sequence = Sequence(reader.Read<std::uint32_t>());
   header.segment = SegmentIndex(reader.Read<std::uint32_t>());
   header.number = reader.Read<std::uint64_t>(6);
-  (header.kind == DatagramKind::kContribution ? header.note : header.contributors) =
-      reader.Read<std::uint16_t>();
+  (HasNote(header.kind) ? header.note : header.contributors) = reader.Read<std::uint16_t>();
   return {.header = header, .error = {}};
 }
 

@@ -12,7 +12,7 @@
 //   20 u48  number: counts the datagrams of one direction; the nonce of the tag
 //   26 u16  in a result: the number of its contributors; in a contribution where late data is
 //           deferred: a SenderNote; where late data is dropped: the duration of a stage
-//           (CallTiming::SampleFor)
+//           (CallTiming::SampleFor); of a call that was given up: the rank to blame
 //
 // The identity (collective, sequence, segment, source) is in the header, and independent of the
 // order of arrival. The shard is not a field: segments are counted over the whole bucket. The epoch
@@ -77,6 +77,11 @@ inline constexpr std::uint8_t kFlagPadded = 1;
 // Flag of kGaveUp.
 // Chosen: bit 0; the error is that the ranks make different calls.
 inline constexpr std::uint8_t kFlagDisagreed = 1;
+// Chosen: bits 1 to 3; the Cause of the error.
+inline constexpr int kCauseShift = 1;
+inline constexpr std::uint8_t kCauseMask = 7;
+// Chosen: bit 4; the sender is one of the ranks to blame.
+inline constexpr std::uint8_t kFlagSenderToo = 16;
 // Flag of kDraining.
 // Chosen: bit 0; the sender has begun the drain, under this number.
 inline constexpr std::uint8_t kFlagBegun = 1;
@@ -105,7 +110,7 @@ struct Header {
   SegmentIndex segment;
   std::uint64_t number = 0;
   std::uint16_t contributors = 0;  // of a result: ranks in the sum
-  std::uint16_t note = 0;          // of a contribution: see LateRules::NoteFor
+  std::uint16_t note = 0;          // of a contribution: see LateRules::NoteFor; of kGaveUp: a rank
 
   friend bool operator==(const Header&, const Header&) = default;
 };

@@ -1,0 +1,89 @@
+"""The errors of failed calls, caught by type; the last rank causes each of them.
+
+Prints for each case "<case> <type> <ranks> <collective> <sequence> <seconds> <cause>
+<is a JaxRuntimeError>", ranks separated by commas. At last that rank kills itself, and
+the others end with exit code 75.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import meshes
+import numpy as np
+
+import jax_optireduce as jo
+
+
+def call(name: str, mode: str = "exact", size: int = 5000) -> Callable[[], Any]:
+    """Returns a compiled call."""
+    program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp", name=name, mode=mode))
+    given = meshes.spread(mesh, np.ones((jax.device_count(), size), np.float32))
+    return lambda: jax.block_until_ready(program(given))
+
+
+def show(case: str, error: jo.CollectiveError) -> None:
+    """Prints a line."""
+    facts = (
+        *(case, type(error).__name__, ",".join(map(str, error.ranks))),
+        *(error.collective, error.sequence, f"{error.waited_s:.1f}"),
+        *(type(error.__cause__).__name__,),
+        isinstance(error, jax.errors.JaxRuntimeError),
+    )
+    # In one write, whole beside the lines of the log.
+    print(" ".join(map(str, facts)) + "\n", end="", flush=True)
+
+
+def expect(case: str, function: Callable[[], Any]) -> None:
+    """Shows the error of the call, which must fail."""
+    try:
+        with jo.typed_errors():
+            function()
+    except jo.CollectiveError as error:
+        show(case, error)
+    else:
+        raise AssertionError(f"{case}: no error")
+
+
+communicator = jo.init()
+mesh = meshes.make((jax.device_count(),), ("dp",))
+rank, last = jax.process_index(), jax.process_count() - 1
+together = call("together")
+together()
+expect("disagreement-name", call("other" if rank == last else "some"))
+together()
+for mode in ("exact", "bounded", "lossy"):
+    size = 4000 if rank == last else 5000
+    expect(f"disagreement-{mode}", call(f"shape {mode}", mode, size))
+    together()
+late = call("late")
+late()
+if rank == last:
+    # Until the others have given up.
+    time.sleep(4.0)
+expect("late", late)
+together()
+if rank == last:
+    threading.Timer(1.0, communicator.cancel, ["the test wants it"]).start()
+    expect("cancelled", call("cancelled"))
+else:
+    time.sleep(2.0)
+    expect("cancelled", call("cancelled"))
+together()
+try:
+    with jo.typed_errors():
+        int("not of a call")
+except ValueError as error:
+    print("unchanged", type(error).__name__, flush=True)
+if rank == last:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    with jo.typed_errors():
+        together()
+except jo.PeerLost as error:
+    show("dead", error)
+    raise SystemExit(75) from error
