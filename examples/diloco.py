@@ -144,9 +144,8 @@ def make_training(
     outer = optax.sgd(outer_rate, outer_momentum, nesterov=True)
 
     def create(params: Any) -> tuple[Outer, Inner]:
-        handle = jax_optireduce.empty_handle(params, "data")
         own = Inner(params, params, inner.init(params))
-        return Outer(params, outer.init(params), handle), as_row(own)
+        return started(params, outer.init(params)), as_row(own)
 
     def inner_step(own: Inner, x: jax.Array, labels: jax.Array) -> tuple[Inner, Any]:
         start, params, optimizer = of_row(own)
@@ -181,9 +180,8 @@ def make_training(
         rest = jax_optireduce.drain(state.params, "data", name=OUTER_CALL)
         params = jax.tree.map(lambda p, g: p - outer_rate * g, state.params, rest)
         params, optimizer = jax_optireduce.resync((params, state.optimizer), "data")
-        handle = jax_optireduce.empty_handle(params, "data")
-        own = as_row(Inner(params, params, of_row(own).optimizer))
-        return Outer(params, optimizer, handle), own
+        own = Inner(params, params, of_row(own).optimizer)
+        return started(params, optimizer), as_row(own)
 
     both = (EVERYWHERE, BY_RANK)
     return Training(
@@ -192,6 +190,11 @@ def make_training(
         compiled(mesh, outer_step, *both, results=(*both, EVERYWHERE), donated=(0, 1)),
         compiled(mesh, settle, *both, results=both, donated=(0, 1)),
     )
+
+
+def started(params: Any, optimizer: Any) -> Outer:
+    """Returns the state without a call under way."""
+    return Outer(params, optimizer, jax_optireduce.empty_handle(params, "data"))
 
 
 def applied(outer: optax.GradientTransformation, state: Outer, mean: Any) -> Outer:
