@@ -215,8 +215,6 @@ def environment(
         "JAX_PLATFORMS": "cpu",
         # Lines are shown immediately, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
-        # As `init` does; here also for programs that initialise jax.distributed.
-        "JAX_ENABLE_RECOVERABILITY": "1",
         **inherited,
         "XLA_FLAGS": flags.strip(),
         "JAX_COORDINATOR_ADDRESS": coordinator,
