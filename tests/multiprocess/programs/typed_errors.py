@@ -17,6 +17,7 @@ import meshes
 import numpy as np
 
 import jax_optireduce as jo
+from jax_optireduce import _compat
 
 
 def call(name: str, mode: str = "exact", size: int = 5000) -> Callable[[], Any]:
@@ -49,31 +50,37 @@ def expect(case: str, function: Callable[[], Any]) -> None:
         raise AssertionError(f"{case}: no error")
 
 
+def meet(case: str) -> None:
+    """Waits until all ranks are here, and the news of the error have arrived."""
+    _compat.exchange(f"typed errors/{case}", b"here", 60.0)
+    time.sleep(0.3)
+
+
 communicator = jo.init()
 mesh = meshes.make((jax.device_count(),), ("dp",))
 rank, last = jax.process_index(), jax.process_count() - 1
 together = call("together")
 together()
 expect("disagreement-name", call("other" if rank == last else "some"))
-together()
+meet("name")
 for mode in ("exact", "bounded", "lossy"):
     size = 4000 if rank == last else 5000
     expect(f"disagreement-{mode}", call(f"shape {mode}", mode, size))
-    together()
+    meet(mode)
 late = call("late")
 late()
 if rank == last:
     # Until the others have given up.
     time.sleep(4.0)
 expect("late", late)
-together()
+meet("late")
 if rank == last:
     threading.Timer(1.0, communicator.cancel, ["the test wants it"]).start()
     expect("cancelled", call("cancelled"))
 else:
     time.sleep(2.0)
     expect("cancelled", call("cancelled"))
-together()
+meet("cancelled")
 try:
     with jo.typed_errors():
         int("not of a call")
