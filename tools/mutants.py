@@ -339,7 +339,10 @@ class Checks:
         """Returns the long checks."""
         return [
             self.more_seeds,
-            self.pytest("tests/simulation/test_simulation.py"),
+            self.pytest(
+                "tests/simulation/test_simulation.py",
+                "tests/simulation/test_lossy_times.py",
+            ),
             self.pytest("tests/multiprocess/test_retransmissions.py"),
         ]
 
