@@ -39,12 +39,13 @@ PIP_QUIET := --quiet --disable-pip-version-check
 INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable .
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test tta seeds sanitize sanitized fuzz fuzz-clang tsan asan-python mutants coverage \
+.PHONY: help demo test long tta seeds sanitize sanitized fuzz fuzz-clang tsan asan-python mutants coverage \
   compile-accelerators simulate lint tidy fmt docs wheel clean prerequisites
 
 help:
 	@echo 'make demo      train a small model on several ranks of this host, with and without loss'
 	@echo 'make test      build with tests, run the whole suite (PYTEST_ARGS=...)'
+	@echo 'make long      the tests that `make test` leaves out, since they take minutes'
 	@echo 'make tta       time to a target accuracy under every mode and impairment; hours, resumes; root'
 	@echo 'make seeds     the simulator on many seeds: what ranks get adds up to what they gave'
 	@echo 'make sanitize  the simulator under the address and undefined-behaviour sanitizers'
@@ -71,6 +72,9 @@ demo: $(VENV_DEMO)/.installed
 test: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 \
 	  $(PYTEST_ARGS)
+
+long: $(VENV_TEST)/.installed
+	$(VENV_TEST)/bin/python -m pytest -m long $(PYTEST_ARGS)
 
 # Namespaces need root. The results are kept, and made once.
 tta: $(VENV_TEST)/.installed

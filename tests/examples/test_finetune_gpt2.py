@@ -120,6 +120,7 @@ def _start(folder):
     return load_file(folder / "tiny" / "model.safetensors")
 
 
+@pytest.mark.long
 def test_the_collectives_of_jax_train_alike(exact, tmp_path):
     output, folder = exact
     xla = _exact(tmp_path, JAX_OPTIREDUCE_BACKEND="xla")

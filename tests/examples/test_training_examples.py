@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # Seconds for one example. Chosen: ten times its duration on two idle cores.
@@ -56,6 +58,7 @@ def test_the_residual_network_learns_in_four_processes(tmp_path):
     assert (tmp_path / "resnet.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_the_residual_network_runs_on_the_collectives_of_jax(tmp_path):
     printed = _printed(
         "train_resnet",
