@@ -15,6 +15,7 @@ import io
 import os
 import re
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,21 @@ def _deadlines(blocks: Page) -> None:
     on_each_device(blocks.names["report"], params())
 
 
+@page("docs/errors.md")
+def _errors(blocks: Page) -> None:
+    saved = []
+    jax_optireduce.shutdown()
+    blocks.run(
+        batches=[None] * 100,
+        step=lambda params, state, _: (params + 1, state),
+        save=lambda *saves: saved.append(saves),
+        restored_or_fresh=lambda: (jnp.zeros(()), jnp.ones(())),
+    )
+    assert [number for number, *_ in saved] == [99]
+    assert blocks.names["params"] == 100
+    jax_optireduce.init()
+
+
 @page("docs/guarantees.md")
 def _guarantees(blocks: Page) -> None:
     def update(params: Any, state: Any, gradients: Any) -> Any:
@@ -325,6 +341,14 @@ def _observability(blocks: Page) -> None:
     blocks.run_in_step("gradients stats", gradients=params())
     blocks.run()
     assert Path("record.jsonl").read_text().startswith("{")
+    blocks.run()
+    report = types.SimpleNamespace(elapsed_s=np.float32(0.1))
+    blocks.run(STEPS=3, step=lambda p, _: (p, report), params=params(), batch=batch())
+    assert list(Path("runs").rglob("events*"))
+    equal = {"w": np.ones(3, np.float32)}
+    blocks.run(params=equal)
+    (drift,) = blocks.run_in_step("drift", params=equal, number=jnp.int32(100))
+    assert not np.asarray(drift).any()
 
 
 @page("docs/overlap.md")

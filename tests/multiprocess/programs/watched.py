@@ -40,7 +40,10 @@ with jo.init() as communicator:
             time.sleep(SLEEP_S)
         jax.block_until_ready(program(given))
     record = communicator.flight_record()
-    assert [call["sequence"] for call in record] == list(range(STEPS)), record
+    assert [call["number"] for call in record] == list(range(1, STEPS + 1)), record
+    # A rank that is late may skip calls.
+    sequences = [call["sequence"] for call in record]
+    assert sequences == sorted(set(sequences)), record
     assert {call["state"] for call in record} == {"done"}
     for call in record:
         print("step", call["sequence"], call["elapsed_s"], call["behind_s"])
