@@ -1,12 +1,11 @@
 """The fine-tuning programs train, resume and export, in real processes."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import launched
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -14,36 +13,6 @@ from safetensors.numpy import load_file
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import finetune_gpt2
 from gpt2_model import InputError
-
-EXAMPLES = Path(finetune_gpt2.__file__).parent
-
-# Seconds for one run. Chosen: ten times its duration on two idle cores.
-TIMEOUT_S = 200
-
-
-def _launch(program, folder, *arguments, processes, devices=1, code=0, **variables):
-    """Runs an example and returns its output, of both streams."""
-    launch = [sys.executable, "-P", "-m", "jax_optireduce", "launch"]
-    launch += ["-n", str(processes), "--devices-per-process", str(devices)]
-    ended = subprocess.run(
-        [*launch, str(EXAMPLES / program), *arguments],
-        cwd=folder,
-        env={
-            **os.environ,
-            # Most of the time is that of the compiler.
-            "XLA_FLAGS": "--xla_backend_optimization_level=0",
-            # A busy machine is late, and a late loss is that of a later step.
-            "JAX_OPTIREDUCE_DEADLINE_MAX_S": "30",
-            **variables,
-        },
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    output = ended.stdout + ended.stderr
-    assert ended.returncode == code, output
-    return output
 
 
 def _losses(output):
@@ -59,7 +28,7 @@ def tuned(tmp_path_factory):
     """The output and the folder of a training in 4 processes, in the default mode."""
     folder = tmp_path_factory.mktemp("tuned")
     arguments = ("--steps", "30", "--save-every", "20")
-    output = _launch("finetune_gpt2.py", folder, *arguments, processes=4)
+    output = launched.run("finetune_gpt2.py", folder, *arguments, processes=4)
     return output, folder / "finetuned"
 
 
@@ -72,7 +41,9 @@ def exact(tmp_path_factory):
 
 def _exact(folder, *arguments, **variables):
     arguments = ("--mode", "exact", "--steps", "8", "--accumulate", "2", *arguments)
-    return _launch("finetune_gpt2.py", folder, *arguments, processes=2, **variables)
+    return launched.run(
+        "finetune_gpt2.py", folder, *arguments, processes=2, **variables
+    )
 
 
 def test_a_fine_tuned_gpt2_learns_and_is_exported(tuned):
@@ -132,7 +103,7 @@ def test_the_collectives_of_jax_train_alike(exact, tmp_path):
 
 
 def test_adapters_learn_and_are_merged_into_the_checkpoint(tmp_path):
-    output = _launch(
+    output = launched.run(
         "lora.py", tmp_path, "--steps", "30", "--rate", "1e-2", processes=4
     )
     losses = _losses(output)
@@ -152,6 +123,6 @@ def test_adapters_learn_and_are_merged_into_the_checkpoint(tmp_path):
 
 def test_unusable_options_are_errors_that_say_what_to_do(tmp_path):
     missing = ("--checkpoint", "nowhere", "--text", "text.txt")
-    output = _launch("finetune_gpt2.py", tmp_path, *missing, processes=1, code=1)
+    output = launched.run("finetune_gpt2.py", tmp_path, *missing, processes=1, code=1)
     assert "error: nowhere/config.json: No such file or directory. Give" in output
     assert "Traceback" not in output

@@ -1,41 +1,24 @@
 """Programs in plain jit train as without the slow network, with few changed lines."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
+import launched
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-PATHS = [*EXAMPLES.glob("plain_jit_*.py")]
-
-# Seconds for one example. Chosen: ten times its duration on two idle cores.
-TIMEOUT_S = 200
+PATHS = [*launched.EXAMPLES.glob("plain_jit_*.py")]
 
 
 def _losses(path, folder, *, processes, devices, mode="exact", **variables):
-    launch = [sys.executable, "-P", "-m", "jax_optireduce", "launch"]
-    launch += ["-n", str(processes), "--devices-per-process", str(devices)]
-    ended = subprocess.run(
-        [*launch, str(path), "--mode", mode],
-        cwd=folder,
-        # The launcher sets the number of devices.
-        env={
-            **os.environ,
-            "XLA_FLAGS": "--xla_backend_optimization_level=0",
-            "JAX_OPTIREDUCE_DEADLINE_MAX_S": "30",
-            **variables,
-        },
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
+    output = launched.run(
+        path.name,
+        folder,
+        *("--mode", mode),
+        processes=processes,
+        devices=devices,
+        **variables,
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    losses = re.findall(r"(?m)^\[0\] step \d+: loss (\S+)$", ended.stdout)
-    assert len(losses) == 5, ended.stdout
+    losses = re.findall(r"(?m)^\[0\] step \d+: loss (\S+)$", output)
+    assert len(losses) == 5, output
     return [float(loss) for loss in losses]
 
 

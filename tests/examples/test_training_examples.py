@@ -1,41 +1,23 @@
 """The residual network and DiLoCo train, in four processes and in short."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
+import launched
 import pytest
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-# Seconds for one example. Chosen: ten times its duration on two idle cores.
-TIMEOUT_S = 240
 
 
 def _printed(name, *arguments, folder, processes=4, devices=1, **variables):
     """Runs an example; returns the lines of process 0."""
-    launch = [sys.executable, "-P", "-m", "jax_optireduce", "launch"]
-    launch += ["-n", str(processes), "--devices-per-process", str(devices)]
-    ended = subprocess.run(
-        [*launch, str(EXAMPLES / f"{name}.py"), *arguments],
-        cwd=folder,
-        # The launcher sets the number of devices of each process.
-        env={
-            **os.environ,
-            "XLA_FLAGS": "--xla_backend_optimization_level=0",
-            # So that processes that share few cores are late seldom.
-            "JAX_OPTIREDUCE_DEADLINE_S": "10",
-            **variables,
-        },
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
+    output = launched.run(
+        f"{name}.py",
+        folder,
+        *arguments,
+        processes=processes,
+        devices=devices,
+        # So that processes that share few cores are late seldom.
+        **{"JAX_OPTIREDUCE_DEADLINE_S": "10", **variables},
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return "\n".join(re.findall(r"(?m)^\[0\] (.*)$", ended.stdout))
+    return "\n".join(re.findall(r"(?m)^\[0\] (.*)$", output))
 
 
 def _numbers(pattern, printed):

@@ -1,0 +1,46 @@
+"""Runs an example in several processes of this host."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+# Seconds for one example. Chosen: ten times its duration on two idle cores.
+TIMEOUT_S = 240
+
+
+def run(program, folder, *arguments, processes, devices=1, code=0, **variables):
+    """Returns the output of an example, of both streams.
+
+    Args:
+      program: name of its file.
+      folder: in which it runs.
+      *arguments: its own.
+      processes: their number.
+      devices: of each process.
+      code: the expected exit code.
+      **variables: of the environment.
+    """
+    launch = [sys.executable, "-P", "-m", "jax_optireduce", "launch"]
+    launch += ["-n", str(processes), "--devices-per-process", str(devices)]
+    ended = subprocess.run(
+        [*launch, str(EXAMPLES / program), *arguments],
+        cwd=folder,
+        env={
+            **os.environ,
+            # Most of the time is that of the compiler. The launcher adds the devices.
+            "XLA_FLAGS": "--xla_backend_optimization_level=0",
+            # A busy machine is late, and a late loss is that of a later step.
+            "JAX_OPTIREDUCE_DEADLINE_MAX_S": "30",
+            **variables,
+        },
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == code, output
+    return output
