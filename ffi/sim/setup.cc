@@ -22,8 +22,11 @@ constexpr std::uint32_t kEncryptedPartsPerMillion = 250'000;
 // Chosen: a run that needs more does not end; the largest medium seeds need a quarter of it.
 constexpr std::uint64_t kEventsMax = 20'000'000;
 // Chosen: in each call two ranks exchange a few datagrams and acknowledgements, each of which is
-// three events, so the bound grows with the number of pairs.
+// three events, so the bound grows with the number of pairs, and with the segments of a pair.
 constexpr std::uint64_t kEventsPerPair = 64;
+// Chosen: contributions, results, acknowledgements of both, sent twice.
+constexpr std::uint64_t kEventsPerSegment = 24;
+constexpr std::uint64_t kElementBytesMax = 8;
 // Chosen: a segment of a TCP burst has 1538 bytes and three events.
 constexpr std::uint64_t kBurstBytesPerEvent = 256;
 // Chosen: the time that probes with doubled intervals may need after the last call has ended.
@@ -145,7 +148,9 @@ Duration TimeMax(const Scenario& s, std::size_t collectives) {
 std::uint64_t EventsMax(const Scenario& s) {
   const std::uint64_t burst_bytes =
       s.rate_mbps * s.tcp_load_percent / 100 * s.faults_end_us / 8 * s.ranks * s.lanes;
-  return std::max(kEventsMax, kEventsPerPair * s.ranks * s.ranks * (s.calls + 1)) +
+  const std::uint64_t segments = s.elements * kElementBytesMax / s.datagram_bytes / s.ranks;
+  const std::uint64_t of_pair = kEventsPerPair + kEventsPerSegment * segments;
+  return std::max(kEventsMax, of_pair * s.ranks * s.ranks * (s.calls + 1)) +
          burst_bytes / kBurstBytesPerEvent;
 }
 
