@@ -341,6 +341,7 @@ class Checks:
             self.more_seeds,
             self.pytest(
                 "tests/simulation/test_simulation.py",
+                "tests/simulation/test_late_ranks.py",
                 "tests/simulation/test_lossy_times.py",
             ),
             self.pytest("tests/multiprocess/test_retransmissions.py"),

@@ -381,6 +381,7 @@ bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const H
   const bool first = !exchange.heard(from);
   const bool delivered = exchange.sender().ContributionsDelivered(from);
   const std::size_t sums = exchange.reduce_scatter().sums().size();
+  const std::size_t relayed = exchange.sender().relayed();
   const Receipt receipt = exchange.Handle(now, from, header, payload);
   if (receipt != Receipt::kNew) {
     ++CounterOf(receipt, session_.counters);
@@ -390,7 +391,11 @@ bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const H
     // No result will show the sender that its contributions have come: it may wait for this.
     session_.peers.Touch(header.source).flow.received().AcknowledgeAtOnce(now);
   }
-  if (exchange.reduce_scatter().sums().size() != sums) transmitter_.QueueAll(open);
+  session_.counters.segments_relayed += exchange.sender().relayed() - relayed;
+  if (exchange.reduce_scatter().sums().size() != sums ||
+      exchange.sender().relayed() != relayed) {
+    transmitter_.QueueAll(open);
+  }
   // A peer in the same call of the same name with other facts disagrees with the local program.
   if (first && !exchange.program().submitted()) {
     lifecycle_.Apply(now, mismatch_.FindMismatched(collective.spec.name, header.call.sequence));

@@ -77,6 +77,10 @@ struct EndpointOptions {
   // advertise where lost data is dropped, else all.
   std::uint16_t incast = 0;
 
+  // Segments of a bucket from which on a rank whose program is late has its sums relayed
+  // (call/relayed_sums.h). Chosen: with fewer the additional hop takes about what it saves.
+  std::uint32_t relay_segments_min = 256;
+
   // Consecutive ranks that are members together (session/slices.h); a divisor of the world size.
   std::uint16_t ranks_per_slice = 1;
 

@@ -20,6 +20,7 @@ namespace optireduce {
   X(segments_retransmitted, "segments retransmitted")                                             \
   X(segments_refused, "segments that a peer refused for now; retransmitted once it accepts them") \
   X(segments_abandoned, "segments lost and not retransmitted, because their stage had closed")    \
+  X(segments_relayed, "segments of the sums of late ranks that this rank has forwarded")          \
   X(stages_expired, "stages with data missing at their deadline")                                 \
   X(probes_sent, "probes sent because acknowledgements, data or room in a window were missing")   \
   X(rejected_malformed, "refused: too short, unreadable, or inconsistent in itself")              \

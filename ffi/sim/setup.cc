@@ -55,6 +55,7 @@ EndpointOptions EndpointOf(const Scenario& s, Rank rank, std::uint64_t session) 
   options.incast = static_cast<std::uint16_t>(s.incast);
   options.ranks_per_slice = s.slices().ranks_per_slice();
   options.receive_buffer_bytes = s.receive_buffer_bytes;
+  options.relay_segments_min = static_cast<std::uint32_t>(s.relay_segments_min);
   options.max_lag = static_cast<std::uint32_t>(s.max_lag);
   options.on_lag = static_cast<LagPolicy>(s.on_lag);
   options.late_budget = static_cast<double>(s.late_budget_ppm) * 1e-6;

@@ -34,6 +34,8 @@ class Swarm {
     ChooseSlices();
     ChooseStages();
     ChooseOverlap();
+    // Buckets are small here.
+    if (OneIn(2)) scenario_.relay_segments_min = Wild(1, 32);
     return scenario_;
   }
 

@@ -25,9 +25,12 @@ AllGatherStage::AllGatherStage(const Collective& collective, LateRules& rules, C
 }
 
 bool AllGatherStage::Fits(MemberIndex from, const Header& header, std::size_t bytes) const {
-  if (from == collective_.self || !collective_.layout.Fits(from, header.segment, bytes)) {
-    return false;
-  }
+  const BucketLayout& layout = collective_.layout;
+  if (from == collective_.self || header.segment.value() >= layout.segments()) return false;
+  const bool relayed = rules_.MayRelay() && (header.flags & kFlagRelayed) != 0;
+  const MemberIndex owner = layout.OwnerOf(header.segment);
+  if (owner == collective_.self || (owner != from && !relayed)) return false;
+  if (!layout.Fits(owner, header.segment, bytes)) return false;
   // No sum without this rank's contribution comes before that.
   if (!called() && !over_ && rules_.SumsNeedAll()) return false;
   // A sum without any contribution holds deferred data.

@@ -29,7 +29,8 @@ class AllGatherStage {
   AllGatherStage(const Collective& collective, LateRules& rules, CallSender& sender,
                  const BucketView& bucket, BufferPool& pool);
 
-  // The header and the size of a result fit the call, and the shard of `from`.
+  // The header and the size of a result fit the call, and the shard of `from`, or of the owner that
+  // `from` relays.
   bool Fits(MemberIndex from, const Header& header, std::size_t bytes) const;
   Receipt Handle(Instant now, MemberIndex from, const Header& header,
                  std::span<const std::byte> payload);

@@ -20,7 +20,8 @@ CallSender::CallSender(const Collective& collective, LateRules& rules, SegmentCo
       delivered_(collective.layout.segments()),
       undelivered_(collective.layout.members()),
       retained_(collective.layout.members()),
-      scratch_(collective.layout.LargestSegmentBytes()) {
+      scratch_(collective.layout.LargestSegmentBytes()),
+      relayed_(collective, pool) {
   const BucketLayout& layout = collective.layout;
   for (const MemberIndex member : layout.Members()) {
     outboxes_.emplace_back(layout.FirstSegment(member), ContributionsFor(member),
@@ -65,8 +66,24 @@ bool CallSender::IsTurnOf(MemberIndex to) const {
   return false;
 }
 
-bool CallSender::Needed(const Outbox::Item& item) const {
-  if (item.kind != DatagramKind::kContribution) return true;
+void CallSender::RelaySums(std::span<const MemberIndex> relays) {
+  relays_sums_ = !relays.empty();
+  if (!relays_sums_) return;
+  std::size_t turn = 0;
+  for (const SegmentIndex segment : collective_.layout.Segments(collective_.self)) {
+    const MemberIndex relay = relays[turn++ % relays.size()];
+    for (const MemberIndex member : collective_.others) {
+      if (member != relay) outbox(member).Deliver(segment);
+    }
+  }
+}
+
+void CallSender::Relay(MemberIndex from, SegmentIndex segment, std::span<const std::byte> sum) {
+  if (collective_.layout.OwnerOf(segment) == from) relayed_.Add(segment, sum);
+}
+
+bool CallSender::Needed(MemberIndex to, const Outbox::Item& item) const {
+  if (item.kind != DatagramKind::kContribution) return !outboxes_[to.index()].PeerHas(item.segment);
   return contributes_ && !delivered_.Contains(item.segment.index());
 }
 
@@ -75,11 +92,16 @@ std::optional<Outbox::Item> CallSender::Next(MemberIndex to) {
   std::span<const SegmentIndex> sums;
   if (rules_.MaySend(Stage::kAllGather, to)) sums = sums_.sums();
   while (const auto item = outbox(to).Next(sums, contribute)) {
-    if (Needed(*item)) {
+    if (Needed(to, *item)) {
       Begin(StageOf(item->kind), to);
       return item;
     }
     outbox(to).Pop(*item);
+  }
+  if (const auto relayed = relayed_.Next(to)) {
+    return Outbox::Item{.kind = DatagramKind::kResult,
+                        .segment = relayed->segment,
+                        .retransmission = relayed->retransmission};
   }
   return std::nullopt;
 }
@@ -90,7 +112,8 @@ void CallSender::Begin(Stage stage, MemberIndex to) {
 
 std::uint32_t CallSender::Unsent(MemberIndex to) const {
   const Outbox& box = outboxes_[to.index()];
-  return box.Remaining(DatagramKind::kContribution) + box.Remaining(DatagramKind::kResult);
+  return box.Remaining(DatagramKind::kContribution) + box.Remaining(DatagramKind::kResult) +
+         relayed_.Unsent(to);
 }
 
 // ---- Payloads.
@@ -107,6 +130,7 @@ SegmentStore* CallSender::RetainedOf(SegmentIndex segment) const {
 
 std::span<const std::byte> CallSender::OwnPayload(const Outbox::Item& item,
                                                   std::span<std::byte> scratch) const {
+  if (IsRelayed(item)) return relayed_.Sum(item.segment);
   if (item.kind == DatagramKind::kResult) return sums_.Sum(item.segment);
   if (const SegmentStore* retained = RetainedOf(item.segment)) return retained->Get(item.segment);
   return bucket_.Read(collective_.layout.Segment(item.segment), scratch);
@@ -172,11 +196,15 @@ void CallSender::FillHeader(Instant now, CallId call, MemberIndex to, const Outb
   header.flags = rules_.FlagsFor(to);
   if (outboxes_[to.index()].Remaining(item.kind) <= kTailSegments) header.flags |= kFlagTail;
   if (item.retransmission) header.flags |= kFlagRetransmission;
-  const bool deferred = !contribution && sums_.HoldsDeferred(item.segment);
+  const bool deferred = !contribution && !IsRelayed(item) && sums_.HoldsDeferred(item.segment);
   if (deferred || JoiningOf(to, item) != nullptr) header.flags |= kFlagDeferred;
   if (contribution) {
     header.note = rules_.NoteFor(now, to, item.segment);
+  } else if (IsRelayed(item)) {
+    header.flags |= kFlagRelayed;
+    header.contributors = collective_.layout.members();
   } else {
+    if (relays_sums_) header.flags |= kFlagRelayed;
     header.contributors = sums_.contributors(item.segment);
   }
 }
@@ -186,7 +214,13 @@ void CallSender::FillHeader(Instant now, CallId call, MemberIndex to, const Outb
 CallSender::Retransmission CallSender::HandleLoss(MemberIndex to, const Outbox::Item& item,
                                                   bool refused) {
   const bool contribution = item.kind == DatagramKind::kContribution;
-  if (!Needed(item) || (!contribution && outbox(to).Delivered())) return Retransmission::kNotNeeded;
+  if (IsRelayed(item)) {
+    if (relayed_.Delivered(to, item.segment)) return Retransmission::kNotNeeded;
+    relayed_.Retransmit(to, item.segment);
+    retransmitted_ += !refused;
+    return Retransmission::kAgain;
+  }
+  if (!Needed(to, item)) return Retransmission::kNotNeeded;
   // Of a call that was erased, and has opened again for a peer that is behind.
   if (!contribution && !sums_.HasSum(item.segment)) return Retransmission::kNotNeeded;
   if (!rules_.Retransmits(StageOf(item.kind), to)) {
@@ -204,6 +238,10 @@ bool CallSender::HandleDelivery(MemberIndex to, const Outbox::Item& item) {
     if (!rules_.CountsDeliveries()) return false;
     DeliverContribution(item.segment);
     return ContributionsDelivered(to);
+  }
+  if (IsRelayed(item)) {
+    relayed_.Deliver(to, item.segment);
+    return false;
   }
   outbox(to).Deliver(item.segment);
   if (!outbox(to).Delivered()) return false;
@@ -264,6 +302,7 @@ bool CallSender::Contributed(MemberIndex to) const {
 
 void CallSender::ReleaseResults(MemberIndex peer) {
   outbox(peer).DeliverAll();
+  relayed_.Release(peer);
   DeliverSums(peer);
 }
 

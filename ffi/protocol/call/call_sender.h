@@ -20,6 +20,7 @@
 #include "ffi/protocol/call/late_rules.h"
 #include "ffi/protocol/call/outbox.h"
 #include "ffi/protocol/call/reduce_scatter_stage.h"
+#include "ffi/protocol/call/relayed_sums.h"
 #include "ffi/protocol/call/segment_codec.h"
 #include "ffi/protocol/wire/wire.h"
 
@@ -35,6 +36,12 @@ class CallSender {
 
   // The program has called: there are contributions.
   void Submit();
+  // The program is late: each sum goes to one of the relays, in turn. Nothing without relays.
+  void RelaySums(std::span<const MemberIndex> relays);
+  // A sum has come that is to be forwarded, if it is from its owner.
+  void Relay(MemberIndex from, SegmentIndex segment, std::span<const std::byte> sum);
+  // The sums that this rank forwards.
+  std::size_t relayed() const { return relayed_.size(); }
 
   // ---- The next datagram.
   // New contributions go to at most `incast` peers at a time.
@@ -43,7 +50,9 @@ class CallSender {
   void SetStalled(MemberIndex to, bool stalled) { outbox(to).SetStalled(stalled); }
   // The next segment for a peer; it counts as sent once Sent() was called.
   std::optional<Outbox::Item> Next(MemberIndex to);
-  void Sent(MemberIndex to, const Outbox::Item& item) { outbox(to).Pop(item); }
+  void Sent(MemberIndex to, const Outbox::Item& item) {
+    IsRelayed(item) ? relayed_.Pop(to) : outbox(to).Pop(item);
+  }
   std::size_t PayloadBytes(const Outbox::Item& item) const {
     return codec_.PayloadBytes(item.segment);
   }
@@ -77,7 +86,8 @@ class CallSender {
   void DeliverContribution(SegmentIndex segment);
   // `to` has everything that this rank has for it, or will not get it.
   bool Served(MemberIndex to) const {
-    return outboxes_[to.index()].Delivered() && ContributionsDelivered(to);
+    return outboxes_[to.index()].Delivered() && ContributionsDelivered(to) &&
+           relayed_.Delivered(to);
   }
   // The program need not wait for the delivery of its contributions to `to`.
   bool Contributed(MemberIndex to) const;
@@ -114,7 +124,12 @@ class CallSender {
   std::uint32_t SumsFor(MemberIndex to) const;
   bool Contributes(MemberIndex to) const;
   bool IsTurnOf(MemberIndex to) const;
-  bool Needed(const Outbox::Item& item) const;
+  bool Needed(MemberIndex to, const Outbox::Item& item) const;
+  // A sum of another member.
+  bool IsRelayed(const Outbox::Item& item) const {
+    return item.kind == DatagramKind::kResult &&
+           collective_.layout.OwnerOf(item.segment) != collective_.self;
+  }
   void Begin(Stage stage, MemberIndex to);
   void DeliverContributions(MemberIndex to);
   void DeliverSums(MemberIndex to);
@@ -151,6 +166,8 @@ class CallSender {
   // By stage and member: the deferred sends that join the stage.
   std::array<std::vector<std::unique_ptr<SegmentStore>>, kStages> joining_;
   std::vector<std::byte> scratch_;  // one segment across leaves
+  bool relays_sums_ = false;        // other members forward those of this rank
+  RelayedSums relayed_;
 };
 
 }  // namespace optireduce

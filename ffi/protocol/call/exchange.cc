@@ -13,6 +13,7 @@ Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now,
       sequence_(sequence),
       opened_at_(now),
       lag_timeout_(options.lag_timeout),
+      relay_segments_min_(options.relay_segments_min),
       pool_(pool),
       rules_(LateRules::Open(collective, sequence, now, options.drain)),
       codec_(collective, sequence, options.wire_format, options.drain),
@@ -42,8 +43,21 @@ void Exchange::Submit(Instant now, const Submission& submission, bool in_order) 
   if (rules_.retains() || !reduce_scatter_.closed()) sender_.Submit();
   rules_.Submit(now, in_order);
   all_gather_.Submit(now);
+  sender_.RelaySums(FindRelays());
   reduce_scatter_.Submit(now, bucket_);
   PlaceSums(now);
+}
+
+std::vector<MemberIndex> Exchange::FindRelays() const {
+  std::vector<MemberIndex> relays;
+  const bool few = collective_.layout.segments() < relay_segments_min_;
+  if (!rules_.MayRelay() || few || collective_.others.size() < 2) return relays;
+  // Their contributions are all here: their links are idle.
+  for (const MemberIndex member : collective_.others) {
+    if (reduce_scatter_.NotReceived(member) == 0) relays.push_back(member);
+  }
+  // While fewer than half of them wait, the links of the others are as busy as this one.
+  return 2 * relays.size() >= collective_.others.size() ? relays : std::vector<MemberIndex>();
 }
 
 void Exchange::Report(Instant now, bool ok) {
@@ -141,11 +155,15 @@ Receipt Exchange::Handle(Instant now, MemberIndex from, const Header& header,
                                        : all_gather_.Handle(now, from, header, payload);
   report_.stats.late += receipt == Receipt::kLate;
   if (receipt != Receipt::kNew) return receipt;
+  if (!contribution && (header.flags & kFlagRelayed) != 0) {
+    sender_.Relay(from, header.segment, payload);
+  }
   if (ShowsCall(spec, header.kind)) report_.NoteArrival(now, from);
   if (contribution) {
     PlaceSums(now);
   } else {
-    report_.NoteResult(from, payload.size(), header.contributors);
+    report_.NoteResult(collective_.layout.OwnerOf(header.segment), payload.size(),
+                       header.contributors);
   }
   return Receipt::kNew;
 }

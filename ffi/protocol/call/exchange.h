@@ -40,6 +40,8 @@ struct ExchangeOptions {
   bool drain = false;
   // Of the data that this rank sends, unless the call is a drain.
   WireFormat wire_format = WireFormat::kFloat32;
+  // EndpointOptions::relay_segments_min.
+  std::uint32_t relay_segments_min = 0;
 };
 
 class Exchange {
@@ -133,6 +135,8 @@ class Exchange {
 
  private:
   bool Contributed() const;
+  // The program is late: the members that relay its sums, none if it is not.
+  std::vector<MemberIndex> FindRelays() const;
   // No peer waits for sums of this call, so that it ends no sooner than the program makes it.
   bool AwaitsProgram() const {
     return !HasAllGather(collective_.spec) && program_.uncalled() && !program_.abandoned();
@@ -154,6 +158,7 @@ class Exchange {
   Sequence sequence_;
   Instant opened_at_;
   Duration lag_timeout_;
+  std::uint32_t relay_segments_min_;
   BufferPool& pool_;
   ProgramState program_;
   BucketView bucket_;

@@ -78,6 +78,14 @@ class LateRules {
   // The number of calls directly before the header's whose results the sender is known to have.
   static std::uint32_t CallsWithResults(const Collective& collective, const Header& header);
 
+  // Sums of a late rank may be relayed: nothing ends before they have come, and their values are
+  // the bytes that the owner sends.
+  bool MayRelay() const {
+    const CollectiveSpec& spec = collective_.spec;
+    return !Rounds(spec) && spec.reduce_scatter == LatePolicy::kWait &&
+           spec.all_gather == LatePolicy::kWait;
+  }
+
   // ---- Is a lost segment sent again?
   bool Retransmits(Stage stage, MemberIndex to) const;
   // Contributions are counted until they are delivered.

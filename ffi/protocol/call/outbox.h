@@ -4,6 +4,7 @@
 #ifndef FFI_PROTOCOL_CALL_OUTBOX_H_
 #define FFI_PROTOCOL_CALL_OUTBOX_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -44,6 +45,7 @@ class Outbox {
   // The peer has this sum.
   void Deliver(SegmentIndex sum) { delivered_.Insert(sum.value() - own_shard_); }
   bool Delivered() const { return delivered_.full(); }
+  bool PeerHas(SegmentIndex sum) const { return delivered_.Contains(sum.value() - own_shard_); }
   void DeliverAll();
   std::size_t undelivered() const { return delivered_.size() - delivered_.count(); }
 
@@ -57,7 +59,9 @@ class Outbox {
 
   // The segments of one kind that are still to be sent for the first time.
   std::uint32_t Remaining(DatagramKind kind) const {
-    return kind == DatagramKind::kResult ? static_cast<std::uint32_t>(delivered_.size()) - next_sum_
+    // The peer may have sums that this rank has never sent to it: from a relay.
+    const std::size_t sums = std::min(delivered_.size() - next_sum_, undelivered());
+    return kind == DatagramKind::kResult ? static_cast<std::uint32_t>(sums)
                                          : peer_segments_ - next_contribution_;
   }
 

@@ -41,7 +41,8 @@ OpenCall& CallTable::Open(Instant now, Collective& collective, Sequence sequence
   const ExchangeOptions options{.send_order = order,
                                 .lag_timeout = options_.peer_timeout,
                                 .drain = drain,
-                                .wire_format = ChooseFormat(now, collective)};
+                                .wire_format = ChooseFormat(now, collective),
+                                .relay_segments_min = options_.relay_segments_min};
   const auto [at, inserted] =
       calls_.try_emplace({.collective = collective.id, .sequence = sequence}, collective, sequence,
                          now, pool_, options);

@@ -38,7 +38,7 @@
 namespace optireduce {
 
 // Chosen: grows with every change of the format; ranks of different versions ignore each other.
-inline constexpr std::uint8_t kWireVersion = 4;
+inline constexpr std::uint8_t kWireVersion = 5;
 // Chosen: the layout above; 40 bytes with the tag.
 inline constexpr std::size_t kHeaderBytes = 28;
 // Chosen: the bytes of a datagram in addition to its payload.
@@ -48,7 +48,7 @@ inline constexpr std::uint64_t kNumberMax = (std::uint64_t{1} << 48) - 1;
 
 enum class DatagramKind : std::uint8_t {
   kContribution = 1,     // a segment for the owner of its shard
-  kResult = 2,           // a reduced segment from its owner to every member
+  kResult = 2,           // a reduced segment from its owner, or from a relay, to every member
   kAcknowledgement = 3,  // the numbers that arrived
   kAnnouncement = 4,     // a collective's description
   kProbe = 5,            // requests an acknowledgement
@@ -88,6 +88,10 @@ inline constexpr std::uint8_t kFlagBegun = 1;
 // Flag of a contribution or a result.
 // Chosen: bit 3; one of the sender's last segments for the receiver in this stage.
 inline constexpr std::uint8_t kFlagTail = 8;
+// Flag of a result of a collective without deadlines.
+// Chosen: bit 0; from the owner of the segment: the receiver forwards it to all other members; from
+// another member: it is forwarded.
+inline constexpr std::uint8_t kFlagRelayed = 1;
 // Flag of a contribution or a result of a collective that drops late data.
 // Chosen: bit 2; the sender measures whole calls: data that it loses is retransmitted.
 inline constexpr std::uint8_t kFlagMeasures = 4;

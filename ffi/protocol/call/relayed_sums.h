@@ -1,0 +1,78 @@
+// Sums of other members that this rank forwards. A rank whose program is late has everything to send
+// at once while the links of the others are idle: it sends each of its sums to one of them, which
+// sends it to all the rest.
+//
+// Its link then carries its contributions and its sums once, S bytes in all, instead of 2 S: the
+// time from its arrival to the end of the call is at the lower bound of StragglAR (Devraj et al.,
+// 2025), with one hop more than without relays, for any number of ranks and of late ones.
+
+#ifndef FFI_PROTOCOL_CALL_RELAYED_SUMS_H_
+#define FFI_PROTOCOL_CALL_RELAYED_SUMS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ffi/base/bitmap.h"
+#include "ffi/base/ids.h"
+#include "ffi/protocol/bucket/buffer_pool.h"
+#include "ffi/protocol/bucket/segment_store.h"
+#include "ffi/protocol/call/collective.h"
+
+namespace optireduce {
+
+class RelayedSums {
+ public:
+  // Both must outlive this.
+  RelayedSums(const Collective& collective, BufferPool& pool);
+
+  // A sum that this rank forwards to all members but its owner. At most once for a segment.
+  void Add(SegmentIndex segment, std::span<const std::byte> sum);
+  // Those that were added.
+  std::size_t size() const { return order_.size(); }
+  std::span<const std::byte> Sum(SegmentIndex segment) const;
+
+  struct Item {
+    SegmentIndex segment;
+    bool retransmission = false;
+  };
+  // The next one for a member: those that were lost come first.
+  std::optional<Item> Next(MemberIndex to);
+  // Takes the item that Next() returned.
+  void Pop(MemberIndex to);
+  void Retransmit(MemberIndex to, SegmentIndex segment);
+  // The member has the sum. A sum that all have is not kept.
+  void Deliver(MemberIndex to, SegmentIndex segment);
+  bool Delivered(MemberIndex to, SegmentIndex segment) const;
+  // The member has all of them.
+  bool Delivered(MemberIndex to) const { return members_[to.index()].undelivered == 0; }
+  // The member is gone.
+  void Release(MemberIndex to);
+  // Those that are still to be sent to the member for the first time.
+  std::uint32_t Unsent(MemberIndex to) const;
+
+ private:
+  struct Member {
+    std::size_t next = 0;  // in the order of their arrival
+    std::vector<SegmentIndex> lost;
+    std::size_t undelivered = 0;
+    bool gone = false;
+  };
+  // By member: they have the sum.
+  using Holders = Bitmap;
+
+  const Collective& collective_;
+  BufferPool& pool_;
+  std::vector<SegmentIndex> order_;
+  std::map<SegmentIndex, Holders> holders_;
+  std::vector<Member> members_;
+  std::map<MemberIndex, SegmentStore> sums_;  // by owner
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_CALL_RELAYED_SUMS_H_

@@ -1,0 +1,71 @@
+"""Exact calls with ranks whose programs are late: others relay their sums."""
+
+import pytest
+from test_simulation import assert_holds
+
+# A link takes 32 ms for a bucket.
+RANKS = 8
+PROGRAM = (
+    f"seed=3 ranks={RANKS} calls=4 sequential=1 elements=200000 rate_mbps=200 "
+    "unprotected=1 faults_end_us=0"
+)
+LATE_US = 100_000
+NEVER = "relay_segments_min=1000000"
+
+
+def relayed(report) -> int:
+    return report["counters"]["segments_relayed"]
+
+
+def test_relays_shorten_the_call_of_a_late_rank_to_one_transfer_of_its_bucket():
+    line = f"{PROGRAM} compute_us={LATE_US} straggle_ppm=150000 straggle_us=200000 "
+    with_relays = assert_holds(line)
+    without = assert_holds(f"{line} {NEVER}")
+    assert relayed(with_relays) > 0
+    assert relayed(without) == 0
+    assert with_relays["calls_s"] < without["calls_s"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["late_us=0", "mode=bounded", "mode=lossy", "mode=agreed", "wire_format=int8", "ranks=2"],
+)
+def test_nothing_is_relayed(change):
+    report = assert_holds(f"{PROGRAM} late_us={LATE_US} {change}")
+    assert relayed(report) == 0
+
+
+def test_a_bucket_of_few_segments_is_sent_directly():
+    few = f"{PROGRAM} late_us={LATE_US} relay_segments_min="
+    shard = 200_000 * 4 // RANKS // (1472 - 40) + 1
+    assert relayed(assert_holds(f"{few}{RANKS * shard + 1}")) == 0
+    # Each sum of the late rank passes through one relay, and no others do.
+    assert relayed(assert_holds(f"{few}{RANKS * shard}")) == 4 * shard
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "loss_ppm=100000 duplicate_ppm=50000 reorder_ppm=50000",
+        "loss_ppm=50000 leave_at_end=1",
+        "refuse_ppm=200000",
+        "lanes=2 loss_ppm=20000",
+        "straggle_ppm=400000 straggle_us=300000",
+    ],
+)
+def test_relayed_sums_are_right_whatever_happens(fault):
+    report = assert_holds(
+        f"{PROGRAM.replace('faults_end_us=0', 'faults_end_us=2000000')} "
+        f"late_us={LATE_US} relay_segments_min=1 {fault}"
+    )
+    assert relayed(report) > 0
+
+
+@pytest.mark.parametrize("fault", ["stop", "leave", "cut"])
+def test_calls_end_with_an_error_if_a_relay_dies(fault):
+    report = assert_holds(
+        f"{PROGRAM} late_us={LATE_US} {fault}_at_us=230000 {fault}_rank=1 "
+        "cut_for_us=60000000"
+    )
+    assert relayed(report) > 0
+    assert report["counters"]["calls_failed"] > 0
