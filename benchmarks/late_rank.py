@@ -31,9 +31,9 @@ W_S = ELEMENTS * 4 * 8 * WIRE_PART / (MBPS * 1e6)
 # Chosen: the windows of the first call are still small.
 CALLS = 4
 NEVER = 1 << 30
-# Chunks of StragglAR for each rank that is in time. Chosen: 4, with which its time is
-# within 10 % of the bound.
-CHUNKS = 4
+# Parts of the bucket in StragglAR, for each rank that is in time. Chosen: 4, with which
+# its time is within 10 % of the bound.
+PARTS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ def measure(case: Case) -> float:
     report = simulate(
         f"seed=1 ranks={case.ranks} calls={CALLS} sequential=1 elements={ELEMENTS} "
         f"rate_mbps={MBPS} unprotected=1 faults_end_us=0 late_us={late_us} "
-        f"period_us={period_us}" + ("" if case.relays else f" relay_segments_min={NEVER}")
+        f"period_us={period_us} relay_segments_min={0 if case.relays else NEVER}"
     )
     longest = [call["elapsed_s"] for call in report["calls"]][1:]
     return statistics.median(longest) / W_S - case.delay
@@ -66,13 +66,13 @@ def ring(ranks: int) -> float:
 def stragglar(ranks: int, delay: float) -> float:
     """Returns the time of StragglAR from the arrival of the late rank, in W.
 
-    Source: Devraj et al., StragglAR, 2025, with more chunks than in the paper. The
+    Source: Devraj et al., StragglAR, 2025, with more parts than in the paper. The
     others reduce-scatter during the delay, or after it.
     """
-    chunks = CHUNKS * (ranks - 1)
+    parts = PARTS * (ranks - 1)
     doublings = math.ceil(math.log2(ranks))
     odd = 0 if 1 << doublings == ranks else 1
-    second = (chunks - 1 + doublings + odd) / chunks
+    second = (parts - 1 + doublings + odd) / parts
     first = (ranks - 2) / (ranks - 1)
     return max(delay, first) - delay + second
 
@@ -81,14 +81,13 @@ def print_table(times: dict[Case, float]) -> None:
     """Prints a line for each number of ranks and each delay."""
     print("| ranks | delay | ring | StragglAR | without relays | with relays |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
-    for case in times:
-        other = dataclasses.replace(case, relays=False)
-        if not case.relays or other not in times:
+    for case, time in times.items():
+        if not case.relays:
             continue
+        without = times[dataclasses.replace(case, relays=False)]
         print(
             f"| {case.ranks} | {case.delay:g} W | {ring(case.ranks):.2f} "
-            f"| {stragglar(case.ranks, case.delay):.2f} | {times[other]:.2f} "
-            f"| {times[case]:.2f} |"
+            f"| {stragglar(case.ranks, case.delay):.2f} | {without:.2f} | {time:.2f} |"
         )
 
 
@@ -102,7 +101,8 @@ def main() -> None:
     parser.add_argument("--delays", type=float, nargs="+", default=DELAYS)
     args = parser.parse_args()
     cases = [
-        Case(*case) for case in itertools.product(args.ranks, args.delays, (False, True))
+        Case(*case)
+        for case in itertools.product(args.ranks, args.delays, (False, True))
     ]
     times = {case: row["w"] for case, row in results.read(args.file, cases).items()}
     for case in cases:

@@ -392,8 +392,7 @@ bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const H
     session_.peers.Touch(header.source).flow.received().AcknowledgeAtOnce(now);
   }
   session_.counters.segments_relayed += exchange.sender().relayed() - relayed;
-  if (exchange.reduce_scatter().sums().size() != sums ||
-      exchange.sender().relayed() != relayed) {
+  if (exchange.reduce_scatter().sums().size() != sums || exchange.sender().relayed() != relayed) {
     transmitter_.QueueAll(open);
   }
   // A peer in the same call of the same name with other facts disagrees with the local program.

@@ -53,11 +53,13 @@ void Programs::ScheduleCall(Instant now, Instant from, Rank rank, std::size_t ch
   if (prng_.Chance(static_cast<std::uint32_t>(scenario_.straggle_ppm))) {
     pause += Random(scenario_.straggle_us);
   }
-  if (rank.index() + 1 == scenario_.ranks) pause += Microseconds(scenario_.late_us);
-  Instant at = std::max(now, from + pause);
+  const bool last = rank.index() + 1 == scenario_.ranks;
+  const Duration late = last ? Microseconds(scenario_.late_us) : Duration{};
+  Instant at = std::max(now, from + pause + late);
   if (scenario_.period_us > 0 && program(rank).chains[chain].IsFirstOfNumber()) {
     const Duration period = Microseconds(scenario_.period_us);
-    at = Instant{} + (at - Instant{} + period - Duration(1)) / period * period;
+    const Instant others = std::max(now, from + pause);
+    at = Instant{} + (others - Instant{} + period - Duration(1)) / period * period + late;
   }
   schedule_(at, rank, chain);
 }

@@ -560,7 +560,7 @@ void Simulation::FailRestless() {
   if (now_ <= rests_by_) {
     checker_.Fail(now_, Rank(0),
                   "the run has more than " + std::to_string(EventsMax(scenario_)) +
-                      " events (EventsMax): it repeats itself, or is larger than the bound expects");
+                      " events: it repeats itself, or EventsMax() is too low for it");
   }
   checker_.FailOpenCalls(now_);
   for (std::uint16_t node = 0; node < hosts_.size(); ++node) {

@@ -214,21 +214,18 @@ void CallSender::FillHeader(Instant now, CallId call, MemberIndex to, const Outb
 CallSender::Retransmission CallSender::HandleLoss(MemberIndex to, const Outbox::Item& item,
                                                   bool refused) {
   const bool contribution = item.kind == DatagramKind::kContribution;
-  if (IsRelayed(item)) {
-    if (relayed_.Delivered(to, item.segment)) return Retransmission::kNotNeeded;
-    relayed_.Retransmit(to, item.segment);
-    retransmitted_ += !refused;
-    return Retransmission::kAgain;
+  const bool relayed = IsRelayed(item);
+  if (relayed ? relayed_.Delivered(to, item.segment) : !Needed(to, item)) {
+    return Retransmission::kNotNeeded;
   }
-  if (!Needed(to, item)) return Retransmission::kNotNeeded;
   // Of a call that was erased, and has opened again for a peer that is behind.
-  if (!contribution && !sums_.HasSum(item.segment)) return Retransmission::kNotNeeded;
+  if (!contribution && !relayed && !sums_.HasSum(item.segment)) return Retransmission::kNotNeeded;
   if (!rules_.Retransmits(StageOf(item.kind), to)) {
     // Nothing is retained for a loss that is not repaired.
     if (!contribution) outbox(to).Deliver(item.segment);
     return Retransmission::kAbandoned;
   }
-  outbox(to).Retransmit(item);
+  relayed ? relayed_.Retransmit(to, item.segment) : outbox(to).Retransmit(item);
   retransmitted_ += !refused;
   return Retransmission::kAgain;
 }

@@ -22,11 +22,11 @@ void RelayedSums::Add(SegmentIndex segment, std::span<const std::byte> sum) {
   for (const MemberIndex member : collective_.others) {
     members_[member.index()].undelivered += holders.Contains(member.index()) ? 0 : 1;
   }
-  SegmentStore& store = sums_
-                            .try_emplace(owner, layout, layout.FirstSegment(owner),
-                                         layout.SegmentsOf(owner), collective_.spec.element_type,
-                                         pool_)
-                            .first->second;
+  SegmentStore& store =
+      sums_
+          .try_emplace(owner, layout, layout.FirstSegment(owner), layout.SegmentsOf(owner),
+                       collective_.spec.element_type, pool_)
+          .first->second;
   store.Add(segment, sum);
 }
 

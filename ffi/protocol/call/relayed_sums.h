@@ -1,10 +1,9 @@
-// Sums of other members that this rank forwards. A rank whose program is late has everything to send
-// at once while the links of the others are idle: it sends each of its sums to one of them, which
-// sends it to all the rest.
+// Sums of other members that this rank forwards. A rank whose program is late has everything to
+// send at once while the links of the others are idle: it sends each of its sums to one of them,
+// which sends it to all the rest.
 //
-// Its link then carries its contributions and its sums once, S bytes in all, instead of 2 S: the
-// time from its arrival to the end of the call is at the lower bound of StragglAR (Devraj et al.,
-// 2025), with one hop more than without relays, for any number of ranks and of late ones.
+// Its link then carries its contributions and its sums once, S bytes in all, instead of 2 S.
+// Source: S is the bound of StragglAR (Devraj et al., 2025, arXiv:2505.23523).
 
 #ifndef FFI_PROTOCOL_CALL_RELAYED_SUMS_H_
 #define FFI_PROTOCOL_CALL_RELAYED_SUMS_H_
