@@ -106,6 +106,18 @@ def test_lost_reordered_and_repeated_datagrams_change_nothing(tmp_path):
         started.succeed()
 
 
+def test_the_sums_of_a_late_rank_are_right_if_others_relay_them(tmp_path):
+    options = {"faults": "loss=0.02,seed=3", "datagram_bytes_max": 1472}
+    with ranks.start(
+        "late_exact", folder=tmp_path, world_size=3, options=options
+    ) as started:
+        started.succeed()
+        relayed = [int(line) for rank in started for line in rank.lines("relayed")]
+        assert relayed[0] > 0, started.describe()
+        assert relayed[1] > 0, started.describe()
+        assert relayed[2] == 0, started.describe()
+
+
 def test_lossy_mean_over_calls_is_right_because_signs_are_fresh(tmp_path):
     # A deadline that only lost data misses.
     options = {"faults": "loss=0.1,seed=5", "deadline_s": 0.5}
