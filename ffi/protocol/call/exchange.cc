@@ -41,7 +41,7 @@ void Exchange::Submit(Instant now, const Submission& submission, bool in_order) 
   // After the close contributions are of use only if they may be late.
   if (rules_.retains() || !reduce_scatter_.closed()) sender_.Submit();
   rules_.Submit(now, in_order);
-  all_gather_.Submit(now);
+  all_gather_.Submit(now, submission.quorum);
   reduce_scatter_.Submit(now, bucket_);
   PlaceSums(now);
 }
