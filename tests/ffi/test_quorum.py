@@ -142,3 +142,29 @@ def test_all_memory_is_free_after_the_deadline():
         session.call(rank)
     session.run(2 * DEADLINE_S)
     assert [endpoint.memory_bytes() for endpoint in session.ranks] == [0] * 4
+
+
+def test_ranks_that_are_behind_together_pass_the_calls_of_the_others():
+    session = _session()
+    for sequence in range(8):
+        for rank in (0, 2):
+            session.call(rank, sequence)
+        session.run(0.01)
+    # Both late ranks make the missed calls one by one, and wait for no deadline.
+    for sequence in range(6):
+        for rank in (1, 3):
+            session.call(rank, sequence)
+        session.run(0.01)
+        assert all(sequence in session.done[rank] for rank in (1, 3))
+    assert session.expired(1) == session.expired(3) == 0
+
+
+def test_blocks_for_a_rank_far_behind_take_no_memory():
+    session = _session()
+    used = []
+    for sequence in range(8):
+        for rank in (0, 1, 2):
+            session.call(rank, sequence)
+        session.run(0.001)
+        used.append(session.ranks[0].memory_bytes())
+    assert used[-1] == used[3]

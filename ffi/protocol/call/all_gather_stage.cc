@@ -91,6 +91,15 @@ void AllGatherStage::Insert(MemberIndex owner, SegmentIndex segment) {
   if (received_.Insert(segment.index())) --missing_of_[owner.index()];
 }
 
+bool AllGatherStage::SparesAll(const std::vector<bool>& members) const {
+  if (quorum_.clusters.empty()) return false;
+  std::vector<std::size_t> of_cluster(quorum_.clusters.size());
+  for (std::size_t member = 0; member < members.size(); ++member) {
+    of_cluster[quorum_.clusters[member]] += members[member];
+  }
+  return std::ranges::all_of(of_cluster, [this](auto count) { return count <= quorum_.spare; });
+}
+
 bool AllGatherStage::HasQuorum() const {
   if (quorum_.clusters.empty()) return false;
   struct Missing {

@@ -52,6 +52,8 @@ class AllGatherStage {
   bool closed() const { return closed_; }
   bool full() const { return received_.full(); }
   bool ended() const { return full() || closed(); }
+  // The call has a quorum, which needs none of these members (by member).
+  bool SparesAll(const std::vector<bool>& members) const;
   // Every result is here but optional ones, or those of a quorum.
   bool complete() const { return received_.count() + optional_ >= received_.size() || HasQuorum(); }
   // The call is over: results that come now are late.

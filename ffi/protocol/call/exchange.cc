@@ -296,9 +296,11 @@ bool Exchange::removable() const {
                              [this](MemberIndex member) { return sender_.Served(member); });
 }
 
-bool Exchange::Supersede(Instant now) {
+bool Exchange::Supersede(Instant now, bool too_old) {
   if (program_.uncalled()) program_.Abandon();
   if (!program_.over()) return false;
+  // Each call holds a whole block, until its deadline.
+  if (too_old && rules_.LosesLate() && !HasReduceScatter(collective_.spec)) Release();
   bool trimmed = false;
   if (program_.finished()) {
     for (const MemberIndex member : collective_.others) {

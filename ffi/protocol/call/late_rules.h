@@ -131,8 +131,10 @@ class LateRules {
                             const Header& header, std::span<const std::byte> payload);
   // Adds a segment to the late data of its stage, if that is deferred; true if so.
   bool Defer(Stage stage, SegmentIndex segment, std::span<const std::byte> values);
-  // It is lost: sums are scaled up for contributions that they lack.
+  // It is lost.
   bool LosesLate() const { return !drain_ && DropsLateData(collective_.spec); }
+  // Sums are scaled up for contributions that they lack.
+  bool RescalesSums() const { return policy(Stage::kReduceScatter) == LatePolicy::kDrop; }
   // Learns deadlines from a segment that is new, in time or late.
   void Learn(Instant now, MemberIndex from, const Header& header);
   // The program of the member has come too late for the call, and waits for the next one.
