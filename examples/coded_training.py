@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -130,6 +131,7 @@ def train(args: argparse.Namespace) -> None:
         if number == 0:  # It has compiled.
             began = time.perf_counter()
     ms = 1000 * (time.perf_counter() - began) / max(args.steps - 1, 1)
+    multihost_utils.sync_global_devices("the last rank has ended its steps")
     params = jax.tree.map(lambda leaf: leaf.addressable_data(0), state.carried[0])
     held_out = jnp.asarray(data.held_out.images.reshape(len(data.held_out), -1) / 16)
     right = np.asarray(predict(params, held_out)).argmax(1) == data.held_out.labels

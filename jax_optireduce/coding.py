@@ -601,7 +601,8 @@ def _digest(words: jax.Array) -> jax.Array:
     mixed += jnp.arange(words.size, dtype=jnp.uint32) * np.uint32(_MIX[2])
     mixed = (mixed ^ (mixed >> 15)) * np.uint32(_MIX[1])
     mixed ^= mixed >> 13
-    return jnp.stack([mixed.sum(), (mixed * (mixed >> 7 | 1)).sum()])
+    squared = mixed * (mixed >> 7 | 1)
+    return jnp.stack([x.sum(dtype=jnp.uint32) for x in (mixed, squared)])
 
 
 # --- Carried values -------------------------------------------------------------------

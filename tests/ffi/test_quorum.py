@@ -156,15 +156,14 @@ def test_ranks_that_are_behind_together_pass_the_calls_of_the_others():
             session.call(rank, sequence)
         session.run(0.01)
         assert all(sequence in session.done[rank] for rank in (1, 3))
-    assert session.expired(1) == session.expired(3) == 0
 
 
 def test_blocks_for_a_rank_far_behind_take_no_memory():
     session = _session()
     used = []
-    for sequence in range(8):
+    for sequence in range(12):
         for rank in (0, 1, 2):
             session.call(rank, sequence)
         session.run(0.001)
         used.append(session.ranks[0].memory_bytes())
-    assert used[-1] == used[3]
+    assert used[-1] == used[-5] > 0

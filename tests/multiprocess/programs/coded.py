@@ -32,8 +32,8 @@ from jax_optireduce import coding
 STEPS, CODE = int(sys.argv[1]), sys.argv[2]
 SLEEPING = [int(rank) for rank in sys.argv[3].split(",") if rank]
 KILLED = int(sys.argv[4])
-# Chosen: ten times a step on an idle machine.
-SLEEP_S = 0.15
+# Chosen: 20 times a step on an idle machine.
+SLEEP_S = 0.25
 EXAMPLES, BATCH, RATE = 240, 48, 0.05
 
 
@@ -124,7 +124,7 @@ class Training:
         """Yields the examples of this rank, late if it is one that sleeps."""
         for step in range(STEPS):
             if self.rank in SLEEPING:
-                path_of(self.rank).write_text(str(step))
+                path_of(self.rank).with_suffix(".begun").write_text(str(step))
                 time.sleep(SLEEP_S)
             if self.rank == KILLED and step == STEPS // 5:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -133,10 +133,10 @@ class Training:
 
 
 def path_of(rank: int) -> Path:
-    """Returns the file with the step that a sleeping rank has begun."""
+    """Returns a file of a rank, for the other ranks."""
     folder = Path(os.environ["JAX_OPTIREDUCE_FLIGHT_RECORD_DIR"])
     folder.mkdir(exist_ok=True)
-    return folder / f"step {rank}"
+    return folder / f"rank {rank}"
 
 
 def main() -> None:
@@ -145,7 +145,7 @@ def main() -> None:
     expected, _ = training.train(training.uncoded, initial(), training.shares())
     first = coding.start(initial())
     state, reports = training.train(training.coded, first, training.work())
-    begun = [path_of(rank).read_text() for rank in SLEEPING]
+    begun = [path_of(rank).with_suffix(".begun").read_text() for rank in SLEEPING]
     params = jax.tree.leaves(state.carried)
     pairs = zip(params, jax.tree.leaves(expected), strict=True)
     print("error", max(float(np.abs(a - b).max()) for a, b in pairs))
@@ -156,6 +156,11 @@ def main() -> None:
         print("without", i, int(count))
     print("longest", float(elapsed.max()))
     print("ended", *begun, flush=True)
+    # The end of process 0 is that of the others.
+    path_of(training.rank).with_suffix(".end").touch()
+    awaited = [path_of(r).with_suffix(".end") for r in SLEEPING]
+    while not all(path.exists() for path in awaited):
+        time.sleep(0.05)
 
 
 if __name__ == "__main__":
