@@ -108,7 +108,6 @@ def train(args: argparse.Namespace) -> None:
         code=args.code,
         seed=args.seed,
     )
-    step = make_step(mesh, plan)
     over = NamedSharding(mesh, BY_RANK)
 
     def of_rank(*rows: np.ndarray) -> list[jax.Array]:
@@ -120,17 +119,21 @@ def train(args: argparse.Namespace) -> None:
 
     state = jax.jit(initial, out_shardings=NamedSharding(mesh, EVERYWHERE))()
     weights = plan.weights(rank)
+
+    def batch_of(number: int) -> list[jax.Array]:
+        chosen = plan.examples(rank, number)
+        return of_rank(x[chosen], data.training.labels[chosen], weights)
+
+    step = make_step(mesh, plan).lower(state, *batch_of(0)).compile()
+    # A rank that compiles for longer than the others would be late.
+    multihost_utils.sync_global_devices("all ranks have compiled")
     inexact, began = 0, time.perf_counter()
     for number in range(args.steps):
         if rank == ranks - 1:
             time.sleep(args.sleep_ms / 1000)
-        chosen = plan.examples(rank, number)
-        batch = of_rank(x[chosen], data.training.labels[chosen], weights)
-        state, exact = jax.block_until_ready(step(state, *batch))
+        state, exact = jax.block_until_ready(step(state, *batch_of(number)))
         inexact += not exact.addressable_data(0)[0]
-        if number == 0:  # It has compiled.
-            began = time.perf_counter()
-    ms = 1000 * (time.perf_counter() - began) / max(args.steps - 1, 1)
+    ms = 1000 * (time.perf_counter() - began) / args.steps
     multihost_utils.sync_global_devices("the last rank has ended its steps")
     params = jax.tree.map(lambda leaf: leaf.addressable_data(0), state.carried[0])
     held_out = jnp.asarray(data.held_out.images.reshape(len(data.held_out), -1) / 16)
