@@ -13,7 +13,6 @@ limits: docs/algorithms.md.
 
 import argparse
 import time
-from collections.abc import Callable
 from typing import Any
 
 import images
@@ -46,7 +45,7 @@ def predict(params: Any, x: jax.Array) -> jax.Array:
     return jax.nn.relu(x @ params["hidden"] + params["bias"]) @ params["out"]
 
 
-def make_step(mesh: Mesh, plan: coding.Plan) -> Callable[..., Any]:
+def make_step(mesh: Mesh, plan: coding.Plan) -> jax.stages.Wrapped:
     """Returns (state, x, labels, weights) to (state, whether the gradient is exact)."""
 
     def step(
