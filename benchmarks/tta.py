@@ -7,7 +7,8 @@ to one switch, and trains two small models on them, a rank on each host: with
 `lax.pmean` over Gloo, in float32 and bfloat16, with every mode of this package, and
 with `wire_format="auto"`, with default settings. `--search` adds fixed settings of
 `bounded`, of which the table shows the best. `--schemes exact "exact, delay 1"`
-compares a mode with the same mode with gradients of the step before. Impairments:
+compares a mode with the same mode with gradients of the step before, and
+`--schemes exact "coded, 1 late"` with gradient coding. Impairments:
 
     quiet                none
     pauses...            every rank independently pauses 0.5 s before 5 % of its steps
@@ -48,7 +49,7 @@ import numpy as np
 import results
 import tta_report
 from hosts import MISSING, RANKS, Link, environment, network, program
-from tta_train import DELAYED, SCHEMES, Pauses, fixed_schemes
+from tta_train import CODED, DELAYED, SCHEMES, Pauses, fixed_schemes
 
 HERE = Path(__file__).parent
 # The programs of the hosts import modules of this folder.
@@ -110,7 +111,7 @@ class Cell:
     Attributes:
       task: "digits" or "text".
       optimizer: "sgd" (with momentum) or "adamw".
-      scheme: of `tta_train.SCHEMES`, `DELAYED` or `fixed_schemes`.
+      scheme: of `tta_train.SCHEMES`, `DELAYED`, `CODED` or `fixed_schemes`.
       impairment: of `IMPAIRMENTS`.
       seed: of the parameters, the order of the examples, the pauses and the bursts.
       steps: of the optimizer.
@@ -224,7 +225,7 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--tasks", **several(["digits", "text"], ["digits", "text"]))
     add("--optimizers", **several(["sgd", "adamw"], ["sgd", "adamw"]))
-    schemes = [*SCHEMES, *DELAYED, *fixed_schemes()]
+    schemes = [*SCHEMES, *DELAYED, *CODED, *fixed_schemes()]
     add("--schemes", **several(schemes, list(SCHEMES)))
     add("--search", action="store_true", help="add fixed settings of `bounded`")
     add("--impairments", **several(list(IMPAIRMENTS), list(IMPAIRMENTS)))
@@ -278,7 +279,7 @@ def main() -> int:
         print(tta_report.line(row), flush=True)
     rows = list(results.read(path, wanted).values())
     if rows:
-        table = tta_report.table(rows, [*SCHEMES, *DELAYED], TARGETS)
+        table = tta_report.table(rows, [*SCHEMES, *DELAYED, *CODED], TARGETS)
         print(table)
         (args.output / "table.md").write_text(table + "\n")
         tta_report.draw(rows, list(SCHEMES), TARGETS, args.output / "tta.png")

@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jax_optireduce
+from jax_optireduce import coding
 
 AXIS = "ranks"
 EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
@@ -52,6 +53,7 @@ class Scheme:
       options: options of `jax_optireduce.init`.
       delay: age of the gradients in a step, in steps: 0 or 1.
       momentum: of SGD; the first decay rate of AdamW.
+      late: ranks of each cluster that coded gradients do without; None: no code.
     """
 
     mode: str | None
@@ -60,6 +62,7 @@ class Scheme:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     delay: int = 0
     momentum: float = MOMENTUM
+    late: int | None = None
 
 
 # Schemes with default options.
@@ -83,6 +86,10 @@ DELAYED = {
     for mode in ("exact", "bounded")
     for text, momentum in (("", MOMENTUM), (", no momentum", 0.0))
 }
+
+
+# Gradient coding: late + 1 times the computation.
+CODED = {"coded, 1 late": Scheme("lossy", late=1)}
 
 
 def fixed_schemes() -> dict[str, Scheme]:
@@ -142,8 +149,33 @@ def mean_over_gloo(tree: Any, flat: bool) -> Any:
     return restored(jax.lax.pmean(vector, AXIS))
 
 
+def coded_gradients(
+    task: accuracy_models.Task,
+    plan: coding.Plan,
+    state: Any,
+    inputs: jax.Array,
+    targets: jax.Array,
+) -> tuple[Any, Any, jax.Array]:
+    """Returns the mean gradients over the batch, the state, and the report."""
+    params, inner, coded = state
+    mean, coded, report = coding.combine(
+        lambda carried: jax.grad(task.loss)(carried[0], inputs, targets),
+        coded.replace((params, inner)),
+        AXIS,
+        plan,
+        name="gradients",
+    )
+    stats = report.stats
+    values = (report.error, stats.missing_results, 0.0, stats.deadline_s, 0.0)
+    return mean, (*coded.carried, coded.replace(None)), jnp.stack(values)
+
+
 def make_step(
-    task: accuracy_models.Task, optimizer: Any, scheme: Scheme, mesh: Mesh
+    task: accuracy_models.Task,
+    optimizer: Any,
+    scheme: Scheme,
+    mesh: Mesh,
+    plan: coding.Plan | None,
 ) -> Callable[..., Any]:
     """Returns the train step: (state, inputs, targets) -> (state, report)."""
 
@@ -167,20 +199,18 @@ def make_step(
             gradients, stats = jax_optireduce.average_gradients(
                 gradients, AXIS, **arguments, return_stats=True
             )
-        report = (
-            stats.missing_contributions,
-            stats.missing_results,
-            stats.deferred,
-            stats.deadline_s,
-            stats.skipped,
-        )
-        values = jnp.stack([x.astype(jnp.float32) for x in report])
-        return gradients, handle, values
+        shares = (stats.missing_contributions, stats.missing_results, stats.deferred)
+        report = (*shares, stats.deadline_s, stats.skipped)
+        return gradients, handle, jnp.stack([x.astype(jnp.float32) for x in report])
 
     def step(state: Any, inputs: jax.Array, targets: jax.Array) -> tuple[Any, Any]:
-        params, inner, handle = state
-        gradients = jax.grad(task.loss)(params, inputs, targets)
-        gradients, handle, report = averaged(gradients, handle)
+        if plan is not None:
+            found = coded_gradients(task, plan, state, inputs, targets)
+            gradients, (params, inner, handle), report = found
+        else:
+            params, inner, handle = state
+            gradients = jax.grad(task.loss)(params, inputs, targets)
+            gradients, handle, report = averaged(gradients, handle)
         updates, inner = optimizer.update(gradients, inner, params)
         return (optax.apply_updates(params, updates), inner, handle), report[None]
 
@@ -196,6 +226,37 @@ def make_step(
     )
 
 
+def batches_of(
+    task: accuracy_models.Task, seed: int, plan: coding.Plan | None
+) -> Iterator[list[np.ndarray]]:
+    """Yields the batches of this rank; with a code those of all ranks of its cluster.
+
+    A whole batch has the same examples with and without a code.
+    """
+    rank, ranks = jax.process_index(), jax.process_count()
+    members = [rank]
+    if plan is not None:
+        clusters = plan.codes[0].clusters
+        members = [r for r in range(ranks) if clusters[r] == clusters[rank]]
+    for parts in zip(*(task.batches(seed, r, ranks) for r in members), strict=True):
+        yield [np.concatenate(rows) for rows in zip(*parts, strict=True)]
+
+
+def sleeps_of(
+    cell: Mapping[str, Any], plan: coding.Plan | None
+) -> tuple[np.ndarray, float]:
+    """Returns the pause before each step, and the computation of one, in seconds."""
+    rank, ranks = jax.process_index(), jax.process_count()
+    compute_s = cell["compute_ms"] / 1000 * (cell["slow"] if rank == ranks - 1 else 1)
+    # Of the data of an uncoded step.
+    compute_s *= plan.load * ranks if plan else 1
+    pauses = np.zeros(cell["steps"])
+    if cell["pauses"]:
+        drawn = Pauses(**cell["pauses"]).drawn(cell["seed"], rank, ranks, len(pauses))
+        pauses += drawn
+    return pauses, compute_s
+
+
 def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
     """Trains in the open session; returns the figures of this rank."""
     task = accuracy_models.load(cell["task"])
@@ -205,6 +266,10 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
     optimizer = make(rate, scheme.momentum)
     rank, ranks = jax.process_index(), jax.process_count()
     mesh = jax.make_mesh((ranks,), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+    plan = None
+    if scheme.late is not None:
+        # The batches are those of the task, not of the plan.
+        plan = coding.plan(ranks, late=scheme.late, dataset=ranks, batch=ranks)
     over = NamedSharding(mesh, DIVIDED)
 
     def initial() -> Any:
@@ -213,27 +278,26 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
         handle = None
         if scheme.delay:
             handle = jax_optireduce.empty_handle(params, AXIS, mode=scheme.mode)
+        if plan is not None:
+            handle = coding.start(None)
         return params, optimizer.init(params), handle
 
     def divided(rows: list[np.ndarray]) -> list[jax.Array]:
         return [jax.make_array_from_process_local_data(over, part) for part in rows]
 
-    batches = task.batches(cell["seed"], rank, ranks)
+    batches = batches_of(task, cell["seed"], plan)
     state = jax.jit(initial, out_shardings=NamedSharding(mesh, EVERYWHERE))()
     first = divided(next(batches))
-    step = make_step(task, optimizer, scheme, mesh).lower(state, *first).compile()
-    steps = cell["steps"]
-    sleeps = cell["compute_ms"] / 1000 * np.ones(steps)
-    if rank == ranks - 1:
-        sleeps *= cell["slow"]
-    if cell["pauses"]:
-        sleeps += Pauses(**cell["pauses"]).drawn(cell["seed"], rank, ranks, steps)
+    step = make_step(task, optimizer, scheme, mesh, plan).lower(state, *first).compile()
+    pauses, compute_s = sleeps_of(cell, plan)
     ends_s, notes, reports = [], {}, []
     multihost_utils.sync_global_devices("start")
     began = time.perf_counter()
-    for number, sleep_s in enumerate(sleeps, 1):
+    for number, pause_s in enumerate(pauses, 1):
         batch = divided(next(batches))
-        time.sleep(sleep_s)
+        # A rank that the others have passed skips the gradient.
+        skips = plan is not None and bool(state[2].behind.addressable_data(0))
+        time.sleep(pause_s + (0 if skips else compute_s))
         state, report = jax.block_until_ready(step(state, *batch))
         ends_s.append(time.perf_counter() - began)
         reports.append(np.asarray(report.addressable_data(0))[0])
@@ -257,7 +321,7 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
 def main() -> None:
     """Trains the cell of a file."""
     cell = json.loads(Path(sys.argv[1]).read_text())
-    scheme = (SCHEMES | DELAYED | fixed_schemes())[cell["scheme"]]
+    scheme = (SCHEMES | DELAYED | CODED | fixed_schemes())[cell["scheme"]]
     if scheme.mode is None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(

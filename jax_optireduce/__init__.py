@@ -5,7 +5,8 @@
 `value_and_grad` and `over_slow_axis` serve programs without `shard_map`; `begin` and
 `end` let a call overlap with the next step; `drain` returns data in flight, and
 `resync` makes replicas equal again; `assert_replicas_equal` and `replica_drift` compare
-them; `typed_errors` gives failed calls exceptions to catch.
+them; `typed_errors` gives failed calls exceptions to catch; `coding` has exact
+gradients without the late ranks.
 """
 
 import pkgutil
@@ -14,6 +15,7 @@ import pkgutil
 # of the installation.
 __path__ = pkgutil.extend_path(__path__, __name__)
 
+from jax_optireduce import coding
 from jax_optireduce._collectives import pmean, psum
 from jax_optireduce._communicator import Communicator, init, shutdown, stats
 from jax_optireduce._errors import (
@@ -69,6 +71,7 @@ __all__ = [
     "assert_replicas_equal",
     "average_gradients",
     "begin",
+    "coding",
     "drain",
     "empty_handle",
     "end",

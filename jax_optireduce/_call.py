@@ -63,6 +63,9 @@ class Call:
       derived: whether the call results from differentiation of another.
       typed: whether JAX tracks variation over the axes (check_vma=True).
       counted: whether the session numbers the call, which has no `step`.
+      clusters: of an all_gather in mode "lossy", the cluster of each rank; empty: the
+        call waits for all ranks.
+      spare: ranks of each cluster for which that call does not wait.
     """
 
     kind: str
@@ -78,6 +81,8 @@ class Call:
     typed: bool = False
     counted: bool = False
     fast: tuple[str, ...] = ()
+    clusters: tuple[int, ...] = ()
+    spare: int = 0
 
     @property
     def slow(self) -> tuple[str, ...]:

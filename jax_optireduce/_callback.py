@@ -49,6 +49,8 @@ def _reduce(
         "group_processes": attributes["group_processes"].tolist(),
         "group_size": int(attributes["group_size"]),
         "drain": int(attributes["drain"]),
+        "clusters": attributes["clusters"].tolist(),
+        "spare": int(attributes["spare"]),
     }
     stats = _native.reduce_and_wait(
         **arguments,

@@ -104,15 +104,15 @@ def checked_key(name: str | None, kind: str) -> str:
 
 def check_mode(mode: str) -> None:
     """Raises `UsageError` unless `mode` is a mode."""
-    _check_choice("mode", mode, MODES)
+    check_choice("mode", mode, MODES)
 
 
 def check_wire_format(wire_format: str) -> None:
     """Raises `UsageError` unless `wire_format` is a wire format."""
-    _check_choice("wire_format", wire_format, WIRE_FORMATS)
+    check_choice("wire_format", wire_format, WIRE_FORMATS)
 
 
-def _check_choice(argument: str, value: Any, known: Sequence[str]) -> None:
+def check_choice(argument: str, value: Any, known: Sequence[str]) -> None:
     if value in known:
         return
     quoted = [repr(name) for name in known]

@@ -126,7 +126,8 @@ def fingerprint(avals: Sequence[Any], call: Call, devices: np.ndarray) -> int:
     """
     shapes = [(str(aval.dtype), tuple(aval.shape)) for aval in avals]
     how = (call.mode, call.wire_format, devices.tolist(), call.rotated, call.operation)
-    return hash64(repr((shapes, *how)))
+    quorum = (call.clusters, call.spare) if call.clusters else ()
+    return hash64(repr((shapes, *how, *quorum)))
 
 
 def hash64(text: str) -> int:

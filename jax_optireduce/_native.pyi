@@ -63,6 +63,8 @@ def reduce_and_wait(
     group_size: int,
     drain: int,
     averages: bool,
+    clusters: Sequence[int],
+    spare: int,
     group_rank: Sequence[int],
     step: int,
     dtype: str,

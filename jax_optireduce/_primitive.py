@@ -306,6 +306,8 @@ def call_attributes(ctx: Any, leaves: Sequence[Any], call: Call) -> dict[str, An
         "fingerprint": np.int64(_identity.fingerprint(leaves, call, devices)),
         "group_processes": np.array(processes, np.int32),
         "group_size": np.int64(groups.shape[1]),
+        "clusters": np.array(call.clusters, np.int32),
+        "spare": np.int64(call.spare),
     }
 
 

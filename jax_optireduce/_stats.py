@@ -93,6 +93,11 @@ def missing_results(vector: jax.Array) -> jax.Array:
     return vector[_AT["missing_results"]]
 
 
+def passed(vector: jax.Array) -> jax.Array:
+    """Returns whether all others had passed the call when it ended, bool []."""
+    return vector[_AT["passed"]] > 0
+
+
 def live_ranks(vector: jax.Array, size: int) -> jax.Array:
     """Returns the number of ranks in live processes, float32 [].
 

@@ -68,8 +68,8 @@ struct Statistic {
 };
 
 // By position. Units and meanings are those of CollectiveStats in jax_optireduce/_stats.py;
-// "processes" is for the mean over live ranks.
-inline constexpr std::array<Statistic, 14> kStatistics = {{
+// "processes" is for the mean over live ranks, "passed" for ranks that are behind.
+inline constexpr std::array<Statistic, 15> kStatistics = {{
     {"missing_contributions",
      [](const CallReport& of) { return of.result.stats.missing_contributions; }},
     {"missing_results", [](const CallReport& of) { return of.result.stats.missing_results; }},
@@ -95,6 +95,7 @@ inline constexpr std::array<Statistic, 14> kStatistics = {{
     {"skipped", [](const CallReport& of) { return static_cast<double>(of.result.stats.skipped); }},
     {"rounded", [](const CallReport& of) { return of.result.stats.rounded ? 1.0 : 0.0; }},
     {"processes", [](const CallReport& of) { return static_cast<double>(of.processes); }},
+    {"passed", [](const CallReport& of) { return of.result.stats.passed ? 1.0 : 0.0; }},
 }};
 
 }  // namespace optireduce

@@ -31,8 +31,10 @@ std::vector<float> Reduce(const std::string& communicator, const std::string& na
                           const std::string& operation, const std::string& mode,
                           const std::string& wire_format, std::int64_t fingerprint,
                           const std::vector<std::int32_t>& group_processes, std::int64_t group_size,
-                          std::int64_t drain, bool averages, GroupRank group_rank,
-                          std::int32_t step, const std::string& dtype, const Bytes& leaf) {
+                          std::int64_t drain, bool averages,
+                          const std::vector<std::int32_t>& clusters, std::int64_t spare,
+                          GroupRank group_rank, std::int32_t step, const std::string& dtype,
+                          const Bytes& leaf) {
   const CallAttributes attributes{
       .communicator = communicator,
       .name = name,
@@ -45,7 +47,9 @@ std::vector<float> Reduce(const std::string& communicator, const std::string& na
       .group_processes = {group_processes.data(), group_processes.size()},
       .group_size = group_size,
       .drain = drain,
-      .averages = averages};
+      .averages = averages,
+      .clusters = {clusters.data(), clusters.size()},
+      .spare = spare};
   const std::span bytes(reinterpret_cast<std::byte*>(leaf.data()), leaf.size());
   std::vector<float> stats(kStatistics.size());
   Status status;
@@ -68,8 +72,8 @@ std::uint32_t Take(const std::string& communicator, const std::string& name, Gro
 void BindCallback(nb::module_& module) {
   module.def("reduce_and_wait", &Reduce, nb::kw_only(), "communicator"_a, "name"_a, "key"_a,
              "description"_a, "operation"_a, "mode"_a, "wire_format"_a, "fingerprint"_a,
-             "group_processes"_a, "group_size"_a, "drain"_a, "averages"_a, "group_rank"_a, "step"_a,
-             "dtype"_a, "leaf"_a);
+             "group_processes"_a, "group_size"_a, "drain"_a, "averages"_a, "clusters"_a, "spare"_a,
+             "group_rank"_a, "step"_a, "dtype"_a, "leaf"_a);
   module.def("take_number", &Take, "communicator"_a, "name"_a, "group_rank"_a);
 }
 

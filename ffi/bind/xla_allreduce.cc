@@ -103,6 +103,36 @@ Status ReadMembers(const CallAttributes& attributes, Rank process, std::uint16_t
   return Status();
 }
 
+// Reads whom an all_gather that drops late data waits for.
+Status ReadQuorum(const CallAttributes& attributes, DeviceCall& call) {
+  if (attributes.clusters.size() == 0) return Status();
+  const auto size = static_cast<std::size_t>(attributes.group_size);
+  const std::size_t first = call.group * size;
+  if (call.spec.members.size() == 1) return Status();
+  if (attributes.clusters.size() != size || call.spec.members.size() != size) {
+    return Invalid(attributes.name,
+                   "a coded call needs each rank on a process of its own, and a cluster of each: "
+                   "got " +
+                       std::to_string(size) + " ranks on " +
+                       std::to_string(call.spec.members.size()) + " processes, and " +
+                       std::to_string(attributes.clusters.size()) + " clusters.");
+  }
+  call.quorum.clusters.resize(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::int32_t cluster = attributes.clusters[i];
+    if (cluster < 0 || static_cast<std::size_t>(cluster) >= size) {
+      return Invalid(attributes.name, "a cluster must be from 0 to " + std::to_string(size - 1) +
+                                          ", got " + std::to_string(cluster) + ".");
+    }
+    const Rank process(static_cast<std::uint16_t>(attributes.group_processes[first + i]));
+    call.quorum.clusters[MemberOf(call.spec, process)->index()] =
+        static_cast<std::uint16_t>(cluster);
+  }
+  call.quorum.spare = static_cast<std::uint16_t>(
+      std::clamp<std::int64_t>(attributes.spare, 0, attributes.group_size));
+  return Status();
+}
+
 // Reads the participants: the processes of the device's group, and the local ones of its ranks.
 Status ReadGroup(const CallAttributes& attributes, const std::int32_t* group_rank, Rank process,
                  std::uint16_t world_size, DeviceCall& call) {
@@ -125,7 +155,8 @@ Status ReadGroup(const CallAttributes& attributes, const std::int32_t* group_ran
   call.group = static_cast<std::uint32_t>(group);
   call.groups = static_cast<std::uint32_t>(groups);
   call.rank = static_cast<std::uint32_t>(rank);
-  return ReadMembers(attributes, process, world_size, call);
+  Status status = ReadMembers(attributes, process, world_size, call);
+  return status.ok() ? ReadQuorum(attributes, call) : status;
 }
 
 }  // namespace
@@ -301,7 +332,8 @@ ffi::Future AllReduce(std::string_view communicator, std::string_view name, std:
                       std::string_view description, std::string_view operation,
                       std::string_view mode, std::string_view wire_format, std::int64_t fingerprint,
                       ffi::Span<const std::int32_t> group_processes, std::int64_t group_size,
-                      std::int64_t drain, bool averages, ffi::BufferR1<ffi::S32> group_rank,
+                      std::int64_t drain, bool averages, ffi::Span<const std::int32_t> clusters,
+                      std::int64_t spare, ffi::BufferR1<ffi::S32> group_rank,
                       ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
                       ffi::RemainingRets results) {
   ffi::Promise promise;
@@ -317,7 +349,9 @@ ffi::Future AllReduce(std::string_view communicator, std::string_view name, std:
                                   .group_processes = group_processes,
                                   .group_size = group_size,
                                   .drain = drain,
-                                  .averages = averages};
+                                  .averages = averages,
+                                  .clusters = clusters,
+                                  .spare = spare};
   Status status;
   try {
     status = StartAllReduce(attributes, group_rank, step, arguments, results, promise);
@@ -376,6 +410,8 @@ XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame) {
                              .Attr<std::int64_t>("group_size")
                              .Attr<std::int64_t>("drain")
                              .Attr<bool>("averages")
+                             .Attr<ffi::Span<const std::int32_t>>("clusters")
+                             .Attr<std::int64_t>("spare")
                              .Arg<ffi::BufferR1<ffi::S32>>()
                              .Arg<ffi::BufferR0<ffi::S32>>()
                              .RemainingArgs()

@@ -29,6 +29,9 @@ struct CallAttributes {
   std::int64_t group_size = 0;
   std::int64_t drain = 0;
   bool averages = false;
+  // Of an all_gather that drops late data: see Quorum. By rank of a group; empty: of no quorum.
+  xla::ffi::Span<const std::int32_t> clusters;
+  std::int64_t spare = 0;
 };
 
 // Reads a call, without its leaves.
@@ -56,7 +59,8 @@ void WriteStats(const DeviceResult& result, std::size_t processes, float* stats)
 //               program with the same name), description, mode ("exact", "agreed", "bounded" or
 //               "lossy"): strings; fingerprint i64; group_processes i32 array, row-major [groups,
 //               group_size], the process of each rank of each group; group_size i64; drain i64
-//               (0: no; 1: of calls that were made; 2: of calls that may have been made)
+//               (0: no; 1: of calls that were made; 2: of calls that may have been made); clusters
+//               i32 array, one for each rank of a group or empty, and spare i64: see Quorum
 // Leaves are of one dtype: float32, bfloat16, float16, float64 or int32.
 // Modes, statistics and the limit of a name: ffi/bind/call_facts.h.
 XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame);

@@ -90,9 +90,10 @@ ffi::Error Begin(std::string_view communicator, std::string_view name, std::stri
                  std::string_view description, std::string_view operation, std::string_view mode,
                  std::string_view wire_format, std::int64_t fingerprint,
                  ffi::Span<const std::int32_t> group_processes, std::int64_t group_size,
-                 std::int64_t drain, bool averages, std::int64_t salt,
-                 ffi::BufferR1<ffi::S32> group_rank, ffi::BufferR0<ffi::S32> step,
-                 ffi::RemainingArgs arguments, ffi::Result<ffi::BufferR1<ffi::S32>> token) try {
+                 std::int64_t drain, bool averages, ffi::Span<const std::int32_t> clusters,
+                 std::int64_t spare, std::int64_t salt, ffi::BufferR1<ffi::S32> group_rank,
+                 ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
+                 ffi::Result<ffi::BufferR1<ffi::S32>> token) try {
   const CallAttributes attributes{.communicator = communicator,
                                   .name = name,
                                   .key = key,
@@ -104,7 +105,9 @@ ffi::Error Begin(std::string_view communicator, std::string_view name, std::stri
                                   .group_processes = group_processes,
                                   .group_size = group_size,
                                   .drain = drain,
-                                  .averages = averages};
+                                  .averages = averages,
+                                  .clusters = clusters,
+                                  .spare = spare};
   const Status status = StartBegin(attributes, salt, group_rank, step, arguments, *token);
   return status.ok() ? ffi::Error::Success() : EncodeError(status);
 } catch (const std::exception& unexpected) {
@@ -211,6 +214,8 @@ XLA_FFI_Error* BeginHandler(XLA_FFI_CallFrame* call_frame) {
                              .Attr<std::int64_t>("group_size")
                              .Attr<std::int64_t>("drain")
                              .Attr<bool>("averages")
+                             .Attr<ffi::Span<const std::int32_t>>("clusters")
+                             .Attr<std::int64_t>("spare")
                              .Attr<std::int64_t>("salt")
                              .Arg<ffi::BufferR1<ffi::S32>>()
                              .Arg<ffi::BufferR0<ffi::S32>>()

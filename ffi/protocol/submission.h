@@ -45,7 +45,7 @@ struct CollectiveSpec {
   LatePolicy reduce_scatter = LatePolicy::kWait;
   LatePolicy all_gather = LatePolicy::kWait;
   // For kDrop and kDefer, from the start of the stage: T_rs and T_ag. A call ends by their sum.
-  // T_ag is 0 without a second stage.
+  // A stage that the collective lacks has 0.
   Duration reduce_scatter_deadline{};
   Duration all_gather_deadline{};
   std::vector<Rank> members;  // ascending; member i owns shard i
@@ -81,12 +81,17 @@ inline bool SameCollective(const CollectiveSpec& a, const CollectiveSpec& b) {
          a.all_gather_deadline == b.all_gather_deadline && a.members == b.members;
 }
 
+// No late data joins a later call.
+inline bool DropsLateData(const CollectiveSpec& spec) {
+  return spec.reduce_scatter == LatePolicy::kDrop || spec.all_gather == LatePolicy::kDrop;
+}
+
 // Elements are rounded to the wire format, except in a drain.
 inline bool Rounds(const CollectiveSpec& spec) { return spec.wire_format != WireFormat::kFloat32; }
 
 // The name of the mode for users. Requires HasMode(spec), deadlines aside.
 inline std::string_view ModeOf(const CollectiveSpec& spec) {
-  if (spec.reduce_scatter == LatePolicy::kDrop) return "lossy";
+  if (DropsLateData(spec)) return "lossy";
   if (spec.all_gather == LatePolicy::kDefer) return "bounded";
   if (spec.reduce_scatter != LatePolicy::kDefer) return "exact";
   // Without a second stage these two are one: a shard has one owner, which no other can contradict.
@@ -95,8 +100,11 @@ inline std::string_view ModeOf(const CollectiveSpec& spec) {
 
 // True if the policies form a mode, with deadlines if the mode needs them.
 inline bool HasMode(const CollectiveSpec& spec) {
-  // Sums that come late are added to a later result: right for sums alone.
-  if (!HasReduceScatter(spec)) return spec.all_gather == LatePolicy::kWait;
+  if (!HasReduceScatter(spec)) {
+    // A value that comes late is no part of a later result.
+    if (spec.all_gather != LatePolicy::kDrop) return spec.all_gather == LatePolicy::kWait;
+    return spec.reduce_scatter_deadline == Duration(0) && spec.all_gather_deadline > Duration(0);
+  }
   if (spec.reduce_scatter == LatePolicy::kWait) {
     return spec.all_gather == LatePolicy::kWait || !HasAllGather(spec);
   }
@@ -106,6 +114,13 @@ inline bool HasMode(const CollectiveSpec& spec) {
   return spec.all_gather == spec.reduce_scatter ||
          (spec.reduce_scatter == LatePolicy::kDefer && spec.all_gather == LatePolicy::kWait);
 }
+
+// The members that an all_gather with kDrop waits for: all but `spare` of each cluster. Members
+// that are absent are the first of the spare ones.
+struct Quorum {
+  std::vector<std::uint16_t> clusters;  // by member, from 0; empty: all members are waited for
+  std::uint16_t spare = 0;
+};
 
 // A part of the bucket; reduced in place.
 struct Leaf {
@@ -122,6 +137,7 @@ struct Submission {
   bool drain = false;
   // The program divides the sums by the number of members.
   bool averages = false;
+  Quorum quorum{};
   // Time for which an endpoint kept the call from beginning: during an agreement on the members, or
   // until the others began their next call.
   Duration held{};

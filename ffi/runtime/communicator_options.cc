@@ -91,7 +91,9 @@ void SetDeadlines(const CommunicatorOptions& options, CollectiveSpec& spec) {
   const Duration deadline =
       options.deadline > Duration::zero() ? options.deadline : options.deadline_max;
   // Half for each of two stages: both move the same number of bytes.
-  spec.reduce_scatter_deadline = HasAllGather(spec) ? deadline / 2 : deadline;
+  if (HasReduceScatter(spec)) {
+    spec.reduce_scatter_deadline = HasAllGather(spec) ? deadline / 2 : deadline;
+  }
   spec.all_gather_deadline = deadline - spec.reduce_scatter_deadline;
 }
 

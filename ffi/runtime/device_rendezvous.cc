@@ -350,7 +350,8 @@ Submission DeviceRendezvous::NetworkCall(const LocalReduction& local_reduction, 
                         .sequence = sequence,
                         .leaves = {},
                         .drain = call.drain,
-                        .averages = call.averages};
+                        .averages = call.averages,
+                        .quorum = call.quorum};
   // Two groups can have the same processes (with different devices of theirs), so the group is part
   // of the identity of their calls on the wire.
   if (call.groups > 1) submission.spec.name += "[group " + std::to_string(call.group) + "]";

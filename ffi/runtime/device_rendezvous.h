@@ -55,6 +55,7 @@ struct DeviceCall {
   std::vector<Leaf> leaves;  // valid until `done`
   bool drain = false;        // see Submission
   bool averages = false;     // see Submission
+  Quorum quorum{};           // see Submission
   // The name without the number of the call in its program: see CalledCollectives.
   std::string key;
   bool drains_if_any = false;  // see CalledCollectives::Check

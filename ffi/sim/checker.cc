@@ -25,6 +25,7 @@ Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
                         .leaves = leaves_.MakeLeaves(now, record),
                         .drain = record.drain,
                         .averages = log_.scenario.means != 0,
+                        .quorum = log_.workload.QuorumOf(record.collective),
                         .token = log_.calls.size()};
   // The endpoint holds pointers into the leaves, which moving a record must not change.
   static_assert(std::is_nothrow_move_constructible_v<SimCallRecord>);

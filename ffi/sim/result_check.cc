@@ -193,4 +193,22 @@ std::string CheckLossyResult(const Workload& workload, const SimCollective& coll
   return {};
 }
 
+std::string CheckGatheredResult(const SimCollective& collective, std::span<const std::byte> result,
+                                std::span<const std::byte> reference, const CallStats& stats) {
+  const ElementType type = collective.spec.element_type;
+  std::uint64_t zeros = 0;
+  for (std::uint64_t i = 0; i < collective.spec.elements; ++i) {
+    const double got = LoadElement(type, &result[i * SizeOf(type)]);
+    const double wanted = LoadElement(type, &reference[i * SizeOf(type)]);
+    zeros += got == 0;
+    if (got == 0 || got == wanted) continue;
+    return "element " + std::to_string(i) + " is " + std::to_string(got) + ", neither " +
+           std::to_string(wanted) + " nor missing";
+  }
+  const double missing = static_cast<double>(zeros) / static_cast<double>(collective.spec.elements);
+  if (std::fabs(missing - stats.missing_results) <= kFractionTolerance) return {};
+  return "misses " + std::to_string(missing) + " of its elements, but its stats say " +
+         std::to_string(stats.missing_results);
+}
+
 }  // namespace optireduce

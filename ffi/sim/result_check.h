@@ -38,6 +38,11 @@ std::string CheckRoundedLossyResult(const Workload& workload, const SimCollectiv
                                     std::span<const std::byte> result,
                                     std::span<const std::byte> reference, const CallStats& stats);
 
+// Checks that every element of an all_gather that drops late data has its bits, or is zero, and
+// that the stats count the latter. Returns the violation, empty if there is none.
+std::string CheckGatheredResult(const SimCollective& collective, std::span<const std::byte> result,
+                                std::span<const std::byte> reference, const CallStats& stats);
+
 // Rounding of a sum and of its rescaling, relative to the value.
 double RoundingOf(ElementType type);
 

@@ -27,6 +27,9 @@ std::string ResultChecker::FindWrong(const SimCallRecord& record, std::span<cons
                   : CheckExactResult(collective, record.Result(), bucket, Reference(record.call),
                                      stats);
   }
+  if (!HasReduceScatter(collective.spec) && !rounds) {
+    return CheckGatheredResult(collective, bucket, Reference(record.call), stats);
+  }
   // Rounded values do not tell which contributions are in them.
   return rounds ? CheckRoundedLossyResult(log_.workload, collective, record.call, record.Result(),
                                           bucket, Reference(record.call), stats)

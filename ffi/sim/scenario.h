@@ -58,7 +58,7 @@ enum class SimMismatch : std::uint64_t {
   X(element_type, 0, 0, 5, "float32 bfloat16 float16 float64 int32 mixed")                         \
   X(wire_format, 0, 0, 4, "float32 bfloat16 int8 auto mixed; of collectives of float32")           \
   X(mode, 0, 0, 5, "exact lossy mixed bounded agreed any")                                         \
-  X(stages, 0, 0, 3, "both reduce_scatter all_gather mixed; all_gather is always exact")           \
+  X(stages, 0, 0, 3, "both reduce_scatter all_gather mixed; all_gather is exact or lossy")         \
   X(fill, 0, 0, 1, "integers (any order of adding is exact) floats (only rank order is)")          \
   X(subsets, 0, 0, 1, "1: collectives after the first have a random subset as members")            \
   X(groups, 1, 1, 512, "above 1: a call is one within a group and one across all groups")          \

@@ -185,10 +185,10 @@ void SetStages(SimStages stages, CollectiveSpec& spec) {
     spec.all_gather = LatePolicy::kNoStage;
   } else {
     spec.reduce_scatter = LatePolicy::kNoStage;
-    spec.all_gather = LatePolicy::kWait;
+    if (spec.all_gather != LatePolicy::kDrop) spec.all_gather = LatePolicy::kWait;
     spec.reduce_scatter_deadline = {};
   }
-  spec.all_gather_deadline = {};
+  if (spec.all_gather != LatePolicy::kDrop) spec.all_gather_deadline = {};
   const std::uint64_t members = spec.members.size();
   spec.elements = std::max<std::uint64_t>(spec.elements / members, 1) * members;
 }
@@ -543,6 +543,19 @@ void Workload::Fill(const SimCollective& collective, SimCall call, std::size_t m
   ForEachElement(
       collective, call, member, {.first = 0, .end = collective.spec.elements},
       [&](std::uint64_t i, double value) { StoreElement(type, value, &bucket[i * SizeOf(type)]); });
+}
+
+Quorum Workload::QuorumOf(const SimCollective& collective) const {
+  const CollectiveSpec& spec = collective.spec;
+  const bool even = spec.elements / spec.members.size() % 2 == 0;
+  if (HasReduceScatter(spec) || !collective.lossy() || even) return {};
+  // Clusters of two or three, one of which is spare.
+  const std::size_t clusters = std::max<std::size_t>(spec.members.size() / 2, 1);
+  Quorum quorum{.clusters = {}, .spare = 1};
+  for (std::size_t member = 0; member < spec.members.size(); ++member) {
+    quorum.clusters.push_back(static_cast<std::uint16_t>(member % clusters));
+  }
+  return quorum;
 }
 
 std::vector<std::byte> Workload::Reference(const SimCollective& collective, SimCall call) const {

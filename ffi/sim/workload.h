@@ -34,7 +34,7 @@ struct SimCollective {
   CollectiveSpec spec;
   std::vector<std::uint64_t> leaf_elements;
 
-  bool lossy() const { return spec.reduce_scatter == LatePolicy::kDrop; }
+  bool lossy() const { return DropsLateData(spec); }
   bool defers() const { return RetainsLateData(spec); }
   bool HasMember(Rank rank) const;
   std::size_t MemberOf(Rank rank) const;
@@ -73,6 +73,8 @@ class Workload {
   // Writes the contribution of one member, leaf after leaf without gaps.
   void Fill(const SimCollective& collective, SimCall call, std::size_t member,
             std::span<std::byte> bucket) const;
+  // Of an all_gather that drops late data; of every other one it waits for all.
+  Quorum QuorumOf(const SimCollective& collective) const;
   // The sum over the members, added in rank order; of an all_gather the shards of all of them.
   std::vector<std::byte> Reference(const SimCollective& collective, SimCall call) const;
 

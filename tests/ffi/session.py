@@ -1,6 +1,6 @@
 """The endpoints of a session, driven by the test in virtual time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class Session:
         wire_format: str = "float32",
         averages: bool = False,
         operation: str = "allreduce",
+        clusters: Sequence[int] = (),
+        spare: int = 0,
         **options,
     ):
         self.ranks = [
@@ -54,6 +56,7 @@ class Session:
         self.wire_format = wire_format
         self.averages = averages
         self.operation = operation
+        self.quorum = (list(clusters), spare)
         self.now = 1.0
         self.done: list[dict[int, native.CallDone]] = [{} for _ in self.ranks]
         self.wire: list[tuple[int, bytes]] = []
@@ -92,6 +95,7 @@ class Session:
             sequence if token is None else token,
             drain,
             self.averages,
+            *self.quorum,
         )
 
     def call(self, rank, sequence=0, *, drain=False, values=None):

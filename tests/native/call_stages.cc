@@ -58,7 +58,7 @@ class CallStages {
     bucket_ = BucketView({&leaf, 1}, sizeof(float));
     sender_.Submit();
     rules_.Submit(At(now), /*in_order=*/true);
-    second_.Submit(At(now));
+    second_.Submit(At(now), {});
     first_.Submit(At(now), bucket_);
   }
   std::vector<float> bucket() const { return values_; }

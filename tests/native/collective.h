@@ -54,7 +54,10 @@ struct Collective {
       spec.all_gather = LatePolicy::kNoStage;
       spec.all_gather_deadline = {};
     }
-    if (operation == "all_gather") spec.reduce_scatter = LatePolicy::kNoStage;
+    if (operation == "all_gather") {
+      spec.reduce_scatter = LatePolicy::kNoStage;
+      spec.reduce_scatter_deadline = {};
+    }
     for (const int member : members) spec.members.emplace_back(static_cast<std::uint16_t>(member));
     return spec;
   }

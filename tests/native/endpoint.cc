@@ -63,13 +63,15 @@ class TestEndpoint {
   // Returns the error, or an empty text. The array is reduced in place, and has as many elements as
   // the call.
   std::string Submit(double now, const Collective& collective, FloatArray array,
-                     std::uint32_t sequence, std::uint64_t token, bool drain, bool averages) {
+                     std::uint32_t sequence, std::uint64_t token, bool drain, bool averages,
+                     const std::vector<std::uint16_t>& clusters, std::uint16_t spare) {
     Submission submission;
     submission.spec = collective.ToSpec();
     submission.sequence = Sequence(sequence);
     submission.token = token;
     submission.drain = drain;
     submission.averages = averages;
+    submission.quorum = {.clusters = clusters, .spare = spare};
     submission.leaves = {
         {.data = reinterpret_cast<std::byte*>(array.data()), .elements = array.size()}};
     if (array.size() != collective.elements) throw nb::value_error("another number of elements");
@@ -188,7 +190,8 @@ void BindEndpoint(nb::module_& m) {
            nb::arg("early_bytes_max") = std::size_t{4} << 30, nb::arg("ranks_per_slice") = 1)
       .def("submit", &TestEndpoint::Submit, nb::arg("now"), nb::arg("collective"), nb::arg("array"),
            nb::arg("sequence") = 0, nb::arg("token") = 0, nb::arg("drain") = false,
-           nb::arg("averages") = false)
+           nb::arg("averages") = false, nb::arg("clusters") = std::vector<std::uint16_t>(),
+           nb::arg("spare") = 0)
       .def("handle_datagram", &TestEndpoint::HandleDatagram)
       .def("handle_timeout", &TestEndpoint::HandleTimeout)
       .def("poll_transmit", &TestEndpoint::PollTransmit)

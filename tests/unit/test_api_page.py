@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import jax_optireduce
+from jax_optireduce import coding
 from jax_optireduce.__main__ import VERBS
 
 PAGE = Path(__file__).parents[2] / "docs/api.md"
@@ -21,6 +22,17 @@ def test_the_page_has_every_public_name_once_with_its_summary():
     wanted = [(name, _summary(name)) for name in jax_optireduce.__all__]
     lines = "\n".join(f"| `{name}` | {text} |" for name, text in wanted)
     assert sorted(rows) == sorted(wanted), f"the rows of docs/api.md are\n{lines}"
+
+
+def test_the_page_has_every_name_of_coding_once_with_its_summary():
+    rows = re.findall(
+        r"^\| `coding\.(\w+)` \| (.*) \|$", PAGE.read_text(), re.MULTILINE
+    )
+    wanted = []
+    for name in coding.__all__:
+        docstring = inspect.getdoc(getattr(coding, name)) or ""
+        wanted.append((name, " ".join(docstring.split("\n\n")[0].split())))
+    assert sorted(rows) == sorted(wanted)
 
 
 def test_the_page_has_every_command_with_its_summary():

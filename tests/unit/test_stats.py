@@ -80,13 +80,13 @@ def test_all_ranks_of_a_call_that_moved_nothing_are_alive():
 
 def test_report_has_what_the_native_side_writes():
     fields = [field.name for field in dataclasses.fields(CollectiveStats)]
-    assert (*fields, "processes") == _native.STATISTICS
+    assert (*fields, "processes", "passed") == _native.STATISTICS
 
 
 def test_report_is_a_pytree_of_documented_scalars():
     stats = from_vectors([], [])
     leaves = jax.tree.leaves(stats)
-    assert len(leaves) == VECTOR_SIZE - 1
+    assert len(leaves) == VECTOR_SIZE - 2
     assert all(leaf.shape == () and leaf.dtype == jnp.float32 for leaf in leaves)
     for name in vars(stats):
         assert f"{name}: " in CollectiveStats.__doc__

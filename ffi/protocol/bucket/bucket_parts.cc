@@ -56,6 +56,7 @@ std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lane
                     .leaves = {},
                     .drain = submission.drain,
                     .averages = submission.averages,
+                    .quorum = submission.quorum,
                     .record = submission.record};
     for (std::uint64_t first = 0; first < spec.elements; first += piece) {
       for (const Leaf& leaf : LeavesOfRange(submission, first + begin, first + end)) {

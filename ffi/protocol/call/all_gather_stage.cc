@@ -1,5 +1,6 @@
 #include "ffi/protocol/call/all_gather_stage.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace optireduce {
@@ -12,9 +13,13 @@ AllGatherStage::AllGatherStage(const Collective& collective, LateRules& rules, C
       bucket_(bucket),
       pool_(pool),
       received_(collective.layout.segments()),
+      missing_of_(collective.layout.members()),
       holds_deferred_(collective.layout.segments()),
       is_optional_(collective.layout.members()),
       last_segments_(collective.layout.members()) {
+  for (const MemberIndex member : collective.layout.Members()) {
+    missing_of_[member.index()] = collective.layout.SegmentsOf(member);
+  }
   for (const MemberIndex member : collective.others) {
     if (!HasAllGather(collective.spec)) {
       Exclude(member);
@@ -43,7 +48,7 @@ Receipt AllGatherStage::Handle(Instant now, MemberIndex from, const Header& head
   const SegmentIndex segment = header.segment;
   if (received_.Contains(segment.index())) return Receipt::kDuplicate;
   if (TakesNoMore()) {
-    if (rules_.HandleLate(now, from, header, payload)) received_.Insert(segment.index());
+    if (rules_.HandleLate(now, from, header, payload)) Insert(from, segment);
     return Receipt::kLate;
   }
   // The owner may have this rank's contribution, whose acknowledgement is still under way.
@@ -57,7 +62,7 @@ Receipt AllGatherStage::Handle(Instant now, MemberIndex from, const Header& head
     std::memcpy(early_.data() + offset, payload.data(), payload.size());
   }
   rules_.Learn(now, from, header);
-  received_.Insert(segment.index());
+  Insert(from, segment);
   if ((header.flags & kFlagDeferred) != 0) holds_deferred_.Insert(segment.index());
   last_segments_.Note(now);
   if (header.flags & kFlagTail) last_segments_.See(from);
@@ -67,11 +72,12 @@ Receipt AllGatherStage::Handle(Instant now, MemberIndex from, const Header& head
 void AllGatherStage::Add(SegmentIndex segment, std::span<const std::byte> sum,
                          bool holds_deferred) {
   if (called()) bucket_.Write(collective_.layout.Segment(segment).offset, sum);
-  received_.Insert(segment.index());
+  Insert(collective_.self, segment);
   if (holds_deferred) holds_deferred_.Insert(segment.index());
 }
 
-void AllGatherStage::Submit(Instant now) {
+void AllGatherStage::Submit(Instant now, const Quorum& quorum) {
+  quorum_ = quorum;
   last_segments_.Note(now);
   if (early_.size() == 0) return;
   for (const MemberIndex owner : collective_.others) {
@@ -82,6 +88,37 @@ void AllGatherStage::Submit(Instant now) {
     }
   }
   early_ = Buffer();
+}
+
+void AllGatherStage::Insert(MemberIndex owner, SegmentIndex segment) {
+  if (received_.Insert(segment.index())) --missing_of_[owner.index()];
+}
+
+bool AllGatherStage::SparesAll(const std::vector<bool>& members) const {
+  if (quorum_.clusters.empty()) return false;
+  std::vector<std::size_t> of_cluster(quorum_.clusters.size());
+  for (std::size_t member = 0; member < members.size(); ++member) {
+    of_cluster[quorum_.clusters[member]] += members[member];
+  }
+  return std::ranges::all_of(of_cluster, [this](auto count) { return count <= quorum_.spare; });
+}
+
+bool AllGatherStage::HasQuorum() const {
+  if (quorum_.clusters.empty()) return false;
+  struct Missing {
+    std::size_t all = 0;
+    std::size_t optional = 0;
+  };
+  std::vector<Missing> missing(*std::ranges::max_element(quorum_.clusters) + std::size_t{1});
+  for (const MemberIndex member : collective_.layout.Members()) {
+    if (NotReceived(member) == 0) continue;
+    Missing& of_cluster = missing[quorum_.clusters[member.index()]];
+    ++of_cluster.all;
+    of_cluster.optional += is_optional_[member.index()];
+  }
+  return std::ranges::all_of(missing, [this](const Missing& of_cluster) {
+    return of_cluster.all <= std::max<std::size_t>(quorum_.spare, of_cluster.optional);
+  });
 }
 
 std::size_t AllGatherStage::EarlyBytes() const {
@@ -105,7 +142,7 @@ void AllGatherStage::Require(MemberIndex member) {
 
 void AllGatherStage::Exclude(MemberIndex gone) {
   for (const SegmentIndex segment : collective_.layout.Segments(gone)) {
-    received_.Insert(segment.index());
+    Insert(gone, segment);
   }
 }
 
@@ -142,15 +179,6 @@ Bitmap AllGatherStage::ReceivedOf(MemberIndex owner) const {
     if (received_.Contains(first + i)) received.Insert(i);
   }
   return received;
-}
-
-std::uint32_t AllGatherStage::NotReceived(MemberIndex owner) const {
-  if (full()) return 0;
-  std::uint32_t missing = 0;
-  for (const SegmentIndex segment : collective_.layout.Segments(owner)) {
-    missing += !received_.Contains(segment.index());
-  }
-  return missing;
 }
 
 std::uint64_t AllGatherStage::DeferredBytes() const {

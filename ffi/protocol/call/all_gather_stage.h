@@ -37,7 +37,7 @@ class AllGatherStage {
   // A sum of the own shard.
   void Add(SegmentIndex segment, std::span<const std::byte> sum, bool holds_deferred);
   // The program has called: early results move to its bucket.
-  void Submit(Instant now);
+  void Submit(Instant now, const Quorum& quorum);
   // Bytes of memory that a result which comes now would take.
   std::size_t EarlyBytes() const;
 
@@ -53,8 +53,10 @@ class AllGatherStage {
   bool closed() const { return closed_; }
   bool full() const { return received_.full(); }
   bool ended() const { return full() || closed(); }
-  // Every result is here but optional ones.
-  bool complete() const { return received_.count() + optional_ >= received_.size(); }
+  // The call has a quorum, which needs none of these members (by member).
+  bool SparesAll(const std::vector<bool>& members) const;
+  // Every result is here but optional ones, or those of a quorum.
+  bool complete() const { return received_.count() + optional_ >= received_.size() || HasQuorum(); }
   // The call is over: results that come now are late.
   void End() { over_ = true; }
   // Makes the results zero that are not there.
@@ -64,7 +66,7 @@ class AllGatherStage {
 
   std::size_t missing() const { return received_.size() - received_.count(); }
   Bitmap ReceivedOf(MemberIndex owner) const;
-  std::uint32_t NotReceived(MemberIndex owner) const;
+  std::uint32_t NotReceived(MemberIndex owner) const { return missing_of_[owner.index()]; }
   // Bytes of the result, and of late results that join it, that hold data of earlier calls.
   std::uint64_t DeferredBytes() const;
   const LastSegments& last_segments() const { return last_segments_; }
@@ -75,6 +77,8 @@ class AllGatherStage {
     return {early_.data() + range.offset, range.bytes};
   }
   bool called() const { return bucket_.bytes() > 0; }
+  bool HasQuorum() const;
+  void Insert(MemberIndex owner, SegmentIndex segment);
   // Results that come now are late.
   bool TakesNoMore() const { return over_ || (closed_ && rules_.LosesLate()); }
 
@@ -83,9 +87,11 @@ class AllGatherStage {
   CallSender& sender_;
   const BucketView& bucket_;
   BufferPool& pool_;
-  Bitmap received_;                // segments of the bucket
-  Bitmap holds_deferred_;          // segments of the bucket
-  Buffer early_;                   // the bucket, of results that came before the local call
+  Bitmap received_;                        // segments of the bucket
+  std::vector<std::uint32_t> missing_of_;  // segments, by member
+  Bitmap holds_deferred_;                  // segments of the bucket
+  Buffer early_;                           // the bucket, of results that came before the local call
+  Quorum quorum_;
   std::vector<bool> is_optional_;  // by member
   std::size_t optional_ = 0;       // segments
   bool closed_ = false;

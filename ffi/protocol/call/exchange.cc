@@ -42,7 +42,7 @@ void Exchange::Submit(Instant now, const Submission& submission, bool in_order) 
   // After the close contributions are of use only if they may be late.
   if (rules_.retains() || !reduce_scatter_.closed()) sender_.Submit();
   rules_.Submit(now, in_order);
-  all_gather_.Submit(now);
+  all_gather_.Submit(now, submission.quorum);
   sender_.RelaySums(FindRelays());
   reduce_scatter_.Submit(now, bucket_);
   PlaceSums(now);
@@ -314,9 +314,11 @@ bool Exchange::removable() const {
                              [this](MemberIndex member) { return sender_.Served(member); });
 }
 
-bool Exchange::Supersede(Instant now) {
+bool Exchange::Supersede(Instant now, bool too_old) {
   if (program_.uncalled()) program_.Abandon();
   if (!program_.over()) return false;
+  // Each call holds a whole block, until its deadline.
+  if (too_old && rules_.LosesLate() && !HasReduceScatter(collective_.spec)) Release();
   bool trimmed = false;
   if (program_.finished()) {
     for (const MemberIndex member : collective_.others) {

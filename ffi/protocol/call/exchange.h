@@ -79,8 +79,9 @@ class Exchange {
   CallDone Finish(Instant now, Status status);
   // The program makes a later call. A call that it has not made is abandoned. Of one that failed,
   // or has no peer, no more is retained than of one whose deadline is over, however fast such calls
-  // follow each other. True if that leaves something to send, or nothing at all.
-  bool Supersede(Instant now);
+  // follow each other. With `too_old` a peer that lacks data of the call is more than max_lag calls
+  // behind. True if that leaves something to send, or nothing at all.
+  bool Supersede(Instant now, bool too_old);
   // The call ends although the program has not made it: its results join the program's next call.
   bool CanMerge() const {
     return program_.uncalled() && rules_.ContinuesLate() && reduce_scatter_.finished();

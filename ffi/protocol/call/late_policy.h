@@ -9,7 +9,7 @@
 //   OutlivesMembers        no     no      yes      no
 //
 // A reduce_scatter that defers is as one in mode bounded, but does not outlive its members: the
-// shard of a removed rank would have no owner.
+// shard of a removed rank would have no owner. An all_gather is as one in mode exact or lossy.
 
 #ifndef FFI_PROTOCOL_CALL_LATE_POLICY_H_
 #define FFI_PROTOCOL_CALL_LATE_POLICY_H_
@@ -20,7 +20,7 @@ namespace optireduce {
 
 // A call sums the contributions that have arrived by a deadline.
 inline bool HasDeadlines(const CollectiveSpec& spec) {
-  return spec.reduce_scatter == LatePolicy::kDrop || spec.reduce_scatter == LatePolicy::kDefer;
+  return DropsLateData(spec) || spec.reduce_scatter == LatePolicy::kDefer;
 }
 
 // Late data joins a later call. A call can be a drain, and a member that left in good order has
@@ -37,9 +37,7 @@ inline bool WaitsForMembers(const CollectiveSpec& spec, bool drain) {
 
 // A call ends whichever members take part, at the latest once all others are past it. Nothing of it
 // remains.
-inline bool NeedsNoMember(const CollectiveSpec& spec) {
-  return spec.reduce_scatter == LatePolicy::kDrop;
-}
+inline bool NeedsNoMember(const CollectiveSpec& spec) { return DropsLateData(spec); }
 
 // A call ends by its deadlines on every rank that has made it, except a drain.
 inline bool EndsByDeadline(const CollectiveSpec& spec) {

@@ -129,6 +129,8 @@ std::uint32_t LateRules::CallsWithResults(const Collective& collective, const He
 
 bool LateRules::Retransmits(Stage stage, MemberIndex to) const {
   if (policy(stage) != LatePolicy::kDrop) return true;
+  // Nothing estimates a value that an all_gather lacks.
+  if (!HasReduceScatter(collective_.spec)) return !released_;
   // The first calls measure the time until everything is there.
   return !released_ && (timing_->calibrating() || timing_->measures(to));
 }
@@ -145,7 +147,8 @@ Instant LateRules::CallDeadline() const {
 }
 
 Instant LateRules::EarlyEnd(Stage stage, const LastSegments& last) const {
-  if (policy(stage) != LatePolicy::kDrop || !last.complete()) return kNever;
+  if (policy(stage) != LatePolicy::kDrop || !HasReduceScatter(collective_.spec)) return kNever;
+  if (!last.complete()) return kNever;
   const Duration grace = timing_->grace(Stage::kReduceScatter);
   if (stage == Stage::kReduceScatter) return last.last() + grace;
   // Owners may themselves wait for a loss in the first stage.

@@ -5,10 +5,12 @@
 //                             wait        drop                       defer
 //   may this be sent          always      always                     as SendWindow permits
 //   is a loss retransmitted   always      while its sender or its    always
-//                                         receiver measures calls
+//                                         receiver measures calls;
+//                                         in an all_gather always
 //   when does the stage close complete    at its deadline            at its deadline
 //   may it end early          no          a grace time after the     no
-//                                         last segments of all
+//                                         last segments of all; an
+//                                         all_gather with its quorum
 //   a late segment            is stale    is lost; sums are scaled   joins a later call
 //                                         up for those they lack
 //   at the end of the call    contributions are discarded            undelivered contributions are
@@ -137,8 +139,10 @@ class LateRules {
                             const Header& header, std::span<const std::byte> payload);
   // Adds a segment to the late data of its stage, if that is deferred; true if so.
   bool Defer(Stage stage, SegmentIndex segment, std::span<const std::byte> values);
-  // It is lost: sums are scaled up for contributions that they lack.
-  bool LosesLate() const { return policy(Stage::kReduceScatter) == LatePolicy::kDrop; }
+  // It is lost.
+  bool LosesLate() const { return !drain_ && DropsLateData(collective_.spec); }
+  // Sums are scaled up for contributions that they lack.
+  bool RescalesSums() const { return policy(Stage::kReduceScatter) == LatePolicy::kDrop; }
   // Learns deadlines from a segment that is new, in time or late.
   void Learn(Instant now, MemberIndex from, const Header& header);
   // The program of the member has come too late for the call, and waits for the next one.

@@ -87,7 +87,7 @@ void ReduceScatterStage::Reduce(SegmentIndex segment) {
     reduction_.Reduce(segment, late.Get(segment), /*rescale=*/false, Represented());
     late.Remove(segment);
     holds_deferred_.Insert(segment.value() - first_);
-  } else if (!reduction_.Reduce(segment, {}, rules_.LosesLate(), Represented())) {
+  } else if (!reduction_.Reduce(segment, {}, rules_.RescalesSums(), Represented())) {
     return;
   }
   if (codec_.active()) codec_.RoundSum(segment, reduction_, rules_.errors());

@@ -38,7 +38,10 @@ CallTiming::CallTiming(const CollectiveSpec& spec, MemberIndex self, double late
               .late_budget = late_budget, .bound = bound, .waits_for_stragglers = !suspend},
           members);
     }
-    if (policies[i] == LatePolicy::kDrop) dropping_[i].emplace(fixed_[i], members, self.index());
+    // An all_gather repairs losses up to the deadline of the user, and ends before by its quorum.
+    if (policies[i] == LatePolicy::kDrop && HasReduceScatter(spec)) {
+      dropping_[i].emplace(fixed_[i], members, self.index());
+    }
   }
 }
 

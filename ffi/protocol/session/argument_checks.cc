@@ -63,7 +63,7 @@ Status CheckSpec(const CollectiveSpec& spec, const EndpointOptions& options) {
         "'" + spec.name +
         "' must have the policies of a mode (exact: wait, wait; agreed: defer, wait; "
         "bounded: defer, defer; lossy: drop, drop), or one stage: reduce_scatter with any "
-        "policy, all_gather with wait; and positive deadlines of stages that drop or "
+        "policy, all_gather with wait or drop; and positive deadlines of stages that drop or "
         "defer");
   }
   if (!HasWholeShards(spec)) {

@@ -67,7 +67,8 @@ bool CallLifecycle::Supersede(Instant now, const Collective& collective, Sequenc
     if (earlier.sequence >= next) return;
     Exchange& exchange = open.exchange;
     in_order = in_order && exchange.program().over();
-    if (exchange.Supersede(now)) overtaken.push_back(earlier);
+    const bool too_old = earlier.sequence.value() + options_.max_lag < next.value();
+    if (exchange.Supersede(now, too_old)) overtaken.push_back(earlier);
     if (exchange.program().uncalled()) skipped.push_back(earlier);
   });
   for (const CallId call : overtaken) {

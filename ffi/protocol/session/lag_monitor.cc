@@ -89,15 +89,18 @@ bool LagMonitor::PutFirst(Rank to) {
 
 bool LagMonitor::OthersArePast(const Exchange& exchange) const {
   const Collective& collective = exchange.collective();
+  std::vector<bool> with_it(collective.layout.members());
   bool past = false;
+  bool all = true;
   for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
     const MemberIndex member(m);
     if (member == collective.self || peers_[collective.RankOf(member)]->gone()) continue;
     if (collective.attendance.Absent(member)) continue;
-    if (!collective.attendance.Past(member, exchange.call().sequence)) return false;
-    past = true;
+    with_it[m] = !collective.attendance.Past(member, exchange.call().sequence);
+    all = all && !with_it[m];
+    past = past || !with_it[m];
   }
-  return past;
+  return past && (all || exchange.all_gather().SparesAll(with_it));
 }
 
 std::vector<Verdict> LagMonitor::NoteAttendance(Instant now, Collective& collective,

@@ -48,7 +48,7 @@ class LagMonitor {
   template <typename Visit>
   void ForEachLagging(CallId call, Visit visit) const;
 
-  // Every other member that is not absent is past the call.
+  // Every other member that is not absent is past the call, or is spare in its quorum.
   bool OthersArePast(const Exchange& exchange) const;
 
   const EndpointOptions& options_;
