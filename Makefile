@@ -39,8 +39,8 @@ PIP_QUIET := --quiet --disable-pip-version-check
 INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable .
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test long tta seeds sanitize sanitized fuzz fuzz-clang tsan asan-python mutants coverage \
-  compile-accelerators simulate lint tidy fmt docs wheel clean prerequisites
+.PHONY: help demo test long tta seeds sanitize sanitized sanitizers fuzz fuzz-clang tsan asan-python mutants \
+  coverage compile-accelerators simulate lint tidy fmt docs wheel clean prerequisites
 
 help:
 	@echo 'make demo      train a small model on several ranks of this host, with and without loss'
@@ -125,11 +125,19 @@ fuzz-clang: $(VENV_TEST)/.requirements
 	  -max_total_time=$$(($(FUZZ_SECONDS) * 3 / 4)) $(BUILD)/fuzz-clang/endpoint tests/fuzz/endpoint
 
 # Memory that several threads use at a time, in the runtime: lanes, rendezvous, completions, the call monitor.
-tsan: $(VENV_TEST)/.requirements
+tsan: $(BUILD)/tsan/optireduce_stress
+	$(BUILD)/tsan/optireduce_stress $(STRESS_CALLS)
+
+$(BUILD)/tsan/optireduce_stress: $(VENV_TEST)/.requirements $(CORE)
 	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" cmake -G Ninja -S ffi -B $(BUILD)/tsan \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DOPTIREDUCE_PYTHON=OFF -DOPTIREDUCE_SANITIZE=thread
 	$(VENV_TEST)/bin/cmake --build $(BUILD)/tsan --target optireduce_stress
-	$(BUILD)/tsan/optireduce_stress $(STRESS_CALLS)
+	touch $@
+
+# What `make sanitize`, `fuzz`, `asan-python` and `tsan` build first.
+sanitizers: sanitized $(BUILD)/tsan/optireduce_stress
+	$(VENV_TEST)/bin/cmake --build $(BUILD)/sanitize \
+	  --target optireduce_simulate optireduce_fuzz_wire optireduce_fuzz_endpoint _native
 
 mutants: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python tools/mutants.py --build $(BUILD)/mutants $(MUTANTS)

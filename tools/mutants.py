@@ -225,7 +225,7 @@ class Outcome:
 # Name of a source file -> the first tests of its bugs, beside the one with its name.
 _NEAR = {
     "admission": "test_refusals test_held_back test_deferral",
-    "all_gather_stage": "test_exchange test_late_data test_lossy_ends",
+    "all_gather_stage": "test_exchange test_late_data test_lossy_ends test_one_stage",
     "answer_time": "test_lag",
     "argument_checks": "test_endpoint",
     "attendance": "test_lag",
@@ -244,8 +244,10 @@ _NEAR = {
     "deferred_data": "test_call_window test_lagging",
     "directory": "test_announcements",
     "endpoint": "test_ends test_giving_up test_deferral",
-    "exchange": "test_endpoint test_lossy_ends test_late_deferred test_deferral",
-    "failure_detector": "test_endpoint test_ends test_giving_up test_deferral",
+    "exchange": "test_endpoint test_lossy_ends test_late_deferred test_deferral "
+    "test_one_stage",
+    "failure_detector": "test_endpoint test_ends test_giving_up test_deferral "
+    "test_one_stage",
     "flow": "test_pacing",
     "received_numbers": "test_flow",
     "rtt_estimator": "test_flow",
@@ -260,12 +262,12 @@ _NEAR = {
     "membership": "test_paxos test_ballots",
     "membership_mailbox": "test_paxos test_membership",
     "membership_message": "test_membership",
-    "mismatch_detector": "test_giving_up test_endpoint test_ends",
+    "mismatch_detector": "test_giving_up test_endpoint test_ends test_calls_elsewhere",
     "outbox": "test_exchange test_late_deferred",
     "paxos": "test_paxos_state test_ballots",
     "peer": "test_keys test_endpoint",
     "rank_bitmap": "test_wire test_lies",
-    "reduce_scatter_stage": "test_exchange test_late_deferred",
+    "reduce_scatter_stage": "test_exchange test_late_deferred test_one_stage",
     "reduction": "test_endpoint test_lagging",
     "refusals": "test_held_back",
     "segment_codec": "test_late_deferred",

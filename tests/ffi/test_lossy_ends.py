@@ -72,6 +72,24 @@ def test_what_is_lost_is_not_sent_again_once_the_time_of_a_call_is_known():
     assert len(segments) == len(set(segments)) == 100
 
 
+def test_a_rank_that_has_measured_repairs_the_loss_of_one_that_measures():
+    session = Recorded(2, "lossy", elements=2 * 100 * 358)
+    last = MEASURED_CALLS
+    for sequence in range(last):
+        session.call(0, sequence)
+        session.run(2 * DEADLINE_S)
+    # Its data tells that it measures.
+    session.call(1, last)
+    session.run(DEADLINE_S / 10)
+    session.call(0, last)
+    session.collect()
+    lost = next(sent for sent in session.wire if sent[1][0] & 0xF == CONTRIBUTION)
+    session.wire.remove(lost)
+    session.run(DEADLINE_S)
+    assert session.ranks[0].counters()["segments_retransmitted"] == 1
+    assert session.done[1][last].missing_contributions == 0
+
+
 def test_a_rank_that_comes_after_its_stage_has_closed_sends_no_contributions():
     session = Recorded(2, "lossy")
     # Otherwise it would know that rank 1 has closed its stage, too.

@@ -343,6 +343,20 @@ def test_a_dead_rank_takes_its_slice_with_it_which_learns_its_name(dead):
     assert network.members[partner].lost_with == [dead]
 
 
+def test_a_rank_that_goes_with_its_slice_does_not_lead_the_agreement():
+    for seed in range(5):
+        network = Network(6, seed=seed, per_slice=2)
+        network.run(2.0)
+        network.die(0)
+        leaders = []
+        while not leaders:
+            network.run(network.now + 0.0005)
+            leaders = [r for r in range(1, 6) if network.members[r].frozen]
+            assert network.now < 2.0 + 3 * TIMEOUT
+        # Rank 1 is alive, and the lowest.
+        assert leaders == [2]
+
+
 def test_of_three_slices_two_with_a_dead_rank_leave_no_majority():
     network = Network(6, seed=1, per_slice=2)
     network.run(2.0)

@@ -78,6 +78,42 @@ def test_complete_contributions_are_acknowledged_at_once():
     assert [set(done) for done in session.done] == [{0}, {0}]
 
 
+def test_an_exact_scatter_fails_for_a_silent_rank_that_lacks_its_contributions():
+    session = Recorded(2, operation="reduce_scatter", peer_timeout_s=2.0)
+    session.hold(1, 0)
+    for rank in range(2):
+        session.call(rank)
+    session.run(0.1)
+    session.silent.add(1)
+    session.run(3.0)
+    # Its own sum is there, and rank 1 would wait for ever.
+    assert "rank 1 has been silent" in session.done[0][0].error
+
+
+def test_an_exact_gather_goes_on_without_a_rank_that_has_left_and_given_its_part():
+    session = Recorded(3, operation="all_gather")
+    session.hold(2, 2, to=0)  # the part of rank 2
+    for rank in range(3):
+        session.call(rank)
+    session.run(0.1)
+    session.ranks[1].leave(session.now, "its program has ended")
+    session.run(0.1)
+    assert not session.done[0]
+    session.release()
+    session.run(0.1)
+    assert session.done[0][0].error == ""
+
+
+def test_a_skipped_scatter_joins_the_next_one():
+    session = Session(2, "bounded", operation="reduce_scatter")
+    session.call(0)
+    session.run(0.2)
+    for rank in range(2):
+        session.call(rank, 1)
+    session.run(0.1)
+    assert (_part(session, 1, 1) == _sum_of(session, 1) + 1).all()
+
+
 def test_a_bounded_scatter_ends_by_its_deadline_and_loses_nothing():
     session = Recorded(2, "bounded", operation="reduce_scatter")
     session.hold(1, 0)

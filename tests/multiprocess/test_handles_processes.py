@@ -79,20 +79,25 @@ def test_a_begun_call_that_no_rank_joins_is_given_up_at_the_end(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("how", "message", "typed"),
     [
-        ("dead", r"rank 1 (has|did|is)"),
-        ("cancel", "it took too long"),
-        ("disagree", "exact.*agreed|agreed.*exact"),
+        ("dead", r"rank 1 (has|did|is)", ["PeerLost 1 call 1"]),
+        ("cancel", "it took too long", ["Cancelled none call 1", "Cancelled 0 call 1"]),
+        (
+            "disagree",
+            "exact.*agreed|agreed.*exact",
+            ["Disagreement 0,1 call 0"] * 2,
+        ),
     ],
 )
-def test_an_error_of_a_call_is_that_of_its_end(tmp_path, how, message):
+def test_an_error_of_a_call_is_that_of_its_end(tmp_path, how, message, typed):
     options = {"peer_timeout_s": 2}
     with ranks.start(
         "handles", how, folder=tmp_path, world_size=2, options=options
     ) as started:
         alive = [started[0]] if how == "dead" else list(started)
         started.wait(*range(len(alive)))
+        assert [rank.lines("typed") for rank in alive] == [[x] for x in typed]
         for rank in alive:
             assert rank.lines("begun") == [""], started.describe()
             assert re.search(message, rank.lines("error")[0]), started.describe()

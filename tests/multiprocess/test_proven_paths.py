@@ -71,14 +71,16 @@ def test_a_smaller_mtu_is_an_error_that_names_the_sizes(tmp_path, namespaces, mo
         for rank in range(RANKS):
             started.wait_for(rank, "error")
         for rank in started:
-            (error,) = rank.lines("error")
+            (line,) = rank.lines("error")
+            kind, behind, error = line.split(" ", 2)
             said = re.search(
-                r"datagrams of (\d+) bytes to rank \d do not arrive, "
+                r"datagrams of (\d+) bytes to rank (\d) do not arrive, "
                 r"those of (\d+) bytes do",
                 error,
             )
             assert said, error
-            assert int(said[1]) > 1252 >= int(said[2])
+            assert int(said[1]) > 1252 >= int(said[3])
+            assert (kind, behind) == ("PathTooSmall", said[2])
             assert "datagram_bytes_max" in error
 
 

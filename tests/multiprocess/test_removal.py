@@ -71,6 +71,7 @@ def test_a_rank_that_was_stopped_for_too_long_is_told_that_it_was_removed(tmp_pa
         assert last.code == 1, started.describe()
         error = r"JaxRuntimeError: .*this rank, 3, was removed from the session"
         assert re.search(error, last.output), started.describe()
+        assert last.lines("typed") == [f"PeerLost {_LAST}"], started.describe()
         assert any("this process, rank 3, was removed" in x for x in last.lines("log"))
         _check_trained_on(started)
 
@@ -124,6 +125,7 @@ def test_an_exact_call_in_the_step_is_an_error_that_names_the_dead_rank(
         for rank in (started[i] for i in _OTHERS):
             assert rank.code == 1, started.describe()
             assert re.search(r"JaxRuntimeError: .*rank 3", rank.output)
+            assert rank.lines("typed") == ["PeerLost 3"], started.describe()
 
 
 def test_the_death_of_process_0_ends_all_others(tmp_path):

@@ -45,14 +45,17 @@ const std::vector<Collective*>& Directory::Named(const std::string& name) const 
   return at->second;
 }
 
-const Collective* Directory::FindAnnouncedOnly(Rank member, Instant limit) const {
+std::optional<CallId> Directory::FindAnnouncedOnly(
+    Rank member, Instant limit, const std::function<bool(CallId)>& counts) const {
   for (const auto& [id, collective] : by_id_) {
     const std::optional<MemberIndex> index = collective->MemberOf(member);
     if (!index || collective->submitted) continue;
     const auto& announced = collective->announced_at[index->index()];
-    if (announced && announced->at <= limit) return collective.get();
+    if (!announced || announced->at > limit) continue;
+    const CallId call{.collective = id, .sequence = announced->sequence};
+    if (counts(call)) return call;
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 std::string Describe(const CollectiveSpec& spec, Sequence sequence) {

@@ -6,8 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,9 +41,10 @@ class Directory {
   void ForEach(Visit visit) const {
     for (const auto& [id, collective] : by_id_) visit(*collective);
   }
-  // A collective that `member` announced before `limit` and that this rank has never called, if
-  // any.
-  const Collective* FindAnnouncedOnly(Rank member, Instant limit) const;
+  // The first call of a collective that `member` announced before `limit`, that this rank has never
+  // called, and that `counts`; if any.
+  std::optional<CallId> FindAnnouncedOnly(Rank member, Instant limit,
+                                          const std::function<bool(CallId)>& counts) const;
 
  private:
   Rank rank_;

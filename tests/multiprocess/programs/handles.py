@@ -5,7 +5,8 @@ and a drain; every rank prints the distance to the same steps with `lax.pmean`. 
 gradients depend on the parameters by the factor COUPLING. "exit": begins a call, which
 the other rank begins later, and ends without waiting; "alone": a call that no other
 rank begins. "dead": rank 1 is killed, then rank 0 begins a call. "cancel", "disagree":
-the error of a call is that of its end. "lost": calls whose handles are lost.
+the error of a call is that of its end, and has a type. "lost": calls whose handles are
+lost.
 """
 
 import os
@@ -101,10 +102,14 @@ def expect_error(handle):
     jax.block_until_ready(handle)
     print("begun", flush=True)
     try:
-        jax.block_until_ready(end_program(handle))
+        with jo.typed_errors():
+            jax.block_until_ready(end_program(handle))
         print("no error", flush=True)
-    except meshes.CALL_ERRORS as error:
-        print("error", str(error).splitlines()[0], flush=True)
+    except jo.CollectiveError as error:
+        print("error", error, flush=True)
+        ranks = ",".join(map(str, error.ranks))
+        facts = (type(error).__name__, ranks or "none", error.collective)
+        print("typed", *facts, error.sequence, flush=True)
 
 
 if HOW == "train":

@@ -1,4 +1,6 @@
-"""Calls until one fails. Prints "calling" after a few, then "error <message>".
+"""Calls until one fails. Prints "calling" after a few, then the error, which is typed.
+
+"error <type> <ranks, separated by commas> <message>".
 
 Leaves the session only when it is killed: another rank may need some time more to find
 its own error.
@@ -22,10 +24,12 @@ with jo.init():
     program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp", mode=MODE, name="grads"))
     given = meshes.spread(mesh, np.ones((jax.device_count(), 5000), np.float32))
     try:
-        for call in range(CALLS):
-            jax.block_until_ready(program(given))
-            if call == 20:
-                print("calling", flush=True)
-    except meshes.CALL_ERRORS as error:
-        print(f"error {str(error).splitlines()[0]}", flush=True)
+        with jo.typed_errors():
+            for call in range(CALLS):
+                jax.block_until_ready(program(given))
+                if call == 20:
+                    print("calling", flush=True)
+    except jo.CollectiveError as error:
+        ranks = ",".join(map(str, error.ranks))
+        print(f"error {type(error).__name__} {ranks} {error}", flush=True)
         time.sleep(3600)

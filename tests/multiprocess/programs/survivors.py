@@ -12,12 +12,16 @@ divided by a wrong number of ranks causes an error of at least one. Prints
                   of the effect of all later steps and a drain on parameters of zero,
                   compared with the gradients of the live ranks
   "drift <of each rank>" of parameters that differ: row i is i + 1
-  "done"          at the end; a call that fails is an uncaught exception
+  "done"          at the end
+  "typed <type> <ranks>"
+                  of the error of a call, which is then an uncaught exception
 """
 
+import contextlib
 import logging
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -33,6 +37,17 @@ ENTRIES = 50_000
 def say(*words: object) -> None:
     """Prints atomically, because the logging thread prints as well."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
+
+
+@contextlib.contextmanager
+def shown_errors() -> Iterator[None]:
+    """Prints the type of an error, which passes."""
+    try:
+        with jo.typed_errors():
+            yield
+    except jo.CollectiveError as error:
+        say("typed", type(error).__name__, *error.ranks)
+        raise
 
 
 def own(x: jax.Array) -> np.ndarray:
@@ -57,7 +72,7 @@ def end(params: Any) -> Any:
 
 
 logging.basicConfig(stream=sys.stdout, format="log %(message)s")
-with jo.init() as communicator:
+with jo.init() as communicator, shown_errors():
     mesh = meshes.make((jax.device_count(),), ("dp",))
     train, synchronize = meshes.mapped(mesh, step), meshes.mapped(mesh, end)
     random = np.random.default_rng(1)
