@@ -112,7 +112,7 @@ def adapted(tmp_path_factory):
 
 def _adapted(folder, *arguments):
     arguments = ("--steps", "30", "--save-every", "20", "--rate", "1e-2", *arguments)
-    return launched.run("lora.py", folder, "--mode", "exact", *arguments, processes=4)
+    return launched.run("lora.py", folder, "--mode", "exact", *arguments, processes=2)
 
 
 def test_adapters_learn_and_are_merged_into_the_checkpoint(adapted):
