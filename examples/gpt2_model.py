@@ -1,6 +1,6 @@
 """GPT-2 in Flax NNX, read from and written to checkpoints of Hugging Face.
 
-    graph, params = load(folder, mesh)
+    graph, params, _ = load(folder, mesh)
     logits = nnx.merge(graph, params)(tokens)
 
 A checkpoint is a folder with config.json and model.safetensors, or the parts that
@@ -210,7 +210,7 @@ def sharding(mesh: Mesh, shape: tuple[int, ...]) -> NamedSharding:
     return NamedSharding(mesh, P(*spec))
 
 
-def load(folder: Path, mesh: Mesh) -> tuple[nnx.GraphDef, nnx.State]:
+def load(folder: Path, mesh: Mesh) -> tuple[nnx.GraphDef, nnx.State, int]:
     """Reads a checkpoint, on every process.
 
     Args:
@@ -218,7 +218,7 @@ def load(folder: Path, mesh: Mesh) -> tuple[nnx.GraphDef, nnx.State]:
       mesh: with the axes "data" and "fsdp".
 
     Returns:
-      The model without its parameters, and these: float32, global arrays.
+      The model without its parameters; these: float32, global arrays; their checksum.
 
     Raises:
       InputError: a file is missing, unreadable, or does not match config.json; or the
@@ -234,7 +234,7 @@ def load(folder: Path, mesh: Mesh) -> tuple[nnx.GraphDef, nnx.State]:
     params = nnx.from_flat_state(
         (path, nnx.Param(place(mesh, arrays[tensor_name(path)]))) for path, _ in flat
     )
-    return graph, params
+    return graph, params, checksum
 
 
 def place(mesh: Mesh, array: np.ndarray) -> jax.Array:

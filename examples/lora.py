@@ -8,26 +8,21 @@ stays as it is, so the gradients of a step are those of A and B alone: one small
 whose call takes a few round trips rather than the time of its bytes. The output is a
 checkpoint of Hugging Face with the sums W + A B, and the plot of the training.
 
-Inputs and options are those of finetune_gpt2.py. Source: Hu et al., "LoRA: Low-Rank
+Inputs, options and checkpoints are those of finetune_gpt2.py; a checkpoint has the
+adapters, without W. Source: Hu et al., "LoRA: Low-Rank
 Adaptation of Large Language Models", ICLR 2022, section 4.
 """
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import gpt2_model
 import gpt2_setup
+import gpt2_train
 import jax
 import numpy as np
-import optax
 from flax import nnx
-from gpt2_model import InputError
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
-from training_progress import Progress
-
-import jax_optireduce
+from jax.sharding import Mesh
 
 # Linear layers of a block that can have an adapter: of the attention, and of the MLP.
 TARGETS = ("c_attn", "c_proj", "c_fc")
@@ -38,9 +33,8 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    gpt2_setup.add_arguments(parser)
+    gpt2_setup.add_arguments(parser, output="adapted")
     add = parser.add_argument
-    add("--output", type=Path, default=Path("adapted"), help="default adapted")
     add("--rank", type=int, default=8, help="of an adapter (default 8)")
     add(
         *("--targets", "-t"),
@@ -88,66 +82,32 @@ def merged(model: gpt2_model.Gpt2, targets: list[str]) -> nnx.State:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Trains the adapters, and writes the model and the plot."""
+    """Trains the adapters, and writes checkpoints, the model and the plot."""
     mesh = gpt2_setup.make_mesh()
-    folder, text, rate = gpt2_setup.inputs(args)
+    folder, text = gpt2_setup.inputs(args)
     blocks = gpt2_setup.read_text(args, folder, text)
-    model = nnx.merge(*gpt2_model.load(folder, mesh))
-    graph, adapters, base = add_adapters(model, args, mesh)
+    graph, params, checksum = gpt2_model.load(folder, mesh)
+    graph, adapters, base = add_adapters(nnx.merge(graph, params), args, mesh)
     own, all_ = (sum(x.size for x in jax.tree.leaves(t)) for t in (adapters, base))
     if jax.process_index() == 0:
         print(f"adapters: {own:,} parameters beside {all_:,}", flush=True)
-    optimizer = gpt2_setup.make_optimizer(args, rate)
-    opt_state = jax.jit(optimizer.init)(adapters)
-    specs = jax.tree.map(lambda x: x.sharding, adapters)
 
     def loss_fn(adapters: Any, base: Any, tokens: jax.Array) -> jax.Array:
         return gpt2_model.next_token_loss(nnx.merge(graph, adapters, base), tokens)
 
-    @jax.jit
-    def step(adapters: Any, opt_state: Any, base: Any, tokens: jax.Array) -> Any:
-        value_and_grad = jax_optireduce.value_and_grad(
-            loss_fn, "data", batch_argnums=2, specs=specs, return_stats=True
-        )
-        (loss, gradients), stats = value_and_grad(adapters, base, tokens)
-        updates, opt_state = optimizer.update(gradients, opt_state, adapters)
-        return optax.apply_updates(adapters, updates), opt_state, loss, stats
-
-    resync = jax.jit(
-        jax_optireduce.over_slow_axis(
-            lambda tree: jax_optireduce.resync(tree, "data"), "data"
-        )
+    adapters = gpt2_train.train(
+        args,
+        blocks,
+        loss_fn,
+        adapters,
+        constants=base,
+        settings={"checkpoint": checksum, "rank": args.rank, "targets": args.targets},
     )
-    rows = NamedSharding(mesh, P(("data", "fsdp")))
-    with Progress(
-        args.steps,
-        unit="tokens",
-        units_per_step=args.batch * blocks.length,
-        plot=args.output / "progress.png",
-    ) as progress:
-        for done in range(1, args.steps + 1):
-            batch = blocks.rows(done - 1, batch=args.batch, seed=args.seed)
-            tokens = jax.make_array_from_callback(batch.shape, rows, batch.__getitem__)
-            adapters, opt_state, loss, stats = step(adapters, opt_state, base, tokens)
-            progress.step(loss, stats)
-            if done % args.resync_every == 0 or done == args.steps:
-                with progress.pause():
-                    adapters, opt_state = resync((adapters, opt_state))
     params = merged(nnx.merge(graph, adapters, base), args.targets)
     if jax.process_index() == 0:
         gpt2_model.save(args.output / "model", params, folder)
         print(f"model: {args.output / 'model'}", flush=True)
 
 
-def main() -> None:
-    """Runs the command line."""
-    args = parse_arguments()
-    with jax_optireduce.init(**gpt2_setup.mode(args)):
-        try:
-            train(args)
-        except InputError as error:
-            raise SystemExit(f"error: {error}") from None
-
-
 if __name__ == "__main__":
-    main()
+    gpt2_setup.run(parse_arguments(), train)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the libcrypto of the released wheels, with its headers, from the source of OpenSSL.
+# Builds the static libcrypto of the released wheels, with its headers, from the source of OpenSSL.
 # Usage: build_libcrypto.sh PREFIX [TARBALL]     (TARBALL: a download of $URL; else it is fetched)
 #
 # The images of manylinux_2_28 have OpenSSL 1.1.1. Needs a C compiler, make, perl and its modules
@@ -22,7 +22,18 @@ echo "$SHA256  $tarball" | sha256sum --check --quiet
 
 tar -xf "$tarball" -C "$scratch" --no-same-owner --strip-components=1
 cd "$scratch"
-./Configure --prefix="$prefix" --libdir=lib no-apps no-docs no-legacy no-module no-tests >/dev/null
-make -s -j"$(nproc)" build_libs >/dev/null
-make -s install_dev >/dev/null
+# Only AES-GCM, HKDF and SHA-256 are used: the other algorithms and all protocols stay out, and with
+# them most of what security advices are about. Without openssl.cnf (no-autoload-config) the cipher
+# of a wheel depends on no file of its host.
+algorithms="argon2 aria bf blake2 camellia cast chacha cmac des dh dsa ec idea md4 mdc2 ml-dsa ml-kem
+  ocb poly1305 rc2 rc4 rmd160 scrypt seed siphash siv slh-dsa sm3 sm4 whirlpool"
+others="apps async autoload-config cmp cms comp ct dgram docs dso dtls engine http legacy module ocsp
+  psk quic rfc3779 shared sock srp tests tls ts ui-console"
+# shellcheck disable=SC2046,SC2086 # One argument for each.
+./Configure $(printf 'no-%s ' $algorithms $others) >/dev/null
+make -s build_generated >/dev/null
+make -s -j"$(nproc)" libcrypto.a >/dev/null
+mkdir -p "$prefix/lib"
+cp libcrypto.a "$prefix/lib"
+cp -R include "$prefix"
 echo "libcrypto $VERSION is in $prefix/lib"

@@ -89,7 +89,14 @@ Status Lacks(const std::string& algorithm) {
                     "default provider enabled (see openssl.cnf).");
 }
 
-std::string Version() { return OpenSSL_version(OPENSSL_VERSION); }
+std::string Version() {
+  const std::string version = OpenSSL_version(OPENSSL_VERSION);
+#ifdef OPTIREDUCE_STATIC_LIBCRYPTO
+  return version + ", built in";
+#else
+  return version;
+#endif
+}
 
 Result<std::unique_ptr<Gcm>> NewGcm(const Key& key) {
   std::unique_ptr<EVP_CIPHER, Free> cipher(EVP_CIPHER_fetch(nullptr, "AES-128-GCM", nullptr));

@@ -11,7 +11,8 @@
 
 namespace optireduce::libcrypto {
 
-std::string Version();  // "OpenSSL 3.0.19 27 Jan 2026"
+// "OpenSSL 3.0.19 27 Jan 2026"; a static library adds ", built in".
+std::string Version();
 Result<std::unique_ptr<Gcm>> NewGcm(const Key& key);
 
 // The error of a libcrypto that lacks an algorithm.

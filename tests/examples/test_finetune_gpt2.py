@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-import finetune_gpt2
+import gpt2_train
 from gpt2_model import InputError
 
 
@@ -79,7 +80,7 @@ def test_a_resumed_training_has_the_bits_of_one_without_a_pause(exact, tmp_path)
 
 def test_a_training_is_not_overwritten_or_continued_with_other_settings(exact):
     folder = exact[1] / "checkpoints"
-    checkpoints = finetune_gpt2.Checkpoints(folder, {"seed": 3})
+    checkpoints = gpt2_train.Checkpoints(folder, {"seed": 3})
     with pytest.raises(InputError, match="training of 8 steps: add --resume"):
         checkpoints.restore(None, resume=False)
     with pytest.raises(InputError, match="seed=0, not 3: resume it with the same"):
@@ -102,14 +103,23 @@ def test_the_collectives_of_jax_train_alike(exact, tmp_path):
         assert np.abs(found[name] - wanted[name]).max() < 0.05 * moved, name
 
 
-def test_adapters_learn_and_are_merged_into_the_checkpoint(tmp_path):
-    output = launched.run(
-        "lora.py", tmp_path, "--steps", "30", "--rate", "1e-2", processes=4
-    )
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    """The output and the folder of 30 steps of adapters in mode exact."""
+    folder = tmp_path_factory.mktemp("adapted")
+    return _adapted(folder), folder / "adapted"
+
+
+def _adapted(folder, *arguments):
+    arguments = ("--steps", "30", "--save-every", "20", "--rate", "1e-2", *arguments)
+    return launched.run("lora.py", folder, "--mode", "exact", *arguments, processes=2)
+
+
+def test_adapters_learn_and_are_merged_into_the_checkpoint(adapted):
+    output, folder = adapted
     losses = _losses(output)
     assert losses[2] < losses[0] - 0.02, output
     assert "[0] adapters: 2,048 parameters beside 39,808" in output
-    folder = tmp_path / "adapted"
     before, after = _start(folder), _tensors(folder)
     assert after.keys() == before.keys()
     for name, value in before.items():
@@ -119,6 +129,16 @@ def test_adapters_learn_and_are_merged_into_the_checkpoint(tmp_path):
         # The difference has the rank of the adapter.
         singular = np.linalg.svd(after[name] - value, compute_uv=False)
         assert singular[7] > 100 * singular[8], singular
+
+
+def test_resumed_adapters_have_the_bits_of_those_without_a_pause(adapted, tmp_path):
+    folder = adapted[1]
+    of_step_20 = Path("checkpoints", "20")
+    shutil.copytree(folder / of_step_20, tmp_path / "adapted" / of_step_20)
+    assert "[0] 10 steps in" in _adapted(tmp_path, "--resume")
+    wanted, found = _tensors(folder), _tensors(tmp_path / "adapted")
+    assert wanted.keys() == found.keys()
+    assert all(wanted[name].tobytes() == found[name].tobytes() for name in wanted)
 
 
 def test_unusable_options_are_errors_that_say_what_to_do(tmp_path):

@@ -83,7 +83,7 @@ def _same(params, others):
 
 
 def test_logits_loss_and_gradients_are_those_of_transformers(checkpoint, mesh):
-    graph, params = gpt2_model.load(checkpoint, mesh)
+    graph, params, _ = gpt2_model.load(checkpoint, mesh)
 
     def loss_fn(params):
         model = nnx.merge(graph, params)
@@ -100,7 +100,7 @@ def test_logits_loss_and_gradients_are_those_of_transformers(checkpoint, mesh):
 
 
 def test_every_form_of_a_checkpoint_has_the_same_parameters(checkpoint, mesh, tmp_path):
-    _, params = gpt2_model.load(checkpoint, mesh)
+    params = gpt2_model.load(checkpoint, mesh)[1]
     # As `save_pretrained` writes it, and as older checkpoints are: with the embedding
     # twice, and the masks of attention.
     full = {f"transformer.{name}": value for name, value in _tensors().items()}
@@ -121,7 +121,7 @@ def test_every_form_of_a_checkpoint_has_the_same_parameters(checkpoint, mesh, tm
     assert _same(params, gpt2_model.load(parts, mesh)[1])
     # In half the bytes.
     half = {name: v.astype(ml_dtypes.bfloat16) for name, v in _tensors().items()}
-    _, rounded = gpt2_model.load(_write(tmp_path / "half", half), mesh)
+    rounded = gpt2_model.load(_write(tmp_path / "half", half), mesh)[1]
     assert _same(rounded, jax.tree.map(lambda x: x.astype("bfloat16"), params))
     assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(rounded))
 
@@ -130,7 +130,7 @@ def test_a_saved_checkpoint_has_the_bytes_of_the_loaded_one(checkpoint, tmp_path
     axes = (jax.sharding.AxisType.Auto,) * 2
     # Parameters that are divided over the devices of a process are put together.
     mesh = jax.make_mesh((1, 8), ("data", "fsdp"), axis_types=axes)
-    _, params = gpt2_model.load(checkpoint, mesh)
+    params = gpt2_model.load(checkpoint, mesh)[1]
     assert not params["wte"]["embedding"][...].sharding.is_fully_replicated
     gpt2_model.save(tmp_path / "saved", params, checkpoint)
     saved = load_file(tmp_path / "saved" / "model.safetensors")

@@ -1,14 +1,18 @@
 """The metadata agrees with itself, and a build that cannot work says why."""
 
+import email
+import importlib.metadata
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 
 import pytest
-from source_tree import ROOT, text
+from source_tree import ROOT, files, relative, text
 
 _PROJECT = tomllib.loads(text(ROOT / "pyproject.toml"))
 _WHEELS = _PROJECT["tool"]["cibuildwheel"]
@@ -33,6 +37,64 @@ def test_python_releases_are_the_same_in_every_place():
     assert classified == list(range(classified[0], classified[-1] + 1))
 
 
+def test_one_wheel_serves_all_releases_of_python_but_the_oldest():
+    classified = _minors(
+        r"Programming Language :: Python :: 3\.(\d+)",
+        _PROJECT["project"]["classifiers"],
+    )
+    py_api = _PROJECT["tool"]["scikit-build"]["wheel"]["py-api"]
+    assert py_api == f"cp3{classified[1]}"
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    """The contents of the sdist by their names in the checkout."""
+    folder = tmp_path_factory.mktemp("sdist")
+    subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            f"import scikit_build_core.build as b; b.build_sdist({str(folder)!r})",
+        ],
+        check=True,
+        capture_output=True,
+        cwd=ROOT,
+    )
+    [path] = folder.glob("*.tar.gz")
+    with tarfile.open(path) as file:
+        return {
+            member.name.partition("/")[2]: file.extractfile(member).read()
+            for member in file
+        }
+
+
+def test_the_sdist_has_the_sources_of_a_build_and_nothing_else(sdist):
+    folders = ("ffi/", "jax_optireduce/")
+    single = {"CHANGELOG.md", "LICENSE", "README.md", "SECURITY.md", "pyproject.toml"}
+    single |= {"third_party/NOTICE.txt"}
+    wanted = {
+        name
+        for name in map(relative, files())
+        if name in single or name.startswith(folders)
+    }
+    assert set(sdist) - {"PKG-INFO"} == wanted
+    assert single <= set(sdist)
+
+
+def test_the_metadata_names_the_licences_of_all_that_a_wheel_contains(sdist):
+    metadata = email.message_from_bytes(sdist["PKG-INFO"])
+    assert metadata["License-Expression"] == "Apache-2.0 AND BSD-3-Clause AND MIT"
+    assert set(metadata.get_all("License-File")) == {
+        "LICENSE",
+        "third_party/NOTICE.txt",
+    }
+    notice = sdist["third_party/NOTICE.txt"].decode()
+    for project in ("OpenSSL", "XLA", "nanobind", "tsl::robin_map"):
+        assert project in notice
+    nanobind = importlib.metadata.distribution("nanobind")
+    [licence] = [path for path in nanobind.files if path.name == "LICENSE"]
+    assert licence.read_text().strip() in notice
+
+
 def test_jax_has_one_lower_bound_and_no_upper_one():
     oldest = re.search(r'^_OLDEST: Final = "(.+)"$', _JAX_VERSION, re.MULTILINE)
     required = f"jax>={oldest.group(1)}"
@@ -46,8 +108,9 @@ def test_libcrypto_of_the_wheels_is_built_where_the_build_looks_for_it():
     script = re.search(r"\{project\}/(\S+) (\S+)$", linux["before-all"])
     assert os.access(ROOT / script.group(1), os.X_OK)
     assert script.group(2) == prefix
-    assert f"LD_LIBRARY_PATH={prefix}/lib " in linux["repair-wheel-command"]
     source = text(ROOT / script.group(1))
+    left_out = re.search(r'^others="([^"]*)"', source, re.MULTILINE).group(1)
+    assert {"shared", "autoload-config"} <= set(left_out.split())
     assert re.search(r"^VERSION=3\.5\.\d+$", source, re.MULTILINE)
     assert re.search(r"^SHA256=[0-9a-f]{64}$", source, re.MULTILINE)
 
@@ -87,6 +150,12 @@ def _configure(build: Path, *options: str, path: str | None = None) -> str:
     return " ".join(ran.stderr.split())
 
 
+def test_a_build_elsewhere_than_on_linux_names_the_system(tmp_path):
+    errors = _configure(tmp_path, "-DCMAKE_SYSTEM_NAME=Darwin")
+    assert "needs Linux, and this is Darwin" in errors
+    assert errors.count("CMake Error") == 1
+
+
 def test_a_build_without_a_compiler_names_the_package_to_install(tmp_path):
     errors = _configure(tmp_path, path=str(tmp_path))
     assert "needs a C++20 compiler (GCC 12, Clang 14 or newer), and none" in errors
@@ -94,13 +163,20 @@ def test_a_build_without_a_compiler_names_the_package_to_install(tmp_path):
     assert errors.count("CMake Error") == 1
 
 
-@pytest.mark.skipif(
-    subprocess.run(
-        ["sh", "-c", "command -v c++"], capture_output=True, check=False
-    ).returncode
-    != 0,
-    reason="no c++ here",
-)
+_WITH_COMPILER = pytest.mark.skipif(shutil.which("c++") is None, reason="no c++ here")
+
+
+@_WITH_COMPILER
+def test_a_build_with_an_old_compiler_names_its_version(tmp_path):
+    cxx = tmp_path / "old-c++"
+    cxx.write_text('#!/bin/sh\nexec c++ -U__GNUC__ -D__GNUC__=11 "$@"\n')
+    cxx.chmod(0o755)
+    errors = _configure(tmp_path / "build", f"-DCMAKE_CXX_COMPILER={cxx}")
+    assert re.search(r"needs GCC 12, Clang 14 or newer, and \S+ is GNU 11\.", errors)
+    assert "CXX=g++-12 pip install ." in errors
+
+
+@_WITH_COMPILER
 def test_a_build_without_openssl_headers_names_the_package_to_install(tmp_path):
     errors = _configure(
         tmp_path,

@@ -1,0 +1,276 @@
+"""The training of both programs for GPT-2: step, checkpoints and loop.
+
+A checkpoint has the trained parameters, the state of the optimizer, late gradients and
+the step. In mode `exact` a resumed training ends with the bits of one that was never
+interrupted.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gpt2_model
+import gpt2_setup
+import gpt2_text
+import jax
+import jax.numpy as jnp
+import optax
+import orbax.checkpoint as ocp
+from gpt2_model import InputError
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from training_progress import Progress
+
+import jax_optireduce
+
+# The name of the gradients' call, which the drain repeats.
+NAME = "gradients"
+
+
+class State(NamedTuple):
+    """The state of a training; a checkpoint has exactly this and the step.
+
+    Attributes:
+      params: the trained parameters.
+      optimizer: state of the optimizer.
+      rest: late gradients that a drain has returned. They join the gradients of the
+        next step: AdamW would turn them alone into a whole update.
+    """
+
+    params: Any
+    optimizer: Any
+    rest: Any
+
+
+# (params, constants, tokens) -> the mean loss of sequences; only `params` are trained.
+LossFunction = Callable[[Any, Any, jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The compiled functions of a training.
+
+    Attributes:
+      step: (state, tokens) -> (params, optimizer, loss, statistics).
+      synchronize: state -> state with equal replicas, and no data in flight.
+    """
+
+    step: Callable[..., Any]
+    synchronize: Callable[[State], State]
+
+
+def make_program(
+    args: argparse.Namespace,
+    loss_fn: LossFunction,
+    constants: Any,
+    optimizer: Any,
+    state: State,
+) -> Program:
+    """Returns the functions of a training.
+
+    Args:
+      args: the common options.
+      loss_fn: loss of a part of the batch.
+      constants: its second argument.
+      optimizer: an Optax transformation.
+      state: for its shardings.
+    """
+    specs = jax.tree.map(lambda x: x.sharding, state)
+    # The loss rides along with the gradients: no call of its own.
+    call: Any = {"name": NAME, "mode": args.mode, "specs": (P(), specs.params)}
+
+    def mean_gradients(params: Any, constants: Any, tokens: jax.Array) -> Any:
+        def add(total: Any, part: jax.Array) -> tuple[Any, None]:
+            one = jax.value_and_grad(loss_fn)(params, constants, part)
+            return jax.tree.map(jnp.add, total, one), None
+
+        # Each device divides its own sequences into parts, whose gradients are added up
+        # before the call.
+        parts = tokens.reshape(-1, args.accumulate, tokens.shape[-1]).swapaxes(0, 1)
+        zeros = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)
+        total, _ = lax.scan(add, zeros, parts)
+        mean = jax.tree.map(lambda x: x / args.accumulate, total)
+        return jax_optireduce.average_gradients(mean, "data", **call, return_stats=True)
+
+    average = jax_optireduce.over_slow_axis(mean_gradients, "data", batch_argnums=2)
+
+    def update(
+        params: Any, opt_state: Any, rest: Any, constants: Any, tokens: jax.Array
+    ) -> Any:
+        (loss, gradients), stats = average(params, constants, tokens)
+        gradients = jax.tree.map(jnp.add, gradients, rest)
+        updates, opt_state = optimizer.update(gradients, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, loss, stats
+
+    def synchronize(state: State) -> State:
+        loss = jnp.zeros(())
+        _, rest = jax_optireduce.drain((loss, state.params), "data", **call)
+        state = state._replace(rest=rest)
+        return jax_optireduce.resync(state, "data", specs=specs)
+
+    of_ranks = jax_optireduce.over_slow_axis(synchronize, "data")
+    updated = jax.jit(update, donate_argnums=(0, 1))
+    return Program(
+        lambda state, tokens: updated(*state, constants, tokens), jax.jit(of_ranks)
+    )
+
+
+class Checkpoints:
+    """The checkpoints of a training, in a folder that all processes can reach.
+
+    Args:
+      folder: of the checkpoints.
+      settings: the settings that a resumed training must share.
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self._settings, self._folder = settings, folder.absolute()
+        self._manager = ocp.CheckpointManager(
+            self._folder, options=ocp.CheckpointManagerOptions(max_to_keep=2)
+        )
+
+    def restore(self, fresh: State, *, resume: bool) -> tuple[int, State]:
+        """Returns the number of done steps, and the state after them.
+
+        Args:
+          fresh: the state before the first step.
+          resume: whether to continue.
+
+        Raises:
+          InputError: the folder has a training that is not to be continued, or that has
+            other settings.
+        """
+        step = self._manager.latest_step()
+        gpt2_model.check_same(step or 0, f"the checkpoints in {self._folder}")
+        if step is None:
+            return 0, fresh
+        if not resume:
+            raise InputError(
+                f"{self._folder} has a training of {step} steps: add --resume, or give "
+                "another --output."
+            )
+        like = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), fresh
+        )
+        found: Any = self._manager.restore(
+            step, args=ocp.args.Composite(settings=ocp.args.JsonRestore())
+        )
+        for name, value in self._settings.items():
+            if found.settings.get(name) != value:
+                raise InputError(
+                    f"the training in {self._folder} has {name}="
+                    f"{found.settings.get(name)!r}, not {value!r}: resume it with the "
+                    "same value, or give another --output."
+                )
+        found = self._manager.restore(
+            step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like))
+        )
+        return step, found.state
+
+    def save(self, step: int, state: State) -> None:
+        """Saves the state after a step, and waits until it is on disk."""
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(state),
+                settings=ocp.args.JsonSave(self._settings),
+            ),
+        )
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Ends the threads of Orbax."""
+        self._manager.close()
+
+
+def initial_state(params: Any, optimizer: Any) -> State:
+    """Returns the state before the first step, all of it sharded as the parameters.
+
+    The parameters are donated: two copies of a large model may not fit.
+    """
+    mesh = jax.sharding.get_mesh()
+
+    def initialise(params: Any) -> State:
+        rest = jax.tree.map(jnp.zeros_like, params)
+        return State(params, optimizer.init(params), rest)
+
+    shapes = jax.eval_shape(initialise, params)
+    places = jax.tree.map(lambda x: gpt2_model.sharding(mesh, x.shape), shapes)
+    return jax.jit(initialise, out_shardings=places, donate_argnums=0)(params)
+
+
+def train(
+    args: argparse.Namespace,
+    blocks: gpt2_text.Blocks,
+    loss_fn: LossFunction,
+    params: Any,
+    *,
+    constants: Any = None,
+    settings: dict[str, Any] | None = None,
+) -> Any:
+    """Trains, and writes checkpoints and the plot.
+
+    Args:
+      args: the common options, see `gpt2_setup.add_arguments`.
+      blocks: the text.
+      loss_fn: loss of a part of the batch.
+      params: its first argument, sharded as by `gpt2_model.sharding`. Donated.
+      constants: its second argument.
+      settings: options of the program that a resumed training must share, beside the
+        common ones.
+
+    Returns:
+      The trained parameters.
+
+    Raises:
+      InputError: see `Checkpoints.restore`.
+    """
+    optimizer = gpt2_setup.make_optimizer(args)
+    state = initial_state(params, optimizer)
+    shared = gpt2_setup.settings(args) | {"text": blocks.checksum} | (settings or {})
+    checkpoints = Checkpoints(args.output / "checkpoints", shared)
+    first, state = checkpoints.restore(state, resume=args.resume)
+    program = make_program(args, loss_fn, constants, optimizer, state)
+    state = _run(args, program, blocks, checkpoints, state, first)
+    checkpoints.close()
+    return state.params
+
+
+def _run(
+    args: argparse.Namespace,
+    program: Program,
+    blocks: gpt2_text.Blocks,
+    checkpoints: Checkpoints,
+    state: State,
+    first: int,
+) -> State:
+    """Makes the steps after the first `first`, and returns the state after the last."""
+    end = min(args.steps, args.stop_after or args.steps)
+    rows = NamedSharding(jax.sharding.get_mesh(), P(("data", "fsdp")))
+    zeros = state.rest if first == 0 else jax.tree.map(jnp.zeros_like, state.rest)
+    with Progress(
+        args.steps,
+        first=first,
+        unit="tokens",
+        units_per_step=args.batch * blocks.length,
+        plot=args.output / "progress.png",
+    ) as progress:
+        for done in range(first + 1, end + 1):
+            own = blocks.rows(done - 1, batch=args.batch, seed=args.seed)
+            tokens = jax.make_array_from_callback(own.shape, rows, own.__getitem__)
+            params, opt_state, loss, stats = program.step(state, tokens)
+            state = State(params, opt_state, zeros)
+            progress.step(loss, stats)
+            saves = done == end or done % args.save_every == 0
+            if not saves and done % args.resync_every:
+                continue
+            with progress.pause():
+                # In mode exact no data is late, and replicas are equal bit for bit.
+                if args.mode != "exact":
+                    state = program.synchronize(state)
+                if saves:
+                    checkpoints.save(done, state)
+    return state
