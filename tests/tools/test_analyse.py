@@ -224,7 +224,7 @@ def test_other_wrong_files_are_errors_too(tmp_path, capsys):
     for files, message in [
         ([str(tmp_path / "missing")], "No such file"),
         ([str(tmp_path)], "a directory"),
-        ([str(binary)], "it is not text"),
+        ([str(binary)], "is not text"),
         ([one, two], "rank 0 has files of two processes, 1 and 2"),
         ([one, larger], "the files are of several runs"),
     ]:

@@ -107,20 +107,22 @@ def test_the_suffix_chooses_the_format(path, tmp_path, suffix):
     [
         ({"schema": 2}, "has schema 2, expected 1"),
         ({"results": []}, "has no results"),
+        ({"results": None}, "has no busbw_gb_s, bytes, deadline_s, mode"),
+        ({"results": [1]}, "has no busbw_gb_s, bytes, deadline_s, mode"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(content, path, capsys, change, message):
     path.write_text(json.dumps(content | change))
-    assert main(["plot", str(path)]) == 1
+    assert main(["plot", str(path)]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_mistakes_are_answered_with_what_would_work(path, tmp_path, capsys):
-    assert main(["plot", str(tmp_path / "missing.json")]) == 1
+    assert main(["plot", str(tmp_path / "missing.json")]) == 2
     assert "cannot be read" in capsys.readouterr().err
-    assert main(["plot", str(path), "--size", "7M"]) == 1
+    assert main(["plot", str(path), "--size", "7M"]) == 2
     assert "--size must be one of 4K, 1M" in capsys.readouterr().err
-    assert main(["plot", str(path), "-o", str(tmp_path / "picture.xyz")]) == 1
+    assert main(["plot", str(path), "-o", str(tmp_path / "picture.xyz")]) == 2
     assert "picture.xyz cannot be written" in capsys.readouterr().err
 
 
