@@ -230,12 +230,25 @@ def _draw_bandwidths(axis: "Axes", results: Sequence[Mapping[str, Any]]) -> None
     axis.set_xlabel("size, bytes")
     axis.set_ylabel("GB/s")
     axis.set_xscale("log", base=2)
-    axis.set_xticks(sorted({result["bytes"] for result in results}))
+    axis.set_xticks(_labelled(sorted({result["bytes"] for result in results})))
     axis.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: bench_figures.format_size(int(value)))
     )
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_ylim(bottom=0)
+
+
+def _labelled(sizes: Sequence[int]) -> list[int]:
+    """Returns those of ascending sizes that have a label, an eighth of the axis apart.
+
+    Chosen: nine labels of at most seven characters fit below the plot.
+    """
+    ratio = (sizes[-1] / sizes[0]) ** (1 / 8)
+    found = [sizes[0]]
+    for size in sizes:
+        if size > sizes[0] and size >= (1 - 1e-9) * ratio * found[-1]:
+            found.append(size)
+    return found
 
 
 def _draw_times(axis: "Axes", results: Sequence[Mapping[str, Any]], size: str) -> None:

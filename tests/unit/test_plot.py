@@ -1,9 +1,11 @@
 """`plot`: its axes, and its errors about files that do not match."""
 
+import itertools
 import json
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from jax_optireduce.__main__ import main
 from jax_optireduce.tools import plot
@@ -74,6 +76,26 @@ def test_the_time_of_a_call_is_that_of_the_slowest_rank(content):
 def test_bandwidths_are_drawn_over_the_sizes(content):
     for curve in plot.draw(content, 4096).axes[1].get_lines():
         assert tuple(curve.get_xdata()) == _SIZES
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [3 << 20],
+        [1 << i for i in range(10, 27)],
+        [(1 << 20) * i + 52_429 for i in range(1, 65)],
+        [(1 << 20) + 4 * i for i in range(100)],
+    ],
+)
+def test_labels_of_sizes_do_not_overlap(content, sizes):
+    content["results"] = [_result("exact", size) for size in sizes]
+    figure = plot.draw(content, sizes[-1])
+    figure.draw(renderer := FigureCanvasAgg(figure).get_renderer())
+    ticks = figure.axes[1].xaxis.get_major_ticks()
+    boxes = [tick.label1.get_window_extent(renderer) for tick in ticks]
+    assert 1 <= len(boxes) <= 9
+    for left, right in itertools.pairwise(boxes):
+        assert left.x1 < right.x0
 
 
 def test_one_legend_outside_the_axes_names_every_kind_and_the_deadline(content):
