@@ -35,6 +35,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -411,8 +412,13 @@ class _Report:
         return 1 if wrong else 0
 
     def _say(self, text: str | rich.table.Table) -> None:
-        if self._shown:
+        if not self._shown:
+            return
+        try:
             screen.show(text)
+        except BrokenPipeError:
+            # An ordinary end would wait for the other ranks, which `launch` ends now.
+            os._exit(launch.EXIT_BY_SIGNAL + signal.SIGPIPE)
 
     def _write(self) -> None:
         """Rewrites the file, so that an interrupted run leaves its results."""

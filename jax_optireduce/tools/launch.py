@@ -24,6 +24,7 @@ Ctrl-C, 143 after SIGTERM; 2, usage error.
 import argparse
 import contextlib
 import dataclasses
+import io
 import itertools
 import math
 import os
@@ -399,10 +400,8 @@ class _Launch:
                 self._selector.unregister(output.source)
             output.finish()
         if rank in self._direct and code == EXIT_BY_SIGNAL + signal.SIGPIPE:
-            # Its reader, such as `head`, has ended: the end of all, and no failure.
             self._exit_code = self._exit_code or code
-            for other in self._alive:
-                self._send(other, signal.SIGKILL)
+            self._end_silently()
             return
         if code == 0 or (self._exit_code != 0 and not self._keep_going):
             return
@@ -415,6 +414,13 @@ class _Launch:
             return
         _say(f"rank {rank} ended with {how}; the others have {self._grace_s:g} s")
         self._schedule(signal.SIGTERM, self._grace_s)
+
+    def _end_silently(self) -> None:
+        """Ends all processes, whose reader, such as `head`, has ended: no failure."""
+        for rank, outputs in self._outputs.items():
+            self._send(rank, signal.SIGKILL)
+            for output in outputs:
+                output.sink = io.BytesIO()  # Errors about the end of the others.
 
     def _on_signal(self) -> None:
         for number in self._woken.recv(_READ_BYTES):
