@@ -24,7 +24,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 # Share taken by other programs above which times are no figures.
-# Chosen: the times of two runs on an idle machine differ by as much.
+# Chosen: a smaller share lengthens a time by less than the transports differ.
 BUSY_SHARE = 0.1
 
 # Source: proc_stat(5), the fields of a line "cpuN": user, nice, system and steal. The
