@@ -219,7 +219,8 @@ def train(config: Config) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         right = np.asarray(predicted) == held_out_labels
         return gather(np.mean(right, keepdims=True)).ravel()
 
-    curve = [(0.0, float(evaluate(state).mean()))]
+    accuracy_by_rank = evaluate(state)
+    curve = [(0.0, float(accuracy_by_rank.mean()))]
     seconds, reports, snapshots = [], [], []
     wait_for_all("start")
     others = Load()
