@@ -8,9 +8,9 @@ through `jax.lax.pmean` (Gloo), through jax_optireduce in mode `exact`, and in t
 and writes into `demo-output/` a plot (accuracy.png), the figures (demo-summary.json)
 and the output of the processes (<transport>.log).
 
-`digits_train.py` is the training program, `digits_report.py` makes table and plot. Exit
-codes: 0, all runs ended, and the first steps of `exact` equal those of Gloo; 1
-otherwise.
+`digits_train.py` is the training program, `machine_load.py` measures other programs on
+the same cores, `digits_report.py` makes table and plot. Exit codes: 0, all runs ended,
+and the first steps of `exact` equal those of Gloo; 1 otherwise.
 """
 
 import argparse
@@ -64,8 +64,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--deadline-s",
         type=float,
-        default=0.1,
-        help="deadline of a call in `bounded`, `lossy`, in seconds (default 0.1)",
+        default=0.0,
+        help="deadline of a call in `bounded`, `lossy`, in seconds; 0: learned "
+        "(default 0)",
     )
     parser.add_argument(
         "--output",
@@ -171,10 +172,11 @@ def main() -> int:
     """Runs all four, and reports; returns the exit code."""
     args = parse_arguments()
     args.output.mkdir(parents=True, exist_ok=True)
-    console = Console()
+    # Chosen: the width of a terminal by default; a wider one makes the notes no better.
+    console = Console(width=min(80, Console().width))
     console.print(
         f"Handwritten digits in {args.processes} processes on this host: {args.steps} "
-        "steps of SGD with\nmomentum, four times. Only the transport of the gradients "
+        "steps of SGD with momentum, four times. Only the transport of the gradients "
         "differs.\n",
         highlight=False,
     )
@@ -185,7 +187,13 @@ def main() -> int:
                 for transport in digits_report.TITLES:
                     run(args, transport, results, screen)
         except RunError as error:
-            console.print(str(error), style="red", markup=False, highlight=False)
+            console.print(
+                str(error),
+                style="red",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
             return 1
         except KeyboardInterrupt:
             # The terminal has interrupted the processes as well, and they have ended.

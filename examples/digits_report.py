@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine_load import BUSY_SHARE
 from matplotlib.figure import Figure
-from matplotlib.ticker import MultipleLocator
-from rich import box
+from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -46,13 +46,9 @@ DASHES: dict[str, Any] = {
 # missing contributions cost.
 TOLERANCE = 1e-4
 
-# Lowest accuracy on the plot, in percent. Chosen: above it the runs are distinct.
+# Lowest accuracy on the plot, in percent, unless a run ends below it. Chosen: above it
+# the runs are distinct.
 PLOT_FROM = 80.0
-
-# Height of the lowest name on the plot, and distance of two names, in percent. Chosen:
-# four names fit below the lines.
-LABELS_FROM = 82.0
-LABELS_STEP = 4.0
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn", "jax_optireduce")
 
@@ -83,8 +79,20 @@ def summarise(results: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         "settings": {name: _plain(value) for name, value in settings.items()},
         "versions": {"python": platform.python_version(), **_versions()},
         "cores": len(os.sched_getaffinity(0)),
+        "taken_by_others": _most([run["taken_by_others"] for run in runs.values()]),
         "runs": runs,
     }
+
+
+def _most(shares: Sequence[float | None]) -> float | None:
+    """Returns the largest share; None if one is unknown."""
+    known = [share for share in shares if share is not None]
+    return max(known) if len(known) == len(shares) else None
+
+
+def is_busy(summary: Mapping[str, Any]) -> bool:
+    """Returns whether other programs took so much that the times are no figures."""
+    return (summary["taken_by_others"] or 0.0) > BUSY_SHARE
 
 
 def _plain(value: Any) -> Any:
@@ -111,28 +119,50 @@ def write(summary: Mapping[str, Any], output: Path) -> None:
 def show(summary: Mapping[str, Any], output: Path, console: Console) -> None:
     """Prints the table, and its findings."""
     runs = summary["runs"]
-    # Chosen: fits into the 80 columns of a log.
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("gradients through", no_wrap=True)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("gradients\nthrough", no_wrap=True)
     for heading in (
         "held-out\naccuracy",
         "all\nsteps",
         "step\nP50",
         "step\nP99",
-        "\nmissing",
+        "contr.\nmissing",
+        "results\nmissing",
         "replicas\napart",
         "Gloo\napart",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     for transport, title in TITLES.items():
-        table.add_row(title, *_cells(runs[transport]))
+        table.add_row(title.removeprefix("optireduce "), *_cells(runs[transport]))
     console.print()
+    if about_load := load_note(summary):
+        console.print(f"{about_load}\n", style="bold", highlight=False)
     console.print(table)
+    console.print()
     notes = Table.grid(padding=(0, 2))
     for subject, note in _notes(summary).items():
         notes.add_row(Text(subject, style="bold"), note)
     console.print(notes, highlight=False)
-    console.print(f"\nIn {output}/: accuracy.png, demo-summary.json", highlight=False)
+    files = f"\nIn {output}/: accuracy.png, demo-summary.json"
+    console.print(files, highlight=False, markup=False, soft_wrap=True)
+
+
+def load_note(summary: Mapping[str, Any]) -> str:
+    """Returns the warning about other programs on this machine; "" without one."""
+    taken = summary["taken_by_others"]
+    if taken is None:
+        return (
+            "The load of this machine is unknown: its kernel does not count the time "
+            "that programs wait for a processor. Beside other programs the times below "
+            "are no figures."
+        )
+    if not is_busy(summary):
+        return ""
+    return (
+        f"This machine is too busy for figures: other programs took {_percent(taken)} "
+        "of the processor time that the ranks needed. The times below are no figures; "
+        "repeat the run on an idle machine."
+    )
 
 
 def _notes(summary: Mapping[str, Any]) -> Mapping[str, str]:
@@ -155,17 +185,17 @@ def _notes(summary: Mapping[str, Any]) -> Mapping[str, str]:
     about_bounded = (
         f"{_percent(settings['drop'])} of the datagrams were dropped. "
         f"{_percent(bounded['missing_contributions'])} of the contributions and "
-        f"{_percent(bounded['missing_results'])} of the results missed the deadline of "
-        f"{1000 * settings['deadline_s']:.0f} ms and arrived with a later step."
+        f"{_percent(bounded['missing_results'])} of the results missed the deadline "
+        f"({_deadline(settings, bounded)}) and arrived with a later step."
     )
     about_lossy = (
         f"{_percent(settings['drop'])} of the datagrams were dropped and, after the "
         "first 20 steps, none was retransmitted: "
         f"{_percent(lossy['missing_contributions'])} of the contributions and "
         f"{_percent(lossy['missing_results'])} of the results are missing. No step "
-        "waits for gradients longer than its deadline of "
-        f"{1000 * settings['deadline_s']:.0f} ms. Ranks miss different data, so "
-        "the replicas drift apart."
+        "waits for gradients longer than its deadline "
+        f"({_deadline(settings, lossy)}). Ranks miss different data, so the replicas "
+        "drift apart."
     )
     about_times = (
         "Of rank 0, without starting, compiling and evaluating. lax.pmean reduces each "
@@ -179,22 +209,39 @@ def _notes(summary: Mapping[str, Any]) -> Mapping[str, str]:
     }
 
 
+def _deadline(settings: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
+    learned = "" if settings["deadline_s"] else "learned, at the end "
+    return f"{learned}{_time(figures['deadline_s'])}"
+
+
 def _cells(figures: Mapping[str, Any]) -> Sequence[str]:
     """Returns the cells of one run, in the order of the columns."""
-    missing = figures["missing_contributions"] + figures["missing_results"]
+    missing = (figures["missing_contributions"], figures["missing_results"])
     return (
-        _percent(np.mean(figures["accuracy_by_rank"])),
-        f"{figures['seconds']:.1f} s",
-        f"{1000 * figures['step_seconds_p50']:.0f} ms",
-        f"{1000 * figures['step_seconds_p99']:.0f} ms",
-        _percent(missing / 2) if missing else "-",
+        _percent(accuracy(figures)),
+        _time(figures["seconds"]),
+        _time(figures["step_seconds_p50"]),
+        _time(figures["step_seconds_p99"]),
+        *(_percent(share) if any(missing) else "-" for share in missing),
         _distance(figures["replica_distance"]),
         _distance(figures["distance_to_gloo_final"]),
     )
 
 
+def accuracy(figures: Mapping[str, Any]) -> float:
+    """Returns the held-out accuracy at the end, the mean of the ranks."""
+    return float(np.mean(figures["accuracy_by_rank"]))
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
+
+
+def _time(seconds: float) -> str:
+    """Formats a time in at most six characters, up to three hours."""
+    if round(1000 * seconds) < 1000:
+        return f"{1000 * seconds:.0f} ms"
+    return f"{seconds:.1f} s" if round(seconds, 1) < 100 else f"{seconds:.0f} s"
 
 
 def _distance(value: float) -> str:
@@ -206,68 +253,49 @@ def _distance(value: float) -> str:
 
 def plot(summary: Mapping[str, Any], path: Path) -> None:
     """Draws held-out accuracy against training time as a PNG picture."""
-    figure = Figure(figsize=(9, 5), layout="constrained")
+    picture(summary).savefig(path, dpi=160)
+
+
+def picture(summary: Mapping[str, Any]) -> Figure:
+    """Returns the picture; its texts are outside the axes, where no line is."""
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.subplots()
-    ends = {}
+    settings = summary["settings"]
     for transport in TITLES:
-        curve = np.array(summary["runs"][transport]["curve"])
-        seconds, accuracy = curve[:, 0], 100 * curve[:, 1]
+        seconds, shares = np.array(summary["runs"][transport]["curve"]).T
         axes.plot(
             seconds,
-            accuracy,
+            100 * shares,
             color=COLOURS[transport],
             linestyle=DASHES[transport],
             linewidth=2.2,
+            marker="o",
+            markevery=[len(seconds) - 1],
+            label=label(transport, summary),
         )
-        axes.plot(seconds[-1], accuracy[-1], "o", color=COLOURS[transport])
-        ends[transport] = (seconds[-1], accuracy[-1])
-    axes.set_ylim(PLOT_FROM, 100.5)
-    axes.set_xlim(0, 1.03 * max(seconds for seconds, _ in ends.values()))
-    axes.yaxis.set_major_locator(MultipleLocator(5))
-    _label(axes, ends, summary)
-    settings = summary["settings"]
+    lowest = min(100 * accuracy(run) for run in summary["runs"].values())
+    axes.set_ylim(min(PLOT_FROM, 10 * np.floor(lowest / 10 - 0.5)), 101)
+    axes.set_xlim(left=0)
+    axes.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
     axes.set_title(
         f"Handwritten digits, {settings['processes']} processes: one training, four "
         "transports of the gradients",
         loc="left",
         fontsize=12,
     )
-    axes.set_xlabel("training time (s)")
+    busy = " on a busy machine: no figures" if is_busy(summary) else ""
+    axes.set_xlabel(f"training time (s){busy}")
     axes.set_ylabel("held-out accuracy (%)")
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=160)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=10.5)
+    return figure
 
 
-def _label(
-    axes: Any, ends: Mapping[str, tuple[float, float]], summary: Mapping[str, Any]
-) -> None:
-    """Names each line below its end, in place of a legend."""
-    # All lines end at about the same height, so the names have different heights: names
-    # of earlier ends are lower, so that no pointer crosses a name.
-    order = sorted(ends, key=lambda transport: ends[transport][0])
-    last = ends[order[-1]][0]
-    for place, transport in enumerate(order):
-        seconds, accuracy = ends[transport]
-        title = TITLES[transport]
-        if transport in ("bounded", "lossy"):
-            title += f", {_percent(summary['settings']['drop'])} dropped"
-        # On the side of its pointer with more space.
-        left = seconds < 0.65 * last
-        axes.plot(
-            [seconds, seconds],
-            [LABELS_FROM + LABELS_STEP * place - 1, accuracy],
-            color=COLOURS[transport],
-            linewidth=0.8,
-        )
-        axes.annotate(
-            f"{title}\n{accuracy:.1f} % after {seconds:.1f} s",
-            xy=(seconds, LABELS_FROM + LABELS_STEP * place),
-            xytext=(6 if left else -6, 0),
-            textcoords="offset points",
-            color=COLOURS[transport],
-            ha="left" if left else "right",
-            va="center",
-            fontsize=10.5,
-            fontweight="bold",
-        )
+def label(transport: str, summary: Mapping[str, Any]) -> str:
+    """Returns the name of a line, with the figures of its end."""
+    run = summary["runs"][transport]
+    name = TITLES[transport]
+    if transport in ("bounded", "lossy"):
+        name += f", {_percent(summary['settings']['drop'])} dropped"
+    return f"{name}: {_percent(accuracy(run))} after {_time(run['seconds'])}"

@@ -10,6 +10,8 @@ averages the gradients, the only difference between the runs:
     bounded  jax_optireduce: ends by the deadline, late data joins a later step
     lossy    jax_optireduce: ends by the deadline, estimates lost data
 
+The deadlines of the last two are learned, unless --deadline-s gives one.
+
 `digits.py` runs all four and compares them.
 """
 
@@ -29,6 +31,7 @@ from flax import nnx
 from jax import lax
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from machine_load import Load
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -55,7 +58,8 @@ class Config:
       batch_per_rank: images of each rank in each step.
       seed: seed of the parameters, the order of the images and the lost datagrams.
       drop: share of the dropped datagrams, in [0, 1); "bounded" and "lossy" only.
-      deadline_s: deadline of a call, in seconds; "bounded" and "lossy" only.
+      deadline_s: deadline of a call, in seconds; 0: learned; "bounded" and "lossy"
+        only.
       output: folder for the results; "" writes none.
     """
 
@@ -64,7 +68,7 @@ class Config:
     batch_per_rank: int = 32
     seed: int = 0
     drop: float = 0.02
-    deadline_s: float = 0.1
+    deadline_s: float = 0.0
     output: str = ""
 
 
@@ -90,15 +94,16 @@ def average(gradients: Any, transport: str) -> tuple[Any, jax.Array]:
     """Averages gradients over the ranks: the only line that this package changes.
 
     Returns:
-      The mean gradients, and the missing shares of the contributions and of the
-      results, float32 [2].
+      The mean gradients, and float32 [3]: the missing shares of the contributions and
+      of the results, and the deadline in seconds, 0 without one.
     """
     if transport == "gloo":
-        return lax.pmean(gradients, AXIS), jnp.zeros(2)
+        return lax.pmean(gradients, AXIS), jnp.zeros(3)
     gradients, stats = jax_optireduce.average_gradients(
         gradients, AXIS, mode=transport, return_stats=True
     )
-    return gradients, jnp.stack([stats.missing_contributions, stats.missing_results])
+    missing = (stats.missing_contributions, stats.missing_results)
+    return gradients, jnp.stack([*missing, stats.deadline_s])
 
 
 def make_step(
@@ -106,8 +111,8 @@ def make_step(
 ) -> Any:
     """Returns the step of one rank: (state, images, labels) -> (state, report).
 
-    The report is float32 [1, 3]: the loss on the images of this rank, and the missing
-    shares from `average`.
+    The report is float32 [1, 4]: the loss on the images of this rank, and the vector of
+    `average`.
     """
 
     def step(state: Any, images: jax.Array, labels: jax.Array) -> tuple[Any, jax.Array]:
@@ -119,11 +124,11 @@ def make_step(
             return losses.mean()
 
         loss, gradients = jax.value_and_grad(loss_fn)(params)
-        gradients, missing = average(gradients, transport)
+        gradients, about_call = average(gradients, transport)
         updates, momentum = optimizer.update(gradients, momentum, params)
         params = optax.apply_updates(params, updates)
         # The loss is not averaged, which saves a collective per step.
-        return (params, momentum), jnp.concatenate([loss[None], missing])[None]
+        return (params, momentum), jnp.concatenate([loss[None], about_call])[None]
 
     return step
 
@@ -209,13 +214,16 @@ def train(config: Config) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     step = jax.jit(sharded_step, donate_argnums=0).lower(state, *batch).compile()
     predict = jax.jit(lambda params, x: nnx.merge(graph, params)(x).argmax(-1))
 
-    def accuracy(state: Any) -> float:
+    def evaluate(state: Any) -> np.ndarray:
         predicted = predict(of_this_rank(state[0]), held_out_images)
-        return float(np.mean(np.asarray(predicted) == held_out_labels))
+        right = np.asarray(predicted) == held_out_labels
+        return gather(np.mean(right, keepdims=True)).ravel()
 
-    curve = [(0.0, accuracy(state))]
+    accuracy_by_rank = evaluate(state)
+    curve = [(0.0, float(accuracy_by_rank.mean()))]
     seconds, reports, snapshots = [], [], []
     wait_for_all("start")
+    others = Load()
     for number in range(1, config.steps + 1):
         start = time.perf_counter()
         state, report = jax.block_until_ready(step(state, *batch))
@@ -223,7 +231,8 @@ def train(config: Config) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         reports.append(of_this_rank(report)[0])
         batch = next(stream)
         if number % EVALUATE_EVERY == 0 or number == config.steps:
-            curve.append((sum(seconds), accuracy(state)))
+            accuracy_by_rank = evaluate(state)
+            curve.append((sum(seconds), float(accuracy_by_rank.mean())))
             snapshots.append(flat_parameters(state))
             say(number, config.steps, float(reports[-1][0]), *curve[-1])
             # A late end of the evaluation would delay the next step.
@@ -232,13 +241,15 @@ def train(config: Config) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "transport": config.transport,
         "curve": curve,
         "early_step": min(EVALUATE_EVERY, config.steps),
+        "accuracy_by_rank": accuracy_by_rank.tolist(),
+        "taken_by_others": others.since_start(),
     }
-    figures |= across_ranks(snapshots[-1], seconds, reports, curve[-1][1])
+    figures |= across_ranks(snapshots[-1], seconds, reports)
     return figures, {"early": snapshots[0], "final": snapshots[-1]}
 
 
 def across_ranks(
-    own: np.ndarray, seconds: list[float], reports: list[jax.Array], accuracy: float
+    own: np.ndarray, seconds: list[float], reports: list[jax.Array]
 ) -> dict[str, Any]:
     """Returns the figures that compare the ranks.
 
@@ -246,19 +257,19 @@ def across_ranks(
       own: parameters of this rank, float32 [n].
       seconds: time of each step on this rank.
       reports: report of each step, see `make_step`.
-      accuracy: accuracy of these parameters on the held-out digits.
     """
     replicas = gather(own)
     mean_replica = replicas.astype(np.float64).mean(axis=0)
     distances = np.linalg.norm(replicas - mean_replica, axis=1)
     missing = gather(np.mean(reports, axis=0)).mean(axis=0)
     return {
-        "accuracy_by_rank": gather(np.asarray([accuracy], np.float32)).ravel().tolist(),
         "seconds": sum(seconds),
         "step_seconds_p50": float(np.percentile(seconds, 50)),
         "step_seconds_p99": float(np.percentile(seconds, 99)),
         "missing_contributions": float(missing[1]),
         "missing_results": float(missing[2]),
+        # Of rank 0, and of the last step: a learned deadline changes little by then.
+        "deadline_s": float(reports[-1][3]),
         "replica_distance": float(distances.max() / np.linalg.norm(mean_replica)),
         "parameters": int(own.size),
     }
@@ -286,10 +297,10 @@ def wait_for_all(where: str) -> None:
 
 
 def say(step: int, steps: int, loss: float, seconds: float, accuracy: float) -> None:
-    """Prints one line of progress, on rank 0."""
+    """Prints one line of progress, on rank 0: the accuracy is the mean of all ranks."""
     if jax.process_index() == 0:
         print(
-            f"step {step}/{steps}  loss {loss:.4f}  accuracy {accuracy:.4f}  "
+            f"step {step}/{steps}  loss {loss:.4f}  accuracy {accuracy:.6f}  "
             f"{seconds:.1f} s",
             flush=True,
         )

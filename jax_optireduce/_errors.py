@@ -106,8 +106,14 @@ class Cancelled(CollectiveError):
     """
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Returns " Did you mean 'x'?" for the closest of `known`, or an empty string."""
+def nearest(given: str, known: Iterable[str]) -> str:
+    """Returns the one of `known` that is most like `given`; "" if none is like it."""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(given.lower(), list(by_lower), n=1, cutoff=0.5)
-    return f" Did you mean {by_lower[close[0]]!r}?" if close else ""
+    return by_lower[close[0]] if close else ""
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Returns " Did you mean 'x'?" for the nearest of `known`, or an empty string."""
+    near = nearest(given, known)
+    return f" Did you mean {near!r}?" if near else ""

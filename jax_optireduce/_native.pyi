@@ -7,6 +7,9 @@ release the GIL.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+BUILD: Final[str]
+"""The compiler of this module: "GCC 12.2.0"."""
+
 MODES: Final[Mapping[str, bool]]
 """Every mode, and whether its calls may leave data in flight for later ones."""
 
@@ -315,6 +318,9 @@ def probe_udp(receive_buffer_bytes: int) -> dict[str, int]:
       gso, gro (bool), receive_buffer_bytes and send_buffer_bytes as the kernel granted
       them, send_buffer_wanted_bytes, loopback_mtu_bytes.
     """
+
+def scenario_fields() -> str:
+    """The fields of a scenario with their defaults, a line each: "  ranks (4): ..."."""
 
 def simulate(scenario: str) -> dict[str, Any]:
     """Runs one scenario ("seed=7 ranks=4 ...") in virtual time.

@@ -44,6 +44,18 @@ namespace {
 namespace nb = nanobind;
 using nb::literals::operator""_a;
 
+// The compiler of this module.
+constexpr const char* kBuild =
+#if defined(__clang__)
+    "Clang " __clang_version__
+#else
+    "GCC " __VERSION__
+#endif
+#if !defined(__OPTIMIZE__)
+    ", without optimization"
+#endif
+    ;
+
 // An invalid argument is a ValueError, every other error a RuntimeError.
 void RaiseUnlessOk(const Status& status) {
   if (status.ok()) return;
@@ -374,6 +386,7 @@ NB_MODULE(_native, module) {
   using nb::literals::operator""_a;
   using Release = nb::call_guard<nb::gil_scoped_release>;
   module.doc() = "The C++ part of jax_optireduce.";
+  module.attr("BUILD") = optireduce::kBuild;
   module.def("registrations", &optireduce::Registrations);
   module.def("register_with_plugin", &optireduce::RegisterHandlersWithPlugin, "path"_a);
   module.def("wire_version", [] { return static_cast<int>(optireduce::kWireVersion); });

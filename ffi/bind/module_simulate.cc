@@ -57,6 +57,9 @@ nb::dict RunScenario(const std::string& line) {
 
 }  // namespace
 
-void BindSimulate(nb::module_& module) { module.def("simulate", &RunScenario, "scenario"_a); }
+void BindSimulate(nb::module_& module) {
+  module.def("simulate", &RunScenario, "scenario"_a);
+  module.def("scenario_fields", &DescribeScenarioFields);
+}
 
 }  // namespace optireduce

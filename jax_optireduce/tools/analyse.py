@@ -1,34 +1,29 @@
 """`python -m jax_optireduce analyse FILE...`: names the cause of a stall.
 
-It puts the flight records of several ranks side by side, and looks for the oldest call
-that is not done everywhere: a rank that has never entered it, or is in another call, or
-whose data is missing. Processes write these files after a stall and after a removal,
-and `Communicator.dump_flight_record` on request. More files give more exact answers;
-one is enough to name the rank that its process waits for.
+It puts the flight records of several ranks side by side, and looks for the
+oldest call that is not done everywhere: a rank that has never entered it, or is
+in another call, or whose data is missing. Processes write these files after a
+stall and after a removal, and `Communicator.dump_flight_record` on request.
+More files give more exact answers; one is enough to name the rank that its
+process waits for.
 
     python -m jax_optireduce analyse $TMPDIR/jax_optireduce-flight-*.jsonl
 
-Exit codes: 0, all calls ended; 1, a call is under way or failed, or a rank reported
-something else; 2, usage error, or a file that is no flight record.
+Exit codes: 0, all calls ended; 1, a call is under way or failed, or a rank
+reported something else; 2, usage error, or a file that is no flight record.
 """
 
 import argparse
 import dataclasses
 import json
-import sys
 from pathlib import Path
 
-import rich.console
-import rich.text
-
 from jax_optireduce import _phrases
-from jax_optireduce.tools import flight_records
+from jax_optireduce.tools import flight_records, screen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this verb to `parser`."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = __doc__
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a file")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -41,12 +36,11 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
       The exit code, see above.
+
+    Raises:
+      RecordError: a file is no flight record.
     """
-    try:
-        records = flight_records.read_all(args.files)
-    except flight_records.RecordError as error:
-        print(f"analyse: {error}.", file=sys.stderr)
-        return 2
+    records = flight_records.read_all(args.files)
     cause = flight_records.find_cause(records)
     world_size = next(iter(records.values())).world_size
     missing = sorted(set(range(world_size)) - records.keys())
@@ -62,9 +56,8 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(found, indent=2))
         return 0 if ok else 1
-    console = rich.console.Console(soft_wrap=True, highlight=False)
-    console.print(rich.text.Text(f"{cause.text}.", "" if ok else "bold"))
+    screen.show(f"{cause.text}.", style="" if ok else "bold")
     have = "rank" if world_size == 1 else "ranks"
-    console.print(f"{len(records)} of {world_size} {have} have files.", end="")
-    console.print(f" Missing: {_phrases.ranks(missing)}." if missing else "")
+    absent = f" Missing: {_phrases.ranks(missing)}." if missing else ""
+    screen.show(f"{len(records)} of {world_size} {have} have files.{absent}")
     return 0 if ok else 1

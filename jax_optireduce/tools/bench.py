@@ -1,33 +1,33 @@
-"""`python -m jax_optireduce bench`: measures calls, and compares them with `lax.psum`.
+"""`python -m jax_optireduce bench`: measures calls, beside `lax.psum` if wanted.
 
-    python -m jax_optireduce bench --processes 4                     # on this host
-    python -m jax_optireduce bench -b 4 -e 100M -f 10 --mode all -c --against xla
+    python -m jax_optireduce bench --processes 4          # on this host
+    python -m jax_optireduce bench -b 4 -e 100M -f 10 --mode all --against xla
 
-The first command starts 4 processes on this host. Without --processes this process is
-one of several, started by `launch`, by SLURM, or by hand with the variables
-JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID: each runs the same
-command, process 0 prints.
+The first command starts 4 processes on this host. Without --processes this
+process is one of several, started by `launch`, by SLURM, or by hand with the
+variables JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID: each
+runs the same command, process 0 prints.
 
-A line of the table is one mode at one size. The time of a call is that of its slowest
-rank, from the call of the jitted function to the end of `block_until_ready`. P50, P99,
-P99.9 are over all counted calls, each a measured time; P99.9 of fewer than 1,000 calls
-is the maximum.
+A line of the table is one mode at one size. The time of a call is that of its
+slowest rank, from the call of the jitted function to the end of
+`block_until_ready`. P50, P99, P99.9 are over all counted calls, each a measured
+time; P99.9 of fewer than 1,000 calls is the maximum.
 
-    size, count  of the data that one call reduces on each rank; K is 1,024 bytes
-    algbw        size / P50
-    busbw        algbw * 2 (N - 1) / N: traffic on the link of a rank, in each direction
-    late         share of the data that missed its call and joins a later one
-    lost         share of the data that missed its call and is dropped (mode lossy)
-    hits         calls that a deadline ended with data missing, on any rank
-    CPU          processor seconds of all ranks, user and system, per GB of size
-    wrong        elements with a wrong sum in the calls that --check makes
+    size    of the data that one call reduces on each rank; K is 1,024 bytes
+    algbw   size / P50
+    busbw   algbw * 2 (N - 1) / N: traffic on a rank's link, in each direction
+    missed  share of the data that missed its call: it joins a later one, and is
+            dropped in mode lossy
+    hits    calls that a deadline ended with data missing, on any rank
+    CPU     processor seconds of all ranks, user and system, per GB of size
+    wrong   elements with a wrong sum in the calls that --check makes
 
-With --against xla, `lax.psum` over Gloo is measured in the same processes, in turns of
-5 calls, and a line "/ xla" has the ratios, ours / theirs: below 1 is better. The ratio
-of P50 is followed, in brackets, by its quartiles over the turns.
+With --against xla, `lax.psum` over Gloo is measured in the same processes, in
+turns of 5 calls, and a second table has the ratios, ours / theirs: below 1 is
+better. The quartiles are those of the ratio of P50 over the turns.
 
-Exit codes: 0, success; 1, a sum was wrong, or a call failed; 2, usage error. With
---processes also those of `launch`.
+Exit codes: 0, success; 1, a sum was wrong, or a call failed; 2, usage error, or
+a file that cannot be written. With --processes also those of `launch`.
 """
 
 import argparse
@@ -46,12 +46,13 @@ import jax
 import jax.numpy as jnp
 import rich.console
 import rich.progress
+import rich.table
 
 import jax_optireduce
 from jax_optireduce import _call, _checks
 from jax_optireduce._errors import OptiReduceError, UsageError
 from jax_optireduce._options import Options
-from jax_optireduce.tools import bench_figures, bench_rank, launch
+from jax_optireduce.tools import arguments, bench_figures, bench_rank, launch, screen
 from jax_optireduce.tools.bench_rank import XLA, Calls, Plan
 
 # Chosen: half a minute for two kinds and four ranks on two cores.
@@ -60,6 +61,9 @@ _ITERATIONS = 100
 
 # Source: a deadline is learned from 20 calls.
 _WARM_UP = 25
+
+# A sum of bool is whether any is true, which needs no bandwidth.
+_DTYPES = tuple(name for name in _checks.SUPPORTED if name != "bool")
 
 # Default number of calls whose sums are verified.
 _CHECK_CALLS = 5
@@ -71,29 +75,28 @@ _PROGRESS_S = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this verb to `parser`."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = __doc__
-    number = {"type": int, "metavar": "N"}
-    parser.add_argument("--processes", **number, help="start N processes on this host")
+    parser.add_argument(
+        "--processes",
+        **arguments.whole(2),
+        help="start N processes on this host (default: this is one of several)",
+    )
     _add_sizes(parser)
-    _add_calls(parser, number)
+    _add_calls(parser)
     parser.add_argument(
         "--deadline-s",
-        type=float,
-        metavar="S",
+        **arguments.seconds(),
         help="deadline of calls that do not wait, in seconds (default: learned)",
     )
     parser.add_argument(
         "--loss",
-        type=float,
-        metavar="SHARE",
-        help="share of the UDP datagrams to drop, 0 to 1; Gloo is not affected",
+        **arguments.share(),
+        help="share of the UDP datagrams to drop, 0 to 1; Gloo is not affected "
+        "(default: none)",
     )
     parser.add_argument(
         "--late-s",
-        type=float,
+        **arguments.seconds(),
         default=0.0,
-        metavar="S",
         help="sleep of the last rank before each call, in seconds, like a longer "
         "computation; times of calls exclude it (default 0)",
     )
@@ -119,9 +122,8 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     steps = parser.add_mutually_exclusive_group()
     steps.add_argument(
         *("-f", "--step-factor"),
-        type=float,
+        **arguments.factor(),
         default=8.0,
-        metavar="X",
         help="factor from one size to the next (default 8)",
     )
     steps.add_argument(
@@ -129,40 +131,41 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_calls(parser: argparse.ArgumentParser, number: Mapping[str, Any]) -> None:
+def _add_calls(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         *("-n", "--iterations"),
-        **number,
+        **arguments.whole(1),
         default=_ITERATIONS,
         help=f"timed calls of each kind and size (default {_ITERATIONS})",
     )
     parser.add_argument(
         *("-w", "--warmup"),
-        **number,
+        **arguments.whole(0),
         default=_WARM_UP,
         help=f"calls before these (default {_WARM_UP}; deadlines are learned from 20)",
     )
     parser.add_argument(
         *("-d", "--dtype"),
-        choices=_checks.SUPPORTED,
+        **arguments.one_of(*_DTYPES, metavar="DTYPE"),
         default="float32",
-        help="default float32",
+        help=f"of the elements: {', '.join(_DTYPES)} (default float32)",
     )
     parser.add_argument(
         "--wire-format",
-        choices=_call.WIRE_FORMATS,
+        **arguments.one_of(*_call.WIRE_FORMATS, metavar="FORMAT"),
         default="float32",
-        help="wire format of our calls for float32 values (default float32: unrounded)",
+        help="wire format of our calls for float32 values: "
+        f"{', '.join(_call.WIRE_FORMATS)} (default float32: unrounded)",
     )
     parser.add_argument(
         "--mode",
-        choices=(*_call.MODES, "all"),
+        **arguments.one_of(*_call.MODES, "all", metavar="MODE"),
         default="exact",
-        help="default exact",
+        help=f"of our calls: {', '.join(_call.MODES)} or all (default exact)",
     )
     parser.add_argument(
         "--leaves",
-        **number,
+        **arguments.whole(1),
         default=1,
         help="arrays that one call reduces together (default 1)",
     )
@@ -174,15 +177,15 @@ def _add_calls(parser: argparse.ArgumentParser, number: Mapping[str, Any]) -> No
     )
     parser.add_argument(
         *("-c", "--check"),
-        **number,
+        **arguments.whole(0),
         nargs="?",
         const=_CHECK_CALLS,
         default=0,
         help="after the timed calls, make N more and verify their sums "
-        f"(without a number {_CHECK_CALLS})",
+        f"(without a number {_CHECK_CALLS}; default 0)",
     )
     parser.add_argument(
-        "--against", choices=(XLA,), help="compare with lax.psum over Gloo"
+        "--against", **arguments.one_of(XLA), help="compare with lax.psum over Gloo"
     )
 
 
@@ -194,23 +197,18 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
       The exit code, see above.
+
+    Raises:
+      UsageError: the arguments contradict each other, or a file cannot be written.
+      OptiReduceError: a call failed.
     """
-    try:
-        plan, options = _plan(args)
-        if args.json is not None and _is_first(args.processes):
-            _check_writable(args.json)
-        # The started processes have the same argument.
-        if args.processes is not None and "JAX_PROCESS_ID" not in os.environ:
-            return _start(args.processes)
-        return _measure(plan, options, args)
-    except UsageError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
-    except OptiReduceError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return launch.EXIT_BY_SIGNAL + signal.SIGINT
+    plan, options = _plan(args)
+    if args.json is not None and _is_first(args.processes):
+        _check_writable(args.json)
+    # The started processes have the same argument.
+    if args.processes is not None and "JAX_PROCESS_ID" not in os.environ:
+        return _start(args.processes)
+    return _measure(plan, options, args)
 
 
 def _size(text: str) -> int:
@@ -226,13 +224,6 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
     Raises:
       UsageError: the arguments are invalid.
     """
-    least = {"processes": 2, "iterations": 1, "warmup": 0, "leaves": 1, "check": 0}
-    for name, low in least.items():
-        value = getattr(args, name)
-        if value is not None and value < low:
-            raise UsageError(f"--{name} must be {low} or more, got {value}.")
-    if not args.step_factor > 1:
-        raise UsageError(f"--step-factor must be above 1, got {args.step_factor:g}.")
     needed = args.leaves * jnp.dtype(args.dtype).itemsize
     if args.min_bytes < needed:
         raise UsageError(
@@ -256,12 +247,8 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
     if args.deadline_s is not None:
         options["deadline_s"] = args.deadline_s
     if args.loss is not None:
-        if not 0 <= args.loss <= 1:
-            raise UsageError(f"--loss must be between 0 and 1, got {args.loss:g}.")
         faults = {"loss": args.loss, "seed": 1}
         options["advanced"] = jax_optireduce.Advanced(faults=faults)
-    if args.late_s < 0:
-        raise UsageError(f"--late-s must be 0 or more, got {args.late_s:g}.")
     Options(**options)
     modes = _call.MODES if args.mode == "all" else (args.mode,)
     plan = Plan(
@@ -295,10 +282,11 @@ def _is_first(processes: int | None) -> bool:
 
 def _check_writable(path: Path) -> None:
     try:
-        path.touch()
+        path.open("a").close()
     except OSError as error:
         raise UsageError(
-            f"--json: {error}; give a file in an existing folder."
+            f"--json: {path} cannot be written: {error.strerror}; give a file in an "
+            "existing folder."
         ) from error
 
 
@@ -360,6 +348,7 @@ class _Report:
         }
         self._write()
         self._say(bench_figures.heading(self._content))
+        self._say(bench_figures.table([], heading=True))
 
     @contextlib.contextmanager
     def progress(self, size_bytes: int) -> Iterator[Callable[[], None]]:
@@ -406,20 +395,30 @@ class _Report:
             if XLA in found and kind != XLA:
                 bench_figures.compare(result, found[XLA])
             self._content["results"].append(result)
-            self._say(bench_figures.line(result))
+        self._say(bench_figures.table(found.values(), heading=False))
         self._write()
 
     def finish(self) -> int:
-        """Ends the table, and returns the exit code."""
-        wrong = sum(result["wrong"] or 0 for result in self._content["results"])
+        """Prints the ratios and the end, and returns the exit code."""
+        results = self._content["results"]
+        if XLA in self._plan.kinds:
+            self._say("\nours / lax.psum over Gloo; below 1 is better")
+            self._say(bench_figures.ratios(results))
+            self._say("")
+        wrong = sum(result["wrong"] or 0 for result in results)
         self._say(f"load average at the end {os.getloadavg()[0]:.1f}")
         if wrong:
             self._say(f"{wrong} elements were wrong")
         return 1 if wrong else 0
 
-    def _say(self, text: str) -> None:
-        if self._shown:
-            print(text, flush=True)
+    def _say(self, text: str | rich.table.Table) -> None:
+        if not self._shown:
+            return
+        try:
+            screen.show(text)
+        except BrokenPipeError:
+            # An ordinary end would wait for the other ranks, which `launch` ends now.
+            os._exit(launch.EXIT_BY_SIGNAL + signal.SIGPIPE)
 
     def _write(self) -> None:
         """Rewrites the file, so that an interrupted run leaves its results."""

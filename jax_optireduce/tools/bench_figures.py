@@ -1,12 +1,14 @@
-"""Figures, ratios and table lines of `bench`, from the times of calls."""
+"""Figures, ratios and tables of `bench`, from the times of calls."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import rich.table
 
 from jax_optireduce import _call
+from jax_optireduce.tools import screen
 from jax_optireduce.tools.bench_rank import TURN_CALLS, XLA, Calls
 
 # Version of the JSON, for programs that read it.
@@ -16,30 +18,19 @@ SCHEMA = 1
 # Ascending.
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
-# Names of dtypes in XLA.
-_SHORT_DTYPES = {
-    "float32": "f32",
-    "bfloat16": "bf16",
-    "float16": "f16",
-    "float64": "f64",
-    "int32": "s32",
-}
-
-# Columns of the table: title, unit, width.
+# Columns of the table: title, unit, width. The width is known before the values: rows
+# are printed one by one.
 _COLUMNS = (
-    ("size", "bytes", 6),
-    ("count", "elements", 8),
-    ("type", "", 4),
+    ("size", "bytes", 7),
     ("mode", "", 7),
-    ("P50", "ms", 6),
-    ("algbw", "GB/s", 6),
-    ("busbw", "GB/s", 6),
-    ("P99", "ms", 6),
-    ("P99.9", "ms", 6),
-    ("max", "ms", 6),
-    ("late", "%", 5),
-    ("lost", "%", 5),
-    ("hits", "", 4),
+    ("P50", "ms", 5),
+    ("algbw", "GB/s", 5),
+    ("busbw", "GB/s", 5),
+    ("P99", "ms", 5),
+    ("P99.9", "ms", 5),
+    ("max", "ms", 5),
+    ("missed", "%", 6),
+    ("hits", "", 5),
     ("CPU", "s/GB", 5),
     ("wrong", "", 5),
 )
@@ -155,7 +146,7 @@ def _medians_of_turns(result: Mapping[str, Any]) -> np.ndarray:
 
 
 def heading(content: Mapping[str, Any]) -> str:
-    """Returns the head of the table: hosts, plan and columns.
+    """Returns the lines above the table: hosts and plan.
 
     Args:
       content: the object of the JSON.
@@ -164,59 +155,69 @@ def heading(content: Mapping[str, Any]) -> str:
     cores = "/".join(str(host["cores"]) for host in hosts.values())
     load = "/".join(f"{host['load_average']:.1f}" for host in hosts.values())
     rounded = content["wire_format"] != "float32"
-    wire_format = f", float32 as {content['wire_format']}" if rounded else ""
-    titles = _placed({i: title for i, (title, _, _) in enumerate(_COLUMNS)})
-    units = _placed({i: unit for i, (_, unit, _) in enumerate(_COLUMNS)})
+    wire_format = f" as {content['wire_format']}" if rounded else ""
     return (
         f"jax_optireduce {content['version']}, JAX {content['jax']}: "
         f"{content['processes']} processes on {len(hosts)} "
-        f"host{'s' * (len(hosts) > 1)}, cores {cores}, load average {load}\n"
-        f"{content['iterations']} calls after {content['warm_up']}, "
-        f"{content['leaves']} lea{'ves' if content['leaves'] > 1 else 'f'} each"
-        f"{', in place' if content['in_place'] else ''}{wire_format}\n"
-        f"{titles}\n{units.rstrip()}"
+        f"host{'s' * (len(hosts) > 1)}\n"
+        f"cores {cores}, load average {load}\n"
+        f"{content['dtype']}{wire_format}, {content['iterations']} calls after "
+        f"{content['warm_up']}, {content['leaves']} "
+        f"lea{'ves' if content['leaves'] > 1 else 'f'} each"
+        f"{', in place' if content['in_place'] else ''}"
     )
 
 
-def line(result: Mapping[str, Any]) -> str:
-    """Returns a line of the table, and a line of the ratios to xla, if any."""
-    ours = result["mode"] != XLA
-    cells = [
-        format_size(result["bytes"]),
-        str(result["elements"]),
-        _SHORT_DTYPES[result["dtype"]],
-        result["mode"],
-        _short(1e3 * result["p50_s"]),
-        _short(result["algbw_gb_s"]),
-        _short(result["busbw_gb_s"]),
-        *(_short(1e3 * result[name]) for name in ("p99_s", "p999_s", "max_s")),
-        *(_percent(result[n]) if ours else "-" for n in ("late_share", "lost_share")),
-        str(result["deadline_hits"]) if ours else "-",
-        _short(result["cpu_s_per_gb"]),
-        "-" if result["wrong"] is None else str(result["wrong"]),
-    ]
-    lines = [_placed(dict(enumerate(cells)))]
-    if ratios := result["against_xla"]:
-        low, high = ratios["p50_quartiles_of_turns"]
-        places = {"P50": "p50", "P99": "p99", "P99.9": "p999", "max": "max"}
-        places |= {"CPU": "cpu_per_gb"}
-        named = {title: f"{ratios[name]:.2f}x" for title, name in places.items()}
-        # In place of the bandwidths, whose ratios are those of P50.
-        named |= {"mode": "/ xla", "busbw": f"({low:.2f}-{high:.2f})"}
-        titles = [title for title, _, _ in _COLUMNS]
-        found = {i: named[title] for i, title in enumerate(titles) if title in named}
-        lines.append(_placed(found))
-    return "\n".join(lines)
+def table(results: Iterable[Mapping[str, Any]], *, heading: bool) -> rich.table.Table:
+    """Returns rows of the table, of the same widths in every call.
+
+    Args:
+      results: entries of "results" in the JSON.
+      heading: whether the titles of the columns precede the rows.
+    """
+    made = screen.table(
+        *(f"{title}\n{unit}" for title, unit, _ in _COLUMNS),
+        widths=tuple(width for _, _, width in _COLUMNS),
+    )
+    made.show_header = heading
+    for result in results:
+        ours = result["mode"] != XLA
+        made.add_row(
+            format_size(result["bytes"]),
+            result["mode"],
+            _short(1e3 * result["p50_s"]),
+            _short(result["algbw_gb_s"]),
+            _short(result["busbw_gb_s"]),
+            *(_short(1e3 * result[name]) for name in ("p99_s", "p999_s", "max_s")),
+            _percent(result["late_share"] + result["lost_share"]) if ours else "-",
+            _count(result["deadline_hits"]) if ours else "-",
+            _short(result["cpu_s_per_gb"]),
+            "-" if result["wrong"] is None else _count(result["wrong"]),
+        )
+    return made
 
 
-def _placed(cells: Mapping[int, str]) -> str:
-    """Returns a line with right-aligned cells."""
-    text, end = "", -1
-    for column, (_, _, width) in enumerate(_COLUMNS):
-        end += 1 + width
-        if column in cells:
-            text = f"{text} {cells[column]:>{end - len(text)}}"
-    return text[1:]
+def ratios(results: Iterable[Mapping[str, Any]]) -> rich.table.Table:
+    """Returns the table of the ratios to `lax.psum`.
+
+    Args:
+      results: entries of "results" in the JSON; those of `XLA` are left out.
+    """
+    made = screen.table(
+        *("size", "mode", "P50", "quartiles", "P99", "P99.9", "max", "CPU")
+    )
+    for result in results:
+        if found := result["against_xla"]:
+            low, high = found["p50_quartiles_of_turns"]
+            names = ("p99", "p999", "max", "cpu_per_gb")
+            made.add_row(
+                format_size(result["bytes"]),
+                result["mode"],
+                _short(found["p50"], decimals=2),
+                f"{_short(low, decimals=2)} - {_short(high, decimals=2)}",
+                *(_short(found[name], decimals=2) for name in names),
+            )
+    return made
 
 
 def _percent(share: float) -> str:
@@ -229,12 +230,17 @@ def _percent(share: float) -> str:
     return f"{percent:.2f}" if percent < 10 else f"{percent:.1f}"
 
 
-def _short(value: float) -> str:
-    """Writes a number in at most five characters, to three decimals."""
+def _short(value: float, decimals: int = 3) -> str:
+    """Writes a number in at most five characters, to that many decimals at most."""
     for unit in ("", "k", "M", "G"):
-        for decimals in (3, 2, 1, 0):
-            text = f"{value:.{decimals}f}{unit}"
+        for places in range(decimals, -1, -1):
+            text = f"{value:.{places}f}{unit}"
             if len(text) <= 5:
                 return text
         value /= 1e3
     return "huge"
+
+
+def _count(number: int) -> str:
+    """Writes a whole number in at most five characters."""
+    return str(number) if number < 100_000 else _short(number)

@@ -1,9 +1,14 @@
 """`python -m jax_optireduce doctor`: checks this host, and suggests remedies.
 
-Each line is PASS, WARN (it works, with avoidable delay or loss) or FAIL (it does not
-work), with the command of the remedy. `--json` prints the same for programs:
+Each line is PASS, WARN (it works, with avoidable delay or loss) or FAIL (it
+does not work), with the command of the remedy.
 
-    {"ok": true, "checks": [{"name": ..., "level": "PASS", "found": "", "remedy": ""}]}
+    python -m jax_optireduce doctor
+
+`--json` prints the same for programs:
+
+    {"ok": true,
+     "checks": [{"name": ..., "level": "PASS", "found": "", "remedy": ""}]}
 
 Exit codes: 0, success; 1, a check failed; 2, usage error.
 """
@@ -19,12 +24,12 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import rich.console
+import rich.table
 import rich.text
 
 from jax_optireduce import _jax_version, _native
 from jax_optireduce._options import Advanced
-from jax_optireduce.tools import accelerator_checks
+from jax_optireduce.tools import accelerator_checks, screen
 from jax_optireduce.tools.check import Check, Level
 
 # Source: Linux 4.18 brought UDP_SEGMENT (GSO), Linux 5.0 UDP_GRO.
@@ -59,8 +64,6 @@ _BUFFERS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this verb to `parser`."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = __doc__
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -289,15 +292,14 @@ def check_memory(available_bytes: int) -> Check:
 
 
 def _print(checks: Iterable[Check]) -> None:
-    # Rich omits the colours if the output is not a terminal. The soft wrap keeps
-    # commands on one line, so that they can be copied.
-    console = rich.console.Console(soft_wrap=True, highlight=False)
     styles = {Level.PASS: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+    lines = rich.table.Table.grid(padding=(0, 2, 0, 0))
     for check in checks:
-        line = rich.text.Text(check.level, styles[check.level])
-        console.print(line.append(f"  {check.name}: {check.found}", "default"))
+        level = rich.text.Text(check.level, styles[check.level])
+        lines.add_row(level, f"{check.name}: {check.found}")
         if check.remedy:
-            console.print(rich.text.Text(f"      remedy: {check.remedy}"))
+            lines.add_row("", f"remedy: {check.remedy}")
+    screen.show(lines)
 
 
 def _release(version: str) -> tuple[int, ...]:

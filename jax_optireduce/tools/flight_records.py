@@ -6,17 +6,23 @@ all ranks. docs/observability.md describes the fields.
 
 import collections
 import dataclasses
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jax_optireduce import _log_thread, _phrases
+from jax_optireduce._errors import UsageError
+from jax_optireduce.tools import files
 
 # Least difference between the starts of a call on two ranks that is a cause, in
 # seconds. Chosen: as long as the clocks of two hosts may differ.
 _LATE_S = 1.0
+
+_EXPECTED = (
+    "give a file of Communicator.dump_flight_record, or one that the log of a rank "
+    "names"
+)
 
 _HEAD_FIELDS = {"rank", "world_size", "pid", "reason", "written_unix_s"}
 _CALL_FIELDS = {
@@ -25,7 +31,7 @@ _CALL_FIELDS = {
 }
 
 
-class RecordError(ValueError):
+class RecordError(UsageError):
     """A file that is no flight record, or does not fit to the others."""
 
 
@@ -127,7 +133,7 @@ def read_all(paths: Iterable[Path]) -> dict[int, Record]:
         if known.pid != record.pid:
             raise RecordError(
                 f"rank {record.rank} has files of two processes, {known.pid} and "
-                f"{record.pid}; give the files of one run"
+                f"{record.pid}; give the files of one run."
             )
         known.calls |= record.calls
         known.reasons += record.reasons
@@ -136,7 +142,7 @@ def read_all(paths: Iterable[Path]) -> dict[int, Record]:
     if len(sizes) > 1:
         raise RecordError(
             f"the files are of several runs, with {' and '.join(map(str, sizes))} "
-            "ranks; give the files of one run"
+            "ranks; give the files of one run."
         )
     return records
 
@@ -145,18 +151,10 @@ def read(path: Path) -> Record:
     """Reads one file.
 
     Raises:
-      RecordError: it cannot be read, or is no flight record.
+      UsageError: it cannot be read.
+      RecordError: it is no flight record.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise RecordError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RecordError(f"{path} is no flight record: it is not text") from error
-    if not lines:
-        raise RecordError(f"{path} is empty")
-    head = _parsed(path, 1, lines[0], _HEAD_FIELDS)
-    calls = [_parsed(path, n, x, _CALL_FIELDS) for n, x in enumerate(lines[1:], 2)]
+    head, calls = read_lines(path, _CALL_FIELDS)
     requested = head["reason"] == _log_thread.REQUESTED
     return Record(
         rank=head["rank"],
@@ -168,20 +166,39 @@ def read(path: Path) -> Record:
     )
 
 
+def read_lines(
+    path: Path, fields: set[str]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Returns the first line of a file, and the lines of the calls.
+
+    Args:
+      path: the file.
+      fields: names that every call must have.
+
+    Raises:
+      UsageError: it cannot be read.
+      RecordError: it is no flight record.
+    """
+    lines = files.read_text(path).splitlines()
+    if not lines:
+        raise RecordError(f"{path} is empty; {_EXPECTED}.")
+    head = _parsed(path, 1, lines[0], _HEAD_FIELDS)
+    return head, [_parsed(path, n, x, fields) for n, x in enumerate(lines[1:], 2)]
+
+
 def _parsed(path: Path, number: int, line: str, fields: set[str]) -> dict[str, Any]:
     """Returns one line of a file."""
     try:
-        parsed = json.loads(line)
+        parsed = files.parse_json(line)
     except ValueError as error:
         raise RecordError(
-            f"{path}, line {number} is not JSON; a flight record has lines of JSON. "
-            "This file may be incomplete"
+            f"{path}, line {number} is not JSON, or incomplete; {_EXPECTED}."
         ) from error
     missing = fields - parsed.keys() if isinstance(parsed, dict) else fields
     if missing:
         raise RecordError(
             f"{path}, line {number} is no line of a flight record: it has no "
-            f"{', '.join(sorted(missing))}"
+            f"{', '.join(sorted(missing))}; {_EXPECTED}."
         )
     return parsed
 

@@ -1,27 +1,30 @@
-"""`python -m jax_optireduce launch`: one program as several processes on this host.
+"""`python -m jax_optireduce launch`: a program as several processes on this host.
 
     python -m jax_optireduce launch -n 4 train.py --steps 100
-    python -m jax_optireduce launch -n 2 --devices-per-process 2 -m my_package.train
+    python -m jax_optireduce launch -n 2 --keep-going -m my_package.train
 
-Each process gets `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`,
-which `jax_optireduce.init()` reads, and cores of its own if there are enough. Its rank
-precedes each line of its output, "[2] loss 0.31". On several hosts use their launcher,
-such as SLURM or Kubernetes: the same program runs unchanged.
+Each process gets `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and
+`JAX_PROCESS_ID`, which `jax_optireduce.init()` reads, and cores of its own if
+there are enough. Its rank precedes each line of its output, "[2] loss 0.31". On
+several hosts use their launcher, such as SLURM or Kubernetes: the same program
+runs unchanged.
 
-No process outlives the launcher. After a failure the other processes have `--grace-s`
-seconds to report their errors; then they get SIGTERM, and after the same time SIGKILL.
-With `--keep-going` they continue to their own end, as calls of mode "bounded" can. The
-launcher forwards Ctrl-C and SIGTERM immediately. If the launcher is killed, the kernel
-kills its child processes (but not their children).
+No process outlives the launcher. After a failure the other processes have
+`--grace-s` seconds to report their errors; then they get SIGTERM, and after the
+same time SIGKILL. With `--keep-going` they continue to their own end, as calls
+of mode "bounded" can. The launcher forwards Ctrl-C and SIGTERM immediately. If
+the launcher is killed, the kernel kills its child processes (but not their
+children).
 
-Exit codes: 0, every process ended with 0; otherwise the code of the first failed
-process (128 + the signal's number if a signal ended it); 130 after Ctrl-C, 143 after
-SIGTERM; 2, usage error.
+Exit codes: 0, every process ended with 0; otherwise the code of the first
+failed process (128 + the signal's number if a signal ended it); 130 after
+Ctrl-C, 143 after SIGTERM; 2, usage error.
 """
 
 import argparse
 import contextlib
 import dataclasses
+import io
 import itertools
 import math
 import os
@@ -35,6 +38,9 @@ import time
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+from jax_optireduce._errors import UsageError
+from jax_optireduce.tools import arguments
 
 # Bytes of one read of a pipe. Source: pipe(7), the capacity of a pipe.
 _READ_BYTES = 65536
@@ -52,30 +58,29 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this verb to `parser`."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = __doc__
     parser.add_argument(
-        "-n", "--processes", type=_positive, required=True, help="number of processes"
+        *("-n", "--processes"),
+        **arguments.whole(1),
+        required=True,
+        help="number of processes",
     )
     parser.add_argument(
         "--devices-per-process",
-        type=_positive,
+        **arguments.whole(1, "K"),
         default=1,
-        metavar="K",
         help="CPU devices that JAX shows in each process (default 1)",
     )
     parser.add_argument(
         "--cores",
-        choices=("auto", "none"),
+        **arguments.one_of("auto", "none"),
         default="auto",
         help="auto: separate cores for each process, if there are enough; "
         "none: all cores for all processes (default auto)",
     )
     parser.add_argument(
         "--grace-s",
-        type=float,
+        **arguments.seconds(),
         default=GRACE_S,
-        metavar="S",
         help="seconds from a failure to SIGTERM, and then to SIGKILL (default 5)",
     )
     parser.add_argument(
@@ -90,9 +95,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the target is a module, as in `python -m`",
     )
     parser.add_argument("target", help="the script, or with -m the module")
-    parser.add_argument(
+    rest = parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="arguments of the program"
     )
+    rest.required = False  # Otherwise an error demands it on some Pythons.
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,14 +109,15 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
       The exit code, see above.
+
+    Raises:
+      UsageError: the script does not exist.
     """
     if not args.module and not Path(args.target).is_file():
-        print(
-            f"launch: there is no file {args.target!r} here; "
-            "give the path of a script, or -m and the name of a module.",
-            file=sys.stderr,
+        raise UsageError(
+            f"there is no file {args.target!r} here; give the path of a script, or -m "
+            "and the name of a module."
         )
-        return 2
     program = [sys.executable]
     program += ["-m", args.target] if args.module else [args.target]
     program += args.arguments
@@ -224,13 +231,6 @@ def environment(
         "JAX_NUM_PROCESSES": str(processes),
         "JAX_PROCESS_ID": str(rank),
     }
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
-    return value
 
 
 def _reserved_port() -> socket.socket:
@@ -399,6 +399,10 @@ class _Launch:
             if output.source in self._selector.get_map():
                 self._selector.unregister(output.source)
             output.finish()
+        if rank in self._direct and code == EXIT_BY_SIGNAL + signal.SIGPIPE:
+            self._exit_code = self._exit_code or code
+            self._end_silently()
+            return
         if code == 0 or (self._exit_code != 0 and not self._keep_going):
             return
         self._exit_code = self._exit_code or (
@@ -410,6 +414,13 @@ class _Launch:
             return
         _say(f"rank {rank} ended with {how}; the others have {self._grace_s:g} s")
         self._schedule(signal.SIGTERM, self._grace_s)
+
+    def _end_silently(self) -> None:
+        """Ends all processes, whose reader, such as `head`, has ended: no failure."""
+        for rank, outputs in self._outputs.items():
+            self._send(rank, signal.SIGKILL)
+            for output in outputs:
+                output.sink = io.BytesIO()  # Errors about the end of the others.
 
     def _on_signal(self) -> None:
         for number in self._woken.recv(_READ_BYTES):

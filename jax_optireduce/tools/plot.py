@@ -3,27 +3,26 @@
     python -m jax_optireduce bench --processes 4 --mode all --json out.json
     python -m jax_optireduce plot out.json -o out.png
 
-The picture has three plots: the share of the calls of one size that took at most a
-given time, with their deadlines; the bus bandwidth of every size; and the time of each
-call of that size, in the order of the calls. The suffix determines the format: .png,
-.svg or .pdf. Needs matplotlib: pip install 'jax_optireduce[plot]'.
+The picture has three plots: the share of the calls of one size that took at
+most a given time, with their deadlines; the bus bandwidth of every size; and
+the time of each call of that size, in the order of the calls. The suffix
+determines the format: .png, .svg or .pdf. Needs matplotlib: pip install
+'jax_optireduce[plot]'.
 
-Exit codes: 0, the picture is written; 1, the file cannot be read or written, or
-matplotlib is missing; 2, usage error.
+Exit codes: 0, the picture is written; 1, matplotlib is missing; 2, usage error,
+or a file that cannot be read or written.
 """
 
 import argparse
 import importlib.util
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_optireduce._errors import OptiReduceError
-from jax_optireduce.tools import bench_figures
+from jax_optireduce._errors import OptiReduceError, UsageError
+from jax_optireduce.tools import bench_figures, files
 from jax_optireduce.tools.bench_rank import XLA
 
 # An extra, which `run` requires.
@@ -45,6 +44,10 @@ _COLOURS = {
 }
 _TITLES = {XLA: "lax.psum (Gloo)"}
 
+_EXPECTED = "give a file that `bench --json` has written"
+_FIELDS = {"processes", "hosts", "dtype", "iterations", "results"}
+_RESULT_FIELDS = {"bytes", "mode", "busbw_gb_s", "seconds_by_rank", "deadline_s"}
+
 # Size of the picture, in inches, and its resolution: 1,650 pixels wide.
 _SIZE_INCHES = (11.0, 8.5)
 _DOTS_PER_INCH = 150
@@ -55,9 +58,9 @@ _DECADE = (1.0, 2.0, 5.0)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this verb to `parser`."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = __doc__
-    parser.add_argument("file", type=Path, help="files written by `bench --json`")
+    parser.add_argument(
+        "file", type=Path, help="a file that `bench --json` has written"
+    )
     parser.add_argument(
         *("-o", "--output"),
         type=Path,
@@ -80,24 +83,27 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
       The exit code, see above.
+
+    Raises:
+      UsageError: a file cannot be read or written.
+      OptiReduceError: matplotlib is missing.
     """
     if not _HAS_MATPLOTLIB:
-        print(
-            "plot: there is no matplotlib; pip install 'jax_optireduce[plot]'.",
-            file=sys.stderr,
+        raise OptiReduceError(
+            "there is no matplotlib; pip install 'jax_optireduce[plot]'."
         )
-        return 1
+    content = load(args.file)
+    output = args.output or args.file.with_suffix(".png")
+    figure = draw(content, _chosen_size(content, args.size))
     try:
-        content = load(args.file)
-        output = args.output or args.file.with_suffix(".png")
-        figure = draw(content, _chosen_size(content, args.size))
-        try:
-            figure.savefig(output, dpi=_DOTS_PER_INCH)
-        except (OSError, ValueError) as error:
-            raise OptiReduceError(f"{output} cannot be written: {error}.") from error
-    except OptiReduceError as error:
-        print(f"plot: {error}", file=sys.stderr)
-        return 1
+        figure.savefig(output, dpi=_DOTS_PER_INCH)
+    except OSError as error:
+        raise UsageError(f"{output} cannot be written: {error.strerror}.") from error
+    except ValueError as error:
+        raise UsageError(
+            f"{output} cannot be written; give a name that ends with .png, .svg or "
+            f".pdf. ({error})"
+        ) from error
     print(f"{output} is written")
     return 0
 
@@ -106,20 +112,28 @@ def load(path: Path) -> dict[str, Any]:
     """Reads a file of `bench`.
 
     Raises:
-      OptiReduceError: it cannot be read, or is not a file of this version of `bench`.
+      UsageError: it cannot be read, or is not a file of this version of `bench`.
     """
+    text = files.read_text(path)
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise OptiReduceError(f"{path} cannot be read: {error}.") from error
+        content = files.parse_json(text)
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON; {_EXPECTED}.") from error
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != bench_figures.SCHEMA:
-        raise OptiReduceError(
-            f"{path} has schema {schema!r}, expected {bench_figures.SCHEMA}; give a "
-            "file that `bench --json` of this version has written."
+        raise UsageError(
+            f"{path} has schema {schema!r}, expected {bench_figures.SCHEMA}; "
+            f"{_EXPECTED} of this version."
         )
-    if not content["results"]:
-        raise OptiReduceError(f"{path} has no results; the run ended before the first.")
+    results = content.get("results")
+    if results == []:
+        raise UsageError(f"{path} has no results; the run ended before the first.")
+    found = results if isinstance(results, list) else [None]
+    missing = _FIELDS - content.keys()
+    for result in found:
+        missing |= _RESULT_FIELDS - (result if isinstance(result, dict) else {}).keys()
+    if missing:
+        raise UsageError(f"{path} has no {', '.join(sorted(missing))}; {_EXPECTED}.")
     return content
 
 
@@ -172,7 +186,7 @@ def _chosen_size(content: Mapping[str, Any], text: str | None) -> int:
         return sizes[-1]
     names = {bench_figures.format_size(size): size for size in sizes}
     if text.upper() not in names:
-        raise OptiReduceError(
+        raise UsageError(
             f"--size must be one of {', '.join(names)}, which were measured, got "
             f"{text!r}."
         )
@@ -216,12 +230,25 @@ def _draw_bandwidths(axis: "Axes", results: Sequence[Mapping[str, Any]]) -> None
     axis.set_xlabel("size, bytes")
     axis.set_ylabel("GB/s")
     axis.set_xscale("log", base=2)
-    axis.set_xticks(sorted({result["bytes"] for result in results}))
+    axis.set_xticks(_labelled(sorted({result["bytes"] for result in results})))
     axis.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: bench_figures.format_size(int(value)))
     )
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_ylim(bottom=0)
+
+
+def _labelled(sizes: Sequence[int]) -> list[int]:
+    """Returns those of ascending sizes that have a label, an eighth of the axis apart.
+
+    Chosen: nine labels of at most seven characters fit below the plot.
+    """
+    ratio = (sizes[-1] / sizes[0]) ** (1 / 8)
+    found = [sizes[0]]
+    for size in sizes:
+        if size > sizes[0] and size >= (1 - 1e-9) * ratio * found[-1]:
+            found.append(size)
+    return found
 
 
 def _draw_times(axis: "Axes", results: Sequence[Mapping[str, Any]], size: str) -> None:

@@ -1,43 +1,42 @@
 """`python -m jax_optireduce simulate`: runs the protocol in virtual time.
 
-It runs the production protocol on a simulated network, and checks every result. A run
-has a seed, or a written scenario; equal lines give equal runs:
+It runs the production protocol on a simulated network, and checks every result.
+A run has a seed, or a written scenario; equal lines give equal runs:
 
     python -m jax_optireduce simulate --seed 1 --count 100
-    python -m jax_optireduce simulate --scenario "ranks=4 mode=lossy loss_ppm=30000"
-    python -m jax_optireduce simulate --scenario "seed=7 size=small straggle_ppm=0"
+    python -m jax_optireduce simulate --scenario "ranks=4 loss_ppm=30000"
+    python -m jax_optireduce simulate --scenario "seed=7 size=small mode=lossy"
 
-The third command takes the scenario of seed 7 and changes one field. A failure prints
-the command of its replay.
+The third command takes the scenario of seed 7 and changes one field. A failure
+prints the command of its replay.
 
-Exit codes: 0, all checks passed; 1, a run failed; 2, usage error or invalid scenario.
+Exit codes: 0, all checks passed; 1, a run failed; 2, usage error or invalid
+scenario.
 """
 
 import argparse
 import collections
 import json
-import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 
-import rich.console
-import rich.table
-
 from jax_optireduce import _native
+from jax_optireduce._errors import UsageError
+from jax_optireduce.tools import arguments, screen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this verb to `parser`."""
+    parser.epilog = f"fields of a scenario, and their defaults:\n{_fields()}"
+    parser.add_argument("--seed", **arguments.whole(0), help="first seed (default 1)")
     parser.add_argument(
-        "--seed", type=int, default=1, metavar="N", help="first seed (1)"
-    )
-    parser.add_argument(
-        "--count", type=int, default=1, metavar="N", help="number of seeds (1)"
+        "--count", **arguments.whole(1), help="number of seeds (default 1)"
     )
     parser.add_argument(
         "--size",
-        choices=("small", "medium"),
-        default="small",
-        help="small: to 8 ranks and 8 KiB; medium: to 16 ranks and 256 KiB",
+        **arguments.one_of("small", "medium"),
+        help="small: to 8 ranks and 8 KiB; medium: to 16 ranks and 256 KiB (default "
+        "small)",
     )
     parser.add_argument(
         "--scenario",
@@ -58,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
       args: see `add_arguments`.
 
     Returns:
-      0 if all checks passed, 1 after the first failed run, 2 for an invalid scenario.
+      0 if all checks passed, 1 after the first failed run.
+
+    Raises:
+      UsageError: the scenario is invalid.
     """
     counters: collections.Counter[str] = collections.Counter()
     faults: collections.Counter[str] = collections.Counter()
@@ -70,8 +72,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             report = _native.simulate(line)
         except ValueError as error:
-            print(error, file=sys.stderr)
-            return 2
+            raise UsageError(str(error)) from error
         runs += 1
         virtual_s += report["virtual_s"]
         calls_s += report["calls_s"]
@@ -102,20 +103,36 @@ def run(args: argparse.Namespace) -> int:
     return 1
 
 
+def _fields() -> str:
+    """Returns the fields of a scenario, within the columns of the screen."""
+    return "\n".join(
+        textwrap.fill(line, screen.WIDTH, subsequent_indent=" " * 6)
+        for line in _native.scenario_fields().splitlines()
+    )
+
+
 def _lines(args: argparse.Namespace) -> Iterator[str]:
     """Yields the scenarios to run."""
+    seeds = {"--seed": args.seed, "--count": args.count, "--size": args.size}
     if args.scenario is not None:
+        for option, value in seeds.items():
+            if value is not None:
+                raise UsageError(
+                    f"{option} {value} and --scenario exclude each other; write "
+                    f"{option[2:]}={value} into the scenario, or leave it out."
+                )
         yield args.scenario
         return
-    for seed in range(args.seed, args.seed + args.count):
-        yield f"seed={seed} size={args.size}"
+    first = 1 if args.seed is None else args.seed
+    for seed in range(first, first + (args.count or 1)):
+        yield f"seed={seed} size={args.size or 'small'}"
 
 
 def _print_table(title: str, counts: Mapping[str, int]) -> None:
     """Prints the nonzero counters."""
-    table = rich.table.Table("counter", title=title, title_justify="left")
-    table.add_column("sum over the runs", justify="right")
+    table = screen.table(f"counter of the {title}", "sum over the runs", left=1)
     for name, count in counts.items():
         if count:
             table.add_row(name, f"{count:,}")
-    rich.console.Console().print(table)
+    screen.show(table)
+    print()

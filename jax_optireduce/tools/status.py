@@ -1,21 +1,23 @@
 """`python -m jax_optireduce status`: shows the ranks of the jobs on this host.
 
-Each process of a job answers on a UNIX socket that only its user can open, on a thread
-that needs neither Python nor XLA: also while its program waits in a collective, or
-computes. A stopped process (SIGSTOP) cannot answer; its row says so, and shows the
-state that the other ranks see.
+Each process of a job answers on a UNIX socket that only its user can open, on a
+thread that needs neither Python nor XLA: also while its program waits in a
+collective, or computes. A stopped process (SIGSTOP) cannot answer; its row says
+so, and shows the state that the other ranks see.
 
-    python -m jax_optireduce status               all jobs of this user on this host
-    python -m jax_optireduce status PATH...       these sockets, or those in a folder
-    ssh HOST python -m jax_optireduce status      the ranks on another host
+    python -m jax_optireduce status           all jobs of this user on this host
+    python -m jax_optireduce status PATH...   these sockets, or of a folder
+    ssh HOST python -m jax_optireduce status  the ranks on another host
 
-Rates are those of the last second (--interval). Loss is the share of the sent segments
-that were retransmitted, and late the share of the received ones that came after their
-stage had closed, since `init`. `behind` is the number of calls that a peer has not
-entered and this rank has.
+Rates are those of the last second (--interval). Loss is the share of the sent
+segments that were retransmitted, and late the share of the received ones that
+came after their stage had closed, since `init`. `behind` is the number of calls
+that a peer has not entered and this rank has.
 
-Sockets of dead processes are removed. Exit codes: 0, every process has answered; 1, no
-job was found, or a process has not answered or is dead; 2, usage error.
+Sockets of dead processes are removed.
+
+Exit codes: 0, every process has answered; 1, no job was found, or a process has
+not answered or is dead; 2, usage error.
 """
 
 import argparse
@@ -28,16 +30,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import rich.console
-import rich.table
-import rich.text
-
 from jax_optireduce import _phrases, _status
-from jax_optireduce.tools import status_sockets
+from jax_optireduce.tools import arguments, screen, status_sockets
 from jax_optireduce.tools.status_sockets import Answer, State
-
-# Chosen: the width of a terminal by default, in characters.
-_WIDTH = 80
 
 # Chosen: peers that fit on a screen; those that stand out come first.
 _PEERS_MAX = 16
@@ -49,21 +44,18 @@ _THREADS = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this verb to `parser`."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = __doc__
     parser.add_argument(
         "paths",
         nargs="*",
         type=_existing,
         metavar="PATH",
-        help="a socket, or a folder with sockets; default: the folders of this user",
+        help="a socket, or a folder with sockets (default: the folders of this user)",
     )
     parser.add_argument(
         "--interval",
-        type=_duration,
+        **arguments.seconds(),
         default=1.0,
-        metavar="S",
-        help="time over which rates are measured, in seconds; 0: no rates (1)",
+        help="time over which rates are measured, in seconds; 0: no rates (default 1)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -83,15 +75,15 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"ok": ok, "jobs": jobs}, indent=2))
     elif jobs:
-        console = rich.console.Console(width=_WIDTH, highlight=False)
         for job in jobs:
-            _print_job(console, job)
+            _print_job(job)
     else:
         looked = ", ".join(map(str, args.paths or _status.folders()))
         print(
-            f"no job found in {looked}. For the ranks on another host: ssh HOST python "
-            "-m jax_optireduce status. For a job with another XDG_RUNTIME_DIR or "
-            "TMPDIR: give its folder. A job with status_socket=False does not answer.",
+            f"status: no job found in {looked}. For the ranks on another host: ssh "
+            "HOST python -m jax_optireduce status. For a job with another "
+            "XDG_RUNTIME_DIR or TMPDIR: give its folder. A job with "
+            "status_socket=False does not answer.",
             file=sys.stderr,
         )
     return 0 if ok else 1
@@ -101,17 +93,6 @@ def _existing(path: str) -> Path:
     if not Path(path).exists():
         raise argparse.ArgumentTypeError(f"{path!r} is neither a socket nor a folder")
     return Path(path)
-
-
-def _duration(text: str) -> float:
-    try:
-        duration_s = float(text)
-    except ValueError:
-        duration_s = -1.0
-    # Chosen: longer ones are mistakes.
-    if not 0 <= duration_s <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time of 0 to 3600 seconds")
-    return duration_s
 
 
 def _ask(paths: Sequence[Path], interval_s: float) -> list[Answer]:
@@ -192,54 +173,50 @@ def _seen_by(rank: int, reports: Iterable[Mapping[str, Any]]) -> list[dict[str, 
     ]
 
 
-def _print_job(console: rich.console.Console, job: Mapping[str, Any]) -> None:
+def _print_job(job: Mapping[str, Any]) -> None:
     ranks = job["ranks"]
     answered = [rank for rank in ranks if rank["state"] == State.ANSWERED]
     size = job["world_size"]
     _line(
-        console,
         f"Job {job['session']}: {len(answered)} of "
         f"{len(ranks) if size is None else size} ranks answer here",
         style="bold",
     )
     for rank in ranks:
-        _print_rank(console, rank)
-    console.print()
+        _print_rank(rank)
+    print()
 
 
-def _line(
-    console: rich.console.Console, text: str, style: str = "", indent: str = ""
-) -> None:
+def _line(text: str, style: str = "", indent: str = "") -> None:
     """Prints a line, and below it, further to the right, the words beyond its end."""
     lines = textwrap.wrap(
         text,
-        _WIDTH,
+        screen.WIDTH,
         initial_indent=indent,
         subsequent_indent=f"{indent}  ",
         break_on_hyphens=False,
     )
-    console.print(rich.text.Text("\n".join(lines), style))
+    screen.show("\n".join(lines), style)
 
 
-def _print_rank(console: rich.console.Console, rank: Mapping[str, Any]) -> None:
+def _print_rank(rank: Mapping[str, Any]) -> None:
     name = f"rank {rank['rank']}"
     if rank["state"] == "elsewhere":
-        _line(console, f"{name}: no socket here; it is on another host, or has ended")
+        _line(f"{name}: no socket here; it is on another host, or has ended")
     elif rank["state"] != State.ANSWERED:
-        _line(console, f"{name}, process {rank['pid']}: {rank['reason']}", "bold red")
+        _line(f"{name}, process {rank['pid']}: {rank['reason']}", "bold red")
     else:
         _line(
-            console,
             f"{name}, process {rank['pid']}, members {spans(rank['members'])}",
             "bold",
         )
         for line in describe(rank):
-            _line(console, line, indent="  ")
+            _line(line, indent="  ")
         if rank["peers"]:
-            _print_peers(console, rank["peers"])
+            _print_peers(rank["peers"])
         return
     for line in describe_seen(rank["seen_by"]):
-        _line(console, line, indent="  ")
+        _line(line, indent="  ")
 
 
 def spans(ranks: Sequence[int]) -> str:
@@ -308,14 +285,11 @@ def describe_seen(seen_by: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _print_peers(
-    console: rich.console.Console, peers: Sequence[Mapping[str, Any]]
-) -> None:
-    table = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("  peer", "state", "heard", "sent/s", "received/s"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("loss", "RTT", "late", "behind"):
-        table.add_column(heading, justify="right", no_wrap=True)
+def _print_peers(peers: Sequence[Mapping[str, Any]]) -> None:
+    table = screen.table(
+        *("  peer", "state", "heard", "sent/s", "received/s"),
+        *("loss", "RTT", "late", "behind"),
+    )
     first = sorted(peers, key=_health)[:_PEERS_MAX]
     for peer in sorted(first, key=lambda peer: peer["rank"]):
         table.add_row(
@@ -331,11 +305,11 @@ def _print_peers(
             _optional(peer["late"], _percent),
             str(peer["calls_behind"]),
         )
-    console.print(table)
+    screen.show(table)
     if len(peers) > _PEERS_MAX:
         rest = len(peers) - _PEERS_MAX
         text = f"{rest} more peers are in better health (--json has all)"
-        _line(console, text, indent="  ")
+        _line(text, indent="  ")
 
 
 def _health(peer: Mapping[str, Any]) -> tuple[bool, int, float]:

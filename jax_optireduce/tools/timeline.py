@@ -1,22 +1,29 @@
-"""`timeline`: flight records of several ranks as one trace for Perfetto.
+"""`python -m jax_optireduce timeline RECORD...`: ranks as one trace for Perfetto.
 
-The output is Chrome's trace event format (JSON), which https://ui.perfetto.dev and
-chrome://tracing open. Each rank is a process, each collective a thread of it, each call
-a slice. Inside a call a slice shows the wait for the slowest rank, and marks show the
-arrivals of the data of the slowest ranks.
+    python -m jax_optireduce timeline records/*.jsonl -o trace.json
 
-The ranks are placed by their own clocks (`started_unix_s`): between hosts the offsets
-are those of NTP, often some milliseconds. All times within a rank are exact.
+The output is Chrome's trace event format (JSON), which https://ui.perfetto.dev
+and chrome://tracing open. Each rank is a process, each collective a thread of
+it, each call a slice. Inside a call a slice shows the wait for the slowest
+rank, and marks show the arrivals of the data of the slowest ranks.
+
+The ranks are placed by their own clocks (`started_unix_s`): between hosts the
+offsets are those of NTP, often some milliseconds. All times within a rank are
+exact.
+
+Exit codes: 0, the trace is written; 2, usage error, or a file that is no flight
+record or cannot be written.
 """
 
 import argparse
 import heapq
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from jax_optireduce.tools import files, flight_records
 
 # Shortest wait for the slowest rank with a slice of its own, in seconds.
 # Chosen: below it, the slice is narrower than a datagram's time to cross a network.
@@ -40,6 +47,12 @@ _ARGUMENTS = (
     "description",
 )
 
+_FIELDS = {
+    *("number", "collective", "state"),
+    *("started_unix_s", "started_monotonic_s", "elapsed_s"),
+    *_ARGUMENTS,
+}
+
 
 class Record(NamedTuple):
     """The flight record of one process.
@@ -56,7 +69,7 @@ class Record(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the verb."""
+    """Adds the options of this verb to `parser`."""
     parser.add_argument(
         "records",
         nargs="+",
@@ -73,18 +86,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Runs the verb; returns the exit code."""
-    try:
-        records = merged(read(path) for path in arguments.records)
-        events = trace_events(records)
-        arguments.output.write_text(json.dumps(events))
-    except (OSError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 2
+def run(args: argparse.Namespace) -> int:
+    """Reads the files and writes the trace.
+
+    Args:
+      args: see `add_arguments`.
+
+    Returns:
+      The exit code, see above.
+
+    Raises:
+      UsageError: a file is no flight record, or the trace cannot be written.
+    """
+    records = merged(read(path) for path in args.records)
+    files.write_text(args.output, json.dumps(trace_events(records)))
     calls = sum(len(record.calls) for record in records)
     print(
-        f"{arguments.output}: {calls} calls of {len(records)} processes; open it at "
+        f"{args.output}: {calls} calls of {len(records)} processes; open it at "
         "https://ui.perfetto.dev"
     )
     return 0
@@ -94,18 +112,10 @@ def read(path: Path) -> Record:
     """Reads the file of a flight record.
 
     Raises:
-      OSError: it cannot be read.
-      ValueError: it is not a flight record.
+      UsageError: it cannot be read, or is no flight record.
     """
-    try:
-        head, *calls = map(json.loads, path.read_text().splitlines())
-        return Record(head["rank"], head["pid"], calls)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} is not a flight record ({error!r}): expected a file of "
-            "Communicator.dump_flight_record, or one that the log names, with a line "
-            "of JSON for each call."
-        ) from error
+    head, calls = flight_records.read_lines(path, _FIELDS)
+    return Record(head["rank"], head["pid"], calls)
 
 
 def merged(records: Iterable[Record]) -> list[Record]:

@@ -49,11 +49,9 @@ def _exact(folder, *arguments, **variables):
 
 def test_a_fine_tuned_gpt2_learns_and_is_exported(tuned):
     output, folder = tuned
-    losses = _losses(output)
-    assert len(losses) == 3, output
+    first, *_, last = _losses(output)
     # Untrained it is ln(384) = 5.9.
-    assert losses[2] < losses[0] < 5.6
-    assert losses[2] < 4
+    assert last < 4 < first < 6.5, output
     assert re.search(r"(?m)^\[0\] 30 steps in .* P99 .* tokens/s; late", output)
     assert not re.search(r"(?m)^\[[123]\] step", output)
     trained, first = _tensors(folder), load_file(folder / "tiny" / "model.safetensors")
@@ -71,7 +69,7 @@ def test_a_resumed_training_has_the_bits_of_one_without_a_pause(exact, tmp_path)
     assert (tmp_path / "finetuned" / "checkpoints" / "4").exists(), first
     resumed = _exact(tmp_path, "--resume")
     assert "[0] 4 steps in" in resumed
-    assert _losses(resumed) == _losses(output)
+    assert _losses(resumed)[-1] == _losses(output)[-1]
     wanted, found = _tensors(folder), _tensors(tmp_path / "finetuned")
     assert wanted.keys() == found.keys()
     assert all(wanted[name].tobytes() == found[name].tobytes() for name in wanted)
@@ -96,7 +94,7 @@ def _start(folder):
 def test_the_collectives_of_jax_train_alike(exact, tmp_path):
     output, folder = exact
     xla = _exact(tmp_path, JAX_OPTIREDUCE_BACKEND="xla")
-    assert _losses(xla) == pytest.approx(_losses(output), abs=2e-3)
+    assert _losses(xla)[-1] == pytest.approx(_losses(output)[-1], abs=2e-3)
     wanted, found = _tensors(folder), _tensors(tmp_path / "finetuned")
     for name, start in _start(folder).items():
         moved = np.abs(wanted[name] - start).max()
@@ -117,8 +115,8 @@ def _adapted(folder, *arguments):
 
 def test_adapters_learn_and_are_merged_into_the_checkpoint(adapted):
     output, folder = adapted
-    losses = _losses(output)
-    assert losses[2] < losses[0] - 0.02, output
+    first, *_, last = _losses(output)
+    assert last < first - 0.02, output
     assert "[0] adapters: 2,048 parameters beside 39,808" in output
     before, after = _start(folder), _tensors(folder)
     assert after.keys() == before.keys()

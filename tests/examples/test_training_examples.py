@@ -34,7 +34,6 @@ def test_the_residual_network_learns_in_four_processes(tmp_path):
     assert before < 0.4
     assert after > 0.6
     losses = _numbers(r"step \d+/40  loss (\S+) ", printed)
-    assert len(losses) == 4
     assert losses[-1] < 0.7 * losses[0]
     assert "examples/s" in printed
     assert (tmp_path / "resnet.png").read_bytes().startswith(b"\x89PNG")

@@ -24,25 +24,41 @@ def _stats(**values):
     return jax_optireduce.CollectiveStats(**zeros | given)
 
 
+def _clock(monkeypatch, step_s):
+    """Sets a clock that only `advance` moves."""
+    now = [100.0]
+    monkeypatch.setattr(training_progress.time, "perf_counter", lambda: now[0])
+
+    def advance():
+        now[0] += step_s
+
+    return advance
+
+
 def test_lines_and_a_picture_without_a_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 4)
+    advance = _clock(monkeypatch, 0.5)
     plot = tmp_path / "new folder" / "plot.png"
     late = _stats(missing_contributions=0.02, slowest_process=2)
     with Progress(
         130, first=100, unit="tokens", units_per_step=64, plot=plot
     ) as progress:
         for i in range(25):
+            advance()
             progress.step(jnp.float32(5 - i / 10), late)
     assert progress.losses == pytest.approx([5 - i / 10 for i in range(25)])
     printed = capsys.readouterr().out
-    *lines, summary, last = printed.splitlines()
-    line = r"step (\d+)/130  loss (\S+)  step \d+ ms  [\d,]+ tokens/s  late 1.00 %  "
+    start, first, *lines, summary, last = printed.splitlines()
+    assert start == "step 100/130  compiling"
+    assert first == "step 101/130  loss 5.000  late 1.00 %  slow rank 2"
+    line = r"step (\d+)/130  loss (\S+)  step 500 ms  128 tokens/s  late 1.00 %  "
     found = [re.fullmatch(line + "slow rank 2", one) for one in lines]
+    # Every five seconds, ten steps.
     assert [one and one.groups() for one in found] == [
-        ("110", "4.100"),
-        ("120", "3.100"),
+        ("111", "4.000"),
+        ("121", "3.000"),
     ]
-    assert summary.startswith("25 steps in ")
+    assert summary.startswith("25 steps in 12.5 s")
     assert summary.endswith("tokens/s; late 1.00 %")
     assert last == f"plot: {plot}"
     assert "\x1b" not in printed

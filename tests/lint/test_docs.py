@@ -187,9 +187,9 @@ def _table_under(heading: str) -> dict[str, str]:
     return dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE))
 
 
-def test_every_option_is_in_the_readme_in_the_table_of_its_level():
-    section = text(ROOT / "README.md").split("\n## Settings\n", 1)[1].split("\n## ")[0]
-    levels = {
+def _options() -> dict[str, list[str]]:
+    """The options, by level."""
+    return {
         node.name: [
             f.target.id
             for f in node.body
@@ -198,12 +198,46 @@ def test_every_option_is_in_the_readme_in_the_table_of_its_level():
         for node in ast.parse(text(ROOT / "jax_optireduce/_options.py")).body
         if isinstance(node, ast.ClassDef)
     }
+
+
+def test_every_option_is_in_the_readme_in_the_table_of_its_level():
+    section = text(ROOT / "README.md").split("\n## Settings\n", 1)[1].split("\n## ")[0]
+    levels = _options()
     first, advanced = (
         re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
         for table in section.split("| advanced option |")
     )
     assert [*first, "advanced"] == levels["Options"]
     assert advanced == levels["Advanced"]
+
+
+# The name of a variable, or that of all of them: "JAX_OPTIREDUCE_" and "..._*".
+_VARIABLE = re.compile(r"\bJAX_OPTIREDUCE_([A-Z_]*)")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in files() if "tests" not in p.parts and _VARIABLE.search(text(p))],
+    ids=relative,
+)
+def test_every_environment_variable_of_a_text_is_an_option(path):
+    known = {name.upper() for names in _options().values() for name in names}
+    known -= {"ADVANCED"}
+    unknown = set(_VARIABLE.findall(text(path))) - known - {""}
+    assert not unknown, f"{relative(path)}: no option {sorted(unknown)}"
+
+
+def test_the_readme_names_the_variable_of_every_option():
+    # The rule for all of them, above the tables that name each option once.
+    section = text(ROOT / "README.md").split("\n## Settings\n", 1)[1].split("\n| ")[0]
+    assert "`JAX_OPTIREDUCE_` and the name in capitals, for both tables" in section
+    prefix = re.search(
+        r'^ENVIRONMENT_PREFIX = "(\w+)"$',
+        text(ROOT / "jax_optireduce/_options.py"),
+        re.MULTILINE,
+    )
+    assert prefix is not None
+    assert prefix.group(1) == "JAX_OPTIREDUCE_"
 
 
 def test_every_counter_is_explained_in_its_own_words():

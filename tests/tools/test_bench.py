@@ -57,9 +57,10 @@ def test_two_processes_measure_beside_xla_and_write_what_they_print(tmp_path):
         (size, kind) for size in (4, 128, 4096) for kind in ("xla", "exact")
     ]
     lines = ran.stdout.splitlines()
-    assert max(map(len, lines)) <= 100
-    # A heading of four lines; for each size xla, ours and the ratios; the load.
-    assert len(lines) == 4 + 3 * 3 + 1, ran.stdout
+    assert max(map(len, lines)) <= 80
+    # The plan; titles, units, two kinds of each size; the ratios between empty lines;
+    # the load.
+    assert len(lines) == 3 + (2 + 3 * 2) + (2 + 1 + 3 + 1) + 1, ran.stdout
     for xla, exact in zip(results[::2], results[1::2], strict=True):
         assert (xla["wrong"], exact["wrong"]) == (None, 0)
         assert exact["checked_calls"] == 5

@@ -257,25 +257,6 @@ def test_each_process_has_cores_of_its_own_where_there_are_enough(script, tmp_pa
     assert lines == [f"[{rank}] {list(own)}" for rank, own in enumerate(expected)]
 
 
-def test_a_missing_script_is_a_usage_error(tmp_path):
-    code, _, err = _finish(_start("-n", "1", "missing.py", cwd=tmp_path))
-    assert code == 2
-    assert "missing.py" in err
-
-
-def test_an_unknown_verb_shows_the_help(tmp_path):
-    found = subprocess.run(
-        [sys.executable, "-m", "jax_optireduce", "lunch"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.returncode == 2
-    assert "launch" in found.stderr
-    assert "doctor" in found.stderr
-
-
 @hypothesis.given(st.integers(1, 70), st.sets(st.integers(0, 300), min_size=1))
 def test_cores_are_divided_fairly_and_each_is_used_once(processes, available):
     sets = launch.core_sets(processes, available)

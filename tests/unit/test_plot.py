@@ -1,9 +1,11 @@
 """`plot`: its axes, and its errors about files that do not match."""
 
+import itertools
 import json
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from jax_optireduce.__main__ import main
 from jax_optireduce.tools import plot
@@ -76,6 +78,26 @@ def test_bandwidths_are_drawn_over_the_sizes(content):
         assert tuple(curve.get_xdata()) == _SIZES
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [3 << 20],
+        [1 << i for i in range(10, 27)],
+        [(1 << 20) * i + 52_429 for i in range(1, 65)],
+        [(1 << 20) + 4 * i for i in range(100)],
+    ],
+)
+def test_labels_of_sizes_do_not_overlap(content, sizes):
+    content["results"] = [_result("exact", size) for size in sizes]
+    figure = plot.draw(content, sizes[-1])
+    figure.draw(renderer := FigureCanvasAgg(figure).get_renderer())
+    ticks = figure.axes[1].xaxis.get_major_ticks()
+    boxes = [tick.label1.get_window_extent(renderer) for tick in ticks]
+    assert 1 <= len(boxes) <= 9
+    for left, right in itertools.pairwise(boxes):
+        assert left.x1 < right.x0
+
+
 def test_one_legend_outside_the_axes_names_every_kind_and_the_deadline(content):
     figure = plot.draw(content, 1 << 20)
     assert all(axis.get_legend() is None for axis in figure.axes)
@@ -107,20 +129,22 @@ def test_the_suffix_chooses_the_format(path, tmp_path, suffix):
     [
         ({"schema": 2}, "has schema 2, expected 1"),
         ({"results": []}, "has no results"),
+        ({"results": None}, "has no busbw_gb_s, bytes, deadline_s, mode"),
+        ({"results": [1]}, "has no busbw_gb_s, bytes, deadline_s, mode"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(content, path, capsys, change, message):
     path.write_text(json.dumps(content | change))
-    assert main(["plot", str(path)]) == 1
+    assert main(["plot", str(path)]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_mistakes_are_answered_with_what_would_work(path, tmp_path, capsys):
-    assert main(["plot", str(tmp_path / "missing.json")]) == 1
+    assert main(["plot", str(tmp_path / "missing.json")]) == 2
     assert "cannot be read" in capsys.readouterr().err
-    assert main(["plot", str(path), "--size", "7M"]) == 1
+    assert main(["plot", str(path), "--size", "7M"]) == 2
     assert "--size must be one of 4K, 1M" in capsys.readouterr().err
-    assert main(["plot", str(path), "-o", str(tmp_path / "picture.xyz")]) == 1
+    assert main(["plot", str(path), "-o", str(tmp_path / "picture.xyz")]) == 2
     assert "picture.xyz cannot be written" in capsys.readouterr().err
 
 
