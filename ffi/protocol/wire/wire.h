@@ -38,7 +38,7 @@
 namespace optireduce {
 
 // Chosen: grows with every change of the format; ranks of different versions ignore each other.
-inline constexpr std::uint8_t kWireVersion = 4;
+inline constexpr std::uint8_t kWireVersion = 5;
 // Chosen: the layout above; 40 bytes with the tag.
 inline constexpr std::size_t kHeaderBytes = 28;
 // Chosen: the bytes of a datagram in addition to its payload.
@@ -85,7 +85,10 @@ inline constexpr std::uint8_t kFlagSenderToo = 16;
 // Flag of kDraining.
 // Chosen: bit 0; the sender has begun the drain, under this number.
 inline constexpr std::uint8_t kFlagBegun = 1;
-// Flag of a contribution or a result.
+// Flags of a contribution or a result.
+// Chosen: bit 0; the payload holds this segment and following ones, each rounded, as many as fill
+// it.
+inline constexpr std::uint8_t kFlagSeveral = 1;
 // Chosen: bit 3; one of the sender's last segments for the receiver in this stage.
 inline constexpr std::uint8_t kFlagTail = 8;
 // Flag of a contribution or a result of a collective that drops late data.
