@@ -4,9 +4,11 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from session import SECRET, Session, rejected
+from session import SECRET, Recorded, Session, rejected
 
 import optireduce_testing as native
+
+CONTRIBUTION = 1
 
 
 def test_what_waits_for_room_asks_for_it_without_waiting_for_anything():
@@ -63,6 +65,20 @@ def test_rounded_segments_share_datagrams():
     assert datagrams_of("int8", loss=0) < 0.5 * whole
     # A lost one costs several segments, each of which then has its own.
     assert datagrams_of("int8", loss=0.2) < datagrams_of("float32", loss=0.2)
+
+
+@pytest.mark.parametrize(("mode", "segments"), [("exact", 16), ("lossy", 45)])
+def test_segments_of_long_datagrams_divide_a_shard(mode, segments):
+    session = Recorded(2, mode, elements=200_000, datagram_bytes_max=65_504)
+    for rank in range(2):
+        session.call(rank)
+    session.run()
+    for rank in range(2):
+        assert session.done[rank][0].error == ""
+        np.testing.assert_array_equal(session.buckets[rank, 0], 3)
+    assert (
+        len({header.segment for header in session.of(0, CONTRIBUTION, 0)}) == segments
+    )
 
 
 def one_datagram(session: Session) -> tuple[int, bytes]:
