@@ -33,12 +33,17 @@ LAG_POLICIES: Sequence[str] = _native.LAG_POLICIES
 # of the progress.
 _LATE_BUDGET = 0.1
 
-# Largest UDP payload without an explicit option, in bytes.
-# Chosen: 9000 (the largest Ethernet MTU in common use) - 20 (IPv4) - 8 (UDP). Loopback
-# carries 65507, but a test on one host would then lose larger pieces than the target
-# network; the kernel's segmentation offload gives the speed of large datagrams without
-# them.
+# Largest UDP payload on a network without an explicit option, in bytes.
+# Chosen: 9000 (the largest Ethernet MTU in common use) - 20 (IPv4) - 8 (UDP).
 DATAGRAM_BYTES_MAX = 8972
+
+# The same between processes of one host.
+# Chosen: the largest payload of UDP, 65507, in whole elements of 8 bytes.
+DATAGRAM_BYTES_MAX_ON_ONE_HOST = 65_504
+
+# Datagrams to one process that its receive buffer must hold, of each peer.
+# Chosen: twice the least window.
+DATAGRAMS_OF_BUFFER = 16
 
 # Smallest IPv4 datagram that every host must accept, less 28 bytes of headers.
 # Source: RFC 791, section 3.1 (576 bytes).

@@ -340,8 +340,10 @@ def _connect(
     for peer, answer in enumerate(answers):
         if not answer:
             raise _peer_failed(peer)
+    receive_buffer_bytes = min(answer["receive_buffer_bytes"] for answer in answers)
     datagram_bytes = min(
-        options.advanced.datagram_bytes_max or _options.DATAGRAM_BYTES_MAX,
+        options.advanced.datagram_bytes_max
+        or _default_datagram_bytes(addresses, receive_buffer_bytes),
         *(answer["payload_bytes"] for answer in answers),
     )
     if datagram_bytes < _options.DATAGRAM_BYTES_MIN:
@@ -354,11 +356,7 @@ def _connect(
         (address, answer["ports"])
         for address, answer in zip(addresses, answers, strict=True)
     ]
-    native.connect(
-        peers,
-        datagram_bytes,
-        min(answer["receive_buffer_bytes"] for answer in answers),
-    )
+    native.connect(peers, datagram_bytes, receive_buffer_bytes)
     failures = _exchange(
         f"{label}/paths",
         {"error": _prove_paths(native, label, peers, datagram_bytes, options)},
@@ -369,6 +367,16 @@ def _connect(
         if error:
             raise RendezvousError(error)
     return datagram_bytes
+
+
+def _default_datagram_bytes(addresses: Sequence[str], receive_buffer_bytes: int) -> int:
+    """Returns the longest datagram, apart from the MTU."""
+    network = _options.DATAGRAM_BYTES_MAX
+    if len(set(addresses)) > 1:
+        return network
+    peers = max(len(addresses) - 1, 1)
+    held = receive_buffer_bytes // peers // _options.DATAGRAMS_OF_BUFFER // 8 * 8
+    return max(network, min(held, _options.DATAGRAM_BYTES_MAX_ON_ONE_HOST))
 
 
 def _prove_paths(

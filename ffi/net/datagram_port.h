@@ -14,6 +14,10 @@
 
 namespace optireduce {
 
+// The largest payload of one UDP datagram, and of one batch.
+// Source: 65535 (total length of IPv4, RFC 791) less 20 (IPv4 header) and 8 (UDP header, RFC 768).
+inline constexpr std::size_t kUdpPayloadBytesMax = 65507;
+
 // Datagrams that did not reach the network or their peer, as far as the kernel reports. The
 // protocol treats all of them as ordinary loss. X(name, meaning)
 #define OPTIREDUCE_SEND_ERRORS(X)                                                           \
@@ -49,7 +53,8 @@ class DatagramPort {
   // Ends the current Wait(), or else the next one. The only call that other threads may make.
   virtual void Wake() = 0;
 
-  // The number of datagrams that one Send may hold; 1 without segmentation offload.
+  // The number of datagrams that one Send may hold, together at most kUdpPayloadBytesMax; 1 without
+  // segmentation offload.
   virtual std::size_t batch_max() const = 0;
 
   // Datagrams dropped by the kernel because the socket's buffer was full, as far as it reports

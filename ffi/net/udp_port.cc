@@ -226,10 +226,7 @@ Status UdpPort::SetPeers(const std::vector<PeerAddress>& peers, std::size_t data
   }
   peers_ = std::move(parsed);
   datagram_bytes_max_ = datagram_bytes_max;
-  batch_max_ =
-      segmentation_offload_
-          ? std::clamp<std::size_t>(kUdpPayloadBytesMax / datagram_bytes_max, 1, kSegmentsMax)
-          : 1;
+  batch_max_ = segmentation_offload_ ? kSegmentsMax : 1;
   return {};
 }
 

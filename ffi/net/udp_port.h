@@ -28,10 +28,6 @@
 
 namespace optireduce {
 
-// The largest payload of one UDP datagram, and of one batch.
-// Source: 65535 (total length of IPv4, RFC 791) less 20 (IPv4 header) and 8 (UDP header, RFC 768).
-inline constexpr std::size_t kUdpPayloadBytesMax = 65507;
-
 struct UdpPortOptions {
   // Numeric IPv4 or IPv6 address of this host, or "0.0.0.0" or "::" for all of one family. Peers
   // must be of the same family.
@@ -61,8 +57,7 @@ class UdpPort : public DatagramPort {
   UdpPort& operator=(const UdpPort&) = delete;
 
   // The peers by rank, set before the first Send; a rank that is never sent to needs an entry too.
-  // `datagram_bytes_max` is the longest datagram of any Send and decides the number of datagrams of
-  // one call (batch_max).
+  // `datagram_bytes_max` is the longest datagram of any Send.
   Status SetPeers(const std::vector<PeerAddress>& peers, std::size_t datagram_bytes_max);
 
   // The MTU in bytes, IP header included, that the kernel has for the path to a numeric address.

@@ -301,7 +301,6 @@ void Endpoint::HandleAuthentic(Instant now, Peer& from, const Header& header,
   session_.counters.bytes_received += datagram_bytes;
   from.traffic.bytes_received += datagram_bytes;
   if (!IsSegment(header.kind)) return;
-  ++from.traffic.segments_received;
   from.traffic.segments_late += session_.counters.segments_late - late;
 }
 
@@ -342,17 +341,33 @@ bool Endpoint::HandleSegment(Instant now, const Header& header,
     return false;
   }
   const std::optional<MemberIndex> from = collective->MemberOf(header.source);
-  const auto values = from ? SegmentCodec::Decode(*collective, header, encoded, decoded_)
-                           : std::optional<std::span<const std::byte>>();
+  if (!from) {
+    ++session_.counters.rejected_mismatched;
+    return false;
+  }
+  Header each = header;
+  do {
+    const std::size_t bytes = SegmentCodec::FirstBytes(*collective, each, encoded.size());
+    if (!HandleOneSegment(now, *collective, *from, each, encoded.first(bytes))) return false;
+    ++session_.peers[header.source]->traffic.segments_received;
+    encoded = encoded.subspan(bytes);
+    each.segment = SegmentIndex(each.segment.value() + 1);
+  } while (!encoded.empty());
+  return true;
+}
+
+bool Endpoint::HandleOneSegment(Instant now, Collective& collective, MemberIndex from,
+                                const Header& header, std::span<const std::byte> encoded) {
+  const auto values = SegmentCodec::Decode(collective, header, encoded, decoded_);
   if (!values) {
     ++session_.counters.rejected_mismatched;
     return false;
   }
-  lifecycle_.Apply(now, lag_.NoteAttendance(now, *collective, *from, header.call.sequence));
-  if (ShowsCall(collective->spec, header.kind)) {
-    collective->NoteCalled(now, *from, header.call.sequence);
+  lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, from, header.call.sequence));
+  if (ShowsCall(collective.spec, header.kind)) {
+    collective.NoteCalled(now, from, header.call.sequence);
   }
-  return HandleValues(now, *collective, *from, header, *values);
+  return HandleValues(now, collective, from, header, *values);
 }
 
 bool Endpoint::HandleValues(Instant now, const Collective& collective, MemberIndex from,
@@ -507,19 +522,30 @@ void Endpoint::HandleDelivery(Instant now, Rank to, const Delivery& delivery,
   if (open == nullptr) return;
   Exchange& exchange = open->exchange;
   const MemberIndex member = *exchange.collective().MemberOf(to);
-  const Outbox::Item item{.kind = info.kind, .segment = info.segment, .retransmission = true};
-  Counters& counters = session_.counters;
-  if (delivered) {
-    if (exchange.sender().HandleDelivery(member, item)) advanced.push_back(info.call.collective);
-  } else if (exchange.sender().HandleLoss(member, item, refused) ==
-             CallSender::Retransmission::kAgain) {
-    ++(refused ? counters.segments_refused : counters.segments_retransmitted);
-    if (!refused) ++session_.peers[to]->traffic.segments_retransmitted;
-    transmitter_.Queue(*open, member);
-  } else {
-    ++counters.segments_abandoned;
+  for (std::uint8_t i = 0; i < info.segments; ++i) {
+    const Outbox::Item item{.kind = info.kind,
+                            .segment = SegmentIndex(info.segment.value() + i),
+                            .retransmission = true};
+    if (!delivered) {
+      HandleLoss(to, *open, member, item, refused);
+    } else if (exchange.sender().HandleDelivery(member, item)) {
+      advanced.push_back(info.call.collective);
+    }
   }
   lifecycle_.EraseIfRemovable(info.call);
+}
+
+void Endpoint::HandleLoss(Rank to, OpenCall& open, MemberIndex member, const Outbox::Item& item,
+                          bool refused) {
+  Counters& counters = session_.counters;
+  if (open.exchange.sender().HandleLoss(member, item, refused) !=
+      CallSender::Retransmission::kAgain) {
+    ++counters.segments_abandoned;
+    return;
+  }
+  ++(refused ? counters.segments_refused : counters.segments_retransmitted);
+  if (!refused) ++session_.peers[to]->traffic.segments_retransmitted;
+  transmitter_.Queue(open, member);
 }
 
 // ---- Timers.

@@ -144,6 +144,8 @@ class Endpoint {
                        std::span<const std::byte> payload, std::size_t datagram_bytes);
   bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
   bool HandleSegment(Instant now, const Header& header, std::span<const std::byte> encoded);
+  bool HandleOneSegment(Instant now, Collective& collective, MemberIndex from, const Header& header,
+                        std::span<const std::byte> encoded);
   bool HandleValues(Instant now, const Collective& collective, MemberIndex from,
                     const Header& header, std::span<const std::byte> payload);
   // Of a call that is open.
@@ -154,6 +156,9 @@ class Endpoint {
   void HandleDeliveries(Instant now, Rank peer, const std::vector<Delivery>& deliveries);
   void HandleDelivery(Instant now, Rank to, const Delivery& delivery,
                       std::vector<CollectiveId>& advanced);
+  // A segment was lost, or `refused`.
+  void HandleLoss(Rank to, OpenCall& open, MemberIndex member, const Outbox::Item& item,
+                  bool refused);
 
   // ---- Peers and members.
   void HandlePeerTimeouts(Instant now);

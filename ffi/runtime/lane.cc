@@ -58,7 +58,7 @@ Lane::Lane(std::unique_ptr<DatagramPort> port, std::unique_ptr<Endpoint> endpoin
       endpoint_(std::move(endpoint)),
       ranks_left_(std::move(ranks_left)),
       live_(endpoint_->live()),
-      buffer_(datagram_bytes_max * std::max<std::size_t>(1, port_->batch_max())),
+      buffer_(port_->batch_max() > 1 ? kUdpPayloadBytesMax : datagram_bytes_max),
       thread_([this] { Run(); }) {}
 
 Lane::~Lane() { Close(Status(StatusCode::kCancelled, "the communicator was destroyed")); }

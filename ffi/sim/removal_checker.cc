@@ -122,9 +122,10 @@ void RemovalChecker::AddGoneOwners(const SimCollective& collective, const std::v
   std::size_t begin = 0;  // of the part
   for (const BucketPart& part : CutBucket({.spec = spec, .sequence = {}, .leaves = {}},
                                           log_.scenario.lanes, kSimCutBytesMin)) {
-    const BucketLayout layout(part.submission.spec.elements, element_bytes,
-                              static_cast<std::uint16_t>(spec.members.size()),
-                              log_.scenario.datagram_bytes - kOverheadBytes);
+    const BucketLayout layout(
+        part.submission.spec.elements, element_bytes,
+        static_cast<std::uint16_t>(spec.members.size()),
+        SegmentBytesMax(part.submission.spec, log_.scenario.datagram_bytes - kOverheadBytes));
     for (std::uint16_t m = 0; m < spec.members.size(); ++m) {
       if (Has(log_.last_view(), spec.members[m])) continue;
       const ByteRange shard = layout.Shard(MemberIndex(m));

@@ -4,9 +4,11 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from session import SECRET, Session, rejected
+from session import SECRET, Recorded, Session, rejected
 
 import optireduce_testing as native
+
+CONTRIBUTION = 1
 
 
 def test_what_waits_for_room_asks_for_it_without_waiting_for_anything():
@@ -38,6 +40,45 @@ def test_every_rank_gets_the_sum(world_size, elements, seed):
         assert session.done[rank][0].error == ""
         np.testing.assert_array_equal(array, sum(inputs))
     assert all(endpoint.memory_bytes() == 0 for endpoint in session.ranks)
+
+
+def datagrams_of(wire_format: str, loss: float) -> int:
+    """Datagrams that 2 ranks send in a call with the right sums."""
+    session = Session(2, elements=30_000, wire_format=wire_format)
+    lost = np.random.default_rng(1)
+    session.holds = lambda _header, _to: lost.random() < loss
+    rng = np.random.default_rng(2)
+    values = rng.normal(size=(2, session.elements)).astype(np.float32)
+    for rank in range(2):
+        session.call(rank, values=values[rank])
+    session.run()
+    sums = [session.buckets[rank, 0] for rank in range(2)]
+    np.testing.assert_array_equal(*sums)
+    np.testing.assert_allclose(sums[0], values.sum(0), atol=0.2)
+    assert rejected(session.ranks[0]) == rejected(session.ranks[1]) == {}
+    return sum(endpoint.counters()["datagrams_sent"] for endpoint in session.ranks)
+
+
+def test_rounded_segments_share_datagrams():
+    whole = datagrams_of("float32", loss=0)
+    assert datagrams_of("bfloat16", loss=0) < 0.65 * whole
+    assert datagrams_of("int8", loss=0) < 0.5 * whole
+    # A lost one costs several segments, each of which then has its own.
+    assert datagrams_of("int8", loss=0.2) < datagrams_of("float32", loss=0.2)
+
+
+@pytest.mark.parametrize(("mode", "segments"), [("exact", 16), ("lossy", 45)])
+def test_segments_of_long_datagrams_divide_a_shard(mode, segments):
+    session = Recorded(2, mode, elements=200_000, datagram_bytes_max=65_504)
+    for rank in range(2):
+        session.call(rank)
+    session.run()
+    for rank in range(2):
+        assert session.done[rank][0].error == ""
+        np.testing.assert_array_equal(session.buckets[rank, 0], 3)
+    assert (
+        len({header.segment for header in session.of(0, CONTRIBUTION, 0)}) == segments
+    )
 
 
 def one_datagram(session: Session) -> tuple[int, bytes]:

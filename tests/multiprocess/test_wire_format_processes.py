@@ -4,7 +4,7 @@ import pytest
 import ranks
 
 # Source: 2 of 4 bytes, and 33 of 128, for each value; and for each datagram 40 bytes of
-# header and tag. The number of datagrams is that of float32, plus acknowledgements.
+# header and tag. There are no more datagrams than of float32, and acknowledgements.
 _LARGEST_SHARE = {"bfloat16": 0.55, "int8": 0.32}
 
 # Of the sum of 20 float32 sums, rounded at each addition.

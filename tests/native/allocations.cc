@@ -69,7 +69,7 @@ class Session {
       auto endpoint = Endpoint::Create(options);
       OR_CHECK(endpoint.ok());
       ranks_[r].endpoint = std::move(endpoint.value());
-      buffer_.resize(std::max(buffer_.size(), kDatagramBytes * port.batch_max()));
+      buffer_.resize(port.batch_max() > 1 ? kUdpPayloadBytesMax : kDatagramBytes);
     }
   }
 

@@ -44,7 +44,7 @@ class CallStages {
       : collective_(CollectiveId(1), collective.ToSpec(), MemberIndex(0), sizeof(float)),
         order_(TarSendOrder(collective_.layout.members(), MemberIndex(0))),
         rules_(Rules(sequence, now, drain)),
-        codec_(collective_, Sequence(sequence), collective_.spec.wire_format, drain),
+        codec_(collective_, Sequence(sequence), collective_.spec.wire_format, drain, pool_),
         first_(collective_, rules_, codec_, pool_),
         sender_(collective_, rules_, codec_, first_, bucket_, pool_, order_),
         second_(collective_, rules_, sender_, bucket_, pool_) {}
@@ -127,10 +127,10 @@ class CallStages {
   // Sends it; returns the value.
   float Send(std::uint16_t to, const Item& item) {
     float out = 0;
-    const std::span<const std::byte> payload =
-        sender_.Payload(MemberIndex(to), ToItem(item), std::as_writable_bytes(std::span(&out, 1)));
+    const std::span<const std::byte> payload = sender_.Payload(
+        MemberIndex(to), {.first = ToItem(item)}, std::as_writable_bytes(std::span(&out, 1)));
     const float value = ValueOf(payload);
-    sender_.Sent(MemberIndex(to), ToItem(item));
+    sender_.Sent(MemberIndex(to), {.first = ToItem(item)});
     return value;
   }
   bool Deliver(std::uint16_t to, const Item& item) {

@@ -90,9 +90,9 @@ class TestCalls {
     if (!item) return std::nullopt;
     float value = 0;
     std::vector<std::byte> out(sizeof(value));
-    const auto payload = sender.Payload(MemberIndex(to), *item, out);
+    const auto payload = sender.Payload(MemberIndex(to), {.first = *item}, out);
     std::memcpy(&value, payload.data(), sizeof(value));
-    sender.Sent(MemberIndex(to), *item);
+    sender.Sent(MemberIndex(to), {.first = *item});
     return std::tuple(item->kind == DatagramKind::kResult ? "result" : "contribution",
                       item->segment.value(), value);
   }
@@ -156,9 +156,10 @@ std::vector<float> RoundTrip(const Collective& collective, std::uint16_t self,
                              std::vector<float> values, bool drain, const std::string& format) {
   const optireduce::Collective known(CollectiveId(1), collective.ToSpec(), MemberIndex(self),
                                      sizeof(float));
+  BufferPool pool;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const Sequence sequence(static_cast<std::uint32_t>(i));
-    SegmentCodec codec(known, sequence, WireFormatOf(format), drain);
+    SegmentCodec codec(known, sequence, WireFormatOf(format), drain, pool);
     Header header;
     header.flags = drain ? kFlagDrain : 0;
     std::vector<std::byte> encoded(codec.PayloadBytes(SegmentIndex(0)));

@@ -8,6 +8,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -50,6 +51,7 @@ class TestPort {
     std::vector<PeerAddress> addresses;
     for (const auto& [address, port] : peers) addresses.push_back({address, port});
     RaiseUnlessOk(udp_->SetPeers(addresses, datagram_bytes_max));
+    datagram_bytes_max_ = datagram_bytes_max;
   }
   void AddFaults(const std::map<std::string, double>& settings) {
     auto port = std::make_unique<FaultPort>(std::move(port_), Unwrap(Faults::FromMap(settings)));
@@ -82,6 +84,10 @@ class TestPort {
   }
   void Wake() { port_->Wake(); }
 
+  // Of the longest ones.
+  std::size_t BatchMax() const {
+    return std::min(port_->batch_max(), kUdpPayloadBytesMax / datagram_bytes_max_);
+  }
   DatagramPort& port() { return *port_; }
   const UdpPort& udp() const { return *udp_; }
   std::map<std::string, std::uint64_t> Errors() const {
@@ -105,6 +111,7 @@ class TestPort {
   // Both belong to `port_`.
   UdpPort* udp_ = nullptr;
   FaultPort* faults_ = nullptr;
+  std::size_t datagram_bytes_max_ = 1;
 };
 
 nb::dict Probe(std::size_t receive_buffer_bytes, std::size_t send_buffer_bytes) {
@@ -135,7 +142,7 @@ void Bind(nb::module_& m) {
       .def("wait", &TestPort::Wait, nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>())
       .def("wake", &TestPort::Wake)
       .def_prop_ro("local_port", [](const TestPort& self) { return self.udp().local_port(); })
-      .def_prop_ro("batch_max", [](TestPort& self) { return self.port().batch_max(); })
+      .def_prop_ro("batch_max", &TestPort::BatchMax)
       .def_prop_ro("socket_drops", [](TestPort& self) { return self.port().socket_drops(); })
       .def_prop_ro("segmentation_offload",
                    [](const TestPort& self) { return self.udp().segmentation_offload(); })

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ffi/base/ids.h"
+#include "ffi/protocol/submission.h"
 
 namespace optireduce {
 
@@ -21,6 +22,11 @@ struct ByteRange {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };
+
+// Longest segment of a collective, whose datagrams hold `payload_bytes_max`. On one host that is
+// more than on a network: then a shard still has some segments, so that sums overlap with
+// transfers; and where lost data is dropped, a datagram takes as little with it as on a network.
+std::size_t SegmentBytesMax(const CollectiveSpec& spec, std::size_t payload_bytes_max);
 
 class BucketLayout {
   template <typename Index, typename Number>

@@ -136,9 +136,58 @@ std::span<const std::byte> CallSender::OwnPayload(const Outbox::Item& item,
   return bucket_.Read(collective_.layout.Segment(item.segment), scratch);
 }
 
-std::span<const std::byte> CallSender::Payload(MemberIndex to, const Outbox::Item& item,
+CallSender::Run CallSender::RunFrom(MemberIndex to, const Outbox::Item& first,
+                                    std::size_t bytes_max) const {
+  Run run{.first = first, .bytes = PayloadBytes(first)};
+  const bool sum = first.kind == DatagramKind::kResult;
+  // A note of CallTiming belongs to one segment.
+  const bool several = codec_.rounds() && (sum || !rules_.LosesLate());
+  while (several && run.segments < UINT8_MAX &&
+         outboxes_[to.index()].Follows(first, run.segments, sums_.sums())) {
+    Outbox::Item next = first;
+    next.segment = SegmentIndex(first.segment.value() + run.segments);
+    const std::size_t bytes = run.bytes + PayloadBytes(next);
+    if (bytes > bytes_max || !Needed(to, next)) break;
+    // Encoded sums lie apart from those that deferred data joins.
+    if ((JoiningOf(to, next) == nullptr) != (JoiningOf(to, first) == nullptr)) break;
+    if (HoldsDeferred(to, next) != HoldsDeferred(to, first)) break;
+    if (sum && sums_.contributors(next.segment) != sums_.contributors(first.segment)) break;
+    ++run.segments;
+    run.bytes = bytes;
+  }
+  return run;
+}
+
+void CallSender::Sent(MemberIndex to, const Run& run) {
+  if (IsRelayed(run.first)) return relayed_.Pop(to);
+  Outbox::Item item = run.first;
+  for (std::uint8_t i = 0; i < run.segments; ++i) {
+    item.segment = SegmentIndex(run.first.segment.value() + i);
+    outbox(to).Pop(item);
+  }
+}
+
+std::span<const std::byte> CallSender::Payload(MemberIndex to, const Run& run,
                                                std::span<std::byte> out) {
+  if (run.segments == 1) return SegmentPayload(to, run.first, out);
+  std::span<const std::byte> whole;
+  Outbox::Item item = run.first;
+  for (std::uint8_t i = 0; i < run.segments; ++i) {
+    item.segment = SegmentIndex(run.first.segment.value() + i);
+    const std::span<std::byte> place = out.subspan(whole.size(), PayloadBytes(item));
+    const std::span<const std::byte> payload = SegmentPayload(to, item, place);
+    // Encoded sums are adjacent.
+    OR_CHECK(whole.empty() || payload.data() == whole.data() + whole.size());
+    whole = {whole.empty() ? payload.data() : whole.data(), whole.size() + payload.size()};
+  }
+  return whole;
+}
+
+std::span<const std::byte> CallSender::SegmentPayload(MemberIndex to, const Outbox::Item& item,
+                                                      std::span<std::byte> out) {
   if (codec_.active()) {
+    const bool whole = item.kind == DatagramKind::kResult && JoiningOf(to, item) == nullptr;
+    if (whole && codec_.rounds()) return codec_.EncodedSum(item.segment);
     WriteRounded(to, item, out);
     return out;
   }
@@ -166,7 +215,6 @@ void CallSender::WriteRounded(MemberIndex to, const Outbox::Item& item, std::spa
   }
   const std::span<const std::byte> exact =
       codec_.Encode(item.kind, item.segment, std::span(parts).first(count), out);
-  // A result that nothing joins was rounded with its sum.
   if (errors == nullptr || item.retransmission || (!contribution && count == 1)) return;
   if (!contribution) {
     codec_.Round(item.segment, exact, out,
@@ -185,19 +233,27 @@ void CallSender::ReplaceContribution(SegmentIndex segment, std::span<const std::
   }
 }
 
-void CallSender::FillHeader(Instant now, CallId call, MemberIndex to, const Outbox::Item& item,
+bool CallSender::HoldsDeferred(MemberIndex to, const Outbox::Item& item) const {
+  const bool sum = item.kind == DatagramKind::kResult;
+  if (IsRelayed(item)) return false;
+  return (sum && sums_.HoldsDeferred(item.segment)) || JoiningOf(to, item) != nullptr;
+}
+
+void CallSender::FillHeader(Instant now, CallId call, MemberIndex to, const Run& run,
                             Header& header) const {
   // Chosen: that all of them are lost is rarer than anything else that goes wrong.
   constexpr std::uint32_t kTailSegments = 4;
+  const Outbox::Item& item = run.first;
   const bool contribution = item.kind == DatagramKind::kContribution;
   header.kind = item.kind;
   header.call = call;
   header.segment = item.segment;
   header.flags = rules_.FlagsFor(to);
-  if (outboxes_[to.index()].Remaining(item.kind) <= kTailSegments) header.flags |= kFlagTail;
+  if (run.segments > 1) header.flags |= kFlagSeveral;
+  const std::uint32_t left = outboxes_[to.index()].Remaining(item.kind);
+  if (left < kTailSegments + run.segments) header.flags |= kFlagTail;
   if (item.retransmission) header.flags |= kFlagRetransmission;
-  const bool deferred = !contribution && !IsRelayed(item) && sums_.HoldsDeferred(item.segment);
-  if (deferred || JoiningOf(to, item) != nullptr) header.flags |= kFlagDeferred;
+  if (HoldsDeferred(to, item)) header.flags |= kFlagDeferred;
   if (contribution) {
     header.note = rules_.NoteFor(now, to, item.segment);
   } else if (IsRelayed(item)) {

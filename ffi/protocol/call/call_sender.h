@@ -50,18 +50,23 @@ class CallSender {
   void SetStalled(MemberIndex to, bool stalled) { outbox(to).SetStalled(stalled); }
   // The next segment for a peer; it counts as sent once Sent() was called.
   std::optional<Outbox::Item> Next(MemberIndex to);
-  void Sent(MemberIndex to, const Outbox::Item& item) {
-    IsRelayed(item) ? relayed_.Pop(to) : outbox(to).Pop(item);
-  }
   std::size_t PayloadBytes(const Outbox::Item& item) const {
     return codec_.PayloadBytes(item.segment);
   }
+  // Rounded segments are shorter than a datagram, which may hold several.
+  struct Run {
+    Outbox::Item first;
+    std::uint8_t segments = 1;  // those after the first follow it, and have the same header
+    std::size_t bytes = 0;      // of the payload
+  };
+  // The longest from `first` on, the last item of Next(), with at most `bytes_max` if it has
+  // several.
+  Run RunFrom(MemberIndex to, const Outbox::Item& first, std::size_t bytes_max) const;
+  void Sent(MemberIndex to, const Run& run);
   // The payload where it lies, else written to `out`. Once for each time it is sent.
-  std::span<const std::byte> Payload(MemberIndex to, const Outbox::Item& item,
-                                     std::span<std::byte> out);
+  std::span<const std::byte> Payload(MemberIndex to, const Run& run, std::span<std::byte> out);
   // All of the header but the number and the sender.
-  void FillHeader(Instant now, CallId call, MemberIndex to, const Outbox::Item& item,
-                  Header& header) const;
+  void FillHeader(Instant now, CallId call, MemberIndex to, const Run& run, Header& header) const;
   // There are contributions for `to`, but the turn of others comes first.
   bool HeldBack(MemberIndex to) const {
     return Contributes(to) && outboxes_[to.index()].contributing() && !IsTurnOf(to);
@@ -119,6 +124,10 @@ class CallSender {
 
  private:
   Outbox& outbox(MemberIndex member) { return outboxes_[member.index()]; }
+  std::span<const std::byte> SegmentPayload(MemberIndex to, const Outbox::Item& item,
+                                            std::span<std::byte> out);
+  // Data of earlier calls is in the segment.
+  bool HoldsDeferred(MemberIndex to, const Outbox::Item& item) const;
   // Segments of either kind for a member: none of a stage that the collective lacks.
   std::uint32_t ContributionsFor(MemberIndex to) const;
   std::uint32_t SumsFor(MemberIndex to) const;

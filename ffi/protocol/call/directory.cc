@@ -26,7 +26,8 @@ Result<Collective*> Directory::Learn(const CollectiveSpec& spec) {
   }
   const std::optional<MemberIndex> self = MemberOf(spec, rank_);
   OR_CHECK(self.has_value());
-  auto collective = std::make_unique<Collective>(id, spec, *self, payload_bytes_max_);
+  auto collective =
+      std::make_unique<Collective>(id, spec, *self, SegmentBytesMax(spec, payload_bytes_max_));
   collective->bucket_id = BucketOf(spec);
   Collective* learnt = collective.get();
   by_id_.emplace(id, std::move(collective));

@@ -38,6 +38,15 @@ class Outbox {
   // contributions (if `contribute`: it is the peer's turn); new sums (`sums` lists them as they
   // became ready). A rank that sent its sums first would keep those of the others waiting.
   std::optional<Item> Next(std::span<const SegmentIndex> sums, bool contribute);
+  // The `after`-th item after `item`, which Next has returned, is the `after`-th segment after it.
+  bool Follows(const Item& item, std::uint32_t after, std::span<const SegmentIndex> sums) const {
+    if (item.retransmission) return false;
+    if (item.kind == DatagramKind::kContribution) {
+      return next_contribution_ + after < peer_segments_;
+    }
+    return next_sum_ + after < sums.size() &&
+           sums[next_sum_ + after].value() == item.segment.value() + after;
+  }
   // Takes the item that Next returned.
   void Pop(const Item& item);
 

@@ -1,5 +1,6 @@
 #include "ffi/protocol/call/segment_codec.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -8,9 +9,21 @@
 
 namespace optireduce {
 
+namespace {
+
+// Of the rounded segments of a collective.
+WireFormat RoundedFormat(const CollectiveSpec& spec) {
+  return spec.wire_format == WireFormat::kAuto ? FormatController::kRounded : spec.wire_format;
+}
+
+}  // namespace
+
 SegmentCodec::SegmentCodec(const Collective& collective, Sequence sequence, WireFormat format,
-                           bool drain)
-    : collective_(collective), sequence_(sequence), format_(drain ? WireFormat::kFloat32 : format) {
+                           bool drain, BufferPool& pool)
+    : collective_(collective),
+      sequence_(sequence),
+      format_(drain ? WireFormat::kFloat32 : format),
+      pool_(pool) {
   const bool carries = collective.deferred && !collective.deferred->errors().empty();
   // A call before the drain may still round.
   if (rounds() || carries || drain) Activate();
@@ -18,7 +31,7 @@ SegmentCodec::SegmentCodec(const Collective& collective, Sequence sequence, Wire
 
 void SegmentCodec::Activate() {
   if (!Rounds(collective_.spec)) return;
-  for (auto* scratch : {&exact_, &rounded_, &encoded_}) {
+  for (auto* scratch : {&exact_, &rounded_}) {
     scratch->resize(collective_.layout.LargestSegmentBytes());
   }
 }
@@ -40,6 +53,15 @@ std::uint64_t SegmentCodec::KeyOf(DatagramKind kind, SegmentIndex segment) const
   return key;
 }
 
+std::size_t SegmentCodec::FirstBytes(const Collective& collective, const Header& header,
+                                     std::size_t bytes) {
+  const bool several = Rounds(collective.spec) && (header.flags & kFlagSeveral) != 0;
+  if (!several || header.segment.value() >= collective.layout.segments()) return bytes;
+  return std::min(bytes,
+                  EncodedBytes(RoundedFormat(collective.spec),
+                               collective.layout.Segment(header.segment).bytes / sizeof(float)));
+}
+
 std::optional<std::span<const std::byte>> SegmentCodec::Decode(const Collective& collective,
                                                                const Header& header,
                                                                std::span<const std::byte> payload,
@@ -50,7 +72,7 @@ std::optional<std::span<const std::byte>> SegmentCodec::Decode(const Collective&
   const std::size_t bytes = collective.layout.Segment(header.segment).bytes;
   const bool chosen = spec.wire_format == WireFormat::kAuto;
   if (chosen && payload.size() == bytes) return payload;
-  const WireFormat format = chosen ? FormatController::kRounded : spec.wire_format;
+  const WireFormat format = RoundedFormat(spec);
   if (payload.size() != EncodedBytes(format, bytes / sizeof(float))) return std::nullopt;
   if (scratch.size() < bytes) scratch.resize(bytes);
   const std::span<std::byte> values = std::span(scratch).first(bytes);
@@ -90,15 +112,30 @@ std::span<const std::byte> SegmentCodec::Round(SegmentIndex segment,
   return rounded;
 }
 
+std::span<std::byte> SegmentCodec::KeptSum(SegmentIndex segment) const {
+  const std::size_t bytes = PayloadBytes(collective_.layout.FirstSegment(collective_.self));
+  const std::size_t within =
+      segment.index() - collective_.layout.FirstSegment(collective_.self).index();
+  OR_CHECK((within + 1) * bytes <= sums_.size());
+  return {sums_.data() + within * bytes, PayloadBytes(segment)};
+}
+
 void SegmentCodec::RoundSum(SegmentIndex segment, Reduction& reduction, SegmentStore* errors) {
   std::array<const std::byte*, 2> parts = {reduction.Sum(segment).data()};
   const bool joins = errors != nullptr && errors->Contains(segment);
   if (joins) parts[1] = errors->Get(segment).data();
-  const std::span<std::byte> encoded = std::span(encoded_).first(PayloadBytes(segment));
+  if (!rounds() && !joins) return;
+  const BucketLayout& layout = collective_.layout;
+  if (rounds() && sums_.size() == 0) {
+    sums_ = pool_.Take(layout.SegmentsOf(collective_.self) *
+                       PayloadBytes(layout.FirstSegment(collective_.self)));
+  }
+  const std::span<std::byte> encoded =
+      rounds() ? KeptSum(segment) : std::span(rounded_).first(layout.Segment(segment).bytes);
   const std::span<const std::byte> exact =
       Encode(DatagramKind::kResult, segment, std::span(parts).first(joins ? 2 : 1), encoded);
   if (joins) errors->Remove(segment);
-  reduction.ReplaceSum(segment, Round(segment, exact, encoded, errors));
+  reduction.ReplaceSum(segment, rounds() ? Round(segment, exact, encoded, errors) : exact);
 }
 
 }  // namespace optireduce

@@ -1,5 +1,6 @@
 // The values of one call in its wire format. Values are float32 everywhere but in datagrams:
-// rounded values replace the exact ones, and encode to the same bytes as often as they are sent.
+// rounded values replace the exact ones, and encode to the same values as often as they are sent. A
+// sum, which goes to all other members, is encoded once, and kept so.
 //
 // Where late data is deferred, so is the rounding error: value = rounded value + error, and the
 // error joins the next data that is sent of the segment. A drain is not rounded: it brings all
@@ -25,9 +26,13 @@ namespace optireduce {
 class SegmentCodec {
  public:
   // The data that this rank sends in the call is rounded to `format`, unless the call is a drain.
-  // `collective` must outlive this.
-  SegmentCodec(const Collective& collective, Sequence sequence, WireFormat format, bool drain);
+  // `collective` and `pool` must outlive this.
+  SegmentCodec(const Collective& collective, Sequence sequence, WireFormat format, bool drain,
+               BufferPool& pool);
 
+  // Of the payload of a datagram, `bytes` long, those of its first segment. At most `bytes`.
+  static std::size_t FirstBytes(const Collective& collective, const Header& header,
+                                std::size_t bytes);
   // The float32 values of a segment that arrives, in `scratch` where it arrives rounded; nothing if
   // the payload has another size than the segment.
   static std::optional<std::span<const std::byte>> Decode(const Collective& collective,
@@ -54,17 +59,21 @@ class SegmentCodec {
                                    std::span<const std::byte> encoded, SegmentStore* errors);
   // Replaces a sum by its rounded value: all ranks hold the same bits.
   void RoundSum(SegmentIndex segment, Reduction& reduction, SegmentStore* errors);
+  // A sum as RoundSum() has encoded it. Needs rounds().
+  std::span<const std::byte> EncodedSum(SegmentIndex segment) const { return KeptSum(segment); }
 
  private:
   void Activate();
   std::uint64_t KeyOf(DatagramKind kind, SegmentIndex segment) const;
+  std::span<std::byte> KeptSum(SegmentIndex segment) const;
 
   const Collective& collective_;
   Sequence sequence_;
   WireFormat format_;
+  BufferPool& pool_;
+  Buffer sums_;                   // encoded; those of the own shard, in the order of its segments
   std::vector<std::byte> exact_;  // one segment each; empty without a wire format
   std::vector<std::byte> rounded_;
-  std::vector<std::byte> encoded_;
 };
 
 }  // namespace optireduce

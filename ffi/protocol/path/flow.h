@@ -34,6 +34,7 @@ namespace optireduce {
 struct SentInfo {
   DatagramKind kind = DatagramKind::kProbe;
   std::uint8_t flags = 0;
+  std::uint8_t segments = 1;  // of a contribution or a result: from `segment` on
   CallId call{};
   SegmentIndex segment{};
 };

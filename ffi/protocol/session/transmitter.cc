@@ -322,6 +322,25 @@ void Transmitter::FindMeanUnsent() {
   batches_left_ = options_.world_size;
 }
 
+void Transmitter::SealSegments(Instant now, Rank to, Exchange& exchange, const CallSender::Run& run,
+                               std::size_t batch_bytes, std::span<std::byte> datagram) {
+  CallSender& sender = exchange.sender();
+  const MemberIndex member = *exchange.collective().MemberOf(to);
+  const std::span<const std::byte> payload =
+      sender.Payload(member, run, datagram.subspan(kHeaderBytes, run.bytes));
+  Header header;
+  sender.FillHeader(now, exchange.call(), member, run, header);
+  const SentInfo info{.kind = run.first.kind,
+                      .flags = 0,
+                      .segments = run.segments,
+                      .call = header.call,
+                      .segment = run.first.segment};
+  header.number = peers_.Touch(to).flow.Track(now, info, datagram.size(), batch_bytes);
+  Seal(to, header, payload, datagram);
+  peers_[to]->traffic.segments_sent += run.segments - 1u;
+  sender.Sent(member, run);
+}
+
 std::optional<Transmit> Transmitter::SendSegmentsOf(Instant now, Rank to, Ring<CallId>& calls,
                                                     std::span<std::byte> buffer,
                                                     std::size_t batch_max) {
@@ -334,8 +353,12 @@ std::optional<Transmit> Transmitter::SendSegmentsOf(Instant now, Rank to, Ring<C
     Exchange& exchange = active->exchange;
     const MemberIndex member = *exchange.collective().MemberOf(to);
     if (transmit.bytes == 0) flow.SetWeight(SendWeight(to));
-    const std::size_t payload_bytes = exchange.sender().PayloadBytes(item);
-    const std::size_t bytes = kOverheadBytes + payload_bytes;
+    const std::size_t payload_bytes_max = options_.datagram_bytes_max - kOverheadBytes;
+    CallSender::Run run = exchange.sender().RunFrom(member, item, payload_bytes_max);
+    if (run.segments > 1 && flow.Blocks(now, kOverheadBytes + run.bytes)) {
+      run = exchange.sender().RunFrom(member, item, 0);
+    }
+    const std::size_t bytes = kOverheadBytes + run.bytes;
     if (transmit.bytes + bytes > buffer.size()) break;
     if (!flow.CanSend(bytes)) {
       flow.RequestRoom();
@@ -348,17 +371,9 @@ std::optional<Transmit> Transmitter::SendSegmentsOf(Instant now, Rank to, Ring<C
       break;
     // A batch is cut into equal datagrams; only its last may be shorter.
     if (bytes > transmit.datagram_bytes) break;
-    const std::span<std::byte> datagram = buffer.subspan(transmit.bytes, bytes);
-    const std::span<const std::byte> payload =
-        exchange.sender().Payload(member, item, datagram.subspan(kHeaderBytes, payload_bytes));
-    Header header;
-    exchange.sender().FillHeader(now, exchange.call(), member, item, header);
-    const SentInfo info{
-        .kind = item.kind, .flags = 0, .call = header.call, .segment = item.segment};
-    header.number = flow.Track(now, info, bytes, transmit.datagram_bytes);
-    Seal(to, header, payload, datagram);
+    SealSegments(now, to, exchange, run, transmit.datagram_bytes,
+                 buffer.subspan(transmit.bytes, bytes));
     transmit.bytes += bytes;
-    exchange.sender().Sent(member, item);
     if (bytes < transmit.datagram_bytes) break;
   }
   if (transmit.bytes == 0) return std::nullopt;

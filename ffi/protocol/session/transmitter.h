@@ -64,6 +64,9 @@ class Transmitter {
                                        std::size_t batch_max);
   std::optional<Transmit> SendSegmentsOf(Instant now, Rank to, Ring<CallId>& calls,
                                          std::span<std::byte> buffer, std::size_t batch_max);
+  // Completes a datagram with the segments of `run`, in a batch of datagrams of `batch_bytes`.
+  void SealSegments(Instant now, Rank to, Exchange& exchange, const CallSender::Run& run,
+                    std::size_t batch_bytes, std::span<std::byte> datagram);
   // The next segment for a peer, and the call of `calls` it belongs to; drops calls that have none.
   OpenCall* NextSegment(Instant now, Rank to, Ring<CallId>& calls, Outbox::Item& item);
   // Completes a datagram, which has its place in the buffer, and adds it to `pieces_`. If its

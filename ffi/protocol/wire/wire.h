@@ -85,13 +85,16 @@ inline constexpr std::uint8_t kFlagSenderToo = 16;
 // Flag of kDraining.
 // Chosen: bit 0; the sender has begun the drain, under this number.
 inline constexpr std::uint8_t kFlagBegun = 1;
-// Flag of a contribution or a result.
+// Flags of a contribution or a result.
+// Chosen: bit 0; the payload holds this segment and following ones, each rounded, as many as fill
+// it.
+inline constexpr std::uint8_t kFlagSeveral = 1;
 // Chosen: bit 3; one of the sender's last segments for the receiver in this stage.
 inline constexpr std::uint8_t kFlagTail = 8;
 // Flag of a result of a collective without deadlines.
-// Chosen: bit 0; from the owner of the segment: the receiver forwards it to all other members; from
+// Chosen: bit 1; from the owner of the segment: the receiver forwards it to all other members; from
 // another member: it is forwarded.
-inline constexpr std::uint8_t kFlagRelayed = 1;
+inline constexpr std::uint8_t kFlagRelayed = 2;
 // Flag of a contribution or a result of a collective that drops late data.
 // Chosen: bit 2; the sender measures whole calls: data that it loses is retransmitted.
 inline constexpr std::uint8_t kFlagMeasures = 4;
