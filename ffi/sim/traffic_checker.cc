@@ -121,8 +121,9 @@ TrafficChecker::Bytes TrafficChecker::BytesOf(const SimCollective& collective) c
       paths * (kAnnouncementBytesMax + calls * kControlDatagramsPerCall * kControlBytesMax);
   const double datagram_us = static_cast<double>(s.datagram_bytes * 8) *
                              static_cast<double>(s.slow_factor) / static_cast<double>(s.rate_mbps);
-  // On a slow link every datagram is acknowledged by itself.
-  if (datagram_us * kAcknowledgedTogether > kAcknowledgeDelayUs) {
+  // On a slow link, or among many members, every datagram of a peer is acknowledged by itself.
+  const double apart_us = datagram_us * static_cast<double>(members - 1);
+  if (apart_us * kAcknowledgedTogether > kAcknowledgeDelayUs) {
     control += 2 * (members - 1) * segments * calls * kAcknowledgementBytes;
   }
   const std::uint64_t stages = HasBothStages(collective.spec) ? 2 : 1;

@@ -52,11 +52,13 @@ std::vector<MemberIndex> Exchange::FindRelays() const {
   std::vector<MemberIndex> relays;
   const bool few = collective_.layout.segments() < relay_segments_min_;
   if (!rules_.MayRelay() || few || collective_.others.size() < 2) return relays;
-  // Their contributions are all here: their links are idle.
+  // A quarter of their contributions is here: their links will be idle long before this one.
+  // Chosen: ranks that start together have nothing of each other yet.
+  const std::size_t segments = collective_.layout.SegmentsOf(collective_.self);
   for (const MemberIndex member : collective_.others) {
-    if (reduce_scatter_.NotReceived(member) == 0) relays.push_back(member);
+    if (4 * reduce_scatter_.NotReceived(member) <= 3 * segments) relays.push_back(member);
   }
-  // While fewer than half of them wait, the links of the others are as busy as this one.
+  // While most of the others are as late, their links are as busy as this one.
   return 2 * relays.size() >= collective_.others.size() ? relays : std::vector<MemberIndex>();
 }
 
