@@ -94,13 +94,11 @@ Result<Collective*> Endpoint::Learn(Instant now, const CollectiveSpec& spec) {
   return learnt;
 }
 
-Status Endpoint::WhyUnreachable(const Collective& collective, const Submission& submission) {
+Status Endpoint::WhyUnreachable(const Collective& collective, const Submission& submission) const {
   const Peer* const gone = failures_.FindUnreachable(collective, submission);
   if (gone == nullptr) return {};
   // An error that a member has announced may be the reason why it has left.
-  Status why = mismatch_.WhyGivenUp(collective, submission.sequence);
-  if (why.ok()) why = mismatch_.PopReported(collective, submission.sequence);
-  if (!why.ok()) return why;
+  if (Status why = mismatch_.WhyGivenUp(collective, submission.sequence); !why.ok()) return why;
   return {StatusCode::kUnavailable,
           "jax_optireduce: '" + collective.spec.name + "' needs rank " +
               std::to_string(gone->rank.value()) + ", but " + gone->why(),
@@ -456,7 +454,6 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
   collective.NoteCalled(now, from, sequence);
   if (header.kind == DatagramKind::kReturned) {
     LateRules::LearnReturn(now, collective, from, sequence);
-    mismatch_.NoteUneven();
     return true;
   }
   auto& announced = collective.announced_at[from.index()];

@@ -131,7 +131,7 @@ class Endpoint {
   Status Check(const CollectiveSpec& spec) const;
   Result<Collective*> Learn(Instant now, const CollectiveSpec& spec);
   // The error of a call that does not survive a member that is gone; else ok.
-  Status WhyUnreachable(const Collective& collective, const Submission& submission);
+  Status WhyUnreachable(const Collective& collective, const Submission& submission) const;
   // Of a collective that continues without silent ranks.
   Status SubmitHeld(Instant now, Collective& collective, Submission submission);
   // Starts the calls that wait for an agreement and can begin now.

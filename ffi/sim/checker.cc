@@ -108,7 +108,6 @@ void Checker::FailOpenCalls(Instant now) {
 void Checker::Finish(Instant now, const Network& network) {
   FailOpenCalls(now);
   leaves_.Finish(now);
-  errors_.Finish(now);
   traffic_.Finish(now, network);
   removals_.Finish(now);
 }

@@ -16,10 +16,6 @@ using std::chrono::milliseconds;
 // Source: kReportInterval of mismatch_detector.h, the longest pause between two looks.
 constexpr Duration kWatchInterval = milliseconds(500);
 
-// From the end of mismatch_timeout to an error in the next call of every rank.
-// Chosen: two looks at a call that waits, and some lost datagrams.
-constexpr Duration kNewsMax = 4 * kWatchInterval;
-
 bool Contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
@@ -139,33 +135,6 @@ void ErrorChecker::CheckMismatch(Instant now, const SimCallRecord& record, const
   if (silent || (NamesOther(record, status) && Contains(status.message(), own))) return;
   log_.Fail(now, record.rank,
             "the error of a mismatch does not name both sides: " + status.message());
-}
-
-void ErrorChecker::Finish(Instant now) {
-  const Scenario& s = log_.scenario;
-  if (s.sim_mismatch() != SimMismatch::kWaits) return;
-  const Instant waits_since = WaitsElsewhereSince();
-  if (waits_since == kNever) return;
-  const Instant known =
-      std::max(waits_since, At(s.faults_end_us)) + microseconds(s.mismatch_timeout_us) + kNewsMax;
-  for (std::uint16_t r = 0; r < s.ranks; ++r) {
-    const bool told = std::ranges::any_of(log_.calls, [&](const SimCallRecord& record) {
-      return record.rank.value() == r && !record.live;
-    });
-    const bool called = std::ranges::any_of(log_.calls, [&](const SimCallRecord& record) {
-      return record.rank.value() == r && record.submitted_at > known;
-    });
-    if (called && !told) log_.Fail(now, Rank(r), "it never learnt that the ranks disagree");
-  }
-}
-
-Instant ErrorChecker::WaitsElsewhereSince() const {
-  const std::size_t last = log_.workload.collectives().size() - 1;
-  for (const SimCallRecord& record : log_.calls) {
-    if (record.rank.value() != log_.scenario.mismatch_rank) continue;
-    if (record.call.collective == last && record.submitted) return record.submitted_at;
-  }
-  return kNever;
 }
 
 void ErrorChecker::CheckBlackHole(Instant now, const SimCallRecord& record, const Status& status) {

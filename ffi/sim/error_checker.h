@@ -15,8 +15,6 @@ class ErrorChecker {
 
   // Handles a call that was refused, or ended with an error.
   void Check(Instant now, const SimCallRecord& record, const Status& status);
-  // At the end of the run: of ranks that disagree, each has had an error.
-  void Finish(Instant now);
 
  private:
   // When a rank may give up a peer.
@@ -31,8 +29,6 @@ class ErrorChecker {
   void CheckTooLong(Instant now, const SimCallRecord& record, const Status& status);
   bool NamesUncalled(const SimCallRecord& record, const Status& status) const;
   void CheckMismatch(Instant now, const SimCallRecord& record, const Status& status);
-  // When the rank with the other program began to wait; kNever if it did not.
-  Instant WaitsElsewhereSince() const;
   bool NamesOther(const SimCallRecord& record, const Status& status) const;
   // The error names a member that is gone, at the time when it may be.
   void CheckGone(Instant now, const SimCallRecord& record, const Status& status);

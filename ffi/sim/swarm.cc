@@ -164,8 +164,6 @@ void Swarm::ChooseMismatchTimeout() {
   s.mismatch_timeout_us =
       2'000'000 + s.start_skew_us +
       s.collectives * s.calls * (s.straggle_us + s.late_us + s.think_us + s.faults_end_us);
-  // A call that a rank has skipped waits for it until it is left behind, and it waits meanwhile.
-  if (s.skip_ppm > 0) s.mismatch_timeout_us += s.collectives * s.calls * s.peer_timeout_us;
   s.mismatch_timeout_us = std::min<std::uint64_t>(s.mismatch_timeout_us, 600'000'000);
 }
 
@@ -244,7 +242,6 @@ void Swarm::ChooseSkips() {
   constexpr std::uint64_t kSkipDraws = 0x5EED'5213;  // Chosen: any number.
   Prng prng(Mix(scenario_.seed ^ kSkipDraws));
   if (prng.Below(4) == 0) scenario_.skip_ppm = 10'000 + prng.Below(490'000);
-  ChooseMismatchTimeout();
 }
 
 // A rank that ends calls that it never made, or whose program hangs. From draws of its own.

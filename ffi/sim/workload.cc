@@ -361,12 +361,6 @@ SimCollective Workload::CollectiveAt(std::size_t collective, Rank rank) const {
       spec.all_gather = HasAllGather(spec) ? LatePolicy::kNoStage : LatePolicy::kWait;
       spec.reduce_scatter = LatePolicy::kWait;
       break;
-    case SimMismatch::kWaits:
-      // The others never come to a call of this name, and wait in none of theirs.
-      spec.name = "misnamed";
-      spec.reduce_scatter = spec.all_gather = LatePolicy::kWait;
-      spec.reduce_scatter_deadline = spec.all_gather_deadline = Duration(0);
-      break;
     case SimMismatch::kNone:
     case SimMismatch::kExtraCall:
       return seen;

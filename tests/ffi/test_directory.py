@@ -69,5 +69,4 @@ def test_a_collective_that_only_a_peer_has_called_is_found():
     directory.submit(ours)
     assert directory.announced_only(1, 5.5) is None
     assert directory.announced_only(1, 6.0) == theirs
-    assert directory.announced_only(1, 6.0, but=theirs) is None
     assert directory.announced_only(2, 9.0) is None

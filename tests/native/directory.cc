@@ -56,11 +56,9 @@ class TestDirectory {
     known.announced_at[known.MemberOf(Rank(member))->index()] = {.at = At(at), .sequence = {}};
   }
   void Submit(std::uint32_t id) { directory_.Find(CollectiveId(id))->submitted = Sequence(0); }
-  std::optional<std::uint32_t> AnnouncedOnly(std::uint16_t member, double limit,
-                                             std::optional<std::uint32_t> but) const {
-    const auto call = directory_.FindAnnouncedOnly(
-        Rank(member), At(limit), [&](CallId each) { return each.collective.value() != but; });
-    return call ? std::optional(call->collective.value()) : std::nullopt;
+  std::optional<std::uint32_t> AnnouncedOnly(std::uint16_t member, double limit) const {
+    const Known* const known = directory_.FindAnnouncedOnly(Rank(member), At(limit));
+    return known == nullptr ? std::nullopt : std::optional(known->id.value());
   }
   std::size_t size() const { return directory_.size(); }
 
@@ -76,8 +74,7 @@ void Bind(nb::module_& m) {
       .def("named", &TestDirectory::Named)
       .def("announce", &TestDirectory::Announce)
       .def("submit", &TestDirectory::Submit)
-      .def("announced_only", &TestDirectory::AnnouncedOnly, nb::arg("member"), nb::arg("limit"),
-           nb::arg("but") = nb::none())
+      .def("announced_only", &TestDirectory::AnnouncedOnly)
       .def_prop_ro("size", &TestDirectory::size);
 }
 

@@ -327,27 +327,6 @@ def test_neither_half_goes_on_without_the_other():
     assert report["counters"]["calls_completed"] < 3 * 13
 
 
-# A rank that stays after its error is asked again and again whether it takes more data.
-@pytest.mark.parametrize(
-    ("ranks", "on_lag", "leave"),
-    [
-        (2, "wait", 1),
-        (2, "suspend", 0),
-        (4, "suspend", 0),
-        (2, "catch_up", 1),
-        (4, "catch_up", 0),
-    ],
-)
-def test_ranks_that_do_not_wait_learn_that_one_waits_elsewhere(ranks, on_lag, leave):
-    for seed in range(10):
-        assert_holds(
-            f"seed={seed} ranks={ranks} collectives=3 calls=40 sequential=1 "
-            f"mode=bounded on_lag={on_lag} mismatch=waits mismatch_rank=1 "
-            "think_us=200000 start_skew_us=1000 loss_ppm=100000 faults_end_us=3000000 "
-            f"leave_at_end={leave}"
-        )
-
-
 @pytest.mark.parametrize("mismatch", ["fingerprint", "name", "extra_call", "elements"])
 @pytest.mark.parametrize("skew_us", [0, 5_000_000])
 def test_ranks_that_disagree_all_learn_with_whom(mismatch, skew_us):

@@ -68,7 +68,6 @@ struct Collective {
   Status conflict;
   std::optional<Sequence> accepted;   // the highest position that this rank's program has called
   std::optional<Sequence> submitted;  // the highest of these that has begun
-  Instant submitted_at{};             // when it has
   // Made with the first call, where a stage has a deadline.
   std::unique_ptr<CallTiming> timing;
   std::unique_ptr<DeferredData> deferred;  // where late data is deferred

@@ -46,17 +46,14 @@ const std::vector<Collective*>& Directory::Named(const std::string& name) const 
   return at->second;
 }
 
-std::optional<CallId> Directory::FindAnnouncedOnly(
-    Rank member, Instant limit, const std::function<bool(CallId)>& counts) const {
+const Collective* Directory::FindAnnouncedOnly(Rank member, Instant limit) const {
   for (const auto& [id, collective] : by_id_) {
     const std::optional<MemberIndex> index = collective->MemberOf(member);
     if (!index || collective->submitted) continue;
     const auto& announced = collective->announced_at[index->index()];
-    if (!announced || announced->at > limit) continue;
-    const CallId call{.collective = id, .sequence = announced->sequence};
-    if (counts(call)) return call;
+    if (announced && announced->at <= limit) return collective.get();
   }
-  return std::nullopt;
+  return nullptr;
 }
 
 std::string Describe(const CollectiveSpec& spec, Sequence sequence) {

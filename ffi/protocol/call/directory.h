@@ -6,10 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,10 +39,9 @@ class Directory {
   void ForEach(Visit visit) const {
     for (const auto& [id, collective] : by_id_) visit(*collective);
   }
-  // The first call of a collective that `member` announced before `limit`, that this rank has never
-  // called, and that `counts`; if any.
-  std::optional<CallId> FindAnnouncedOnly(Rank member, Instant limit,
-                                          const std::function<bool(CallId)>& counts) const;
+  // A collective that `member` announced before `limit` and that this rank has never called, if
+  // any.
+  const Collective* FindAnnouncedOnly(Rank member, Instant limit) const;
 
  private:
   Rank rank_;

@@ -33,14 +33,12 @@ void NoteMissedResults(Collective& collective, Sequence last) {
 void CallLifecycle::Begin(Instant now, Collective& collective, Submission submission) {
   admission_.NoteChange();
   counters_.calls_skipped += submission.skipped;
-  if (submission.skipped > 0) mismatch_.NoteUneven();
   const bool first = !collective.submitted;
   const std::uint32_t sequence = submission.sequence.value();
   const std::uint32_t next = first ? 0 : collective.submitted->value() + 1;
   // The program may jump over calls (step=).
   if (collective.deferred && sequence > next) NoteMissedResults(collective, Sequence(sequence - 1));
   collective.submitted = submission.sequence;
-  collective.submitted_at = now;
   collective.averages_present = options_.catches_up() && submission.averages &&
                                 OutlivesMembers(collective.spec) &&
                                 collective.spec.element_type != ElementType::kInt32;
@@ -149,7 +147,6 @@ void CallLifecycle::GiveUpUncalled(Instant now, Collective& collective, const Su
   const Sequence sequence = call.sequence;
   if (!collective.submitted) transmitter_.Announce(collective, sequence);
   collective.submitted = sequence;
-  collective.submitted_at = now;
   if (collective.deferred) NoteMissedResults(collective, sequence);
   if (!WaitsForMembers(collective.spec, call.drain)) {
     // Peers need no error: the call ends by its deadline there.

@@ -95,26 +95,17 @@ Status MismatchDetector::Disagreement(const Exchange& exchange, Rank other,
            .ranks = {std::min(options_.rank, other), std::max(options_.rank, other)}}};
 }
 
-bool MismatchDetector::HasCalled(CallId call) const {
-  const Collective& collective = *directory_.Find(call.collective);
-  return collective.submitted && call.sequence <= *collective.submitted;
-}
-
-bool MismatchDetector::HasMade(Rank member, const Collective& collective, Sequence sequence) {
-  const auto& newest = collective.newest_call[collective.MemberOf(member)->index()];
-  return newest && newest->sequence >= sequence;
-}
-
 bool MismatchDetector::IsElsewhere(Instant now, const Exchange& exchange,
                                    const Peer::Waiting& report) const {
   if (now - report.last > kReportLifetime) return false;
   // The first report came when the peer had waited for one interval already.
   if (now - report.first + kReportInterval < options_.mismatch_timeout) return false;
+  const Collective& theirs = *directory_.Find(report.call.collective);
   // Called here, unless this rank's program has jumped over it.
   const OpenCall* const open = calls_.Find(report.call);
-  if (HasCalled(report.call) && (open == nullptr || open->exchange.program().submitted())) {
-    return false;
-  }
+  const bool called = theirs.submitted && report.call.sequence <= *theirs.submitted &&
+                      (open == nullptr || open->exchange.program().submitted());
+  if (called) return false;
   // On its way there: an earlier call of the same collective is under way. Unless it is this one,
   // which the peer, in a later one, never was in: else something of the peer would be here.
   const CollectiveSpec& spec = exchange.collective().spec;
@@ -147,35 +138,8 @@ Status MismatchDetector::FindCrossed(Instant now, const Exchange& exchange) {
       const Collective& theirs = *directory_.Find(report.call.collective);
       return Disagreement(exchange, member, theirs.spec, report.call.sequence);
     }
-    if (const Collective* const theirs = FindGoneOn(now, exchange, member)) {
-      const Sequence newest = theirs->newest_call[theirs->MemberOf(member)->index()]->sequence;
-      NoteDisagreement({.collective = theirs->id, .sequence = newest});
-      return Disagreement(exchange, member, theirs->spec, newest);
-    }
   }
   return {};
-}
-
-const Collective* MismatchDetector::FindGoneOn(Instant now, const Exchange& exchange,
-                                               Rank member) const {
-  const Instant since = exchange.program().submitted_at();
-  const Collective* found = nullptr;
-  directory_.ForEach([&](const Collective& theirs) {
-    const auto index = theirs.MemberOf(member);
-    if (!index || !HasDeadlines(theirs.spec)) return;
-    // Ranks that skip calls after a pause make others of them later.
-    if (uneven_ && OutlivesMembers(theirs.spec)) return;
-    const std::optional<Collective::Sign>& newest = theirs.newest_call[index->index()];
-    if (!newest) return;
-    // This rank refuses the data of most calls that it has not made: the newest may be an old one.
-    const Duration known = std::max(newest->at - since, now - newest->at);
-    if (known < options_.mismatch_timeout) return;
-    const bool called = HasCalled({.collective = theirs.id, .sequence = newest->sequence});
-    // Another thread of this program is on its way there.
-    const bool coming = theirs.submitted && theirs.submitted_at > since;
-    if (!called && !coming) found = &theirs;
-  });
-  return found;
 }
 
 Status MismatchDetector::FindMismatched(const Exchange& exchange) {
@@ -221,49 +185,22 @@ std::vector<Verdict> MismatchDetector::FindConflicting(const Collective& collect
   return verdicts;
 }
 
-Status MismatchDetector::FindAbsent(Instant now, const Exchange& exchange) {
+Status MismatchDetector::FindDropped(Instant now, const Exchange& exchange) const {
   if (exchange.rules().Waits()) return {};
   const Collective& collective = exchange.collective();
-  Status why = PopReported(collective, exchange.call().sequence);
-  for (const MemberIndex member : collective.others) {
-    // A member that has called it before may be slow.
-    if (!why.ok()) return why;
-    if (!collective.newest_call[member.index()]) {
-      why = FindNeverCalled(now, exchange, collective.RankOf(member));
-    }
+  for (const Rank member : collective.spec.members) {
+    if (member == options_.rank) continue;
+    const MemberIndex index = *collective.MemberOf(member);
+    // Nothing of it, though it lives, and it has never called this collective: what does it call?
+    if (exchange.heard(index) || collective.announced_at[index.index()]) continue;
+    const Duration silence = now - peers_[member]->last_heard;
+    if (silence > collective.spec.reduce_scatter_deadline) continue;
+    const auto crossed = directory_.FindAnnouncedOnly(member, now - options_.mismatch_timeout);
+    if (!crossed) continue;
+    return Disagreement(exchange, member, crossed->spec,
+                        crossed->announced_at[crossed->MemberOf(member)->index()]->sequence);
   }
-  return why;
-}
-
-Status MismatchDetector::PopReported(const Collective& collective, Sequence sequence) {
-  std::erase_if(reported_, [&](const Reported& each) { return HasCalled(each.call); });
-  const auto at = std::ranges::find_if(reported_, [&](const Reported& each) {
-    // A rank that has left since then is no member.
-    if (!collective.Origin().MemberOf(each.from)) return false;
-    return !collective.MemberOf(each.from) || !HasMade(each.from, collective, sequence);
-  });
-  if (at == reported_.end()) return {};
-  const Reported reported = *at;
-  NoteDisagreement(reported.call);
-  return FailureOf(reported.from, /*disagreed=*/true, reported.why,
-                   Describe(collective.spec, sequence), kAdvice);
-}
-
-Status MismatchDetector::FindNeverCalled(Instant now, const Exchange& exchange, Rank member) {
-  const Duration silence = now - peers_[member]->last_heard;
-  if (silence > exchange.collective().spec.reduce_scatter_deadline) return {};
-  const std::optional<CallId> call =
-      directory_.FindAnnouncedOnly(member, now - options_.mismatch_timeout,
-                                   [this](CallId known) { return !DisagreementKnown(known); });
-  if (!call) return {};
-  Collective& theirs = *directory_.Find(call->collective);
-  NoteDisagreement(*call);
-  Status why = Disagreement(exchange, member, theirs.spec, call->sequence);
-  if (WaitsForMembers(theirs.spec, /*drain=*/false)) {
-    // This program may end before the member finds out for itself.
-    ReportGivenUp(theirs, call->sequence, why, /*disagreed=*/true);
-  }
-  return why;
+  return {};
 }
 
 // ---- Calls that are given up.
@@ -302,56 +239,38 @@ std::vector<Verdict> MismatchDetector::HandleGivenUp(Instant now, const Header& 
       .first = Sequence(header.call.sequence.value() - header.segment.value()),
       .last = header.call.sequence,
       .disagreed = (header.flags & kFlagDisagreed) != 0};
-  const MemberIndex from_member = *collective.MemberOf(from);
-  // Of a report that comes twice the second one is no news.
-  const bool known = DisagreementKnown(header.call) ||
-                     collective.given_up[from_member].Find(calls.last) != nullptr;
-  const bool called = HasCalled(header.call);
+  const bool known = DisagreementKnown(header.call);
   const Status error = ErrorOf(header, why, options_.world_size);
   std::vector<Verdict> verdicts;
   for (const auto& [ours, open] : calls_) {
     const Exchange& exchange = open.exchange;
     const CollectiveSpec& spec = exchange.collective().spec;
     const auto member = exchange.collective().MemberOf(from);
-    if (!member || !exchange.program().running()) continue;
-    const bool waits = exchange.waiting();
-    // A rank that disagrees was there instead of in the calls that wait for it here, or miss it;
-    // unless that disagreement has already ended a call here, which these came after.
-    const bool there = waits ? exchange.heard(*member)
-                             : called || HasMade(from, exchange.collective(), ours.sequence);
-    const bool instead = calls.disagreed && !known && !there && ours.sequence != kFinalDrain;
-    const bool same = waits && ours.collective == collective.id && calls.Contains(ours.sequence);
+    if (!member || !exchange.waiting()) continue;
+    // A rank that disagrees was there instead of in the calls that wait for it here; unless that
+    // disagreement has already ended a call here, which these came after.
+    const bool instead = calls.disagreed && !exchange.heard(*member) && !known;
+    const bool same = ours.collective == collective.id && calls.Contains(ours.sequence);
     if (!same && !instead) continue;
     if (MayGoOnWithout(spec, from, calls.disagreed)) continue;
     verdicts.push_back(
         {.call = ours,
          .why = FailureOf(from, calls.disagreed, error, Describe(spec, ours.sequence), kAdvice)});
   }
-  if (calls.disagreed && !known && !verdicts.empty()) {
-    NoteDisagreement(header.call);
-  } else if (calls.disagreed && !known && !called) {
-    reported_.push_back({.from = from, .call = header.call, .why = error});
-    if (reported_.size() > kDisagreedMax) reported_.pop_front();
-  }
-  collective.given_up[from_member].Add(calls, error);
-  collective.NoteCalled(now, from_member, calls.last);
+  const MemberIndex member = *collective.MemberOf(from);
+  collective.given_up[member].Add(calls, error);
+  collective.NoteCalled(now, member, calls.last);
   return verdicts;
 }
 
 bool MismatchDetector::DisagreementKnown(CallId call) const {
+  if (std::ranges::find(disagreed_, call) != disagreed_.end()) return true;
   const Collective& collective = *directory_.Find(call.collective);
-  const bool known = std::ranges::any_of(disagreed_, [&](CallId each) {
-    if (each.collective != call.collective) return false;
-    // A program that does not wait has gone on since.
-    return HasDeadlines(collective.spec) ? each.sequence <= call.sequence : each == call;
-  });
-  if (known) return true;
   const auto ours = collective.given_up.find(collective.self);
   return ours != collective.given_up.end() && ours->second.Find(call.sequence) != nullptr;
 }
 
 void MismatchDetector::NoteDisagreement(CallId theirs) {
-  std::erase_if(reported_, [&](const Reported& each) { return each.call == theirs; });
   disagreed_.push_back(theirs);
   if (disagreed_.size() > kDisagreedMax) disagreed_.pop_front();
 }

@@ -46,13 +46,10 @@ class MismatchDetector {
 
   // Reports to the members that this rank waits in the call, once it has for kReportInterval.
   void Report(Instant now, const Exchange& exchange);
-  // A rank has skipped calls after a pause: ranks make different numbers of them from now on.
-  void NoteUneven() { uneven_ = true; }
   // The report of a peer.
   void HandleReport(Instant now, Rank from, CallId call);
-  // A member waits in a call that this rank has not made, and has for `mismatch_timeout`, or makes
-  // such calls for longer than that, and does not wait in them. The error of `exchange`, which is
-  // waiting; ok if there is none.
+  // A member waits in a call that this rank has not made, and has for `mismatch_timeout`. The error
+  // of `exchange`, which is waiting; ok if there is none.
   Status FindCrossed(Instant now, const Exchange& exchange);
   // A member makes the call of this name and number with other facts. The error, or ok.
   Status FindMismatched(const Exchange& exchange);
@@ -60,10 +57,9 @@ class MismatchDetector {
   std::vector<Verdict> FindMismatched(const std::string& name, Sequence sequence);
   // The program's calls of a collective that is in conflict with another one.
   std::vector<Verdict> FindConflicting(const Collective& collective) const;
-  // A call that waits for no member has ended. A member has not made it, and has ended another one
-  // on account of a disagreement; or it has never called this collective, lives, and has been in
-  // another one for `mismatch_timeout`. The error, or ok.
-  Status FindAbsent(Instant now, const Exchange& exchange);
+  // A call that drops late data has ended, and nothing came of a live peer, which has announced
+  // another collective. The error, or ok.
+  Status FindDropped(Instant now, const Exchange& exchange) const;
 
   // ---- Calls that are given up.
 
@@ -72,26 +68,14 @@ class MismatchDetector {
   // Such a report, of the calls that the header names. Returns the calls that it ends here.
   std::vector<Verdict> HandleGivenUp(Instant now, const Header& header, Collective& collective,
                                      const std::string& why);
-  // The error of a call that a rank does not make, since it disagrees in another one; ok where none
-  // has reported that. At most one call has it.
-  Status PopReported(const Collective& collective, Sequence sequence);
   // The error of a call that a member has already ended with one; ok where none has.
   Status WhyGivenUp(const Collective& collective, Sequence sequence) const;
 
  private:
   // `from` has ended the call, but is removed, or may be: the members are about to agree.
   bool MayGoOnWithout(const CollectiveSpec& spec, Rank from, bool disagreed) const;
-  // This rank's program has made the call, or a later one of its collective.
-  bool HasCalled(CallId call) const;
-  // So has that of the member, as far as this rank knows.
-  static bool HasMade(Rank member, const Collective& collective, Sequence sequence);
   // The peer of the report is in a call that this rank's program has not made.
   bool IsElsewhere(Instant now, const Exchange& exchange, const Peer::Waiting& report) const;
-  // The collective, if there is one, that the member has called without a wait since this rank
-  // waits in `exchange`, or before, and that this rank does not call. For `mismatch_timeout`.
-  const Collective* FindGoneOn(Instant now, const Exchange& exchange, Rank member) const;
-  // That of a member that has never called the collective, and is told.
-  Status FindNeverCalled(Instant now, const Exchange& exchange, Rank member);
   Status Disagreement(const Exchange& exchange, Rank peer, const CollectiveSpec& theirs,
                       Sequence their_sequence) const;
   // This rank has already ended a call on account of this one.
@@ -112,15 +96,6 @@ class MismatchDetector {
   const LaneMembership& membership_;
   // Calls of peers with which this rank disagreed, so that it has ended one of its own; the newest.
   std::deque<CallId> disagreed_;
-  // Calls that peers have ended as the ranks disagree, while this rank was in none: the next call
-  // that such a peer does not make ends with that error. The newest.
-  struct Reported {
-    Rank from;
-    CallId call;
-    Status why;
-  };
-  std::deque<Reported> reported_;
-  bool uneven_ = false;
 };
 
 }  // namespace optireduce
