@@ -139,10 +139,10 @@ $(BUILD)/tsan/optireduce_stress: $(VENV_TEST)/.requirements $(CORE)
 	$(VENV_TEST)/bin/cmake --build $(BUILD)/tsan --target optireduce_stress
 	touch $@
 
-# What `make sanitize`, `fuzz`, `asan-python` and `tsan` build first.
+# What `make sanitize`, `fuzz` and `tsan` build first.
 sanitizers: sanitized $(BUILD)/tsan/optireduce_stress
 	$(VENV_TEST)/bin/cmake --build $(BUILD)/sanitize \
-	  --target optireduce_simulate optireduce_fuzz_wire optireduce_fuzz_endpoint _native
+	  --target optireduce_simulate optireduce_fuzz_wire optireduce_fuzz_endpoint
 
 mutants: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python tools/mutants.py --build $(BUILD)/mutants $(MUTANTS)

@@ -129,6 +129,7 @@ def test_adapters_learn_and_are_merged_into_the_checkpoint(adapted):
         assert singular[7] > 100 * singular[8], singular
 
 
+@pytest.mark.long
 def test_resumed_adapters_have_the_bits_of_those_without_a_pause(adapted, tmp_path):
     folder = adapted[1]
     of_step_20 = Path("checkpoints", "20")
