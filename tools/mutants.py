@@ -225,7 +225,8 @@ class Outcome:
 # Name of a source file -> the first tests of its bugs, beside the one with its name.
 _NEAR = {
     "admission": "test_refusals test_held_back test_deferral",
-    "all_gather_stage": "test_exchange test_late_data test_lossy_ends test_one_stage",
+    "all_gather_stage": "test_quorum test_exchange test_late_data test_lossy_ends "
+    "test_one_stage",
     "answer_time": "test_lag",
     "argument_checks": "test_endpoint",
     "attendance": "test_lag",
