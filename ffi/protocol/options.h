@@ -78,7 +78,7 @@ struct EndpointOptions {
   std::uint16_t incast = 0;
 
   // Segments of a bucket from which on a rank whose program is late has its sums relayed
-  // (call/relayed_sums.h). Chosen: with fewer the additional hop takes about what it saves.
+  // (call/relayed_sums.h). Chosen: with fewer the additional hop takes about the saved time.
   std::uint32_t relay_segments_min = 256;
 
   // Consecutive ranks that are members together (session/slices.h); a divisor of the world size.

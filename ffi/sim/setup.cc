@@ -26,6 +26,7 @@ constexpr std::uint64_t kEventsMax = 20'000'000;
 constexpr std::uint64_t kEventsPerPair = 64;
 // Chosen: contributions, results, acknowledgements of both, sent twice.
 constexpr std::uint64_t kEventsPerSegment = 24;
+// Source: float64, the largest element type.
 constexpr std::uint64_t kElementBytesMax = 8;
 // Chosen: a segment of a TCP burst has 1538 bytes and three events.
 constexpr std::uint64_t kBurstBytesPerEvent = 256;
