@@ -25,6 +25,7 @@ from jax_optireduce import (
     _primitive,
     _stage_primitives,
     _stats,
+    _words,
 )
 from jax_optireduce._call import Call
 from jax_optireduce._checks import AxisName
@@ -41,12 +42,6 @@ _EXACT = 1e-9
 # Words of a block before the contribution: two of a digest, one of an error and one of
 # a number of steps, each in two marked halves.
 _HEADER = 8
-
-# Odd constants with well mixed bits. Source: MurmurHash3, A. Appleby, public domain.
-_MIX = (0x85EBCA6B, 0xC2B2AE35, 0x9E3779B1)
-
-# The bits of -0.0.
-_MINUS_ZERO = np.uint32(1 << 31)
 
 _CODES = ("repetition", "cyclic")
 
@@ -351,7 +346,7 @@ def combine(
     number = _checks.checked_step(step)
     _check_place(call, plan)
     vector, restored = _contribution(gradient, state)
-    words = _carried_words(state.carried)
+    words = _words.carried_words(state.carried)
     no_error = jnp.zeros((), jnp.float32)
     mine = _Part(vector, words, ~state.behind, no_error, state.exact_steps)
     behind, missing, vectors = jnp.zeros((), bool), [], []
@@ -369,7 +364,7 @@ def combine(
         vectors.append(stats)
     exact = mine.error <= _EXACT
     following = State(
-        _carried_of(mine.words, state.carried), behind, mine.exact_steps + exact
+        _words.carried_of(mine.words, state.carried), behind, mine.exact_steps + exact
     )
     report = Report(
         exact,
@@ -407,15 +402,17 @@ def _along_axis(
     steps = mine.exact_steps.astype(jnp.uint32)
     own = jnp.concatenate(
         [
-            _halves(jnp.stack([*_digest(mine.words), _bits(mine.error), steps])),
-            _nonzero(mine.vector),
+            _words.halves(
+                jnp.stack([*_words.digest(mine.words), _words.bits(mine.error), steps])
+            ),
+            _words.nonzero(mine.vector),
             shares[_sent_shares(len(shares), code, steps)[:, rank]].ravel(),
         ]
     )
     blocks, stats = _gathered(jnp.where(mine.valid, own, 0), step, call)
     # Data that has not come is zero, and no word of a block is.
     whole = (blocks != 0).all(axis=1)
-    header = _joined(blocks[:, :_HEADER])
+    header = _words.joined(blocks[:, :_HEADER])
     used, error = _agreeing(whole, header)
     vectors = lax.bitcast_convert_type(
         blocks[:, _HEADER : _HEADER + mine.vector.size], jnp.float32
@@ -518,91 +515,6 @@ def _contribution(
     nothing = jnp.zeros(ends[-1], jnp.float32)
     vector = lax.cond(state.behind, lambda _: nothing, computed, state.carried)
     return vector, restored
-
-
-# --- Words without a zero -------------------------------------------------------------
-
-
-def _nonzero(x: jax.Array) -> jax.Array:
-    """Returns the bits of float32 values; those of 0 are those of -0."""
-    bits = _bits(x)
-    # Not a comparison of floats, which takes subnormal values for 0.
-    return jnp.where(bits == 0, _MINUS_ZERO, bits)
-
-
-def _bits(x: jax.Array) -> jax.Array:
-    return lax.bitcast_convert_type(x, jnp.uint32)
-
-
-def _halves(words: jax.Array) -> jax.Array:
-    """Returns two words for each, with a bit that is always set."""
-    marked = jnp.stack([words & 0xFFFF, words >> 16], axis=-1) | 0x10000
-    return marked.reshape(-1)
-
-
-def _joined(halves: jax.Array) -> jax.Array:
-    """Undoes `_halves` in the last dimension."""
-    pairs = halves.reshape(*halves.shape[:-1], -1, 2) & 0xFFFF
-    return pairs[..., 0] | (pairs[..., 1] << 16)
-
-
-def _carried_words(carried: Any) -> jax.Array:
-    """Returns a tree as words, uint32 [n], none of which is zero."""
-    words = [jnp.ones(1, jnp.uint32)]
-    for leaf in map(jnp.asarray, jax.tree.leaves(carried)):
-        if leaf.dtype == jnp.float32:
-            words.append(_nonzero(leaf.ravel()))
-        else:
-            words.append(_halves(_bits(_bytes(leaf).astype(jnp.uint32))))
-    return jnp.concatenate(words)
-
-
-def _carried_of(words: jax.Array, like: Any) -> Any:
-    """Undoes `_carried_words`."""
-    leaves, treedef = jax.tree.flatten(like)
-    found, at = [], 1
-    for leaf in map(jnp.asarray, leaves):
-        if leaf.dtype == jnp.float32:
-            part = words[at : at + leaf.size]
-            at += leaf.size
-            bits = jnp.where(part == _MINUS_ZERO, np.uint32(0), part)
-            values = lax.bitcast_convert_type(bits, jnp.float32)
-            found.append(values.reshape(leaf.shape))
-            continue
-        size = 2 * leaf.size * leaf.dtype.itemsize
-        values = _joined(words[at : at + size]).astype(jnp.uint8)
-        at += size
-        found.append(_of_bytes(values, leaf))
-    return treedef.unflatten(found)
-
-
-def _bytes(leaf: jax.Array) -> jax.Array:
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
-        raise UsageError(
-            f"combine: carried has the dtype {leaf.dtype}; carry the data of a key, "
-            "jax.random.key_data(key)."
-        )
-    if leaf.dtype == jnp.bool_:
-        return leaf.astype(jnp.uint8).ravel()
-    return lax.bitcast_convert_type(leaf, jnp.uint8).ravel()
-
-
-def _of_bytes(values: jax.Array, leaf: jax.Array) -> jax.Array:
-    if leaf.dtype == jnp.bool_:
-        return values.astype(jnp.bool_).reshape(leaf.shape)
-    width = leaf.dtype.itemsize
-    shape = leaf.shape if width == 1 else (*leaf.shape, width)
-    return lax.bitcast_convert_type(values.reshape(shape), leaf.dtype)
-
-
-def _digest(words: jax.Array) -> jax.Array:
-    """Returns a hash of the words and their places, uint32 [2]."""
-    mixed = words * np.uint32(_MIX[0])
-    mixed += jnp.arange(words.size, dtype=jnp.uint32) * np.uint32(_MIX[2])
-    mixed = (mixed ^ (mixed >> 15)) * np.uint32(_MIX[1])
-    mixed ^= mixed >> 13
-    squared = mixed * (mixed >> 7 | 1)
-    return jnp.stack([x.sum(dtype=jnp.uint32) for x in (mixed, squared)])
 
 
 # --- Carried values -------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import UsageError, _codes, coding
+from jax_optireduce import UsageError, _codes, _words, coding
 
 
 def _plan(ranks, late=1, **more):
@@ -183,10 +183,10 @@ def test_words_of_carried_values_have_no_zero_and_keep_their_bits():
         "half": jnp.asarray([0.0, 1.0], jnp.bfloat16),
         "flag": jnp.asarray(False),
     }
-    words = coding._carried_words(carried)
+    words = _words.carried_words(carried)
     assert (words != 0).all()
-    found = coding._carried_of(words, carried)
+    found = _words.carried_of(words, carried)
     for name, leaf in carried.items():
         assert found[name].dtype == leaf.dtype
         np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(leaf))
-    assert (coding._digest(words) != coding._digest(words[::-1])).any()
+    assert (_words.digest(words) != _words.digest(words[::-1])).any()
