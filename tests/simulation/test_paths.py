@@ -74,3 +74,18 @@ def test_what_a_slow_program_refuses_is_sent_about_once():
     assert counters["rejected_early"] <= calls * 2 * 28
     # A call, its drain, and two probes a second with their answers.
     assert counters["datagrams_sent"] <= calls * 3 * 200 + 10 * calls * 2 * 2 * 3 * 4
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_rank_that_cannot_send_its_last_data_is_removed_though_it_waits_for_none(
+    rank,
+):
+    # It has all data of the others, and ends its drain; the others wait for its own.
+    report = assert_holds(
+        "seed=1 ranks=4 calls=2 elements=4096 mode=bounded on_lag=suspend "
+        "rate_mbps=100 delay_us=1000 start_skew_us=3000 think_us=2000 "
+        "reduce_scatter_deadline_us=2000 all_gather_deadline_us=300 "
+        f"mtu_at_us=12000 mtu_bytes=700 mtu_rank={rank} mtu_one_way=1 "
+        "peer_timeout_us=1000000 mismatch_timeout_us=4000000"
+    )
+    assert report["faults"]["too_long"] > 0
