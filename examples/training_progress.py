@@ -6,8 +6,9 @@
             progress.step(loss, stats)
 
 All processes make the same calls; process 0 alone shows and plots. On a terminal it
-draws a bar, elsewhere, as under `launch` and in the log of a job, a line with the same
-fields every five seconds, and for the first and the last step:
+draws a bar, and below it the fields of the last step; elsewhere, as under `launch` and
+in the log of a job, a line with the same fields every five seconds, and for the first
+and the last step:
 
     step 40/300  loss 4.213  step 81 ms  12,642 tokens/s  late 0.12 %  slow rank 2
 
@@ -38,7 +39,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.text import Text
 
 import jax_optireduce
 
@@ -49,9 +51,6 @@ WINDOW = 20
 # Seconds between two lines without a terminal. Chosen: a person who waits sees that the
 # program advances, and the log of an hour has 720 lines.
 LINES_EVERY_S = 5.0
-
-# Columns of the bar on a terminal. Chosen: with the text it fits into 100 columns.
-BAR_COLUMNS = 12
 
 # Share of the steps in which a rank is the last, above which it is named slow. Chosen:
 # equal ranks are the last in 1/n of the steps each, two of them thus in a half.
@@ -75,6 +74,16 @@ class _Step(NamedTuple):
     late: float | None
     slowest: int
     ended_s: float
+
+
+class _Bar(rich.progress.Progress):
+    """A bar, and below it the description of its task."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Returns both lines: together they do not fit into 80 columns."""
+        yield from super().get_renderables()
+        for task in self.tasks:
+            yield Text(task.description, no_wrap=True, overflow="ellipsis")
 
 
 class Progress:
@@ -107,11 +116,11 @@ class Progress:
         self._pending: deque[tuple[Any, Any]] = deque()
         self._done: list[_Step] = []
         self._shows = jax.process_index() == 0
-        self._console = Console(soft_wrap=True, highlight=False)
-        self._bar = rich.progress.Progress(
+        self._console = Console(highlight=False)
+        self._bar = _Bar(
+            rich.progress.TextColumn("step"),
             rich.progress.MofNCompleteColumn(),
-            rich.progress.BarColumn(bar_width=BAR_COLUMNS),
-            rich.progress.TextColumn("{task.description}"),
+            rich.progress.BarColumn(),
             rich.progress.TimeRemainingColumn(),
             console=self._console,
             disable=not (self._shows and self._console.is_terminal),
@@ -208,7 +217,8 @@ class Progress:
             self._print(f"step {number}/{self._steps}  {said}")
 
     def _print(self, line: str) -> None:
-        self._console.print(line, markup=False)
+        wraps = self._console.is_terminal
+        self._console.print(line, markup=False, soft_wrap=not wraps)
 
     def _said(self) -> str:
         """Returns the text of the newest step."""

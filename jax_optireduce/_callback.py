@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_optireduce import _compat, _native, _stats
+from jax_optireduce import _native, _stats
 from jax_optireduce._host_computation import concatenated, split
+from jax_optireduce._jax import host_callback
 
 
 def reduce(
@@ -29,7 +30,7 @@ def reduce(
     Without a step the session counts the calls.
     """
     bucket = concatenated(leaves)
-    total, vector = _compat.host_callback(
+    total, vector = host_callback.call(
         functools.partial(_reduce, attributes),
         [bucket, jax.ShapeDtypeStruct((_stats.VECTOR_SIZE,), jnp.float32)],
         rank,
@@ -67,7 +68,7 @@ def take(
 ) -> tuple[jax.Array, jax.Array]:
     """Takes the number of the next call when the bucket exists; returns both."""
     element = lax.optimization_barrier(bucket).reshape(-1)[:1]
-    (number,) = _compat.host_callback(
+    (number,) = host_callback.call(
         functools.partial(_take, attributes["communicator"], attributes["name"]),
         [jax.ShapeDtypeStruct((), jnp.int32)],
         rank,

@@ -15,7 +15,6 @@ from jax.core import Tracer
 
 from jax_optireduce import (
     _communicator,
-    _compat,
     _identity,
     _native,
     _primitive,
@@ -23,6 +22,7 @@ from jax_optireduce import (
 )
 from jax_optireduce._call import MODES, WIRE_FORMATS, Call
 from jax_optireduce._errors import AxisError, UsageError, did_you_mean
+from jax_optireduce._jax import shard_types
 
 AxisName = Hashable | Sequence[Hashable]
 
@@ -163,7 +163,7 @@ def checked_axes(axis_name: AxisName, kind: str) -> tuple[Any, ...]:
             f"{kind} needs an axis name or a tuple of different ones, got "
             f"{axis_name!r}."
         )
-    mesh = _compat.mesh_axes()
+    mesh = shard_types.mesh_axes()
     mapped = [name for name, (_, manual) in mesh.items() if manual]
     for axis in axes:
         if not _is_mapped(axis):
@@ -233,7 +233,7 @@ def _unknown_axis(axis: Any, kind: str, mapped: Sequence[str]) -> str:
             f"{kind} sums over named axes, got the position {axis}; use x.sum({axis}) "
             "for an axis of the array itself."
         )
-    if _compat.UNNAMED_PMAP_AXIS in mapped:
+    if shard_types.UNNAMED_PMAP_AXIS in mapped:
         name = axis if isinstance(axis, str) else "data"
         return (
             f"{kind} over axis {axis!r}, but the axis of this jax.pmap has no name. "
@@ -296,7 +296,7 @@ def checked_leaf(leaf: Any, place: str, call: Call) -> jax.Array:
         leaf = leaf.astype(jnp.int32)
     if not _primitive.is_typed(call.axes):
         return leaf
-    varying = _compat.varying_axes(leaf)
+    varying = shard_types.varying_axes(leaf)
     mapped = _primitive.mapped_axes(call.axes)
     fixed = [axis for axis in mapped if axis not in varying]
     if fixed and floating:

@@ -11,7 +11,6 @@ import jax
 
 from jax_optireduce import (
     _accelerators,
-    _compat,
     _exit,
     _interfaces,
     _jax_version,
@@ -22,6 +21,7 @@ from jax_optireduce import (
     _status,
 )
 from jax_optireduce._errors import NotInitializedError
+from jax_optireduce._jax import coordination, processes
 from jax_optireduce._options import Options
 
 _log = logging.getLogger("jax_optireduce")
@@ -252,7 +252,7 @@ def init(**options: Any) -> Communicator:
         _log.warning("%s", warning)
     resolved, origins = _options.resolve(options, os.environ)
     _rendezvous.initialize_distributed(resolved)
-    rank, world_size = _compat.process()
+    rank, world_size = processes.process()
     label = f"jax_optireduce/{_session.generation}"
     _session.generation += 1
     with _rendezvous.explained_descriptors(resolved.advanced.lanes):
@@ -352,7 +352,7 @@ def exchange(
         return [] if native is None else native.silent_ranks()
 
     limit_s = communicator.options.call_timeout_s or None
-    return _compat.exchange_among_live(label, payload, silent, limit_s)
+    return coordination.exchange_among_live(label, payload, silent, limit_s)
 
 
 def running() -> Communicator | None:

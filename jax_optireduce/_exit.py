@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jax_optireduce import _compat, _native, _signals
+from jax_optireduce import _native, _signals
+from jax_optireduce._jax import coordination, processes, programs
 
 # Wait of process 0 after the last announcement of an exit, in seconds.
 # Chosen: after its announcement a process disconnects from the coordination service,
@@ -89,7 +90,7 @@ def install(end: End, shutdown_timeout_s: float) -> None:
     _state.shutdown_timeout_s = shutdown_timeout_s
     if _state.installed:
         return
-    _, world_size = _compat.process()
+    _, world_size = processes.process()
     _signals.install(distributed=world_size > 1)
     _state.installed = True
     threading.Thread(target=_run_tasks, name="jax_optireduce end", daemon=True).start()
@@ -135,7 +136,7 @@ def complete_programs(native: Any, limit_s: float, give_up: Callable[[], None]) 
 
     _state.tasks.put(watch)
     try:
-        _compat.wait_for_programs()
+        programs.wait()
         # The other ranks need them, even if this one never calls `end`.
         ended_s = time.monotonic()
         while native.begun_calls_under_way():
@@ -174,8 +175,8 @@ def _at_exit(end: End) -> None:
     except BaseException:  # noqa: BLE001 (Ctrl-C or SIGTERM: they do not wait)
         peers = end(True)
     _signals.stop_forwarding()
-    rank, world_size = _compat.process()
-    if world_size > 1 and _compat.is_recoverable():
+    rank, world_size = processes.process()
+    if world_size > 1 and processes.is_recoverable():
         _announce_exit(rank, world_size, peers)
     if _signals.terminated():
         _native.end_within(_TERMINATION_S)
@@ -185,14 +186,14 @@ def _announce_exit(rank: int, world_size: int, peers: PeersAtExit) -> None:
     """Announces the exit; process 0 waits for the announcements of the others."""
     if rank != 0:
         dead = json.dumps(sorted(peers.dead))
-        _compat.publish(f"{_ANNOUNCEMENTS}/{rank}", dead.encode())
+        coordination.publish(f"{_ANNOUNCEMENTS}/{rank}", dead.encode())
         return
     limit_s = _state.shutdown_timeout_s
     if _signals.terminated():
         limit_s = min(limit_s, _TERMINATION_S)
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
-        gone = find_exited(peers, _compat.published(_ANNOUNCEMENTS))
+        gone = find_exited(peers, coordination.published(_ANNOUNCEMENTS))
         if len(gone | {0}) == world_size:
             break
         time.sleep(_POLL_S)

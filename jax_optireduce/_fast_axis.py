@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_optireduce import _compat, _primitive, _stats
+from jax_optireduce import _primitive, _stats
 from jax_optireduce._call import Call
+from jax_optireduce._jax import shard_types
 
 
 def part_shape(shape: Sequence[int], call: Call) -> tuple[int, ...]:
@@ -73,7 +74,7 @@ def _together(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     if not _primitive.is_typed(axes):
         return lax.all_gather(x, axes, tiled=True)
     # The statistics are typed as equal on all devices.
-    missing = tuple(a for a in axes if a not in _compat.varying_axes(x))
+    missing = tuple(a for a in axes if a not in shard_types.varying_axes(x))
     if missing:
         x = lax.pcast(x, missing, to="varying")
     return lax.all_gather(x, axes, tiled=True, to="invarying")

@@ -11,7 +11,6 @@ from jax import lax
 from jax_optireduce import (
     _checks,
     _collectives,
-    _compat,
     _primitive,
     _specs,
     _stages,
@@ -19,6 +18,7 @@ from jax_optireduce import (
 from jax_optireduce._call import Call, CallArguments, Drain
 from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError
+from jax_optireduce._jax import shard_types
 from jax_optireduce._stats import CollectiveStats
 
 
@@ -401,7 +401,7 @@ def _missing_axes(x: Any, axes: Any) -> tuple[str, ...]:
     """Returns the axes among `axes` over which `x` does not vary."""
     if not _primitive.is_typed(axes):
         return ()
-    varying = _compat.varying_axes(x)
+    varying = shard_types.varying_axes(x)
     return tuple(a for a in _primitive.mapped_axes(axes) if a not in varying)
 
 

@@ -25,7 +25,6 @@ from jax_optireduce import (
     _checks,
     _collectives,
     _communicator,
-    _compat,
     _gradients,
     _hadamard,
     _identity,
@@ -39,6 +38,7 @@ from jax_optireduce._call import Call
 from jax_optireduce._checks import AxisName
 from jax_optireduce._collectives import ReducedBucket, Reduction
 from jax_optireduce._errors import UsageError
+from jax_optireduce._jax import lowering, shard_types
 from jax_optireduce._options import Options
 from jax_optireduce._stats import CollectiveStats
 
@@ -394,7 +394,9 @@ def _type_of_sum(leaf: Any, axes: tuple[Any, ...]) -> _Leaf:
     dtype = np.dtype(jax.dtypes.result_type(leaf))
     if dtype == np.bool_:
         dtype = np.dtype(np.int32)
-    varying = _compat.varying_axes(leaf) if isinstance(leaf, Tracer) else frozenset()
+    varying = (
+        shard_types.varying_axes(leaf) if isinstance(leaf, Tracer) else frozenset()
+    )
     return _Leaf(jnp.shape(leaf), dtype, tuple(sorted(varying - set(axes))))
 
 
@@ -419,7 +421,7 @@ def _check_place(axes: tuple[Any, ...], kind: str) -> None:
 
 
 def _begin_type(rank: Any, *_: Any, **__: Any) -> Any:
-    return _compat.vector_type(rank, _native.TOKEN_ELEMENTS, np.int32)
+    return shard_types.vector_type(rank, _native.TOKEN_ELEMENTS, np.int32)
 
 
 def _lower_begin(ctx: Any, rank: Any, step: Any, *leaves: Any, call: Call) -> Any:
@@ -427,7 +429,7 @@ def _lower_begin(ctx: Any, rank: Any, step: Any, *leaves: Any, call: Call) -> An
     salt = _primitive.salt_of(attributes)
     token = jax.ShapeDtypeStruct((_native.TOKEN_ELEMENTS,), jnp.int32)
     title = f"{_identity.title(attributes, ctx.avals_in[2:])} begin"
-    native = _compat.ffi_call(BEGIN_TARGET, [token], title)
+    native = lowering.ffi_call(BEGIN_TARGET, [token], title)
 
     def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> jax.Array:
         operands: Sequence[jax.Array] = leaves
@@ -441,7 +443,7 @@ def _lower_begin(ctx: Any, rank: Any, step: Any, *leaves: Any, call: Call) -> An
         return begun
 
     return mlir.lower_fun(program, multiple_results=False)(
-        _compat.without_manual_types(ctx), rank, step, *leaves
+        lowering.without_manual_types(ctx), rank, step, *leaves
     )
 
 
@@ -449,10 +451,12 @@ def _end_types(
     rank: Any, _token: Any, *_: Any, leaves: tuple[_Leaf, ...], typed: bool, **__: Any
 ) -> list[Any]:
     vectors = [
-        _compat.vector_type(rank, leaf.size, leaf.dtype, leaf.varying if typed else ())
+        shard_types.vector_type(
+            rank, leaf.size, leaf.dtype, leaf.varying if typed else ()
+        )
         for leaf in leaves
     ]
-    return [*vectors, _compat.stats_type(rank, _stats.VECTOR_SIZE)]
+    return [*vectors, shard_types.stats_type(rank, _stats.VECTOR_SIZE)]
 
 
 def _lower_end(
@@ -469,7 +473,7 @@ def _lower_end(
         coefficients = _hadamard.padded_size(sum(leaf.size for leaf in leaves))
         results = [jax.ShapeDtypeStruct((coefficients,), leaves[0].dtype)]
     vector = jax.ShapeDtypeStruct((_stats.VECTOR_SIZE,), jnp.float32)
-    native = _compat.ffi_call(END_TARGET, (*results, vector), "optireduce end")
+    native = lowering.ffi_call(END_TARGET, (*results, vector), "optireduce end")
 
     def program(rank: jax.Array, token: jax.Array, *after: jax.Array) -> list[Any]:
         *sums, vector = native(rank, token, *after, communicator=_communicator.NAME)
@@ -480,7 +484,7 @@ def _lower_end(
         return [*sums, vector]
 
     return mlir.lower_fun(program, multiple_results=True)(
-        _compat.without_manual_types(ctx), *operands
+        lowering.without_manual_types(ctx), *operands
     )
 
 

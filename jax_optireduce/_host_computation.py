@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_optireduce import _compat
+from jax_optireduce._jax import lowering
 
 # (rank, step, leaves, attributes) -> sums, statistics.
 Reduce = Callable[
@@ -77,7 +77,7 @@ def on_host(direct: Way) -> Way:
             number = numbers[0] if numbers else None
             return tuple(direct.reduce(rank, number, [bucket], attributes))
 
-        total, vector = _compat.on_host(body, concatenated(leaves), rank, *numbers)
+        total, vector = lowering.on_host(body, concatenated(leaves), rank, *numbers)
         return [*split(total, leaves), vector]
 
     def take(
@@ -86,7 +86,7 @@ def on_host(direct: Way) -> Way:
         # One element stands for the bucket: behind the barrier the compiler does not
         # compute it alone.
         element = lax.optimization_barrier(bucket).reshape(-1)[:1]
-        number = _compat.on_host(
+        number = lowering.on_host(
             lambda element, rank: direct.take(rank, element, attributes)[0],
             element,
             rank,

@@ -1,13 +1,20 @@
 """The releases of JAX that this package was tested with.
 
 The package installs with any newer release, too: most of them change nothing that it
-uses. `_compat` has the private names that it does use.
+uses. The folder `_jax` has the private names that it does use.
 """
 
+import functools
 import re
-from typing import Final
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
 
 import jax
+
+from jax_optireduce._errors import OptiReduceError
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 # Oldest tested release, as in pyproject.toml; and the first that is not tested.
 # Source: runs of the test suite with 0.10.2 and 0.12.0.
@@ -45,3 +52,18 @@ def moved(error: Exception) -> str:
         f"Tested is {TESTED.removeprefix('jax')}: pip install '{TESTED}', or a newer "
         "jax_optireduce."
     )
+
+
+def explained(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Explains an error about a name that an untested JAX lacks."""
+
+    @functools.wraps(function)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except (AttributeError, TypeError) as error:
+            if is_tested(jax.__version__):
+                raise
+            raise OptiReduceError(moved(error)) from error
+
+    return wrapper

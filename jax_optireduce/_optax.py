@@ -10,7 +10,6 @@ from jax import lax
 
 from jax_optireduce import (
     _checks,
-    _compat,
     _gradients,
     _handles,
     _safeguards,
@@ -21,6 +20,7 @@ from jax_optireduce._checks import AxisName
 from jax_optireduce._collectives import reduce_tree
 from jax_optireduce._errors import UsageError
 from jax_optireduce._handles import Handle
+from jax_optireduce._jax import shard_types
 from jax_optireduce._safeguards import SafeguardState
 from jax_optireduce._stats import CollectiveStats
 
@@ -219,7 +219,7 @@ def _mean_vote(vote: Any, step: Any, call: Call) -> Any:
 
 def _with_mesh_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
     """Returns these axes and all other manual axes: every device has a vote."""
-    mapped = [name for name, (_, manual) in _compat.mesh_axes().items() if manual]
+    mapped = [name for name, (_, manual) in shard_types.mesh_axes().items() if manual]
     return (*axes, *(name for name in mapped if name not in axes))
 
 

@@ -35,7 +35,6 @@ from jax_optireduce import (
     _blocks,
     _callback,
     _communicator,
-    _compat,
     _hadamard,
     _host_computation,
     _identity,
@@ -45,6 +44,7 @@ from jax_optireduce import (
 )
 from jax_optireduce._call import DEFERRING_MODES, Call, Drain
 from jax_optireduce._errors import UsageError
+from jax_optireduce._jax import lowering, shard_types
 from jax_optireduce._options import CALLBACK, DIRECT, HOST_COMPUTATION
 
 ALLREDUCE_TARGET = "jax_optireduce_allreduce"
@@ -104,14 +104,14 @@ def typed_as_sum(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
 
 def mapped_axes(axes: Sequence[str]) -> tuple[str, ...]:
     """Returns the axes of the mesh among `axes`; the others belong to a `vmap`."""
-    mesh = _compat.mesh_axes()
+    mesh = shard_types.mesh_axes()
     return tuple(axis for axis in axes if axis in mesh and mesh[axis][1])
 
 
 def is_typed(axes: Sequence[str]) -> bool:
     """Whether JAX tracks variation over `axes` in this context (check_vma=True)."""
     mapped = mapped_axes(axes)
-    return bool(mapped) and bool(_compat.varying_axes(lax.axis_index(mapped)))
+    return bool(mapped) and bool(shard_types.varying_axes(lax.axis_index(mapped)))
 
 
 def group_and_rank(axes: tuple[str, ...]) -> jax.Array:
@@ -122,7 +122,7 @@ def group_and_rank(axes: tuple[str, ...]) -> jax.Array:
         return jnp.zeros(2, jnp.int32)
     others = tuple(
         name
-        for name, (_, manual) in _compat.mesh_axes().items()
+        for name, (_, manual) in shard_types.mesh_axes().items()
         if manual and name not in axes
     )
     group = lax.axis_index(others) if others else jnp.int32(0)
@@ -133,8 +133,8 @@ def _abstract_eval(
     rank: Any, _step: Any, *leaves: Any, specs: _Specs, call: Call
 ) -> list[Any]:
     del specs
-    sums = [_compat.reduced_type(leaf, call.axes) for leaf in leaves]
-    return [*sums, _compat.stats_type(rank, _stats.VECTOR_SIZE)]
+    sums = [shard_types.reduced_type(leaf, call.axes) for leaf in leaves]
+    return [*sums, shard_types.stats_type(rank, _stats.VECTOR_SIZE)]
 
 
 def derived(call: Call, how: str) -> Call:
@@ -250,7 +250,7 @@ def lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) ->
         _check_derivative(call)
     leaves = ctx.avals_in[2:]
     if specs:
-        sizes = _compat.lowering_mesh(ctx).shape
+        sizes = lowering.lowering_mesh(ctx).shape
         shapes = _specs.sent_shapes([x.shape for x in leaves], specs, sizes)
         leaves = [jax.ShapeDtypeStruct(shape, leaves[0].dtype) for shape in shapes]
     attributes = call_attributes(ctx, leaves, call)
@@ -266,7 +266,7 @@ def lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) ->
     if specs:
         return _lower_divided(ctx, operands, program, specs, call)
     return mlir.lower_fun(program, multiple_results=True)(
-        _compat.without_manual_types(ctx), *operands
+        lowering.without_manual_types(ctx), *operands
     )
 
 
@@ -281,12 +281,12 @@ def call_attributes(ctx: Any, leaves: Sequence[Any], call: Call) -> dict[str, An
       call: the description of the call.
     """
     drain = call.drain
-    groups = _groups(_compat.lowering_mesh(ctx), call.axes)
+    groups = _groups(lowering.lowering_mesh(ctx), call.axes)
     processes = [device.process_index for device in groups.flat]
     devices = np.vectorize(lambda device: device.id, otypes=[int])(groups)
     # Drains are counted separately from calls: in any module, the first drain matches
     # the first call.
-    ordinal = _compat.next_ordinal(ctx, f"{call.key} drain" if drain else call.key)
+    ordinal = lowering.next_ordinal(ctx, f"{call.key} drain" if drain else call.key)
     if drain and ordinal:
         # Its call may be in a branch that was not executed.
         drain = Drain.OF_CALLS_IF_ANY
@@ -323,7 +323,7 @@ def _lower_divided(
     In front of the primitive such a region would have no devices, if those of the outer
     one are given by `mesh=`; here the lowering knows them.
     """
-    axes = _compat.automatic_axes(ctx)
+    axes = lowering.automatic_axes(ctx)
 
     def local(step: jax.Array, *leaves: jax.Array) -> list[Any]:
         sent = _specs.joined(leaves, specs, axes)
@@ -338,7 +338,7 @@ def _lower_divided(
     everywhere = PartitionSpec()
 
     def outer(_rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
-        with jax.sharding.use_abstract_mesh(_compat.mesh_of(ctx.avals_in[2])):
+        with jax.sharding.use_abstract_mesh(shard_types.mesh_of(ctx.avals_in[2])):
             return jax.shard_map(
                 local,
                 in_specs=(everywhere, *specs),
@@ -401,7 +401,7 @@ def _call_native(
     # independent calls.
     results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     vector = jax.ShapeDtypeStruct((_stats.VECTOR_SIZE,), jnp.float32)
-    call = _compat.ffi_call(
+    call = lowering.ffi_call(
         ALLREDUCE_TARGET,
         (*results, vector),
         _identity.title(attributes, leaves),
@@ -415,7 +415,7 @@ def _take_native(
     rank: jax.Array, bucket: jax.Array, attributes: dict[str, Any]
 ) -> tuple[jax.Array, jax.Array]:
     """Takes the number of the next call; returns it, and the bucket."""
-    draw = _compat.ffi_call(
+    draw = lowering.ffi_call(
         SEQUENCE_TARGET,
         (jax.ShapeDtypeStruct((), jnp.int32), jax.typeof(bucket)),
         f"optireduce number of {attributes['key']}",
@@ -577,7 +577,7 @@ for _platform in PLATFORMS:
         cacheable=False,
     )
 
-typed_as_sum_p.def_abstract_eval(lambda x, *, axes: _compat.reduced_type(x, axes))
+typed_as_sum_p.def_abstract_eval(lambda x, *, axes: shard_types.reduced_type(x, axes))
 batching.primitive_batchers[typed_as_sum_p] = lambda args, dims, *, axes: (
     typed_as_sum_p.bind(*args, axes=axes),
     dims[0],

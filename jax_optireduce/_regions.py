@@ -7,9 +7,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, PartitionSpec
 
-from jax_optireduce import _checks, _collectives, _compat
+from jax_optireduce import _checks, _collectives
 from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError, did_you_mean
+from jax_optireduce._jax import shard_types
 
 
 def over_slow_axis(
@@ -76,7 +77,9 @@ def over_slow_axis(
 
 def _check_axes(axes: tuple[Any, ...], mesh: Mesh | None) -> None:
     """Raises `UsageError` unless the mesh has the axes, and they are not manual."""
-    known = dict.fromkeys(mesh.axis_names) if mesh is not None else _compat.mesh_axes()
+    known = (
+        dict.fromkeys(mesh.axis_names) if mesh is not None else shard_types.mesh_axes()
+    )
     if not known:
         raise UsageError(
             "there is no mesh here; pass mesh=, or call jax.set_mesh(mesh) before the "
@@ -89,7 +92,7 @@ def _check_axes(axes: tuple[Any, ...], mesh: Mesh | None) -> None:
                 f"the mesh has no axis {axis!r}; it has {', '.join(names)}."
                 + did_you_mean(str(axis), names)
             )
-    manual = [axis for axis, (_, manual) in _compat.mesh_axes().items() if manual]
+    manual = [axis for axis, (_, manual) in shard_types.mesh_axes().items() if manual]
     if manual:
         raise UsageError(
             f"the axes {manual} are manual here already, inside jax.shard_map: call "

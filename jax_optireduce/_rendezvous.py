@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jax_optireduce import _compat, _interfaces, _native, _options, _roll_call
+from jax_optireduce import _interfaces, _native, _options, _roll_call
 from jax_optireduce._errors import RendezvousError, UsageError
+from jax_optireduce._jax import clusters, coordination, processes
 from jax_optireduce._options import Advanced, Options
 
 _log = logging.getLogger("jax_optireduce")
@@ -64,7 +65,7 @@ def initialize_distributed(options: Options) -> None:
       RendezvousError: the initialisation by JAX failed.
     """
     if jax.distributed.is_initialized():
-        if not _compat.is_recoverable():
+        if not processes.is_recoverable():
             _log.warning(
                 "jax.distributed was initialized without jax_enable_recoverability: "
                 "the death of one process will end all others. Let "
@@ -86,7 +87,7 @@ def initialize_distributed(options: Options) -> None:
         arguments["coordinator_address"] = given["JAX_COORDINATOR_ADDRESS"]
         if arguments["num_processes"] == 1:
             return
-    elif not _compat.in_cluster():
+    elif not clusters.in_cluster():
         if given:
             missing = [name for name in names if name not in given]
             raise UsageError(
@@ -99,8 +100,8 @@ def initialize_distributed(options: Options) -> None:
     # Without this option, JAX ends every process within the heartbeat timeout of the
     # first death. With it, JAX ends the running processes at the end of process 0,
     # which `_exit` prevents if JAX has the client.
-    if _compat.HAS_KEY_VALUE_CLIENT:
-        jax.config.update(_compat.RECOVERABILITY, True)
+    if coordination.has_service():
+        jax.config.update(processes.RECOVERABILITY, True)
     _initialize(arguments, options.advanced)
 
 
@@ -177,7 +178,7 @@ def join(label: str, name: str, rank: int, options: Options) -> Joined:
         f"{label}/hello",
         {
             "address": address,
-            "slice": _compat.own_slice(),
+            "slice": processes.own_slice(),
             "agreed": options.agreed(),
             "wire_version": _native.wire_version(),
         },
@@ -205,17 +206,17 @@ def join(label: str, name: str, rank: int, options: Options) -> Joined:
     except BaseException:
         # Informs the others before their timeout.
         if rank == 0:
-            _compat.forget(key)
-            _compat.publish(key, _FAILED)
-        _compat.publish(f"{label}/sockets/{rank}", _FAILED)
+            coordination.forget(key)
+            coordination.publish(key, _FAILED)
+        coordination.publish(f"{label}/sockets/{rank}", _FAILED)
         raise
     if rank == 0:
-        _compat.forget(key)  # All ranks have announced ports, so all have it.
+        coordination.forget(key)  # All ranks have announced ports, so all have it.
     return joined
 
 
 def _share_secret(key: str, timeout_s: float) -> bytes:
-    secret = _compat.share(key, secrets.token_bytes(_SECRET_BYTES), timeout_s)
+    secret = coordination.share(key, secrets.token_bytes(_SECRET_BYTES), timeout_s)
     if len(secret) != _SECRET_BYTES:
         raise _peer_failed(0)
     return secret
@@ -260,7 +261,7 @@ def _claim_rank(label: str, rank: int) -> None:
     calls that its peers have ended.
     """
     own = {"pid": os.getpid(), "host": socket.gethostname()}
-    entry = _compat.claim(f"{label}/place/{rank}", json.dumps(own).encode())
+    entry = coordination.claim(f"{label}/place/{rank}", json.dumps(own).encode())
     if entry is None:
         return
     first = json.loads(entry)
@@ -362,7 +363,7 @@ def _connect(
         {"error": _prove_paths(native, label, peers, datagram_bytes, options)},
         options.advanced.rendezvous_timeout_s,
     )
-    own = failures[_compat.process()[0]]
+    own = failures[processes.process()[0]]
     for error in [failure["error"] for failure in (own, *failures)]:
         if error:
             raise RendezvousError(error)
@@ -395,8 +396,8 @@ def _prove_paths(
       RendezvousError: a process has ended before.
     """
     connected = f"{label}/connected"
-    this = f"rank {_compat.process()[0]}"
-    _compat.publish(f"{connected}/{_compat.process()[0]}", b"1")
+    this = f"rank {processes.process()[0]}"
+    coordination.publish(f"{connected}/{processes.process()[0]}", b"1")
     wait_s = _PROBE_WAIT_MIN_S
     until = time.monotonic() + _PROVE_TIMEOUT_S
     awaited = False
@@ -414,7 +415,7 @@ def _prove_paths(
             return f"{this}: {_describe_unproven(paths, peers, datagram_bytes)}"
         # These may have started late. After the last one, the time begins again.
         for rank in {rank for _, rank, _, _ in paths}:
-            _compat.await_published(
+            coordination.await_published(
                 f"{connected}/{rank}", rank, options.advanced.rendezvous_timeout_s
             )
         awaited = True
@@ -457,7 +458,7 @@ def _describe_unproven(
 def _exchange(
     label: str, record: Mapping[str, Any], timeout_s: float
 ) -> list[dict[str, Any]]:
-    answers = _compat.exchange(label, json.dumps(record).encode(), timeout_s)
+    answers = coordination.exchange(label, json.dumps(record).encode(), timeout_s)
     return [json.loads(answer) for answer in answers]
 
 
@@ -525,7 +526,7 @@ def _own_address(options: Options) -> str:
 
 
 def _coordinator_host() -> str | None:
-    address = _compat.coordinator_address()
+    address = processes.coordinator_address()
     return address.rsplit(":", 1)[0].strip("[]") if address else None
 
 

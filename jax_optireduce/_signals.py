@@ -16,7 +16,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-from jax_optireduce import _compat, _native
+from jax_optireduce import _native
+from jax_optireduce._jax import processes
 
 _log = logging.getLogger("jax_optireduce")
 
@@ -72,7 +73,7 @@ def _handle_termination() -> None:
         _native.handle_termination(present, ends=False)
     elif present is signal.SIG_DFL:
         _native.handle_termination(_terminate, ends=True)
-    _compat.on_preemption_query(_native.leave_termination)
+    processes.on_preemption_query(_native.leave_termination)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jax_optireduce import _compat
 from jax_optireduce._errors import UsageError
+from jax_optireduce._jax import shard_types
 
 
 class Part(NamedTuple):
@@ -137,7 +137,7 @@ def automatic_axes() -> dict[str, int]:
 
     Empty outside a mesh, and where all axes are manual or of size 1.
     """
-    mesh = _compat.mesh_axes()
+    mesh = shard_types.mesh_axes()
     if not any(manual for _, manual in mesh.values()):
         return {}
     return {name: n for name, (n, manual) in mesh.items() if n > 1 and not manual}
@@ -189,7 +189,7 @@ def _checked_spec(spec: Any, leaf: Any, kind: str) -> PartitionSpec | None:
             f"{kind}: the spec {spec} has {len(spec)} dimensions, its leaf of shape "
             f"{list(jnp.shape(leaf))} has {jnp.ndim(leaf)}."
         )
-    known = _compat.mesh_axes()
+    known = shard_types.mesh_axes()
     for axis in (axis for axes in _entries(spec) for axis in axes):
         if known and axis not in known:
             raise UsageError(

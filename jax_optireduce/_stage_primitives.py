@@ -17,9 +17,10 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jax_optireduce import _compat, _primitive, _stats
+from jax_optireduce import _primitive, _stats
 from jax_optireduce._call import Call
 from jax_optireduce._errors import UsageError
+from jax_optireduce._jax import shard_types
 
 psum_scatter_p = Primitive("optireduce_psum_scatter")
 psum_scatter_p.multiple_results = True
@@ -95,7 +96,7 @@ def _of_operation(call: Call, operation: str, how: str) -> Call:
 def _scattered_types(rank: Any, _step: Any, *leaves: Any, call: Call) -> list[Any]:
     del call
     parts = [leaf.update(shape=leaf.shape[1:], weak_type=False) for leaf in leaves]
-    return [*parts, _compat.stats_type(rank, _stats.VECTOR_SIZE)]
+    return [*parts, shard_types.stats_type(rank, _stats.VECTOR_SIZE)]
 
 
 def _gathered_types(
@@ -105,8 +106,8 @@ def _gathered_types(
         leaf.update(shape=(ranks, *leaf.shape), weak_type=False) for leaf in leaves
     ]
     if not varying:
-        gathered = [_compat.reduced_type(leaf, call.axes) for leaf in gathered]
-    return [*gathered, _compat.stats_type(rank, _stats.VECTOR_SIZE)]
+        gathered = [shard_types.reduced_type(leaf, call.axes) for leaf in gathered]
+    return [*gathered, shard_types.stats_type(rank, _stats.VECTOR_SIZE)]
 
 
 # --- Derivatives ---------------------------------------------------------------------

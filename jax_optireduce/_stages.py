@@ -14,7 +14,6 @@ from jax_optireduce import (
     _bucketing,
     _checks,
     _communicator,
-    _compat,
     _primitive,
     _specs,
     _stage_primitives,
@@ -23,6 +22,7 @@ from jax_optireduce import (
 from jax_optireduce._call import Call
 from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError
+from jax_optireduce._jax import shard_types
 from jax_optireduce._stats import CollectiveStats
 
 # A scattered sum has one owner, so the two modes are one.
@@ -454,7 +454,7 @@ def _gathered_leaf(leaf: jax.Array, place: str, call: Call) -> jax.Array:
         )
     if not _primitive.is_typed(call.axes):
         return leaf
-    varying = _compat.varying_axes(leaf)
+    varying = shard_types.varying_axes(leaf)
     fixed = tuple(
         axis for axis in _primitive.mapped_axes(call.axes) if axis not in varying
     )

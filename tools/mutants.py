@@ -234,7 +234,8 @@ _NEAR = {
     "bucket_parts": "test_bucket_layout",
     "bucket_view": "test_exchange test_reduction",
     "call_lifecycle": "test_endpoint test_ends test_giving_up test_deferral",
-    "call_sender": "test_exchange test_serving_order test_late_deferred test_endpoint",
+    "call_sender": "test_relayed_sums test_exchange test_serving_order "
+    "test_late_deferred test_endpoint",
     "call_start": "test_deferral test_ends test_giving_up test_endpoint",
     "call_stats_builder": "test_exchange test_lossy_ends",
     "call_timing": "test_early_exit test_deadline_controller test_learned_deadlines",
@@ -246,7 +247,7 @@ _NEAR = {
     "directory": "test_announcements",
     "endpoint": "test_ends test_giving_up test_deferral",
     "exchange": "test_endpoint test_lossy_ends test_late_deferred test_deferral "
-    "test_one_stage",
+    "test_one_stage test_relayed_sums",
     "failure_detector": "test_endpoint test_ends test_giving_up test_deferral "
     "test_one_stage",
     "flow": "test_pacing",
@@ -258,7 +259,8 @@ _NEAR = {
     "lag_monitor": "test_lag test_passed test_deferral",
     "lane_membership": "test_going_on test_ends",
     "late_calls": "test_deferral test_endpoint",
-    "late_rules": "test_exchange test_late_data test_lossy_ends test_learned_deadlines",
+    "late_rules": "test_exchange test_late_data test_lossy_ends test_learned_deadlines "
+    "test_quorum",
     "latency_histogram": "test_deadline_controller",
     "membership": "test_paxos test_ballots",
     "membership_mailbox": "test_paxos test_membership",

@@ -25,7 +25,8 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jax_optireduce
-from jax_optireduce import _call, _compat
+from jax_optireduce import _call
+from jax_optireduce._jax import coordination
 
 AXIS = "ranks"
 
@@ -193,7 +194,7 @@ def gather(label: str, own: Calls) -> Calls:
     """
     buffer = io.BytesIO()
     np.savez(buffer, **dataclasses.asdict(own))
-    answers = _compat.exchange(label, buffer.getvalue(), _GATHER_TIMEOUT_S)
+    answers = coordination.exchange(label, buffer.getvalue(), _GATHER_TIMEOUT_S)
     ranks = [np.load(io.BytesIO(answer)) for answer in answers]
     return Calls(
         **{name: np.stack([rank[name] for rank in ranks]) for name in ranks[0]}
@@ -207,7 +208,7 @@ def gather_hosts(label: str) -> list[dict[str, Any]]:
         "cores": os.cpu_count(),
         "load_average": os.getloadavg()[0],
     }
-    answers = _compat.exchange(label, json.dumps(own).encode(), _GATHER_TIMEOUT_S)
+    answers = coordination.exchange(label, json.dumps(own).encode(), _GATHER_TIMEOUT_S)
     return [json.loads(answer) for answer in answers]
 
 

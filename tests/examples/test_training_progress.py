@@ -65,6 +65,30 @@ def test_lines_and_a_picture_without_a_terminal(tmp_path, capsys, monkeypatch):
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_terminal_of_80_columns_shows_every_field(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    advance = _clock(monkeypatch, 0.5)
+    late = _stats(missing_contributions=0.02, slowest_process=2)
+    with Progress(
+        30_000, first=10_000, unit="examples", units_per_step=1e6
+    ) as progress:
+        for _ in range(25):
+            advance()
+            progress.step(jnp.float32(5), late)
+    printed = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", capsys.readouterr().out)
+    *_, bar, fields, summary, rest = printed.splitlines()
+    assert re.fullmatch(r"step 10025/30000 .+ \d:\d\d:\d\d", bar.rpartition("\r")[2])
+    assert fields == (
+        "loss 5.000  step 500 ms  2,000,000 examples/s  late 1.00 %  slow rank 2"
+    )
+    # Words are whole.
+    assert summary.endswith("P99 500 ms; 2,000,000 ")
+    assert rest == "examples/s; late 1.00 %"
+
+
 def test_only_process_0_shows_and_draws(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     plot = tmp_path / "plot.png"

@@ -131,6 +131,11 @@ def test_calls_do_not_wait_for_dead_ranks_beyond_the_spare_ones():
     session.call(1, 5)
     session.run(0.01)
     assert (_blocks(session, 0, 5) == _expected([51, 52, 0, 0])).all()
+    # The spare rank of the other cluster need not come either.
+    session.call(0, 6)
+    session.run(0.01)
+    assert (_blocks(session, 0, 6) == _expected([61, 0, 0, 0])).all()
+    assert 6 in session.done[0]
 
 
 def test_all_memory_is_free_after_the_deadline():

@@ -1,6 +1,12 @@
-"""Sums of a late rank that member 0 forwards."""
+"""Sums of a late rank that other members forward.
 
+The first tests drive the sums that member 0 forwards, the last ones all endpoints of a
+call whose last rank is late.
+"""
+
+import numpy as np
 import pytest
+from session import Recorded
 
 import optireduce_testing as native
 
@@ -87,3 +93,62 @@ def test_several_late_ranks_have_their_sums_relayed(relayed):
     relayed.add(2 * SEGMENTS, 2.0)
     assert sent(relayed, 2) == [(FIRST, False)]
     assert sent(relayed, LATE) == [(2 * SEGMENTS, False)]
+
+
+# ---- In a session.
+
+_RESULT = 2  # kind of a datagram
+# Of a segment, in the datagrams of a session.
+ELEMENTS = (1472 - 40) // FLOAT
+# Segments of each member in the shortest bucket that is relayed.
+SEGMENTS_MIN = 256 // MEMBERS
+
+
+def _late(segments_each=SEGMENTS_MIN, *, holds=None) -> Recorded:
+    """A call of all ranks, of which the last one is late."""
+    session = Recorded(MEMBERS, elements=MEMBERS * segments_each * ELEMENTS)
+    for rank in range(LATE):
+        session.call(rank)
+    session.run(0.01)
+    session.holds = holds
+    session.call(LATE)
+    return session
+
+
+def _is_relayed(header) -> bool:
+    of_late = header.segment >= LATE * SEGMENTS_MIN
+    return header.kind == _RESULT and header.source != LATE and of_late
+
+
+def _assert_sums(session, ranks=range(MEMBERS)):
+    total = sum(1 + rank for rank in range(MEMBERS))
+    for rank in ranks:
+        assert session.done[rank][0].error == ""
+        assert (session.buckets[rank, 0] == np.float32(total)).all()
+
+
+def test_a_late_rank_sends_each_of_its_sums_once():
+    session = _late()
+    session.run(0.01)
+    _assert_sums(session)
+    assert len(session.of(LATE, _RESULT, 0)) == SEGMENTS_MIN
+    assert sum(map(_is_relayed, session.sent)) == (MEMBERS - 2) * SEGMENTS_MIN
+
+
+def test_a_late_rank_sends_the_sums_of_a_small_bucket_to_all():
+    session = _late(SEGMENTS_MIN - 1)
+    session.run(0.01)
+    _assert_sums(session)
+    assert len(session.of(LATE, _RESULT, 0)) == (MEMBERS - 1) * (SEGMENTS_MIN - 1)
+
+
+def test_a_relay_sends_lost_sums_again_after_the_end_of_its_own_call():
+    session = _late(holds=lambda header, to: to == 1 and _is_relayed(header))
+    session.run(0.001)
+    # The other relays of rank 1 are done as well.
+    _assert_sums(session, [0, 2, LATE])
+    assert session.held
+    assert not session.done[1]
+    session.lose()
+    session.run(1.0)
+    _assert_sums(session)

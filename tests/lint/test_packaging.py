@@ -67,10 +67,10 @@ def sdist(tmp_path_factory):
         }
 
 
-def test_the_sdist_has_the_sources_of_a_build_and_nothing_else(sdist):
-    folders = ("ffi/", "jax_optireduce/")
-    single = {"CHANGELOG.md", "LICENSE", "README.md", "SECURITY.md", "pyproject.toml"}
-    single |= {"third_party/NOTICE.txt"}
+def test_the_sdist_has_the_sources_of_a_build_the_pages_and_nothing_else(sdist):
+    folders = ("docs/", "examples/", "ffi/", "jax_optireduce/")
+    single = {"ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md"}
+    single |= {"LICENSE", "SECURITY.md", "pyproject.toml", "third_party/NOTICE.txt"}
     wanted = {
         name
         for name in map(relative, files())
@@ -78,6 +78,21 @@ def test_the_sdist_has_the_sources_of_a_build_and_nothing_else(sdist):
     }
     assert set(sdist) - {"PKG-INFO"} == wanted
     assert single <= set(sdist)
+
+
+def test_the_description_names_pages_of_the_sdist_instead_of_links_to_them(sdist):
+    metadata = email.message_from_bytes(sdist["PKG-INFO"])
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    description = metadata.get_payload()
+    link = r"\]\((?!https?:)([^)#]*)"
+    assert re.findall(link, description) == []
+    folders = {name.partition("/")[0] for name in sdist}
+    named = set(re.findall(link, sdist["README.md"].decode()))
+    assert "docs/modes.md" in named
+    for path in named:
+        assert path in sdist or path in folders
+        assert path in description
+    assert "are in the source distribution" in description
 
 
 def test_the_metadata_names_the_licences_of_all_that_a_wheel_contains(sdist):

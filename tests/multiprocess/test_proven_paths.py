@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import ranks
@@ -11,6 +12,8 @@ import ranks
 RANKS = 3
 # Chosen: a network that no test machine uses.
 NETWORK = "10.79.0"
+# The number of the process that has made a namespace follows.
+PREFIX = "optireduce-mtu"
 
 
 def _run(command: str, *, check: bool = True) -> None:
@@ -31,11 +34,27 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def _all_namespaces() -> list[str]:
+    listed = subprocess.run(
+        ["ip", "netns", "list"], check=True, capture_output=True, text=True
+    )
+    return [line.split()[0] for line in listed.stdout.splitlines()]
+
+
+def _remove_leftovers() -> None:
+    """Removes the namespaces of processes that were killed."""
+    for name in _all_namespaces():
+        made = re.match(rf"{PREFIX}-(\d+)", name)
+        if made and not Path(f"/proc/{made[1]}").exists():
+            _run(f"ip netns delete {name}", check=False)
+
+
 @pytest.fixture
 def namespaces():
     """Names of namespaces, one for each rank, behind one bridge."""
-    names = [f"optireduce-mtu-{os.getpid()}-{rank}" for rank in range(RANKS)]
-    switch = f"optireduce-mtu-{os.getpid()}"
+    _remove_leftovers()
+    switch = f"{PREFIX}-{os.getpid()}"
+    names = [f"{switch}-{rank}" for rank in range(RANKS)]
     try:
         _run(f"ip netns add {switch}")
         _run(f"ip -n {switch} link add br0 type bridge")
@@ -51,6 +70,20 @@ def namespaces():
         yield names
     finally:
         for name in [*names, switch]:
+            _run(f"ip netns delete {name}", check=False)
+
+
+def test_only_namespaces_of_processes_that_are_over_are_removed():
+    with subprocess.Popen(["true"]) as over:
+        pass
+    names = [f"{PREFIX}-{pid}-9" for pid in (over.pid, os.getpid())]
+    for name in names:
+        _run(f"ip netns add {name}")
+    try:
+        _remove_leftovers()
+        assert set(names) & set(_all_namespaces()) == {names[1]}
+    finally:
+        for name in names:
             _run(f"ip netns delete {name}", check=False)
 
 

@@ -8,7 +8,8 @@ import jax.core
 import pytest
 
 import jax_optireduce
-from jax_optireduce import _compat, _jax_version
+from jax_optireduce import _jax_version
+from jax_optireduce._jax import shard_types
 
 _NEWER = "9.0.1"
 
@@ -34,17 +35,17 @@ def test_init_logs_the_warning(monkeypatch, caplog):
 
 def test_an_attribute_that_has_moved_is_explained(monkeypatch):
     with pytest.raises(AttributeError):
-        _compat.mesh_of(object())
+        shard_types.mesh_of(object())
     monkeypatch.setattr(jax, "__version__", _NEWER)
     with pytest.raises(
         jax_optireduce.OptiReduceError,
         match=rf"JAX {_NEWER} lacks .*sharding.*pip install '{_jax_version.TESTED}'",
     ):
-        _compat.mesh_of(object())
+        shard_types.mesh_of(object())
 
 
 def test_an_import_that_has_moved_is_explained(monkeypatch):
     monkeypatch.delattr(jax.core, "ShapedArray")
-    monkeypatch.delitem(sys.modules, "jax_optireduce._compat")
+    monkeypatch.delitem(sys.modules, "jax_optireduce._jax.lowering")
     with pytest.raises(ImportError, match=r"ShapedArray.*or a newer jax_optireduce"):
-        importlib.import_module("jax_optireduce._compat")
+        importlib.import_module("jax_optireduce._jax.lowering")

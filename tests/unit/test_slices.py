@@ -5,7 +5,8 @@ import types
 import jax
 import pytest
 
-from jax_optireduce import RendezvousError, _compat, _rendezvous
+from jax_optireduce import RendezvousError, _rendezvous
+from jax_optireduce._jax import processes
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_devices_of_other_platforms_are_not_asked(monkeypatch):
 
     monkeypatch.setattr(jax, "local_devices", fail)
     # The tests run on JAX_PLATFORMS=cpu.
-    assert _compat.own_slice() is None
+    assert processes.own_slice() is None
 
 
 @pytest.mark.parametrize(
@@ -62,4 +63,4 @@ def test_the_slice_is_that_of_tpu_devices(monkeypatch, device, expected):
     monkeypatch.setattr(jax, "config", platforms)
     monkeypatch.setenv("TPU_LIBRARY_PATH", "/nowhere")
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
-    assert _compat.own_slice() == expected
+    assert processes.own_slice() == expected

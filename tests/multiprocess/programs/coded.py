@@ -1,8 +1,9 @@
 """Coded training beside uncoded training, with late and killed ranks.
 
 Arguments: steps; code; ranks that sleep before each step, separated by commas; rank
-that is killed after a fifth of the steps, or -1. Each rank trains without a code
-first: by the mean over the whole batch in mode "exact", all ranks in time. Prints
+that is killed, or -1: after a fifth of the steps, once no other rank is late but those
+that sleep. Each rank trains without a code first: by the mean over the whole batch in
+mode "exact", all ranks in time. Prints
 
   "error <e>"        largest difference of the parameters from those of that training
   "bits <digest>"    of the parameters
@@ -28,6 +29,7 @@ import numpy as np
 
 import jax_optireduce as jo
 from jax_optireduce import coding
+from jax_optireduce._jax import coordination
 
 STEPS, CODE = int(sys.argv[1]), sys.argv[2]
 SLEEPING = [int(rank) for rank in sys.argv[3].split(",") if rank]
@@ -71,6 +73,7 @@ class Training:
         self.x = draw.standard_normal((EXAMPLES, 6), np.float32)
         self.y = np.sin(self.x.sum(axis=1))
         self.ranks, self.rank = jax.device_count(), jax.process_index()
+        self.reports: list[Any] = []  # of the steps of the training that runs
         self.plan = coding.plan(
             self.ranks, late=1, dataset=EXAMPLES, batch=BATCH, code=CODE
         )
@@ -96,7 +99,8 @@ class Training:
 
     def train(self, step: Any, state: Any, batches: Any) -> tuple[Any, list[Any]]:
         """Returns the last state of this rank, and the reports of its steps."""
-        reports, step = [], meshes.mapped(self.mesh, step)
+        reports = self.reports = []
+        name, step = step.__name__, meshes.mapped(self.mesh, step)
 
         def rows(values: Any) -> jax.Array:
             own = np.asarray(values)
@@ -108,7 +112,12 @@ class Training:
 
         state = jax.tree.map(rows, state)
         for batch in batches:
-            state, report = step(state, *map(rows, batch))
+            given = (state, *map(rows, batch))
+            if not reports:
+                step = step.lower(*given).compile()
+                # No rank is late because it still compiles.
+                coordination.exchange(f"compiled {name}", b"here", 60.0)
+            state, report = step(*given)
             reports.append(own(report))
         return own(state), reports
 
@@ -120,13 +129,18 @@ class Training:
             own = batch.reshape(self.ranks, -1)[self.rank]
             yield self.x[own], self.y[own]
 
+    def alone_is_missed(self) -> bool:
+        """Whether the others will lack this rank alone, and ranks that sleep."""
+        _, missing, _ = self.reports[-1]
+        return set(np.flatnonzero(missing)) <= set(SLEEPING)
+
     def work(self) -> Iterator[Any]:
         """Yields the examples of this rank, late if it is one that sleeps."""
         for step in range(STEPS):
             if self.rank in SLEEPING:
                 path_of(self.rank).with_suffix(".begun").write_text(str(step))
                 time.sleep(SLEEP_S)
-            if self.rank == KILLED and step == STEPS // 5:
+            if self.rank == KILLED and step >= STEPS // 5 and self.alone_is_missed():
                 os.kill(os.getpid(), signal.SIGKILL)
             own = self.plan.examples(self.rank, step)
             yield self.x[own], self.y[own], self.plan.weights(self.rank)

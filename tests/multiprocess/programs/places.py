@@ -14,7 +14,7 @@ import meshes
 import numpy as np
 
 import jax_optireduce as jo
-from jax_optireduce import _compat
+from jax_optireduce._jax import coordination
 
 try:
     jo.init(peer_timeout_s=2.0, deadline_s=0.5)
@@ -29,7 +29,9 @@ jax.block_until_ready(program(given))
 if sys.argv[1] == "keys":
     # A rank that has taken part in a call has completed its `init`.
     time.sleep(0.5)
-    for key, value in _compat._client().key_value_dir_get_bytes("jax_optireduce/0/"):
+    for key, value in coordination._client().key_value_dir_get_bytes(
+        "jax_optireduce/0/"
+    ):
         secret = len(value) == 32 or re.search(rb"[0-9a-f]{64}", value)
         print("key", key.rsplit("/", 2)[-2], bool(secret), flush=True)
 else:

@@ -8,7 +8,7 @@ import meshes
 import numpy as np
 
 import jax_optireduce as jo
-from jax_optireduce import _compat
+from jax_optireduce._jax import processes
 
 HOW = sys.argv[1]
 rank = int(os.environ["JAX_PROCESS_ID"])
@@ -17,8 +17,7 @@ options = {}
 if HOW == "different options":
     options = {"bucket_bytes": 1000 + rank, "advanced": {"lanes": 1 + rank}}
 elif HOW == "without key-value client":
-    _compat._distributed = None
-    _compat.HAS_KEY_VALUE_CLIENT = False
+    processes._distributed = None
 elif HOW == "jax.distributed initialised before":
     jax.distributed.initialize(
         os.environ["JAX_COORDINATOR_ADDRESS"],

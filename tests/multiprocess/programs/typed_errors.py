@@ -17,7 +17,7 @@ import meshes
 import numpy as np
 
 import jax_optireduce as jo
-from jax_optireduce import _compat
+from jax_optireduce._jax import coordination
 
 
 def call(name: str, mode: str = "exact", size: int = 5000) -> Callable[[], Any]:
@@ -52,7 +52,7 @@ def expect(case: str, function: Callable[[], Any]) -> None:
 
 def meet(case: str) -> None:
     """Waits until all ranks are here, and the news of the error have arrived."""
-    _compat.exchange(f"typed errors/{case}", b"here", 60.0)
+    coordination.exchange(f"typed errors/{case}", b"here", 60.0)
     time.sleep(0.3)
 
 

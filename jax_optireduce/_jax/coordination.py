@@ -1,0 +1,244 @@
+"""The entries of JAX's coordination service, which all processes share."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_optireduce import _jax_version
+from jax_optireduce._errors import RendezvousError
+from jax_optireduce._jax import processes
+
+try:
+    from jax.experimental import multihost_utils
+except ImportError as missing:
+    raise ImportError(_jax_version.moved(missing)) from missing
+
+
+def has_service() -> bool:
+    """Whether JAX has the client of the service; without it entries are not kept."""
+    return processes.state() is not None
+
+
+def _client() -> Any:
+    """Returns the key-value client of JAX's coordination service, or None."""
+    return getattr(processes.state(), "client", None)
+
+
+def publish(key: str, value: bytes) -> None:
+    """Publishes `value` under `key`; ignores failures, as at exit."""
+    client = _client()
+    if client is not None:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            client.key_value_set_bytes(key, value)
+
+
+def await_published(key: str, rank: int, timeout_s: float) -> None:
+    """Waits until process `rank` has published `key`.
+
+    Raises:
+      RendezvousError: it did not in time.
+    """
+    client = _client()
+    if client is not None:
+        _get(client, key, rank, processes.process()[1], timeout_s)
+
+
+def published(folder: str) -> dict[str, bytes]:
+    """Returns the values published in a folder, by the last part of the key.
+
+    The result is empty if JAX's coordination service does not answer.
+    """
+    client = _client()
+    if client is None:
+        return {}
+    try:
+        entries = client.key_value_dir_get_bytes(folder)
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return {key.rsplit("/", 1)[-1]: value for key, value in entries}
+
+
+def claim(key: str, value: bytes) -> bytes | None:
+    """Enters `value` under `key`, unless an entry exists.
+
+    Returns:
+      The previous entry, or None if the entry is `value`, or without the service.
+
+    Raises:
+      RendezvousError: the coordination service failed.
+    """
+    client = _client()
+    if client is None:
+        return None
+    try:
+        client.key_value_set_bytes(key, value)
+    except jax.errors.JaxRuntimeError as error:
+        try:
+            return client.key_value_try_get_bytes(key)
+        except jax.errors.JaxRuntimeError:
+            raise RendezvousError(
+                "JAX's coordination service gave an unexpected answer: "
+                + str(error).splitlines()[0]
+            ) from error
+    return None
+
+
+def share(key: str, value: bytes, timeout_s: float) -> bytes:
+    """Returns the value of process 0 on every process; `forget` it afterwards.
+
+    Args:
+      key: not used before; the same on all ranks.
+      value: at least one byte; read on process 0 only.
+      timeout_s: longest wait for process 0, in seconds.
+
+    Raises:
+      RendezvousError: process 0 did not share a value in time.
+    """
+    rank, world_size = processes.process()
+    if world_size == 1:
+        return value
+    client = _client()
+    if client is None:
+        return _exchange_publicly(value)[0]
+    if rank == 0:
+        client.key_value_set_bytes(key, value)
+        return value
+    return _get(client, key, 0, world_size, timeout_s)
+
+
+def forget(key: str) -> None:
+    """Removes the value shared under `key`, if it exists."""
+    client = _client()
+    if client is not None:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            client.key_value_delete(key)
+
+
+def exchange(label: str, payload: bytes, timeout_s: float) -> list[bytes]:
+    """Sends `payload` to every process; returns all payloads, in rank order.
+
+    Args:
+      label: names this exchange; the same on all ranks, used once.
+      payload: at least one byte; lengths may differ between ranks.
+      timeout_s: longest wait for each process, in seconds.
+
+    Raises:
+      RendezvousError: a process did not send its payload in time.
+    """
+    rank, world_size = processes.process()
+    if world_size == 1:
+        return [payload]
+    client = _client()
+    if client is None:
+        return _exchange_publicly(payload)
+    client.key_value_set_bytes(f"{label}/{rank}", payload)
+    return [
+        _get(client, f"{label}/{peer}", peer, world_size, timeout_s)
+        for peer in range(world_size)
+    ]
+
+
+def _get(client: Any, key: str, peer: int, world_size: int, timeout_s: float) -> bytes:
+    """Returns the entry of `peer`, once it exists."""
+    try:
+        return client.blocking_key_value_get_bytes(key, int(timeout_s * 1000))
+    except jax.errors.JaxRuntimeError as error:
+        raise RendezvousError(
+            f"process {peer} of {world_size} did not join the rendezvous within "
+            f"{timeout_s:g} s. Every process must call jax_optireduce.init() the same "
+            "number of times; if one needs longer to start, set "
+            "JAX_OPTIREDUCE_RENDEZVOUS_TIMEOUT_S. JAX's coordination service says: "
+            + str(error).splitlines()[0]
+        ) from error
+
+
+def exchange_among_live(
+    label: str,
+    payload: bytes,
+    silent: Callable[[], Sequence[int]],
+    timeout_s: float | None,
+) -> dict[int, bytes]:
+    """Sends `payload` to every live process; returns the payloads of those, by rank.
+
+    Args:
+      label: names this exchange; the same on all ranks, used once.
+      payload: at least one byte; lengths may differ between ranks.
+      silent: returns the processes to leave out.
+      timeout_s: longest wait for each process, in seconds; None: unlimited.
+
+    Raises:
+      RendezvousError: a process did not send its payload in time, or JAX's coordination
+        service failed.
+    """
+    rank, world_size = processes.process()
+    client = _client()
+    if world_size == 1:
+        return {0: payload}
+    if client is None:
+        return dict(enumerate(_exchange_publicly(payload)))
+    client.key_value_set_bytes(f"{label}/{rank}", payload)
+    payloads = {}
+    for peer in range(world_size):
+        received = _get_from_live(client, label, peer, silent, timeout_s)
+        if received is not None:
+            payloads[peer] = received
+    # All live processes have finished the exchange before the last one.
+    _forget_exchanges(client, rank, label)
+    return payloads
+
+
+def _get_from_live(
+    client: Any,
+    label: str,
+    peer: int,
+    silent: Callable[[], Sequence[int]],
+    timeout_s: float | None,
+) -> bytes | None:
+    """Returns the entry of `peer`, once it exists; None if the process is silent."""
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        gone = peer in silent()
+        try:
+            # An entry from before its death is the same for all processes. Chosen: a
+            # death is noticed within a second.
+            limit_ms = 1 if gone else 1000
+            return client.blocking_key_value_get_bytes(f"{label}/{peer}", limit_ms)
+        except jax.errors.JaxRuntimeError as error:
+            if gone:
+                return None
+            in_time = end is None or time.monotonic() < end
+            if "DEADLINE_EXCEEDED" in str(error) and in_time:
+                continue
+            raise RendezvousError(
+                f"process {peer} did not take part in the exchange {label!r}. Every "
+                "process must make the same calls of this package. JAX's coordination "
+                "service says: " + str(error).splitlines()[0]
+            ) from error
+
+
+# Labels of the last exchanges whose entries of this process may still be read.
+_last_exchanges: list[str] = []
+
+
+def _forget_exchanges(client: Any, rank: int, label: str) -> None:
+    """Removes the entry of this process of the exchange before this one."""
+    for old in _last_exchanges:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            client.key_value_delete(f"{old}/{rank}")
+    _last_exchanges[:] = [label]
+
+
+def _exchange_publicly(payload: bytes) -> list[bytes]:
+    """Exchanges payloads by an XLA collective, for a JAX without the client."""
+    own = np.frombuffer(payload, np.uint8)
+    sizes = multihost_utils.process_allgather(np.asarray([own.size], np.int32))
+    sizes = np.asarray(sizes).reshape(-1)
+    padded = np.zeros(int(sizes.max()), np.uint8)
+    padded[: own.size] = own
+    rows = np.asarray(multihost_utils.process_allgather(padded))
+    rows = rows.reshape(sizes.size, -1)
+    return [rows[i, :size].tobytes() for i, size in enumerate(sizes)]

@@ -1,0 +1,138 @@
+"""The lowering of calls: devices, names of equations, custom calls.
+
+Custom calls have a title in a profile; host computations return to the device.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from jax_optireduce import _jax_version
+from jax_optireduce._errors import UsageError
+from jax_optireduce._jax_version import explained
+
+try:
+    from jax.core import ShapedArray
+    from jax.experimental import compute_on as _compute_on
+    from jax.extend.core import Primitive
+    from jax.interpreters import mlir
+except ImportError as missing:
+    raise ImportError(_jax_version.moved(missing)) from missing
+
+try:
+    from jaxlib.mlir import ir as _ir
+except ImportError:  # Calls have no title in a profile.
+    _ir = None
+
+# Key of our counters in JAX's cache of a module during its lowering.
+_ORDINALS = "jax_optireduce.ordinals"
+
+
+@explained
+def lowering_mesh(ctx: Any) -> jax.sharding.Mesh:
+    """Returns the devices of the program under lowering.
+
+    Raises:
+      UsageError: the program is lowered without devices.
+    """
+    mesh = getattr(ctx.module_context.axis_context, "mesh", None)
+    if not isinstance(mesh, jax.sharding.Mesh):
+        raise UsageError(
+            "a collective was lowered without a mesh of devices; call it inside "
+            "jax.shard_map with a concrete mesh (or jax.pmap), not while exporting."
+        )
+    return mesh
+
+
+@explained
+def automatic_axes(ctx: Any) -> tuple[str, ...]:
+    """Returns the axes of the program under lowering that are not manual."""
+    context = ctx.module_context.axis_context
+    names = context.mesh.axis_names
+    return tuple(name for name in names if name not in context.manual_axes)
+
+
+@explained
+def next_ordinal(ctx: Any, key: str) -> int:
+    """Returns the number of equations with `key` lowered in this module before."""
+    ordinals = ctx.module_context.lowering_cache.setdefault(_ORDINALS, {})
+    ordinals[key] = ordinals.get(key, -1) + 1
+    return ordinals[key]
+
+
+@explained
+def without_manual_types(ctx: Any) -> Any:
+    """Returns `ctx` with inputs of plain types, for the lowering of local code."""
+    plain = [ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
+    return ctx.replace(avals_in=plain)
+
+
+@explained
+def on_host(function: Callable[..., Any], *operands: Any) -> Any:
+    """Calls a function as a host computation; its results are on the device again."""
+    # JAX 0.10 has another name for it.
+    wrap: Any = getattr(_compute_on, "compute_on2", _compute_on.compute_on)
+    call = wrap(
+        function,
+        compute_type="device_host",
+        out_memory_spaces=jax.memory.Space.Device,
+    )
+    return call(*operands)
+
+
+def ffi_call(
+    target: str,
+    results: Sequence[Any],
+    title: str,
+    aliases: dict[int, int] | None = None,
+) -> Callable[..., list[Any]]:
+    """Returns a function that calls a handler, like `jax.ffi.ffi_call`.
+
+    XLA names the instruction, and so the event of a profile, after the location of the
+    operation: there it is "ffi_call" for every call of every package.
+
+    Args:
+      target: the name of the handler, which may have side effects.
+      results: shape and dtype of each result.
+      title: of the call in a profile; XLA writes "_" for other characters than letters
+        and digits.
+      aliases: operand -> result that has its memory.
+    """
+    types = tuple(ShapedArray(x.shape, x.dtype) for x in results)
+    rule = jax.ffi.ffi_lowering(
+        target, has_side_effect=True, operand_output_aliases=dict(aliases or {})
+    )
+
+    def call(*operands: Any, **attributes: Any) -> list[Any]:
+        def lower(ctx: Any, *operands: Any) -> Any:
+            with _titled(title, ctx.name_stack):
+                return rule(ctx, *operands, **attributes)
+
+        return _ffi_call_p.bind(*operands, types=types, lower=lower)
+
+    return call
+
+
+def _titled(title: str, scope: Any) -> contextlib.AbstractContextManager[Any]:
+    """Returns the context of operations at the current place, with a title."""
+    if _ir is None:
+        return contextlib.nullcontext()
+    place: Any = _ir.Location.current
+    # The names that JAX has given it.
+    while isinstance(place, _ir.NameLoc):
+        place = place.child_loc
+    # As JAX writes them: the type of the operation, and its name in all scopes.
+    scoped = _ir.Location.name(f"{scope}/{title}".lstrip("/"), childLoc=place)
+    return _ir.Location.name(f"{title}:", childLoc=scoped)
+
+
+_ffi_call_p = Primitive("optireduce_ffi_call")
+_ffi_call_p.multiple_results = True
+_ffi_call_p.def_abstract_eval(lambda *_, types, **__: list(types))
+mlir.register_lowering(
+    _ffi_call_p,
+    lambda ctx, *operands, lower, **_: lower(ctx, *operands),
+    cacheable=False,
+)
