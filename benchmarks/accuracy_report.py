@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
-
 TITLES = {
     "digits": "Digits: a convolutional network of {parameters:,} parameters",
     "text": "Text: a character transformer of {parameters:,} parameters",
@@ -116,17 +114,18 @@ def _columns(
     }
 
 
-def write(text: str, page: Path) -> None:
+def write(text: str, page: Path, marks: str) -> None:
     """Puts the tables between the marks of a page.
 
     Raises:
-      ValueError: the page has no marks.
+      ValueError: the page has no marks of this name.
     """
+    begin, end = (f"<!-- {marks}: {place} -->" for place in ("begin", "end"))
     before = page.read_text()
-    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
+    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
     if not pattern.search(before):
-        raise ValueError(f"{page} must have a line {BEGIN} and, below it, a line {END}")
-    page.write_text(pattern.sub(lambda _: f"{BEGIN}\n\n{text}\n\n{END}", before))
+        raise ValueError(f"{page} must have a line {begin} and, below it, a line {end}")
+    page.write_text(pattern.sub(lambda _: f"{begin}\n\n{text}\n\n{end}", before))
 
 
 def _having(rows: Sequence[Row], **fields: str) -> list[Row]:
