@@ -211,3 +211,13 @@ def test_trainings_on_hosts_reach_the_same_and_are_not_repeated(tmp_path):
     np.testing.assert_allclose(gloo["curve"], exact["curve"], atol=0.002)
     assert exact["drift"] == exact["missing_results"] == 0
     assert (tmp_path / "tta-output/tta.png").stat().st_size > 0
+
+
+@needs_hosts
+def test_overlapped_steps_have_a_line_each():
+    small = ("--steps", "3", "--batch", "8", "--layers", "2", "--width", "8")
+    command = [sys.executable, str(BENCHMARKS / "step_overlap.py"), *small]
+    lines = _run([*command, "--lines", "computation alone", "DeAR"]).splitlines()
+    printed = [line for line in lines if line.startswith("|")]
+    assert re.fullmatch(r"\| computation alone \| \d+ \|", printed[2])
+    assert re.fullmatch(r"\| DeAR \| \d+ \|", printed[3])
