@@ -114,6 +114,13 @@ def test_marks_of_another_name_are_those_of_other_tables(benchmark, tmp_path):
     )
 
 
+def test_a_training_that_diverges_is_called_so(benchmark):
+    report = benchmark.accuracy_report
+    losses = [report._loss(loss) for loss in (2.5, 1e12, np.nan)]
+    assert losses == ["2.500", "diverges", "diverges"]
+    assert report._share(np.nan) == "-"
+
+
 @pytest.mark.usefixtures("benchmark")
 def test_a_step_of_acco_has_halves_of_two_batches():
     train = sys.modules["accuracy_train"]
