@@ -48,14 +48,14 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("accuracy")
     page = folder / "page.md"
     page.write_text("before\n<!-- accuracy: begin -->\nold\n<!-- accuracy: end -->\n")
-    schemes = ("exact", "bounded", "exact, delayed", "bounded, ACCO")
+    schemes = ("exact", "bounded", "bounded, ACCO")
     some = ("--tasks", "text", "--optimizers", "sgd", "--schemes", *schemes)
     ended = _run(*some, "--page", "page.md", folder=folder)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "4 cells, 0 of them done" in ended.stdout
+    assert "3 cells, 0 of them done" in ended.stdout
     again = _run(*some, folder=folder)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "4 cells, 4 of them done" in again.stdout
+    assert "3 cells, 3 of them done" in again.stdout
     assert "ms a step;" not in again.stdout
     return folder
 
@@ -66,9 +66,9 @@ def _results(folder):
 
 
 def test_every_cell_reports_what_each_rank_holds(folder):
-    exact, bounded, delayed, acco = rows = _results(folder)
+    exact, bounded, acco = rows = _results(folder)
     names = [row["scheme"] for row in rows]
-    assert names == ["exact", "bounded", "exact, delayed", "bounded, ACCO"]
+    assert names == ["exact", "bounded", "bounded, ACCO"]
     for row in rows:
         assert len(row["accuracy_by_rank"]) == len(row["loss_by_rank"]) == 2
         assert row["parameters"] == 96_016
@@ -77,9 +77,9 @@ def test_every_cell_reports_what_each_rank_holds(folder):
     # The first calls wait, or had time enough: no data is late.
     if bounded["missing_contributions"] == bounded["missing_results"] == 0:
         assert bounded["accuracy_by_rank"] == exact["accuracy_by_rank"]
-    # After three steps, two updates of the delayed step have had gradients.
-    assert exact["loss_by_rank"][0] < delayed["loss_by_rank"][0] < np.log(96) + 1
-    assert acco["loss_by_rank"][0] != exact["loss_by_rank"][0]
+    # The same examples, half of them at estimated parameters.
+    losses = [row["loss_by_rank"][0] for row in (exact, acco)]
+    assert losses[0] != losses[1] == pytest.approx(losses[0], abs=0.1)
 
 
 def test_tables_stand_between_the_marks_of_the_page(folder):

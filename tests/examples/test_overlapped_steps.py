@@ -13,7 +13,7 @@ def test_overlapped_steps_are_those_of_their_equations(tmp_path):
     output = launched.run(
         str(PROGRAM),
         tmp_path,
-        *("--step", "ACCO", "--mode", "bounded", "--steps", "40"),
+        *("--step", "DeAR", "--layers", "2", "--steps", "40"),
         processes=RANKS,
         PYTHONPATH=str(launched.EXAMPLES),
     )
@@ -31,5 +31,5 @@ def test_overlapped_steps_are_those_of_their_equations(tmp_path):
         lines = found(rf"bounded {step} (\S+) (\d+)")
         assert all(float(distance) < 1e-5 for distance, _ in lines), output
         assert any(int(expired) for _, expired in lines), output
-    accuracies = found(r"ACCO, bounded: 40 steps of .* accuracy (\S+)")
+    accuracies = found(r"DeAR, exact: 40 steps of .* accuracy (\S+)")
     assert all(float(accuracy) > 0.8 for accuracy in accuracies), output
