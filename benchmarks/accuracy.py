@@ -3,10 +3,11 @@
     python benchmarks/accuracy.py
 
 The program trains two small models with SGD and AdamW on 4 ranks of this host, with
-each scheme (`exact`, `lossy`, `bounded`), with lost datagrams or one slow rank, with
-several seeds. It writes into `accuracy-output/` the figures of each run (results.jsonl,
+each scheme (`exact`, `lossy`, `bounded`; `--schemes` also takes `agreed`, and steps
+that overlap with their calls), with lost datagrams or one slow rank, with several
+seeds. It writes into `accuracy-output/` the figures of each run (results.jsonl,
 a line each) and tables (tables.md), and the tables into a page with
-`--page docs/accuracy.md`.
+`--page docs/accuracy.md`, between the marks named by `--marks`.
 
 Cells in `results.jsonl` are not run again: the next start continues an interrupted run.
 `--at-most 20` runs the next 20 cells; `--tasks text --optimizers adamw` selects a part
@@ -74,6 +75,7 @@ def parse_arguments() -> argparse.Namespace:
         help="folder for the results (default accuracy-output)",
     )
     add("--page", type=Path, help="page with marks around the tables")
+    add("--marks", default="accuracy", help="name of the marks (default accuracy)")
     return parser.parse_args()
 
 
@@ -87,7 +89,7 @@ def cells(args: argparse.Namespace) -> list[Cell]:
     for task, optimizer, scheme, condition, seed in itertools.product(
         args.tasks, args.optimizers, args.schemes, args.conditions, range(args.seeds)
     ):
-        if scheme == "exact" and condition != "0" and seed > 0:
+        if SCHEMES[scheme].mode == "exact" and condition != "0" and seed > 0:
             continue
         found.append(
             Cell(
@@ -134,7 +136,7 @@ def main() -> int:
         print(tables)
         (args.output / "tables.md").write_text(tables + "\n")
         if args.page:
-            accuracy_report.write(tables, args.page)
+            accuracy_report.write(tables, args.page, args.marks)
     return 0 if len(done) == len(wanted) else 1
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
-
 TITLES = {
     "digits": "Digits: a convolutional network of {parameters:,} parameters",
     "text": "Text: a character transformer of {parameters:,} parameters",
@@ -33,10 +31,11 @@ def tables(rows: Sequence[Row], processes: int) -> str:
         f"{processes} ranks on one host with {len(os.sched_getaffinity(0))} cores, "
         f"Python {'.'.join(platform.python_version_tuple()[:2])} (and its text), "
         f"{one['steps']} steps, {len({row['seed'] for row in rows})} seed(s); deadline "
-        f"of `lossy` and `bounded`: {deadline}; the straggler sleeps "
-        f"{one['straggler_ms']:g} ms in each step."
+        f"of `lossy` and `bounded`: {deadline}"
     )
-    parts = [setting]
+    if _having(rows, condition="straggler"):
+        setting += f"; the straggler sleeps {one['straggler_ms']:g} ms in each step"
+    parts = [f"{setting}."]
     for task in TITLES:
         for optimizer in OPTIMIZERS:
             chosen = _having(rows, task=task, optimizer=optimizer)
@@ -102,7 +101,7 @@ def _columns(
         "worst rank": worst,
         "against `exact`, points": against_exact,
     }
-    columns["loss"] = lambda rows: f"{_mean(rows, 'loss_by_rank'):.3f}"
+    columns["loss"] = lambda rows: _loss(_mean(rows, "loss_by_rank"))
     if task == "text":
         columns["perplexity"] = lambda rows: _perplexity(_mean(rows, "loss_by_rank"))
     return columns | {
@@ -116,17 +115,18 @@ def _columns(
     }
 
 
-def write(text: str, page: Path) -> None:
+def write(text: str, page: Path, marks: str) -> None:
     """Puts the tables between the marks of a page.
 
     Raises:
-      ValueError: the page has no marks.
+      ValueError: the page has no marks of this name.
     """
+    begin, end = (f"<!-- {marks}: {place} -->" for place in ("begin", "end"))
     before = page.read_text()
-    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
+    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
     if not pattern.search(before):
-        raise ValueError(f"{page} must have a line {BEGIN} and, below it, a line {END}")
-    page.write_text(pattern.sub(lambda _: f"{BEGIN}\n\n{text}\n\n{END}", before))
+        raise ValueError(f"{page} must have a line {begin} and, below it, a line {end}")
+    page.write_text(pattern.sub(lambda _: f"{begin}\n\n{text}\n\n{end}", before))
 
 
 def _having(rows: Sequence[Row], **fields: str) -> list[Row]:
@@ -153,6 +153,11 @@ def _deviation(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
+def _loss(loss: float) -> str:
+    """Formats a loss, in nats; that of a random guess is at most 4.6."""
+    return f"{loss:.3f}" if loss < 1000 else "diverges"
+
+
 def _perplexity(loss: float) -> str:
     """Formats a perplexity below 1000; that of a random guess is 96."""
     return f"{np.exp(loss):.2f}" if loss < np.log(1000) else "over 1000"
@@ -160,4 +165,6 @@ def _perplexity(loss: float) -> str:
 
 def _share(share: float) -> str:
     """Formats a share as a percentage of three digits; 0 is exactly 0."""
+    if np.isnan(share):  # Of a training that diverges.
+        return "-"
     return f"{100 * share:.3g} %" if share else "0"

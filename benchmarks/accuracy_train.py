@@ -12,7 +12,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,32 @@ MOMENTUM = 0.9
 # Source: docs/checkpoints.md, for optimizers like AdamW.
 RESYNC_EVERY = 100
 
-# Scheme -> mode, and whether `resync` is called.
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """The calls of a training.
+
+    Attributes:
+      mode: of the calls.
+      step: "plain", "delayed" or "ACCO"; see docs/overlap.md.
+      resync: whether `resync` is called.
+    """
+
+    mode: str
+    step: str = "plain"
+    resync: bool = False
+
+
 SCHEMES = {
-    "exact": ("exact", False),
-    "lossy": ("lossy", False),
-    "agreed": ("agreed", False),
-    "bounded": ("bounded", False),
-    "bounded+resync": ("bounded", True),
+    "exact": Scheme("exact"),
+    "lossy": Scheme("lossy"),
+    "agreed": Scheme("agreed"),
+    "bounded": Scheme("bounded"),
+    "bounded+resync": Scheme("bounded", resync=True),
+    "exact, delayed": Scheme("exact", "delayed"),
+    "exact, ACCO": Scheme("exact", "ACCO"),
+    "bounded, delayed": Scheme("bounded", "delayed"),
+    "bounded, ACCO": Scheme("bounded", "ACCO"),
 }
 
 
@@ -90,9 +109,10 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-    """The compiled functions of a task, an optimizer and a mode."""
+    """The compiled functions of a task, an optimizer and a scheme."""
 
     initial: Callable[..., Any]
+    start: Callable[..., Any]
     step: Callable[..., Any]
     resync: Callable[..., Any]
     evaluate: Callable[..., Any]
@@ -104,25 +124,113 @@ def make_optimizer(task: accuracy_models.Task, name: str) -> Any:
     return optax.sgd(rate, MOMENTUM) if name == "sgd" else optax.adamw(rate)
 
 
+def shares(stats: jax_optireduce.CollectiveStats) -> jax.Array:
+    """Returns contributions and results missing, and results deferred, float32 [3]."""
+    return jnp.stack(
+        [stats.missing_contributions, stats.missing_results, stats.deferred]
+    )
+
+
+def make_step(
+    task: accuracy_models.Task, optimizer: Any, scheme: Scheme
+) -> Callable[..., Any]:
+    """Returns (state, inputs, targets) -> (state, shares) of a rank.
+
+    The state has the parameters, the state of the optimizer, and a handle.
+    """
+    how: Any = {"mode": scheme.mode, "name": "gradients"}
+    gradient = jax.grad(task.loss)
+
+    def plain(state: Any, *rows: jax.Array) -> tuple[Any, jax.Array]:
+        params, inner, handle = state
+        means, stats = jax_optireduce.average_gradients(
+            gradient(params, *rows), AXIS, **how, return_stats=True
+        )
+        updates, inner = optimizer.update(means, inner, params)
+        return (optax.apply_updates(params, updates), inner, handle), shares(stats)
+
+    def delayed(state: Any, *rows: jax.Array) -> tuple[Any, jax.Array]:
+        params, inner, handle = state
+        following = jax_optireduce.begin(gradient(params, *rows), AXIS, **how)
+        means, stats = jax_optireduce.end(handle, after=following, return_stats=True)
+        updates, inner = optimizer.update(means, inner, params)
+        return (optax.apply_updates(params, updates), inner, following), shares(stats)
+
+    def acco(state: Any, *rows: jax.Array) -> tuple[Any, jax.Array]:
+        params, inner, handle = state
+        seconds = how | {"name": "gradients of second halves"}
+        second, first = zip(*(jnp.split(x, 2) for x in rows), strict=True)
+        other = jax_optireduce.begin(gradient(params, *second), AXIS, **seconds)
+        half, stats = jax_optireduce.end(handle, after=other, return_stats=True)
+        # The estimate of the next parameters.
+        updates, _ = optimizer.update(half, inner, params)
+        estimate = optax.apply_updates(params, updates)
+        handle = jax_optireduce.begin(gradient(estimate, *first), AXIS, **how)
+        rest, others = jax_optireduce.end(other, after=handle, return_stats=True)
+        means = jax.tree.map(lambda a, b: (a + b) / 2, half, rest)
+        updates, inner = optimizer.update(means, inner, params)
+        report = (shares(stats) + shares(others)) / 2
+        return (optax.apply_updates(params, updates), inner, handle), report
+
+    return {"plain": plain, "delayed": delayed, "ACCO": acco}[scheme.step]
+
+
+def make_start(
+    task: accuracy_models.Task, optimizer: Any, scheme: Scheme
+) -> Callable[..., Any]:
+    """Returns (params, inputs, targets) -> the first state of a rank.
+
+    ACCO begins the call of the first half of the first batch.
+    """
+    how: Any = {"mode": scheme.mode, "name": "gradients"}
+
+    def start(params: Any, *rows: jax.Array) -> Any:
+        handle = None
+        if scheme.step == "delayed":
+            handle = jax_optireduce.empty_handle(params, AXIS, mode=scheme.mode)
+        if scheme.step == "ACCO":
+            first = (x[: len(x) // 2] for x in rows)
+            gradients = jax.grad(task.loss)(params, *first)
+            handle = jax_optireduce.begin(gradients, AXIS, **how)
+        return params, optimizer.init(params), handle
+
+    return start
+
+
+def batches_of(
+    task: accuracy_models.Task, scheme: Scheme, seed: int
+) -> Iterator[list[np.ndarray]]:
+    """Yields the batches of this rank: the first one is that of the start.
+
+    A step of ACCO has the second half of a batch, and the first one of the next batch.
+    """
+    batches = task.batches(seed, *rank_and_ranks())
+    before = next(batches)
+    yield before
+    half = task.batch_per_rank // 2
+    for following in batches:
+        if scheme.step != "ACCO":
+            yield before
+        else:
+            pairs = zip(before, following, strict=True)
+            yield [np.concatenate([a[half:], b[:half]]) for a, b in pairs]
+        before = following
+
+
 @functools.cache
-def compiled(mesh: Mesh, task_name: str, optimizer_name: str, mode: str) -> Programs:
+def compiled(
+    mesh: Mesh, task_name: str, optimizer_name: str, scheme: Scheme
+) -> Programs:
     """Returns the programs of all cells of this kind."""
     task = accuracy_models.load(task_name)
     optimizer = make_optimizer(task, optimizer_name)
 
     def initial(seed: jax.Array) -> Any:
-        params = task.model.init(jax.random.key(seed), task.held_out_inputs[:1])
-        return params, optimizer.init(params)
+        return task.model.init(jax.random.key(seed), task.held_out_inputs[:1])
 
-    def step(state: Any, inputs: jax.Array, targets: jax.Array) -> tuple[Any, Any]:
-        params, inner = state
-        gradients = jax.grad(task.loss)(params, inputs, targets)
-        gradients, stats = jax_optireduce.average_gradients(
-            gradients, AXIS, mode=mode, name="gradients", return_stats=True
-        )
-        updates, inner = optimizer.update(gradients, inner, params)
-        shares = (stats.missing_contributions, stats.missing_results, stats.deferred)
-        return (optax.apply_updates(params, updates), inner), jnp.stack(shares)[None]
+    def step(state: Any, *rows: jax.Array) -> tuple[Any, Any]:
+        state, report = make_step(task, optimizer, scheme)(state, *rows)
+        return state, report[None]
 
     def resync(state: Any) -> Any:
         return jax_optireduce.resync(state, AXIS)
@@ -130,14 +238,17 @@ def compiled(mesh: Mesh, task_name: str, optimizer_name: str, mode: str) -> Prog
     initial = jax.jit(initial, out_shardings=NamedSharding(mesh, EVERYWHERE))
     rows = multihost_rows(mesh, next(task.batches(0, *rank_and_ranks())))
     over_ranks = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
-    stepped = over_ranks(
-        step,
-        in_specs=(EVERYWHERE, DIVIDED, DIVIDED),
-        out_specs=(EVERYWHERE, DIVIDED),
+    in_specs = (EVERYWHERE, DIVIDED, DIVIDED)
+    started = over_ranks(
+        make_start(task, optimizer, scheme), in_specs=in_specs, out_specs=EVERYWHERE
     )
-    state = initial(np.uint32(0))
+    stepped = over_ranks(step, in_specs=in_specs, out_specs=(EVERYWHERE, DIVIDED))
+    params = initial(np.uint32(0))
+    start = jax.jit(started).lower(params, *rows).compile()
+    state = start.out_info
     return Programs(
         initial=initial,
+        start=start,
         step=jax.jit(stepped, donate_argnums=0).lower(state, *rows).compile(),
         resync=jax.jit(
             over_ranks(resync, in_specs=EVERYWHERE, out_specs=EVERYWHERE),
@@ -160,15 +271,17 @@ def multihost_rows(mesh: Mesh, rows: list[np.ndarray]) -> list[jax.Array]:
 
 def train(cell: Cell, mesh: Mesh) -> dict[str, Any]:
     """Trains one cell in the open session, and returns its figures."""
-    mode, resynced = SCHEMES[cell.scheme]
-    programs = compiled(mesh, cell.task, cell.optimizer, mode)
-    state = programs.initial(np.uint32(cell.seed))
+    scheme = SCHEMES[cell.scheme]
+    programs = compiled(mesh, cell.task, cell.optimizer, scheme)
+    params = programs.initial(np.uint32(cell.seed))
     rank, ranks = rank_and_ranks()
-    batches = accuracy_models.load(cell.task).batches(cell.seed, rank, ranks)
+    batches = batches_of(accuracy_models.load(cell.task), scheme, cell.seed)
+    first = multihost_rows(mesh, next(batches))
     sleeps = cell.condition == "straggler" and rank == ranks - 1
     seconds, reports = [], []
     multihost_utils.sync_global_devices("start")
     began = time.perf_counter()
+    state = programs.start(params, *first)
     for number, rows in enumerate(itertools.islice(batches, cell.steps), 1):
         batch = multihost_rows(mesh, rows)
         if sleeps:
@@ -177,7 +290,7 @@ def train(cell: Cell, mesh: Mesh) -> dict[str, Any]:
         state, report = jax.block_until_ready(programs.step(state, *batch))
         seconds.append(time.perf_counter() - start)
         reports.append(of_this_rank(report)[0])
-        if resynced and number % RESYNC_EVERY == 0:
+        if scheme.resync and number % RESYNC_EVERY == 0:
             state = programs.resync(state)
     elapsed = time.perf_counter() - began
     params = of_this_rank(state[0])

@@ -396,6 +396,42 @@ def _overlap(blocks: Page) -> None:
     )
     on_each_device(jax_optireduce.end, handle)
 
+    def layer(params: Any, x: jax.Array) -> jax.Array:
+        return x @ params["w"] + params["b"]
+
+    blocks.run(layer=layer, loss_of=lambda x, labels: jnp.mean((x - labels) ** 2))
+    layers = [{"w": np.eye(4, dtype=np.float32), "b": np.zeros(4, np.float32)}]
+    layers.append(params())
+
+    def by_layer(layers: Any, batch: Any) -> Any:
+        handles = [jax_optireduce.empty_handle(layer, "data") for layer in layers]
+        for _ in range(2):
+            layers, handles = blocks.names["step"](list(layers), handles, batch)
+        return layers, [jax_optireduce.end(handle) for handle in handles]
+
+    def network_loss(layers: Any, batch: Any) -> jax.Array:
+        return loss_fn(layers[1], (layer(layers[0], batch[0]), batch[1]))
+
+    updated, _ = on_each_device(by_layer, layers, batch())
+    _check_sgd(updated, layers, jax.grad(network_loss)(layers, batch()))
+    blocks.run()
+
+    def acco(params: Any, first: Any, second: Any) -> Any:
+        gradients = jax.grad(loss_fn)(params, first)
+        handle = jax_optireduce.begin(gradients, "data", name="first halves")
+        updated, handle = blocks.names["step"](params, handle, second, first)
+        return updated, jax_optireduce.end(handle)
+
+    updated, _ = on_each_device(acco, params(), batch(), batch())
+    _check_sgd(updated, params(), jax.grad(loss_fn)(params(), batch()))
+
+
+def _check_sgd(updated: Any, before: Any, gradients: Any) -> None:
+    """Checks an update of a page with the rate 0.1."""
+    wanted = jax.tree.map(lambda p, g: p - 0.1 * g, before, gradients)
+    for got, leaf in zip(*map(jax.tree.leaves, (updated, wanted)), strict=True):
+        np.testing.assert_allclose(got, leaf, rtol=1e-5)
+
 
 @page("docs/safeguards.md")
 def _safeguards(blocks: Page) -> None:
@@ -421,7 +457,11 @@ def _sharded(blocks: Page) -> None:
     step = blocks.names["step"]
     part = jnp.ones((1, 8))
     state = optimizer.init(part)
-    on_each_device(step, part, state, batch())
+    updated, _ = on_each_device(step, part, state, batch())
+    blocks.run()
+    got, _ = on_each_device(blocks.names["step"], part, state, batch())
+    # Another order of the calls, not another step.
+    np.testing.assert_allclose(got, updated, rtol=1e-6)
     blocks.run()
     on_each_device(blocks.names["end"], part, jnp.ones((4, 8)))
     blocks.run()

@@ -1,17 +1,30 @@
 """The accuracy benchmark, tiny: it resumes, and its tables match the training."""
 
+import argparse
+import itertools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "accuracy.py"
 
 # Seconds for two runs. Chosen: five times their duration on two idle cores.
 TIMEOUT_S = 120
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    """The module."""
+    monkeypatch.syspath_prepend(BENCHMARK.parent)
+    import accuracy
+
+    return accuracy
+
 
 SMALL = ("--steps", "3", "--seeds", "1", "--processes", "2", "--conditions", "0")
 
@@ -31,17 +44,18 @@ def _run(*arguments, folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with two schemes of one task, and a page with their tables."""
+    """A folder with some schemes of one task, and a page with their tables."""
     folder = tmp_path_factory.mktemp("accuracy")
     page = folder / "page.md"
     page.write_text("before\n<!-- accuracy: begin -->\nold\n<!-- accuracy: end -->\n")
-    some = ("--tasks", "text", "--optimizers", "sgd", "--schemes", "exact", "bounded")
+    schemes = ("exact", "bounded", "bounded, ACCO")
+    some = ("--tasks", "text", "--optimizers", "sgd", "--schemes", *schemes)
     ended = _run(*some, "--page", "page.md", folder=folder)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "2 cells, 0 of them done" in ended.stdout
+    assert "3 cells, 0 of them done" in ended.stdout
     again = _run(*some, folder=folder)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "2 cells, 2 of them done" in again.stdout
+    assert "3 cells, 3 of them done" in again.stdout
     assert "ms a step;" not in again.stdout
     return folder
 
@@ -52,9 +66,10 @@ def _results(folder):
 
 
 def test_every_cell_reports_what_each_rank_holds(folder):
-    exact, bounded = _results(folder)
-    assert (exact["scheme"], bounded["scheme"]) == ("exact", "bounded")
-    for row in (exact, bounded):
+    exact, bounded, acco = rows = _results(folder)
+    names = [row["scheme"] for row in rows]
+    assert names == ["exact", "bounded", "bounded, ACCO"]
+    for row in rows:
         assert len(row["accuracy_by_rank"]) == len(row["loss_by_rank"]) == 2
         assert row["parameters"] == 96_016
         assert 0 < row["step_ms_p50"] <= row["step_ms_p99"]
@@ -62,6 +77,9 @@ def test_every_cell_reports_what_each_rank_holds(folder):
     # The first calls wait, or had time enough: no data is late.
     if bounded["missing_contributions"] == bounded["missing_results"] == 0:
         assert bounded["accuracy_by_rank"] == exact["accuracy_by_rank"]
+    # The same examples, half of them at estimated parameters.
+    losses = [row["loss_by_rank"][0] for row in (exact, acco)]
+    assert losses[0] != losses[1] == pytest.approx(losses[0], abs=0.1)
 
 
 def test_tables_stand_between_the_marks_of_the_page(folder):
@@ -75,6 +93,7 @@ def test_tables_stand_between_the_marks_of_the_page(folder):
     assert "over 1 seed(s)" in tables
     assert "| clean | `exact` |" in tables
     assert "| clean | `bounded` |" in tables
+    assert "| clean | `bounded, ACCO` |" in tables
 
 
 def test_page_without_marks_is_an_error(folder):
@@ -83,3 +102,55 @@ def test_page_without_marks_is_an_error(folder):
     ended = _run(*some, "--page", "other.md", folder=folder)
     assert ended.returncode == 1
     assert "must have a line <!-- accuracy: begin -->" in ended.stderr
+
+
+def test_marks_of_another_name_are_those_of_other_tables(benchmark, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("".join(f"<!-- {m}: begin -->\n<!-- {m}: end -->\n" for m in "ab"))
+    benchmark.accuracy_report.write("text", page, "b")
+    assert page.read_text() == (
+        "<!-- a: begin -->\n<!-- a: end -->\n"
+        "<!-- b: begin -->\n\ntext\n\n<!-- b: end -->\n"
+    )
+
+
+def test_a_training_that_diverges_is_called_so(benchmark):
+    report = benchmark.accuracy_report
+    losses = [report._loss(loss) for loss in (2.5, 1e12, np.nan)]
+    assert losses == ["2.500", "diverges", "diverges"]
+    assert report._share(np.nan) == "-"
+
+
+@pytest.mark.usefixtures("benchmark")
+def test_a_step_of_acco_has_halves_of_two_batches():
+    train = sys.modules["accuracy_train"]
+    task = train.accuracy_models.load("digits")
+    half = task.batch_per_rank // 2
+
+    def labels(scheme):
+        batches = train.batches_of(task, train.SCHEMES[scheme], 1)
+        return [rows[1] for rows in itertools.islice(batches, 4)]
+
+    plain, acco = labels("exact"), labels("exact, ACCO")
+    # The first batch is that of the start, of which ACCO takes a half.
+    np.testing.assert_array_equal(plain[0], plain[1])
+    np.testing.assert_array_equal(acco[0], plain[0])
+    halves = np.concatenate([acco[0][:half], *acco[1:]])
+    wanted = np.concatenate(plain[1:])
+    np.testing.assert_array_equal(halves[: len(wanted)], wanted)
+
+
+def test_the_network_cannot_change_a_training_in_exact(benchmark):
+    arguments = argparse.Namespace(
+        tasks=["text"],
+        optimizers=["sgd"],
+        schemes=["exact, ACCO", "bounded, ACCO"],
+        conditions=["0", "5"],
+        seeds=3,
+        steps=1,
+        deadline_ms=0,
+        straggler_ms=0,
+    )
+    found = [(c.scheme[:5], c.condition) for c in benchmark.cells(arguments)]
+    counts = [found.count(kind) for kind in itertools.product(("exact", "bound"), "05")]
+    assert counts == [3, 1, 3, 3]
