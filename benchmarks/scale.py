@@ -16,6 +16,7 @@ Simulated cases run the production protocol in virtual time and check every sum:
   * `exact 2D`: an allreduce of the whole bucket within each of about sqrt(N) groups,
     then one across the groups among the ranks of equal place: two `psum`s over two
     axes;
+  * `exact, N owners`: `exact` with a shard on every rank, however small the bucket;
   * `2D TAR`: a `psum_scatter` within each group, a `psum` of the part across, an
     `all_gather` within the group.
 
@@ -54,6 +55,8 @@ TAILS = (1.5, 3.0)
 SIMULATED = ("exact", "bounded", "exact 2D", "2D TAR")
 MODELS = {"ring model": ring_times, "halving model": halving_times}
 KINDS = (*MODELS, *SIMULATED)
+# The same as `exact` for the default bucket.
+SMALL = "exact, N owners"
 
 # Counted calls, and calls before these, which open windows and announce names.
 # Chosen: a few minutes of one core.
@@ -85,7 +88,7 @@ def scenario(network: Network, kind: str, calls: int, deadline_s: float = 0) -> 
 
     Args:
       network: the network.
-      kind: one of `SIMULATED`.
+      kind: one of `SIMULATED`, or `SMALL`.
       calls: number of consecutive calls.
       deadline_s: deadline of a call of `bounded`, in seconds.
     """
@@ -118,6 +121,8 @@ def scenario(network: Network, kind: str, calls: int, deadline_s: float = 0) -> 
         "groups": groups_of(network.ranks) if "2D" in kind else 1,
         "group_stages": int(kind == "2D TAR"),
     }
+    if kind == SMALL:
+        fields["shard_bytes_min"] = 1
     if kind == "bounded":
         half_us = max(round(deadline_s / 2 * 1e6), 1)
         fields |= {
@@ -146,12 +151,16 @@ def simulate(line: str) -> dict[str, Any]:
 def measure(network: Network, kind: str, deadline_s: float) -> dict[str, Any]:
     """Returns the times of calls, in seconds, and other fields of a line."""
     warm_up = WARM_UP[network.ranks]
-    warm_up = max(warm_up // network.mib, min(warm_up, 2))
-    calls = max(CALLS[network.ranks] // network.mib, 5 if network.mib > 1 else 1)
+    divisor = max(round(network.mib), 1)
+    warm_up = max(warm_up // divisor, min(warm_up, 2))
+    calls = max(CALLS[network.ranks] // divisor, 5 if network.mib > 1 else 1)
     report = simulate(scenario(network, kind, warm_up + calls, deadline_s))
     counted = report["calls"][warm_up : warm_up + calls]
     return {
         "elapsed_s": [call["elapsed_s"] for call in counted],
+        "datagrams": report["counters"]["datagrams_sent"]
+        / (warm_up + calls)
+        / network.ranks,
         "late": float(np.mean([call["late"] for call in counted])),
         "deadline_s": deadline_s,
         "retransmitted": report["counters"]["segments_retransmitted"],
@@ -165,7 +174,7 @@ def measure(network: Network, kind: str, deadline_s: float) -> dict[str, Any]:
 def model(network: Network, kind: str) -> dict[str, Any]:
     """Returns a line of the file for one of `MODELS`."""
     rng = np.random.default_rng(
-        [network.ranks, network.gbps, int(network.tail * 10), network.mib]
+        [network.ranks, network.gbps, int(network.tail * 10), int(network.mib)]
     )
     return {"elapsed_s": MODELS[kind](network, MODEL_CALLS, rng).tolist()}
 
@@ -234,17 +243,19 @@ def table(args: argparse.Namespace) -> None:
     """Prints P50 / P99 in ms, and the increase of P50 by the longer tail."""
     lines = read(args.file)
     networks = sorted({network for network, _ in lines}, key=_order)
-    _print_head("MiB", "hold, ms", "Gbit/s", "tail", "ranks", *KINDS)
+    with_small = any(kind == SMALL for _, kind in lines)
+    kinds = (*KINDS, SMALL) if with_small else KINDS
+    _print_head("MiB", "hold, ms", "Gbit/s", "tail", "ranks", *kinds)
     for network in networks:
-        cells = [cell(lines.get((network, kind))) for kind in KINDS]
+        cells = [cell(lines.get((network, kind))) for kind in kinds]
         print("|", " | ".join([*map(str, _order(network)), *cells]), "|")
     print()
-    _print_head("MiB", "hold, ms", "Gbit/s", "tails", "ranks", *KINDS)
+    _print_head("MiB", "hold, ms", "Gbit/s", "tails", "ranks", *kinds)
     for calm, longer in itertools.product(networks, repeat=2):
         if calm.tail < longer.tail and dataclasses.replace(calm, tail=longer.tail) == (
             longer
         ):
-            cells = [growth(lines, calm, longer, kind) for kind in KINDS]
+            cells = [growth(lines, calm, longer, kind) for kind in kinds]
             mib, hold_ms, gbps, _, ranks = map(str, _order(calm))
             tails = f"{calm.tail:g} to {longer.tail:g}"
             print("|", " | ".join([mib, hold_ms, gbps, tails, ranks, *cells]), "|")
@@ -331,9 +342,9 @@ def main() -> None:
     running.add_argument(
         "--ranks", type=int, nargs="+", default=RANKS, choices=RANKS, metavar="N"
     )
-    running.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    running.add_argument("--kinds", nargs="+", default=KINDS, choices=(*KINDS, SMALL))
     running.add_argument("--gbps", type=int, nargs="+", default=RATES_GBPS, metavar="N")
-    running.add_argument("--mib", type=int, default=1, help="of the bucket (1)")
+    running.add_argument("--mib", type=float, default=1, help="of the bucket (1)")
     running.add_argument("--hold-ms", type=int, default=1, help="of a latency (1)")
     running.add_argument(
         "--calm", type=float, default=1.5, help="tail of the network of deadlines (1.5)"

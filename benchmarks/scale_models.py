@@ -33,7 +33,7 @@ class Network:
     ranks: int
     gbps: int
     tail: float
-    mib: int = 1
+    mib: float = 1
     hold_ms: int = 1
 
     @property
@@ -44,7 +44,7 @@ class Network:
     @property
     def bucket_bytes(self) -> int:
         """The size of one call."""
-        return self.mib << 20
+        return int(self.mib * 2**20)
 
 
 class Latencies:

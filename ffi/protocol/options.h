@@ -77,6 +77,10 @@ struct EndpointOptions {
   // advertise where lost data is dropped, else all.
   std::uint16_t incast = 0;
 
+  // Least bytes of a shard where a bucket has fewer owners than members; the same on all ranks.
+  // Chosen: see docs/decisions/0043.
+  std::size_t shard_bytes_min = 1024;
+
   // Segments of a bucket from which on a rank whose program is late has its sums relayed
   // (call/relayed_sums.h). Chosen: with fewer the additional hop takes about the saved time.
   std::uint32_t relay_segments_min = 256;

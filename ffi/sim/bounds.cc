@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <chrono>
 
+#include "ffi/protocol/bucket/bucket_layout.h"
+#include "ffi/protocol/bucket/bucket_parts.h"
 #include "ffi/protocol/wire/wire.h"
+#include "ffi/sim/call_parts.h"
 #include "ffi/sim/network.h"
 
 namespace optireduce {
@@ -129,13 +132,24 @@ std::size_t Bounds::CallsAhead() const {
   return crowded ? 0 : scenario_.max_lag;
 }
 
+std::size_t Bounds::ShardBytes(const SimCollective& collective) const {
+  std::size_t bytes = 0;
+  for (const BucketPart& part : CutBucket({.spec = collective.spec, .sequence = {}, .leaves = {}},
+                                          scenario_.lanes, kSimCutBytesMin)) {
+    const CollectiveSpec& spec = part.submission.spec;
+    const Owners owners = OwnersOf(spec, CollectiveId(0), scenario_.shard_bytes_min);
+    bytes += (spec.elements / owners.count + 1) * SizeOf(spec.element_type);
+  }
+  return bytes;
+}
+
 std::size_t Bounds::Memory(Rank rank) const {
   std::size_t bytes = 0;
   for (const SimCollective& collective : workload_.collectives()) {
     if (!collective.HasMember(rank)) continue;
     const std::size_t members = collective.spec.members.size();
     const std::size_t element_bytes = SizeOf(collective.spec.element_type);
-    const std::size_t shard = (collective.spec.elements / members + 1) * element_bytes;
+    const std::size_t shard = ShardBytes(collective);
     // Contributions of the others to the own shard, and results that came before the local call.
     const std::size_t call = shard * members + collective.bytes() + element_bytes;
     // One that is under way, those that peers still acknowledge, and those they are ahead. Lossy

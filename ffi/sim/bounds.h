@@ -38,6 +38,8 @@ class Bounds {
   std::size_t Memory(Rank rank) const;
 
  private:
+  // Of the shards of an owner, with several lanes that of each part.
+  std::size_t ShardBytes(const SimCollective& collective) const;
   const Scenario& scenario_;
   const Workload& workload_;
 };

@@ -97,6 +97,7 @@ enum class SimMismatch : std::uint64_t {
   X(unprotected, 0, 0, 1, "1: datagrams have no tags, which only costs time; see scenario.cc")     \
   X(incast, 0, 0, 1023, "option of the endpoints")                                                 \
   X(receive_buffer_bytes, 2 << 20, 2048, 1 << 30, "option of the endpoints")                       \
+  X(shard_bytes_min, 1024, 0, 1 << 30, "option of the endpoints")                                  \
   X(relay_segments_min, 256, 0, 1 << 30, "option of the endpoints")                                \
   X(ranks_per_slice, 1, 1, 32, "consecutive ranks that are removed together")                      \
   X(max_lag, 2, 1, 64, "option of the endpoints")                                                  \

@@ -56,6 +56,7 @@ EndpointOptions EndpointOf(const Scenario& s, Rank rank, std::uint64_t session) 
   options.incast = static_cast<std::uint16_t>(s.incast);
   options.ranks_per_slice = s.slices().ranks_per_slice();
   options.receive_buffer_bytes = s.receive_buffer_bytes;
+  options.shard_bytes_min = s.shard_bytes_min;
   options.relay_segments_min = static_cast<std::uint32_t>(s.relay_segments_min);
   options.max_lag = static_cast<std::uint32_t>(s.max_lag);
   options.on_lag = static_cast<LagPolicy>(s.on_lag);

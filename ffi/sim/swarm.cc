@@ -36,6 +36,7 @@ class Swarm {
     ChooseOverlap();
     // Buckets are small here.
     if (OneIn(2)) scenario_.relay_segments_min = Wild(1, 32);
+    if (OneIn(2)) scenario_.shard_bytes_min = Wild(1, 1 << 14);
     return scenario_;
   }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "ffi/protocol/bucket/bucket_layout.h"
 #include "ffi/protocol/wire/wire.h"
 #include "ffi/sim/setup.h"
 #include "ffi/sim/time_checker.h"
@@ -112,8 +113,9 @@ TrafficChecker::Bytes TrafficChecker::BytesOf(const SimCollective& collective) c
   const Scenario& s = log_.scenario;
   const std::uint64_t members = collective.spec.members.size();
   const std::uint64_t payload = (s.datagram_bytes - kOverheadBytes) / 8 * 8;
-  const std::uint64_t shard = collective.bytes() / members + 8;
-  const std::uint64_t segments = members * (shard / payload + 1);
+  const std::uint64_t owners = OwnersOf(collective.spec, CollectiveId(0), s.shard_bytes_min).count;
+  const std::uint64_t shard = collective.bytes() / owners + 8;
+  const std::uint64_t segments = owners * (shard / payload + 1);
   const std::uint64_t once = collective.bytes() + segments * kOverheadBytes;
   const std::uint64_t calls = s.calls + (collective.defers() ? 1 : 0);
   const std::uint64_t paths = members * (members - 1);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/native/binding.h"
+#include "tests/native/collective.h"
 
 namespace nb = nanobind;
 
@@ -19,16 +20,25 @@ namespace optireduce::testing {
 namespace OR_FILE {
 
 void Bind(nb::module_& m) {
-  m.def("bucket_segments", [](std::uint64_t elements, std::size_t element_bytes, int members,
-                              std::size_t payload) {
-    const BucketLayout layout(elements, element_bytes, static_cast<std::uint16_t>(members),
-                              payload);
-    std::vector<std::tuple<int, std::uint64_t, std::uint64_t>> segments;
-    for (std::uint32_t s = 0; s < layout.segments(); ++s) {
-      const ByteRange range = layout.Segment(SegmentIndex(s));
-      segments.emplace_back(layout.OwnerOf(SegmentIndex(s)).value(), range.offset, range.bytes);
-    }
-    return segments;
+  m.def(
+      "bucket_segments",
+      [](std::uint64_t elements, std::size_t element_bytes, std::uint16_t members,
+         std::size_t payload, std::uint16_t first_owner, std::uint16_t owners) {
+        const BucketLayout layout(
+            elements, element_bytes, members, payload,
+            Owners{.first = first_owner, .count = owners == 0 ? members : owners});
+        std::vector<std::tuple<int, std::uint64_t, std::uint64_t>> segments;
+        for (std::uint32_t s = 0; s < layout.segments(); ++s) {
+          const ByteRange range = layout.Segment(SegmentIndex(s));
+          segments.emplace_back(layout.OwnerOf(SegmentIndex(s)).value(), range.offset, range.bytes);
+        }
+        return segments;
+      },
+      nb::arg("elements"), nb::arg("element_bytes"), nb::arg("members"), nb::arg("payload"),
+      nb::arg("first_owner") = 0, nb::arg("owners") = 0);
+  m.def("owners_of", [](const Collective& collective, std::uint32_t id, std::size_t least) {
+    const Owners owners = OwnersOf(collective.ToSpec(), CollectiveId(id), least);
+    return std::tuple(owners.first, owners.count);
   });
 }
 

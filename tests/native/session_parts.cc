@@ -33,7 +33,7 @@ constexpr const char* kStates[] = {"alive", "suspected", "silent",
 
 EndpointOptions OptionsOf(std::uint16_t rank, std::uint16_t world_size, double peer_timeout,
                           double mismatch_timeout, double call_timeout, std::uint32_t max_lag,
-                          std::size_t early_bytes_max) {
+                          std::size_t early_bytes_max, std::size_t shard_bytes_min) {
   EndpointOptions options;
   options.rank = Rank(rank);
   options.world_size = world_size;
@@ -42,6 +42,7 @@ EndpointOptions OptionsOf(std::uint16_t rank, std::uint16_t world_size, double p
   options.call_timeout = FromSeconds(call_timeout);
   options.max_lag = max_lag;
   options.early_bytes_max = early_bytes_max;
+  options.shard_bytes_min = shard_bytes_min;
   return options;
 }
 
@@ -282,13 +283,15 @@ nb::class_<SessionParts> BindScene(nb::module_& m) {
           "__init__",
           [](SessionParts* self, std::uint16_t rank, std::uint16_t world_size, double peer_timeout,
              double mismatch_timeout, double call_timeout, std::uint32_t max_lag,
-             std::size_t early_bytes_max) {
-            new (self) SessionParts(OptionsOf(rank, world_size, peer_timeout, mismatch_timeout,
-                                              call_timeout, max_lag, early_bytes_max));
+             std::size_t early_bytes_max, std::size_t shard_bytes_min) {
+            new (self)
+                SessionParts(OptionsOf(rank, world_size, peer_timeout, mismatch_timeout,
+                                       call_timeout, max_lag, early_bytes_max, shard_bytes_min));
           },
           nb::arg("rank"), nb::arg("world_size"), nb::arg("peer_timeout_s") = 30.0,
           nb::arg("mismatch_timeout_s") = 10.0, nb::arg("call_timeout_s") = 0.0,
-          nb::arg("max_lag") = 2, nb::arg("early_bytes_max") = std::size_t{4} << 30)
+          nb::arg("max_lag") = 2, nb::arg("early_bytes_max") = std::size_t{4} << 30,
+          nb::arg("shard_bytes_min") = 1)
       .def("learn", &SessionParts::Learn)
       .def("open", &SessionParts::Open)
       .def("submit", &SessionParts::Submit)

@@ -54,7 +54,7 @@ def test_a_path_that_loses_long_datagrams_gets_a_trial_now_and_then(mode):
 
 def test_what_short_datagrams_carry_passes_a_path_that_loses_long_ones():
     report = assert_holds(
-        "seed=1 ranks=3 calls=40 sequential=1 elements=500 think_us=100000 "
+        "seed=1 ranks=3 calls=40 sequential=1 elements=200 think_us=100000 "
         "mtu_at_us=20000 mtu_rank=2 mtu_bytes=1000 peer_timeout_us=1000000"
     )
     assert report["counters"]["calls_completed"] == 3 * 40

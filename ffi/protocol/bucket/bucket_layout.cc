@@ -23,16 +23,29 @@ std::size_t SegmentBytesMax(const CollectiveSpec& spec, std::size_t payload_byte
   return std::clamp<std::uint64_t>(shard / kSegmentsOfShard, least, payload_bytes_max);
 }
 
+Owners OwnersOf(const CollectiveSpec& spec, CollectiveId id, std::size_t shard_bytes_min) {
+  const auto members = static_cast<std::uint16_t>(spec.members.size());
+  const bool waits =
+      spec.reduce_scatter == LatePolicy::kWait && spec.all_gather == LatePolicy::kWait;
+  const std::uint64_t bytes = spec.elements * SizeOf(spec.element_type);
+  const std::uint64_t shards = bytes / std::max<std::size_t>(shard_bytes_min, 1);
+  if (!waits || shards >= members) return {.count = members};
+  return {.first = static_cast<std::uint16_t>(id.value() % members),
+          .count = static_cast<std::uint16_t>(std::max<std::uint64_t>(shards, 1))};
+}
+
 BucketLayout::BucketLayout(std::uint64_t elements, std::size_t element_bytes, std::uint16_t members,
-                           std::size_t payload_bytes_max)
+                           std::size_t payload_bytes_max, std::optional<Owners> owners)
     : elements_(elements),
       element_bytes_(element_bytes),
       members_(members),
+      owners_(owners.value_or(Owners{.count = members})),
       segment_elements_(payload_bytes_max / element_bytes),
       first_segment_(members + 1u) {
   OR_CHECK(members > 0 && segment_elements_ > 0);
-  quotient_ = elements / members;
-  remainder_ = elements % members;
+  OR_CHECK(owners_.first < members && owners_.count > 0 && owners_.count <= members);
+  quotient_ = elements / owners_.count;
+  remainder_ = elements % owners_.count;
   std::uint64_t first = 0;
   for (std::uint16_t owner = 0; owner < members; ++owner) {
     first_segment_[owner] = static_cast<std::uint32_t>(first);
@@ -44,10 +57,18 @@ BucketLayout::BucketLayout(std::uint64_t elements, std::size_t element_bytes, st
 }
 
 ByteRange BucketLayout::Shard(MemberIndex owner) const {
-  const std::uint64_t index = owner.value();
-  OR_CHECK(index < members_);
+  const std::uint32_t member = owner.value();
+  OR_CHECK(member < members_);
+  // Members [first, end) own shards, and those below `wrapped`. Shards are in the order of members.
+  const std::uint32_t first = owners_.first;
+  const std::uint32_t end = std::min<std::uint32_t>(first + owners_.count, members_);
+  const std::uint32_t wrapped = owners_.count - (end - first);
+  const bool owns = member < wrapped || (member >= first && member < end);
+  // Owners before the member.
+  const std::uint64_t index =
+      std::min(member, wrapped) + std::min(std::max(member, first), end) - first;
   const std::uint64_t offset = index * quotient_ + std::min(index, remainder_);
-  const std::uint64_t count = quotient_ + (index < remainder_ ? 1 : 0);
+  const std::uint64_t count = owns ? quotient_ + (index < remainder_ ? 1 : 0) : 0;
   return {.offset = offset * element_bytes_, .bytes = count * element_bytes_};
 }
 
@@ -62,7 +83,7 @@ SegmentIndex BucketLayout::FirstSegment(MemberIndex owner) const {
 }
 
 std::uint64_t BucketLayout::LargestSegmentBytes() const {
-  return std::min(segment_elements_ * element_bytes_, Shard(MemberIndex(0)).bytes);
+  return std::min(segment_elements_, quotient_ + (remainder_ > 0 ? 1 : 0)) * element_bytes_;
 }
 
 MemberIndex BucketLayout::OwnerOf(SegmentIndex segment) const {

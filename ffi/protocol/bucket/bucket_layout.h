@@ -1,7 +1,9 @@
-// The cuts of a bucket: into one shard for each member, a shard into segments of one datagram. All
+// The cuts of a bucket: into one shard for each owner, a shard into segments of one datagram. All
 // index arithmetic of the protocol is here.
 // Source: the shard rule of OptiReduce's public code: with q = E / n and m = E mod n the first m
 // shards have q + 1 elements, the others q. Shards of zero elements are possible when E < n.
+// Difference: there every member owns a shard; here the shards of a small bucket would be shorter
+// than their headers are worth, and some members own none.
 
 #ifndef FFI_PROTOCOL_BUCKET_BUCKET_LAYOUT_H_
 #define FFI_PROTOCOL_BUCKET_BUCKET_LAYOUT_H_
@@ -9,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <ranges>
 #include <vector>
 
@@ -28,6 +31,17 @@ struct ByteRange {
 // transfers; and where lost data is dropped, a datagram takes as little with it as on a network.
 std::size_t SegmentBytesMax(const CollectiveSpec& spec, std::size_t payload_bytes_max);
 
+// The members that own a shard: so many from the first one on, in a circle.
+struct Owners {
+  std::uint16_t first = 0;
+  std::uint16_t count = 0;
+};
+
+// The owners of an allreduce in which everything is waited for: as many as get a shard of
+// `shard_bytes_min`, at least one, from the member on that `id` chooses. Of every other collective:
+// all members, see docs/decisions/0043.
+Owners OwnersOf(const CollectiveSpec& spec, CollectiveId id, std::size_t shard_bytes_min);
+
 class BucketLayout {
   template <typename Index, typename Number>
   static auto Range(Number first, Number end) {
@@ -36,9 +50,10 @@ class BucketLayout {
   }
 
  public:
-  // A segment holds as many whole elements as fit into `payload_bytes_max`.
+  // A segment holds as many whole elements as fit into `payload_bytes_max`. Without `owners` every
+  // member owns a shard.
   BucketLayout(std::uint64_t elements, std::size_t element_bytes, std::uint16_t members,
-               std::size_t payload_bytes_max);
+               std::size_t payload_bytes_max, std::optional<Owners> owners = std::nullopt);
 
   std::uint16_t members() const { return members_; }
   auto Members() const { return Range<MemberIndex>(std::uint16_t{0}, members_); }
@@ -76,7 +91,8 @@ class BucketLayout {
   std::uint64_t elements_;
   std::size_t element_bytes_;
   std::uint16_t members_;
-  // Of the elements by the members: divisions are slow, and each datagram needs several.
+  Owners owners_;
+  // Of the elements by the owners: divisions are slow, and each datagram needs several.
   std::uint64_t quotient_ = 0;
   std::uint64_t remainder_ = 0;
   std::uint64_t segment_elements_;

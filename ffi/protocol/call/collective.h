@@ -31,12 +31,12 @@ inline constexpr Sequence kFinalDrain(std::numeric_limits<std::uint32_t>::max())
 
 struct Collective {
   Collective(CollectiveId the_id, const CollectiveSpec& the_spec, MemberIndex the_self,
-             std::size_t payload_bytes_max)
+             std::size_t payload_bytes_max, std::optional<Owners> owners = std::nullopt)
       : id(the_id),
         spec(the_spec),
         self(the_self),
         layout(the_spec.elements, SizeOf(the_spec.element_type),
-               static_cast<std::uint16_t>(the_spec.members.size()), payload_bytes_max),
+               static_cast<std::uint16_t>(the_spec.members.size()), payload_bytes_max, owners),
         announced_at(the_spec.members.size()),
         newest_call(the_spec.members.size()),
         attendance(the_spec.members.size()) {

@@ -5,7 +5,9 @@
 
 namespace optireduce {
 Directory::Directory(const EndpointOptions& options)
-    : rank_(options.rank), payload_bytes_max_(options.datagram_bytes_max - kOverheadBytes) {}
+    : rank_(options.rank),
+      payload_bytes_max_(options.datagram_bytes_max - kOverheadBytes),
+      shard_bytes_min_(options.shard_bytes_min) {}
 
 Result<Collective*> Directory::Learn(const CollectiveSpec& spec) {
   const CollectiveId id = IdOf(spec);
@@ -27,7 +29,8 @@ Result<Collective*> Directory::Learn(const CollectiveSpec& spec) {
   const std::optional<MemberIndex> self = MemberOf(spec, rank_);
   OR_CHECK(self.has_value());
   auto collective =
-      std::make_unique<Collective>(id, spec, *self, SegmentBytesMax(spec, payload_bytes_max_));
+      std::make_unique<Collective>(id, spec, *self, SegmentBytesMax(spec, payload_bytes_max_),
+                                   OwnersOf(spec, id, shard_bytes_min_));
   collective->bucket_id = BucketOf(spec);
   Collective* learnt = collective.get();
   by_id_.emplace(id, std::move(collective));

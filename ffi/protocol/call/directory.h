@@ -46,6 +46,7 @@ class Directory {
  private:
   Rank rank_;
   std::size_t payload_bytes_max_;
+  std::size_t shard_bytes_min_;
   std::map<CollectiveId, std::unique_ptr<Collective>> by_id_;
   std::map<std::string, std::vector<Collective*>, std::less<>> by_name_;
 };

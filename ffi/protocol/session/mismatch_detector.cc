@@ -129,6 +129,8 @@ Status MismatchDetector::FindCrossed(Instant now, const Exchange& exchange) {
   if (silent || (membership_.Survives(ours.spec) && membership_.agreeing())) return {};
   for (const Rank member : ours.spec.members) {
     if (member == options_.rank || exchange.heard(*ours.MemberOf(member))) continue;
+    // It may be past the call, with a result that is still to come here.
+    if (!exchange.WaitsFor(*ours.MemberOf(member))) continue;
     for (const Peer::Waiting& report : peers_[member]->waiting) {
       if (!IsElsewhere(now, exchange, report)) continue;
       for (const Rank other : ours.spec.members) {

@@ -10,9 +10,14 @@ namespace optireduce {
 
 WaitingCall WaitMonitor::WaitingFor(const Exchange& exchange) const {
   const Collective& collective = exchange.collective();
+  // A rank without a shard gets no contributions: the reports of the others tell who is in the
+  // call.
+  const bool owns = collective.layout.SegmentsOf(collective.self) > 0;
+  const bool awaits_call = !owns && exchange.rules().SumsNeedAll();
   const auto holds_up = [&](MemberIndex member, bool contributed) {
     if (member == collective.self) return false;
-    return contributed ? exchange.WaitsFor(member) : exchange.reduce_scatter().Awaits(member);
+    if (contributed) return exchange.WaitsFor(member);
+    return awaits_call ? !exchange.heard(member) : exchange.reduce_scatter().Awaits(member);
   };
   // Results wait for the slowest contribution: only when all of these are here, their owners are
   // the ones to be asked.
