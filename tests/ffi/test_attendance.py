@@ -31,6 +31,7 @@ def test_a_member_is_absent_after_a_few_calls_without_it_until_it_is_heard():
 @hypothesis.given(st.lists(st.integers(0, 9), max_size=30), st.integers(0, 9))
 def test_a_member_is_past_a_call_when_it_was_seen_in_two_later_ones(calls, call):
     attendance = native.Attendance(2)
-    newest = [seen for seen in calls if attendance.note(1, seen)]
-    assert newest == sorted(set(newest))
-    assert attendance.past(1, call) == (len([n for n in newest if n > call]) >= 2)
+    for at, seen in enumerate(calls):
+        two = sorted(set(calls[:at]))[-2:]
+        assert attendance.note(1, seen) == (sorted({*two, seen})[-2:] != two)
+    assert attendance.past(1, call) == (len({n for n in calls if n > call}) >= 2)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from session import Recorded, Session
 
+import optireduce_testing as native
+
 CLUSTERS = (0, 0, 1, 1)
 
 # A datagram of the second stage.
@@ -161,6 +163,30 @@ def test_ranks_that_are_behind_together_pass_the_calls_of_the_others():
             session.call(rank, sequence)
         session.run(0.01)
         assert all(sequence in session.done[rank] for rank in (1, 3))
+
+
+def test_a_rank_behind_passes_calls_of_others_whose_data_comes_in_another_order():
+    session = _session(Recorded, clusters=(0, 0, 0, 0))
+    for sequence in range(8):
+        for rank in (1, 2, 3):
+            session.call(rank, sequence)
+        session.run(0.001)
+    # The others wait for rank 0 in the next call: they send nothing more before that.
+    session.silent = {3}
+    for rank in (1, 2):
+        session.call(rank, 8)
+    session.run(0.001)
+    session.hold(_RESULT, to=0)
+    session.call(0)
+    session.run(0)
+    session.held.sort(key=lambda item: -native.parse_header(item[1]).sequence)
+    session.release()
+    session.run(0.001)
+    for sequence in range(1, 9):
+        session.call(0, sequence)
+        session.run(0.001)
+        assert sequence in session.done[0]
+    assert all(8 in session.done[rank] for rank in (1, 2))
 
 
 def test_blocks_for_a_rank_far_behind_take_no_memory():

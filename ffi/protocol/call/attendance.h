@@ -18,13 +18,14 @@ class Attendance {
  public:
   explicit Attendance(std::size_t members) : members_(members) {}
 
-  // Something of `from` has come, of `call`. True if it is the newest that was seen of it.
+  // Something of `from` has come, of `call`: in any order. True if it is past more calls than was
+  // known.
   bool Note(MemberIndex from, Sequence call) {
     Member& member = members_[from.index()];
     member.calls_without = 0;
-    if (member.newest && call <= *member.newest) return false;
-    member.before = member.newest;
-    member.newest = call;
+    if (call == member.newest || (member.before && call <= *member.before)) return false;
+    if (member.newest) member.before = std::min(*member.newest, call);
+    member.newest = std::max(member.newest.value_or(call), call);
     return true;
   }
   // A call of this rank ended; `heard(member)`: something of it came in the call.
@@ -55,7 +56,7 @@ class Attendance {
 
   struct Member {
     std::optional<Sequence> newest;
-    std::optional<Sequence> before;  // the newest before `newest`
+    std::optional<Sequence> before;  // the newest but one
     int calls_without = 0;
   };
   std::vector<Member> members_;
