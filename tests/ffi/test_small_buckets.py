@@ -95,21 +95,27 @@ def test_a_rank_whose_result_is_lost_is_in_no_disagreement_with_the_others():
     session = Recorded(
         RANKS, elements=SMALL, shard_bytes_min=1024, mismatch_timeout_s=2.0
     )
-    session.hold(RESULT, owner, to=left)
-    others = [rank for rank in range(RANKS) if rank != left]
+    # The announcements of the first call show that all ranks are in it.
     for rank in range(RANKS):
-        session.call(rank)
+        session.call(rank, 0)
     session.run(0.1)
-    # The others wait for the one that is left in a call of another collective.
+    session.hold(RESULT, owner, to=left)
+    others = [rank for rank in range(RANKS) if rank not in (left, owner)]
+    for rank in range(RANKS):
+        session.call(rank, 1)
+    session.run(0.1)
+    # The others wait in a call of another collective.
     for rank in others:
         array = np.ones(SMALL, np.float32)
         assert session.submit(rank, array, token=7, name="y") == ""
     session.run(6.0)
-    assert [rank for rank in range(RANKS) if 0 not in session.done[rank]] == [left]
+    assert [rank for rank in range(RANKS) if 1 not in session.done[rank]] == [left]
     session.lose()
     session.run(3.0)
-    assert session.done[left][0].error == ""
-    assert session.submit(left, np.ones(SMALL, np.float32), token=7, name="y") == ""
+    assert session.done[left][1].error == ""
+    for rank in (left, owner):
+        array = np.ones(SMALL, np.float32)
+        assert session.submit(rank, array, token=7, name="y") == ""
     session.run()
     assert all(session.done[rank][7].error == "" for rank in range(RANKS))
 
