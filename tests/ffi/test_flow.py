@@ -106,6 +106,17 @@ def test_an_acknowledgement_is_due_for_a_part_of_a_window_and_after_a_while(
     assert receiver.acknowledgement_due(receiver.timeout())
 
 
+def test_a_window_of_few_datagrams_on_one_host_is_acknowledged_twice():
+    sender = native.Flow(2048, DATAGRAM_BYTES, same_host=True)
+    receiver = native.Flow(2048, DATAGRAM_BYTES, same_host=True)
+    sent = 0
+    while sender.can_send(DATAGRAM_BYTES):
+        receiver.record(0.0, sender.track(0.0, sent, DATAGRAM_BYTES))
+        sent += 1
+        assert receiver.acknowledgement_due(0.0) == (sent >= 2)
+    assert sent == 4
+
+
 @pytest.mark.parametrize("same_host", [False, True])
 @pytest.mark.parametrize(("datagrams", "every"), [(8, 8), (12, 8), (40, 10), (200, 16)])
 @pytest.mark.parametrize("size", [DATAGRAM_BYTES, 700])

@@ -59,7 +59,9 @@ def test_the_oldest_number_that_is_remembered_may_still_come():
     assert numbers.contains(0)
 
 
-@pytest.mark.parametrize(("window", "every"), [(1, 8), (40, 10), (1000, 16)])
+@pytest.mark.parametrize(
+    ("window", "every"), [(1, 1), (4, 2), (8, 8), (40, 10), (1000, 16)]
+)
 def test_a_part_of_a_window_has_an_acknowledgement_at_once(window, every):
     numbers = make_numbers(window)
     assert numbers.acknowledge_every == every

@@ -16,6 +16,9 @@ constexpr std::size_t kFirstWindowShare = 32;
 // Chosen: enough for regular acknowledgements, which are sent for every eighth datagram of small
 // windows.
 constexpr std::size_t kWindowDatagramsMin = 8;
+// The same between processes of one host, whose datagrams may have 64 kB. Chosen: two under way
+// while two are read.
+constexpr std::size_t kSameHostDatagramsMin = 4;
 
 // Queueing delay that is always tolerated.
 // Source: the paper's T_low and T_high of 25 and 250 us; a process on an idle shared host sees more
@@ -124,8 +127,9 @@ void CongestionController::SetSharers(std::size_t sharers, std::size_t window_by
 }
 
 std::size_t CongestionController::Bounded(std::size_t bytes) const {
+  const std::size_t datagrams = options_.same_host ? kSameHostDatagramsMin : kWindowDatagramsMin;
   return std::max(std::min(bytes, options_.window_bytes_max),
-                  kWindowDatagramsMin * options_.datagram_bytes_max);
+                  datagrams * options_.datagram_bytes_max);
 }
 
 void CongestionController::SetWindow(std::size_t bytes) { window_ = Bounded(bytes); }

@@ -10,7 +10,7 @@ namespace {
 // Chosen: one acknowledgement for sixteen datagrams costs 0.7 % of the wire at 1,472 bytes, one for
 // eight twice that.
 constexpr std::size_t kAcknowledgeEveryMax = 16;
-// For windows of few datagrams. Chosen: the least window, see CongestionController.
+// For windows of few datagrams. Chosen: the least window on a network, see CongestionController.
 constexpr std::size_t kAcknowledgeEveryMin = 8;
 // Chosen: four acknowledgements per window, so that the released datagrams leave evenly.
 constexpr std::size_t kAcknowledgementsOfWindow = 4;
@@ -21,11 +21,18 @@ constexpr std::uint64_t kRepeatedNumbers = 256;
 // the largest itself.
 constexpr std::uint64_t kNumbersWithRefused = (kAcknowledgedWordsMax - 1) / 2 * 64;
 
+std::size_t AcknowledgeEvery(std::size_t window_datagrams) {
+  // A smaller window, between processes of one host, is acknowledged twice.
+  const std::size_t least = window_datagrams < kAcknowledgeEveryMin
+                                ? std::max<std::size_t>(window_datagrams / 2, 1)
+                                : kAcknowledgeEveryMin;
+  return std::clamp(window_datagrams / kAcknowledgementsOfWindow, least, kAcknowledgeEveryMax);
+}
+
 }  // namespace
 
 ReceivedNumbers::ReceivedNumbers(std::size_t window_datagrams)
-    : acknowledge_every_(std::clamp(window_datagrams / kAcknowledgementsOfWindow,
-                                    kAcknowledgeEveryMin, kAcknowledgeEveryMax)) {}
+    : acknowledge_every_(AcknowledgeEvery(window_datagrams)) {}
 
 bool ReceivedNumbers::Contains(std::uint64_t number) const {
   if (!largest_ || number > *largest_) return false;

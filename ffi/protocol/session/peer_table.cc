@@ -4,6 +4,14 @@
 #include <utility>
 
 namespace optireduce {
+namespace {
+
+// Bytes under way from all processes of this host to one of them: they lie in memory of the kernel.
+// Chosen: less than a second-level cache. With the whole buffer of 8 MiB under way a call of 16 MiB
+// among 4 ranks takes 1.09 times the processor time, and one of 64 MiB 1.03 to 1.2 times.
+constexpr std::size_t kSameHostBytes = std::size_t{768} << 10;
+
+}  // namespace
 
 PeerTable::PeerTable(const EndpointOptions& options)
     : options_(options),
@@ -39,9 +47,10 @@ bool PeerTable::IsOnThisHost(Rank rank) const {
 }
 
 std::size_t PeerTable::WindowBytesMax(Rank to, std::size_t sharers) const {
-  // Half of the buffer: the kernel charges each datagram more than its payload. All of it where
-  // batches arrive whole: the kernel holds twice the promised size.
-  return options_.receive_buffer_bytes / (IsOnThisHost(to) ? 1 : 2) / sharers;
+  const std::size_t buffer = options_.receive_buffer_bytes;
+  if (IsOnThisHost(to)) return std::min(buffer, kSameHostBytes) / sharers;
+  // Half of the buffer: the kernel charges each datagram more than its payload.
+  return buffer / 2 / sharers;
 }
 
 void PeerTable::ShareWindows(const CollectiveSpec& spec) {
