@@ -161,6 +161,14 @@ bool Connectivity::IsPartlySilent(Instant now, Rank rank) const {
          });
 }
 
+bool Connectivity::HearsUnusable(Instant now, std::span<const Rank> members) const {
+  return std::ranges::any_of(members, [&](Rank rank) {
+    return std::ranges::any_of(other(rank).paths, [&](const Path& each) {
+      return each.unusable && now - each.heard_at < peer_timeout_ / kAnswersPerTimeout;
+    });
+  });
+}
+
 bool Connectivity::LacksEvidence(Instant now, std::span<const Rank> members) const {
   const auto partly = [&](Rank rank) { return IsPartlySilent(now, rank); };
   if (std::ranges::none_of(members, partly)) return false;

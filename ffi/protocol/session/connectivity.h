@@ -59,6 +59,8 @@ class Connectivity {
   std::vector<Rank> SuspectedByAny(std::span<const Rank> ranks) const;
   // The rank is silent on some lane, and heard on another: it can vote.
   bool IsPartlySilent(Instant now, Rank rank) const;
+  // Some member is heard over an unusable lane.
+  bool HearsUnusable(Instant now, std::span<const Rank> members) const;
   // Some member is partly silent, and the evidence blames no rank, or this one.
   bool LacksEvidence(Instant now, std::span<const Rank> members) const;
   // The largest part of the ranks in which all reach each other, found by removing the slice that

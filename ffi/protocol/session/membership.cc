@@ -269,9 +269,10 @@ void Membership::HandleTimeout(Instant now) {
   KeepSince(needs_decision_since_, now, NeedsDecision(now));
   UpdateStuck(now);
   SendAll(view_.members, MembershipKind::kStatus);
-  // Nothing can be decided until one of the others is heard again. Those that are heard, on another
-  // lane or by short datagrams only, decide by the reports of this rank.
-  if (stuck_ && !majority_since_ && !HearsSuspect(now)) next_tick_ = kNever;
+  // Nothing can be decided until one of the others is heard again. Those behind an unusable path are
+  // heard all the time, and decide by the reports of this rank.
+  const bool reports = connectivity_.HearsUnusable(now, view_.members);
+  if (stuck_ && !majority_since_ && !reports) next_tick_ = kNever;
   if (paxos_.coordinates()) {
     std::vector<Rank> missing = view_.members;
     std::erase_if(missing, [&](Rank member) { return paxos_.HasAnswered(member); });
@@ -294,11 +295,6 @@ void Membership::UpdateStuck(Instant now) {
 
 void Membership::SetStuck(bool stuck) {
   if (std::exchange(stuck_, stuck) != stuck) ++changes_;
-}
-
-bool Membership::HearsSuspect(Instant now) const {
-  return std::ranges::any_of(
-      view_.members, [&](Rank member) { return connectivity_.IsPartlySilent(now, member); });
 }
 
 bool Membership::OwnTurn(Instant now) const {

@@ -127,8 +127,6 @@ class Membership {
   // ---- The agreement.
   void UpdateStuck(Instant now);
   void SetStuck(bool stuck);
-  // A suspect is heard: on another lane, or by datagrams short enough for its path.
-  bool HearsSuspect(Instant now) const;
   // This rank may begin a ballot.
   bool OwnTurn(Instant now) const;
   void Bid(Instant now);
