@@ -112,7 +112,8 @@ def test_the_mean_over_calls_has_no_bias(reports):
         lost = LOSS * (RANKS - 1) / RANKS
         late = max(0.0, report["missing_contributions"] - lost)
         bias = np.abs(report["along_mean"])
-        assert (bias < 4 * deviation + late * reach).all(), (late, reach, report)
+        # Of 40 of them, in ten directions, chance exceeds four once in 400 runs.
+        assert (bias < 5 * deviation + late * reach).all(), (late, reach, report)
         # In all directions together: the remaining error is the noise of this many
         # calls.
         noise = report["squared_error"] / CALLS
