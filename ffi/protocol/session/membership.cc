@@ -269,8 +269,8 @@ void Membership::HandleTimeout(Instant now) {
   KeepSince(needs_decision_since_, now, NeedsDecision(now));
   UpdateStuck(now);
   SendAll(view_.members, MembershipKind::kStatus);
-  // Nothing can be decided until one of the others is heard again. Those behind an unusable path are
-  // heard all the time, and decide by the reports of this rank.
+  // Nothing can be decided until one of the others is heard again. Those behind an unusable path
+  // are heard all the time, and decide by the reports of this rank.
   const bool reports = connectivity_.HearsUnusable(now, view_.members);
   if (stuck_ && !majority_since_ && !reports) next_tick_ = kNever;
   if (paxos_.coordinates()) {
