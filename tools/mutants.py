@@ -244,6 +244,7 @@ _NEAR = {
     "congestion_controller": "test_flow",
     "connectivity": "test_paxos test_membership",
     "deferred_data": "test_call_window test_lagging",
+    "delivery_handler": "test_endpoint test_ends test_deferral",
     "directory": "test_announcements",
     "endpoint": "test_ends test_giving_up test_deferral",
     "exchange": "test_endpoint test_lossy_ends test_late_deferred test_deferral "
@@ -274,6 +275,7 @@ _NEAR = {
     "reduction": "test_endpoint test_lagging",
     "refusals": "test_held_back",
     "segment_codec": "test_late_deferred",
+    "segment_receiver": "test_endpoint test_deferral test_one_stage test_ends",
     "segment_store": "test_late_deferred test_late_data test_exchange",
     "shared_membership": "test_going_on",
     "succession": "test_going_on test_ends",

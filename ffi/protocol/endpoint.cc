@@ -22,14 +22,6 @@ Acknowledge WhenToAcknowledge(const Header& header) {
   }
 }
 
-// The counter of a segment that is not new.
-std::uint64_t& CounterOf(Receipt receipt, Counters& counters) {
-  if (receipt == Receipt::kDuplicate) return counters.segments_duplicate;
-  if (receipt == Receipt::kLate) return counters.segments_late;
-  if (receipt == Receipt::kStale) return counters.segments_stale;
-  return counters.rejected_mismatched;
-}
-
 // Nothing if the announcement is refused, which is counted.
 std::optional<CollectiveSpec> ReadAnnouncement(SessionState& session, const Header& header,
                                                std::span<const std::byte> payload) {
@@ -68,7 +60,13 @@ Endpoint::Endpoint(const EndpointOptions& options)
                             .transmitter = transmitter_,
                             .mismatch = mismatch_,
                             .waits = waits_}),
-      succession_(session_, membership_, lifecycle_, waits_) {}
+      succession_(session_, membership_, lifecycle_, waits_),
+      segments_(session_, {.admission = admission_,
+                           .lag = lag_,
+                           .transmitter = transmitter_,
+                           .mismatch = mismatch_,
+                           .lifecycle = lifecycle_}),
+      deliveries_(session_, transmitter_, lifecycle_) {}
 
 Result<std::unique_ptr<Endpoint>> Endpoint::Create(const EndpointOptions& options) {
   if (Status status = CheckOptions(options); !status.ok()) return status;
@@ -306,7 +304,7 @@ bool Endpoint::Dispatch(Instant now, const Header& header, std::span<const std::
   switch (header.kind) {
     case DatagramKind::kContribution:
     case DatagramKind::kResult:
-      return HandleSegment(now, header, payload);
+      return segments_.Handle(now, header, payload);
     case DatagramKind::kAnnouncement:
     case DatagramKind::kWaiting:
     case DatagramKind::kGaveUp:
@@ -328,97 +326,6 @@ bool Endpoint::Dispatch(Instant now, const Header& header, std::span<const std::
       return true;
   }
   FailCheck("known datagram kind", __FILE__, __LINE__);
-}
-
-bool Endpoint::HandleSegment(Instant now, const Header& header,
-                             std::span<const std::byte> encoded) {
-  Collective* const collective = session_.directory.Find(header.call.collective);
-  if (collective == nullptr) {
-    // Its announcement is still under way.
-    admission_.Refuse(now, header);
-    return false;
-  }
-  const std::optional<MemberIndex> from = collective->MemberOf(header.source);
-  if (!from) {
-    ++session_.counters.rejected_mismatched;
-    return false;
-  }
-  Header each = header;
-  do {
-    const std::size_t bytes = SegmentCodec::FirstBytes(*collective, each, encoded.size());
-    if (!HandleOneSegment(now, *collective, *from, each, encoded.first(bytes))) return false;
-    ++session_.peers[header.source]->traffic.segments_received;
-    encoded = encoded.subspan(bytes);
-    each.segment = SegmentIndex(each.segment.value() + 1);
-  } while (!encoded.empty());
-  return true;
-}
-
-bool Endpoint::HandleOneSegment(Instant now, Collective& collective, MemberIndex from,
-                                const Header& header, std::span<const std::byte> encoded) {
-  const auto values = SegmentCodec::Decode(collective, header, encoded, decoded_);
-  if (!values) {
-    ++session_.counters.rejected_mismatched;
-    return false;
-  }
-  lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, from, header.call.sequence));
-  if (ShowsCall(collective.spec, header.kind)) {
-    collective.NoteCalled(now, from, header.call.sequence);
-  }
-  return HandleValues(now, collective, from, header, *values);
-}
-
-bool Endpoint::HandleValues(Instant now, const Collective& collective, MemberIndex from,
-                            const Header& header, std::span<const std::byte> payload) {
-  if (admission_.IsOver(collective, header.call.sequence)) {
-    ++CounterOf(LateRules::HandleOver(now, collective, from, header, payload), session_.counters);
-    return true;
-  }
-  if (admission_.IsAbandoned(collective)) {
-    ++session_.counters.segments_stale;
-    return true;
-  }
-  OpenCall* const open = lifecycle_.Admit(now, header);
-  const bool contribution = header.kind == DatagramKind::kContribution;
-  if (open == nullptr ||
-      (!contribution && !admission_.HasRoom(open->exchange.all_gather().EarlyBytes()))) {
-    admission_.Refuse(now, header);
-    return false;
-  }
-  return HandleOpen(now, *open, from, header, payload);
-}
-
-bool Endpoint::HandleOpen(Instant now, OpenCall& open, MemberIndex from, const Header& header,
-                          std::span<const std::byte> payload) {
-  Exchange& exchange = open.exchange;
-  const Collective& collective = exchange.collective();
-  if ((header.flags & kFlagDrain) != 0 && collective.deferred) exchange.Drain();
-  const bool first = !exchange.heard(from);
-  const bool delivered = exchange.sender().ContributionsDelivered(from);
-  const std::size_t sums = exchange.reduce_scatter().sums().size();
-  const std::size_t relayed = exchange.sender().relayed();
-  const Receipt receipt = exchange.Handle(now, from, header, payload);
-  if (receipt != Receipt::kNew) {
-    ++CounterOf(receipt, session_.counters);
-    return receipt != Receipt::kMismatched;
-  }
-  if (!HasAllGather(collective.spec) && exchange.reduce_scatter().NotReceived(from) == 0) {
-    // No result will show the sender that its contributions have come: it may wait for this.
-    session_.peers.Touch(header.source).flow.received().AcknowledgeAtOnce(now);
-  }
-  session_.counters.segments_relayed += exchange.sender().relayed() - relayed;
-  if (exchange.reduce_scatter().sums().size() != sums || exchange.sender().relayed() != relayed) {
-    transmitter_.QueueAll(open);
-  }
-  // A peer in the same call of the same name with other facts disagrees with the local program.
-  if (first && !exchange.program().submitted()) {
-    lifecycle_.Apply(now, mismatch_.FindMismatched(collective.spec.name, header.call.sequence));
-  }
-  const bool completes = exchange.sender().ContributionsDelivered(from) != delivered;
-  lifecycle_.FinishIfComplete(now, open);
-  if (completes) lifecycle_.Advance(now, collective.id, header.source);
-  if (first && ShowsCall(collective.spec, header.kind)) lifecycle_.ReleaseEarlier(now, header);
-  return true;
 }
 
 bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
@@ -481,68 +388,8 @@ void Endpoint::HandleAcknowledgement(Instant now, const Header& header,
   for (const CollectiveId lifted : from.holds.Update(now, header.number, ack->refusals)) {
     transmitter_.QueueHeld(lifted, header.source);
   }
-  HandleDeliveries(now, header.source, from.flow.HandleAcknowledgement(now, *ack));
+  deliveries_.Handle(now, header.source, from.flow.HandleAcknowledgement(now, *ack));
   CheckPath(now, header.source);
-}
-
-void Endpoint::HandleDeliveries(Instant now, Rank to, const std::vector<Delivery>& deliveries) {
-  Peer& peer = session_.peers.Touch(to);
-  std::vector<CollectiveId> advanced;
-  for (const Delivery& delivery : deliveries) {
-    const SentInfo& info = delivery.info;
-    const bool lost = delivery.outcome == Delivery::Outcome::kLost;
-    if (info.kind == DatagramKind::kLeave) {
-      peer.farewell = lost ? Peer::Farewell::kWanted : Peer::Farewell::kDelivered;
-    } else if (IsAnnouncement(info.kind)) {
-      // That a rank waits is reported again anyway. An announcement that is refused is never taken.
-      if (!lost || info.kind == DatagramKind::kWaiting || peer.gone()) continue;
-      peer.control.push_back(info);
-    } else if (info.kind == DatagramKind::kProbe) {
-      peer.answered = peer.answered || !lost;
-      peer.answered_padded = peer.answered_padded || (!lost && (info.flags & kFlagPadded) != 0);
-    } else {
-      HandleDelivery(now, to, delivery, advanced);
-    }
-  }
-  for (const CollectiveId collective : advanced) lifecycle_.Advance(now, collective, to);
-}
-
-void Endpoint::HandleDelivery(Instant now, Rank to, const Delivery& delivery,
-                              std::vector<CollectiveId>& advanced) {
-  const SentInfo& info = delivery.info;
-  const bool refused = delivery.outcome == Delivery::Outcome::kRefused;
-  const bool delivered = delivery.outcome == Delivery::Outcome::kDelivered;
-  Holds& holds = session_.peers.Touch(to).holds;
-  if (refused) holds.Refused(now, info.call);
-  if (delivered) holds.Delivered(info.call);
-  OpenCall* const open = session_.calls.Find(info.call);
-  if (open == nullptr) return;
-  Exchange& exchange = open->exchange;
-  const MemberIndex member = *exchange.collective().MemberOf(to);
-  for (std::uint8_t i = 0; i < info.segments; ++i) {
-    const Outbox::Item item{.kind = info.kind,
-                            .segment = SegmentIndex(info.segment.value() + i),
-                            .retransmission = true};
-    if (!delivered) {
-      HandleLoss(to, *open, member, item, refused);
-    } else if (exchange.sender().HandleDelivery(member, item)) {
-      advanced.push_back(info.call.collective);
-    }
-  }
-  lifecycle_.EraseIfRemovable(info.call);
-}
-
-void Endpoint::HandleLoss(Rank to, OpenCall& open, MemberIndex member, const Outbox::Item& item,
-                          bool refused) {
-  Counters& counters = session_.counters;
-  if (open.exchange.sender().HandleLoss(member, item, refused) !=
-      CallSender::Retransmission::kAgain) {
-    ++counters.segments_abandoned;
-    return;
-  }
-  ++(refused ? counters.segments_refused : counters.segments_retransmitted);
-  if (!refused) ++session_.peers[to]->traffic.segments_retransmitted;
-  transmitter_.Queue(open, member);
 }
 
 // ---- Timers.
@@ -572,7 +419,7 @@ void Endpoint::HandlePeerTimeouts(Instant now) {
   for (std::size_t r = next(0); r < session_.peers.size(); r = next(r + 1)) {
     if (session_.peers[r]->muted(stuck)) continue;
     const Rank rank(static_cast<std::uint16_t>(r));
-    HandleDeliveries(now, rank, session_.peers.Touch(rank).flow.HandleTimeout(now));
+    deliveries_.Handle(now, rank, session_.peers.Touch(rank).flow.HandleTimeout(now));
     CheckPath(now, rank);
     transmitter_.AskHeld(now, rank);
     failures_.NoteUnanswered(rank);

@@ -29,11 +29,13 @@
 #include "ffi/protocol/options.h"
 #include "ffi/protocol/session/admission.h"
 #include "ffi/protocol/session/call_lifecycle.h"
+#include "ffi/protocol/session/delivery_handler.h"
 #include "ffi/protocol/session/failure_detector.h"
 #include "ffi/protocol/session/lag_monitor.h"
 #include "ffi/protocol/session/lane_membership.h"
 #include "ffi/protocol/session/mismatch_detector.h"
 #include "ffi/protocol/session/peer_report.h"
+#include "ffi/protocol/session/segment_receiver.h"
 #include "ffi/protocol/session/session_state.h"
 #include "ffi/protocol/session/succession.h"
 #include "ffi/protocol/session/transmitter.h"
@@ -143,22 +145,8 @@ class Endpoint {
   void HandleAuthentic(Instant now, Peer& from, const Header& header,
                        std::span<const std::byte> payload, std::size_t datagram_bytes);
   bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
-  bool HandleSegment(Instant now, const Header& header, std::span<const std::byte> encoded);
-  bool HandleOneSegment(Instant now, Collective& collective, MemberIndex from, const Header& header,
-                        std::span<const std::byte> encoded);
-  bool HandleValues(Instant now, const Collective& collective, MemberIndex from,
-                    const Header& header, std::span<const std::byte> payload);
-  // Of a call that is open.
-  bool HandleOpen(Instant now, OpenCall& open, MemberIndex from, const Header& header,
-                  std::span<const std::byte> payload);
   bool HandleAnnouncement(Instant now, const Header& header, std::span<const std::byte> payload);
   void HandleAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
-  void HandleDeliveries(Instant now, Rank peer, const std::vector<Delivery>& deliveries);
-  void HandleDelivery(Instant now, Rank to, const Delivery& delivery,
-                      std::vector<CollectiveId>& advanced);
-  // A segment was lost, or `refused`.
-  void HandleLoss(Rank to, OpenCall& open, MemberIndex member, const Outbox::Item& item,
-                  bool refused);
 
   // ---- Peers and members.
   void HandlePeerTimeouts(Instant now);
@@ -177,8 +165,7 @@ class Endpoint {
   void HandleView(Instant now);
 
   SessionState session_;
-  std::vector<std::byte> opened_;   // a payload that came encrypted
-  std::vector<std::byte> decoded_;  // a payload that came rounded
+  std::vector<std::byte> opened_;  // a payload that came encrypted
   LaneMembership membership_;
   LagMonitor lag_;
   Admission admission_;
@@ -188,6 +175,8 @@ class Endpoint {
   WaitMonitor waits_;
   CallLifecycle lifecycle_;
   Succession succession_;
+  SegmentReceiver segments_;
+  DeliveryHandler deliveries_;
   std::optional<Status> leaving_;
 };
 
