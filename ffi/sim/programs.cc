@@ -53,10 +53,12 @@ void Programs::ScheduleCall(Instant now, Instant from, Rank rank, std::size_t ch
   if (prng_.Chance(static_cast<std::uint32_t>(scenario_.straggle_ppm))) {
     pause += Random(scenario_.straggle_us);
   }
-  const bool last = rank.index() + 1 == scenario_.ranks;
-  const Duration late = last ? Microseconds(scenario_.late_us) : Duration{};
+  const bool first = program(rank).chains[chain].IsFirstOfNumber();
+  // A call in groups is late once, not in each of its parts.
+  const bool comes_late = rank.index() + 1 == scenario_.ranks && (first || scenario_.groups == 1);
+  const Duration late = comes_late ? Microseconds(scenario_.late_us) : Duration{};
   Instant at = std::max(now, from + pause + late);
-  if (scenario_.period_us > 0 && program(rank).chains[chain].IsFirstOfNumber()) {
+  if (scenario_.period_us > 0 && first) {
     const Duration period = Microseconds(scenario_.period_us);
     const Instant others = std::max(now, from + pause);
     at = Instant{} + (others - Instant{} + period - Duration(1)) / period * period + late;

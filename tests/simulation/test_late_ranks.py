@@ -33,6 +33,15 @@ def test_relays_bring_the_end_to_one_transfer_of_the_bucket_after_the_arrival():
     assert after_arrival_s(without) > 1.6 * W_S
 
 
+def test_a_rank_is_late_once_in_a_call_of_groups():
+    # Two parts, one within each group and one across.
+    report = assert_holds(
+        f"{PROGRAM} ranks=4 groups=2 elements=600 late_us={LATE_US} period_us=400000"
+    )
+    for call in report["calls"]:
+        assert LATE_US / 1e6 < call["elapsed_s"] < 1.1 * LATE_US / 1e6
+
+
 @pytest.mark.parametrize(
     "change",
     [

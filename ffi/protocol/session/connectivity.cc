@@ -63,8 +63,12 @@ void Connectivity::ClearReports() {
 // ---- Conclusions.
 
 bool Connectivity::HeardLately(Instant now, Instant since, std::uint16_t lane, Rank rank) const {
-  const Instant heard_at = other(rank).paths[lane].heard_at;
-  return heard_at >= since && now - heard_at < peer_timeout_ / kAnswersPerTimeout;
+  const Path& heard = other(rank).paths[lane];
+  return heard.heard_at >= since && HeardLately(now, heard);
+}
+
+bool Connectivity::HeardLately(Instant now, const Path& heard) const {
+  return now - heard.heard_at < peer_timeout_ / kAnswersPerTimeout;
 }
 
 bool Connectivity::Reports(Instant now, Rank rank) const {
@@ -156,15 +160,14 @@ std::vector<Rank> Connectivity::Agreeable(Instant now, std::vector<Rank> ranks) 
 
 bool Connectivity::IsPartlySilent(Instant now, Rank rank) const {
   return other(rank).suspected() && std::ranges::any_of(other(rank).paths, [&](const Path& each) {
-           return (!each.suspected || each.unusable) &&
-                  now - each.heard_at < peer_timeout_ / kAnswersPerTimeout;
+           return (!each.suspected || each.unusable) && HeardLately(now, each);
          });
 }
 
 bool Connectivity::HearsUnusable(Instant now, std::span<const Rank> members) const {
   return std::ranges::any_of(members, [&](Rank rank) {
     return std::ranges::any_of(other(rank).paths, [&](const Path& each) {
-      return each.unusable && now - each.heard_at < peer_timeout_ / kAnswersPerTimeout;
+      return each.unusable && HeardLately(now, each);
     });
   });
 }

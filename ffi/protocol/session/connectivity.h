@@ -95,6 +95,7 @@ class Connectivity {
 
   Path& path(std::uint16_t lane, Rank rank) { return others_[rank.index()].paths[lane]; }
   const Other& other(Rank rank) const { return others_[rank.index()]; }
+  bool HeardLately(Instant now, const Path& heard) const;
   // The rank has lately reported suspects.
   bool Reports(Instant now, Rank rank) const;
   // `a` suspects `b`, and not only for a moment.
