@@ -3,7 +3,8 @@
     python -m jax_optireduce launch -n 4 benchmarks/accuracy_train.py in.json out.jsonl
 
 Every cell has a separate session, with its own faults and deadline. Compiled programs
-are reused: a program uses the open session.
+are reused: a program uses the open session. The steps are those of
+`examples/overlapped_steps.py`.
 """
 
 import dataclasses
@@ -26,6 +27,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jax_optireduce
+
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
+import overlapped_steps as steps
 
 AXIS = "ranks"
 EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
@@ -131,68 +135,49 @@ def shares(stats: jax_optireduce.CollectiveStats) -> jax.Array:
     )
 
 
-def make_step(
+def training(
     task: accuracy_models.Task, optimizer: Any, scheme: Scheme
-) -> Callable[..., Any]:
-    """Returns (state, inputs, targets) -> (state, shares) of a rank.
-
-    The state has the parameters, the state of the optimizer, and a handle.
-    """
-    how: Any = {"mode": scheme.mode, "name": "gradients"}
-    gradient = jax.grad(task.loss)
-
-    def plain(state: Any, *rows: jax.Array) -> tuple[Any, jax.Array]:
-        params, inner, handle = state
-        means, stats = jax_optireduce.average_gradients(
-            gradient(params, *rows), AXIS, **how, return_stats=True
-        )
-        updates, inner = optimizer.update(means, inner, params)
-        return (optax.apply_updates(params, updates), inner, handle), shares(stats)
-
-    def delayed(state: Any, *rows: jax.Array) -> tuple[Any, jax.Array]:
-        params, inner, handle = state
-        following = jax_optireduce.begin(gradient(params, *rows), AXIS, **how)
-        means, stats = jax_optireduce.end(handle, after=following, return_stats=True)
-        updates, inner = optimizer.update(means, inner, params)
-        return (optax.apply_updates(params, updates), inner, following), shares(stats)
-
-    def acco(state: Any, *rows: jax.Array) -> tuple[Any, jax.Array]:
-        params, inner, handle = state
-        seconds = how | {"name": "gradients of second halves"}
-        second, first = zip(*(jnp.split(x, 2) for x in rows), strict=True)
-        other = jax_optireduce.begin(gradient(params, *second), AXIS, **seconds)
-        half, stats = jax_optireduce.end(handle, after=other, return_stats=True)
-        # The estimate of the next parameters.
-        updates, _ = optimizer.update(half, inner, params)
-        estimate = optax.apply_updates(params, updates)
-        handle = jax_optireduce.begin(gradient(estimate, *first), AXIS, **how)
-        rest, others = jax_optireduce.end(other, after=handle, return_stats=True)
-        means = jax.tree.map(lambda a, b: (a + b) / 2, half, rest)
-        updates, inner = optimizer.update(means, inner, params)
-        report = (shares(stats) + shares(others)) / 2
-        return (optax.apply_updates(params, updates), inner, handle), report
-
-    return {"plain": plain, "delayed": delayed, "ACCO": acco}[scheme.step]
+) -> steps.Training:
+    """Returns the training for the steps of the example."""
+    return steps.Training(
+        loss=lambda params, rows: task.loss(params, *rows),
+        optimizer=optimizer,
+        axis=AXIS,
+        mode=scheme.mode,
+    )
 
 
-def make_start(
-    task: accuracy_models.Task, optimizer: Any, scheme: Scheme
-) -> Callable[..., Any]:
+def make_step(how: steps.Training, scheme: Scheme) -> Callable[..., Any]:
+    """Returns (state, inputs, targets) -> (state, shares) of a rank."""
+
+    def step(state: steps.State, *rows: jax.Array) -> tuple[steps.State, jax.Array]:
+        if scheme.step == "ACCO":
+            second, first = zip(*(jnp.split(x, 2) for x in rows), strict=True)
+            state, stats = steps.acco_step(state, second, first, how)
+        elif scheme.step == "delayed":
+            state, stats = steps.delayed_step(state, rows, how)
+        else:
+            state, stats = steps.plain_step(state, rows, how)
+        return state, jnp.mean(jnp.stack([shares(each) for each in stats]), axis=0)
+
+    return step
+
+
+def make_start(how: steps.Training, scheme: Scheme) -> Callable[..., Any]:
     """Returns (params, inputs, targets) -> the first state of a rank.
 
     ACCO begins the call of the first half of the first batch.
     """
-    how: Any = {"mode": scheme.mode, "name": "gradients"}
 
-    def start(params: Any, *rows: jax.Array) -> Any:
-        handle = None
+    def start(params: Any, *rows: jax.Array) -> steps.State:
+        state = steps.State(params, how.optimizer.init(params), None)
         if scheme.step == "delayed":
             handle = jax_optireduce.empty_handle(params, AXIS, mode=scheme.mode)
+            state = state._replace(handle=handle)
         if scheme.step == "ACCO":
-            first = (x[: len(x) // 2] for x in rows)
-            gradients = jax.grad(task.loss)(params, *first)
-            handle = jax_optireduce.begin(gradients, AXIS, **how)
-        return params, optimizer.init(params), handle
+            first = tuple(x[: len(x) // 2] for x in rows)
+            state = steps.acco_start(state, first, how)
+        return state
 
     return start
 
@@ -223,13 +208,13 @@ def compiled(
 ) -> Programs:
     """Returns the programs of all cells of this kind."""
     task = accuracy_models.load(task_name)
-    optimizer = make_optimizer(task, optimizer_name)
+    how = training(task, make_optimizer(task, optimizer_name), scheme)
 
     def initial(seed: jax.Array) -> Any:
         return task.model.init(jax.random.key(seed), task.held_out_inputs[:1])
 
     def step(state: Any, *rows: jax.Array) -> tuple[Any, Any]:
-        state, report = make_step(task, optimizer, scheme)(state, *rows)
+        state, report = make_step(how, scheme)(state, *rows)
         return state, report[None]
 
     def resync(state: Any) -> Any:
@@ -240,7 +225,7 @@ def compiled(
     over_ranks = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
     in_specs = (EVERYWHERE, DIVIDED, DIVIDED)
     started = over_ranks(
-        make_start(task, optimizer, scheme), in_specs=in_specs, out_specs=EVERYWHERE
+        make_start(how, scheme), in_specs=in_specs, out_specs=EVERYWHERE
     )
     stepped = over_ranks(step, in_specs=in_specs, out_specs=(EVERYWHERE, DIVIDED))
     params = initial(np.uint32(0))
@@ -293,7 +278,7 @@ def train(cell: Cell, mesh: Mesh) -> dict[str, Any]:
         if scheme.resync and number % RESYNC_EVERY == 0:
             state = programs.resync(state)
     elapsed = time.perf_counter() - began
-    params = of_this_rank(state[0])
+    params = of_this_rank(state.params)
     own = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
     figures = [*np.asarray(programs.evaluate(params)), *np.mean(reports, axis=0)]
     return {

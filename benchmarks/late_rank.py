@@ -2,27 +2,36 @@
 
     python benchmarks/late_rank.py late.jsonl
     python benchmarks/late_rank.py late.jsonl --ranks 4 8 --delays 0 1
+    python benchmarks/late_rank.py late.jsonl --plot late.png
 
 Each call of 4 MB begins at all ranks together but the last one, which is late by a
 multiple of W, the time of the bucket on a link of 250 Mbit/s. The production protocol
 makes the calls, with and without relays, and the simulator checks every sum. Beside it
 stand the times of StragglAR and of a ring by their closed forms, which have no latency
 and no headers. The program appends a line to the file for each case, and omits cases
-with a line in the file; then it prints a table of the file. Exit code: 0.
+with a line in the file; then it prints a table of these cases, and draws them. Exit
+code: 0.
 """
 
 import argparse
 import dataclasses
-import itertools
 import math
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import results
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scale import simulate
 
 RANKS = (4, 8, 16, 32, 64, 128, 256)
 DELAYS = (0.0, 0.5, 1.0, 2.0)  # in W
+# More than this many ranks take long, and have one delay only.
+MANY = 64
+# Of the pictures: the delay of one, the number of ranks of the other.
+DRAWN_DELAY, DRAWN_RANKS = 1.0, 8
 MBPS = 250
 ELEMENTS = 1_000_000
 # Headers of UDP, IP and Ethernet, and of the protocol, in a datagram of 1,472 bytes.
@@ -34,6 +43,10 @@ NEVER = 1 << 30
 # Parts of the bucket in StragglAR, for each rank that is in time. Chosen: 4, with which
 # its time is within 10 % of the bound.
 PARTS = 4
+
+# Source of the colours: Okabe and Ito, "Color Universal Design".
+RING = {"label": "ring (closed form)", "color": "#000000", "linestyle": "--"}
+STRAGGLAR = {"label": "StragglAR (closed form)", "color": "#009E73", "linestyle": "--"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +92,7 @@ def stragglar(ranks: int, delay: float) -> float:
 
 def print_table(times: dict[Case, float]) -> None:
     """Prints a line for each number of ranks and each delay."""
-    print("| ranks | delay | ring | StragglAR | without relays | with relays |")
+    print("| ranks | arrives after | ring | StragglAR | without relays | with relays |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for case, time in times.items():
         if not case.relays:
@@ -91,6 +104,73 @@ def print_table(times: dict[Case, float]) -> None:
         )
 
 
+def draw(times: dict[Case, float], path: Path) -> None:
+    """Draws the times over the number of ranks, and over the delay."""
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    by_ranks, by_delay = figure.subplots(1, 2, sharey=True)
+    draw_measured(
+        by_ranks,
+        {case: t for case, t in times.items() if case.delay == DRAWN_DELAY},
+        "ranks",
+    )
+    ranks = 1 << np.arange(2, 9)
+    by_ranks.plot(ranks, [ring(n) for n in ranks], **RING)
+    by_ranks.plot(ranks, [stragglar(n, DRAWN_DELAY) for n in ranks], **STRAGGLAR)
+    by_ranks.set_title(f"the last rank comes {DRAWN_DELAY:g} W late", fontsize=10)
+    by_ranks.set_xscale("log", base=2)
+    by_ranks.set_xticks(ranks, map(str, ranks))
+    by_ranks.set_xlabel("ranks")
+    by_ranks.set_ylabel("from its arrival to the end, W")
+    draw_measured(
+        by_delay,
+        {case: t for case, t in times.items() if case.ranks == DRAWN_RANKS},
+        "delay",
+    )
+    delays = np.linspace(0, max(DELAYS), 201)
+    by_delay.plot(delays, np.full_like(delays, ring(DRAWN_RANKS)), **RING)
+    by_delay.plot(delays, [stragglar(DRAWN_RANKS, d) for d in delays], **STRAGGLAR)
+    by_delay.set_title(f"{DRAWN_RANKS} ranks", fontsize=10)
+    by_delay.set_xlabel("lateness of the last rank, W")
+    by_delay.set_ylim(bottom=0)
+    for axis in (by_ranks, by_delay):
+        axis.grid(visible=True, color="#dddddd", linewidth=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+    handles, labels = by_ranks.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    figure.savefig(path, dpi=100)
+
+
+def draw_measured(axis: Axes, times: dict[Case, float], field: str) -> None:
+    """Draws the simulated times over a field of their cases."""
+    for relays, label, colour in (
+        (False, "exact, without relays", "#E69F00"),
+        (True, "exact, with relays", "#0072B2"),
+    ):
+        drawn = sorted(
+            (getattr(case, field), time)
+            for case, time in times.items()
+            if case.relays == relays
+        )
+        if drawn:
+            axis.plot(
+                *zip(*drawn, strict=True),
+                label=label,
+                color=colour,
+                marker="o",
+                markersize=4,
+            )
+
+
+def cases_of(ranks: Sequence[int], delays: Sequence[float] | None) -> list[Case]:
+    """Returns the cases; without delays the usual ones of each number of ranks."""
+    return [
+        Case(number, delay, relays)
+        for number in ranks
+        for delay in delays or (DELAYS if number <= MANY else (DRAWN_DELAY,))
+        for relays in (False, True)
+    ]
+
+
 def main() -> None:
     """Runs the cases without a line in the file, and prints the table."""
     parser = argparse.ArgumentParser(
@@ -98,19 +178,24 @@ def main() -> None:
     )
     parser.add_argument("file", type=Path)
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
-    parser.add_argument("--delays", type=float, nargs="+", default=DELAYS)
+    parser.add_argument(
+        "--delays",
+        type=float,
+        nargs="+",
+        help=f"in W; default {DELAYS}, above {MANY} ranks {DRAWN_DELAY}",
+    )
+    parser.add_argument("--plot", type=Path, help="a picture to draw")
     args = parser.parse_args()
-    cases = [
-        Case(*case)
-        for case in itertools.product(args.ranks, args.delays, (False, True))
-    ]
+    cases = cases_of(args.ranks, args.delays)
     times = {case: row["w"] for case, row in results.read(args.file, cases).items()}
     for case in cases:
         if case in times:
             continue
         times[case] = measure(case)
         results.append(args.file, dataclasses.asdict(case) | {"w": times[case]})
-    print_table(times)
+    print_table({case: times[case] for case in cases})
+    if args.plot:
+        draw(times, args.plot)
 
 
 if __name__ == "__main__":

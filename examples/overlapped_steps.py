@@ -19,7 +19,8 @@ B1 and B2 are the halves of B. In mode `exact` the equations hold as they are. I
 `bounded` a gradient that missed the deadline of its call is a part of the mean of a
 later one, in every step. After the last step, and before an evaluation, a function
 `*_last` applies the call that is still under way, and late data. When each step pays,
-and its cost: docs/overlap.md.
+and its cost: docs/overlap.md. `benchmarks/accuracy.py` trains other models with the
+same steps.
 """
 
 import argparse
@@ -40,29 +41,50 @@ from jax.sharding import PartitionSpec as P
 
 import jax_optireduce
 
-# Without momentum, which multiplies the effect of a delay.
+# Of this program. Without momentum, which multiplies the effect of a delay.
 OPTIMIZER = optax.sgd(0.1)
+AXIS = "data"
 
 # Names of the calls. A drain needs one name for each call of a step.
 NAME = "gradients"
 FIRST, SECOND = "gradients of first halves", "gradients of second halves"
 
-EVERYWHERE, BY_RANK = P(), P("data")
+EVERYWHERE, BY_RANK = P(), P(AXIS)
 
 # Inputs float32 [n, features] and labels int32 [n].
 Batch = tuple[jax.Array, jax.Array]
+
+
+# The statistics of the calls that have ended in a step.
+Stats = list[jax_optireduce.CollectiveStats]
+
+
+class Training(NamedTuple):
+    """The parts of a step that differ from program to program.
+
+    Attributes:
+      loss: (parameters, batch) to the loss.
+      optimizer: of Optax.
+      axis: of the ranks.
+      mode: of the calls.
+    """
+
+    loss: Callable[[Any, Batch], jax.Array]
+    optimizer: optax.GradientTransformation
+    axis: str
+    mode: str
 
 
 class State(NamedTuple):
     """The state of a training.
 
     Attributes:
-      layers: the parameters, a tree for each layer.
+      params: the parameters; for DeAR a list with a tree for each layer.
       inner: the state of the optimizer; for DeAR one for each layer.
       handle: of the call that is under way; for DeAR one for each layer.
     """
 
-    layers: list[Any]
+    params: Any
     inner: Any
     handle: Any
 
@@ -86,10 +108,16 @@ def loss_fn(layers: list[Any], batch: Batch) -> jax.Array:
     return cross_entropy(x, labels)
 
 
-def updated(params: Any, inner: Any, means: Any) -> tuple[Any, Any]:
+def updated(params: Any, inner: Any, means: Any, how: Training) -> tuple[Any, Any]:
     """Returns the parameters, of all layers or of one, and the optimizer's state."""
-    updates, inner = OPTIMIZER.update(means, inner, params)
+    updates, inner = how.optimizer.update(means, inner, params)
     return optax.apply_updates(params, updates), inner
+
+
+def begun(params: Any, batch: Batch, how: Training, name: str) -> Any:
+    """Computes gradients, begins their call, and returns its handle."""
+    gradients = jax.grad(how.loss)(params, batch)
+    return jax_optireduce.begin(gradients, how.axis, mode=how.mode, name=name)
 
 
 def name_of(i: int) -> str:
@@ -97,10 +125,10 @@ def name_of(i: int) -> str:
     return f"{NAME} of layer {i}"
 
 
-def with_late(means: Any, mode: str, *names: str) -> Any:
+def with_late(means: Any, how: Training, *names: str) -> Any:
     """Returns means of the last call with the late data of the calls of these names."""
-    for name in names if mode in ("agreed", "bounded") else ():
-        late = jax_optireduce.drain(means, "data", mode=mode, name=name)
+    for name in names if how.mode in ("agreed", "bounded") else ():
+        late = jax_optireduce.drain(means, how.axis, mode=how.mode, name=name)
         means = jax.tree.map(jnp.add, means, late)
     return means
 
@@ -108,49 +136,50 @@ def with_late(means: Any, mode: str, *names: str) -> Any:
 # --- The steps -----------------------------------------------------------------------
 
 
-def plain_step(state: State, batch: Batch, mode: str) -> State:
+def plain_step(state: State, batch: Batch, how: Training) -> tuple[State, Stats]:
     """The update waits for the call of this step."""
-    layers, inner, handle = state
-    gradients = jax.grad(loss_fn)(layers, batch)
-    means = jax_optireduce.average_gradients(gradients, "data", mode=mode, name=NAME)
-    return State(*updated(layers, inner, means), handle)
+    params, inner, handle = state
+    gradients = jax.grad(how.loss)(params, batch)
+    means, stats = jax_optireduce.average_gradients(
+        gradients, how.axis, mode=how.mode, name=NAME, return_stats=True
+    )
+    return State(*updated(params, inner, means, how), handle), [stats]
 
 
-def plain_last(state: State, mode: str) -> State:
+def plain_last(state: State, how: Training) -> State:
     """Applies late data."""
-    layers, inner, _ = state
-    means = with_late(jax.tree.map(jnp.zeros_like, layers), mode, NAME)
-    return State(*updated(layers, inner, means), None)
+    params, inner, _ = state
+    means = with_late(jax.tree.map(jnp.zeros_like, params), how, NAME)
+    return State(*updated(params, inner, means, how), None)
 
 
-def delayed_step(state: State, batch: Batch, mode: str) -> State:
+def delayed_step(state: State, batch: Batch, how: Training) -> tuple[State, Stats]:
     """The update has the gradients of the step before: a call has a step of time.
 
     p[t+1] = U(p[t], G(p[t-1], B[t-1])), in which the first mean is zeros. The handle of
     the first step is that of `empty_handle`.
     """
-    layers, inner, handle = state
-    gradients = jax.grad(loss_fn)(layers, batch)
-    following = jax_optireduce.begin(gradients, "data", mode=mode, name=NAME)
-    means = jax_optireduce.end(handle, after=following)
-    return State(*updated(layers, inner, means), following)
+    params, inner, handle = state
+    following = begun(params, batch, how, NAME)
+    means, stats = jax_optireduce.end(handle, after=following, return_stats=True)
+    return State(*updated(params, inner, means, how), following), [stats]
 
 
-def delayed_last(state: State, mode: str) -> State:
+def delayed_last(state: State, how: Training) -> State:
     """Applies the call of the last step, and late data."""
-    layers, inner, handle = state
-    means = with_late(jax_optireduce.end(handle), mode, NAME)
-    return State(*updated(layers, inner, means), None)
+    params, inner, handle = state
+    means = with_late(jax_optireduce.end(handle), how, NAME)
+    return State(*updated(params, inner, means, how), None)
 
 
-def acco_start(state: State, first: Batch, mode: str) -> State:
+def acco_start(state: State, first: Batch, how: Training) -> State:
     """Begins the call of the first half of the first batch."""
-    gradients = jax.grad(loss_fn)(state.layers, first)
-    handle = jax_optireduce.begin(gradients, "data", mode=mode, name=FIRST)
-    return state._replace(handle=handle)
+    return state._replace(handle=begun(state.params, first, how, FIRST))
 
 
-def acco_step(state: State, second: Batch, first: Batch, mode: str) -> State:
+def acco_step(
+    state: State, second: Batch, first: Batch, how: Training
+) -> tuple[State, Stats]:
     """The first half of a batch has estimated parameters: a call has half a step.
 
     While the gradients of the first half of a batch B1 are under way, those of the
@@ -169,35 +198,34 @@ def acco_step(state: State, second: Batch, first: Batch, mode: str) -> State:
       state: its handle is that of `acco_start`, or of the step before.
       second: the second half of this batch.
       first: the first half of the next batch.
-      mode: of the calls.
+      how: the training.
     """
-    layers, inner, handle = state
-    gradients = jax.grad(loss_fn)(layers, second)
-    other = jax_optireduce.begin(gradients, "data", mode=mode, name=SECOND)
-    half = jax_optireduce.end(handle, after=other)
-    estimate, _ = updated(layers, inner, half)
-    gradients = jax.grad(loss_fn)(estimate, first)
-    following = jax_optireduce.begin(gradients, "data", mode=mode, name=FIRST)
-    rest = jax_optireduce.end(other, after=following)
+    params, inner, handle = state
+    other = begun(params, second, how, SECOND)
+    half, stats = jax_optireduce.end(handle, after=other, return_stats=True)
+    estimate, _ = updated(params, inner, half, how)
+    following = begun(estimate, first, how, FIRST)
+    rest, others = jax_optireduce.end(other, after=following, return_stats=True)
     means = jax.tree.map(lambda a, b: (a + b) / 2, half, rest)
-    return State(*updated(layers, inner, means), following)
+    return State(*updated(params, inner, means, how), following), [stats, others]
 
 
-def acco_last(state: State, mode: str) -> State:
+def acco_last(state: State, how: Training) -> State:
     """Applies the call of a first half, and late data, as a part of a step."""
-    layers, inner, handle = state
-    means = with_late(jax_optireduce.end(handle), mode, FIRST, SECOND)
+    params, inner, handle = state
+    means = with_late(jax_optireduce.end(handle), how, FIRST, SECOND)
     means = jax.tree.map(lambda g: g / 2, means)
-    return State(*updated(layers, inner, means), None)
+    return State(*updated(params, inner, means, how), None)
 
 
-def dear_step(state: State, batch: Batch, mode: str) -> State:
+def dear_step(state: State, batch: Batch, how: Training) -> tuple[State, Stats]:
     """A layer waits for its call, and is updated, just before it is used.
 
     p[t+1] = U(p[t], G(p[t], B[t])), with the bits of `plain_step` in mode `exact`; but
     the update is in the next step. The call of a layer begins in the backward pass. Its
     two stages, a reduce-scatter and an all-gather, continue beyond the end of the
     program, and it ends in the forward pass of the next step, in front of its layer.
+    The network is that of `loss_fn`.
 
     Source: DeAR (L. Zhang et al., arXiv:2302.12445). There the second stage begins with
     the next step, in the order of the forward pass; here as soon as the first one has
@@ -207,15 +235,16 @@ def dear_step(state: State, batch: Batch, mode: str) -> State:
       state: its handle is None at the first step. Its parameters lack the update of the
         last step: see `dear_last`.
       batch: of this step.
-      mode: of the calls.
+      how: the training.
     """
     (layers, inner), handles = map(list, state[:2]), state.handle
     x, labels = batch
-    pullbacks = []
+    pullbacks, ended = [], []
     for i in range(len(layers)):
         if handles is not None:
-            means = jax_optireduce.end(handles[i], after=x)
-            layers[i], inner[i] = updated(layers[i], inner[i], means)
+            means, stats = jax_optireduce.end(handles[i], after=x, return_stats=True)
+            layers[i], inner[i] = updated(layers[i], inner[i], means, how)
+            ended.append(stats)
         x, pullback = jax.vjp(layer, layers[i], x)
         pullbacks.append(pullback)
     cotangent = jax.grad(cross_entropy)(x, labels)
@@ -223,17 +252,17 @@ def dear_step(state: State, batch: Batch, mode: str) -> State:
     for i in reversed(range(len(layers))):
         gradients, cotangent = pullbacks[i](cotangent)
         following[i] = jax_optireduce.begin(
-            gradients, "data", mode=mode, name=name_of(i)
+            gradients, how.axis, mode=how.mode, name=name_of(i)
         )
-    return State(layers, inner, following)
+    return State(layers, inner, following), ended
 
 
-def dear_last(state: State, mode: str) -> State:
+def dear_last(state: State, how: Training) -> State:
     """Applies the calls of all layers, and late data."""
     layers, inner, handles = state
     for i, handle in enumerate(handles):
-        means = with_late(jax_optireduce.end(handle), mode, name_of(i))
-        layers[i], inner[i] = updated(layers[i], inner[i], means)
+        means = with_late(jax_optireduce.end(handle), how, name_of(i))
+        layers[i], inner[i] = updated(layers[i], inner[i], means, how)
     return State(layers, inner, None)
 
 
@@ -283,16 +312,16 @@ def programs(mesh: Mesh, layers: list[Any], step: str, mode: str) -> Any:
     The first one gets a state and half a batch; it is None where a step begins with a
     whole batch. A step gets a state and two halves.
     """
-    how: dict[str, Any] = {"mode": mode}
+    how = Training(loss_fn, OPTIMIZER, AXIS, mode)
     inner = OPTIMIZER.init(layers)
     if step == "ACCO":
-        start = mapped(mesh, functools.partial(acco_start, **how), 1)
-        one = mapped(mesh, functools.partial(acco_step, **how), 2)
-        last = mapped(mesh, functools.partial(acco_last, **how), 0)
+        start = mapped(mesh, functools.partial(acco_start, how=how), 1)
+        one = mapped(mesh, lambda p, b2, b1: acco_step(p, b2, b1, how)[0], 2)
+        last = mapped(mesh, functools.partial(acco_last, how=how), 0)
         return State(layers, inner, None), start, one, last
     handle = None
     if step == "delayed":
-        handle = jax_optireduce.empty_handle(layers, "data", **how)
+        handle = jax_optireduce.empty_handle(layers, AXIS, mode=mode)
     if step == "DeAR":
         inner = [OPTIMIZER.init(params) for params in layers]
     function, end = {
@@ -303,9 +332,9 @@ def programs(mesh: Mesh, layers: list[Any], step: str, mode: str) -> Any:
 
     def whole(state: State, first: Batch, second: Batch) -> State:
         x, labels = map(jnp.concatenate, zip(first, second, strict=True))
-        return function(state, (x, labels), mode)
+        return function(state, (x, labels), how)[0]
 
-    last = mapped(mesh, lambda state: end(state, mode), 0)
+    last = mapped(mesh, lambda state: end(state, how), 0)
     return State(layers, inner, handle), None, mapped(mesh, whole, 2), last
 
 
@@ -321,7 +350,7 @@ def train(
         began = time.perf_counter()
         state = jax.block_until_ready(step(state, *pair))
         seconds.append(time.perf_counter() - began)
-    return last(state).layers, seconds
+    return last(state).params, seconds
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -344,7 +373,7 @@ def main() -> None:
     """Trains and evaluates."""
     args = parse_arguments()
     with jax_optireduce.init():
-        mesh = jax.make_mesh((jax.device_count(),), ("data",))
+        mesh = jax.make_mesh((jax.device_count(),), (AXIS,))
         data = images.load(None)
         sizes = (data.training.images[0].size, args.width, args.layers)
         first = functools.partial(first_layers, *sizes, args.seed)
