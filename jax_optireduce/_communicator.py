@@ -293,9 +293,11 @@ def _describe(communicator: Communicator, joined: _rendezvous.Joined) -> str:
         if options.deadline_s
         else f"deadlines learned, at most {options.deadline_max_s:g} s"
     )
+    reason = f" ({joined.reason})" if joined.reason else ""
     return (
         f"{place} at {joined.address} ({interface or 'no interface'}), UDP {ports}; "
-        f"datagrams of {joined.datagram_bytes} bytes, tags by {tags}; {deadline}"
+        f"datagrams of {joined.datagram_bytes} bytes{reason}, tags by {tags}; "
+        f"{deadline}"
     )
 
 

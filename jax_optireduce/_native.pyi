@@ -240,15 +240,21 @@ class Communicator:
     def silent_ranks(self) -> list[int]:
         """Peers given up after a silence of `peer_timeout_s`; also after `close`."""
 
-    def probe_paths(self) -> None:
-        """Sends short and longest datagrams to all peers, until they answer."""
+    def probe_paths(self, lengths: Sequence[int]) -> None:
+        """Sends short and long datagrams to all peers, until they acknowledge them.
 
-    def unproven_paths(self) -> list[tuple[int, int, bool, bool]]:
+        Args:
+          lengths: of the long ones, in bytes, at most `datagram_bytes_max`; those up to
+            the longest acknowledged one are left out.
+        """
+
+    def unproven_paths(self) -> list[tuple[int, int, bool, bool, int]]:
         """The paths that the longest datagrams have not been seen to pass.
 
         Returns:
           For each: its lane; the peer; whether a datagram of it has arrived; whether it
-          has acknowledged a short one.
+          has acknowledged a short one; the length of the longest long one that it has
+          acknowledged, or 0.
         """
 
     def unreached_ranks(self) -> list[int]:

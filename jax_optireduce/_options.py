@@ -184,8 +184,8 @@ class Advanced(_Settings):
         in mode "lossy" the number that the receivers advertise. Default 0.
       receive_buffer_bytes: requested socket buffer per lane, in bytes; the kernel may
         grant less. May differ between ranks. Default 8 MiB.
-      datagram_bytes_max: largest UDP payload, in bytes; 0 measures all paths and takes
-        the smallest. Default 0.
+      datagram_bytes_max: largest UDP payload, in bytes, which all paths have to carry;
+        0 takes the largest one that they carry. Default 0.
       mismatch_timeout_s: time for which two ranks may wait for each other in different
         calls before both fail, in seconds. Default 10.
       late_budget: largest share of the data that may miss a learned deadline, between

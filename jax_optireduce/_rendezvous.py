@@ -3,11 +3,14 @@
 It uses JAX's coordination service, in two all-to-all rounds: first addresses and
 options, then, with open sockets, ports and the sizes of paths and buffers. Before the
 rounds each process claims its rank, which is possible only once; between them process 0
-shares the secret.
+shares the secret. Datagrams then prove the paths (`_paths`). If a path carries shorter
+ones only, secret and sockets are replaced, for a session with these.
 """
 
 import contextlib
+import dataclasses
 import errno
+import functools
 import ipaddress
 import itertools
 import json
@@ -16,13 +19,12 @@ import os
 import resource
 import secrets
 import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from jax_optireduce import _interfaces, _native, _options, _roll_call
+from jax_optireduce import _interfaces, _native, _options, _paths, _roll_call
 from jax_optireduce._errors import RendezvousError, UsageError
 from jax_optireduce._jax import clusters, coordination, processes
 from jax_optireduce._options import Advanced, Options
@@ -31,15 +33,6 @@ _log = logging.getLogger("jax_optireduce")
 
 # Source: RFC 5869. Chosen: 256 bits, twice the length of the derived keys.
 _SECRET_BYTES = 32
-
-# Longest time for the proof that datagrams pass, in seconds. Chosen: hundreds of round
-# trips, and fifty probes, so that half of them may be lost.
-_PROVE_TIMEOUT_S = 5.0
-
-# Times between probes, in seconds. Chosen: a round trip within a data centre, and a
-# hundred across continents.
-_PROBE_WAIT_MIN_S = 0.001
-_PROBE_WAIT_MAX_S = 0.1
 
 # The message of a process that cannot continue: JSON null.
 _FAILED = b"null"
@@ -151,11 +144,13 @@ class Joined(NamedTuple):
       native: the native communicator, connected; None with the backend "xla".
       address: of this host, numeric.
       datagram_bytes: the largest datagram, in bytes; 0 with the backend "xla".
+      reason: why longer ones, which the interfaces carry, are not used, or "".
     """
 
     native: Any | None
     address: str
     datagram_bytes: int
+    reason: str = ""
 
 
 def join(label: str, name: str, rank: int, options: Options) -> Joined:
@@ -197,22 +192,25 @@ def join(label: str, name: str, rank: int, options: Options) -> Joined:
     per_slice = _processes_per_slice(
         options.processes_per_slice, [hello["slice"] for hello in hellos]
     )
-    # The secret protects against senders of datagrams, not against readers of the
-    # coordination service during the rendezvous.
-    key = f"{label}/secret"
-    try:
-        secret = _share_secret(key, timeout_s)
-        joined = _open(label, name, rank, per_slice, options, secret, addresses)
-    except BaseException:
-        # Informs the others before their timeout.
-        if rank == 0:
-            coordination.forget(key)
-            coordination.publish(key, _FAILED)
-        coordination.publish(f"{label}/sockets/{rank}", _FAILED)
-        raise
-    if rank == 0:
-        coordination.forget(key)  # All ranks have announced ports, so all have it.
-    return joined
+    open_session = functools.partial(
+        _open, name=name, rank=rank, per_slice=per_slice, addresses=addresses
+    )
+    native, proof = open_session(label, options=options)
+    longest = native.features()["datagram_bytes_max"]
+    if proof.passed_bytes == longest:
+        return Joined(native, address, longest)
+    reason = f"{longest} do not pass from rank {proof.rank} to rank {proof.to}"
+    # Keys and numbers of datagrams are used once, so all of the session is replaced.
+    native.close("init continues with shorter datagrams")
+    del native  # The ports are free with the last reference: others may not be.
+    shorter = dataclasses.replace(
+        options,
+        advanced=dataclasses.replace(
+            options.advanced, datagram_bytes_max=proof.passed_bytes
+        ),
+    )
+    native, proof = open_session(f"{label}/shorter", options=shorter)
+    return Joined(native, address, proof.passed_bytes, reason)
 
 
 def _share_secret(key: str, timeout_s: float) -> bytes:
@@ -274,18 +272,49 @@ def _claim_rank(label: str, rank: int) -> None:
 
 def _open(
     label: str,
+    *,
     name: str,
     rank: int,
     per_slice: int,
+    addresses: Sequence[str],
+    options: Options,
+) -> tuple[Any, _paths.Proof]:
+    """Opens a session; returns the native communicator, and the proof of all ranks."""
+    # The secret protects against senders of datagrams, not against readers of the
+    # coordination service during the rendezvous.
+    key = f"{label}/secret"
+    try:
+        secret = _share_secret(key, options.advanced.rendezvous_timeout_s)
+        opened = _open_sockets(name, rank, per_slice, addresses, options, secret)
+        try:
+            proof = _connect(opened, label, addresses, options)
+        except BaseException:
+            opened.close("the rendezvous failed")
+            raise
+    except BaseException:
+        # Informs the others before their timeout.
+        if rank == 0:
+            coordination.forget(key)
+            coordination.publish(key, _FAILED)
+        coordination.publish(f"{label}/sockets/{rank}", _FAILED)
+        raise
+    if rank == 0:
+        coordination.forget(key)  # All ranks have announced ports, so all have it.
+    return opened, proof
+
+
+def _open_sockets(
+    name: str,
+    rank: int,
+    per_slice: int,
+    addresses: Sequence[str],
     options: Options,
     secret: bytes,
-    addresses: Sequence[str],
-) -> Joined:
-    """Opens the sockets and connects them; returns the result of `join`."""
+) -> Any:
     advanced = options.advanced
     port_first, port_last = options.ports()
     try:
-        native = _native.Communicator(
+        return _native.Communicator(
             name=name,
             rank=rank,
             world_size=len(addresses),
@@ -312,18 +341,12 @@ def _open(
         )
     except RuntimeError as error:
         raise RendezvousError(f"this process has no sockets: {error}") from error
-    try:
-        datagram_bytes = _connect(native, label, addresses, options)
-    except BaseException:
-        native.close("the rendezvous failed")
-        raise
-    return Joined(native, addresses[rank], datagram_bytes)
 
 
 def _connect(
     native: Any, label: str, addresses: Sequence[str], options: Options
-) -> int:
-    """Announces this process's ports, and returns the size of a datagram."""
+) -> _paths.Proof:
+    """Announces this process's ports and connects; returns the proof of all ranks."""
     payload_bytes = min(
         native.path_mtu_bytes(address)
         - _HEADER_BYTES[ipaddress.ip_address(address).version]
@@ -342,9 +365,9 @@ def _connect(
         if not answer:
             raise _peer_failed(peer)
     receive_buffer_bytes = min(answer["receive_buffer_bytes"] for answer in answers)
+    given = options.advanced.datagram_bytes_max
     datagram_bytes = min(
-        options.advanced.datagram_bytes_max
-        or _default_datagram_bytes(addresses, receive_buffer_bytes),
+        given or _paths.default_datagram_bytes(addresses, receive_buffer_bytes),
         *(answer["payload_bytes"] for answer in answers),
     )
     if datagram_bytes < _options.DATAGRAM_BYTES_MIN:
@@ -358,101 +381,14 @@ def _connect(
         for address, answer in zip(addresses, answers, strict=True)
     ]
     native.connect(peers, datagram_bytes, receive_buffer_bytes)
-    failures = _exchange(
-        f"{label}/paths",
-        {"error": _prove_paths(native, label, peers, datagram_bytes, options)},
-        options.advanced.rendezvous_timeout_s,
-    )
-    own = failures[processes.process()[0]]
-    for error in [failure["error"] for failure in (own, *failures)]:
-        if error:
-            raise RendezvousError(error)
-    return datagram_bytes
-
-
-def _default_datagram_bytes(addresses: Sequence[str], receive_buffer_bytes: int) -> int:
-    """Returns the longest datagram, apart from the MTU."""
-    network = _options.DATAGRAM_BYTES_MAX
-    if len(set(addresses)) > 1:
-        return network
-    peers = max(len(addresses) - 1, 1)
-    held = receive_buffer_bytes // peers // _options.DATAGRAMS_OF_BUFFER // 8 * 8
-    return max(network, min(held, _options.DATAGRAM_BYTES_MAX_ON_ONE_HOST))
-
-
-def _prove_paths(
-    native: Any,
-    label: str,
-    peers: Sequence[tuple[str, Sequence[int]]],
-    datagram_bytes: int,
-    options: Options,
-) -> str:
-    """Waits until the longest datagrams have passed between this rank and each other.
-
-    Returns:
-      Why they do not; empty if they do.
-
-    Raises:
-      RendezvousError: a process has ended before.
-    """
-    connected = f"{label}/connected"
-    this = f"rank {processes.process()[0]}"
-    coordination.publish(f"{connected}/{processes.process()[0]}", b"1")
-    wait_s = _PROBE_WAIT_MIN_S
-    until = time.monotonic() + _PROVE_TIMEOUT_S
-    awaited = False
-    while True:
-        native.probe_paths()
-        # Data is lost, too: the probes are repeated.
-        time.sleep(wait_s)
-        wait_s = min(2 * wait_s, _PROBE_WAIT_MAX_S)
-        paths = native.unproven_paths()
-        if not paths:
-            return ""
-        if time.monotonic() < until:
-            continue
-        if awaited:
-            return f"{this}: {_describe_unproven(paths, peers, datagram_bytes)}"
-        # These may have started late. After the last one, the time begins again.
-        for rank in {rank for _, rank, _, _ in paths}:
-            coordination.await_published(
-                f"{connected}/{rank}", rank, options.advanced.rendezvous_timeout_s
-            )
-        awaited = True
-        until = time.monotonic() + _PROVE_TIMEOUT_S
-
-
-def _describe_unproven(
-    paths: Sequence[tuple[int, int, bool, bool]],
-    peers: Sequence[tuple[str, Sequence[int]]],
-    datagram_bytes: int,
-) -> str:
-    """Describes the first path that datagrams do not pass, and counts the others."""
-    lane, rank, heard, answered = paths[0]
-    address, ports = peers[rank]
-    place = f"rank {rank} at {address}, UDP port {ports[lane]}"
-    others = {rank for _, rank, _, _ in paths[1:]} - {rank}
-    also = f" (and of {len(others)} more)" if others else ""
-    if answered:
-        return (
-            f"datagrams of {datagram_bytes} bytes to {place}{also} do not arrive, "
-            "short ones do: a link on the way has a smaller MTU. Correct it, or give "
-            "every rank a smaller value of the advanced option datagram_bytes_max "
-            "(JAX_OPTIREDUCE_DATAGRAM_BYTES_MAX)."
-        )
-    blocked = (
-        "Does UDP pass between these hosts, in both directions and on all ports, or on "
-        "those of port_range? Is the address one that others reach (interface, "
-        "bind_address)?"
-    )
-    if heard:
-        return (
-            f"{place}{also} answers no datagram within "
-            f"{_PROVE_TIMEOUT_S:g} s, though its own arrive. {blocked}"
-        )
-    return (
-        f"no datagram ever came from {place}{also} in {_PROVE_TIMEOUT_S:g} s. {blocked}"
-    )
+    header_bytes = _HEADER_BYTES[ipaddress.ip_address(addresses[0]).version]
+    lengths = [datagram_bytes]
+    if not given:
+        lengths += _paths.shorter_datagrams(datagram_bytes, header_bytes)
+    timeout_s = options.advanced.rendezvous_timeout_s
+    proof = _paths.prove(native, f"{label}/connected", peers, lengths, timeout_s)
+    proofs = _exchange(f"{label}/paths", proof._asdict(), timeout_s)
+    return _paths.agree(proof, [_paths.Proof(**each) for each in proofs])
 
 
 def _exchange(

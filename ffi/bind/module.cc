@@ -157,11 +157,12 @@ class PyCommunicator {
   }
   std::size_t BegunCallsUnderWay() const { return communicator_->begun_calls().under_way(); }
   nb::list SilentRanks() const { return ToList(communicator_->SilentRanks()); }
-  void ProbePaths() { communicator_->ProbePaths(); }
+  void ProbePaths(const std::vector<std::size_t>& lengths) { communicator_->ProbePaths(lengths); }
   nb::list UnprovenPaths() const {
     nb::list found;
     for (const auto& [lane, path] : communicator_->UnprovenPaths()) {
-      found.append(nb::make_tuple(lane, path.peer.value(), path.heard, path.answered));
+      found.append(
+          nb::make_tuple(lane, path.peer.value(), path.heard, path.answered, path.passed_bytes));
     }
     return found;
   }
@@ -268,7 +269,7 @@ void BindCommunicator(nb::module_& module) {
       .def("calls_under_way", &PyCommunicator::CallsUnderWay)
       .def("begun_calls_under_way", &PyCommunicator::BegunCallsUnderWay)
       .def("silent_ranks", &PyCommunicator::SilentRanks)
-      .def("probe_paths", &PyCommunicator::ProbePaths)
+      .def("probe_paths", &PyCommunicator::ProbePaths, "lengths"_a)
       .def("unproven_paths", &PyCommunicator::UnprovenPaths)
       .def("unreached_ranks", &PyCommunicator::UnreachedRanks)
       .def("wait_for_event", &PyCommunicator::WaitForEvent)

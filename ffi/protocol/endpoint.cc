@@ -203,21 +203,29 @@ std::vector<Rank> Endpoint::unreached() const {
   });
 }
 
-void Endpoint::ProbePaths() {
+void Endpoint::ProbePaths(std::span<const std::size_t> lengths) {
   for (Peer& peer : session_.peers.others()) {
-    if (peer.gone() || peer.answered_padded || peer.probing()) continue;
+    if (peer.gone() || peer.probing()) continue;
     Ring<SentInfo>& control = session_.peers.Touch(peer.rank).control;
     if (!peer.answered) control.push_back({.kind = DatagramKind::kProbe});
-    control.push_back({.kind = DatagramKind::kProbe, .flags = kFlagPadded});
+    for (const std::size_t length : lengths) {
+      OR_CHECK(length > kOverheadBytes && length <= session_.options.datagram_bytes_max);
+      if (length <= peer.passed_bytes) continue;
+      control.push_back({.kind = DatagramKind::kProbe,
+                         .flags = kFlagPadded,
+                         .bytes = static_cast<std::uint16_t>(length)});
+    }
   }
 }
 
 std::vector<UnprovenPath> Endpoint::UnprovenPaths() const {
   std::vector<UnprovenPath> paths;
   for (const Peer& peer : session_.peers.others()) {
-    if (peer.answered_padded) continue;
-    paths.push_back(
-        {.peer = peer.rank, .heard = peer.last_heard > Instant{}, .answered = peer.answered});
+    if (peer.passed_bytes == session_.options.datagram_bytes_max) continue;
+    paths.push_back({.peer = peer.rank,
+                     .heard = peer.last_heard > Instant{},
+                     .answered = peer.answered,
+                     .passed_bytes = peer.passed_bytes});
   }
   return paths;
 }

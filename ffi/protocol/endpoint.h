@@ -50,8 +50,9 @@ namespace optireduce {
 // A path to a peer over which the longest datagrams of the session have not been seen to pass.
 struct UnprovenPath {
   Rank peer;
-  bool heard = false;     // some datagram of the peer has arrived
-  bool answered = false;  // the peer has acknowledged a short one
+  bool heard = false;            // some datagram of the peer has arrived
+  bool answered = false;         // the peer has acknowledged a short one
+  std::size_t passed_bytes = 0;  // length of the longest padded one that it has acknowledged
 };
 
 class Endpoint {
@@ -89,9 +90,10 @@ class Endpoint {
   // Peers that have not acknowledged that this rank leaves, and are not known to be gone.
   std::vector<Rank> unreached() const;
 
-  // Sends each peer a probe and one of the longest datagrams, until it has acknowledged one of
-  // these; to be repeated, since either may be lost.
-  void ProbePaths();
+  // Sends each peer a probe, until it has acknowledged one, and a datagram of each of `lengths`
+  // that exceeds those acknowledged before; to be repeated, since all may be lost. The session's
+  // longest datagram is the greatest permitted length.
+  void ProbePaths(std::span<const std::size_t> lengths);
   // The peers that have not acknowledged the longest datagram.
   std::vector<UnprovenPath> UnprovenPaths() const;
 

@@ -342,9 +342,9 @@ std::vector<Rank> Communicator::UnreachedRanks() const {
   return RanksOfLanes(&LaneSnapshot::unreached);
 }
 
-void Communicator::ProbePaths() {
+void Communicator::ProbePaths(const std::vector<std::size_t>& lengths) {
   const std::lock_guard lock(mutex_);
-  for (const auto& lane : lanes_) lane->ProbePaths();
+  for (const auto& lane : lanes_) lane->ProbePaths(lengths);
 }
 
 std::vector<std::pair<std::uint16_t, UnprovenPath>> Communicator::UnprovenPaths() const {

@@ -107,13 +107,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::vector<CallRecord> CallsUnderWay() const;
   // The peers that a lane has given up, see Endpoint::silent(). Close() does not change them.
   std::vector<Rank> SilentRanks() const;
-  // After Close(): the peers that have not acknowledged the leave message of a lane, see
-  // Endpoint::ProbePaths(), on all lanes. After connect.
-  void ProbePaths();
+  // Endpoint::ProbePaths(), on all lanes; after Connect().
+  void ProbePaths(const std::vector<std::size_t>& lengths);
   // By lane: Endpoint::UnprovenPaths(), after the last probes. All paths of a lane that has not
   // said anything yet.
   std::vector<std::pair<std::uint16_t, UnprovenPath>> UnprovenPaths() const;
 
+  // After Close(): the peers that have not acknowledged the leave message of a lane, see
   // Endpoint::unreached().
   std::vector<Rank> UnreachedRanks() const;
   // See CallMonitor::Wait(). Close() ends the wait.

@@ -94,10 +94,10 @@ void Lane::GiveUp(Submission call, const Status& why) {
   port_->Wake();
 }
 
-void Lane::ProbePaths() {
+void Lane::ProbePaths(std::vector<std::size_t> lengths) {
   {
     const std::lock_guard lock(mutex_);
-    probe_wanted_ = true;
+    probes_wanted_ = std::move(lengths);
   }
   port_->Wake();
 }
@@ -207,19 +207,19 @@ bool Lane::HandleRequests() {
   std::optional<Status> cancelled;
   std::size_t cancelled_queued = 0;
   bool closing = false;
-  bool probe = false;
+  std::optional<std::vector<std::size_t>> probes;
   bool report_wanted = false;
   {
     const std::lock_guard lock(mutex_);
-    probe = std::exchange(probe_wanted_, false);
+    probes = std::exchange(probes_wanted_, std::nullopt);
     taken_.swap(queue_);
     cancelled = std::exchange(cancelled_, std::nullopt);
     cancelled_queued = std::exchange(cancelled_queued_, 0);
     closing = closing_;
     report_wanted = std::exchange(report_wanted_, false);
   }
-  if (probe) {
-    endpoint_->ProbePaths();
+  if (probes) {
+    endpoint_->ProbePaths(*probes);
     unproven_ = endpoint_->UnprovenPaths();
   }
   if (report_wanted) Report();

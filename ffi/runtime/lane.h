@@ -69,7 +69,7 @@ class Lane {
   // Fails every open or queued call; later calls are not affected.
   void Cancel(const Status& why);
   // See Endpoint::ProbePaths().
-  void ProbePaths();
+  void ProbePaths(std::vector<std::size_t> lengths);
   // See Endpoint::GiveUp().
   void GiveUp(Submission call, const Status& why);
   // Fails every open call, announces that this rank leaves, and ends the thread. Lasts until the
@@ -135,7 +135,7 @@ class Lane {
 
   mutable std::mutex mutex_;  // guards the following members
   std::vector<Pending> queue_;
-  bool probe_wanted_ = false;
+  std::optional<std::vector<std::size_t>> probes_wanted_;  // lengths
   std::optional<Status> cancelled_;  // for the open calls and the first `cancelled_queued_`
   std::size_t cancelled_queued_ = 0;
   std::optional<Status> closed_;  // the reason for which submissions are refused

@@ -117,22 +117,58 @@ def test_a_smaller_mtu_is_an_error_that_names_the_sizes(tmp_path, namespaces, mo
             assert "datagram_bytes_max" in error
 
 
-def _errors_of_init(folder, namespaces):
+def _init(folder, namespaces, begin, **options):
+    """Joins, and calls once; returns the ends of the lines that begin so."""
     with ranks.start(
         *("rendezvous", "plainly"),
         folder=folder,
         world_size=RANKS,
+        options=options,
         namespaces=namespaces,
         address=f"{NETWORK}.1",
     ) as started:
         started.wait()
-        return ["".join(rank.lines("error")) for rank in started]
+        return ["".join(rank.lines(begin)) for rank in started]
 
 
-def test_a_smaller_mtu_from_the_start_is_an_error_of_init(tmp_path, namespaces):
+def _errors_of_init(folder, namespaces, **options):
+    return _init(folder, namespaces, "error", **options)
+
+
+def _set_mtus(namespaces, own, of_ports):
+    """Sets the MTU of all ranks' interfaces, and those of the other ends."""
     switch = namespaces[0].rsplit("-", 1)[0]
-    _run(f"ip -n {switch} link set p2 mtu 1280")
-    errors = _errors_of_init(tmp_path, namespaces)
+    for rank, (name, of_port) in enumerate(zip(namespaces, of_ports, strict=True)):
+        _run(f"ip -n {name} link set eth0 mtu {own}")
+        _run(f"ip -n {switch} link set p{rank} mtu {of_port}")
+
+
+@pytest.mark.parametrize(
+    ("own", "of_ports", "longest", "datagrams"),
+    [
+        (1500, (1500, 1400, 1280), 1472, 1252),
+        (9000, (9000, 9000, 8700), 8972, 8472),
+    ],
+)
+def test_ranks_take_the_datagrams_that_pass_all_paths(
+    tmp_path, namespaces, own, of_ports, longest, datagrams
+):
+    """The MTUs are those of a path: no interface of a rank has them."""
+    _set_mtus(namespaces, own, of_ports)
+    reason = f"({longest} do not pass from rank 0 to rank 2)"
+    expected = f"datagrams of {datagrams} bytes {reason}"
+    # The ports of the first session are free again for the second one.
+    ports = {"lanes": 2, "port_range": "41000-41001"}
+    (said, *_) = _init(tmp_path, namespaces, "jax_optireduce: ", **ports)
+    assert expected in said, said
+    for rank in range(RANKS):
+        lines = (tmp_path / f"rank{rank}.txt").read_text().splitlines()
+        assert f"datagrams {datagrams}" in lines
+
+
+def test_a_given_size_that_does_not_pass_is_an_error_of_init(tmp_path, namespaces):
+    _set_mtus(namespaces, 1500, (1500, 1500, 1280))
+    errors = _errors_of_init(tmp_path, namespaces, datagram_bytes_max=1472)
     for rank in (0, 1):
         assert f"datagrams of 1472 bytes to rank 2 at {NETWORK}.3, UDP" in errors[rank]
         assert "short ones do: a link on the way has a smaller MTU" in errors[rank]

@@ -63,6 +63,22 @@ def test_different_options_are_named_on_every_rank(tmp_path):
             assert "bucket_bytes is 1000 on rank 0 and 1001 on rank 1" in line
 
 
+def test_a_rank_whose_datagrams_do_not_arrive_is_named_on_every_rank(tmp_path):
+    with ranks.start(
+        "rendezvous",
+        "plainly",
+        folder=tmp_path,
+        world_size=2,
+        options_of={1: {"faults": "loss=1"}},
+    ) as started:
+        started.succeed()
+        errors = ["".join(rank.lines("error")) for rank in started]
+        silent = "rank 0: no datagram ever came from rank 1 at 127.0.0.1, UDP port"
+        assert errors[0].startswith(silent), started.describe()
+        deaf = r"rank 1: rank 0 at 127.0.0.1, UDP port \d+ answers no datagram"
+        assert re.match(deaf, errors[1]), started.describe()
+
+
 def test_ports_are_in_their_range_and_its_end_is_explained(tmp_path):
     # Found free a moment ago, together with the one above it.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -110,6 +110,16 @@ class TestEndpoint {
     call.sequence = Sequence(sequence);
     endpoint_->GiveUp(At(now), std::move(call), Status(StatusCode::kCancelled, why));
   }
+  void ProbePaths(const std::vector<std::size_t>& lengths) { endpoint_->ProbePaths(lengths); }
+  // By rank: (heard, answered, passed_bytes).
+  nb::dict UnprovenPaths() const {
+    nb::dict paths;
+    for (const UnprovenPath& path : endpoint_->UnprovenPaths()) {
+      paths[nb::int_(path.peer.value())] =
+          nb::make_tuple(path.heard, path.answered, path.passed_bytes);
+    }
+    return paths;
+  }
   bool Finished() const { return endpoint_->finished(); }
   std::vector<std::uint16_t> Live() const { return ValuesOf(endpoint_->live()); }
   std::vector<std::uint16_t> Silent() const { return ValuesOf(endpoint_->silent()); }
@@ -203,6 +213,8 @@ void BindEndpoint(nb::module_& m) {
       .def("leave", &TestEndpoint::Leave)
       .def("cancel", &TestEndpoint::Cancel)
       .def("give_up", &TestEndpoint::GiveUp)
+      .def("probe_paths", &TestEndpoint::ProbePaths)
+      .def("unproven_paths", &TestEndpoint::UnprovenPaths)
       .def("finished", &TestEndpoint::Finished)
       .def("memory_bytes", &TestEndpoint::MemoryBytes)
       .def("counters", &TestEndpoint::CountersOf)

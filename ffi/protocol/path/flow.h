@@ -35,6 +35,7 @@ struct SentInfo {
   DatagramKind kind = DatagramKind::kProbe;
   std::uint8_t flags = 0;
   std::uint8_t segments = 1;  // of a contribution or a result: from `segment` on
+  std::uint16_t bytes = 0;    // of a padded probe: length of the datagram
   CallId call{};
   SegmentIndex segment{};
 };

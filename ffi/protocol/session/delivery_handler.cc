@@ -1,5 +1,7 @@
 #include "ffi/protocol/session/delivery_handler.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "ffi/protocol/call/exchange.h"
@@ -20,7 +22,7 @@ void DeliveryHandler::Handle(Instant now, Rank to, const std::vector<Delivery>& 
       peer.control.push_back(info);
     } else if (info.kind == DatagramKind::kProbe) {
       peer.answered = peer.answered || !lost;
-      peer.answered_padded = peer.answered_padded || (!lost && (info.flags & kFlagPadded) != 0);
+      if (!lost) peer.passed_bytes = std::max<std::size_t>(peer.passed_bytes, info.bytes);
     } else {
       HandleOne(now, to, delivery, advanced);
     }

@@ -4,6 +4,7 @@
 #define FFI_PROTOCOL_SESSION_PEER_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -78,10 +79,10 @@ struct Peer {
   bool muted(bool stuck) const { return stuck && state_ == PeerState::kSuspected; }
   bool black_hole = false;  // long datagrams to it do not arrive; short ones do
 
-  // It has acknowledged a probe, and a padded one, since the session began: see
+  // It has acknowledged a probe since the session began, and padded ones up to this length: see
   // Endpoint::ProbePaths().
   bool answered = false;
-  bool answered_padded = false;
+  std::size_t passed_bytes = 0;
 
   Instant last_heard{};  // an authenticated datagram
   Instant asked{};       // the first datagram to it since then that wants an answer

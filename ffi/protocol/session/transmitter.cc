@@ -215,8 +215,8 @@ std::optional<Transmit> Transmitter::SendControl(Instant now, Rank to,
   } else {
     ++counters_.probes_sent;
     if ((info.flags & kFlagPadded) != 0) {
-      std::ranges::fill(payload, std::byte{0});
-      payload_bytes = payload.size();
+      payload_bytes = info.bytes - kOverheadBytes;
+      std::ranges::fill(payload.first(payload_bytes), std::byte{0});
     }
   }
   header.kind = info.kind;

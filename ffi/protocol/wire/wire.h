@@ -72,7 +72,7 @@ constexpr bool IsAnnouncement(DatagramKind kind) {
 }
 
 // Flag of kProbe.
-// Chosen: bit 0; zeros fill the datagram up to the longest of the session.
+// Chosen: bit 0; zeros fill the datagram up to a length whose passage the sender tests.
 inline constexpr std::uint8_t kFlagPadded = 1;
 // Flag of kGaveUp.
 // Chosen: bit 0; the error is that the ranks make different calls.

@@ -46,5 +46,6 @@ if communicator.options.backend == "xla":
 else:
     assert counters["calls_completed"] == 1
     assert 548 <= communicator.datagram_bytes <= 65_504
+    print("datagrams", communicator.datagram_bytes)
 jo.shutdown()
 jo.shutdown()
