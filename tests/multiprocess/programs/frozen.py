@@ -13,6 +13,7 @@ import meshes
 import numpy as np
 
 import jax_optireduce as jo
+from jax_optireduce._jax import coordination
 
 logging.basicConfig(stream=sys.stdout, format="log %(message)s")
 with jo.init():
@@ -20,6 +21,8 @@ with jo.init():
     program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp", name="grads"))
     given = meshes.spread(mesh, np.ones((jax.device_count(), 5000), np.float32))
     jax.block_until_ready(program(given))
+    # A rank ends a call before the others have all of its data.
+    coordination.exchange("frozen/first call", b"over", 60.0)
     if jax.process_index() == jax.process_count() - 1:
         print("frozen", flush=True)
         os.kill(os.getpid(), signal.SIGSTOP)
