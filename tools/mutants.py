@@ -227,9 +227,9 @@ _NEAR = {
     "admission": "test_refusals test_held_back test_deferral",
     "all_gather_stage": "test_quorum test_exchange test_late_data test_lossy_ends "
     "test_one_stage",
-    "answer_time": "test_lag",
+    "answer_time": "test_lag_monitor",
     "argument_checks": "test_endpoint",
-    "attendance": "test_lag",
+    "attendance": "test_lag_monitor",
     "bucket_layout": "test_exchange",
     "bucket_parts": "test_bucket_layout",
     "bucket_view": "test_exchange test_reduction",
@@ -257,7 +257,7 @@ _NEAR = {
     "given_up": "test_giving_up test_given_up_calls",
     "guarded_membership": "test_going_on test_paxos",
     "incast_controller": "test_congestion_controller",
-    "lag_monitor": "test_lag test_passed test_deferral",
+    "lag_monitor": "test_lagging test_passed test_deferral",
     "lane_membership": "test_going_on test_ends",
     "late_calls": "test_deferral test_endpoint",
     "late_rules": "test_exchange test_late_data test_lossy_ends test_learned_deadlines "
@@ -266,7 +266,7 @@ _NEAR = {
     "membership": "test_paxos test_ballots",
     "membership_mailbox": "test_paxos test_membership",
     "membership_message": "test_membership",
-    "mismatch_detector": "test_giving_up test_endpoint test_ends test_calls_elsewhere",
+    "mismatch_detector": "test_giving_up test_small_buckets test_endpoint test_ends",
     "outbox": "test_exchange test_late_deferred",
     "paxos": "test_paxos_state test_ballots",
     "peer": "test_keys test_endpoint",
@@ -280,7 +280,7 @@ _NEAR = {
     "shared_membership": "test_going_on",
     "succession": "test_going_on test_ends",
     "transmitter": "test_endpoint test_turns",
-    "wait_monitor": "test_giving_up test_held_back test_going_on",
+    "wait_monitor": "test_small_buckets test_giving_up test_held_back test_going_on",
     "wire": "test_lies test_announcements",
 }
 _NEAR_ALL_OF_THE_PROTOCOL = ["test_promises", "test_fuzz"]
@@ -289,11 +289,12 @@ _NEAR_ALL_OF_THE_PROTOCOL = ["test_promises", "test_fuzz"]
 def near(file: str) -> list[str]:
     """Returns the first tests of the bugs in a source file."""
     stem = Path(file).stem
-    names = [f"test_{stem}", *_NEAR.get(stem, "").split()]
+    own = f"tests/ffi/test_{stem}.py"
+    names = _NEAR.get(stem, "").split()
     if file.startswith("protocol/"):
         names += _NEAR_ALL_OF_THE_PROTOCOL
-    paths = (f"tests/ffi/{name}.py" for name in names)
-    return [path for path in paths if (ROOT / path).exists()]
+    others = [f"tests/ffi/{name}.py" for name in names]
+    return [own, *others] if (ROOT / own).exists() else others
 
 
 class Checks:

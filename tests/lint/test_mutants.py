@@ -102,4 +102,6 @@ def test_a_place_within_another_is_told_apart_by_that():
 
 @pytest.mark.parametrize("file", sorted({mutant.file for mutant in _MUTANTS}))
 def test_every_planted_bug_has_tests_that_come_first(file):
-    assert mutants.near(file)
+    paths = mutants.near(file)
+    assert paths
+    assert [path for path in paths if not (mutants.ROOT / path).exists()] == []
