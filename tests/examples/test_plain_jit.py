@@ -27,6 +27,12 @@ def test_plain_jit_trains_alike_with_and_without_the_slow_network(path, tmp_path
     alone = _losses(path, tmp_path, processes=1, devices=4)
     losses = _losses(path, tmp_path, processes=2, devices=2)
     assert losses == pytest.approx(alone, abs=2e-4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_plain_jit_trains_about_alike_where_data_is_late(path, tmp_path):
+    alone = _losses(path, tmp_path, processes=1, devices=4)
     # With loss some data is late, that of the printed losses, too; none is lost. Means
     # over all steps are within the spread of the seeds (docs/hybrid.md, Measured).
     bounded = _losses(

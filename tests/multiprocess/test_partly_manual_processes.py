@@ -11,7 +11,8 @@ CASES = {"all": 16, "few": 4}
     ("processes", "fast", "kind", "which"),
     [
         (2, 2, "auto", "all"),
-        (2, 2, "explicit", "all"),
+        (2, 2, "explicit", "few"),
+        pytest.param(2, 2, "explicit", "all", marks=pytest.mark.long),
         (4, 2, "auto", "few"),
         (2, 4, "auto", "few"),
     ],
