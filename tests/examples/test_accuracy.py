@@ -13,7 +13,7 @@ import pytest
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "accuracy.py"
 
-# Seconds for one run. Chosen: ten times its duration on two idle cores.
+# Seconds for one run. Chosen: seven times its duration on two idle cores.
 TIMEOUT_S = 240
 
 
