@@ -131,6 +131,8 @@ def value_and_grad(
       the data that each of them misses. So parameters and the state of the optimizer
       must not be sharded over this axis; `resync` makes replicas equal again. A late
       part of the value joins the value of a later step.
+    * A key of `jax.random` is the same on all ranks, and draws the same mask for each
+      part of the batch. Fold `jax.lax.axis_index(axis_name)` into it.
 
     Args:
       function: as in `jax.value_and_grad`.

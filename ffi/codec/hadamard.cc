@@ -107,14 +107,16 @@ OR_INLINE void Rotate(std::span<T> bucket, std::uint32_t key, float scale) {
   const std::size_t entries = bucket.size();
   OR_CHECK(IsHadamardSize(entries));
   const T whole_scale = scale / std::sqrt(static_cast<T>(std::min(entries, kHadamardBlock)));
-  if (entries % kHadamardBlock == 0) {
-    return RotateBlocks<kEncode>(bucket.data(), entries / kHadamardBlock, key, whole_scale);
-  }
   // The transform of a shorter block is the front of the transform of the block padded with zeros.
-  std::array<T, kHadamardBlock> full = {};
-  std::ranges::copy(bucket, full.begin());
-  RotateBlocks<kEncode>(full.data(), 1, key, whole_scale);
-  std::copy_n(full.begin(), entries, bucket.begin());
+  // `RotateBlocks` has one call, since each one is a copy of all its code.
+  const bool is_short = entries % kHadamardBlock != 0;
+  std::array<T, kHadamardBlock> padded;
+  if (is_short) {
+    std::ranges::fill(std::ranges::copy(bucket, padded.begin()).out, padded.end(), T{0});
+  }
+  RotateBlocks<kEncode>(is_short ? padded.data() : bucket.data(),
+                        is_short ? 1 : entries / kHadamardBlock, key, whole_scale);
+  if (is_short) std::copy_n(padded.begin(), entries, bucket.begin());
 }
 
 OR_VECTOR_WIDTHS void EncodeFloat32(std::span<float> bucket, std::uint32_t key) {

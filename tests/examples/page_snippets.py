@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -296,6 +297,32 @@ def _guarantees(blocks: Page) -> None:
     assert live == jax.process_count()
 
 
+class _Stateful(nnx.Module):
+    """Has parameters, statistics of batches and random state."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.norm = nnx.BatchNorm(4, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.out = nnx.Linear(4, 8, rngs=rngs)
+
+    def __call__(self, x: jax.Array, rngs: nnx.Rngs) -> jax.Array:
+        return self.out(self.dropout(self.norm(x), rngs=rngs))
+
+
+def _stateful_module(blocks: Page, batch: Any) -> None:
+    """Runs a block that trains it, for a step; the mean of each feature is 1."""
+    model = nnx.jit(lambda: _Stateful(nnx.Rngs(0)))()
+    optimizer = optax.sgd(0.1)
+    blocks.run(jnp=jnp, model=model, nnx=nnx, optax=optax, optimizer=optimizer)
+    step, params, seen, rest = map(
+        blocks.names.get, ("train_step", "params", "seen", "rest")
+    )
+    state = jax.jit(optimizer.init)(params)
+    new, new_seen, *_ = step(params, seen, rest, state, batch, jax.random.key(0))
+    assert not jnp.array_equal(new["out"]["bias"][...], params["out"]["bias"][...])
+    assert jnp.allclose(new_seen["norm"]["mean"][...], 0.01)
+
+
 @page("docs/hybrid.md")
 def _hybrid(blocks: Page) -> None:
     where = mesh("data", "fsdp")
@@ -312,6 +339,7 @@ def _hybrid(blocks: Page) -> None:
     blocks.run_in_step("", where=where, gradients=copied)
     blocks.run()
     with jax.set_mesh(where):
+        _stateful_module(blocks, divided(batch(), where, P("data")))
         one = jax_optireduce.over_slow_axis(
             lambda x: jax_optireduce.average_gradients(x, "data", name="gradients"),
             "data",

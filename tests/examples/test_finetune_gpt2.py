@@ -37,7 +37,7 @@ def tuned(tmp_path_factory):
 def exact(tmp_path_factory):
     """The output and the folder of 8 steps in mode exact, without a pause."""
     folder = tmp_path_factory.mktemp("exact")
-    return _exact(folder), folder / "finetuned"
+    return _exact(folder, "--save-every", "4"), folder / "finetuned"
 
 
 def _exact(folder, *arguments, **variables):
@@ -65,8 +65,8 @@ def test_a_fine_tuned_gpt2_learns_and_is_exported(tuned):
 
 def test_a_resumed_training_has_the_bits_of_one_without_a_pause(exact, tmp_path):
     output, folder = exact
-    first = _exact(tmp_path, "--stop-after", "4")
-    assert (tmp_path / "finetuned" / "checkpoints" / "4").exists(), first
+    of_step_4 = Path("checkpoints", "4")
+    shutil.copytree(folder / of_step_4, tmp_path / "finetuned" / of_step_4)
     resumed = _exact(tmp_path, "--resume")
     assert "[0] 4 steps in" in resumed
     assert _losses(resumed)[-1] == _losses(output)[-1]
@@ -132,8 +132,8 @@ def test_adapters_learn_and_are_merged_into_the_checkpoint(adapted):
 @pytest.mark.long
 def test_resumed_adapters_have_the_bits_of_those_without_a_pause(adapted, tmp_path):
     folder = adapted[1]
-    of_step_20 = Path("checkpoints", "20")
-    shutil.copytree(folder / of_step_20, tmp_path / "adapted" / of_step_20)
+    stopped = _adapted(tmp_path, "--stop-after", "20")
+    assert (tmp_path / "adapted" / "checkpoints" / "20").exists(), stopped
     assert "[0] 10 steps in" in _adapted(tmp_path, "--resume")
     wanted, found = _tensors(folder), _tensors(tmp_path / "adapted")
     assert wanted.keys() == found.keys()

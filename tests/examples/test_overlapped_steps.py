@@ -6,7 +6,7 @@ from pathlib import Path
 import launched
 
 PROGRAM = Path(__file__).with_name("overlapped_program.py")
-RANKS = 4
+RANKS = 2
 
 
 def test_overlapped_steps_are_those_of_their_equations(tmp_path):

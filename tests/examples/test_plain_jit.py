@@ -22,7 +22,14 @@ def _losses(path, folder, *, processes, devices, mode="exact", **variables):
     return [float(loss) for loss in losses]
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.long) if "nnx" in path.stem else path
+        for path in PATHS
+    ],
+    ids=lambda path: path.stem,
+)
 def test_plain_jit_trains_alike_with_and_without_the_slow_network(path, tmp_path):
     alone = _losses(path, tmp_path, processes=1, devices=4)
     losses = _losses(path, tmp_path, processes=2, devices=2)

@@ -1,4 +1,4 @@
-"""The residual network and DiLoCo train, in four processes and in short."""
+"""The residual network and DiLoCo train, in short; `make long`: in four processes."""
 
 import re
 
@@ -6,7 +6,12 @@ import launched
 import pytest
 
 
-def _printed(name, *arguments, folder, processes=4, devices=1, **variables):
+PROCESSES = pytest.mark.parametrize(
+    "processes", [2, pytest.param(4, marks=pytest.mark.long)]
+)
+
+
+def _printed(name, *arguments, folder, processes, devices=1, **variables):
     """Runs an example; returns the lines of process 0."""
     output = launched.run(
         f"{name}.py",
@@ -24,11 +29,13 @@ def _numbers(pattern, printed):
     return [float(number) for number in re.findall(pattern, printed)]
 
 
-def test_the_residual_network_learns_in_four_processes(tmp_path):
+@PROCESSES
+def test_the_residual_network_learns(tmp_path, processes):
     printed = _printed(
         "train_resnet",
-        *("--epochs", "4", "--plot", "resnet.png"),
+        *("--epochs", "4", "--batch", str(128 // processes), "--plot", "resnet.png"),
         folder=tmp_path,
+        processes=processes,
     )
     before, after = _numbers(r"epoch \d+: held-out accuracy (\S+)", printed)
     assert before < 0.4
@@ -52,15 +59,19 @@ def test_the_residual_network_runs_on_the_collectives_of_jax(tmp_path):
     assert len(_numbers(r"epoch \d+: held-out accuracy (\S+)", printed)) == 2
 
 
-def test_diloco_learns_in_four_processes(tmp_path):
+@PROCESSES
+def test_diloco_learns(tmp_path, processes):
     printed = _printed(
         "diloco",
         *("--rounds", "5", "--batch", "8", "--plot", "diloco.png"),
         folder=tmp_path,
+        processes=processes,
     )
     assert _numbers(r"round 5: held-out accuracy (\S+)", printed)[0] > 0.5
     assert len(_numbers(r"step \d+/50  loss (\S+) ", printed)) >= 2
-    # A call in ten steps: 1.5 times the parameters, and some headers.
+    # A call in ten steps: of n processes each sends (n - 1)/n of the parameters twice,
+    # and some headers.
+    a_step = 2 * (processes - 1) / processes * 4 * 93_962 / 10
     (sent,) = _numbers(r"sent by this process: (\S+) bytes", printed.replace(",", ""))
-    assert 1.5 * 4 * 93_962 / 10 < sent < 1.2 * 1.5 * 4 * 93_962 / 10
+    assert a_step < sent < 1.2 * a_step
     assert (tmp_path / "diloco.png").read_bytes().startswith(b"\x89PNG")

@@ -28,8 +28,8 @@ def _run(command: str, folder: Path) -> str:
     ended = subprocess.run(
         ["bash", "-c", f'python() {{ "{sys.executable}" -P "$@"; }}; {command}'],
         cwd=folder,
-        # The launcher sets the number of devices of each process.
-        env={**os.environ, "XLA_FLAGS": ""},
+        # Most of the time is that of the compiler. The launcher adds the devices.
+        env={**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

@@ -22,11 +22,13 @@ def test_calls_end_on_the_threads_of_the_lanes_with_the_sum(mode):
 
 def test_a_cancelled_call_ends_on_all_ranks_and_later_ones_are_not_concerned():
     lanes = native.Lanes(2)
-    lanes.submit(0, [1.0], sequence=0)
+    # Of a smaller bucket rank 1 would own all, and may have what it needs by then.
+    values = [1.0] * 5000
+    lanes.submit(0, values, sequence=0)
     lanes.cancel(0, "interrupted")
-    lanes.submit(0, [1.0], sequence=1)
+    lanes.submit(0, values, sequence=1)
     for sequence in range(2):
-        lanes.submit(1, [1.0], sequence=sequence)
+        lanes.submit(1, values, sequence=sequence)
     ended = errors(lanes, 4)
     assert ended[0, 0] == "interrupted"
     assert "rank 0 has stopped with this error: interrupted" in ended[1, 0]
@@ -42,9 +44,9 @@ def test_peers_learn_of_a_call_that_is_never_made():
 
 def test_a_lane_that_closes_fails_what_is_under_way_and_tells_its_peers():
     lanes = native.Lanes(2)
-    lanes.submit(0, [1.0])
+    lanes.submit(0, [1.0] * 5000)
     lanes.close(0, "the program has ended")
-    lanes.submit(1, [1.0])
+    lanes.submit(1, [1.0] * 5000)
     ended = errors(lanes, 2)
     assert ended[0, 0] == "the program has ended"
     # Rank 1 first hears either that a call failed or that rank 0 has left.

@@ -3,9 +3,15 @@
 import pytest
 import ranks
 
+_MORE_SIZES = [(3, 1), (4, 1), (2, 2)]
+
 
 @pytest.mark.parametrize(
-    ("world_size", "devices"), [(2, 1), (3, 1), (4, 1), (2, 2), (3, 2), (1, 4)]
+    ("world_size", "devices"),
+    [
+        *((2, 1), (3, 2), (1, 4)),
+        *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in _MORE_SIZES),
+    ],
 )
 def test_sums_are_right_and_have_the_same_bits_on_all_ranks(
     tmp_path, world_size, devices
@@ -58,6 +64,7 @@ def test_160_leaves_travel_in_one_call_and_are_not_copied_together(tmp_path):
         started.succeed()
 
 
+@pytest.mark.long
 def test_two_sessions_on_one_host_at_once_do_not_mix(tmp_path):
     folders = [tmp_path / name for name in ("meeting", "first", "second")]
     for folder in folders:

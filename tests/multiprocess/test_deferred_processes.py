@@ -37,7 +37,9 @@ def test_nothing_is_lost_and_resync_gives_the_same_bits(tmp_path, sleep_s, optio
             assert len(set(digests)) == 1, started.describe()
 
 
-@pytest.mark.parametrize("mode", ["exact", "bounded"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param("exact", marks=pytest.mark.long), "bounded"]
+)
 def test_run_that_is_restored_from_a_checkpoint_equals_one_that_went_on(tmp_path, mode):
     bits = []
     checkpoint = tmp_path / "checkpoint"

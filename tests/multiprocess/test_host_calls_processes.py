@@ -9,9 +9,15 @@ import ranks
 
 WAYS = ["host_computation", "callback"]
 
+# Tests that take longer have one way here, and the other one in `make long`.
+BY_HOST_COMPUTATION = [WAYS[0], pytest.param(WAYS[1], marks=pytest.mark.long)]
+BY_CALLBACK = [pytest.param(WAYS[0], marks=pytest.mark.long), WAYS[1]]
+
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("world_size", "devices"), [(2, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("world_size", "devices"), [pytest.param(2, 1, marks=pytest.mark.long), (2, 2)]
+)
 def test_sums_are_right_and_have_the_same_bits_on_all_ranks(
     tmp_path, way, world_size, devices
 ):
@@ -27,7 +33,7 @@ def test_sums_are_right_and_have_the_same_bits_on_all_ranks(
         assert len(bits) == 1, started.describe()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", BY_CALLBACK)
 def test_ranks_with_different_ways_compute_the_same_sums(tmp_path, way):
     with ranks.start(
         "correctness",
@@ -41,7 +47,7 @@ def test_ranks_with_different_ways_compute_the_same_sums(tmp_path, way):
         assert len(bits) == 1, started.describe()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", BY_HOST_COMPUTATION)
 def test_training_is_that_of_lax(tmp_path, way):
     with ranks.start(
         "histories", folder=tmp_path, world_size=2, options={"host_call": way}
@@ -52,7 +58,7 @@ def test_training_is_that_of_lax(tmp_path, way):
         assert started[0].lines("ours") == started[1].lines("ours")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", BY_HOST_COMPUTATION)
 def test_a_leaf_of_100_megabytes_arrives_whole(tmp_path, way):
     with ranks.start(
         "large_leaf", folder=tmp_path, world_size=2, options={"host_call": way}
@@ -60,7 +66,7 @@ def test_a_leaf_of_100_megabytes_arrives_whole(tmp_path, way):
         started.succeed()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", BY_CALLBACK)
 def test_training_where_the_compiler_shards_some_axes(tmp_path, way):
     with ranks.start(
         *("partly_manual", "2", "auto", "few"),
@@ -76,7 +82,7 @@ def test_training_where_the_compiler_shards_some_axes(tmp_path, way):
             assert max(float(difference) for _, difference in cases) < 1e-6, cases
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", BY_HOST_COMPUTATION)
 @pytest.mark.parametrize("mode", ["bounded", "lossy"])
 def test_devices_of_a_process_get_the_same_result_of_missing_data(tmp_path, way, mode):
     options = {

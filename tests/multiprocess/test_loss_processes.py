@@ -60,13 +60,14 @@ def test_ranks_that_lost_different_data_decide_alike(tmp_path):
 @pytest.mark.parametrize("how", ["callback", "log"])
 def test_fifty_skips_in_a_row_call_the_user_on_every_rank(tmp_path, how):
     with _start(
-        *("0.2", "80", "False", "0.0", how),
+        # Twenty calls lose nothing; on a busy machine some later ones have time enough.
+        *("0.2", "110", "False", "0.0", how),
         folder=tmp_path,
         world_size=2,
         deadline_s=0.05,
     ) as started:
         calls = _calls(started)
-        assert (calls[0, -50:, 3] == 1).all(), started.describe()
+        assert 50 <= calls[0, :, 4].max() < 100, started.describe()
         for rank in started:
             assert rank.lines("user") == (["50"] if how == "callback" else [])
             said = [

@@ -10,10 +10,10 @@ CASES = {"all": 16, "few": 4}
 @pytest.mark.parametrize(
     ("processes", "fast", "kind", "which"),
     [
-        (2, 2, "auto", "all"),
+        pytest.param(2, 2, "auto", "all", marks=pytest.mark.long),
         (2, 2, "explicit", "few"),
         pytest.param(2, 2, "explicit", "all", marks=pytest.mark.long),
-        (4, 2, "auto", "few"),
+        pytest.param(4, 2, "auto", "few", marks=pytest.mark.long),
         (2, 4, "auto", "few"),
     ],
 )

@@ -87,7 +87,9 @@ def test_only_namespaces_of_processes_that_are_over_are_removed():
             _run(f"ip netns delete {name}", check=False)
 
 
-@pytest.mark.parametrize("mode", ["exact", "agreed"])
+@pytest.mark.parametrize(
+    "mode", ["exact", pytest.param("agreed", marks=pytest.mark.long)]
+)
 def test_a_smaller_mtu_is_an_error_that_names_the_sizes(tmp_path, namespaces, mode):
     with ranks.start(
         "small_mtu",
@@ -143,11 +145,14 @@ def _set_mtus(namespaces, own, of_ports):
         _run(f"ip -n {switch} link set p{rank} mtu {of_port}")
 
 
+_JUMBO = (9000, (9000, 9000, 8700), 8972, 8472)
+
+
 @pytest.mark.parametrize(
     ("own", "of_ports", "longest", "datagrams"),
     [
         (1500, (1500, 1400, 1280), 1472, 1252),
-        (9000, (9000, 9000, 8700), 8972, 8472),
+        pytest.param(*_JUMBO, marks=pytest.mark.long),
     ],
 )
 def test_ranks_take_the_datagrams_that_pass_all_paths(

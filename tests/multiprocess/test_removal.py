@@ -49,7 +49,9 @@ def _check_trained_on(started: ranks.Ranks) -> None:
     assert {path.name.split("-")[2] for path in records.iterdir()} >= set("012")
 
 
-@pytest.mark.parametrize("on_lag", ["wait", "suspend"])
+@pytest.mark.parametrize(
+    "on_lag", ["wait", pytest.param("suspend", marks=pytest.mark.long)]
+)
 def test_the_others_train_on_without_a_killed_rank_and_exit_well(tmp_path, on_lag):
     # Longer than JAX's heartbeat timeout for the process.
     options = {"heartbeat_timeout_s": 4, "on_lag": on_lag}
@@ -76,7 +78,7 @@ def test_a_rank_that_was_stopped_for_too_long_is_told_that_it_was_removed(tmp_pa
         _check_trained_on(started)
 
 
-@pytest.mark.parametrize("lane", [0, 1])
+@pytest.mark.parametrize("lane", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_rank_with_one_dead_lane_is_removed_from_whole_buckets(tmp_path, lane):
     dead = {_LAST: {"faults": f"lane={lane},silent_after_s=8"}}
     with ranks.start(

@@ -40,7 +40,9 @@ def _check_trained_on(started: ranks.Ranks) -> None:
     assert len(bits) == 2, started.describe()
 
 
-@pytest.mark.parametrize("on_lag", ["catch_up", "wait"])
+@pytest.mark.parametrize(
+    "on_lag", ["catch_up", pytest.param("wait", marks=pytest.mark.long)]
+)
 def test_a_killed_process_takes_its_slice_with_it_which_is_told_its_name(
     tmp_path, on_lag
 ):
@@ -58,7 +60,9 @@ def test_a_killed_process_takes_its_slice_with_it_which_is_told_its_name(
         _check_trained_on(started)
 
 
-@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize(
+    "number", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.long)]
+)
 def test_the_collectives_of_other_slices_go_on(tmp_path, number):
     with _start(tmp_path, "joined") as started:
         started.wait_for(_DEAD, "step 20")

@@ -38,7 +38,7 @@ def test_calls_are_rounded_on_slow_links_and_not_on_fast_ones(mode):
     assert sent["int8", 50] < sent["auto", 50] < 0.6 * sent["float32", 50]
 
 
-@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize("ranks", [4, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "links",
     [
@@ -85,7 +85,9 @@ def test_a_slow_rank_and_the_others_do_not_wait_for_each_other(late_us):
     assert elapsed[-2] < 0.3
 
 
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(s, marks=pytest.mark.long) for s in range(2, 6))]
+)
 def test_calls_do_not_wait_for_a_rank_that_joins_every_second_one(seed):
     def typical_s(late_us: int) -> float:
         report = assert_holds(
@@ -101,7 +103,9 @@ def test_calls_do_not_wait_for_a_rank_that_joins_every_second_one(seed):
     assert typical_s(50_000) < 1.5 * typical_s(0)
 
 
-@pytest.mark.parametrize("mode", ["exact", "bounded on_lag=catch_up"])
+@pytest.mark.parametrize(
+    "mode", ["exact", pytest.param("bounded on_lag=catch_up", marks=pytest.mark.long)]
+)
 def test_tcp_bursts_to_some_ranks_do_not_stop_the_data_for_others(mode):
     # The same bursts with a fixed number of peers at a time: all.
     def steps_s(incast: int) -> float:

@@ -9,7 +9,7 @@ from jax_optireduce import _native
 # Calls that learn the bounds of the stages.
 LEARNED = 20
 PROGRAM = (
-    "ranks=4 calls=60 elements=100000 sequential=1 compute_us=40000 rate_mbps=250 "
+    "ranks=4 calls=60 elements=25000 sequential=1 compute_us=40000 rate_mbps=62 "
     "late_budget_ppm=100000 reduce_scatter_deadline_us=500000 "
     "all_gather_deadline_us=500000 faults_end_us=60000000 unprotected=1"
 )

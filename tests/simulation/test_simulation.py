@@ -587,7 +587,10 @@ def test_the_time_of_a_call_is_its_latencies_and_its_bytes():
         assert call["late"] == 0
 
 
-@pytest.mark.parametrize(("ranks", "rate_mbps"), [(32, 100_000), (8, 25_000)])
+@pytest.mark.parametrize(
+    ("ranks", "rate_mbps"),
+    [pytest.param(32, 100_000, marks=pytest.mark.long), (8, 25_000)],
+)
 def test_no_call_waits_until_a_receiver_acknowledges_by_itself(ranks, rate_mbps):
     # Windows of a few datagrams; a delayed acknowledgement would cost half a
     # millisecond.

@@ -16,7 +16,9 @@ from jax.sharding import PartitionSpec as P
 _TOOL = Path(__file__).parents[2] / "tools/try_accelerator.py"
 
 
-@pytest.mark.parametrize("way", ["host_computation", "callback"])
+@pytest.mark.parametrize(
+    "way", ["host_computation", pytest.param("callback", marks=pytest.mark.long)]
+)
 def test_two_hosts_of_two_devices_get_an_answer_to_each_statement(tmp_path, way):
     launch = ["-m", "jax_optireduce", "launch", "-n", "2", "--devices-per-process", "2"]
     few = ["--mib", "0.1", "1", "--calls", "2", "--steps", "5", "--host-call", way]
