@@ -41,14 +41,14 @@ ffi::Error InPlace(ffi::AnyBuffer operand, ffi::Result<ffi::AnyBuffer> result,
   }
 }
 
-ffi::Error Encode(ffi::BufferR0<ffi::U32> key, ffi::AnyBuffer bucket,
-                  ffi::Result<ffi::AnyBuffer> encoded) {
+ffi::Error RunEncode(ffi::BufferR0<ffi::U32> key, ffi::AnyBuffer bucket,
+                     ffi::Result<ffi::AnyBuffer> encoded) {
   return InPlace(bucket, encoded,
                  [key = *key.typed_data()](auto entries) { HadamardEncode(entries, key); });
 }
 
-ffi::Error Decode(ffi::BufferR0<ffi::U32> key, ffi::BufferR0<ffi::F32> scale,
-                  ffi::AnyBuffer encoded, ffi::Result<ffi::AnyBuffer> bucket) {
+ffi::Error RunDecode(ffi::BufferR0<ffi::U32> key, ffi::BufferR0<ffi::F32> scale,
+                     ffi::AnyBuffer encoded, ffi::Result<ffi::AnyBuffer> bucket) {
   return InPlace(encoded, bucket,
                  [key = *key.typed_data(), scale = *scale.typed_data()](auto entries) {
                    HadamardDecode(entries, key, scale);
@@ -59,13 +59,13 @@ ffi::Error Decode(ffi::BufferR0<ffi::U32> key, ffi::BufferR0<ffi::F32> scale,
 
 XLA_FFI_Error* HadamardEncodeHandler(XLA_FFI_CallFrame* call_frame) {
   XLA_FFI_DEFINE_HANDLER(
-      handler, Encode,
+      handler, RunEncode,
       ffi::Ffi::Bind().Arg<ffi::BufferR0<ffi::U32>>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
   return (*handler)(call_frame);
 }
 
 XLA_FFI_Error* HadamardDecodeHandler(XLA_FFI_CallFrame* call_frame) {
-  XLA_FFI_DEFINE_HANDLER(handler, Decode,
+  XLA_FFI_DEFINE_HANDLER(handler, RunDecode,
                          ffi::Ffi::Bind()
                              .Arg<ffi::BufferR0<ffi::U32>>()
                              .Arg<ffi::BufferR0<ffi::F32>>()
