@@ -5,7 +5,6 @@ import re
 import launched
 import pytest
 
-
 PROCESSES = pytest.mark.parametrize(
     "processes", [2, pytest.param(4, marks=pytest.mark.long)]
 )
