@@ -2,6 +2,7 @@
 #
 #   PYTHON=python3.12       another interpreter (give other VENV_* with it)
 #   PYTEST_ARGS="-k wire"   more arguments for pytest
+#   TESTING=OFF             without the module of C++ tests, which tests/ffi and some others need
 #   SEED=7                  what `make simulate` replays, and where `make fuzz` starts
 #   FUZZ_SECONDS=60         how long `make fuzz` takes, both targets together
 #   TTA="--seeds 1"         arguments of benchmarks/tta.py for `make tta`
@@ -16,6 +17,7 @@ VENV_DOCS ?= .venv-docs
 BUILD ?= build
 COMPILERS ?= $(BUILD)/compilers/$(notdir $(VENV_TEST))
 PYTEST_ARGS ?=
+TESTING ?= ON
 SEED ?= 1
 # Chosen: small and medium scenarios together take half a minute under the sanitizers.
 SANITIZE_SMALL ?= 1000
@@ -236,7 +238,8 @@ $(VENV_DOCS)/.requirements: EXTRA = docs
 $(VENV_TEST)/.installed: $(VENV_TEST)/.requirements $(CORE) $(wildcard tests/native/* tests/native/*/*)
 	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" $(VENV_TEST)/bin/python $(INSTALL) \
 	  --config-settings=build-dir=$(BUILD)/$(notdir $(VENV_TEST)) \
-	  --config-settings=cmake.define.OPTIREDUCE_TESTING=ON
+	  --config-settings=cmake.define.OPTIREDUCE_WERROR=ON \
+	  --config-settings=cmake.define.OPTIREDUCE_TESTING=$(TESTING)
 	touch $@
 
 $(VENV_DEMO)/.installed: $(VENV_DEMO)/.requirements $(CORE)

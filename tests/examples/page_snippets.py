@@ -298,7 +298,7 @@ def _guarantees(blocks: Page) -> None:
 
 
 class _Stateful(nnx.Module):
-    """Has parameters, statistics of batches and random state."""
+    """A module with statistics of batches and random state."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.norm = nnx.BatchNorm(4, rngs=rngs)

@@ -90,6 +90,7 @@ def test_the_output_fits_a_plain_file(demonstration):
     assert len(picture) > 10_000
 
 
+@pytest.mark.long
 def test_a_failed_run_shows_why(tmp_path):
     ended = _demonstrate("--steps", "1", "--seed", "-1", folder=tmp_path)
     assert ended.returncode == 1

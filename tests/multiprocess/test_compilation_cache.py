@@ -5,17 +5,15 @@ import ranks
 MODES = 4
 
 
-def test_programs_of_the_compilation_cache_run_in_another_session(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+def test_programs_of_the_compilation_cache_run_in_another_session(tmp_path):
     for run in ("first", "second"):
         folder = tmp_path / run
         folder.mkdir()
         with ranks.start(
-            "cached", folder=folder, world_size=2, options={"deadline_s": 30}
+            *("cached", str(tmp_path / "cache")),
+            folder=folder,
+            world_size=2,
+            options={"deadline_s": 30},
         ) as started:
             started.succeed()
             # On CPUs JAX has another key on each process, and only process 0 writes.

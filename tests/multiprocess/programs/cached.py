@@ -1,9 +1,11 @@
 """Calls of each mode, whose programs come from JAX's persistent compilation cache.
 
+The argument is its folder.
 Prints "found <programs> of <requested>".
 """
 
 import collections
+import sys
 
 import jax
 import meshes
@@ -13,6 +15,9 @@ import jax_optireduce as jo
 
 MODES = ("exact", "agreed", "bounded", "lossy")
 
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 events: collections.Counter[str] = collections.Counter()
 jax.monitoring.register_event_listener(lambda name, **_: events.update([name]))
 
