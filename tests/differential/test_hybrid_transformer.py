@@ -130,7 +130,9 @@ def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if re.search(found, line)]
 
 
-@pytest.mark.parametrize("shape", [(2, 2), (4, 2)])
+@pytest.mark.parametrize(
+    "shape", [(2, 2), pytest.param((4, 2), marks=pytest.mark.long)]
+)
 def test_no_collective_of_xla_crosses_the_slow_axis(example, shape):
     ours = _lines(_text(example, shape, ours=True))
     theirs = _lines(_text(example, shape, ours=False))

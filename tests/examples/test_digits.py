@@ -10,6 +10,8 @@ import pytest
 
 DEMONSTRATION = Path(__file__).parents[2] / "examples" / "digits.py"
 
+pytestmark = pytest.mark.long
+
 STEPS = 30
 
 # Seconds for all three runs. Chosen: five times their duration on two idle cores.
@@ -90,7 +92,6 @@ def test_the_output_fits_a_plain_file(demonstration):
     assert len(picture) > 10_000
 
 
-@pytest.mark.long
 def test_a_failed_run_shows_why(tmp_path):
     ended = _demonstrate("--steps", "1", "--seed", "-1", folder=tmp_path)
     assert ended.returncode == 1

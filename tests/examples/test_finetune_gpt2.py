@@ -47,6 +47,7 @@ def _exact(folder, *arguments, **variables):
     )
 
 
+@pytest.mark.long
 def test_a_fine_tuned_gpt2_learns_and_is_exported(tuned):
     output, folder = tuned
     first, *_, last = _losses(output)

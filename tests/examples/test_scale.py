@@ -91,6 +91,7 @@ def test_groups_divide_the_ranks_and_are_about_as_many_as_their_members(scale):
         assert groups <= ranks // groups <= 2 * groups
 
 
+@pytest.mark.long
 def test_a_small_study_runs_and_runs_again_as_it_was(scale, tmp_path, monkeypatch):
     monkeypatch.setattr(scale, "CALLS", {8: 2})
     monkeypatch.setattr(scale, "WARM_UP", {8: 2})

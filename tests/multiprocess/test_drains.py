@@ -25,7 +25,13 @@ def _errors(started: ranks.Ranks) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("options", [{}, _SEVERAL_BUCKETS], ids=["one", "several"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="one", marks=pytest.mark.long),
+        pytest.param(_SEVERAL_BUCKETS, id="several"),
+    ],
+)
 def test_calls_and_a_drain_conserve_all_dtypes(tmp_path, options):
     with ranks.start(
         "drains",

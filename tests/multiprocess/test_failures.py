@@ -68,7 +68,9 @@ def test_process_0_does_not_wait_for_the_announcement_of_a_silent_rank(tmp_path)
         started.succeed(0, 1)
 
 
-@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize(
+    "number", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.long)]
+)
 def test_lossy_calls_go_on_without_the_rank_that_died(tmp_path, number):
     with ranks.start(
         "dead_peer", "lossy", number, folder=tmp_path, world_size=3

@@ -66,7 +66,8 @@ def test_a_leaf_of_100_megabytes_arrives_whole(tmp_path, way):
         started.succeed()
 
 
-@pytest.mark.parametrize("way", BY_CALLBACK)
+@pytest.mark.long
+@pytest.mark.parametrize("way", WAYS)
 def test_training_where_the_compiler_shards_some_axes(tmp_path, way):
     with ranks.start(
         *("partly_manual", "2", "auto", "few"),

@@ -92,6 +92,7 @@ def reports(tmp_path_factory):
     return found
 
 
+@pytest.mark.long
 def test_the_loss_is_the_one_that_was_asked_for(reports):
     # A rank loses neither its own shard nor its own contribution to it.
     expected = LOSS * (RANKS - 1) / RANKS
@@ -101,6 +102,7 @@ def test_the_loss_is_the_one_that_was_asked_for(reports):
         assert report["missing_results"] == pytest.approx(expected, rel=0.15)
 
 
+@pytest.mark.long
 def test_the_mean_over_calls_has_no_bias(reports):
     values = program.values(RANKS)
     deviations = values - values.mean(axis=0)
@@ -120,6 +122,7 @@ def test_the_mean_over_calls_has_no_bias(reports):
         assert report["squared_error_of_mean"] == pytest.approx(noise, rel=0.2)
 
 
+@pytest.mark.long
 def test_the_error_is_that_of_the_formula(reports):
     values = program.values(RANKS).astype(np.float64)
     energy = np.square(values.mean(axis=0)).sum()

@@ -49,10 +49,13 @@ def test_formats_save_bytes_and_a_drain_brings_what_they_rounded_away(tmp_path):
 @pytest.mark.parametrize(
     ("sleep_s", "options"),
     [
-        ("0", {"deadline_s": 0.03, "faults": "loss=0.1,seed=5"}),
-        ("0.05", {"deadline_s": 0.03}),
+        pytest.param(
+            *("0", {"deadline_s": 0.03, "faults": "loss=0.1,seed=5"}),
+            id="loss",
+            marks=pytest.mark.long,
+        ),
+        pytest.param("0.05", {"deadline_s": 0.03}, id="straggler"),
     ],
-    ids=["loss", "straggler"],
 )
 def test_nothing_is_lost_where_data_is_late_and_rounded(tmp_path, sleep_s, options):
     with ranks.start(

@@ -26,6 +26,7 @@ def test_lost_progress_is_that_of_the_training_without_late_data(staleness):
     assert staleness.progress_lost(without, np.nan) == 1.0
 
 
+@pytest.mark.long
 def test_late_data_changes_the_training_and_none_does_not(staleness):
     def curve(share, age):
         late = staleness.Lateness(share, age)
