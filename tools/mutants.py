@@ -320,7 +320,8 @@ class Checks:
 
     def pytest(self, *paths: str) -> Check:
         """Returns a check of these tests, or folders of tests."""
-        arguments = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+        # With those of `make long`.
+        arguments = ("-x", "-q", "-m", "", "-p", "no:cacheprovider", "-p", "no:xdist")
         command = (sys.executable, "-m", "pytest", *arguments, *paths)
         name = " ".join(Path(path).name for path in paths)
         return Check(name, command, r"^(?:FAILED|ERROR) .*")
