@@ -14,6 +14,9 @@ PROGRAM = (
 )
 LATE_US = 100_000
 NEVER = "relay_segments_min=1000000"
+WORLD_SIZES = pytest.mark.parametrize(
+    "ranks", [RANKS, pytest.param(16, marks=pytest.mark.long)]
+)
 
 
 def relayed(report) -> int:
@@ -76,18 +79,21 @@ def test_a_bucket_of_few_segments_is_sent_directly():
         "straggle_ppm=400000 straggle_us=300000",
     ],
 )
-def test_relayed_sums_are_right_whatever_happens(fault):
+@WORLD_SIZES
+def test_relayed_sums_are_right_whatever_happens(fault, ranks):
     report = assert_holds(
-        f"{PROGRAM.replace('faults_end_us=0', 'faults_end_us=2000000')} "
+        f"{PROGRAM.replace('faults_end_us=0', 'faults_end_us=2000000')} ranks={ranks} "
         f"late_us={LATE_US} relay_segments_min=1 {fault}"
     )
     assert relayed(report) > 0
 
 
 @pytest.mark.parametrize("fault", ["stop", "leave", "cut"])
-def test_calls_end_with_an_error_if_a_relay_dies(fault):
+@WORLD_SIZES
+def test_calls_end_with_an_error_if_a_relay_dies(fault, ranks):
     report = assert_holds(
-        f"{PROGRAM} late_us={LATE_US} {fault}_at_us=230000 {fault}_rank=1 "
+        f"{PROGRAM} ranks={ranks} late_us={LATE_US} "
+        f"{fault}_at_us=230000 {fault}_rank=1 "
         "cut_for_us=60000000"
     )
     assert relayed(report) > 0
