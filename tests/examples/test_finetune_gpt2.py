@@ -114,6 +114,7 @@ def _adapted(folder, *arguments):
     return launched.run("lora.py", folder, "--mode", "exact", *arguments, processes=2)
 
 
+@pytest.mark.long
 def test_adapters_learn_and_are_merged_into_the_checkpoint(adapted):
     output, folder = adapted
     first, *_, last = _losses(output)

@@ -4,11 +4,13 @@ import re
 from pathlib import Path
 
 import launched
+import pytest
 
 PROGRAM = Path(__file__).with_name("overlapped_program.py")
-RANKS = 2
+RANKS = 4
 
 
+@pytest.mark.long
 def test_overlapped_steps_are_those_of_their_equations(tmp_path):
     output = launched.run(
         str(PROGRAM),

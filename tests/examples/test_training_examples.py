@@ -1,16 +1,16 @@
-"""The residual network and DiLoCo train, in short; `make long`: in four processes."""
+"""The residual network and DiLoCo train, in four processes and in short."""
 
 import re
 
 import launched
 import pytest
 
-PROCESSES = pytest.mark.parametrize(
-    "processes", [2, pytest.param(4, marks=pytest.mark.long)]
-)
+pytestmark = pytest.mark.long
+
+PROCESSES = 4
 
 
-def _printed(name, *arguments, folder, processes, devices=1, **variables):
+def _printed(name, *arguments, folder, processes=PROCESSES, devices=1, **variables):
     """Runs an example; returns the lines of process 0."""
     output = launched.run(
         f"{name}.py",
@@ -28,13 +28,11 @@ def _numbers(pattern, printed):
     return [float(number) for number in re.findall(pattern, printed)]
 
 
-@PROCESSES
-def test_the_residual_network_learns(tmp_path, processes):
+def test_the_residual_network_learns(tmp_path):
     printed = _printed(
         "train_resnet",
-        *("--epochs", "4", "--batch", str(128 // processes), "--plot", "resnet.png"),
+        *("--epochs", "4", "--plot", "resnet.png"),
         folder=tmp_path,
-        processes=processes,
     )
     before, after = _numbers(r"epoch \d+: held-out accuracy (\S+)", printed)
     assert before < 0.4
@@ -45,7 +43,6 @@ def test_the_residual_network_learns(tmp_path, processes):
     assert (tmp_path / "resnet.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.long
 def test_the_residual_network_runs_on_the_collectives_of_jax(tmp_path):
     printed = _printed(
         "train_resnet",
@@ -58,19 +55,17 @@ def test_the_residual_network_runs_on_the_collectives_of_jax(tmp_path):
     assert len(_numbers(r"epoch \d+: held-out accuracy (\S+)", printed)) == 2
 
 
-@PROCESSES
-def test_diloco_learns(tmp_path, processes):
+def test_diloco_learns(tmp_path):
     printed = _printed(
         "diloco",
         *("--rounds", "5", "--batch", "8", "--plot", "diloco.png"),
         folder=tmp_path,
-        processes=processes,
     )
     assert _numbers(r"round 5: held-out accuracy (\S+)", printed)[0] > 0.5
     assert len(_numbers(r"step \d+/50  loss (\S+) ", printed)) >= 2
     # A call in ten steps: of n processes each sends (n - 1)/n of the parameters twice,
     # and some headers.
-    a_step = 2 * (processes - 1) / processes * 4 * 93_962 / 10
+    a_step = 2 * (PROCESSES - 1) / PROCESSES * 4 * 93_962 / 10
     (sent,) = _numbers(r"sent by this process: (\S+) bytes", printed.replace(",", ""))
     assert a_step < sent < 1.2 * a_step
     assert (tmp_path / "diloco.png").read_bytes().startswith(b"\x89PNG")
