@@ -22,7 +22,7 @@ def test_calls_end_on_the_threads_of_the_lanes_with_the_sum(mode):
 
 def test_a_cancelled_call_ends_on_all_ranks_and_later_ones_are_not_concerned():
     lanes = native.Lanes(2)
-    # Of a smaller bucket rank 1 would own all, and may have what it needs by then.
+    # Rank 1 owns the whole of a smaller bucket, and needs no sum of rank 0.
     values = [1.0] * 5000
     lanes.submit(0, values, sequence=0)
     lanes.cancel(0, "interrupted")

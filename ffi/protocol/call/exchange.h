@@ -101,12 +101,12 @@ class Exchange {
   bool Needs(MemberIndex from) const {
     return reduce_scatter_.NotReceived(from) > 0 || all_gather_.NotReceived(from) > 0;
   }
-  // The program waits for data of the member, or until the member has its own.
   // All contributions of the member are here, so it has made the call; others may relay its sums.
   bool MayBeRelayed(MemberIndex from) const {
     return rules_.MayRelay() && collective_.layout.segments() >= relay_segments_min_ &&
            reduce_scatter_.NotReceived(from) == 0;
   }
+  // The program waits for data of the member, or until the member has its own.
   bool WaitsFor(MemberIndex member) const { return Needs(member) || !sender_.Contributed(member); }
   // `to` has nothing left to get. Closes the next segment whose deadline is over, if there is
   // one and `to` may have its sum; true if so.
