@@ -56,6 +56,8 @@ void ErrorChecker::Check(Instant now, const SimCallRecord& record, const Status&
   if (status.code() == StatusCode::kDeadlineExceeded) return CheckTooLong(now, record, status);
   // One of the others has waited for so long.
   if (Contains(status.message(), "(call_timeout_s)") && record.WaitsForAll()) return;
+  // A rank that leaves after its last call takes nothing with it that another one needs.
+  if (!s.has_failure()) return fail("though every rank ends in good order, ");
   if (s.goes_on() && !s.IsRemovable(record.rank)) return fail("though the others go on, ");
   if (!SaysMinority(status)) CheckGone(now, record, status);
 }
