@@ -50,8 +50,7 @@ void Exchange::Submit(Instant now, const Submission& submission, bool in_order) 
 
 std::vector<MemberIndex> Exchange::FindRelays() const {
   std::vector<MemberIndex> relays;
-  const bool few = collective_.layout.segments() < relay_segments_min_;
-  if (!rules_.MayRelay() || few || collective_.others.size() < 2) return relays;
+  if (!AllowsRelays() || collective_.others.size() < 2) return relays;
   // A quarter of their contributions is here: their links will be idle long before this one.
   // Chosen: ranks that start together have nothing of each other yet.
   const std::size_t segments = collective_.layout.SegmentsOf(collective_.self);

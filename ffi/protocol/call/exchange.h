@@ -103,8 +103,7 @@ class Exchange {
   }
   // All contributions of the member are here, so it has made the call; others may relay its sums.
   bool MayBeRelayed(MemberIndex from) const {
-    return rules_.MayRelay() && collective_.layout.segments() >= relay_segments_min_ &&
-           reduce_scatter_.NotReceived(from) == 0;
+    return AllowsRelays() && reduce_scatter_.NotReceived(from) == 0;
   }
   // The program waits for data of the member, or until the member has its own.
   bool WaitsFor(MemberIndex member) const { return Needs(member) || !sender_.Contributed(member); }
@@ -141,6 +140,10 @@ class Exchange {
 
  private:
   bool Contributed() const;
+  // Late ranks of this call may send their sums through others.
+  bool AllowsRelays() const {
+    return rules_.MayRelay() && collective_.layout.segments() >= relay_segments_min_;
+  }
   // The program is late: the members that relay its sums, none if it is not.
   std::vector<MemberIndex> FindRelays() const;
   // No peer waits for sums of this call, so that it ends no sooner than the program makes it.

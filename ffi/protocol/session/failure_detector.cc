@@ -209,12 +209,9 @@ FailureDetector::Loss FailureDetector::ReleaseIn(Instant now, OpenCall& open, Me
 bool FailureDetector::NeedsGone(const Exchange& exchange, const Peer& peer,
                                 MemberIndex gone) const {
   if (exchange.waiting()) {
-    // The relays of its sums may have died, or all have left.
-    const bool lacks_sums = NeedsOneThatLeft(exchange);
-    if (!peer.left()) return exchange.WaitsFor(gone) || lacks_sums;
-    if (lacks_sums && !AnyIsHere(exchange)) return true;
-    // A member that has left in good order has what this rank has contributed to its calls, and
-    // others have its sums if they relay them.
+    if (!peer.left()) return exchange.WaitsFor(gone);
+    // A member that has left in good order has what this rank has contributed to its calls. Others
+    // may have its sums and forward them; WhyAbandoned() bounds how long this rank waits for them.
     return exchange.Needs(gone) && !exchange.MayBeRelayed(gone);
   }
   if (!exchange.Needs(gone)) return false;
@@ -222,22 +219,6 @@ bool FailureDetector::NeedsGone(const Exchange& exchange, const Peer& peer,
   if (!collective.deferred || membership_.Survives(collective.spec)) return false;
   // A member that has left in good order has sent everything for the calls that it has made.
   return exchange.program().running() && !(peer.left() && exchange.heard(gone));
-}
-
-bool FailureDetector::NeedsOneThatLeft(const Exchange& exchange) const {
-  const Collective& collective = exchange.collective();
-  return std::ranges::any_of(collective.others, [&](MemberIndex member) {
-    const Peer* peer = session_.peers[collective.RankOf(member)];
-    return peer != nullptr && peer->left() && exchange.Needs(member);
-  });
-}
-
-bool FailureDetector::AnyIsHere(const Exchange& exchange) const {
-  const Collective& collective = exchange.collective();
-  return std::ranges::any_of(collective.others, [&](MemberIndex member) {
-    const Peer* peer = session_.peers[collective.RankOf(member)];
-    return peer == nullptr || !peer->gone();
-  });
 }
 
 void FailureDetector::EraseUncalled(const Peer& gone) {

@@ -93,9 +93,6 @@ class FailureDetector {
   Loss ReleaseIn(Instant now, OpenCall& open, MemberIndex gone);
   // The call cannot be completed without the member.
   bool NeedsGone(const Exchange& exchange, const Peer& peer, MemberIndex gone) const;
-  // Something of a member that has left is missing: only relays of its sums can have it.
-  bool NeedsOneThatLeft(const Exchange& exchange) const;
-  bool AnyIsHere(const Exchange& exchange) const;
   // Erases the calls that the peer alone had opened, and that will never be called here.
   void EraseUncalled(const Peer& gone);
   Duration SilenceSince(Instant now, Instant since, Rank member) const;
