@@ -152,3 +152,25 @@ def test_a_relay_sends_lost_sums_again_after_the_end_of_its_own_call():
     session.lose()
     session.run(1.0)
     _assert_sums(session)
+
+
+def test_sums_of_a_late_rank_that_has_left_still_arrive():
+    session = _late(holds=lambda header, to: to == 1 and _is_relayed(header))
+    session.run(0.001)
+    session.ranks[LATE].leave(session.now, "its program has ended")
+    session.run(0.001)
+    assert not session.done[1]
+    session.lose()
+    session.run(1.0)
+    _assert_sums(session)
+
+
+def test_a_rank_that_leaves_without_the_call_fails_it_at_once():
+    session = Recorded(MEMBERS, elements=MEMBERS * SEGMENTS_MIN * ELEMENTS)
+    for rank in range(LATE):
+        session.call(rank)
+    session.run(0.01)
+    session.ranks[LATE].leave(session.now, "its program has ended")
+    session.run(0.01)
+    for rank in range(LATE):
+        assert "rank 3 has left" in session.done[rank][0].error
