@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jax_optireduce._concatenate import concatenate
 from jax_optireduce._errors import UsageError
 
 _WORD_BYTES = 4
@@ -92,8 +93,7 @@ class Order:
 
 def rows_of(leaves: Sequence[jax.Array]) -> jax.Array:
     """Returns leaves [ranks, ...] of one dtype as one bucket, [ranks, n]."""
-    rows = [leaf.reshape(leaf.shape[0], -1) for leaf in leaves]
-    return rows[0] if len(rows) == 1 else jnp.concatenate(rows, axis=1)
+    return concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves])
 
 
 def scattered(row: jax.Array, leaves: Sequence[jax.Array]) -> list[jax.Array]:
@@ -110,7 +110,7 @@ def block_of(leaves: Sequence[jax.Array], wire_format: str) -> jax.Array:
         parts = [leaf.reshape(-1) for leaf in leaves]
     else:
         parts = [_words(leaf) for leaf in leaves]
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+    return concatenate([part[None] for part in parts])[0]
 
 
 def gathered(blocks: jax.Array, leaves: Sequence[jax.Array]) -> list[jax.Array]:

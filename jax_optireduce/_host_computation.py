@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jax_optireduce._concatenate import concatenate
 from jax_optireduce._jax import lowering
 
 # (rank, step, leaves, attributes) -> sums, statistics.
@@ -47,8 +48,7 @@ class Way(NamedTuple):
 
 def concatenated(leaves: Sequence[jax.Array]) -> jax.Array:
     """Returns the leaves as one vector."""
-    flat = [leaf.reshape(-1) for leaf in leaves]
-    return jnp.concatenate(flat) if len(flat) > 1 else flat[0]
+    return concatenate([leaf.reshape(1, -1) for leaf in leaves])[0]
 
 
 def split(bucket: jax.Array, like: Sequence[jax.Array]) -> list[jax.Array]:

@@ -30,6 +30,7 @@
 #include "ffi/bind/termination.h"
 #include "ffi/bind/xla_allreduce.h"
 #include "ffi/bind/xla_begin.h"
+#include "ffi/bind/xla_concatenate.h"
 #include "ffi/bind/xla_hadamard.h"
 #include "ffi/crypto/gcm.h"
 #include "ffi/net/fault_port.h"
@@ -289,6 +290,7 @@ nb::dict Registrations() {
   for (const NamedHandler& named : kHostHandlers) add(named.target, named.handler);
   add("jax_optireduce_begin", &BeginHandler);
   add("jax_optireduce_end", &EndHandler);
+  add("jax_optireduce_concatenate", &ConcatenateHandler);
   add("jax_optireduce_hadamard_encode", &HadamardEncodeHandler);
   add("jax_optireduce_hadamard_decode", &HadamardDecodeHandler);
   return capsules;
