@@ -56,8 +56,6 @@ void ErrorChecker::Check(Instant now, const SimCallRecord& record, const Status&
   if (status.code() == StatusCode::kDeadlineExceeded) return CheckTooLong(now, record, status);
   // One of the others has waited for so long.
   if (Contains(status.message(), "(call_timeout_s)") && record.WaitsForAll()) return;
-  // A rank that leaves after its last call takes nothing with it that another one needs.
-  if (!s.has_failure()) return fail("though every rank ends in good order, ");
   if (s.goes_on() && !s.IsRemovable(record.rank)) return fail("though the others go on, ");
   if (!SaysMinority(status)) CheckGone(now, record, status);
 }
@@ -65,7 +63,9 @@ void ErrorChecker::Check(Instant now, const SimCallRecord& record, const Status&
 bool ErrorChecker::Gone(Rank from, Rank rank) const {
   return std::ranges::any_of(log_.scenario.slices().SliceOf(rank), [&](Rank of) {
     const RankRecord& seen = log_.ranks[of.index()];
-    if (seen.stopped_at || seen.left_at || seen.cancelled_at) return true;
+    // A rank that leaves after its last call takes nothing with it that another one needs.
+    const bool left = seen.left_at && log_.scenario.has_failure();
+    if (seen.stopped_at || left || seen.cancelled_at) return true;
     // Those between whom nothing passes for long may give each other up.
     return log_.scenario.Parted(from, of);
   });
