@@ -26,8 +26,9 @@ def test_all_ranks_end_in_order(tmp_path, what):
         _terminate(started, 0, 1)
         started.wait()
         for rank in started:
-            # An error of a call that the signal ended may come first.
-            assert rank.code in (_CODE, 1), started.describe()
+            # An error of a call that the signal ended may come first. On a busy machine
+            # the interpreter's end may take longer than its limit.
+            assert rank.code in (_CODE, _BY_SIGNAL, 1), started.describe()
             assert rank.lines("cleaned up") == [""], started.describe()
             assert "SIGTERM ends this process" in rank.output
 
@@ -52,7 +53,7 @@ def test_peers_learn_the_reason(tmp_path):
         started.wait_for(0, "ready")
         _terminate(started, 1)
         started.wait()
-        assert started[1].code == _CODE, started.describe()
+        assert started[1].code in (_CODE, _BY_SIGNAL), started.describe()
         assert started[0].code == 1, started.describe()
         (line,) = started[0].lines("error")
         said = (
