@@ -461,13 +461,13 @@ def rotated(
     way: _host_computation.Way,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the number of a call, and its leaves as one rotated bucket."""
-    entries = sum(leaf.size for leaf in leaves)
-    padding = _hadamard.padded_size(entries) - entries
     # One leaf keeps its shape: XLA:CPU copies reshaped operands of a call in place.
     bucket = leaves[0]
-    if len(leaves) > 1 or padding:
-        zeros = [jnp.zeros(padding, bucket.dtype)] if padding else []
-        bucket = _host_computation.concatenated([*leaves, *zeros])
+    if len(leaves) > 1:
+        # Padding by the rotation would be another copy.
+        entries = sum(leaf.size for leaf in leaves)
+        padding = jnp.zeros(_hadamard.padded_size(entries) - entries, bucket.dtype)
+        bucket = _host_computation.concatenated([*leaves, padding])
     step, bucket = _numbered(rank, step, bucket, attributes, way)
     key = rotation_key(step, salt_of(attributes))
     # Half precision is sent unchanged, but the rotation needs more precision.

@@ -20,9 +20,10 @@ ffi::Error Concatenate(ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> 
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const auto part = operands.get<ffi::AnyBuffer>(i);
     if (part.has_error()) return part.error();
-    const bool fits = part->dimensions().size() == 2 && part->dimensions()[0] == dimensions[0] &&
+    const bool fits = rows > 0 && part->dimensions().size() == 2 &&
+                      part->dimensions()[0] == dimensions[0] &&
                       part->element_type() == result->element_type();
-    if (rows == 0 || !fits) {
+    if (!fits) {
       return ffi::Error::InvalidArgument(
           "the arrays and the result must be [rows, n], of one dtype; array " + std::to_string(i) +
           " is not.");

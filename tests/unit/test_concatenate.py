@@ -48,6 +48,7 @@ def _call(parts, result):
         ((1, 6), "float32", "have 20 bytes, the result has 24"),
         ((1, 5), "int32", "of one dtype; array 0 is not"),
         ((5,), "float32", "of one dtype; array 0 is not"),
+        ((), "float32", "of one dtype; array 0 is not"),
     ],
 )
 def test_a_result_that_does_not_fit_is_an_error(shape, dtype, message):
