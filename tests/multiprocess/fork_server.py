@@ -64,6 +64,8 @@ def _take_place(request: dict) -> tuple[str, str]:
     os.environ.update(request["environment"])
     sys.argv = request["command"]
     sys.path[0] = str(program.parent)
+    # A whole line at once: the thread that logs writes to the same file, by stderr.
+    sys.stdout.reconfigure(line_buffering=True, write_through=False)
     return program.read_text(), str(program)
 
 

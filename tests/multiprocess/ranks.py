@@ -89,7 +89,6 @@ def _fork_server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
 _ENVIRONMENT = {
     "JAX_ENABLE_X64": "1",
     "JAX_PLATFORMS": "cpu",
-    "PYTHONUNBUFFERED": "1",
 }
 
 

@@ -360,7 +360,7 @@ def end(how: str) -> None:
         raise ArithmeticError("of the program")
 
 
-logging.basicConfig(stream=sys.stdout, format="log %(message)s")
+logging.basicConfig(format="log %(message)s")
 jo.init()
 scenario, *arguments = sys.argv[1:]
 {"conserved": conserved, "forms": forms, "unfit": unfit, "end": end}[scenario](

@@ -6,7 +6,6 @@ Prints "log <line>" for each line of the log.
 import logging
 import os
 import signal
-import sys
 
 import jax
 import meshes
@@ -15,7 +14,7 @@ import numpy as np
 import jax_optireduce as jo
 from jax_optireduce._jax import coordination
 
-logging.basicConfig(stream=sys.stdout, format="log %(message)s")
+logging.basicConfig(format="log %(message)s")
 with jo.init():
     mesh = meshes.make((jax.device_count(),), ("dp",))
     program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp", name="grads"))

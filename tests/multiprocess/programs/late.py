@@ -70,6 +70,6 @@ def run(mesh: jax.sharding.Mesh) -> None:
     print("skipped", skipped, flush=True)
 
 
-logging.basicConfig(stream=sys.stdout, format="log %(message)s")
+logging.basicConfig(format="log %(message)s")
 with jo.init():
     run(meshes.make((jax.device_count(),), ("dp",)))

@@ -27,13 +27,6 @@ CALLBACK = sys.argv[5] == "callback"
 FAULTS = {"loss": LOSS, "seed": 5 + int(os.environ["JAX_PROCESS_ID"])}
 
 
-class Print(logging.Handler):
-    """Prints each line of the log."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print("log", record.getMessage(), flush=True)
-
-
 def main() -> None:
     """Runs all calls in one compiled program, one after the other."""
     link = jo.optax_average_gradients(
@@ -78,6 +71,6 @@ def main() -> None:
     jax.effects_barrier()
 
 
-logging.getLogger("jax_optireduce").addHandler(Print(logging.WARNING))
+logging.basicConfig(format="log %(message)s")
 with jo.init(advanced={"faults": FAULTS}):
     main()

@@ -30,11 +30,6 @@ JOINED, DEAD_SLICE, STEPS = sys.argv[1] == "joined", int(sys.argv[2]), int(sys.a
 ENTRIES, STEP_S = 20_000, 0.04
 
 
-def say(*words):
-    """Prints atomically, because the logging thread prints as well."""
-    sys.stdout.write(" ".join(map(str, words)) + "\n")
-
-
 def own(x):
     """Returns this process's row, in double precision."""
     (row,) = meshes.rows_here(x).values()
@@ -60,7 +55,7 @@ def end(params):
     return drained, jo.resync(drained, "data")
 
 
-logging.basicConfig(stream=sys.stdout, format="log %(message)s")
+logging.basicConfig(format="log %(message)s")
 with jo.init():
     slices = jax.process_count() // 2
     mesh = jax.make_mesh(
@@ -82,11 +77,11 @@ with jo.init():
         time.sleep(STEP_S)
         params, report, _ = train(params, meshes.spread(mesh, gradients()))
         live = int(own(report))
-        say("step", number)
+        print("step", number)
         number += 1
-    say("alone", live)
+    print("alone", live)
     _, params = synchronize(params)
-    say("bits", column, meshes.digest(own(params)))
+    print("bits", column, meshes.digest(own(params)))
     # The slices may have made different numbers of steps.
     random = np.random.default_rng(2)
     params, expected = fresh, 0.0
@@ -97,5 +92,5 @@ with jo.init():
         expected -= rows[column::2][left].mean(0, dtype=np.float64)
         params, _, _ = train(params, meshes.spread(mesh, rows))
     drained, _ = synchronize(params)
-    say("conserved", np.abs(own(drained) - expected).max())
-say("done")
+    print("conserved", np.abs(own(drained) - expected).max())
+print("done")

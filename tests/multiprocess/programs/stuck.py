@@ -18,7 +18,7 @@ import numpy as np
 
 import jax_optireduce as jo
 
-logging.basicConfig(stream=sys.stdout, format="log %(message)s")
+logging.basicConfig(format="log %(message)s")
 jo.init()
 mesh = meshes.make((jax.device_count(),), ("dp",))
 program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp", name="grads"))

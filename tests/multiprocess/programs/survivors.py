@@ -34,11 +34,6 @@ LOSS_MODE, STEP_S, STEPS = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 ENTRIES = 50_000
 
 
-def say(*words: object) -> None:
-    """Prints atomically, because the logging thread prints as well."""
-    sys.stdout.write(" ".join(map(str, words)) + "\n")
-
-
 @contextlib.contextmanager
 def shown_errors() -> Iterator[None]:
     """Prints the type of an error, which passes."""
@@ -46,7 +41,7 @@ def shown_errors() -> Iterator[None]:
         with jo.typed_errors():
             yield
     except jo.CollectiveError as error:
-        say("typed", type(error).__name__, *error.ranks)
+        print("typed", type(error).__name__, *error.ranks)
         raise
 
 
@@ -71,7 +66,7 @@ def end(params: Any) -> Any:
     return drained, jo.resync(drained, "dp")
 
 
-logging.basicConfig(stream=sys.stdout, format="log %(message)s")
+logging.basicConfig(format="log %(message)s")
 with jo.init() as communicator, shown_errors():
     mesh = meshes.make((jax.device_count(),), ("dp",))
     train, synchronize = meshes.mapped(mesh, step), meshes.mapped(mesh, end)
@@ -89,11 +84,11 @@ with jo.init() as communicator, shown_errors():
         time.sleep(STEP_S)
         params, report, _ = train(params, meshes.spread(mesh, gradients()))
         live = int(own(report.live_processes))
-        say("step", number)
+        print("step", number)
         number += 1
-    say("alone", live)
+    print("alone", live)
     _, params = synchronize(params)
-    say("bits", meshes.digest(own(params)))
+    print("bits", meshes.digest(own(params)))
     # The ranks may have made different numbers of steps.
     random = np.random.default_rng(2)
     params, expected, late = fresh, 0.0, 0.0
@@ -106,11 +101,11 @@ with jo.init() as communicator, shown_errors():
         late = max(late, own(report.missing_contributions + report.missing_results))
     drained, synced = synchronize(params)
     error = np.abs(own(drained) - expected).max()
-    say("conserved", error, communicator.counters()["live_processes"], late)
+    print("conserved", error, communicator.counters()["live_processes"], late)
     # The removed rank is left out.
     jo.assert_replicas_equal(own(synced))
     drift = meshes.mapped(mesh, lambda x: jo.replica_drift(x, "dp"))
     numbers = np.arange(1, ranks + 1, dtype=np.float32)[:, None]
     unequal = fresh + meshes.spread(mesh, numbers)
-    say("drift", *own(drift(unequal)))
-say("done")
+    print("drift", *own(drift(unequal)))
+print("done")

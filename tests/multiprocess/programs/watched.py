@@ -24,7 +24,7 @@ class Print(logging.Handler):
     """Prints a line with the step in which it was logged."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print("log", step, record.getMessage(), flush=True)
+        print("log", step, record.getMessage(), file=sys.stderr)
 
 
 step = -1

@@ -28,11 +28,6 @@ STEP_S, STEPS = float(sys.argv[1]), int(sys.argv[2])
 HALF = 200_000
 
 
-def say(*words: object) -> None:
-    """Prints atomically, because the logging thread prints as well."""
-    sys.stdout.write(" ".join(map(str, words)) + "\n")
-
-
 def own(x: jax.Array) -> np.ndarray:
     """Returns this process's row, in double precision."""
     (row,) = meshes.rows_here(x).values()
@@ -44,7 +39,7 @@ def step(gradient: Any) -> Any:
     return jo.average_gradients(gradient, "dp", name="gradients", return_stats=True)
 
 
-logging.basicConfig(stream=sys.stdout, format="log %(message)s")
+logging.basicConfig(format="log %(message)s")
 with jo.init() as communicator:
     ranks = jax.device_count()
     mesh = meshes.make((ranks,), ("dp",))
@@ -62,14 +57,14 @@ with jo.init() as communicator:
         live = int(own(report.live_processes))
         sums += own(mean) * live
         counted.append(live)
-        say("step", number)
+        print("step", number)
         if live < ranks:
             if left == STEPS:
-                say("alone", live)
+                print("alone", live)
             left -= 1
     times = (sums.reshape(2, HALF) / 12.0)[:, : len(counted) * ranks]
     times = times.reshape(2, len(counted), ranks)
     # The last ranks are the ones that go.
     expected = np.arange(ranks) < np.array(counted)[:, None]
-    say("strange", *((times > expected + 0.01).sum(axis=(1, 2))))
-say("done")
+    print("strange", *((times > expected + 0.01).sum(axis=(1, 2))))
+print("done")
