@@ -26,7 +26,7 @@ namespace {
 // Rows combined in a pass: the square root of a block.
 constexpr std::size_t kRows = 32;
 static_assert(kRows * kRows == kHadamardBlock);
-using Rows = std::make_index_sequence<kRows>;
+using Eight = std::make_index_sequence<8>;
 
 // `value`, with the sign that `key` chooses for the entry at `position`.
 template <typename T>
@@ -40,32 +40,50 @@ OR_INLINE T Flip(T value, std::uint32_t key, std::uint32_t position) {
   return std::bit_cast<T>(std::bit_cast<Bits>(value) ^ sign);
 }
 
-// Sums and differences of the values that are kDistance apart.
+// Sums and differences of values that are kDistance apart: of pair I among those that the step has
+// from row `first` on.
 template <std::size_t kDistance, typename T, std::size_t... I>
-OR_INLINE void Step(std::index_sequence<I...> /*pairs*/, std::array<T, kRows>& values) {
+OR_INLINE void Step(std::index_sequence<I...> /*pairs*/, std::size_t first,
+                    std::array<T, kRows>& values) {
   const auto combine = [&values](std::size_t i) __attribute__((always_inline)) {
     const T a = values[i];
     const T b = values[i + kDistance];
     values[i] = a + b;
     values[i + kDistance] = a - b;
   };
-  (combine(I / kDistance * 2 * kDistance + I % kDistance), ...);
+  (combine(first + I / kDistance * 2 * kDistance + I % kDistance), ...);
 }
 
 // Combines 32 rows with each other. `load` reads, and `store` writes, the element (row, column).
+// Three steps on eight adjacent rows, then two on four rows that are eight apart: so many values,
+// and no more, are in registers at a time.
 template <typename T, typename Load, typename Store, std::size_t... I>
-OR_INLINE void CombineRows(std::index_sequence<I...> /*rows*/, std::size_t columns, Load load,
+OR_INLINE void CombineRows(std::index_sequence<I...> /*eight*/, std::size_t columns, Load load,
                            Store store) {
-  constexpr std::make_index_sequence<kRows / 2> kPairs;
+  constexpr std::make_index_sequence<4> kPairsOfEight;
+  constexpr std::index_sequence<0, 8> kPairsOfFour;
   OR_INDEPENDENT_TURNS
   for (std::size_t column = 0; column < columns; ++column) {
-    std::array<T, kRows> values = {load(I, column)...};
-    Step<1>(kPairs, values);
-    Step<2>(kPairs, values);
-    Step<4>(kPairs, values);
-    Step<8>(kPairs, values);
-    Step<16>(kPairs, values);
-    (store(I, column, values[I]), ...);
+    std::array<T, kRows> values;
+    const auto load_eight = [&](std::size_t first) __attribute__((always_inline)) {
+      ((values[first + I] = load(first + I, column)), ...);
+      Step<1>(kPairsOfEight, first, values);
+      Step<2>(kPairsOfEight, first, values);
+      Step<4>(kPairsOfEight, first, values);
+    };
+    const auto store_four = [&](std::size_t first) __attribute__((always_inline)) {
+      Step<8>(kPairsOfFour, first, values);
+      Step<16>(kPairsOfFour, first, values);
+      store(first, column, values[first]);
+      store(first + 8, column, values[first + 8]);
+      store(first + 16, column, values[first + 16]);
+      store(first + 24, column, values[first + 24]);
+    };
+    load_eight(0);
+    load_eight(8);
+    load_eight(16);
+    load_eight(24);
+    (store_four(I), ...);
   }
 }
 
@@ -79,7 +97,7 @@ OR_INLINE void RotateBlocks(T* bucket, std::size_t blocks, std::uint32_t key, T 
   for (std::size_t part = 0; part < kRows; ++part) {
     const std::size_t begin = part * kRows * blocks;
     CombineRows<T>(
-        Rows(), blocks,
+        Eight(), blocks,
         [=](std::size_t row, std::size_t column) __attribute__((always_inline)) {
           const std::size_t at = begin + row * blocks + column;
           const T value = bucket[at] * scale;
@@ -91,7 +109,7 @@ OR_INLINE void RotateBlocks(T* bucket, std::size_t blocks, std::uint32_t key, T 
   for (std::size_t part = 0; part < kRows; ++part) {
     const std::size_t begin = part * blocks;
     CombineRows<T>(
-        Rows(), blocks,
+        Eight(), blocks,
         [=](std::size_t row, std::size_t column) __attribute__((always_inline)) {
           return bucket[begin + row * kRows * blocks + column];
         },
