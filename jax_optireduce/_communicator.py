@@ -255,7 +255,7 @@ def init(**options: Any) -> Communicator:
     rank, world_size = processes.process()
     label = f"jax_optireduce/{_session.generation}"
     _session.generation += 1
-    with _rendezvous.explained_descriptors(resolved.advanced.lanes):
+    with _rendezvous.explained_descriptors():
         # Before the rendezvous: processes with different options must also end in
         # order.
         _exit.install(_end_at_exit, resolved.advanced.shutdown_timeout_s)

@@ -83,6 +83,7 @@ _ZERO_ALLOWED = frozenset(
         "call_timeout_s",
         "datagram_bytes_max",
         "deadline_s",
+        "lanes",
         "processes_per_slice",
         "stall_timeout_s",
     }
@@ -178,8 +179,9 @@ class Advanced(_Settings):
       authenticate: whether every datagram has a tag (AES-128-GCM), which receivers
         verify. False, for measurements, lets any host that can send UDP change the
         sums, and logs a warning at every start. Default True.
-      lanes: network threads with a socket each; calls are spread over them. 1 to 64.
-        Default 1.
+      lanes: network threads with a socket each; calls are spread over them. 1 to 64; 0
+        takes as many as the cores and links of all hosts allow (docs/deploy.md).
+        Default 0.
       incast: number of ranks that send to one rank at the same time; 0 means all, and
         in mode "lossy" the number that the receivers advertise. Default 0.
       receive_buffer_bytes: requested socket buffer per lane, in bytes; the kernel may
@@ -212,7 +214,7 @@ class Advanced(_Settings):
     """
 
     authenticate: bool = True
-    lanes: int = 1
+    lanes: int = 0
     incast: int = 0
     # Chosen: the data of 3 peers in 25 ms at 1 Gbit/s. Linux grants less unless
     # net.core.rmem_max is raised.

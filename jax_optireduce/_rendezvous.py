@@ -24,7 +24,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jax_optireduce import _interfaces, _native, _options, _paths, _roll_call
+from jax_optireduce import (
+    _interfaces,
+    _lanes,
+    _native,
+    _options,
+    _paths,
+    _roll_call,
+)
 from jax_optireduce._errors import RendezvousError, UsageError
 from jax_optireduce._jax import clusters, coordination, processes
 from jax_optireduce._options import Advanced, Options
@@ -169,12 +176,14 @@ def join(label: str, name: str, rank: int, options: Options) -> Joined:
     timeout_s = options.advanced.rendezvous_timeout_s
     _claim_rank(label, rank)
     address = _own_address(options)
+    interface = _interfaces.name_of(address, _native.interface_addresses())
     hellos = _exchange(
         f"{label}/hello",
         {
             "address": address,
             "slice": processes.own_slice(),
             "agreed": options.agreed(),
+            "share": _lanes.own_share(interface, options.ports()),
             "wire_version": _native.wire_version(),
         },
         timeout_s,
@@ -189,6 +198,9 @@ def join(label: str, name: str, rank: int, options: Options) -> Joined:
             "Use it for measurements only, and only on a network of your own."
         )
     addresses = _addresses(hellos)
+    if options.advanced.lanes == 0:
+        shares = [_lanes.Share(*hello["share"]) for hello in hellos]
+        options = _with_advanced(options, lanes=_lanes.choose(addresses, shares))
     per_slice = _processes_per_slice(
         options.processes_per_slice, [hello["slice"] for hello in hellos]
     )
@@ -203,14 +215,14 @@ def join(label: str, name: str, rank: int, options: Options) -> Joined:
     # Keys and numbers of datagrams are used once, so all of the session is replaced.
     native.close("init continues with shorter datagrams")
     del native  # The ports are free with the last reference: others may not be.
-    shorter = dataclasses.replace(
-        options,
-        advanced=dataclasses.replace(
-            options.advanced, datagram_bytes_max=proof.passed_bytes
-        ),
-    )
+    shorter = _with_advanced(options, datagram_bytes_max=proof.passed_bytes)
     native, proof = open_session(f"{label}/shorter", options=shorter)
     return Joined(native, address, proof.passed_bytes, reason)
+
+
+def _with_advanced(options: Options, **fields: Any) -> Options:
+    advanced = dataclasses.replace(options.advanced, **fields)
+    return dataclasses.replace(options, advanced=advanced)
 
 
 def _share_secret(key: str, timeout_s: float) -> bytes:
@@ -228,11 +240,8 @@ def _peer_failed(rank: int) -> RendezvousError:
 
 
 @contextlib.contextmanager
-def explained_descriptors(lanes: int) -> Iterator[None]:
+def explained_descriptors() -> Iterator[None]:
     """Adds the remedy to an error at the limit of open files.
-
-    Args:
-      lanes: the option.
 
     Raises:
       RendezvousError: in place of such an error of the block.
@@ -246,9 +255,8 @@ def explained_descriptors(lanes: int) -> Iterator[None]:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         raise RendezvousError(
             f"this process cannot open more files: {error} Its limit is {soft} (ulimit "
-            f"-n; it may be raised to {hard}), and each of the {lanes} lanes needs "
-            "two. Raise the limit, close files that the program does not need, or use "
-            "fewer lanes."
+            f"-n; it may be raised to {hard}), and each lane needs two. Raise the "
+            "limit, close files that the program does not need, or use fewer lanes."
         ) from error
 
 

@@ -1,5 +1,7 @@
 #include "ffi/runtime/lane.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -146,6 +148,8 @@ std::vector<LateData> Lane::TakeLateData() {
 }
 
 void Lane::Run() {
+  // For programs that show the load of each thread. The longest name that Linux keeps.
+  pthread_setname_np(pthread_self(), "optireduce-lane");
   Status why;
   try {
     Loop();

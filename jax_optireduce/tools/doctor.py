@@ -17,7 +17,6 @@ import argparse
 import dataclasses
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import re
@@ -27,7 +26,7 @@ from pathlib import Path
 import rich.table
 import rich.text
 
-from jax_optireduce import _jax_version, _native
+from jax_optireduce import _host, _jax_version, _native
 from jax_optireduce._options import Advanced
 from jax_optireduce.tools import accelerator_checks, screen
 from jax_optireduce.tools.check import Check, Level
@@ -102,7 +101,7 @@ def examine() -> list[Check]:
         check_offload("GSO, sending many datagrams at once", bool(udp["gso"])),
         check_offload("GRO, receiving many at once", bool(udp["gro"])),
         *(check_mtu(name, mtu) for name, mtu in sorted(_interfaces().items())),
-        check_cores(cores, _quota_cores()),
+        check_cores(cores, _host.quota_cores()),
         check_memory(_available_bytes()),
         *accelerator_checks.examine(cores, os.environ),
     ]
@@ -307,22 +306,9 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def _read(path: str) -> str:
-    """Returns the content of a file of the kernel, "" if it is not readable."""
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
-
-
-def _number(path: str) -> int | None:
-    text = _read(path).strip()
-    return int(text) if text.isdigit() else None
-
-
 def _words(path: str, keys: Iterable[str]) -> set[str]:
     """Returns the words of the first line "key : words" with one of `keys`."""
-    for line in _read(path).splitlines():
+    for line in _host.read(path).splitlines():
         key, _, words = line.partition(":")
         if key.strip() in keys:
             return set(words.split())
@@ -333,24 +319,21 @@ def _interfaces() -> Mapping[str, int]:
     """Returns the MTU of each interface that is up, in bytes."""
     found = {}
     for folder in Path("/sys/class/net").glob("*"):
-        mtu_bytes = _number(f"{folder}/mtu")
-        if mtu_bytes is not None and _read(f"{folder}/operstate").strip() != "down":
+        mtu_bytes = _host.number(f"{folder}/mtu")
+        if (
+            mtu_bytes is not None
+            and _host.read(f"{folder}/operstate").strip() != "down"
+        ):
             found[folder.name] = mtu_bytes
     return found
 
 
-def _quota_cores() -> float:
-    """Returns the cores of the control group's quota; infinite without one."""
-    quota, _, period = _read("/sys/fs/cgroup/cpu.max").strip().partition(" ")
-    return int(quota) / int(period) if quota.isdigit() and period else math.inf
-
-
 def _available_bytes() -> int:
     """Returns the memory that this process can allocate, in bytes."""
-    fields = dict(re.findall(r"(\w+):\s+(\d+) kB", _read("/proc/meminfo")))
+    fields = dict(re.findall(r"(\w+):\s+(\d+) kB", _host.read("/proc/meminfo")))
     available = int(fields.get("MemAvailable", 0)) * 1024
-    limit = _number("/sys/fs/cgroup/memory.max")
-    used = _number("/sys/fs/cgroup/memory.current")
+    limit = _host.number("/sys/fs/cgroup/memory.max")
+    used = _host.number("/sys/fs/cgroup/memory.current")
     if limit is not None and used is not None:
         available = min(available, limit - used)
     return available

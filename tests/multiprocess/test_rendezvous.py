@@ -26,6 +26,19 @@ def test_processes_join(tmp_path, how):
         assert sums == [["3.0 0 2"], ["3.0 1 2"]], started.describe()
 
 
+def test_hosts_with_many_cores_get_the_lanes_of_the_least(tmp_path):
+    with ranks.start(
+        *("rendezvous", "many cores"),
+        folder=tmp_path,
+        world_size=2,
+        options_of={rank: {"bind_address": f"127.0.0.{rank + 1}"} for rank in (0, 1)},
+    ) as started:
+        started.succeed()
+        for rank in started:
+            assert rank.lines("sum")[0].startswith("3.0"), started.describe()
+            assert rank.lines("lanes") == ["2"], started.describe()
+
+
 def test_sessions_on_one_host_do_not_meet(tmp_path):
     folders = [tmp_path / "one", tmp_path / "other"]
     for folder in folders:

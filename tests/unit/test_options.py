@@ -119,7 +119,7 @@ def test_names_of_both_levels_are_different():
 @pytest.mark.parametrize(
     ("field", "value", "expected"),
     [
-        ("lanes", 0, "between 1 and 64, got 0"),
+        ("lanes", -1, "0 or between 1 and 64, got -1"),
         ("lanes", 1.0, "of type int, got 1.0"),
         ("lanes", True, "of type int, got True"),
         ("hadamard", 1, "of type bool, got 1"),

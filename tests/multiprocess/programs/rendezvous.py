@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import jax
 import meshes
@@ -24,6 +25,8 @@ elif HOW == "jax.distributed initialised before":
         int(os.environ["JAX_NUM_PROCESSES"]),
         rank,
     )
+elif HOW == "many cores":
+    os.sched_getaffinity = lambda _: set(range(12 - 4 * rank))
 elif HOW == "twice":
     with jo.init():
         pass
@@ -47,5 +50,7 @@ else:
     assert counters["calls_completed"] == 1
     assert 548 <= communicator.datagram_bytes <= 65_504
     print("datagrams", communicator.datagram_bytes)
+    threads = [comm.read_text() for comm in Path("/proc/self/task").glob("*/comm")]
+    print("lanes", threads.count("optireduce-lane\n"))
 jo.shutdown()
 jo.shutdown()

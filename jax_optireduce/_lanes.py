@@ -1,0 +1,85 @@
+"""The number of lanes of a session, by the cores and the links of its hosts.
+
+A lane is one thread with one flow to each peer. One is enough for a slow link; a fast
+one needs several threads, and flows, since clouds limit the rate of each.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jax_optireduce import _host
+
+# Chosen: the largest part of a host that the network may take is a quarter; the rest
+# computes.
+_CORES_PER_LANE = 4
+
+# Rate of a lane with a core of its own, both ways at once, in 10^6 bit/s.
+# Source: docs/performance.md.
+_LANE_MBPS = 3000
+
+# Chosen: 24 Gbit/s. Faster hosts are left to a measurement by their users.
+_LANES_MAX = 8
+
+
+class Share(NamedTuple):
+    """The means of one process; JSON carries it to the others.
+
+    Attributes:
+      cores: numbers of the cores on which it may run.
+      quota_cores: cores of its container's quota; 0 without one.
+      link_mbps: speed of the link of its address, in 10^6 bit/s; 0 if it is unknown.
+      ports: of the option `port_range`; 0 if any will do.
+    """
+
+    cores: Sequence[int]
+    quota_cores: float
+    link_mbps: int
+    ports: int
+
+
+def own_share(interface: str, ports: tuple[int, int]) -> Share:
+    """Returns the means of this process.
+
+    Args:
+      interface: name of the one with its address; "" if there is none.
+      ports: the first and the last one that it may take; 0, 0: any.
+    """
+    quota = _host.quota_cores()
+    return Share(
+        cores=sorted(os.sched_getaffinity(0)),
+        quota_cores=quota if math.isfinite(quota) else 0,
+        link_mbps=_host.link_mbps(interface) if interface else 0,
+        ports=ports[1] - ports[0] + 1 if ports[1] else 0,
+    )
+
+
+def choose(addresses: Sequence[str], shares: Sequence[Share]) -> int:
+    """Returns the number of lanes of each process, the least of all hosts.
+
+    Args:
+      addresses: of the ranks; equal ones are of one host.
+      shares: of the ranks.
+    """
+    hosts = set(addresses)
+    if len(hosts) < 2:
+        return 1
+    return min(
+        _of_host([s for a, s in zip(addresses, shares, strict=True) if a == host])
+        for host in hosts
+    )
+
+
+def _of_host(shares: Sequence[Share]) -> int:
+    """Returns the lanes of each process of a host."""
+    processes = len(shares)
+    cores = len({core for share in shares for core in share.cores})
+    usable = min([cores, *(s.quota_cores for s in shares if s.quota_cores)])
+    limits = [_LANES_MAX, int(usable / processes / _CORES_PER_LANE)]
+    for share in shares:
+        if share.link_mbps:
+            limits.append(math.ceil(share.link_mbps / processes / _LANE_MBPS))
+        if share.ports:
+            limits.append(share.ports // processes)
+    return max(1, min(limits))
