@@ -68,13 +68,14 @@ class Link:
     """The link of each host to the switch.
 
     Attributes:
-      mbps: rate in 10^6 bit/s.
+      mbps: rate in 10^6 bit/s; 0: without a limit, nor a queue.
       queue_ms: size of the queue in front of the link, in ms at this rate.
       congestion: TCP's congestion control.
       loss: share of the packets from each host that the switch drops at random.
       run: average number of consecutive drops (Gilbert's model).
       slow: factor by which the link of the last host is slower.
       delay: delay of packets to a host; None: without the program.
+      mtu: of the cards and ports, in bytes.
     """
 
     mbps: int
@@ -84,6 +85,7 @@ class Link:
     run: int = 1
     slow: float = 1.0
     delay: Delay | None = None
+    mtu: int = 1500
 
 
 def host(rank: int) -> str:
@@ -137,8 +139,8 @@ def _add_host(rank: int, link: Link, *, is_last: bool) -> None:
         f"127.0.0.1 localhost\n{address(rank)} {socket.gethostname()}\n"
     )
     _run(f"ip netns add {name}")
-    end = f"type veth peer name {port} netns {SWITCH}"
-    _run(f"ip link add eth0 netns {name} {end}")
+    end = f"type veth peer name {port} netns {SWITCH} mtu {link.mtu}"
+    _run(f"ip link add eth0 netns {name} mtu {link.mtu} {end}")
     _run(f"ip -n {SWITCH} link set {port} master br0 up")
     _run(f"ip -n {name} address add {address(rank)}/24 dev eth0")
     _run(f"ip -n {name} link set eth0 up")
@@ -149,16 +151,21 @@ def _add_host(rank: int, link: Link, *, is_last: bool) -> None:
         cut = "tso off tx-udp-segmentation off gso on gro on"
         _run(f"ip netns exec {name} ethtool -K eth0 {cut}")
         _run(f"ip netns exec {SWITCH} nft -f -", text=_loss(port, link))
-    mbps = link.mbps / (link.slow if is_last else 1)
+    route = f"{NETWORK}.0/24 dev eth0 congctl {link.congestion}"
+    _run(f"ip -n {name} route replace {route}")
+    if link.mbps:
+        _limit(name, port, link.mbps / (link.slow if is_last else 1), link.queue_ms)
+
+
+def _limit(name: str, port: str, mbps: float, queue_ms: int) -> None:
+    """Limits the rate of a link."""
     bytes_per_ms = round(mbps * 1_000_000 / 8 / 1000)
     # Twice the lateness of a timer of the kernel.
     shape = f"root tbf rate {mbps * 1e6:.0f}bit burst {max(bytes_per_ms, 3000)}"
-    queue = max(bytes_per_ms * link.queue_ms, 3000)
+    queue = max(bytes_per_ms * queue_ms, 3000)
     # The card of a sender exerts backpressure; the switch drops.
     _run(f"tc -n {name} qdisc add dev eth0 {shape} limit 2000000")
     _run(f"tc -n {SWITCH} qdisc add dev {port} {shape} limit {queue}")
-    route = f"{NETWORK}.0/24 dev eth0 congctl {link.congestion}"
-    _run(f"ip -n {name} route replace {route}")
 
 
 def _loss(port: str, link: Link) -> str:

@@ -15,6 +15,7 @@
 #include <ranges>
 #include <vector>
 
+#include "ffi/base/check.h"
 #include "ffi/base/ids.h"
 #include "ffi/protocol/submission.h"
 
@@ -57,18 +58,27 @@ class BucketLayout {
 
   std::uint16_t members() const { return members_; }
   auto Members() const { return Range<MemberIndex>(std::uint16_t{0}, members_); }
-  std::uint64_t bytes() const { return elements_ * element_bytes_; }
+  std::uint64_t bytes() const { return bytes_; }
   // Of the whole bucket.
   std::uint32_t segments() const { return first_segment_.back(); }
 
-  ByteRange Shard(MemberIndex owner) const;
-  std::uint32_t SegmentsOf(MemberIndex owner) const;
+  ByteRange Shard(MemberIndex owner) const {
+    OR_CHECK(owner.value() < members_);
+    return shards_[owner.index()];
+  }
+  std::uint32_t SegmentsOf(MemberIndex owner) const {
+    OR_CHECK(owner.value() < members_);
+    return first_segment_[owner.index() + 1] - first_segment_[owner.index()];
+  }
   // The bytes of so many segments of a shard. Its last segment may be shorter.
   std::uint64_t BytesOf(MemberIndex owner, std::size_t segments) const {
     return std::min(segments * LargestSegmentBytes(), Shard(owner).bytes);
   }
   // The first segment of a shard; its others follow.
-  SegmentIndex FirstSegment(MemberIndex owner) const;
+  SegmentIndex FirstSegment(MemberIndex owner) const {
+    OR_CHECK(owner.value() < members_);
+    return SegmentIndex(first_segment_[owner.index()]);
+  }
 
   // The segments of a shard, and those of the bucket, in order.
   auto Segments(MemberIndex owner) const {
@@ -76,7 +86,7 @@ class BucketLayout {
   }
   auto Segments() const { return Range<SegmentIndex>(0u, segments()); }
 
-  std::uint64_t LargestSegmentBytes() const;
+  std::uint64_t LargestSegmentBytes() const { return largest_segment_bytes_; }
   // The segment exists, belongs to the shard, and has so many bytes.
   bool Fits(MemberIndex owner, SegmentIndex segment, std::size_t bytes) const {
     return segment.value() < segments() && OwnerOf(segment) == owner &&
@@ -84,18 +94,27 @@ class BucketLayout {
   }
 
   // These need segment < segments().
-  MemberIndex OwnerOf(SegmentIndex segment) const;
-  ByteRange Segment(SegmentIndex segment) const;
+  MemberIndex OwnerOf(SegmentIndex segment) const {
+    OR_CHECK(segment.value() < segments());
+    // The last owner whose first segment is not beyond this one; empty shards share their start.
+    const auto next =
+        std::upper_bound(first_segment_.begin(), first_segment_.end(), segment.value());
+    return MemberIndex(static_cast<std::uint16_t>(next - first_segment_.begin() - 1));
+  }
+  ByteRange Segment(SegmentIndex segment) const {
+    const MemberIndex owner = OwnerOf(segment);
+    const ByteRange& shard = shards_[owner.index()];
+    const std::uint64_t within = (segment.value() - first_segment_[owner.index()]) * segment_bytes_;
+    return {.offset = shard.offset + within,
+            .bytes = std::min(segment_bytes_, shard.bytes - within)};
+  }
 
  private:
-  std::uint64_t elements_;
-  std::size_t element_bytes_;
   std::uint16_t members_;
-  Owners owners_;
-  // Of the elements by the owners: divisions are slow, and each datagram needs several.
-  std::uint64_t quotient_ = 0;
-  std::uint64_t remainder_ = 0;
-  std::uint64_t segment_elements_;
+  std::uint64_t bytes_;
+  std::uint64_t segment_bytes_;
+  std::uint64_t largest_segment_bytes_ = 0;
+  std::vector<ByteRange> shards_;             // by owner
   std::vector<std::uint32_t> first_segment_;  // by owner, and one past the last
 };
 
