@@ -31,6 +31,7 @@ def test_hosts_with_many_cores_get_the_lanes_of_the_least(tmp_path):
         *("rendezvous", "many cores"),
         folder=tmp_path,
         world_size=2,
+        options={"lanes": 0},
         options_of={rank: {"bind_address": f"127.0.0.{rank + 1}"} for rank in (0, 1)},
     ) as started:
         started.succeed()

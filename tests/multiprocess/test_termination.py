@@ -70,6 +70,14 @@ def test_a_handler_of_the_program_stays_in_force(tmp_path, what, when):
         _terminate(started, 0, 1)
         started.wait()
         for rank in started:
+            # On a busy machine the end of rank 0 may fail a call of the other, and end
+            # its program, before that has the signal.
+            if (
+                rank is started[1]
+                and what == "trains"
+                and "rank 0 has left" in rank.output
+            ):
+                continue
             assert rank.lines("saved after") == ["SIGTERM"], started.describe()
             assert "SIGTERM ends this process" not in rank.output
         if what == "sleeps":
