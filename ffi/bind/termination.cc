@@ -33,9 +33,11 @@ struct State {
   struct sigaction previous_handler{};
   struct sigaction python_handler{};
   pid_t process = 0;
+  pthread_t main_thread{};
   int wake_fd = -1;  // an eventfd
   bool ends = false;
-  std::atomic<bool> forwards = false;  // see ForwardToPreviousHandler()
+  std::atomic<bool> forwards = false;    // see ForwardToPreviousHandler()
+  std::atomic<bool> interrupts = false;  // see InterruptMainThread()
   std::atomic<std::uint32_t> received = 0;
   std::atomic<std::uint32_t> handled = 0;  // of `received`
 
@@ -76,10 +78,21 @@ void Wake(const State& state) {
   [[maybe_unused]] const ssize_t written = write(state.wake_fd, &one, sizeof(one));
 }
 
+// Python handles a signal in its main thread, which may sleep, while the system gave the signal to
+// another: as it may to a process that was stopped. A second signal ends the sleep, no more.
+void InterruptMainThread(State& state, int number) {
+  if (getpid() != state.process || pthread_equal(pthread_self(), state.main_thread) != 0) return;
+  state.interrupts = true;
+  pthread_kill(state.main_thread, number);
+}
+
 // The signal handler: async-signal-safe calls only.
 void OnSignal(int number, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   State& state = *installed;
+  if (pthread_equal(pthread_self(), state.main_thread) != 0 && state.interrupts.exchange(false)) {
+    return;
+  }
   if (state.ends && getpid() != state.process) {
     // In a forked process, such as a worker that loads data: the session belongs to its parent.
     Default(number);
@@ -90,7 +103,10 @@ void OnSignal(int number, siginfo_t* info, void* context) {
       ++state.received;
       Wake(state);
     }
-    if (!state.ends || !state.forwards) Call(state.python_handler, number, info, context);
+    if (!state.ends || !state.forwards) {
+      Call(state.python_handler, number, info, context);
+      InterruptMainThread(state, number);
+    }
   }
   errno = saved_errno;
 }
@@ -143,6 +159,7 @@ Status ChainTermination(const std::function<void()>& install, std::function<void
   install();
   sigaction(SIGTERM, nullptr, &state.python_handler);
   state.process = getpid();
+  state.main_thread = pthread_self();
   state.ends = on_signal != nullptr;
   state.on_signal = std::move(on_signal);
   installed = &state;

@@ -18,7 +18,8 @@ namespace optireduce {
 // Calls `install`, which makes Python handle SIGTERM, and installs a handler in front of Python's
 // and of the previous one. With `on_signal` a thread calls that function, and unless
 // TerminationHandled() is called soon after, the signal ends the process as if there were no
-// handler. Without it only Python's handler is called. Only the first call has an effect.
+// handler. Without it only Python's handler is called. Only the first call has an effect. The
+// caller is Python's main thread.
 Status ChainTermination(const std::function<void()>& install, std::function<void()> on_signal);
 // From now on the previous handler is called: in place of `on_signal` and Python's handler if there
 // is an `on_signal`, otherwise in addition to Python's.

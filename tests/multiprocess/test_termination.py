@@ -48,6 +48,17 @@ def test_a_computation_that_does_not_end_is_ended(tmp_path, what):
         assert codes <= expected, started.describe()
 
 
+@pytest.mark.parametrize("when", ["", "before"])
+def test_a_signal_to_another_thread_ends_a_sleep_of_the_main_thread(tmp_path, when):
+    arguments = ("terminated", "sleeps, signalled elsewhere", when)
+    with ranks.start(*arguments, folder=tmp_path, world_size=2) as started:
+        started.wait()
+        for rank in started:
+            assert rank.code == (0 if when else _CODE), started.describe()
+            assert rank.lines("saved after") == (["SIGTERM"] if when else [])
+            assert rank.lines("cleaned up") == [""], started.describe()
+
+
 def test_peers_learn_the_reason(tmp_path):
     with ranks.start("terminated", "waits", folder=tmp_path, world_size=2) as started:
         started.wait_for(0, "ready")

@@ -6,6 +6,7 @@ or "preemption": the program uses JAX's preemption service.
 
 import signal
 import sys
+import threading
 import time
 
 import jax
@@ -65,6 +66,11 @@ try:
             if step == 3:
                 print("trains", flush=True)
         print("saved at step", step, flush=True)
+    elif WHAT == "sleeps, signalled elsewhere":
+        threading.Timer(
+            0.5, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        ).start()
+        time.sleep(1000)
     else:
         time.sleep(1000)
 except meshes.CALL_ERRORS as error:
