@@ -55,6 +55,14 @@ HERE = Path(__file__).parent
 # The programs of the hosts import modules of this folder.
 SIBLINGS = {"PYTHONPATH": str(HERE)}
 
+# glibc decides by the size of a block whether it returns the temporary memory of each
+# step to the system; with these settings it keeps it (docs/performance.md, "Memory of a
+# step"). The first value is the largest that mallopt(3) accepts, in bytes.
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+}
+
 # Target accuracy. Chosen: `exact` reaches it after a third to two thirds of 150 steps.
 TARGETS = {
     ("digits", "sgd"): 0.95,
@@ -162,9 +170,10 @@ def run(cell: Cell, queue_ms: int) -> dict[str, Any]:
             host = stack.enter_context(program(rank, *arguments, variables=SIBLINGS))
             host.stdout.readline()
         train = (str(HERE / "tta_train.py"), str(plan), name)
+        variables = SIBLINGS | ALLOCATOR
         ranks = [
             stack.enter_context(
-                program(rank, *train, variables=environment(rank) | SIBLINGS)
+                program(rank, *train, variables=variables | environment(rank))
             )
             for rank in range(RANKS)
         ]
