@@ -30,6 +30,7 @@ from jax_optireduce import (
     _identity,
     _native,
     _primitive,
+    _rotation,
     _specs,
     _stats,
 )
@@ -426,7 +427,7 @@ def _begin_type(rank: Any, *_: Any, **__: Any) -> Any:
 
 def _lower_begin(ctx: Any, rank: Any, step: Any, *leaves: Any, call: Call) -> Any:
     attributes = _primitive.call_attributes(ctx, ctx.avals_in[2:], call)
-    salt = _primitive.salt_of(attributes)
+    salt = _rotation.salt_of(attributes)
     token = jax.ShapeDtypeStruct((_native.TOKEN_ELEMENTS,), jnp.int32)
     title = f"{_identity.title(attributes, ctx.avals_in[2:])} begin"
     native = lowering.ffi_call(BEGIN_TARGET, [token], title)
@@ -435,7 +436,7 @@ def _lower_begin(ctx: Any, rank: Any, step: Any, *leaves: Any, call: Call) -> An
         operands: Sequence[jax.Array] = leaves
         if call.rotated:
             number = None if call.counted else step
-            step, encoded = _primitive.rotated(
+            step, encoded = _rotation.rotated(
                 rank, number, leaves, attributes, _primitive.DIRECT_WAY
             )
             operands = [encoded]
@@ -479,8 +480,8 @@ def _lower_end(
         *sums, vector = native(rank, token, *after, communicator=_communicator.NAME)
         if rotated:
             salt = token[_COLLECTIVE].astype(jnp.uint32)
-            key = _primitive.rotation_key(token[_STEP], salt)
-            sums = _primitive.unrotated(sums[0], vector, key, flat)
+            key = _rotation.key_of(token[_STEP], salt)
+            sums = _rotation.unrotated(sums[0], vector, key, flat)
         return [*sums, vector]
 
     return mlir.lower_fun(program, multiple_results=True)(

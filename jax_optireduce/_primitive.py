@@ -39,6 +39,7 @@ from jax_optireduce import (
     _host_computation,
     _identity,
     _native,
+    _rotation,
     _specs,
     _stats,
 )
@@ -52,10 +53,6 @@ SEQUENCE_TARGET = "jax_optireduce_sequence"
 
 # Platforms for which calls compile, by JAX's names.
 PLATFORMS = ("cpu", *_accelerators.PLATFORMS)
-
-# 2^32 / golden ratio, made odd: consecutive steps get unrelated keys.
-# Source: Knuth, The Art of Computer Programming, volume 3, section 6.4.
-_GOLDEN = np.uint32(0x9E3779B9)
 
 _Specs = tuple[PartitionSpec, ...]
 
@@ -260,7 +257,7 @@ def lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) ->
         if call.operation != "allreduce":
             return _one_stage(rank, number, leaves, call, attributes, way)
         if call.rotated and not call.drain:
-            return _rotated_sums(rank, number, leaves, attributes, way)
+            return _rotation.reduce(rank, number, leaves, attributes, way)
         return way.reduce(rank, number, leaves, attributes)
 
     if specs:
@@ -436,96 +433,6 @@ _WAYS = {
 }
 
 
-# --- Rotated buckets -----------------------------------------------------------------
-
-
-def _rotated_sums(
-    rank: jax.Array,
-    step: jax.Array | None,
-    leaves: Sequence[jax.Array],
-    attributes: dict[str, Any],
-    way: _host_computation.Way,
-) -> list[jax.Array]:
-    """Reduces the leaves as one rotated bucket, which distributes loss."""
-    step, encoded = rotated(rank, step, leaves, attributes, way)
-    total, vector = way.reduce(rank, step, [encoded], attributes)
-    key = rotation_key(step, salt_of(attributes))
-    return [*unrotated(total, vector, key, leaves), vector]
-
-
-def rotated(
-    rank: jax.Array,
-    step: jax.Array | None,
-    leaves: Sequence[jax.Array],
-    attributes: dict[str, Any],
-    way: _host_computation.Way,
-) -> tuple[jax.Array, jax.Array]:
-    """Returns the number of a call, and its leaves as one rotated bucket."""
-    # One leaf keeps its shape: XLA:CPU copies reshaped operands of a call in place.
-    bucket = leaves[0]
-    if len(leaves) > 1:
-        # Padding by the rotation would be another copy.
-        entries = sum(leaf.size for leaf in leaves)
-        padding = jnp.zeros(_hadamard.padded_size(entries) - entries, bucket.dtype)
-        bucket = _host_computation.concatenated([*leaves, padding])
-    step, bucket = _numbered(rank, step, bucket, attributes, way)
-    key = rotation_key(step, salt_of(attributes))
-    # Half precision is sent unchanged, but the rotation needs more precision.
-    wide = jnp.promote_types(bucket.dtype, jnp.float32)
-    return step, _hadamard.encode(bucket.astype(wide), key=key).astype(bucket.dtype)
-
-
-def _numbered(
-    rank: jax.Array,
-    step: jax.Array | None,
-    bucket: jax.Array,
-    attributes: dict[str, Any],
-    way: _host_computation.Way,
-) -> tuple[jax.Array, jax.Array]:
-    """Returns the number of a call, and its bucket."""
-    if step is not None:
-        return step, bucket
-    # The signs depend on the number of the call, so the program takes the number first.
-    # The operand `bucket` delays that until the data exists: if one call depends on the
-    # result of another of the same name, numbers are in the order of the calls.
-    return way.take(rank, bucket, attributes)
-
-
-def unrotated(
-    total: jax.Array, vector: jax.Array, key: jax.Array, leaves: Sequence[Any]
-) -> list[jax.Array]:
-    """Undoes the rotation of a bucket.
-
-    Args:
-      total: sum of the results of `rotated`.
-      vector: statistics of the call.
-      key: that of the rotation.
-      leaves: arrays or types of the shapes of the leaves.
-    """
-    wide = jnp.promote_types(total.dtype, jnp.float32)
-    arrived = 1 - _stats.missing_results(vector)
-    # Missing coefficients are zero: the scale makes the estimate unbiased.
-    scale = jnp.where(arrived > 0, 1 / arrived, 0)
-    n = sum(leaf.size for leaf in leaves)
-    decoded = _hadamard.decode(total.astype(wide), n, key=key, scale=scale)
-    return _host_computation.split(decoded.astype(total.dtype), leaves)
-
-
-def salt_of(attributes: dict[str, Any]) -> np.uint32:
-    """Returns 32 bits that differ between collectives."""
-    return np.uint32(_identity.hash64(attributes["name"]) & 0xFFFFFFFF)
-
-
-def rotation_key(step: jax.Array, salt: jax.Array | np.uint32) -> jax.Array:
-    """Returns the key of the rotation of a call, uint32 [].
-
-    Args:
-      step: number of the call, int32 [].
-      salt: of the collective, see `salt_of`.
-    """
-    return (step.astype(jnp.uint32) * _GOLDEN) ^ salt
-
-
 # --- One stage -----------------------------------------------------------------------
 
 
@@ -549,8 +456,8 @@ def _one_stage(
     if not call.rotated or call.drain:
         total, vector = way.reduce(rank, step, [bucket], attributes)
         return [*_blocks.scattered(order.own(total, rank), leaves), vector]
-    step, bucket = _numbered(rank, step, bucket, attributes, way)
-    key = rotation_key(step, salt_of(attributes))
+    step, bucket = _rotation.numbered(rank, step, bucket, attributes, way)
+    key = _rotation.key_of(step, _rotation.salt_of(attributes))
     wide = jnp.promote_types(dtype, jnp.float32)
     # Each row by itself: its owner decodes it alone.
     encode = functools.partial(_hadamard.encode, key=key)
