@@ -18,9 +18,21 @@ def number(path: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
+def boot() -> str:
+    """Returns the identity of the running kernel, the same in all containers of a host.
+
+    "" if it is unknown.
+    """
+    return read("/proc/sys/kernel/random/boot_id").strip()
+
+
 def quota_cores() -> float:
     """Returns the cores of the control group's quota; infinite without one."""
+    # Control groups version 2, then version 1, which has -1 for no quota.
     quota, _, period = read("/sys/fs/cgroup/cpu.max").strip().partition(" ")
+    if not quota:
+        quota = read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip()
+        period = read("/sys/fs/cgroup/cpu/cpu.cfs_period_us").strip()
     return int(quota) / int(period) if quota.isdigit() and period else math.inf
 
 

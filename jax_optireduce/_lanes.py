@@ -4,6 +4,7 @@ A lane is one thread with one flow to each peer. One is enough for a slow link; 
 one needs several threads, and flows, since clouds limit the rate of each.
 """
 
+import collections
 import math
 import os
 from collections.abc import Sequence
@@ -27,27 +28,34 @@ class Share(NamedTuple):
     """The means of one process; JSON carries it to the others.
 
     Attributes:
+      host: the same for the processes of a host.
+      address: of the process.
       cores: numbers of the cores on which it may run.
       quota_cores: cores of its container's quota; 0 without one.
       link_mbps: speed of the link of its address, in 10^6 bit/s; 0 if it is unknown.
       ports: of the option `port_range`; 0 if any will do.
     """
 
+    host: str
+    address: str
     cores: Sequence[int]
     quota_cores: float
     link_mbps: int
     ports: int
 
 
-def own_share(interface: str, ports: tuple[int, int]) -> Share:
+def own_share(address: str, interface: str, ports: tuple[int, int]) -> Share:
     """Returns the means of this process.
 
     Args:
-      interface: name of the one with its address; "" if there is none.
+      address: of this process.
+      interface: name of the one with the address; "" if there is none.
       ports: the first and the last one that it may take; 0, 0: any.
     """
     quota = _host.quota_cores()
     return Share(
+        host=_host.boot() or address,
+        address=address,
         cores=sorted(os.sched_getaffinity(0)),
         quota_cores=quota if math.isfinite(quota) else 0,
         link_mbps=_host.link_mbps(interface) if interface else 0,
@@ -55,31 +63,33 @@ def own_share(interface: str, ports: tuple[int, int]) -> Share:
     )
 
 
-def choose(addresses: Sequence[str], shares: Sequence[Share]) -> int:
+def choose(shares: Sequence[Share]) -> int:
     """Returns the number of lanes of each process, the least of all hosts.
 
     Args:
-      addresses: of the ranks; equal ones are of one host.
       shares: of the ranks.
     """
-    hosts = set(addresses)
+    hosts, addresses = collections.defaultdict(list), collections.defaultdict(list)
+    for share in shares:
+        hosts[share.host].append(share)
+        addresses[share.address].append(share)
     if len(hosts) < 2:
         return 1
-    return min(
-        _of_host([s for a, s in zip(addresses, shares, strict=True) if a == host])
-        for host in hosts
-    )
+    by_cores = map(_by_cores, hosts.values())
+    by_link = map(_by_link, addresses.values())
+    return max(1, min(_LANES_MAX, *by_cores, *by_link))
 
 
-def _of_host(shares: Sequence[Share]) -> int:
-    """Returns the lanes of each process of a host."""
-    processes = len(shares)
+def _by_cores(shares: Sequence[Share]) -> int:
+    """Returns the lanes of each process of a host, as its cores allow."""
     cores = len({core for share in shares for core in share.cores})
     usable = min([cores, *(s.quota_cores for s in shares if s.quota_cores)])
-    limits = [_LANES_MAX, int(usable / processes / _CORES_PER_LANE)]
-    for share in shares:
-        if share.link_mbps:
-            limits.append(math.ceil(share.link_mbps / processes / _LANE_MBPS))
-        if share.ports:
-            limits.append(share.ports // processes)
-    return max(1, min(limits))
+    return int(usable / len(shares) / _CORES_PER_LANE)
+
+
+def _by_link(shares: Sequence[Share]) -> int:
+    """Returns the lanes of each process of an address, as its link and ports allow."""
+    processes = len(shares)
+    links = [s.link_mbps / processes / _LANE_MBPS for s in shares if s.link_mbps]
+    ports = [share.ports // processes for share in shares if share.ports]
+    return min([_LANES_MAX, *map(math.ceil, links), *ports])

@@ -183,7 +183,7 @@ def join(label: str, name: str, rank: int, options: Options) -> Joined:
             "address": address,
             "slice": processes.own_slice(),
             "agreed": options.agreed(),
-            "share": _lanes.own_share(interface, options.ports()),
+            "share": _lanes.own_share(address, interface, options.ports()),
             "wire_version": _native.wire_version(),
         },
         timeout_s,
@@ -200,7 +200,7 @@ def join(label: str, name: str, rank: int, options: Options) -> Joined:
     addresses = _addresses(hellos)
     if options.advanced.lanes == 0:
         shares = [_lanes.Share(*hello["share"]) for hello in hellos]
-        options = _with_advanced(options, lanes=_lanes.choose(addresses, shares))
+        options = _with_advanced(options, lanes=_lanes.choose(shares))
     per_slice = _processes_per_slice(
         options.processes_per_slice, [hello["slice"] for hello in hellos]
     )

@@ -6,8 +6,8 @@ import pytest
 
 from jax_optireduce import _host, _lanes
 
-CORES_16 = _lanes.Share(list(range(16)), 0, 0, 0)
-TWO_HOSTS = ["10.0.0.1", "10.0.0.2"]
+CORES_16 = _lanes.Share("one", "10.0.0.1", list(range(16)), 0, 0, 0)
+OTHER = CORES_16._replace(host="other", address="10.0.0.2", cores=list(range(128)))
 
 
 @pytest.mark.parametrize(
@@ -28,40 +28,56 @@ TWO_HOSTS = ["10.0.0.1", "10.0.0.2"]
 )
 def test_the_least_host_decides(changes, expected):
     least = CORES_16._replace(**changes)
-    most = CORES_16._replace(cores=list(range(128)))
-    assert _lanes.choose(TWO_HOSTS, [least, most]) == expected
-    assert _lanes.choose(TWO_HOSTS, [most, least]) == expected
+    assert _lanes.choose([least, OTHER]) == expected
+    assert _lanes.choose([OTHER, least]) == expected
 
 
 def test_processes_of_a_host_share_its_cores_link_and_ports():
-    addresses = [*TWO_HOSTS, TWO_HOSTS[0]]
-
     def chosen(**changes):
         shared = CORES_16._replace(**changes)
-        return _lanes.choose(addresses, [shared, CORES_16, shared])
+        return _lanes.choose([shared, OTHER, shared])
 
     assert chosen() == 2
-    assert chosen(cores=list(range(64))) == 4
+    assert chosen(cores=list(range(64))) == 8
     assert chosen(cores=list(range(64)), link_mbps=10_000) == 2
     assert chosen(cores=list(range(64)), ports=6) == 3
 
 
+def test_processes_with_addresses_of_their_own_share_the_cores_of_their_host():
+    def chosen(**changes):
+        first = CORES_16._replace(**changes)
+        return _lanes.choose([first, OTHER, first._replace(address="10.0.1.1")])
+
+    assert chosen() == 2
+    # Each has a link and ports.
+    assert chosen(cores=list(range(64)), link_mbps=10_000) == 4
+    assert chosen(cores=list(range(64)), ports=6) == 6
+
+
 def test_processes_with_cores_of_their_own_use_all_of_them():
-    first, second = (list(range(8)), list(range(8, 16)))
-    shares = [CORES_16._replace(cores=cores) for cores in (first, second)]
-    assert _lanes.choose(["10.0.0.1"] * 2 + ["10.0.0.2"], [*shares, CORES_16]) == 2
+    parts = (list(range(8)), list(range(8, 16)))
+    shares = [CORES_16._replace(cores=cores) for cores in parts]
+    assert _lanes.choose([*shares, OTHER]) == 2
 
 
 @pytest.mark.parametrize("processes", [1, 4])
 def test_one_host_has_one_lane(processes):
-    assert _lanes.choose(["127.0.0.1"] * processes, [CORES_16] * processes) == 1
+    shares = [CORES_16._replace(address=f"127.0.0.{i}") for i in range(processes)]
+    assert _lanes.choose(shares) == 1
+
+
+def test_processes_of_unknown_hosts_are_told_apart_by_address(monkeypatch):
+    monkeypatch.setattr(_host, "read", lambda _: "")
+    assert _lanes.own_share("10.0.0.1", "", (0, 0)).host == "10.0.0.1"
 
 
 def test_a_process_knows_its_cores_and_ports():
-    share = _lanes.own_share("no such interface", (41_000, 41_063))
+    share = _lanes.own_share("10.0.0.1", "no such interface", (41_000, 41_063))
+    assert share.host
+    assert share.host == _lanes.own_share("10.0.0.2", "", (0, 0)).host
     assert set(share.cores) == os.sched_getaffinity(0)
     assert (share.link_mbps, share.ports) == (0, 64)
-    assert _lanes.own_share("", (0, 0)).ports == 0
+    assert _lanes.own_share("10.0.0.1", "", (0, 0)).ports == 0
 
 
 @pytest.mark.parametrize(
@@ -72,9 +88,19 @@ def test_a_link_without_a_speed_is_unknown(monkeypatch, content, expected):
     assert _host.link_mbps("eth0") == expected
 
 
+_VERSION_1 = "/sys/fs/cgroup/cpu/cpu.cfs_"
+
+
 @pytest.mark.parametrize(
-    ("content", "expected"), [("400000 100000\n", 4.0), ("max 100000\n", 0), ("", 0)]
+    ("files", "expected"),
+    [
+        ({"/sys/fs/cgroup/cpu.max": "400000 100000\n"}, 4.0),
+        ({"/sys/fs/cgroup/cpu.max": "max 100000\n"}, 0),
+        ({_VERSION_1 + "quota_us": "150000\n", _VERSION_1 + "period_us": "50000\n"}, 3),
+        ({_VERSION_1 + "quota_us": "-1\n", _VERSION_1 + "period_us": "100000\n"}, 0),
+        ({}, 0),
+    ],
 )
-def test_a_quota_of_the_container_counts(monkeypatch, content, expected):
-    monkeypatch.setattr(_host, "read", lambda _: content)
-    assert _lanes.own_share("", (0, 0)).quota_cores == expected
+def test_a_quota_of_the_container_counts(monkeypatch, files, expected):
+    monkeypatch.setattr(_host, "read", lambda path: files.get(path, ""))
+    assert _lanes.own_share("10.0.0.1", "", (0, 0)).quota_cores == expected
