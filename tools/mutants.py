@@ -229,7 +229,7 @@ _NEAR = {
     "test_one_stage",
     "answer_time": "test_lag_monitor",
     "argument_checks": "test_endpoint",
-    "attendance": "test_lag_monitor",
+    "attendance": "test_lag_monitor test_quorum",
     "bucket_layout": "test_exchange",
     "bucket_parts": "test_bucket_layout",
     "bucket_view": "test_exchange test_reduction",
@@ -257,7 +257,7 @@ _NEAR = {
     "given_up": "test_giving_up test_given_up_calls",
     "guarded_membership": "test_going_on test_paxos",
     "incast_controller": "test_congestion_controller",
-    "lag_monitor": "test_lagging test_passed test_deferral",
+    "lag_monitor": "test_lagging test_passed test_deferral test_quorum",
     "lane_membership": "test_going_on test_ends",
     "late_calls": "test_deferral test_endpoint",
     "late_rules": "test_exchange test_late_data test_lossy_ends test_learned_deadlines "
@@ -275,7 +275,8 @@ _NEAR = {
     "reduction": "test_endpoint test_lagging",
     "refusals": "test_held_back",
     "segment_codec": "test_late_deferred",
-    "segment_receiver": "test_endpoint test_deferral test_one_stage test_ends",
+    "segment_receiver": "test_endpoint test_deferral test_one_stage test_ends "
+    "test_quorum",
     "segment_store": "test_late_deferred test_late_data test_exchange",
     "shared_membership": "test_going_on",
     "succession": "test_going_on test_ends",

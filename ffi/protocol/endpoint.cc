@@ -366,6 +366,10 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
     return true;
   }
   const MemberIndex from = *collective.MemberOf(header.source);
+  if ((header.flags & kFlagPast) != 0 && header.kind == DatagramKind::kAnnouncement) {
+    lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, from, sequence, /*past=*/true));
+    return true;
+  }
   collective.NoteCalled(now, from, sequence);
   if (header.kind == DatagramKind::kReturned) {
     LateRules::LearnReturn(now, collective, from, sequence);
@@ -375,7 +379,7 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
   if (!announced) announced = {.at = now, .sequence = sequence};
   if (header.kind == DatagramKind::kWaiting)
     mismatch_.HandleReport(now, header.source, header.call);
-  lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, from, sequence));
+  lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, from, sequence, /*past=*/false));
   if (OpenCall* const open = session_.calls.Find(header.call)) open->exchange.Heard(from);
   lifecycle_.Apply(now, mismatch_.FindMismatched(collective.spec.name, sequence));
   return true;

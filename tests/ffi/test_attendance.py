@@ -35,3 +35,40 @@ def test_a_member_is_past_a_call_when_it_was_seen_in_two_later_ones(calls, call)
         two = sorted(set(calls[:at]))[-2:]
         assert attendance.note(1, seen) == (sorted({*two, seen})[-2:] != two)
     assert attendance.past(1, call) == (len({n for n in calls if n > call}) >= 2)
+
+
+@hypothesis.given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=30),
+    st.integers(0, 9),
+)
+def test_what_a_member_says_that_it_is_past_stays_true(notes, call):
+    attendance = native.Attendance(2)
+    said, seen = set(), set()
+    for past, number in notes:
+        if past:
+            attendance.note_past(1, number)
+            said.add(number)
+        else:
+            attendance.note(1, number)
+            seen.add(number)
+    later = {n for n in seen if n > call}
+    # What it has said is not data: with data of one later call it may be past this one.
+    if any(n >= call for n in said) or len(later) >= 2:
+        assert attendance.past(1, call)
+    if not said and len(later) < 2:
+        assert not attendance.past(1, call)
+
+
+def test_news_of_what_a_member_is_past_are_told_once():
+    attendance = native.Attendance(2)
+    assert attendance.note_past(1, 4)
+    assert not attendance.note_past(1, 4)
+    assert not attendance.note_past(1, 3)
+    assert (attendance.past(1, 4), attendance.past(1, 5)) == (True, False)
+
+
+def test_each_call_asks_in_vain_once():
+    attendance = native.Attendance(2)
+    calls = [0, 0, 1, 0, 1, 3]
+    asks = [attendance.asks_in_vain(1, call) for call in calls]
+    assert asks == [True, False, True, False, False, True]

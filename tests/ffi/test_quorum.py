@@ -11,19 +11,19 @@ import optireduce_testing as native
 
 CLUSTERS = (0, 0, 1, 1)
 
-# A datagram of the second stage.
-_RESULT = 2
+# A datagram of the second stage, and one about a call.
+_RESULT, _ANNOUNCEMENT = 2, 4
 
 # Of a call, in seconds; see `native.Collective`.
 DEADLINE_S = 0.1
 
 
-def _session(kind=Session, *, clusters=CLUSTERS, **options):
+def _session(kind=Session, *, clusters=CLUSTERS, entries=100, **options):
     return kind(
         len(clusters),
         "lossy",
         operation="all_gather",
-        elements=100 * len(clusters),
+        elements=entries * len(clusters),
         clusters=clusters,
         spare=1,
         **options,
@@ -187,6 +187,25 @@ def test_a_rank_behind_passes_calls_of_others_whose_data_comes_in_another_order(
         session.run(0.001)
         assert sequence in session.done[0]
     assert all(8 in session.done[rank] for rank in (1, 2))
+
+
+@pytest.mark.parametrize("first", [0, 1, 4])
+def test_a_rank_behind_passes_calls_that_are_over_if_the_others_make_no_more(first):
+    session = _session(Recorded, entries=1000)
+    for sequence in range(12):
+        for rank in range(3 if sequence >= first else 4):
+            session.call(rank, sequence)
+        session.run(0.01)
+    # The others have released all blocks, and send nothing of their own accord.
+    session.run(2 * DEADLINE_S)
+    session.sent.clear()
+    for sequence in range(first, 12):
+        session.call(3, sequence)
+        session.run(DEADLINE_S / 20)
+        assert sequence in session.done[3]
+        # A block has several segments.
+        answers = [len(session.of(rank, _ANNOUNCEMENT, sequence)) for rank in range(3)]
+        assert max(answers) <= 1
 
 
 def test_blocks_for_a_rank_far_behind_take_no_memory():

@@ -21,6 +21,14 @@ void Bind(nb::module_& m) {
       .def(nb::init<std::size_t>(), nb::arg("members"))
       .def("note", [](Attendance& self, std::uint16_t from,
                       std::uint32_t call) { return self.Note(MemberIndex(from), Sequence(call)); })
+      .def("note_past",
+           [](Attendance& self, std::uint16_t from, std::uint32_t call) {
+             return self.NotePast(MemberIndex(from), Sequence(call));
+           })
+      .def("asks_in_vain",
+           [](Attendance& self, std::uint16_t from, std::uint32_t call) {
+             return self.AsksInVain(MemberIndex(from), Sequence(call));
+           })
       .def("end_call",
            [](Attendance& self, const std::vector<bool>& heard) {
              self.EndCall([&heard](MemberIndex member) { return heard[member.index()]; });

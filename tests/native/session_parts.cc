@@ -153,7 +153,7 @@ class SessionParts {
   std::vector<Pair> NoteAttendance(double now, Pair call, std::uint16_t from) {
     optireduce::Collective& collective = Of(call);
     return Named(lag_.NoteAttendance(At(now), collective, *collective.MemberOf(Rank(from)),
-                                     IdOf(call).sequence));
+                                     IdOf(call).sequence, /*past=*/false));
   }
 
   // ---- CallTable.

@@ -28,6 +28,22 @@ class Attendance {
     member.newest = std::max(member.newest.value_or(call), call);
     return true;
   }
+  // `from` has said that it sends nothing more of `call`. True as above.
+  bool NotePast(MemberIndex from, Sequence call) {
+    Member& member = members_[from.index()];
+    const Sequence next(call.value() + 1);
+    if (member.before && next <= *member.before) return false;
+    member.before = next;
+    member.newest = std::max(member.newest.value_or(next), next);
+    return true;
+  }
+  // `from` has sent data of a call that is over here. True the first time in each call.
+  bool AsksInVain(MemberIndex from, Sequence call) {
+    std::optional<Sequence>& asked = members_[from.index()].asked_in_vain;
+    if (asked && call <= *asked) return false;
+    asked = call;
+    return true;
+  }
   // A call of this rank ended; `heard(member)`: something of it came in the call.
   template <typename Heard>
   void EndCall(Heard heard) {
@@ -43,7 +59,7 @@ class Attendance {
     return members_[member.index()].calls_without >= kCallsWithout;
   }
   // The member was seen in two calls after `call`, so it sends nothing more for this one: the data
-  // under way at the beginning of the first of the two has arrived, or is lost.
+  // under way at the beginning of the first of the two has arrived, or is lost. Or it has said so.
   bool Past(MemberIndex member, Sequence call) const {
     const std::optional<Sequence>& before = members_[member.index()].before;
     return before && *before > call;
@@ -57,6 +73,7 @@ class Attendance {
   struct Member {
     std::optional<Sequence> newest;
     std::optional<Sequence> before;  // the newest but one
+    std::optional<Sequence> asked_in_vain;
     int calls_without = 0;
   };
   std::vector<Member> members_;

@@ -104,17 +104,31 @@ bool LagMonitor::OthersArePast(const Exchange& exchange) const {
 }
 
 std::vector<Verdict> LagMonitor::NoteAttendance(Instant now, Collective& collective,
-                                                MemberIndex from, Sequence call) {
+                                                MemberIndex from, Sequence call, bool past) {
   std::vector<Verdict> verdicts;
-  if (!NeedsNoMember(collective.spec) || !collective.attendance.Note(from, call)) return verdicts;
+  if (!NeedsNoMember(collective.spec)) return verdicts;
+  Attendance& attendance = collective.attendance;
+  const bool news = past ? attendance.NotePast(from, call) : attendance.Note(from, call);
+  if (!news) return verdicts;
   calls_.ForEach(collective.id, [&](CallId open, OpenCall& active) {
     Exchange& exchange = active.exchange;
     const bool under_way = exchange.program().running();
-    if (open.sequence >= call || !under_way || !OthersArePast(exchange)) return;
+    const bool touched = past ? open.sequence <= call : open.sequence < call;
+    if (!touched || !under_way || !OthersArePast(exchange)) return;
     exchange.Pass(now);
     verdicts.push_back({.call = open});
   });
   return verdicts;
+}
+
+void LagMonitor::AnswerPast(Collective& collective, MemberIndex to, Sequence call) {
+  if (!NeedsNoMember(collective.spec)) return;
+  Peer& peer = peers_.Touch(collective.RankOf(to));
+  if (peer.gone() || !collective.attendance.AsksInVain(to, call)) return;
+  peer.control.push_back({.kind = DatagramKind::kAnnouncement,
+                          .flags = kFlagPast,
+                          .call = {.collective = collective.id, .sequence = call},
+                          .segment = {}});
 }
 
 void LagMonitor::HandleSubmitted(Instant now, Exchange& exchange) {

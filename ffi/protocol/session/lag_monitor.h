@@ -36,9 +36,13 @@ class LagMonitor {
 
   // ---- Where late data is dropped.
 
-  // A member has shown its position. Names the calls that all others are past.
+  // A member has shown its position: it is in `call`, or `past` it. Names the calls that all others
+  // are past.
   std::vector<Verdict> NoteAttendance(Instant now, Collective& collective, MemberIndex from,
-                                      Sequence call);
+                                      Sequence call, bool past);
+  // A member has sent data of a call that is over here. It learns that nothing comes in return: if
+  // the program here makes no more calls, no data tells it.
+  void AnswerPast(Collective& collective, MemberIndex to, Sequence call);
   // The call has begun. If all others are past it, it ends; and as this rank is behind, they learn
   // its position, and wait for it again, up to their deadlines.
   void HandleSubmitted(Instant now, Exchange& exchange);

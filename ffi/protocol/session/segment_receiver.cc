@@ -52,16 +52,18 @@ bool SegmentReceiver::HandleOne(Instant now, Collective& collective, MemberIndex
     ++session_.counters.rejected_mismatched;
     return false;
   }
-  lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, from, header.call.sequence));
+  const Sequence call = header.call.sequence;
+  lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, from, call, /*past=*/false));
   if (ShowsCall(collective.spec, header.kind)) {
-    collective.NoteCalled(now, from, header.call.sequence);
+    collective.NoteCalled(now, from, call);
   }
   return HandleValues(now, collective, from, header, *values);
 }
 
-bool SegmentReceiver::HandleValues(Instant now, const Collective& collective, MemberIndex from,
+bool SegmentReceiver::HandleValues(Instant now, Collective& collective, MemberIndex from,
                                    const Header& header, std::span<const std::byte> payload) {
   if (admission_.IsOver(collective, header.call.sequence)) {
+    lag_.AnswerPast(collective, from, header.call.sequence);
     ++CounterOf(LateRules::HandleOver(now, collective, from, header, payload), session_.counters);
     return true;
   }

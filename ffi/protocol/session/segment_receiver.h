@@ -46,8 +46,8 @@ class SegmentReceiver {
  private:
   bool HandleOne(Instant now, Collective& collective, MemberIndex from, const Header& header,
                  std::span<const std::byte> encoded);
-  bool HandleValues(Instant now, const Collective& collective, MemberIndex from,
-                    const Header& header, std::span<const std::byte> payload);
+  bool HandleValues(Instant now, Collective& collective, MemberIndex from, const Header& header,
+                    std::span<const std::byte> payload);
   // Of a call that is open.
   bool HandleOpen(Instant now, OpenCall& open, MemberIndex from, const Header& header,
                   std::span<const std::byte> payload);

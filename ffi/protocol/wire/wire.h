@@ -74,6 +74,9 @@ constexpr bool IsAnnouncement(DatagramKind kind) {
 // Flag of kProbe.
 // Chosen: bit 0; zeros fill the datagram up to a length whose passage the sender tests.
 inline constexpr std::uint8_t kFlagPadded = 1;
+// Flag of kAnnouncement.
+// Chosen: bit 0; the sender sends nothing more of this call.
+inline constexpr std::uint8_t kFlagPast = 1;
 // Flag of kGaveUp.
 // Chosen: bit 0; the error is that the ranks make different calls.
 inline constexpr std::uint8_t kFlagDisagreed = 1;
