@@ -41,7 +41,7 @@ def test_a_member_is_past_a_call_when_it_was_seen_in_two_later_ones(calls, call)
     st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=30),
     st.integers(0, 9),
 )
-def test_what_a_member_says_that_it_is_past_stays_true(notes, call):
+def test_a_member_is_past_the_calls_that_it_names(notes, call):
     attendance = native.Attendance(2)
     said, seen = set(), set()
     for past, number in notes:
@@ -52,14 +52,14 @@ def test_what_a_member_says_that_it_is_past_stays_true(notes, call):
             attendance.note(1, number)
             seen.add(number)
     later = {n for n in seen if n > call}
-    # What it has said is not data: with data of one later call it may be past this one.
+    # Together with data of one later call it may be past this one as well.
     if any(n >= call for n in said) or len(later) >= 2:
         assert attendance.past(1, call)
     if not said and len(later) < 2:
         assert not attendance.past(1, call)
 
 
-def test_news_of_what_a_member_is_past_are_told_once():
+def test_a_call_that_a_member_is_past_is_news_once():
     attendance = native.Attendance(2)
     assert attendance.note_past(1, 4)
     assert not attendance.note_past(1, 4)

@@ -58,6 +58,7 @@ def test_training_is_that_of_lax(tmp_path, way):
         assert started[0].lines("ours") == started[1].lines("ours")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", BY_HOST_COMPUTATION)
 def test_a_leaf_of_100_megabytes_arrives_whole(tmp_path, way):
     with ranks.start(

@@ -14,7 +14,7 @@ CASES = {"all": 16, "few": 4}
         (2, 2, "explicit", "few"),
         pytest.param(2, 2, "explicit", "all", marks=pytest.mark.long),
         pytest.param(4, 2, "auto", "few", marks=pytest.mark.long),
-        (2, 4, "auto", "few"),
+        pytest.param(2, 4, "auto", "few", marks=pytest.mark.long),
     ],
 )
 def test_training_is_that_of_a_program_without_a_mesh(

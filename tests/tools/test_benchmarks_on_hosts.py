@@ -169,7 +169,9 @@ def _run(command, **options):
 
 
 @needs_hosts
-@pytest.mark.parametrize("impairment", ["loss1", "tail3"])
+@pytest.mark.parametrize(
+    "impairment", ["loss1", pytest.param("tail3", marks=pytest.mark.long)]
+)
 def test_a_run_prints_its_rows_and_leaves_no_host(impairment):
     small = ("--sizes", "16K", "--calls", "2", "--modes", "exact")
     command = [sys.executable, str(BENCHMARKS / "network.py"), *small]
@@ -180,6 +182,7 @@ def test_a_run_prints_its_rows_and_leaves_no_host(impairment):
 
 
 @needs_hosts
+@pytest.mark.long
 def test_a_run_apart_tells_the_work_of_the_delays_of_each_kind():
     small = ("--sizes", "16K", "--calls", "2", "--modes", "exact", "--apart")
     command = [sys.executable, str(BENCHMARKS / "network.py"), *small]
@@ -195,22 +198,37 @@ def test_a_run_apart_tells_the_work_of_the_delays_of_each_kind():
         assert all(map(int, held))
 
 
-@needs_hosts
-def test_trainings_on_hosts_reach_the_same_and_are_not_repeated(tmp_path):
+def _train(folder, *schemes):
+    """Returns the output of a start of the benchmark that makes ten steps."""
     command = [sys.executable, str(BENCHMARKS / "tta.py"), "--seeds", "1"]
     command += ["--tasks", "text", "--optimizers", "sgd", "--impairments", "quiet"]
-    command += ["--schemes", "Gloo", "exact", "--steps", "10"]
+    command += ["--schemes", *schemes, "--steps", "10"]
     # Other tests have several devices in a process. Most of the time is the compiler's.
     env = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"}
-    first, again = (_run(command, cwd=tmp_path, env=env) for _ in range(2))
-    assert "2 runs, 0 of them made" in first
-    assert "2 runs, 2 of them made" in again
-    lines = (tmp_path / "tta-output/results.jsonl").read_text().splitlines()
-    gloo, exact = map(json.loads, lines)
-    assert gloo["ended"] == exact["ended"] == 4
-    np.testing.assert_allclose(gloo["curve"], exact["curve"], atol=0.002)
+    return _run(command, cwd=folder, env=env)
+
+
+def _trained(folder):
+    lines = (folder / "tta-output/results.jsonl").read_text().splitlines()
+    return list(map(json.loads, lines))
+
+
+@needs_hosts
+def test_a_training_on_hosts_has_figures_and_is_not_repeated(tmp_path):
+    assert "1 runs, 0 of them made" in _train(tmp_path, "exact")
+    assert "1 runs, 1 of them made" in _train(tmp_path, "exact")
+    (exact,) = _trained(tmp_path)
+    assert exact["ended"] == 4
     assert exact["drift"] == exact["missing_results"] == 0
     assert (tmp_path / "tta-output/tta.png").stat().st_size > 0
+
+
+@needs_hosts
+@pytest.mark.long
+def test_trainings_on_hosts_reach_the_same(tmp_path):
+    _train(tmp_path, "Gloo", "exact")
+    gloo, exact = _trained(tmp_path)
+    np.testing.assert_allclose(gloo["curve"], exact["curve"], atol=0.002)
 
 
 @needs_hosts
