@@ -150,10 +150,14 @@ class SessionParts {
 
   // ---- LagMonitor.
 
-  std::vector<Pair> NoteAttendance(double now, Pair call, std::uint16_t from) {
+  std::vector<Pair> NoteAttendance(double now, Pair call, std::uint16_t from, bool past) {
     optireduce::Collective& collective = Of(call);
     return Named(lag_.NoteAttendance(At(now), collective, *collective.MemberOf(Rank(from)),
-                                     IdOf(call).sequence, /*past=*/false));
+                                     IdOf(call).sequence, past));
+  }
+  void AnswerPast(Pair call, std::uint16_t to) {
+    optireduce::Collective& collective = Of(call);
+    lag_.AnswerPast(collective, *collective.MemberOf(Rank(to)), IdOf(call).sequence);
   }
 
   // ---- CallTable.
@@ -325,7 +329,9 @@ void Bind(nb::module_& m) {
       .def("find_silent", &SessionParts::FindSilent)
       .def("find_unreachable", &SessionParts::FindUnreachable)
       .def("release_peer", &SessionParts::ReleasePeer)
-      .def("note_attendance", &SessionParts::NoteAttendance)
+      .def("note_attendance", &SessionParts::NoteAttendance, nb::arg("now"), nb::arg("call"),
+           nb::arg("source"), nb::arg("past") = false)
+      .def("answer_past", &SessionParts::AnswerPast)
       .def("contains", &SessionParts::Contains)
       .def("calls", &SessionParts::Calls)
       .def("has_called", &SessionParts::HasCalled)

@@ -125,10 +125,19 @@ void LagMonitor::AnswerPast(Collective& collective, MemberIndex to, Sequence cal
   if (!NeedsNoMember(collective.spec)) return;
   Peer& peer = peers_.Touch(collective.RankOf(to));
   if (peer.gone() || !collective.attendance.AsksInVain(to, call)) return;
-  peer.control.push_back({.kind = DatagramKind::kAnnouncement,
-                          .flags = kFlagPast,
-                          .call = {.collective = collective.id, .sequence = call},
-                          .segment = {}});
+  const SentInfo answer{.kind = DatagramKind::kAnnouncement,
+                        .flags = kFlagPast,
+                        .call = {.collective = collective.id, .sequence = call},
+                        .segment = {}};
+  for (std::size_t i = 0; i < peer.control.size(); ++i) {
+    SentInfo& queued = peer.control[i];
+    const bool older = queued.flags == kFlagPast && queued.kind == answer.kind &&
+                       queued.call.collective == collective.id;
+    if (!older) continue;
+    queued = answer;
+    return;
+  }
+  peer.control.push_back(answer);
 }
 
 void LagMonitor::HandleSubmitted(Instant now, Exchange& exchange) {
