@@ -78,7 +78,8 @@ def test_a_rank_that_was_stopped_for_too_long_is_told_that_it_was_removed(tmp_pa
         _check_trained_on(started)
 
 
-@pytest.mark.parametrize("lane", [pytest.param(0, marks=pytest.mark.long), 1])
+@pytest.mark.long
+@pytest.mark.parametrize("lane", [0, 1])
 def test_a_rank_with_one_dead_lane_is_removed_from_whole_buckets(tmp_path, lane):
     dead = {_LAST: {"faults": f"lane={lane},silent_after_s=8"}}
     with ranks.start(
@@ -116,7 +117,9 @@ def test_half_of_the_ranks_do_not_go_on_and_say_how_many_are_left(tmp_path):
             assert not rank.lines("alone")
 
 
-@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize(
+    "number", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.long)]
+)
 def test_an_exact_call_in_the_step_is_an_error_that_names_the_dead_rank(
     tmp_path, number
 ):
