@@ -92,4 +92,4 @@ def _by_link(shares: Sequence[Share]) -> int:
     processes = len(shares)
     links = [s.link_mbps / processes / _LANE_MBPS for s in shares if s.link_mbps]
     ports = [share.ports // processes for share in shares if share.ports]
-    return min([_LANES_MAX, *map(math.ceil, links), *ports])
+    return min([*map(math.ceil, links), *ports], default=_LANES_MAX)

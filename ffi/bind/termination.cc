@@ -90,6 +90,7 @@ void InterruptMainThread(State& state, int number) {
 void OnSignal(int number, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   State& state = *installed;
+  // That of InterruptMainThread(): another thread has handled the first one.
   if (pthread_equal(pthread_self(), state.main_thread) != 0 && state.interrupts.exchange(false)) {
     return;
   }

@@ -78,8 +78,7 @@ def test_a_rank_that_was_stopped_for_too_long_is_told_that_it_was_removed(tmp_pa
         _check_trained_on(started)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("lane", [0, 1])
+@pytest.mark.parametrize("lane", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_rank_with_one_dead_lane_is_removed_from_whole_buckets(tmp_path, lane):
     dead = {_LAST: {"faults": f"lane={lane},silent_after_s=8"}}
     with ranks.start(
