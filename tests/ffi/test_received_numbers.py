@@ -11,10 +11,11 @@ REMEMBERED = 4096
 # The longest delay of an acknowledgement, in seconds.
 DELAY_MAX_S = 0.0005
 WINDOW = 64
+DATAGRAM_BYTES = 1472
 
 
-def make_numbers(window=WINDOW):
-    return native.ReceivedNumbers(window)
+def make_numbers(window=WINDOW, datagram_bytes=DATAGRAM_BYTES):
+    return native.ReceivedNumbers(window, datagram_bytes)
 
 
 @pytest.mark.parametrize(
@@ -60,10 +61,23 @@ def test_the_oldest_number_that_is_remembered_may_still_come():
 
 
 @pytest.mark.parametrize(
-    ("window", "every"), [(1, 1), (4, 2), (8, 8), (40, 10), (1000, 16)]
+    ("window", "datagram_bytes", "every"),
+    [
+        (1, 1472, 1),
+        (4, 1472, 2),
+        (8, 1472, 8),
+        (40, 1472, 10),
+        (1000, 1472, 16),
+        # Sixteen datagrams of this length are more than many windows.
+        (230, 8972, 2),
+        (11, 65_504, 2),
+        (1, 65_504, 1),
+    ],
 )
-def test_a_part_of_a_window_has_an_acknowledgement_at_once(window, every):
-    numbers = make_numbers(window)
+def test_a_part_of_a_window_has_an_acknowledgement_at_once(
+    window, datagram_bytes, every
+):
+    numbers = make_numbers(window, datagram_bytes)
     assert numbers.acknowledge_every == every
     for number in range(every):
         assert not numbers.acknowledgement_due(0.0)

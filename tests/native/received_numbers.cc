@@ -40,7 +40,7 @@ nb::tuple MakeAcknowledgement(ReceivedNumbers& numbers, double now, std::uint64_
 
 void Bind(nb::module_& m) {
   nb::class_<ReceivedNumbers>(m, "ReceivedNumbers")
-      .def(nb::init<std::size_t>(), "window_datagrams"_a)
+      .def(nb::init<std::size_t, std::size_t>(), "window_datagrams"_a, "datagram_bytes"_a)
       .def("contains", &ReceivedNumbers::Contains)
       .def("record", &Record, "now"_a, "number"_a, "wanted"_a = true, "at_once"_a = false,
            "refused"_a = false)

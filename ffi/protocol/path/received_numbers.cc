@@ -14,6 +14,11 @@ constexpr std::size_t kAcknowledgeEveryMax = 16;
 constexpr std::size_t kAcknowledgeEveryMin = 8;
 // Chosen: four acknowledgements per window, so that the released datagrams leave evenly.
 constexpr std::size_t kAcknowledgementsOfWindow = 4;
+// For longer datagrams: an acknowledgement for as many bytes as sixteen of 1,472 have, and for two
+// datagrams at least. Chosen: sixteen of 8,972 bytes are more than many windows, so the sender
+// asked for each acknowledgement by a probe.
+constexpr std::size_t kAcknowledgeBytes = 24 * 1024;
+constexpr std::size_t kAcknowledgeLongEveryMin = 2;
 // Chosen: some thirty consecutive acknowledgements may be lost before a delivered datagram is
 // declared lost.
 constexpr std::uint64_t kRepeatedNumbers = 256;
@@ -21,18 +26,20 @@ constexpr std::uint64_t kRepeatedNumbers = 256;
 // the largest itself.
 constexpr std::uint64_t kNumbersWithRefused = (kAcknowledgedWordsMax - 1) / 2 * 64;
 
-std::size_t AcknowledgeEvery(std::size_t window_datagrams) {
+std::size_t AcknowledgeEvery(std::size_t window_datagrams, std::size_t datagram_bytes) {
   // A smaller window, between processes of one host, is acknowledged twice.
   const std::size_t least = window_datagrams < kAcknowledgeEveryMin
                                 ? std::max<std::size_t>(window_datagrams / 2, 1)
                                 : kAcknowledgeEveryMin;
-  return std::clamp(window_datagrams / kAcknowledgementsOfWindow, least, kAcknowledgeEveryMax);
+  const std::size_t most = std::max(kAcknowledgeBytes / datagram_bytes, kAcknowledgeLongEveryMin);
+  return std::min(
+      std::clamp(window_datagrams / kAcknowledgementsOfWindow, least, kAcknowledgeEveryMax), most);
 }
 
 }  // namespace
 
-ReceivedNumbers::ReceivedNumbers(std::size_t window_datagrams)
-    : acknowledge_every_(AcknowledgeEvery(window_datagrams)) {}
+ReceivedNumbers::ReceivedNumbers(std::size_t window_datagrams, std::size_t datagram_bytes)
+    : acknowledge_every_(AcknowledgeEvery(window_datagrams, datagram_bytes)) {}
 
 bool ReceivedNumbers::Contains(std::uint64_t number) const {
   if (!largest_ || number > *largest_) return false;

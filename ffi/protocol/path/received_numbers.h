@@ -26,8 +26,8 @@ class ReceivedNumbers {
   // probe interval.
   static constexpr Duration kDelayMax = std::chrono::microseconds(500);
 
-  // `window_datagrams`: how many datagrams the peer may have under way.
-  explicit ReceivedNumbers(std::size_t window_datagrams);
+  // `window_datagrams`: how many datagrams of `datagram_bytes` the peer may have under way.
+  ReceivedNumbers(std::size_t window_datagrams, std::size_t datagram_bytes);
 
   // True if the number was received before, or is too old to decide.
   bool Contains(std::uint64_t number) const;
