@@ -36,7 +36,8 @@ class TestEndpoint {
                double peer_timeout_s, double mismatch_timeout_s, const std::string& protection,
                std::uint32_t session, std::uint16_t lane, double call_timeout_s,
                std::uint32_t max_lag, const std::string& on_lag, std::size_t early_bytes_max,
-               std::uint16_t ranks_per_slice, std::size_t shard_bytes_min)
+               std::uint16_t ranks_per_slice, std::size_t shard_bytes_min,
+               std::size_t receive_buffer_bytes)
       : buffer_(std::size_t{1} << 16) {
     EndpointOptions options;
     options.rank = Rank(static_cast<std::uint16_t>(rank));
@@ -47,6 +48,7 @@ class TestEndpoint {
     options.max_lag = max_lag;
     options.ranks_per_slice = ranks_per_slice;
     options.shard_bytes_min = shard_bytes_min;
+    options.receive_buffer_bytes = receive_buffer_bytes;
     if (protection == "none") options.protection = Protection::kNone;
     if (protection == "encrypt") options.protection = Protection::kEncrypt;
     if (secret.size() != options.secret.size()) throw std::invalid_argument("secret: 32 bytes");
@@ -96,6 +98,7 @@ class TestEndpoint {
     return nb::make_tuple(transmit->to.value(), datagrams);
   }
   double PollTimeout() const { return ToSeconds(endpoint_->PollTimeout()); }
+  double CoalescingTime() const { return ToSeconds(endpoint_->CoalescingTime()); }
   std::optional<CallDone> PollEvent() { return endpoint_->PollEvent(); }
   void Leave(double now, const std::string& why) {
     endpoint_->Leave(At(now), Status(StatusCode::kCancelled, why));
@@ -192,7 +195,7 @@ void BindEndpoint(nb::module_& m) {
   nb::class_<TestEndpoint>(m, "Endpoint")
       .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
                     std::uint32_t, std::uint16_t, double, std::uint32_t, const std::string&,
-                    std::size_t, std::uint16_t, std::size_t>(),
+                    std::size_t, std::uint16_t, std::size_t, std::size_t>(),
            nb::arg("rank"), nb::arg("world_size"), nb::arg("secret"),
            nb::arg("datagram_bytes_max") = 1472, nb::arg("peer_timeout_s") = 30.0,
            nb::arg("mismatch_timeout_s") = 10.0, nb::arg("protection") = "authenticate",
@@ -200,7 +203,8 @@ void BindEndpoint(nb::module_& m) {
            nb::arg("max_lag") = 2, nb::arg("on_lag") = "wait",
            nb::arg("early_bytes_max") = std::size_t{4} << 30, nb::arg("ranks_per_slice") = 1,
            // Every rank owns a shard, unless a test is about small buckets.
-           nb::arg("shard_bytes_min") = 1)
+           nb::arg("shard_bytes_min") = 1,
+           nb::arg("receive_buffer_bytes") = EndpointOptions{}.receive_buffer_bytes)
       .def("submit", &TestEndpoint::Submit, nb::arg("now"), nb::arg("collective"), nb::arg("array"),
            nb::arg("sequence") = 0, nb::arg("token") = 0, nb::arg("drain") = false,
            nb::arg("averages") = false, nb::arg("clusters") = std::vector<std::uint16_t>(),
@@ -209,6 +213,7 @@ void BindEndpoint(nb::module_& m) {
       .def("handle_timeout", &TestEndpoint::HandleTimeout)
       .def("poll_transmit", &TestEndpoint::PollTransmit)
       .def("poll_timeout", &TestEndpoint::PollTimeout)
+      .def("coalescing_time", &TestEndpoint::CoalescingTime)
       .def("poll_event", &TestEndpoint::PollEvent)
       .def("leave", &TestEndpoint::Leave)
       .def("cancel", &TestEndpoint::Cancel)
