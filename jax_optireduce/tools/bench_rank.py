@@ -330,7 +330,10 @@ class _Kind:
         # In place, a call reduces the result of the previous one, since new arrays
         # would take time between the calls. In so few calls the numbers stay small.
         in_place = self._data.in_place
-        tree = self._data.scaled(1) if in_place else self._data.tree
+        tree = self._data.tree
+        if in_place:
+            # XLA copies arrays of NumPy before it reuses their memory.
+            tree = self._call(self._data.scaled(1))[0]
         jax.block_until_ready(tree)
         cpu_s = time.process_time()
         for _ in range(calls):

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 namespace optireduce {
 namespace {
@@ -24,9 +23,9 @@ Duration CoalescingTime(const PeerTable& peers, const CallTable& calls) {
   for (const auto& [id, open] : calls) {
     const Exchange& exchange = open.exchange;
     if (!exchange.program().running()) continue;
-    const std::optional<std::size_t> missing = exchange.Missing();
+    const std::size_t missing = exchange.Missing().value_or(0);
     const std::uint64_t segment_bytes = exchange.collective().layout.LargestSegmentBytes();
-    if (!missing || *missing * segment_bytes < kMissingBytesMin) return Duration::zero();
+    if (missing * segment_bytes < kMissingBytesMin) return Duration::zero();
     any = true;
   }
   if (!any) return Duration::zero();
