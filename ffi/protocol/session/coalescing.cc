@@ -12,8 +12,8 @@ namespace {
 constexpr Duration kCoalescingTime = std::chrono::microseconds(350);
 // A path is slow if no more comes in during that time. Chosen: one batch, at 1.5 Gbit/s.
 constexpr std::size_t kTurnBytesMax = 64 * 1024;
-// What a call lacks at least. Chosen: a turn has at most a sixteenth of what is left of a call, and
-// the ends of the peers' calls, which depend on this rank's answers, are not delayed.
+// Least missing data of a call. Chosen: a turn has at most a sixteenth of it, and the ends of the
+// peers' calls, which depend on this rank's answers, are not delayed.
 constexpr std::uint64_t kMissingBytesMin = 16 * kTurnBytesMax;
 
 }  // namespace
