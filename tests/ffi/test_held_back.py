@@ -129,3 +129,19 @@ def test_a_peer_that_gives_up_several_calls_ends_all_of_them_at_once():
     session.run(0.0)
     assert sorted(session.done[1]) == [0, 1, 2, 3]
     assert all("interrupted" in session.done[1][call].error for call in (1, 2, 3))
+
+
+def test_a_silent_peer_is_not_asked_for_ever():
+    # The questions about refused data must not put off the probes that show a silence.
+    session = Session(2, early_bytes_max=1, peer_timeout_s=3.0)
+    call(session, 0, "bounded", [0, 1], deadline_s=0.1)
+    # After so long a round trip, probes are as far apart as they may be.
+    session.holds = lambda header, _: header.source == 1
+    session.run(2.5)
+    session.release()
+    session.run(0.1)
+    assert session.ranks[1].counters()["rejected_early"] > 0
+    session.silent.add(1)
+    session.ranks[0].leave(session.now, "the program has ended")
+    session.run(20.0)
+    assert session.ranks[0].finished()

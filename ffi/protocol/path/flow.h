@@ -72,6 +72,8 @@ class Flow {
   // True while a datagram of this length would be lost in a black hole, except for occasional
   // trials at timeout().
   bool Blocks(Instant now, std::size_t bytes) { return lengths_.Blocks(now, bytes); }
+  // The peer has yet to acknowledge something; if it is silent, HandleTimeout() makes probes due.
+  bool awaits_acknowledgement() const { return in_flight_ > 0; }
   // True if one more datagram can be tracked; control datagrams need no window.
   bool CanTrack() const { return under_way_.size() < kUnderWayMax; }
   // The number for a datagram that leaves now and whose delivery is reported. `batch_bytes`: length

@@ -49,7 +49,8 @@ void Transmitter::AskHeld(Instant now, Rank to) {
                    [&](CallId call, const OpenCall&) { needed = needed || call >= first; });
   }
   if (!needed) return;
-  other.control.push_back({.kind = DatagramKind::kProbe});
+  // One more probe would put off those that show a silence.
+  if (!other.flow.awaits_acknowledgement()) other.control.push_back({.kind = DatagramKind::kProbe});
   other.holds.Ask(now);
 }
 
