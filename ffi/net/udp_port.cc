@@ -478,7 +478,6 @@ void UdpPort::Wait(Instant receive_from, Instant until) {
   if (receive_from < until) PollUntil(until, static_cast<short>(POLLIN | out));
 }
 
-// True if it ended before `until`, or an error did.
 bool UdpPort::PollUntil(Instant until, short events) {
   std::array<pollfd, 2> polled = {{
       {.fd = socket_.get(), .events = events, .revents = 0},

@@ -105,8 +105,9 @@ class UdpPort : public DatagramPort {
   Outcome Classify(int error, bool offloaded, int attempt);
   std::size_t Split(std::size_t message, std::size_t bytes,
                     const std::function<void(std::span<const std::byte>)>& take);
-  // Takes the errors of earlier datagrams off the socket, so that they do not fail the next call.
+  // Waits for events of the socket, or for Wake(). True if it ended before `until`.
   bool PollUntil(Instant until, short events);
+  // Takes the errors of earlier datagrams off the socket, so that they do not fail the next call.
   void DrainErrors();
   void CountError(int error);
 
