@@ -46,9 +46,9 @@ class DatagramPort {
   // the call. Returns their number.
   virtual std::size_t Receive(const std::function<void(std::span<const std::byte>)>& take) = 0;
 
-  // Returns when a datagram can be received, not before `receive_from`; when a refused Send may
-  // succeed; after Wake(); or at `until`. Spurious returns are allowed.
-  virtual void Wait(Instant receive_from, Instant until) = 0;
+  // Returns when a datagram can be received, when a refused Send may succeed, after Wake(), or at
+  // `until`. Spurious returns are allowed.
+  virtual void Wait(Instant until) = 0;
 
   // Ends the current Wait(), or else the next one. The only call that other threads may make.
   virtual void Wake() = 0;

@@ -247,12 +247,12 @@ std::size_t FaultPort::Receive(const std::function<void(std::span<const std::byt
   return port_->Receive(take);
 }
 
-void FaultPort::Wait(Instant receive_from, Instant until) {
+void FaultPort::Wait(Instant until) {
   const bool flushed = Flush(ClockNow());
   // A port that accepts no more ends its own wait as soon as it may accept the next datagram.
   if (flushed && !queue_.empty()) until = std::min(until, queue_.front().leaves_at);
   for (const Held& held : held_back_) until = std::min(until, held.leaves_at);
-  port_->Wait(receive_from, until);
+  port_->Wait(until);
   Flush(ClockNow());
 }
 

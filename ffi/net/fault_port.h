@@ -75,7 +75,7 @@ class FaultPort : public DatagramPort {
 
   bool Send(Rank to, Pieces pieces, std::size_t datagram_bytes) override;
   std::size_t Receive(const std::function<void(std::span<const std::byte>)>& take) override;
-  void Wait(Instant receive_from, Instant until) override;
+  void Wait(Instant until) override;
   void Wake() override { port_->Wake(); }
   std::size_t batch_max() const override { return port_->batch_max(); }
   std::uint64_t socket_drops() const override { return port_->socket_drops(); }

@@ -30,7 +30,7 @@ bool BatchArrives(UdpPort& from, UdpPort& to) {
   std::size_t arrived = 0;
   while (arrived < kBatch && ClockNow() < end) {
     arrived += to.Receive([](std::span<const std::byte>) {});
-    if (arrived < kBatch) to.Wait(Instant{}, end);
+    if (arrived < kBatch) to.Wait(end);
   }
   return arrived == kBatch;
 }

@@ -464,7 +464,7 @@ std::size_t UdpPort::Split(std::size_t message, std::size_t bytes,
 
 // ------------------------------------------------------------------------------------- waiting
 
-void UdpPort::Wait(Instant receive_from, Instant until) {
+void UdpPort::Wait(Instant until) {
   if (!timer_slack_set_) {
     // Here and not in Create, because the setting belongs to the thread.
     prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
@@ -472,27 +472,20 @@ void UdpPort::Wait(Instant receive_from, Instant until) {
   }
   const Instant now = ClockNow();
   if (refused_ == Outcome::kQueueFull) until = std::min(until, now + kQueueFullRetry);
+  const timespec timeout = TimeSpecOf(std::max(Duration::zero(), until - now));
   const short out = refused_ == Outcome::kSocketFull ? POLLOUT : 0;
-  refused_ = Outcome::kSent;
-  if (receive_from > now && PollUntil(std::min(receive_from, until), out)) return;
-  if (receive_from < until) PollUntil(until, static_cast<short>(POLLIN | out));
-}
-
-bool UdpPort::PollUntil(Instant until, short events) {
   std::array<pollfd, 2> polled = {{
-      {.fd = socket_.get(), .events = events, .revents = 0},
+      {.fd = socket_.get(), .events = static_cast<short>(POLLIN | out), .revents = 0},
       {.fd = wake_.get(), .events = POLLIN, .revents = 0},
   }};
-  const timespec timeout = TimeSpecOf(std::max(Duration::zero(), until - ClockNow()));
-  if (ppoll(polled.data(), polled.size(), until == kNever ? nullptr : &timeout, nullptr) <= 0) {
-    return false;
-  }
+  refused_ = Outcome::kSent;
+  if (ppoll(polled.data(), polled.size(), until == kNever ? nullptr : &timeout, nullptr) <= 0)
+    return;
   if ((polled[0].revents & POLLERR) != 0) DrainErrors();
   if ((polled[1].revents & POLLIN) != 0) {
     std::uint64_t times = 0;
     static_cast<void>(!read(wake_.get(), &times, sizeof(times)));
   }
-  return true;
 }
 
 void UdpPort::Wake() {

@@ -75,7 +75,7 @@ class UdpPort : public DatagramPort {
   // DatagramPort. All calls but Wake() belong to one thread, the one that waits.
   bool Send(Rank to, Pieces pieces, std::size_t datagram_bytes) override;
   std::size_t Receive(const std::function<void(std::span<const std::byte>)>& take) override;
-  void Wait(Instant receive_from, Instant until) override;
+  void Wait(Instant until) override;
   void Wake() override;
   std::size_t batch_max() const override { return batch_max_; }
   std::uint64_t socket_drops() const override { return socket_drops_; }
@@ -105,8 +105,6 @@ class UdpPort : public DatagramPort {
   Outcome Classify(int error, bool offloaded, int attempt);
   std::size_t Split(std::size_t message, std::size_t bytes,
                     const std::function<void(std::span<const std::byte>)>& take);
-  // Waits for events of the socket, or for Wake(). True if it ended before `until`.
-  bool PollUntil(Instant until, short events);
   // Takes the errors of earlier datagrams off the socket, so that they do not fail the next call.
   void DrainErrors();
   void CountError(int error);

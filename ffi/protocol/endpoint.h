@@ -29,7 +29,6 @@
 #include "ffi/protocol/options.h"
 #include "ffi/protocol/session/admission.h"
 #include "ffi/protocol/session/call_lifecycle.h"
-#include "ffi/protocol/session/coalescing.h"
 #include "ffi/protocol/session/delivery_handler.h"
 #include "ffi/protocol/session/failure_detector.h"
 #include "ffi/protocol/session/lag_monitor.h"
@@ -79,10 +78,6 @@ class Endpoint {
 
   // When to call HandleTimeout; kNever when nothing is pending.
   Instant PollTimeout() const;
-  // For so long received datagrams may wait for HandleDatagram, after everything was polled.
-  Duration CoalescingTime() const {
-    return optireduce::CoalescingTime(session_.peers, session_.calls);
-  }
 
   std::optional<CallDone> PollEvent() { return lifecycle_.PollEvent(); }
 

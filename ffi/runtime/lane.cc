@@ -182,8 +182,7 @@ void Lane::Loop() {
       quiet_since = kNever;
       continue;
     }
-    const Duration coalescing = calls_.empty() ? Duration::zero() : endpoint_->CoalescingTime();
-    if (coalescing == Duration::zero() && MayPoll(quiet_since)) {
+    if (MayPoll(quiet_since)) {
       --polls_left_;
       std::this_thread::yield();
       continue;
@@ -191,7 +190,7 @@ void Lane::Loop() {
     quiet_since = kNever;
     polls_left_ = std::min(polls_left_ + kPollsPerSleep, kPollsPerCall);
     Publish();
-    port_->Wait(ClockNow() + coalescing, NextTurn());
+    port_->Wait(NextTurn());
   }
 }
 
@@ -310,7 +309,7 @@ void Lane::FinishDelivery(const Status& why) {
     const bool received = ReceiveSome();
     if (now >= endpoint_->PollTimeout()) endpoint_->HandleTimeout(now);
     if (SendSome() || received) continue;
-    port_->Wait(Instant{}, std::min(NextTurn(), end));
+    port_->Wait(std::min(NextTurn(), end));
   }
   Publish();
   const std::lock_guard lock(mutex_);

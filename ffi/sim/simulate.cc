@@ -43,7 +43,6 @@ constexpr std::size_t kHeldMax = 64;
   X(kCall, "is at a call of chain")   \
   X(kTimer, "wakes")                  \
   X(kRoom, "may send again")          \
-  X(kRead, "reads its socket")        \
   X(kLeave, "leaves")                 \
   X(kCancel, "cancels its calls")     \
   X(kStop, "stops")                   \
@@ -92,9 +91,7 @@ class Simulation {
     Instant wakes = kNever;  // time of the next kTimer
     int idle_timers = 0;
     bool frozen = false;
-    Instant reads_from{};    // see Endpoint::CoalescingTime()
-    Instant reads = kNever;  // time of the next kRead
-    std::vector<Held> held;  // arrived before that, or while it was frozen
+    std::vector<Held> held;  // arrived while it was frozen
   };
 
   Host& host(Rank node) { return hosts_[node.index()]; }
@@ -113,7 +110,6 @@ class Simulation {
   void Part();
   void HandleDelivery(const Arrival& delivery);
   void Receive(const Arrival& delivery);
-  void ReadHeld(Rank node);
   void Unfreeze(Rank node);
   void HandleTimer(Rank node);
   void MakeCall(Rank rank, std::size_t chain);
@@ -282,9 +278,6 @@ void Simulation::HandleEvent(const Event& event) {
     case EventKind::kRoom:
       host(event.rank).blocked = false;
       return Drive(event.rank);
-    case EventKind::kRead:
-      if (now_ == host(event.rank).reads) ReadHeld(event.rank);  // else overtaken by a timer
-      return;
     case EventKind::kStop:
       checker_.Stopped(now_, event.rank);
       ForEachLane(event.rank, [&](Rank node) { host(node).silent = true; });
@@ -336,12 +329,7 @@ void Simulation::Unfreeze(Rank node) {
     unfrozen.endpoint->HandleTimeout(now_);
     Drive(node);
   }
-  ReadHeld(node);
-}
-
-void Simulation::ReadHeld(Rank node) {
-  host(node).reads = kNever;
-  for (Held& held : std::exchange(host(node).held, {})) {
+  for (Held& held : std::exchange(unfrozen.held, {})) {
     held.delivery.datagram = held.bytes;
     Receive(held.delivery);
   }
@@ -350,13 +338,8 @@ void Simulation::ReadHeld(Rank node) {
 void Simulation::HandleDelivery(const Arrival& delivery) {
   trace_.Datagram(now_, delivery.to, "gets from", delivery.from, delivery.datagram);
   Host& to = host(delivery.to);
-  if (to.frozen) {
-    if (to.held.size() >= kHeldMax) return;
-  } else if (to.held.empty()) {
-    if (now_ >= to.reads_from) return Receive(delivery);
-    to.reads = to.reads_from;
-    events_.Push(to.reads, {EventKind::kRead, delivery.to});
-  }
+  if (!to.frozen) return Receive(delivery);
+  if (to.held.size() >= kHeldMax) return;
   to.held.push_back(
       {.delivery = delivery, .bytes = {delivery.datagram.begin(), delivery.datagram.end()}});
 }
@@ -488,7 +471,6 @@ void Simulation::Drive(Rank node) {
     driven.silent = true;  // its process exits
     return;
   }
-  driven.reads_from = now_ + driven.endpoint->CoalescingTime();
   SetTimer(node);
 }
 
@@ -560,7 +542,6 @@ void Simulation::HandleTimer(Rank node) {
     checker_.Fail(now_, RankOf(scenario_, node),
                   "its timeouts come again and again without any progress");
   }
-  ReadHeld(node);
   driven.endpoint->HandleTimeout(now_);
   Drive(node);
 }

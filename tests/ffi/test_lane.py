@@ -104,20 +104,6 @@ def test_a_batch_that_the_port_refuses_is_sent_next_and_once():
         assert wrong == 0
 
 
-def test_a_lane_lets_datagrams_wait_where_its_network_is_slow():
-    lanes = native.Lanes(2, seconds_per_byte=16e-9)
-    elements = 500_000
-    for sequence in range(3):
-        for rank in range(2):
-            lanes.submit(rank, [1.0 + rank] * elements, sequence=sequence)
-        for end in lanes.ended(2 * sequence + 2):
-            assert (end.error, set(end.values)) == ("", {3.0})
-    for rank in range(2):
-        lanes.close(rank, "the test is over")
-    for rank in range(2):
-        assert lanes.longest_coalescing(rank) > 0
-
-
 def test_a_lane_sleeps_no_longer_than_the_deadline_of_its_call():
     lanes = native.Lanes(2)
     # Without the peer only a deadline ends it.

@@ -98,7 +98,6 @@ class TestEndpoint {
     return nb::make_tuple(transmit->to.value(), datagrams);
   }
   double PollTimeout() const { return ToSeconds(endpoint_->PollTimeout()); }
-  double CoalescingTime() const { return ToSeconds(endpoint_->CoalescingTime()); }
   std::optional<CallDone> PollEvent() { return endpoint_->PollEvent(); }
   void Leave(double now, const std::string& why) {
     endpoint_->Leave(At(now), Status(StatusCode::kCancelled, why));
@@ -213,7 +212,6 @@ void BindEndpoint(nb::module_& m) {
       .def("handle_timeout", &TestEndpoint::HandleTimeout)
       .def("poll_transmit", &TestEndpoint::PollTransmit)
       .def("poll_timeout", &TestEndpoint::PollTimeout)
-      .def("coalescing_time", &TestEndpoint::CoalescingTime)
       .def("poll_event", &TestEndpoint::PollEvent)
       .def("leave", &TestEndpoint::Leave)
       .def("cancel", &TestEndpoint::Cancel)

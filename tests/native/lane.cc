@@ -37,20 +37,18 @@ namespace OR_FILE {
 // Chosen: the datagrams of Ethernet, as in EndpointOptions.
 constexpr std::size_t kDatagramBytes = 1472;
 
-// A port that is slow, or refuses every third batch, and notes how the lane treats it.
+// A port that refuses every third batch, and notes how the lane treats it.
 class BusyPort : public DatagramPort {
  public:
   // May be read when the lane has ended, or on its thread.
   struct Notes {
     std::atomic<bool> broken = false;  // from then on it throws
     int refused = 0;
-    int wrong = 0;                  // sends after a refused one that are not that one, once
-    Duration last_sleep{};          // time that the lane asked for with its last Wait()
-    Duration longest_coalescing{};  // in which received datagrams did not end a Wait()
+    int wrong = 0;          // sends after a refused one that are not that one, once
+    Duration last_sleep{};  // time that the lane asked for with its last Wait()
   };
-  BusyPort(std::unique_ptr<DatagramPort> port, bool refuses, Duration per_byte,
-           std::shared_ptr<Notes> notes)
-      : port_(std::move(port)), refuses_(refuses), per_byte_(per_byte), notes_(std::move(notes)) {}
+  BusyPort(std::unique_ptr<DatagramPort> port, bool refuses, std::shared_ptr<Notes> notes)
+      : port_(std::move(port)), refuses_(refuses), notes_(std::move(notes)) {}
 
   bool Send(Rank to, Pieces pieces, std::size_t datagram_bytes) override {
     std::vector<std::byte> bytes;
@@ -61,19 +59,16 @@ class BusyPort : public DatagramPort {
     to_ = to;
     last_ = std::move(bytes);
     if (last_refused_) ++notes_->refused;
-    std::this_thread::sleep_for(per_byte_ * static_cast<Duration::rep>(last_.size()));
     return !last_refused_ && port_->Send(to, pieces, datagram_bytes);
   }
   std::size_t Receive(const std::function<void(std::span<const std::byte>)>& take) override {
     if (notes_->broken) throw std::runtime_error("the port is broken");
     return port_->Receive(take);
   }
-  void Wait(Instant receive_from, Instant until) override {
-    const Instant now = ClockNow();
-    notes_->last_sleep = until - now;
-    notes_->longest_coalescing = std::max(notes_->longest_coalescing, receive_from - now);
+  void Wait(Instant until) override {
+    notes_->last_sleep = until - ClockNow();
     // It may take more at once.
-    if (!last_refused_) port_->Wait(receive_from, until);
+    if (!last_refused_) port_->Wait(until);
   }
   void Wake() override { port_->Wake(); }
   std::size_t batch_max() const override { return port_->batch_max(); }
@@ -83,7 +78,6 @@ class BusyPort : public DatagramPort {
  private:
   const std::unique_ptr<DatagramPort> port_;
   const bool refuses_;
-  const Duration per_byte_;
   const std::shared_ptr<Notes> notes_;
   int sends_ = 0;
   bool last_refused_ = false;
@@ -103,7 +97,7 @@ struct LaneEnd {
 
 class TestLanes {
  public:
-  TestLanes(std::uint16_t ranks, bool busy, double seconds_per_byte) {
+  TestLanes(std::uint16_t ranks, bool busy) {
     std::vector<PeerAddress> addresses;
     std::vector<std::unique_ptr<UdpPort>> ports;
     for (std::uint16_t r = 0; r < ranks; ++r) {
@@ -119,8 +113,7 @@ class TestLanes {
       options.receive_buffer_bytes = ports[r]->granted_receive_buffer_bytes();
       notes_.push_back(std::make_shared<BusyPort::Notes>());
       lanes_.push_back(std::make_unique<Lane>(
-          std::make_unique<BusyPort>(std::move(ports[r]), busy, FromSeconds(seconds_per_byte),
-                                     notes_.back()),
+          std::make_unique<BusyPort>(std::move(ports[r]), busy, notes_.back()),
           Unwrap(Endpoint::Create(options)), kDatagramBytes, [](const std::vector<Rank>&) {}));
     }
   }
@@ -201,10 +194,6 @@ class TestLanes {
   std::pair<int, int> Refusals(std::uint16_t rank) const {
     return {notes_.at(rank)->refused, notes_.at(rank)->wrong};
   }
-  // After the end of the lane.
-  double LongestCoalescing(std::uint16_t rank) const {
-    return ToSeconds(notes_.at(rank)->longest_coalescing);
-  }
 
  private:
   Submission CallOf(std::size_t elements, std::uint32_t sequence, const std::string& mode,
@@ -241,15 +230,13 @@ void Bind(nb::module_& m) {
       .def_ro("on_own_thread", &LaneEnd::on_own_thread)
       .def_ro("last_sleep_s", &LaneEnd::last_sleep_s);
   nb::class_<TestLanes>(m, "Lanes")
-      .def(nb::init<std::uint16_t, bool, double>(), "ranks"_a, "busy"_a = false,
-           "seconds_per_byte"_a = 0.0)
+      .def(nb::init<std::uint16_t, bool>(), "ranks"_a, "busy"_a = false)
       .def("submit", &TestLanes::Submit, "rank"_a, "values"_a, "sequence"_a = 0, "mode"_a = "exact",
            "deadline_s"_a = 20.0)
       .def("hold", &TestLanes::Hold, "rank"_a)
       .def("release", &TestLanes::Release)
       .def("break_port", &TestLanes::Break, "rank"_a)
       .def("refusals", &TestLanes::Refusals, "rank"_a)
-      .def("longest_coalescing", &TestLanes::LongestCoalescing, "rank"_a)
       .def("give_up", &TestLanes::GiveUp, "rank"_a, "elements"_a, "sequence"_a, "why"_a)
       .def("cancel", &TestLanes::Cancel, "rank"_a, "why"_a)
       .def("close", &TestLanes::Close, "rank"_a, "why"_a)

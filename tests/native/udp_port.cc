@@ -75,12 +75,11 @@ class TestPort {
     return datagrams;
   }
   // Returns the seconds waited. Negative `timeout_s`: unlimited.
-  double Wait(double timeout_s, double receive_after_s) {
+  double Wait(double timeout_s) {
     const Instant begin = ClockNow();
-    const auto after = [begin](double seconds) {
-      return begin + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-    };
-    port_->Wait(after(receive_after_s), timeout_s < 0 ? kNever : after(timeout_s));
+    const Duration timeout =
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout_s));
+    port_->Wait(timeout_s < 0 ? kNever : begin + timeout);
     return std::chrono::duration<double>(ClockNow() - begin).count();
   }
   void Wake() { port_->Wake(); }
@@ -140,8 +139,7 @@ void Bind(nb::module_& m) {
       .def("add_faults", &TestPort::AddFaults, nb::arg("settings"))
       .def("send", &TestPort::Send, nb::arg("to"), nb::arg("pieces"), nb::arg("datagram_bytes"))
       .def("receive", &TestPort::Receive)
-      .def("wait", &TestPort::Wait, nb::arg("timeout_s"), nb::arg("receive_after_s") = 0,
-           nb::call_guard<nb::gil_scoped_release>())
+      .def("wait", &TestPort::Wait, nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>())
       .def("wake", &TestPort::Wake)
       .def_prop_ro("local_port", [](const TestPort& self) { return self.udp().local_port(); })
       .def_prop_ro("batch_max", &TestPort::BatchMax)

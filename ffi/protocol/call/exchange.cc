@@ -182,16 +182,6 @@ void Exchange::PlaceSums(Instant now) {
   }
 }
 
-std::optional<std::size_t> Exchange::Missing() const {
-  if (!program_.running()) return std::nullopt;
-  std::size_t missing = all_gather_.missing();
-  for (const MemberIndex member : collective_.others) {
-    if (!heard(member)) return std::nullopt;
-    if (reduce_scatter_.Awaits(member)) missing += reduce_scatter_.NotReceived(member);
-  }
-  return missing;
-}
-
 bool Exchange::CloseNext(Instant now, MemberIndex to) {
   if (!reduce_scatter_.closing() || !sender_.WantsSum(to)) return false;
   reduce_scatter_.CloseNext();

@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -106,9 +105,6 @@ class Exchange {
   bool MayBeRelayed(MemberIndex from) const {
     return AllowsRelays() && reduce_scatter_.NotReceived(from) == 0;
   }
-  // Segments that the call lacks, those of its own shard among them; nothing while a member is not
-  // in the call.
-  std::optional<std::size_t> Missing() const;
   // The program waits for data of the member, or until the member has its own.
   bool WaitsFor(MemberIndex member) const { return Needs(member) || !sender_.Contributed(member); }
   // `to` has nothing left to get. Closes the next segment whose deadline is over, if there is

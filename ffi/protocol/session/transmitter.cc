@@ -9,6 +9,21 @@
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
+namespace {
+
+// Segments that are still to come from all others; nothing while one of them is not in the call.
+std::optional<double> MissingIn(const Exchange& exchange) {
+  if (!exchange.program().running()) return std::nullopt;
+  std::size_t missing = exchange.all_gather().missing();
+  for (const MemberIndex member : exchange.collective().others) {
+    if (!exchange.heard(member)) return std::nullopt;
+    const ReduceScatterStage& stage = exchange.reduce_scatter();
+    if (stage.Awaits(member)) missing += stage.NotReceived(member);
+  }
+  return static_cast<double>(missing);
+}
+
+}  // namespace
 
 Transmitter::Transmitter(SessionState& session, const Refusals& refusals, LagMonitor& lag)
     : options_(session.options),
@@ -299,8 +314,8 @@ void Transmitter::FindMeanUnsent() {
       left += exchange.sender().Unsent(member);
       ++flows;
     }
-    if (const auto missing = exchange.Missing()) {
-      left += static_cast<double>(*missing);
+    if (const auto missing = MissingIn(exchange)) {
+      left += *missing;
       flows += static_cast<double>(active.queued.size() - 1);
     }
   }
