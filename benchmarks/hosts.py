@@ -2,9 +2,9 @@
 
 The hosts are network namespaces behind one switch, all in the kernel: each host has a
 card that sends at the rate of its link and exerts backpressure, each port of the switch
-a queue that drops the excess; the switch also drops at random. For delays a program,
-`delay.py`, holds the packets in front of each host: netem, the module of the kernel for
-delays, is missing from many kernels. Needs root, and the programs of `PROGRAMS`.
+a queue that drops the excess; the switch also drops at random. For stalls a program,
+`stalls.py`, holds the packets in front of each host. Needs root, and the programs of
+`PROGRAMS`.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from pathlib import Path
 
 RANKS = 4  # hosts, unless a benchmark has another number
 
-DELAY = str(Path(__file__).with_name("delay.py"))
+STALLS = str(Path(__file__).with_name("stalls.py"))
 
 NETWORK = "10.77.0"
 COORDINATOR_PORT = 7778
@@ -49,18 +49,16 @@ MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Delay:
-    """Delay of packets between a link and its host; they stay in order.
+class Stalls:
+    """Random times at which no packet reaches a host; packets stay in order.
 
     Attributes:
-      least_ms: least delay of a packet, in ms.
-      stalls_per_s: average rate of stalls, in which no packet reaches the host.
-      stall_ms: median length of a stall, in ms; the P99 is three times that.
+      per_s: average rate of stalls.
+      median_ms: median length of a stall, in ms; the P99 is three times that.
     """
 
-    least_ms: float
-    stalls_per_s: float = 0.0
-    stall_ms: float = 0.0
+    per_s: float
+    median_ms: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,7 +72,7 @@ class Link:
       loss: share of the packets from each host that the switch drops at random.
       run: average number of consecutive drops (Gilbert's model).
       slow: factor by which the link of the last host is slower.
-      delay: delay of packets to a host; None: without the program.
+      stalls: of each host; None: without the program.
       mtu: of the cards and ports, in bytes.
     """
 
@@ -84,7 +82,7 @@ class Link:
     loss: float = 0.0
     run: int = 1
     slow: float = 1.0
-    delay: Delay | None = None
+    stalls: Stalls | None = None
     mtu: int = 1500
 
 
@@ -119,8 +117,8 @@ def network(link: Link, ranks: int = RANKS) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for rank in range(ranks):
                 _add_host(rank, link, is_last=rank == ranks - 1)
-                if link.delay:
-                    stack.enter_context(_delayed(rank, link.delay))
+                if link.stalls:
+                    stack.enter_context(_stalling(rank, link.stalls))
             yield
     finally:
         for rank in range(ranks):
@@ -193,16 +191,12 @@ def _loss(port: str, link: Link) -> str:
 
 
 @contextlib.contextmanager
-def _delayed(rank: int, delay: Delay) -> Iterator[None]:
-    """Delays the packets to a host."""
-    # Merged packets of one flow cost the program one step, not one each.
-    _run(f"ip netns exec {host(rank)} ethtool -K eth0 gro on")
-    values = [str(value) for value in dataclasses.astuple(delay)]
-    with program(rank, DELAY, *values) as process:
+def _stalling(rank: int, stalls: Stalls) -> Iterator[None]:
+    """Stalls a host."""
+    values = [str(value) for value in dataclasses.astuple(stalls)]
+    with program(rank, STALLS, *values) as process:
         if not process.stdout.readline():
-            raise RuntimeError(f"{DELAY} has failed.")
-        queue = "iptables -A INPUT -i eth0 -j NFQUEUE --queue-num 0"
-        _run(f"ip netns exec {host(rank)} {queue}")
+            raise RuntimeError(f"{STALLS} has failed.")
         yield
 
 

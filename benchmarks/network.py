@@ -10,12 +10,11 @@ for each impairment, TCP congestion control, size and mode. Impairments:
     clean              none
     loss0.1 loss1 ...  loss of that percentage of the packets, at random
     bursts             1 % is lost, in runs of 20 on average
-    held               packets pass through the program that delays them, without delay
-    delay              0.5 ms in each direction
-    tail1.5 tail3      as delay, and each host stalls each second, for 3 or 16 ms: the
-                       P99 of small collectives is then 1.5 or 3 times their P50
+    tail1.5 tail3      each host stalls once a second on average, for 3 or 16 ms: no
+                       packet reaches it
     stalls1.5 stalls3  rare and long stalls: one of 80 ms each 5 s on some host, or of
-                       550 ms each 8 s; the same ratios for 25 MiB at 1 Gbit/s
+                       550 ms each 8 s; the P99 of Gloo is 1.5 or 3 times its P50 then
+                       for 25 MiB at 1 Gbit/s
     slow               the link of the last host has a third of the rate
     late               the last rank computes for 500 ms before each call
 
@@ -24,8 +23,7 @@ size / rate, for N ranks. With Ethernet, IP and UDP, header and tag the least ti
 1.057 W. "late" is the share of the data that joined a later call; the last column is
 the ratio of the medians, ours / Gloo.
 
-`--apart` measures the calls of Gloo after those of the mode, on new hosts. The program
-that delays packets then tells its work for each of them.
+`--apart` measures the calls of Gloo after those of the mode, on new hosts.
 
 No packet leaves the machine, and the hosts are removed at the end. Exit code: 0.
 """
@@ -42,18 +40,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hosts import MISSING, RANKS, Delay, Link, environment, network, program
+from hosts import MISSING, RANKS, Link, Stalls, environment, network, program
 
 # Effects on the links, except those of loss.
 IMPAIRMENTS: dict[str, dict[str, Any]] = {
     "clean": {},
     "bursts": {"loss": 0.01, "run": 20},
-    "held": {"delay": Delay(least_ms=0)},
-    "delay": {"delay": Delay(least_ms=0.5)},
-    "tail1.5": {"delay": Delay(least_ms=0.5, stalls_per_s=1, stall_ms=3)},
-    "tail3": {"delay": Delay(least_ms=0.5, stalls_per_s=1, stall_ms=16)},
-    "stalls1.5": {"delay": Delay(least_ms=0.1, stalls_per_s=0.05, stall_ms=80)},
-    "stalls3": {"delay": Delay(least_ms=0.1, stalls_per_s=0.03, stall_ms=550)},
+    "tail1.5": {"stalls": Stalls(per_s=1, median_ms=3)},
+    "tail3": {"stalls": Stalls(per_s=1, median_ms=16)},
+    "stalls1.5": {"stalls": Stalls(per_s=0.05, median_ms=80)},
+    "stalls3": {"stalls": Stalls(per_s=0.03, median_ms=550)},
     "slow": {"slow": 3},
     "late": {},
 }
