@@ -124,16 +124,16 @@ def main() -> None:
     per_s, median_ms = map(float, sys.argv[1:])
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
     queue = Queue()
-    stalls = packets = 0
+    stalls = held = 0
     print("ready", flush=True)
     try:
         while True:
             time.sleep(random.expovariate(per_s))
             length = math.exp(random.gauss(0, math.log(P99) / NORMAL_P99))
-            packets += stall(queue, median_ms / 1000 * length)
+            held += stall(queue, median_ms / 1000 * length)
             stalls += 1
     finally:
-        print(f"stalls.py: {stalls} stalls, {packets} packets held", file=sys.stderr)
+        print(f"stalls.py: {stalls} stalls, {held} packets held", file=sys.stderr)
 
 
 def stall(queue: Queue, length_s: float) -> int:
@@ -141,13 +141,13 @@ def stall(queue: Queue, length_s: float) -> int:
     with change_rule("-A") as addition:
         addition.wait()
     time.sleep(length_s)
-    held = queue.release()
+    number = queue.release()
     with change_rule("-D") as removal:
         while removal.poll() is None:
             queue.release()
             time.sleep(RELEASE_S)
     queue.release()
-    return held
+    return number
 
 
 def change_rule(change: str) -> subprocess.Popen:

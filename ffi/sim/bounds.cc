@@ -66,10 +66,10 @@ Duration Bounds::Liveness() const {
 Duration Bounds::Lag() const {
   const Scenario& s = scenario_;
   const bool clean =
-      s.loss_ppm + s.burst_ppm + s.duplicate_ppm + s.reorder_ppm + s.stall_ppm + s.corrupt_ppm +
-              s.truncate_ppm + s.extend_ppm + s.foreign_ppm + s.garbage_ppm + s.replay_ppm +
-              s.misdirect_ppm + s.refuse_ppm + s.cross_traffic_at_us + s.tcp_load_percent +
-              s.unaware ==
+      s.loss_ppm + s.burst_ppm + s.duplicate_ppm + s.reorder_ppm + s.stall_ppm + s.hold_ppm +
+              s.corrupt_ppm + s.truncate_ppm + s.extend_ppm + s.foreign_ppm + s.garbage_ppm +
+              s.replay_ppm + s.misdirect_ppm + s.refuse_ppm + s.cross_traffic_at_us +
+              s.tcp_load_percent + s.unaware ==
           0 &&
       std::min({s.queue_bytes, s.socket_bytes, s.receive_buffer_bytes}) >= kRoomyQueueBytes;
   if (!clean) return Liveness();

@@ -29,19 +29,29 @@ constexpr double kNormal99 = 2.3263478740408408;
 // Separates the draws of latencies from those of faults. Chosen: any constant.
 constexpr std::uint64_t kLatencySalt = 0x6C6174;
 
+// Separates the draws of holds from those of other faults. Chosen: any constant.
+constexpr std::uint64_t kHoldSalt = 0x686F6C64;
+
 // In (0, 1).
 double Uniform(std::uint64_t hash) { return (static_cast<double>(hash >> 12) + 0.5) * 0x1p-52; }
+
+Duration RandomBelow(Prng& prng, Duration max) {
+  return Duration(
+      static_cast<Duration::rep>(prng.Below(static_cast<std::uint64_t>(max.count()) + 1)));
+}
 
 }  // namespace
 
 Network::Network(const NetworkOptions& options)
     : options_(options.faults),
       prng_(options.seed),
+      hold_prng_(Mix(options.seed ^ kHoldSalt)),
       latency_(options.latency),
       sigma_(std::log(options.latency.tail) / kNormal99),
       latency_seed_(Mix(options.seed ^ kLatencySalt)),
       cross_traffic_rank_(options.cross_traffic_rank),
       burst_until_(options.up.size()),
+      held_until_(options.up.size()),
       cut_(options.up.size()),
       mtu_up_(options.up.size(), SIZE_MAX),
       mtu_down_(options.up.size(), SIZE_MAX) {
@@ -68,10 +78,7 @@ Instant Network::RoomAt(Instant now, Rank from, std::size_t bytes, std::size_t d
   return up_[from.index()].RoomAt(now, bytes + datagrams * kWireOverheadBytes);
 }
 
-Duration Network::Random(Duration max) {
-  return Duration(
-      static_cast<Duration::rep>(prng_.Below(static_cast<std::uint64_t>(max.count()) + 1)));
-}
+Duration Network::Random(Duration max) { return RandomBelow(prng_, max); }
 
 std::size_t Network::Store(std::span<const std::byte> bytes) {
   if (free_slots_.empty()) {
@@ -103,6 +110,15 @@ bool Network::IsLost(Instant now, Rank from) {
     return true;
   }
   return false;
+}
+
+Instant Network::AfterHold(Instant now, Rank to) {
+  Instant& held_until = held_until_[to.index()];
+  if (now > held_until && now < options_.end && hold_prng_.Chance(options_.hold_ppm)) {
+    ++faults_.held;
+    held_until = now + RandomBelow(hold_prng_, options_.hold);
+  }
+  return std::max(now, held_until);
 }
 
 Origin Network::Damage(std::vector<std::byte>& bytes) {
@@ -280,6 +296,10 @@ std::optional<Arrival> Network::Step() {
   const Flight flight = events_.Pop();
   if (flight.at_switch) {
     Forward(now, flight);
+    return std::nullopt;
+  }
+  if (const Instant at = AfterHold(now, flight.to); at > now) {
+    events_.Push(at, flight);
     return std::nullopt;
   }
   if (cut_[flight.to.index()]) {

@@ -41,6 +41,7 @@ inline constexpr std::size_t kWireOverheadBytes = 66;
   X(duplicated, "arrived twice or more; counts the copies")                      \
   X(reordered, "held back by a random time")                                     \
   X(stalled, "times that an up-link stood still")                                \
+  X(held, "times that nothing reached a rank for a while")                       \
   X(corrupted, "arrived with flipped bits")                                      \
   X(truncated, "arrived shorter")                                                \
   X(extended, "arrived longer")                                                  \
@@ -70,6 +71,10 @@ struct FaultOptions {
   Duration reorder{};  // also the longest delay of a copy
   std::uint32_t stall_ppm = 0;
   Duration stall{};
+  // Nothing reaches a rank for a time, as on a virtual machine that does not run: its links carry
+  // on.
+  std::uint32_t hold_ppm = 0;
+  Duration hold{};
   std::uint32_t corrupt_ppm = 0;
   std::uint32_t truncate_ppm = 0;
   std::uint32_t extend_ppm = 0;
@@ -178,6 +183,8 @@ class Network {
   std::size_t Store(std::span<const std::byte> bytes);
   void PushArrival(Instant at, std::span<const std::byte> bytes, Rank from, Rank to, Origin origin);
   bool IsLost(Instant now, Rank from);
+  // Time at which a datagram reaches its rank that has left the down-link now.
+  Instant AfterHold(Instant now, Rank to);
   Origin Damage(std::vector<std::byte>& bytes);
   // The counter of the reason for which the path takes no such datagram; null if it does.
   std::uint64_t* FindBlock(Rank from, Rank to, std::size_t bytes);
@@ -191,6 +198,7 @@ class Network {
 
   FaultOptions options_;
   Prng prng_;
+  Prng hold_prng_;
   LatencyOptions latency_;
   double sigma_;  // of the logarithm of the latency
   std::uint64_t latency_seed_;
@@ -202,6 +210,7 @@ class Network {
   std::uint64_t bytes_beside_cross_traffic_ = 0;
   std::optional<TcpBursts> tcp_bursts_;
   std::vector<Instant> burst_until_;  // by sender
+  std::vector<Instant> held_until_;   // by receiver
   std::vector<bool> cut_;             // by rank
   std::vector<std::size_t> mtu_up_;   // by rank: the longest datagram that passes
   std::vector<std::size_t> mtu_down_;

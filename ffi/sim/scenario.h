@@ -118,6 +118,8 @@ enum class SimMismatch : std::uint64_t {
   X(reorder_us, 1000, 0, 10'000'000, "most by which, for copies too")                              \
   X(stall_ppm, 0, 0, 1'000'000, "chance that an up-link stalls")                                   \
   X(stall_us, 1000, 0, 10'000'000, "most that this lasts")                                         \
+  X(hold_ppm, 0, 0, 1'000'000, "chance that nothing reaches a rank for a while")                   \
+  X(hold_us, 1000, 0, 10'000'000, "most that this lasts")                                          \
   X(corrupt_ppm, 0, 0, 1'000'000, "datagrams with flipped bits")                                   \
   X(truncate_ppm, 0, 0, 1'000'000, "datagrams cut short")                                          \
   X(extend_ppm, 0, 0, 1'000'000, "datagrams that grow")                                            \

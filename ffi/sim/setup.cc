@@ -115,6 +115,8 @@ NetworkOptions NetworkOf(const Scenario& s) {
       .reorder = Microseconds(s.reorder_us),
       .stall_ppm = ppm(s.stall_ppm),
       .stall = Microseconds(s.stall_us),
+      .hold_ppm = ppm(s.hold_ppm),
+      .hold = Microseconds(s.hold_us),
       .corrupt_ppm = ppm(s.corrupt_ppm),
       .truncate_ppm = ppm(s.truncate_ppm),
       .extend_ppm = ppm(s.extend_ppm),

@@ -26,6 +26,7 @@ class Swarm {
     ChooseFailure();
     ChooseWireFormat();
     ChooseSkips();
+    ChooseHolds();
     ChooseLateness();
     ChooseLanes();
     ChooseGivingUp();
@@ -67,6 +68,7 @@ class Swarm {
   void ChooseFailure();
   void ChooseWireFormat();
   void ChooseSkips();
+  void ChooseHolds();
   void ChooseLateness();
   void ChooseLanes();
   void ChooseGivingUp();
@@ -243,6 +245,15 @@ void Swarm::ChooseSkips() {
   constexpr std::uint64_t kSkipDraws = 0x5EED'5213;  // Chosen: any number.
   Prng prng(Mix(scenario_.seed ^ kSkipDraws));
   if (prng.Below(4) == 0) scenario_.skip_ppm = 10'000 + prng.Below(490'000);
+}
+
+// From draws of its own.
+void Swarm::ChooseHolds() {
+  constexpr std::uint64_t kHoldDraws = 0x5EED'401D;  // Chosen: any number.
+  Prng prng(Mix(scenario_.seed ^ kHoldDraws));
+  if (prng.Below(8) != 0) return;
+  scenario_.hold_ppm = std::uint64_t{1} << prng.Below(14);
+  scenario_.hold_us = 100 + prng.Below(100'000);
 }
 
 // A rank that ends calls that it never made, or whose program hangs. From draws of its own.

@@ -1,5 +1,6 @@
 """Numbers, acknowledgements, loss and window between two ranks; times in seconds."""
 
+import collections
 import random
 
 import hypothesis
@@ -158,6 +159,94 @@ def test_silence_makes_a_probe_whose_answer_finds_the_loss():
         at + 0.002, receiver.make_acknowledgement(at + 0.001)
     )
     assert sorted(deliveries) == [(5, False), (99, True)]
+
+
+class Bottleneck:
+    """A flow over a link of 333 Mbit/s, with half a millisecond each way."""
+
+    RATE = 333e6 / 8
+    ONE_WAY_S = 0.0005
+
+    def __init__(self, **options):
+        self.sender = native.Flow(16 << 20, DATAGRAM_BYTES, **options)
+        self.receiver = make_flow(16 << 20)
+        self.now = 0.0
+        self.sent = 0
+        self._busy_until = 0.0
+        self._arrivals = collections.deque()
+
+    def run(self, seconds: float, stalled: bool = False):
+        """Sends what may leave. While the receiver is stalled, nothing reaches it."""
+        end = self.now + seconds
+        while self.now < end:
+            self._send()
+            if not stalled:
+                self._receive()
+            self.sender.handle_timeout(self.now)
+            self.now += 0.0001
+
+    def _send(self):
+        while self.sender.can_send(DATAGRAM_BYTES):
+            if not self.sender.may_start(self.now):
+                return
+            number = self.sender.track(self.now, self.sent, DATAGRAM_BYTES)
+            self.sent += 1
+            start = max(self._busy_until, self.now)
+            self._busy_until = start + DATAGRAM_BYTES / self.RATE
+            self._arrivals.append((self._busy_until + self.ONE_WAY_S, number))
+        self.sender.request_room()
+        self.sender.pop_probe()
+
+    def _receive(self):
+        while self._arrivals and self._arrivals[0][0] <= self.now - self.ONE_WAY_S:
+            at, number = self._arrivals.popleft()
+            self.receiver.record(at, number)
+            if self.receiver.acknowledgement_due(at):
+                self._answer(at)
+        if self.receiver.acknowledgement_due(self.now - self.ONE_WAY_S):
+            self._answer(self.now - self.ONE_WAY_S)
+
+    def _answer(self, at: float):
+        answer = self.receiver.make_acknowledgement(at)
+        self.sender.handle_acknowledgement(self.now, answer)
+
+
+def test_data_leaves_at_its_former_rate_while_the_peer_is_stalled():
+    path = Bottleneck()
+    path.run(0.3)
+    before = path.sent
+    path.run(0.02, stalled=True)
+    part = (path.sent - before) * DATAGRAM_BYTES / (0.02 * path.RATE)
+    assert 0.75 < part < 1.2
+
+
+def test_an_acknowledgement_ends_the_room_for_overdue_ones():
+    path = Bottleneck()
+    path.run(0.3)
+    window_bytes = path.sender.window_bytes()
+    path.run(0.02, stalled=True)
+    assert path.sender.window_bytes() > 3 * window_bytes
+    path.run(0.001)
+    assert path.sender.window_bytes() <= 1.5 * window_bytes
+
+
+def test_a_peer_that_stays_stalled_gets_no_more_data():
+    path = Bottleneck()
+    path.run(0.3)
+    before = path.sent
+    path.run(0.1, stalled=True)
+    most_bytes = path.sender.window_bytes() + 1.3 * path.RATE * 0.032
+    assert (path.sent - before) * DATAGRAM_BYTES < most_bytes
+
+
+def test_acknowledgements_that_come_more_slowly_make_no_room():
+    path = Bottleneck()
+    path.run(0.3)
+    path.RATE /= 4
+    for _ in range(1000):
+        before = path.sender.window_bytes()
+        path.run(0.0001)
+        assert path.sender.window_bytes() < 2 * before
 
 
 def test_a_peer_that_never_answers_is_given_up_and_its_window_shrinks():

@@ -129,6 +129,7 @@ class TestNetwork {
         {"duplicate_ppm", &FaultOptions::duplicate_ppm},
         {"reorder_ppm", &FaultOptions::reorder_ppm},
         {"stall_ppm", &FaultOptions::stall_ppm},
+        {"hold_ppm", &FaultOptions::hold_ppm},
         {"corrupt_ppm", &FaultOptions::corrupt_ppm},
         {"truncate_ppm", &FaultOptions::truncate_ppm},
         {"extend_ppm", &FaultOptions::extend_ppm},
@@ -141,6 +142,7 @@ class TestNetwork {
         {"burst_ns", &FaultOptions::burst},
         {"reorder_ns", &FaultOptions::reorder},
         {"stall_ns", &FaultOptions::stall},
+        {"hold_ns", &FaultOptions::hold},
     };
     for (const auto& [key, value] : faults) {
       const auto name = nb::cast<std::string>(key);

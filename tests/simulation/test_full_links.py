@@ -59,6 +59,22 @@ def test_data_is_not_late_because_others_are_served_before(links, ranks):
     assert sum(calibrated) / len(calibrated) < 0.1
 
 
+def test_a_stalled_host_delays_a_call_by_less_than_its_stalls():
+    def mean_s(faults: str) -> tuple[float, float]:
+        report = assert_holds(
+            "seed=1 ranks=4 calls=20 elements=2000000 sequential=1 batch_max=44 "
+            "receive_buffer_bytes=8388608 queue_bytes=524288 faults_end_us=60000000 "
+            + faults
+        )
+        calls = [call["elapsed_s"] for call in report["calls"]]
+        return sum(calls) / len(calls), report["faults"]["held"] / len(calls)
+
+    clean_s, _ = mean_s("")
+    mean_stalled_s, stalls = mean_s("hold_ppm=60 hold_us=32000")
+    assert stalls > 1
+    assert mean_stalled_s - clean_s < 0.6 * stalls * 0.016
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_mean_of_the_present_holds_each_contribution_less_than_twice(seed):
     report = assert_holds(

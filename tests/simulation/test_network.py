@@ -163,6 +163,19 @@ def test_nothing_passes_a_cut_and_all_passes_after_it():
     assert [content for *_, content in network.run()] == [b"again"]
 
 
+def test_a_held_rank_gets_all_that_has_reached_it_in_order_at_the_end():
+    network = make_network(hold_ppm=1_000_000, hold_ns=50 * MS)
+    for number in range(200):
+        network.send(0, 0, 1, bytes([number]) * 934)
+    arrivals = network.run()
+    assert [content[0] for *_, content in arrivals] == list(range(200))
+    assert network.faults()["held"] > 0
+    first_ns = 2 * (8000 + 10_000)
+    assert first_ns < arrivals[0][0] <= first_ns + 50 * MS
+    # Its link carries on.
+    assert sum(at_ns == arrivals[0][0] for at_ns, *_ in arrivals) > 1
+
+
 # ---------------------------------------------------------------------- TCP bursts
 
 

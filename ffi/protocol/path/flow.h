@@ -88,6 +88,7 @@ class Flow {
                                                      const Acknowledgement& acknowledgement);
   const std::vector<Delivery>& HandleTimeout(Instant now);
   // Data waits for room in the window: requests a probe unless acknowledgements are on their way.
+  // If they are overdue, as a probe is, HandleTimeout() makes room.
   void RequestRoom();
   // True once each time that a probe is due; the caller then sends one.
   bool PopProbe();
@@ -132,6 +133,10 @@ class Flow {
   void EndRoundTrip(Instant now);
   void PopResolved();
   Duration ProbeInterval(int unanswered) const;
+  // Bytes that this rank would have sent until `now` if acknowledgements had come as before.
+  std::size_t OverdueBytes(Instant now) const;
+  // Time at which they are enough for a batch.
+  Instant RoomAt() const;
 
   PathOptions options_;
 
@@ -162,6 +167,8 @@ class Flow {
   std::uint64_t round_trip_first_ = 0;  // the number whose acknowledgement ends it
   Instant send_at_{};                   // time at which pacing permits the next batch
   bool held_back_ = false;              // a batch waits for that
+  bool wants_room_ = false;             // data waits for the window
+  std::size_t overdue_bytes_ = 0;       // of the window, while acknowledgements are overdue
 
   ReceivedNumbers received_;
 };
