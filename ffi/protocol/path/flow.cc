@@ -1,6 +1,7 @@
 #include "ffi/protocol/path/flow.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "ffi/base/check.h"
@@ -241,7 +242,8 @@ std::size_t Flow::OverdueBytes(Instant now) const {
 
 Instant Flow::RoomAt() const {
   const double rate = rate_.rate();
-  if (!wants_room_ || rate == 0) return kNever;
+  const bool grows = CanTrack() && window_bytes() < rate_.Bounded(SIZE_MAX);
+  if (!wants_room_ || !grows || rate == 0) return kNever;
   const double bytes = static_cast<double>(overdue_bytes_ + rate_.BurstBytes());
   const double ns = bytes / rate;
   if (ns > Nanoseconds(kOverdueMax)) return kNever;
