@@ -108,6 +108,15 @@ class Session:
         self.buckets[rank, sequence] = array
         assert self.submit(rank, array, sequence=sequence, drain=drain) == ""
 
+    def grow_windows(self):
+        """Makes one large call, so that the windows allow a burst."""
+        for rank in range(len(self.ranks)):
+            array = np.zeros(200_000, np.float32)
+            assert self.submit(rank, array, name="large", fingerprint=99) == ""
+        self.run(1.0)
+        for done in self.done:
+            assert done.pop(0).error == ""
+
     def give_up(self, rank, elements, *, sequence=0, why="interrupted"):
         """Ends a call that one rank has not made."""
         collective = self.collective(elements)

@@ -281,6 +281,7 @@ def test_what_a_program_jumps_over_comes_with_its_next_calls():
 @pytest.mark.parametrize("mode", ["exact", "agreed", "bounded"])
 def test_calls_go_on_although_every_acknowledgement_is_lost(mode):
     session = Calls(2, mode, max_lag=1)
+    session.grow_windows()
     session.loses = lambda kind, *_: kind == ACKNOWLEDGEMENT
     most = 0
     for sequence in range(8):
@@ -299,6 +300,7 @@ def test_calls_go_on_although_every_acknowledgement_is_lost(mode):
 
 def test_calls_that_wait_for_a_window_go_on_with_the_results_of_an_earlier_one():
     session = Calls(2, "agreed", max_lag=1)
+    session.grow_windows()
     session.loses = lambda kind, *_: kind == ACKNOWLEDGEMENT
     for sequence in range(4):
         for rank in range(2):

@@ -149,6 +149,7 @@ def test_without_a_call_timeout_a_call_waits_for_ever():
 
 def test_ranks_leave_after_calls_that_followed_a_disagreement():
     session = Session(3, peer_timeout_s=4.0, mismatch_timeout_s=2.0)
+    session.grow_windows()
 
     def call(rank, fingerprint, sequence, mode):
         session.submit(

@@ -37,4 +37,4 @@ def test_a_lossy_call_has_room_for_programs_that_are_late_now_and_then():
         "straggle_us=15000 reduce_scatter_deadline_us=200000 "
         "all_gather_deadline_us=200000"
     )
-    assert late_share(line) == 0
+    assert late_share(line) < 1e-3

@@ -12,6 +12,7 @@ SESSION_NUMBER = 77
 
 def test_sums_of_an_older_call_go_before_contributions_to_a_newer_one():
     session = Session(2)
+    session.grow_windows()
     arrays = [np.ones(60_000, np.float32) for _ in range(3)]
     session.submit(0, arrays[0])
     session.run(0.5)

@@ -1,5 +1,7 @@
 """Slow links and absent ranks, in virtual time: fewer bytes, means of the present."""
 
+import statistics
+
 import pytest
 
 from jax_optireduce import _native
@@ -57,6 +59,25 @@ def test_data_is_not_late_because_others_are_served_before(links, ranks):
     )
     calibrated = [call["late"] for call in report["calls"]][40:]
     assert sum(calibrated) / len(calibrated) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("datagrams", "most"),
+    [("datagram_bytes=1472 batch_max=44", 1.145), ("datagram_bytes=8972", 1.085)],
+)
+def test_ranks_that_start_at_once_measure_their_paths_without_a_queue(datagrams, most):
+    # A path whose first round trips include a queue gets more of the links than others,
+    # and the flows beside it end last.
+    wire_s = 2 * 3 / 4 * 8_000_000 * 8e-9
+    medians = []
+    for seed in range(1, 4):
+        report = assert_holds(
+            f"seed={seed} ranks=4 calls=6 elements=2000000 sequential=1 {datagrams} "
+            "receive_buffer_bytes=8388608 queue_bytes=524288 faults_end_us=60000000"
+        )
+        calls = [call["elapsed_s"] for call in report["calls"]]
+        medians.append(statistics.median(calls) / wire_s)
+    assert statistics.fmean(medians) < most
 
 
 def test_a_stalled_host_delays_a_call_by_less_than_its_stalls():

@@ -8,17 +8,17 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::minutes;
 
-// Chosen: two GSO batches of Ethernet datagrams.
-constexpr std::size_t kFirstWindowDatagrams = 64;
-// Chosen: all peers together begin with 1/64 of the receiver's socket buffer (the windows may fill
-// half of it), so that the first round trips are measured without a queue.
-constexpr std::size_t kFirstWindowShare = 32;
-// Chosen: enough for regular acknowledgements, which are sent for every eighth datagram of small
-// windows.
-constexpr std::size_t kWindowDatagramsMin = 8;
-// The same between processes of one host, whose datagrams may have 64 kB. Chosen: two under way
+// The least window, with which every path starts, and starts again after a silence.
+// Source: RFC 9002 7.2, the minimum window. Chosen: not its initial window of ten, since all peers
+// start at once: 8 ranks would first measure the queue of 100 kB that they fill, not the path.
+constexpr std::size_t kWindowDatagramsMin = 2;
+// A window may grow to so many, however small the receiver's buffer is, and keeps as many if it is
+// not used. Chosen: enough for regular acknowledgements, which are sent for every eighth datagram
+// of small windows, and for a bucket of 16 kB of 8 ranks.
+constexpr std::size_t kSmallWindowDatagrams = 8;
+// The former between processes of one host, whose datagrams may have 64 kB. Chosen: two under way
 // while two are read.
-constexpr std::size_t kSameHostDatagramsMin = 4;
+constexpr std::size_t kSameHostDatagrams = 4;
 
 // Queueing delay that is always tolerated.
 // Source: the paper's T_low and T_high of 25 and 250 us; a process on an idle shared host sees more
@@ -112,24 +112,16 @@ CongestionController::CongestionController(const PathOptions& options) : options
 }
 
 void CongestionController::SetSharers(std::size_t sharers, std::size_t window_bytes_max) {
+  const std::size_t datagrams = options_.same_host ? kSameHostDatagrams : kSmallWindowDatagrams;
   options_.sharers = sharers;
-  options_.window_bytes_max = window_bytes_max;
+  options_.window_bytes_max = std::max(window_bytes_max, datagrams * options_.datagram_bytes_max);
   share_min_ = share_ = std::min(kShareBytesMax, kQueueBytes / sharers);
-  const bool measured = round_trip_ > Duration::zero();
-  if (options_.same_host) {
-    SetWindow(window_bytes_max);
-  } else if (measured) {
-    SetWindow(window_);
-  } else {
-    SetWindow(std::min(kFirstWindowDatagrams * options_.datagram_bytes_max,
-                       window_bytes_max / kFirstWindowShare));
-  }
+  SetWindow(options_.same_host ? options_.window_bytes_max : window_);
 }
 
 std::size_t CongestionController::Bounded(std::size_t bytes) const {
-  const std::size_t datagrams = options_.same_host ? kSameHostDatagramsMin : kWindowDatagramsMin;
-  return std::max(std::min(bytes, options_.window_bytes_max),
-                  datagrams * options_.datagram_bytes_max);
+  return std::clamp(bytes, kWindowDatagramsMin * options_.datagram_bytes_max,
+                    options_.window_bytes_max);
 }
 
 void CongestionController::SetWindow(std::size_t bytes) { window_ = Bounded(bytes); }
@@ -182,7 +174,8 @@ void CongestionController::HandleRoundTrip(Instant now, const RoundTrip& round) 
                              : std::max(least, Scale(window_, std::min(kGrow * -above, 1.0)))));
   } else if (round.delivered_bytes < window_ / 2) {
     // An unused window is no evidence about the path, and must not leave as one burst later.
-    SetWindow(window_ - window_ / kUnusedPart);
+    const std::size_t kept = kSmallWindowDatagrams * options_.datagram_bytes_max;
+    SetWindow(std::max(window_ - window_ / kUnusedPart, std::min(window_, kept)));
   }
 }
 

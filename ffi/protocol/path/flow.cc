@@ -57,8 +57,7 @@ std::size_t Part(std::size_t bytes, double of) {
 Flow::Flow(const PathOptions& options)
     : options_(options),
       rate_(options),
-      received_(rate_.Bounded(options.window_bytes_max) / options.datagram_bytes_max,
-                options.datagram_bytes_max) {}
+      received_(rate_.Bounded(SIZE_MAX) / options.datagram_bytes_max, options.datagram_bytes_max) {}
 
 void Flow::SetWeight(double weight) {
   // Between processes of one host only the receiver's buffer limits.

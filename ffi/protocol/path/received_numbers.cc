@@ -10,7 +10,7 @@ namespace {
 // Chosen: one acknowledgement for sixteen datagrams costs 0.7 % of the wire at 1,472 bytes, one for
 // eight twice that.
 constexpr std::size_t kAcknowledgeEveryMax = 16;
-// For windows of few datagrams. Chosen: the least window on a network, see CongestionController.
+// For windows of few datagrams. Chosen: as many as a window keeps, see CongestionController.
 constexpr std::size_t kAcknowledgeEveryMin = 8;
 // Chosen: four acknowledgements per window, so that the released datagrams leave evenly.
 constexpr std::size_t kAcknowledgementsOfWindow = 4;
