@@ -344,8 +344,8 @@ def test_lossy_calls_stay_within_their_deadline_whatever_is_lost(loss_ppm):
         "rate_mbps=10000 reduce_scatter_deadline_us=3000 all_gather_deadline_us=3000"
     )
     assert report["counters"]["calls_completed"] == 80
-    # A loss of a hundredth is retransmitted in time, but for the last datagram of a small
-    # window.
+    # A loss of a hundredth is retransmitted in time, but for the last datagram of a few
+    # windows.
     assert (report["counters"]["segments_abandoned"] > 4) == (loss_ppm > 10_000)
 
 
