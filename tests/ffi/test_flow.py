@@ -5,29 +5,10 @@ import random
 
 import hypothesis
 import pytest
+from flows import DATAGRAM_BYTES, make_flow, send_windows
 from hypothesis import strategies as st
 
 import optireduce_testing as native
-
-DATAGRAM_BYTES = 1472
-
-
-def make_flow(window_bytes_max: int = 1 << 20):
-    return native.Flow(window_bytes_max, DATAGRAM_BYTES)
-
-
-def send_windows(sender, receiver, rounds: range, loses=lambda _: False) -> None:
-    """Sends as much as the window allows, in each of some round trips of 1 ms."""
-    for start in rounds:
-        now = start / 1e3
-        for cargo in range(80):
-            if not sender.can_send(DATAGRAM_BYTES):
-                break
-            number = sender.track(now, cargo, DATAGRAM_BYTES)
-            if not loses(number):
-                receiver.record(now + 0.0005, number)
-        now += 1e-3
-        sender.handle_acknowledgement(now, receiver.make_acknowledgement(now))
 
 
 def test_a_delivered_datagram_is_reported_once():

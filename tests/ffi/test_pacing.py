@@ -1,15 +1,9 @@
 """The departure of datagrams and the measurement of paths; times in seconds."""
 
 import pytest
+from flows import DATAGRAM_BYTES, make_flow, send_windows
 
-import optireduce_testing as native
-
-DATAGRAM_BYTES = 1472
 ROUND_TRIP = 0.01
-
-
-def make_flow():
-    return native.Flow(1 << 20, DATAGRAM_BYTES)
 
 
 def measured_flow(round_trip: float, until: float, hold: float = 0.0):
@@ -22,15 +16,10 @@ def measured_flow(round_trip: float, until: float, hold: float = 0.0):
     return sender
 
 
-def grown_flow(round_trip: float, until: float):
-    """A flow whose window has grown to 128 datagrams in seven round trips."""
-    sender, receiver = make_flow(), make_flow()
-    for left in range(6, 0, -1):
-        start = until - left * round_trip
-        while sender.can_send(DATAGRAM_BYTES):
-            receiver.record(start, sender.track(start, 0, DATAGRAM_BYTES))
-        acknowledgement = receiver.make_acknowledgement(start)
-        sender.handle_acknowledgement(start + round_trip, acknowledgement)
+def grown_flow():
+    """A flow whose window has grown to 128 datagrams, at the time 1.0."""
+    sender = make_flow()
+    send_windows(sender, make_flow(), range(94, 100), round_trip=ROUND_TRIP)
     return sender
 
 
@@ -53,7 +42,7 @@ def test_the_time_that_an_acknowledgement_waited_is_no_part_of_the_path(hold):
 
 
 def test_a_batch_leaves_when_its_pace_allows_and_not_before():
-    flow = grown_flow(ROUND_TRIP, until=1.0)
+    flow = grown_flow()
     now = 1.0
     assert 0 < leave_at_once(flow, now) < flow.window_bytes() // DATAGRAM_BYTES
     # The window has room, and pacing does not permit the batch.
@@ -72,8 +61,8 @@ def test_a_batch_leaves_when_its_pace_allows_and_not_before():
 
 @pytest.mark.parametrize("pause", [0.002, 0.1, 10.0])
 def test_what_a_process_has_missed_while_it_slept_does_not_leave_at_once(pause):
-    awake = grown_flow(ROUND_TRIP, until=1.0)
-    slept = grown_flow(ROUND_TRIP, until=1.0)
+    awake = grown_flow()
+    slept = grown_flow()
     # A delay of a millisecond is caught up.
     usual = leave_at_once(awake, 1.001)
     assert 1 < usual < awake.window_bytes() // DATAGRAM_BYTES
