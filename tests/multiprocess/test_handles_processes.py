@@ -97,7 +97,8 @@ def test_an_error_of_a_call_is_that_of_its_end(tmp_path, how, message, typed):
     ) as started:
         alive = [started[0]] if how == "dead" else list(started)
         started.wait(*range(len(alive)))
-        assert [rank.lines("typed") for rank in alive] == [[x] for x in typed]
+        lines = [rank.lines("typed") for rank in alive]
+        assert lines == [[x] for x in typed], started.describe()
         for rank in alive:
             assert rank.lines("begun") == [""], started.describe()
             assert re.search(message, rank.lines("error")[0]), started.describe()

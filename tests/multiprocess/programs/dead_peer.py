@@ -14,6 +14,7 @@ import meshes
 import numpy as np
 
 import jax_optireduce as jo
+from jax_optireduce._jax import coordination
 
 MODE, SIGNAL = sys.argv[1], signal.Signals[sys.argv[2]]
 CALLS = 3
@@ -26,8 +27,9 @@ with jo.init(peer_timeout_s=2.0, deadline_s=1.0):
     )
     given = meshes.spread(mesh, np.ones((jax.device_count(), 5000), np.float32))
     jax.block_until_ready(program(given))
+    # A killed rank may leave data of this call unsent.
+    coordination.exchange("before the signal", b"done", 60.0)
     if jax.process_index() == jax.process_count() - 1:
-        time.sleep(0.5)  # The others may still wait for its sums of this call.
         os.kill(os.getpid(), SIGNAL)
     for _ in range(CALLS):
         started = time.monotonic()
