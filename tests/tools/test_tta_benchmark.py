@@ -56,6 +56,14 @@ def test_table_compares_with_gloo_and_has_the_best_of_the_fixed_settings(modules
     assert "| quiet | best of 2: `bounded, 60 ms` | 1.0 | 0.20 |" in table
 
 
+@pytest.mark.parametrize("leaf_by_leaf", [[], [_row("Gloo", 10.0)]])
+def test_table_compares_with_the_faster_way_over_gloo(modules, leaf_by_leaf):
+    _, report, _ = modules
+    rows = [*leaf_by_leaf, _row("Gloo, one array", 4.0), _row("exact", 2.0)]
+    table = report.table(rows, [row["scheme"] for row in rows], TARGETS)
+    assert "| quiet | `exact` | 2.0 | 0.50 |" in table
+
+
 def test_a_training_that_does_not_end_is_said_so(modules):
     _, report, _ = modules
     hung = {"task": "digits", "optimizer": "sgd", "impairment": "killed", "seed": 0}
