@@ -80,20 +80,36 @@ def test_ranks_that_start_at_once_measure_their_paths_without_a_queue(datagrams,
     assert statistics.fmean(medians) < most
 
 
+def test_flows_of_large_datagrams_fill_their_links_with_small_buffers():
+    # A rank that counts its own sums among the data to come from others weighs each of
+    # its flows too little, and its windows are smaller than the path.
+    wire_s = 2 * 3 / 4 * 8_000_000 * 8e-9
+    report = assert_holds(
+        "seed=1 ranks=4 calls=6 elements=2000000 sequential=1 datagram_bytes=8972 "
+        "batch_max=7 receive_buffer_bytes=425984 queue_bytes=524288 "
+        "faults_end_us=60000000"
+    )
+    calls = [call["elapsed_s"] for call in report["calls"]]
+    assert statistics.median(calls) < 1.062 * wire_s
+
+
 def test_a_stalled_host_delays_a_call_by_less_than_its_stalls():
-    def mean_s(faults: str) -> tuple[float, float]:
+    def mean_s(seed: int, faults: str) -> tuple[float, float]:
         report = assert_holds(
-            "seed=1 ranks=4 calls=20 elements=2000000 sequential=1 batch_max=44 "
+            f"seed={seed} ranks=4 calls=10 elements=2000000 sequential=1 batch_max=44 "
             "receive_buffer_bytes=8388608 queue_bytes=524288 faults_end_us=60000000 "
             + faults
         )
         calls = [call["elapsed_s"] for call in report["calls"]]
         return sum(calls) / len(calls), report["faults"]["held"] / len(calls)
 
-    clean_s, _ = mean_s("")
-    mean_stalled_s, stalls = mean_s("hold_ppm=60 hold_us=32000")
-    assert stalls > 1
-    assert mean_stalled_s - clean_s < 0.6 * stalls * 0.016
+    shares = []
+    for seed in range(1, 3):
+        clean_s, _ = mean_s(seed, "")
+        stalled_s, stalls = mean_s(seed, "hold_ppm=60 hold_us=32000")
+        assert stalls > 1
+        shares.append((stalled_s - clean_s) / (stalls * 0.016))
+    assert statistics.fmean(shares) < 0.6
 
 
 @pytest.mark.parametrize("seed", range(10))

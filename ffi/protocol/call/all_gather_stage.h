@@ -64,7 +64,6 @@ class AllGatherStage {
   // Defers all results, of a call that the program has not made.
   void DeferAll(const ReduceScatterStage& sums);
 
-  std::size_t missing() const { return received_.size() - received_.count(); }
   Bitmap ReceivedOf(MemberIndex owner) const;
   std::uint32_t NotReceived(MemberIndex owner) const { return missing_of_[owner.index()]; }
   // Bytes of the result, and of late results that join it, that hold data of earlier calls.

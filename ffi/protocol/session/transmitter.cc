@@ -14,9 +14,10 @@ namespace {
 // Segments that are still to come from all others; nothing while one of them is not in the call.
 std::optional<double> MissingIn(const Exchange& exchange) {
   if (!exchange.program().running()) return std::nullopt;
-  std::size_t missing = exchange.all_gather().missing();
+  std::size_t missing = 0;
   for (const MemberIndex member : exchange.collective().others) {
     if (!exchange.heard(member)) return std::nullopt;
+    missing += exchange.all_gather().NotReceived(member);
     const ReduceScatterStage& stage = exchange.reduce_scatter();
     if (stage.Awaits(member)) missing += stage.NotReceived(member);
   }
