@@ -113,11 +113,21 @@ std::optional<Status> Programs::AdvanceChain(Instant now, Instant from, Rank ran
   Program& caller = program(rank);
   Chain& called = caller.chains[chain];
   ++called.next;
-  if (!called.ended()) {
+  if (called.ended()) return --caller.chains_left == 0 ? End(rank, {}) : std::nullopt;
+  if (scenario_.meet_calls > 0 && called.next % scenario_.meet_calls == 0) {
+    Meet(now, rank, chain);
+  } else {
     ScheduleCall(now, from, rank, chain, Random(scenario_.think_us));
-    return std::nullopt;
   }
-  return --caller.chains_left == 0 ? End(rank, {}) : std::nullopt;
+  return std::nullopt;
+}
+
+void Programs::Meet(Instant now, Rank rank, std::size_t chain) {
+  met_.push_back(rank);
+  if (met_.size() < programs_.size()) return;
+  for (const Rank each : std::exchange(met_, {})) {
+    ScheduleCall(now, now, each, chain, Random(scenario_.think_us));
+  }
 }
 
 void Programs::NoteDrain(Instant now, Rank rank, SimCall call, const CallDone& done) {

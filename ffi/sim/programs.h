@@ -80,6 +80,8 @@ class Programs {
   // `from`: start of the computation before the call.
   void ScheduleCall(Instant now, Instant from, Rank rank, std::size_t chain, Duration pause);
   std::optional<Status> AdvanceChain(Instant now, Instant from, Rank rank, std::size_t chain);
+  // The program waits for those of all other ranks.
+  void Meet(Instant now, Rank rank, std::size_t chain);
   // A drain with missing data requests one more drain from all ranks.
   void NoteDrain(Instant now, Rank rank, SimCall call, const CallDone& done);
   std::optional<Status> End(Rank rank, const Status& why);
@@ -91,6 +93,7 @@ class Programs {
   Trace& trace_;
   ScheduleCallFunction schedule_;
   std::vector<Program> programs_;          // by rank
+  std::vector<Rank> met_;                  // wait for the others
   std::vector<std::size_t> calls_wanted_;  // by collective, of each rank
   CallTimes times_;
 };

@@ -196,6 +196,13 @@ Status ValidatePrograms(const Scenario& scenario) {
   if (scenario.sequential != 0 && scenario.shuffled != 0) {
     return InvalidArgument("sequential=1 shuffled=1 deadlocks every rank; choose one of them.");
   }
+  // A rank that does not come would stop all others.
+  if (scenario.meet_calls > 0 && (scenario.sequential == 0 || scenario.collectives > 1 ||
+                                  scenario.groups > 1 || !scenario.is_whole())) {
+    return InvalidArgument(
+        "meet_calls= needs sequential=1, collectives=1, groups=1 and no failure of a rank or "
+        "path.");
+  }
   return {};
 }
 

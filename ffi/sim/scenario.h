@@ -78,6 +78,7 @@ enum class SimMismatch : std::uint64_t {
   X(straggle_ppm, 0, 0, 1'000'000, "chance that a rank starts a call late")                        \
   X(straggle_us, 0, 0, 60'000'000, "most by which the call is late")                               \
   X(late_us, 0, 0, 60'000'000, "by which the last rank starts each call late")                     \
+  X(meet_calls, 0, 0, 4096, "after so many calls programs meet outside of the session; 0: never")  \
   X(leave_at_end, 0, 0, 1, "1: a rank leaves after the end of its program, its peers served")      \
   X(rate_mbps, 1000, 1, 1'000'000, "of every link, in 10^6 bit/s")                                 \
   X(delay_us, 50, 0, 1'000'000, "propagation of every link")                                       \
@@ -220,6 +221,8 @@ struct Scenario {
   }
   // The others certainly continue: they are the majority, and no other failure ends one of them.
   bool goes_on() const;
+  // No rank and no path fails.
+  bool is_whole() const { return LastingFailures() + PassingFailures() == 0; }
   // The largest possible number of removals; all ranks, if programs end with errors.
   std::uint64_t removals_max() const;
 

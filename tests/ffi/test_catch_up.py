@@ -255,6 +255,23 @@ def test_a_rank_that_has_waited_in_vain_does_not_wait_again_before_it_is_in_step
     assert session.last(0).error == ""
 
 
+def test_waits_do_not_grow_where_the_others_wait_outside_of_the_session():
+    # For example in a collective of another library after each five calls: the absence
+    # of this rank lengthens an interval between their calls.
+    session = absent(0)
+    for _ in range(6):
+        for _ in range(5):
+            session.step(1, 2)
+        before = session.now
+        for _ in range(5):
+            session.make(0)
+            while session.last(0) is None:
+                session.run(EXCHANGE_S)
+        longest = 2 * (STEP_S + DEADLINE_S) + 5 * (DEADLINE_S + EXCHANGE_S)
+        assert session.now - before < longest
+    session.drain_all()
+
+
 def test_the_time_of_the_wait_is_part_of_the_call():
     session = absent(2)
     session.make(0)

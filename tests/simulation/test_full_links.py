@@ -156,6 +156,24 @@ def test_calls_do_not_wait_for_a_rank_that_joins_every_second_one(seed):
     assert typical_s(50_000) < 1.5 * typical_s(0)
 
 
+@pytest.mark.parametrize("delays", ["late_us=500000", "straggle_ppm=300000"])
+@pytest.mark.parametrize("meet_calls", [1, 2, 5])
+def test_waits_do_not_grow_where_programs_meet_outside_of_the_session(
+    delays, meet_calls
+):
+    # There the others wait for the rank that waits for their next call.
+    def calls_s(mode: str) -> float:
+        report = assert_holds(
+            f"seed=1 ranks=4 calls=60 elements=40000 mode={mode} sequential=1 "
+            "on_lag=catch_up compute_us=20000 reduce_scatter_deadline_us=100000 "
+            "all_gather_deadline_us=100000 peer_timeout_us=30000000 "
+            f"straggle_us=500000 meet_calls={meet_calls} {delays}"
+        )
+        return report["calls_s"]
+
+    assert calls_s("bounded") < 3 * calls_s("exact")
+
+
 @pytest.mark.parametrize(
     "mode", ["exact", pytest.param("bounded on_lag=catch_up", marks=pytest.mark.long)]
 )

@@ -26,7 +26,8 @@ class CallNumbers {
     const auto drain = draining_.find(member);
     if (drain != draining_.end() && call > drain->second) draining_.erase(drain);
     if (newest_ && call <= *newest_) return;
-    if (newest_) intervals_[interval_count_++ % kIntervals] = now - newest_at_;
+    // The others may have waited for this rank outside of the session.
+    if (newest_ && !waited_in_vain) intervals_[interval_count_++ % kIntervals] = now - newest_at_;
     newest_ = call;
     newest_at_ = now;
   }
@@ -35,9 +36,11 @@ class CallNumbers {
   // The others have made a newer call by then, unless they have become slower.
   Instant NextDue() const {
     const std::size_t known = std::min(interval_count_, kIntervals);
-    const auto end = intervals_.begin() + static_cast<std::ptrdiff_t>(known);
-    const auto longest = std::max_element(intervals_.begin(), end);
-    return known == 0 ? newest_at_ : SaturatingAdd(newest_at_, kIntervalMargin * *longest);
+    if (known == 0) return newest_at_;
+    auto intervals = intervals_;
+    const auto usual = intervals.begin() + (known - 1 - known / kIntervalsPerOutlier);
+    std::nth_element(intervals.begin(), usual, intervals.begin() + known);
+    return SaturatingAdd(newest_at_, kIntervalMargin * *usual);
   }
 
   // ---- Drains, which have one number on all ranks.
@@ -81,8 +84,11 @@ class CallNumbers {
   std::uint32_t outlasting = 0;
 
  private:
-  // Chosen: one slow call among the last ones does not end the wait for the next.
+  // Chosen: slow calls among the last ones do not end the wait for the next. But of each four the
+  // longest does not count, for the same reason as intervals of waits in vain: else each wait would
+  // be longer than the one before.
   static constexpr std::size_t kIntervals = 8;
+  static constexpr std::size_t kIntervalsPerOutlier = 4;
   static constexpr int kIntervalMargin = 2;
 
   std::optional<Sequence> newest_;
