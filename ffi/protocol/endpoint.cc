@@ -373,6 +373,7 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
   collective.NoteCalled(now, from, sequence);
   if (header.kind == DatagramKind::kReturned) {
     LateRules::LearnReturn(now, collective, from, sequence);
+    succession_.HandleReturn(collective, from, sequence);
     return true;
   }
   auto& announced = collective.announced_at[from.index()];

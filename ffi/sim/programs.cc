@@ -50,7 +50,8 @@ void Programs::Start() {
 void Programs::ScheduleCall(Instant now, Instant from, Rank rank, std::size_t chain,
                             Duration pause) {
   pause += Microseconds(scenario_.compute_us);
-  if (prng_.Chance(static_cast<std::uint32_t>(scenario_.straggle_ppm))) {
+  const bool straggles = scenario_.straggle_end_us == 0 || now < At(scenario_.straggle_end_us);
+  if (prng_.Chance(static_cast<std::uint32_t>(scenario_.straggle_ppm)) && straggles) {
     pause += Random(scenario_.straggle_us);
   }
   const bool first = program(rank).chains[chain].IsFirstOfNumber();
@@ -94,7 +95,7 @@ std::optional<Status> Programs::Done(Instant now, Rank rank, const CallDone& don
   if (chain == caller.chains.end() || chain->ended()) return std::nullopt;
   chain->token.reset();
   const SimCall call = chain->calls[chain->next];
-  times_.Add(call.index, now - chain->begun, done.stats);
+  times_.Add(workload_.StepOf(call), now - chain->begun, done.stats);
   caller.calls_ended[call.collective] = call.index + 1;
   NoteDrain(now, rank, call, done);
   const Instant from = scenario_.overlap != 0 ? chain->submitted : now;

@@ -38,6 +38,7 @@ class Swarm {
     // Buckets are small here.
     if (OneIn(2)) scenario_.relay_segments_min = Wild(1, 32);
     if (OneIn(2)) scenario_.shard_bytes_min = Wild(1, 1 << 14);
+    ChooseRareCalls();
     return scenario_;
   }
 
@@ -77,6 +78,7 @@ class Swarm {
   void ChooseSlices();
   void ChooseStages();
   void ChooseOverlap();
+  void ChooseRareCalls();
   void ChooseLaneCut();
   void ChooseRemoval();
   void ChoosePartition(std::uint64_t at_us);
@@ -351,6 +353,11 @@ void Swarm::ChooseStages() {
   constexpr std::uint64_t kStagesDraws = 0x5EED'57A6;  // Chosen: any number.
   Prng prng(Mix(scenario_.seed ^ kStagesDraws));
   if (prng.Below(4) == 0) scenario_.stages = 1 + prng.Below(3);
+}
+
+void Swarm::ChooseRareCalls() {
+  Scenario& s = scenario_;
+  if (s.sequential != 0 && s.groups == 1 && s.collectives > 1 && OneIn(4)) s.rare = Between(2, 3);
 }
 
 void Swarm::ChooseOverlap() {

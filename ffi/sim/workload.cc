@@ -327,10 +327,14 @@ ElementRange SimCollective::ResultOf(std::size_t member) const {
 Workload::Workload(const Scenario& scenario) : scenario_(scenario) {
   if (scenario.groups > 1) {
     collectives_ = MakeGroups(scenario);
-    return;
+  } else {
+    for (std::size_t i = 0; i < scenario.collectives; ++i) {
+      collectives_.push_back(MakeCollective(scenario, i));
+    }
   }
-  for (std::size_t i = 0; i < scenario.collectives; ++i) {
-    collectives_.push_back(MakeCollective(scenario, i));
+  if (scenario.rare > 0 && scenario.groups == 1) collectives_.back().period = scenario.rare;
+  for (SimCollective& each : collectives_) {
+    each.calls = (scenario.calls + each.period - 1) / each.period;
   }
 }
 
@@ -382,9 +386,12 @@ bool Workload::Makes(Rank rank, SimCall call) const {
 
 std::vector<SimCall> Workload::SequentialProgramOf(Rank rank) const {
   std::vector<SimCall> calls;
-  for (std::size_t index = 0; index <= scenario_.calls; ++index) {
+  for (std::size_t step = 0; step <= scenario_.calls; ++step) {
     for (std::size_t c = 0; c < collectives_.size(); ++c) {
-      const SimCall call{.collective = c, .index = index};
+      const SimCollective& of = collectives_[c];
+      const bool drains = step == scenario_.calls;
+      if (!drains && step % of.period != 0) continue;
+      const SimCall call{.collective = c, .index = drains ? of.calls : step / of.period};
       if (Makes(rank, call)) calls.push_back(call);
     }
   }
@@ -466,7 +473,8 @@ std::vector<Workload::Decoded> Workload::DecodeTotal(const SimCollective& collec
         Decoded{.member = at / scenario_.calls,
                 .index = at % scenario_.calls,
                 .times = static_cast<int>(static_cast<std::uint64_t>(digits) >> 2 * place & 3)});
-    if (Skips(collective, {.collective = 0, .index = each.index}, each.member)) {
+    if (each.index >= collective.calls ||
+        Skips(collective, {.collective = 0, .index = each.index}, each.member)) {
       ++each.times;
     } else {
       each.value = std::ldexp(SignOf(element), 2 * static_cast<int>(place));
@@ -494,6 +502,7 @@ double Workload::AllOnce(const SimCollective& collective, std::uint64_t element)
   double once = 0;
   for (std::size_t at = window.first; at < window.first + window.count; ++at) {
     const SimCall call{.collective = 0, .index = at % scenario_.calls};
+    if (call.index >= collective.calls) continue;
     if (Skips(collective, call, at / scenario_.calls)) continue;
     once += std::ldexp(1.0, 2 * static_cast<int>(at - window.first));
   }

@@ -33,6 +33,8 @@ struct ElementRange {
 struct SimCollective {
   CollectiveSpec spec;
   std::vector<std::uint64_t> leaf_elements;
+  std::size_t period = 1;  // a program calls it in every so many steps
+  std::size_t calls = 0;   // of a program, without a drain
 
   bool lossy() const { return DropsLateData(spec); }
   bool defers() const { return RetainsLateData(spec); }
@@ -55,12 +57,18 @@ class Workload {
   SimCollective CollectiveAt(std::size_t collective, Rank rank) const;
   Sequence SequenceOf(SimCall call) const;
   std::size_t CallsOf(std::size_t collective) const {
-    return scenario_.calls + (collectives_[collective].defers() ? 1 : 0);
+    return collectives_[collective].calls + (collectives_[collective].defers() ? 1 : 0);
   }
   // The last call of a collective that defers late data: a drain, without a contribution. After a
   // failure it may be repeated.
   bool IsDrain(const SimCollective& collective, SimCall call) const {
-    return collective.defers() && call.index >= scenario_.calls;
+    return collective.defers() && call.index >= collective.calls;
+  }
+  // The step of a program in which it makes the call.
+  std::size_t StepOf(SimCall call) const {
+    const SimCollective& of = collectives_[call.collective];
+    return call.index < of.calls ? call.index * of.period
+                                 : scenario_.calls + (call.index - of.calls);
   }
 
   // The program of a member skips the call, and contributes nothing to it.

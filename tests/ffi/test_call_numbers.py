@@ -38,6 +38,56 @@ def test_the_next_call_is_due_after_twice_the_longest_usual_pause(pauses):
     assert numbers.next_due() == now + _MARGIN * usual[-1]
 
 
+def test_a_sum_shows_a_call_of_some_member():
+    # A rank that owns no part of a small bucket gets sums only.
+    numbers = native.CallNumbers()
+    numbers.note_called(1.0, 2, 3)
+    numbers.note_sum(2.0, 5)
+    assert (numbers.newest(), numbers.ahead()) == (5, [])
+    numbers.note_sum(3.0, 4)
+    assert numbers.newest() == 5
+
+
+def test_the_members_ahead_are_those_in_the_newest_call():
+    numbers = native.CallNumbers()
+    for member, call in [(2, 3), (1, 4), (3, 3), (2, 4), (1, 4)]:
+        numbers.note_called(1.0, member, call)
+    assert numbers.ahead() == [1, 2]
+
+
+def test_ranks_wait_less_often_the_more_waits_were_in_vain():
+    numbers = native.CallNumbers()
+    waits = []
+    for call in range(200):
+        waits.append(numbers.may_wait(call))
+        numbers.begin(call, behind=True)
+    assert waits[0]
+    assert 1 < sum(waits[:20]) < 10
+    assert sum(waits[100:]) < 10
+
+
+def test_ranks_that_are_behind_wait_in_calls_of_the_same_numbers():
+    # The one skips every second call; the other had fewer waits in vain.
+    often, rarely = native.CallNumbers(), native.CallNumbers()
+    for call in range(1, 33, 2):
+        rarely.begin(call, behind=True)
+    often.begin(0, behind=True)
+    both = [
+        call
+        for call in range(33, 600)
+        if often.may_wait(call) and rarely.may_wait(call)
+    ]
+    assert {call % 2 for call in both} == {0, 1}
+
+
+def test_a_rank_in_step_waits_again():
+    numbers = native.CallNumbers()
+    numbers.begin(0, behind=True)
+    assert not numbers.may_wait(5)
+    numbers.begin(4, behind=False)
+    assert numbers.may_wait(5)
+
+
 def test_a_member_drains_until_it_makes_a_later_call():
     numbers = native.CallNumbers()
     numbers.note_draining(1, 7)

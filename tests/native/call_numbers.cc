@@ -4,9 +4,11 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "ffi/protocol/session/skipped_calls.h"
 #include "tests/native/binding.h"
@@ -27,6 +29,22 @@ void Bind(nb::module_& m) {
            [](CallNumbers& self, double now, std::uint16_t member, std::uint32_t call) {
              self.NoteCalled(At(now), Rank(member), Sequence(call));
            })
+      .def("note_sum", [](CallNumbers& self, double now,
+                          std::uint32_t call) { self.NoteSum(At(now), Sequence(call)); })
+      .def("ahead",
+           [](const CallNumbers& self) {
+             std::vector<std::uint16_t> ranks;
+             for (const Rank rank : self.ahead()) ranks.push_back(rank.value());
+             return ranks;
+           })
+      .def("may_wait",
+           [](const CallNumbers& self, std::uint32_t call) { return self.MayWait(Sequence(call)); })
+      .def(
+          "begin",
+          [](CallNumbers& self, std::uint32_t call, bool behind) {
+            self.Begin(Sequence(call), behind);
+          },
+          nb::arg("call"), nb::arg("behind"))
       .def("newest", [](const CallNumbers& self) { return ValueOf(self.newest()); })
       .def("next_due", [](const CallNumbers& self) { return ToSeconds(self.NextDue()); })
       .def("begin_drain",
@@ -45,10 +63,6 @@ void Bind(nb::module_& m) {
       .def(nb::init<>())
       .def("of", [](const SkippedCalls& self,
                     std::uint32_t bucket) { return self.Of(CollectiveId(bucket)); })
-      .def("call",
-           [](SkippedCalls& self, std::uint32_t bucket, std::uint32_t position) {
-             self.Call(CollectiveId(bucket), Sequence(position));
-           })
       .def("begin", [](SkippedCalls& self, std::uint32_t bucket, std::uint32_t position,
                        std::uint32_t number) {
         return self.Begin(CollectiveId(bucket), Sequence(position), Sequence(number));

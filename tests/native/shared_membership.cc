@@ -23,11 +23,9 @@ class TestSharedMembership final : public SharedMembership {
   void Suspect(double now, std::uint16_t lane, std::uint16_t rank) {
     Open()->Suspect(At(now), lane, Rank(rank));
   }
-  // Bucket 1 is called at the position on a lane, under the number. Returns the calls skipped.
+  // A call of bucket 1 begins on a lane, under the number. Returns the calls that it skips.
   std::uint32_t Skip(std::uint32_t position, std::uint32_t number) {
-    Access access = Open();
-    access.skipped().Call(CollectiveId(1), Sequence(position));
-    return access.skipped().Begin(CollectiveId(1), Sequence(position), Sequence(number));
+    return Open().skipped().Begin(CollectiveId(1), Sequence(position), Sequence(number));
   }
   std::uint32_t Skipped() { return Open().skipped().Of(CollectiveId(1)); }
   int opened() const { return opened_; }

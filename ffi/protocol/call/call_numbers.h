@@ -11,6 +11,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
@@ -25,14 +28,23 @@ class CallNumbers {
   void NoteCalled(Instant now, Rank member, Sequence call) {
     const auto drain = draining_.find(member);
     if (drain != draining_.end() && call > drain->second) draining_.erase(drain);
+    if (newest_ == call && std::ranges::find(ahead_, member) == ahead_.end()) {
+      ahead_.push_back(member);
+    } else if (!newest_ || call > *newest_) {
+      NoteNewest(now, call);
+      ahead_.assign(1, member);
+    }
+  }
+  // A sum of the call has come, so that some member has made it: contributions come to owners only.
+  void NoteSum(Instant now, Sequence call) {
     if (newest_ && call <= *newest_) return;
-    // The others may have waited for this rank outside of the session.
-    if (newest_ && !waited_in_vain) intervals_[interval_count_++ % kIntervals] = now - newest_at_;
-    newest_ = call;
-    newest_at_ = now;
+    NoteNewest(now, call);
+    ahead_.clear();
   }
   // The newest call that some other member has made.
   std::optional<Sequence> newest() const { return newest_; }
+  // The members that are known to have made it.
+  std::span<const Rank> ahead() const { return ahead_; }
   // The others have made a newer call by then, unless they have become slower.
   Instant NextDue() const {
     const std::size_t known = std::min(interval_count_, kIntervals);
@@ -76,23 +88,53 @@ class CallNumbers {
   // The number of its own drain that this rank has told the others, until it begins.
   std::optional<Sequence> told;
 
-  // This rank has waited in vain for the next call of the others, and was not in step since.
-  bool waited_in_vain = false;
+  // ---- Waits of this rank for the next call of the others.
+
+  // This rank waits before the call, if it is behind. After a wait in vain it waits in half of the
+  // calls, then in a quarter: in calls of the same numbers as other ranks that are behind, so that
+  // they get in step together. Ranks that pass each other skip every second call or more.
+  bool MayWait(Sequence call) const {
+    return call.value() / kCallsWithWaits % (1U << waits_in_vain_) == 0;
+  }
+  // The call of this rank begins. `behind`: it has missed earlier calls of the others, who have not
+  // begun this one.
+  void Begin(Sequence call, bool behind) {
+    if (!behind) {
+      waits_in_vain_ = 0;
+    } else if (MayWait(call)) {
+      waited_in_vain_ = true;
+      waits_in_vain_ = std::min(waits_in_vain_ + 1, kWaitsInVainMax);
+    }
+  }
 
   // Calls that this rank has made after a member had left. With fewer skipped calls, that member
   // needed fewer numbers for the same program.
   std::uint32_t outlasting = 0;
 
  private:
+  void NoteNewest(Instant now, Sequence call) {
+    // During a wait in vain the others may have waited for this rank, outside of the session.
+    const bool usual = !std::exchange(waited_in_vain_, false);
+    if (newest_ && usual) intervals_[interval_count_++ % kIntervals] = now - newest_at_;
+    newest_ = call;
+    newest_at_ = now;
+  }
+
   // Chosen: slow calls among the last ones do not end the wait for the next. But of each four the
   // longest does not count, for the same reason as intervals of waits in vain: else each wait would
   // be longer than the one before.
   static constexpr std::size_t kIntervals = 8;
   static constexpr std::size_t kIntervalsPerOutlier = 4;
   static constexpr int kIntervalMargin = 2;
+  // Chosen: a rank that others wait for outside of the session waits in one of 64 calls.
+  static constexpr int kWaitsInVainMax = 6;
+  static constexpr std::uint32_t kCallsWithWaits = 4;
 
   std::optional<Sequence> newest_;
   Instant newest_at_{};  // when it was first seen
+  std::vector<Rank> ahead_;
+  int waits_in_vain_ = 0;        // since this rank was in step
+  bool waited_in_vain_ = false;  // since the newest call
   std::array<Duration, kIntervals> intervals_{};
   std::size_t interval_count_ = 0;
   std::optional<Sequence> drained_;  // the newest drain that this rank has begun

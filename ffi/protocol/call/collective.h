@@ -106,6 +106,7 @@ struct Collective {
     return predecessor == nullptr ? *this : predecessor->Origin();
   }
   Collective& Origin() { return predecessor == nullptr ? *this : predecessor->Origin(); }
+  std::vector<MemberIndex> returned;  // they wait until this rank begins its next call
   // When something of a call was first seen, and of which.
   struct Sign {
     Instant at;

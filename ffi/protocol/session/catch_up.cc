@@ -1,7 +1,9 @@
 #include "ffi/protocol/session/catch_up.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "ffi/protocol/session/mismatch_detector.h"
 
@@ -37,7 +39,7 @@ Status CatchUp::Check(const Submission& submission) const {
 Sequence CatchUp::UsualNumber(const Collective& origin, const Submission& submission) {
   const Sequence position = submission.sequence;
   if (!Applies(origin)) return position;
-  return Sequence(position.value() + membership_.Skipped(origin, position));
+  return Sequence(position.value() + membership_.Skipped(origin));
 }
 
 CatchUp::Turn CatchUp::Find(Instant now, Instant since, std::optional<Sequence> waits_as,
@@ -58,14 +60,30 @@ CatchUp::Turn CatchUp::Find(Instant now, Instant since, std::optional<Sequence> 
     if (waits_as) return {.number = number, .passed = true};
     return {.number = next};
   }
-  const Instant due =
-      std::min(numbers.NextDue(), SaturatingAdd(since, session_.options.peer_timeout));
-  if (now >= due || numbers.waited_in_vain) return {.number = number, .behind = true};
+  if (SetsThePace(origin)) return {.number = number};
+  const Instant due = std::min(SaturatingAdd(numbers.NextDue(), LongestWaitOfOthers()),
+                               SaturatingAdd(since, session_.options.peer_timeout));
+  if (now >= due || !numbers.MayWait(number)) return {.number = number, .behind = true};
   return {.number = number, .waits_until = due};
 }
 
+bool CatchUp::SetsThePace(const Collective& origin) const {
+  const std::span<const Rank> ahead = origin.numbers.ahead();
+  return !ahead.empty() && session_.options.rank < *std::ranges::min_element(ahead) &&
+         2 * ahead.size() <= origin.spec.members.size();
+}
+
+Duration CatchUp::LongestWaitOfOthers() const {
+  Duration longest{};
+  session_.directory.ForEach([&](const Collective& collective) {
+    const bool waits = collective.deferred && EndsByDeadline(collective.spec);
+    if (waits) longest += collective.timing->call_deadline();
+  });
+  return longest;
+}
+
 void CatchUp::Begin(const Turn& turn, Collective& origin, Submission& submission) {
-  origin.numbers.waited_in_vain = turn.behind;
+  origin.numbers.Begin(turn.number, turn.behind);
   if (turn.passed) ++origin.numbers.outlasting;
   if (submission.drain) origin.numbers.BeginDrain(turn.number);
   if (!Applies(origin)) return;
@@ -171,6 +189,29 @@ void CatchUp::TellReturn(Instant now, const Collective& collective, Sequence num
   const CallId skipped{.collective = collective.id, .sequence = Sequence(number.value() - 1)};
   LateRules::LearnReturn(now, collective, collective.self, skipped.sequence);
   TellOthers(collective, {.kind = DatagramKind::kReturned, .call = skipped});
+}
+
+void CatchUp::HandleReturn(Collective& collective, MemberIndex member, Sequence skipped) {
+  std::vector<MemberIndex>& returned = collective.returned;
+  if (collective.submitted && *collective.submitted > skipped) {
+    TellBegun(collective, member, *collective.submitted);
+  } else if (std::ranges::find(returned, member) == returned.end()) {
+    returned.push_back(member);
+  }
+}
+
+void CatchUp::AnswerReturned(Collective& collective, Sequence number) {
+  for (const MemberIndex member : collective.returned) TellBegun(collective, member, number);
+  collective.returned.clear();
+}
+
+void CatchUp::TellBegun(const Collective& collective, MemberIndex member, Sequence number) {
+  const Rank rank = collective.RankOf(member);
+  if (session_.peers[rank]->gone()) return;
+  session_.peers.Touch(rank).control.push_back(
+      {.kind = DatagramKind::kAnnouncement,
+       .call = {.collective = collective.id, .sequence = number},
+       .segment = {}});
 }
 
 void CatchUp::TellOthers(const Collective& collective, const SentInfo& info) {

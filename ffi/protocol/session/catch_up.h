@@ -3,10 +3,9 @@
 // A rank that was absent finds the others in later calls. If it made each call that it has missed,
 // it would be late in every call from then on. Instead it skips the calls that are over, and begins
 // its next call at the moment at which the others begin theirs: from that call on it is in time.
-// The results that it has missed come with that call. It waits in vain once at most, until it is in
-// step again: two ranks that wait for each other in different buckets lose no more time than that.
-// Where the others wait for the rank in a call of another collective, it makes the calls before
-// that one without a wait, as with LagPolicy::kSuspend.
+// The results that it has missed come with that call. Waits in vain become rare: two ranks may wait
+// for each other in different buckets. Where the others wait for the rank in a call of another
+// collective, it makes the calls before that one without a wait, as with LagPolicy::kSuspend.
 //
 // Ranks that have skipped different numbers of calls count differently (SkippedCalls), and a drain
 // needs one number. Each rank that waits in a drain tells the least number that it can take, raises
@@ -66,7 +65,13 @@ class CatchUp {
   // made: they wait for its data again.
   void TellReturn(Instant now, const Collective& collective, Sequence number);
 
+  // A member has come back, and waits until the others begin a call after `skipped`.
+  void HandleReturn(Collective& collective, MemberIndex member, Sequence skipped);
+  // This rank begins a call: members that wait for it may not be owners, whom its data shows that.
+  void AnswerReturned(Collective& collective, Sequence number);
+
  private:
+  void TellBegun(const Collective& collective, MemberIndex member, Sequence number);
   bool Applies(const Collective& origin) const;
   // The number of the call if it skips no more.
   Sequence UsualNumber(const Collective& origin, const Submission& submission);
@@ -76,6 +81,12 @@ class CatchUp {
   void TellOthers(const Collective& collective, const SentInfo& info);
   // The others make no more calls, or none before a drain.
   bool OthersHaveEnded(const Collective& origin, Sequence number, Sequence position) const;
+  // The others ahead of this rank wait for it, not it for them: if both waited, or neither, they
+  // would pass each other in every call.
+  bool SetsThePace(const Collective& origin) const;
+  // The time for which the others may wait for this rank before they make their next call: in each
+  // collective once.
+  Duration LongestWaitOfOthers() const;
   // Some rank waits for this one in a call that its program has not made.
   bool OthersWait(Instant now) const;
   // Calls `visit(rank)` for the members that take part beside this rank.

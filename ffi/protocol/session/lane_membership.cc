@@ -118,10 +118,8 @@ void LaneMembership::SetUnusable(Instant now, Rank rank, bool unusable) {
   if (in_use()) shared_->Open()->SetUnusable(now, lane_, rank, unusable);
 }
 
-std::uint32_t LaneMembership::Skipped(const Collective& origin, Sequence position) {
-  SharedMembership::Access open = shared_->Open();
-  open.skipped().Call(origin.bucket_id, position);
-  return open.skipped().Of(origin.bucket_id);
+std::uint32_t LaneMembership::Skipped(const Collective& origin) {
+  return shared_->Open().skipped().Of(origin.bucket_id);
 }
 
 std::uint32_t LaneMembership::Skip(const Collective& origin, Sequence position, Sequence number) {

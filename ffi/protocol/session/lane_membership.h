@@ -56,8 +56,8 @@ class LaneMembership {
   void SetUnusable(Instant now, Rank rank, bool unusable);
   // One more attempt to agree, for a rank that is stuck.
   void Retry(Instant now) { shared_->Open()->Retry(now); }
-  // The program makes the call at the position. Returns the calls of its bucket that were skipped.
-  std::uint32_t Skipped(const Collective& origin, Sequence position);
+  // The calls of its bucket that this rank has skipped.
+  std::uint32_t Skipped(const Collective& origin);
   // The call begins under the number. Returns the calls that it skips.
   std::uint32_t Skip(const Collective& origin, Sequence position, Sequence number);
   // True if a call may begin in the present view.

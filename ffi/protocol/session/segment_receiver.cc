@@ -56,6 +56,8 @@ bool SegmentReceiver::HandleOne(Instant now, Collective& collective, MemberIndex
   lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, from, call, /*past=*/false));
   if (ShowsCall(collective.spec, header.kind)) {
     collective.NoteCalled(now, from, call);
+  } else if (header.contributors > 0 && call != kFinalDrain) {
+    collective.Origin().numbers.NoteSum(now, call);
   }
   return HandleValues(now, collective, from, header, *values);
 }

@@ -2,14 +2,13 @@
 // lanes share.
 //
 // The program of a rank counts its calls of a bucket: their positions. The number of a call in the
-// session is its position plus the calls that the rank has skipped. Buckets that a program calls
-// equally often, those of one step, skip calls together: otherwise one rank could be ahead in one
-// bucket and another in the next, and each would wait for the other.
+// session is its position plus the calls of the bucket that the rank has skipped. Each bucket skips
+// by itself, only up to calls that others have made. If one bucket skipped for another one, two
+// ranks could raise the numbers of each other without end.
 
 #ifndef FFI_PROTOCOL_SESSION_SKIPPED_CALLS_H_
 #define FFI_PROTOCOL_SESSION_SKIPPED_CALLS_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 
@@ -22,38 +21,20 @@ class SkippedCalls {
   // The calls of the bucket that were skipped so far.
   std::uint32_t Of(CollectiveId bucket) const {
     const auto at = buckets_.find(bucket);
-    return at == buckets_.end() ? 0 : at->second.skipped;
+    return at == buckets_.end() ? 0 : at->second;
   }
-  // The program of the rank makes the call.
-  void Call(CollectiveId bucket, Sequence position) {
-    Bucket& called = buckets_[bucket];
-    called.position = std::max(called.position, position);
-  }
-  // The call at the position begins under the number. Returns the calls that it skips, which the
-  // other buckets of its step skip, too. The bucket was called.
+  // The call at the position begins under the number. Returns the calls that it skips.
   std::uint32_t Begin(CollectiveId bucket, Sequence position, Sequence number) {
-    const Bucket& begun = buckets_.at(bucket);
-    const std::uint32_t usual = position.value() + begun.skipped;
+    std::uint32_t& skipped = buckets_[bucket];
+    const std::uint32_t usual = position.value() + skipped;
     // Another lane may have skipped more meanwhile.
     if (number.value() <= usual) return 0;
-    const std::uint32_t more = number.value() - usual;
-    for (auto& [id, other] : buckets_) {
-      if (&other == &begun || InOneStep(other, begun)) other.skipped += more;
-    }
-    return more;
+    skipped += number.value() - usual;
+    return number.value() - usual;
   }
 
  private:
-  struct Bucket {
-    Sequence position{};  // of the newest call of the program
-    std::uint32_t skipped = 0;
-  };
-  static bool InOneStep(const Bucket& a, const Bucket& b) {
-    const std::uint32_t lower = std::min(a.position, b.position).value();
-    return std::max(a.position, b.position).value() - lower <= 1;
-  }
-
-  std::map<CollectiveId, Bucket> buckets_;
+  std::map<CollectiveId, std::uint32_t> buckets_;
 };
 
 }  // namespace optireduce

@@ -81,6 +81,7 @@ void Succession::Begin(Instant now, Held held, const CatchUp::Turn& turn, Collec
                        Collective& in_view) {
   Submission& submission = held.submission;
   catch_up_.Begin(turn, origin, submission);
+  catch_up_.AnswerReturned(in_view, turn.number);
   if (held.given_up) {
     lifecycle_.GiveUpUncalled(now, in_view, held.submission, *held.given_up);
   } else {

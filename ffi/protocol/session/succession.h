@@ -50,6 +50,9 @@ class Succession {
   // Starts the held calls, and the final drains, that can begin. True if it has suspected a member:
   // the membership may change.
   bool Start(Instant now);
+  void HandleReturn(Collective& collective, MemberIndex member, Sequence skipped) {
+    catch_up_.HandleReturn(collective, member, skipped);
+  }
   // An adopted view contains this rank. Voids collectives that only removed members have called:
   // they have no final drain.
   void HandleView();

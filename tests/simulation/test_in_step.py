@@ -1,0 +1,64 @@
+"""After the last fault all ranks are in step again, whatever a step calls."""
+
+import pytest
+
+from jax_optireduce import _native
+
+COMPUTE_S = 0.01  # before each call
+# Of 300 steps: after the faults, and before the first programs end.
+SETTLED = slice(150, 180)
+
+
+def settled_calls(line: str) -> list[dict[str, float]]:
+    report = _native.simulate(
+        f"ranks=4 calls=300 sequential=1 compute_us={COMPUTE_S * 1e6:.0f} "
+        f"on_lag=catch_up peer_timeout_us=30000000 faults_end_us=1000000 {line}"
+    )
+    assert report["ok"], f"{report['failure']}: {report['scenario']}"
+    return report["calls"][SETTLED]
+
+
+LATE_FIRST_CALLS = "start_skew_us=1000000"
+PAUSES = "straggle_ppm=60000 straggle_us=300000 straggle_end_us=1000000"
+FREEZE = "freeze_at_us=200000 freeze_for_us=500000 freeze_rank=2"
+
+LEARNED = (
+    "late_budget_ppm=50000 reduce_scatter_deadline_us=200000 "
+    "all_gather_deadline_us=200000"
+)
+LONG = "reduce_scatter_deadline_us=150000 all_gather_deadline_us=150000"
+SHORT = "reduce_scatter_deadline_us=4000 all_gather_deadline_us=4000"
+
+# The buckets of a step; of small ones each has one owner.
+STEPS = {
+    "one": "collectives=1 elements=5000",
+    "two": "collectives=2 elements=5000",
+    "small": "collectives=2 elements=50",
+    "four": "collectives=4 elements=5000",
+    "rare": "collectives=3 elements=5000 rare=10",
+}
+
+
+@pytest.mark.parametrize("faults", [LATE_FIRST_CALLS, PAUSES, FREEZE])
+@pytest.mark.parametrize("deadlines", [LEARNED, LONG, SHORT])
+@pytest.mark.parametrize("step", STEPS)
+def test_ranks_are_in_step_again_after_the_last_fault(step, deadlines, faults):
+    for seed in range(1, 4):
+        line = f"seed={seed} {STEPS[step]} {deadlines} {faults}"
+        bounded = settled_calls(f"mode=bounded {line}")
+        exact = settled_calls(f"mode=exact {line}")
+        late = sum(call["late"] for call in bounded) / len(bounded)
+        assert late < 0.01, line
+        steps_s = [
+            sum(call["elapsed_s"] + COMPUTE_S for call in calls)
+            for calls in (bounded, exact)
+        ]
+        assert steps_s[0] < 1.2 * steps_s[1], line
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 8, 16])
+def test_any_number_of_ranks_is_in_step_again(ranks):
+    for seed in range(1, 4):
+        line = f"seed={seed} {STEPS['two']} ranks={ranks} {SHORT} {LATE_FIRST_CALLS}"
+        calls = settled_calls(f"mode=bounded {line}")
+        assert sum(call["late"] for call in calls) / len(calls) < 0.01, line
