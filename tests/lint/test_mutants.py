@@ -28,7 +28,6 @@ def test_the_planted_bugs_of_a_file_do_not_overlap(file):
         assert (f"Planted({mutant.number})" in planted) == (mutant.file == file)
 
 
-@pytest.mark.long
 def test_the_sources_with_all_planted_bugs_compile(tmp_path):
     mutants.make_copy(tmp_path, _MUTANTS)
     planted = {mutant.file for mutant in _MUTANTS}
