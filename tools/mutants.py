@@ -246,11 +246,11 @@ _NEAR = {
     "deferred_data": "test_call_window test_lagging",
     "delivery_handler": "test_endpoint test_ends test_deferral",
     "directory": "test_announcements",
-    "endpoint": "test_ends test_giving_up test_deferral",
+    "endpoint": "test_ends test_giving_up test_deferral test_peer_states",
     "exchange": "test_endpoint test_lossy_ends test_late_deferred test_deferral "
     "test_one_stage test_relayed_sums",
     "failure_detector": "test_endpoint test_ends test_giving_up test_deferral "
-    "test_one_stage",
+    "test_one_stage test_peer_states",
     "flow": "test_pacing",
     "received_numbers": "test_flow",
     "rtt_estimator": "test_flow",

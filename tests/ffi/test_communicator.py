@@ -27,6 +27,11 @@ def test_a_world_of_one_needs_no_socket_and_keeps_its_values():
     assert (end.error, end.values) == ("", [1.0, 2.0])
 
 
+def test_a_program_that_sees_the_end_of_a_call_finds_it_counted():
+    session = connected(1)
+    assert [session.counted_at_its_end() for _ in range(3)] == [1, 2, 3]
+
+
 def test_a_world_of_one_takes_no_call_after_its_end():
     session = connected(1)
     session.close(0, "its program has ended")

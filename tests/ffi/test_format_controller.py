@@ -64,6 +64,23 @@ def test_a_few_odd_calls_do_not_change_the_format(before, count):
     assert set(calls.make(SETTLED, period_s=0.1, wire_s=before * 0.1)) == {usual}
 
 
+@hypothesis.given(st.lists(st.integers(1, 7), max_size=20))
+@hypothesis.example([5, 1])
+@hypothesis.example([1, 4, 1, 4])
+def test_the_format_changes_with_the_fifth_call_in_a_row_that_speaks_for_it(runs):
+    calls = Calls()
+    usual, contrary = "float32", 0
+    calls.make(1, period_s=0.1, wire_s=0.0)
+    for i, length in enumerate(runs):
+        better = ("int8", "float32")[i % 2]
+        for _ in range(length):
+            contrary = contrary + 1 if better != usual else 0
+            if contrary == 5:
+                usual, contrary = better, 0
+            wire_s = 0.05 if better == "int8" else 0.0
+            assert calls.make(1, period_s=0.1, wire_s=wire_s) == [usual]
+
+
 def test_the_format_follows_a_lasting_change_within_twenty_calls():
     calls = Calls()
     for share, expected in ((0.0, "float32"), (0.5, "int8"), (0.001, "float32")):

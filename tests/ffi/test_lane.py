@@ -10,6 +10,15 @@ def errors(lanes, count) -> dict[tuple[int, int], str]:
     return {(end.rank, end.sequence): end.error for end in lanes.ended(count)}
 
 
+def test_the_counters_of_a_lane_include_a_call_when_it_ends():
+    lanes = native.Lanes(2)
+    for sequence in range(3):
+        for rank in range(2):
+            lanes.submit(rank, [1.0] * 5000, sequence=sequence)
+        ended = lanes.ended(2 * sequence + 2)[-2:]
+        assert [end.counted for end in ended] == [sequence + 1] * 2
+
+
 @pytest.mark.parametrize("mode", ["exact", "agreed", "bounded", "lossy"])
 def test_calls_end_on_the_threads_of_the_lanes_with_the_sum(mode):
     lanes = native.Lanes(2)
@@ -105,12 +114,16 @@ def test_a_batch_that_the_port_refuses_is_sent_next_and_once():
 
 
 def test_a_lane_sleeps_no_longer_than_the_deadline_of_its_call():
-    lanes = native.Lanes(2)
-    # Without the peer only a deadline ends it.
-    lanes.submit(0, [1.0], mode="lossy", deadline_s=0.1)
-    (end,) = lanes.ended(1)
-    assert end.error == ""
-    assert end.last_sleep_s <= 0.1
+    slept_s = 0.0
+    # On a busy machine a lane may have its first turn after the deadline.
+    while slept_s == 0.0:
+        lanes = native.Lanes(2)
+        # Without the peer only a deadline ends it.
+        lanes.submit(0, [1.0], mode="lossy", deadline_s=0.1)
+        (end,) = lanes.ended(1)
+        assert end.error == ""
+        slept_s = end.last_sleep_s
+    assert slept_s <= 0.1
 
 
 def test_calls_under_way_end_when_their_lane_meets_an_error():

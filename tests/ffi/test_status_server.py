@@ -1,5 +1,6 @@
 """The socket that gives the state of a process, and the text of a report."""
 
+import itertools
 import json
 import os
 import socket
@@ -39,6 +40,16 @@ def test_each_client_gets_one_whole_report_and_then_the_end(folder):
         assert read(folder / _NAME) == b"x" * (3 << 20)
     server.close()
     assert list(folder.iterdir()) == []
+
+
+def test_clients_get_at_most_20_reports_a_second(folder):
+    server = native.StatusServer(str(folder), _NAME, 10)
+    for _ in range(4):
+        read(folder / _NAME)
+    pauses = [after - before for before, after in itertools.pairwise(server.made_at)]
+    server.close()
+    assert len(pauses) == 3
+    assert min(pauses) >= 1 / 20
 
 
 def test_folder_and_socket_are_for_one_user(folder):

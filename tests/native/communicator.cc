@@ -127,6 +127,16 @@ class TestCommunicators {
     for (const auto& [name, value] : ranks_.at(rank)->counters()) counters[name.c_str()] = value;
     return counters;
   }
+  // A call of a rank without peers: the completed calls that its end finds in the counters.
+  std::uint64_t CountedAtItsEnd() {
+    const auto counted = std::make_shared<Inbox<std::uint64_t>>();
+    ranks_.at(0)->Submit({}, [counted, rank = ranks_[0].get()](const Status&, const CallStats&) {
+      for (const auto& [name, value] : rank->counters()) {
+        if (name == "calls_completed") counted->Put(value);
+      }
+    });
+    return counted->Wait(1).front();
+  }
   // Its report, as JSON.
   std::string Examine(std::uint16_t rank) const {
     const nb::gil_scoped_release release;
@@ -207,6 +217,7 @@ void Bind(nb::module_& m) {
       .def("close", &TestCommunicators::Close, "rank"_a, "why"_a)
       .def("ended", &TestCommunicators::Ended, "count"_a)
       .def("counters", &TestCommunicators::CountersOf, "rank"_a)
+      .def("counted_at_its_end", &TestCommunicators::CountedAtItsEnd)
       .def("examine", &TestCommunicators::Examine, "rank"_a)
       .def("serve_status", &TestCommunicators::ServeStatus, "rank"_a, "folder"_a)
       .def("ports", &TestCommunicators::Ports, "rank"_a);

@@ -45,7 +45,7 @@ class BusyPort : public DatagramPort {
     std::atomic<bool> broken = false;  // from then on it throws
     int refused = 0;
     int wrong = 0;          // sends after a refused one that are not that one, once
-    Duration last_sleep{};  // time that the lane asked for with its last Wait()
+    Duration last_sleep{};  // time that the lane asked for with its last Wait() that has an end
   };
   BusyPort(std::unique_ptr<DatagramPort> port, bool refuses, std::shared_ptr<Notes> notes)
       : port_(std::move(port)), refuses_(refuses), notes_(std::move(notes)) {}
@@ -66,7 +66,7 @@ class BusyPort : public DatagramPort {
     return port_->Receive(take);
   }
   void Wait(Instant until) override {
-    notes_->last_sleep = until - ClockNow();
+    if (until != kNever) notes_->last_sleep = until - ClockNow();
     // It may take more at once.
     if (!last_refused_) port_->Wait(until);
   }
@@ -92,7 +92,8 @@ struct LaneEnd {
   std::string error;
   std::vector<float> values;
   bool on_own_thread = false;  // of the lane, not of the submitter
-  double last_sleep_s = 0;     // time that the lane last asked its port to wait for
+  double last_sleep_s = 0;     // the time of BusyPort::Notes; 0: the lane did not sleep
+  std::uint64_t counted = 0;   // calls with a result, as the lane's counters say at this moment
 };
 
 class TestLanes {
@@ -132,7 +133,8 @@ class TestLanes {
     Submission submission = CallOf(values.size(), sequence, mode, deadline_s);
     submission.leaves = {
         {.data = reinterpret_cast<std::byte*>(bucket->data()), .elements = bucket->size()}};
-    auto done = [inbox = inbox_, notes = notes_.at(rank), bucket, rank, sequence,
+    auto done = [inbox = inbox_, notes = notes_.at(rank), lane = lanes_.at(rank).get(), bucket,
+                 rank, sequence,
                  submitter = std::this_thread::get_id()](const Status& status, const CallStats&) {
       const bool on_own_thread = std::this_thread::get_id() != submitter;
       inbox->Put({.rank = rank,
@@ -140,7 +142,8 @@ class TestLanes {
                   .error = status.message(),
                   .values = *bucket,
                   .on_own_thread = on_own_thread,
-                  .last_sleep_s = on_own_thread ? ToSeconds(notes->last_sleep) : 0});
+                  .last_sleep_s = on_own_thread ? ToSeconds(notes->last_sleep) : 0,
+                  .counted = lane->snapshot().counters.calls_completed});
     };
     lanes_.at(rank)->Submit(std::move(submission), std::move(done));
   }
@@ -228,7 +231,8 @@ void Bind(nb::module_& m) {
       .def_ro("error", &LaneEnd::error)
       .def_ro("values", &LaneEnd::values)
       .def_ro("on_own_thread", &LaneEnd::on_own_thread)
-      .def_ro("last_sleep_s", &LaneEnd::last_sleep_s);
+      .def_ro("last_sleep_s", &LaneEnd::last_sleep_s)
+      .def_ro("counted", &LaneEnd::counted);
   nb::class_<TestLanes>(m, "Lanes")
       .def(nb::init<std::uint16_t, bool>(), "ranks"_a, "busy"_a = false)
       .def("submit", &TestLanes::Submit, "rank"_a, "values"_a, "sequence"_a = 0, "mode"_a = "exact",

@@ -4,15 +4,19 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "ffi/net/clock.h"
 #include "ffi/runtime/status_server.h"
 #include "tests/native/binding.h"
+#include "tests/native/inbox.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -34,8 +38,10 @@ nb::bytes ReportWithName(const nb::bytes& name, std::size_t calls) {
 class TestServer {
  public:
   TestServer(const std::string& folder, const std::string& name, std::size_t bytes)
-      : server_(Unwrap(
-            StatusServer::Start(folder, name, [bytes] { return std::string(bytes, 'x'); }))) {}
+      : server_(Unwrap(StatusServer::Start(folder, name, [bytes, made_at = made_at_] {
+          made_at->Put(ToSeconds(ClockNow()));
+          return std::string(bytes, 'x');
+        }))) {}
   ~TestServer() { Close(); }
   TestServer(const TestServer&) = delete;
   TestServer& operator=(const TestServer&) = delete;
@@ -44,8 +50,11 @@ class TestServer {
     const nb::gil_scoped_release release;
     server_.reset();
   }
+  // When each report was made, in seconds of the clock of the runtime.
+  std::vector<double> MadeAt() const { return made_at_->Now(); }
 
  private:
+  const std::shared_ptr<Inbox<double>> made_at_ = std::make_shared<Inbox<double>>();
   std::unique_ptr<StatusServer> server_;
 };
 
@@ -54,6 +63,7 @@ void Bind(nb::module_& m) {
   nb::class_<TestServer>(m, "StatusServer")
       .def(nb::init<const std::string&, const std::string&, std::size_t>(), "folder"_a, "name"_a,
            "bytes"_a)
+      .def_prop_ro("made_at", &TestServer::MadeAt)
       .def("close", &TestServer::Close);
 }
 
