@@ -1,13 +1,16 @@
 """The keys of the coordination service after `init`, and a rank that starts twice.
 
-Arguments: "keys", or "train" with a number of steps. Prints "key <name> <digest>", or
-"step <number>" and "joined"; "error <message>" when `init` fails.
+Arguments: "keys", or "train" with the path of a file, which comes to exist and has the
+number of steps. Prints "key <name> <digest>", or "step <number>" and "joined"; "error
+<message>" when `init` fails.
 """
 
+import itertools
 import os
 import re
 import sys
 import time
+from pathlib import Path
 
 import jax
 import meshes
@@ -35,7 +38,10 @@ if sys.argv[1] == "keys":
         secret = len(value) == 32 or re.search(rb"[0-9a-f]{64}", value)
         print("key", key.rsplit("/", 2)[-2], bool(secret), flush=True)
 else:
-    for step in range(int(sys.argv[2])):
+    steps = Path(sys.argv[2])
+    for step in itertools.count():
+        if steps.exists() and step >= int(steps.read_text()):
+            break
         jax.block_until_ready(program(given))
         print("step", step, flush=True)
         time.sleep(0.1)

@@ -1,13 +1,16 @@
 """Performs the given activity until SIGTERM ends it; prints "ready" before.
 
 Arguments: the activity, and optionally a handler of SIGTERM ("before" or "after" init),
-or "preemption": the program uses JAX's preemption service.
+or "preemption": the program uses JAX's preemption service. "sleeps, signalled
+elsewhere" has a third one: with the rank appended, the path of a file, on whose
+appearance a thread signals itself.
 """
 
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +27,12 @@ PLAN = sys.argv[2] if len(sys.argv) > 2 else ""
 def save(number, _frame):
     print("saved after", signal.Signals(number).name, flush=True)
     sys.exit(0)
+
+
+def signal_this_thread_when_told():
+    while not Path(f"{sys.argv[3]}{rank}").exists():
+        time.sleep(0.01)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
 
 if PLAN == "before":
@@ -67,9 +76,7 @@ try:
                 print("trains", flush=True)
         print("saved at step", step, flush=True)
     elif WHAT == "sleeps, signalled elsewhere":
-        threading.Timer(
-            0.5, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-        ).start()
+        threading.Thread(target=signal_this_thread_when_told, daemon=True).start()
         time.sleep(1000)
     else:
         time.sleep(1000)
