@@ -101,15 +101,11 @@ class Rank:
         process: the leader of its own process group, so that all of it can be killed.
         path: its output, both streams.
         environment: its own.
-        started: `time.monotonic()`.
-        ended: the same, once `Ranks.wait` has seen the end.
     """
 
     process: subprocess.Popen[bytes] | Forked
     path: Path
     environment: Mapping[str, str]
-    started: float
-    ended: float | None = None
 
     @property
     def output(self) -> str:
@@ -148,9 +144,7 @@ class Ranks(list[Rank]):
                 raise AssertionError(
                     f"ranks {running} still run after {limit_s} s\n{self.describe()}"
                 )
-            self._note_ends()
             time.sleep(0.02)
-        self._note_ends()
 
     def wait_for(self, rank: int, line: str, limit_s: float = TIME_LIMIT_S) -> None:
         """Waits until this rank has written a line that begins with this text."""
@@ -163,16 +157,24 @@ class Ranks(list[Rank]):
                 )
             time.sleep(0.02)
 
+    def wait_for_stop(self, rank: int, limit_s: float = TIME_LIMIT_S) -> None:
+        """Waits until this rank has stopped itself by SIGSTOP."""
+        status = Path(f"/proc/{self[rank].process.pid}/status")
+        end = time.monotonic() + limit_s
+        while "State:\tT" not in status.read_text():
+            assert time.monotonic() < end, f"rank {rank} runs\n{self.describe()}"
+            time.sleep(0.02)
+
     def succeed(self, *ranks: int) -> None:
         """Waits for these ranks, or all, and expects exit code 0 of each."""
         self.wait(*ranks)
         codes = {i: self[i].code for i in ranks or range(len(self))}
         assert not any(codes.values()), f"exit codes {codes}\n{self.describe()}"
 
-    def _note_ends(self) -> None:
-        for rank in self:
-            if rank.ended is None and rank.process.poll() is not None:
-                rank.ended = time.monotonic()
+
+def happens(folder: Path, event: str) -> None:
+    """Lets an event happen, for which ranks wait (`programs/events.py`)."""
+    (folder / f"event {event}").touch()
 
 
 def _free_port() -> int:
@@ -232,6 +234,7 @@ def start(
         "JAX_NUM_PROCESSES": str(world_size),
         # Status sockets of killed ranks stay behind.
         "XDG_RUNTIME_DIR": str(folder),
+        "RANKS_FOLDER": str(folder),
         "XLA_FLAGS": (
             f"--xla_force_host_platform_device_count={devices}"
             # Most of the time of a program here is that of the compiler.
@@ -262,7 +265,7 @@ def start(
                     process = _start_in(namespaces[i], command, output, environment)
                 else:
                     process = Forked(command, output, environment)
-            ranks.append(Rank(process, path, environment, time.monotonic()))
+            ranks.append(Rank(process, path, environment))
         yield ranks
     finally:
         for rank in ranks:

@@ -2,14 +2,11 @@
 
 import re
 import signal
-import time
 
 import pytest
 import ranks
 
 _CALL_TIMEOUT_S = 2.0
-# Chosen: the delay that a busy machine with 2 cores adds to a timeout.
-_SLACK_S = 5.0
 
 
 def _assert_all_go_on(started: ranks.Ranks, devices: int = 1) -> None:
@@ -33,10 +30,9 @@ def test_ranks_go_on_after_calls_that_one_of_them_cancels(tmp_path, devices):
 
 def test_ranks_go_on_after_a_program_that_was_interrupted(tmp_path):
     with ranks.start(
-        "giving_up", "interrupt", "6", folder=tmp_path, world_size=3
+        "giving_up", "interrupt", folder=tmp_path, world_size=3
     ) as started:
         started.wait_for(0, "waiting")
-        time.sleep(1.0)
         started[0].process.send_signal(signal.SIGINT)
         _assert_all_go_on(started)
         assert started[0].lines("interrupted") == [""]
@@ -69,12 +65,10 @@ def test_ranks_go_on_after_a_device_of_one_of_them_has_failed(tmp_path):
 def test_a_rank_that_hangs_is_named_after_the_call_timeout(tmp_path):
     options = {"call_timeout_s": _CALL_TIMEOUT_S}
     with ranks.start(
-        "giving_up", "hang", "8", folder=tmp_path, world_size=3, options=options
+        "giving_up", "hang", folder=tmp_path, world_size=3, options=options
     ) as started:
         _assert_all_go_on(started)
         for rank in started[:2]:
-            (took,) = rank.lines("took")
-            assert float(took) < _CALL_TIMEOUT_S + _SLACK_S
             assert "for rank 2 (heard" in rank.lines("error")[0]
             assert "it last called call 0 of" in started.describe()
         # The rank is informed of the reason.

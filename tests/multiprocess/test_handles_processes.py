@@ -62,7 +62,11 @@ def test_late_data_of_begun_calls_is_in_later_ones_and_a_drain(
 
 
 def test_a_process_completes_its_begun_calls_at_its_end(tmp_path):
-    with ranks.start("handles", "exit", folder=tmp_path, world_size=2) as started:
+    # Much longer than the test may take.
+    options = {"shutdown_timeout_s": 10_000}
+    with ranks.start(
+        "handles", "exit", folder=tmp_path, world_size=2, options=options
+    ) as started:
         started.succeed()
         assert started[1].lines("equal") == ["True"], started.describe()
         assert not any("given up" in rank.output for rank in started)
@@ -75,7 +79,8 @@ def test_a_begun_call_that_no_rank_joins_is_given_up_at_the_end(tmp_path):
     ) as started:
         started.succeed(0)
         (line,) = re.findall(r".*given up.*", started[0].output)
-        assert re.search(r"1 call of 'call.*: given up after [2-9]", line), line
+        assert "1 call of 'call" in line
+        assert float(re.search(r"given up after (\S+) s", line)[1]) >= 2
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,9 @@ def _check_named(started: ranks.Ranks) -> None:
         assert started[number].lines(f"log rank {_LAST} is slow"), started.describe()
 
 
-def _check_others_go_on(started: ranks.Ranks, *, stop_at: int, until: int) -> None:
-    """The calls of the others end while the last rank is stopped."""
-    started.wait_for(_LAST, f"call {stop_at}")
-    started[_LAST].process.send_signal(signal.SIGSTOP)
+def _check_others_go_on(started: ranks.Ranks, *, until: int) -> None:
+    """The calls of the others end while the last rank is stopped, and it goes on."""
+    started.wait_for_stop(_LAST)
     for number in _OTHERS:
         started.wait_for(number, f"call {until}")
     assert not started[_LAST].lines(f"call {until}"), started.describe()
@@ -38,9 +37,12 @@ def _check_others_go_on(started: ranks.Ranks, *, stop_at: int, until: int) -> No
 
 def test_calls_end_while_a_rank_is_stopped_and_it_catches_up(tmp_path):
     with ranks.start(
-        *("late", "50", "0", "sum"), folder=tmp_path, world_size=4, options=_OPTIONS
+        *("late", "50", "0", "sum", "20"),
+        folder=tmp_path,
+        world_size=4,
+        options=_OPTIONS,
     ) as started:
-        _check_others_go_on(started, stop_at=20, until=45)
+        _check_others_go_on(started, until=45)
         started.succeed()
         _check_conserved(started)
         _check_named(started)
@@ -49,9 +51,12 @@ def test_calls_end_while_a_rank_is_stopped_and_it_catches_up(tmp_path):
 def test_a_rank_that_was_stopped_skips_calls_and_is_in_step_again(tmp_path):
     options = {**_OPTIONS, "on_lag": "catch_up"}
     with ranks.start(
-        *("late", "80", "0.02", "sum"), folder=tmp_path, world_size=4, options=options
+        *("late", "80", "0.02", "sum", "20"),
+        folder=tmp_path,
+        world_size=4,
+        options=options,
     ) as started:
-        _check_others_go_on(started, stop_at=20, until=45)
+        _check_others_go_on(started, until=45)
         started.succeed()
         _check_conserved(started)
         (skipped,) = started[_LAST].lines("skipped")
@@ -68,9 +73,12 @@ def test_a_rank_that_was_stopped_skips_calls_and_is_in_step_again(tmp_path):
 def test_a_mean_counts_each_contribution_once_at_least_and_less_than_twice(tmp_path):
     options = {**_OPTIONS, "on_lag": "catch_up"}
     with ranks.start(
-        *("late", "80", "0.02", "mean"), folder=tmp_path, world_size=4, options=options
+        *("late", "80", "0.02", "mean", "20"),
+        folder=tmp_path,
+        world_size=4,
+        options=options,
     ) as started:
-        _check_others_go_on(started, stop_at=20, until=45)
+        _check_others_go_on(started, until=45)
         started.succeed()
         for rank in started:
             (line,) = rank.lines("weights")
@@ -96,25 +104,24 @@ def test_settings_that_make_much_data_late_are_named(tmp_path):
 def test_with_the_defaults_the_others_go_on_while_a_rank_is_stopped(tmp_path):
     # Much longer than the test may take: no rank is removed.
     with ranks.start(
-        *("late", "60", "0", "sum"),
+        *("late", "60", "0", "sum", "35"),
         folder=tmp_path,
         world_size=4,
         options={"peer_timeout_s": 600},
     ) as started:
-        _check_others_go_on(started, stop_at=35, until=60)
+        _check_others_go_on(started, until=60)
         started.succeed()
         _check_conserved(started)
 
 
 def test_calls_that_the_others_have_drained_end_at_once(tmp_path):
     with ranks.start(
-        *("late", "90", "0", "sum"), folder=tmp_path, world_size=4, options=_OPTIONS
+        *("late", "90", "0", "sum", "20"),
+        folder=tmp_path,
+        world_size=4,
+        options=_OPTIONS,
     ) as started:
-        started.wait_for(_LAST, "call 20")
-        started[_LAST].process.send_signal(signal.SIGSTOP)
-        for number in _OTHERS:
-            started.wait_for(number, "call 99")
-        started[_LAST].process.send_signal(signal.SIGCONT)
+        _check_others_go_on(started, until=99)
         started.succeed()
         _check_conserved(started, before_the_drain=False)
         # About 75 calls are left to it, and some pass until it knows the position of

@@ -50,15 +50,14 @@ def test_a_computation_that_does_not_end_is_ended(tmp_path, what):
 
 @pytest.mark.parametrize("when", ["", "before"])
 def test_a_signal_to_another_thread_ends_a_sleep_of_the_main_thread(tmp_path, when):
-    told = tmp_path / "signal"
-    arguments = ("terminated", "sleeps, signalled elsewhere", when, str(told))
+    arguments = ("terminated", "sleeps, signalled elsewhere", when)
     with ranks.start(*arguments, folder=tmp_path, world_size=2) as started:
         for i in (0, 1):
             started.wait_for(i, "ready")
         time.sleep(0.5)  # The main threads sleep.
         # The other way round, rank 0 would have to outlast the end of rank 1.
         for i in (1, 0):
-            told.with_name(f"signal{i}").touch()
+            ranks.happens(tmp_path, f"signal {i}")
             started.wait(i)
         for rank in started:
             # On a busy machine the interpreter's end may take longer than its limit.

@@ -3,6 +3,7 @@
 import sys
 import time
 
+import events
 import jax
 import meshes
 import numpy as np
@@ -11,7 +12,7 @@ import jax_optireduce as jo
 
 HOW = sys.argv[1]
 
-jo.init()
+communicator = jo.init()
 mesh = meshes.make((jax.device_count(),), ("dp",))
 # The arithmetic makes it too expensive for XLA to run inline in the main thread.
 program = meshes.mapped(mesh, lambda x: jo.psum(3 * x + 1, "dp", name="call"))
@@ -35,7 +36,7 @@ elif HOW == "alone":
     if rank == 0:
         pending = program(given)
     else:
-        time.sleep(8)
+        events.wait_for("rank 0 gives up")
         try:
             jax.block_until_ready(program(given))
         except meshes.CALL_ERRORS as error:
@@ -43,9 +44,9 @@ elif HOW == "alone":
 elif HOW == "error in flight":
     if rank == 1:
         pending = program(given)
-        time.sleep(0.5)  # It is under way.
+        events.wait_for_a_call(communicator)
         raise RuntimeError("rank 1 had enough")
-    time.sleep(3)
+    events.wait_for("rank 1 has ended")
     jax.block_until_ready(program(given))
 elif HOW == "interrupt":
     print("waiting", flush=True)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+import events
 import jax
 import meshes
 import numpy as np
@@ -50,6 +51,11 @@ def cancel_often():
         time.sleep(0.01)
 
 
+def say_that_it_waits():
+    events.wait_for_a_call(communicator)
+    print("waiting", flush=True)
+
+
 def in_one_device_only(x):
     """The first device of all makes a call that others of its process do not make."""
     here = (lax.axis_index("dp") == 0) | (
@@ -68,25 +74,28 @@ if HOW == "cancel":
             canceller.join(0.001)
 elif HOW == "interrupt":
     if rank == 0:
-        print("waiting", flush=True)
+        threading.Thread(target=say_that_it_waits, daemon=True).start()
         try:
             call()
-            time.sleep(60)
+            time.sleep(1000)
         except KeyboardInterrupt:
             print("interrupted", flush=True)
+        events.happens("interrupted")
     else:
         # It makes the call after rank 0 has left it.
-        time.sleep(float(sys.argv[2]))
+        events.wait_for("interrupted")
         call()
 elif HOW == "device":
     only_some = meshes.mapped(mesh, in_one_device_only)
     call(only_some)
 elif HOW == "hang":
-    if rank == jax.process_count() - 1:
-        time.sleep(float(sys.argv[2]))
-    started = time.monotonic()
+    last = jax.process_count() - 1
+    if rank == last:
+        events.wait_for(
+            *(f"the call of rank {other} has failed" for other in range(last))
+        )
     call()
-    print(f"took {time.monotonic() - started:.2f}", flush=True)
+    events.happens(f"the call of rank {rank} has failed")
 # A call that fails on one rank fails on all.
 sums = 0
 while sums < 3:

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 
+import events
 import jax
 import jax.numpy as jnp
 import meshes
@@ -131,7 +132,7 @@ elif HOW == "alone":
     if rank == 0:
         jax.block_until_ready(begin_program(mode="exact")(rows(0)))
     else:
-        time.sleep(8)
+        time.sleep(1000)
 elif HOW == "dead":
     begin = begin_program(mode="exact")
     jax.block_until_ready(end_program(begin(rows(0))))
@@ -146,11 +147,12 @@ elif HOW == "cancel":
     if rank == 0:
         handle = begin(rows(0))
         jax.block_until_ready(handle)
-        time.sleep(0.5)  # It is under way.
+        events.wait_for_a_call(communicator)
         communicator.cancel("it took too long")
         expect_error(handle)
+        events.happens("cancelled")
     else:
-        time.sleep(2)
+        events.wait_for("cancelled")
         expect_error(begin(rows(0)))
     result = jax.block_until_ready(end_program(begin(rows(1))))
     print("next", np.isfinite(np.asarray(result.addressable_data(0))).all(), flush=True)

@@ -1,7 +1,7 @@
 """Calls that do not wait, while the test disturbs the last rank.
 
-Arguments: number of calls, seconds that the last rank sleeps before each, and "sum" or
-"mean". Prints
+Arguments: number of calls, seconds that the last rank sleeps before each, "sum" or
+"mean", and optionally the call after which the last rank stops itself. Prints
 
   "log <line>"                for each line of the log
   "call <number>"             when a call has ended, counted from 10
@@ -16,6 +16,8 @@ Arguments: number of calls, seconds that the last rank sleeps before each, and "
 """
 
 import logging
+import os
+import signal
 import sys
 import time
 from typing import Any
@@ -27,6 +29,7 @@ import numpy as np
 import jax_optireduce as jo
 
 CALLS, SLEEP_S, MEAN = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "mean"
+STOPS_AFTER = int(sys.argv[4]) if len(sys.argv) > 4 else 0
 
 
 def own(x: jax.Array) -> np.ndarray:
@@ -57,6 +60,8 @@ def run(mesh: jax.sharding.Mesh) -> None:
         time.sleep(SLEEP_S if last else 0)
         result, report = jax.block_until_ready(call(meshes.spread(mesh, rows)))
         print("call", number, flush=True)
+        if last and number == STOPS_AFTER:
+            os.kill(os.getpid(), signal.SIGSTOP)
         got += own(result) * factor
         carried += own(report.deferred)
         over += own(report.deadline_s) == 0

@@ -1,17 +1,15 @@
 """Performs the given activity until SIGTERM ends it; prints "ready" before.
 
 Arguments: the activity, and optionally a handler of SIGTERM ("before" or "after" init),
-or "preemption": the program uses JAX's preemption service. "sleeps, signalled
-elsewhere" has a third one: with the rank appended, the path of a file, on whose
-appearance a thread signals itself.
+or "preemption": the program uses JAX's preemption service.
 """
 
 import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
+import events
 import jax
 import jax.numpy as jnp
 import meshes
@@ -29,9 +27,8 @@ def save(number, _frame):
     sys.exit(0)
 
 
-def signal_this_thread_when_told():
-    while not Path(f"{sys.argv[3]}{rank}").exists():
-        time.sleep(0.01)
+def signal_this_thread():
+    events.wait_for(f"signal {rank}")
     signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
 
@@ -76,7 +73,7 @@ try:
                 print("trains", flush=True)
         print("saved at step", step, flush=True)
     elif WHAT == "sleeps, signalled elsewhere":
-        threading.Thread(target=signal_this_thread_when_told, daemon=True).start()
+        threading.Thread(target=signal_this_thread, daemon=True).start()
         time.sleep(1000)
     else:
         time.sleep(1000)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import events
 import jax
 import meshes
 import numpy as np
@@ -56,6 +57,12 @@ def meet(case: str) -> None:
     time.sleep(0.3)
 
 
+def cancel_the_next_call() -> None:
+    events.wait_for_a_call(communicator)
+    communicator.cancel("the test wants it")
+    events.happens("cancelled")
+
+
 communicator = jo.init()
 mesh = meshes.make((jax.device_count(),), ("dp",))
 rank, last = jax.process_index(), jax.process_count() - 1
@@ -70,16 +77,15 @@ for mode in ("exact", "bounded", "lossy"):
 late = call("late")
 late()
 if rank == last:
-    # Until the others have given up.
-    time.sleep(4.0)
+    events.wait_for(*(f"rank {other} has given up" for other in range(last)))
 expect("late", late)
+events.happens(f"rank {rank} has given up")
 meet("late")
 if rank == last:
-    threading.Timer(1.0, communicator.cancel, ["the test wants it"]).start()
-    expect("cancelled", call("cancelled"))
+    threading.Thread(target=cancel_the_next_call).start()
 else:
-    time.sleep(2.0)
-    expect("cancelled", call("cancelled"))
+    events.wait_for("cancelled")
+expect("cancelled", call("cancelled"))
 meet("cancelled")
 try:
     with jo.typed_errors():
