@@ -10,8 +10,9 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-# Seconds for one example. Chosen: ten times its duration on two idle cores.
-TIMEOUT_S = 120
+# Seconds for one example; only a hang takes longer. Chosen: twenty times the
+# duration on two idle cores.
+TIMEOUT_S = 240
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-# Seconds for one command. Chosen: ten times the time on two idle cores.
-TIMEOUT_S = 120
+# Seconds for one command; only a hang takes longer. Chosen: twenty times the
+# duration on two idle cores.
+TIMEOUT_S = 240
 
 
 def _edited(program: str, diff: str) -> str:

@@ -373,6 +373,6 @@ def test_program_without_init_is_told_to_call_it():
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,  # Only a hang takes longer.
     )
     assert result.stdout.strip() == "taught"

@@ -45,7 +45,7 @@ def _keys(folder: Path, start: str) -> list[str]:
     path = folder / "program.py"
     path.write_text(textwrap.dedent(_PROGRAM).replace("START", start))
     result = subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, path], capture_output=True, text=True, check=True, timeout=240
     )
     return result.stdout.split("\n")[:-1]
 

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import events
 import jax
 import jax.numpy as jnp
 import meshes
@@ -184,10 +185,8 @@ def main() -> None:
     print("longest", float(elapsed.max()))
     print("ended", *begun, flush=True)
     # The end of process 0 is that of the others.
-    path_of(training.rank).with_suffix(".end").touch()
-    awaited = [path_of(r).with_suffix(".end") for r in SLEEPING]
-    while not all(path.exists() for path in awaited):
-        time.sleep(0.05)
+    events.happens(f"rank {training.rank} has ended")
+    events.wait_for(*(f"rank {rank} has ended" for rank in SLEEPING))
 
 
 if __name__ == "__main__":

@@ -46,9 +46,7 @@ def mapped(function: Callable[..., Any]) -> jax.stages.Compiled:
 def meet() -> None:
     """Waits for the other sessions."""
     MEETING.joinpath(str(SEED)).touch()
-    end = time.monotonic() + 60
     while len(list(MEETING.iterdir())) < SESSIONS:
-        assert time.monotonic() < end, "the other session did not come"
         time.sleep(0.01)
 
 
