@@ -9,12 +9,13 @@ there are enough. Its rank precedes each line of its output, "[2] loss 0.31". On
 several hosts use their launcher, such as SLURM or Kubernetes: the same program
 runs unchanged.
 
-No process outlives the launcher. After a failure the other processes have
-`--grace-s` seconds to report their errors; then they get SIGTERM, and after the
-same time SIGKILL. With `--keep-going` they continue to their own end, as calls
-of mode "bounded" can. The launcher forwards Ctrl-C and SIGTERM immediately. If
-the launcher is killed, the kernel kills its child processes (but not their
-children).
+No process outlives the launcher. After a failure the other processes have time
+to report their errors: 5 s more than `JAX_OPTIREDUCE_PEER_TIMEOUT_S`, after
+which their calls name a dead process. Then they get SIGTERM, and 5 s later
+SIGKILL. `--grace-s` replaces both times. With `--keep-going` they continue to
+their own end, as calls of mode "bounded" can. The launcher forwards Ctrl-C and
+SIGTERM immediately. If the launcher is killed, the kernel kills its child
+processes (but not their children).
 
 Exit codes: 0, every process ended with 0; otherwise the code of the first
 failed process (128 + the signal's number if a signal ended it); 130 after
@@ -39,6 +40,7 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from jax_optireduce import _options
 from jax_optireduce._errors import UsageError
 from jax_optireduce.tools import arguments
 
@@ -49,9 +51,9 @@ _READ_BYTES = 65536
 # Source: the convention of POSIX shells.
 EXIT_BY_SIGNAL = 128
 
-# Time from a failure to SIGTERM, and from there to SIGKILL, in seconds.
-# Chosen: sufficient for the report of an error, and short for a user.
-GRACE_S = 5.0
+# Time for the report of an error, and from SIGTERM to SIGKILL, in seconds.
+# Chosen: sufficient for a report, and short for a user.
+_GRACE_S = 5.0
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -80,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grace-s",
         **arguments.seconds(),
-        default=GRACE_S,
-        help="seconds from a failure to SIGTERM, and then to SIGKILL (default 5)",
+        help="seconds from a failure to SIGTERM, and then to SIGKILL (default: "
+        "peer_timeout_s and 5, then 5)",
     )
     parser.add_argument(
         "--keep-going",
@@ -137,7 +139,7 @@ def start(
     processes: int,
     devices_per_process: int = 1,
     pinned: bool = True,
-    grace_s: float = GRACE_S,
+    grace_s: float | None = None,
     keep_going: bool = False,
     direct: Container[int] = (),
 ) -> int:
@@ -148,13 +150,22 @@ def start(
       processes: number of processes.
       devices_per_process: CPU devices that JAX shows in each process.
       pinned: whether each gets separate cores, if there are enough.
-      grace_s: seconds from a failure to SIGTERM, and then to SIGKILL.
+      grace_s: seconds from a failure to SIGTERM, and then to SIGKILL; None: long
+        enough for the others to find a dead process, then 5.
       keep_going: whether the others continue after a failure.
       direct: ranks that write to the streams of this process, without a prefix.
 
     Returns:
       The exit code, see above.
+
+    Raises:
+      UsageError: a variable JAX_OPTIREDUCE_* is no option, or has no valid value.
     """
+    if grace_s is None:
+        options, _ = _options.resolve({}, os.environ)
+        graces_s = (options.peer_timeout_s + _GRACE_S, _GRACE_S)
+    else:
+        graces_s = (grace_s, grace_s)
     with _reserved_port() as reservation:
         address = f"127.0.0.1:{reservation.getsockname()[1]}"
         cores = (
@@ -172,7 +183,7 @@ def start(
             )
             for rank in range(processes)
         ]
-        started = _Launch(grace_s, keep_going=keep_going, direct=direct)
+        started = _Launch(graces_s, keep_going=keep_going, direct=direct)
         return started.run(program, environments, cores)
 
 
@@ -284,9 +295,14 @@ class _Launch:
     """The processes of one launch, and their event loop."""
 
     def __init__(
-        self, grace_s: float, *, keep_going: bool, direct: Container[int]
+        self,
+        graces_s: tuple[float, float],
+        *,
+        keep_going: bool,
+        direct: Container[int],
     ) -> None:
-        self._grace_s = grace_s
+        # From a failure to SIGTERM, and from SIGTERM to SIGKILL.
+        self._report_s, self._grace_s = graces_s
         self._keep_going = keep_going
         self._direct = direct
         self._selector = selectors.DefaultSelector()
@@ -377,8 +393,9 @@ class _Launch:
         """Waits for events or the next due signal, and handles them."""
         wait_s = max(0.0, self._signal_at_s - time.monotonic())
         for key, _ in self._selector.select(None if wait_s == math.inf else wait_s):
-            # An earlier event may have closed the object of this one.
-            if key.fileobj in self._selector.get_map():
+            # An earlier event may have closed the file of this one. The map finds a
+            # closed file by its number only.
+            if key.fd in self._selector.get_map():
                 key.data()
         if time.monotonic() >= self._signal_at_s:
             for rank in self._alive:
@@ -412,8 +429,8 @@ class _Launch:
         if self._keep_going:
             _say(f"rank {rank} ended with {how}; the others continue")
             return
-        _say(f"rank {rank} ended with {how}; the others have {self._grace_s:g} s")
-        self._schedule(signal.SIGTERM, self._grace_s)
+        _say(f"rank {rank} ended with {how}; the others have {self._report_s:g} s")
+        self._schedule(signal.SIGTERM, self._report_s)
 
     def _end_silently(self) -> None:
         """Ends all processes, whose reader, such as `head`, has ended: no failure."""

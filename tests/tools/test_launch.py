@@ -165,6 +165,42 @@ def test_the_others_may_finish_within_the_grace(script, tmp_path):
     assert (code, lines) == (7, ["[0] noticed"])
 
 
+def test_the_others_have_time_to_find_a_dead_process(script, tmp_path, monkeypatch):
+    program = script(
+        """
+        import os, signal
+        import jax, jax.numpy as jnp
+        from jax.sharding import PartitionSpec as P
+        import jax_optireduce
+        jax_optireduce.init()
+        mesh = jax.make_mesh((jax.device_count(),), ("d",))
+        psum = lambda x: jax_optireduce.psum(x, "d")
+        mapped = jax.shard_map(
+            psum, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False
+        )
+        f, x = jax.jit(mapped), jnp.ones(4)
+        jax.block_until_ready(f(x))
+        if jax.process_index() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with jax_optireduce.typed_errors():
+            jax.block_until_ready(f(x))
+        """
+    )
+    monkeypatch.setenv("JAX_OPTIREDUCE_PEER_TIMEOUT_S", "7")
+    code, _, err = _finish(_start("-n", "2", program, cwd=tmp_path))
+    assert code == 128 + signal.SIGKILL
+    assert "rank 1 ended with SIGKILL; the others have 12 s" in err
+    assert "PeerLost: " in err
+    assert "rank 1" in err
+
+
+def test_a_wrong_variable_is_an_error_before_the_start(script, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_OPTIREDUCE_PEER_TIMEOUT_S", "soon")
+    code, lines, err = _finish(_start("-n", "2", script("print(1)"), cwd=tmp_path))
+    assert (code, lines) == (2, [])
+    assert "JAX_OPTIREDUCE_PEER_TIMEOUT_S must be a number, got 'soon'" in err
+
+
 def test_the_others_keep_going_where_they_are_told_to(script, tmp_path):
     program = script(
         """
@@ -245,6 +281,29 @@ def test_what_a_process_has_started_ends_with_it(script, tmp_path):
     code, lines, _ = _finish(_start("-n", "1", program, cwd=tmp_path))
     assert code == 0
     _wait_until_gone([int(lines[0].removeprefix("[0] "))])
+
+
+def test_a_process_and_its_child_that_end_together_are_no_error(script, tmp_path):
+    program = script(
+        """
+        import os, subprocess, time
+        print(subprocess.Popen(["sleep", "1000"]).pid, os.getpid())
+        time.sleep(1000)
+        """
+    )
+    with _start("-n", "1", program, cwd=tmp_path) as process:
+        line = process.stdout.readline()
+        child, rank = map(int, line.removeprefix("[0] ").split())
+        # The launcher finds both ends at once: the process, then its output, which the
+        # child has held open.
+        process.send_signal(signal.SIGSTOP)
+        for pid in (rank, child):
+            os.kill(pid, signal.SIGKILL)
+            _wait_until_gone([pid])
+        process.send_signal(signal.SIGCONT)
+        code, _, err = _finish(process)
+    assert code == 128 + signal.SIGKILL, err
+    assert "Traceback" not in err
 
 
 def test_each_process_has_cores_of_its_own_where_there_are_enough(script, tmp_path):
