@@ -9,15 +9,15 @@ them; `typed_errors` gives failed calls exceptions to catch; `coding` has exact
 gradients without the late ranks.
 """
 
-import pkgutil
-import sys
+import pkgutil as _pkgutil
+import sys as _sys
 
 # With `python -m` a checkout is first on the path; the compiled part is in the folder
 # of the installation.
-__path__ = pkgutil.extend_path(__path__, __name__)
+__path__ = _pkgutil.extend_path(__path__, __name__)
 
 # Python imports the package of the command line before its `__main__`.
-if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:
+if _sys.argv[:1] == ["-m"] and __name__ in _sys.orig_argv:
     from jax_optireduce import _interrupted_import
 
     _interrupted_import.end_silently()

@@ -153,10 +153,13 @@ class LogThread:
 def dump(source: FlightRecordSource, path: str | os.PathLike[str]) -> None:
     """Writes the flight record to a file, which is replaced if it exists.
 
+    A new file is readable by this user only: it has the names of the program.
+
     Raises:
       OSError: the file cannot be written.
     """
-    with Path(path).open("w") as file:
+    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY
+    with os.fdopen(os.open(path, flags, 0o600), "w") as file:
         _write(file, source, REQUESTED)
 
 

@@ -24,12 +24,14 @@ from typing import Any, NamedTuple
 
 import jax
 
+import jax_optireduce
 from jax_optireduce import (
     _interfaces,
     _lanes,
     _native,
     _options,
     _paths,
+    _phrases,
     _roll_call,
 )
 from jax_optireduce._errors import RendezvousError, UsageError
@@ -108,12 +110,13 @@ def initialize_distributed(options: Options) -> None:
 def _initialize(arguments: Mapping[str, Any], advanced: Advanced) -> None:
     """Meets the processes of the arguments, if there are any, and initialises JAX."""
     if arguments:
-        _roll_call.hold(
-            arguments["coordinator_address"],
-            arguments["num_processes"],
-            arguments["process_id"],
-            advanced.rendezvous_timeout_s,
-        )
+        with explained_descriptors():
+            _roll_call.hold(
+                arguments["coordinator_address"],
+                arguments["num_processes"],
+                arguments["process_id"],
+                advanced.rendezvous_timeout_s,
+            )
     try:
         jax.distributed.initialize(
             **arguments,
@@ -185,6 +188,7 @@ def join(label: str, name: str, rank: int, options: Options) -> Joined:
             "agreed": options.agreed(),
             "share": _lanes.own_share(address, interface, options.ports()),
             "wire_version": _native.wire_version(),
+            "version": jax_optireduce.__version__,
         },
         timeout_s,
     )
@@ -255,8 +259,9 @@ def explained_descriptors() -> Iterator[None]:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         raise RendezvousError(
             f"this process cannot open more files: {error} Its limit is {soft} (ulimit "
-            f"-n; it may be raised to {hard}), and each lane needs two. Raise the "
-            "limit, close files that the program does not need, or use fewer lanes."
+            f"-n; it may be raised to {hard}). Each lane needs two, and process 0 one "
+            "for each process of the job. Raise the limit, close files that the "
+            "program does not need, or use fewer lanes."
         ) from error
 
 
@@ -407,7 +412,10 @@ def _exchange(
 
 
 def _check_agreement(hellos: Sequence[Mapping[str, Any]]) -> None:
-    """Raises the same error on every rank if two ranks are not compatible."""
+    """Raises the same error on every rank if two ranks are not compatible.
+
+    Ranks with several releases of this package may be: a line of the log names them.
+    """
     versions = [hello["wire_version"] for hello in hellos]
     for rank, version in enumerate(versions):
         if version != versions[0]:
@@ -415,6 +423,17 @@ def _check_agreement(hellos: Sequence[Mapping[str, Any]]) -> None:
                 f"rank 0 uses version {versions[0]} of the wire format and rank "
                 f"{rank} version {version}; install the same jax_optireduce everywhere."
             )
+    releases = [hello.get("version", "an unknown release") for hello in hellos]
+    if len(set(releases)) > 1:
+        _log.warning(
+            "the ranks run several releases of jax_optireduce, which share a wire "
+            "format: %s. Install the same one everywhere.",
+            "; ".join(
+                f"{_phrases.ranks([i for i, x in enumerate(releases) if x == release])}"
+                f" {'has' if releases.count(release) == 1 else 'have'} {release}"
+                for release in dict.fromkeys(releases)
+            ),
+        )
     difference = _options.describe_difference([hello["agreed"] for hello in hellos])
     if difference:
         raise RendezvousError(

@@ -2,31 +2,48 @@
 
 If a process is missing, JAX ends those that wait for it, without a list. Here process 0
 listens at the coordinator's address until all have come, tells each of them which are
-missing, and leaves the address to JAX. It has no secrets: a stranger could at most
-delay the start, as at JAX's own service.
+missing, and leaves the address to JAX. A process that belongs to another job, or that
+has the number of another one, is refused, and learns why. The roll call has no secrets:
+a stranger could at most delay the start, as at JAX's own service.
 """
 
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import selectors
 import socket
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from jax_optireduce._errors import RendezvousError
+
+_log = logging.getLogger("jax_optireduce")
 
 # First bytes of a process's line. JAX's service ends a connection that begins so.
 _GREETING = b"jax_optireduce roll call "
 
 # Longest line of a process, and one read of an answer, in bytes.
-# Chosen: a process sends less than 40, and a list of 1,000 less than 8,192.
-_LINE_BYTES_MAX = 64
+# Chosen: a line has four short fields, and a list of 1,000 processes 8,192 bytes.
+_LINE_BYTES_MAX = 512
 _ANSWER_BYTES = 1 << 16
+
+# Largest number of connections without a line. The oldest one is closed beyond it.
+# Chosen: far from the usual limit of open files, 1,024; a process sends its line at
+# once.
+_SILENT_MAX = 256
+
+# Largest number of refusals that an error lists. Chosen: a few show the mistake.
+_REFUSALS_MAX = 8
 
 # Time between two attempts to reach process 0, in seconds. Chosen: short for a user.
 _RETRY_S = 0.1
+
+# Longest search of process 0 for another process 0, in seconds.
+# Chosen: one on this host answers in milliseconds.
+_SEARCH_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +51,35 @@ class _Job:
     coordinator_address: str
     num_processes: int
     process_id: int
+
+
+class _Arrival(NamedTuple):
+    """A process, by its own account."""
+
+    process: int
+    processes: int
+    pid: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"process {self.process} (pid {self.pid} on host {self.host})"
+
+
+class _News(NamedTuple):
+    """The state of the roll call.
+
+    Attributes:
+      missing: processes that have never come.
+      gone: those that came and have ended, or have given up.
+      refusals: why others were refused.
+    """
+
+    missing: Sequence[int] = ()
+    gone: Sequence[int] = ()
+    refusals: Sequence[str] = ()
+
+    def complete(self) -> bool:
+        return not self.missing and not self.gone
 
 
 def hold(
@@ -48,7 +94,9 @@ def hold(
       timeout_s: longest wait, in seconds.
 
     Raises:
-      RendezvousError: processes are missing; it names them.
+      RendezvousError: processes are missing; it names them. Or this process does not
+        fit to process 0; it names the difference.
+      OSError: process 0 cannot open more files.
     """
     job = _Job(coordinator_address, num_processes, process_id)
     # As JAX itself.
@@ -56,45 +104,48 @@ def hold(
     bind_address = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", every)
     end = time.monotonic() + timeout_s
     if job.process_id == 0:
-        missing = _listen(job, bind_address, end)
+        _search_other_process_0(job)
+        news = _listen(job, bind_address, end)
     else:
-        missing = _report(job, end)
-    if missing:
-        ranks = ", ".join(map(str, missing))
+        news = _report(job, end)
+    if not news.complete():
+        absent = news.missing or news.gone
+        ranks = ", ".join(map(str, absent))
+        facts = "".join(f" {text}" for text in _facts(news))
         raise RendezvousError(
-            f"process{'es' if len(missing) > 1 else ''} {ranks} of {job.num_processes} "
-            f"did not come to {job.coordinator_address} within {timeout_s:g} s. Start "
-            "every process, with this JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES="
-            f"{job.num_processes} and a JAX_PROCESS_ID of its own, and let each call "
-            "jax_optireduce.init(); its TCP port must be open. If one needs longer to "
-            "start, set JAX_OPTIREDUCE_RENDEZVOUS_TIMEOUT_S."
+            f"process{'es' if len(absent) > 1 else ''} {ranks} of {job.num_processes} "
+            f"did not come to {job.coordinator_address} within {timeout_s:g} s.{facts} "
+            "Start every process, with this JAX_COORDINATOR_ADDRESS, "
+            f"JAX_NUM_PROCESSES={job.num_processes} and a JAX_PROCESS_ID of its own, "
+            "and let each call jax_optireduce.init(); its TCP port must be open. If "
+            "one needs longer to start, set JAX_OPTIREDUCE_RENDEZVOUS_TIMEOUT_S."
         )
 
 
-def _listen(job: _Job, bind_address: str, end: float) -> list[int]:
-    """Waits as process 0; returns the missing processes."""
-    missing = set(range(1, job.num_processes))
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(_listener(bind_address))
-        selector = stack.enter_context(selectors.DefaultSelector())
-        selector.register(listener, selectors.EVENT_READ)
-        came: list[socket.socket] = []
-        while missing and (left_s := end - time.monotonic()) > 0:
-            for key, _ in selector.select(left_s):
-                if key.fileobj is listener:
-                    accepted = stack.enter_context(listener.accept()[0])
-                    accepted.setblocking(False)
-                    selector.register(accepted, selectors.EVENT_READ, accepted)
-                    continue
-                connection: socket.socket = key.data
-                selector.unregister(connection)
-                process = _process_of(connection)
-                if process in missing:
-                    missing.discard(process)
-                    came.append(connection)
-                    _tell(came, sorted(missing))
-        _tell(came, sorted(missing))
-    return sorted(missing)
+def _facts(news: _News) -> list[str]:
+    """Returns sentences about processes that came, and are not there."""
+    ended = [
+        f"Process {process} came, and ended before all were there."
+        for process in news.gone
+    ]
+    return ended + [f"Refused: {text}" for text in news.refusals]
+
+
+def _search_other_process_0(job: _Job) -> None:
+    """Raises if another process 0 holds the roll call: both could listen."""
+    with contextlib.suppress(OSError, ValueError), _connect(job, _SEARCH_S) as found:
+        _follow(found, job, time.monotonic() + _SEARCH_S)
+
+
+def _listen(job: _Job, bind_address: str, end: float) -> _News:
+    """Waits as process 0."""
+    with _listener(bind_address) as listener, _Meeting(job, listener) as meeting:
+        while (left_s := end - time.monotonic()) > 0:
+            if meeting.news().complete():
+                break
+            meeting.handle_events(left_s)
+        meeting.tell()
+        return meeting.news()
 
 
 def _listener(bind_address: str) -> socket.socket:
@@ -110,6 +161,7 @@ def _listener(bind_address: str) -> socket.socket:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.bind((host, int(port)))
         listener.listen(socket.SOMAXCONN)
+        listener.setblocking(False)
     except (OSError, ValueError) as error:
         raise RendezvousError(
             f"process 0 cannot listen at {bind_address}: {error}. "
@@ -119,30 +171,146 @@ def _listener(bind_address: str) -> socket.socket:
     return listener
 
 
-def _process_of(connection: socket.socket) -> int | None:
-    """Returns the number that a process has sent; None for a stranger."""
-    with contextlib.suppress(OSError, ValueError):
+class _Meeting(contextlib.ExitStack):
+    """The roll call on process 0: its connections, and the missing processes."""
+
+    def __init__(self, job: _Job, listener: socket.socket) -> None:
+        super().__init__()
+        self._missing = set(range(1, job.num_processes))
+        self._gone: set[int] = set()
+        self._own = _arrival(job)
+        self._listener = listener
+        self._selector = self.enter_context(selectors.DefaultSelector())
+        self._selector.register(listener, selectors.EVENT_READ, listener)
+        # In the order of their connections.
+        self._silent: dict[socket.socket, None] = {}
+        self._came: dict[socket.socket, _Arrival] = {}
+        self._refusals: list[str] = []
+        self.callback(self._close_all)
+
+    def news(self) -> _News:
+        return _News(sorted(self._missing), sorted(self._gone), self._refusals)
+
+    def tell(self) -> None:
+        """Sends the news to the processes that have come, and to no stranger."""
+        for connection in self._came:
+            _send(connection, self.news()._asdict())
+
+    def handle_events(self, limit_s: float) -> None:
+        """Waits for connections and lines, and handles them."""
+        for key, _ in self._selector.select(limit_s):
+            # An earlier event may have closed the connection of this one.
+            if key.data is self._listener:
+                self._accept()
+            elif key.data in self._silent:
+                self._read(key.data)
+            elif key.data in self._came:
+                self._leave(key.data)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):  # It is closed.
+            return
+        connection.setblocking(False)
+        self._selector.register(connection, selectors.EVENT_READ, connection)
+        self._silent[connection] = None
+        if len(self._silent) > _SILENT_MAX:
+            self._close(next(iter(self._silent)))
+
+    def _read(self, connection: socket.socket) -> None:
+        """Reads the line of a process, which is then expected to be silent."""
+        arrival = _read_arrival(connection)
+        if arrival is None:  # A stranger.
+            self._close(connection)
+            return
+        refusal = self._refusal(arrival)
+        if refusal:
+            _log.warning("roll call: %s", refusal)
+            self._refusals = [*self._refusals, refusal][-_REFUSALS_MAX:]
+            _send(connection, {"refusal": refusal})
+            self._close(connection)
+            return
+        del self._silent[connection]
+        self._came[connection] = arrival
+        self._missing.discard(arrival.process)
+        self._gone.discard(arrival.process)
+        self.tell()
+
+    def _leave(self, connection: socket.socket) -> None:
+        """Handles the end of a process that has come: it may come again."""
+        self._gone.add(self._came[connection].process)
+        self._close(connection)
+        self.tell()
+
+    def _refusal(self, arrival: _Arrival) -> str:
+        """Returns why a process does not belong to this job, or ""."""
+        count = self._own.processes
+        if arrival.processes != count:
+            return (
+                f"{arrival} expects {arrival.processes} processes and {self._own} "
+                f"expects {count}; set the same JAX_NUM_PROCESSES everywhere."
+            )
+        for other in (self._own, *self._came.values()):
+            if other.process == arrival.process:
+                return (
+                    f"{arrival} has the number of another one, pid {other.pid} on host "
+                    f"{other.host}; give each of the {count} processes a "
+                    "JAX_PROCESS_ID of its own."
+                )
+        if arrival.process not in self._missing | self._gone:
+            return f"{arrival} is none of the processes 0 to {count - 1}."
+        return ""
+
+    def _close(self, connection: socket.socket) -> None:
+        self._silent.pop(connection, None)
+        self._came.pop(connection, None)
+        self._selector.unregister(connection)
+        connection.close()
+
+    def _close_all(self) -> None:
+        for connection in [*self._silent, *self._came]:
+            self._close(connection)
+
+
+def _arrival(job: _Job) -> _Arrival:
+    return _Arrival(
+        job.process_id, job.num_processes, os.getpid(), socket.gethostname()
+    )
+
+
+def _greeting(job: _Job) -> bytes:
+    return _GREETING + json.dumps(_arrival(job)).encode()
+
+
+def _read_arrival(connection: socket.socket) -> _Arrival | None:
+    """Returns the account that a process has sent; None for a stranger."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
         line = connection.recv(_LINE_BYTES_MAX)
         if line.startswith(_GREETING):
-            return int(line.removeprefix(_GREETING))
+            process, processes, pid, host = json.loads(line.removeprefix(_GREETING))
+            return _Arrival(int(process), int(processes), int(pid), str(host))
     return None
 
 
-def _tell(connections: Sequence[socket.socket], missing: Sequence[int]) -> None:
-    for connection in connections:
-        with contextlib.suppress(OSError):
-            connection.send(json.dumps(list(missing)).encode() + b"\n")
+def _send(connection: socket.socket, answer: object) -> None:
+    with contextlib.suppress(OSError):
+        connection.send(json.dumps(answer).encode() + b"\n")
 
 
-def _report(job: _Job, end: float) -> list[int]:
-    """Waits as another process; returns the missing processes."""
+def _connect(job: _Job, limit_s: float) -> socket.socket:
     host, _, port = job.coordinator_address.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), limit_s)
+
+
+def _report(job: _Job, end: float) -> _News:
+    """Waits as another process."""
     while True:
         left_s = end - time.monotonic()
         if left_s <= 0:
-            return [0]
+            return _News([0])
         try:
-            connection = socket.create_connection((host.strip("[]"), int(port)), left_s)
+            connection = _connect(job, left_s)
             break
         except (OSError, ValueError):
             time.sleep(min(_RETRY_S, left_s))
@@ -150,24 +318,31 @@ def _report(job: _Job, end: float) -> list[int]:
         return _follow(connection, job, end)
 
 
-def _follow(connection: socket.socket, job: _Job, end: float) -> list[int]:
-    """Returns the last list of missing processes that process 0 sends."""
-    missing: list[int] | None = None
+def _follow(connection: socket.socket, job: _Job, end: float) -> _News:
+    """Returns the last news that process 0 sends.
+
+    Raises:
+      RendezvousError: process 0 refuses this process.
+    """
+    news = _News()
     rest = b""
-    try:
-        connection.sendall(_GREETING + str(job.process_id).encode())
-        while missing != [] and (left_s := end - time.monotonic()) > 0:
+    # JAX's service may run already: this process comes late, or process 0 has not
+    # called `init`. Its answer is none of ours, and JAX knows more.
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        connection.sendall(_greeting(job))
+        while (left_s := end - time.monotonic()) > 0:
             connection.settimeout(left_s)
             data = connection.recv(_ANSWER_BYTES)
             if not data:
                 break
             *lines, rest = (rest + data).split(b"\n")
-            if lines:
-                missing = json.loads(lines[-1])
-    except TimeoutError:
-        pass
-    except (OSError, ValueError):
-        # JAX's service runs already: this process comes late, or process 0 has not
-        # called `init`. JAX knows more.
-        return missing or []
-    return missing or []
+            for answer in map(json.loads, lines):
+                if "refusal" in answer:
+                    raise RendezvousError(
+                        f"process 0 at {job.coordinator_address} refuses this process: "
+                        + answer["refusal"]
+                    )
+                news = _News(**answer)
+            if lines and news.complete():
+                break
+    return news

@@ -77,6 +77,30 @@ def test_different_options_are_named_on_every_rank(tmp_path):
             assert "bucket_bytes is 1000 on rank 0 and 1001 on rank 1" in line
 
 
+def test_ranks_with_several_releases_join_and_say_so(tmp_path):
+    with ranks.start(
+        "rendezvous", "several releases", folder=tmp_path, world_size=2
+    ) as started:
+        started.succeed()
+        for i, rank in enumerate(started):
+            assert rank.lines("sum") == [f"3.0 {i} 2"], started.describe()
+            said = (
+                r"the ranks run several releases of jax_optireduce, .*: "
+                r"rank 0 has \d+\.\d+\.\d+; rank 1 has 0\.0\.9"
+            )
+            assert re.search(said, rank.output), started.describe()
+
+
+def test_ranks_with_several_wire_formats_do_not_join(tmp_path):
+    with ranks.start(
+        "rendezvous", "several wire formats", folder=tmp_path, world_size=2
+    ) as started:
+        started.succeed()
+        for rank in started:
+            (line,) = rank.lines("error")
+            assert "of the wire format and rank 1 version 1; install" in line
+
+
 def test_a_rank_whose_datagrams_do_not_arrive_is_named_on_every_rank(tmp_path):
     with ranks.start(
         "rendezvous",

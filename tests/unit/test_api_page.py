@@ -3,6 +3,8 @@
 import dataclasses
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax_optireduce
@@ -41,6 +43,15 @@ def test_the_page_has_every_command_with_its_summary():
     assert rows == {verb: summary for verb, (_, summary) in VERBS.items()}
     for verb, (module, _) in VERBS.items():
         assert verb == module, "the site finds the docstring by the name of the verb"
+
+
+def test_the_package_shows_its_public_names_and_modules_alone():
+    code = "import jax_optireduce; print(*dir(jax_optireduce))"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    names = {name for name in shown if not name.startswith("_")}
+    assert names == set(jax_optireduce.__all__)
 
 
 def test_every_public_object_documents_its_arguments():

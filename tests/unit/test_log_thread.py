@@ -3,7 +3,9 @@
 import contextlib
 import json
 import logging
+import os
 import queue
+import stat
 
 import pytest
 
@@ -252,6 +254,15 @@ def test_dump_on_request_replaces_the_file(tmp_path):
     head, record = map(json.loads, path.read_text().splitlines())
     assert head["reason"] == "requested by the program"
     assert record == _CALL
+
+
+def test_a_dump_on_request_is_readable_by_its_user_only(tmp_path):
+    old_mask = os.umask(0o022)
+    try:
+        _log_thread.dump(Native(), tmp_path / "record.jsonl")
+    finally:
+        os.umask(old_mask)
+    assert stat.S_IMODE((tmp_path / "record.jsonl").stat().st_mode) == 0o600
 
 
 def test_no_folder_for_temporary_files_is_told_and_the_watch_goes_on(

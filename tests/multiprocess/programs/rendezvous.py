@@ -9,7 +9,7 @@ import meshes
 import numpy as np
 
 import jax_optireduce as jo
-from jax_optireduce import _host
+from jax_optireduce import _host, _native
 from jax_optireduce._jax import processes
 
 HOW = sys.argv[1]
@@ -29,6 +29,10 @@ elif HOW == "jax.distributed initialised before":
 elif HOW == "many cores":
     _host.boot = lambda: f"host {rank}"
     os.sched_getaffinity = lambda _: set(range(12 - 4 * rank))
+elif HOW == "several releases" and rank == 1:
+    jo.__version__ = "0.0.9"
+elif HOW == "several wire formats" and rank == 1:
+    _native.wire_version = lambda: 1
 elif HOW == "twice":
     with jo.init():
         pass
