@@ -258,7 +258,8 @@ def init(**options: Any) -> Communicator:
     with _rendezvous.explained_descriptors():
         # Before the rendezvous: processes with different options must also end in
         # order.
-        _exit.install(_end_at_exit, resolved.advanced.shutdown_timeout_s)
+        shutdown_timeout_s = resolved.advanced.shutdown_timeout_s
+        _exit.install(_end_at_exit, _cancel_interrupted, shutdown_timeout_s)
         joined = _rendezvous.join(label, NAME, rank, resolved)
     if joined.native is not None and resolved.advanced.status_socket:
         _status.serve(joined.native)
@@ -377,6 +378,28 @@ def current(kind: str) -> Communicator:
             "the program, before the first jax computation, in every process."
         )
     return _session.current
+
+
+def _cancel_interrupted() -> None:
+    if _session.current is not None:
+        _session.current.cancel("interrupted")
+
+
+def _leave_to_parent() -> None:
+    """In a forked process: the session is its parent's.
+
+    Threads and sockets of the session are not copied with the process, or are shared.
+    """
+    communicator, _session.current = _session.current, None
+    if communicator is not None:
+        communicator._native = None  # noqa: SLF001 (its own module)
+        communicator._log_thread = None  # noqa: SLF001
+        _native.leave_to_parent()
+        processes.leave_to_parent()
+    _exit.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _end_at_exit(at_once: bool) -> _exit.PeersAtExit:

@@ -80,23 +80,31 @@ class _ExitState:
 _state = _ExitState()
 
 
-def install(end: End, shutdown_timeout_s: float) -> None:
+def install(end: End, cancel: Callable[[], None], shutdown_timeout_s: float) -> None:
     """Arranges the end of this process; only the first call has an effect.
 
     Args:
       end: ends the session; idempotent.
+      cancel: fails the calls under way.
       shutdown_timeout_s: longest wait of process 0 for the others, in seconds.
     """
     _state.shutdown_timeout_s = shutdown_timeout_s
     if _state.installed:
         return
     _, world_size = processes.process()
-    _signals.install(distributed=world_size > 1)
+    _signals.install(cancel, distributed=world_size > 1)
     _state.installed = True
     threading.Thread(target=_run_tasks, name="jax_optireduce end", daemon=True).start()
     # Handlers run in reverse order, so this handler precedes those of JAX, which was
     # imported above.
     atexit.register(_at_exit, end)
+
+
+def leave_to_parent() -> None:
+    """In a forked process: the end of the session is its parent's."""
+    atexit.unregister(_at_exit)
+    _state.installed = False
+    _signals.leave_to_parent()
 
 
 def ends_by_error() -> bool:

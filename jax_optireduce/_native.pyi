@@ -282,14 +282,6 @@ class Communicator:
     def features(self) -> dict[str, object]:
         """Of the sockets: gso, gro, receive_buffer_bytes, datagram_bytes_max."""
 
-def interrupt_on_signal(fd: int) -> None:
-    """Cancels every call under way when the number of SIGINT arrives on `fd`.
-
-    Args:
-      fd: the reading end of the pair given to `signal.set_wakeup_fd`; owned by the
-        caller, and open until the next call of this function. -1 ends the forwarding.
-    """
-
 def handle_termination(handler: Callable[[int, Any], object], ends: bool) -> None:
     """Makes `handler` Python's handler of SIGTERM, in place of a handler in C.
 
@@ -306,6 +298,9 @@ def leave_termination() -> None:
 
 def termination_handled() -> None:
     """Reports that the main thread handles SIGTERM, and ends the process."""
+
+def leave_to_parent() -> None:
+    """In a forked process: objects of threads that it lacks are no leaks at its end."""
 
 def end_within(seconds: float) -> None:
     """Ends this process by SIGTERM after a time; needs `handle_termination`.

@@ -125,7 +125,7 @@ def hold(
 def _facts(news: _News) -> list[str]:
     """Returns sentences about processes that came, and are not there."""
     ended = [
-        f"Process {process} came, and ended before all were there."
+        f"Process {process} came, and ended before all others had come."
         for process in news.gone
     ]
     return ended + [f"Refused: {text}" for text in news.refusals]

@@ -1,8 +1,9 @@
 """Ctrl-C and SIGTERM, also during waits of the main thread for a device.
 
-Python handles a signal only between two of its instructions, and a program that waits
-for a device executes none. So Python also writes the number of SIGINT to a socket that
-the native side reads, which cancels the calls under way. JAX's preemption service
+Python handles a signal only between two of its instructions, and a main thread that
+waits for a device executes none. So Python also writes the number of SIGINT to a socket
+that another thread reads, which cancels the calls under way, unless the program has a
+handler of its own. JAX's preemption service
 catches SIGTERM and only records it: the native side handles the signal first, closes
 the session, and ends the process if the main thread does not.
 """
@@ -13,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import NoReturn
 
@@ -20,6 +22,9 @@ from jax_optireduce import _native
 from jax_optireduce._jax import processes
 
 _log = logging.getLogger("jax_optireduce")
+
+# Largest number of signals in one read. Chosen: more than come at a time.
+_READ_BYTES = 64
 
 # Exit code of a process that a signal ended, less the number of the signal.
 # Source: the convention of POSIX shells.
@@ -32,25 +37,28 @@ class _Signals:
 
     Attributes:
       wakeup: (reader, writer) of the socket that Python writes signal numbers to.
+      watcher: the thread that reads it.
       terminated: whether SIGTERM ends this process.
     """
 
     wakeup: tuple[socket.socket, socket.socket] | None = None
+    watcher: threading.Thread | None = None
     terminated: bool = False
 
 
 _signals = _Signals()
 
 
-def install(distributed: bool) -> None:
+def install(cancel: Callable[[], None], distributed: bool) -> None:
     """Installs the handling of signals; has an effect in the main thread only.
 
     Args:
+      cancel: fails the calls under way.
       distributed: whether the process has peers, which must be informed of its end.
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    _forward_interrupts()
+    _forward_interrupts(cancel)
     if distributed:
         _handle_termination()
 
@@ -84,8 +92,8 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(_EXIT_BY_SIGNAL + number)
 
 
-def _forward_interrupts() -> None:
-    """Forwards SIGINT to the native side, unless the program has a wakeup fd."""
+def _forward_interrupts(cancel: Callable[[], None]) -> None:
+    """Lets Ctrl-C cancel calls, unless the program has a wakeup descriptor."""
     reader, writer = socket.socketpair()
     # Python writes in the signal handler, which must not block.
     writer.setblocking(False)
@@ -98,11 +106,21 @@ def _forward_interrupts() -> None:
     _signals.wakeup = (reader, writer)
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show_error
-    try:
-        _native.interrupt_on_signal(reader.fileno())
-    except RuntimeError:
-        stop_forwarding()
-        raise
+    _signals.watcher = threading.Thread(
+        target=_watch,
+        args=(reader, cancel),
+        name="jax_optireduce interrupts",
+        daemon=True,
+    )
+    _signals.watcher.start()
+
+
+def _watch(reader: socket.socket, cancel: Callable[[], None]) -> None:
+    """Cancels the calls on each SIGINT that Python's own handler receives."""
+    while numbers := reader.recv(_READ_BYTES):
+        handler = signal.getsignal(signal.SIGINT)
+        if signal.SIGINT in numbers and handler is signal.default_int_handler:
+            cancel()
 
 
 def _show_error(
@@ -122,12 +140,27 @@ def stop_forwarding() -> None:
     """Restores the handling of SIGINT."""
     if _signals.wakeup is None:
         return
+    _, writer = _signals.wakeup
+    # A forked process may hold the same socket: its close alone would not end it.
+    writer.shutdown(socket.SHUT_RDWR)
+    if _signals.watcher is not None:
+        _signals.watcher.join()
+    _close_wakeup()
+
+
+def leave_to_parent() -> None:
+    """In a forked process: its signals are not those of its parent."""
+    if _signals.wakeup is not None:
+        _close_wakeup()
+
+
+def _close_wakeup() -> None:
+    assert _signals.wakeup is not None  # noqa: S101 (by its callers)
     reader, writer = _signals.wakeup
-    _signals.wakeup = None
+    _signals.wakeup, _signals.watcher = None, None
     if threading.current_thread() is threading.main_thread():
-        mine = signal.set_wakeup_fd(-1)
-        if mine != writer.fileno():
-            signal.set_wakeup_fd(mine)
-    _native.interrupt_on_signal(-1)
+        present = signal.set_wakeup_fd(-1)
+        if present != writer.fileno():
+            signal.set_wakeup_fd(present)
     reader.close()
     writer.close()

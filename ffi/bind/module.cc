@@ -362,8 +362,6 @@ nb::list ListFailures() {
   return list;
 }
 
-void InterruptOnSignal(int fd) { RaiseUnlessOk(Registry::Global().InterruptOnSignal(fd)); }
-
 // `handler` becomes Python's handler of SIGTERM.
 void HandleTermination(const nb::callable& handler, bool ends) {
   std::function<void()> on_signal;
@@ -375,7 +373,6 @@ void HandleTermination(const nb::callable& handler, bool ends) {
 
 // No call may be pending, and no lane may run, when the libraries below begin their own shutdown.
 void CloseAll() {
-  InterruptOnSignal(-1);
   for (const auto& communicator : Registry::Global().All()) {
     Registry::Global().Close(communicator, "the process exits");
   }
@@ -396,7 +393,6 @@ NB_MODULE(_native, module) {
   module.def("cipher_library",
              [] { return optireduce::Describe(optireduce::FastestCipherLibrary()); });
   module.def("interface_addresses", &optireduce::NamedAddresses);
-  module.def("interrupt_on_signal", &optireduce::InterruptOnSignal, "fd"_a, Release());
   module.def("handle_termination", &optireduce::HandleTermination, "handler"_a, "ends"_a);
   module.def("leave_termination", &optireduce::ForwardToPreviousHandler);
   module.def("termination_handled", &optireduce::TerminationHandled);
@@ -404,6 +400,7 @@ NB_MODULE(_native, module) {
       "end_within",
       [](double seconds) { optireduce::EndWithin(optireduce::Seconds("seconds", seconds)); },
       "seconds"_a);
+  module.def("leave_to_parent", [] { nb::set_leak_warnings(false); });
   module.def("probe_udp", &optireduce::ProbeUdpFeatures, "receive_buffer_bytes"_a);
   module.def("failures", &optireduce::ListFailures);
   optireduce::BindFacts(module);

@@ -1,6 +1,7 @@
 #include "ffi/bind/registry.h"
 
-#include <csignal>
+#include <unistd.h>
+
 #include <utility>
 
 #include "ffi/base/quoted.h"
@@ -22,7 +23,10 @@ Result<std::shared_ptr<Communicator>> Registry::Open(const CommunicatorOptions& 
                       " is open in this process; close it first, or give this one another name.");
   }
   Result<std::shared_ptr<Communicator>> opened = Communicator::Create(options, pool_);
-  if (opened.ok()) communicators_.emplace(options.name, opened.value());
+  if (opened.ok()) {
+    communicators_.emplace(options.name, opened.value());
+    process_ = getpid();
+  }
   return opened;
 }
 
@@ -46,6 +50,8 @@ Result<std::shared_ptr<Communicator>> Registry::Find(std::string_view name) cons
 }
 
 std::vector<std::shared_ptr<Communicator>> Registry::All() const {
+  // Before the lock, which a thread of the parent may have held during the fork.
+  if (getpid() != process_) return {};
   const std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<Communicator>> all;
   for (const auto& [name, communicator] : communicators_) all.push_back(communicator);
@@ -54,19 +60,6 @@ std::vector<std::shared_ptr<Communicator>> Registry::All() const {
 
 void Registry::CloseAll(const std::string& reason) {
   for (const auto& communicator : All()) communicator->Close(reason);
-}
-
-Status Registry::InterruptOnSignal(int fd) {
-  const std::lock_guard lock(watcher_mutex_);
-  waiter_.reset();
-  if (fd < 0) return Status();
-  Result<std::unique_ptr<SignalWatcher>> watcher = SignalWatcher::Create(fd, [this](int signal) {
-    if (signal != SIGINT) return;
-    for (const auto& communicator : All()) communicator->Cancel("interrupted");
-  });
-  if (!watcher.ok()) return watcher.status();
-  waiter_ = std::move(watcher.value());
-  return Status();
 }
 
 }  // namespace optireduce

@@ -7,6 +7,9 @@
 #ifndef FFI_BIND_REGISTRY_H_
 #define FFI_BIND_REGISTRY_H_
 
+#include <sys/types.h>
+
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,7 +20,6 @@
 
 #include "ffi/base/status.h"
 #include "ffi/bind/failures.h"
-#include "ffi/bind/signal_watcher.h"
 #include "ffi/runtime/communicator.h"
 #include "ffi/runtime/completion_pool.h"
 
@@ -36,11 +38,9 @@ class Registry {
 
   // The error explains how to open one.
   Result<std::shared_ptr<Communicator>> Find(std::string_view name) const;
+  // The communicators of this process. A forked process has none: those are its parent's.
   std::vector<std::shared_ptr<Communicator>> All() const;
 
-  // Cancels the calls of all communicators whenever the number of SIGINT can be read from `fd`,
-  // which the caller keeps; replaces an earlier descriptor. -1: stops this.
-  Status InterruptOnSignal(int fd);
   // Closes all communicators and keeps their names: later submissions fail with `reason`.
   void CloseAll(const std::string& reason);
 
@@ -55,9 +55,8 @@ class Registry {
 
   const std::shared_ptr<CompletionPool> pool_;
   Failures failures_;
-  std::mutex watcher_mutex_;  // guards `waiter_`
-  std::unique_ptr<SignalWatcher> waiter_;
-  mutable std::mutex mutex_;  // guards the following members
+  std::atomic<pid_t> process_ = 0;  // that has opened the communicators
+  mutable std::mutex mutex_;        // guards the following members
   std::map<std::string, std::shared_ptr<Communicator>, std::less<>> communicators_;
 };
 

@@ -1,5 +1,7 @@
 """This process among those of the job, as JAX knows them."""
 
+import atexit
+import ctypes
 import importlib.util
 import os
 from collections.abc import Callable
@@ -11,6 +13,13 @@ try:
     from jax._src import distributed as _distributed
 except ImportError:  # Public functions have a part of it.
     _distributed = None
+
+try:
+    from jax._src import api as _api
+    from jax._src import xla_bridge as _bridge
+    from jax._src.interpreters import mlir as _mlir
+except ImportError:  # A forked process may hang at its end, as without this package.
+    _api = _bridge = _mlir = None
 
 # The setting of JAX that `own_slice` reads.
 _PLATFORMS = "jax_platforms"
@@ -31,6 +40,27 @@ def process() -> tuple[int, int]:
     if (own := state()) is not None:
         return own.process_id, own.num_processes
     return jax.process_index(), jax.process_count()
+
+
+def leave_to_parent() -> None:
+    """In a forked process: lets JAX's connections and threads be its parent's.
+
+    At its end JAX would use the connections, which fails the parent, and wait for the
+    threads, which a fork does not copy.
+    """
+    if _api is None:
+        return
+    atexit.unregister(_api.clean_up)
+    for owner, name in (
+        (state(), "client"),
+        (state(), "service"),
+        (state(), "preemption_sync_manager"),
+        (_bridge, "_backends"),
+        (_mlir, "global_thread_pool"),
+    ):
+        # Never destroyed: a destructor would do the same.
+        held = ctypes.py_object(getattr(owner, name, None))
+        ctypes.pythonapi.Py_IncRef(held)
 
 
 def own_slice() -> int | None:

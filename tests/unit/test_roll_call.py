@@ -114,7 +114,7 @@ def test_a_process_that_has_gone_is_told_from_one_that_never_came(hold, address)
     _came(address, 1, 3).close()
     text = _error(first)
     assert "process 2 of 3 did not come" in text
-    assert "Process 1 came, and ended before all were there." in text
+    assert "Process 1 came, and ended before all others had come." in text
 
 
 def test_idle_connections_do_not_exhaust_the_open_files(hold, address):
