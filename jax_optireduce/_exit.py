@@ -178,8 +178,13 @@ def _run_tasks() -> None:
 
 
 def _at_exit(end: End) -> None:
+    failed = ends_by_error()
+    if failed and _signals.terminated():
+        # A hook, such as an audit hook, may have lost the SystemExit of the signal. The
+        # program has then ended by the error of a call instead.
+        _native.exit_with(_signals.TERMINATED_CODE)
     try:
-        peers = end(ends_by_error() or _signals.terminated())
+        peers = end(failed or _signals.terminated())
     except BaseException:  # noqa: BLE001 (Ctrl-C or SIGTERM: they do not wait)
         peers = end(True)
     _signals.stop_forwarding()

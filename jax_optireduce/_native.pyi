@@ -299,6 +299,9 @@ def leave_termination() -> None:
 def termination_handled() -> None:
     """Reports that the main thread handles SIGTERM, and ends the process."""
 
+def exit_with(code: int) -> None:
+    """Makes `code` the exit code of this process, whose end has begun."""
+
 def leave_to_parent() -> None:
     """In a forked process: objects of threads that it lacks are no leaks at its end."""
 

@@ -26,9 +26,9 @@ _log = logging.getLogger("jax_optireduce")
 # Largest number of signals in one read. Chosen: more than come at a time.
 _READ_BYTES = 64
 
-# Exit code of a process that a signal ended, less the number of the signal.
-# Source: the convention of POSIX shells.
-_EXIT_BY_SIGNAL = 128
+# Exit code of a process that SIGTERM ends.
+# Source: the convention of POSIX shells, 128 and the number of the signal.
+TERMINATED_CODE = 128 + signal.SIGTERM
 
 
 @dataclasses.dataclass
@@ -85,11 +85,11 @@ def _handle_termination() -> None:
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    del frame
+    del number, frame
     _signals.terminated = True
     _native.termination_handled()
     _log.warning("SIGTERM ends this process.")
-    raise SystemExit(_EXIT_BY_SIGNAL + number)
+    raise SystemExit(TERMINATED_CODE)
 
 
 def _forward_interrupts(cancel: Callable[[], None]) -> None:

@@ -400,6 +400,7 @@ NB_MODULE(_native, module) {
       "end_within",
       [](double seconds) { optireduce::EndWithin(optireduce::Seconds("seconds", seconds)); },
       "seconds"_a);
+  module.def("exit_with", &optireduce::ExitWith, "code"_a);
   module.def("leave_to_parent", [] { nb::set_leak_warnings(false); });
   module.def("probe_udp", &optireduce::ProbeUdpFeatures, "receive_buffer_bytes"_a);
   module.def("failures", &optireduce::ListFailures);

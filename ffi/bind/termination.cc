@@ -11,6 +11,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -185,6 +187,16 @@ void EndWithin(Duration limit) {
     state.end_at = ClockNow() + limit;
   }
   Wake(state);
+}
+
+void ExitWith(int code) {
+  static std::atomic<int> exit_code;
+  exit_code = code;
+  // The last registered handler of exit(3) is the first to run.
+  std::atexit([] {
+    std::fflush(nullptr);
+    _exit(exit_code);
+  });
 }
 
 }  // namespace optireduce

@@ -29,6 +29,9 @@ void TerminationHandled();
 // A SIGTERM without a handler ends the process if it still runs after `limit`. The last of several
 // limits counts. No effect without ChainTermination().
 void EndWithin(Duration limit);
+// Makes `code` the exit code of this process, whose end has begun. Destructors of static objects do
+// not run.
+void ExitWith(int code);
 
 }  // namespace optireduce
 

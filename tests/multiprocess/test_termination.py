@@ -67,6 +67,15 @@ def test_a_signal_to_another_thread_ends_a_sleep_of_the_main_thread(tmp_path, wh
             assert rank.lines("cleaned up") == [""], started.describe()
 
 
+def test_the_exit_code_is_that_of_the_signal_where_a_hook_loses_the_exit(tmp_path):
+    arguments = ("terminated", "loses the exit")
+    with ranks.start(*arguments, folder=tmp_path, world_size=2) as started:
+        started.wait()
+        assert "Exception ignored in" in started[0].output, started.describe()
+        assert "its process received SIGTERM" in started[0].lines("error")[0]
+        assert started[0].code in (_CODE, _BY_SIGNAL), started.describe()
+
+
 def test_peers_learn_the_reason(tmp_path):
     with ranks.start("terminated", "waits", folder=tmp_path, world_size=2) as started:
         started.wait_for(0, "ready")
