@@ -258,8 +258,12 @@ def init(**options: Any) -> Communicator:
     with _rendezvous.explained_descriptors():
         # Before the rendezvous: processes with different options must also end in
         # order.
-        shutdown_timeout_s = resolved.advanced.shutdown_timeout_s
-        _exit.install(_end_at_exit, _cancel_interrupted, shutdown_timeout_s)
+        _exit.install(
+            _end_at_exit,
+            _cancel_interrupted,
+            resolved.advanced.shutdown_timeout_s,
+            resolved.peer_timeout_s,
+        )
         joined = _rendezvous.join(label, NAME, rank, resolved)
     if joined.native is not None and resolved.advanced.status_socket:
         _status.serve(joined.native)

@@ -66,12 +66,13 @@ class _ExitState:
 
     Attributes:
       installed: whether `install` was called.
-      shutdown_timeout_s: longest wait of process 0 for the others.
+      shutdown_timeout_s, peer_timeout_s: longest waits of process 0, see `install`.
       tasks: work for a thread that is started by `install`: Python starts none at exit.
     """
 
     installed: bool = False
     shutdown_timeout_s: float = 0.0
+    peer_timeout_s: float = 0.0
     tasks: queue.SimpleQueue[Callable[[], None]] = dataclasses.field(
         default_factory=queue.SimpleQueue
     )
@@ -80,15 +81,22 @@ class _ExitState:
 _state = _ExitState()
 
 
-def install(end: End, cancel: Callable[[], None], shutdown_timeout_s: float) -> None:
+def install(
+    end: End,
+    cancel: Callable[[], None],
+    shutdown_timeout_s: float,
+    peer_timeout_s: float,
+) -> None:
     """Arranges the end of this process; only the first call has an effect.
 
     Args:
       end: ends the session; idempotent.
       cancel: fails the calls under way.
       shutdown_timeout_s: longest wait of process 0 for the others, in seconds.
+      peer_timeout_s: the same for ranks that the end of the session has not reached.
     """
     _state.shutdown_timeout_s = shutdown_timeout_s
+    _state.peer_timeout_s = peer_timeout_s
     if _state.installed:
         return
     _, world_size = processes.process()
@@ -204,9 +212,12 @@ def _announce_exit(rank: int, world_size: int, peers: PeersAtExit) -> None:
     limit_s = _state.shutdown_timeout_s
     if _signals.terminated():
         limit_s = min(limit_s, _TERMINATION_S)
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
+    begun_s = time.monotonic()
+    while (waited_s := time.monotonic() - begun_s) < limit_s:
         gone = find_exited(peers, coordination.published(_ANNOUNCEMENTS))
+        if waited_s >= _state.peer_timeout_s:
+            # They have died without a word, such as by an abort of JAX.
+            gone |= peers.unreached
         if len(gone | {0}) == world_size:
             break
         time.sleep(_POLL_S)

@@ -1,6 +1,7 @@
 """A program ends after its dispatched calls, on all ranks alike."""
 
 import re
+import signal
 
 import pytest
 import ranks
@@ -57,6 +58,16 @@ def test_a_call_that_nobody_joins_is_given_up_by_name(tmp_path):
         started.wait_for(1, "error")
         said = r"rank 0 has (left|stopped with this error): its process exits"
         assert re.search(said, started[1].output), started[1].output
+
+
+def test_process_0_does_not_wait_long_for_a_rank_that_was_aborted(tmp_path):
+    options = {"shutdown_timeout_s": 10_000, "peer_timeout_s": 4}
+    with ranks.start(
+        "endings", "abort", folder=tmp_path, world_size=3, options=options
+    ) as started:
+        started.wait()
+        codes = [rank.code for rank in started]
+        assert codes == [0, -signal.SIGABRT, 0], started.describe()
 
 
 def test_an_error_does_not_wait_for_what_was_dispatched(tmp_path):

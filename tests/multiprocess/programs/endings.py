@@ -1,5 +1,6 @@
 """Ends in the way given as argument; prints "waiting" before a call that cannot end."""
 
+import os
 import sys
 import time
 
@@ -48,6 +49,10 @@ elif HOW == "error in flight":
         raise RuntimeError("rank 1 had enough")
     events.wait_for("rank 1 has ended")
     jax.block_until_ready(program(given))
+elif HOW == "abort":
+    if rank == 1:
+        os.abort()
+    time.sleep(0.5)  # The end of the session does not reach rank 1.
 elif HOW == "interrupt":
     print("waiting", flush=True)
     if rank == 0:

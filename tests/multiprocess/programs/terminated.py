@@ -34,6 +34,8 @@ def signal_this_thread():
 
 
 class Hook:
+    """Raises SIGTERM where Python ignores exceptions."""
+
     def __del__(self):
         signal.raise_signal(signal.SIGTERM)
 
