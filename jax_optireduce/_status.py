@@ -4,13 +4,19 @@ The native side answers each connection to the socket with one JSON object, on a
 of its own: `python -m jax_optireduce status` shows it.
 """
 
+import contextlib
 import logging
 import os
+import re
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
 
 _log = logging.getLogger("jax_optireduce")
+
+# The name that ffi/runtime/communicator.cc gives: session, rank, process.
+NAME = re.compile(r"([0-9a-f]{8})-(\d+)-(\d+)\.sock")
 
 # Source: FHS 3.0, section 3.18. A folder of another user in it is not used.
 _TEMPORARY = Path("/tmp")  # noqa: S108
@@ -29,12 +35,40 @@ def serve(native: Any) -> None:
         except RuntimeError as error:
             reasons.append(str(error))
         else:
+            _remove_dead(folder)
             return
     _log.warning(
         "python -m jax_optireduce status will not show this process: %s Its option "
         "status_socket=False ends this line.",
         " ".join(reasons),
     )
+
+
+def connect(client: socket.socket, path: Path) -> None:
+    """Connects to a status socket.
+
+    Raises:
+      OSError: ConnectionRefusedError if its process is dead.
+    """
+    # An address is shorter than a path may be.
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        client.connect(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
+
+
+def _remove_dead(folder: Path) -> None:
+    """Removes the sockets of processes that have died without removing them."""
+    for path in folder.iterdir():
+        if not NAME.fullmatch(path.name):
+            continue
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+            client.setblocking(False)
+            try:
+                connect(client, path)
+            except ConnectionRefusedError:
+                path.unlink()
 
 
 def folders() -> list[Path]:

@@ -249,13 +249,16 @@ def _without_open_calls(records: Mapping[int, Record]) -> Cause:
             f"; the slowest rank was {rank} in {100 * share:.0f} % of the calls, "
             f"{_phrases.seconds(behind_s)} after the others (median)"
         )
-    reasons = [
-        f"rank {record.rank} reported: {reason}"
-        for record in records.values()
-        for reason in record.reasons
+    by_reason: dict[str, set[int]] = {}
+    for record in records.values():
+        for reason in record.reasons:
+            by_reason.setdefault(reason, set()).add(record.rank)
+    reports = [
+        f"{_phrases.ranks(ranks)} reported: {reason}"
+        for reason, ranks in by_reason.items()
     ]
-    kind = "reported" if reasons else "none"
-    return Cause(kind, "\n".join([text, *dict.fromkeys(reasons)]))
+    kind = "reported" if reports else "none"
+    return Cause(kind, "\n".join([text, *reports]))
 
 
 def _mismatch(records: Mapping[int, Record]) -> Cause | None:

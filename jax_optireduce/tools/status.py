@@ -14,10 +14,12 @@ segments that were retransmitted, and late the share of the received ones that
 came after their stage had closed, since `init`. `behind` is the number of calls
 that a peer has not entered and this rank has.
 
-Sockets of dead processes are removed.
+A job with many ranks is summed up: one line for those in the same state. Jobs
+without a living process are one line, the last; the next job of this user
+removes their sockets.
 
-Exit codes: 0, every process has answered; 1, no job was found, or a process has
-not answered or is dead; 2, usage error.
+Exit codes: 0, every process of the living jobs has answered; 1, there is none,
+or a process of one has not answered or is dead; 2, usage error.
 """
 
 import argparse
@@ -36,6 +38,14 @@ from jax_optireduce.tools.status_sockets import Answer, State
 
 # Chosen: peers that fit on a screen; those that stand out come first.
 _PEERS_MAX = 16
+
+# Ranks of a job that are shown one by one, each with its peers.
+# Chosen: as many as a reader compares.
+_RANKS_MAX = 8
+
+# Shortest duration of a call that sets a rank apart from others, in seconds.
+# Chosen: much longer than usual calls.
+_LONG_CALL_S = 1.0
 
 # Processes that are asked at the same time.
 # Chosen: all of a host; a thread only waits.
@@ -71,12 +81,16 @@ def run(args: argparse.Namespace) -> int:
     """
     answers = _ask(status_sockets.find(args.paths or _status.folders()), args.interval)
     jobs = [_job(answers, session) for session in sorted({a.session for a in answers})]
-    ok = bool(jobs) and all(answer.state is State.ANSWERED for answer in answers)
+    jobs.sort(key=_is_dead)
+    living = [job for job in jobs if not _is_dead(job)]
+    found = [rank["state"] for job in living for rank in job["ranks"]]
+    ok = bool(found) and {State.ANSWERED, "elsewhere"} >= set(found)
     if args.json:
         print(json.dumps({"ok": ok, "jobs": jobs}, indent=2))
     elif jobs:
-        for job in jobs:
+        for job in living:
             _print_job(job)
+        _print_dead([job for job in jobs if _is_dead(job)])
     else:
         looked = ", ".join(map(str, args.paths or _status.folders()))
         print(
@@ -173,6 +187,10 @@ def _seen_by(rank: int, reports: Iterable[Mapping[str, Any]]) -> list[dict[str, 
     ]
 
 
+def _is_dead(job: Mapping[str, Any]) -> bool:
+    return all(rank["state"] == State.DEAD for rank in job["ranks"])
+
+
 def _print_job(job: Mapping[str, Any]) -> None:
     ranks = job["ranks"]
     answered = [rank for rank in ranks if rank["state"] == State.ANSWERED]
@@ -182,9 +200,89 @@ def _print_job(job: Mapping[str, Any]) -> None:
         f"{len(ranks) if size is None else size} ranks answer here",
         style="bold",
     )
-    for rank in ranks:
+    elsewhere = [rank for rank in ranks if rank["state"] == "elsewhere"]
+    here = [rank for rank in ranks if rank["state"] != "elsewhere"]
+    if len(answered) > _RANKS_MAX:
+        _print_groups(answered)
+        here = [rank for rank in here if rank["state"] != State.ANSWERED]
+    for rank in here:
         _print_rank(rank)
-    print()
+    _print_elsewhere(elsewhere)
+    screen.show("")
+
+
+def _print_dead(jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Prints one line about the jobs without a living process."""
+    if len(jobs) == 1:
+        (job,) = jobs
+        have = "has" if len(job["ranks"]) == 1 else "have"
+        named = _named(job["ranks"])
+        _line(f"Job {job['session']}: dead; {named} {have} not closed the session")
+    elif jobs:
+        count = sum(len(job["ranks"]) for job in jobs)
+        _line(
+            f"{len(jobs)} jobs are dead; their {count} processes have not closed the "
+            "sessions (--json lists them)"
+        )
+
+
+def _named(ranks: Sequence[Mapping[str, Any]]) -> str:
+    numbers = [rank["rank"] for rank in ranks]
+    return f"rank{'' if len(numbers) == 1 else 's'} {spans(numbers)}"
+
+
+def _print_groups(ranks: Sequence[Mapping[str, Any]]) -> None:
+    """Prints the lines of one rank for all that are in the same state."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for rank in ranks:
+        groups.setdefault(_state(rank), []).append(rank)
+    for group in sorted(groups.values(), key=len):
+        longest = max(group, key=lambda rank: _oldest_s(rank["calls"]))
+        _line(f"{_named(group)}, members {spans(longest['members'])}", "bold")
+        for line in describe(longest):
+            _line(line, indent="  ")
+        bad = {
+            peer["rank"]: peer["state"]
+            for rank in group
+            for peer in rank["peers"]
+            if peer["state"] != "alive"
+        }
+        for number, state in sorted(bad.items()):
+            _line(f"peer {number} is {state}", indent="  ")
+    _line("(status SOCKET shows one rank with its peers, --json all of them)")
+
+
+def _state(rank: Mapping[str, Any]) -> str:
+    """Returns the facts that set ranks apart, as a key."""
+    long = [call for call in rank["calls"] if call["age_s"] >= _LONG_CALL_S]
+    names = ("collective", "sequence", "waiting_for", "absent")
+    facts = [[call[name] for name in names] for call in long]
+    devices = [[call["collective"], call["sequence"]] for call in rank["devices"]]
+    states = sorted({peer["state"] for peer in rank["peers"]})
+    return json.dumps([rank["members"], facts, devices, rank["mute_lanes"], states])
+
+
+def _oldest_s(calls: Sequence[Mapping[str, Any]]) -> float:
+    return max((call["age_s"] for call in calls), default=0.0)
+
+
+def _print_elsewhere(ranks: Sequence[Mapping[str, Any]]) -> None:
+    """Prints ranks without a socket: one line for those that no other misses."""
+    missed = [
+        rank
+        for rank in ranks
+        if any(s["state"] != "alive" or s["calls_behind"] for s in rank["seen_by"])
+    ]
+    for rank in missed[:_RANKS_MAX]:
+        _print_rank(rank)
+    rest = [rank for rank in ranks if rank not in missed[:_RANKS_MAX]]
+    if rest:
+        where = (
+            "it is on another host, or has ended"
+            if len(rest) == 1
+            else "they are on other hosts, or have ended"
+        )
+        _line(f"{_named(rest)}: no socket here; {where}")
 
 
 def _line(text: str, style: str = "", indent: str = "") -> None:

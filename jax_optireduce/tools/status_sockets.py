@@ -1,11 +1,10 @@
-"""The status sockets of processes: finding them, asking them, removing dead ones."""
+"""The status sockets of processes: finding them, and asking them."""
 
 import contextlib
 import dataclasses
 import enum
 import json
 import os
-import re
 import socket
 import stat
 import time
@@ -13,8 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-# The name that ffi/runtime/communicator.cc gives: session, rank, process.
-_NAME = re.compile(r"([0-9a-f]{8})-(\d+)-(\d+)\.sock")
+from jax_optireduce import _status
 
 # As ffi/runtime/status_report.h.
 _VERSION = 1
@@ -71,11 +69,11 @@ def find(paths: Iterable[Path]) -> list[Path]:
                 found.append(path)
             elif facts.st_uid == os.geteuid() or os.geteuid() == 0:
                 found += sorted(path.glob("*.sock"))
-    return [path for path in dict.fromkeys(found) if _NAME.fullmatch(path.name)]
+    return [path for path in dict.fromkeys(found) if _status.NAME.fullmatch(path.name)]
 
 
 def ask(path: Path) -> Answer | None:
-    """Asks a process; removes the socket of a dead one.
+    """Asks a process.
 
     Args:
       path: a socket that `find` has returned.
@@ -83,7 +81,7 @@ def ask(path: Path) -> Answer | None:
     Returns:
       The answer; None if the process has closed the session.
     """
-    match = _NAME.fullmatch(path.name)
+    match = _status.NAME.fullmatch(path.name)
     assert match is not None  # noqa: S101 (find returns no other names)
     session, rank, pid = match.groups()
     answer = Answer(path, session, int(rank), int(pid))
@@ -92,9 +90,7 @@ def ask(path: Path) -> Answer | None:
     except FileNotFoundError:
         return None
     except ConnectionRefusedError:
-        with contextlib.suppress(OSError):
-            path.unlink()
-        reason = "dead: it has not closed the session; its socket is removed now"
+        reason = "dead: it has not closed the session"
         return dataclasses.replace(answer, state=State.DEAD, reason=reason)
     except (TimeoutError, BlockingIOError):
         reason = f"does not answer within {ANSWER_S:g} s{_describe_process(int(pid))}"
@@ -129,23 +125,18 @@ def _read(path: Path) -> bytes:
       OSError: it does not answer in time, or the socket cannot be opened.
     """
     end = time.monotonic() + ANSWER_S
-    # An address is shorter than a path may be.
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            client.settimeout(ANSWER_S)
-            client.connect(f"/proc/self/fd/{folder}/{path.name}")
-            parts: list[bytes] = []
-            while sum(map(len, parts)) < _ANSWER_BYTES_MAX:
-                # A timeout of 0 would not wait at all.
-                client.settimeout(max(end - time.monotonic(), 1e-3))
-                part = client.recv(1 << 20)
-                if not part:
-                    break
-                parts.append(part)
-            return b"".join(parts)
-    finally:
-        os.close(folder)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(ANSWER_S)
+        _status.connect(client, path)
+        parts: list[bytes] = []
+        while sum(map(len, parts)) < _ANSWER_BYTES_MAX:
+            # A timeout of 0 would not wait at all.
+            client.settimeout(max(end - time.monotonic(), 1e-3))
+            part = client.recv(1 << 20)
+            if not part:
+                break
+            parts.append(part)
+        return b"".join(parts)
 
 
 def _describe_process(pid: int) -> str:

@@ -176,6 +176,16 @@ def test_a_report_of_another_kind_is_repeated(analyse):
     assert f"rank 0 reported: {removal}" in text
 
 
+def test_a_report_of_several_ranks_is_repeated_once(analyse):
+    removal = "rank 3 removed from the session after silence"
+    calls = {rank: [call(0)] for rank in range(3)}
+    reasons = dict.fromkeys((0, 2), removal)
+    _, text, _ = analyse(calls, reasons={**reasons, 1: _STALL})
+    assert f"ranks 0 and 2 reported: {removal}" in text
+    assert f"rank 1 reported: {_STALL}" in text
+    assert text.count(removal) == 1
+
+
 def test_a_record_without_calls_is_one(analyse):
     code, text, _ = analyse({0: []}, world_size=1)
     assert (code, text) == (0, "all 0 calls ended. 1 of 1 rank have files.")

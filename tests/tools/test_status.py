@@ -1,5 +1,6 @@
 """`status`: sockets without a process behind them, and its text."""
 
+import contextlib
 import json
 import os
 import socket
@@ -52,15 +53,99 @@ def answer(listener: socket.socket, text: bytes) -> threading.Thread:
     return thread
 
 
-def test_the_socket_of_a_dead_process_is_removed_and_reported_once(tmp_path, capsys):
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / _NAME))
-        listener.listen()
-    assert __main__.main(["status", str(tmp_path)]) == 1
-    assert "rank 3, process 4711: dead" in capsys.readouterr().out
-    assert list(tmp_path.iterdir()) == []
-    assert __main__.main(["status", str(tmp_path)]) == 1
-    assert "no job found in" in capsys.readouterr().err
+def die(*paths) -> None:
+    """Leaves the sockets of dead processes at these paths."""
+    for path in paths:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen()
+
+
+def test_a_dead_job_is_one_line_and_its_sockets_stay(tmp_path, capsys):
+    paths = [tmp_path / f"0123abcd-{rank}-47{rank}.sock" for rank in (0, 1, 2, 5)]
+    die(*paths)
+    for _ in range(2):
+        assert __main__.main(["status", str(tmp_path)]) == 1
+        shown = capsys.readouterr().out
+        assert shown == "Job 0123abcd: dead; ranks 0-2, 5 have not closed the session\n"
+    assert sorted(tmp_path.iterdir()) == paths
+
+
+def test_living_jobs_come_before_the_dead_which_are_one_line(
+    tmp_path, listening, capsys
+):
+    die(*[tmp_path / f"{job:08x}-{job % 2}-{job + 1}.sock" for job in range(7)])
+    thread = answer(listening, json.dumps(_EMPTY).encode())
+    assert __main__.main(["status", str(tmp_path), "--interval", "0"]) == 0
+    thread.join()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("Job 0123abcd: 1 of 4 ranks answer here")
+    assert shown.endswith(
+        "7 jobs are dead; their 7 processes have not closed the sessions (--json lists "
+        "them)"
+    )
+
+
+def peer(rank, **fields):
+    """The state of one peer in a report."""
+    return {
+        "rank": rank,
+        "state": "alive",
+        "heard_ago_s": 0.1,
+        "rtt_s": 1e-4,
+        "calls_behind": 0,
+        "bytes_sent": 0,
+        "bytes_received": 0,
+        "segments_sent": 0,
+        "segments_retransmitted": 0,
+        "segments_received": 0,
+        "segments_late": 0,
+        **fields,
+    }
+
+
+def test_many_ranks_are_one_line_for_those_in_the_same_state(tmp_path, capsys):
+    waiting = {
+        "collective": "grads",
+        "sequence": 812,
+        "mode": "exact",
+        "bytes": 4096,
+        "drain": False,
+        "age_s": 61.2,
+        "waiting_for": [7],
+        "absent": [7],
+    }
+    last = {"collective": "grads", "sequence": 811, "state": "done", "ended_ago_s": 61}
+    with contextlib.ExitStack() as stack:
+        threads = []
+        for rank in range(20):
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(str(tmp_path / f"0123abcd-{rank}-{4700 + rank}.sock"))
+            listener.listen()
+            calls = [] if rank == 7 else [{**waiting, "age_s": 60 + rank / 100}]
+            report = {
+                **_EMPTY,
+                "rank": rank,
+                "world_size": 32,
+                "members": list(range(32)),
+                "calls": calls,
+                "calls_under_way": len(calls),
+                "last_ended": last,
+                "peers": [peer(other) for other in range(32) if other != rank],
+            }
+            threads.append(answer(listener, json.dumps(report).encode()))
+        assert __main__.main(["status", str(tmp_path), "--interval", "0"]) == 0
+        for thread in threads:
+            thread.join()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown == (
+        "Job 0123abcd: 20 of 32 ranks answer here "
+        "rank 7, members 0-31 no call under way; call 811 of 'grads' ended 61.0 s ago "
+        "ranks 0-6, 8-19, members 0-31 call 812 of 'grads' (exact, 4 KiB), under way "
+        "for 60.2 s; waits for rank 7, which has not entered call 812 of 'grads' "
+        "(status SOCKET shows one rank with its peers, --json all of them) "
+        "ranks 20-31: no socket here; they are on other hosts, or have ended"
+    )
 
 
 def test_other_files_are_left_alone(tmp_path):

@@ -1,6 +1,7 @@
 """The folder of the status socket, and programs that go on without one."""
 
 import os
+import socket
 import stat
 import tempfile
 
@@ -49,6 +50,24 @@ def test_without_a_runtime_folder_the_socket_is_in_the_temporary_one(places, cap
     assert len(list(folder.iterdir())) == 1
     assert folder in _status.folders()
     assert caplog.records == []
+
+
+def test_a_session_removes_the_sockets_of_dead_processes_alone(places):
+    places[0].mkdir()
+    folder = places[0] / "jax_optireduce"
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "0123abcd-0-1.sock"))
+    with socket.socket(socket.AF_UNIX) as living:
+        living.bind(str(folder / "0123abcd-1-2.sock"))
+        living.listen()
+        (folder / "other.sock").touch()
+        session = Session()
+        _status.serve(session)
+    names = {path.name for path in folder.iterdir()}
+    assert "0123abcd-0-1.sock" not in names
+    assert {"0123abcd-1-2.sock", "other.sock"} < names
+    assert len(names) == 3
 
 
 def test_a_program_without_any_folder_goes_on_and_logs_the_reasons(places, caplog):
