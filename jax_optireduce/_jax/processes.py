@@ -48,9 +48,8 @@ def leave_to_parent() -> None:
     At its end JAX would use the connections, which fails the parent, and wait for the
     threads, which a fork does not copy.
     """
-    if _api is None:
-        return
-    atexit.unregister(_api.clean_up)
+    if (clean_up := getattr(_api, "clean_up", None)) is not None:
+        atexit.unregister(clean_up)
     for owner, name in (
         (state(), "client"),
         (state(), "service"),
