@@ -1,16 +1,18 @@
 """Statements of the documents are true: snippets compile, names and links exist."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
 import pytest
-from source_tree import ROOT, files, relative, text
+from source_tree import ROOT, code, files, relative, text
 
 _PAGES = files(".md")
 _DOCS = ROOT / "docs"
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+_HEADERS = "\n".join(text(path) for path in files(".h"))
 _HTML_LINK = re.compile(r'(?:src|href|srcset)="([^"]+)"')
 
 
@@ -126,12 +128,58 @@ def test_decisions_are_numbered_without_a_gap():
         assert headings == ["Context", "Decision", "Consequences"]
 
 
+# A path of this repository, in prose or in a command.
+_PATH = re.compile(
+    r"(?<![\w./:~-])((?:ffi|tests|jax_optireduce|examples|docs|tools|benchmarks"
+    r"|third_party|\.ci|\.github)/[\w./-]*\w)"
+)
+# The name of a file without its folder.
+_FILE = re.compile(r"`(\w+\.(?:cc|h|md|sh|toml|yaml|yml))`")
+_NAMES = {path.name for path in files()} | {".clang-tidy"}
+
+
 @pytest.mark.parametrize("page", _PAGES, ids=relative)
-def test_paths_in_backquotes_exist(page):
-    for path in re.findall(
-        r"`((?:ffi|tests|jax_optireduce|examples|docs|tools)/[\w./-]+)`", text(page)
-    ):
-        assert (ROOT / path).exists(), f"{relative(page)}: no file {path}"
+def test_files_of_a_page_exist(page):
+    there = (page.parent, ROOT)
+    for path in _PATH.findall(text(page)):
+        assert any((f / path).exists() for f in there), f"{relative(page)}: no {path}"
+    unknown = set(_FILE.findall(text(page))) - _NAMES
+    assert not unknown, f"{relative(page)}: no file {sorted(unknown)}"
+
+
+_TYPE = re.compile(r"\b(?:class|struct|enum class) (\w+)[^;{}()]*\{")
+# Classes of XLA that a page names.
+_FOREIGN = {"ThunkExecutor"}
+
+
+@functools.cache
+def _members() -> dict[str, set[str]]:
+    """The words in the definition of each class, struct and enumeration."""
+    found: dict[str, set[str]] = {}
+    for path in files(".h", ".cc"):
+        for match in _TYPE.finditer(code(path)):
+            end, depth = match.end(), 1
+            while depth:
+                depth += {"{": 1, "}": -1}.get(code(path)[end], 0)
+                end += 1
+            words = re.findall(r"\w+", code(path)[match.end() : end])
+            found.setdefault(match.group(1), set()).update(words)
+    return found
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=relative)
+def test_members_of_classes_that_a_page_names_exist(page):
+    for owner, member in re.findall(r"`(\w+)::(\w+)`", text(page)):
+        known = _members().get(owner, set())
+        missing = owner not in _FOREIGN and member not in known
+        assert not missing, f"{relative(page)}: {owner} has no {member}"
+
+
+def test_checks_of_the_simulator_have_their_class_in_the_guarantees():
+    section = text(_DOCS / "guarantees.md").split("\n### Checks\n", 1)[1]
+    names = re.findall(r"`(Check\w*|Note\w+)`", section.split("\n## ", 1)[0])
+    functions = re.findall(r"^std::string (\w+)\(", _HEADERS, re.MULTILINE)
+    assert set(names) <= set(functions), "write `Class::Member`"
 
 
 def _files_on_the_map() -> dict[str, set[str]]:
@@ -163,15 +211,15 @@ def test_the_map_names_files_that_exist(folder):
     assert _MAP[folder] <= there, f"not in {folder}: {_MAP[folder] - there}"
 
 
-@pytest.mark.parametrize(
-    "folder",
-    [f for f in _MAP if not f.startswith("ffi/protocol") and f.startswith("ffi/")],
-)
-def test_the_map_names_every_file(folder):
-    there = {p.stem for p in (ROOT / folder).iterdir() if p.suffix in {".h", ".cc"}}
-    # Programs that are no part of a layer.
-    there -= {"stress_main"}
-    assert there == _MAP[folder], f"{folder}: {there ^ _MAP[folder]}"
+def test_the_map_names_every_file_of_the_core_and_the_package():
+    missing = [
+        relative(path)
+        for path in files(".h", ".cc", ".py", ".pyi")
+        if relative(path).startswith(("ffi/", "jax_optireduce/"))
+        and path.stem != "__init__"
+        and path.stem not in _MAP.get(relative(path.parent), set())
+    ]
+    assert not missing, f"ARCHITECTURE.md has no row for {missing}"
 
 
 def test_the_readme_is_short_and_begins_with_a_program():

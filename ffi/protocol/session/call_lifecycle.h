@@ -2,7 +2,7 @@
 // opened by a peer's datagram, complete or failed (call_lifecycle.cc), and over for the program but
 // not for its peers (late_calls.cc).
 //
-// The only class that ends calls. The others return verdicts.
+// Only this class ends calls that the program has made; the others return verdicts on these.
 
 #ifndef FFI_PROTOCOL_SESSION_CALL_LIFECYCLE_H_
 #define FFI_PROTOCOL_SESSION_CALL_LIFECYCLE_H_

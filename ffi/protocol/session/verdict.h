@@ -1,5 +1,5 @@
-// A finding of a part of an endpoint about an open call. A part ends no call itself: it returns
-// verdicts, and CallLifecycle applies them.
+// A finding of a part of an endpoint about an open call. A part ends no call that the program has
+// made: it returns verdicts, and CallLifecycle applies them.
 
 #ifndef FFI_PROTOCOL_SESSION_VERDICT_H_
 #define FFI_PROTOCOL_SESSION_VERDICT_H_
