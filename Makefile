@@ -2,6 +2,7 @@
 #
 #   PYTHON=python3.12       another interpreter (give other VENV_* with it)
 #   PYTEST_ARGS="-k wire"   more arguments for pytest
+#   ISOLATION=              build as `pip install .` does, with the oldest JAX's headers
 #   TESTING=OFF             without the module of C++ tests, which tests/ffi and some others need
 #   SEED=7                  what `make simulate` replays, and where `make fuzz` starts
 #   FUZZ_SECONDS=60         how long `make fuzz` takes, both targets together
@@ -18,6 +19,7 @@ BUILD ?= build
 COMPILERS ?= $(BUILD)/compilers/$(notdir $(VENV_TEST))
 PYTEST_ARGS ?=
 TESTING ?= ON
+ISOLATION ?= --no-build-isolation
 SEED ?= 1
 # Chosen: small and medium scenarios together take half a minute under the sanitizers.
 SANITIZE_SMALL ?= 1000
@@ -42,7 +44,7 @@ CORE := $(shell find ffi -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 PIP_QUIET := --quiet --disable-pip-version-check
 # An editable install serves the Python files from the checkout; the build folder is kept. With
 # `cmake -D OPTIREDUCE_UNITY=OFF build/.venv-test` a change of one .cc file compiles one file.
-INSTALL = -m pip install $(PIP_QUIET) --no-build-isolation --no-deps --editable .
+INSTALL = -m pip install $(PIP_QUIET) $(ISOLATION) --no-deps --editable .
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test long tta seeds sanitize sanitized sanitizers fuzz fuzz-clang tsan asan-python mutants \

