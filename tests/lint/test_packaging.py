@@ -160,6 +160,37 @@ def test_libcrypto_of_the_wheels_is_built_where_the_build_looks_for_it():
     assert re.search(r"^SHA256=[0-9a-f]{64}$", source, re.MULTILINE)
 
 
+def test_the_pages_name_the_openssl_that_the_script_builds():
+    script = text(ROOT / "tools/build_libcrypto.sh")
+    version = re.search(r"^VERSION=(.+)$", script, re.MULTILINE).group(1)
+    for page in ("SECURITY.md", "CONTRIBUTING.md"):
+        named = re.findall(r"[Oo]pen(?:SSL|ssl)[ -](\d+\.\d+\.\d+)", text(ROOT / page))
+        assert set(named) == {version}, page
+
+
+def test_the_install_line_names_the_library_that_doctor_advises():
+    advised = re.search(
+        r"apt-get install (libipsec\S+)", text(ROOT / "jax_optireduce/tools/doctor.py")
+    )
+    install = text(ROOT / "README.md").split("## Install", 1)[1].split("```sh")[0]
+    assert "`libssl-dev`" in install
+    assert f"`{advised.group(1)}`" in install
+
+
+def test_actions_are_pinned_to_commits_with_their_version():
+    workflows = sorted((ROOT / ".github/workflows").glob("*.yml"))
+    uses = [
+        line.partition("uses:")[2].strip()
+        for path in workflows
+        for line in text(path).splitlines()
+        if "uses:" in line
+    ]
+    pinned = [re.fullmatch(r"([\w/-]+)@[0-9a-f]{40} # v[\d.]+", use) for use in uses]
+    assert all(pinned), uses
+    one_version_each = {match.group(1) for match in pinned}
+    assert len(set(uses)) == len(one_version_each)
+
+
 def test_a_tarball_of_other_contents_is_not_built(tmp_path):
     tarball = tmp_path / "openssl.tar.gz"
     tarball.write_bytes(b"not that of OpenSSL")
