@@ -66,7 +66,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 _LINK = re.compile(r"\]\(([^)\s#]+\.md)\)")
 _VERB = re.compile(r"^\| `python -m jax_optireduce (\w+)` \|", re.MULTILINE)
-_PUBLIC_NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
+_PUBLIC_NAME = re.compile(r"^\| `([\w.]+)` \|", re.MULTILINE)
 
 
 def _sections(text: str) -> list[tuple[str, str]]:
@@ -90,16 +90,22 @@ def _navigation() -> str:
     return "".join(found)
 
 
+def _kind(name: str) -> str:
+    """Returns the kind of a public name: "module", "class" or "function"."""
+    if (ROOT / f"jax_optireduce/{name}.py").is_file():
+        return "module"
+    return "class" if name.rpartition(".")[2][0].isupper() else "function"
+
+
 def _with_docstrings(text: str) -> str:
     """Returns docs/api.md with the docstrings of the names below each table."""
     found = [text.split("\n## ", 1)[0]]
     for heading, body in _sections(text):
         found += [f"## {heading}\n", body, "```{eval-rst}"]
         for name in _PUBLIC_NAME.findall(body):
-            if name[0].isupper():
-                found += [f".. autoclass:: jax_optireduce.{name}", "   :members:", ""]
-            else:
-                found += [f".. autofunction:: jax_optireduce.{name}", ""]
+            kind = _kind(name)
+            members = ["   :members:"] if kind == "class" else []
+            found += [f".. auto{kind}:: jax_optireduce.{name}", *members, ""]
         found.append("```")
         for verb in _VERB.findall(body):
             module = ast.parse((ROOT / f"jax_optireduce/tools/{verb}.py").read_text())

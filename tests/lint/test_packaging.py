@@ -91,6 +91,8 @@ def test_the_description_names_pages_of_the_sdist_instead_of_links_to_them(sdist
     description = metadata.get_payload()
     link = r"\]\((?!https?:)([^)#]*)"
     assert re.findall(link, description) == []
+    assert "![" not in description
+    assert "!Path" not in description
     folders = {name.partition("/")[0] for name in sdist}
     named = set(re.findall(link, sdist["README.md"].decode()))
     assert "docs/modes.md" in named
