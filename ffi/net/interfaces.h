@@ -3,6 +3,10 @@
 #ifndef FFI_NET_INTERFACES_H_
 #define FFI_NET_INTERFACES_H_
 
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +21,10 @@ struct InterfaceAddress {
 
 // The addresses of the interfaces that are up, in the order of the kernel.
 Result<std::vector<InterfaceAddress>> InterfaceAddresses();
+
+// The MTU in bytes of the interface that has this address; nothing for loopback, whose addresses
+// may stand for the whole host. `socket` is any socket.
+std::optional<std::size_t> InterfaceMtuBytes(int socket, const sockaddr* address);
 
 }  // namespace optireduce
 

@@ -20,6 +20,7 @@
 
 #include "ffi/base/check.h"
 #include "ffi/net/clock.h"
+#include "ffi/net/interfaces.h"
 
 namespace optireduce {
 namespace {
@@ -244,7 +245,15 @@ Result<std::size_t> UdpPort::path_mtu_bytes(const std::string& address) {
                                      ? GetSocketOption(socket.get(), IPPROTO_IPV6, IPV6_MTU)
                                      : GetSocketOption(socket.get(), IPPROTO_IP, IP_MTU);
   if (!mtu) return SystemError("could not read the path MTU to " + address, errno);
-  return static_cast<std::size_t>(*mtu);
+  sockaddr_storage local{};
+  socklen_t bytes = sizeof(local);
+  auto* const own = reinterpret_cast<sockaddr*>(&local);
+  if (getsockname(socket.get(), own, &bytes) != 0) {
+    return SystemError("could not read the address towards " + address, errno);
+  }
+  // A rank on this host is reached over the loopback interface, whatever its address is.
+  const auto of_path = static_cast<std::size_t>(*mtu);
+  return std::max(of_path, InterfaceMtuBytes(socket.get(), own).value_or(of_path));
 }
 
 // ------------------------------------------------------------------------------------- sending

@@ -60,7 +60,8 @@ class UdpPort : public DatagramPort {
   // `datagram_bytes_max` is the longest datagram of any Send.
   Status SetPeers(const std::vector<PeerAddress>& peers, std::size_t datagram_bytes_max);
 
-  // The MTU in bytes, IP header included, that the kernel has for the path to a numeric address.
+  // The MTU in bytes, IP header included, of the interface towards a numeric address. A smaller one
+  // that the kernel keeps of an ICMP message does not count, because any host may send one.
   static Result<std::size_t> path_mtu_bytes(const std::string& address);
 
   std::uint16_t local_port() const { return local_port_; }

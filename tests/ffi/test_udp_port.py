@@ -5,6 +5,8 @@ import os
 import pathlib
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 
@@ -245,6 +247,58 @@ def test_path_mtu_of_loopback_is_that_of_its_interface():
     mtu = int(pathlib.Path("/sys/class/net/lo/mtu").read_text())
     # The header's length field allows no more.
     assert native.path_mtu_bytes("127.0.0.1") in {mtu, min(mtu, 65_535)}
+
+
+# Prints the MTU that the kernel has for a path after a forged ICMP message, and ours.
+_FORGED = """
+import socket, struct
+import optireduce_testing as native
+
+own, peer = socket.inet_aton("10.78.0.1"), socket.inet_aton("10.78.0.2")
+victim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+victim.bind(("10.78.0.1", 0))
+victim.connect(("10.78.0.2", 9))
+quoted = struct.pack("!BBHHHBBH4s4s", 69, 0, 1500, 1, 0x4000, 64, 17, 0, own, peer)
+quoted += struct.pack("!HHHH", victim.getsockname()[1], 9, 1480, 0)
+message = struct.pack("!BBHHH", 3, 4, 0, 0, 600) + quoted
+words = struct.unpack(f"!{len(message) // 2}H", message)
+total = sum(words)
+total = (total & 0xFFFF) + (total >> 16)
+checksum = 0xFFFF - ((total & 0xFFFF) + (total >> 16))
+forger = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+forger.sendto(message[:2] + struct.pack("!H", checksum) + message[4:], ("10.78.0.1", 0))
+IP_MTU = 14  # Of linux/in.h.
+print(victim.getsockopt(socket.IPPROTO_IP, IP_MTU), native.path_mtu_bytes("10.78.0.2"))
+"""
+
+
+def test_a_forged_icmp_message_does_not_make_datagrams_shorter():
+    name = f"optireduce-icmp-{os.getpid()}"
+
+    def run(command: str) -> None:
+        subprocess.run(command.split(), check=True, capture_output=True)
+
+    try:
+        run(f"ip netns add {name}")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs root and network namespaces")
+    try:
+        run(f"ip -n {name} link set lo up")
+        run(f"ip -n {name} link add eth0 type veth peer name eth1")
+        run(f"ip -n {name} address add 10.78.0.1/24 dev eth0")
+        run(f"ip -n {name} link set eth0 up")
+        run(f"ip -n {name} link set eth1 up")
+        forged = subprocess.run(
+            ["ip", "netns", "exec", name, sys.executable, "-c", _FORGED],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        run(f"ip netns delete {name}")
+    of_kernel, ours = map(int, forged.stdout.split())
+    assert of_kernel == 600
+    assert ours == 1500
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "10.0.0", "10.0.0.1:80", "[::1]"])
