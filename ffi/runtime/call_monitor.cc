@@ -41,7 +41,10 @@ void CallMonitor::End(std::uint64_t number, const Status& status, const CallStat
   if (!status.ok()) return TellIfUnreachable(*call, status);
   failing_ = false;
   totals_.Add(*call);
-  if (const auto event = slow_rank_.Add(call->collective, stats, now)) Tell(*event);
+  // A member that is absent from a call with spare ones may have been the last by microseconds.
+  if (!call->spares) {
+    if (const auto event = slow_rank_.Add(call->collective, stats, now)) Tell(*event);
+  }
   if (const auto event = short_deadline_.Add(call->collective, stats)) Tell(*event);
   if (!call->defers) return;
   if (const auto event = late_share_.Add(call->collective, stats)) Tell(*event);

@@ -35,6 +35,7 @@ struct CallRecord {
   Sequence sequence;        // at its end: with the skipped calls of its session
   std::uint64_t bytes = 0;  // of the bucket
   bool defers = false;      // its late data joins a later call
+  bool spares = false;      // it ends without its last members, by a quorum
   Instant started;
   Duration started_unix{};  // since the epoch
   State state = State::kUnderWay;

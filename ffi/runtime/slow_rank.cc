@@ -53,10 +53,11 @@ std::optional<SlowRankEvent> SlowRankDetector::Add(std::string_view collective,
 
 std::optional<SlowRankEvent> SlowRankDetector::FindRecovered(std::string_view collective,
                                                              const History& history, Instant now) {
-  for (const auto& [rank, shown_by] : slow_) {
-    if (shown_by != collective) continue;
+  for (auto& [rank, slow] : slow_) {
+    if (slow.shown_by != collective) continue;
     SlowRankEvent event = Summarize(history, rank);
-    if (event.waited > kRecoveredCalls) continue;
+    if (event.waited > kRecoveredCalls) slow.waited_at = now;
+    if (now - slow.waited_at < kRecoveredAfter) continue;
     event.recovered = true;
     event.collective = collective;
     Backoff& backoff = backoffs_[rank];
@@ -79,11 +80,11 @@ std::optional<SlowRankEvent> SlowRankDetector::NameIfSlow(std::string_view colle
   const auto backoff = backoffs_.find(rank);
   if (backoff != backoffs_.end() && now < backoff->second.until) return std::nullopt;
   event.collective = collective;
-  const auto [known, is_new] = slow_.try_emplace(rank, collective);
-  if (is_new) return event;
+  const auto [known, is_new] = slow_.try_emplace(rank);
   // Reported for a collective that the program may have stopped calling: from here on this
   // collective shows the recovery.
-  known->second = collective;
+  known->second = {.shown_by = std::string(collective), .waited_at = now};
+  if (is_new) return event;
   return std::nullopt;
 }
 

@@ -4,7 +4,8 @@
 // A call waited for a rank if most of the call passed after the data of all others had arrived. One
 // such call is no evidence: programs compile, and systems pause. A rank is slow if most of the last
 // calls of one collective waited for it, and these waits are a relevant share of the time between
-// the calls. It has recovered once its data arrives and hardly any call waits for it. After a
+// the calls. It has recovered once its data arrives and hardly any call has waited for it for some
+// time, however many calls that is. After a
 // recovery it is reported again only after a pause, which doubles each time: a rank at the
 // threshold is not reported repeatedly.
 
@@ -36,6 +37,9 @@ inline constexpr std::size_t kSlowRankWindow = 10;
 inline constexpr std::size_t kSlowRankCalls = 8;
 // Chosen: far from kSlowRankCalls, so that chance alone does not cross both.
 inline constexpr std::size_t kRecoveredCalls = 2;
+// Time without such waits before a recovery. Chosen: a rank that is slow in every other second has
+// not recovered; a user who mends something sees it at once.
+inline constexpr Duration kRecoveredAfter = std::chrono::seconds(10);
 // First pause between a recovery and the next report; it doubles each time.
 // Chosen: short enough to report a recurring problem, and limits 20 minutes to eleven reports.
 inline constexpr Duration kSlowRankPause = std::chrono::minutes(1);
@@ -91,7 +95,12 @@ class SlowRankDetector {
                                           Rank rank, Instant now);
 
   ByCollective<History> histories_;
-  std::map<Rank, std::string> slow_;  // reported ranks, and the collective that shows their state
+  // A reported rank.
+  struct Slow {
+    std::string shown_by;  // the collective that shows its state
+    Instant waited_at{};   // more than kRecoveredCalls of the window waited for it at that time
+  };
+  std::map<Rank, Slow> slow_;
   // Ranks that have recovered: the earliest time of the next report, and the current pause.
   struct Backoff {
     Instant until{};

@@ -66,6 +66,16 @@ def test_a_failure_without_a_wait_and_a_timeout_of_zero_tell_nothing(stall_timeo
     assert monitor.wait() is None
 
 
+@pytest.mark.parametrize("spare", [0, 1])
+def test_a_rank_that_calls_may_spare_is_not_slow(spare):
+    monitor = native.CallMonitor(0.0, 1.0)
+    for i in range(20):
+        monitor.end(monitor.begin("coded", i, spare=spare), 0, "", absent=[2])
+    monitor.close()
+    event = monitor.wait()
+    assert (event and event["kind"]) == (None if spare else "slow")
+
+
 def test_a_removed_rank_is_told_once_whichever_lane_knows_it():
     monitor = native.CallMonitor(0.0, 1.0, world_size=4)
     assert monitor.live() == 4

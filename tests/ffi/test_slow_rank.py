@@ -16,6 +16,7 @@ _WINDOW = 10
 _SLOW_CALLS = 8
 _BEHIND_MIN_S = 0.02
 _PAUSE_S = 60.0
+_RECOVERED_S = 10.0
 
 # A step of training, and the duration of a call without a wait.
 _STEP_S = 0.5
@@ -45,27 +46,40 @@ def test_a_rank_that_sleeps_in_every_step_is_named_once_within_ten_calls():
 def test_recovery_is_told_once_and_a_relapse_after_a_pause_again():
     monitor = native.SlowRankDetector()
     pause = int(_PAUSE_S / _STEP_S)
-    phases = [(3, 0.2)] * 20 + [(1, 0.0)] * 20 + [(3, 0.2)] * 2 * pause
+    phases = [(3, 0.2)] * 20 + [(1, 0.0)] * 40 + [(3, 0.2)] * 2 * pause
     events = add_steps(monitor, phases)
     assert [event["kind"] for _, event in events] == ["slow", "recovered", "slow"]
     assert [event["rank"] for _, event in events] == [3, 3, 3]
-    assert events[1][0] < 30
-    assert events[1][0] + pause <= events[2][0] < 50 + pause
+    assert 20 + _RECOVERED_S / _STEP_S <= events[1][0] < 30 + _RECOVERED_S / _STEP_S
+    assert events[1][0] + pause <= events[2][0] < 70 + pause
+
+
+@pytest.mark.parametrize("step_s", [0.001, 0.02, 0.3])
+def test_a_rank_that_is_slow_now_and_then_stays_slow(step_s):
+    monitor = native.SlowRankDetector()
+    # Each phase lasts longer than the window, and less than the time of a recovery.
+    phases = ([(3, 0.2)] * 15 + [(1, 0.0)] * 15) * 40
+    ends = itertools.accumulate(behind + step_s for _, behind in phases)
+    events = [
+        monitor.add("grads", end, rank, behind, behind + 0.0005)
+        for end, (rank, behind) in zip(ends, phases, strict=True)
+    ]
+    assert [event["kind"] for event in events if event] == ["slow"]
 
 
 def test_a_rank_at_the_edge_is_told_ever_less_often():
     monitor = native.SlowRankDetector()
-    phases = ([(3, 0.2)] * 20 + [(1, 0.0)] * 20) * 60
+    phases = ([(3, 0.2)] * 20 + [(1, 0.0)] * 40) * 40
     events = add_steps(monitor, phases)
-    # 20 minutes, in which the rank crosses both thresholds 60 times.
+    # 20 minutes, in which the rank crosses both thresholds 40 times.
     assert len(phases) * _STEP_S == 20 * 60
     assert 4 <= len(events) <= 10
     slow = [call for call, event in events if event["kind"] == "slow"]
     pauses = [later - earlier for earlier, later in itertools.pairwise(slow)]
     assert pauses == sorted(pauses)
     # Much later, slowness is a new event.
-    late = add_steps(monitor, [(1, 0.0)] * 20, start=40_000)
-    late += add_steps(monitor, [(3, 0.2)] * 20, start=40_020)
+    late = add_steps(monitor, [(1, 0.0)] * 40, start=40_000)
+    late += add_steps(monitor, [(3, 0.2)] * 20, start=40_040)
     assert late[-1][1]["kind"] == "slow"
 
 
@@ -154,7 +168,7 @@ def test_recovery_is_seen_in_a_collective_that_is_called_after_the_first_one_end
     (slow,) = add_steps(monitor, [(1, 0.2)] * 10, name="a")
     assert slow[1]["kind"] == "slow"
     assert add_steps(monitor, [(1, 0.2)] * 10, start=10, name="b") == []
-    ((_, event),) = add_steps(monitor, [(0, 0.0)] * 20, start=20, name="b")
+    ((_, event),) = add_steps(monitor, [(0, 0.0)] * 40, start=20, name="b")
     assert (event["kind"], event["rank"]) == ("recovered", 1)
 
 
@@ -163,7 +177,7 @@ def test_a_rank_that_was_removed_has_not_recovered():
     (slow,) = add_steps(monitor, [(3, 0.2)] * 15)
     assert slow[1]["kind"] == "slow"
     monitor.forget(3)
-    assert add_steps(monitor, [(3, 0.2)] * 2 + [(0, 0.0)] * 20, start=15) == []
+    assert add_steps(monitor, [(3, 0.2)] * 2 + [(0, 0.0)] * 40, start=15) == []
 
 
 @pytest.mark.parametrize("behind", [0.001, 0.9 * _BEHIND_MIN_S])

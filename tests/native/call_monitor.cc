@@ -33,14 +33,24 @@ void Bind(nb::module_& m) {
                                     .unavailable_wait = FromSeconds(unavailable_wait)});
           },
           "stall_timeout"_a, "unavailable_wait"_a, "world_size"_a = 4)
-      .def("begin",
-           [](CallMonitor& self, const std::string& name, std::uint32_t sequence) {
-             return self.Begin(MakeCall(name, sequence, 100));
-           })
-      .def("end",
-           [](CallMonitor& self, std::uint64_t number, int code, const std::string& message) {
-             self.End(number, StatusOf(code, message), CallStats{});
-           })
+      .def(
+          "begin",
+          [](CallMonitor& self, const std::string& name, std::uint32_t sequence,
+             std::uint16_t spare) {
+            Submission call = MakeCall(name, sequence, 100);
+            call.quorum.spare = spare;
+            return self.Begin(call);
+          },
+          "name"_a, "sequence"_a, "spare"_a = 0)
+      .def(
+          "end",
+          [](CallMonitor& self, std::uint64_t number, int code, const std::string& message,
+             const std::vector<std::uint16_t>& absent) {
+            CallStats stats;
+            for (const std::uint16_t rank : absent) stats.absent.emplace_back(rank);
+            self.End(number, StatusOf(code, message), stats);
+          },
+          "number"_a, "code"_a, "message"_a, "absent"_a = std::vector<std::uint16_t>())
       .def("set_live",
            [](CallMonitor& self, const std::vector<std::uint16_t>& live) {
              self.SetLive({live.begin(), live.end()});
