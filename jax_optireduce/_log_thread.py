@@ -1,10 +1,11 @@
 """Lines of the log, through Python's logging, about events of the native side.
 
-One daemon thread waits in the native side, without the GIL, for six kinds of events: a
-rank is slow, has recovered, or was removed; deadlines are too short; a call does not
-end; a call is not started by all devices of this process. A removal, a stall and
-waiting devices also write the flight record to a file. Closing the communicator ends
-the thread. The thread has to end before the interpreter does, so `_exit` closes first.
+One daemon thread waits in the native side, without the GIL, for events: a rank is
+slow, has recovered, or was removed; deadlines are too short; much data is late; a call
+does not end; this process passes by a call of another rank; a call is not started by
+all devices of this process. A removal, a stall and waiting devices also write the
+flight record to a file. Closing the communicator ends the thread. The thread has to end
+before the interpreter does, so `_exit` closes first.
 """
 
 import contextlib
@@ -106,6 +107,9 @@ class LogThread:
         elif event["kind"] == "removed":
             peer_timeout_s = self._options.peer_timeout_s
             line = describe_removal(event, self._source.rank, peer_timeout_s)
+        elif event["kind"] == "lone call":
+            _log.warning("%s", describe_lone_call(event, self._source.rank))
+            return
         elif event["kind"] == "short deadline":
             deadline_max_s = self._options.deadline_max_s
             _log.warning("%s", describe_short_deadline(event, deadline_max_s))
@@ -305,6 +309,22 @@ def describe_removal(
 def describe_stall(event: Mapping[str, Any]) -> str:
     """Returns the line about a call that does not end."""
     call = event["call"]
+def describe_lone_call(event: Mapping[str, Any], own_rank: int) -> str:
+    """Returns the line about a call of another rank that this process passes by.
+
+    Args:
+      event: the event of the native side.
+      own_rank: of this process.
+    """
+    return (
+        f"rank {event['rank']} has waited {_seconds(event['waited_s'])} in "
+        f"{event['call']}, which this process, rank {own_rank}, has not made: it has "
+        f"gone on to {event['elsewhere']}. Every rank must make the same calls, also "
+        f"where one rank alone needs the result. That call fails after "
+        f"{_seconds(event['limit_s'])}."
+    )
+
+
     name = _call(call)
     lasted = _seconds(call["elapsed_s"])
     if call["state"] == "failed":

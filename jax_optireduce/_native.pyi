@@ -272,6 +272,8 @@ class Communicator:
           mean share of the data of its last `calls` that was `late`; deadline_max_s as
           `needed_s` at least, and as `suggested_s`.
           "removed": `ranks`, the removed ones, and `live`, the number of the others.
+          "lone call": `rank`, which has waited `waited_s` in `call`, while this process
+          has gone on to the call `elsewhere`; that call fails after `limit_s`.
           "stall": `call`, as in the flight record, and `others`, the number of other
           calls under way.
           "devices": collective and sequence of a call; the ranks of this process that

@@ -193,6 +193,17 @@ inline nanobind::dict ToDict(const RemovalEvent& event) {
   return named;
 }
 
+inline nanobind::dict ToDict(const LoneCall& event) {
+  nanobind::dict named;
+  named["kind"] = "lone call";
+  named["rank"] = static_cast<int>(event.rank.value());
+  named["call"] = ToText(event.call);
+  named["elsewhere"] = ToText(event.elsewhere);
+  named["waited_s"] = ToSeconds(event.waited);
+  named["limit_s"] = ToSeconds(event.limit);
+  return named;
+}
+
 inline nanobind::dict ToDict(const DevicesEvent& event) {
   nanobind::dict named;
   named["kind"] = "devices";

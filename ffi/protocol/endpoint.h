@@ -81,6 +81,9 @@ class Endpoint {
 
   std::optional<CallDone> PollEvent() { return lifecycle_.PollEvent(); }
 
+  // The next call of a peer that waits for this rank, whose program has passed it by: for the log.
+  std::optional<LoneCall> PollLoneCall() { return mismatch_.PollLone(); }
+
   // The ranks that take part in calls that continue without silent ranks.
   std::vector<Rank> live() const { return membership_.view().members; }
 

@@ -43,11 +43,11 @@ void CallMonitor::End(std::uint64_t number, const Status& status, const CallStat
   totals_.Add(*call);
   // A member that is absent from a call with spare ones may have been the last by microseconds.
   if (!call->spares) {
-    if (const auto event = slow_rank_.Add(call->collective, stats, now)) Tell(*event);
+    if (const auto event = slow_rank_.Add(call->collective, stats, now)) Push(*event);
   }
-  if (const auto event = short_deadline_.Add(call->collective, stats)) Tell(*event);
+  if (const auto event = short_deadline_.Add(call->collective, stats)) Push(*event);
   if (!call->defers) return;
-  if (const auto event = late_share_.Add(call->collective, stats)) Tell(*event);
+  if (const auto event = late_share_.Add(call->collective, stats)) Push(*event);
 }
 
 void CallMonitor::SetLive(const std::vector<Rank>& live) {
@@ -61,12 +61,12 @@ void CallMonitor::SetLive(const std::vector<Rank>& live) {
   std::erase_if(live_, [&](Rank rank) { return std::ranges::find(live, rank) == live.end(); });
   for (const Rank rank : event.ranks) slow_rank_.Forget(rank);
   event.live = live_.size();
-  Tell(std::move(event));
+  Push(std::move(event));
 }
 
-void CallMonitor::TellDevices(DevicesEvent event) {
+void CallMonitor::Tell(MonitorEvent event) {
   const std::lock_guard lock(mutex_);
-  Tell(std::move(event));
+  Push(std::move(event));
 }
 
 std::vector<Rank> CallMonitor::members() const {
@@ -149,7 +149,7 @@ void CallMonitor::Close() {
   changed_.notify_all();
 }
 
-void CallMonitor::Tell(MonitorEvent event) {
+void CallMonitor::Push(MonitorEvent event) {
   if (events_.size() >= kEventsMax) {
     ++events_dropped_;
     return;
@@ -165,7 +165,7 @@ void CallMonitor::ReportStall(const CallRecord& call) {
     --event.others;
   }
   recorder_.TellAll();
-  Tell(std::move(event));
+  Push(std::move(event));
 }
 
 void CallMonitor::TellIfUnreachable(const CallRecord& call, const Status& status) {

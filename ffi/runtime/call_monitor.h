@@ -1,6 +1,7 @@
-// The call monitor of a process: keeps the flight record and the totals, and reports seven kinds of
+// The call monitor of a process: keeps the flight record and the totals, and reports eight kinds of
 // events to a waiting thread: a slow rank and its recovery, deadlines that are too short, much late
-// data, a call that does not end, removed ranks, and devices that wait for others of their process.
+// data, a call that does not end, removed ranks, a call of a peer that this process passes by, and
+// devices that wait for others of their process.
 
 #ifndef FFI_RUNTIME_CALL_MONITOR_H_
 #define FFI_RUNTIME_CALL_MONITOR_H_
@@ -18,6 +19,7 @@
 
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/session/mismatch_detector.h"
 #include "ffi/protocol/submission.h"
 #include "ffi/runtime/collective_totals.h"
 #include "ffi/runtime/flight_recorder.h"
@@ -64,7 +66,7 @@ struct DevicesEvent {
 };
 
 using MonitorEvent = std::variant<SlowRankEvent, ShortDeadlineEvent, LateShareEvent, StallEvent,
-                                  RemovalEvent, DevicesEvent>;
+                                  RemovalEvent, LoneCall, DevicesEvent>;
 
 // Thread-safe. Begin() and End() take a lock for a few hundred nanoseconds and never wait.
 class CallMonitor {
@@ -77,7 +79,7 @@ class CallMonitor {
 
   // Sets the ranks with which a lane continues. Reports removals not yet reported by another lane.
   void SetLive(const std::vector<Rank>& live);
-  void TellDevices(DevicesEvent event);
+  void Tell(MonitorEvent event);
   // The remaining ranks.
   std::vector<Rank> members() const;
   // Their number.
@@ -104,7 +106,7 @@ class CallMonitor {
   // Up to now, of open calls.
   static void SetElapsed(std::vector<CallRecord>& records);
   // Requires the mutex.
-  void Tell(MonitorEvent event);
+  void Push(MonitorEvent event);
   void ReportStall(const CallRecord& call);
   void TellIfUnreachable(const CallRecord& call, const Status& status);
   // Waits until the next call may have stalled, and reports a stall.

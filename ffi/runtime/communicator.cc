@@ -108,7 +108,7 @@ void Communicator::CreateRendezvous() {
   const auto tell = [weak = weak_from_this(), pool = pool_](DevicesEvent event) {
     auto communicator = weak.lock();
     if (!communicator) return;
-    communicator->monitor_.TellDevices(std::move(event));
+    communicator->monitor_.Tell(std::move(event));
     pool->Run([communicator = std::move(communicator)] {});
   };
   rendezvous_ = DeviceRendezvous::Create(pool_, {.submit = submit,
@@ -209,7 +209,8 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
     lanes_.push_back(std::make_unique<Lane>(
         std::move(ports[lane]), std::move(endpoints[lane]), datagram_bytes_max,
         // `this` is valid: the lanes end before it.
-        [this](const std::vector<Rank>& live) { monitor_.SetLive(live); }));
+        LaneListener{.ranks_left = [this](const auto& live) { monitor_.SetLive(live); },
+                     .lone_call = [this](LoneCall lone) { monitor_.Tell(std::move(lone)); }}));
   }
   unconnected_.clear();
   datagram_bytes_max_ = datagram_bytes_max;

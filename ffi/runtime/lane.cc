@@ -55,10 +55,10 @@ constexpr Duration kLongWait = std::chrono::milliseconds(200);
 }  // namespace
 
 Lane::Lane(std::unique_ptr<DatagramPort> port, std::unique_ptr<Endpoint> endpoint,
-           std::size_t datagram_bytes_max, RanksLeftFunction ranks_left)
+           std::size_t datagram_bytes_max, LaneListener listener)
     : port_(std::move(port)),
       endpoint_(std::move(endpoint)),
-      ranks_left_(std::move(ranks_left)),
+      listener_(std::move(listener)),
       live_(endpoint_->live()),
       buffer_(port_->batch_max() > 1 ? kUdpPayloadBytesMax : datagram_bytes_max),
       thread_([this] { Run(); }) {}
@@ -316,15 +316,18 @@ void Lane::FinishDelivery(const Status& why) {
   late_data_ = endpoint_->FindLateData();
 }
 
-void Lane::TellRanksLeft() {
+void Lane::TellListener() {
+  while (std::optional<LoneCall> lone = endpoint_->PollLoneCall()) {
+    listener_.lone_call(std::move(*lone));
+  }
   std::vector<Rank> live = endpoint_->live();
   if (live == live_) return;
   live_ = std::move(live);
-  ranks_left_(live_);
+  listener_.ranks_left(live_);
 }
 
 void Lane::Publish() {
-  TellRanksLeft();
+  TellListener();
   if (unproven_ && !unproven_->empty()) unproven_ = endpoint_->UnprovenPaths();
   std::map<std::uint64_t, WaitingCall> waiting = WaitingCalls(ClockNow() - kLongWait);
   const std::lock_guard lock(mutex_);

@@ -29,8 +29,13 @@ namespace optireduce {
 // on the submitter's. Must not block, wait for the lane, or throw.
 using CallDoneFunction = std::function<void(const Status& status, const CallStats& stats)>;
 
-// Called on the lane's thread with the remaining ranks, after the removal of others.
-using RanksLeftFunction = std::function<void(const std::vector<Rank>& live)>;
+// The listener of a lane, called on its thread.
+struct LaneListener {
+  // The remaining ranks, after the removal of others.
+  std::function<void(const std::vector<Rank>& live)> ranks_left;
+  // A call of a peer that this rank has passed by.
+  std::function<void(LoneCall)> lone_call;
+};
 
 // A recent copy of a lane's state, for other threads.
 struct LaneSnapshot {
@@ -58,7 +63,7 @@ class Lane {
   // Starts the thread, which owns port and endpoint from then on. `datagram_bytes_max` is the value
   // of the session.
   Lane(std::unique_ptr<DatagramPort> port, std::unique_ptr<Endpoint> endpoint,
-       std::size_t datagram_bytes_max, RanksLeftFunction ranks_left);
+       std::size_t datagram_bytes_max, LaneListener listener);
   // Equivalent to Close("the communicator was destroyed").
   ~Lane();
   Lane(const Lane&) = delete;
@@ -109,14 +114,14 @@ class Lane {
   void Report();
   // The open calls of the program that were submitted before `before`, by Submission::record.
   std::map<std::uint64_t, WaitingCall> WaitingCalls(Instant before) const;
-  void TellRanksLeft();
+  void TellListener();
   Status CloseReason() const;
   // Ends all accepted and queued calls with `why`, and accepts no more.
   void FailAll(const Status& why);
 
   const std::unique_ptr<DatagramPort> port_;
   const std::unique_ptr<Endpoint> endpoint_;
-  const RanksLeftFunction ranks_left_;
+  const LaneListener listener_;
   std::vector<Rank> live_;
   std::vector<std::byte> buffer_;
   // A batch refused by the port, first to be sent; its bytes are copied to `refused_bytes_`,

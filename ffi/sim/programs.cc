@@ -164,9 +164,10 @@ void Programs::RepeatDrains(Instant now) {
 std::optional<Status> Programs::End(Rank rank, const Status& why) {
   // Open calls still end; no new call begins.
   for (Chain& chain : program(rank).chains) chain.End();
-  // A program that ends with an error exits, and its rank leaves. In scenarios with a mismatch it
-  // stays, so that the other ranks have to find the reason themselves.
-  const bool exits = !why.ok() && scenario_.mismatch == 0;
+  // A program that ends with an error exits, and its rank leaves. In scenarios with a mismatch of
+  // all ranks it stays, so that the other ranks have to find the reason themselves.
+  const bool all = scenario_.mismatch != 0 && scenario_.sim_mismatch() != SimMismatch::kLoneCall;
+  const bool exits = !why.ok() && !all;
   if (!exits && scenario_.leave_at_end == 0) return std::nullopt;
   return why.ok() ? Status(StatusCode::kCancelled, "its program has ended") : why;
 }

@@ -35,8 +35,8 @@ constexpr std::string_view kWireFormatWords[] = {"float32", "bfloat16", "int8", 
 constexpr std::string_view kModeWords[] = {"exact", "lossy", "mixed", "bounded", "agreed", "any"};
 constexpr std::string_view kStagesWords[] = {"both", "reduce_scatter", "all_gather", "mixed"};
 constexpr std::string_view kFillWords[] = {"integers", "floats"};
-constexpr std::string_view kMismatchWords[] = {"none",       "fingerprint", "name",
-                                               "extra_call", "elements",    "stages"};
+constexpr std::string_view kMismatchWords[] = {"none",     "fingerprint", "name",     "extra_call",
+                                               "elements", "stages",      "lone_call"};
 
 // The words of a field, in the order of their values; empty for a number.
 std::span<const std::string_view> WordsOf(std::string_view name) {
@@ -161,10 +161,13 @@ Status ValidateNetwork(const Scenario& scenario) {
 
 Status ValidateMismatch(const Scenario& scenario) {
   if (scenario.mismatch == 0) return {};
+  const bool lone = scenario.sim_mismatch() == SimMismatch::kLoneCall;
+  const SimMode mode = lone ? SimMode::kBounded : SimMode::kExact;
   if (scenario.ranks < 2 || scenario.collectives < 2 || scenario.subsets != 0 ||
       scenario.sim_mode() != SimMode::kExact) {
     return InvalidArgument(
-        "mismatch= needs at least ranks=2 collectives=2, mode=exact and subsets=0.");
+        "mismatch= needs at least ranks=2 collectives=2, mode=exact (lone_call: bounded) and "
+        "subsets=0.");
   }
   if (scenario.sequential == 0 || scenario.shuffled != 0) {
     return InvalidArgument(

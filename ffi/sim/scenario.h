@@ -43,7 +43,8 @@ enum class SimMismatch : std::uint64_t {
   kName,
   kExtraCall,
   kElements,
-  kOneStage
+  kOneStage,
+  kLoneCall,
 };
 
 // X(name, default, least, most, meaning). A field that a line omits has its default, which is "no
@@ -159,7 +160,7 @@ enum class SimMismatch : std::uint64_t {
   X(hang_for_us, 1'000'000, 1, 600'000'000, "for how long, while its endpoint answers")            \
   X(hang_rank, 0, 0, 63, "the rank whose program does")                                            \
   X(call_timeout_us, 0, 0, 600'000'000, "option of the endpoints; 0: never")                       \
-  X(mismatch, 0, 0, 5, "none fingerprint name extra_call elements stages")                         \
+  X(mismatch, 0, 0, 6, "none fingerprint name extra_call elements stages lone_call")               \
   X(mismatch_rank, 0, 0, 63, "the rank whose program differs")                                     \
   X(lanes, 1, 1, 8, "endpoints of each rank, each with its own links; buckets are split")          \
   X(lane_cut_at_us, 0, 0, 600'000'000, "when one lane of lane_cut_rank falls silent; 0: never")    \

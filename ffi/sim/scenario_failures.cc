@@ -38,7 +38,8 @@ std::uint64_t Scenario::removable() const {
   if (ranks < 3) return 0;
   std::uint64_t all = BitIf(stop_at_us > 0, stop_rank) | BitIf(leave_at_us > 0, leave_rank) |
                       BitIf(cut_is_long(), cut_rank) | BitIf(freeze_is_long(), freeze_rank) |
-                      BitIf(lane_cut_is_long(), lane_cut_rank) | BitIf(mtu_at_us > 0, mtu_rank);
+                      BitIf(lane_cut_is_long(), lane_cut_rank) | BitIf(mtu_at_us > 0, mtu_rank) |
+                      BitIf(sim_mismatch() == SimMismatch::kLoneCall, mismatch_rank);
   if (all != 0) {
     // A rank that is absent during an agreement on another one may be removed as well.
     all |= BitIf(cut_for_us > 0, cut_rank) | BitIf(freeze_for_us > 0, freeze_rank) |

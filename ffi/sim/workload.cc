@@ -173,6 +173,12 @@ void SetPolicies(SimMode mode, CollectiveSpec& spec) {
   if (mode == SimMode::kAgreed) spec.reduce_scatter = LatePolicy::kDefer;
 }
 
+// One rank alone makes a call of the last collective, which waits for all.
+bool IsLone(const Scenario& scenario, std::size_t collective) {
+  return scenario.sim_mismatch() == SimMismatch::kLoneCall &&
+         collective + 1 == scenario.collectives;
+}
+
 SimStages DrawStages(const Scenario& scenario, std::size_t index) {
   if (scenario.sim_stages() != SimStages::kMixed) return scenario.sim_stages();
   return static_cast<SimStages>(Hash(scenario.seed, Draw::kOneStage, index) % 3);
@@ -208,7 +214,8 @@ SimCollective MakeCollective(const Scenario& scenario, std::size_t index) {
   spec.name = "collective " + std::to_string(index);
   const bool whole = index == 0 || scenario.groups > 1;
   spec.elements = whole ? scenario.elements : 1 + prng.Below(scenario.elements);
-  const SimMode mode = DrawMode(scenario.sim_mode(), prng);
+  const SimMode drawn = DrawMode(scenario.sim_mode(), prng);
+  const SimMode mode = IsLone(scenario, index) ? SimMode::kExact : drawn;
   spec.element_type = DrawElementType(scenario, mode, prng);
   SetPolicies(mode, spec);
   if (mode != SimMode::kExact) {
@@ -367,6 +374,7 @@ SimCollective Workload::CollectiveAt(std::size_t collective, Rank rank) const {
       break;
     case SimMismatch::kNone:
     case SimMismatch::kExtraCall:
+    case SimMismatch::kLoneCall:
       return seen;
   }
   spec.description = Describe(spec);
@@ -392,8 +400,12 @@ std::vector<SimCall> Workload::SequentialProgramOf(Rank rank) const {
       const bool drains = step == scenario_.calls;
       if (!drains && step % of.period != 0) continue;
       const SimCall call{.collective = c, .index = drains ? of.calls : step / of.period};
-      if (Makes(rank, call)) calls.push_back(call);
+      if (Makes(rank, call) && !IsLone(scenario_, c)) calls.push_back(call);
     }
+  }
+  const std::size_t last = collectives_.size() - 1;
+  if (IsLone(scenario_, last) && rank.value() == scenario_.mismatch_rank) {
+    calls.insert(calls.begin() + 1, SimCall{.collective = last, .index = 0});
   }
   // One more call of the first collective, while the others continue with the second.
   const bool extra = scenario_.sim_mismatch() == SimMismatch::kExtraCall &&

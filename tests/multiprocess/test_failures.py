@@ -32,6 +32,27 @@ def test_ranks_in_different_calls_get_errors_that_name_both_sides(tmp_path):
                 assert all(side in line for side in expected), line
 
 
+def test_a_metric_on_rank_0_alone_ends_with_both_names_and_the_others_are_told(
+    tmp_path,
+):
+    with ranks.start(
+        "lone_metric",
+        folder=tmp_path,
+        world_size=3,
+        options={"mismatch_timeout_s": 0.5, "deadline_s": 0.3},
+    ) as started:
+        started.wait_for(0, "error")
+        (error,) = started[0].lines("error")
+        assert error.startswith("Disagreement 0,"), started.describe()
+        assert re.search(r"rank 0 waits in call \d of 'metric'", error)
+        assert re.search(r"has gone on to call \d+ of 'grads'", error)
+        for rank in started[1:]:
+            (told,) = [line for line in rank.lines("log") if "gone on" in line]
+            assert told.startswith("rank 0 has waited"), started.describe()
+            assert "'metric'" in told
+            assert "'grads'" in told
+
+
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
 def test_exact_call_names_the_rank_that_died(tmp_path, number):
     with ranks.start(

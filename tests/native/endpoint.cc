@@ -99,6 +99,13 @@ class TestEndpoint {
   }
   double PollTimeout() const { return ToSeconds(endpoint_->PollTimeout()); }
   std::optional<CallDone> PollEvent() { return endpoint_->PollEvent(); }
+  // (rank, its call, this rank's, seconds waited, seconds after which it fails), or None.
+  nb::object PollLoneCall() {
+    const auto lone = endpoint_->PollLoneCall();
+    if (!lone) return nb::none();
+    return nb::make_tuple(lone->rank.value(), lone->call, lone->elsewhere, ToSeconds(lone->waited),
+                          ToSeconds(lone->limit));
+  }
   void Leave(double now, const std::string& why) {
     endpoint_->Leave(At(now), Status(StatusCode::kCancelled, why));
   }
@@ -213,6 +220,7 @@ void BindEndpoint(nb::module_& m) {
       .def("poll_transmit", &TestEndpoint::PollTransmit)
       .def("poll_timeout", &TestEndpoint::PollTimeout)
       .def("poll_event", &TestEndpoint::PollEvent)
+      .def("poll_lone_call", &TestEndpoint::PollLoneCall)
       .def("leave", &TestEndpoint::Leave)
       .def("cancel", &TestEndpoint::Cancel)
       .def("give_up", &TestEndpoint::GiveUp)

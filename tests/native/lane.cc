@@ -115,7 +115,9 @@ class TestLanes {
       notes_.push_back(std::make_shared<BusyPort::Notes>());
       lanes_.push_back(std::make_unique<Lane>(
           std::make_unique<BusyPort>(std::move(ports[r]), busy, notes_.back()),
-          Unwrap(Endpoint::Create(options)), kDatagramBytes, [](const std::vector<Rank>&) {}));
+          Unwrap(Endpoint::Create(options)), kDatagramBytes,
+          LaneListener{.ranks_left = [](const auto&) {},
+                       .lone_call = [](LoneCall) {}}));
     }
   }
   ~TestLanes() {

@@ -327,6 +327,30 @@ def test_neither_half_goes_on_without_the_other():
     assert report["counters"]["calls_completed"] < 3 * 13
 
 
+@pytest.mark.parametrize("on_lag", ["wait", "suspend", "catch_up"])
+@pytest.mark.parametrize("loss_ppm", [0, 100_000])
+def test_a_call_that_one_rank_makes_alone_ends_while_the_others_go_on(on_lag, loss_ppm):
+    report = assert_holds(
+        f"seed=7 ranks=4 collectives=3 calls=300 sequential=1 mode=bounded "
+        f"on_lag={on_lag} mismatch=lone_call mismatch_rank=1 think_us=200000 "
+        f"mismatch_timeout_us=1000000 loss_ppm={loss_ppm} faults_end_us=1000000"
+    )
+    assert report["counters"]["calls_failed"] > 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_rank_that_stood_still_makes_its_steps_alone_while_others_wait_for_it(seed):
+    # They wait in a call without a deadline many times as long as two ranks that are
+    # in different calls.
+    report = assert_holds(
+        f"seed={seed} ranks=4 collectives=3 calls=200 sequential=1 mode=any "
+        "on_lag=catch_up think_us=20000 mismatch_timeout_us=100000 "
+        "freeze_at_us=500000 freeze_for_us=1900000 freeze_rank=2 "
+        "peer_timeout_us=4000000"
+    )
+    assert report["counters"]["calls_failed"] == 0
+
+
 @pytest.mark.parametrize("mismatch", ["fingerprint", "name", "extra_call", "elements"])
 @pytest.mark.parametrize("skew_us", [0, 5_000_000])
 def test_ranks_that_disagree_all_learn_with_whom(mismatch, skew_us):

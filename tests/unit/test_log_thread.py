@@ -208,6 +208,23 @@ def test_devices_that_wait_for_others_are_named_and_leave_a_file(caplog, tmp_pat
         "elapsed_s": 61.0,
         "others": 2,
     }
+def test_a_call_that_this_process_passes_by_is_told_with_both_calls(caplog, tmp_path):
+    event = {
+        "kind": "lone call",
+        "rank": 0,
+        "call": "call 0 of metric: float32[], exact",
+        "elsewhere": "call 25 of grads: float32[8], bounded",
+        "waited_s": 10.2,
+        "limit_s": 60.0,
+    }
+    (line,) = lines_of(caplog, tmp_path, event)
+    assert line.startswith(
+        "rank 0 has waited 10.2 s in call 0 of metric: float32[], exact, which this "
+        "process, rank 3, has not made: it has gone on to call 25 of grads"
+    )
+    assert "fails after 60.0 s" in line
+
+
     (line,) = lines_of(caplog, tmp_path, event)
     assert "call 4 of 'grads' waits in this process" in line
     assert "ranks 2 and 3 started it 61.0 s ago, rank 1 not yet." in line

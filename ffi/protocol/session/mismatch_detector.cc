@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <utility>
 
 namespace optireduce {
@@ -11,26 +12,13 @@ namespace {
 constexpr std::size_t kWaitingMax = 8;
 // Chosen: errors are rare, and after a few of them a program has ended.
 constexpr std::size_t kDisagreedMax = 64;
-
-// The error of a call that cannot be completed since `rank` has ended it, or another, with one.
-Status FailureOf(Rank rank, bool disagreed, const Status& theirs, const std::string& ours,
-                 std::string_view advice) {
-  const std::string& why = theirs.message();
-  constexpr std::string_view kStopped = " has stopped with this error: ";
-  std::string cause = "rank " + std::to_string(rank.value());
-  // Where it began: a chain of errors would hide that, and is cut where a datagram ends. The text
-  // is a peer's, and may be anything.
-  const std::size_t nested = why.rfind(kStopped);
-  const std::size_t origin = nested == std::string::npos ? nested : why.rfind("rank ", nested);
-  if (origin == std::string::npos) {
-    cause += std::string(kStopped) + why;
-  } else {
-    cause += " has stopped because " + why.substr(origin);
-  }
-  if (disagreed) cause += advice;
-  return {disagreed ? StatusCode::kInvalidArgument : StatusCode::kAborted,
-          "jax_optireduce: " + ours + " cannot be completed: " + cause, theirs.blame()};
-}
+// Calls of one collective that this rank makes beyond those of a peer, from which on it does not
+// come to the call in which that peer waits. Chosen: independent calls of a step start in another
+// order on each rank, and the next step may begin before they end; no rank is two steps ahead.
+constexpr std::uint32_t kBeyondCalls = 2;
+// Such a call fails after so many times `mismatch_timeout`. Chosen: a minute by default, for a user
+// to read the warning; far below the default of `call_timeout`.
+constexpr int kLoneTimeouts = 6;
 
 // The error of the calls that a peer has given up.
 Status ErrorOf(const Header& header, const std::string& why, std::uint16_t world_size) {
@@ -74,14 +62,88 @@ void MismatchDetector::HandleReport(Instant now, Rank rank, CallId call) {
     const GivenUpCalls::Interval* const calls = ours->second.Find(call.sequence);
     if (calls != nullptr) QueueGivenUp(from, call, *calls);
   }
-  for (Peer::Waiting& report : from.waiting) {
-    if (report.call != call) continue;
-    report.last = now;
-    return;
-  }
-  if (from.waiting.size() < kWaitingMax) {
+  const auto known = std::ranges::find(from.waiting, call, &Peer::Waiting::call);
+  if (known != from.waiting.end()) {
+    known->last = now;
+    CheckLone(now, from, *known);
+  } else if (from.waiting.size() < kWaitingMax) {
     from.waiting.push_back({.call = call, .first = now, .last = now});
   }
+}
+
+// ---- Calls that this rank passes by.
+
+std::optional<CallId> MismatchDetector::FindBeyond(Rank peer, std::optional<CallId> last) const {
+  // The newest call of the peer, by the collective as programs make it.
+  std::map<CollectiveId, Sequence> theirs;
+  directory_.ForEach([&](const Collective& collective) {
+    const auto member = collective.MemberOf(peer);
+    if (!member || !collective.newest_call[member->index()]) return;
+    const Sequence newest = collective.newest_call[member->index()]->sequence;
+    Sequence& known = theirs.try_emplace(collective.Origin().id, newest).first->second;
+    known = std::max(known, newest);
+  });
+  std::optional<CallId> beyond;
+  directory_.ForEach([&](const Collective& collective) {
+    if (!collective.accepted || !collective.MemberOf(peer)) return;
+    const auto newest = theirs.find(collective.id);
+    // This rank's position: where it skips calls, their numbers are higher, as those of the peer.
+    if (newest != theirs.end() && *collective.accepted <= newest->second) return;
+    if (last && last->collective == collective.id) {
+      beyond = last;
+    } else if (!beyond) {
+      beyond = {.collective = collective.id, .sequence = *collective.accepted};
+    }
+  });
+  return beyond;
+}
+
+void MismatchDetector::CheckLone(Instant now, Peer& from, Peer::Waiting& report) {
+  Collective& theirs = *directory_.Find(report.call.collective);
+  const bool called = theirs.accepted && report.call.sequence <= *theirs.accepted;
+  // Drains of collectives that continue without silent ranks are agreed in another way.
+  if (called || OutlivesMembers(theirs.spec)) return;
+  const std::optional<CallId> beyond = FindBeyond(from.rank, report.beyond);
+  if (beyond != report.beyond) {
+    report.beyond = beyond;
+    report.beyond_since = now;
+  }
+  if (!beyond) return;
+  const Collective& ours = *directory_.Find(beyond->collective);
+  if (ours.accepted->value() < beyond->sequence.value() + kBeyondCalls) return;
+  const Duration waited = now - report.beyond_since;
+  if (waited < options_.mismatch_timeout) return;
+  const std::string call = Describe(theirs.spec, report.call.sequence);
+  const std::string elsewhere = Describe(ours.spec, *ours.accepted);
+  const Duration limit = options_.mismatch_timeout * kLoneTimeouts;
+  if (!std::exchange(report.told, true) && lone_.size() < kWaitingMax) {
+    lone_.push_back({.rank = from.rank,
+                     .call = call,
+                     .elsewhere = elsewhere,
+                     .waited = now - report.first + kReportInterval,
+                     .limit = limit});
+  }
+  if (waited < limit) return;
+  const std::string self = "rank " + std::to_string(options_.rank.value());
+  const Status why(
+      StatusCode::kInvalidArgument,
+      "jax_optireduce: the ranks disagree: rank " + std::to_string(from.rank.value()) +
+          " waits in " + call + ", which " + self + " has not made; " + self + " has gone on to " +
+          elsewhere,
+      {.cause = Cause::kDisagreement,
+       .ranks = {std::min(options_.rank, from.rank), std::max(options_.rank, from.rank)}});
+  // The others learn of it from the peer, whose call ends.
+  QueueGivenUp(
+      from, report.call,
+      theirs.given_up[theirs.self].Add(
+          {.first = report.call.sequence, .last = report.call.sequence, .disagreed = true}, why));
+}
+
+std::optional<LoneCall> MismatchDetector::PollLone() {
+  if (lone_.empty()) return std::nullopt;
+  std::optional<LoneCall> next(std::move(lone_.front()));
+  lone_.pop_front();
+  return next;
 }
 
 Status MismatchDetector::Disagreement(const Exchange& exchange, Rank other,
@@ -207,6 +269,30 @@ Status MismatchDetector::FindDropped(Instant now, const Exchange& exchange) cons
 
 // ---- Calls that are given up.
 
+Status MismatchDetector::FailureOf(Rank rank, bool disagreed, const Status& theirs,
+                                   const std::string& ours) const {
+  const std::string& why = theirs.message();
+  // It is about this rank itself, which needs no other introduction.
+  if (disagreed &&
+      std::ranges::find(theirs.blame().ranks, options_.rank) != theirs.blame().ranks.end()) {
+    return {StatusCode::kInvalidArgument, why + std::string(kAdvice), theirs.blame()};
+  }
+  constexpr std::string_view kStopped = " has stopped with this error: ";
+  std::string cause = "rank " + std::to_string(rank.value());
+  // Where it began: a chain of errors would hide that, and is cut where a datagram ends. The text
+  // is a peer's, and may be anything.
+  const std::size_t nested = why.rfind(kStopped);
+  const std::size_t origin = nested == std::string::npos ? nested : why.rfind("rank ", nested);
+  if (origin == std::string::npos) {
+    cause += std::string(kStopped) + why;
+  } else {
+    cause += " has stopped because " + why.substr(origin);
+  }
+  if (disagreed) cause += kAdvice;
+  return {disagreed ? StatusCode::kInvalidArgument : StatusCode::kAborted,
+          "jax_optireduce: " + ours + " cannot be completed: " + cause, theirs.blame()};
+}
+
 void MismatchDetector::ReportGivenUp(Collective& collective, Sequence sequence, const Status& why,
                                      bool disagreed) {
   const std::string& text = why.message();
@@ -257,7 +343,7 @@ std::vector<Verdict> MismatchDetector::HandleGivenUp(Instant now, const Header& 
     if (MayGoOnWithout(spec, from, calls.disagreed)) continue;
     verdicts.push_back(
         {.call = ours,
-         .why = FailureOf(from, calls.disagreed, error, Describe(spec, ours.sequence), kAdvice)});
+         .why = FailureOf(from, calls.disagreed, error, Describe(spec, ours.sequence))});
   }
   const MemberIndex member = *collective.MemberOf(from);
   collective.given_up[member].Add(calls, error);
@@ -288,8 +374,7 @@ Status MismatchDetector::WhyGivenUp(const Collective& collective, Sequence seque
     const GivenUpCalls::Interval* const interval = calls.Find(sequence);
     const Rank rank = collective.RankOf(member);
     if (interval == nullptr || MayGoOnWithout(collective.spec, rank, interval->disagreed)) continue;
-    return FailureOf(rank, interval->disagreed, calls.why(), Describe(collective.spec, sequence),
-                     kAdvice);
+    return FailureOf(rank, interval->disagreed, calls.why(), Describe(collective.spec, sequence));
   }
   return {};
 }

@@ -32,6 +32,16 @@ inline constexpr Duration kReportInterval = std::chrono::milliseconds(500);
 // Chosen: a report older than four intervals is no evidence about the peer's present call.
 inline constexpr Duration kReportLifetime = 4 * kReportInterval;
 
+// A call in which a peer waits, and which this rank has passed by: its program has made later calls
+// of another collective than the peer.
+struct LoneCall {
+  Rank rank;              // the peer
+  std::string call;       // as errors describe it
+  std::string elsewhere;  // this rank's call
+  Duration waited{};
+  Duration limit{};  // after which the call fails
+};
+
 class MismatchDetector {
  public:
   // Both must outlive this.
@@ -46,7 +56,8 @@ class MismatchDetector {
 
   // Reports to the members that this rank waits in the call, once it has for kReportInterval.
   void Report(Instant now, const Exchange& exchange);
-  // The report of a peer.
+  // The report of a peer. Gives up the call for this rank, and tells the peer, where this rank has
+  // passed it by for long.
   void HandleReport(Instant now, Rank from, CallId call);
   // A member waits in a call that this rank has not made, and has for `mismatch_timeout`. The error
   // of `exchange`, which is waiting; ok if there is none.
@@ -57,6 +68,8 @@ class MismatchDetector {
   std::vector<Verdict> FindMismatched(const std::string& name, Sequence sequence);
   // The program's calls of a collective that is in conflict with another one.
   std::vector<Verdict> FindConflicting(const Collective& collective) const;
+  // The next call of a peer that this rank has passed by for `mismatch_timeout`; each once.
+  std::optional<LoneCall> PollLone();
   // A call that drops late data has ended, and nothing came of a live peer, which has announced
   // another collective. The error, or ok.
   Status FindDropped(Instant now, const Exchange& exchange) const;
@@ -76,11 +89,18 @@ class MismatchDetector {
   bool MayGoOnWithout(const CollectiveSpec& spec, Rank from, bool disagreed) const;
   // The peer of the report is in a call that this rank's program has not made.
   bool IsElsewhere(Instant now, const Exchange& exchange, const Peer::Waiting& report) const;
+  // In the call of the report the peer may wait for this rank in vain.
+  void CheckLone(Instant now, Peer& from, Peer::Waiting& report);
+  // This rank's call of a collective of which the peer has not made so late a call; `last` is the
+  // previous finding.
+  std::optional<CallId> FindBeyond(Rank peer, std::optional<CallId> last) const;
   Status Disagreement(const Exchange& exchange, Rank peer, const CollectiveSpec& theirs,
                       Sequence their_sequence) const;
   // This rank has already ended a call on account of this one.
   bool DisagreementKnown(CallId call) const;
   void NoteDisagreement(CallId theirs);
+  // The error of a call that cannot be completed since `rank` has ended it, or another, with one.
+  Status FailureOf(Rank rank, bool disagreed, const Status& theirs, const std::string& ours) const;
   static void QueueGivenUp(Peer& to, CallId call, const GivenUpCalls::Interval& calls);
 
   // The end of an error about ranks that disagree. Every rank appends it, so it is not sent.
@@ -96,6 +116,7 @@ class MismatchDetector {
   const LaneMembership& membership_;
   // Calls of peers with which this rank disagreed, so that it has ended one of its own; the newest.
   std::deque<CallId> disagreed_;
+  std::deque<LoneCall> lone_;  // to be polled
 };
 
 }  // namespace optireduce

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -136,6 +137,11 @@ struct Peer {
   std::string why_;
 };
 
+    // A call of this rank that the peer has not reached, while this rank has not made `call`; and
+    // since when that holds (MismatchDetector::CheckLone).
+    std::optional<CallId> beyond{};
+    Instant beyond_since{};
+    bool told = false;  // to the user
 }  // namespace optireduce
 
 #endif  // FFI_PROTOCOL_SESSION_PEER_H_
