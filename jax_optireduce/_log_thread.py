@@ -287,28 +287,28 @@ def describe_removal(
       peer_timeout_s: the option.
     """
     ranks, live = event["ranks"], event["live"]
-    silence = f"silence for more than {_seconds(peer_timeout_s)} (peer_timeout_s)"
+    why = f"after silence for more than {_seconds(peer_timeout_s)} (peer_timeout_s)"
+    left = ", or after leaving it"
+    if event["path"]:
+        why, left = f"although heard all the time: {event['path']}", ""
     back = "To restore it, start the whole job again from a checkpoint."
     if own_rank in ranks:
         # With the whole slice.
         mates = [rank for rank in ranks if rank != own_rank]
         along = f"with {_ranks(mates)} " if mates else ""
         return (
-            f"this process, rank {own_rank}, was removed from the session {along}after "
-            f"{silence}, as seen by the others; {live} of them continue. All its "
+            f"this process, rank {own_rank}, was removed from the session {along}"
+            f"{why}, as seen by the others; {live} of them continue. All its "
             f"further calls fail. {back}"
         )
     return (
-        f"{_ranks(ranks)} removed from the session after {silence}, or after leaving "
-        f"it; {live} ranks continue, in calls of mode 'bounded'. Data under way may "
-        "have reached only some of them, so their parameters may differ slightly: "
+        f"{_ranks(ranks)} removed from the session {why}{left}; {live} ranks "
+        "continue, in calls of mode 'bounded'. Data under way may have reached only "
+        "some of them, so their parameters may differ slightly: "
         f"jax_optireduce.resync makes them equal. {back}"
     )
 
 
-def describe_stall(event: Mapping[str, Any]) -> str:
-    """Returns the line about a call that does not end."""
-    call = event["call"]
 def describe_lone_call(event: Mapping[str, Any], own_rank: int) -> str:
     """Returns the line about a call of another rank that this process passes by.
 
@@ -325,6 +325,9 @@ def describe_lone_call(event: Mapping[str, Any], own_rank: int) -> str:
     )
 
 
+def describe_stall(event: Mapping[str, Any]) -> str:
+    """Returns the line about a call that does not end."""
+    call = event["call"]
     name = _call(call)
     lasted = _seconds(call["elapsed_s"])
     if call["state"] == "failed":

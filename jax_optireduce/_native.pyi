@@ -271,7 +271,8 @@ class Communicator:
           their medians `behind_s` and `elapsed_s`. "short deadline": collective; the
           mean share of the data of its last `calls` that was `late`; deadline_max_s as
           `needed_s` at least, and as `suggested_s`.
-          "removed": `ranks`, the removed ones, and `live`, the number of the others.
+          "removed": `ranks`, the removed ones; `live`, the number of the others; and as
+          `path` one that loses long datagrams, if that is the reason, in words.
           "lone call": `rank`, which has waited `waited_s` in `call`, while this process
           has gone on to the call `elsewhere`; that call fails after `limit_s`.
           "stall": `call`, as in the flight record, and `others`, the number of other

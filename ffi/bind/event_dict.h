@@ -190,6 +190,7 @@ inline nanobind::dict ToDict(const RemovalEvent& event) {
   named["kind"] = "removed";
   named["ranks"] = ToList(event.ranks);
   named["live"] = event.live;
+  named["path"] = ToText(event.path);
   return named;
 }
 

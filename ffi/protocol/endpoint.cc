@@ -79,8 +79,21 @@ Result<std::unique_ptr<Endpoint>> Endpoint::Create(const EndpointOptions& option
 
 Status Endpoint::Check(const CollectiveSpec& spec) const {
   if (leaving_) return *leaving_;
-  if (membership_.removed()) return membership_.WhyRemoved();
+  if (membership_.removed()) return WhyRemoved();
   return CheckSpec(spec, session_.options);
+}
+
+Status Endpoint::WhyRemoved() const {
+  const Rank self = session_.options.rank;
+  const std::string path = failures_.DescribeNarrowPath(self);
+  if (path.empty() || !membership_.removed()) return membership_.WhyRemoved();
+  return {StatusCode::kUnavailable,
+          "jax_optireduce: this rank, " + std::to_string(self.value()) +
+              ", was removed from the session, though the others heard it: " + path + ". " +
+              std::to_string(membership_.view().members.size()) +
+              " ranks go on without it. It cannot come back: to have it take part again, start "
+              "the whole job again from a checkpoint",
+          {.cause = Cause::kPathTooSmall, .ranks = {self}}};
 }
 
 Result<Collective*> Endpoint::Learn(Instant now, const CollectiveSpec& spec) {
@@ -289,6 +302,7 @@ void Endpoint::HandleDatagram(Instant now, std::span<const std::byte> datagram) 
 
 void Endpoint::HandleAuthentic(Instant now, Peer& from, const Header& header,
                                std::span<const std::byte> payload, std::size_t datagram_bytes) {
+  if (header.kind == DatagramKind::kMembership) failures_.NoteNarrowPath(header);
   if (membership_.Hear(now, header, payload)) FollowMembership(now);
   if (from.removed()) {
     ++session_.counters.rejected_removed;
@@ -533,7 +547,7 @@ void Endpoint::FollowMembership(Instant now) {
 
 void Endpoint::HandleView(Instant now) {
   const bool removed = membership_.removed();
-  if (removed) FailAll(now, membership_.WhyRemoved(), /*only_outliving=*/false);
+  if (removed) FailAll(now, WhyRemoved(), /*only_outliving=*/false);
   for (const Peer& peer : session_.peers.others()) {
     // No peer takes the data of earlier calls of a rank that was removed.
     if (removed ? peer.gone() : peer.removed() || membership_.view().Has(peer.rank)) continue;

@@ -87,6 +87,9 @@ class Endpoint {
   // The ranks that take part in calls that continue without silent ranks.
   std::vector<Rank> live() const { return membership_.view().members; }
 
+  // A path from the rank, or to it, that loses long datagrams, in words; empty if none is known.
+  std::string DescribeNarrowPath(Rank rank) const { return failures_.DescribeNarrowPath(rank); }
+
   // Peers that were silent for too long, and have not been heard since. Peers that have left in
   // good order are not among them.
   std::vector<Rank> silent() const;
@@ -136,6 +139,7 @@ class Endpoint {
 
   // ---- Calls of the program.
   Status Check(const CollectiveSpec& spec) const;
+  Status WhyRemoved() const;  // ok unless it was
   Result<Collective*> Learn(Instant now, const CollectiveSpec& spec);
   // The error of a call that does not survive a member that is gone; else ok.
   Status WhyUnreachable(const Collective& collective, const Submission& submission) const;

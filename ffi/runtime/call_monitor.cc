@@ -50,7 +50,7 @@ void CallMonitor::End(std::uint64_t number, const Status& status, const CallStat
   if (const auto event = late_share_.Add(call->collective, stats)) Push(*event);
 }
 
-void CallMonitor::SetLive(const std::vector<Rank>& live) {
+void CallMonitor::SetLive(const std::vector<Rank>& live, const std::string& path) {
   const std::lock_guard lock(mutex_);
   RemovalEvent event;
   for (const Rank rank : live_) {
@@ -61,6 +61,7 @@ void CallMonitor::SetLive(const std::vector<Rank>& live) {
   std::erase_if(live_, [&](Rank rank) { return std::ranges::find(live, rank) == live.end(); });
   for (const Rank rank : event.ranks) slow_rank_.Forget(rank);
   event.live = live_.size();
+  event.path = path;
   Push(std::move(event));
 }
 

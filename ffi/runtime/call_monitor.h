@@ -53,6 +53,7 @@ struct StallEvent {
 struct RemovalEvent {
   std::vector<Rank> ranks;
   std::size_t live = 0;  // remaining ranks
+  std::string path;      // one that loses long datagrams, if that is the reason; in words
 };
 
 // A call that some devices of this process have started and others have not; see DeviceRendezvous.
@@ -77,8 +78,9 @@ class CallMonitor {
   std::uint64_t Begin(const Submission& submission);
   void End(std::uint64_t number, const Status& status, const CallStats& stats);
 
-  // Sets the ranks with which a lane continues. Reports removals not yet reported by another lane.
-  void SetLive(const std::vector<Rank>& live);
+  // Sets the ranks with which a lane continues, and the reason (RemovalEvent::path). Reports
+  // removals not yet reported by another lane.
+  void SetLive(const std::vector<Rank>& live, const std::string& path = "");
   void Tell(MonitorEvent event);
   // The remaining ranks.
   std::vector<Rank> members() const;

@@ -209,7 +209,8 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
     lanes_.push_back(std::make_unique<Lane>(
         std::move(ports[lane]), std::move(endpoints[lane]), datagram_bytes_max,
         // `this` is valid: the lanes end before it.
-        LaneListener{.ranks_left = [this](const auto& live) { monitor_.SetLive(live); },
+        LaneListener{.ranks_left = [this](const auto& live,
+                                          const auto& path) { monitor_.SetLive(live, path); },
                      .lone_call = [this](LoneCall lone) { monitor_.Tell(std::move(lone)); }}));
   }
   unconnected_.clear();

@@ -322,8 +322,13 @@ void Lane::TellListener() {
   }
   std::vector<Rank> live = endpoint_->live();
   if (live == live_) return;
+  std::string path;
+  for (const Rank rank : live_) {
+    const bool removed = std::ranges::find(live, rank) == live.end();
+    if (removed && path.empty()) path = endpoint_->DescribeNarrowPath(rank);
+  }
   live_ = std::move(live);
-  listener_.ranks_left(live_);
+  listener_.ranks_left(live_, path);
 }
 
 void Lane::Publish() {

@@ -31,8 +31,8 @@ using CallDoneFunction = std::function<void(const Status& status, const CallStat
 
 // The listener of a lane, called on its thread.
 struct LaneListener {
-  // The remaining ranks, after the removal of others.
-  std::function<void(const std::vector<Rank>& live)> ranks_left;
+  // The remaining ranks, after the removal of others; with the path that was the reason, if any.
+  std::function<void(const std::vector<Rank>& live, const std::string& path)> ranks_left;
   // A call of a peer that this rank has passed by.
   std::function<void(LoneCall)> lone_call;
 };

@@ -213,7 +213,9 @@ Instant Network::AfterLatency(Instant at, Rank from, Rank to) {
 std::uint64_t* Network::FindBlock(Rank from, Rank to, std::size_t bytes) {
   if (cut_[from.index()]) return &faults_.cut;
   if (Parted(from, to)) return &faults_.parted;
-  const std::size_t mtu = std::min(mtu_up_[from.index()], mtu_down_[to.index()]);
+  std::size_t mtu = std::min(mtu_up_[from.index()], mtu_down_[to.index()]);
+  const auto of_path = mtu_of_path_.find({from, to});
+  if (of_path != mtu_of_path_.end()) mtu = std::min(mtu, of_path->second);
   return bytes > mtu ? &faults_.too_long : nullptr;
 }
 

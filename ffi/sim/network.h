@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <utility>
@@ -136,6 +137,8 @@ class Network {
     mtu_up_[rank.index()] = bytes;
     if (!one_way) mtu_down_[rank.index()] = bytes;
   }
+  // From this call on, longer datagrams do not pass from one node to another.
+  void SetPathMtu(Rank from, Rank to, std::size_t bytes) { mtu_of_path_[{from, to}] = bytes; }
 
   // From now on no datagram passes from the nodes of `side` to the others, nor back unless
   // `one_way`. An empty side ends the partition.
@@ -214,6 +217,7 @@ class Network {
   std::vector<bool> cut_;             // by rank
   std::vector<std::size_t> mtu_up_;   // by rank: the longest datagram that passes
   std::vector<std::size_t> mtu_down_;
+  std::map<std::pair<Rank, Rank>, std::size_t> mtu_of_path_;
   std::vector<bool> side_;  // by rank
   bool one_way_ = false;
   EventQueue<Flight> events_;

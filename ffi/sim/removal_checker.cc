@@ -57,7 +57,7 @@ bool RemovalChecker::WasSilent(Instant now, Rank rank) const {
   const RankRecord& seen = log_.ranks[rank.index()];
   if (seen.left_at) return true;
   if (!s.IsRemovable(rank)) return false;
-  if (rank.value() == s.mtu_rank && bounds_.MayGiveUpPath(now)) return true;
+  if (rank.value() == s.narrow_rank() && bounds_.MayGiveUpPath(now)) return true;
   // Its return may have come too late for the agreement.
   if (seen.silent_until && now - *seen.silent_until <= bounds_.Agreement()) return true;
   for (std::size_t lane = 0; lane < s.lanes; ++lane) {
@@ -221,6 +221,9 @@ bool RemovalChecker::MayBeLost(Rank rank, SimCall call, const GoneOwners& owners
   const auto owner =
       std::ranges::find_if(owners, [&](const GoneOwner& each) { return is_of(**made, each); });
   if (owner == owners.end()) return false;
+  // Its long sums do not pass, though it takes contributions and is heard.
+  const Scenario& s = log_.scenario;
+  if (s.narrows_one_path() && owner->rank.index() == s.narrow_rank()) return true;
   // A call begins where the window to the owner has room, which only datagrams of the owner make.
   // Earlier deferred data goes with it.
   const Instant heard = log_.ranks[rank.index()].lanes[owner->lane].heard[owner->rank.index()];
@@ -258,9 +261,10 @@ bool RemovalChecker::ExplainsTotal(std::size_t collective, std::size_t element, 
   const Scenario& s = log_.scenario;
   // For each owner that fell silent: contributions under way to it, contributions too late for a
   // sum, and sums under way from it, each of so many calls at a time. With on_lag="suspend" one
-  // call may bring the deferred data of any number.
-  const std::size_t lost_max =
-      s.suspends() ? s.calls : 3 * (s.max_lag + 1) * (log_.views.size() - 1);
+  // call may bring the deferred data of any number; and the calls end by their deadline without the
+  // sums that one path does not pass.
+  const bool any = s.suspends() || s.narrows_one_path();
+  const std::size_t lost_max = any ? s.calls : 3 * (s.max_lag + 1) * (log_.views.size() - 1);
   std::vector<std::size_t> lost(of.spec.members.size());
   const auto explained = [&](const Workload::Decoded& each) {
     if (each.times == 1) return true;

@@ -123,7 +123,7 @@ Status ValidateRanks(const Scenario& scenario) {
       std::max({scenario.stop_rank, scenario.leave_rank, scenario.cancel_rank, scenario.cut_rank,
                 scenario.freeze_rank, scenario.mismatch_rank, scenario.slow_rank,
                 scenario.cross_traffic_rank, scenario.lane_cut_rank, scenario.give_up_rank,
-                scenario.hang_rank, scenario.mtu_rank,
+                scenario.hang_rank, scenario.mtu_rank, scenario.mtu_to % 64,
                 std::uint64_t(std::bit_width(scenario.part_side) - 1)});
   if (named >= scenario.ranks) {
     return InvalidArgument("the scenario names rank " + std::to_string(named) +
@@ -164,7 +164,7 @@ Status ValidateMismatch(const Scenario& scenario) {
   const bool lone = scenario.sim_mismatch() == SimMismatch::kLoneCall;
   const SimMode mode = lone ? SimMode::kBounded : SimMode::kExact;
   if (scenario.ranks < 2 || scenario.collectives < 2 || scenario.subsets != 0 ||
-      scenario.sim_mode() != SimMode::kExact) {
+      scenario.sim_mode() != mode) {
     return InvalidArgument(
         "mismatch= needs at least ranks=2 collectives=2, mode=exact (lone_call: bounded) and "
         "subsets=0.");

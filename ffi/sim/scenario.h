@@ -170,7 +170,8 @@ enum class SimMismatch : std::uint64_t {
   X(mtu_at_us, 0, 0, 600'000'000, "start of the loss of long datagrams; 0: never")                 \
   X(mtu_bytes, 1000, 1, 65'507, "the longest datagrams that pass the links of mtu_rank then")      \
   X(mtu_rank, 0, 0, 63, "the rank behind those links")                                             \
-  X(mtu_one_way, 0, 0, 1, "1: only datagrams from it are lost")
+  X(mtu_one_way, 0, 0, 1, "1: only datagrams from it are lost")                                    \
+  X(mtu_to, 64, 0, 64, "only datagrams from mtu_rank to this rank are lost; 64: to all")
 
 struct Scenario {
 #define OPTIREDUCE_DECLARE_FIELD(name, default_value, least, most, meaning) \
@@ -214,6 +215,11 @@ struct Scenario {
   bool lane_cut_is_long() const {
     return lane_cut_at_us > 0 && 2 * lane_cut_for_us > peer_timeout_us;
   }
+  // The rank that is removed for the path of mtu_rank: of a single one its sender, unless rank 0,
+  // which the others depend on, stays in its place.
+  std::uint64_t narrow_rank() const;
+  // Long datagrams do not pass one direction of one path.
+  bool narrows_one_path() const { return mtu_at_us > 0 && mtu_to < ranks; }
   // True if these two ranks are parted at some time.
   bool Parted(Rank a, Rank b) const;
 

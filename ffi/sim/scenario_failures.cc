@@ -12,11 +12,16 @@ std::uint64_t BitIf(bool exists, std::uint64_t rank) { return std::uint64_t{exis
 
 }  // namespace
 
+std::uint64_t Scenario::narrow_rank() const {
+  return narrows_one_path() && mtu_rank / ranks_per_slice == 0 ? mtu_to : mtu_rank;
+}
+
 bool Scenario::Parted(Rank a, Rank b) const {
   const std::pair<bool, std::uint64_t> failures[] = {{cut_is_long(), cut_rank},
                                                      {freeze_is_long(), freeze_rank},
                                                      {lane_cut_is_long(), lane_cut_rank},
-                                                     {mtu_at_us > 0, mtu_rank}};
+                                                     {mtu_at_us > 0, mtu_rank},
+                                                     {narrows_one_path(), mtu_to}};
   for (const auto& [exists, rank] : failures) {
     if (exists && (a.index() == rank || b.index() == rank)) return true;
   }
@@ -38,7 +43,8 @@ std::uint64_t Scenario::removable() const {
   if (ranks < 3) return 0;
   std::uint64_t all = BitIf(stop_at_us > 0, stop_rank) | BitIf(leave_at_us > 0, leave_rank) |
                       BitIf(cut_is_long(), cut_rank) | BitIf(freeze_is_long(), freeze_rank) |
-                      BitIf(lane_cut_is_long(), lane_cut_rank) | BitIf(mtu_at_us > 0, mtu_rank) |
+                      BitIf(lane_cut_is_long(), lane_cut_rank) |
+                      BitIf(mtu_at_us > 0, narrow_rank()) |
                       BitIf(sim_mismatch() == SimMismatch::kLoneCall, mismatch_rank);
   if (all != 0) {
     // A rank that is absent during an agreement on another one may be removed as well.

@@ -107,6 +107,7 @@ class Simulation {
   void PlanFaults();
   bool Step();
   void HandleEvent(const Event& event);
+  void NarrowPaths(Rank rank);
   void Part();
   void HandleDelivery(const Arrival& delivery);
   void Receive(const Arrival& delivery);
@@ -299,9 +300,7 @@ void Simulation::HandleEvent(const Event& event) {
     case EventKind::kUnfreeze:
       return ForEachLane(event.rank, [&](Rank node) { Unfreeze(node); });
     case EventKind::kMtu:
-      return ForEachLane(event.rank, [&](Rank node) {
-        network_.SetMtu(node, scenario_.mtu_bytes, scenario_.mtu_one_way != 0);
-      });
+      return NarrowPaths(event.rank);
     case EventKind::kPart:
       return Part();
     case EventKind::kMeet:
@@ -310,6 +309,19 @@ void Simulation::HandleEvent(const Event& event) {
     case EventKind::kLaneMend:
       return network_.SetCut(NodeOf(scenario_, event.rank, scenario_.lane_cut_lane),
                              event.kind == EventKind::kLaneCut);
+  }
+}
+
+void Simulation::NarrowPaths(Rank rank) {
+  const Scenario& s = scenario_;
+  for (std::uint64_t lane = 0; lane < s.lanes; ++lane) {
+    const Rank node = NodeOf(s, rank, lane);
+    if (s.mtu_to < s.ranks) {
+      const Rank to(static_cast<std::uint16_t>(s.mtu_to));
+      network_.SetPathMtu(node, NodeOf(s, to, lane), s.mtu_bytes);
+    } else {
+      network_.SetMtu(node, s.mtu_bytes, s.mtu_one_way != 0);
+    }
   }
 }
 

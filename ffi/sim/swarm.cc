@@ -299,6 +299,7 @@ void Swarm::ChooseMtu() {
   s.mtu_bytes = Between(kMtuMin, s.datagram_bytes - 1);
   s.mtu_rank = prng_.Below(s.ranks);
   s.mtu_one_way = OneIn(2);
+  if (OneIn(2) && s.ranks < 64) s.mtu_to = (s.mtu_rank + Between(1, s.ranks - 1)) % s.ranks;
 }
 
 // A rank that is late in enough calls for the others to learn its lateness.

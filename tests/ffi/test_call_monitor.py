@@ -81,13 +81,13 @@ def test_a_removed_rank_is_told_once_whichever_lane_knows_it():
     assert monitor.live() == 4
     # Two lanes, each with reports of its own.
     for live in ([0, 1, 2, 3], [0, 1, 3], [0, 1, 2, 3], [0, 1, 3], [1, 2, 3]):
-        monitor.set_live(live)
+        monitor.set_live(live, "" if 0 in live else "a path is narrow")
     assert monitor.live() == 2
     monitor.close()
     events = [monitor.wait(), monitor.wait()]
     assert events == [
-        {"kind": "removed", "ranks": [2], "live": 3},
-        {"kind": "removed", "ranks": [0], "live": 2},
+        {"kind": "removed", "ranks": [2], "live": 3, "path": ""},
+        {"kind": "removed", "ranks": [0], "live": 2, "path": "a path is narrow"},
     ]
     assert monitor.wait() is None
 

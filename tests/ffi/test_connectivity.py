@@ -41,7 +41,7 @@ def test_a_lane_that_cannot_be_used_stays_suspected_although_it_is_heard(connect
     connectivity.suspect(0, 2)
     connectivity.set_unusable(0, 2, True)
     assert not connectivity.hear(NOW, 0, 2)
-    assert connectivity.suspects_among(ALL) == [2]
+    assert 2 in connectivity.suspects_among(ALL)
     connectivity.set_unusable(0, 2, False)
     assert connectivity.hear(NOW, 0, 2)
 
@@ -90,6 +90,51 @@ def test_of_two_that_blame_each_other_the_higher_is_left_out(connectivity):
         connectivity.handle_report(NOW + step / 10, 1, [3])
         connectivity.handle_report(NOW + step / 10, 3, [1])
     assert connectivity.agreeable(NOW + 0.2, ALL) == [0, 1, 2, 4]
+
+
+def test_of_two_the_one_goes_whose_long_datagrams_do_not_pass(connectivity):
+    for step in range(3):
+        # Rank 1 hears rank 3 all the time, and names itself.
+        connectivity.handle_report(NOW + step / 10, 1, [1, 3])
+    assert connectivity.agreeable(NOW + 0.2, ALL) == [0, 2, 3, 4]
+
+
+def test_a_rank_that_long_datagrams_of_two_do_not_reach_goes_before_these(connectivity):
+    for step in range(3):
+        connectivity.handle_report(NOW + step / 10, 1, [1, 3])
+        connectivity.handle_report(NOW + step / 10, 2, [2, 3])
+    assert connectivity.agreeable(NOW + 0.2, ALL) == [0, 1, 2, 4]
+
+
+@pytest.mark.parametrize("reports", [{4: [0]}, {4: [0, 4]}, {4: [0], 3: [2]}])
+def test_of_two_rank_0_stays(connectivity, reports):
+    for step in range(12):
+        for rank, suspects in reports.items():
+            connectivity.handle_report(NOW + step / 10, rank, suspects)
+    assert 0 in connectivity.agreeable(NOW + 1.1, ALL)
+    assert 4 not in connectivity.agreeable(NOW + 1.1, ALL)
+
+
+def test_rank_0_goes_if_most_others_do_not_reach_it(connectivity):
+    for step in range(12):
+        connectivity.handle_report(NOW + step / 10, 3, [0])
+        connectivity.handle_report(NOW + step / 10, 4, [0])
+    assert connectivity.agreeable(NOW + 1.1, ALL) == [1, 2, 3, 4]
+
+
+def test_a_rank_that_cannot_send_long_datagrams_suspects_itself_too(connectivity):
+    connectivity.suspect(0, 2)
+    connectivity.set_unusable(0, 2, True)
+    assert connectivity.suspects_among(ALL) == [0, 2]
+
+
+def test_a_path_to_a_rank_that_was_removed_is_no_reason_to_suspect_oneself(connectivity):
+    connectivity.suspect(0, 2)
+    connectivity.set_unusable(0, 2, True)
+    assert connectivity.suspects_among([0, 1, 3, 4]) == []
+    for step in range(3):
+        connectivity.handle_report(NOW + step / 10, 1, [0])
+    assert connectivity.agreeable(NOW + 0.2, [0, 1, 3, 4]) == [0, 3, 4]
 
 
 def test_a_suspicion_of_a_moment_leaves_no_rank_out(connectivity):

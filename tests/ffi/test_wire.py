@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 import optireduce_testing as native
 from jax_optireduce import _native
 
-CONTRIBUTION, GAVE_UP = 1, 9
+CONTRIBUTION, MEMBERSHIP, GAVE_UP = 1, 7, 9
 KINDS = range(1, 12)
 VERSION = _native.wire_version()
 
 
 def make_header(kind: int, last: int, **fields: int) -> native.Header:
     """A header; its last field has two meanings on the wire."""
-    name = "note" if kind in (CONTRIBUTION, GAVE_UP) else "contributors"
+    name = "note" if kind in (CONTRIBUTION, GAVE_UP, MEMBERSHIP) else "contributors"
     return native.Header(kind=kind, **fields, **{name: last})
 
 

@@ -119,6 +119,52 @@ def test_a_smaller_mtu_is_an_error_that_names_the_sizes(tmp_path, namespaces, mo
             assert "datagram_bytes_max" in error
 
 
+def _add_direct_path(sender: str, receiver: str) -> None:
+    """Sends what goes to rank 0 past the switch, by a link of its own."""
+    end = f"type veth peer name eth1 netns {receiver}"
+    _run(f"ip link add eth1 netns {sender} {end}")
+    _run(f"ip -n {receiver} link set eth1 up")
+    _run(f"ip -n {sender} link set eth1 up gso_max_segs 1")
+    _run(f"ip -n {sender} route add {NETWORK}.1/32 dev eth1")
+
+
+def _narrow(sender: str, receiver: str) -> None:
+    """Lets only short datagrams pass the link; TCP knows it."""
+    _run(f"ip -n {sender} route change {NETWORK}.1/32 dev eth1 mtu lock 600")
+    _run(f"ip -n {receiver} link set eth1 mtu 628")
+
+
+def test_a_rank_whose_long_datagrams_do_not_reach_process_0_goes_and_the_job_goes_on(
+    tmp_path, namespaces
+):
+    """One direction of one path loses them: all ranks hear each other all the time."""
+    _add_direct_path(namespaces[2], namespaces[0])
+    with ranks.start(
+        *("survivors", "bounded", "0.04", "60"),
+        folder=tmp_path,
+        world_size=RANKS,
+        options={"peer_timeout_s": 3, "deadline_s": 0.2, "on_lag": "wait"},
+        namespaces=namespaces,
+        address=f"{NETWORK}.1",
+    ) as started:
+        started.wait_for(2, "step 20")
+        _narrow(namespaces[2], namespaces[0])
+        started.succeed(0, 1)
+        lost = (
+            r"datagrams of (\d+) bytes{} to rank 0 do not arrive, those of (\d+) bytes"
+        )
+        for rank in started[:2]:
+            assert rank.lines("alone") == ["2"], started.describe()
+            (removal,) = [line for line in rank.lines("log") if "removed" in line]
+            assert removal.startswith("rank 2 removed from the session although heard")
+            said = re.search(lost.format(" from rank 2"), removal)
+            assert said, removal
+            assert int(said[1]) > 600 >= int(said[2])
+            assert "silence" not in removal
+        started.wait(2)
+        assert started[2].lines("typed") == ["PathTooSmall 2"], started.describe()
+
+
 def _init(folder, namespaces, begin, **options):
     """Joins, and calls once; returns the ends of the lines that begin so."""
     with ranks.start(

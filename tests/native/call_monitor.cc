@@ -52,8 +52,8 @@ void Bind(nb::module_& m) {
           },
           "number"_a, "code"_a, "message"_a, "absent"_a = std::vector<std::uint16_t>())
       .def("set_live",
-           [](CallMonitor& self, const std::vector<std::uint16_t>& live) {
-             self.SetLive({live.begin(), live.end()});
+           [](CallMonitor& self, const std::vector<std::uint16_t>& live, const std::string& path) {
+             self.SetLive({live.begin(), live.end()}, path);
            })
       .def("live", &CallMonitor::live)
       .def("wait",

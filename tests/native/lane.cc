@@ -116,7 +116,7 @@ class TestLanes {
       lanes_.push_back(std::make_unique<Lane>(
           std::make_unique<BusyPort>(std::move(ports[r]), busy, notes_.back()),
           Unwrap(Endpoint::Create(options)), kDatagramBytes,
-          LaneListener{.ranks_left = [](const auto&) {},
+          LaneListener{.ranks_left = [](const auto&, const auto&) {},
                        .lone_call = [](LoneCall) {}}));
     }
   }

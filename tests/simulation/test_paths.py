@@ -35,6 +35,22 @@ def test_ranks_go_on_without_one_behind_a_path_that_loses_long_datagrams():
     assert report["counters"]["calls_completed"] >= 3 * 20
 
 
+@pytest.mark.parametrize(("sender", "receiver"), [(1, 0), (2, 0), (0, 2), (1, 2)])
+@pytest.mark.parametrize("ranks", [3, 4, 7])
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_the_sender_of_one_path_that_loses_long_datagrams_goes_and_rank_0_never(
+    sender, receiver, ranks, lanes
+):
+    # The checker knows which one is to go, and that the others go on.
+    report = assert_holds(
+        f"seed=1 ranks={ranks} calls=20 sequential=1 elements=20000 mode=bounded "
+        f"think_us=400000 mtu_at_us=500000 mtu_rank={sender} mtu_to={receiver} "
+        f"peer_timeout_us=1000000 lanes={lanes}"
+    )
+    assert report["counters"]["calls_completed"] >= (ranks - 1) * 20
+    assert report["faults"]["too_long"] > 0
+
+
 @pytest.mark.parametrize("mode", ["exact", "agreed", "bounded"])
 def test_a_path_that_loses_long_datagrams_gets_a_trial_now_and_then(mode):
     flows = 4

@@ -177,7 +177,7 @@ def test_failure_is_told_with_its_error(caplog, tmp_path):
 
 
 def test_removal_names_the_rank_and_those_left_and_leaves_a_file(caplog, tmp_path):
-    removed = {"kind": "removed", "ranks": [1], "live": 3}
+    removed = {"kind": "removed", "ranks": [1], "live": 3, "path": ""}
     (line,) = lines_of(caplog, tmp_path, removed, peer_timeout_s=7.0)
     for part in (
         "rank 1 removed from the session after silence for more than 7.0 s",
@@ -191,23 +191,23 @@ def test_removal_names_the_rank_and_those_left_and_leaves_a_file(caplog, tmp_pat
     assert "rank 1 removed" in json.loads(path.read_text().splitlines()[0])["reason"]
 
 
+@pytest.mark.parametrize("rank", [1, 3])
+def test_removal_for_a_path_names_the_path_and_no_silence(caplog, tmp_path, rank):
+    path = "datagrams of 1472 bytes from rank 1 to rank 3 do not arrive"
+    removed = {"kind": "removed", "ranks": [rank], "live": 3, "path": path}
+    (line,) = lines_of(caplog, tmp_path, removed)
+    assert path in line
+    assert "heard all the time" in line
+    assert "silence" not in line
+
+
 def test_removal_of_the_own_process_is_said_to_be_that(caplog, tmp_path):
-    removed = {"kind": "removed", "ranks": [3], "live": 3}
+    removed = {"kind": "removed", "ranks": [3], "live": 3, "path": ""}
     (line,) = lines_of(caplog, tmp_path, removed)
     assert "this process, rank 3, was removed" in line
     assert "All its further calls fail" in line
 
 
-def test_devices_that_wait_for_others_are_named_and_leave_a_file(caplog, tmp_path):
-    event = {
-        "kind": "devices",
-        "collective": "grads",
-        "sequence": 4,
-        "started": [2, 3],
-        "missing": [1],
-        "elapsed_s": 61.0,
-        "others": 2,
-    }
 def test_a_call_that_this_process_passes_by_is_told_with_both_calls(caplog, tmp_path):
     event = {
         "kind": "lone call",
@@ -225,6 +225,16 @@ def test_a_call_that_this_process_passes_by_is_told_with_both_calls(caplog, tmp_
     assert "fails after 60.0 s" in line
 
 
+def test_devices_that_wait_for_others_are_named_and_leave_a_file(caplog, tmp_path):
+    event = {
+        "kind": "devices",
+        "collective": "grads",
+        "sequence": 4,
+        "started": [2, 3],
+        "missing": [1],
+        "elapsed_s": 61.0,
+        "others": 2,
+    }
     (line,) = lines_of(caplog, tmp_path, event)
     assert "call 4 of 'grads' waits in this process" in line
     assert "ranks 2 and 3 started it 61.0 s ago, rank 1 not yet." in line
@@ -233,7 +243,7 @@ def test_a_call_that_this_process_passes_by_is_told_with_both_calls(caplog, tmp_
 
 
 def test_no_file_is_written_where_stalls_are_not_told(caplog, tmp_path):
-    removed = {"kind": "removed", "ranks": [1], "live": 3}
+    removed = {"kind": "removed", "ranks": [1], "live": 3, "path": ""}
     (line,) = lines_of(caplog, tmp_path, removed, stall_timeout_s=0)
     assert line.endswith("from a checkpoint.")
     assert not list(tmp_path.iterdir())

@@ -104,8 +104,9 @@ bool Connectivity::IsParted(Instant now, std::span<const Rank> members) const {
 
 std::vector<Rank> Connectivity::SuspectsAmong(std::span<const Rank> members) const {
   std::vector<Rank> suspects;
-  std::ranges::copy_if(members, std::back_inserter(suspects),
-                       [&](Rank rank) { return other(rank).suspected(); });
+  std::ranges::copy_if(members, std::back_inserter(suspects), [&](Rank rank) {
+    return rank == self_ ? SuspectsItself({}, members, rank) : other(rank).suspected();
+  });
   return suspects;
 }
 
@@ -119,6 +120,12 @@ std::vector<Rank> Connectivity::SuspectedByAny(std::span<const Rank> ranks) cons
   return suspected;
 }
 
+bool Connectivity::SuspectsItself(Instant now, std::span<const Rank> ranks, Rank rank) const {
+  if (rank != self_) return Suspects(now, rank, rank);
+  return std::ranges::any_of(
+      ranks, [&](Rank each) { return std::ranges::any_of(other(each).paths, &Path::unusable); });
+}
+
 bool Connectivity::Suspects(Instant now, Rank a, Rank b) const {
   if (a == self_) return !Reaches(now, b);
   if (!Reports(now, a) || !std::ranges::binary_search(other(a).suspects, b)) return false;
@@ -126,20 +133,26 @@ bool Connectivity::Suspects(Instant now, Rank a, Rank b) const {
   return now - other(a).suspects_since >= last_chance_;
 }
 
+bool Connectivity::IsToBlame(Instant now, std::span<const Rank> ranks, Rank rank,
+                             Rank other) const {
+  if (Suspects(now, other, rank) && !SuspectsItself(now, ranks, other)) return true;
+  return Suspects(now, rank, other) && SuspectsItself(now, ranks, rank);
+}
+
 std::vector<Connectivity::Unreached> Connectivity::UnreachedAmong(
     Instant now, std::span<const Rank> ranks) const {
   std::vector<Unreached> unreached;
   for (const Rank rank : ranks) {
-    Unreached each{.rank = rank};
+    Unreached each{.expendable = !slices_.AreTogether(rank, Rank(0)), .rank = rank};
     for (const Rank another : ranks) {
-      const bool by_other = Suspects(now, another, rank);
-      each.pairs += by_other || Suspects(now, rank, another);
-      each.suspected += by_other;
+      if (another == rank) continue;
+      each.pairs += Suspects(now, another, rank) || Suspects(now, rank, another);
+      each.blamed += IsToBlame(now, ranks, rank, another);
     }
     if (each.pairs == 0) continue;
     if (!unreached.empty() && slices_.AreTogether(unreached.back().rank, rank)) {
       each.pairs += unreached.back().pairs;
-      each.suspected += unreached.back().suspected;
+      each.blamed += unreached.back().blamed;
       unreached.pop_back();
     }
     unreached.push_back(each);

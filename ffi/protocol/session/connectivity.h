@@ -1,5 +1,9 @@
 // The members that reach each other, as far as this rank knows: it hears some of them on each lane,
 // and each of them reports its own suspects.
+//
+// Of two ranks that do not reach each other, the one that is not heard is to blame. A rank that is
+// heard all the time over a path that loses the long datagrams to it is not: the sender counts
+// itself among its suspects then, and is to blame.
 
 #ifndef FFI_PROTOCOL_SESSION_CONNECTIVITY_H_
 #define FFI_PROTOCOL_SESSION_CONNECTIVITY_H_
@@ -33,7 +37,7 @@ class Connectivity {
   bool Hear(Instant now, std::uint16_t lane, Rank rank);
   // `rank` is silent on the lane. False if it was suspected there before.
   bool Suspect(std::uint16_t lane, Rank rank);
-  // An unusable lane is suspected although the rank is heard there.
+  // An unusable lane is suspected although the rank is heard there, and so is this rank itself.
   void SetUnusable(std::uint16_t lane, Rank rank, bool unusable);
   // Suspects each member on each lane on which it was not heard for a peer_timeout after `since`.
   void SuspectSilent(Instant now, Instant since, std::span<const Rank> members);
@@ -64,7 +68,8 @@ class Connectivity {
   // Some member is partly silent, and the evidence blames no rank, or this one.
   bool LacksEvidence(Instant now, std::span<const Rank> members) const;
   // The largest part of the ranks in which all reach each other, found by removing the slice that
-  // the most others do not reach, again and again.
+  // the most others do not reach, again and again. Of several, that of rank 0 stays: its process
+  // serves the others, and the job ends with it (JAX's coordination service).
   std::vector<Rank> Agreeable(Instant now, std::vector<Rank> ranks) const;
 
  private:
@@ -87,9 +92,10 @@ class Connectivity {
   };
   // A slice, in ascending order of blame.
   struct Unreached {
-    int pairs = 0;      // of its ranks with others: one of the two does not reach the other
-    int suspected = 0;  // by others
-    Rank rank{};        // its last one
+    int pairs = 0;            // of its ranks with others: one of the two does not reach the other
+    bool expendable = false;  // without rank 0
+    int blamed = 0;           // of the pairs, those for which its rank is to blame
+    Rank rank{};              // its last one
     friend auto operator<=>(const Unreached&, const Unreached&) = default;
   };
 
@@ -98,8 +104,12 @@ class Connectivity {
   bool HeardLately(Instant now, const Path& heard) const;
   // The rank has lately reported suspects.
   bool Reports(Instant now, Rank rank) const;
+  // The rank says that its long datagrams do not pass to another one of `ranks`.
+  bool SuspectsItself(Instant now, std::span<const Rank> ranks, Rank rank) const;
   // `a` suspects `b`, and not only for a moment.
   bool Suspects(Instant now, Rank a, Rank b) const;
+  // Of two of the ranks, which do not reach each other, `rank` is to blame.
+  bool IsToBlame(Instant now, std::span<const Rank> ranks, Rank rank, Rank other) const;
   // The slices with such a pair among `ranks`, ascending.
   std::vector<Unreached> UnreachedAmong(Instant now, std::span<const Rank> ranks) const;
 

@@ -50,7 +50,7 @@ void FailureDetector::MarkRemoved(Rank rank) {
     why = NameOf(rank) + " was removed from the session" +
           (session_.options.ranks_per_slice > 1 ? " with its slice" : "") + ", and " +
           std::to_string(membership_.view().members.size()) + " ranks go on without it";
-    if (peer.black_hole && peer.silent()) why += ": " + peer.why();
+    if (const std::string path = DescribeNarrowPath(rank); !path.empty()) why += ": " + path;
   }
   peer.SetState(peer.left() ? PeerState::kRemovedAfterLeaving : PeerState::kRemoved,
                 std::move(why));
@@ -151,12 +151,43 @@ FailureDetector::PathChange FailureDetector::CheckPath(Rank rank) {
   PathChange path{.changed = peer.black_hole != hole.has_value(), .why = {}};
   peer.black_hole = hole.has_value();
   if (!hole || peer.left() || peer.removed()) return path;
-  path.why = "datagrams of " + std::to_string(hole->lost_bytes) + " bytes to " + NameOf(rank) +
-             OnLane(session_.options) + " do not arrive, those of " +
-             std::to_string(hole->delivered_bytes) +
-             " bytes do: a link on the way has a smaller MTU. Mend it, or set datagram_bytes_max "
-             "(JAX_OPTIREDUCE_DATAGRAM_BYTES_MAX) on every rank to what passes";
+  path.why = DescribeHole(*hole, "", rank);
   return path;
+}
+
+std::string FailureDetector::DescribeHole(const BlackHole& hole, const std::string& from,
+                                          Rank to) const {
+  return "datagrams of " + std::to_string(hole.lost_bytes) + " bytes " + from + "to " + NameOf(to) +
+         OnLane(session_.options) + " do not arrive, those of " +
+         std::to_string(hole.delivered_bytes) +
+         " bytes do: a link on the way has a smaller MTU. Mend it, or set datagram_bytes_max "
+         "(JAX_OPTIREDUCE_DATAGRAM_BYTES_MAX) on every rank to what passes";
+}
+
+void FailureDetector::NoteNarrowPath(const Header& header) {
+  const std::uint32_t lengths = header.segment.value();
+  const bool known = header.note < session_.options.world_size;
+  session_.peers.Touch(header.source).narrow_path = {
+      .to = Rank(header.note),
+      .lost_bytes = static_cast<std::uint16_t>(known ? lengths >> 16 : 0),
+      .delivered_bytes = static_cast<std::uint16_t>(lengths)};
+}
+
+std::string FailureDetector::DescribeNarrowPath(Rank rank) const {
+  for (const Peer& peer : session_.peers.others()) {
+    const Peer::NarrowPath& theirs = peer.narrow_path;
+    if (theirs.lost_bytes > 0 && (peer.rank == rank || theirs.to == rank)) {
+      return DescribeHole(
+          {.lost_bytes = theirs.lost_bytes, .delivered_bytes = theirs.delivered_bytes},
+          "from " + NameOf(peer.rank) + " ", theirs.to);
+    }
+    const auto hole = peer.flow.lengths().Find(session_.options.peer_timeout);
+    const bool own = session_.options.rank == rank && !peer.removed();
+    if (hole && (peer.rank == rank || own)) {
+      return DescribeHole(*hole, "from " + NameOf(session_.options.rank) + " ", peer.rank);
+    }
+  }
+  return "";
 }
 
 std::vector<Verdict> FailureDetector::FindUnserved(Rank rank, const std::string& why) {

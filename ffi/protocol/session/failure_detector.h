@@ -22,6 +22,7 @@
 #include "ffi/protocol/session/session_state.h"
 #include "ffi/protocol/session/transmitter.h"
 #include "ffi/protocol/session/verdict.h"
+#include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
 
@@ -70,6 +71,11 @@ class FailureDetector {
     std::optional<std::string> why;  // it is one: the error of calls that need the peer
   };
   PathChange CheckPath(Rank rank);
+  // A message about the members may name a path of its sender.
+  void NoteNarrowPath(const Header& header);
+  // A path from the rank, or to it, that loses long datagrams, with their lengths; empty if none is
+  // known.
+  std::string DescribeNarrowPath(Rank rank) const;
   // The calls, here or at the peer, that wait for the peer, and end with an error for it.
   std::vector<Verdict> FindUnserved(Rank rank, const std::string& why);
 
@@ -83,6 +89,8 @@ class FailureDetector {
   Release ReleasePeer(Instant now, Rank gone);
 
  private:
+  // `from` names the sender, unless it is this rank.
+  std::string DescribeHole(const BlackHole& hole, const std::string& from, Rank to) const;
   // The effect of a member's end on a call.
   enum class Loss : std::uint8_t {
     kNone,

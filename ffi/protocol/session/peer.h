@@ -79,6 +79,14 @@ struct Peer {
   // Where agreement is `stuck`, a suspect gets nothing until it is heard.
   bool muted(bool stuck) const { return stuck && state_ == PeerState::kSuspected; }
   bool black_hole = false;  // long datagrams to it do not arrive; short ones do
+  // A rank that the peer's own long datagrams do not reach, as the peer says in an agreement on the
+  // members; `lost_bytes` is 0 if there is none.
+  struct NarrowPath {
+    Rank to;
+    std::uint16_t lost_bytes = 0;
+    std::uint16_t delivered_bytes = 0;
+  };
+  NarrowPath narrow_path;
 
   // It has acknowledged a probe since the session began, and padded ones up to this length: see
   // Endpoint::ProbePaths().
@@ -129,6 +137,11 @@ struct Peer {
     CallId call;
     Instant first;
     Instant last;
+    // A call of this rank that the peer has not reached, while this rank has not made `call`; and
+    // since when that holds (MismatchDetector::CheckLone).
+    std::optional<CallId> beyond{};
+    Instant beyond_since{};
+    bool told = false;  // to the user
   };
   std::vector<Waiting> waiting;
 
@@ -137,11 +150,6 @@ struct Peer {
   std::string why_;
 };
 
-    // A call of this rank that the peer has not reached, while this rank has not made `call`; and
-    // since when that holds (MismatchDetector::CheckLone).
-    std::optional<CallId> beyond{};
-    Instant beyond_since{};
-    bool told = false;  // to the user
 }  // namespace optireduce
 
 #endif  // FFI_PROTOCOL_SESSION_PEER_H_

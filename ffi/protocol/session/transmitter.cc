@@ -113,6 +113,15 @@ Transmit Transmitter::SealMembership(Rank to, std::size_t payload_bytes,
   pieces_.clear();
   Header header;
   header.kind = DatagramKind::kMembership;
+  for (const Peer& peer : peers_.others()) {
+    if (!peer.black_hole || peer.removed()) continue;
+    const auto hole = peer.flow.lengths().Find(options_.peer_timeout);
+    if (!hole) continue;
+    header.segment = SegmentIndex(static_cast<std::uint32_t>(hole->lost_bytes << 16) |
+                                  static_cast<std::uint32_t>(hole->delivered_bytes));
+    header.note = peer.rank.value();
+    break;
+  }
   header.number = peers_.Touch(to).flow.Untracked();
   return SealOne(to, header, payload_bytes, buffer);
 }

@@ -47,7 +47,8 @@ std::optional<LatePolicy> PolicyOf(std::uint8_t value) {
 
 // Of the two meanings of the last field.
 bool HasNote(DatagramKind kind) {
-  return kind == DatagramKind::kContribution || kind == DatagramKind::kGaveUp;
+  return kind == DatagramKind::kContribution || kind == DatagramKind::kGaveUp ||
+         kind == DatagramKind::kMembership;
 }
 
 }  // namespace

@@ -8,11 +8,13 @@
 //   8  u32  collective
 //   12 u32  sequence
 //   16 u32  segment; of a call that was given up: the number of earlier calls that were given up
-//           with it
+//           with it; of a message about members: the lengths of datagrams that do not pass
+//           (upper 16 bits), and that do, from the sender to some rank; 0: there is none
 //   20 u48  number: counts the datagrams of one direction; the nonce of the tag
 //   26 u16  in a result: the number of its contributors; in a contribution where late data is
 //           deferred: a SenderNote; where late data is dropped: the duration of a stage
-//           (CallTiming::SampleFor); of a call that was given up: the rank to blame
+//           (CallTiming::SampleFor); of a call that was given up: the rank to blame;
+//           of a message about members: that rank
 //
 // The identity (collective, sequence, segment, source) is in the header, and independent of the
 // order of arrival. The shard is not a field: segments are counted over the whole bucket. The epoch
@@ -38,7 +40,7 @@
 namespace optireduce {
 
 // Chosen: grows with every change of the format; ranks of different versions ignore each other.
-inline constexpr std::uint8_t kWireVersion = 6;
+inline constexpr std::uint8_t kWireVersion = 7;
 // Chosen: the layout above; 40 bytes with the tag.
 inline constexpr std::size_t kHeaderBytes = 28;
 // Chosen: the bytes of a datagram in addition to its payload.
@@ -120,7 +122,8 @@ struct Header {
   SegmentIndex segment;
   std::uint64_t number = 0;
   std::uint16_t contributors = 0;  // of a result: ranks in the sum
-  std::uint16_t note = 0;          // of a contribution: see LateRules::NoteFor; of kGaveUp: a rank
+  // Of a contribution: see LateRules::NoteFor; of kGaveUp and kMembership: a rank.
+  std::uint16_t note = 0;
 
   friend bool operator==(const Header&, const Header&) = default;
 };
