@@ -51,10 +51,12 @@ void Bind(nb::module_& m) {
             self.End(number, StatusOf(code, message), stats);
           },
           "number"_a, "code"_a, "message"_a, "absent"_a = std::vector<std::uint16_t>())
-      .def("set_live",
-           [](CallMonitor& self, const std::vector<std::uint16_t>& live, const std::string& path) {
-             self.SetLive({live.begin(), live.end()}, path);
-           })
+      .def(
+          "set_live",
+          [](CallMonitor& self, const std::vector<std::uint16_t>& live, const std::string& path) {
+            self.SetLive({live.begin(), live.end()}, path);
+          },
+          "live"_a, "path"_a = "")
       .def("live", &CallMonitor::live)
       .def("wait",
            [](CallMonitor& self) {

@@ -51,6 +51,16 @@ def test_the_sender_of_one_path_that_loses_long_datagrams_goes_and_rank_0_never(
     assert report["faults"]["too_long"] > 0
 
 
+def test_a_path_to_a_rank_that_was_removed_does_not_count_in_a_later_agreement():
+    # Rank 0 stays in the place of rank 2; then rank 5 dies, and nobody else goes.
+    report = assert_holds(
+        "seed=1 ranks=7 calls=40 sequential=1 elements=20000 mode=bounded "
+        "think_us=400000 mtu_at_us=500000 mtu_rank=0 mtu_to=2 "
+        "stop_at_us=9000000 stop_rank=5 peer_timeout_us=1000000"
+    )
+    assert report["counters"]["calls_completed"] >= 5 * 40
+
+
 @pytest.mark.parametrize("mode", ["exact", "agreed", "bounded"])
 def test_a_path_that_loses_long_datagrams_gets_a_trial_now_and_then(mode):
     flows = 4
