@@ -174,17 +174,23 @@ void FailureDetector::NoteNarrowPath(const Header& header) {
 }
 
 std::string FailureDetector::DescribeNarrowPath(Rank rank) const {
+  const Rank self = session_.options.rank;
+  // An earlier removal may have been for the same path. A removed rank counts all others as
+  // removed.
+  const auto gone = [&](Rank other) {
+    return other != self && session_.peers[other]->removed() && !membership_.removed();
+  };
   for (const Peer& peer : session_.peers.others()) {
     const Peer::NarrowPath& theirs = peer.narrow_path;
-    if (theirs.lost_bytes > 0 && (peer.rank == rank || theirs.to == rank)) {
+    if (theirs.lost_bytes > 0 && (theirs.to == rank || (peer.rank == rank && !gone(theirs.to)))) {
       return DescribeHole(
           {.lost_bytes = theirs.lost_bytes, .delivered_bytes = theirs.delivered_bytes},
           "from " + NameOf(peer.rank) + " ", theirs.to);
     }
     const auto hole = peer.flow.lengths().Find(session_.options.peer_timeout);
-    const bool own = session_.options.rank == rank && !peer.removed();
+    const bool own = rank == self && !gone(peer.rank);
     if (hole && (peer.rank == rank || own)) {
-      return DescribeHole(*hole, "from " + NameOf(session_.options.rank) + " ", peer.rank);
+      return DescribeHole(*hole, "from " + NameOf(self) + " ", peer.rank);
     }
   }
   return "";

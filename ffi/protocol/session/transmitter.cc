@@ -114,7 +114,7 @@ Transmit Transmitter::SealMembership(Rank to, std::size_t payload_bytes,
   Header header;
   header.kind = DatagramKind::kMembership;
   for (const Peer& peer : peers_.others()) {
-    if (!peer.black_hole || peer.removed()) continue;
+    if (!peer.black_hole) continue;
     const auto hole = peer.flow.lengths().Find(options_.peer_timeout);
     if (!hole) continue;
     header.segment = SegmentIndex(static_cast<std::uint32_t>(hole->lost_bytes << 16) |
