@@ -128,7 +128,9 @@ def test_a_rank_that_cannot_send_long_datagrams_suspects_itself_too(connectivity
     assert connectivity.suspects_among(ALL) == [0, 2]
 
 
-def test_a_path_to_a_rank_that_was_removed_is_no_reason_to_suspect_oneself(connectivity):
+def test_a_path_to_a_rank_that_was_removed_is_no_reason_to_suspect_oneself(
+    connectivity,
+):
     connectivity.suspect(0, 2)
     connectivity.set_unusable(0, 2, True)
     assert connectivity.suspects_among([0, 1, 3, 4]) == []

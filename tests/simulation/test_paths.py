@@ -52,7 +52,7 @@ def test_the_sender_of_one_path_that_loses_long_datagrams_goes_and_rank_0_never(
 
 
 def test_a_path_to_a_rank_that_was_removed_does_not_count_in_a_later_agreement():
-    # Rank 0 stays in the place of rank 2; then rank 5 dies, and nobody else goes.
+    # Rank 0 stays in the place of rank 2; then rank 5 dies, and no other rank goes.
     report = assert_holds(
         "seed=1 ranks=7 calls=40 sequential=1 elements=20000 mode=bounded "
         "think_us=400000 mtu_at_us=500000 mtu_rank=0 mtu_to=2 "
