@@ -29,7 +29,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import images
 import jax
@@ -54,6 +54,7 @@ EVERYWHERE, BY_RANK = P(), P(AXIS)
 # Inputs float32 [n, features] and labels int32 [n].
 Batch = tuple[jax.Array, jax.Array]
 
+Mode = Literal["exact", "agreed", "bounded", "lossy"]
 
 # The statistics of the calls that have ended in a step.
 Stats = list[jax_optireduce.CollectiveStats]
@@ -72,7 +73,7 @@ class Training(NamedTuple):
     loss: Callable[[Any, Batch], jax.Array]
     optimizer: optax.GradientTransformation
     axis: str
-    mode: str
+    mode: Mode
 
 
 class State(NamedTuple):
@@ -306,7 +307,7 @@ def mapped(mesh: Mesh, function: Callable[..., State], batches: int) -> Any:
     return jax.jit(over, donate_argnums=(0,) if batches else ())
 
 
-def programs(mesh: Mesh, layers: list[Any], step: str, mode: str) -> Any:
+def programs(mesh: Mesh, layers: list[Any], step: str, mode: Mode) -> Any:
     """Returns the first state, and three functions: for the start, a step and the end.
 
     The first one gets a state and half a batch; it is None where a step begins with a

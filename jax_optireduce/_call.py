@@ -10,6 +10,7 @@ import enum
 from typing import Any, TypedDict
 
 from jax_optireduce import _native
+from jax_optireduce._argument_types import Mode, WireFormat
 
 # Policies for late data in reduce-scatter and in all-gather: see `psum`.
 MODES = tuple(_native.MODES)
@@ -24,8 +25,8 @@ WIRE_FORMATS = _native.WIRE_FORMATS
 class CallArguments(TypedDict, total=False):
     """Keyword arguments of every collective, for the types of overloads."""
 
-    mode: str | None
-    wire_format: str
+    mode: Mode | None
+    wire_format: WireFormat
     step: Any
     name: str | None
     specs: Any

@@ -19,6 +19,7 @@ from jax_optireduce import (
     _specs,
     _stats,
 )
+from jax_optireduce._argument_types import Mode, Tree, WireFormat
 from jax_optireduce._call import Call, CallArguments, Drain
 from jax_optireduce._checks import AxisName
 from jax_optireduce._options import Options
@@ -68,26 +69,26 @@ class Reduction(NamedTuple):
 
 @overload
 def psum(
-    tree: Any,
+    tree: Tree,
     axis_name: AxisName,
     *,
     return_stats: Literal[False] = False,
     **arguments: Unpack[_LaxArguments],
-) -> Any: ...
+) -> Tree: ...
 @overload
 def psum(
-    tree: Any,
+    tree: Tree,
     axis_name: AxisName,
     *,
     return_stats: Literal[True],
     **arguments: Unpack[_LaxArguments],
-) -> tuple[Any, CollectiveStats]: ...
+) -> tuple[Tree, CollectiveStats]: ...
 def psum(
     tree: Any,
     axis_name: AxisName,
     *,
-    mode: str | None = None,
-    wire_format: str = "float32",
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
     step: Any = None,
     name: str | None = None,
     specs: Any = None,
@@ -189,26 +190,26 @@ def psum(
 
 @overload
 def pmean(
-    tree: Any,
+    tree: Tree,
     axis_name: AxisName,
     *,
     return_stats: Literal[False] = False,
     **arguments: Unpack[_LaxArguments],
-) -> Any: ...
+) -> Tree: ...
 @overload
 def pmean(
-    tree: Any,
+    tree: Tree,
     axis_name: AxisName,
     *,
     return_stats: Literal[True],
     **arguments: Unpack[_LaxArguments],
-) -> tuple[Any, CollectiveStats]: ...
+) -> tuple[Tree, CollectiveStats]: ...
 def pmean(
     tree: Any,
     axis_name: AxisName,
     *,
-    mode: str | None = None,
-    wire_format: str = "float32",
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
     step: Any = None,
     name: str | None = None,
     specs: Any = None,

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import jax
 
@@ -20,6 +20,7 @@ from jax_optireduce import (
     _rendezvous,
     _status,
 )
+from jax_optireduce._argument_types import OptionArguments
 from jax_optireduce._errors import NotInitializedError
 from jax_optireduce._jax import coordination, processes
 from jax_optireduce._options import Options
@@ -211,7 +212,7 @@ class _Session:
 _session = _Session()
 
 
-def init(**options: Any) -> Communicator:
+def init(**options: Unpack[OptionArguments]) -> Communicator:
     """Joins the processes of this program; once, before the first collective.
 
     Initialises `jax.distributed` unless the program has done so: from

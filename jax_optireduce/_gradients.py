@@ -15,6 +15,7 @@ from jax_optireduce import (
     _specs,
     _stages,
 )
+from jax_optireduce._argument_types import Mode, Tree, WireFormat
 from jax_optireduce._call import Call, CallArguments, Drain
 from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError
@@ -24,26 +25,26 @@ from jax_optireduce._stats import CollectiveStats
 
 @overload
 def average_gradients(
-    tree: Any,
+    tree: Tree,
     axis_name: AxisName,
     *,
     return_stats: Literal[False] = False,
     **arguments: Unpack[CallArguments],
-) -> Any: ...
+) -> Tree: ...
 @overload
 def average_gradients(
-    tree: Any,
+    tree: Tree,
     axis_name: AxisName,
     *,
     return_stats: Literal[True],
     **arguments: Unpack[CallArguments],
-) -> tuple[Any, CollectiveStats]: ...
+) -> tuple[Tree, CollectiveStats]: ...
 def average_gradients(
     tree: Any,
     axis_name: AxisName,
     *,
-    mode: str | None = None,
-    wire_format: str = "float32",
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
     step: Any = None,
     name: str | None = None,
     specs: Any = None,
@@ -95,16 +96,16 @@ def average_gradients(
 
 
 def sync_in_backward(
-    params: Any,
+    params: Tree,
     axis_name: AxisName,
     *,
-    mode: str | None = None,
-    wire_format: str = "float32",
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
     step: Any = None,
     name: str | None = None,
     specs: Any = None,
     fast_axis: AxisName | None = None,
-) -> Any:
+) -> Tree:
     """Returns the parameters unchanged; averages their gradient in the backward pass.
 
     This form of data parallelism works with both values of check_vma. Inside
@@ -208,19 +209,19 @@ class _Static:
 
 
 def drain(
-    tree: Any,
+    tree: Tree,
     axis_name: AxisName,
     *,
     name: str,
-    mode: str | None = None,
-    wire_format: str = "float32",
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
     step: Any = None,
     mean: bool = True,
     specs: Any = None,
     fast_axis: AxisName | None = None,
     scatter_dimension: int | None = None,
     tiled: bool = False,
-) -> Any:
+) -> Tree:
     """Returns the data in flight of a collective; afterwards no data is in flight.
 
     In the modes "bounded" and "agreed", data that missed the deadline of the last call
@@ -336,12 +337,12 @@ def _drain_scattered(
 
 
 def resync(
-    params: Any,
+    params: Tree,
     axis_name: AxisName,
     *,
     specs: Any = None,
     fast_axis: AxisName | None = None,
-) -> Any:
+) -> Tree:
     """Makes replicas equal again, bit for bit: the mean over the ranks.
 
     In the modes "bounded" and "lossy" ranks may miss different parts of a gradient, and

@@ -10,7 +10,7 @@ two primitives have the same rules as `allreduce_p` for effects: see `_primitive
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any, Generic, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ from jax_optireduce import (
     _specs,
     _stats,
 )
+from jax_optireduce._argument_types import Mode, Tree, WireFormat
 from jax_optireduce._bucketing import Bucket
 from jax_optireduce._call import Call
 from jax_optireduce._checks import AxisName
@@ -99,7 +100,7 @@ class _Plan:
 
 
 @jax.tree_util.register_pytree_node_class
-class Handle:
+class Handle(Generic[Tree]):
     """A call that `begin` has started, for `end`: a pytree of small arrays.
 
     It can be an argument and a result of jitted functions, a carried value of
@@ -129,15 +130,15 @@ class Handle:
 
 
 def begin(
-    tree: Any,
+    tree: Tree,
     axis_name: AxisName,
     *,
     mean: bool = True,
-    mode: str | None = None,
-    wire_format: str = "float32",
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
     step: Any = None,
     name: str | None = None,
-) -> Handle:
+) -> Handle[Tree]:
     """Starts an average over a mapped axis, and returns without its result.
 
     The call runs while the program computes, and beyond its end. `end` waits for it, in
@@ -186,8 +187,8 @@ def begin(
 
 
 def empty_handle(
-    tree: Any, axis_name: AxisName, *, mean: bool = True, mode: str | None = None
-) -> Handle:
+    tree: Tree, axis_name: AxisName, *, mean: bool = True, mode: Mode | None = None
+) -> Handle[Tree]:
     """Returns a handle of no call, for the first step: `end` returns zeros for it.
 
     Call it anywhere, with the arguments of the `begin` whose handle it replaces. Under
@@ -213,12 +214,12 @@ def empty_handle(
 
 @overload
 def end(
-    handle: Handle, *, after: Any = None, return_stats: Literal[False] = False
-) -> Any: ...
+    handle: Handle[Tree], *, after: Any = None, return_stats: Literal[False] = False
+) -> Tree: ...
 @overload
 def end(
-    handle: Handle, *, after: Any = None, return_stats: Literal[True]
-) -> tuple[Any, CollectiveStats]: ...
+    handle: Handle[Tree], *, after: Any = None, return_stats: Literal[True]
+) -> tuple[Tree, CollectiveStats]: ...
 def end(handle: Handle, *, after: Any = None, return_stats: bool = False) -> Any:
     """Waits for a call that `begin` has started, and returns its result.
 
@@ -249,8 +250,8 @@ def end(handle: Handle, *, after: Any = None, return_stats: bool = False) -> Any
 
 
 def begin_tree(
-    tree: Any, step: Any, call: Call, *, rotate: bool | None = None
-) -> Handle:
+    tree: Tree, step: Any, call: Call, *, rotate: bool | None = None
+) -> Handle[Tree]:
     """Starts the calls of a tree: the body of `begin`.
 
     Args:
@@ -307,13 +308,13 @@ def _checked_leaf(path: Any, leaf: Any, call: Call) -> jax.Array:
 
 
 def empty(
-    tree: Any,
+    tree: Tree,
     axis_name: AxisName,
     mode: str | None,
     *,
     mean: bool = True,
     rotate: bool | None = None,
-) -> Handle:
+) -> Handle[Tree]:
     """Makes the handle of no call: the body of `empty_handle`."""
     options = _communicator.current("empty_handle").options
     axes = _checks.axes_of(axis_name)

@@ -15,6 +15,7 @@ from jax_optireduce import (
     _safeguards,
     _stats,
 )
+from jax_optireduce._argument_types import Mode, WireFormat
 from jax_optireduce._call import Call
 from jax_optireduce._checks import AxisName
 from jax_optireduce._collectives import reduce_tree
@@ -65,8 +66,8 @@ class AverageGradientsState(NamedTuple):
 def optax_average_gradients(
     axis_name: AxisName,
     *,
-    mode: str | None = None,
-    wire_format: str = "float32",
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
     name: str | None = None,
     specs: Any = None,
     fast_axis: AxisName | None = None,

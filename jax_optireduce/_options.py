@@ -10,23 +10,17 @@ import math
 import re
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
-from jax_optireduce import _native
+from jax_optireduce._argument_types import Backend, HostCall, LagPolicy, Mode
 from jax_optireduce._errors import UsageError, did_you_mean
 
 ENVIRONMENT_PREFIX = "JAX_OPTIREDUCE_"
-
-BACKENDS = ("optireduce", "xla")
 
 # Ways from a program to this package: see `Advanced.host_call`.
 DIRECT = "direct"
 HOST_COMPUTATION = "host_computation"
 CALLBACK = "callback"
-HOST_CALLS = (DIRECT, HOST_COMPUTATION, CALLBACK)
-
-# Treatment of a peer that is more than `max_lag` calls behind.
-LAG_POLICIES: Sequence[str] = _native.LAG_POLICIES
 
 # Default of the largest share of the data that may miss a learned deadline.
 # Chosen: of the shares in docs/accuracy.md the largest that costs no more than its part
@@ -89,13 +83,6 @@ _ZERO_ALLOWED = frozenset(
     }
 )
 
-_CHOICES: Mapping[str, Sequence[str]] = {
-    "backend": BACKENDS,
-    "host_call": ("", *HOST_CALLS),
-    "mode": ("", *_native.MODES),
-    "on_lag": LAG_POLICIES,
-}
-
 # Fields that may differ between processes: they describe one host, not the session.
 _OF_ONE_PROCESS = frozenset(
     {
@@ -145,7 +132,8 @@ class _Settings:
           UsageError: a field has a wrong type or is out of its range.
         """
         for field in dataclasses.fields(self):
-            name, kind = field.name, field.type
+            name, known = field.name, _choices(field.type)
+            kind = str if known else field.type
             value: Any = getattr(self, name)
             if name == "faults":
                 value = _checked_faults(value)
@@ -159,8 +147,7 @@ class _Settings:
                     f"{name} must be of type {expected}, got {value!r} of type "
                     f"{type(value).__name__}."
                 )
-            if name in _CHOICES and value not in _CHOICES[name]:
-                known = _CHOICES[name]
+            if known and value not in known:
                 raise UsageError(
                     f"{name} must be {' or '.join(map(repr, known))}, got {value!r}."
                     + did_you_mean(value, known)
@@ -225,7 +212,7 @@ class Advanced(_Settings):
     mismatch_timeout_s: float = 10.0
     late_budget: float = _LATE_BUDGET
     hadamard: bool = True
-    host_call: str = ""
+    host_call: Literal["", HostCall] = ""
     rendezvous_timeout_s: float = 120.0
     # Chosen: a third of JAX's 100 s, and as `peer_timeout_s`, after which the survivors
     # know of a dead process.
@@ -298,8 +285,8 @@ class Options(_Settings):
       advanced: advanced options. Default `Advanced()`.
     """
 
-    backend: str = "optireduce"
-    mode: str = ""
+    backend: Backend = "optireduce"
+    mode: Literal["", Mode] = ""
     bind_address: str = ""
     interface: str = ""
     port_range: str = ""
@@ -311,7 +298,7 @@ class Options(_Settings):
     max_lag: int = 2
     # Chosen: with pauses the accuracy of ranks that wait, in three quarters of the
     # time; without pauses the same (docs/modes.md, Pauses).
-    on_lag: str = "catch_up"
+    on_lag: LagPolicy = "catch_up"
     # Chosen: longer than a paused virtual machine or a garbage collection.
     peer_timeout_s: float = 30.0
     processes_per_slice: int = 0
@@ -378,6 +365,11 @@ def _names(level: type[Options] | type[Advanced]) -> dict[str, Any]:
     """Returns the fields of a level, by name, with their types."""
     fields = dataclasses.fields(level)
     return {field.name: field.type for field in fields if field.name != "advanced"}
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    """Returns the values of a `Literal`; of another type none."""
+    return get_args(kind) if get_origin(kind) is Literal else ()
 
 
 def _describe_unknown(name: str, *, advanced: bool) -> str:
@@ -467,9 +459,9 @@ def resolve(
     return Options(**values, advanced=Advanced(**advanced)), origins
 
 
-def _parse(variable: str, text: str, kind: type) -> object:
+def _parse(variable: str, text: str, kind: Any) -> object:
     """Reads one environment variable as the type of its field."""
-    if kind is str:
+    if kind is str or _choices(kind):
         return text
     if kind is bool:
         booleans = {"1": True, "true": True, "0": False, "false": False}

@@ -2,24 +2,29 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 import jax
 from jax.sharding import Mesh, PartitionSpec
 
 from jax_optireduce import _checks, _collectives
+from jax_optireduce._argument_types import Mode, WireFormat
 from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError, did_you_mean
 from jax_optireduce._jax import shard_types
+from jax_optireduce._stats import CollectiveStats
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def over_slow_axis(
-    function: Callable[..., Any],
+    function: Callable[_P, _R],
     axis_name: AxisName,
     *,
     batch_argnums: int | Sequence[int] = (),
     mesh: Mesh | None = None,
-) -> Callable[..., Any]:
+) -> Callable[_P, _R]:
     """Runs a function where one axis of the mesh is manual, for calls over this axis.
 
     The compiler shards the data over the other axes, as in the program around it. In a
@@ -49,9 +54,10 @@ def over_slow_axis(
     """
     axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     batch = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
+    inside: Callable[..., _R] = function
 
     @functools.wraps(function)
-    def mapped(*args: Any, **kwargs: Any) -> Any:
+    def mapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         _check_axes(axes, mesh)
         if batch and not -len(args) <= min(batch) <= max(batch) < len(args):
             raise UsageError(
@@ -64,7 +70,7 @@ def over_slow_axis(
             for i in range(len(args))
         )
         return jax.shard_map(
-            lambda args, kwargs: function(*args, **kwargs),
+            lambda args, kwargs: inside(*args, **kwargs),
             mesh=mesh,
             in_specs=(specs, PartitionSpec()),
             out_specs=PartitionSpec(),
@@ -100,6 +106,36 @@ def _check_axes(axes: tuple[Any, ...], mesh: Mesh | None) -> None:
         )
 
 
+@overload
+def value_and_grad(
+    function: Callable[_P, _R],
+    axis_name: AxisName,
+    *,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    batch_argnums: int | Sequence[int] = 1,
+    mesh: Mesh | None = None,
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
+    name: str | None = None,
+    specs: Any = None,
+    return_stats: Literal[False] = False,
+) -> Callable[_P, tuple[_R, Any]]: ...
+@overload
+def value_and_grad(
+    function: Callable[_P, _R],
+    axis_name: AxisName,
+    *,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    batch_argnums: int | Sequence[int] = 1,
+    mesh: Mesh | None = None,
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
+    name: str | None = None,
+    specs: Any = None,
+    return_stats: Literal[True],
+) -> Callable[_P, tuple[tuple[_R, Any], CollectiveStats]]: ...
 def value_and_grad(
     function: Callable[..., Any],
     axis_name: AxisName,
@@ -108,8 +144,8 @@ def value_and_grad(
     has_aux: bool = False,
     batch_argnums: int | Sequence[int] = 1,
     mesh: Mesh | None = None,
-    mode: str | None = None,
-    wire_format: str = "float32",
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
     name: str | None = None,
     specs: Any = None,
     return_stats: bool = False,

@@ -19,6 +19,7 @@ from jax_optireduce import (
     _stage_primitives,
     _stats,
 )
+from jax_optireduce._argument_types import Mode, Tree, WireFormat
 from jax_optireduce._call import Call
 from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError
@@ -51,32 +52,32 @@ class Parts(NamedTuple):
 
 @overload
 def psum_scatter(
-    x: Any,
+    x: Tree,
     axis_name: AxisName,
     *,
     scatter_dimension: int = 0,
     axis_index_groups: None = None,
     tiled: bool = False,
-    mode: str | None = None,
-    wire_format: str = "float32",
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
     step: Any = None,
     name: str | None = None,
     return_stats: Literal[False] = False,
-) -> Any: ...
+) -> Tree: ...
 @overload
 def psum_scatter(
-    x: Any,
+    x: Tree,
     axis_name: AxisName,
     *,
     scatter_dimension: int = 0,
     axis_index_groups: None = None,
     tiled: bool = False,
-    mode: str | None = None,
-    wire_format: str = "float32",
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
     step: Any = None,
     name: str | None = None,
     return_stats: Literal[True],
-) -> tuple[Any, CollectiveStats]: ...
+) -> tuple[Tree, CollectiveStats]: ...
 def psum_scatter(
     x: Any,
     axis_name: AxisName,
@@ -84,8 +85,8 @@ def psum_scatter(
     scatter_dimension: int = 0,
     axis_index_groups: None = None,
     tiled: bool = False,
-    mode: str | None = None,
-    wire_format: str = "float32",
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
     step: Any = None,
     name: str | None = None,
     return_stats: bool = False,
@@ -202,34 +203,34 @@ def scatter_tree(
 
 @overload
 def all_gather(
-    x: Any,
+    x: Tree,
     axis_name: AxisName,
     *,
     axis_index_groups: None = None,
     axis: int = 0,
     tiled: bool = False,
-    to: str = "varying",
-    mode: str | None = None,
-    wire_format: str = "float32",
+    to: Literal["varying", "invarying"] = "varying",
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
     step: Any = None,
     name: str | None = None,
     return_stats: Literal[False] = False,
-) -> Any: ...
+) -> Tree: ...
 @overload
 def all_gather(
-    x: Any,
+    x: Tree,
     axis_name: AxisName,
     *,
     axis_index_groups: None = None,
     axis: int = 0,
     tiled: bool = False,
-    to: str = "varying",
-    mode: str | None = None,
-    wire_format: str = "float32",
+    to: Literal["varying", "invarying"] = "varying",
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
     step: Any = None,
     name: str | None = None,
     return_stats: Literal[True],
-) -> tuple[Any, CollectiveStats]: ...
+) -> tuple[Tree, CollectiveStats]: ...
 def all_gather(
     x: Any,
     axis_name: AxisName,
@@ -237,9 +238,9 @@ def all_gather(
     axis_index_groups: None = None,
     axis: int = 0,
     tiled: bool = False,
-    to: str = "varying",
-    mode: str | None = None,
-    wire_format: str = "float32",
+    to: Literal["varying", "invarying"] = "varying",
+    mode: Mode | None = None,
+    wire_format: WireFormat = "float32",
     step: Any = None,
     name: str | None = None,
     return_stats: bool = False,

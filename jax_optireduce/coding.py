@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from jax_optireduce import (
     _stats,
     _words,
 )
+from jax_optireduce._argument_types import Tree
 from jax_optireduce._call import Call
 from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError
@@ -171,7 +172,7 @@ def plan(
     late: int | Sequence[int] = 1,
     dataset: int,
     batch: int,
-    code: str = "repetition",
+    code: Literal["repetition", "cyclic"] = "repetition",
     seed: int = 0,
 ) -> Plan:
     """Plans the work of the ranks, for data that may lack the latest of them.
@@ -287,14 +288,14 @@ def start(carried: Any) -> State:
 
 
 def combine(
-    gradient: Callable[[Any], Any],
+    gradient: Callable[[Any], Tree],
     state: State,
     axis_name: AxisName,
     plan: Plan,
     *,
     step: Any = None,
     name: str | None = None,
-) -> tuple[Any, State, Report]:
+) -> tuple[Tree, State, Report]:
     """Returns the mean gradient over the batch, without waiting for the late ranks.
 
     A call ends as soon as, of each cluster, all ranks but `late` have contributed, and

@@ -1,0 +1,34 @@
+"""Types of arguments name the values and fields that the program accepts."""
+
+import dataclasses
+import typing
+
+import pytest
+
+from jax_optireduce import Advanced, Options, _native
+from jax_optireduce import _argument_types as types
+
+
+@pytest.mark.parametrize(
+    ("literal", "known"),
+    [
+        (types.Mode, _native.MODES),
+        (types.WireFormat, _native.WIRE_FORMATS),
+        (types.LagPolicy, _native.LAG_POLICIES),
+    ],
+)
+def test_type_has_the_values_of_the_extension_module(literal, known):
+    assert sorted(typing.get_args(literal)) == sorted(known)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "level"),
+    [(types.OptionArguments, Options), (types.AdvancedArguments, Advanced)],
+)
+def test_arguments_of_init_are_the_fields_of_the_options(arguments, level):
+    names = {"Advanced": Advanced}
+    given = typing.get_type_hints(arguments, localns=names)
+    fields = {field.name: field.type for field in dataclasses.fields(level)}
+    if "advanced" in fields:
+        fields["advanced"] = Advanced | types.AdvancedArguments
+    assert given == fields
