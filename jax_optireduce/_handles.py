@@ -30,6 +30,7 @@ from jax_optireduce import (
     _identity,
     _native,
     _primitive,
+    _program_checks,
     _rotation,
     _specs,
     _stats,
@@ -427,6 +428,7 @@ def _begin_type(rank: Any, *_: Any, **__: Any) -> Any:
 
 
 def _lower_begin(ctx: Any, rank: Any, step: Any, *leaves: Any, call: Call) -> Any:
+    _program_checks.check(ctx, call)
     attributes = _primitive.call_attributes(ctx, ctx.avals_in[2:], call)
     salt = _rotation.salt_of(attributes)
     token = jax.ShapeDtypeStruct((_native.TOKEN_ELEMENTS,), jnp.int32)

@@ -1,6 +1,7 @@
 """`average_gradients` as an Optax transformation."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -123,7 +124,7 @@ def optax_average_gradients(
     Raises:
       UsageError: the mode, the name or another argument is invalid, or an argument of
         mode "lossy" is given in another mode. `update` raises the other errors of
-        `average_gradients`.
+        `average_gradients`, and one inside of `optax.MultiSteps`.
     """
     # A late import, so that programs without Optax do not need it.
     import optax  # noqa: PLC0415
@@ -138,14 +139,10 @@ def optax_average_gradients(
     # The count in the state is no step: it decreases when a program returns to an
     # earlier state. The session counts the same number of calls on all ranks.
     def update(
-        updates: Any,
-        state: Any,
-        params: Any = None,
-        *,
-        step: Any = None,
-        **_: Any,
+        updates: Any, state: Any, params: Any = None, *, step: Any = None, **_: Any
     ) -> tuple[Any, Any]:
         del params
+        _check_no_multi_steps(optax.MultiSteps)
         call = _checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
         handle = None
         if delay:
@@ -195,6 +192,28 @@ def _check_arguments(
             "delay=1 takes no specs= or fast_axis=: it needs all axes of the mesh to "
             "be manual, and sums over all of its axes by itself; leave them out."
         )
+
+
+def _check_no_multi_steps(wrapper: Any) -> None:
+    """Raises `UsageError` inside of the `update` of `optax.MultiSteps`.
+
+    That calls the update of its optimizer in each step, and keeps every k-th result.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not wrapper.update.__code__:
+        frame = frame.f_back
+    steps = 1 if frame is None else frame.f_locals.get("k_steps")
+    if isinstance(steps, int) and steps == 1:
+        return
+    raise UsageError(
+        "optax.MultiSteps calls the optimizer that it wraps in each step, and keeps "
+        "the result of each k-th step: the calls of optax_average_gradients in it "
+        "would send k times the bytes, and late data of the other steps would be lost. "
+        "Add up the gradients of the parts of a batch in one step, and call update "
+        "once: docs/hybrid.md, Accumulated gradients. Or average each part: "
+        "optax.chain(optax_average_gradients(axis), optax.MultiSteps(optimizer, k)"
+        ".gradient_transformation())."
+    )
 
 
 def _initial_state(handle: Handle | None) -> AverageGradientsState:

@@ -39,6 +39,7 @@ from jax_optireduce import (
     _host_computation,
     _identity,
     _native,
+    _program_checks,
     _rotation,
     _specs,
     _stats,
@@ -245,6 +246,7 @@ def lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) ->
     way = _WAYS[_accelerators.host_call(platform, wanted, call.kind)]
     if call.derived and not call.drain:
         _check_derivative(call)
+    _program_checks.check(ctx, call)
     leaves = ctx.avals_in[2:]
     if specs:
         sizes = lowering.lowering_mesh(ctx).shape

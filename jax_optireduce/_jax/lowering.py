@@ -4,7 +4,9 @@ Custom calls have a title in a profile; host computations return to the device.
 """
 
 import contextlib
+import inspect
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +27,11 @@ try:
     from jaxlib.mlir import ir as _ir
 except ImportError:  # Calls have no title in a profile.
     _ir = None
+
+try:
+    from jax._src import source_info_util as _source
+except ImportError:  # Messages have no place in the source.
+    _source = None
 
 # Key of our counters in JAX's cache of a module during its lowering.
 _ORDINALS = "jax_optireduce.ordinals"
@@ -60,6 +67,34 @@ def next_ordinal(ctx: Any, key: str) -> int:
     ordinals = ctx.module_context.lowering_cache.setdefault(_ORDINALS, {})
     ordinals[key] = ordinals.get(key, -1) + 1
     return ordinals[key]
+
+
+def enclosing_equations() -> tuple[list[Any], Any]:
+    """Returns the equations around the one that JAX is lowering, and the whole jaxpr.
+
+    The context of a rule has neither; both are on the stack of JAX. Without them, in a
+    release with other names, the result is ([], None).
+
+    Returns:
+      The equations, innermost first, and the jaxpr of the module.
+    """
+    code = getattr(getattr(mlir, "jaxpr_subcomp", None), "__code__", None)
+    equations, program = [], None
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is code and "eqn" in frame.f_locals:
+            equations.append(frame.f_locals["eqn"])
+            program = frame.f_locals.get("jaxpr")
+        frame = frame.f_back
+    return equations, program
+
+
+def place(equation: Any) -> str:
+    """Returns "file:line (function)" of the code that made an equation."""
+    if _source is None:
+        return "(unknown)"
+    path, *line = _source.summarize(equation.source_info).rpartition(":")
+    return f"{Path(path).name}{''.join(line)}"
 
 
 @explained
