@@ -264,6 +264,12 @@ def check_no_groups(axis_index_groups: None, kind: str) -> None:
     )
 
 
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is an array or a number."""
+    kinds = (jax.Array, np.ndarray, np.generic, numbers.Number)
+    return isinstance(leaf, kinds)
+
+
 def is_reducible(leaf: Any, call: Call) -> bool:
     """Whether the call can reduce a leaf of this type."""
     if not hasattr(leaf, "dtype") or str(leaf.dtype) not in SUPPORTED:

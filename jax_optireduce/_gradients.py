@@ -121,8 +121,8 @@ def sync_in_backward(
     backward pass differs as `average_gradients` does.
 
     Args:
-      params: any tree. The gradients of floating leaves are averaged; other leaves have
-        no gradient and are unchanged.
+      params: any tree. The gradients of floating leaves are averaged; other leaves,
+        such as functions, have no gradient and are unchanged.
       axis_name: see `psum`.
       mode: see `psum`.
       wire_format: see `psum`.
@@ -145,14 +145,15 @@ def sync_in_backward(
     step = _checks.checked_step(step)
     of_leaves = _specs.checked_specs(specs, params, kind)
     leaves, treedef = jax.tree_util.tree_flatten(params)
-    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    # A module of Equinox has functions among its leaves.
+    arrays = {i: jnp.asarray(x) for i, x in enumerate(leaves) if _checks.is_array(x)}
     floating = {
-        i: leaf
-        for i, leaf in enumerate(leaves)
-        if jnp.issubdtype(leaf.dtype, jnp.floating)
+        i: array
+        for i, array in arrays.items()
+        if jnp.issubdtype(array.dtype, jnp.floating)
     }
-    for i in set(range(len(leaves))) - set(floating):
-        leaves[i] = made_varying(leaves[i], call.axes)
+    for i in arrays.keys() - floating:
+        leaves[i] = made_varying(arrays[i], call.axes)
     of_floating = tuple(of_leaves[i] for i in floating)
     synced: Any = _sync(call, of_floating, tuple(floating.values()), step)
     for i, leaf in zip(floating, synced, strict=True):
@@ -209,7 +210,7 @@ class _Static:
 
 
 def drain(
-    tree: Tree,
+    tree: Any,
     axis_name: AxisName,
     *,
     name: str,
@@ -221,7 +222,7 @@ def drain(
     fast_axis: AxisName | None = None,
     scatter_dimension: int | None = None,
     tiled: bool = False,
-) -> Tree:
+) -> Any:
     """Returns the data in flight of a collective; afterwards no data is in flight.
 
     In the modes "bounded" and "agreed", data that missed the deadline of the last call
@@ -337,12 +338,12 @@ def _drain_scattered(
 
 
 def resync(
-    params: Tree,
+    params: Any,
     axis_name: AxisName,
     *,
     specs: Any = None,
     fast_axis: AxisName | None = None,
-) -> Tree:
+) -> Any:
     """Makes replicas equal again, bit for bit: the mean over the ranks.
 
     In the modes "bounded" and "lossy" ranks may miss different parts of a gradient, and

@@ -1,7 +1,8 @@
 """For programs without `shard_map`: regions where only the slow axis is manual."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 import jax
@@ -23,6 +24,7 @@ def over_slow_axis(
     axis_name: AxisName,
     *,
     batch_argnums: int | Sequence[int] = (),
+    batch_spec: PartitionSpec | None = None,
     mesh: Mesh | None = None,
 ) -> Callable[_P, _R]:
     """Runs a function where one axis of the mesh is manual, for calls over this axis.
@@ -35,22 +37,26 @@ def over_slow_axis(
         )(metrics)
 
     Equivalent to `jax.shard_map` with `axis_names={axis_name}`, the batch divided over
-    the axis along its first dimension, and `check_vma=False`.
+    the axis, and `check_vma=False`.
 
     Args:
       function: its results are the same on all ranks of the axis, or nearly so (modes
         "bounded" and "lossy"): the result of a call of this package, or computed from
         it.
       axis_name: an axis of the mesh or a tuple of them: the slow network.
-      batch_argnums: positions of the arguments that are divided over the axis; all
-        leaves along the first dimension. Other arguments are whole on every rank.
+      batch_argnums: positions of the arguments that are divided over the axis. Other
+        arguments are whole on every rank.
+      batch_spec: the dimension along which all of their leaves are divided: of leaves
+        [parts, batch, ...] `PartitionSpec(None, axis_name)`. Other axes in it have no
+        effect. None: the first dimension.
       mesh: the mesh; None takes that of `jax.set_mesh`.
 
     Returns:
       A function with the same arguments and results; call it inside `jax.jit`.
 
     Raises:
-      UsageError: when it is called: without a mesh, or with an unknown axis.
+      UsageError: when it is called: without a mesh, with an unknown axis, with a
+        `batch_spec` that does not name the axis, or if a constraint inside names it.
     """
     axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     batch = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
@@ -65,20 +71,67 @@ def over_slow_axis(
                 "positional arguments; pass the batch by position."
             )
         divided = {i % len(args) for i in batch}
+        of_batch = _checked_batch_spec(batch_spec, axes)
         specs = tuple(
-            PartitionSpec(axes) if i in divided else PartitionSpec()
-            for i in range(len(args))
+            of_batch if i in divided else PartitionSpec() for i in range(len(args))
         )
-        return jax.shard_map(
+        region = jax.shard_map(
             lambda args, kwargs: inside(*args, **kwargs),
             mesh=mesh,
             in_specs=(specs, PartitionSpec()),
             out_specs=PartitionSpec(),
             axis_names=set(axes),
             check_vma=False,
-        )(args, kwargs)
+        )
+        with _explained_constraints(axes):
+            return region(args, kwargs)
 
     return mapped
+
+
+@contextlib.contextmanager
+def _explained_constraints(axes: tuple[Any, ...]) -> Iterator[None]:
+    """Explains JAX's errors about a constraint that names an axis of the region."""
+    try:
+        yield
+    except ValueError as error:
+        named = [axis for axis in axes if repr(axis) in str(error)]
+        if not named or "manual" not in str(error).lower():
+            raise
+        raise UsageError(
+            f"a sharding constraint inside of this region names {named[0]!r}. There "
+            "each rank has its own part of the batch, and the compiler shards over the "
+            "other axes only. Leave this axis out of constraints and logical axis "
+            "rules: PartitionSpec(None, ...) for PartitionSpec("
+            f"{named[0]!r}, ...). With Flax, write inside of the function "
+            "`with flax.linen.logical_axis_rules(rules):`, with rules that map no name "
+            f"to {named[0]!r}: ('batch', None) for ('batch', {named[0]!r})."
+        ) from error
+
+
+def _checked_batch_spec(
+    given: PartitionSpec | None, axes: tuple[Any, ...]
+) -> PartitionSpec:
+    """Returns the spec of the batch, with the slow axes alone.
+
+    Raises:
+      UsageError: it is no spec, or names another number of the axes than all.
+    """
+    if given is None:
+        return PartitionSpec(axes)
+    entries: list[Any] = []
+    if isinstance(given, PartitionSpec):
+        for entry in given:
+            names = entry if isinstance(entry, tuple) else (entry,)
+            entries.append(tuple(name for name in names if name in axes) or None)
+    named = [name for entry in entries if entry for name in entry]
+    if sorted(named, key=str) != sorted(axes, key=str):
+        wanted = ", ".join(map(repr, axes))
+        raise UsageError(
+            f"batch_spec={given!r} must be a PartitionSpec that names {wanted}: for a "
+            f"batch [parts, batch, ...] write PartitionSpec(None, {wanted})."
+        )
+    return PartitionSpec(*entries)
 
 
 def _check_axes(axes: tuple[Any, ...], mesh: Mesh | None) -> None:
@@ -114,6 +167,7 @@ def value_and_grad(
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     batch_argnums: int | Sequence[int] = 1,
+    batch_spec: PartitionSpec | None = None,
     mesh: Mesh | None = None,
     mode: Mode | None = None,
     wire_format: WireFormat = "float32",
@@ -129,6 +183,7 @@ def value_and_grad(
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     batch_argnums: int | Sequence[int] = 1,
+    batch_spec: PartitionSpec | None = None,
     mesh: Mesh | None = None,
     mode: Mode | None = None,
     wire_format: WireFormat = "float32",
@@ -143,6 +198,7 @@ def value_and_grad(
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     batch_argnums: int | Sequence[int] = 1,
+    batch_spec: PartitionSpec | None = None,
     mesh: Mesh | None = None,
     mode: Mode | None = None,
     wire_format: WireFormat = "float32",
@@ -176,6 +232,7 @@ def value_and_grad(
       argnums: as in `jax.value_and_grad`.
       has_aux: as in `jax.value_and_grad`.
       batch_argnums: see `over_slow_axis`.
+      batch_spec: see `over_slow_axis`.
       mesh: see `over_slow_axis`.
       mode: see `average_gradients`; of the value, too.
       wire_format: see `psum`; of the gradients.
@@ -203,4 +260,10 @@ def value_and_grad(
         results = value, reduction.tree
         return (results, reduction.stats()) if return_stats else results
 
-    return over_slow_axis(local, axis_name, batch_argnums=batch_argnums, mesh=mesh)
+    return over_slow_axis(
+        local,
+        axis_name,
+        batch_argnums=batch_argnums,
+        batch_spec=batch_spec,
+        mesh=mesh,
+    )

@@ -338,6 +338,17 @@ def _hybrid(blocks: Page) -> None:
     blocks.names["average_gradients"] = jax_optireduce.average_gradients
     blocks.run_in_step("", where=where, gradients=copied)
     blocks.run()
+    blocks.run(jnp=jnp, loss_fn=loss_fn, PARTS=3)
+    accumulated = jax_optireduce.over_slow_axis(
+        blocks.names["mean_gradients"],
+        "data",
+        batch_argnums=1,
+        batch_spec=P(None, "data"),
+        mesh=where,
+    )
+    parts = jax.tree.map(lambda x: np.stack([x] * 3), batch())
+    parts = divided(parts, where, P(None, "data"))
+    jax.block_until_ready(jax.jit(accumulated)(copied, parts))
     with jax.set_mesh(where):
         _stateful_module(blocks, divided(batch(), where, P("data")))
         one = jax_optireduce.over_slow_axis(

@@ -37,7 +37,6 @@ def trees(params: Params, batch: jax.Array) -> None:
     assert_type(psum(batch, "dp", return_stats=True), tuple[jax.Array, CollectiveStats])
     assert_type(pmean({"loss": batch}, "dp"), dict[str, jax.Array])
     assert_type(jax_optireduce.sync_in_backward(params, "dp"), Params)
-    assert_type(jax_optireduce.drain(params, "dp", name="g"), Params)
     assert_type(jax_optireduce.psum_scatter(batch, "dp"), jax.Array)
     assert_type(jax_optireduce.all_gather(params, "dp"), Params)
     handle = jax_optireduce.begin(params, "dp")
