@@ -6,8 +6,8 @@ neither a deadline nor a way on after a death. The log of rank 0 names each case
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from jax_optireduce import _communicator
 from jax_optireduce._call import Call
@@ -45,11 +45,18 @@ def check(ctx: Any, call: Call) -> None:
     """
     if _communicator.current(call.kind).rank:
         return
+    try:
+        _check(ctx, call)
+    except Exception as error:  # noqa: BLE001 (another JAX may have other jaxprs)
+        _log.debug("the program around %r is not checked: %r", call.key, error)
+
+
+def _check(ctx: Any, call: Call) -> None:
     around, program = lowering.enclosing_equations()
-    if call.operation != "all_gather" and not call.drain and not call.derived:
-        for equation in around:
-            # A scan may have several calls.
-            _log_once(lowering.place(equation), describe_accumulation(equation, call))
+    for equation in around:
+        # A scan may have several calls, and several shapes.
+        if not lowering.next_ordinal(ctx, f"checked {id(equation)}"):
+            _log_once(lowering.place(equation), describe_accumulation(equation))
     axes = call.axes
     if program is not None and not lowering.next_ordinal(ctx, f"checked {axes}"):
         line = describe_collectives(program, axes)
@@ -118,99 +125,139 @@ def _jaxprs_of(equation: Any) -> Iterator[Any]:
 # --- Accumulation --------------------------------------------------------------------
 
 
-def describe_accumulation(equation: Any, call: Call) -> str:
+class _Node(NamedTuple):
+    """An equation, for the flow of values.
+
+    Attributes:
+      inputs: its variables.
+      outputs: its variables.
+      calls: in it.
+      inner: the jaxpr that it calls once, with the same inputs, as `jit` does.
+    """
+
+    inputs: list[Any]
+    outputs: list[Any]
+    calls: list[Call]
+    inner: "_Graph | None"
+
+
+class _Graph(NamedTuple):
+    """A jaxpr, for the flow of values.
+
+    Attributes:
+      inputs: its variables.
+      outputs: its variables, and None for literals.
+      nodes: its equations.
+    """
+
+    inputs: list[Any]
+    outputs: list[Any]
+    nodes: list[_Node]
+
+    def calls(self) -> list[Call]:
+        """Returns the calls in it."""
+        return [call for node in self.nodes for call in node.calls]
+
+
+def describe_accumulation(equation: Any) -> str:
     """Describes a scan that adds up the results of a call; "" of another equation.
 
     The operands of the call depend on no result of a call in an earlier turn, as those
     of the next step of a training do, and its results become carried values.
-
-    Args:
-      equation: around the call.
-      call: the call.
     """
-    turns = equation.params.get("length", 0)
-    if equation.primitive.name != "scan" or turns < 2:
+    scan = lowering.scan_of(equation)
+    if scan is None or scan.turns < 2:
         return ""
-    _, depends = _followed_over_turns(equation, lambda _: True, call.key)
-    kept, _ = _followed_over_turns(equation, lambda key: key == call.key, call.key)
-    if depends or not kept:
+    graph = _graph(scan.body)
+    calls = graph.calls()
+    _, dependent = _followed_over_turns(scan, graph, {call.key for call in calls})
+    independent = [
+        call.key
+        for call in calls
+        if call.operation != "all_gather" and not call.drain and not call.derived
+        if call.key not in dependent
+    ]
+    if not _followed_over_turns(scan, graph, set(independent))[0]:
         return ""
+    added = (k for k in independent if _followed_over_turns(scan, graph, {k})[0])
     return (
-        f"{call.key!r} is called {turns} times in a run of a program, by the scan at "
-        f"{lowering.place(equation)}, which adds up the results: {turns} times the "
-        "bytes of one call. Add up the gradients of the parts first, and call once "
-        "after the scan: docs/hybrid.md, Accumulated gradients."
+        f"{next(added)!r} is called {scan.turns} times in a run of a program, by the "
+        f"scan at {lowering.place(equation)}, which adds up the results: {scan.turns} "
+        "times the bytes of one call. Add up the gradients of the parts first, and "
+        "call once after the scan: docs/hybrid.md, Accumulated gradients."
     )
 
 
+def _graph(jaxpr: Any) -> _Graph:
+    outputs = [_variable(x) for x in jaxpr.outvars]
+    return _Graph(list(jaxpr.invars), outputs, [_node(e) for e in jaxpr.eqns])
+
+
+def _node(equation: Any) -> _Node:
+    jaxprs = list(_jaxprs_of(equation))
+    inner = None
+    if len(jaxprs) == 1 and equation.primitive.name not in ("scan", "while"):
+        same = len(jaxprs[0].invars) == len(equation.invars)
+        inner = _graph(jaxprs[0]) if same else None
+    within = (e for jaxpr in jaxprs for e in _equations(jaxpr))
+    found = (e.params.get("call") for e in (equation, *within))
+    calls = [call for call in found if isinstance(call, Call)]
+    inputs = [_variable(x) for x in equation.invars]
+    return _Node(inputs, list(equation.outvars), calls, inner)
+
+
+def _variable(x: Any) -> Any:
+    """Returns a variable; of a literal, which has no hash, None."""
+    return None if hasattr(x, "val") else x
+
+
 def _followed_over_turns(
-    scan: Any, is_source: Callable[[str], bool], key: str
-) -> tuple[set[int], bool]:
+    scan: lowering.Scan, graph: _Graph, sources: set[str]
+) -> tuple[set[int], set[str]]:
     """Follows the results of calls into the later turns of a scan; see `_followed`.
 
     Returns:
-      The positions of the inputs of the body that depend on them, and whether the call
-      with this key does.
+      The positions of the inputs of the body that depend on them, and the keys of the
+      calls that do.
     """
-    body = scan.params["jaxpr"].jaxpr
-    first = scan.params["num_consts"]
     inputs: set[int] = set()
     while True:
-        outputs, reached = _followed(body, inputs, is_source, key)
-        carried = {first + i for i in outputs if i < scan.params["num_carry"]}
+        outputs, reached = _followed(graph, inputs, sources)
+        carried = {scan.constants + i for i in outputs if i < scan.carried}
         if carried <= inputs:
             return inputs, reached
         inputs |= carried
 
 
 def _followed(
-    jaxpr: Any, inputs: set[int], is_source: Callable[[str], bool], key: str
-) -> tuple[set[int], bool]:
+    graph: _Graph, inputs: set[int], sources: set[str]
+) -> tuple[set[int], set[str]]:
     """Follows values through a jaxpr.
 
     Args:
-      jaxpr: the jaxpr.
+      graph: the jaxpr.
       inputs: positions of the followed inputs.
-      is_source: whether the results of the call with this key are followed, too.
-      key: of a call.
+      sources: keys of the calls whose results are followed, too.
 
     Returns:
-      The positions of the followed outputs, and whether the call with this key has a
-      followed operand.
+      The positions of the followed outputs, and the keys of the calls with a followed
+      operand.
     """
-    followed = {jaxpr.invars[i] for i in inputs}
-    reached = False
-    for equation in jaxpr.eqns:
-        given = _positions(equation.invars, followed)
-        if inner := _inlined(equation):
-            results, hit = _followed(inner, given, is_source, key)
-        else:
-            keys = _keys(equation)
-            is_followed = bool(given) or any(map(is_source, keys))
-            results = set(range(len(equation.outvars))) if is_followed else set()
-            hit = bool(given) and key in keys
-        reached |= hit
-        followed |= {equation.outvars[i] for i in results}
-    return _positions(jaxpr.outvars, followed), reached
-
-
-def _positions(variables: Sequence[Any], followed: set[Any]) -> set[int]:
-    # Literals have a value, and no hash.
-    return {
-        i for i, x in enumerate(variables) if not hasattr(x, "val") and x in followed
-    }
-
-
-def _inlined(equation: Any) -> Any:
-    """Returns the jaxpr that an equation calls once, as `jit` does, or None."""
-    jaxprs = list(_jaxprs_of(equation))
-    if len(jaxprs) != 1 or equation.primitive.name in ("scan", "while"):
-        return None
-    return jaxprs[0] if len(jaxprs[0].invars) == len(equation.invars) else None
-
-
-def _keys(equation: Any) -> list[str]:
-    """Returns the keys of the calls in an equation."""
-    inner = (e for jaxpr in _jaxprs_of(equation) for e in _equations(jaxpr))
-    calls = (e.params.get("call") for e in (equation, *inner))
-    return [call.key for call in calls if isinstance(call, Call)]
+    followed = {graph.inputs[i] for i in inputs}
+    reached: set[str] = set()
+    for node in graph.nodes:
+        is_given = not followed.isdisjoint(node.inputs)
+        if not is_given and not node.calls:
+            continue
+        if node.inner is not None:
+            given = {i for i, x in enumerate(node.inputs) if x in followed}
+            results, hits = _followed(node.inner, given, sources)
+            reached |= hits
+            followed.update(node.outputs[i] for i in results)
+            continue
+        keys = {call.key for call in node.calls}
+        if is_given:
+            reached |= keys
+        if is_given or keys & sources:
+            followed.update(node.outputs)
+    return {i for i, x in enumerate(graph.outputs) if x in followed}, reached

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -87,6 +87,36 @@ def enclosing_equations() -> tuple[list[Any], Any]:
             program = frame.f_locals.get("jaxpr")
         frame = frame.f_back
     return equations, program
+
+
+class Scan(NamedTuple):
+    """The parts of a scan.
+
+    Attributes:
+      turns: their number.
+      body: the jaxpr of a turn.
+      constants: number of inputs of the body that are the same in each turn.
+      carried: number of the next inputs, and of the first outputs: carried values.
+    """
+
+    turns: int
+    body: Any
+    constants: int
+    carried: int
+
+
+def scan_of(equation: Any) -> Scan | None:
+    """Returns the parts of a scan, or None of another equation."""
+    if equation.primitive.name != "scan":
+        return None
+    params = equation.params
+    body = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
+    if "num_consts" in params:
+        return Scan(params["length"], body, params["num_consts"], params["num_carry"])
+    # JAX 0.12 has trees of the inputs.
+    parts = params["ft_in"].update(range(len(equation.invars))).unpack()
+    constants, carried = (len(list(part)) for part in parts[:2])
+    return Scan(params["length"], body, constants, carried)
 
 
 def place(equation: Any) -> str:
