@@ -9,6 +9,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from jax_optireduce import _communicator
 from jax_optireduce._call import Call
 from jax_optireduce._jax import lowering
@@ -57,7 +59,7 @@ def _check(ctx: Any, call: Call) -> None:
         # A scan may have several calls, and several shapes.
         if not lowering.next_ordinal(ctx, f"checked {id(equation)}"):
             _log_once(lowering.place(equation), describe_accumulation(equation))
-    axes = call.axes
+    axes = slow_axes(lowering.lowering_mesh(ctx), call.axes)
     if program is not None and not lowering.next_ordinal(ctx, f"checked {axes}"):
         line = describe_collectives(program, axes)
         _log_once(line, line)
@@ -70,6 +72,14 @@ def _log_once(subject: str, line: str) -> None:
 
 
 # --- Collectives of XLA --------------------------------------------------------------
+
+
+def slow_axes(mesh: Any, axes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns those of some axes that cross processes; all of them if none does."""
+    processes = np.vectorize(lambda x: x.process_index, otypes=[int])(mesh.devices)
+    names = list(mesh.axis_names)
+    crossing = [a for a in axes if np.ptp(processes, names.index(a)).any()]
+    return tuple(crossing) or axes
 
 
 def describe_collectives(program: Any, axes: Sequence[str]) -> str:

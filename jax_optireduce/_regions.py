@@ -94,9 +94,12 @@ def _explained_constraints(axes: tuple[Any, ...]) -> Iterator[None]:
     """Explains JAX's errors about a constraint that names an axis of the region."""
     try:
         yield
+    except UsageError:
+        raise
     except ValueError as error:
-        named = [axis for axis in axes if repr(axis) in str(error)]
-        if not named or "manual" not in str(error).lower():
+        said = str(error)
+        named = [axis for axis in axes if repr(axis) in said]
+        if not named or not ("with_sharding_constraint" in said or "reshard" in said):
             raise
         raise UsageError(
             f"a sharding constraint inside of this region names {named[0]!r}. There "

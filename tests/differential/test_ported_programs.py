@@ -158,6 +158,16 @@ def test_a_constraint_that_names_the_axis_of_a_region_is_explained():
         jax.jit(value_and_grad)(jnp.ones(4), jnp.ones((4, 4)))
 
 
+def test_a_region_in_a_region_is_told_that_its_axis_is_manual():
+    inner = jax_optireduce.over_slow_axis(lambda x: x, "data")
+    outer = jax_optireduce.over_slow_axis(inner, "data")
+    with (
+        jax.set_mesh(_mesh()),
+        pytest.raises(jax_optireduce.UsageError, match="are manual here already"),
+    ):
+        jax.jit(outer)(jnp.ones(4))
+
+
 def test_other_errors_of_a_region_are_those_of_jax():
     def loss(params, x):
         return jnp.mean(params @ x)

@@ -1,10 +1,12 @@
 """The log names costs of a program that its results do not show."""
 
 import logging
+import types
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from jax import lax
@@ -148,6 +150,14 @@ def test_collectives_over_another_axis_are_not_named(lines):
         return jax_optireduce.average_gradients(other * parts.sum(), "dp")
 
     assert lines(program) == []
+
+
+def test_axes_within_a_process_are_left_to_xla():
+    of = [[0, 0], [1, 1], [2, 2]]
+    devices = [[types.SimpleNamespace(process_index=i) for i in row] for row in of]
+    mesh = types.SimpleNamespace(axis_names=("dp", "tp"), devices=np.array(devices))
+    assert _program_checks.slow_axes(mesh, ("dp", "tp")) == ("dp",)
+    assert _program_checks.slow_axes(mesh, ("tp",)) == ("tp",)
 
 
 def test_batch_norm_of_flax_over_the_axis_is_named(lines):
