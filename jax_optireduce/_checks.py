@@ -32,6 +32,9 @@ SUPPORTED = (*_FLOATS, "int32", "bool")
 # Modes of functions without `mode=`; of the others "bounded".
 _DEFAULT_MODES = {"psum": "exact", "pmean": "exact", "psum_scatter": "exact"}
 
+# Functions that reduce any value, not gradients alone.
+_OF_VALUES = tuple(_DEFAULT_MODES)
+
 
 def checked_call(
     kind: str,
@@ -306,16 +309,31 @@ def checked_leaf(leaf: Any, place: str, call: Call) -> jax.Array:
     mapped = _primitive.mapped_axes(call.axes)
     fixed = [axis for axis in mapped if axis not in varying]
     if fixed and floating:
-        raise UsageError(
-            f"{place}: it does not vary over {fixed}, so it is reduced already: under "
-            "check_vma=True, JAX sums the gradient of replicated parameters by itself, "
-            "over its own transport, and a second sum would multiply it. Write "
-            "params = sync_in_backward(params, axis) before the loss; or params = "
-            f"jax.lax.pcast(params, {tuple(fixed)}, to='varying') before jax.grad; or "
-            "check_vma=False in jax.shard_map."
-        )
+        raise UsageError(_invariant(place, fixed, call))
     # No gradient is an integer, so an invariant integer is valid.
     return lax.pcast(leaf, tuple(fixed), to="varying") if fixed else leaf
+
+
+def _invariant(place: str, axes: Sequence[str], call: Call) -> str:
+    quoted = ", ".join(map(repr, axes))
+    varying = f"jax.lax.pcast({{}}, ({quoted},), to='varying')"
+    same = f"{place}: it does not vary over {quoted}"
+    sync = "params = sync_in_backward(params, axis) before the loss"
+    if call.kind in _OF_VALUES:
+        return (
+            f"{same}, so all ranks have the same value, such as a constant or the "
+            "result of a collective, and no call is needed. If it is the gradient of "
+            f"replicated parameters, which JAX has added up already, write {sync}. If "
+            "its copies are to be reduced, as by jax.lax.psum, which multiplies it by "
+            f"the number of ranks, write {call.kind}({varying.format('x')}, axis)."
+        )
+    return (
+        f"{same}, so it is reduced already: under check_vma=True, JAX sums the "
+        "gradient of replicated parameters by itself, over its own transport, and a "
+        f"second sum would multiply it. Write {sync}; or params = "
+        f"{varying.format('params')} before jax.grad; or check_vma=False in "
+        "jax.shard_map."
+    )
 
 
 def _check_dtype(dtype: Any, place: str) -> None:

@@ -107,7 +107,7 @@ def psum(
     * Contributions are added in the order of the ranks, in float32 for bfloat16 and
       float16, so the last bits may differ. They are the same on every rank.
     * A floating value that does not vary over the axis (check_vma=True) is an error,
-      because JAX has reduced it already; `jax.lax.psum` multiplies it by the size of
+      because all ranks have the same one; `jax.lax.psum` multiplies it by the size of
       the axis.
     * Complex numbers and integers other than int32 are errors.
     * Groups of indices are an axis of the mesh, not `axis_index_groups`, and axes have

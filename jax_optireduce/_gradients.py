@@ -105,6 +105,7 @@ def sync_in_backward(
     name: str | None = None,
     specs: Any = None,
     fast_axis: AxisName | None = None,
+    global_loss: bool = False,
 ) -> Tree:
     """Returns the parameters unchanged; averages their gradient in the backward pass.
 
@@ -130,6 +131,11 @@ def sync_in_backward(
       name: see `psum`.
       specs: see `psum`.
       fast_axis: see `psum`.
+      global_loss: whether the loss is that of all ranks: the result of a collective,
+        such as `jax.lax.pmean`. JAX then differentiates through the collective, and
+        gives a rank its part of the gradient under check_vma=True, so the parts are
+        added up; N times its part under check_vma=False, so they are averaged. False:
+        the loss is that of the rank's batch.
 
     Returns:
       The same tree. Under check_vma=True its leaves vary over the axis.
@@ -142,6 +148,9 @@ def sync_in_backward(
     kind = "sync_in_backward"
     key = _checks.checked_key(name, kind)
     call = _checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
+    # The transpose of a sum in the loss is a sum only if JAX tracks no variation.
+    in_parts = global_loss and _primitive.is_typed(call.axes)
+    call = dataclasses.replace(call, mean=not in_parts)
     step = _checks.checked_step(step)
     of_leaves = _specs.checked_specs(specs, params, kind)
     leaves, treedef = jax.tree_util.tree_flatten(params)
@@ -255,7 +264,7 @@ def drain(
       wire_format: as in the call; the result of a drain is not rounded.
       step: see `psum`; required if the call has a step.
       mean: whether the sum is divided by the number of ranks; False for a drain of
-        `psum`.
+        `psum`, and of `sync_in_backward` with `global_loss` under check_vma=True.
       specs: as in the call.
       fast_axis: as in the call.
       scatter_dimension: as in `psum_scatter`, for a drain of its calls, where a rank

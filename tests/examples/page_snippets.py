@@ -351,6 +351,15 @@ def _hybrid(blocks: Page) -> None:
     jax.block_until_ready(jax.jit(accumulated)(copied, parts))
     with jax.set_mesh(where):
         _stateful_module(blocks, divided(batch(), where, P("data")))
+        blocks.run(jnp=jnp)
+        pairs = divided(batch(), where, P("data"))[0]
+        gradient = jax.shard_map(
+            jax.grad(blocks.names["contrastive"]),
+            in_specs=(P(), P("data"), P("data")),
+            out_specs=P(),
+            axis_names={"data"},
+        )
+        jax.jit(gradient)(jnp.ones((pairs.shape[1], 2)), pairs, pairs)
         one = jax_optireduce.over_slow_axis(
             lambda x: jax_optireduce.average_gradients(x, "data", name="gradients"),
             "data",

@@ -9,6 +9,7 @@ import textwrap
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
 from jax.sharding import AxisType, PartitionSpec
 
 import jax_optireduce
@@ -121,6 +122,29 @@ def test_value_that_is_reduced_already_is_told_to_sync_in_backward():
         return jax_optireduce.average_gradients({"w": gradient}, "dp")
 
     _rejects(r"\['w'\].*reduced already.*sync_in_backward", step)
+
+
+@pytest.mark.parametrize("reduce", [jax_optireduce.psum, jax_optireduce.pmean])
+def test_a_value_that_is_the_same_on_all_ranks_is_explained_as_a_value(reduce):
+    def report(x):
+        return reduce(lax.pmax(x, "dp"), "dp")
+
+    advice = rf"no call is needed.*{reduce.__name__}\(jax.lax.pcast\(x, \('dp',\)"
+    _rejects(f"all ranks have the same value.*{advice}", report)
+
+
+@pytest.mark.parametrize("reduce", [jax_optireduce.psum, jax_optireduce.pmean])
+def test_the_advice_for_a_value_that_does_not_vary_gives_the_result_of_jax(reduce):
+    reference = getattr(lax, reduce.__name__)
+
+    def both(x):
+        largest = lax.pmax(x.sum(), "dp")
+        varying = lax.pcast(largest, ("dp",), to="varying")
+        return reduce(varying, "dp"), reference(varying, "dp")
+
+    mapped = jax.shard_map(both, mesh=_mesh(), in_specs=_P("dp"), out_specs=_P())
+    ours, expected = jax.jit(mapped)(jnp.arange(8.0))
+    assert ours == expected
 
 
 @pytest.mark.parametrize(
