@@ -16,6 +16,7 @@ import gpt2_setup
 import gpt2_text
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import orbax.checkpoint as ocp
 from gpt2_model import InputError
@@ -25,6 +26,7 @@ from jax.sharding import PartitionSpec as P
 from training_progress import Progress
 
 import jax_optireduce
+from jax_optireduce import CollectiveStats
 
 # The name of the gradients' call, which the drain repeats.
 NAME = "gradients"
@@ -55,11 +57,12 @@ class Program:
 
     Attributes:
       step: (state, tokens) -> (params, optimizer, loss, statistics).
-      synchronize: state -> state with equal replicas, and no data in flight.
+      synchronize: state -> (state with equal replicas and no data in flight,
+        statistics of the call).
     """
 
     step: Callable[..., Any]
-    synchronize: Callable[[State], State]
+    synchronize: Callable[[State], tuple[State, CollectiveStats]]
 
 
 def make_program(
@@ -79,8 +82,7 @@ def make_program(
       state: for its shardings.
     """
     specs = jax.tree.map(lambda x: x.sharding, state)
-    # The loss rides along with the gradients: no call of its own.
-    call: Any = {"name": NAME, "mode": args.mode, "specs": (P(), specs.params)}
+    call: Any = {"name": NAME, "mode": args.mode, "specs": specs.params}
 
     def mean_gradients(params: Any, constants: Any, tokens: jax.Array) -> Any:
         def add(total: Any, part: jax.Array) -> tuple[Any, None]:
@@ -92,24 +94,27 @@ def make_program(
         parts = tokens.reshape(-1, args.accumulate, tokens.shape[-1]).swapaxes(0, 1)
         zeros = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)
         total, _ = lax.scan(add, zeros, parts)
-        mean = jax.tree.map(lambda x: x / args.accumulate, total)
-        return jax_optireduce.average_gradients(mean, "data", **call, return_stats=True)
+        loss, gradients = jax.tree.map(lambda x: x / args.accumulate, total)
+        gradients, stats = jax_optireduce.average_gradients(
+            gradients, "data", **call, return_stats=True
+        )
+        loss = jax_optireduce.pmean(loss, "data", mode=args.mode, name="loss")
+        return loss, gradients, stats
 
     average = jax_optireduce.over_slow_axis(mean_gradients, "data", batch_argnums=2)
 
     def update(
         params: Any, opt_state: Any, rest: Any, constants: Any, tokens: jax.Array
     ) -> Any:
-        (loss, gradients), stats = average(params, constants, tokens)
+        loss, gradients, stats = average(params, constants, tokens)
         gradients = jax.tree.map(jnp.add, gradients, rest)
         updates, opt_state = optimizer.update(gradients, opt_state, params)
         return optax.apply_updates(params, updates), opt_state, loss, stats
 
-    def synchronize(state: State) -> State:
-        loss = jnp.zeros(())
-        _, rest = jax_optireduce.drain((loss, state.params), "data", **call)
+    def synchronize(state: State) -> tuple[State, CollectiveStats]:
+        rest = jax_optireduce.drain(state.params, "data", **call)
         state = state._replace(rest=rest)
-        return jax_optireduce.resync(state, "data", specs=specs)
+        return jax_optireduce.resync(state, "data", specs=specs, return_stats=True)
 
     of_ranks = jax_optireduce.over_slow_axis(synchronize, "data")
     updated = jax.jit(update, donate_argnums=(0, 1))
@@ -128,9 +133,11 @@ class Checkpoints:
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self._settings, self._folder = settings, folder.absolute()
-        self._manager = ocp.CheckpointManager(
-            self._folder, options=ocp.CheckpointManagerOptions(max_to_keep=2)
-        )
+        self._manager = self._make_manager()
+
+    def _make_manager(self, **options: Any) -> ocp.CheckpointManager:
+        how = ocp.CheckpointManagerOptions(max_to_keep=2, **options)
+        return ocp.CheckpointManager(self._folder, options=how)
 
     def restore(self, fresh: State, *, resume: bool) -> tuple[int, State]:
         """Returns the number of done steps, and the state after them.
@@ -170,20 +177,55 @@ class Checkpoints:
         )
         return step, found.state
 
-    def save(self, step: int, state: State) -> None:
-        """Saves the state after a step, and waits until it is on disk."""
-        self._manager.save(
+    def save(self, step: int, state: State, live: int) -> None:
+        """Saves the state after a step, and waits until it is on disk.
+
+        Args:
+          step: number of the step.
+          state: equal on all processes.
+          live: number of live processes.
+
+        Raises:
+          SystemExit: a process is dead; the checkpoint is complete.
+        """
+        total = jax.process_count()
+        if live == total:
+            self._write(self._manager, step, state)
+            return
+        # Orbax would wait for the dead process, so process 0 writes alone.
+        if jax.process_index() == 0:
+            processes = ocp.options.MultiprocessingOptions(
+                primary_host=0, active_processes={0}, barrier_sync_key_prefix="alone"
+            )
+            # The folder exists: the first manager has made it.
+            alone = self._make_manager(create=False, multiprocessing_options=processes)
+            self._write(alone, step, jax.tree.map(_whole, state))
+        raise SystemExit(
+            f"{total - live} of {total} processes are gone: start again with --resume, "
+            f"from step {step}"
+        )
+
+    def _write(self, manager: ocp.CheckpointManager, step: int, state: State) -> None:
+        manager.save(
             step,
             args=ocp.args.Composite(
                 state=ocp.args.StandardSave(state),
                 settings=ocp.args.JsonSave(self._settings),
             ),
         )
-        self._manager.wait_until_finished()
+        manager.wait_until_finished()
 
     def close(self) -> None:
         """Ends the threads of Orbax."""
         self._manager.close()
+
+
+def _whole(x: jax.Array) -> np.ndarray:
+    """Returns an array of which every process has all parts."""
+    whole = np.empty(x.shape, x.dtype)
+    for shard in x.addressable_shards:
+        whole[shard.index] = shard.data
+    return whole
 
 
 def initial_state(params: Any, optimizer: Any) -> State:
@@ -268,9 +310,12 @@ def _run(
             if not saves and done % args.resync_every:
                 continue
             with progress.pause():
-                # In mode exact no data is late, and replicas are equal bit for bit.
+                live = jax.process_count()
+                # In mode exact no data is late, replicas are equal bit for bit, and a
+                # death is an error.
                 if args.mode != "exact":
-                    state = program.synchronize(state)
+                    state, stats = program.synchronize(state)
+                    live = int(stats.live_processes)
                 if saves:
-                    checkpoints.save(done, state)
+                    checkpoints.save(done, state, live)
     return state

@@ -231,6 +231,7 @@ def drain(
     fast_axis: AxisName | None = None,
     scatter_dimension: int | None = None,
     tiled: bool = False,
+    return_stats: bool = False,
 ) -> Any:
     """Returns the data in flight of a collective; afterwards no data is in flight.
 
@@ -270,6 +271,7 @@ def drain(
       scatter_dimension: as in `psum_scatter`, for a drain of its calls, where a rank
         gets the late data of its part; None for a drain of the other functions.
       tiled: as in `psum_scatter`.
+      return_stats: whether to return the statistics of the drain as well; see `resync`.
 
     Returns:
       The data in flight, as a result of `pmean`, or of `psum` if not `mean`: the same
@@ -277,6 +279,7 @@ def drain(
       except for the mean of int32, which is floating. Sums of int32 are exact. Leaves
       that the call does not reduce are zeros; with `scatter_dimension` they are errors.
       Values may differ between ranks, because each rank gets the data that it missed.
+      With `return_stats` the pair of them and this rank's `CollectiveStats`.
 
     Raises:
       AxisError: see `psum`.
@@ -306,7 +309,8 @@ def drain(
                 "psum_scatter needs a region where all axes are manual, and has no "
                 "fast axis."
             )
-        return _drain_scattered(tree, step, call, never, scatter_dimension, tiled)
+        scattered = _drain_scattered(tree, step, call, never, scatter_dimension, tiled)
+        return scattered.result(return_stats)
     leaves, treedef = jax.tree_util.tree_flatten(tree)
     zeros = [jnp.zeros(jnp.shape(x), jax.dtypes.result_type(x)) for x in leaves]
     called = {
@@ -317,10 +321,11 @@ def drain(
     of_leaves = _specs.checked_specs(specs, tree, call.kind)
     of_called = [of_leaves[i] for i in called]
     operands = list(called.values())
-    rest = _collectives.reduce_tree(operands, step, call, specs=of_called).tree
-    for i, leaf in zip(called, rest, strict=True):
+    rest = _collectives.reduce_tree(operands, step, call, specs=of_called)
+    for i, leaf in zip(called, rest.tree, strict=True):
         zeros[i] = leaf
-    return jax.tree_util.tree_unflatten(treedef, zeros)
+    drained = jax.tree_util.tree_unflatten(treedef, zeros)
+    return rest._replace(tree=drained).result(return_stats)
 
 
 def _drain_scattered(
@@ -330,7 +335,7 @@ def _drain_scattered(
     never: jax.Array,
     scatter_dimension: int,
     tiled: bool,
-) -> Any:
+) -> _stages.Parts:
     """Drains calls of `psum_scatter`, whose trees have no other leaves."""
     zeros = jax.tree.map(
         lambda leaf: made_varying(
@@ -339,11 +344,11 @@ def _drain_scattered(
         tree,
     )
     scattering = _stages.scattering(call)
-    rest = _stages.scatter_tree(zeros, step, scattering, scatter_dimension, tiled).tree
+    rest = _stages.scatter_tree(zeros, step, scattering, scatter_dimension, tiled)
     if not call.mean:
         return rest
     size = lax.axis_size(call.axes)
-    return jax.tree.map(lambda leaf: leaf / size, rest)
+    return rest._replace(tree=jax.tree.map(lambda leaf: leaf / size, rest.tree))
 
 
 def resync(
@@ -352,6 +357,7 @@ def resync(
     *,
     specs: Any = None,
     fast_axis: AxisName | None = None,
+    return_stats: bool = False,
 ) -> Any:
     """Makes replicas equal again, bit for bit: the mean over the ranks.
 
@@ -365,6 +371,12 @@ def resync(
     If a rank dies during the call, parts of the mean may be missing. A rank that misses
     any part keeps its own parameters until the next call.
 
+    The call itself may remove a dead rank, so a program that waits for all ranks
+    afterwards, as Orbax does before it writes, asks this call who is alive::
+
+        params, stats = resync(params, "data", return_stats=True)
+        stats.live_processes  # the same on all ranks; jax.process_count() if all live
+
     Differs from `jax.lax.pmean` in integers and other non-floating leaves, which are
     unchanged.
 
@@ -373,10 +385,12 @@ def resync(
       axis_name: see `psum`.
       specs: see `psum`.
       fast_axis: see `psum`.
+      return_stats: whether to return the statistics of the call as well.
 
     Returns:
       The same tree. Floating leaves are the mean over the ranks, with the same bits on
-      all of them; other leaves, such as counters, are unchanged.
+      all of them; other leaves, such as counters, are unchanged. With `return_stats`
+      the pair of it and this rank's `CollectiveStats`.
 
     Raises:
       AxisError: see `psum`.
@@ -405,7 +419,8 @@ def resync(
     for i, mean in zip(own, reduction.tree, strict=True):
         kept = _primitive.typed_as_sum(lax.pmean(own[i], local), axes)
         leaves[i] = jnp.where(whole, mean, kept)
-    return jax.tree_util.tree_unflatten(treedef, leaves)
+    synced = jax.tree_util.tree_unflatten(treedef, leaves)
+    return (synced, report) if return_stats else synced
 
 
 def _missing_axes(x: Any, axes: Any) -> tuple[str, ...]:

@@ -50,8 +50,9 @@ class CollectiveStats:
         a drain, and for a call that all others have already passed.
       in_flight: share of this rank's contributions, and of its sums for the others,
         that is not yet acknowledged, in [0, 1]: the data that a `drain` waits for.
-      live_processes: participating processes, without removed ones; 0 for a call
-        without data. In mode "bounded" means are over the ranks of these processes.
+      live_processes: participating processes, without removed ones; all of the job for
+        a call without data, or of JAX. In mode "bounded" mean gradients are over the
+        ranks of these processes.
       skipped: calls of the other ranks that this rank has skipped directly before this
         one; 0 unless `on_lag="catch_up"`.
       rounded: share of the data for which this rank sent rounded values, in [0, 1]: 0
@@ -78,6 +79,8 @@ def empty() -> CollectiveStats:
     names = [field.name for field in dataclasses.fields(CollectiveStats)]
     scalars = {name: jnp.zeros((), jnp.float32) for name in names}
     scalars["slowest_process"] = jnp.full((), -1, jnp.float32)
+    # A program that asks for deaths learns of none.
+    scalars["live_processes"] = jnp.full((), jax.process_count(), jnp.float32)
     return CollectiveStats(**scalars)
 
 
