@@ -183,6 +183,8 @@ def make_training(
         (loss, moved), gradients = results
         updates, following = optimizer.update(gradients, state.optimizer, params)
         params = optax.apply_updates(params, updates)
+        # A change without any data is NaN.
+        moved = jax.tree.map(jnp.nan_to_num, moved)
         statistics = jax.tree.map(jnp.add, statistics, moved)
         return State(params, statistics, following), loss, stats
 
@@ -198,15 +200,12 @@ def make_settle(schedule: optax.Schedule, mesh: Mesh) -> jax.stages.Wrapped:
     """Returns the function that ends a part of a training, see `Training`."""
 
     def settle(state: State) -> State:
-        # 2: the data in flight of the two calls of `value_and_grad`.
+        # 2: the gradients in flight.
         rest = jax_optireduce.drain(state.params, "data", name="gradients")
-        value = (jnp.zeros(()), state.statistics)
-        _, moved = jax_optireduce.drain(value, "data", name="gradients value")
         rate = schedule(optax.tree.get(state.optimizer, "count"))
         params = jax.tree.map(lambda p, g: p - rate * g, state.params, rest)
-        statistics = jax.tree.map(jnp.add, state.statistics, moved)
         # 3: replicas that missed different data are equal again.
-        return jax_optireduce.resync(State(params, statistics, state.optimizer), "data")
+        return jax_optireduce.resync(state._replace(params=params), "data")
 
     return jax.jit(
         jax_optireduce.over_slow_axis(settle, "data", mesh=mesh), donate_argnums=0

@@ -58,6 +58,8 @@ class Call:
       mode: see `psum`.
       wire_format: see `psum`.
       mean: whether the sum is divided by the number of ranks.
+      of_values: whether the mean is one of values rather than of gradients, see
+        `present`.
       drain: whether the call returns the data in flight of earlier calls with this key
         and mode. Only bounded and agreed calls leave data in flight.
       rotated: whether a lossy call applies the Hadamard transform.
@@ -76,6 +78,7 @@ class Call:
     wire_format: str
     operation: str = "allreduce"
     mean: bool = True
+    of_values: bool = False
     drain: Drain = Drain.NONE
     rotated: bool = False
     derived: bool = False
@@ -84,6 +87,16 @@ class Call:
     fast: tuple[str, ...] = ()
     clusters: tuple[int, ...] = ()
     spare: int = 0
+
+    @property
+    def present(self) -> bool:
+        """Whether the mean is over the contributions that have come, see `_present`."""
+        return self.of_values and self.mode == "bounded"
+
+    @property
+    def of_live(self) -> bool:
+        """Whether the mean is over the live ranks, whose number the call reports."""
+        return self.mean and self.mode == "bounded" and not self.of_values
 
     @property
     def slow(self) -> tuple[str, ...]:

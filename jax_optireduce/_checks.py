@@ -295,13 +295,21 @@ def checked_leaf(leaf: Any, place: str, call: Call) -> jax.Array:
             "write x.astype(jnp.float32), or reduce it in a call of its own with "
             "mode='exact' or mode='bounded'."
         )
+    if call.wire_format != "float32" and call.present:
+        raise UsageError(
+            f"{place}: wire_format='{call.wire_format}' rounds gradients, and the mean "
+            "of other values in mode 'bounded' is not rounded. Write average_gradients "
+            "for gradients, or leave wire_format out."
+        )
     if call.wire_format != "float32" and leaf.dtype != jnp.float32:
         raise UsageError(
             f"{place}: wire_format='{call.wire_format}' rounds float32 values only, "
             f"got {leaf.dtype}; leave wire_format out for it, or write "
             "x.astype(jnp.float32)."
         )
-    if leaf.dtype == jnp.bool_:
+    if call.present and not floating:
+        leaf = leaf.astype(jnp.float32)
+    elif leaf.dtype == jnp.bool_:
         leaf = leaf.astype(jnp.int32)
     if not _primitive.is_typed(call.axes):
         return leaf

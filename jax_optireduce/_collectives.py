@@ -118,6 +118,9 @@ def psum(
       needs the second call to depend on the first: they share one identity.
     * In modes other than "exact" a sum may lack late data; `return_stats=True` reports
       its share.
+    * In modes "bounded" and "lossy" a result may differ between ranks: a `while_loop`
+      or a `cond` that decides by it whether a rank makes a call is an error at
+      compilation.
     * In modes "bounded" and "agreed" a derivative that is itself a sum over the ranks
       (`jax.jvp`; `jax.grad` under check_vma=False) is an error at compilation: no
       `drain` reaches its late data.
@@ -177,7 +180,7 @@ def psum(
     Raises:
       AxisError: the axis is not mapped here.
       UsageError: a leaf, the mode, the step, or the place in the program is invalid; or
-        a derivative, at compilation.
+        a derivative or a decision, at compilation.
       NotInitializedError: `jax_optireduce.init` was not called.
     """
     _checks.check_no_groups(axis_index_groups, "psum")
@@ -224,10 +227,13 @@ def pmean(
     Args:
       tree: see `psum`.
       axis_name: see `psum`.
-      mode: see `psum`. "lossy" returns the mean over the contributions that arrived,
-        "exact" and "agreed" divide by the number of ranks, "bounded" by that of the
-        live ranks.
-      wire_format: see `psum`.
+      mode: see `psum`. "lossy" and "bounded" return the mean over the contributions
+        that arrived, "exact" and "agreed" divide by the number of ranks. In "bounded"
+        an element without any contribution is NaN, a late contribution counts in the
+        mean of a later call, and no `drain` is needed: each element is sent with the
+        number of its contributions, in twice the bytes. For gradients, which must add
+        up, write `average_gradients`.
+      wire_format: see `psum`; none in mode "bounded".
       step: see `psum`.
       name: see `psum`.
       specs: see `psum`.
@@ -246,7 +252,9 @@ def pmean(
     """
     _checks.check_no_groups(axis_index_groups, "pmean")
     key = _checks.checked_key(name, "pmean")
-    call = _checks.checked_call("pmean", axis_name, key, mode, wire_format, fast_axis)
+    call = _checks.checked_call(
+        "pmean", axis_name, key, mode, wire_format, fast_axis, of_values=True
+    )
     return reduce_tree(tree, step, call, specs=specs).result(return_stats)
 
 
@@ -298,32 +306,28 @@ def reduce_tree(
     if call.mean:
         # Floating sums of several groups are scaled to all ranks, and then joined.
         scaled = bool(call.fast or _specs.automatic_axes())
-        ranks = ranks_in_mean(sums, buckets, call.mode, size, scaled=scaled)
+        ranks = {}
+        if call.of_live:
+            ranks = live_ranks(sums, buckets, size, scaled=scaled)
         ordered = [total / ranks.get(i, size) for i, total in enumerate(ordered)]
     return Reduction(jax.tree_util.tree_unflatten(treedef, ordered), buckets)
 
 
-def ranks_in_mean(
+def live_ranks(
     sums: dict[int, Any],
     buckets: list[ReducedBucket],
-    mode: str,
     size: int,
     *,
     scaled: bool = False,
 ) -> dict[int, jax.Array]:
-    """Returns the number of ranks in the mean of a leaf, if the call determines it.
-
-    In the other modes calls do not continue after a death ("lossy" scales its sums).
+    """Returns the number of live ranks in the call of a leaf, by its position.
 
     Args:
       sums: by the position of the leaf.
       buckets: of the sums.
-      mode: of the call.
       size: number of all ranks.
       scaled: whether the floating sums are scaled to all ranks already.
     """
-    if mode != "bounded":
-        return {}
     if scaled:
         sums = {i: x for i, x in sums.items() if x.dtype == jnp.int32}
     # The mean of integers is in float32, as that of `jax.lax.pmean`.

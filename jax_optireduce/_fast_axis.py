@@ -57,7 +57,7 @@ def gathered(
       The sums, and the statistics of all parts: both equal on all devices along the
       fast axis.
     """
-    if call.mean and call.mode == "bounded":
+    if call.of_live:
         # The parts can have different numbers of live ranks.
         part = _stats.scaled_to_all(part, vector, lax.axis_size(call.slow))
     whole = _together(part, call.fast)

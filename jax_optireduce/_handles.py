@@ -372,7 +372,9 @@ def end_tree(handle: Handle, after: Any = None) -> Reduction:
     results = [sums[i] for i in range(len(plan.leaves))]
     if plan.mean:
         size = lax.axis_size(axes)
-        ranks = _collectives.ranks_in_mean(sums, buckets, plan.mode, size)
+        ranks = {}
+        if plan.mode == "bounded":
+            ranks = _collectives.live_ranks(sums, buckets, size)
         results = [total / ranks.get(i, size) for i, total in enumerate(results)]
     return Reduction(jax.tree_util.tree_unflatten(plan.treedef, results), buckets)
 

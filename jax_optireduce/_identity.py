@@ -98,8 +98,9 @@ def describe(name: str, avals: Sequence[Any], call: Call, group_size: int) -> st
         shown += f" and {len(avals) - 3} more, {elements} elements"
     wire_format = call.wire_format
     as_format = f", as {wire_format}" if wire_format != "float32" else ""
+    operation = "pmean of " if call.present else _OPERATIONS[call.operation]
     return (
-        f"'{name}' ({_OPERATIONS[call.operation]}{avals[0].dtype}{shown}, mode "
+        f"'{name}' ({operation}{avals[0].dtype}{shown}, mode "
         f"{call.mode}{as_format}{', rotated' if call.rotated else ''}, {group_size} "
         "ranks)"
     )
@@ -127,7 +128,8 @@ def fingerprint(avals: Sequence[Any], call: Call, devices: np.ndarray) -> int:
     shapes = [(str(aval.dtype), tuple(aval.shape)) for aval in avals]
     how = (call.mode, call.wire_format, devices.tolist(), call.rotated, call.operation)
     quorum = (call.clusters, call.spare) if call.clusters else ()
-    return hash64(repr((shapes, *how, *quorum)))
+    present = ("present",) if call.present else ()
+    return hash64(repr((shapes, *how, *quorum, *present)))
 
 
 def hash64(text: str) -> int:

@@ -35,10 +35,12 @@ from jax_optireduce import (
     _blocks,
     _callback,
     _communicator,
+    _decisions,
     _hadamard,
     _host_computation,
     _identity,
     _native,
+    _present,
     _program_checks,
     _rotation,
     _specs,
@@ -260,6 +262,9 @@ def lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) ->
             return _one_stage(rank, number, leaves, call, attributes, way)
         if call.rotated and not call.drain:
             return _rotation.reduce(rank, number, leaves, attributes, way)
+        if call.present:
+            size = int(attributes["group_size"])
+            return _present.reduce(rank, number, leaves, attributes, way, size)
         return way.reduce(rank, number, leaves, attributes)
 
     if specs:
@@ -279,6 +284,8 @@ def call_attributes(ctx: Any, leaves: Sequence[Any], call: Call) -> dict[str, An
       leaves: types of the leaves, as on a device.
       call: the description of the call.
     """
+    if call.mode in _decisions.DIFFERING_MODES:
+        _decisions.check(ctx)
     drain = call.drain
     groups = _groups(lowering.lowering_mesh(ctx), call.axes)
     processes = [device.process_index for device in groups.flat]
@@ -301,7 +308,8 @@ def call_attributes(ctx: Any, leaves: Sequence[Any], call: Call) -> dict[str, An
         "wire_format": call.wire_format,
         # Not part of the fingerprint, which calls and drains share.
         "drain": np.int64(drain),
-        "averages": call.mean,
+        # A mean of those that have come is right without absent ranks.
+        "averages": call.mean and not call.present,
         "fingerprint": np.int64(_identity.fingerprint(leaves, call, devices)),
         "group_processes": np.array(processes, np.int32),
         "group_size": np.int64(groups.shape[1]),
@@ -327,7 +335,7 @@ def _lower_divided(
     def local(step: jax.Array, *leaves: jax.Array) -> list[Any]:
         sent = _specs.joined(leaves, specs, axes)
         *sums, vector = program(group_and_rank(call.axes), step, *sent)
-        if call.mean and call.mode == "bounded":
+        if call.of_live:
             # The groups can have different numbers of live ranks.
             size = lax.axis_size(mapped_axes(call.axes))
             sums = [_stats.scaled_to_all(x, vector, size) for x in sums]

@@ -224,8 +224,8 @@ def value_and_grad(
       in float32.
     * In the modes "bounded" and "lossy" the results may differ between the ranks, by
       the data that each of them misses. So parameters and the state of the optimizer
-      must not be sharded over this axis; `resync` makes replicas equal again. A late
-      part of the value joins the value of a later step.
+      must not be sharded over this axis; `resync` makes replicas equal again. In
+      "bounded" the value and `aux` are means of those that have come, see `pmean`.
     * A key of `jax.random` is the same on all ranks, and draws the same mask for each
       part of the batch. Fold `jax.lax.axis_index(axis_name)` into it.
 
@@ -258,7 +258,9 @@ def value_and_grad(
         value, gradients = differentiated(*args, **kwargs)
         call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
         reduction = _collectives.reduce_tree(gradients, None, call, specs=specs)
-        of_value = _checks.checked_call(kind, axis_name, f"{key} value", mode)
+        of_value = _checks.checked_call(
+            kind, axis_name, f"{key} value", mode, of_values=True
+        )
         value = _collectives.reduce_tree(value, None, of_value).tree
         results = value, reduction.tree
         return (results, reduction.stats()) if return_stats else results

@@ -46,6 +46,10 @@ std::optional<ElementType> ElementTypeOf(ffi::DataType type) {
       return ElementType::kFloat64;
     case ffi::DataType::S32:
       return ElementType::kInt32;
+    case ffi::DataType::C64:
+      return ElementType::kComplex64;
+    case ffi::DataType::C128:
+      return ElementType::kComplex128;
     default:
       return std::nullopt;
   }

@@ -18,9 +18,12 @@ enum class ElementType : std::uint8_t {
   kFloat16 = 2,   // summed in float32
   kFloat64 = 3,
   kInt32 = 4,  // wraps around, as XLA's integer addition does
+  // Two numbers that stay together in every segment, each added by itself.
+  kComplex64 = 5,
+  kComplex128 = 6,
 };
 
-inline constexpr std::uint8_t kElementTypes = 5;
+inline constexpr std::uint8_t kElementTypes = 7;
 
 constexpr std::size_t SizeOf(ElementType type) {
   switch (type) {
@@ -31,7 +34,10 @@ constexpr std::size_t SizeOf(ElementType type) {
     case ElementType::kFloat16:
       return 2;
     case ElementType::kFloat64:
+    case ElementType::kComplex64:
       return 8;
+    case ElementType::kComplex128:
+      return 16;
   }
   FailCheck("known element type", __FILE__, __LINE__);
 }
@@ -48,6 +54,10 @@ constexpr std::string_view NameOf(ElementType type) {
       return "float64";
     case ElementType::kInt32:
       return "int32";
+    case ElementType::kComplex64:
+      return "complex64";
+    case ElementType::kComplex128:
+      return "complex128";
   }
   FailCheck("known element type", __FILE__, __LINE__);
 }

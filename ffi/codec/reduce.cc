@@ -238,6 +238,10 @@ void SumContributions(ElementType type, std::span<const std::byte* const> contri
       return SumFloat16(contributions, elements, scale_f32, out);
     case ElementType::kFloat64:
       return SumFloat64(contributions, elements, scale, out);
+    case ElementType::kComplex64:
+      return SumFloat32(contributions, 2 * elements, scale_f32, out);
+    case ElementType::kComplex128:
+      return SumFloat64(contributions, 2 * elements, scale, out);
     case ElementType::kInt32:
       OR_CHECK(scale == 1.0);
       return SumInt32(contributions, elements, out);

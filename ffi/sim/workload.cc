@@ -122,6 +122,9 @@ std::size_t DigitsOf(ElementType type) {
       return 15;
     case ElementType::kFloat64:
       return 26;
+    case ElementType::kComplex64:
+    case ElementType::kComplex128:
+      break;  // not drawn
   }
   FailCheck("known element type", __FILE__, __LINE__);
 }
@@ -202,7 +205,7 @@ void SetStages(SimStages stages, CollectiveSpec& spec) {
 ElementType DrawElementType(const Scenario& scenario, SimMode mode, Prng& prng) {
   const bool mixed = scenario.element_type == static_cast<std::uint64_t>(SimElementType::kMixed);
   const auto type =
-      static_cast<ElementType>(mixed ? prng.Below(kElementTypes) : scenario.element_type);
+      static_cast<ElementType>(mixed ? prng.Below(scenario.element_type) : scenario.element_type);
   // Integers cannot be rescaled, so lossy sums of them do not exist.
   return mode == SimMode::kLossy && type == ElementType::kInt32 ? ElementType::kFloat32 : type;
 }
@@ -292,6 +295,9 @@ double LoadElement(ElementType type, const std::byte* from) {
       return Load<double>(from);
     case ElementType::kInt32:
       return Load<std::int32_t>(from);
+    case ElementType::kComplex64:
+    case ElementType::kComplex128:
+      break;  // not drawn
   }
   FailCheck("known element type", __FILE__, __LINE__);
 }
@@ -308,6 +314,9 @@ void StoreElement(ElementType type, double value, std::byte* to) {
       return Store(value, to);
     case ElementType::kInt32:
       return Store(static_cast<std::int32_t>(value), to);
+    case ElementType::kComplex64:
+    case ElementType::kComplex128:
+      break;  // not drawn
   }
   FailCheck("known element type", __FILE__, __LINE__);
 }

@@ -33,8 +33,9 @@ try:
 except ImportError:  # Messages have no place in the source.
     _source = None
 
-# Key of our counters in JAX's cache of a module during its lowering.
+# Keys of our entries in JAX's cache of a module during its lowering.
 _ORDINALS = "jax_optireduce.ordinals"
+_SEEN = "jax_optireduce.program"
 
 
 @explained
@@ -125,6 +126,16 @@ def place(equation: Any) -> str:
         return "(unknown)"
     path, *line = _source.summarize(equation.source_info).rpartition(":")
     return f"{Path(path).name}{''.join(line)}"
+
+
+def program(ctx: Any) -> Any:
+    """Returns the jaxpr of the program under lowering; None if it was returned before."""
+    cache = ctx.module_context.lowering_cache
+    if _SEEN in cache:
+        return None
+    cache[_SEEN] = True
+    _, whole = enclosing_equations()
+    return whole
 
 
 @explained

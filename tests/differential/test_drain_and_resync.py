@@ -1,6 +1,7 @@
 """`drain` reaches its intended collective, and `resync` makes replicas equal."""
 
 import functools
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -104,17 +105,22 @@ def test_drain_of_a_wire_format_is_of_the_same_collective(wire_format):
 
     (drain,) = call_of(functools.partial(jax_optireduce.drain, **how))
     assert f'"{wire_format}"' in drain
-    forms = [jax_optireduce.average_gradients, jax_optireduce.pmean]
-    for form in forms:
-        (call,) = call_of(functools.partial(form, mode="bounded", **how))
-        assert call == drain
-    for other in (in_backward, with_optax):
+    averaged = functools.partial(jax_optireduce.average_gradients, **how)
+    for other in (averaged, in_backward, with_optax):
         assert call_of(other) == [drain]
 
 
 @_VMA
-@pytest.mark.parametrize("mode", ["agreed", "bounded"])
-@pytest.mark.parametrize("function", [_allreduce, _in_backward, _with_optax, _pmean])
+@pytest.mark.parametrize(
+    ("function", "mode"),
+    [
+        *itertools.product(
+            [_allreduce, _in_backward, _with_optax], ["agreed", "bounded"]
+        ),
+        # In mode "bounded" it is a mean of values, whose late data needs no drain.
+        (_pmean, "agreed"),
+    ],
+)
 def test_drain_in_another_program_is_of_the_same_collective(function, mode, vma):
     drain = functools.partial(jax_optireduce.drain, axis_name="dp", name="g", mode=mode)
     one = _mapped(lambda tree: function(tree, mode), vma=vma)

@@ -400,6 +400,8 @@ def _modes(blocks: Page) -> None:
     on_each_device(blocks.names["report"], params())
     blocks.run()
     on_each_device(blocks.names["synchronize"], params())
+    blocks.run(loss_fn=loss_fn, jnp=jnp)
+    on_each_device(blocks.names["train"], params(), batch())
     blocks.run()
 
 

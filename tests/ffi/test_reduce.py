@@ -15,6 +15,10 @@ DTYPES = {
     "float64": np.dtype(np.float64),
     "int32": np.dtype(np.int32),
 }
+COMPLEX = {
+    "complex64": np.dtype(np.float32),
+    "complex128": np.dtype(np.float64),
+}
 FLOATS = [name for name in DTYPES if name != "int32"]
 HALVES = ["bfloat16", "float16"]
 
@@ -138,3 +142,19 @@ def test_integers_wrap_around():
 def test_scaling_integers_is_refused():
     with pytest.raises(RuntimeError, match="scale == 1"):
         summed(np.ones((2, 4), np.int32), scale=2.0)
+
+
+@hypothesis.given(
+    dtype=st.sampled_from(list(COMPLEX)),
+    ranks=st.integers(1, 12),
+    elements=st.integers(1, 2100),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_the_parts_of_complex_numbers_are_added_like_two_numbers(
+    dtype, ranks, elements, seed
+):
+    name = str(COMPLEX[dtype])
+    parts = random_bits(seed, name, (ranks, 2 * elements))
+    contributions = [part.tobytes() for part in parts]
+    got = np.frombuffer(native.sum_contributions(dtype, contributions), COMPLEX[dtype])
+    assert_same_bits(got, summed(parts))

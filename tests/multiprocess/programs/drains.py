@@ -147,12 +147,6 @@ def conserved() -> None:
     def drain_of(name: str) -> Callable[[Tree], Tree]:
         return lambda tree: scaled(jo.drain(tree, "dp", name=name), ranks)
 
-    def pmean(tree: Tree) -> Any:
-        mean, stats = jo.pmean(
-            tree, "dp", mode="bounded", name="pmean", return_stats=True
-        )
-        return scaled(mean, ranks), share_late(stats)
-
     def gradients(tree: Tree) -> Any:
         mean, stats = jo.average_gradients(
             tree, "dp", name="gradients", return_stats=True
@@ -164,7 +158,6 @@ def conserved() -> None:
         mean, state = link.update(tree, link.init(tree))
         return scaled(mean, ranks), share_late(state.last)
 
-    check("pmean:", means, pmean, drain_of("pmean"))
     check("average_gradients:", means, gradients, drain_of("gradients"))
     check("optax_average_gradients:", means, with_optax, drain_of("optax"))
     check("sync_in_backward:", means, in_backward, drain_of_parameters)

@@ -44,7 +44,9 @@ with jo.init():
     )
     def program(x):
         mode, specs = sys.argv[1], P()
-        return jo.pmean(x, "slow", mode=mode, specs=specs, return_stats=True)
+        return jo.average_gradients(
+            x, "slow", mode=mode, specs=specs, return_stats=True
+        )
 
     missing, copies, unreported, reports = [], 0.0, 0, 0
     for _ in range(CALLS):
