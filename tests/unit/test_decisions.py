@@ -94,7 +94,10 @@ def test_the_loop_with_the_remedy_ends_as_with_jax():
 def test_a_step_that_is_skipped_by_a_value_that_may_differ_is_refused():
     def program(params: Any) -> Any:
         loss = _mean(params.sum(), "bounded")
-        step = lambda x: jax_optireduce.average_gradients(x, "dp", name="g")  # noqa: E731
+
+        def step(x: Any) -> Any:
+            return jax_optireduce.average_gradients(x, "dp", name="g")
+
         return lax.cond(loss < 3, step, lambda x: x, params)
 
     _rejects(program, "condition of a cond depends on .*'loss'.*a rank calls 'g'")
