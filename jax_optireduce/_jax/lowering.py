@@ -129,7 +129,7 @@ def place(equation: Any) -> str:
 
 
 def program(ctx: Any) -> Any:
-    """Returns the jaxpr of the program under lowering; None if it was returned before."""
+    """Returns the jaxpr under lowering; None if it was returned before."""
     cache = ctx.module_context.lowering_cache
     if _SEEN in cache:
         return None
