@@ -10,19 +10,15 @@ the condition. A collective that gives all ranks the same bits ends the dependen
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Jaxpr, Literal
 
+from jax_optireduce import _jaxprs
 from jax_optireduce._call import Call
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import lowering
 
 # Modes in which the results of ranks may differ.
 DIFFERING_MODES = ("bounded", "lossy")
-
-# Collectives of JAX, by the beginning of their names; the former give all ranks the
-# same result.
-_EQUAL = ("psum", "pmin", "pmax", "all_gather")
-_OTHERS = ("reduce_scatter", "psum_scatter", "all_to_all", "ppermute")
 
 
 class Source(NamedTuple):
@@ -79,9 +75,9 @@ def _of_equation(equation: Any, operands: list[_Sources]) -> list[_Sources]:
     call = equation.params.get("call")
     if isinstance(call, Call):
         return _of_call(call, together, len(equation.outvars))
-    if equation.primitive.name.startswith(_EQUAL):
-        together = _without(together, _axes(equation))
-    parts = list(_parts(equation))
+    if _jaxprs.name_of(equation) in _jaxprs.EQUALIZING:
+        together = _without(together, _jaxprs.axes_of(equation))
+    parts = list(_jaxprs.parts_of(equation))
     if len(parts) == 1 and len(parts[0].invars) == len(operands):
         results = _results(parts[0], operands)
         if len(results) == len(equation.outvars):
@@ -128,16 +124,17 @@ def _of_while(equation: Any, operands: list[_Sources]) -> list[_Sources]:
 
 
 def _of_scan(equation: Any, operands: list[_Sources]) -> list[_Sources]:
-    constants, carries = equation.params["num_consts"], equation.params["num_carry"]
-    body = equation.params["jaxpr"].jaxpr
-    fixed, rows = operands[:constants], operands[constants + carries :]
+    scan = lowering.scan_of(equation)
+    assert scan is not None  # noqa: S101 (by the rules)
+    fixed = operands[: scan.constants]
+    rows = operands[scan.constants + scan.carried :]
 
     def turn(given: list[_Sources]) -> list[_Sources]:
-        return _results(body, [*fixed, *given, *rows])
+        return _results(scan.body, [*fixed, *given, *rows])
 
-    carried = operands[constants : constants + carries]
-    carried = _fixed(lambda given: turn(given)[:carries], carried)
-    return [*carried, *turn(carried)[carries:]]
+    carried = operands[scan.constants : scan.constants + scan.carried]
+    carried = _fixed(lambda given: turn(given)[: scan.carried], carried)
+    return [*carried, *turn(carried)[scan.carried :]]
 
 
 def _of_cond(equation: Any, operands: list[_Sources]) -> list[_Sources]:
@@ -188,28 +185,10 @@ def _check(decision: _Sources, decided: Sequence[Jaxpr], kind: str) -> None:
 
 def _collectives(jaxpr: Jaxpr) -> Iterator[tuple[str, Sequence[Any]]]:
     """Yields the name and the axes of each collective in a part of the program."""
-    for equation in jaxpr.eqns:
+    for equation in _jaxprs.equations_in(jaxpr):
         call = equation.params.get("call")
-        name = equation.primitive.name
+        name = _jaxprs.name_of(equation)
         if isinstance(call, Call):
             yield call.key, call.axes
-        elif name.startswith((*_EQUAL, *_OTHERS)):
-            yield name, _axes(equation)
-        for part in _parts(equation):
-            yield from _collectives(part)
-
-
-def _axes(equation: Any) -> Sequence[Any]:
-    """Returns the axes of a collective of JAX."""
-    axes = equation.params.get("axes", equation.params.get("axis_name", ()))
-    return axes if isinstance(axes, (tuple, list)) else (axes,)
-
-
-def _parts(equation: Any) -> Iterator[Jaxpr]:
-    """Yields the programs in an equation, such as that of `jax.jit`."""
-    for value in equation.params.values():
-        for part in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(part, ClosedJaxpr):
-                yield part.jaxpr
-            elif isinstance(part, Jaxpr):
-                yield part
+        elif name in _jaxprs.COLLECTIVES:
+            yield name, _jaxprs.axes_of(equation)

@@ -6,30 +6,16 @@ neither a deadline nor a way on after a death. The log of rank 0 names each case
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jax_optireduce import _communicator
+from jax_optireduce import _communicator, _jaxprs
 from jax_optireduce._call import Call
 from jax_optireduce._jax import lowering
 
 _log = logging.getLogger("jax_optireduce")
-
-# Collectives that wait for other devices, by the names of their primitives.
-_COLLECTIVES = {
-    "all_gather",
-    "all_gather_invariant",
-    "all_to_all",
-    "pmax",
-    "pmin",
-    "ppermute",
-    "psum",
-    "psum_invariant",
-    "ragged_all_to_all",
-    "reduce_scatter",
-}
 
 # Chosen: the places that fit on one line.
 _PLACES_MAX = 3
@@ -90,10 +76,10 @@ def describe_collectives(program: Any, axes: Sequence[str]) -> str:
       axes: the axes.
     """
     places: dict[str, None] = {}
-    for equation in _equations(program):
-        name = equation.primitive.name
-        if name in _COLLECTIVES and not set(axes).isdisjoint(_axes_of(equation)):
-            name = name.removesuffix("_invariant")
+    for equation in _jaxprs.equations_in(program):
+        name = _jaxprs.name_of(equation)
+        over = _jaxprs.axes_of(equation)
+        if name in _jaxprs.COLLECTIVES and not set(axes).isdisjoint(over):
             places[f"{name} at {lowering.place(equation)}"] = None
     if not places:
         return ""
@@ -108,28 +94,6 @@ def describe_collectives(program: Any, axes: Sequence[str]) -> str:
         "code (axis_name=None, cross_replica_axis=None of a batch norm), and average "
         "its statistics: docs/hybrid.md, Dropout and batch norm."
     )
-
-
-def _axes_of(equation: Any) -> tuple[Any, ...]:
-    params = equation.params
-    axes = params.get("axes", params.get("axis_name", ()))
-    return tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
-
-
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    """Yields the equations of a jaxpr and of the jaxprs in it."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in _jaxprs_of(equation):
-            yield from _equations(inner)
-
-
-def _jaxprs_of(equation: Any) -> Iterator[Any]:
-    for value in equation.params.values():
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            inner = getattr(item, "jaxpr", item)
-            if hasattr(inner, "eqns"):
-                yield inner
 
 
 # --- Accumulation --------------------------------------------------------------------
@@ -204,12 +168,12 @@ def _graph(jaxpr: Any) -> _Graph:
 
 
 def _node(equation: Any) -> _Node:
-    jaxprs = list(_jaxprs_of(equation))
+    jaxprs = list(_jaxprs.parts_of(equation))
     inner = None
     if len(jaxprs) == 1 and equation.primitive.name not in ("scan", "while"):
         same = len(jaxprs[0].invars) == len(equation.invars)
         inner = _graph(jaxprs[0]) if same else None
-    within = (e for jaxpr in jaxprs for e in _equations(jaxpr))
+    within = (e for jaxpr in jaxprs for e in _jaxprs.equations_in(jaxpr))
     found = (e.params.get("call") for e in (equation, *within))
     calls = [call for call in found if isinstance(call, Call)]
     inputs = [_variable(x) for x in equation.invars]

@@ -278,6 +278,21 @@ def test_waits_do_not_grow_where_the_others_wait_outside_of_the_session():
     session.drain_all()
 
 
+def test_a_returned_rank_does_not_wait_for_ranks_that_wait_for_it_elsewhere():
+    # For example in a metric of mode "exact" at the end of each step.
+    session = absent(2)
+    metric = {"name": "metric", "mode": "exact", "fingerprint": 2, "token": 900}
+    for rank in (1, 2):
+        assert session.submit(rank, np.ones(300, np.float32), **metric) == ""
+    session.run(EXCHANGE_S)
+    session.make(0)
+    session.run(EXCHANGE_S)
+    assert session.last(0).error == ""
+    assert session.submit(0, np.ones(300, np.float32), **metric) == ""
+    session.run(EXCHANGE_S)
+    assert [session.done[rank][900].error for rank in range(3)] == [""] * 3
+
+
 def test_the_time_of_the_wait_is_part_of_the_call():
     session = absent(2)
     session.make(0)
@@ -375,6 +390,10 @@ def test_calls_that_are_left_when_the_others_have_gone_end_at_once():
         session.run(EXCHANGE_S)
         assert session.last(0).error == ""
         assert session.last(0).passed
+    # The others have made no further call: this one needs them.
+    session.make(0)
+    session.run(100.0)
+    assert "rank 1 has left" in session.last(0).error
 
 
 # ---- Bad numbers.

@@ -208,6 +208,20 @@ def test_a_rank_behind_passes_calls_that_are_over_if_the_others_make_no_more(fir
         assert max(answers) <= 1
 
 
+def test_a_rank_behind_sends_no_blocks_of_calls_that_the_others_are_past():
+    session = _session(Recorded)
+    for sequence in range(8):
+        for rank in (0, 1, 2):
+            session.call(rank, sequence)
+        session.run(0.01)
+    for sequence in range(8):
+        session.call(3, sequence)
+        session.run(0.001)
+    sent = [len(session.of(3, _RESULT, sequence)) for sequence in range(8)]
+    # It learns with its first calls that the others are past them.
+    assert sent[2:6] == [0, 0, 0, 0]
+
+
 def test_blocks_for_a_rank_far_behind_take_no_memory():
     session = _session()
     used = []
