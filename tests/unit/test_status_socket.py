@@ -4,6 +4,7 @@ import os
 import socket
 import stat
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -23,12 +24,14 @@ class Session:
 
 
 @pytest.fixture
-def places(tmp_path, monkeypatch):
+def places(monkeypatch):
     """The two places for sockets, which do not exist yet."""
-    runtime, temporary = tmp_path / "runtime", tmp_path / "temporary"
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    return runtime, temporary
+    # The name of a socket has 107 bytes at most, and `tmp_path` may have as many.
+    with tempfile.TemporaryDirectory() as short:
+        runtime, temporary = Path(short) / "runtime", Path(short) / "temporary"
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+        monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+        yield runtime, temporary
 
 
 def test_the_runtime_folder_is_preferred(places):
