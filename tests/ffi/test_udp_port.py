@@ -267,7 +267,7 @@ total = (total & 0xFFFF) + (total >> 16)
 checksum = 0xFFFF - ((total & 0xFFFF) + (total >> 16))
 forger = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
 forger.sendto(message[:2] + struct.pack("!H", checksum) + message[4:], ("10.78.0.1", 0))
-IP_MTU = 14  # Of linux/in.h.
+IP_MTU = 14  # Source: linux/in.h.
 print(victim.getsockopt(socket.IPPROTO_IP, IP_MTU), native.path_mtu_bytes("10.78.0.2"))
 """
 
