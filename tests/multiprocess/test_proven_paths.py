@@ -176,7 +176,9 @@ def _init(folder, namespaces, begin, **options):
         address=f"{NETWORK}.1",
     ) as started:
         started.wait()
-        return ["".join(rank.lines(begin)) for rank in started]
+        said = ["".join(rank.lines(begin)) for rank in started]
+        assert said[0], started.describe()
+        return said
 
 
 def _errors_of_init(folder, namespaces, **options):
