@@ -194,6 +194,27 @@ def test_with_suspend_it_makes_every_call_that_it_has_missed():
     assert session.last(0).skipped == 0
 
 
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_a_rank_that_owns_no_part_of_a_bucket_is_in_step_again(late):
+    # One element has one owner, whom alone contributions reach.
+    session = Steps(elements=1)
+    others = [rank for rank in range(3) if rank != late]
+    for _ in range(3):
+        session.step(0, 1, 2)
+    for _ in range(3):
+        session.step(*others)
+    session.make(late)
+    session.run(EXCHANGE_S)
+    assert session.last(late) is None
+    session.make(*others)
+    session.run(EXCHANGE_S)
+    assert [session.last(rank).number for rank in range(3)] == [6, 6, 6]
+    session.step(0, 1, 2)
+    for rank in range(3):
+        assert session.last(rank).missing_contributions == 0
+    session.drain_all()
+
+
 def test_later_calls_keep_step_without_a_wait():
     session = absent(2)
     session.make(0)
