@@ -43,16 +43,9 @@ def test_a_sum_shows_a_call_of_some_member():
     numbers = native.CallNumbers()
     numbers.note_called(1.0, 2, 3)
     numbers.note_sum(2.0, 5)
-    assert (numbers.newest(), numbers.ahead()) == (5, [])
+    assert numbers.newest() == 5
     numbers.note_sum(3.0, 4)
     assert numbers.newest() == 5
-
-
-def test_the_members_ahead_are_those_in_the_newest_call():
-    numbers = native.CallNumbers()
-    for member, call in [(2, 3), (1, 4), (3, 3), (2, 4), (1, 4)]:
-        numbers.note_called(1.0, member, call)
-    assert numbers.ahead() == [1, 2]
 
 
 def test_ranks_wait_less_often_the_more_waits_were_in_vain():

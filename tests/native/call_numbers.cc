@@ -4,11 +4,9 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "ffi/protocol/session/skipped_calls.h"
 #include "tests/native/binding.h"
@@ -31,12 +29,6 @@ void Bind(nb::module_& m) {
            })
       .def("note_sum", [](CallNumbers& self, double now,
                           std::uint32_t call) { self.NoteSum(At(now), Sequence(call)); })
-      .def("ahead",
-           [](const CallNumbers& self) {
-             std::vector<std::uint16_t> ranks;
-             for (const Rank rank : self.ahead()) ranks.push_back(rank.value());
-             return ranks;
-           })
       .def("may_wait",
            [](const CallNumbers& self, std::uint32_t call) { return self.MayWait(Sequence(call)); })
       .def(

@@ -11,9 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
@@ -28,23 +26,12 @@ class CallNumbers {
   void NoteCalled(Instant now, Rank member, Sequence call) {
     const auto drain = draining_.find(member);
     if (drain != draining_.end() && call > drain->second) draining_.erase(drain);
-    if (newest_ == call && std::ranges::find(ahead_, member) == ahead_.end()) {
-      ahead_.push_back(member);
-    } else if (!newest_ || call > *newest_) {
-      NoteNewest(now, call);
-      ahead_.assign(1, member);
-    }
+    NoteNewest(now, call);
   }
   // A sum of the call has come, so that some member has made it: contributions come to owners only.
-  void NoteSum(Instant now, Sequence call) {
-    if (newest_ && call <= *newest_) return;
-    NoteNewest(now, call);
-    ahead_.clear();
-  }
+  void NoteSum(Instant now, Sequence call) { NoteNewest(now, call); }
   // The newest call that some other member has made.
   std::optional<Sequence> newest() const { return newest_; }
-  // The members that are known to have made it.
-  std::span<const Rank> ahead() const { return ahead_; }
   // The others have made a newer call by then, unless they have become slower.
   Instant NextDue() const {
     const std::size_t known = std::min(interval_count_, kIntervals);
@@ -113,6 +100,7 @@ class CallNumbers {
 
  private:
   void NoteNewest(Instant now, Sequence call) {
+    if (newest_ && call <= *newest_) return;
     // During a wait in vain the others may have waited for this rank, outside of the session.
     const bool usual = !std::exchange(waited_in_vain_, false);
     if (newest_ && usual) intervals_[interval_count_++ % kIntervals] = now - newest_at_;
@@ -131,8 +119,7 @@ class CallNumbers {
   static constexpr std::uint32_t kCallsWithWaits = 4;
 
   std::optional<Sequence> newest_;
-  Instant newest_at_{};  // when it was first seen
-  std::vector<Rank> ahead_;
+  Instant newest_at_{};          // when it was first seen
   int waits_in_vain_ = 0;        // since this rank was in step
   bool waited_in_vain_ = false;  // since the newest call
   std::array<Duration, kIntervals> intervals_{};

@@ -1,7 +1,6 @@
 #include "ffi/protocol/session/catch_up.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -60,17 +59,10 @@ CatchUp::Turn CatchUp::Find(Instant now, Instant since, std::optional<Sequence> 
     if (waits_as) return {.number = number, .passed = true};
     return {.number = next};
   }
-  if (SetsThePace(origin)) return {.number = number};
   const Instant due = std::min(SaturatingAdd(numbers.NextDue(), LongestWaitOfOthers()),
                                SaturatingAdd(since, session_.options.peer_timeout));
   if (now >= due || !numbers.MayWait(number)) return {.number = number, .behind = true};
   return {.number = number, .waits_until = due};
-}
-
-bool CatchUp::SetsThePace(const Collective& origin) const {
-  const std::span<const Rank> ahead = origin.numbers.ahead();
-  return !ahead.empty() && session_.options.rank < *std::ranges::min_element(ahead) &&
-         2 * ahead.size() <= origin.spec.members.size();
 }
 
 Duration CatchUp::LongestWaitOfOthers() const {

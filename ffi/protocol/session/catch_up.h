@@ -81,9 +81,6 @@ class CatchUp {
   void TellOthers(const Collective& collective, const SentInfo& info);
   // The others make no more calls, or none before a drain.
   bool OthersHaveEnded(const Collective& origin, Sequence number, Sequence position) const;
-  // The others ahead of this rank wait for it, not it for them: if both waited, or neither, they
-  // would pass each other in every call.
-  bool SetsThePace(const Collective& origin) const;
   // The time for which the others may wait for this rank before they make their next call: in each
   // collective once.
   Duration LongestWaitOfOthers() const;
