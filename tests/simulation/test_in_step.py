@@ -5,7 +5,7 @@ import pytest
 from jax_optireduce import _native
 
 COMPUTE_S = 0.01  # before each call
-# Of 300 steps: after the faults, and before the first programs end.
+# Steps after the faults, and before the first programs end.
 SETTLED = slice(150, 180)
 
 

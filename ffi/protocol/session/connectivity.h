@@ -108,7 +108,7 @@ class Connectivity {
   bool SuspectsItself(Instant now, std::span<const Rank> ranks, Rank rank) const;
   // `a` suspects `b`, and not only for a moment.
   bool Suspects(Instant now, Rank a, Rank b) const;
-  // Of two of the ranks, which do not reach each other, `rank` is to blame.
+  // `rank` and `other` do not reach each other, and `rank` is to blame.
   bool IsToBlame(Instant now, std::span<const Rank> ranks, Rank rank, Rank other) const;
   // The slices with such a pair among `ranks`, ascending.
   std::vector<Unreached> UnreachedAmong(Instant now, std::span<const Rank> ranks) const;
