@@ -16,7 +16,7 @@
 #include "ffi/fuzz/mutate.h"
 #include "ffi/fuzz/ranks.h"
 #include "ffi/fuzz/reach.h"
-#include "ffi/protocol/call/late_policy.h"
+#include "ffi/protocol/collective/late_policy.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {

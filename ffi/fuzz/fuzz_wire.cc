@@ -12,7 +12,7 @@
 #include "ffi/base/bytes.h"
 #include "ffi/base/check.h"
 #include "ffi/fuzz/reach.h"
-#include "ffi/protocol/session/membership.h"
+#include "ffi/protocol/membership/membership.h"
 #include "ffi/protocol/wire/membership_message.h"
 #include "ffi/protocol/wire/wire.h"
 

@@ -10,8 +10,8 @@
 #include "ffi/base/bytes.h"
 #include "ffi/base/check.h"
 #include "ffi/protocol/bucket/bucket_parts.h"
-#include "ffi/protocol/session/peer.h"
-#include "ffi/protocol/session/shared_membership.h"
+#include "ffi/protocol/membership/shared_membership.h"
+#include "ffi/protocol/peers/peer.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {

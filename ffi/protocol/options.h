@@ -26,7 +26,7 @@ class SharedMembership;
 enum class LagPolicy : std::uint8_t {
   kWait,     // calls wait for it, for up to `peer_timeout`
   kSuspend,  // calls go on; it makes every call that it has missed
-  kCatchUp,  // calls go on; it skips the calls that it has missed (session/catch_up.h)
+  kCatchUp,  // calls go on; it skips the calls that it has missed (lifecycle/catch_up.h)
 };
 // With fewer ranks kCatchUp is kWait. Chosen: of two ranks the one that goes on would be alone.
 inline constexpr std::uint16_t kCatchUpWorldSizeMin = 3;
@@ -85,7 +85,7 @@ struct EndpointOptions {
   // (call/relayed_sums.h). Chosen: with fewer the additional hop takes about the saved time.
   std::uint32_t relay_segments_min = 256;
 
-  // Consecutive ranks that are members together (session/slices.h); a divisor of the world size.
+  // Consecutive ranks that are members together (membership/slices.h); a divisor of the world size.
   std::uint16_t ranks_per_slice = 1;
 
   // Bytes that all peers together may have under way to one rank: the size of its socket buffer.

@@ -19,7 +19,7 @@
 
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
-#include "ffi/protocol/session/mismatch_detector.h"
+#include "ffi/protocol/detectors/mismatch_detector.h"
 #include "ffi/protocol/submission.h"
 #include "ffi/runtime/collective_totals.h"
 #include "ffi/runtime/flight_recorder.h"

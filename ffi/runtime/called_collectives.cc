@@ -7,7 +7,7 @@
 
 #include "ffi/base/quoted.h"
 #include "ffi/codec/wire_format.h"
-#include "ffi/protocol/call/late_policy.h"
+#include "ffi/protocol/collective/late_policy.h"
 
 namespace optireduce {
 namespace {

@@ -15,8 +15,8 @@
 #include "ffi/base/quoted.h"
 #include "ffi/codec/reduce.h"
 #include "ffi/net/clock.h"
-#include "ffi/protocol/call/directory.h"
-#include "ffi/protocol/call/late_policy.h"
+#include "ffi/protocol/collective/directory.h"
+#include "ffi/protocol/collective/late_policy.h"
 
 namespace optireduce {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ffi/base/time.h"
-#include "ffi/protocol/session/shared_membership.h"
+#include "ffi/protocol/membership/shared_membership.h"
 
 namespace optireduce {
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "ffi/protocol/lifecycle/catch_up.h"
 #include "ffi/protocol/options.h"
-#include "ffi/protocol/session/catch_up.h"
 
 namespace optireduce {
 namespace {

@@ -13,8 +13,8 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/membership/slices.h"
 #include "ffi/protocol/options.h"
-#include "ffi/protocol/session/slices.h"
 
 namespace optireduce {
 

@@ -7,8 +7,8 @@
 
 #include "ffi/base/check.h"
 #include "ffi/base/prng.h"
+#include "ffi/protocol/membership/shared_membership.h"
 #include "ffi/protocol/options.h"
-#include "ffi/protocol/session/shared_membership.h"
 
 namespace optireduce {
 namespace {

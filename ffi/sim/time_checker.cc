@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "ffi/protocol/call/late_policy.h"
+#include "ffi/protocol/collective/late_policy.h"
 
 namespace optireduce {
 namespace {

@@ -22,7 +22,7 @@ FIELDS = (
 )
 # Source: ElementType, LatePolicy and WireFormat.
 INT32, DROP, BFLOAT16, DAY_NS = 4, 1, 1, 86_400 * 10**9
-# Source: kCollectivesMax of ffi/protocol/call/directory.cc.
+# Source: kCollectivesMax of ffi/protocol/collective/directory.cc.
 COLLECTIVES_MAX = 1 << 16
 
 

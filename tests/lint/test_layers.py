@@ -40,8 +40,16 @@ ROOMS = {
     "path": {"wire"},
     "bucket": set(),
     "deadline": set(),
-    "call": {"wire", "bucket", "deadline"},
-    "session": {"wire", "path", "bucket", "deadline", "call"},
+    "membership": {"wire"},
+    "peers": {"wire", "path"},
+    "collective": {"wire", "bucket", "deadline"},
+    "call": {"wire", "bucket", "deadline", "collective"},
+    "session": {
+        *("wire", "path", "bucket", "deadline"),
+        *("membership", "peers", "collective", "call"),
+    },
+    "detectors": {"wire", "peers", "collective", "call", "session"},
+    "lifecycle": {"wire", "path", "collective", "call", "session", "detectors"},
 }
 _ENDPOINT = "endpoint"
 _SHARED = {"options.h", "stats.h", "submission.h", "transmit.h"}

@@ -1,6 +1,6 @@
 // The usual response time of a peer.
 
-#include "ffi/protocol/session/answer_time.h"
+#include "ffi/protocol/peers/answer_time.h"
 
 #include <nanobind/nanobind.h>
 

@@ -1,6 +1,6 @@
 // The positions of the members among the calls.
 
-#include "ffi/protocol/call/attendance.h"
+#include "ffi/protocol/collective/attendance.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>

@@ -1,6 +1,6 @@
 // The calls of the other members, and the calls that a rank skips.
 
-#include "ffi/protocol/call/call_numbers.h"
+#include "ffi/protocol/collective/call_numbers.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "ffi/protocol/session/skipped_calls.h"
+#include "ffi/protocol/membership/skipped_calls.h"
 #include "tests/native/binding.h"
 
 namespace nb = nanobind;

@@ -1,6 +1,6 @@
 // The window of calls, at the sender and at the receiver.
 
-#include "ffi/protocol/call/call_window.h"
+#include "ffi/protocol/collective/call_window.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>

@@ -1,6 +1,6 @@
 // Which members reach each other, as one rank knows it.
 
-#include "ffi/protocol/session/connectivity.h"
+#include "ffi/protocol/membership/connectivity.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>

@@ -1,6 +1,6 @@
 // The data of a collective between its calls.
 
-#include "ffi/protocol/call/deferred_data.h"
+#include "ffi/protocol/collective/deferred_data.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>

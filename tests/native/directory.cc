@@ -1,6 +1,6 @@
 // The collectives that a rank knows.
 
-#include "ffi/protocol/call/directory.h"
+#include "ffi/protocol/collective/directory.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>

@@ -1,6 +1,6 @@
 // The choice of the wire format "auto".
 
-#include "ffi/protocol/call/format_controller.h"
+#include "ffi/protocol/collective/format_controller.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

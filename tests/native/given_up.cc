@@ -1,6 +1,6 @@
 // The calls that a member has given up.
 
-#include "ffi/protocol/call/given_up.h"
+#include "ffi/protocol/collective/given_up.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>

@@ -1,6 +1,6 @@
 // The agreement on members, at one rank.
 
-#include "ffi/protocol/session/membership.h"
+#include "ffi/protocol/membership/membership.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>

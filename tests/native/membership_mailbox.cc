@@ -1,6 +1,6 @@
 // Messages of the membership that are due. The test gives the calls of all messages.
 
-#include "ffi/protocol/session/membership_mailbox.h"
+#include "ffi/protocol/membership/membership_mailbox.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>

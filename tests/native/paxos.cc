@@ -1,6 +1,6 @@
 // One decision of a view at one rank.
 
-#include "ffi/protocol/session/paxos.h"
+#include "ffi/protocol/membership/paxos.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>

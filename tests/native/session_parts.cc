@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "ffi/protocol/session/failure_detector.h"
-#include "ffi/protocol/session/mismatch_detector.h"
-#include "ffi/protocol/session/succession.h"
-#include "ffi/protocol/session/wait_monitor.h"
+#include "ffi/protocol/detectors/failure_detector.h"
+#include "ffi/protocol/detectors/mismatch_detector.h"
+#include "ffi/protocol/detectors/wait_monitor.h"
+#include "ffi/protocol/lifecycle/succession.h"
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
 #include "tests/native/membership_values.h"

@@ -1,6 +1,6 @@
 // The membership that the endpoints of a rank share.
 
-#include "ffi/protocol/session/shared_membership.h"
+#include "ffi/protocol/membership/shared_membership.h"
 
 #include <nanobind/nanobind.h>
 

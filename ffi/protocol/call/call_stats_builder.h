@@ -9,7 +9,7 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/call/arrivals.h"
-#include "ffi/protocol/call/collective.h"
+#include "ffi/protocol/collective/collective.h"
 #include "ffi/protocol/submission.h"
 
 namespace optireduce {

@@ -22,11 +22,11 @@
 #include "ffi/protocol/call/all_gather_stage.h"
 #include "ffi/protocol/call/call_sender.h"
 #include "ffi/protocol/call/call_stats_builder.h"
-#include "ffi/protocol/call/collective.h"
 #include "ffi/protocol/call/late_rules.h"
 #include "ffi/protocol/call/program_state.h"
 #include "ffi/protocol/call/reduce_scatter_stage.h"
 #include "ffi/protocol/call/segment_codec.h"
+#include "ffi/protocol/collective/collective.h"
 #include "ffi/protocol/submission.h"
 #include "ffi/protocol/wire/wire.h"
 

@@ -32,9 +32,9 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/bucket/segment_store.h"
-#include "ffi/protocol/call/collective.h"
 #include "ffi/protocol/call/last_segments.h"
-#include "ffi/protocol/call/late_policy.h"
+#include "ffi/protocol/collective/collective.h"
+#include "ffi/protocol/collective/late_policy.h"
 #include "ffi/protocol/options.h"
 #include "ffi/protocol/wire/wire.h"
 

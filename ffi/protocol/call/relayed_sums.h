@@ -20,7 +20,7 @@
 #include "ffi/base/ids.h"
 #include "ffi/protocol/bucket/buffer_pool.h"
 #include "ffi/protocol/bucket/segment_store.h"
-#include "ffi/protocol/call/collective.h"
+#include "ffi/protocol/collective/collective.h"
 
 namespace optireduce {
 

@@ -18,7 +18,7 @@
 #include "ffi/base/ids.h"
 #include "ffi/protocol/bucket/reduction.h"
 #include "ffi/protocol/bucket/segment_store.h"
-#include "ffi/protocol/call/collective.h"
+#include "ffi/protocol/collective/collective.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {

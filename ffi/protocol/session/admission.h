@@ -11,8 +11,8 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/bucket/reduction.h"
-#include "ffi/protocol/call/late_policy.h"
-#include "ffi/protocol/session/refusals.h"
+#include "ffi/protocol/collective/late_policy.h"
+#include "ffi/protocol/peers/refusals.h"
 #include "ffi/protocol/session/session_state.h"
 #include "ffi/protocol/wire/wire.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "ffi/protocol/call/directory.h"
+#include "ffi/protocol/collective/directory.h"
 
 namespace optireduce {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "ffi/base/status.h"
-#include "ffi/protocol/call/collective.h"
+#include "ffi/protocol/collective/collective.h"
 #include "ffi/protocol/options.h"
 #include "ffi/protocol/submission.h"
 

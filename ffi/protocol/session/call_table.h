@@ -12,10 +12,10 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/bucket/buffer_pool.h"
-#include "ffi/protocol/call/collective.h"
 #include "ffi/protocol/call/exchange.h"
+#include "ffi/protocol/collective/collective.h"
 #include "ffi/protocol/options.h"
-#include "ffi/protocol/session/peer_table.h"
+#include "ffi/protocol/peers/peer_table.h"
 
 namespace optireduce {
 

@@ -16,10 +16,10 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
-#include "ffi/protocol/call/late_policy.h"
-#include "ffi/protocol/session/membership.h"
+#include "ffi/protocol/collective/late_policy.h"
+#include "ffi/protocol/membership/membership.h"
+#include "ffi/protocol/membership/shared_membership.h"
 #include "ffi/protocol/session/session_state.h"
-#include "ffi/protocol/session/shared_membership.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {

@@ -9,7 +9,7 @@
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
-#include "ffi/protocol/session/peer.h"
+#include "ffi/protocol/peers/peer.h"
 #include "ffi/protocol/session/session_state.h"
 #include "ffi/protocol/stats.h"
 

@@ -4,10 +4,10 @@
 #define FFI_PROTOCOL_SESSION_SESSION_STATE_H_
 
 #include "ffi/protocol/bucket/buffer_pool.h"
-#include "ffi/protocol/call/directory.h"
+#include "ffi/protocol/collective/directory.h"
 #include "ffi/protocol/options.h"
+#include "ffi/protocol/peers/peer_table.h"
 #include "ffi/protocol/session/call_table.h"
-#include "ffi/protocol/session/peer_table.h"
 #include "ffi/protocol/stats.h"
 
 namespace optireduce {

@@ -1,0 +1,126 @@
+// A collective as this rank knows it: from its own program, from a peer's announcement, or both.
+
+#ifndef FFI_PROTOCOL_COLLECTIVE_COLLECTIVE_H_
+#define FFI_PROTOCOL_COLLECTIVE_COLLECTIVE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "ffi/base/ids.h"
+#include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/protocol/bucket/bucket_layout.h"
+#include "ffi/protocol/collective/attendance.h"
+#include "ffi/protocol/collective/call_numbers.h"
+#include "ffi/protocol/collective/deferred_data.h"
+#include "ffi/protocol/collective/format_controller.h"
+#include "ffi/protocol/collective/given_up.h"
+#include "ffi/protocol/deadline/call_timing.h"
+#include "ffi/protocol/submission.h"
+
+namespace optireduce {
+
+// The call that ends a collective whose members have changed, see succession.h. Source:
+// the last number that there is; no program may use it.
+inline constexpr Sequence kFinalDrain(std::numeric_limits<std::uint32_t>::max());
+
+struct Collective {
+  Collective(CollectiveId the_id, const CollectiveSpec& the_spec, MemberIndex the_self,
+             std::size_t payload_bytes_max, std::optional<Owners> owners = std::nullopt)
+      : id(the_id),
+        spec(the_spec),
+        self(the_self),
+        layout(the_spec.elements, SizeOf(the_spec.element_type),
+               static_cast<std::uint16_t>(the_spec.members.size()), payload_bytes_max, owners),
+        announced_at(the_spec.members.size()),
+        newest_call(the_spec.members.size()),
+        attendance(the_spec.members.size()) {
+    for (const MemberIndex member : layout.Members()) {
+      if (member != self) others.push_back(member);
+    }
+  }
+
+  std::optional<MemberIndex> MemberOf(Rank rank) const { return optireduce::MemberOf(spec, rank); }
+  Rank RankOf(MemberIndex member) const { return spec.members[member.index()]; }
+  // Of a call here: the bucket, or the own shard alone.
+  std::uint64_t result_bytes() const {
+    return HasAllGather(spec) ? layout.bytes() : layout.Shard(self).bytes;
+  }
+  // Adds the late results of this and its predecessors to the bucket; returns the bytes touched.
+  std::uint64_t MoveLateResults(const BucketView& bucket) const {
+    std::uint64_t bytes = deferred ? deferred->MoveLateResults(bucket) : 0;
+    if (predecessor != nullptr) bytes += predecessor->MoveLateResults(bucket);
+    return bytes;
+  }
+
+  CollectiveId id;
+  CollectiveId bucket_id{};  // of the bucket that it is, or is a part of; see BucketOf
+  CollectiveSpec spec;
+  MemberIndex self;
+  std::vector<MemberIndex> others;  // the members but this rank, ascending
+  BucketLayout layout;
+  // The error if a peer has announced another collective of this identity: sums could mix.
+  Status conflict;
+  std::optional<Sequence> accepted;   // the highest position that this rank's program has called
+  std::optional<Sequence> submitted;  // the highest of these that has begun
+  // Made with the first call, where a stage has a deadline.
+  std::unique_ptr<CallTiming> timing;
+  std::unique_ptr<DeferredData> deferred;  // where late data is deferred
+  FormatController format;                 // with WireFormat::kAuto
+  // Means are over the members that take part in a call: those that are absent will skip it.
+  bool averages_present = false;
+  std::optional<Sequence> merged;  // the highest that was over before the program had called it
+  // The same collective when it had more members; it is learnt before this one.
+  Collective* predecessor = nullptr;
+  enum class FinalDrain : std::uint8_t {
+    kNone,
+    kWanted,
+    kUnderWay,
+    kDone,
+    kVoid,  // no member that is left had called it: its data does not count
+  };
+  FinalDrain final_drain = FinalDrain::kNone;
+  // `member` has shown that its program has made the call.
+  void NoteCalled(Instant now, MemberIndex member, Sequence sequence) {
+    std::optional<Sign>& newest = newest_call[member.index()];
+    const bool newer = !newest || sequence > newest->sequence;
+    if (!newer || sequence == kFinalDrain) return;
+    newest = {.at = now, .sequence = sequence};
+    Origin().numbers.NoteCalled(now, RankOf(member), sequence);
+  }
+  // The member has made a call of the collective, and not the one directly before `call`.
+  bool HasMissedCallBefore(Sequence call, MemberIndex member) const {
+    const std::optional<Sign>& sign = newest_call[member.index()];
+    const std::optional<Sequence> newest = member == self ? submitted
+                                           : sign         ? std::optional(sign->sequence)
+                                                          : std::nullopt;
+    return newest && newest->value() + 1 < call.value();
+  }
+  // The first of the chain of successors: the collective as the program makes it.
+  const Collective& Origin() const {
+    return predecessor == nullptr ? *this : predecessor->Origin();
+  }
+  Collective& Origin() { return predecessor == nullptr ? *this : predecessor->Origin(); }
+  std::vector<MemberIndex> returned;  // they wait until this rank begins its next call
+  // When something of a call was first seen, and of which.
+  struct Sign {
+    Instant at;
+    Sequence sequence;
+  };
+  // By member: its first announcement, and the newest call that its program has made.
+  std::vector<std::optional<Sign>> announced_at;
+  std::vector<std::optional<Sign>> newest_call;
+  // By member, this rank included.
+  std::map<MemberIndex, GivenUpCalls> given_up;
+  Attendance attendance;  // where late data is dropped
+  CallNumbers numbers;    // of the origin
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_COLLECTIVE_COLLECTIVE_H_

@@ -1,0 +1,216 @@
+#include "ffi/protocol/lifecycle/catch_up.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "ffi/protocol/detectors/mismatch_detector.h"
+
+namespace optireduce {
+
+template <typename Visit>
+void CatchUp::ForEachOther(const Collective& origin, Visit visit) const {
+  for (const Rank member : origin.spec.members) {
+    if (member != session_.options.rank && !session_.peers[member]->removed()) visit(member);
+  }
+}
+
+template <typename Visit>
+void CatchUp::ForEachOpen(const Collective& origin, Visit visit) const {
+  session_.directory.ForEach([&](const Collective& collective) {
+    if (&collective.Origin() != &origin) return;
+    std::as_const(session_.calls).ForEach(collective.id, visit);
+  });
+}
+
+bool CatchUp::Applies(const Collective& origin) const {
+  return session_.options.catches_up() && OutlivesMembers(origin.spec);
+}
+
+Status CatchUp::Check(const Submission& submission) const {
+  if (!session_.options.catches_up() || submission.sequence <= kCatchUpPositionMax) return {};
+  return InvalidArgument(
+      "jax_optireduce: with on_lag=\"catch_up\" the number of a call (step=) must be at most " +
+      std::to_string(kCatchUpPositionMax.value()) + ", got " +
+      Describe(submission.spec, submission.sequence));
+}
+
+Sequence CatchUp::UsualNumber(const Collective& origin, const Submission& submission) {
+  const Sequence position = submission.sequence;
+  if (!Applies(origin)) return position;
+  return Sequence(position.value() + membership_.Skipped(origin));
+}
+
+CatchUp::Turn CatchUp::Find(Instant now, Instant since, std::optional<Sequence> waits_as,
+                            const Collective& origin, const Submission& submission) {
+  const CallNumbers& numbers = origin.numbers;
+  const Sequence next = UsualNumber(origin, submission);
+  if (!Applies(origin)) return {.number = next};
+  if (submission.drain) return FindDrain(origin, next);
+  const std::optional<Sequence> newest = numbers.newest();
+  const bool behind = newest && next <= *newest;
+  if (behind && !IsOver(origin, *newest)) return {.number = *newest};
+  const Sequence number = behind ? Sequence(newest->value() + 1) : next;
+  if (OthersHaveEnded(origin, number, submission.sequence))
+    return {.number = number, .passed = true};
+  if (!behind) return {.number = number};
+  if (OthersWait(now)) {
+    // The calls before the number under which it waits are over here.
+    if (waits_as) return {.number = number, .passed = true};
+    return {.number = next};
+  }
+  const Instant due = std::min(SaturatingAdd(numbers.NextDue(), LongestWaitOfOthers()),
+                               SaturatingAdd(since, session_.options.peer_timeout));
+  if (now >= due || !numbers.MayWait(number)) return {.number = number, .behind = true};
+  return {.number = number, .waits_until = due};
+}
+
+Duration CatchUp::LongestWaitOfOthers() const {
+  Duration longest{};
+  session_.directory.ForEach([&](const Collective& collective) {
+    const bool waits = collective.deferred && EndsByDeadline(collective.spec);
+    if (waits) longest += collective.timing->call_deadline();
+  });
+  return longest;
+}
+
+void CatchUp::Begin(const Turn& turn, Collective& origin, Submission& submission) {
+  origin.numbers.Begin(turn.number, turn.behind);
+  if (turn.passed) ++origin.numbers.outlasting;
+  if (submission.drain) origin.numbers.BeginDrain(turn.number);
+  if (!Applies(origin)) return;
+  submission.skipped = membership_.Skip(origin, submission.sequence, turn.number);
+  submission.sequence = turn.number;
+  submission.passed = turn.passed;
+  if (!turn.tells) return;
+  TellOthers(origin, {.kind = DatagramKind::kDraining,
+                      .flags = kFlagBegun,
+                      .call = {.collective = origin.id, .sequence = turn.number}});
+}
+
+CatchUp::Turn CatchUp::FindGivenUp(const Collective& origin, const Submission& submission) {
+  const CallNumbers& numbers = origin.numbers;
+  const Sequence next = UsualNumber(origin, submission);
+  // The others wait for this rank in the drain of the number that it has told.
+  return {.number = submission.drain ? numbers.told.value_or(next) : next};
+}
+
+std::optional<CallId> CatchUp::FindDrainGivenUp(const Collective& origin,
+                                                const Submission& submission) const {
+  return Applies(origin) && submission.drain ? origin.numbers.given_up() : std::nullopt;
+}
+
+CatchUp::Turn CatchUp::FindDrain(const Collective& origin, Sequence least) const {
+  const CallNumbers& numbers = origin.numbers;
+  if (numbers.begun()) return {.number = *numbers.begun(), .tells = true};
+  // Once told it only rises to those of others: else it could be another after all have agreed.
+  Sequence number = numbers.told.value_or(least);
+  ForEachOther(origin, [&](Rank member) {
+    number = std::max(number, numbers.Draining(member).value_or(number));
+  });
+  bool agreed = true;
+  ForEachOther(origin, [&](Rank member) { agreed = agreed && numbers.Draining(member) == number; });
+  return {.number = number, .waits_until = agreed ? Instant{} : kNever, .tells = true};
+}
+
+bool CatchUp::IsOver(const Collective& origin, Sequence number) const {
+  bool over = false;
+  bool open = false;
+  ForEachOpen(origin, [&](CallId call, const OpenCall& found) {
+    if (call.sequence != number) return;
+    open = true;
+    const ReduceScatterStage& stage = found.exchange.reduce_scatter();
+    // This rank's shard can be complete without its own contribution, while the others wait for
+    // those to theirs.
+    const bool complete = stage.closed() && found.exchange.all_gather().complete();
+    over = stage.expired() || complete || !found.exchange.program().uncalled();
+  });
+  if (open) return over;
+  session_.directory.ForEach([&](const Collective& collective) {
+    if (&collective.Origin() != &origin) return;
+    over = over || (collective.merged && *collective.merged >= number);
+  });
+  return over;
+}
+
+bool CatchUp::OthersWait(Instant now) const {
+  for (const auto& [call, open] : std::as_const(session_.calls)) {
+    const Exchange& exchange = open.exchange;
+    const Collective& collective = exchange.collective();
+    const bool waits = !HasDeadlines(collective.spec) || exchange.rules().drains();
+    if (!waits || !exchange.program().uncalled() || call.sequence == kFinalDrain) continue;
+    const auto heard = [&](MemberIndex member) { return exchange.heard(member); };
+    if (std::ranges::any_of(collective.others, heard)) return true;
+  }
+  for (const Peer& peer : session_.peers.others()) {
+    for (const Peer::Waiting& report : peer.waiting) {
+      const Collective& collective = *session_.directory.Find(report.call.collective);
+      const bool called = collective.submitted && report.call.sequence <= *collective.submitted;
+      if (!called && now - report.last <= kReportLifetime) return true;
+    }
+  }
+  return false;
+}
+
+bool CatchUp::OthersHaveEnded(const Collective& origin, Sequence number, Sequence position) const {
+  const bool may_outlast = origin.numbers.outlasting < number.value() - position.value();
+  bool any = false;
+  bool all_drain = true;
+  bool left = false;
+  ForEachOther(origin, [&](Rank member) {
+    any = true;
+    all_drain = all_drain && origin.numbers.Draining(member);
+    left = left || session_.peers[member]->state() == PeerState::kLeft;
+  });
+  if (!any || !(all_drain || (left && may_outlast))) return false;
+  bool open = false;
+  ForEachOpen(origin, [&](CallId call, const OpenCall&) {
+    open = open || (call.sequence >= number && call.sequence != kFinalDrain);
+  });
+  return !open;
+}
+
+void CatchUp::Tell(Collective& origin, Sequence least) {
+  if (origin.numbers.told == least) return;
+  origin.numbers.told = least;
+  TellOthers(origin, {.kind = DatagramKind::kDraining,
+                      .call = {.collective = origin.id, .sequence = least}});
+}
+
+void CatchUp::TellReturn(Instant now, const Collective& collective, Sequence number) {
+  const CallId skipped{.collective = collective.id, .sequence = Sequence(number.value() - 1)};
+  LateRules::LearnReturn(now, collective, collective.self, skipped.sequence);
+  TellOthers(collective, {.kind = DatagramKind::kReturned, .call = skipped});
+}
+
+void CatchUp::HandleReturn(Collective& collective, MemberIndex member, Sequence skipped) {
+  std::vector<MemberIndex>& returned = collective.returned;
+  if (collective.submitted && *collective.submitted > skipped) {
+    TellBegun(collective, member, *collective.submitted);
+  } else if (std::ranges::find(returned, member) == returned.end()) {
+    returned.push_back(member);
+  }
+}
+
+void CatchUp::AnswerReturned(Collective& collective, Sequence number) {
+  for (const MemberIndex member : collective.returned) TellBegun(collective, member, number);
+  collective.returned.clear();
+}
+
+void CatchUp::TellBegun(const Collective& collective, MemberIndex member, Sequence number) {
+  const Rank rank = collective.RankOf(member);
+  if (session_.peers[rank]->gone()) return;
+  session_.peers.Touch(rank).control.push_back(
+      {.kind = DatagramKind::kAnnouncement,
+       .call = {.collective = collective.id, .sequence = number},
+       .segment = {}});
+}
+
+void CatchUp::TellOthers(const Collective& collective, const SentInfo& info) {
+  ForEachOther(collective, [&](Rank member) {
+    if (session_.peers[member]->gone()) return;
+    session_.peers.Touch(member).control.push_back(info);
+  });
+}
+
+}  // namespace optireduce

@@ -1,0 +1,104 @@
+// The part of CallLifecycle for calls that are over for the program, of collectives that defer.
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "ffi/protocol/lifecycle/call_lifecycle.h"
+#include "ffi/protocol/wire/wire.h"
+
+namespace optireduce {
+
+void CallLifecycle::SubmitLate(const Submission& submission, Collective& collective) {
+  const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
+  collective.deferred->SubmitLate(bucket);
+  // Results of it may still be under way.
+  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+    collective.deferred->NoteResults(MemberIndex(m), submission.sequence, /*complete=*/false);
+  }
+  collective.deferred->NoteMissed(0);
+  CallStats stats{.missing_results = 1.0,
+                  .in_flight = 1.0,
+                  .elapsed = submission.held,
+                  .slowest = options_.rank,
+                  .live = collective.layout.members(),
+                  .passed = true,
+                  .number = submission.sequence,
+                  .skipped = submission.skipped};
+  const auto all = static_cast<double>(collective.result_bytes());
+  stats.deferred = std::min(static_cast<double>(collective.MoveLateResults(bucket)) / all, 1.0);
+  ++counters_.calls_completed;
+  events_.push_back({.token = submission.token, .status = {}, .stats = stats});
+}
+
+bool CallLifecycle::OthersDrain(const Collective& collective, Sequence call) {
+  if (WaitsForMembers(collective.spec, /*drain=*/false)) return false;
+  bool all = false;
+  calls_.ForEach(collective.id, [&](CallId other, OpenCall& active) {
+    const Exchange& exchange = active.exchange;
+    if (other.sequence <= call || !exchange.rules().drains()) return;
+    std::uint16_t heard = 0;
+    for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
+      const MemberIndex member(m);
+      if (member == collective.self) continue;
+      if (exchange.heard(member) || peer(collective.RankOf(member)).gone()) ++heard;
+    }
+    if (heard + 1 == collective.layout.members()) all = true;
+  });
+  return all;
+}
+
+void CallLifecycle::NoteMerged(CallId call) {
+  admission_.NoteChange();
+  Collective& collective = *directory_.Find(call.collective);
+  collective.merged = std::max(collective.merged.value_or(call.sequence), call.sequence);
+  transmitter_.QueueAll(calls_.At(call));
+  EraseIfRemovable(call);
+}
+
+void CallLifecycle::ReleaseEarlier(Instant now, const Header& header) {
+  const CallId call = header.call;
+  const Collective& collective = *directory_.Find(call.collective);
+  const MemberIndex from = *collective.MemberOf(header.source);
+  const std::uint32_t before = LateRules::CallsWithResults(collective, header);
+  std::vector<CallId> released;
+  calls_.ForEach(call.collective, [&](CallId earlier, OpenCall& active) {
+    if (earlier >= call || earlier.sequence.value() < call.sequence.value() - before) return;
+    active.exchange.sender().ReleaseResults(from);
+    if (!collective.deferred) active.exchange.sender().Release(from);
+    released.push_back(earlier);
+  });
+  for (const CallId earlier : released) EraseIfRemovable(earlier);
+  if (!released.empty()) Advance(now, call.collective, header.source);
+}
+
+std::vector<LateData> CallLifecycle::FindLateData() const {
+  std::vector<LateData> late;
+  directory_.ForEach([&](const Collective& collective) {
+    if (!collective.deferred) return;
+    std::uint64_t bytes = collective.deferred->LateBytes();
+    calls_.ForEach(collective.id, [&](CallId, const OpenCall& open) {
+      bytes += open.exchange.UndeliveredBytes();
+    });
+    if (bytes > 0) late.push_back({.description = collective.spec.description, .bytes = bytes});
+  });
+  return late;
+}
+
+void CallLifecycle::Advance(Instant now, CollectiveId id, Rank to) {
+  const Collective& collective = *directory_.Find(id);
+  // Where results come, they complete a call.
+  if (!collective.deferred && HasAllGather(collective.spec)) return;
+  const MemberIndex member = *collective.MemberOf(to);
+  std::vector<CallId> complete;
+  calls_.ForEach(id, [&](CallId call, OpenCall& active) {
+    transmitter_.Queue(active, member);
+    if (active.exchange.complete()) complete.push_back(call);
+  });
+  for (const CallId call : complete) {
+    auto* const open = calls_.Find(call);
+    if (open != nullptr) FinishIfComplete(now, *open);
+  }
+}
+
+}  // namespace optireduce

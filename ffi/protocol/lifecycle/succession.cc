@@ -1,0 +1,260 @@
+#include "ffi/protocol/lifecycle/succession.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "ffi/protocol/session/error_text.h"
+#include "ffi/protocol/wire/wire.h"
+
+namespace optireduce {
+
+void Succession::Hold(Instant now, Submission submission, std::optional<Status> given_up) {
+  held_.push_back(
+      {.submission = std::move(submission), .since = now, .given_up = std::move(given_up)});
+}
+
+bool Succession::Start(Instant now) {
+  bool suspected = false;
+  // A final drain that is over may let a drain begin; a call that begins may want a final drain.
+  for (bool again = true; again;) {
+    const Pass pass = StartHeld(now);
+    suspected = suspected || pass.suspected;
+    if (pass.frozen) break;
+    const auto begins = [&](Collective* old) { return BeginFinalDrain(now, *old); };
+    again = std::erase_if(awaiting_final_drain_, begins) > 0 || pass.started;
+  }
+  return suspected;
+}
+
+Succession::Pass Succession::StartHeld(Instant now) {
+  Pass pass;
+  std::vector<CollectiveId> waiting;
+  for (std::size_t i = 0; i < held_.size();) {
+    const Submission& next = held_[i].submission;
+    Collective& origin = *session_.directory.Find(IdOf(next.spec));
+    // Calls of the same collective stay behind one that waits.
+    if (std::ranges::find(waiting, origin.id) != waiting.end()) {
+      ++i;
+      continue;
+    }
+    if (EndGivenUpDrain(now, held_[i], origin)) {
+      held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+      pass.started = true;
+      continue;
+    }
+    const CatchUp::Turn turn =
+        held_[i].given_up ? catch_up_.FindGivenUp(origin, next)
+                          : catch_up_.Find(now, held_[i].since, held_[i].number, origin, next);
+    Result<Collective*> in_view = CollectiveInView(origin, turn.number);
+    if (in_view.ok() && MustHold(now, held_[i], turn, origin, *in_view.value(), pass)) {
+      waiting.push_back(origin.id);
+      ++i;
+      continue;
+    }
+    Held held = std::move(held_[i]);
+    held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+    pass.started = true;
+    if (in_view.ok()) {
+      Begin(now, std::move(held), turn, origin, *in_view.value());
+      origin.submitted = turn.number;
+    } else if (!held.given_up) {
+      Fail(now, held, in_view.status());
+    }
+  }
+  return pass;
+}
+
+bool Succession::EndGivenUpDrain(Instant now, Held& held, Collective& origin) {
+  const auto call = catch_up_.FindDrainGivenUp(origin, held.submission);
+  if (!call || held.given_up) return false;
+  Status why = lifecycle_.WhyGivenUp(*call);
+  if (why.ok()) return false;
+  const CatchUp::Turn turn = catch_up_.FindGivenUp(origin, held.submission);
+  catch_up_.Begin(turn, origin, held.submission);
+  origin.submitted = turn.number;
+  Fail(now, held, std::move(why));
+  return true;
+}
+
+void Succession::Begin(Instant now, Held held, const CatchUp::Turn& turn, Collective& origin,
+                       Collective& in_view) {
+  Submission& submission = held.submission;
+  catch_up_.Begin(turn, origin, submission);
+  catch_up_.AnswerReturned(in_view, turn.number);
+  if (held.given_up) {
+    lifecycle_.GiveUpUncalled(now, in_view, held.submission, *held.given_up);
+  } else {
+    submission.held = now - held.since;
+    lifecycle_.Begin(now, in_view, std::move(submission));
+  }
+}
+
+Result<Collective*> Succession::CollectiveInView(Collective& origin, Sequence sequence) {
+  Collective* in_view = &origin;
+  Sequence first(0);
+  for (const View& view : membership_.views()) {
+    const Sequence next_first = view.FirstOf(origin.bucket_id);
+    if (sequence < next_first) break;
+    CollectiveSpec spec = origin.spec;
+    std::erase_if(spec.members, [&](Rank member) { return !view.Has(member); });
+    if (spec.members == in_view->spec.members) continue;
+    Result<Collective*> learnt = session_.directory.Learn(spec);
+    if (!learnt.ok()) return learnt.status();
+    Collective& next = *learnt.value();
+    if (next.predecessor == nullptr) {
+      next.predecessor = in_view;
+      // All members that are left know from the agreement whether there was a call.
+      if (next_first > first) {
+        in_view->final_drain = Collective::FinalDrain::kWanted;
+        awaiting_final_drain_.push_back(in_view);
+      }
+    }
+    in_view = &next;
+    first = next_first;
+  }
+  return in_view;
+}
+
+bool Succession::MustHold(Instant now, Held& held, const CatchUp::Turn& turn, Collective& origin,
+                          Collective& in_view, Pass& pass) {
+  held.waits_until = kNever;
+  held.waits_for = nullptr;
+  const bool drain = held.submission.drain;
+  // Before it waits: the number may put the drain of others into the present view.
+  if (turn.tells) catch_up_.Tell(origin, turn.number);
+  if (!held.given_up && !turn.passed && AwaitsAgreement(now, in_view, turn.number, drain, pass)) {
+    return true;
+  }
+  if (turn.waits_until > now) {
+    held.waits_until = turn.waits_until;
+    if (drain) held.waits_for = &in_view;
+    if (held.number != turn.number) lifecycle_.SkipTo(now, in_view, turn.number, drain);
+    if (held.number != turn.number && !drain) catch_up_.TellReturn(now, in_view, turn.number);
+    held.number = turn.number;
+    return true;
+  }
+  if (membership_.TryStart(origin, in_view, turn.number)) return false;
+  pass.frozen = true;
+  return true;
+}
+
+bool Succession::AwaitsAgreement(Instant now, const Collective& in_view, Sequence number,
+                                 bool drain, Pass& pass) {
+  if (drain) {
+    for (const Collective* c = in_view.predecessor; c != nullptr; c = c->predecessor) {
+      using enum Collective::FinalDrain;
+      if (c->final_drain == kWanted || c->final_drain == kUnderWay) return true;
+    }
+  }
+  bool left = false;
+  for (const Rank member : in_view.spec.members) {
+    if (member == session_.options.rank || session_.peers[member]->state() != PeerState::kLeft ||
+        session_.calls.HasCalled(in_view, number, drain, member)) {
+      continue;
+    }
+    left = pass.suspected = true;
+    membership_.Suspect(now, member);
+  }
+  return left;
+}
+
+bool Succession::EndUncalled(Instant now, const Collective& collective) {
+  bool under_way = false;
+  std::vector<CallId> uncalled;
+  session_.calls.ForEach(collective.id, [&](CallId call, const OpenCall& open) {
+    const Exchange& exchange = open.exchange;
+    if (call.sequence == kFinalDrain) return;
+    under_way = under_way || exchange.program().running();
+    if (exchange.program().uncalled()) uncalled.push_back(call);
+  });
+  if (under_way) return false;
+  for (const CallId call : uncalled) {
+    Exchange& exchange = session_.calls.At(call).exchange;
+    if (!exchange.rules().drains()) {
+      exchange.Merge(now);
+      lifecycle_.NoteMerged(call);
+    } else {
+      session_.calls.Erase(call);
+    }
+  }
+  return true;
+}
+
+bool Succession::BeginFinalDrain(Instant now, Collective& collective) {
+  if (!EndUncalled(now, collective)) return false;
+  const CallId call{.collective = collective.id, .sequence = kFinalDrain};
+  OpenCall* open = session_.calls.Find(call);
+  if (open == nullptr) open = &session_.calls.Open(now, collective, kFinalDrain, /*drain=*/true);
+  Buffer& bucket = open->final_drain;
+  bucket = session_.pool.Take(collective.layout.bytes());
+  if (bucket.size() > 0) std::memset(bucket.data(), 0, bucket.size());
+  collective.final_drain = Collective::FinalDrain::kUnderWay;
+  lifecycle_.SubmitTo(now, collective,
+                      {.spec = collective.spec,
+                       .sequence = kFinalDrain,
+                       .leaves = {{.data = bucket.data(), .elements = collective.spec.elements}},
+                       .drain = true});
+  // Later data of it is a repetition.
+  collective.merged = kFinalDrain;
+  if (!held_.empty()) waits_.LookAt(now);
+  return true;
+}
+
+void Succession::HandleView() {
+  session_.directory.ForEach([&](Collective& collective) {
+    const bool whole = std::ranges::all_of(
+        collective.spec.members, [&](Rank member) { return membership_.view().Has(member); });
+    const bool called = membership_.view().FirstOf(collective.bucket_id) > Sequence(0);
+    if (whole || called || !OutlivesMembers(collective.spec)) return;
+    session_.calls.EraseIf(
+        [&](const Exchange& exchange) { return exchange.call().collective == collective.id; });
+    collective.deferred.reset();
+    collective.final_drain = Collective::FinalDrain::kVoid;
+  });
+}
+
+// ---- Calls that end before they begin.
+
+bool Succession::FailAll(Instant now, const Status& why) {
+  bool any = false;
+  for (Held& held : held_) {
+    if (held.given_up) continue;
+    Fail(now, held, why);
+    any = true;
+  }
+  return any;
+}
+
+void Succession::Fail(Instant now, Held& held, Status why) {
+  held.given_up = why;
+  lifecycle_.Report({.token = held.submission.token,
+                     .status = std::move(why),
+                     .stats = {.elapsed = now - held.since, .slowest = session_.options.rank}});
+}
+
+void Succession::HandleTimeout(Instant now) {
+  for (Held& held : held_) {
+    // One that waits for its turn begins by itself.
+    const bool begins = held.waits_until != kNever;
+    if (held.given_up || begins || now < waits_.ExpiresAt(held.since)) continue;
+    Fail(now, held,
+         {StatusCode::kDeadlineExceeded,
+          "jax_optireduce: " + Describe(held.submission.spec, held.submission.sequence) +
+              " has waited " + RoundedSeconds(now - held.since) +
+              " (call_timeout_s) for the ranks to agree on which of them take part in it",
+          {.cause = Cause::kCallTimeout}});
+  }
+}
+
+Instant Succession::timeout() const {
+  Instant at = kNever;
+  for (const Held& held : held_) {
+    if (held.given_up) continue;
+    const bool begins = held.waits_until != kNever;
+    at = std::min(at, begins ? held.waits_until : waits_.ExpiresAt(held.since));
+  }
+  return at;
+}
+
+}  // namespace optireduce
