@@ -62,13 +62,15 @@ Ranks::Ranks(const RanksOptions& options)
     : options_(options), silent_(options.ranks), buffer_(kBatchMax * options.datagram_bytes_max) {
   for (std::uint16_t rank = 0; rank < options.ranks; ++rank) {
     EndpointOptions of_rank = EndpointOf(options, rank);
+    of_rank.lanes = options.lanes;
+    std::shared_ptr<SharedMembership> membership;
     if (options.lanes > 1) {
-      of_rank.membership = std::make_shared<SharedMembership>(of_rank.rank, options.ranks,
-                                                              kPeerTimeout, options.lanes);
+      membership = std::make_shared<SharedMembership>(of_rank.rank, options.ranks, kPeerTimeout,
+                                                      options.lanes);
     }
     for (std::uint16_t lane = 0; lane < options.lanes; ++lane) {
-      if (options.lanes > 1) of_rank.lane = lane;
-      Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(of_rank);
+      of_rank.lane = lane;
+      Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(of_rank, membership);
       OR_CHECK(endpoint.ok());
       endpoints_.push_back(std::move(endpoint.value()));
     }

@@ -44,10 +44,10 @@ std::optional<CollectiveSpec> ReadAnnouncement(SessionState& session, const Head
 
 }  // namespace
 
-Endpoint::Endpoint(const EndpointOptions& options)
+Endpoint::Endpoint(const EndpointOptions& options, std::shared_ptr<SharedMembership> membership)
     : session_(options),
       opened_(options.protection == Protection::kEncrypt ? options.datagram_bytes_max : 0),
-      membership_(session_),
+      membership_(session_, std::move(membership)),
       lag_(session_),
       admission_(session_),
       transmitter_(session_, admission_.refusals(), lag_),
@@ -68,9 +68,10 @@ Endpoint::Endpoint(const EndpointOptions& options)
                            .lifecycle = lifecycle_}),
       deliveries_(session_, transmitter_, lifecycle_) {}
 
-Result<std::unique_ptr<Endpoint>> Endpoint::Create(const EndpointOptions& options) {
+Result<std::unique_ptr<Endpoint>> Endpoint::Create(const EndpointOptions& options,
+                                                   std::shared_ptr<SharedMembership> membership) {
   if (Status status = CheckOptions(options); !status.ok()) return status;
-  std::unique_ptr<Endpoint> endpoint(new Endpoint(options));
+  std::unique_ptr<Endpoint> endpoint(new Endpoint(options, std::move(membership)));
   if (Status status = endpoint->session_.peers.Connect(); !status.ok()) return status;
   return endpoint;
 }

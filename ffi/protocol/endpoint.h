@@ -57,7 +57,9 @@ struct UnprovenPath {
 
 class Endpoint {
  public:
-  static Result<std::unique_ptr<Endpoint>> Create(const EndpointOptions& options);
+  // `membership`: that of the rank, which its lanes share; null if this is its only lane.
+  static Result<std::unique_ptr<Endpoint>> Create(
+      const EndpointOptions& options, std::shared_ptr<SharedMembership> membership = nullptr);
   Endpoint(const Endpoint&) = delete;
 
   // Starts a call. Exactly one CallDone with its token follows, unless this returns an error: wrong
@@ -135,7 +137,7 @@ class Endpoint {
   const Counters& counters() const { return session_.counters; }
 
  private:
-  explicit Endpoint(const EndpointOptions& options);
+  Endpoint(const EndpointOptions& options, std::shared_ptr<SharedMembership> membership);
 
   // ---- Calls of the program.
   Status Check(const CollectiveSpec& spec) const;

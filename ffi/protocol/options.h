@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -19,8 +18,6 @@
 #include "ffi/crypto/seal.h"
 
 namespace optireduce {
-
-class SharedMembership;
 
 // Treatment of a peer that is more than max_lag calls behind, where late data is deferred.
 enum class LagPolicy : std::uint8_t {
@@ -51,10 +48,9 @@ struct EndpointOptions {
   std::uint32_t session = 0;
   Secret secret{};
   Protection protection = Protection::kAuthenticate;
-  // Each lane has an endpoint and keys of its own.
+  // Lanes of every rank. Each has an endpoint and keys of its own; `lane` is that of this one.
+  std::uint16_t lanes = 1;
   std::uint16_t lane = 0;
-  // With several lanes: the membership that those of this rank share. Empty: this is the only lane.
-  std::shared_ptr<SharedMembership> membership;
 
   // Largest UDP payload that crosses every path of the session unfragmented, header and tag
   // included. Chosen: 1500 (Ethernet) - 20 (IPv4) - 8 (UDP); the communicator measures the path

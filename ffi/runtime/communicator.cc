@@ -163,15 +163,16 @@ Status Communicator::ValidateRanks(const std::vector<RankAddress>& ranks,
   return Status();
 }
 
-Result<std::unique_ptr<Endpoint>> Communicator::ConnectLane(const std::vector<RankAddress>& ranks,
-                                                            const EndpointOptions& options) {
+Result<std::unique_ptr<Endpoint>> Communicator::ConnectLane(
+    const std::vector<RankAddress>& ranks, std::shared_ptr<SharedMembership> membership,
+    const EndpointOptions& options) {
   std::vector<PeerAddress> peers;
   for (const RankAddress& rank : ranks) {
     peers.push_back({.address = rank.address, .port = rank.ports[options.lane]});
   }
   Status status = unconnected_[options.lane]->SetPeers(peers, options.datagram_bytes_max);
   if (!status.ok()) return status;
-  return Endpoint::Create(options);
+  return Endpoint::Create(options, std::move(membership));
 }
 
 Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max,
@@ -191,8 +192,7 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
     Result<EndpointOptions> options =
         EndpointOptionsOf(options_, lane, ranks, datagram_bytes_max, peer_receive_buffer_bytes);
     if (!options.ok()) return options.status();
-    options.value().membership = membership;
-    Result<std::unique_ptr<Endpoint>> endpoint = ConnectLane(ranks, options.value());
+    Result<std::unique_ptr<Endpoint>> endpoint = ConnectLane(ranks, membership, options.value());
     if (!endpoint.ok()) return endpoint.status();
     endpoints.push_back(std::move(endpoint.value()));
   }

@@ -131,6 +131,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Requires the mutex.
   // The endpoint of a lane, whose port gets its peers.
   Result<std::unique_ptr<Endpoint>> ConnectLane(const std::vector<RankAddress>& ranks,
+                                                std::shared_ptr<SharedMembership> membership,
                                                 const EndpointOptions& options);
   Status ValidateRanks(const std::vector<RankAddress>& ranks, std::size_t datagram_bytes_max) const;
   // Ok, or the reason for which no call can be submitted.

@@ -65,8 +65,9 @@ EndpointOptions EndpointOf(const Scenario& s, Rank rank, std::uint64_t session) 
   return options;
 }
 
-std::unique_ptr<Endpoint> Create(const EndpointOptions& options) {
-  Result<std::unique_ptr<Endpoint>> made = Endpoint::Create(options);
+std::unique_ptr<Endpoint> Create(const EndpointOptions& options,
+                                 std::shared_ptr<SharedMembership> membership = nullptr) {
+  Result<std::unique_ptr<Endpoint>> made = Endpoint::Create(options, std::move(membership));
   OR_CHECK(made.ok());
   return std::move(made.value());
 }
@@ -169,13 +170,15 @@ std::optional<Instant> HangsUntil(const Scenario& s, Instant now, Rank rank) {
 std::vector<std::unique_ptr<Endpoint>> MakeEndpoints(const Scenario& scenario, Rank rank) {
   EndpointOptions options = EndpointOf(scenario, rank, SessionOf(scenario));
   const auto lanes = static_cast<std::uint16_t>(scenario.lanes);
+  options.lanes = lanes;
+  std::shared_ptr<SharedMembership> membership;
   if (lanes > 1) {
-    options.membership = std::make_shared<SharedMembership>(
-        rank, options.world_size, options.peer_timeout, lanes, scenario.slices());
+    membership = std::make_shared<SharedMembership>(rank, options.world_size, options.peer_timeout,
+                                                    lanes, scenario.slices());
   }
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   for (options.lane = 0; options.lane < lanes; ++options.lane) {
-    endpoints.push_back(Create(options));
+    endpoints.push_back(Create(options, membership));
   }
   return endpoints;
 }

@@ -19,7 +19,7 @@ inline std::string RoundedSeconds(Duration duration) {
 
 // " on lane 1", where a rank has several lanes.
 inline std::string OnLane(const EndpointOptions& options) {
-  return options.membership ? " on lane " + std::to_string(options.lane) : "";
+  return options.lanes > 1 ? " on lane " + std::to_string(options.lane) : "";
 }
 
 }  // namespace optireduce

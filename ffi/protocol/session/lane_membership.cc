@@ -12,18 +12,21 @@ namespace {
 // Source: a majority of two ranks is both of them, so neither can continue alone.
 constexpr std::uint16_t kWorldSizeMin = 3;
 
-std::shared_ptr<SharedMembership> MakeMembership(const EndpointOptions& options) {
+std::shared_ptr<SharedMembership> Choose(const EndpointOptions& options,
+                                         std::shared_ptr<SharedMembership> of_all_lanes) {
   if (options.world_size < kWorldSizeMin) return nullptr;
-  if (options.membership) return options.membership;
+  if (of_all_lanes) return of_all_lanes;
   return std::make_shared<SharedMembership>(options.rank, options.world_size, options.peer_timeout,
                                             /*lanes=*/1, Slices(options.ranks_per_slice));
 }
 
 }  // namespace
 
-LaneMembership::LaneMembership(SessionState& session)
-    : session_(session), shared_(MakeMembership(session.options)) {
-  if (shared_ && session.options.membership) lane_ = session.options.lane;
+LaneMembership::LaneMembership(SessionState& session,
+                               std::shared_ptr<SharedMembership> of_all_lanes)
+    : session_(session),
+      shared_(Choose(session.options, std::move(of_all_lanes))),
+      lane_(session.options.lane) {
   View& all = views_.emplace_back();
   for (std::uint16_t r = 0; r < session.options.world_size; ++r) all.members.emplace_back(r);
 }
@@ -77,7 +80,7 @@ Status LaneMembership::WhyRemoved() const {
           "jax_optireduce: this rank, " + std::to_string(options.rank.value()) +
               ", was removed from the session" + WhyLost() + " for more than " +
               RoundedSeconds(options.peer_timeout) + " (peer_timeout_s)" +
-              (options.membership ? " on one of its lanes" : "") + ", and " +
+              (options.lanes > 1 ? " on one of its lanes" : "") + ", and " +
               std::to_string(view().members.size()) +
               " of them go on without it. It cannot come back: to have it take part again, start "
               "the whole job again from a checkpoint",

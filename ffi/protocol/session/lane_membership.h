@@ -26,8 +26,8 @@ namespace optireduce {
 
 class LaneMembership {
  public:
-  // `session` must outlive this.
-  explicit LaneMembership(SessionState& session);
+  // `session` must outlive this. `of_all_lanes` may be null if this is the only lane of the rank.
+  LaneMembership(SessionState& session, std::shared_ptr<SharedMembership> of_all_lanes);
 
   // Some collective continues without ranks that are silent.
   bool in_use() const { return shared_ && shared_->facts().in_use; }
@@ -81,7 +81,7 @@ class LaneMembership {
 
   SessionState& session_;
   std::shared_ptr<SharedMembership> shared_;  // null where the session is too small for one
-  std::uint16_t lane_ = 0;                    // among the lanes that share it
+  const std::uint16_t lane_;                  // among the lanes that share it
   std::vector<View> views_;
   std::uint32_t changes_ = 0;  // of the membership, that are followed
   bool followed_ = false;      // once: earlier silences are known to the membership
