@@ -29,7 +29,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from jax_optireduce import _codes, coding
+from jax_optireduce import coding
+from jax_optireduce.coding import _codes
 
 # Ranks that may be missing among the children of a node, or in a cluster.
 LATE = 1

@@ -22,7 +22,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from jax_optireduce._concatenate import concatenate
+from jax_optireduce._program.concatenate import concatenate
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 

@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from jax_optireduce import _status
+from jax_optireduce._session import status
 from jax_optireduce.tools import status_sockets
 
 RANKS = 4
@@ -32,7 +32,7 @@ CALLS = {"64K": 4000, "4M": 250}
 
 def ask() -> None:
     """Asks all processes of this user once, as the verb does."""
-    for path in status_sockets.find(_status.folders()):
+    for path in status_sockets.find(status.folders()):
         status_sockets.ask(path)
 
 

@@ -23,8 +23,18 @@ if _sys.argv[:1] == ["-m"] and __name__ in _sys.orig_argv:
     _interrupted_import.end_silently()
 
 from jax_optireduce import coding
-from jax_optireduce._collectives import pmean, psum
-from jax_optireduce._communicator import Communicator, init, shutdown, stats
+from jax_optireduce._calls.collectives import pmean, psum
+from jax_optireduce._calls.gradients import (
+    average_gradients,
+    drain,
+    resync,
+    sync_in_backward,
+)
+from jax_optireduce._calls.handles import Handle, begin, empty_handle, end
+from jax_optireduce._calls.optax import optax_average_gradients
+from jax_optireduce._calls.regions import over_slow_axis, value_and_grad
+from jax_optireduce._calls.replicas import assert_replicas_equal, replica_drift
+from jax_optireduce._calls.stages import all_gather, psum_scatter
 from jax_optireduce._errors import (
     AxisError,
     Cancelled,
@@ -39,19 +49,9 @@ from jax_optireduce._errors import (
     ReplicasDifferError,
     UsageError,
 )
-from jax_optireduce._failures import typed_errors
-from jax_optireduce._gradients import (
-    average_gradients,
-    drain,
-    resync,
-    sync_in_backward,
-)
-from jax_optireduce._handles import Handle, begin, empty_handle, end
-from jax_optireduce._optax import optax_average_gradients
-from jax_optireduce._options import Advanced, Options
-from jax_optireduce._regions import over_slow_axis, value_and_grad
-from jax_optireduce._replicas import assert_replicas_equal, replica_drift
-from jax_optireduce._stages import all_gather, psum_scatter
+from jax_optireduce._session.communicator import Communicator, init, shutdown, stats
+from jax_optireduce._session.failures import typed_errors
+from jax_optireduce._session.options import Advanced, Options
 from jax_optireduce._stats import CollectiveStats
 
 __version__ = "0.1.0"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
 
 if TYPE_CHECKING:
-    from jax_optireduce._options import Advanced
+    from jax_optireduce._session.options import Advanced
 
 # The type of a tree, which a call returns as it got it.
 Tree = TypeVar("Tree")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
-from jax_optireduce import _communicator
+from jax_optireduce._session.communicator import running
 
 try:
     from prometheus_client.metrics_core import (
@@ -55,7 +55,7 @@ class Collector(_Base):
 
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics, with the label `rank`: the index of the process."""
-        communicator = _communicator.running()
+        communicator = running()
         if communicator is None:
             return
         rank = str(communicator.rank)

@@ -26,7 +26,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_optireduce as jo
-from jax_optireduce import _accelerators
+from jax_optireduce._session import accelerators
 
 _MIB = 1 << 20
 
@@ -114,7 +114,7 @@ def examine_plugins(answers: Answers) -> None:
     device = jax.devices()[0].device_kind
     answers.add("devices", f"{jax.device_count()} of {platform}", device)
     names = {"gpu": ("cuda", "rocm")}.get(platform, (platform,))
-    plugins = [p for p in _accelerators.register() if p.platform in names]
+    plugins = [p for p in accelerators.register() if p.platform in names]
     for plugin in plugins:
         answers.add(
             f"the plug-in of {plugin.platform} takes the handlers",

@@ -31,7 +31,7 @@ using Eight = std::make_index_sequence<8>;
 // `value`, with the sign that `key` chooses for the entry at `position`.
 template <typename T>
 OR_INLINE T Flip(T value, std::uint32_t key, std::uint32_t position) {
-  // Source: _flip in _hadamard.py.
+  // Source: _flip in hadamard.py.
   std::uint32_t mixed = position ^ key;
   mixed = (mixed ^ (mixed >> 16)) * 0x21F0'AAADu;
   mixed = (mixed ^ (mixed >> 15) ^ (key * 0x9E37'79B9u)) * 0xD35A'2D97u;

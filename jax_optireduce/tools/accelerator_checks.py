@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from jax_optireduce import _accelerators
+from jax_optireduce._session import accelerators
 from jax_optireduce.tools.check import Check, Level
 
 
@@ -85,9 +85,9 @@ def examine(cores: int, environment: Mapping[str, str]) -> list[Check]:
         version = importlib.metadata.version(package.name)
         try:
             ctypes.CDLL(str(path))
-            plugin = _accelerators.ask(package.platform, str(path))
+            plugin = accelerators.ask(package.platform, str(path))
         except OSError as error:
-            plugin = _accelerators.Plugin(
+            plugin = accelerators.Plugin(
                 platform=package.platform, path=str(path), refusal=str(error)
             )
         checks.append(check_plugin(plugin, version, devices, package.extra))
@@ -124,7 +124,7 @@ def count_devices(platform: str) -> int:
 
 
 def check_plugin(
-    plugin: _accelerators.Plugin, version: str, devices: int, extra: str
+    plugin: accelerators.Plugin, version: str, devices: int, extra: str
 ) -> Check:
     """Checks that a plug-in takes the handlers of this package.
 

@@ -49,9 +49,9 @@ import rich.progress
 import rich.table
 
 import jax_optireduce
-from jax_optireduce import _call, _checks
 from jax_optireduce._errors import OptiReduceError, UsageError
-from jax_optireduce._options import Options
+from jax_optireduce._program import call, checks
+from jax_optireduce._session.options import Options
 from jax_optireduce.tools import arguments, bench_figures, bench_rank, launch, screen
 from jax_optireduce.tools.bench_rank import XLA, Calls, Plan
 
@@ -63,7 +63,7 @@ _ITERATIONS = 100
 _WARM_UP = 25
 
 # A sum of bool is whether any is true, which needs no bandwidth.
-_DTYPES = tuple(name for name in _checks.SUPPORTED if name != "bool")
+_DTYPES = tuple(name for name in checks.SUPPORTED if name != "bool")
 
 # Default number of calls whose sums are verified.
 _CHECK_CALLS = 5
@@ -152,16 +152,16 @@ def _add_calls(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--wire-format",
-        **arguments.one_of(*_call.WIRE_FORMATS, metavar="FORMAT"),
+        **arguments.one_of(*call.WIRE_FORMATS, metavar="FORMAT"),
         default="float32",
         help="wire format of our calls for float32 values: "
-        f"{', '.join(_call.WIRE_FORMATS)} (default float32: unrounded)",
+        f"{', '.join(call.WIRE_FORMATS)} (default float32: unrounded)",
     )
     parser.add_argument(
         "--mode",
-        **arguments.one_of(*_call.MODES, "all", metavar="MODE"),
+        **arguments.one_of(*call.MODES, "all", metavar="MODE"),
         default="exact",
-        help=f"of our calls: {', '.join(_call.MODES)} or all (default exact)",
+        help=f"of our calls: {', '.join(call.MODES)} or all (default exact)",
     )
     parser.add_argument(
         "--leaves",
@@ -250,7 +250,7 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
         faults = {"loss": args.loss, "seed": 1}
         options["advanced"] = jax_optireduce.Advanced(faults=faults)
     Options(**options)
-    modes = _call.MODES if args.mode == "all" else (args.mode,)
+    modes = call.MODES if args.mode == "all" else (args.mode,)
     plan = Plan(
         sizes_bytes=bench_figures.sizes(
             args.min_bytes, args.max_bytes, args.step_factor, args.step_bytes

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import rich.table
 
-from jax_optireduce import _call
+from jax_optireduce._program import call
 from jax_optireduce.tools import screen
 from jax_optireduce.tools.bench_rank import TURN_CALLS, XLA, Calls
 
@@ -109,7 +109,7 @@ def figures(kind: str, calls: Calls, dtype: np.dtype) -> dict[str, Any]:
         "max_s": float(seconds.max()),
         "algbw_gb_s": algbw,
         "busbw_gb_s": algbw * 2 * (ranks - 1) / ranks,
-        "late_share": missing if kind in _call.DEFERRING_MODES else 0.0,
+        "late_share": missing if kind in call.DEFERRING_MODES else 0.0,
         "lost_share": missing if kind == "lossy" else 0.0,
         "deadline_hits": int((calls.missing > 0).any(axis=0).sum()),
         "cpu_s_per_gb": float(calls.cpu_s.sum() / (size_bytes * count / 1e9)),

@@ -25,8 +25,8 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jax_optireduce
-from jax_optireduce import _call
 from jax_optireduce._jax import coordination
+from jax_optireduce._program.call import DEFERRING_MODES
 
 AXIS = "ranks"
 
@@ -235,7 +235,7 @@ def wrong_elements(
       wire_format: format of modes without deferred data.
     """
     share = 0.0
-    if mode not in _call.DEFERRING_MODES:
+    if mode not in DEFERRING_MODES:
         share = _WIRE_ROUNDING[wire_format]
     if mode == "lossy":
         share = max(_LOSSY_ROUNDING * epsilon, _ROTATED_ROUNDING * share)
@@ -307,7 +307,7 @@ class _Kind:
         self._reports: list[Any] = []
         self._cpu_s = 0.0
         self._call = data.program(self._reduce, in_place=data.in_place)
-        self._defers = kind in _call.DEFERRING_MODES
+        self._defers = kind in DEFERRING_MODES
         if self._defers:
             self._drain = data.program(
                 lambda tree: jax_optireduce.drain(tree, AXIS, **self._arguments)

@@ -26,8 +26,9 @@ from pathlib import Path
 import rich.table
 import rich.text
 
-from jax_optireduce import _host, _jax_version, _native
-from jax_optireduce._options import Advanced
+from jax_optireduce import _jax_version, _native
+from jax_optireduce._session import host_facts
+from jax_optireduce._session.options import Advanced
 from jax_optireduce.tools import accelerator_checks, screen
 from jax_optireduce.tools.check import Check, Level
 
@@ -101,7 +102,7 @@ def examine() -> list[Check]:
         check_offload("GSO, sending many datagrams at once", bool(udp["gso"])),
         check_offload("GRO, receiving many at once", bool(udp["gro"])),
         *(check_mtu(name, mtu) for name, mtu in sorted(_interfaces().items())),
-        check_cores(cores, _host.quota_cores()),
+        check_cores(cores, host_facts.quota_cores()),
         check_memory(_available_bytes()),
         *accelerator_checks.examine(cores, os.environ),
     ]
@@ -308,7 +309,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 def _words(path: str, keys: Iterable[str]) -> set[str]:
     """Returns the words of the first line "key : words" with one of `keys`."""
-    for line in _host.read(path).splitlines():
+    for line in host_facts.read(path).splitlines():
         key, _, words = line.partition(":")
         if key.strip() in keys:
             return set(words.split())
@@ -319,10 +320,10 @@ def _interfaces() -> Mapping[str, int]:
     """Returns the MTU of each interface that is up, in bytes."""
     found = {}
     for folder in Path("/sys/class/net").glob("*"):
-        mtu_bytes = _host.number(f"{folder}/mtu")
+        mtu_bytes = host_facts.number(f"{folder}/mtu")
         if (
             mtu_bytes is not None
-            and _host.read(f"{folder}/operstate").strip() != "down"
+            and host_facts.read(f"{folder}/operstate").strip() != "down"
         ):
             found[folder.name] = mtu_bytes
     return found
@@ -330,10 +331,10 @@ def _interfaces() -> Mapping[str, int]:
 
 def _available_bytes() -> int:
     """Returns the memory that this process can allocate, in bytes."""
-    fields = dict(re.findall(r"(\w+):\s+(\d+) kB", _host.read("/proc/meminfo")))
+    fields = dict(re.findall(r"(\w+):\s+(\d+) kB", host_facts.read("/proc/meminfo")))
     available = int(fields.get("MemAvailable", 0)) * 1024
-    limit = _host.number("/sys/fs/cgroup/memory.max")
-    used = _host.number("/sys/fs/cgroup/memory.current")
+    limit = host_facts.number("/sys/fs/cgroup/memory.max")
+    used = host_facts.number("/sys/fs/cgroup/memory.current")
     if limit is not None and used is not None:
         available = min(available, limit - used)
     return available

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jax_optireduce import _log_thread, _phrases
+from jax_optireduce import _phrases
 from jax_optireduce._errors import UsageError
+from jax_optireduce._session import log_thread
 from jax_optireduce.tools import files
 
 # Least difference between the starts of a call on two ranks that is a cause, in
@@ -155,7 +156,7 @@ def read(path: Path) -> Record:
       RecordError: it is no flight record.
     """
     head, calls = read_lines(path, _CALL_FIELDS)
-    requested = head["reason"] == _log_thread.REQUESTED
+    requested = head["reason"] == log_thread.REQUESTED
     return Record(
         rank=head["rank"],
         world_size=head["world_size"],

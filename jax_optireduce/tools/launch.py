@@ -40,8 +40,8 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from jax_optireduce import _options
 from jax_optireduce._errors import UsageError
+from jax_optireduce._session.options import resolve
 from jax_optireduce.tools import arguments
 
 # Bytes of one read of a pipe. Source: pipe(7), the capacity of a pipe.
@@ -162,7 +162,7 @@ def start(
       UsageError: a variable JAX_OPTIREDUCE_* is no option, or has no valid value.
     """
     if grace_s is None:
-        options, _ = _options.resolve({}, os.environ)
+        options, _ = resolve({}, os.environ)
         graces_s = (options.peer_timeout_s + _GRACE_S, _GRACE_S)
     else:
         graces_s = (grace_s, grace_s)

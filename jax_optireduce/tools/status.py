@@ -32,7 +32,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jax_optireduce import _phrases, _status
+from jax_optireduce import _phrases
+from jax_optireduce._session import status
 from jax_optireduce.tools import arguments, screen, status_sockets
 from jax_optireduce.tools.status_sockets import Answer, State
 
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     Returns:
       The exit code, see above.
     """
-    answers = _ask(status_sockets.find(args.paths or _status.folders()), args.interval)
+    answers = _ask(status_sockets.find(args.paths or status.folders()), args.interval)
     jobs = [_job(answers, session) for session in sorted({a.session for a in answers})]
     jobs.sort(key=_is_dead)
     living = [job for job in jobs if not _is_dead(job)]
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
             _print_job(job)
         _print_dead([job for job in jobs if _is_dead(job)])
     else:
-        looked = ", ".join(map(str, args.paths or _status.folders()))
+        looked = ", ".join(map(str, args.paths or status.folders()))
         print(
             f"status: no job found in {looked}. For the ranks on another host: ssh "
             "HOST python -m jax_optireduce status. For a job with another "

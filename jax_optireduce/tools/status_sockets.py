@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jax_optireduce import _status
+from jax_optireduce._session import status
 
 # As ffi/runtime/status_report.h.
 _VERSION = 1
@@ -69,7 +69,7 @@ def find(paths: Iterable[Path]) -> list[Path]:
                 found.append(path)
             elif facts.st_uid == os.geteuid() or os.geteuid() == 0:
                 found += sorted(path.glob("*.sock"))
-    return [path for path in dict.fromkeys(found) if _status.NAME.fullmatch(path.name)]
+    return [path for path in dict.fromkeys(found) if status.NAME.fullmatch(path.name)]
 
 
 def ask(path: Path) -> Answer | None:
@@ -81,7 +81,7 @@ def ask(path: Path) -> Answer | None:
     Returns:
       The answer; None if the process has closed the session.
     """
-    match = _status.NAME.fullmatch(path.name)
+    match = status.NAME.fullmatch(path.name)
     assert match is not None  # noqa: S101 (find returns no other names)
     session, rank, pid = match.groups()
     answer = Answer(path, session, int(rank), int(pid))
@@ -127,7 +127,7 @@ def _read(path: Path) -> bytes:
     end = time.monotonic() + ANSWER_S
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(ANSWER_S)
-        _status.connect(client, path)
+        status.connect(client, path)
         parts: list[bytes] = []
         while sum(map(len, parts)) < _ANSWER_BYTES_MAX:
             # A timeout of 0 would not wait at all.

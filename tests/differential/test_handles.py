@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 import jax_optireduce
-from jax_optireduce import _communicator
+from jax_optireduce._session import communicator
 
 _P = PartitionSpec
 _STEPS = 50
@@ -372,7 +372,7 @@ def test_a_changed_handle_is_an_error() -> None:
 
 
 def test_lost_handles_take_a_bounded_memory() -> None:
-    native = _communicator.current("begin")._native
+    native = communicator.current("begin")._native
     before = jax_optireduce.stats()
     program = _begin_program("lost")
     handles = []

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jax_optireduce
-from jax_optireduce import _program_checks
+from jax_optireduce._program import program_checks
 
 pytestmark = pytest.mark.usefixtures("communicator")
 
@@ -283,7 +283,7 @@ def _pmapped(cross_replica_axis):
 def test_a_batch_norm_with_the_axis_of_the_calls_is_told_what_to_write(
     caplog, monkeypatch
 ):
-    monkeypatch.setattr(_program_checks, "_logged", set())
+    monkeypatch.setattr(program_checks, "_logged", set())
     with caplog.at_level(logging.WARNING, "jax_optireduce"):
         _pmapped("data")
     (line,) = caplog.messages
@@ -294,7 +294,7 @@ def test_a_batch_norm_with_the_axis_of_the_calls_is_told_what_to_write(
 def test_a_batch_norm_without_the_axis_averages_its_statistics_in_the_step(
     caplog, monkeypatch
 ):
-    monkeypatch.setattr(_program_checks, "_logged", set())
+    monkeypatch.setattr(program_checks, "_logged", set())
     with caplog.at_level(logging.WARNING, "jax_optireduce"):
         (_, state, _), x = _pmapped(None)
     assert caplog.messages == []

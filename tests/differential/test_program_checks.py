@@ -13,7 +13,7 @@ from jax import lax
 from jax.sharding import AxisType, PartitionSpec
 
 import jax_optireduce
-from jax_optireduce import _program_checks
+from jax_optireduce._program import program_checks
 
 pytestmark = pytest.mark.usefixtures("communicator")
 
@@ -24,7 +24,7 @@ PARTS = 3
 @pytest.fixture
 def lines(caplog, monkeypatch):
     """The lines of the log of a function that is lowered on four devices."""
-    monkeypatch.setattr(_program_checks, "_logged", set())
+    monkeypatch.setattr(program_checks, "_logged", set())
 
     def lowered(function, *, vma=False, **arguments):
         devices = jax.devices()[:4]
@@ -156,8 +156,8 @@ def test_axes_within_a_process_are_left_to_xla():
     of = [[0, 0], [1, 1], [2, 2]]
     devices = [[types.SimpleNamespace(process_index=i) for i in row] for row in of]
     mesh = types.SimpleNamespace(axis_names=("dp", "tp"), devices=np.array(devices))
-    assert _program_checks.slow_axes(mesh, ("dp", "tp")) == ("dp",)
-    assert _program_checks.slow_axes(mesh, ("tp",)) == ("tp",)
+    assert program_checks.slow_axes(mesh, ("dp", "tp")) == ("dp",)
+    assert program_checks.slow_axes(mesh, ("tp",)) == ("tp",)
 
 
 def test_batch_norm_of_flax_over_the_axis_is_named(lines):

@@ -243,7 +243,7 @@ def _options() -> dict[str, list[str]]:
             for f in node.body
             if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)
         ]
-        for node in ast.parse(text(ROOT / "jax_optireduce/_options.py")).body
+        for node in ast.parse(text(ROOT / "jax_optireduce/_session/options.py")).body
         if isinstance(node, ast.ClassDef)
     }
 
@@ -281,7 +281,7 @@ def test_the_readme_names_the_variable_of_every_option():
     assert "`JAX_OPTIREDUCE_` and the name in capitals, for both tables" in section
     prefix = re.search(
         r'^ENVIRONMENT_PREFIX = "(\w+)"$',
-        text(ROOT / "jax_optireduce/_options.py"),
+        text(ROOT / "jax_optireduce/_session/options.py"),
         re.MULTILINE,
     )
     assert prefix is not None
@@ -306,7 +306,7 @@ def test_every_field_of_the_flight_record_is_explained():
     body = header.split("ToDict(const CallRecord&", 1)[1].split("\n}", 1)[0]
     fields = re.findall(r'named\["(\w+)"\]', body)
     assert list(_table_under("The flight record")) == fields
-    method = text(ROOT / "jax_optireduce/_communicator.py")
+    method = text(ROOT / "jax_optireduce/_session/communicator.py")
     docstring = method.split("def flight_record", 1)[1].split("return", 1)[0]
     assert set(re.findall(r'"(\w+)"', docstring)) >= set(fields)
 

@@ -52,6 +52,18 @@ ROOMS = {
     "lifecycle": {"wire", "path", "collective", "call", "session", "detectors"},
 }
 _ENDPOINT = "endpoint"
+
+# The rooms of the package -> rooms they may import. The modules beside the rooms are
+# below all of them, except those of _FRONT, which are above.
+PACKAGE = {
+    "_jax": set(),
+    "_session": {"_jax"},
+    "_program": {"_jax", "_session"},
+    "_calls": {"_jax", "_session", "_program"},
+    "coding": {"_session", "_program"},
+    "tools": {"_jax", "_session", "_program"},
+}
+_FRONT = {"__init__", "__main__", "metrics"}
 _SHARED = {"options.h", "stats.h", "submission.h", "transmit.h"}
 
 # Layers without threads, clocks, randomness or input/output: a replay gives the same
@@ -154,6 +166,59 @@ def test_rooms_of_the_protocol_include_only_rooms_below_them(path):
             other = _room(ROOT / target.strip('"'))
             where = f"{relative(path)}:{number}: #include {target}"
             assert other in allowed, f"{where}: {room} may include {allowed}"
+
+
+def _package_room(module: str) -> str | None:
+    """The room of a module of the package; None for one that lies beside the rooms."""
+    first = module.split(".", maxsplit=1)[0]
+    return first if first in PACKAGE else None
+
+
+def _imported(path: Path) -> set[str]:
+    """The modules of the package that a file imports, without `jax_optireduce.`.
+
+    An import for annotations alone is none.
+    """
+    tree, found = ast.parse(text(path)), set()
+    tree.body = [
+        node
+        for node in tree.body
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    prefix = "jax_optireduce."
+    return {name.removeprefix(prefix) for name in found if name.startswith(prefix)}
+
+
+_PACKAGE_FILES = [
+    path for path in files(".py") if path.is_relative_to(ROOT / "jax_optireduce")
+]
+
+
+def test_the_table_names_the_rooms_of_the_package():
+    folders = {path.parent for path in _PACKAGE_FILES} - {ROOT / "jax_optireduce"}
+    assert {path.name for path in folders} == set(PACKAGE)
+
+
+@pytest.mark.parametrize("path", _PACKAGE_FILES, ids=relative)
+def test_rooms_of_the_package_import_only_rooms_below_them(path):
+    inside = path.relative_to(ROOT / "jax_optireduce").parts
+    if len(inside) == 1 and path.stem in _FRONT:
+        return
+    room = inside[0] if len(inside) > 1 else None
+    allowed = PACKAGE[room] | {room} if room else set()
+    for name in _imported(path):
+        other = _package_room(name)
+        assert other is None or other in allowed, (
+            f"{relative(path)} imports jax_optireduce.{name}: {room or 'it'} may "
+            f"import {sorted(allowed) or 'no room'}"
+        )
+        front = name.split(".")[0] in _FRONT
+        assert not front, f"{relative(path)} imports {name}"
 
 
 @pytest.mark.parametrize("path", [p for p in _CXX if _layer(p) in PURE], ids=relative)

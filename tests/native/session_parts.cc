@@ -262,7 +262,7 @@ class SessionParts {
 
   std::map<Pair, std::vector<float>> buckets_;
   SessionState session_;
-  LaneMembership membership_{session_};
+  LaneMembership membership_{session_, nullptr};
   Admission admission_{session_};
   LagMonitor lag_{session_};
   Transmitter transmitter_{session_, admission_.refusals(), lag_};

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import optireduce_testing
-from jax_optireduce._accelerators import Plugin
+from jax_optireduce._session.accelerators import Plugin
 from jax_optireduce.tools import accelerator_checks
 from jax_optireduce.tools.check import Level
 

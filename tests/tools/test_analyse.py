@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jax_optireduce import __main__
-from jax_optireduce._log_thread import REQUESTED
+from jax_optireduce._session.log_thread import REQUESTED
 
 _STALL = "call 812 of 'grads' has been under way for 60.0 s."
 

@@ -13,7 +13,8 @@ from jax.sharding import AxisType, PartitionSpec
 
 import jax_optireduce
 import optireduce_testing
-from jax_optireduce import _accelerators, _native
+from jax_optireduce import _native
+from jax_optireduce._session import accelerators
 
 _P = PartitionSpec
 _FAKE = Path(optireduce_testing.__file__).with_name("liboptireduce_fake_plugin.so")
@@ -52,11 +53,11 @@ def loaded(plugin, monkeypatch):
 
     Their names are not those of real plug-ins, as they stay in the process.
     """
-    monkeypatch.setattr(_accelerators, "_asked", {})
-    names = {f"fake_{platform}": platform for platform in _accelerators.PLATFORMS}
-    monkeypatch.setattr(_accelerators, "_PLATFORMS", names)
+    monkeypatch.setattr(accelerators, "_asked", {})
+    names = {f"fake_{platform}": platform for platform in accelerators.PLATFORMS}
+    monkeypatch.setattr(accelerators, "_PLATFORMS", names)
     paths = set()
-    monkeypatch.setattr(_accelerators, "mapped_libraries", lambda: paths)
+    monkeypatch.setattr(accelerators, "mapped_libraries", lambda: paths)
 
     def load(name="fake_cuda.so", fault=0):
         path, library = plugin(name, fault)
@@ -103,18 +104,18 @@ def test_a_library_that_is_not_loaded_is_not_loaded_for_a_registration(tmp_path)
     path = str(shutil.copy(_FAKE, tmp_path / "fake_cuda.so"))
     with pytest.raises(RuntimeError, match="the process has not loaded it"):
         _native.register_with_plugin(path)
-    assert path not in _accelerators.mapped_libraries()
+    assert path not in accelerators.mapped_libraries()
 
 
 def test_a_library_that_is_no_plugin_is_refused():
-    path = next(p for p in _accelerators.mapped_libraries() if "libc.so" in p)
+    path = next(p for p in accelerators.mapped_libraries() if "libc.so" in p)
     with pytest.raises(RuntimeError, match=r"it is no PJRT plug-in: .*GetPjrtApi"):
         _native.register_with_plugin(path)
 
 
 def test_loaded_plugins_are_found_by_their_files(plugin):
     path, _ = plugin()
-    assert path in _accelerators.mapped_libraries()
+    assert path in accelerators.mapped_libraries()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_loaded_plugins_are_found_by_their_files(plugin):
 )
 def test_the_platform_follows_from_the_name_of_the_file(path, platform):
     environment = {"TPU_LIBRARY_PATH": "/lib/of_tpu.so"}
-    assert _accelerators.platform_of(path, environment) == platform
+    assert accelerators.platform_of(path, environment) == platform
 
 
 def test_init_registers_with_loaded_plugins_once(loaded, caplog):
@@ -260,7 +261,7 @@ class TestProgram:
 def test_a_tpu_without_handlers_is_served_by_callbacks(loaded, caplog):
     loaded("fake_tpu.so", fault=4)
     with caplog.at_level(logging.WARNING, "jax_optireduce"):
-        assert _accelerators.host_call("tpu", "", "psum") == "callback"
+        assert accelerators.host_call("tpu", "", "psum") == "callback"
     assert "Python callbacks take their place, which are slow" in caplog.text
     assert "it has no PJRT extension for FFI" in caplog.text
 
@@ -281,9 +282,9 @@ def test_the_way_of_a_call_follows_from_the_device_and_the_option(
 ):
     loaded("fake_cuda.so")
     loaded("fake_tpu.so")
-    assert _accelerators.host_call(platform, wanted, "psum") == way
+    assert accelerators.host_call(platform, wanted, "psum") == way
 
 
 def test_direct_calls_of_other_devices_are_refused():
     with pytest.raises(jax_optireduce.UsageError, match="is for CPU devices"):
-        _accelerators.host_call("cuda", "direct", "psum")
+        accelerators.host_call("cuda", "direct", "psum")

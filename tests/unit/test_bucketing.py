@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from jax_optireduce._bucketing import plan_buckets
+from jax_optireduce._program.bucketing import plan_buckets
 
 _DTYPES = [np.dtype(d) for d in (np.float32, jnp.bfloat16, np.float64, np.int32)]
 _SHAPES = st.lists(st.integers(0, 40), max_size=3).map(tuple)

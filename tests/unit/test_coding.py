@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import UsageError, _codes, _words, coding
+from jax_optireduce import UsageError, coding
+from jax_optireduce.coding import _codes, _words
 
 
 def _plan(ranks, late=1, **more):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_optireduce._concatenate import CONCATENATE_TARGET, concatenate
+from jax_optireduce._program.concatenate import CONCATENATE_TARGET, concatenate
 
 
 def _rows(rows, widths, dtype):

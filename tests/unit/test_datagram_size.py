@@ -2,8 +2,8 @@
 
 import pytest
 
-from jax_optireduce import _paths
 from jax_optireduce._errors import RendezvousError
+from jax_optireduce._session import paths
 
 ONE_HOST = ["127.0.0.1"] * 4
 
@@ -23,7 +23,7 @@ ONE_HOST = ["127.0.0.1"] * 4
 def test_datagrams_are_longer_where_all_processes_are_on_one_host(
     addresses, receive_buffer_bytes, expected
 ):
-    got = _paths.default_datagram_bytes(addresses, receive_buffer_bytes)
+    got = paths.default_datagram_bytes(addresses, receive_buffer_bytes)
     assert got == expected
 
 
@@ -41,7 +41,7 @@ def test_datagrams_are_longer_where_all_processes_are_on_one_host(
 def test_shorter_datagrams_are_those_of_known_mtus(
     datagram_bytes, header_bytes, first, last
 ):
-    lengths = _paths.shorter_datagrams(datagram_bytes, header_bytes)
+    lengths = paths.shorter_datagrams(datagram_bytes, header_bytes)
     assert lengths[: len(first)] == first
     assert lengths[-3:] == last
 
@@ -81,21 +81,21 @@ LENGTHS = [8972, 8472, 1472, 1252, 548]
 @pytest.fixture
 def prove(monkeypatch):
     """Proves the paths of a network in little time."""
-    monkeypatch.setattr(_paths, "_PROVE_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(_paths, "_SHORTER_AFTER_S", 0.01)
-    return lambda network, lengths: _paths.prove(
+    monkeypatch.setattr(paths, "_PROVE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(paths, "_SHORTER_AFTER_S", 0.01)
+    return lambda network, lengths: paths.prove(
         network, "connected", PEERS, lengths, 1.0
     )
 
 
 def test_paths_of_the_longest_datagrams_see_no_shorter_ones(prove):
     network = Network(9000, 8972, 8972)
-    assert prove(network, LENGTHS) == _paths.Proof(0, 0, 8972, "")
+    assert prove(network, LENGTHS) == paths.Proof(0, 0, 8972, "")
     assert network.probed == [[8972]]
 
 
 def test_the_path_with_the_shortest_datagrams_counts(prove):
-    assert prove(Network(8972, 1300, 8500), LENGTHS) == _paths.Proof(0, 2, 1252, "")
+    assert prove(Network(8972, 1300, 8500), LENGTHS) == paths.Proof(0, 2, 1252, "")
 
 
 def test_a_given_length_has_to_pass(prove):
@@ -120,20 +120,20 @@ def test_a_path_without_any_length_counts_before_a_short_one(prove, limit, text)
 
 def test_all_ranks_agree_on_the_shortest_datagrams():
     proofs = [
-        _paths.Proof(0, 1, 8472, ""),
-        _paths.Proof(1, 2, 1252, ""),
-        _paths.Proof(2, 1, 1252, ""),
-        _paths.Proof(3, 3, 8972, ""),
+        paths.Proof(0, 1, 8472, ""),
+        paths.Proof(1, 2, 1252, ""),
+        paths.Proof(2, 1, 1252, ""),
+        paths.Proof(3, 3, 8972, ""),
     ]
-    assert {_paths.agree(own, proofs) for own in proofs} == {proofs[1]}
+    assert {paths.agree(own, proofs) for own in proofs} == {proofs[1]}
 
 
 def test_a_blocked_path_is_an_error_on_all_ranks():
     proofs = [
-        _paths.Proof(0, 1, 1252, ""),
-        _paths.Proof(1, 2, 0, "first"),
-        _paths.Proof(2, 1, 0, "second"),
+        paths.Proof(0, 1, 1252, ""),
+        paths.Proof(1, 2, 0, "first"),
+        paths.Proof(2, 1, 0, "second"),
     ]
     for own, error in zip(proofs, ["first", "first", "second"], strict=True):
         with pytest.raises(RendezvousError, match=error):
-            _paths.agree(own, proofs)
+            paths.agree(own, proofs)

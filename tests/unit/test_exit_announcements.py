@@ -2,13 +2,13 @@
 
 import json
 
-from jax_optireduce import _exit
+from jax_optireduce._session import process_end
 
 
 def exited(named_by, *, dead=(), unreached=()):
     announced = {str(rank): json.dumps(n).encode() for rank, n in named_by.items()}
-    peers = _exit.PeersAtExit(set(dead), set(unreached))
-    return _exit.find_exited(peers, announced)
+    peers = process_end.PeersAtExit(set(dead), set(unreached))
+    return process_end.find_exited(peers, announced)
 
 
 def test_a_rank_that_has_announced_its_exit_or_is_dead_is_not_waited_for():

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jax_optireduce._hadamard import (
+from jax_optireduce._program.hadamard import (
     BLOCK_SIZE,
     DECODE_TARGET,
     ENCODE_TARGET,

@@ -17,17 +17,18 @@ import pytest
 from jax import lax
 
 import jax_optireduce
-from jax_optireduce import _identity, _native
-from jax_optireduce._call import Call
+from jax_optireduce import _native
+from jax_optireduce._program import identity
+from jax_optireduce._program.call import Call
 
 _CALL = Call(kind="psum", key="k", axes=("dp",), mode="exact", wire_format="float32")
 
 _PROGRAM = """
 import jax
-from jax_optireduce import _identity
+from jax_optireduce._program import identity
 
 def layer(x):
-    print(_identity.call_site_key("psum"))
+    print(identity.call_site_key("psum"))
     return x
 
 def train(x):
@@ -51,8 +52,8 @@ def _keys(folder: Path, start: str) -> list[str]:
 
 
 def _key_in(file: str) -> str:
-    code = compile("\nkey = _identity.call_site_key('psum')", file, "exec")
-    namespace = {"_identity": _identity}
+    code = compile("\nkey = identity.call_site_key('psum')", file, "exec")
+    namespace = {"identity": identity}
     exec(code, namespace)  # noqa: S102
     return namespace["key"]
 
@@ -208,19 +209,19 @@ def test_calls_of_one_helper_are_told_apart_whatever_was_traced_before():
 
 
 def test_calls_with_one_key_are_numbered_in_their_program():
-    assert [_identity.numbered("k", i) for i in range(3)] == ["k", "k #1", "k #2"]
+    assert [identity.numbered("k", i) for i in range(3)] == ["k", "k #1", "k #2"]
 
 
 def test_name_tells_apart_meshes_and_groups():
     layouts = [[[0, 1, 2, 3]], [[0, 1], [2, 3]], [[0, 2], [1, 3]], [[0, 1]]]
-    names = {_identity.collective_name("k", np.array(layout)) for layout in layouts}
+    names = {identity.collective_name("k", np.array(layout)) for layout in layouts}
     assert len(names) == len(layouts)
 
 
 @pytest.mark.parametrize("key", ["x" * 1000, "\N{GREEK SMALL LETTER PI}" * 100, "x"])
 def test_long_name_is_shortened_and_still_different(key):
     devices = np.array([[0, 1]])
-    one, two = (_identity.collective_name(key + end, devices) for end in ("1", "2"))
+    one, two = (identity.collective_name(key + end, devices) for end in ("1", "2"))
     assert one != two
     assert len(one.encode()) <= _native.NAME_BYTES_MAX
 
@@ -244,9 +245,7 @@ def test_fingerprint_depends_on_everything_that_ranks_must_agree_on():
     def fingerprint(shape=(2, 3), dtype="float32", **changed):
         devices = changed.pop("devices", np.arange(4).reshape(2, 2))
         call = dataclasses.replace(_CALL, **changed)
-        return _identity.fingerprint(
-            [jax.ShapeDtypeStruct(shape, dtype)], call, devices
-        )
+        return identity.fingerprint([jax.ShapeDtypeStruct(shape, dtype)], call, devices)
 
     variants = [
         fingerprint(),
@@ -266,7 +265,7 @@ def test_fingerprint_depends_on_everything_that_ranks_must_agree_on():
 def test_description_names_the_call_and_shortens_a_long_list():
     leaves = [jax.ShapeDtypeStruct((i, 2), "float32") for i in range(1, 6)]
     call = dataclasses.replace(_CALL, mode="lossy", wire_format="int8", rotated=True)
-    text = _identity.describe("grads", leaves, call, group_size=4)
+    text = identity.describe("grads", leaves, call, group_size=4)
     assert text == (
         "'grads' (float32[1,2], [2,2], [3,2] and 2 more, 30 elements, "
         "mode lossy, as int8, rotated, 4 ranks)"

@@ -4,8 +4,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from jax_optireduce import _interfaces
 from jax_optireduce._errors import UsageError
+from jax_optireduce._session import interfaces
 
 HOST = [
     ("lo", "127.0.0.1"),
@@ -38,21 +38,19 @@ names = st.text("eth01dockerlo", min_size=1, max_size=8)
 def test_the_address_is_that_of_an_interface_of_the_pattern(pattern, on_route, chosen):
     if chosen is None:
         with pytest.raises(UsageError, match=r"it has lo \(127.0.0.1\), eth0"):
-            _interfaces.choose(pattern, HOST, on_route)
+            interfaces.choose(pattern, HOST, on_route)
     else:
-        assert _interfaces.choose(pattern, HOST, on_route) == chosen
+        assert interfaces.choose(pattern, HOST, on_route) == chosen
 
 
 @hypothesis.given(st.lists(names, min_size=1, max_size=3), names, st.booleans())
 def test_an_exclusion_is_the_complement(parts, name, whole):
     pattern = "=" * whole + ",".join(parts)
-    assert _interfaces.matches(pattern, name) != _interfaces.matches(
-        "^" + pattern, name
-    )
+    assert interfaces.matches(pattern, name) != interfaces.matches("^" + pattern, name)
 
 
 @hypothesis.given(st.lists(names, min_size=1, max_size=3), names)
 def test_whole_names_are_beginnings(parts, name):
     pattern = ",".join(parts)
-    if _interfaces.matches("=" + pattern, name):
-        assert _interfaces.matches(pattern, name)
+    if interfaces.matches("=" + pattern, name):
+        assert interfaces.matches(pattern, name)

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from jax_optireduce import _host, _lanes
+from jax_optireduce._session import host_facts, lanes
 
-CORES_16 = _lanes.Share("one", "10.0.0.1", list(range(16)), 0, 0, 0)
+CORES_16 = lanes.Share("one", "10.0.0.1", list(range(16)), 0, 0, 0)
 OTHER = CORES_16._replace(host="other", address="10.0.0.2", cores=list(range(128)))
 
 
@@ -28,14 +28,14 @@ OTHER = CORES_16._replace(host="other", address="10.0.0.2", cores=list(range(128
 )
 def test_the_least_host_decides(changes, expected):
     least = CORES_16._replace(**changes)
-    assert _lanes.choose([least, OTHER]) == expected
-    assert _lanes.choose([OTHER, least]) == expected
+    assert lanes.choose([least, OTHER]) == expected
+    assert lanes.choose([OTHER, least]) == expected
 
 
 def test_processes_of_a_host_share_its_cores_link_and_ports():
     def chosen(**changes):
         shared = CORES_16._replace(**changes)
-        return _lanes.choose([shared, OTHER, shared])
+        return lanes.choose([shared, OTHER, shared])
 
     assert chosen() == 2
     assert chosen(cores=list(range(64))) == 8
@@ -46,7 +46,7 @@ def test_processes_of_a_host_share_its_cores_link_and_ports():
 def test_processes_with_addresses_of_their_own_share_the_cores_of_their_host():
     def chosen(**changes):
         first = CORES_16._replace(**changes)
-        return _lanes.choose([first, OTHER, first._replace(address="10.0.1.1")])
+        return lanes.choose([first, OTHER, first._replace(address="10.0.1.1")])
 
     assert chosen() == 2
     # Each has a link and ports.
@@ -57,35 +57,35 @@ def test_processes_with_addresses_of_their_own_share_the_cores_of_their_host():
 def test_processes_with_cores_of_their_own_use_all_of_them():
     parts = (list(range(8)), list(range(8, 16)))
     shares = [CORES_16._replace(cores=cores) for cores in parts]
-    assert _lanes.choose([*shares, OTHER]) == 2
+    assert lanes.choose([*shares, OTHER]) == 2
 
 
 @pytest.mark.parametrize("processes", [1, 4])
 def test_one_host_has_one_lane(processes):
     shares = [CORES_16._replace(address=f"127.0.0.{i}") for i in range(processes)]
-    assert _lanes.choose(shares) == 1
+    assert lanes.choose(shares) == 1
 
 
 def test_processes_of_unknown_hosts_are_told_apart_by_address(monkeypatch):
-    monkeypatch.setattr(_host, "read", lambda _: "")
-    assert _lanes.own_share("10.0.0.1", "", (0, 0)).host == "10.0.0.1"
+    monkeypatch.setattr(host_facts, "read", lambda _: "")
+    assert lanes.own_share("10.0.0.1", "", (0, 0)).host == "10.0.0.1"
 
 
 def test_a_process_knows_its_cores_and_ports():
-    share = _lanes.own_share("10.0.0.1", "no such interface", (41_000, 41_063))
+    share = lanes.own_share("10.0.0.1", "no such interface", (41_000, 41_063))
     assert share.host
-    assert share.host == _lanes.own_share("10.0.0.2", "", (0, 0)).host
+    assert share.host == lanes.own_share("10.0.0.2", "", (0, 0)).host
     assert set(share.cores) == os.sched_getaffinity(0)
     assert (share.link_mbps, share.ports) == (0, 64)
-    assert _lanes.own_share("10.0.0.1", "", (0, 0)).ports == 0
+    assert lanes.own_share("10.0.0.1", "", (0, 0)).ports == 0
 
 
 @pytest.mark.parametrize(
     ("content", "expected"), [("25000\n", 25_000), ("-1\n", 0), ("", 0)]
 )
 def test_a_link_without_a_speed_is_unknown(monkeypatch, content, expected):
-    monkeypatch.setattr(_host, "read", {"/sys/class/net/eth0/speed": content}.get)
-    assert _host.link_mbps("eth0") == expected
+    monkeypatch.setattr(host_facts, "read", {"/sys/class/net/eth0/speed": content}.get)
+    assert host_facts.link_mbps("eth0") == expected
 
 
 _VERSION_1 = "/sys/fs/cgroup/cpu/cpu.cfs_"
@@ -102,5 +102,5 @@ _VERSION_1 = "/sys/fs/cgroup/cpu/cpu.cfs_"
     ],
 )
 def test_a_quota_of_the_container_counts(monkeypatch, files, expected):
-    monkeypatch.setattr(_host, "read", lambda path: files.get(path, ""))
-    assert _lanes.own_share("10.0.0.1", "", (0, 0)).quota_cores == expected
+    monkeypatch.setattr(host_facts, "read", lambda path: files.get(path, ""))
+    assert lanes.own_share("10.0.0.1", "", (0, 0)).quota_cores == expected

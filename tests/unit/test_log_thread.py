@@ -9,7 +9,8 @@ import stat
 
 import pytest
 
-from jax_optireduce import Options, _log_thread
+from jax_optireduce import Options
+from jax_optireduce._session import log_thread
 
 _CALL = {
     "number": 5,
@@ -64,16 +65,16 @@ def lines_of(caplog, folder, *events, **options):
     native = Native()
     options = Options(flight_record_dir=str(folder), **options)
     with caplog.at_level(logging.WARNING, "jax_optireduce"):
-        log_thread = _log_thread.LogThread(native, native, options)
+        thread = log_thread.LogThread(native, native, options)
         for one in (*events, None):
             native.events.put(one)
-        log_thread.end()
+        thread.end()
     return [record.getMessage() for record in caplog.records]
 
 
 @pytest.fixture(autouse=True)
 def _first_dump(monkeypatch):
-    monkeypatch.setattr(_log_thread, "_numbers", iter(range(1000)))
+    monkeypatch.setattr(log_thread, "_numbers", iter(range(1000)))
 
 
 def test_slow_rank_is_named_with_figures_and_advice(caplog, tmp_path):
@@ -261,7 +262,7 @@ def test_a_file_that_is_there_is_left_alone(caplog, tmp_path):
     (first,) = tmp_path.iterdir()
     first.write_text("mine")
     caplog.clear()
-    _log_thread._numbers = iter(range(1000))
+    log_thread._numbers = iter(range(1000))
     (line,) = lines_of(caplog, tmp_path, stall())
     assert first.read_text() == "mine"
     assert str(first) not in line
@@ -277,7 +278,7 @@ def test_a_folder_that_cannot_be_written_is_said(caplog, tmp_path):
 def test_dump_on_request_replaces_the_file(tmp_path):
     path = tmp_path / "record.jsonl"
     path.write_text("old\n" * 10)
-    _log_thread.dump(Native(), path)
+    log_thread.dump(Native(), path)
     head, record = map(json.loads, path.read_text().splitlines())
     assert head["reason"] == "requested by the program"
     assert record == _CALL
@@ -286,7 +287,7 @@ def test_dump_on_request_replaces_the_file(tmp_path):
 def test_a_dump_on_request_is_readable_by_its_user_only(tmp_path):
     old_mask = os.umask(0o022)
     try:
-        _log_thread.dump(Native(), tmp_path / "record.jsonl")
+        log_thread.dump(Native(), tmp_path / "record.jsonl")
     finally:
         os.umask(old_mask)
     assert stat.S_IMODE((tmp_path / "record.jsonl").stat().st_mode) == 0o600
@@ -298,7 +299,7 @@ def test_no_folder_for_temporary_files_is_told_and_the_watch_goes_on(
     def no_folder():
         raise FileNotFoundError("no usable temporary directory")
 
-    monkeypatch.setattr(_log_thread.tempfile, "gettempdir", no_folder)
+    monkeypatch.setattr(log_thread.tempfile, "gettempdir", no_folder)
     first, second = lines_of(caplog, "", stall(), slow())
     assert "The flight record could not be written (no usable temporary" in first
     assert "rank 3 is slow" in second
@@ -331,20 +332,20 @@ _LATE = [(f"'call {i}' (float32[9], mode bounded, 2 ranks)", 10**i) for i in ran
 
 
 def test_late_data_at_the_end_is_told_by_collective_most_first():
-    line = _log_thread.describe_late_data(_LATE)
+    line = log_thread.describe_late_data(_LATE)
     assert "9.5 MiB of 'call 7' (float32[9], mode bounded, 2 ranks), 976.6 KiB" in line
     assert "1000 bytes of 'call 3'" not in line
     assert " and 1.1 KiB of others. This data is lost." in line
-    assert "3 bytes of 'x'" in _log_thread.describe_late_data([("'x'", 3)])
+    assert "3 bytes of 'x'" in log_thread.describe_late_data([("'x'", 3)])
 
 
 def test_late_data_is_not_told_without_any_or_while_an_error_ends_the_program(caplog):
-    _log_thread.log_late_data([])
+    log_thread.log_late_data([])
     with contextlib.suppress(ArithmeticError):
         try:
             raise ArithmeticError
         finally:
-            _log_thread.log_late_data(_LATE)
+            log_thread.log_late_data(_LATE)
     assert not caplog.records
-    _log_thread.log_late_data(_LATE)
+    log_thread.log_late_data(_LATE)
     assert len(caplog.records) == 1

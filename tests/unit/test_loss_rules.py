@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from jax import lax
 
 import jax_optireduce
-from jax_optireduce import _safeguards, _stats
+from jax_optireduce import _stats
+from jax_optireduce._calls import safeguards
 
 # Thousandths meet the thresholds exactly, in single and in double precision.
 LOSSES = st.integers(0, 1000).map(lambda n: n / 1000)
@@ -35,12 +36,12 @@ def _decide(losses: jax.Array, limit: jax.Array) -> tuple[jax.Array, ...]:
     """Returns (hadamard, skipped, user called) after each call of one rank."""
 
     def call(state, loss):
-        vote = _safeguards.vote(_report(loss), limit)
-        state = _safeguards.next_state(state, vote)
-        called = _safeguards.is_callback_due(state)
+        vote = safeguards.vote(_report(loss), limit)
+        state = safeguards.next_state(state, vote)
+        called = safeguards.is_callback_due(state)
         return state, (state.hadamard, state.skipped, called)
 
-    return lax.scan(call, _safeguards.initial(), losses)[1]
+    return lax.scan(call, safeguards.initial(), losses)[1]
 
 
 @hypothesis.given(RUNS, st.integers(0, 999).map(lambda n: n / 1000))
@@ -67,26 +68,26 @@ def test_decisions_follow_from_the_calls_before(runs, limit):
 
 def test_the_worse_of_both_stages_counts():
     for report in (_report(0.2, 0.1), _report(0.1, 0.2)):
-        np.testing.assert_allclose(_safeguards.vote(report, 0.15), [0.2, 1])
-        np.testing.assert_allclose(_safeguards.vote(report, 0.25), [0.2, 0])
-        np.testing.assert_allclose(_safeguards.vote(report, None), [0.2, 0])
+        np.testing.assert_allclose(safeguards.vote(report, 0.15), [0.2, 1])
+        np.testing.assert_allclose(safeguards.vote(report, 0.25), [0.2, 0])
+        np.testing.assert_allclose(safeguards.vote(report, None), [0.2, 0])
 
 
 @pytest.mark.parametrize("share", [float("nan"), float("inf")])
 def test_a_share_that_is_no_number_counts_as_all(share):
-    np.testing.assert_array_equal(_safeguards.vote(_report(0.0, share), 0.9), [1, 1])
-    np.testing.assert_array_equal(_safeguards.vote(_report(share), None), [1, 0])
+    np.testing.assert_array_equal(safeguards.vote(_report(0.0, share), 0.9), [1, 1])
+    np.testing.assert_array_equal(safeguards.vote(_report(share), None), [1, 0])
 
 
 def test_one_rank_of_many_is_enough_to_skip():
-    state = _safeguards.next_state(_safeguards.initial(), jnp.asarray([0.0, 1 / 4096]))
+    state = safeguards.next_state(safeguards.initial(), jnp.asarray([0.0, 1 / 4096]))
     assert state.skipped
     assert (int(state.skips), int(state.skips_in_a_row)) == (1, 1)
 
 
 def test_the_warning_says_what_to_do(caplog):
     with caplog.at_level(logging.WARNING, "jax_optireduce"):
-        _safeguards.log_skips(50)
+        safeguards.log_skips(50)
     assert "the last 50 updates were skipped" in caplog.text
     assert "raise skip_above" in caplog.text
 

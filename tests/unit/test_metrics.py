@@ -6,7 +6,7 @@ import sys
 import prometheus_client
 import pytest
 
-from jax_optireduce import _communicator, metrics
+from jax_optireduce import metrics
 
 
 class Source:
@@ -35,7 +35,7 @@ class Source:
 
 
 def _lines(monkeypatch, source):
-    monkeypatch.setattr(_communicator, "running", lambda: source)
+    monkeypatch.setattr(metrics, "running", lambda: source)
     registry = prometheus_client.CollectorRegistry()
     registry.register(metrics.Collector())
     lines = prometheus_client.generate_latest(registry).decode().splitlines()

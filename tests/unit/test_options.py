@@ -7,7 +7,7 @@ import re
 import pytest
 
 from jax_optireduce import Advanced, Options, UsageError
-from jax_optireduce._options import describe_difference, resolve
+from jax_optireduce._session.options import describe_difference, resolve
 
 _LEVELS = (Options, Advanced)
 

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from jax_optireduce import RendezvousError, _roll_call
+from jax_optireduce import RendezvousError
+from jax_optireduce._session import roll_call
 
 # Chosen: long for a busy machine; the processes wait for each other, not for this time.
 _PATIENCE_S = 60.0
@@ -30,7 +31,7 @@ def hold(address, monkeypatch):
     with concurrent.futures.ThreadPoolExecutor() as threads:
 
         def start(process, processes, limit_s=_PATIENCE_S):
-            return threads.submit(_roll_call.hold, address, processes, process, limit_s)
+            return threads.submit(roll_call.hold, address, processes, process, limit_s)
 
         yield start
 
@@ -50,8 +51,8 @@ def _connect(address):
 def _came(address, process, processes):
     """Returns the connection of a process that has come, after its first answer."""
     connection = _connect(address)
-    job = _roll_call._Job(address, processes, process)
-    connection.sendall(_roll_call._greeting(job))
+    job = roll_call._Job(address, processes, process)
+    connection.sendall(roll_call._greeting(job))
     assert b"missing" in connection.recv(1 << 16)
     return connection
 

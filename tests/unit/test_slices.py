@@ -5,8 +5,9 @@ import types
 import jax
 import pytest
 
-from jax_optireduce import RendezvousError, _rendezvous
+from jax_optireduce import RendezvousError
 from jax_optireduce._jax import processes
+from jax_optireduce._session import rendezvous
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ from jax_optireduce._jax import processes
     ],
 )
 def test_the_option_comes_before_the_devices(given, slices, expected):
-    assert _rendezvous._processes_per_slice(given, slices) == expected
+    assert rendezvous._processes_per_slice(given, slices) == expected
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_the_option_comes_before_the_devices(given, slices, expected):
 )
 def test_slices_that_are_no_equal_parts_are_explained(given, slices, message):
     with pytest.raises(RendezvousError, match=message):
-        _rendezvous._processes_per_slice(given, slices)
+        rendezvous._processes_per_slice(given, slices)
 
 
 def test_devices_of_other_platforms_are_not_asked(monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import optireduce_testing as native
-from jax_optireduce import _status
+from jax_optireduce._session import status
 
 
 class Session:
@@ -38,20 +38,20 @@ def test_the_runtime_folder_is_preferred(places):
     for place in places:
         place.mkdir()
     session = Session()
-    _status.serve(session)
+    status.serve(session)
     (path,) = (places[0] / "jax_optireduce").iterdir()
     assert stat.S_ISSOCK(path.stat().st_mode)
-    assert path.parent in _status.folders()
+    assert path.parent in status.folders()
     assert list(places[1].iterdir()) == []
 
 
 def test_without_a_runtime_folder_the_socket_is_in_the_temporary_one(places, caplog):
     places[1].mkdir()
     session = Session()
-    _status.serve(session)
+    status.serve(session)
     folder = places[1] / f"jax_optireduce-{os.geteuid()}"
     assert len(list(folder.iterdir())) == 1
-    assert folder in _status.folders()
+    assert folder in status.folders()
     assert caplog.records == []
 
 
@@ -66,7 +66,7 @@ def test_a_session_removes_the_sockets_of_dead_processes_alone(places):
         living.listen()
         (folder / "other.sock").touch()
         session = Session()
-        _status.serve(session)
+        status.serve(session)
     names = {path.name for path in folder.iterdir()}
     assert "0123abcd-0-1.sock" not in names
     assert {"0123abcd-1-2.sock", "other.sock"} < names
@@ -74,7 +74,7 @@ def test_a_session_removes_the_sockets_of_dead_processes_alone(places):
 
 
 def test_a_program_without_any_folder_goes_on_and_logs_the_reasons(places, caplog):
-    _status.serve(Session())
+    status.serve(Session())
     (record,) = caplog.records
     assert "status will not show this process" in record.getMessage()
     assert "status_socket=False" in record.getMessage()

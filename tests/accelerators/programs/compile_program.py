@@ -24,7 +24,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_optireduce as jo
-from jax_optireduce import _accelerators
+from jax_optireduce._session import accelerators
 
 WIDTH = 64
 # The model is divided over the axis "fast".
@@ -152,9 +152,9 @@ def traced(name: str, mesh: Mesh) -> Any:
 def main() -> None:
     platform, name, *flags = sys.argv[1:]
     if "unregistered" in flags:
-        _accelerators.register = list
+        accelerators.register = list
     if "unchecked" in flags:
-        _accelerators.host_call = lambda *_: "host_computation"
+        accelerators.host_call = lambda *_: "host_computation"
     jo.init()
     mesh = Mesh(devices(platform), ("slow", "fast"))
     try:
@@ -162,7 +162,7 @@ def main() -> None:
     except jo.UsageError as error:
         print(f"refused: {error}")
         return
-    for plugin in _accelerators.register():
+    for plugin in accelerators.register():
         print(f"plugin: {plugin.platform} {plugin.version} {plugin.refusal}")
     try:
         print(lowered.compile().as_text())

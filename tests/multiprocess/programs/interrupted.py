@@ -18,7 +18,7 @@ import meshes
 import numpy as np
 
 import jax_optireduce as jo
-from jax_optireduce import _status
+from jax_optireduce._session import status
 from jax_optireduce.tools import status_sockets
 
 HOW = sys.argv[1]
@@ -81,7 +81,7 @@ if rank == 0:
         print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
     if HOW.startswith("wakeup"):
         print("woken", list(ours.recv(10)), flush=True)
-    answers = map(status_sockets.ask, status_sockets.find(_status.folders()[:1]))
+    answers = map(status_sockets.ask, status_sockets.find(status.folders()[:1]))
     mine = [answer.state.value for answer in answers if answer.rank == 0]
     print("status", *mine, flush=True)
 if HOW.startswith("wakeup"):

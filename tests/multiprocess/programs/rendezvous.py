@@ -9,8 +9,9 @@ import meshes
 import numpy as np
 
 import jax_optireduce as jo
-from jax_optireduce import _host, _native
+from jax_optireduce import _native
 from jax_optireduce._jax import processes
+from jax_optireduce._session import host_facts
 
 HOW = sys.argv[1]
 rank = int(os.environ["JAX_PROCESS_ID"])
@@ -27,7 +28,7 @@ elif HOW == "jax.distributed initialised before":
         rank,
     )
 elif HOW == "many cores":
-    _host.boot = lambda: f"host {rank}"
+    host_facts.boot = lambda: f"host {rank}"
     os.sched_getaffinity = lambda _: set(range(12 - 4 * rank))
 elif HOW == "several releases" and rank == 1:
     jo.__version__ = "0.0.9"

@@ -8,11 +8,12 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 import jax
 from jax.sharding import Mesh, PartitionSpec
 
-from jax_optireduce import _checks, _collectives
 from jax_optireduce._argument_types import Mode, WireFormat
-from jax_optireduce._checks import AxisName
+from jax_optireduce._calls import collectives
 from jax_optireduce._errors import UsageError, did_you_mean
 from jax_optireduce._jax import shard_types
+from jax_optireduce._program import checks
+from jax_optireduce._program.checks import AxisName
 from jax_optireduce._stats import CollectiveStats
 
 _P = ParamSpec("_P")
@@ -251,17 +252,17 @@ def value_and_grad(
       UsageError: see `psum`; when it is called, see `over_slow_axis`.
     """
     kind = "value_and_grad"
-    key = _checks.checked_key(name, kind)
+    key = checks.checked_key(name, kind)
     differentiated = jax.value_and_grad(function, argnums=argnums, has_aux=has_aux)
 
     def local(*args: Any, **kwargs: Any) -> Any:
         value, gradients = differentiated(*args, **kwargs)
-        call = _checks.checked_call(kind, axis_name, key, mode, wire_format)
-        reduction = _collectives.reduce_tree(gradients, None, call, specs=specs)
-        of_value = _checks.checked_call(
+        call = checks.checked_call(kind, axis_name, key, mode, wire_format)
+        reduction = collectives.reduce_tree(gradients, None, call, specs=specs)
+        of_value = checks.checked_call(
             kind, axis_name, f"{key} value", mode, of_values=True
         )
-        value = _collectives.reduce_tree(value, None, of_value).tree
+        value = collectives.reduce_tree(value, None, of_value).tree
         results = value, reduction.tree
         return (results, reduction.stats()) if return_stats else results
 

@@ -5,7 +5,7 @@ slow, has recovered, or was removed; deadlines are too short; much data is late;
 does not end; this process passes by a call of another rank; a call is not started by
 all devices of this process. A removal, a stall and waiting devices also write the
 flight record to a file. Closing the communicator ends the thread. The thread has to end
-before the interpreter does, so `_exit` closes first.
+before the interpreter does, so `process_end` closes first.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from jax_optireduce._options import Options
 from jax_optireduce._phrases import call as _call
 from jax_optireduce._phrases import ranks as _ranks
 from jax_optireduce._phrases import seconds as _seconds
 from jax_optireduce._phrases import size as _bytes
+from jax_optireduce._session.options import Options
 
 _log = logging.getLogger("jax_optireduce")
 

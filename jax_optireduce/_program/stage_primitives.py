@@ -17,10 +17,11 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jax_optireduce import _primitive, _stats
-from jax_optireduce._call import Call
+from jax_optireduce import _stats
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import shard_types
+from jax_optireduce._program import allreduce
+from jax_optireduce._program.call import Call
 
 psum_scatter_p = Primitive("optireduce_psum_scatter")
 psum_scatter_p.multiple_results = True
@@ -75,7 +76,7 @@ def _operands(
     leaves: Sequence[jax.Array], step: jax.Array | None, call: Call
 ) -> list[jax.Array]:
     number = jnp.asarray(-1 if step is None else step, jnp.int32)
-    return [_primitive.group_and_rank(call.axes), number, *leaves]
+    return [allreduce.group_and_rank(call.axes), number, *leaves]
 
 
 def _counted(call: Call, step: jax.Array | None) -> Call:
@@ -84,7 +85,7 @@ def _counted(call: Call, step: jax.Array | None) -> Call:
 
 def _of_operation(call: Call, operation: str, how: str) -> Call:
     """Returns the call of a derivative; that of an all_gather is exact."""
-    derived = dataclasses.replace(_primitive.derived(call, how), operation=operation)
+    derived = dataclasses.replace(allreduce.derived(call, how), operation=operation)
     if operation == call.operation:
         return derived
     return dataclasses.replace(derived, mode="exact", rotated=False)
@@ -185,7 +186,7 @@ def _transpose_gather(
     live, results = _live(cotangents, leaves)
     if live and not varying:
         # The cotangent is the same on every rank, and a rank contributed its part.
-        mapped = _primitive.mapped_axes(call.axes)
+        mapped = allreduce.mapped_axes(call.axes)
         for i, ct in live.items():
             own = lax.pcast(ct, mapped, to="varying") if mapped else ct
             results[i] = lax.dynamic_index_in_dim(own, rank[1], keepdims=False)
@@ -268,7 +269,7 @@ def _batch_gather(
 
 
 def _lower(ctx: Any, *operands: Any, platform: str, call: Call, **_: Any) -> Any:
-    return _primitive.lower(ctx, *operands, platform=platform, specs=(), call=call)
+    return allreduce.lower(ctx, *operands, platform=platform, specs=(), call=call)
 
 
 # The registration table.
@@ -284,9 +285,9 @@ for _primitive_of, _types, _transpose, _batch in (
     )
     ad.primitive_transposes[_primitive_of] = _transpose
     batching.fancy_primitive_batchers[_primitive_of] = _batch
-    # Not cacheable: see `_primitive`.
-    mlir.register_lowering(_primitive_of, _primitive.lower_elsewhere, cacheable=False)
-    for _platform in _primitive.PLATFORMS:
+    # Not cacheable: see `allreduce`.
+    mlir.register_lowering(_primitive_of, allreduce.lower_elsewhere, cacheable=False)
+    for _platform in allreduce.PLATFORMS:
         mlir.register_lowering(
             _primitive_of,
             functools.partial(_lower, platform=_platform),

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_optireduce import _hadamard, _host_computation, _identity, _stats
+from jax_optireduce import _stats
+from jax_optireduce._program import hadamard, host_computation, identity
 
 # 2^32 / golden ratio, made odd: consecutive steps get unrelated keys.
 # Source: Knuth, The Art of Computer Programming, volume 3, section 6.4.
@@ -22,7 +23,7 @@ def reduce(
     step: jax.Array | None,
     leaves: Sequence[jax.Array],
     attributes: dict[str, Any],
-    way: _host_computation.Way,
+    way: host_computation.Way,
 ) -> list[jax.Array]:
     """Reduces the leaves as one rotated bucket, which distributes loss."""
     step, encoded = rotated(rank, step, leaves, attributes, way)
@@ -36,7 +37,7 @@ def rotated(
     step: jax.Array | None,
     leaves: Sequence[jax.Array],
     attributes: dict[str, Any],
-    way: _host_computation.Way,
+    way: host_computation.Way,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the number of a call, and its leaves as one rotated bucket."""
     # One leaf keeps its shape: XLA:CPU copies reshaped operands of a call in place.
@@ -44,13 +45,13 @@ def rotated(
     if len(leaves) > 1:
         # Padding by the rotation would be another copy.
         entries = sum(leaf.size for leaf in leaves)
-        padding = jnp.zeros(_hadamard.padded_size(entries) - entries, bucket.dtype)
-        bucket = _host_computation.concatenated([*leaves, padding])
+        padding = jnp.zeros(hadamard.padded_size(entries) - entries, bucket.dtype)
+        bucket = host_computation.concatenated([*leaves, padding])
     step, bucket = numbered(rank, step, bucket, attributes, way)
     key = key_of(step, salt_of(attributes))
     # Half precision is sent unchanged, but the rotation needs more precision.
     wide = jnp.promote_types(bucket.dtype, jnp.float32)
-    return step, _hadamard.encode(bucket.astype(wide), key=key).astype(bucket.dtype)
+    return step, hadamard.encode(bucket.astype(wide), key=key).astype(bucket.dtype)
 
 
 def numbered(
@@ -58,7 +59,7 @@ def numbered(
     step: jax.Array | None,
     bucket: jax.Array,
     attributes: dict[str, Any],
-    way: _host_computation.Way,
+    way: host_computation.Way,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the number of a call, and its bucket."""
     if step is not None:
@@ -85,13 +86,13 @@ def unrotated(
     # Missing coefficients are zero: the scale makes the estimate unbiased.
     scale = jnp.where(arrived > 0, 1 / arrived, 0)
     n = sum(leaf.size for leaf in leaves)
-    decoded = _hadamard.decode(total.astype(wide), n, key=key, scale=scale)
-    return _host_computation.split(decoded.astype(total.dtype), leaves)
+    decoded = hadamard.decode(total.astype(wide), n, key=key, scale=scale)
+    return host_computation.split(decoded.astype(total.dtype), leaves)
 
 
 def salt_of(attributes: dict[str, Any]) -> np.uint32:
     """Returns 32 bits that differ between collectives."""
-    return np.uint32(_identity.hash64(attributes["name"]) & 0xFFFFFFFF)
+    return np.uint32(identity.hash64(attributes["name"]) & 0xFFFFFFFF)
 
 
 def key_of(step: jax.Array, salt: jax.Array | np.uint32) -> jax.Array:

@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_optireduce import _primitive, _stats
-from jax_optireduce._call import Call
+from jax_optireduce import _stats
 from jax_optireduce._jax import shard_types
+from jax_optireduce._program import allreduce
+from jax_optireduce._program.call import Call
 
 
 def part_shape(shape: Sequence[int], call: Call) -> tuple[int, ...]:
@@ -71,7 +72,7 @@ def gathered(
 
 def _together(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     """Gathers over axes; the result does not vary over them."""
-    if not _primitive.is_typed(axes):
+    if not allreduce.is_typed(axes):
         return lax.all_gather(x, axes, tiled=True)
     # The statistics are typed as equal on all devices.
     missing = tuple(a for a in axes if a not in shard_types.varying_axes(x))

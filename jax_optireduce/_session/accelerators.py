@@ -19,7 +19,7 @@ from pathlib import Path
 
 from jax_optireduce import _native
 from jax_optireduce._errors import UsageError
-from jax_optireduce._options import CALLBACK, DIRECT, HOST_COMPUTATION
+from jax_optireduce._session.options import CALLBACK, DIRECT, HOST_COMPUTATION
 
 _log = logging.getLogger("jax_optireduce")
 

@@ -3,7 +3,7 @@
 It uses JAX's coordination service, in two all-to-all rounds: first addresses and
 options, then, with open sockets, ports and the sizes of paths and buffers. Before the
 rounds each process claims its rank, which is possible only once; between them process 0
-shares the secret. Datagrams then prove the paths (`_paths`). If a path carries shorter
+shares the secret. Datagrams then prove the paths (`paths`). If a path carries shorter
 ones only, secret and sockets are replaced, for a session with these.
 """
 
@@ -25,18 +25,16 @@ from typing import Any, NamedTuple
 import jax
 
 import jax_optireduce
-from jax_optireduce import (
-    _interfaces,
-    _lanes,
-    _native,
-    _options,
-    _paths,
-    _phrases,
-    _roll_call,
-)
+from jax_optireduce import _native, _phrases
 from jax_optireduce._errors import RendezvousError, UsageError
 from jax_optireduce._jax import clusters, coordination, processes
-from jax_optireduce._options import Advanced, Options
+from jax_optireduce._session import interfaces, lanes, paths, roll_call
+from jax_optireduce._session.options import (
+    DATAGRAM_BYTES_MIN,
+    Advanced,
+    Options,
+    describe_difference,
+)
 
 _log = logging.getLogger("jax_optireduce")
 
@@ -101,7 +99,7 @@ def initialize_distributed(options: Options) -> None:
         return
     # Without this option, JAX ends every process within the heartbeat timeout of the
     # first death. With it, JAX ends the running processes at the end of process 0,
-    # which `_exit` prevents if JAX has the client.
+    # which `process_end` prevents if JAX has the client.
     if coordination.has_service():
         jax.config.update(processes.RECOVERABILITY, True)
     _initialize(arguments, options.advanced)
@@ -111,7 +109,7 @@ def _initialize(arguments: Mapping[str, Any], advanced: Advanced) -> None:
     """Meets the processes of the arguments, if there are any, and initialises JAX."""
     if arguments:
         with explained_descriptors():
-            _roll_call.hold(
+            roll_call.hold(
                 arguments["coordinator_address"],
                 arguments["num_processes"],
                 arguments["process_id"],
@@ -179,14 +177,14 @@ def join(label: str, name: str, rank: int, options: Options) -> Joined:
     timeout_s = options.advanced.rendezvous_timeout_s
     _claim_rank(label, rank)
     address = _own_address(options)
-    interface = _interfaces.name_of(address, _native.interface_addresses())
+    interface = interfaces.name_of(address, _native.interface_addresses())
     hellos = _exchange(
         f"{label}/hello",
         {
             "address": address,
             "slice": processes.own_slice(),
             "agreed": options.agreed(),
-            "share": _lanes.own_share(address, interface, options.ports()),
+            "share": lanes.own_share(address, interface, options.ports()),
             "wire_version": _native.wire_version(),
             "version": jax_optireduce.__version__,
         },
@@ -203,8 +201,8 @@ def join(label: str, name: str, rank: int, options: Options) -> Joined:
         )
     addresses = _addresses(hellos)
     if options.advanced.lanes == 0:
-        shares = [_lanes.Share(*hello["share"]) for hello in hellos]
-        options = _with_advanced(options, lanes=_lanes.choose(shares))
+        shares = [lanes.Share(*hello["share"]) for hello in hellos]
+        options = _with_advanced(options, lanes=lanes.choose(shares))
     per_slice = _processes_per_slice(
         options.processes_per_slice, [hello["slice"] for hello in hellos]
     )
@@ -291,7 +289,7 @@ def _open(
     per_slice: int,
     addresses: Sequence[str],
     options: Options,
-) -> tuple[Any, _paths.Proof]:
+) -> tuple[Any, paths.Proof]:
     """Opens a session; returns the native communicator, and the proof of all ranks."""
     # The secret protects against senders of datagrams, not against readers of the
     # coordination service during the rendezvous.
@@ -358,7 +356,7 @@ def _open_sockets(
 
 def _connect(
     native: Any, label: str, addresses: Sequence[str], options: Options
-) -> _paths.Proof:
+) -> paths.Proof:
     """Announces this process's ports and connects; returns the proof of all ranks."""
     payload_bytes = min(
         native.path_mtu_bytes(address)
@@ -380,13 +378,13 @@ def _connect(
     receive_buffer_bytes = min(answer["receive_buffer_bytes"] for answer in answers)
     given = options.advanced.datagram_bytes_max
     datagram_bytes = min(
-        given or _paths.default_datagram_bytes(addresses, receive_buffer_bytes),
+        given or paths.default_datagram_bytes(addresses, receive_buffer_bytes),
         *(answer["payload_bytes"] for answer in answers),
     )
-    if datagram_bytes < _options.DATAGRAM_BYTES_MIN:
+    if datagram_bytes < DATAGRAM_BYTES_MIN:
         raise RendezvousError(
             f"some path between the ranks carries only {datagram_bytes} bytes of UDP "
-            f"payload; {_options.DATAGRAM_BYTES_MIN} are needed. Check the MTU of the "
+            f"payload; {DATAGRAM_BYTES_MIN} are needed. Check the MTU of the "
             "network interfaces."
         )
     peers = [
@@ -397,11 +395,11 @@ def _connect(
     header_bytes = _HEADER_BYTES[ipaddress.ip_address(addresses[0]).version]
     lengths = [datagram_bytes]
     if not given:
-        lengths += _paths.shorter_datagrams(datagram_bytes, header_bytes)
+        lengths += paths.shorter_datagrams(datagram_bytes, header_bytes)
     timeout_s = options.advanced.rendezvous_timeout_s
-    proof = _paths.prove(native, f"{label}/connected", peers, lengths, timeout_s)
+    proof = paths.prove(native, f"{label}/connected", peers, lengths, timeout_s)
     proofs = _exchange(f"{label}/paths", proof._asdict(), timeout_s)
-    return _paths.agree(proof, [_paths.Proof(**each) for each in proofs])
+    return paths.agree(proof, [paths.Proof(**each) for each in proofs])
 
 
 def _exchange(
@@ -434,7 +432,7 @@ def _check_agreement(hellos: Sequence[Mapping[str, Any]]) -> None:
                 for release in dict.fromkeys(releases)
             ),
         )
-    difference = _options.describe_difference([hello["agreed"] for hello in hellos])
+    difference = describe_difference([hello["agreed"] for hello in hellos])
     if difference:
         raise RendezvousError(
             f"the ranks were given different options: {difference}. Pass the same ones "
@@ -485,7 +483,7 @@ def _own_address(options: Options) -> str:
     except RendezvousError:
         on_route = None  # Another interface than that of the coordinator.
     found = _native.interface_addresses()
-    return _interfaces.choose(options.interface, found, on_route)
+    return interfaces.choose(options.interface, found, on_route)
 
 
 def _coordinator_host() -> str | None:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from jax.extend.core import Jaxpr, Literal
 
-from jax_optireduce import _jaxprs
-from jax_optireduce._call import Call
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import lowering
+from jax_optireduce._program import jaxprs
+from jax_optireduce._program.call import Call
 
 # Modes in which the results of ranks may differ.
 DIFFERING_MODES = ("bounded", "lossy")
@@ -75,9 +75,9 @@ def _of_equation(equation: Any, operands: list[_Sources]) -> list[_Sources]:
     call = equation.params.get("call")
     if isinstance(call, Call):
         return _of_call(call, together, len(equation.outvars))
-    if _jaxprs.name_of(equation) in _jaxprs.EQUALIZING:
-        together = _without(together, _jaxprs.axes_of(equation))
-    parts = list(_jaxprs.parts_of(equation))
+    if jaxprs.name_of(equation) in jaxprs.EQUALIZING:
+        together = _without(together, jaxprs.axes_of(equation))
+    parts = list(jaxprs.parts_of(equation))
     if len(parts) == 1 and len(parts[0].invars) == len(operands):
         results = _results(parts[0], operands)
         if len(results) == len(equation.outvars):
@@ -185,10 +185,10 @@ def _check(decision: _Sources, decided: Sequence[Jaxpr], kind: str) -> None:
 
 def _collectives(jaxpr: Jaxpr) -> Iterator[tuple[str, Sequence[Any]]]:
     """Yields the name and the axes of each collective in a part of the program."""
-    for equation in _jaxprs.equations_in(jaxpr):
+    for equation in jaxprs.equations_in(jaxpr):
         call = equation.params.get("call")
-        name = _jaxprs.name_of(equation)
+        name = jaxprs.name_of(equation)
         if isinstance(call, Call):
             yield call.key, call.axes
-        elif name in _jaxprs.COLLECTIVES:
-            yield name, _jaxprs.axes_of(equation)
+        elif name in jaxprs.COLLECTIVES:
+            yield name, jaxprs.axes_of(equation)

@@ -19,8 +19,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jax_optireduce import _native, _signals
+from jax_optireduce import _native
 from jax_optireduce._jax import coordination, processes, programs
+from jax_optireduce._session import signals
 
 # Wait of process 0 after the last announcement of an exit, in seconds.
 # Chosen: after its announcement a process disconnects from the coordination service,
@@ -56,7 +57,7 @@ class PeersAtExit:
     unreached: set[int] = dataclasses.field(default_factory=set)
 
 
-# Ends sessions: with False, after the dispatched programs. See `_communicator`.
+# Ends sessions: with False, after the dispatched programs. See `communicator`.
 End = Callable[[bool], PeersAtExit]
 
 
@@ -100,7 +101,7 @@ def install(
     if _state.installed:
         return
     _, world_size = processes.process()
-    _signals.install(cancel, distributed=world_size > 1)
+    signals.install(cancel, distributed=world_size > 1)
     _state.installed = True
     threading.Thread(target=_run_tasks, name="jax_optireduce end", daemon=True).start()
     # Handlers run in reverse order, so this handler precedes those of JAX, which was
@@ -112,7 +113,7 @@ def leave_to_parent() -> None:
     """In a forked process: the end of the session is its parent's."""
     atexit.unregister(_at_exit)
     _state.installed = False
-    _signals.leave_to_parent()
+    signals.leave_to_parent()
 
 
 def ends_by_error() -> bool:
@@ -124,7 +125,7 @@ def ends_by_error() -> bool:
 
 def reason() -> str:
     """Returns the reason for the end of the session, for the errors of the peers."""
-    how = "received SIGTERM" if _signals.terminated() else "exits"
+    how = "received SIGTERM" if signals.terminated() else "exits"
     return f"its process {how}"
 
 
@@ -187,19 +188,19 @@ def _run_tasks() -> None:
 
 def _at_exit(end: End) -> None:
     failed = ends_by_error()
-    if failed and _signals.terminated():
+    if failed and signals.terminated():
         # A hook, such as an audit hook, may have lost the SystemExit of the signal. The
         # program has then ended by the error of a call instead.
-        _native.exit_with(_signals.TERMINATED_CODE)
+        _native.exit_with(signals.TERMINATED_CODE)
     try:
-        peers = end(failed or _signals.terminated())
+        peers = end(failed or signals.terminated())
     except BaseException:  # noqa: BLE001 (Ctrl-C or SIGTERM: they do not wait)
         peers = end(True)
-    _signals.stop_forwarding()
+    signals.stop_forwarding()
     rank, world_size = processes.process()
     if world_size > 1 and processes.is_recoverable():
         _announce_exit(rank, world_size, peers)
-    if _signals.terminated():
+    if signals.terminated():
         _native.end_within(_TERMINATION_S)
 
 
@@ -210,7 +211,7 @@ def _announce_exit(rank: int, world_size: int, peers: PeersAtExit) -> None:
         coordination.publish(f"{_ANNOUNCEMENTS}/{rank}", dead.encode())
         return
     limit_s = _state.shutdown_timeout_s
-    if _signals.terminated():
+    if signals.terminated():
         limit_s = min(limit_s, _TERMINATION_S)
     begun_s = time.monotonic()
     while (waited_s := time.monotonic() - begun_s) < limit_s:

@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jax_optireduce import _options
 from jax_optireduce._errors import RendezvousError
 from jax_optireduce._jax import coordination, processes
+from jax_optireduce._session import options
 
 # Longest time for the proof that datagrams pass, in seconds. Chosen: hundreds of round
 # trips, and fifty probes, so that half of them may be lost.
@@ -75,12 +75,12 @@ def default_datagram_bytes(addresses: Sequence[str], receive_buffer_bytes: int) 
       addresses: of all ranks.
       receive_buffer_bytes: the smallest one of all ranks.
     """
-    network = _options.DATAGRAM_BYTES_MAX
+    network = options.DATAGRAM_BYTES_MAX
     if len(set(addresses)) > 1:
         return network
     peers = max(len(addresses) - 1, 1)
-    held = receive_buffer_bytes // peers // _options.DATAGRAMS_OF_BUFFER // 8 * 8
-    return max(network, min(held, _options.DATAGRAM_BYTES_MAX_ON_ONE_HOST))
+    held = receive_buffer_bytes // peers // options.DATAGRAMS_OF_BUFFER // 8 * 8
+    return max(network, min(held, options.DATAGRAM_BYTES_MAX_ON_ONE_HOST))
 
 
 def shorter_datagrams(datagram_bytes: int, header_bytes: int) -> list[int]:
@@ -90,7 +90,7 @@ def shorter_datagrams(datagram_bytes: int, header_bytes: int) -> list[int]:
       datagram_bytes: the length that the interfaces carry.
       header_bytes: headers of IP and UDP.
     """
-    lengths = [mtu - header_bytes for mtu in _MTUS] + [_options.DATAGRAM_BYTES_MIN]
+    lengths = [mtu - header_bytes for mtu in _MTUS] + [options.DATAGRAM_BYTES_MIN]
     return [length for length in lengths if length < datagram_bytes]
 
 

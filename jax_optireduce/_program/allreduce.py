@@ -30,32 +30,30 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
-from jax_optireduce import (
-    _accelerators,
-    _blocks,
-    _callback,
-    _communicator,
-    _decisions,
-    _hadamard,
-    _host_computation,
-    _identity,
-    _native,
-    _present,
-    _program_checks,
-    _rotation,
-    _specs,
-    _stats,
-)
-from jax_optireduce._call import DEFERRING_MODES, Call, Drain
+from jax_optireduce import _native, _stats
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import lowering, shard_types
-from jax_optireduce._options import CALLBACK, DIRECT, HOST_COMPUTATION
+from jax_optireduce._program import (
+    blocks,
+    callback,
+    decisions,
+    hadamard,
+    host_computation,
+    identity,
+    leaf_specs,
+    present,
+    program_checks,
+    rotation,
+)
+from jax_optireduce._program.call import DEFERRING_MODES, Call, Drain
+from jax_optireduce._session import accelerators, communicator
+from jax_optireduce._session.options import CALLBACK, DIRECT, HOST_COMPUTATION
 
 ALLREDUCE_TARGET = "jax_optireduce_allreduce"
 SEQUENCE_TARGET = "jax_optireduce_sequence"
 
 # Platforms for which calls compile, by JAX's names.
-PLATFORMS = ("cpu", *_accelerators.PLATFORMS)
+PLATFORMS = ("cpu", *accelerators.PLATFORMS)
 
 _Specs = tuple[PartitionSpec, ...]
 
@@ -118,7 +116,7 @@ def group_and_rank(axes: tuple[str, ...]) -> jax.Array:
     """Returns the group of this device, and its rank in the group; int32 [2]."""
     mapped = mapped_axes(axes)
     # In the region of a lowering all axes are manual.
-    if not mapped or _specs.automatic_axes():
+    if not mapped or leaf_specs.automatic_axes():
         return jnp.zeros(2, jnp.int32)
     others = tuple(
         name
@@ -222,7 +220,7 @@ def _batch(
         )
     if axis_data.name not in call.axes:
         # The rank belongs to the mesh, so no `vmap` axis maps it.
-        batched = tuple(map(_specs.batched, specs, leaf_dims))
+        batched = tuple(map(leaf_specs.batched, specs, leaf_dims))
         results = allreduce_p.bind(rank, step, *leaves, specs=batched, call=call)
         return results, [*leaf_dims, None]
     local = [
@@ -244,15 +242,15 @@ def _batch(
 
 def lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) -> Any:
     """Emits the call, and the rotation of a lossy call around it."""
-    wanted = _communicator.current(call.kind).options.advanced.host_call
-    way = _WAYS[_accelerators.host_call(platform, wanted, call.kind)]
+    wanted = communicator.current(call.kind).options.advanced.host_call
+    way = _WAYS[accelerators.host_call(platform, wanted, call.kind)]
     if call.derived and not call.drain:
         _check_derivative(call)
-    _program_checks.check(ctx, call)
+    program_checks.check(ctx, call)
     leaves = ctx.avals_in[2:]
     if specs:
         sizes = lowering.lowering_mesh(ctx).shape
-        shapes = _specs.sent_shapes([x.shape for x in leaves], specs, sizes)
+        shapes = leaf_specs.sent_shapes([x.shape for x in leaves], specs, sizes)
         leaves = [jax.ShapeDtypeStruct(shape, leaves[0].dtype) for shape in shapes]
     attributes = call_attributes(ctx, leaves, call)
 
@@ -261,10 +259,10 @@ def lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) ->
         if call.operation != "allreduce":
             return _one_stage(rank, number, leaves, call, attributes, way)
         if call.rotated and not call.drain:
-            return _rotation.reduce(rank, number, leaves, attributes, way)
+            return rotation.reduce(rank, number, leaves, attributes, way)
         if call.present:
             size = int(attributes["group_size"])
-            return _present.reduce(rank, number, leaves, attributes, way, size)
+            return present.reduce(rank, number, leaves, attributes, way, size)
         return way.reduce(rank, number, leaves, attributes)
 
     if specs:
@@ -284,8 +282,8 @@ def call_attributes(ctx: Any, leaves: Sequence[Any], call: Call) -> dict[str, An
       leaves: types of the leaves, as on a device.
       call: the description of the call.
     """
-    if call.mode in _decisions.DIFFERING_MODES:
-        _decisions.check(ctx)
+    if call.mode in decisions.DIFFERING_MODES:
+        decisions.check(ctx)
     drain = call.drain
     groups = _groups(lowering.lowering_mesh(ctx), call.axes)
     processes = [device.process_index for device in groups.flat]
@@ -296,13 +294,13 @@ def call_attributes(ctx: Any, leaves: Sequence[Any], call: Call) -> dict[str, An
     if drain and ordinal:
         # Its call may be in a branch that was not executed.
         drain = Drain.OF_CALLS_IF_ANY
-    name = _identity.numbered(call.key, ordinal)
+    name = identity.numbered(call.key, ordinal)
     return {
-        "communicator": _communicator.NAME,
-        "name": _identity.collective_name(name, devices),
+        "communicator": communicator.NAME,
+        "name": identity.collective_name(name, devices),
         # Common to all calls with one key in one program.
         "key": call.key,
-        "description": _identity.describe(name, leaves, call, groups.shape[1]),
+        "description": identity.describe(name, leaves, call, groups.shape[1]),
         "operation": call.operation,
         "mode": call.mode,
         "wire_format": call.wire_format,
@@ -310,7 +308,7 @@ def call_attributes(ctx: Any, leaves: Sequence[Any], call: Call) -> dict[str, An
         "drain": np.int64(drain),
         # A mean of those that have come is right without absent ranks.
         "averages": call.mean and not call.present,
-        "fingerprint": np.int64(_identity.fingerprint(leaves, call, devices)),
+        "fingerprint": np.int64(identity.fingerprint(leaves, call, devices)),
         "group_processes": np.array(processes, np.int32),
         "group_size": np.int64(groups.shape[1]),
         "clusters": np.array(call.clusters, np.int32),
@@ -333,13 +331,13 @@ def _lower_divided(
     axes = lowering.automatic_axes(ctx)
 
     def local(step: jax.Array, *leaves: jax.Array) -> list[Any]:
-        sent = _specs.joined(leaves, specs, axes)
+        sent = leaf_specs.joined(leaves, specs, axes)
         *sums, vector = program(group_and_rank(call.axes), step, *sent)
         if call.of_live:
             # The groups can have different numbers of live ranks.
             size = lax.axis_size(mapped_axes(call.axes))
             sums = [_stats.scaled_to_all(x, vector, size) for x in sums]
-        sums = _specs.separated(sums, leaves, specs, axes)
+        sums = leaf_specs.separated(sums, leaves, specs, axes)
         return [*sums, _stats.combined(lax.all_gather(vector, axes))]
 
     everywhere = PartitionSpec()
@@ -411,7 +409,7 @@ def _call_native(
     call = lowering.ffi_call(
         ALLREDUCE_TARGET,
         (*results, vector),
-        _identity.title(attributes, leaves),
+        identity.title(attributes, leaves),
         aliases={i + 2: i for i in range(len(leaves))},
     )
     number = jnp.int32(-1) if step is None else step
@@ -435,11 +433,11 @@ def _take_native(
 
 
 # From programs on CPU devices.
-DIRECT_WAY = _host_computation.Way(_call_native, _take_native)
+DIRECT_WAY = host_computation.Way(_call_native, _take_native)
 _WAYS = {
     DIRECT: DIRECT_WAY,
-    HOST_COMPUTATION: _host_computation.on_host(DIRECT_WAY),
-    CALLBACK: _host_computation.Way(_callback.reduce, _callback.take),
+    HOST_COMPUTATION: host_computation.on_host(DIRECT_WAY),
+    CALLBACK: host_computation.Way(callback.reduce, callback.take),
 }
 
 
@@ -452,30 +450,30 @@ def _one_stage(
     leaves: Sequence[jax.Array],
     call: Call,
     attributes: dict[str, Any],
-    way: _host_computation.Way,
+    way: host_computation.Way,
 ) -> list[jax.Array]:
     """Scatters leaves [ranks, ...], or gathers leaves, in place in one bucket."""
     processes = attributes["group_processes"].reshape(-1, attributes["group_size"])
-    order = _blocks.Order.of(processes, call.kind)
+    order = blocks.Order.of(processes, call.kind)
     if call.operation == "all_gather":
-        own = _blocks.block_of(leaves, call.wire_format)
+        own = blocks.block_of(leaves, call.wire_format)
         bucket, vector = way.reduce(rank, step, [order.placed(own, rank)], attributes)
-        return [*_blocks.gathered(order.by_rank(bucket, rank), leaves), vector]
-    bucket = order.by_process(_blocks.rows_of(leaves), rank)
+        return [*blocks.gathered(order.by_rank(bucket, rank), leaves), vector]
+    bucket = order.by_process(blocks.rows_of(leaves), rank)
     n, dtype = bucket.shape[1], bucket.dtype
     if not call.rotated or call.drain:
         total, vector = way.reduce(rank, step, [bucket], attributes)
-        return [*_blocks.scattered(order.own(total, rank), leaves), vector]
-    step, bucket = _rotation.numbered(rank, step, bucket, attributes, way)
-    key = _rotation.key_of(step, _rotation.salt_of(attributes))
+        return [*blocks.scattered(order.own(total, rank), leaves), vector]
+    step, bucket = rotation.numbered(rank, step, bucket, attributes, way)
+    key = rotation.key_of(step, rotation.salt_of(attributes))
     wide = jnp.promote_types(dtype, jnp.float32)
     # Each row by itself: its owner decodes it alone.
-    encode = functools.partial(_hadamard.encode, key=key)
+    encode = functools.partial(hadamard.encode, key=key)
     encoded = jax.vmap(encode)(bucket.astype(wide)).astype(dtype)
     total, vector = way.reduce(rank, step, [encoded], attributes)
     row = order.own(total, rank).astype(wide)
-    decoded = _hadamard.decode(row, n, key=key).astype(dtype)
-    return [*_blocks.scattered(decoded, leaves), vector]
+    decoded = hadamard.decode(row, n, key=key).astype(dtype)
+    return [*blocks.scattered(decoded, leaves), vector]
 
 
 # The registration tables: the handlers of XLA:CPU by name, and the rules of

@@ -8,18 +8,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_optireduce import (
-    _checks,
-    _collectives,
-    _primitive,
-    _specs,
-    _stages,
-)
 from jax_optireduce._argument_types import Mode, Tree, WireFormat
-from jax_optireduce._call import Call, CallArguments, Drain
-from jax_optireduce._checks import AxisName
+from jax_optireduce._calls import collectives, stages
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import shard_types
+from jax_optireduce._program import allreduce, checks
+from jax_optireduce._program.call import Call, CallArguments, Drain
+from jax_optireduce._program.checks import AxisName
+from jax_optireduce._program.leaf_specs import checked_specs
 from jax_optireduce._stats import CollectiveStats
 
 
@@ -89,9 +85,9 @@ def average_gradients(
       NotInitializedError: see `psum`.
     """
     kind = "average_gradients"
-    key = _checks.checked_key(name, kind)
-    call = _checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
-    reduction = _collectives.reduce_tree(tree, step, call, specs=specs)
+    key = checks.checked_key(name, kind)
+    call = checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
+    reduction = collectives.reduce_tree(tree, step, call, specs=specs)
     return reduction.result(return_stats)
 
 
@@ -146,16 +142,16 @@ def sync_in_backward(
       NotInitializedError: see `psum`.
     """
     kind = "sync_in_backward"
-    key = _checks.checked_key(name, kind)
-    call = _checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
+    key = checks.checked_key(name, kind)
+    call = checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
     # The transpose of a sum in the loss is a sum only if JAX tracks no variation.
-    in_parts = global_loss and _primitive.is_typed(call.axes)
+    in_parts = global_loss and allreduce.is_typed(call.axes)
     call = dataclasses.replace(call, mean=not in_parts)
-    step = _checks.checked_step(step)
-    of_leaves = _specs.checked_specs(specs, params, kind)
+    step = checks.checked_step(step)
+    of_leaves = checked_specs(specs, params, kind)
     leaves, treedef = jax.tree_util.tree_flatten(params)
     # A module of Equinox has functions among its leaves.
-    arrays = {i: jnp.asarray(x) for i, x in enumerate(leaves) if _checks.is_array(x)}
+    arrays = {i: jnp.asarray(x) for i, x in enumerate(leaves) if checks.is_array(x)}
     floating = {
         i: array
         for i, array in arrays.items()
@@ -193,7 +189,7 @@ def _sync_backward(
     cotangents: tuple[Any, ...],
 ) -> tuple[Any, None]:
     step, static = residuals
-    reduced = _collectives.reduce_tree(cotangents, step, call, specs=specs)
+    reduced = collectives.reduce_tree(cotangents, step, call, specs=specs)
     means = tuple(
         made_varying(mean, [axis for axis in call.axes if axis not in missing])
         for mean, missing in zip(reduced.tree, static.value, strict=True)
@@ -291,8 +287,8 @@ def drain(
             "drain needs the name of the calls that it drains: write "
             "name='gradients' there and here."
         )
-    key = _checks.checked_key(name, "drain")
-    call = _checks.checked_call(
+    key = checks.checked_key(name, "drain")
+    call = checks.checked_call(
         "drain", axis_name, key, mode, wire_format, fast_axis, mean=mean
     )
     # A group of one rank has no late data.
@@ -316,12 +312,12 @@ def drain(
     called = {
         i: made_varying(jnp.where(never, lax.stop_gradient(leaf), zeros[i]), call.axes)
         for i, leaf in enumerate(leaves)
-        if _checks.is_reducible(leaf, call)
+        if checks.is_reducible(leaf, call)
     }
-    of_leaves = _specs.checked_specs(specs, tree, call.kind)
+    of_leaves = checked_specs(specs, tree, call.kind)
     of_called = [of_leaves[i] for i in called]
     operands = list(called.values())
-    rest = _collectives.reduce_tree(operands, step, call, specs=of_called)
+    rest = collectives.reduce_tree(operands, step, call, specs=of_called)
     for i, leaf in zip(called, rest.tree, strict=True):
         zeros[i] = leaf
     drained = jax.tree_util.tree_unflatten(treedef, zeros)
@@ -335,7 +331,7 @@ def _drain_scattered(
     never: jax.Array,
     scatter_dimension: int,
     tiled: bool,
-) -> _stages.Parts:
+) -> stages.Parts:
     """Drains calls of `psum_scatter`, whose trees have no other leaves."""
     zeros = jax.tree.map(
         lambda leaf: made_varying(
@@ -343,8 +339,8 @@ def _drain_scattered(
         ),
         tree,
     )
-    scattering = _stages.scattering(call)
-    rest = _stages.scatter_tree(zeros, step, scattering, scatter_dimension, tiled)
+    scattering = stages.scattering(call)
+    rest = stages.scatter_tree(zeros, step, scattering, scatter_dimension, tiled)
     if not call.mean:
         return rest
     size = lax.axis_size(call.axes)
@@ -397,10 +393,10 @@ def resync(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    key = _checks.checked_key(None, "resync")
+    key = checks.checked_key(None, "resync")
     # A drain waits for all live ranks, with any values.
     drain = Drain.OF_CALLS_IF_ANY
-    call = _checks.checked_call(
+    call = checks.checked_call(
         "resync", axis_name, key, "bounded", fast_axis=fast_axis, drain=drain
     )
     axes = call.axes
@@ -410,14 +406,14 @@ def resync(
         for i, leaf in enumerate(leaves)
         if jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.floating)
     }
-    of_leaves = _specs.checked_specs(specs, params, call.kind)
+    of_leaves = checked_specs(specs, params, call.kind)
     of_own = [of_leaves[i] for i in own]
-    reduction = _collectives.reduce_tree(list(own.values()), None, call, specs=of_own)
+    reduction = collectives.reduce_tree(list(own.values()), None, call, specs=of_own)
     report = reduction.stats()
     whole = report.missing_contributions + report.missing_results + report.deferred == 0
-    local = tuple(axis for axis in axes if axis not in _primitive.mapped_axes(axes))
+    local = tuple(axis for axis in axes if axis not in allreduce.mapped_axes(axes))
     for i, mean in zip(own, reduction.tree, strict=True):
-        kept = _primitive.typed_as_sum(lax.pmean(own[i], local), axes)
+        kept = allreduce.typed_as_sum(lax.pmean(own[i], local), axes)
         leaves[i] = jnp.where(whole, mean, kept)
     synced = jax.tree_util.tree_unflatten(treedef, leaves)
     return (synced, report) if return_stats else synced
@@ -425,10 +421,10 @@ def resync(
 
 def _missing_axes(x: Any, axes: Any) -> tuple[str, ...]:
     """Returns the axes among `axes` over which `x` does not vary."""
-    if not _primitive.is_typed(axes):
+    if not allreduce.is_typed(axes):
         return ()
     varying = shard_types.varying_axes(x)
-    return tuple(a for a in _primitive.mapped_axes(axes) if a not in varying)
+    return tuple(a for a in allreduce.mapped_axes(axes) if a not in varying)
 
 
 def made_varying(x: Any, axes: Any) -> Any:

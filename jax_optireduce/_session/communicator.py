@@ -9,21 +9,19 @@ from typing import Any, Self, Unpack
 
 import jax
 
-from jax_optireduce import (
-    _accelerators,
-    _exit,
-    _interfaces,
-    _jax_version,
-    _log_thread,
-    _native,
-    _options,
-    _rendezvous,
-    _status,
-)
+from jax_optireduce import _jax_version, _native
 from jax_optireduce._argument_types import OptionArguments
 from jax_optireduce._errors import NotInitializedError
 from jax_optireduce._jax import coordination, processes
-from jax_optireduce._options import Options
+from jax_optireduce._session import (
+    accelerators,
+    interfaces,
+    log_thread,
+    process_end,
+    rendezvous,
+    status,
+)
+from jax_optireduce._session.options import Options, resolve
 
 _log = logging.getLogger("jax_optireduce")
 
@@ -60,7 +58,7 @@ class Communicator:
         self.datagram_bytes = datagram_bytes
         self._native = native
         self._log_thread = (
-            None if native is None else _log_thread.LogThread(native, self, options)
+            None if native is None else log_thread.LogThread(native, self, options)
         )
 
     def __enter__(self) -> Self:
@@ -122,7 +120,7 @@ class Communicator:
         Raises:
           OSError: the file cannot be written.
         """
-        _log_thread.dump(self, path)
+        log_thread.dump(self, path)
 
     def collective_totals(self) -> dict[str, dict[str, Any]]:
         """Returns totals of the calls with a result since `init`, by collective.
@@ -165,8 +163,8 @@ class Communicator:
             _session.peers_at_exit.dead.update(self._native.silent_ranks())
             _session.peers_at_exit.unreached.update(self._native.unreached_ranks())
             if given_up:
-                _log.warning("%s", _exit.describe_given_up(given_up, reason))
-            _log_thread.log_late_data(self._native.take_late_data())
+                _log.warning("%s", process_end.describe_given_up(given_up, reason))
+            log_thread.log_late_data(self._native.take_late_data())
         if self._log_thread is not None:
             self._log_thread.end()
 
@@ -174,7 +172,9 @@ class Communicator:
         """Closes; unless `at_once`, after the end of the dispatched programs."""
         if self._native is not None and not at_once:
             limit_s = self.options.advanced.shutdown_timeout_s
-            _exit.complete_programs(self._native, limit_s, lambda: self.close(reason))
+            process_end.complete_programs(
+                self._native, limit_s, lambda: self.close(reason)
+            )
         self.close(reason)
 
     def cancel(self, reason: str = "cancelled by the program") -> None:
@@ -204,8 +204,8 @@ class _Session:
 
     current: Communicator | None = None
     generation: int = 0
-    peers_at_exit: _exit.PeersAtExit = dataclasses.field(
-        default_factory=_exit.PeersAtExit
+    peers_at_exit: process_end.PeersAtExit = dataclasses.field(
+        default_factory=process_end.PeersAtExit
     )
 
 
@@ -251,24 +251,24 @@ def init(**options: Unpack[OptionArguments]) -> Communicator:
         )
     if warning := _jax_version.warning(jax.__version__):
         _log.warning("%s", warning)
-    resolved, origins = _options.resolve(options, os.environ)
-    _rendezvous.initialize_distributed(resolved)
+    resolved, origins = resolve(options, os.environ)
+    rendezvous.initialize_distributed(resolved)
     rank, world_size = processes.process()
     label = f"jax_optireduce/{_session.generation}"
     _session.generation += 1
-    with _rendezvous.explained_descriptors():
+    with rendezvous.explained_descriptors():
         # Before the rendezvous: processes with different options must also end in
         # order.
-        _exit.install(
+        process_end.install(
             _end_at_exit,
             _cancel_interrupted,
             resolved.advanced.shutdown_timeout_s,
             resolved.peer_timeout_s,
         )
-        joined = _rendezvous.join(label, NAME, rank, resolved)
+        joined = rendezvous.join(label, NAME, rank, resolved)
     if joined.native is not None and resolved.advanced.status_socket:
-        _status.serve(joined.native)
-    for plugin in _accelerators.register():
+        status.serve(joined.native)
+    for plugin in accelerators.register():
         _log.info("%r", plugin)
     communicator = Communicator(
         rank, world_size, resolved, joined.native, joined.datagram_bytes
@@ -283,7 +283,7 @@ def init(**options: Unpack[OptionArguments]) -> Communicator:
     return communicator
 
 
-def _describe(communicator: Communicator, joined: _rendezvous.Joined) -> str:
+def _describe(communicator: Communicator, joined: rendezvous.Joined) -> str:
     """Describes the session that a process has joined, in one line."""
     options = communicator.options
     if communicator.world_size == 1:
@@ -292,7 +292,7 @@ def _describe(communicator: Communicator, joined: _rendezvous.Joined) -> str:
     if joined.native is None:
         return f"{place}; backend 'xla': calls are those of jax.lax"
     ports = ", ".join(map(str, joined.native.ports()))
-    interface = _interfaces.name_of(joined.address, _native.interface_addresses())
+    interface = interfaces.name_of(joined.address, _native.interface_addresses())
     tags = _native.cipher_library() if options.advanced.authenticate else "none"
     deadline = (
         f"deadline {options.deadline_s:g} s"
@@ -324,7 +324,7 @@ def shutdown() -> None:
     Without a communicator `shutdown` has no effect.
     """
     if _session.current is not None:
-        at_once = _exit.ends_by_error()
+        at_once = process_end.ends_by_error()
         reason = "the program called jax_optireduce.shutdown()"
         _session.current._end(reason, at_once)  # noqa: SLF001 (its own module)
 
@@ -401,14 +401,14 @@ def _leave_to_parent() -> None:
         communicator._log_thread = None  # noqa: SLF001
         _native.leave_to_parent()
         processes.leave_to_parent()
-    _exit.leave_to_parent()
+    process_end.leave_to_parent()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-def _end_at_exit(at_once: bool) -> _exit.PeersAtExit:
+def _end_at_exit(at_once: bool) -> process_end.PeersAtExit:
     """Leaves the session; returns the state of the other ranks."""
     if _session.current is not None:
-        _session.current._end(_exit.reason(), at_once)  # noqa: SLF001
+        _session.current._end(process_end.reason(), at_once)  # noqa: SLF001
     return _session.peers_at_exit

@@ -15,8 +15,8 @@ import numpy as np
 from jax import lax
 
 from jax_optireduce import _native, _stats
-from jax_optireduce._host_computation import concatenated, split
 from jax_optireduce._jax import host_callback
+from jax_optireduce._program.host_computation import concatenated, split
 
 
 def reduce(

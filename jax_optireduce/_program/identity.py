@@ -23,9 +23,9 @@ import jax
 import numpy as np
 
 from jax_optireduce import _native, _phrases
-from jax_optireduce._call import Call
+from jax_optireduce._program.call import Call
 
-_OWN_DIRECTORY = str(Path(__file__).parent) + os.sep
+_OWN_DIRECTORY = str(Path(__file__).parents[1]) + os.sep
 _JAX_DIRECTORY = str(Path(jax.__file__).parent) + os.sep
 # The file name of a cell of a notebook or a prompt contains the count of cells.
 # Source: IPython, core/compilerop.py ("<ipython-input-7-0f3a...>", the end is a hash of

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jax_optireduce import _host
+from jax_optireduce._session import host_facts
 
 # Chosen: the largest part of a host that the network may take is a quarter; the rest
 # computes.
@@ -52,13 +52,13 @@ def own_share(address: str, interface: str, ports: tuple[int, int]) -> Share:
       interface: name of the one with the address; "" if there is none.
       ports: the first and the last one that it may take; 0, 0: any.
     """
-    quota = _host.quota_cores()
+    quota = host_facts.quota_cores()
     return Share(
-        host=_host.boot() or address,
+        host=host_facts.boot() or address,
         address=address,
         cores=sorted(os.sched_getaffinity(0)),
         quota_cores=quota if math.isfinite(quota) else 0,
-        link_mbps=_host.link_mbps(interface) if interface else 0,
+        link_mbps=host_facts.link_mbps(interface) if interface else 0,
         ports=ports[1] - ports[0] + 1 if ports[1] else 0,
     )
 

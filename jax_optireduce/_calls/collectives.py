@@ -10,19 +10,20 @@ import jax.numpy as jnp
 from jax import lax
 from jax.core import Tracer
 
-from jax_optireduce import (
-    _bucketing,
-    _checks,
-    _communicator,
-    _fast_axis,
-    _primitive,
-    _specs,
-    _stats,
-)
+from jax_optireduce import _stats
 from jax_optireduce._argument_types import Mode, Tree, WireFormat
-from jax_optireduce._call import Call, CallArguments, Drain
-from jax_optireduce._checks import AxisName
-from jax_optireduce._options import Options
+from jax_optireduce._calls.fast_axis import gathered, part_shape, scattered
+from jax_optireduce._program import allreduce, bucketing, checks
+from jax_optireduce._program.call import Call, CallArguments, Drain
+from jax_optireduce._program.checks import AxisName
+from jax_optireduce._program.leaf_specs import (
+    automatic_axes,
+    checked_specs,
+    divided,
+    restored,
+)
+from jax_optireduce._session import communicator
+from jax_optireduce._session.options import Options
 from jax_optireduce._stats import CollectiveStats
 
 
@@ -183,9 +184,9 @@ def psum(
         a derivative or a decision, at compilation.
       NotInitializedError: `jax_optireduce.init` was not called.
     """
-    _checks.check_no_groups(axis_index_groups, "psum")
-    key = _checks.checked_key(name, "psum")
-    call = _checks.checked_call(
+    checks.check_no_groups(axis_index_groups, "psum")
+    key = checks.checked_key(name, "psum")
+    call = checks.checked_call(
         "psum", axis_name, key, mode, wire_format, fast_axis, mean=False
     )
     return reduce_tree(tree, step, call, specs=specs).result(return_stats)
@@ -250,9 +251,9 @@ def pmean(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    _checks.check_no_groups(axis_index_groups, "pmean")
-    key = _checks.checked_key(name, "pmean")
-    call = _checks.checked_call(
+    checks.check_no_groups(axis_index_groups, "pmean")
+    key = checks.checked_key(name, "pmean")
+    call = checks.checked_call(
         "pmean", axis_name, key, mode, wire_format, fast_axis, of_values=True
     )
     return reduce_tree(tree, step, call, specs=specs).result(return_stats)
@@ -283,9 +284,9 @@ def reduce_tree(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    options = _communicator.current(call.kind).options
-    step = _checks.checked_step(step)
-    of_leaves = _specs.checked_specs(specs, tree, call.kind)
+    options = communicator.current(call.kind).options
+    step = checks.checked_step(step)
+    of_leaves = checked_specs(specs, tree, call.kind)
     size = lax.axis_size(call.axes)
     paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
     traced: dict[int, Any] = {}
@@ -294,10 +295,10 @@ def reduce_tree(
         keys = jax.tree_util.keystr(path) or "(the argument)"
         place = f"{call.kind} of leaf {keys}"
         if isinstance(leaf, Tracer):
-            traced[i] = _checks.checked_leaf(leaf, place, call)
+            traced[i] = checks.checked_leaf(leaf, place, call)
         else:
             # A constant of the program, equal on every rank.
-            results[i] = _checks.checked_constant(leaf, place) * size
+            results[i] = checks.checked_constant(leaf, place) * size
     if rotate is None:
         rotate = options.advanced.hadamard
     sums, buckets = _sum_leaves(traced, of_leaves, step, call, options, rotate)
@@ -305,7 +306,7 @@ def reduce_tree(
     ordered = [results[i] for i in range(len(results))]
     if call.mean:
         # Floating sums of several groups are scaled to all ranks, and then joined.
-        scaled = bool(call.fast or _specs.automatic_axes())
+        scaled = bool(call.fast or automatic_axes())
         ranks = {}
         if call.of_live:
             ranks = live_ranks(sums, buckets, size, scaled=scaled)
@@ -354,11 +355,11 @@ def _sum_leaves(
     """Sums leaves, by their position in the tree."""
     if options.backend == "xla":
         return {i: lax.psum(leaf, call.axes) for i, leaf in leaves.items()}, []
-    parts = _specs.divided(leaves, specs)
+    parts = divided(leaves, specs)
     shapes = [part.sent_shape() for part in parts]
     if call.fast:
-        shapes = [_fast_axis.part_shape(shape, call) for shape in shapes]
-    plan = _bucketing.plan_buckets(
+        shapes = [part_shape(shape, call) for shape in shapes]
+    plan = bucketing.plan_buckets(
         shapes,
         [part.array.dtype for part in parts],
         bucket_bytes=options.bucket_bytes,
@@ -371,7 +372,7 @@ def _sum_leaves(
         members = [parts[i] for i in bucket.leaves]
         operands = whole = [part.array for part in members]
         if call.fast:
-            operands = [_fast_axis.scattered(whole, call)]
+            operands = [scattered(whole, call)]
         divisions = tuple(part.spec for part in members if part.spec is not None)
         # Parameters may include counters, which are in the tree of a drain only.
         optional = call.drain and bucket.integral and not only_integers
@@ -382,12 +383,12 @@ def _sum_leaves(
             key=call.key + bucket.suffix,
             drain=Drain.OF_CALLS_IF_ANY if optional else call.drain,
         )
-        reduce = functools.partial(_primitive.allreduce, specs=divisions, step=step)
+        reduce = functools.partial(allreduce.allreduce, specs=divisions, step=step)
         totals, vector = _reduce_bucket(reduce, operands, of_bucket, rotate)
         if call.fast:
-            totals, vector = _fast_axis.gathered(totals[0], vector, whole, call)
+            totals, vector = gathered(totals[0], vector, whole, call)
         for part, total in zip(members, totals, strict=True):
-            sums[part.position] = _specs.restored(part, total, leaves[part.position])
+            sums[part.position] = restored(part, total, leaves[part.position])
         positions = [part.position for part in members]
         buckets.append(ReducedBucket(positions, bucket.elements, vector))
     return sums, buckets

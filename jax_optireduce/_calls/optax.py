@@ -9,21 +9,25 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_optireduce import (
-    _checks,
-    _gradients,
-    _handles,
-    _safeguards,
-    _stats,
-)
+from jax_optireduce import _stats
 from jax_optireduce._argument_types import Mode, WireFormat
-from jax_optireduce._call import Call
-from jax_optireduce._checks import AxisName
-from jax_optireduce._collectives import reduce_tree
+from jax_optireduce._calls import gradients, handles
+from jax_optireduce._calls.collectives import reduce_tree
+from jax_optireduce._calls.handles import Handle
+from jax_optireduce._calls.safeguards import (
+    SafeguardState,
+    check_arguments,
+    is_callback_due,
+    log_skips,
+    vote,
+)
+from jax_optireduce._calls.safeguards import initial as initial_safeguards
+from jax_optireduce._calls.safeguards import next_state as next_safeguards
 from jax_optireduce._errors import UsageError
-from jax_optireduce._handles import Handle
 from jax_optireduce._jax import shard_types
-from jax_optireduce._safeguards import SafeguardState
+from jax_optireduce._program import checks
+from jax_optireduce._program.call import Call
+from jax_optireduce._program.checks import AxisName
 from jax_optireduce._stats import CollectiveStats
 
 if TYPE_CHECKING:
@@ -131,9 +135,9 @@ def optax_average_gradients(
 
     votes = hadamard == "auto" or skip_above is not None
     _check_arguments(mode, wire_format, delay, votes, (specs, fast_axis))
-    _safeguards.check_arguments(mode, hadamard, skip_above, on_repeated_skips)
+    check_arguments(mode, hadamard, skip_above, on_repeated_skips)
     kind = "optax_average_gradients"
-    key = _checks.checked_key(name, kind)
+    key = checks.checked_key(name, kind)
     rotates = None if hadamard == "auto" else hadamard
 
     # The count in the state is no step: it decreases when a program returns to an
@@ -143,11 +147,11 @@ def optax_average_gradients(
     ) -> tuple[Any, Any]:
         del params
         _check_no_multi_steps(optax.MultiSteps)
-        call = _checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
+        call = checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
         handle = None
         if delay:
-            handle = _handles.begin_tree(updates, step, call, rotate=rotates)
-            reduced = _handles.end_tree(state.handle, after=handle)
+            handle = handles.begin_tree(updates, step, call, rotate=rotates)
+            reduced = handles.end_tree(state.handle, after=handle)
         else:
             rotate = rotates
             if hadamard == "auto":
@@ -156,15 +160,15 @@ def optax_average_gradients(
         means, stats = reduced.tree, reduced.stats()
         safeguards = state.safeguards
         if votes:
-            mean_vote = _mean_vote(_safeguards.vote(stats, skip_above), step, call)
-            safeguards = _safeguards.next_state(safeguards, mean_vote)
+            mean_vote = _mean_vote(vote(stats, skip_above), step, call)
+            safeguards = next_safeguards(safeguards, mean_vote)
         if skip_above is not None:
             means = _zeros_if(safeguards.skipped, means)
-            _run_callback(safeguards, on_repeated_skips or _safeguards.log_skips)
+            _run_callback(safeguards, on_repeated_skips or log_skips)
         return means, _next_state(state, stats, safeguards, handle)
 
     def init(params: Any) -> Any:
-        empty = functools.partial(_handles.empty, params, axis_name, mode)
+        empty = functools.partial(handles.empty, params, axis_name, mode)
         return _initial_state(empty(rotate=rotates) if delay else None)
 
     return optax.GradientTransformationExtraArgs(init=init, update=update)
@@ -175,8 +179,8 @@ def _check_arguments(
 ) -> None:
     """Raises `UsageError` unless the arguments are valid, and fit the delay."""
     if mode is not None:
-        _checks.check_mode(mode)
-    _checks.check_wire_format(wire_format)
+        checks.check_mode(mode)
+    checks.check_wire_format(wire_format)
     if delay not in (0, 1):
         raise UsageError(
             f"delay must be 0 or 1, got {delay!r}; for older gradients use begin and "
@@ -223,7 +227,7 @@ def _initial_state(handle: Handle | None) -> AverageGradientsState:
     return AverageGradientsState(
         calls=jnp.zeros((), jnp.int32),
         last=_stats.empty(),
-        safeguards=_safeguards.initial(),
+        safeguards=initial_safeguards(),
         handle=handle,
         **zeros,
     )
@@ -232,8 +236,8 @@ def _initial_state(handle: Handle | None) -> AverageGradientsState:
 def _mean_vote(vote: Any, step: Any, call: Call) -> Any:
     """Returns the mean of a vote on a call, over all devices."""
     axes, key = _with_mesh_axes(call.axes), f"{call.key} vote"
-    ballot = _checks.checked_call(call.kind, axes, key, "exact")
-    vote = _gradients.made_varying(vote, ballot.axes)
+    ballot = checks.checked_call(call.kind, axes, key, "exact")
+    vote = gradients.made_varying(vote, ballot.axes)
     return reduce_tree(vote, step, ballot).tree
 
 
@@ -253,7 +257,7 @@ def _zeros_if(skipped: jax.Array, means: Any) -> Any:
 def _run_callback(state: SafeguardState, call: Callable[[int], None]) -> None:
     """Calls a function on the host after each 50 consecutive skips."""
     lax.cond(
-        _safeguards.is_callback_due(state),
+        is_callback_due(state),
         lambda skips: jax.debug.callback(lambda n: call(int(n)), skips),
         lambda _: None,
         state.skips_in_a_row,

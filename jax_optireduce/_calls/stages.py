@@ -9,21 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_optireduce import (
-    _blocks,
-    _bucketing,
-    _checks,
-    _communicator,
-    _primitive,
-    _specs,
-    _stage_primitives,
-    _stats,
-)
+from jax_optireduce import _stats
 from jax_optireduce._argument_types import Mode, Tree, WireFormat
-from jax_optireduce._call import Call
-from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import shard_types
+from jax_optireduce._program import (
+    allreduce,
+    blocks,
+    bucketing,
+    checks,
+    leaf_specs,
+    stage_primitives,
+)
+from jax_optireduce._program.call import Call
+from jax_optireduce._program.checks import AxisName
+from jax_optireduce._session import communicator
 from jax_optireduce._stats import CollectiveStats
 
 # A scattered sum has one owner, so the two modes are one.
@@ -142,10 +142,10 @@ def psum_scatter(
       NotInitializedError: `jax_optireduce.init` was not called.
     """
     kind = "psum_scatter"
-    _checks.check_no_groups(axis_index_groups, kind)
-    key = _checks.checked_key(name, kind)
+    checks.check_no_groups(axis_index_groups, kind)
+    key = checks.checked_key(name, kind)
     call = scattering(
-        _checks.checked_call(kind, axis_name, key, mode, wire_format, mean=False)
+        checks.checked_call(kind, axis_name, key, mode, wire_format, mean=False)
     )
     return scatter_tree(x, step, call, scatter_dimension, tiled).result(return_stats)
 
@@ -160,13 +160,13 @@ def scatter_tree(
     tree: Any, step: Any, call: Call, scatter_dimension: int, tiled: bool
 ) -> Parts:
     """Sums a tree and scatters the sums, in buckets; see `psum_scatter`."""
-    options = _communicator.current(call.kind).options
-    step = _checks.checked_step(step)
+    options = communicator.current(call.kind).options
+    step = checks.checked_step(step)
     _check_manual(call.kind)
     size = lax.axis_size(call.axes)
     places, leaves, treedef = _flatten(tree, call.kind)
     arrays = [
-        _checks.checked_leaf(leaf, place, call)
+        checks.checked_leaf(leaf, place, call)
         for place, leaf in zip(places, leaves, strict=True)
     ]
     dimensions = [_scattered(x, scatter_dimension, tiled, size) for x in arrays]
@@ -183,7 +183,7 @@ def scatter_tree(
     results: list[Any] = [jnp.zeros(row.shape[1:], row.dtype) for row in rows]
     vectors, elements = [], []
     rotated = call.mode == "lossy" and options.advanced.hadamard
-    for bucket in _bucketing.plan_buckets(
+    for bucket in bucketing.plan_buckets(
         [row.shape for row in rows],
         [row.dtype for row in rows],
         bucket_bytes=options.bucket_bytes,
@@ -191,7 +191,7 @@ def scatter_tree(
         of_bucket = dataclasses.replace(
             call, key=call.key + bucket.suffix, rotated=rotated
         )
-        parts, vector = _stage_primitives.psum_scatter(
+        parts, vector = stage_primitives.psum_scatter(
             [rows[i] for i in bucket.leaves], step, of_bucket
         )
         for i, part in zip(bucket.leaves, parts, strict=True):
@@ -290,13 +290,13 @@ def all_gather(
       NotInitializedError: `jax_optireduce.init` was not called.
     """
     kind = "all_gather"
-    _checks.check_no_groups(axis_index_groups, kind)
-    key = _checks.checked_key(name, kind)
+    checks.check_no_groups(axis_index_groups, kind)
+    key = checks.checked_key(name, kind)
     _check_exact(mode)
     if to not in ("varying", "invarying"):
         raise UsageError(f"{kind}: to must be 'varying' or 'invarying', got {to!r}.")
     call = dataclasses.replace(
-        _checks.checked_call(kind, axis_name, key, "exact", wire_format, mean=False),
+        checks.checked_call(kind, axis_name, key, "exact", wire_format, mean=False),
         operation="all_gather",
     )
     return _gather_tree(x, step, call, axis, tiled, to).result(return_stats)
@@ -305,8 +305,8 @@ def all_gather(
 def _gather_tree(
     tree: Any, step: Any, call: Call, axis: int, tiled: bool, to: str
 ) -> Parts:
-    options = _communicator.current(call.kind).options
-    step = _checks.checked_step(step)
+    options = communicator.current(call.kind).options
+    step = checks.checked_step(step)
     _check_manual(call.kind)
     names, leaves, treedef = _flatten(tree, call.kind)
     arrays = [
@@ -328,13 +328,13 @@ def _gather_tree(
     results: list[Any] = [jnp.zeros((size, *x.shape), x.dtype) for x in sent]
     rounded = call.wire_format != "float32"
     vectors, elements = [], []
-    for bucket in _bucketing.plan_buckets(
-        [(x.size if rounded else _blocks.words_in(x), size) for x in sent],
+    for bucket in bucketing.plan_buckets(
+        [(x.size if rounded else blocks.words_in(x), size) for x in sent],
         [np.dtype(np.float32)] * len(sent),  # For the size of a word.
         bucket_bytes=options.bucket_bytes,
     ):
         of_bucket = dataclasses.replace(call, key=call.key + bucket.suffix)
-        gathered, vector = _stage_primitives.all_gather(
+        gathered, vector = stage_primitives.all_gather(
             [sent[i] for i in bucket.leaves], step, of_bucket, varying=to == "varying"
         )
         for i, whole in zip(bucket.leaves, gathered, strict=True):
@@ -422,7 +422,7 @@ def _placed(whole: jax.Array, place: int, tiled: bool) -> jax.Array:
 def _check_exact(mode: str | None) -> None:
     if mode is None or mode == "exact":
         return
-    _checks.check_mode(mode)
+    checks.check_mode(mode)
     raise UsageError(
         f"all_gather has mode 'exact' only, got {mode!r}: the other modes add late "
         "data to a later call, or scale partial sums, which is right for gradients "
@@ -431,7 +431,7 @@ def _check_exact(mode: str | None) -> None:
 
 
 def _check_manual(kind: str) -> None:
-    automatic = _specs.automatic_axes()
+    automatic = leaf_specs.automatic_axes()
     if automatic:
         raise UsageError(
             f"{kind} needs a region where all axes are manual, but the compiler shards "
@@ -453,11 +453,11 @@ def _gathered_leaf(leaf: jax.Array, place: str, call: Call) -> jax.Array:
             f"{place}: dtype {leaf.dtype} is not supported; for keys of jax.random "
             "gather jax.random.key_data(x), for small integers x.astype(jnp.int8)."
         )
-    if not _primitive.is_typed(call.axes):
+    if not allreduce.is_typed(call.axes):
         return leaf
     varying = shard_types.varying_axes(leaf)
     fixed = tuple(
-        axis for axis in _primitive.mapped_axes(call.axes) if axis not in varying
+        axis for axis in allreduce.mapped_axes(call.axes) if axis not in varying
     )
     return lax.pcast(leaf, fixed, to="varying") if fixed else leaf
 

@@ -4,7 +4,7 @@ XLA makes the results of a program available at its end, so a call inside a prog
 delays the end of that program, even if only a later program needs the result. `begin`
 copies the leaves into memory of the engine, which then makes the call by itself; the
 handle is a small array for each bucket, which a program can carry to a later one. The
-two primitives have the same rules as `allreduce_p` for effects: see `_primitive`.
+two primitives have the same rules as `allreduce_p` for effects: see `allreduce`.
 """
 
 import dataclasses
@@ -20,29 +20,27 @@ from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jax_optireduce import (
-    _bucketing,
-    _checks,
-    _collectives,
-    _communicator,
-    _gradients,
-    _hadamard,
-    _identity,
-    _native,
-    _primitive,
-    _program_checks,
-    _rotation,
-    _specs,
-    _stats,
-)
+from jax_optireduce import _native, _stats
 from jax_optireduce._argument_types import Mode, Tree, WireFormat
-from jax_optireduce._bucketing import Bucket
-from jax_optireduce._call import Call
-from jax_optireduce._checks import AxisName
-from jax_optireduce._collectives import ReducedBucket, Reduction
+from jax_optireduce._calls import collectives, gradients
+from jax_optireduce._calls.collectives import ReducedBucket, Reduction
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import lowering, shard_types
-from jax_optireduce._options import Options
+from jax_optireduce._program import (
+    allreduce,
+    bucketing,
+    checks,
+    hadamard,
+    identity,
+    leaf_specs,
+    program_checks,
+    rotation,
+)
+from jax_optireduce._program.bucketing import Bucket
+from jax_optireduce._program.call import Call
+from jax_optireduce._program.checks import AxisName
+from jax_optireduce._session import communicator
+from jax_optireduce._session.options import Options
 from jax_optireduce._stats import CollectiveStats
 
 BEGIN_TARGET = "jax_optireduce_begin"
@@ -182,8 +180,8 @@ def begin(
       UsageError: see `psum`; or an axis of the mesh is not manual.
       NotInitializedError: see `psum`.
     """
-    key = _checks.checked_key(name, "begin")
-    call = _checks.checked_call("begin", axis_name, key, mode, wire_format, mean=mean)
+    key = checks.checked_key(name, "begin")
+    call = checks.checked_call("begin", axis_name, key, mode, wire_format, mean=mean)
     return begin_tree(tree, step, call)
 
 
@@ -261,9 +259,9 @@ def begin_tree(
       call: the description of the call; each bucket gets a suffix to its key.
       rotate: whether a lossy call is rotated; None takes `Advanced.hadamard`.
     """
-    options = _communicator.current(call.kind).options
+    options = communicator.current(call.kind).options
     _check_place(call.axes, call.kind)
-    step = _checks.checked_step(step)
+    step = checks.checked_step(step)
     paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
     leaves = [_checked_leaf(path, leaf, call) for path, leaf in paths_and_leaves]
     types = [_type_of_sum(leaf, call.axes) for leaf in leaves]
@@ -283,7 +281,7 @@ def begin_tree(
     number = jnp.asarray(-1 if counted else step, jnp.int32)
     tokens = [
         begin_p.bind(
-            _primitive.group_and_rank(call.axes),
+            allreduce.group_and_rank(call.axes),
             number,
             *(leaves[i] for i in bucket.leaves),
             call=dataclasses.replace(
@@ -303,9 +301,9 @@ def _checked_leaf(path: Any, leaf: Any, call: Call) -> jax.Array:
     keys = jax.tree_util.keystr(path) or "(the argument)"
     place = f"{call.kind} of leaf {keys}"
     if not isinstance(leaf, Tracer):
-        constant = jnp.asarray(_checks.checked_constant(leaf, place))
-        leaf = _gradients.made_varying(constant, call.axes)
-    return _checks.checked_leaf(leaf, place, call)
+        constant = jnp.asarray(checks.checked_constant(leaf, place))
+        leaf = gradients.made_varying(constant, call.axes)
+    return checks.checked_leaf(leaf, place, call)
 
 
 def empty(
@@ -317,8 +315,8 @@ def empty(
     rotate: bool | None = None,
 ) -> Handle[Tree]:
     """Makes the handle of no call: the body of `empty_handle`."""
-    options = _communicator.current("empty_handle").options
-    axes = _checks.axes_of(axis_name)
+    options = communicator.current("empty_handle").options
+    axes = checks.axes_of(axis_name)
     leaves, treedef = jax.tree_util.tree_flatten(tree)
     types = [_type_of_sum(leaf, axes) for leaf in leaves]
     plan = _planned(
@@ -327,7 +325,7 @@ def empty(
         treedef=treedef,
         leaves=tuple(types),
         axes=axes,
-        mode=_checks.resolved_mode(mode, "empty_handle"),
+        mode=checks.resolved_mode(mode, "empty_handle"),
         mean=mean,
     )
     if plan.buckets is not None:
@@ -335,7 +333,7 @@ def empty(
         # One array each: JAX does not donate an array twice.
         return Handle([token + 0 for _ in plan.buckets], plan)
     zeros = [
-        _gradients.made_varying(jnp.zeros(leaf.shape, leaf.dtype), leaf.varying)
+        gradients.made_varying(jnp.zeros(leaf.shape, leaf.dtype), leaf.varying)
         for leaf in plan.leaves
     ]
     return Handle(zeros, plan)
@@ -344,8 +342,8 @@ def empty(
 def end_tree(handle: Handle, after: Any = None) -> Reduction:
     """Waits for the calls of a tree: the body of `end`."""
     arrays, plan = handle.tree_flatten()
-    _communicator.current("end")
-    axes = _checks.checked_axes(plan.axes, "end")
+    communicator.current("end")
+    axes = checks.checked_axes(plan.axes, "end")
     _check_place(axes, "end")
     sums = {i: jnp.zeros(leaf.shape, leaf.dtype) for i, leaf in enumerate(plan.leaves)}
     buckets = []
@@ -353,8 +351,8 @@ def end_tree(handle: Handle, after: Any = None) -> Reduction:
         sums = dict(enumerate(arrays))
     else:
         before = [lax.stop_gradient(x) for x in jax.tree.leaves(after)]
-        rank = _primitive.group_and_rank(axes)
-        typed = _primitive.is_typed(axes)
+        rank = allreduce.group_and_rank(axes)
+        typed = allreduce.is_typed(axes)
         for token, bucket in zip(arrays, plan.buckets, strict=True):
             types = tuple(plan.leaves[i] for i in bucket.leaves)
             *flat, vector = end_p.bind(
@@ -374,7 +372,7 @@ def end_tree(handle: Handle, after: Any = None) -> Reduction:
         size = lax.axis_size(axes)
         ranks = {}
         if plan.mode == "bounded":
-            ranks = _collectives.live_ranks(sums, buckets, size)
+            ranks = collectives.live_ranks(sums, buckets, size)
         results = [total / ranks.get(i, size) for i, total in enumerate(results)]
     return Reduction(jax.tree_util.tree_unflatten(plan.treedef, results), buckets)
 
@@ -384,7 +382,7 @@ def _planned(options: Options, rotate: bool | None, **fields: Any) -> _Plan:
     if options.backend == "xla":
         return _Plan(**fields, rotated=False, buckets=None)
     leaves = fields["leaves"]
-    buckets = _bucketing.plan_buckets(
+    buckets = bucketing.plan_buckets(
         [leaf.shape for leaf in leaves],
         [leaf.dtype for leaf in leaves],
         bucket_bytes=options.bucket_bytes,
@@ -407,13 +405,13 @@ def _type_of_sum(leaf: Any, axes: tuple[Any, ...]) -> _Leaf:
 
 def _check_place(axes: tuple[Any, ...], kind: str) -> None:
     """Raises `UsageError` where a call cannot be divided into two steps."""
-    others = [axis for axis in axes if axis not in _primitive.mapped_axes(axes)]
+    others = [axis for axis in axes if axis not in allreduce.mapped_axes(axes)]
     if others:
         raise UsageError(
             f"{kind} over {others}: an axis of jax.vmap is summed in the program, not "
             "between processes; write average_gradients, or map it by jax.shard_map."
         )
-    automatic = list(_specs.automatic_axes())
+    automatic = list(leaf_specs.automatic_axes())
     if automatic:
         raise UsageError(
             f"{kind} where the axes {automatic} are not manual: leave axis_names out "
@@ -430,19 +428,19 @@ def _begin_type(rank: Any, *_: Any, **__: Any) -> Any:
 
 
 def _lower_begin(ctx: Any, rank: Any, step: Any, *leaves: Any, call: Call) -> Any:
-    _program_checks.check(ctx, call)
-    attributes = _primitive.call_attributes(ctx, ctx.avals_in[2:], call)
-    salt = _rotation.salt_of(attributes)
+    program_checks.check(ctx, call)
+    attributes = allreduce.call_attributes(ctx, ctx.avals_in[2:], call)
+    salt = rotation.salt_of(attributes)
     token = jax.ShapeDtypeStruct((_native.TOKEN_ELEMENTS,), jnp.int32)
-    title = f"{_identity.title(attributes, ctx.avals_in[2:])} begin"
+    title = f"{identity.title(attributes, ctx.avals_in[2:])} begin"
     native = lowering.ffi_call(BEGIN_TARGET, [token], title)
 
     def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> jax.Array:
         operands: Sequence[jax.Array] = leaves
         if call.rotated:
             number = None if call.counted else step
-            step, encoded = _rotation.rotated(
-                rank, number, leaves, attributes, _primitive.DIRECT_WAY
+            step, encoded = rotation.rotated(
+                rank, number, leaves, attributes, allreduce.DIRECT_WAY
             )
             operands = [encoded]
         (begun,) = native(rank, step, *operands, **attributes, salt=np.int64(salt))
@@ -476,17 +474,17 @@ def _lower_end(
     flat = [jax.ShapeDtypeStruct((leaf.size,), leaf.dtype) for leaf in leaves]
     results = flat
     if rotated:
-        coefficients = _hadamard.padded_size(sum(leaf.size for leaf in leaves))
+        coefficients = hadamard.padded_size(sum(leaf.size for leaf in leaves))
         results = [jax.ShapeDtypeStruct((coefficients,), leaves[0].dtype)]
     vector = jax.ShapeDtypeStruct((_stats.VECTOR_SIZE,), jnp.float32)
     native = lowering.ffi_call(END_TARGET, (*results, vector), "optireduce end")
 
     def program(rank: jax.Array, token: jax.Array, *after: jax.Array) -> list[Any]:
-        *sums, vector = native(rank, token, *after, communicator=_communicator.NAME)
+        *sums, vector = native(rank, token, *after, communicator=communicator.NAME)
         if rotated:
             salt = token[_COLLECTIVE].astype(jnp.uint32)
-            key = _rotation.key_of(token[_STEP], salt)
-            sums = _rotation.unrotated(sums[0], vector, key, flat)
+            key = rotation.key_of(token[_STEP], salt)
+            sums = rotation.unrotated(sums[0], vector, key, flat)
         return [*sums, vector]
 
     return mlir.lower_fun(program, multiple_results=True)(

@@ -12,10 +12,12 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from jax_optireduce import _checks, _collectives, _communicator
-from jax_optireduce._call import Drain
-from jax_optireduce._checks import AxisName
+from jax_optireduce._calls import collectives
 from jax_optireduce._errors import ReplicasDifferError, UsageError
+from jax_optireduce._program import checks
+from jax_optireduce._program.call import Drain
+from jax_optireduce._program.checks import AxisName
+from jax_optireduce._session.communicator import current, exchange
 
 # Numbers of the comparisons of this process: the only state of this module.
 _numbers = itertools.count()
@@ -78,15 +80,15 @@ def assert_replicas_equal(tree: Any, fail_message: str = "") -> None:
       UsageError: the call is in a program under trace.
       NotInitializedError: `init` was not called.
     """
-    communicator = _communicator.current("assert_replicas_equal")
+    communicator = current("assert_replicas_equal")
     pieces = list(_pieces(tree, communicator.rank))
     label = f"jax_optireduce/replicas/{next(_numbers)}"
     summary = _summary(pieces)
-    if _all_equal(_communicator.exchange(communicator, label, summary)):
+    if _all_equal(exchange(communicator, label, summary)):
         return
     # Every process has the same summaries, so all of them send the details.
     details = json.dumps(pieces).encode()
-    rows = _communicator.exchange(communicator, f"{label}/leaves", details)
+    rows = exchange(communicator, f"{label}/leaves", details)
     reason = _missing_leaves(rows) or _describe(_differing(rows))
     raise ReplicasDifferError(f"{fail_message}: {reason}" if fail_message else reason)
 
@@ -254,9 +256,9 @@ def replica_drift(tree: Any, axis_name: AxisName) -> jax.Array:
       NotInitializedError: see `psum`.
     """
     kind = "replica_drift"
-    key = _checks.checked_key(None, kind)
+    key = checks.checked_key(None, kind)
     # As `resync`: waits for all live ranks.
-    call = _checks.checked_call(
+    call = checks.checked_call(
         kind, axis_name, key, "bounded", mean=False, drain=Drain.OF_CALLS_IF_ANY
     )
     sketch, norm = _sketch(tree)
@@ -265,7 +267,7 @@ def replica_drift(tree: Any, axis_name: AxisName) -> jax.Array:
     row = lax.axis_index(call.axes)
     # Zeros of the others: the sum is exact.
     rows = jnp.where(jnp.arange(ranks)[:, None] == row, own, 0)
-    table = _collectives.reduce_tree(rows, None, call).tree
+    table = collectives.reduce_tree(rows, None, call).tree
     sketches, norms, present = table[:, :-2], table[:, -2], table[:, -1]
     # Differences first: those of equal replicas are 0, whatever the rounding of a mean.
     weights = present / jnp.maximum(present.sum(), 1)

@@ -18,20 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_optireduce import (
-    _checks,
-    _codes,
-    _communicator,
-    _primitive,
-    _stage_primitives,
-    _stats,
-    _words,
-)
+from jax_optireduce import _stats
 from jax_optireduce._argument_types import Tree
-from jax_optireduce._call import Call
-from jax_optireduce._checks import AxisName
 from jax_optireduce._errors import UsageError
+from jax_optireduce._program import allreduce, checks, stage_primitives
+from jax_optireduce._program.call import Call
+from jax_optireduce._program.checks import AxisName
+from jax_optireduce._session import communicator
 from jax_optireduce._stats import CollectiveStats
+from jax_optireduce.coding import _codes, _words
 
 __all__ = ["Plan", "Report", "State", "combine", "plan", "start"]
 
@@ -209,7 +204,7 @@ def plan(
             f"plan: late must have one value, or one for each of the {len(sizes)} "
             f"axes, got {len(lates)}."
         )
-    _checks.check_choice("code", code, _CODES)
+    checks.check_choice("code", code, _CODES)
     codes = []
     for size, spare in zip(sizes, lates, strict=True):
         if not 0 <= spare < size:
@@ -339,12 +334,12 @@ def combine(
       NotInitializedError: `jax_optireduce.init` was not called.
     """
     kind = "combine"
-    key = _checks.checked_key(name, kind)
+    key = checks.checked_key(name, kind)
     call = dataclasses.replace(
-        _checks.checked_call(kind, axis_name, key, "lossy", mean=False),
+        checks.checked_call(kind, axis_name, key, "lossy", mean=False),
         operation="all_gather",
     )
-    number = _checks.checked_step(step)
+    number = checks.checked_step(step)
     _check_place(call, plan)
     vector, restored = _contribution(gradient, state)
     words = _words.carried_words(state.carried)
@@ -470,9 +465,9 @@ def _gathered(
     block: jax.Array, step: jax.Array | None, call: Call
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the blocks of the ranks in time, uint32 [ranks, words]; zero if late."""
-    if _communicator.current(call.kind).options.backend == "xla":
+    if communicator.current(call.kind).options.backend == "xla":
         return lax.all_gather(block, call.axes), _stats.empty_vector()
-    (blocks,), stats = _stage_primitives.all_gather([block], step, call, varying=True)
+    (blocks,), stats = stage_primitives.all_gather([block], step, call, varying=True)
     return blocks, stats
 
 
@@ -483,7 +478,7 @@ def _check_place(call: Call, plan: Plan) -> None:
             f"combine: the axes {call.axes} have the sizes {sizes}, and the plan is "
             f"for {plan.sizes}."
         )
-    if _primitive.is_typed(call.axes):
+    if allreduce.is_typed(call.axes):
         raise UsageError(
             "combine needs jax.shard_map(..., check_vma=False): with check_vma=True "
             "JAX adds up the gradients of the ranks by itself."

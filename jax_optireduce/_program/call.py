@@ -1,6 +1,6 @@
 """The description of a call: every static fact, in one frozen object.
 
-The public functions make it from their arguments (`_checks.checked_call`), the
+The public functions make it from their arguments (`checks.checked_call`), the
 primitive has it as its parameter, and the lowering reads it. It excludes the number of
 the call (`step`), which is an operand of the program.
 """
@@ -52,9 +52,9 @@ class Call:
       kind: the public function, for messages.
       operation: the stages on the wire: "allreduce" has both, "reduce_scatter" the
         first, "all_gather" the second.
-      key: names the collective, see `_identity`.
+      key: names the collective, see `identity`.
       axes: mapped axes, of the mesh or of a named `vmap`.
-      fast: those of `axes` over which XLA reduces; see `_fast_axis`.
+      fast: those of `axes` over which XLA reduces; see `_calls.fast_axis`.
       mode: see `psum`.
       wire_format: see `psum`.
       mean: whether the sum is divided by the number of ranks.
@@ -90,7 +90,7 @@ class Call:
 
     @property
     def present(self) -> bool:
-        """Whether the mean is over the contributions that have come, see `_present`."""
+        """Whether the mean is over the contributions that have come, see `present`."""
         return self.of_values and self.mode == "bounded"
 
     @property

@@ -13,16 +13,12 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from jax_optireduce import (
-    _communicator,
-    _identity,
-    _native,
-    _primitive,
-    _specs,
-)
-from jax_optireduce._call import MODES, WIRE_FORMATS, Call
+from jax_optireduce import _native
 from jax_optireduce._errors import AxisError, UsageError, did_you_mean
 from jax_optireduce._jax import shard_types
+from jax_optireduce._program import allreduce, identity, leaf_specs
+from jax_optireduce._program.call import MODES, WIRE_FORMATS, Call
+from jax_optireduce._session import communicator
 
 AxisName = Hashable | Sequence[Hashable]
 
@@ -81,7 +77,7 @@ def resolved_mode(mode: str | None, kind: str) -> str:
       NotInitializedError: `init` was not called.
       UsageError: the mode is invalid.
     """
-    options = _communicator.current(kind).options
+    options = communicator.current(kind).options
     if mode is None:
         mode = options.mode or _DEFAULT_MODES.get(kind, "bounded")
     check_mode(mode)
@@ -95,7 +91,7 @@ def checked_key(name: str | None, kind: str) -> str:
       UsageError: the name is not a printable string, or too long.
     """
     if name is None:
-        return _identity.call_site_key(kind)
+        return identity.call_site_key(kind)
     printable = isinstance(name, str) and name.isprintable()
     if not printable or not 1 <= len(name.encode()) <= _native.NAME_BYTES_MAX:
         raise UsageError(
@@ -185,7 +181,7 @@ def _checked_fast_axes(
     if fast_axis is None:
         return ()
     fast = axes_of(fast_axis)
-    of_mesh = _primitive.mapped_axes(axes)
+    of_mesh = allreduce.mapped_axes(axes)
     for axis in fast:
         if axis not in axes:
             raise UsageError(
@@ -203,7 +199,7 @@ def _checked_fast_axes(
             "leave one for the slow network. Use jax.lax for a sum over a fast "
             "network alone."
         )
-    automatic = _specs.automatic_axes()
+    automatic = leaf_specs.automatic_axes()
     if automatic:
         raise UsageError(
             f"{kind}: fast_axis is for programs whose axes are all manual; here the "
@@ -311,10 +307,10 @@ def checked_leaf(leaf: Any, place: str, call: Call) -> jax.Array:
         leaf = leaf.astype(jnp.float32)
     elif leaf.dtype == jnp.bool_:
         leaf = leaf.astype(jnp.int32)
-    if not _primitive.is_typed(call.axes):
+    if not allreduce.is_typed(call.axes):
         return leaf
     varying = shard_types.varying_axes(leaf)
-    mapped = _primitive.mapped_axes(call.axes)
+    mapped = allreduce.mapped_axes(call.axes)
     fixed = [axis for axis in mapped if axis not in varying]
     if fixed and floating:
         raise UsageError(_invariant(place, fixed, call))

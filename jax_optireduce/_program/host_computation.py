@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_optireduce._concatenate import concatenate
 from jax_optireduce._jax import lowering
+from jax_optireduce._program.concatenate import concatenate
 
 # (rank, step, leaves, attributes) -> sums, statistics.
 Reduce = Callable[

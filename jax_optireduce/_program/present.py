@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_optireduce._host_computation import Way
+from jax_optireduce._program.host_computation import Way
 
 
 def reduce(
@@ -28,8 +28,8 @@ def reduce(
     """Returns `size` times the mean of those that have come; NaN if none has.
 
     Args:
-      rank: see `_primitive`.
-      step: see `_primitive`.
+      rank: see `allreduce`.
+      step: see `allreduce`.
       leaves: floating; of one dtype.
       attributes: of the handler.
       way: of the call.

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_optireduce._concatenate import concatenate
 from jax_optireduce._errors import UsageError
+from jax_optireduce._program.concatenate import concatenate
 
 _WORD_BYTES = 4
 
@@ -64,7 +64,7 @@ class Order:
 
         Args:
           rows: [ranks, n].
-          rank: int32 [2], see `_primitive`.
+          rank: int32 [2], see `allreduce`.
         """
         return self._permuted(rows, self.ranks, rank)
 

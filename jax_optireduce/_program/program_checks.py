@@ -11,9 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jax_optireduce import _communicator, _jaxprs
-from jax_optireduce._call import Call
 from jax_optireduce._jax import lowering
+from jax_optireduce._program.call import Call
+from jax_optireduce._program.jaxprs import (
+    COLLECTIVES,
+    axes_of,
+    equations_in,
+    name_of,
+    parts_of,
+)
+from jax_optireduce._session import communicator
 
 _log = logging.getLogger("jax_optireduce")
 
@@ -31,7 +38,7 @@ def check(ctx: Any, call: Call) -> None:
       ctx: of the lowering of the call.
       call: the description of the call.
     """
-    if _communicator.current(call.kind).rank:
+    if communicator.current(call.kind).rank:
         return
     try:
         _check(ctx, call)
@@ -76,10 +83,10 @@ def describe_collectives(program: Any, axes: Sequence[str]) -> str:
       axes: the axes.
     """
     places: dict[str, None] = {}
-    for equation in _jaxprs.equations_in(program):
-        name = _jaxprs.name_of(equation)
-        over = _jaxprs.axes_of(equation)
-        if name in _jaxprs.COLLECTIVES and not set(axes).isdisjoint(over):
+    for equation in equations_in(program):
+        name = name_of(equation)
+        over = axes_of(equation)
+        if name in COLLECTIVES and not set(axes).isdisjoint(over):
             places[f"{name} at {lowering.place(equation)}"] = None
     if not places:
         return ""
@@ -168,12 +175,12 @@ def _graph(jaxpr: Any) -> _Graph:
 
 
 def _node(equation: Any) -> _Node:
-    jaxprs = list(_jaxprs.parts_of(equation))
+    jaxprs = list(parts_of(equation))
     inner = None
     if len(jaxprs) == 1 and equation.primitive.name not in ("scan", "while"):
         same = len(jaxprs[0].invars) == len(equation.invars)
         inner = _graph(jaxprs[0]) if same else None
-    within = (e for jaxpr in jaxprs for e in _jaxprs.equations_in(jaxpr))
+    within = (e for jaxpr in jaxprs for e in equations_in(jaxpr))
     found = (e.params.get("call") for e in (equation, *within))
     calls = [call for call in found if isinstance(call, Call)]
     inputs = [_variable(x) for x in equation.invars]

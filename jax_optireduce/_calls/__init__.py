@@ -1,0 +1,1 @@
+"""The public functions that programs call, from `psum` to the Optax transformation."""

@@ -1,0 +1,1 @@
+"""A call in a traced program: checks, buckets, names, primitives and lowering."""

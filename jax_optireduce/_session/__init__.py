@@ -1,0 +1,1 @@
+"""The session of a process: its settings, start, sockets, signals, and end."""
