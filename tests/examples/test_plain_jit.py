@@ -41,7 +41,7 @@ def test_plain_jit_trains_alike_with_and_without_the_slow_network(path, tmp_path
 def test_plain_jit_trains_about_alike_where_data_is_late(path, tmp_path):
     alone = _losses(path, tmp_path, processes=1, devices=4)
     # With loss some data is late, that of the printed losses, too; none is lost. Means
-    # over all steps are within the spread of the seeds (docs/hybrid.md, Measured).
+    # over all steps are within the spread of the seeds.
     bounded = _losses(
         path,
         tmp_path,
