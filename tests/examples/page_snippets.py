@@ -423,14 +423,6 @@ def _observability(blocks: Page) -> None:
 @page("docs/overlap.md")
 def _overlap(blocks: Page) -> None:
     blocks.run_in_step("means", gradients=params())
-    blocks.run(optax=optax, RATE=0.1)
-    optimizer = blocks.names["optimizer"]
-
-    def one(params: Any) -> Any:
-        updates, _ = optimizer.update(params, optimizer.init(params), params)
-        return updates
-
-    on_each_device(one, params())
     where = mesh("data")
     blocks.run(
         loss_fn=loss_fn,
@@ -438,14 +430,9 @@ def _overlap(blocks: Page) -> None:
         P=P,
         params=divided(params(), where, P()),
         batches=[divided(batch(), where, P("data"))] * 2,
+        RATE=0.1,
     )
     on_each_device(jax_optireduce.end, blocks.names["handle"])
-    blocks.run()
-    empty = jax_optireduce.empty_handle(blocks.names["params"], "data")
-    _, handle = on_each_device(
-        blocks.names["step"], blocks.names["params"], empty, batch()
-    )
-    on_each_device(jax_optireduce.end, handle)
 
     def layer(params: Any, x: jax.Array) -> jax.Array:
         return x @ params["w"] + params["b"]
