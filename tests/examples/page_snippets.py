@@ -388,8 +388,6 @@ def _network(blocks: Page) -> None:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         blocks.run(communicator=communicator)
     assert re.match(r"\d+% of the time", printed.getvalue())
-    blocks.run(step=step, arguments=(np.ones(8, np.float32),))
-    assert list(Path("profile").rglob("*.trace.json.gz"))
 
 
 @page("docs/modes.md")
