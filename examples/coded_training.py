@@ -8,7 +8,7 @@ The last rank sleeps before each step. In the first program each rank computes t
 gradient of two quarters of each batch, and the mean over the batch is exact without the
 last rank, so that the others do not wait for it. In the second one each rank computes
 its quarter, and all wait for the last one. Both take the same steps. The idea and its
-limits: docs/algorithms.md.
+limits: docs/coding.md.
 """
 
 import argparse

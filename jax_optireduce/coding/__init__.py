@@ -3,8 +3,8 @@
 Each rank computes the gradient of more than its share of a batch, so that the data of
 a late or dead rank is in the gradients of others. The mean over the whole batch is
 exact while at most `late` ranks of each cluster are missing, and a call does not wait
-for these. The price is `late` + 1 times the computation. docs/algorithms.md explains
-the idea and its limits.
+for these. The price is `late` + 1 times the computation. docs/coding.md explains the
+idea and its limits.
 """
 
 import dataclasses

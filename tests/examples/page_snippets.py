@@ -215,24 +215,6 @@ def _accelerators(blocks: Page) -> None:
     )
 
 
-@page("docs/algorithms.md")
-def _algorithms(blocks: Page) -> None:
-    x, y = batch()
-    ranks = jax.process_count()
-    context = {"RANKS": ranks, "BATCH": 2 * ranks, "inputs": x, "targets": y}
-    losses = jax.vmap(lambda params, x, y: loss_fn(params, (x, y)), (None, 0, 0))
-    blocks.run(losses=losses, **context)
-    names = blocks.names
-    state = names["coding"].start((params(), names["optimizer"].init(params())))
-    # Each rank is a process.
-    devices = [d for d in jax.devices() if d.id % jax.local_device_count() == 0]
-    where = jax.sharding.Mesh(np.array(devices[:ranks]), ("data",))
-    _, exact = on_each_device(
-        names["step"], state, *names["batch_of"](0, 0), where=where
-    )
-    assert exact.addressable_data(0)
-
-
 @page("docs/checkpoints.md")
 def _checkpoints(blocks: Page) -> None:
     blocks.run(mesh=mesh("data"))
@@ -264,6 +246,24 @@ def _checkpoints(blocks: Page) -> None:
         blocks.run(synchronized=lambda *both: (both, dead))
         raise AssertionError("the program went on after the death of a rank")
     assert (folder / "after a death").exists() or jax.process_index() != 0
+
+
+@page("docs/coding.md")
+def _coding(blocks: Page) -> None:
+    x, y = batch()
+    ranks = jax.process_count()
+    context = {"RANKS": ranks, "BATCH": 2 * ranks, "inputs": x, "targets": y}
+    losses = jax.vmap(lambda params, x, y: loss_fn(params, (x, y)), (None, 0, 0))
+    blocks.run(losses=losses, **context)
+    names = blocks.names
+    state = names["coding"].start((params(), names["optimizer"].init(params())))
+    # Each rank is a process.
+    devices = [d for d in jax.devices() if d.id % jax.local_device_count() == 0]
+    where = jax.sharding.Mesh(np.array(devices[:ranks]), ("data",))
+    _, exact = on_each_device(
+        names["step"], state, *names["batch_of"](0, 0), where=where
+    )
+    assert exact.addressable_data(0)
 
 
 @page("docs/deadlines.md")
