@@ -288,16 +288,6 @@ def _errors(blocks: Page) -> None:
     jax_optireduce.init()
 
 
-@page("docs/guarantees.md")
-def _guarantees(blocks: Page) -> None:
-    def update(params: Any, state: Any, gradients: Any) -> Any:
-        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), state
-
-    blocks.run(loss_fn=loss_fn, update=update)
-    *_, live = on_each_device(blocks.names["step"], params(), (), batch())
-    assert live == jax.process_count()
-
-
 class _Stateful(nnx.Module):
     """A module with statistics of batches and random state."""
 
@@ -394,13 +384,8 @@ def _network(blocks: Page) -> None:
 def _modes(blocks: Page) -> None:
     blocks.run(loss=loss_fn)
     on_each_device(blocks.names["step"], params(), batch())
-    blocks.run()
-    on_each_device(blocks.names["report"], params())
-    blocks.run()
-    on_each_device(blocks.names["synchronize"], params())
     blocks.run(loss_fn=loss_fn, jnp=jnp)
     on_each_device(blocks.names["train"], params(), batch())
-    blocks.run()
 
 
 @page("docs/observability.md")
