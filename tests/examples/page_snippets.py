@@ -269,8 +269,6 @@ def _coding(blocks: Page) -> None:
 @page("docs/deadlines.md")
 def _deadlines(blocks: Page) -> None:
     blocks.run()
-    blocks.run()
-    on_each_device(blocks.names["report"], params())
 
 
 @page("docs/errors.md")
