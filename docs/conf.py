@@ -66,7 +66,8 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 _LINK = re.compile(r"\]\(([^)\s#]+\.md)\)")
 _VERB = re.compile(r"^\| `python -m jax_optireduce (\w+)` \|", re.MULTILINE)
-_PUBLIC_NAME = re.compile(r"^\| `([\w.]+)` \|", re.MULTILINE)
+# A row of two columns; options have three.
+_PUBLIC_NAME = re.compile(r"^\| `([\w.]+)` \|[^|]*\|$", re.MULTILINE)
 
 
 def _sections(text: str) -> list[tuple[str, str]]:

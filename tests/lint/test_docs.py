@@ -235,28 +235,30 @@ def _table_under(heading: str) -> dict[str, str]:
     return dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE))
 
 
-def _options() -> dict[str, list[str]]:
-    """The options, by level."""
-    return {
-        node.name: [
-            f.target.id
-            for f in node.body
-            if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)
-        ]
+def _options() -> list[str]:
+    """The options, in their order."""
+    [options] = [
+        node
         for node in ast.parse(text(ROOT / "jax_optireduce/_session/options.py")).body
-        if isinstance(node, ast.ClassDef)
-    }
+        if isinstance(node, ast.ClassDef) and node.name == "Options"
+    ]
+    return [
+        f.target.id
+        for f in options.body
+        if isinstance(f, ast.AnnAssign)
+        and isinstance(f.target, ast.Name)
+        and "ClassVar" not in ast.unparse(f.annotation)
+    ]
 
 
-def test_every_option_is_in_the_readme_in_the_table_of_its_level():
-    section = text(ROOT / "README.md").split("\n## Settings\n", 1)[1].split("\n## ")[0]
-    levels = _options()
-    first, advanced = (
-        re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-        for table in section.split("| advanced option |")
-    )
-    assert [*first, "advanced"] == levels["Options"]
-    assert advanced == levels["Advanced"]
+def _section_of_options() -> str:
+    page = text(ROOT / "docs/api.md")
+    return page.split("\n## Options\n", 1)[1].split("\n## ")[0]
+
+
+def test_every_option_is_in_the_table_of_options():
+    rows = r"^\| `(\w+)` \|[^|]*\|[^|]*\|$"
+    assert re.findall(rows, _section_of_options(), re.MULTILINE) == _options()
 
 
 # The name of a variable, or that of all of them: "JAX_OPTIREDUCE_" and "..._*".
@@ -269,16 +271,15 @@ _VARIABLE = re.compile(r"\bJAX_OPTIREDUCE_([A-Z_]*)")
     ids=relative,
 )
 def test_every_environment_variable_of_a_text_is_an_option(path):
-    known = {name.upper() for names in _options().values() for name in names}
-    known -= {"ADVANCED"}
+    known = {name.upper() for name in _options()}
     unknown = set(_VARIABLE.findall(text(path))) - known - {""}
     assert not unknown, f"{relative(path)}: no option {sorted(unknown)}"
 
 
-def test_the_readme_names_the_variable_of_every_option():
-    # The rule for all of them, above the tables that name each option once.
-    section = text(ROOT / "README.md").split("\n## Settings\n", 1)[1].split("\n| ")[0]
-    assert "`JAX_OPTIREDUCE_` and the name in capitals, for both tables" in section
+def test_the_table_of_options_names_the_variable_of_every_option():
+    # The rule for all of them, above the table that names each option once.
+    section = " ".join(_section_of_options().split())
+    assert "`JAX_OPTIREDUCE_` and the name in capitals" in section
     prefix = re.search(
         r'^ENVIRONMENT_PREFIX = "(\w+)"$',
         text(ROOT / "jax_optireduce/_session/options.py"),
