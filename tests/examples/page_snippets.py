@@ -200,7 +200,7 @@ def divided(tree: Any, where: jax.sharding.Mesh, spec: P) -> Any:
 @page("README.md")
 def _readme(blocks: Page) -> None:
     blocks.run()
-    _, stats = blocks.run_in_step("gradients stats", gradients=params())
+    _, stats = blocks.run_in_step("grads stats", grads=params())
     assert stats.live_processes == jax.process_count()
 
 
