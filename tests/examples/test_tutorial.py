@@ -78,9 +78,9 @@ def test_the_tutorial_runs_as_it_is_written(tmp_path):
             (tmp_path / "train.py").write_text(program)
             output = _run(block, tmp_path)
             ran += 1
-            losses = re.findall(r"loss (\d+\.\d+)", output)
+            losses = re.findall(r"loss (\d+\.\d+|nan)", output)
             assert len(losses) == (15 if "launch" in block else 5)
-            # A late loss of mode bounded joins a later one: one may be 0, another 2.
+            # A late loss of mode bounded joins a later one: a mean of none is nan.
             if 'pmean(loss, "data", mode="bounded")' not in program:
                 assert all(0 < float(loss) < 1 for loss in losses)
     assert ran == 4
