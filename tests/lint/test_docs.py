@@ -114,7 +114,7 @@ def test_the_index_sorts_the_pages_by_purpose():
     # The navigation of the site is that of the index (docs/conf.py).
     headings = re.findall(r"^## (.*)$", text(_DOCS / "index.md"), re.MULTILINE)
     expected = ["Learn", "How to", "Reference", "Explanation"]
-    assert headings == [*expected, "Decisions and lab logs"]
+    assert headings == [*expected, "Decisions"]
     first = [page for page, _ in _LINK.findall(text(_DOCS / "index.md")) if page]
     assert first[:3] == ["../README.md", "tutorial.md", "is-the-network-my-problem.md"]
 
