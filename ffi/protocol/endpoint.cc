@@ -311,7 +311,6 @@ void Endpoint::HandleAuthentic(Instant now, Peer& from, const Header& header,
     return;
   }
   failures_.Heard(now, from);
-  const std::uint64_t late = session_.counters.segments_late;
   const bool taken = Dispatch(now, header, payload);
   from.flow.received().Record(now, header.number, WhenToAcknowledge(header), !taken);
   if (!taken) return;
@@ -319,8 +318,6 @@ void Endpoint::HandleAuthentic(Instant now, Peer& from, const Header& header,
   ++session_.counters.datagrams_received;
   session_.counters.bytes_received += datagram_bytes;
   from.traffic.bytes_received += datagram_bytes;
-  if (!IsSegment(header.kind)) return;
-  from.traffic.segments_late += session_.counters.segments_late - late;
 }
 
 bool Endpoint::Dispatch(Instant now, const Header& header, std::span<const std::byte> payload) {

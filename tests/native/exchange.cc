@@ -79,7 +79,7 @@ class TestCalls {
     const Receipt receipt =
         call == calls_.end()
             ? LateRules::HandleOver(At(now), collective_, MemberIndex(from), header, payload)
-            : call->second->Handle(At(now), MemberIndex(from), header, payload);
+            : call->second->Handle(At(now), MemberIndex(from), header, payload).receipt;
     return kReceipts[static_cast<std::size_t>(receipt)];
   }
   // Sends the next segment to a peer: its kind, number and value.
@@ -105,7 +105,9 @@ class TestCalls {
                std::uint32_t segment) {
     return Call(sequence).sender().HandleDelivery(MemberIndex(to), ItemOf(kind, segment));
   }
-  int Expire(std::uint32_t sequence, double now) { return Call(sequence).Expire(At(now)); }
+  int Expire(std::uint32_t sequence, double now) {
+    return Call(sequence).Expire(At(now)).stages_expired;
+  }
   bool CloseNext(std::uint32_t sequence, double now, std::uint16_t to) {
     return Call(sequence).CloseNext(At(now), MemberIndex(to));
   }

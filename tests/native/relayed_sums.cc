@@ -32,7 +32,6 @@ class TestRelayedSums {
   void Add(std::uint32_t segment, float sum) {
     relayed_.Add(SegmentIndex(segment), std::as_bytes(std::span(&sum, 1)));
   }
-  std::size_t size() const { return relayed_.size(); }
   float Sum(std::uint32_t segment) const {
     float value = 0;
     std::memcpy(&value, relayed_.Sum(SegmentIndex(segment)).data(), sizeof(value));
@@ -74,7 +73,6 @@ void Bind(nb::module_& module) {
   nb::class_<TestRelayedSums>(module, "RelayedSums")
       .def(nb::init<std::uint16_t, std::uint64_t>(), "members"_a, "segments_each"_a)
       .def("add", &TestRelayedSums::Add)
-      .def("__len__", &TestRelayedSums::size)
       .def("sum", &TestRelayedSums::Sum)
       .def("next", &TestRelayedSums::Next)
       .def("pop", &TestRelayedSums::Pop)

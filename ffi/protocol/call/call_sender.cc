@@ -78,8 +78,9 @@ void CallSender::RelaySums(std::span<const MemberIndex> relays) {
   }
 }
 
-void CallSender::Relay(MemberIndex from, SegmentIndex segment, std::span<const std::byte> sum) {
-  if (collective_.layout.OwnerOf(segment) == from) relayed_.Add(segment, sum);
+bool CallSender::Relay(MemberIndex from, SegmentIndex segment, std::span<const std::byte> sum) {
+  if (collective_.layout.OwnerOf(segment) != from) return false;
+  return relayed_.Add(segment, sum);
 }
 
 bool CallSender::Needed(MemberIndex to, const Outbox::Item& item) const {

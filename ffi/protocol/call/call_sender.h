@@ -38,10 +38,9 @@ class CallSender {
   void Submit();
   // The program is late: each sum goes to one of the relays, in turn. Nothing without relays.
   void RelaySums(std::span<const MemberIndex> relays);
-  // A sum has come that is to be forwarded, if it is from its owner.
-  void Relay(MemberIndex from, SegmentIndex segment, std::span<const std::byte> sum);
-  // The sums that this rank forwards.
-  std::size_t relayed() const { return relayed_.size(); }
+  // A sum has come that is to be forwarded, if it is from its owner. True if there is something new
+  // to send.
+  bool Relay(MemberIndex from, SegmentIndex segment, std::span<const std::byte> sum);
 
   // ---- The next datagram.
   // New contributions go to at most `incast` peers at a time.

@@ -141,8 +141,31 @@ void Exchange::Heard(MemberIndex from) {
   all_gather_.Require(from);
 }
 
-Receipt Exchange::Handle(Instant now, MemberIndex from, const Header& header,
-                         std::span<const std::byte> payload) {
+ArrivalOutcome Exchange::Handle(Instant now, MemberIndex from, const Header& header,
+                                std::span<const std::byte> payload) {
+  const std::size_t placed = placed_;
+  const bool undelivered = !sender_.ContributionsDelivered(from);
+  ArrivalOutcome outcome{.first = !heard(from)};
+  outcome.receipt = Take(now, from, header, payload);
+  if (outcome.receipt != Receipt::kNew) return outcome;
+  const bool contribution = header.kind == DatagramKind::kContribution;
+  if (!contribution && (header.flags & kFlagRelayed) != 0) {
+    outcome.relayed = sender_.Relay(from, header.segment, payload);
+  }
+  if (ShowsCall(collective_.spec, header.kind)) report_.NoteArrival(now, from);
+  if (contribution) {
+    PlaceSums(now);
+  } else {
+    report_.NoteResult(collective_.layout.OwnerOf(header.segment), payload.size(),
+                       header.contributors);
+  }
+  outcome.sums_added = placed_ != placed;
+  outcome.contributions_delivered = undelivered && sender_.ContributionsDelivered(from);
+  return outcome;
+}
+
+Receipt Exchange::Take(Instant now, MemberIndex from, const Header& header,
+                       std::span<const std::byte> payload) {
   const bool contribution = header.kind == DatagramKind::kContribution;
   const CollectiveSpec& spec = collective_.spec;
   if (!(contribution ? HasReduceScatter(spec) : HasAllGather(spec))) return Receipt::kMismatched;
@@ -155,18 +178,7 @@ Receipt Exchange::Handle(Instant now, MemberIndex from, const Header& header,
   const Receipt receipt = contribution ? reduce_scatter_.Handle(now, from, header, payload)
                                        : all_gather_.Handle(now, from, header, payload);
   report_.stats.late += receipt == Receipt::kLate;
-  if (receipt != Receipt::kNew) return receipt;
-  if (!contribution && (header.flags & kFlagRelayed) != 0) {
-    sender_.Relay(from, header.segment, payload);
-  }
-  if (ShowsCall(spec, header.kind)) report_.NoteArrival(now, from);
-  if (contribution) {
-    PlaceSums(now);
-  } else {
-    report_.NoteResult(collective_.layout.OwnerOf(header.segment), payload.size(),
-                       header.contributors);
-  }
-  return Receipt::kNew;
+  return receipt;
 }
 
 void Exchange::PlaceSums(Instant now) {
@@ -232,13 +244,17 @@ Instant Exchange::deadline() const {
   return std::min({at, rules_.ReleaseAt(), LagDeadline()});
 }
 
-int Exchange::Expire(Instant now) {
-  if (AwaitsProgram()) return 0;
-  const int expired = ExpireReduceScatter(now) + ExpireCall(now);
-  if (program_.abandoned() && CanMerge()) Merge(now);
+ExpiryOutcome Exchange::Expire(Instant now) {
+  ExpiryOutcome outcome;
+  if (AwaitsProgram()) return outcome;
+  const std::size_t placed = placed_;
+  outcome.stages_expired = ExpireReduceScatter(now) + ExpireCall(now);
+  outcome.merged = program_.abandoned() && CanMerge();
+  if (outcome.merged) Merge(now);
   if (now >= LagDeadline()) collective_.deferred->SuspendLagging(sequence_);
   if (now >= rules_.ReleaseAt()) Release();
-  return expired;
+  outcome.sums_added = placed_ != placed;
+  return outcome;
 }
 
 bool Exchange::ExpireReduceScatter(Instant now) {

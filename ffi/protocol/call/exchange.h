@@ -44,6 +44,22 @@ struct ExchangeOptions {
   std::uint32_t relay_segments_min = 0;
 };
 
+// The effects of an arriving segment on its call.
+struct ArrivalOutcome {
+  Receipt receipt = Receipt::kNew;
+  bool first = false;                    // nothing of its sender has come before
+  bool sums_added = false;               // there are new sums to send
+  bool relayed = false;                  // its sum is to be forwarded
+  bool contributions_delivered = false;  // the last contribution of this rank is at its sender
+};
+
+// The effects of time on a call.
+struct ExpiryOutcome {
+  int stages_expired = 0;   // stages that were closed and lack data
+  bool sums_added = false;  // there are new sums to send
+  bool merged = false;      // the call has joined the program's next one
+};
+
 class Exchange {
  public:
   // `collective` and `pool` must outlive this.
@@ -92,8 +108,8 @@ class Exchange {
   // ---- Peers.
 
   // A contribution or a result.
-  Receipt Handle(Instant now, MemberIndex from, const Header& header,
-                 std::span<const std::byte> payload);
+  ArrivalOutcome Handle(Instant now, MemberIndex from, const Header& header,
+                        std::span<const std::byte> payload);
   // `from` has shown that it is in this call.
   void Heard(MemberIndex from);
   bool heard(MemberIndex from) const { return heard_[from.index()]; }
@@ -119,8 +135,8 @@ class Exchange {
 
   // When Expire() has something to do; kNever where everything is waited for.
   Instant deadline() const;
-  // Closes the stages that are due; returns the number of those that lack data.
-  int Expire(Instant now);
+  // Closes the stages that are due.
+  ExpiryOutcome Expire(Instant now);
   // Where late data is lost: all others are past the call. It ends with the data that is there.
   void Pass(Instant now);
 
@@ -151,6 +167,8 @@ class Exchange {
     return !HasAllGather(collective_.spec) && program_.uncalled() && !program_.abandoned();
   }
   void HeardResult(MemberIndex from);
+  Receipt Take(Instant now, MemberIndex from, const Header& header,
+               std::span<const std::byte> payload);
   Instant ReduceScatterEnd() const;
   Instant CallEnd() const;
   Instant LagDeadline() const;

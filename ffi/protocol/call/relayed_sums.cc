@@ -7,7 +7,7 @@ namespace optireduce {
 RelayedSums::RelayedSums(const Collective& collective, BufferPool& pool)
     : collective_(collective), pool_(pool), members_(collective.layout.members()) {}
 
-void RelayedSums::Add(SegmentIndex segment, std::span<const std::byte> sum) {
+bool RelayedSums::Add(SegmentIndex segment, std::span<const std::byte> sum) {
   const BucketLayout& layout = collective_.layout;
   const MemberIndex owner = layout.OwnerOf(segment);
   OR_CHECK(owner != collective_.self && !holders_.contains(segment));
@@ -17,7 +17,7 @@ void RelayedSums::Add(SegmentIndex segment, std::span<const std::byte> sum) {
   for (const MemberIndex member : collective_.others) {
     if (members_[member.index()].gone) holders.Insert(member.index());
   }
-  if (holders.full()) return;
+  if (holders.full()) return false;
   order_.push_back(segment);
   for (const MemberIndex member : collective_.others) {
     members_[member.index()].undelivered += holders.Contains(member.index()) ? 0 : 1;
@@ -28,6 +28,7 @@ void RelayedSums::Add(SegmentIndex segment, std::span<const std::byte> sum) {
                        collective_.spec.element_type, pool_)
           .first->second;
   store.Add(segment, sum);
+  return true;
 }
 
 std::span<const std::byte> RelayedSums::Sum(SegmentIndex segment) const {

@@ -29,10 +29,9 @@ class RelayedSums {
   // Both must outlive this.
   RelayedSums(const Collective& collective, BufferPool& pool);
 
-  // A sum that this rank forwards to all members but its owner. At most once for a segment.
-  void Add(SegmentIndex segment, std::span<const std::byte> sum);
-  // Those that were added.
-  std::size_t size() const { return order_.size(); }
+  // A sum that this rank forwards to all members but its owner; false if no member is left to get
+  // it. At most once for a segment.
+  bool Add(SegmentIndex segment, std::span<const std::byte> sum);
   std::span<const std::byte> Sum(SegmentIndex segment) const;
 
   struct Item {

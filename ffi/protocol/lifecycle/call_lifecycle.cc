@@ -48,13 +48,10 @@ Instant CallLifecycle::timeout() const {
 void CallLifecycle::Expire(Instant now, CallId call) {
   OpenCall* const open = calls_.Find(call);
   if (open == nullptr) return;
-  Exchange& exchange = open->exchange;
-  const std::size_t sums = exchange.reduce_scatter().sums().size();
-  const bool merged = exchange.program().merged();
-  const auto expired = static_cast<std::uint64_t>(exchange.Expire(now));
-  counters_.stages_expired += expired;
-  if (expired > 0 || exchange.reduce_scatter().sums().size() != sums) transmitter_.QueueAll(*open);
-  if (exchange.program().merged() != merged) NoteMerged(call);
+  const ExpiryOutcome outcome = open->exchange.Expire(now);
+  counters_.stages_expired += static_cast<std::uint64_t>(outcome.stages_expired);
+  if (outcome.stages_expired > 0 || outcome.sums_added) transmitter_.QueueAll(*open);
+  if (outcome.merged) NoteMerged(call);
   Apply(now, {{.call = call}});
 }
 

@@ -9,17 +9,6 @@
 #include "ffi/protocol/call/segment_codec.h"
 
 namespace optireduce {
-namespace {
-
-// The counter of a segment that is not new.
-std::uint64_t& CounterOf(Receipt receipt, Counters& counters) {
-  if (receipt == Receipt::kDuplicate) return counters.segments_duplicate;
-  if (receipt == Receipt::kLate) return counters.segments_late;
-  if (receipt == Receipt::kStale) return counters.segments_stale;
-  return counters.rejected_mismatched;
-}
-
-}  // namespace
 
 bool SegmentReceiver::Handle(Instant now, const Header& header,
                              std::span<const std::byte> encoded) {
@@ -66,7 +55,7 @@ bool SegmentReceiver::HandleValues(Instant now, Collective& collective, MemberIn
                                    const Header& header, std::span<const std::byte> payload) {
   if (admission_.IsOver(collective, header.call.sequence)) {
     lag_.AnswerPast(collective, from, header.call.sequence);
-    ++CounterOf(LateRules::HandleOver(now, collective, from, header, payload), session_.counters);
+    Count(LateRules::HandleOver(now, collective, from, header, payload), header.source);
     return true;
   }
   if (admission_.IsAbandoned(collective)) {
@@ -88,32 +77,47 @@ bool SegmentReceiver::HandleOpen(Instant now, OpenCall& open, MemberIndex from,
   Exchange& exchange = open.exchange;
   const Collective& collective = exchange.collective();
   if ((header.flags & kFlagDrain) != 0 && collective.deferred) exchange.Drain();
-  const bool first = !exchange.heard(from);
-  const bool delivered = exchange.sender().ContributionsDelivered(from);
-  const std::size_t sums = exchange.reduce_scatter().sums().size();
-  const std::size_t relayed = exchange.sender().relayed();
-  const Receipt receipt = exchange.Handle(now, from, header, payload);
-  if (receipt != Receipt::kNew) {
-    ++CounterOf(receipt, session_.counters);
-    return receipt != Receipt::kMismatched;
+  const ArrivalOutcome outcome = exchange.Handle(now, from, header, payload);
+  if (outcome.receipt != Receipt::kNew) {
+    Count(outcome.receipt, header.source);
+    return outcome.receipt != Receipt::kMismatched;
   }
   if (!HasAllGather(collective.spec) && exchange.reduce_scatter().NotReceived(from) == 0) {
     // No result will show the sender that its contributions have come: it may wait for this.
     session_.peers.Touch(header.source).flow.received().AcknowledgeAtOnce(now);
   }
-  session_.counters.segments_relayed += exchange.sender().relayed() - relayed;
-  if (exchange.reduce_scatter().sums().size() != sums || exchange.sender().relayed() != relayed) {
-    transmitter_.QueueAll(open);
-  }
+  session_.counters.segments_relayed += outcome.relayed;
+  if (outcome.sums_added || outcome.relayed) transmitter_.QueueAll(open);
   // A peer in the same call of the same name with other facts disagrees with the local program.
-  if (first && !exchange.program().submitted()) {
+  if (outcome.first && !exchange.program().submitted()) {
     lifecycle_.Apply(now, mismatch_.FindMismatched(collective.spec.name, header.call.sequence));
   }
-  const bool completes = exchange.sender().ContributionsDelivered(from) != delivered;
   lifecycle_.FinishIfComplete(now, open);
-  if (completes) lifecycle_.Advance(now, collective.id, header.source);
-  if (first && ShowsCall(collective.spec, header.kind)) lifecycle_.ReleaseEarlier(now, header);
+  if (outcome.contributions_delivered) lifecycle_.Advance(now, collective.id, header.source);
+  if (outcome.first && ShowsCall(collective.spec, header.kind))
+    lifecycle_.ReleaseEarlier(now, header);
   return true;
+}
+
+void SegmentReceiver::Count(Receipt receipt, Rank from) {
+  Counters& counters = session_.counters;
+  switch (receipt) {
+    case Receipt::kNew:
+      return;
+    case Receipt::kDuplicate:
+      ++counters.segments_duplicate;
+      return;
+    case Receipt::kLate:
+      ++counters.segments_late;
+      ++session_.peers[from]->traffic.segments_late;
+      return;
+    case Receipt::kStale:
+      ++counters.segments_stale;
+      return;
+    case Receipt::kMismatched:
+      ++counters.rejected_mismatched;
+      return;
+  }
 }
 
 }  // namespace optireduce

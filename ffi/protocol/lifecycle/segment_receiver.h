@@ -51,6 +51,8 @@ class SegmentReceiver {
   // Of a call that is open.
   bool HandleOpen(Instant now, OpenCall& open, MemberIndex from, const Header& header,
                   std::span<const std::byte> payload);
+  // Counts a segment that is not new.
+  void Count(Receipt receipt, Rank from);
 
   SessionState& session_;
   Admission& admission_;
