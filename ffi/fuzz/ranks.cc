@@ -69,7 +69,7 @@ Ranks::Ranks(const RanksOptions& options)
                                                       options.lanes);
     }
     for (std::uint16_t lane = 0; lane < options.lanes; ++lane) {
-      of_rank.lane = lane;
+      if (options.lanes > 1) of_rank.lane = lane;
       Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(of_rank, membership);
       OR_CHECK(endpoint.ok());
       endpoints_.push_back(std::move(endpoint.value()));

@@ -552,7 +552,7 @@ void Endpoint::HandleView(Instant now) {
     failures_.MarkRemoved(peer.rank);
     ReleasePeer(now, peer.rank);
   }
-  if (!removed) succession_.HandleView();
+  if (!removed) succession_.HandleView(now);
 }
 
 }  // namespace optireduce

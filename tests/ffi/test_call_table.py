@@ -14,16 +14,6 @@ def test_the_open_calls_of_a_collective_are_in_the_order_of_their_numbers():
     assert not parts.contains((y, 3))
 
 
-def test_calls_of_the_program_stay_where_the_others_are_erased():
-    parts = Parts()
-    x = parts.collective("bounded")
-    parts.open(1.0, (x, 0))
-    parts.submit(1.0, (x, 1))
-    parts.open(1.0, (x, 2))
-    parts.erase_uncalled()
-    assert parts.calls(x) == [(x, 1)]
-
-
 def test_a_member_has_called_what_was_heard_of_it():
     parts = Parts()
     x = parts.collective("bounded")

@@ -172,10 +172,6 @@ class SessionParts {
   bool HasCalled(Pair call, bool drain, std::uint16_t member) {
     return session_.calls.HasCalled(Of(call), IdOf(call).sequence, drain, Rank(member));
   }
-  // Erases the calls that the program has not made.
-  void EraseUncalled() {
-    session_.calls.EraseIf([](const Exchange& exchange) { return exchange.program().uncalled(); });
-  }
 
   // ---- PeerTable.
 
@@ -335,7 +331,6 @@ void Bind(nb::module_& m) {
       .def("contains", &SessionParts::Contains)
       .def("calls", &SessionParts::Calls)
       .def("has_called", &SessionParts::HasCalled)
-      .def("erase_uncalled", &SessionParts::EraseUncalled)
       .def("next_to_send", &SessionParts::NextToSend, nb::arg("now"), nb::arg("first") = 0)
       .def("note_quiet", &SessionParts::NoteQuiet)
       .def("probe", &SessionParts::Probe)

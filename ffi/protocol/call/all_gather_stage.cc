@@ -5,7 +5,7 @@
 
 namespace optireduce {
 
-AllGatherStage::AllGatherStage(const Collective& collective, LateRules& rules, CallSender& sender,
+AllGatherStage::AllGatherStage(Collective& collective, LateRules& rules, CallSender& sender,
                                const BucketView& bucket, BufferPool& pool)
     : collective_(collective),
       rules_(rules),

@@ -26,7 +26,7 @@ namespace optireduce {
 class AllGatherStage {
  public:
   // All of them must outlive this. `bucket` is empty until the program has called.
-  AllGatherStage(const Collective& collective, LateRules& rules, CallSender& sender,
+  AllGatherStage(Collective& collective, LateRules& rules, CallSender& sender,
                  const BucketView& bucket, BufferPool& pool);
 
   // The header and the size of a result fit the call, and the shard of `from`, or of the owner that
@@ -81,7 +81,7 @@ class AllGatherStage {
   // Results that come now are late.
   bool TakesNoMore() const { return over_ || (closed_ && rules_.LosesLate()); }
 
-  const Collective& collective_;
+  Collective& collective_;
   LateRules& rules_;
   CallSender& sender_;
   const BucketView& bucket_;

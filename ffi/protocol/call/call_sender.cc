@@ -7,7 +7,7 @@
 
 namespace optireduce {
 
-CallSender::CallSender(const Collective& collective, LateRules& rules, SegmentCodec& codec,
+CallSender::CallSender(Collective& collective, LateRules& rules, SegmentCodec& codec,
                        const ReduceScatterStage& sums, const BucketView& bucket, BufferPool& pool,
                        std::span<const MemberIndex> send_order)
     : collective_(collective),

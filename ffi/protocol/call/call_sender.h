@@ -30,7 +30,7 @@ class CallSender {
  public:
   // All of them must outlive this. `bucket` is empty until the program has called. `send_order`:
   // the other members in the order of the schedule.
-  CallSender(const Collective& collective, LateRules& rules, SegmentCodec& codec,
+  CallSender(Collective& collective, LateRules& rules, SegmentCodec& codec,
              const ReduceScatterStage& sums, const BucketView& bucket, BufferPool& pool,
              std::span<const MemberIndex> send_order);
 
@@ -157,7 +157,7 @@ class CallSender {
   void ReplaceContribution(SegmentIndex segment, std::span<const std::byte> values);
   SegmentStore* RetainedOf(SegmentIndex segment) const;
 
-  const Collective& collective_;
+  Collective& collective_;
   LateRules& rules_;
   SegmentCodec& codec_;
   const ReduceScatterStage& sums_;

@@ -7,7 +7,7 @@
 
 namespace optireduce {
 
-Exchange::Exchange(const Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
+Exchange::Exchange(Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
                    const ExchangeOptions& options)
     : collective_(collective),
       sequence_(sequence),

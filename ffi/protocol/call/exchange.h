@@ -63,11 +63,12 @@ struct ExpiryOutcome {
 class Exchange {
  public:
   // `collective` and `pool` must outlive this.
-  Exchange(const Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
+  Exchange(Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
            const ExchangeOptions& options);
   // Its parts refer to each other.
   Exchange(const Exchange&) = delete;
 
+  Collective& collective() { return collective_; }
   const Collective& collective() const { return collective_; }
   CallId call() const { return {.collective = collective_.id, .sequence = sequence_}; }
   const ProgramState& program() const { return program_; }
@@ -181,7 +182,7 @@ class Exchange {
   void Retire();
   void Report(Instant now, bool ok);
 
-  const Collective& collective_;
+  Collective& collective_;
   Sequence sequence_;
   Instant opened_at_;
   Duration lag_timeout_;

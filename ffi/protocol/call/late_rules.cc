@@ -14,7 +14,7 @@ LatePolicy PolicyOf(const CollectiveSpec& spec, Stage stage) {
 
 }  // namespace
 
-LateRules::LateRules(const Collective& collective, Sequence sequence, Instant opened_at, bool drain)
+LateRules::LateRules(Collective& collective, Sequence sequence, Instant opened_at, bool drain)
     : collective_(collective),
       sequence_(sequence),
       opened_at_(opened_at),
@@ -35,8 +35,7 @@ void LateRules::Prepare(Collective& collective, const EndpointOptions& options, 
   }
 }
 
-LateRules LateRules::Open(const Collective& collective, Sequence sequence, Instant now,
-                          bool drain) {
+LateRules LateRules::Open(Collective& collective, Sequence sequence, Instant now, bool drain) {
   LateRules rules(collective, sequence, now, drain);
   if (rules.timing_ == nullptr) return rules;
   rules.timing_->Open(now);
@@ -180,7 +179,7 @@ bool LateRules::HandleLate(Instant now, MemberIndex from, const Header& header,
   return Defer(stage, header.segment, payload);
 }
 
-Receipt LateRules::HandleOver(Instant now, const Collective& collective, MemberIndex from,
+Receipt LateRules::HandleOver(Instant now, Collective& collective, MemberIndex from,
                               const Header& header, std::span<const std::byte> payload) {
   const BucketLayout& layout = collective.layout;
   const Sequence sequence = header.call.sequence;
@@ -230,9 +229,9 @@ void LateRules::Learn(Instant now, MemberIndex from, const Header& header) {
                        static_cast<double>(layout.Shard(shard).bytes));
 }
 
-void LateRules::LearnReturn(Instant now, const Collective& collective, MemberIndex member,
+void LateRules::LearnReturn(Instant now, Collective& collective, MemberIndex member,
                             Sequence skipped) {
-  if (collective.deferred == nullptr) return;
+  if (!collective.deferred) return;
   const std::optional<Instant> opened = collective.deferred->OpeningOf(skipped);
   if (opened) collective.timing->Began(Stage::kReduceScatter, member, now - *opened);
 }

@@ -54,7 +54,7 @@ class LateRules {
   // Makes the parts of the collective that its calls need, unless it has them.
   static void Prepare(Collective& collective, const EndpointOptions& options, BufferPool& pool);
   // Those of a call that opens now. `collective` must outlive them.
-  static LateRules Open(const Collective& collective, Sequence sequence, Instant now, bool drain);
+  static LateRules Open(Collective& collective, Sequence sequence, Instant now, bool drain);
   // The program makes the call. `in_order`: every earlier call of the collective is over.
   void Submit(Instant now, bool in_order);
   // The call drains its collective.
@@ -135,7 +135,7 @@ class LateRules {
   bool HandleLate(Instant now, MemberIndex from, const Header& header,
                   std::span<const std::byte> payload);
   // A segment of a call that is over, which may be a repetition.
-  static Receipt HandleOver(Instant now, const Collective& collective, MemberIndex from,
+  static Receipt HandleOver(Instant now, Collective& collective, MemberIndex from,
                             const Header& header, std::span<const std::byte> payload);
   // Adds a segment to the late data of its stage, if that is deferred; true if so.
   bool Defer(Stage stage, SegmentIndex segment, std::span<const std::byte> values);
@@ -146,7 +146,7 @@ class LateRules {
   // Learns deadlines from a segment that is new, in time or late.
   void Learn(Instant now, MemberIndex from, const Header& header);
   // The program of the member has come too late for the call, and waits for the next one.
-  static void LearnReturn(Instant now, const Collective& collective, MemberIndex member,
+  static void LearnReturn(Instant now, Collective& collective, MemberIndex member,
                           Sequence skipped);
 
   // ---- What happens when the call is over?
@@ -166,7 +166,7 @@ class LateRules {
 
  private:
   // `opened_at`: kNever if it is forgotten.
-  LateRules(const Collective& collective, Sequence sequence, Instant opened_at, bool drain);
+  LateRules(Collective& collective, Sequence sequence, Instant opened_at, bool drain);
   // The stage is sent as SendWindow permits.
   bool Windowed(Stage stage) const;
   // Nothing of such a stage was sent to the peer.

@@ -2,7 +2,7 @@
 
 namespace optireduce {
 
-ReduceScatterStage::ReduceScatterStage(const Collective& collective, LateRules& rules,
+ReduceScatterStage::ReduceScatterStage(Collective& collective, LateRules& rules,
                                        SegmentCodec& codec, BufferPool& pool)
     : collective_(collective),
       rules_(rules),

@@ -24,7 +24,7 @@ namespace optireduce {
 class ReduceScatterStage {
  public:
   // All of them must outlive this.
-  ReduceScatterStage(const Collective& collective, LateRules& rules, SegmentCodec& codec,
+  ReduceScatterStage(Collective& collective, LateRules& rules, SegmentCodec& codec,
                      BufferPool& pool);
 
   // The own contribution lies in `bucket`, until Detach().
@@ -99,7 +99,7 @@ class ReduceScatterStage {
   std::size_t Represented() const;
   void ReduceReady();
 
-  const Collective& collective_;
+  Collective& collective_;
   LateRules& rules_;
   SegmentCodec& codec_;
   std::uint32_t first_;     // segment of the shard

@@ -29,6 +29,24 @@ namespace optireduce {
 // the last number that there is; no program may use it.
 inline constexpr Sequence kFinalDrain(std::numeric_limits<std::uint32_t>::max());
 
+// Owns a part of a collective, which only a holder of a mutable collective may change.
+template <typename T>
+class Owned {
+ public:
+  T* get() { return value_.get(); }
+  T* operator->() { return value_.get(); }
+  const T* operator->() const { return value_.get(); }
+  explicit operator bool() const { return value_ != nullptr; }
+  Owned& operator=(std::unique_ptr<T> value) {
+    value_ = std::move(value);
+    return *this;
+  }
+  void reset() { value_.reset(); }
+
+ private:
+  std::unique_ptr<T> value_;
+};
+
 struct Collective {
   Collective(CollectiveId the_id, const CollectiveSpec& the_spec, MemberIndex the_self,
              std::size_t payload_bytes_max, std::optional<Owners> owners = std::nullopt)
@@ -52,7 +70,7 @@ struct Collective {
     return HasAllGather(spec) ? layout.bytes() : layout.Shard(self).bytes;
   }
   // Adds the late results of this and its predecessors to the bucket; returns the bytes touched.
-  std::uint64_t MoveLateResults(const BucketView& bucket) const {
+  std::uint64_t MoveLateResults(const BucketView& bucket) {
     std::uint64_t bytes = deferred ? deferred->MoveLateResults(bucket) : 0;
     if (predecessor != nullptr) bytes += predecessor->MoveLateResults(bucket);
     return bytes;
@@ -69,9 +87,9 @@ struct Collective {
   std::optional<Sequence> accepted;   // the highest position that this rank's program has called
   std::optional<Sequence> submitted;  // the highest of these that has begun
   // Made with the first call, where a stage has a deadline.
-  std::unique_ptr<CallTiming> timing;
-  std::unique_ptr<DeferredData> deferred;  // where late data is deferred
-  FormatController format;                 // with WireFormat::kAuto
+  Owned<CallTiming> timing;
+  Owned<DeferredData> deferred;  // where late data is deferred
+  FormatController format;       // with WireFormat::kAuto
   // Means are over the members that take part in a call: those that are absent will skip it.
   bool averages_present = false;
   std::optional<Sequence> merged;  // the highest that was over before the program had called it

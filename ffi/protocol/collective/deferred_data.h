@@ -44,9 +44,11 @@ class DeferredData {
                std::uint32_t max_lag, bool suspend, BufferPool& pool);
 
   SegmentStore& late_contributions() { return late_contributions_; }
+  const SegmentStore& late_contributions() const { return late_contributions_; }
   SegmentStore& late_results() { return late_results_; }
-  // Of the own shard: of its sums; of the others: of contributions.
+  // Rounding errors: of sums in this rank's shard, of contributions in the others.
   SegmentStore& errors() { return errors_; }
+  const SegmentStore& errors() const { return errors_; }
   // Adds the late results to the bucket; returns the bytes of the segments that it touched.
   std::uint64_t MoveLateResults(const BucketView& bucket);
 

@@ -258,18 +258,16 @@ bool FailureDetector::NeedsGone(const Exchange& exchange, const Peer& peer,
   return exchange.program().running() && !(peer.left() && exchange.heard(gone));
 }
 
-void FailureDetector::EraseUncalled(const Peer& gone) {
-  session_.calls.EraseIf([&](const Exchange& exchange) {
-    // The data of a member that has left in good order counts in a call that this rank makes later.
-    const bool counts = gone.left() && RetainsLateData(exchange.collective().spec);
-    // Other members may have a part in its sums.
-    const Collective& collective = exchange.collective();
-    const bool others = std::ranges::any_of(collective.others, [&](MemberIndex member) {
-      return exchange.heard(member) && collective.RankOf(member) != gone.rank;
-    });
-    return exchange.program().uncalled() && !counts && !others &&
-           exchange.reduce_scatter().sums().empty();
+bool FailureDetector::OnlyOpenedBy(const Peer& gone, const Exchange& exchange) {
+  const Collective& collective = exchange.collective();
+  // The data of a member that has left in good order counts in a call that this rank makes later.
+  const bool counts = gone.left() && RetainsLateData(collective.spec);
+  // Other members may have a part in its sums.
+  const bool others = std::ranges::any_of(collective.others, [&](MemberIndex member) {
+    return exchange.heard(member) && collective.RankOf(member) != gone.rank;
   });
+  return exchange.program().uncalled() && !counts && !others &&
+         exchange.reduce_scatter().sums().empty();
 }
 
 FailureDetector::Release FailureDetector::ReleasePeer(Instant now, Rank gone) {
@@ -278,7 +276,6 @@ FailureDetector::Release FailureDetector::ReleasePeer(Instant now, Rank gone) {
   if (peer.gone()) {
     peer.DropQueued();
     admission_.Forget(gone);
-    EraseUncalled(peer);
   }
   const std::string waits =
       "jax_optireduce: " + peer.why() + "; " + NameOf(session_.options.rank) + " waits for it in ";
@@ -289,6 +286,10 @@ FailureDetector::Release FailureDetector::ReleasePeer(Instant now, Rank gone) {
   Release release;
   std::vector<Verdict> over;
   for (auto& [call, open] : session_.calls) {
+    if (peer.gone() && OnlyOpenedBy(peer, open.exchange)) {
+      release.verdicts.push_back({.call = call, .discard = true});
+      continue;
+    }
     const CollectiveSpec& spec = open.exchange.collective().spec;
     const std::optional<MemberIndex> member = MemberOf(spec, gone);
     if (!member || kept(spec)) continue;
@@ -302,7 +303,7 @@ FailureDetector::Release FailureDetector::ReleasePeer(Instant now, Rank gone) {
     release.undecided = release.undecided || loss == Loss::kUndecided;
     if (open.exchange.program().over()) over.push_back({.call = call});
   }
-  session_.directory.ForEach([&](const Collective& collective) {
+  session_.directory.ForEach([&](Collective& collective) {
     const auto member = collective.MemberOf(gone);
     if (!member || !collective.deferred || kept(collective.spec)) return;
     collective.deferred->Release(*member);

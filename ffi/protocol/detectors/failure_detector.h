@@ -101,8 +101,8 @@ class FailureDetector {
   Loss ReleaseIn(Instant now, OpenCall& open, MemberIndex gone);
   // The call cannot be completed without the member.
   bool NeedsGone(const Exchange& exchange, const Peer& peer, MemberIndex gone) const;
-  // Erases the calls that the peer alone had opened, and that will never be called here.
-  void EraseUncalled(const Peer& gone);
+  // Only the peer had opened the call, which will never be made here.
+  static bool OnlyOpenedBy(const Peer& gone, const Exchange& exchange);
   Duration SilenceSince(Instant now, Instant since, Rank member) const;
 
   SessionState& session_;

@@ -22,7 +22,9 @@ void CallLifecycle::Apply(Instant now, std::vector<Verdict> verdicts) {
   for (Verdict& verdict : verdicts) {
     OpenCall* const open = calls_.Find(verdict.call);
     if (open == nullptr) continue;
-    if (!verdict.why.ok()) {
+    if (verdict.discard) {
+      calls_.Erase(verdict.call);
+    } else if (!verdict.why.ok()) {
       Fail(now, *open, std::move(verdict.why));
     } else {
       FinishIfComplete(now, *open);
@@ -65,7 +67,7 @@ void CallLifecycle::FinishComplete(Instant now) {
 
 void CallLifecycle::FinishIfComplete(Instant now, OpenCall& open) {
   Exchange& exchange = open.exchange;
-  const Collective& collective = exchange.collective();
+  Collective& collective = exchange.collective();
   if (!exchange.complete()) {
     if (exchange.WaitsForLag()) lag_.Add(exchange.call());
     return;
@@ -79,9 +81,8 @@ void CallLifecycle::FinishIfComplete(Instant now, OpenCall& open) {
     ++(status.ok() ? counters_.calls_completed : counters_.calls_failed);
     events_.push_back(exchange.Finish(now, std::move(status)));
     if (NeedsNoMember(collective.spec) && !events_.back().stats.passed) {
-      directory_.Find(collective.id)->attendance.EndCall([&exchange](MemberIndex member) {
-        return exchange.heard(member);
-      });
+      collective.attendance.EndCall(
+          [&exchange](MemberIndex member) { return exchange.heard(member); });
     }
     // Data that peers lack is sent although the call is over.
     if (collective.deferred) transmitter_.QueueAll(open);
@@ -91,7 +92,7 @@ void CallLifecycle::FinishIfComplete(Instant now, OpenCall& open) {
 }
 
 void CallLifecycle::EndFinalDrain(OpenCall& open) {
-  Collective& collective = *directory_.Find(open.exchange.collective().id);
+  Collective& collective = open.exchange.collective();
   for (std::uint32_t s = 0; s < collective.layout.segments(); ++s) {
     const ByteRange range = collective.layout.Segment(SegmentIndex(s));
     collective.deferred->late_results().Add(SegmentIndex(s),
@@ -103,13 +104,12 @@ void CallLifecycle::EndFinalDrain(OpenCall& open) {
 
 void CallLifecycle::Fail(Instant now, OpenCall& open, Status why) {
   Exchange& exchange = open.exchange;
-  const Collective& collective = exchange.collective();
+  Collective& collective = exchange.collective();
   const CallId call = exchange.call();
   // Invalid arguments are the errors of ranks that disagree.
   const bool disagreed = why.code() == StatusCode::kInvalidArgument;
   const auto report = [&] {
-    mismatch_.ReportGivenUp(*directory_.Find(call.collective), call.sequence, ForPeers(why),
-                            disagreed);
+    mismatch_.ReportGivenUp(collective, call.sequence, ForPeers(why), disagreed);
   };
   if (exchange.program().finished()) {
     // Over here, but not at every peer.

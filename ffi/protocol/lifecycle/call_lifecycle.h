@@ -2,7 +2,7 @@
 // opened by a peer's datagram, complete or failed (call_lifecycle.cc), and over for the program but
 // not for its peers (late_calls.cc).
 //
-// Only this class ends calls that the program has made; the others return verdicts on these.
+// Only this class ends calls; the others return verdicts on them.
 
 #ifndef FFI_PROTOCOL_LIFECYCLE_CALL_LIFECYCLE_H_
 #define FFI_PROTOCOL_LIFECYCLE_CALL_LIFECYCLE_H_

@@ -177,7 +177,7 @@ void CatchUp::Tell(Collective& origin, Sequence least) {
                       .call = {.collective = origin.id, .sequence = least}});
 }
 
-void CatchUp::TellReturn(Instant now, const Collective& collective, Sequence number) {
+void CatchUp::TellReturn(Instant now, Collective& collective, Sequence number) {
   const CallId skipped{.collective = collective.id, .sequence = Sequence(number.value() - 1)};
   LateRules::LearnReturn(now, collective, collective.self, skipped.sequence);
   TellOthers(collective, {.kind = DatagramKind::kReturned, .call = skipped});

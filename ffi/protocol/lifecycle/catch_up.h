@@ -63,7 +63,7 @@ class CatchUp {
   void Tell(Collective& origin, Sequence least);
   // Tells the others that this rank takes part in the call of that number, which they have not
   // made: they wait for its data again.
-  void TellReturn(Instant now, const Collective& collective, Sequence number);
+  void TellReturn(Instant now, Collective& collective, Sequence number);
 
   // A member has come back, and waits until the others begin a call after `skipped`.
   void HandleReturn(Collective& collective, MemberIndex member, Sequence skipped);

@@ -175,7 +175,7 @@ bool Succession::EndUncalled(Instant now, const Collective& collective) {
       exchange.Merge(now);
       lifecycle_.NoteMerged(call);
     } else {
-      session_.calls.Erase(call);
+      lifecycle_.Apply(now, {{.call = call, .discard = true}});
     }
   }
   return true;
@@ -201,14 +201,17 @@ bool Succession::BeginFinalDrain(Instant now, Collective& collective) {
   return true;
 }
 
-void Succession::HandleView() {
+void Succession::HandleView(Instant now) {
   session_.directory.ForEach([&](Collective& collective) {
     const bool whole = std::ranges::all_of(
         collective.spec.members, [&](Rank member) { return membership_.view().Has(member); });
     const bool called = membership_.view().FirstOf(collective.bucket_id) > Sequence(0);
     if (whole || called || !OutlivesMembers(collective.spec)) return;
-    session_.calls.EraseIf(
-        [&](const Exchange& exchange) { return exchange.call().collective == collective.id; });
+    std::vector<Verdict> uncalled;
+    session_.calls.ForEach(collective.id, [&](CallId call, const OpenCall&) {
+      uncalled.push_back({.call = call, .discard = true});
+    });
+    lifecycle_.Apply(now, std::move(uncalled));
     collective.deferred.reset();
     collective.final_drain = Collective::FinalDrain::kVoid;
   });

@@ -55,7 +55,7 @@ class Succession {
   }
   // An adopted view contains this rank. Voids collectives that only removed members have called:
   // they have no final drain.
-  void HandleView();
+  void HandleView(Instant now);
 
   // Fails the held calls; false if there are none.
   bool FailAll(Instant now, const Status& why);

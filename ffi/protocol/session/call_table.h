@@ -20,7 +20,7 @@
 namespace optireduce {
 
 struct OpenCall {
-  OpenCall(const Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
+  OpenCall(Collective& collective, Sequence sequence, Instant now, BufferPool& pool,
            const ExchangeOptions& options)
       : exchange(collective, sequence, now, pool, options), queued(collective.layout.members()) {}
 
@@ -28,6 +28,8 @@ struct OpenCall {
   std::vector<bool> queued;  // by member: the call stands in a queue of that peer
   Buffer final_drain{};      // of a final drain: its bucket
 };
+
+class CallLifecycle;
 
 class CallTable {
  public:
@@ -53,11 +55,6 @@ class CallTable {
 
   // Opens a call that is not open.
   OpenCall& Open(Instant now, Collective& collective, Sequence sequence, bool drain);
-  void Erase(CallId call) { calls_.erase(call); }
-  template <typename Predicate>
-  void EraseIf(Predicate predicate) {
-    std::erase_if(calls_, [&](const auto& entry) { return predicate(entry.second.exchange); });
-  }
 
   // In ascending order: `for (auto& [call, open] : table)`.
   auto begin() { return calls_.begin(); }
@@ -75,6 +72,10 @@ class CallTable {
   }
 
  private:
+  // It alone ends calls.
+  friend CallLifecycle;
+  void Erase(CallId call) { calls_.erase(call); }
+
   WireFormat ChooseFormat(Instant now, Collective& collective) const;
   // In which this rank's data in a call leaves as float32, at the rates that were measured last.
   Duration WireTime(const Collective& collective) const;
