@@ -16,7 +16,7 @@
 #include "ffi/fuzz/mutate.h"
 #include "ffi/fuzz/ranks.h"
 #include "ffi/fuzz/reach.h"
-#include "ffi/protocol/collective/late_policy.h"
+#include "ffi/protocol/collective/policy_traits.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
@@ -107,7 +107,7 @@ class Program {
     for (int i = 0; i < kStepsMax && reader_.remaining() > 0; ++i) {
       Step();
       CheckMemory();
-      NoteViews();
+      RecordViews();
     }
     Farewell();
     for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -310,7 +310,7 @@ class Program {
     const std::uint64_t received = target.counters().datagrams_received;
     ranks_.Deliver(sent);
     if (target.counters().datagrams_received == received) return;
-    NoteMerge(sent);
+    RecordMerge(sent);
     kept_.push_back(sent);
     if (kept_.size() > kKeptMax) kept_.pop_front();
   }
@@ -325,7 +325,7 @@ class Program {
   }
 
   // A call beyond the accepted lead of ranks is accepted if it may be merged.
-  void NoteMerge(const Sent& sent) {
+  void RecordMerge(const Sent& sent) {
     const ParsedHeader parsed = ParseHeader(sent.datagram);
     if (!parsed.header || parsed.header->kind != DatagramKind::kContribution) return;
     if ((parsed.header->flags & kFlagSuspended) == 0) return;
@@ -334,7 +334,7 @@ class Program {
     reach_.merge = reach_.merge || (call >= next && call - next >= EndpointOptions().max_lag);
   }
 
-  void NoteViews() {
+  void RecordViews() {
     for (std::uint16_t rank = 0; rank < ranks_.size(); ++rank) {
       const std::size_t live = ranks_.endpoint(rank).live().size();
       views_[rank] += live != std::exchange(live_[rank], live);

@@ -60,7 +60,7 @@ Endpoint::Endpoint(const EndpointOptions& options, std::shared_ptr<SharedMembers
                             .transmitter = transmitter_,
                             .mismatch = mismatch_,
                             .waits = waits_}),
-      succession_(session_, membership_, lifecycle_, waits_),
+      gate_(session_, membership_, lifecycle_, waits_),
       segments_(session_, {.admission = admission_,
                            .lag = lag_,
                            .transmitter = transmitter_,
@@ -97,13 +97,13 @@ Status Endpoint::WhyRemoved() const {
           {.cause = Cause::kPathTooSmall, .ranks = {self}}};
 }
 
-Result<Collective*> Endpoint::Learn(Instant now, const CollectiveSpec& spec) {
+Result<Collective*> Endpoint::FindOrAdd(Instant now, const CollectiveSpec& spec) {
   if (membership_.UseFor(spec)) FollowMembership(now);
   const std::size_t known = session_.directory.size();
-  Result<Collective*> learnt = session_.directory.Learn(spec);
+  Result<Collective*> found = session_.directory.FindOrAdd(spec);
   if (session_.directory.size() > known) session_.peers.ShareWindows(spec);
-  admission_.NoteChange();
-  return learnt;
+  admission_.RecordChange();
+  return found;
 }
 
 Status Endpoint::WhyUnreachable(const Collective& collective, const Submission& submission) const {
@@ -120,9 +120,9 @@ Status Endpoint::WhyUnreachable(const Collective& collective, const Submission& 
 Status Endpoint::Submit(Instant now, Submission submission) {
   if (Status status = Check(submission.spec); !status.ok()) return status;
   if (Status status = CheckLeaves(submission); !status.ok()) return status;
-  Result<Collective*> learnt = Learn(now, submission.spec);
-  if (!learnt.ok()) return learnt.status();
-  Collective& collective = *learnt.value();
+  Result<Collective*> found = FindOrAdd(now, submission.spec);
+  if (!found.ok()) return found.status();
+  Collective& collective = *found.value();
   if (Status status = CheckSequence(collective, submission); !status.ok()) return status;
   if (!membership_.Survives(collective.spec)) {
     if (Status status = WhyUnreachable(collective, submission); !status.ok()) {
@@ -134,28 +134,28 @@ Status Endpoint::Submit(Instant now, Submission submission) {
     lifecycle_.Begin(now, collective, std::move(submission));
     return {};
   }
-  return SubmitHeld(now, collective, std::move(submission));
+  return SubmitPending(now, collective, std::move(submission));
 }
 
-Status Endpoint::SubmitHeld(Instant now, Collective& collective, Submission submission) {
+Status Endpoint::SubmitPending(Instant now, Collective& collective, Submission submission) {
   if (membership_.stuck()) {
     const Status why = membership_.WhyStuck(now);
-    for (const Rank rank : failures_.GiveUpSuspects()) ReleasePeer(now, rank);
+    for (const Rank rank : failures_.GiveUpSuspects()) DropPeer(now, rank);
     membership_.Retry(now);
     return why;
   }
-  if (Status status = succession_.Check(submission); !status.ok()) return status;
+  if (Status status = gate_.Check(submission); !status.ok()) return status;
   collective.accepted = submission.sequence;
-  succession_.Hold(now, std::move(submission), {});
-  StartHeldCalls(now);
-  if (!succession_.empty()) waits_.LookAt(now);
+  gate_.Add(now, std::move(submission), {});
+  StartPendingCalls(now);
+  if (!gate_.empty()) waits_.LookAt(now);
   return {};
 }
 
-void Endpoint::StartHeldCalls(Instant now) {
+void Endpoint::StartPendingCalls(Instant now) {
   for (bool again = true; again;) {
     const std::uint32_t view = membership_.view().number;
-    if (succession_.Start(now)) FollowMembership(now);
+    if (gate_.Start(now)) FollowMembership(now);
     again = membership_.view().number != view;
   }
 }
@@ -166,25 +166,25 @@ void Endpoint::Cancel(Instant now, const Status& why) {
 
 bool Endpoint::FailAll(Instant now, const Status& why, bool only_outliving) {
   const bool open = lifecycle_.FailAll(now, why, only_outliving);
-  const bool held = succession_.FailAll(now, why);
+  const bool held = gate_.FailAll(now, why);
   // Peers learn otherwise that this rank leaves, or that too few are left to continue.
-  if (leaving_ || membership_.removed() || only_outliving) succession_.Clear();
+  if (leaving_ || membership_.removed() || only_outliving) gate_.Clear();
   return open || held;
 }
 
 void Endpoint::GiveUp(Instant now, Submission call, const Status& why) {
   OR_CHECK(!why.ok());
   if (!Check(call.spec).ok()) return;
-  Result<Collective*> learnt = Learn(now, call.spec);
-  if (!learnt.ok() || !CheckSequence(*learnt.value(), call).ok()) return;
-  Collective& collective = *learnt.value();
+  Result<Collective*> found = FindOrAdd(now, call.spec);
+  if (!found.ok() || !CheckSequence(*found.value(), call).ok()) return;
+  Collective& collective = *found.value();
   collective.accepted = call.sequence;
   if (!membership_.Survives(collective.spec)) {
     return lifecycle_.GiveUpUncalled(now, collective, call, why);
   }
   call.leaves.clear();
-  succession_.Hold(now, std::move(call), why);
-  StartHeldCalls(now);
+  gate_.Add(now, std::move(call), why);
+  StartPendingCalls(now);
 }
 
 void Endpoint::Leave(Instant now, const Status& why) {
@@ -303,7 +303,7 @@ void Endpoint::HandleDatagram(Instant now, std::span<const std::byte> datagram) 
 
 void Endpoint::HandleAuthentic(Instant now, Peer& from, const Header& header,
                                std::span<const std::byte> payload, std::size_t datagram_bytes) {
-  if (header.kind == DatagramKind::kMembership) failures_.NoteNarrowPath(header);
+  if (header.kind == DatagramKind::kMembership) failures_.RecordNarrowPath(header);
   if (membership_.Hear(now, header, payload)) FollowMembership(now);
   if (from.removed()) {
     ++session_.counters.rejected_removed;
@@ -314,7 +314,7 @@ void Endpoint::HandleAuthentic(Instant now, Peer& from, const Header& header,
   const bool taken = Dispatch(now, header, payload);
   from.flow.received().Record(now, header.number, WhenToAcknowledge(header), !taken);
   if (!taken) return;
-  if (membership_.in_use()) StartHeldCalls(now);
+  if (membership_.in_use()) StartPendingCalls(now);
   ++session_.counters.datagrams_received;
   session_.counters.bytes_received += datagram_bytes;
   from.traffic.bytes_received += datagram_bytes;
@@ -337,10 +337,10 @@ bool Endpoint::Dispatch(Instant now, const Header& header, std::span<const std::
     case DatagramKind::kLeave:
       failures_.MarkLeft(header.source,
                          {reinterpret_cast<const char*>(payload.data()), payload.size()});
-      ReleasePeer(now, header.source);
+      DropPeer(now, header.source);
       return true;
     case DatagramKind::kProbe:
-      admission_.NoteChange();
+      admission_.RecordChange();
       return true;
     case DatagramKind::kMembership:
       return true;
@@ -355,44 +355,44 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
   // The reason of a call that was given up stands in the place of the description.
   const bool gave_up = header.kind == DatagramKind::kGaveUp;
   const std::string why = gave_up ? std::exchange(spec->description, "") : "";
-  Result<Collective*> learnt = Learn(now, *spec);
-  if (!learnt.ok()) {
+  Result<Collective*> found = FindOrAdd(now, *spec);
+  if (!found.ok()) {
     ++session_.counters.rejected_mismatched;
     if (Collective* const known = session_.directory.Find(header.call.collective)) {
-      known->conflict = learnt.status();
+      known->conflict = found.status();
       lifecycle_.Apply(now, mismatch_.FindConflicting(*known));
     }
     return false;
   }
-  Collective& collective = *learnt.value();
+  Collective& collective = *found.value();
   if (gave_up) {
-    if (OutlivesMembers(collective.spec)) collective.Origin().numbers.NoteGivenUp(header.call);
+    if (OutlivesMembers(collective.spec)) collective.Origin().numbers.RecordGivenUp(header.call);
     lifecycle_.Apply(now, mismatch_.HandleGivenUp(now, header, collective, why));
     return true;
   }
   const Sequence sequence = header.call.sequence;
   if (header.kind == DatagramKind::kDraining) {
     CallNumbers& numbers = collective.Origin().numbers;
-    numbers.NoteDraining(header.source, sequence);
-    if ((header.flags & kFlagBegun) != 0) numbers.NoteBegun(sequence);
+    numbers.RecordDraining(header.source, sequence);
+    if ((header.flags & kFlagBegun) != 0) numbers.RecordBegun(sequence);
     return true;
   }
   const MemberIndex from = *collective.MemberOf(header.source);
   if ((header.flags & kFlagPast) != 0 && header.kind == DatagramKind::kAnnouncement) {
-    lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, from, sequence, /*past=*/true));
+    lifecycle_.Apply(now, lag_.RecordAttendance(now, collective, from, sequence, /*past=*/true));
     return true;
   }
-  collective.NoteCalled(now, from, sequence);
+  collective.RecordCalled(now, from, sequence);
   if (header.kind == DatagramKind::kReturned) {
-    LateRules::LearnReturn(now, collective, from, sequence);
-    succession_.HandleReturn(collective, from, sequence);
+    CallPolicy::RecordReturn(now, collective, from, sequence);
+    gate_.HandleReturn(collective, from, sequence);
     return true;
   }
   auto& announced = collective.announced_at[from.index()];
   if (!announced) announced = {.at = now, .sequence = sequence};
   if (header.kind == DatagramKind::kWaiting)
     mismatch_.HandleReport(now, header.source, header.call);
-  lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, from, sequence, /*past=*/false));
+  lifecycle_.Apply(now, lag_.RecordAttendance(now, collective, from, sequence, /*past=*/false));
   if (OpenCall* const open = session_.calls.Find(header.call)) open->exchange.Heard(from);
   lifecycle_.Apply(now, mismatch_.FindMismatched(collective.spec.name, sequence));
   return true;
@@ -408,10 +408,10 @@ void Endpoint::HandleAcknowledgement(Instant now, const Header& header,
   Peer& from = session_.peers.Touch(header.source);
   if (ack->incast > 0 && ack->incast != from.incast) {
     from.incast = ack->incast;
-    transmitter_.NoteIncastOfPeers();
+    transmitter_.RecordIncastOfPeers();
   }
-  for (const CollectiveId lifted : from.holds.Update(now, header.number, ack->refusals)) {
-    transmitter_.QueueHeld(lifted, header.source);
+  for (const CollectiveId lifted : from.refused_calls.Update(now, header.number, ack->refusals)) {
+    transmitter_.QueueRefused(lifted, header.source);
   }
   deliveries_.Handle(now, header.source, from.flow.HandleAcknowledgement(now, *ack));
   CheckPath(now, header.source);
@@ -420,20 +420,20 @@ void Endpoint::HandleAcknowledgement(Instant now, const Header& header,
 // ---- Timers.
 
 void Endpoint::HandleTimeout(Instant now) {
-  admission_.NoteChange();
+  admission_.RecordChange();
   HandlePeerTimeouts(now);
   lifecycle_.ExpireDue(now);
   lifecycle_.Apply(now, lag_.HandleTimeout(now));
   CheckWaiting(now);
-  succession_.HandleTimeout(now);
+  gate_.HandleTimeout(now);
   if (!membership_.in_use()) return;
   if (membership_.HandleTimeout(now)) FollowMembership(now);
-  StartHeldCalls(now);
+  StartPendingCalls(now);
 }
 
 Instant Endpoint::PollTimeout() const {
-  Instant at = std::min({waits_.timeout(), lag_.timeout(), membership_.timeout(),
-                         succession_.timeout(), lifecycle_.timeout()});
+  Instant at = std::min({waits_.timeout(), lag_.timeout(), membership_.timeout(), gate_.timeout(),
+                         lifecycle_.timeout()});
   const bool stuck = membership_.stuck();
   return session_.peers.TimeoutBefore(at, [&](const Peer& peer) { return !peer.muted(stuck); });
 }
@@ -446,18 +446,18 @@ void Endpoint::HandlePeerTimeouts(Instant now) {
     const Rank rank(static_cast<std::uint16_t>(r));
     deliveries_.Handle(now, rank, session_.peers.Touch(rank).flow.HandleTimeout(now));
     CheckPath(now, rank);
-    transmitter_.AskHeld(now, rank);
-    failures_.NoteUnanswered(rank);
+    transmitter_.AskRefused(now, rank);
+    failures_.RecordUnanswered(rank);
   }
   for (const Rank rank : failures_.FindUnanswered(now)) {
     MarkSilent(now, rank, failures_.WhySilent(rank));
   }
 }
 
-void Endpoint::CheckHeldDrains(Instant now) {
+void Endpoint::CheckPendingDrains(Instant now) {
   std::vector<Rank> silent;
   bool any = false;
-  succession_.ForEachHeldDrain([&](const CollectiveSpec& spec, Instant since) {
+  gate_.ForEachPendingDrain([&](const CollectiveSpec& spec, Instant since) {
     std::ranges::copy(failures_.FindSilent(now, spec, since), std::back_inserter(silent));
     any = true;
   });
@@ -467,7 +467,7 @@ void Endpoint::CheckHeldDrains(Instant now) {
 
 void Endpoint::CheckWaiting(Instant now) {
   const bool due = now >= waits_.timeout();
-  for (const CallId call : waits_.PopDue(now, !succession_.empty())) {
+  for (const CallId call : waits_.PopDue(now, !gate_.empty())) {
     const auto find = [&] {
       OpenCall* const open = session_.calls.Find(call);
       const bool waits = open != nullptr && WaitMonitor::Waits(open->exchange, /*held=*/true);
@@ -493,7 +493,7 @@ void Endpoint::CheckWaiting(Instant now) {
     }
     waits_.AddAgain(now, exchange);
   }
-  if (due) CheckHeldDrains(now);
+  if (due) CheckPendingDrains(now);
 }
 
 Status Endpoint::WhyHopeless(Instant now, const Exchange& exchange) {
@@ -519,17 +519,17 @@ void Endpoint::CheckPath(Instant now, Rank rank) {
 void Endpoint::MarkSilent(Instant now, Rank rank, std::string why) {
   // Possibly since the last peer of the same loop.
   if (session_.peers[rank]->gone()) return;
-  if (failures_.MarkSilent(rank, std::move(why))) ReleasePeer(now, rank);
+  if (failures_.MarkSilent(rank, std::move(why))) DropPeer(now, rank);
   if (!membership_.in_use()) return;
   membership_.Suspect(now, rank);
   FollowMembership(now);
 }
 
-void Endpoint::ReleasePeer(Instant now, Rank rank) {
-  FailureDetector::Release release = failures_.ReleasePeer(now, rank);
-  lifecycle_.Apply(now, std::move(release.verdicts));
+void Endpoint::DropPeer(Instant now, Rank rank) {
+  FailureDetector::PeerLoss loss = failures_.DropPeer(now, rank);
+  lifecycle_.Apply(now, std::move(loss.verdicts));
   lifecycle_.FinishComplete(now);
-  if (!release.undecided) return;
+  if (!loss.undecided) return;
   membership_.Suspect(now, rank);
   FollowMembership(now);
 }
@@ -540,7 +540,7 @@ void Endpoint::FollowMembership(Instant now) {
   if (!membership_.stuck()) return;
   // Where no call was told, all is kept: the others may come back.
   if (!FailAll(now, membership_.WhyStuck(now), /*only_outliving=*/true)) return;
-  for (const Rank rank : failures_.GiveUpSuspects()) ReleasePeer(now, rank);
+  for (const Rank rank : failures_.GiveUpSuspects()) DropPeer(now, rank);
 }
 
 void Endpoint::HandleView(Instant now) {
@@ -550,9 +550,9 @@ void Endpoint::HandleView(Instant now) {
     // No peer takes the data of earlier calls of a rank that was removed.
     if (removed ? peer.gone() : peer.removed() || membership_.view().Has(peer.rank)) continue;
     failures_.MarkRemoved(peer.rank);
-    ReleasePeer(now, peer.rank);
+    DropPeer(now, peer.rank);
   }
-  if (!removed) succession_.HandleView(now);
+  if (!removed) gate_.HandleView(now);
 }
 
 }  // namespace optireduce

@@ -29,10 +29,10 @@
 #include "ffi/protocol/detectors/failure_detector.h"
 #include "ffi/protocol/detectors/mismatch_detector.h"
 #include "ffi/protocol/detectors/wait_monitor.h"
+#include "ffi/protocol/lifecycle/call_gate.h"
 #include "ffi/protocol/lifecycle/call_lifecycle.h"
 #include "ffi/protocol/lifecycle/delivery_handler.h"
 #include "ffi/protocol/lifecycle/segment_receiver.h"
-#include "ffi/protocol/lifecycle/succession.h"
 #include "ffi/protocol/options.h"
 #include "ffi/protocol/session/admission.h"
 #include "ffi/protocol/session/lag_monitor.h"
@@ -142,13 +142,13 @@ class Endpoint {
   // ---- Calls of the program.
   Status Check(const CollectiveSpec& spec) const;
   Status WhyRemoved() const;  // ok unless it was
-  Result<Collective*> Learn(Instant now, const CollectiveSpec& spec);
+  Result<Collective*> FindOrAdd(Instant now, const CollectiveSpec& spec);
   // The error of a call that does not survive a member that is gone; else ok.
   Status WhyUnreachable(const Collective& collective, const Submission& submission) const;
   // Of a collective that continues without silent ranks.
-  Status SubmitHeld(Instant now, Collective& collective, Submission submission);
+  Status SubmitPending(Instant now, Collective& collective, Submission submission);
   // Starts the calls that wait for an agreement and can begin now.
-  void StartHeldCalls(Instant now);
+  void StartPendingCalls(Instant now);
   // False if there are none.
   bool FailAll(Instant now, const Status& why, bool only_outliving);
 
@@ -164,13 +164,13 @@ class Endpoint {
   // Looks at the calls that wait without a deadline.
   void CheckWaiting(Instant now);
   // Looks for silent members of the drains that wait for all.
-  void CheckHeldDrains(Instant now);
+  void CheckPendingDrains(Instant now);
   // The error of a call that waits in vain; else ok.
   Status WhyHopeless(Instant now, const Exchange& exchange);
   void CheckPath(Instant now, Rank rank);
   void MarkSilent(Instant now, Rank rank, std::string why);
   // After a change of the peer's state.
-  void ReleasePeer(Instant now, Rank rank);
+  void DropPeer(Instant now, Rank rank);
   // After a possible change of the membership, on this lane or another.
   void FollowMembership(Instant now);
   void HandleView(Instant now);
@@ -185,7 +185,7 @@ class Endpoint {
   FailureDetector failures_;
   WaitMonitor waits_;
   CallLifecycle lifecycle_;
-  Succession succession_;
+  CallGate gate_;
   SegmentReceiver segments_;
   DeliveryHandler deliveries_;
   std::optional<Status> leaving_;

@@ -140,7 +140,7 @@ struct Submission {
   Quorum quorum{};
   // Time for which an endpoint kept the call from beginning: during an agreement on the members, or
   // until the others began their next call.
-  Duration held{};
+  Duration pending_for{};
   // Numbers that the call skips (CallNumbers); `sequence` is then its number, not its position.
   std::uint32_t skipped = 0;
   // The others have ended, or wait in a drain: it is over before it begins.

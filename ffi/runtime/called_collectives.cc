@@ -7,14 +7,14 @@
 
 #include "ffi/base/quoted.h"
 #include "ffi/codec/wire_format.h"
-#include "ffi/protocol/collective/late_policy.h"
+#include "ffi/protocol/collective/policy_traits.h"
 
 namespace optireduce {
 namespace {
 
 // Collectives retained for drains. Beyond this number drains are not checked.
 // Chosen: as many as a process may name.
-constexpr std::size_t kNotedMax = 1 << 16;
+constexpr std::size_t kRecordedMax = 1 << 16;
 
 // Least similarity of a suggested name, from 0 to 1, and the number of suggestions.
 // Chosen: a typing error is above, another word is below.
@@ -71,20 +71,20 @@ std::size_t Differences(const CollectiveSpec& drain, const CollectiveSpec& calle
 
 }  // namespace
 
-void CalledCollectives::Note(const std::string& key, const CollectiveSpec& spec) {
+void CalledCollectives::Record(const std::string& key, const CollectiveSpec& spec) {
   defers_ = defers_ || RetainsLateData(spec);
   std::vector<CollectiveSpec>& called = calls_[key];
   if (std::ranges::find(called, spec.fingerprint, &CollectiveSpec::fingerprint) != called.end()) {
     return;
   }
-  if (noted_ >= kNotedMax) return;
+  if (noted_ >= kRecordedMax) return;
   ++noted_;
   called.push_back(spec);
 }
 
 Status CalledCollectives::Check(const std::string& key, const CollectiveSpec& drain,
                                 bool if_any) const {
-  if (!defers_ || noted_ >= kNotedMax) return Status();
+  if (!defers_ || noted_ >= kRecordedMax) return Status();
   const auto at = calls_.find(key);
   const bool called = at != calls_.end();
   if (!called && (if_any || !RetainsLateData(drain))) return Status();

@@ -19,7 +19,7 @@ class CalledCollectives {
  public:
   // Records a call that is not a drain. Calls of a program that differ only in their source
   // location have one key and one fingerprint.
-  void Note(const std::string& key, const CollectiveSpec& spec);
+  void Record(const std::string& key, const CollectiveSpec& spec);
 
   // Ok if the drain matches a call, or if no call can have left data for it. Otherwise an error
   // that names the nearest calls. `if_any`: a missing call with this key is not an error.

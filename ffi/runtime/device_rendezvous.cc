@@ -16,7 +16,7 @@
 #include "ffi/codec/reduce.h"
 #include "ffi/net/clock.h"
 #include "ffi/protocol/collective/directory.h"
-#include "ffi/protocol/collective/late_policy.h"
+#include "ffi/protocol/collective/policy_traits.h"
 
 namespace optireduce {
 namespace {
@@ -140,7 +140,7 @@ std::shared_ptr<DeviceRendezvous::LocalReduction> DeviceRendezvous::StartNow(con
     return nullptr;
   }
   // Before the call can end and a drain can follow.
-  if (!call.drain) called_.Note(call.key, call.spec);
+  if (!call.drain) called_.Record(call.key, call.spec);
   return Join(key, collectives_[key], std::move(call), sequence.value());
 }
 

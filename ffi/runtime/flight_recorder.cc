@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ffi/base/check.h"
-#include "ffi/protocol/collective/late_policy.h"
+#include "ffi/protocol/collective/policy_traits.h"
 
 namespace optireduce {
 namespace {

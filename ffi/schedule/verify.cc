@@ -25,7 +25,7 @@ class Run {
         contributions_(n_, Bitmap(n_)),
         has_(n_, Bitmap(n_)) {
     for (std::size_t rank = 0; rank < n_; ++rank) contributions_[rank].Insert(rank);
-    for (std::size_t shard = 0; shard < n_; ++shard) NoteReduced(shard);
+    for (std::size_t shard = 0; shard < n_; ++shard) RecordReduced(shard);
   }
 
   Status RunRound(std::size_t number, const Round& round);
@@ -34,7 +34,7 @@ class Run {
  private:
   // Empty if the transfer is correct in the state at the beginning of its round.
   std::string WhatIsWrong(const Transfer& transfer);
-  void NoteReduced(std::size_t shard) {
+  void RecordReduced(std::size_t shard) {
     if (contributions_[shard].full()) has_[shard].Insert(shard);
   }
 
@@ -81,7 +81,7 @@ Status Run::RunRound(std::size_t number, const Round& round) {
   for (const Transfer& transfer : round) {
     if (transfer.op == Op::kCopy) has_[transfer.to.index()].Insert(transfer.shard.index());
   }
-  for (std::size_t shard = 0; shard < n_; ++shard) NoteReduced(shard);
+  for (std::size_t shard = 0; shard < n_; ++shard) RecordReduced(shard);
   return {};
 }
 

@@ -37,7 +37,7 @@ void Checker::Submitted(Instant now, std::uint64_t token, const Status& status) 
   SimCallRecord& record = log_.calls[token];
   if (!status.ok()) return errors_.Check(now, record, status);
   record.submitted = true;
-  log_.NoteCall(now, record);
+  log_.RecordCall(now, record);
 }
 
 void Checker::GaveUp(Instant now, Rank rank, SimCall call) {
@@ -93,7 +93,7 @@ void Checker::Done(Instant now, Rank rank, const CallDone& done) {
 void Checker::Driven(Instant now, Rank node, const Endpoint& endpoint) {
   traffic_.Driven(now, node, endpoint);
   if (log_.scenario.removable() == 0) return;
-  removals_.NoteView(now, RankOf(log_.scenario, node), endpoint.live());
+  removals_.RecordView(now, RankOf(log_.scenario, node), endpoint.live());
 }
 
 void Checker::FailOpenCalls(Instant now) {

@@ -172,7 +172,7 @@ ErrorChecker::GiveUpTime ErrorChecker::GiveUpTimeOf(Instant now, const SimCallRe
                                                     Rank member, const Status& status) const {
   const RankRecord& peer = log_.ranks[member.index()];
   // A peer that left or ended a call has said so. A refusal at once: this rank gave the peer up in
-  // a call before. The others may have heard a removed rank even longer ago, which NoteView()
+  // a call before. The others may have heard a removed rank even longer ago, which RecordView()
   // checks.
   const bool at_once = peer.left_at || peer.cancelled_at || !record.submitted ||
                        record.partly_refused || Contains(status.message(), "was removed");

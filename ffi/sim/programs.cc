@@ -97,7 +97,7 @@ std::optional<Status> Programs::Done(Instant now, Rank rank, const CallDone& don
   const SimCall call = chain->calls[chain->next];
   times_.Add(workload_.StepOf(call), now - chain->begun, done.stats);
   caller.calls_ended[call.collective] = call.index + 1;
-  NoteDrain(now, rank, call, done);
+  RecordDrain(now, rank, call, done);
   const Instant from = scenario_.overlap != 0 ? chain->submitted : now;
   return AdvanceChain(now, from, rank, static_cast<std::size_t>(chain - caller.chains.begin()));
 }
@@ -131,7 +131,7 @@ void Programs::Meet(Instant now, Rank rank, std::size_t chain) {
   }
 }
 
-void Programs::NoteDrain(Instant now, Rank rank, SimCall call, const CallDone& done) {
+void Programs::RecordDrain(Instant now, Rank rank, SimCall call, const CallDone& done) {
   const SimCollective& collective = workload_.collectives()[call.collective];
   if (!scenario_.goes_on() || scenario_.IsRemovable(rank) || IsWhole(done.stats) ||
       !workload_.IsDrain(collective, call)) {

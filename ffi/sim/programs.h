@@ -83,7 +83,7 @@ class Programs {
   // The program waits for those of all other ranks.
   void Meet(Instant now, Rank rank, std::size_t chain);
   // A drain with missing data requests one more drain from all ranks.
-  void NoteDrain(Instant now, Rank rank, SimCall call, const CallDone& done);
+  void RecordDrain(Instant now, Rank rank, SimCall call, const CallDone& done);
   std::optional<Status> End(Rank rank, const Status& why);
 
   const Scenario& scenario_;

@@ -32,7 +32,7 @@ bool AreNested(const std::vector<Rank>& a, const std::vector<Rank>& b) {
 
 }  // namespace
 
-void RemovalChecker::NoteView(Instant now, Rank rank, std::vector<Rank> view) {
+void RemovalChecker::RecordView(Instant now, Rank rank, std::vector<Rank> view) {
   const auto smaller = std::ranges::find_if(
       log_.views, [&](const std::vector<Rank>& known) { return known.size() <= view.size(); });
   if (smaller != log_.views.end() && *smaller == view) return;

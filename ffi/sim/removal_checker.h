@@ -20,7 +20,7 @@ class RemovalChecker {
       : log_(log), bounds_(bounds), results_(results) {}
 
   // A rank goes on with these.
-  void NoteView(Instant now, Rank rank, std::vector<Rank> view);
+  void RecordView(Instant now, Rank rank, std::vector<Rank> view);
   // The remaining sums, and the numbers of members of calls, at the end.
   void Finish(Instant now);
 

@@ -31,7 +31,7 @@ void RunLog::Fail(Instant now, Rank rank, const std::string& what) {
       "at " + Milliseconds(now - Instant{}) + " rank " + std::to_string(rank.value()) + ": " + what;
 }
 
-void RunLog::NoteCall(Instant now, const SimCallRecord& record) {
+void RunLog::RecordCall(Instant now, const SimCallRecord& record) {
   std::size_t& next = next_index_[{record.call.collective, record.rank.index()}];
   for (; next <= record.call.index; ++next) {
     Ready& ready = ready_[{record.call.collective, next}];

@@ -85,7 +85,7 @@ class RunLog {
   // Remembers the first violation.
   void Fail(Instant now, Rank rank, const std::string& what);
   // Notes that a rank has made a call, and with it those that it has skipped.
-  void NoteCall(Instant now, const SimCallRecord& record);
+  void RecordCall(Instant now, const SimCallRecord& record);
   // How many members have called it, or a later one, and the time of the last of them.
   struct Ready {
     std::size_t members = 0;

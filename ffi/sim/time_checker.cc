@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "ffi/protocol/collective/late_policy.h"
+#include "ffi/protocol/collective/policy_traits.h"
 
 namespace optireduce {
 namespace {
@@ -73,7 +73,7 @@ void TimeChecker::CheckLiveness(Instant now, const SimCallRecord& record) {
                 Milliseconds(bounds_.Liveness()));
 }
 
-void TimeChecker::NoteAnswer(LaneRecord& lane, Duration gap) {
+void TimeChecker::RecordAnswer(LaneRecord& lane, Duration gap) {
   const Duration patience = std::max(kPatienceMin, kPatienceFactor * lane.longest_answer);
   lane.longest_answer = std::max(lane.longest_answer, std::min(gap, patience));
 }

@@ -19,7 +19,7 @@ class TimeChecker {
   // Handles the end of a call.
   void Check(Instant now, const SimCallRecord& record, const CallDone& done);
   // A peer has answered after so long.
-  static void NoteAnswer(LaneRecord& lane, Duration gap);
+  static void RecordAnswer(LaneRecord& lane, Duration gap);
   // Longest duration of a call beyond the delays of its ranks and faults: the reserve of the bound.
   Duration liveness_worst() const { return liveness_worst_; }
 

@@ -45,7 +45,7 @@ void TrafficChecker::Delivered(Instant now, const Arrival& delivery, const Count
   Instant& heard = seen.heard[from];
   if (log_.IsSilentSince(now, heard)) log_.ranks[from].silent_until = now;
   const Instant asked = std::exchange(seen.asked[from], kNever);
-  if (asked < now && heard > Instant{}) TimeChecker::NoteAnswer(seen, now - asked);
+  if (asked < now && heard > Instant{}) TimeChecker::RecordAnswer(seen, now - asked);
   heard = now;
   seen.first_heard[from] = std::min(seen.first_heard[from], now);
 }

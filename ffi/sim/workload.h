@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ffi/base/ids.h"
-#include "ffi/protocol/collective/late_policy.h"
+#include "ffi/protocol/collective/policy_traits.h"
 #include "ffi/protocol/submission.h"
 #include "ffi/sim/scenario.h"
 

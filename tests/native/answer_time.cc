@@ -16,7 +16,7 @@ void Bind(nb::module_& m) {
       .def(nb::init<>())
       .def("note",
            [](AnswerTime& self, double now, double gap, double peer_timeout) {
-             self.Note(At(now), FromSeconds(gap), FromSeconds(peer_timeout));
+             self.Record(At(now), FromSeconds(gap), FromSeconds(peer_timeout));
            })
       .def("patience", [](const AnswerTime& self, double peer_timeout) {
         return ToSeconds(self.Patience(FromSeconds(peer_timeout)));

@@ -27,7 +27,7 @@ void Bind(nb::module_& m) {
              new (self) Arrivals(MemberIndex(member), members);
            })
       .def("note", [](Arrivals& self, double now,
-                      std::uint16_t from) { self.Note(At(now), MemberIndex(from)); })
+                      std::uint16_t from) { self.Record(At(now), MemberIndex(from)); })
       .def("find_last",
            [](const Arrivals& self, std::size_t count) {
              std::vector<std::pair<std::uint16_t, double>> last;

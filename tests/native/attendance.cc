@@ -19,11 +19,13 @@ namespace OR_FILE {
 void Bind(nb::module_& m) {
   nb::class_<Attendance>(m, "Attendance")
       .def(nb::init<std::size_t>(), nb::arg("members"))
-      .def("note", [](Attendance& self, std::uint16_t from,
-                      std::uint32_t call) { return self.Note(MemberIndex(from), Sequence(call)); })
+      .def("note",
+           [](Attendance& self, std::uint16_t from, std::uint32_t call) {
+             return self.Record(MemberIndex(from), Sequence(call));
+           })
       .def("note_past",
            [](Attendance& self, std::uint16_t from, std::uint32_t call) {
-             return self.NotePast(MemberIndex(from), Sequence(call));
+             return self.RecordPast(MemberIndex(from), Sequence(call));
            })
       .def("asks_in_vain",
            [](Attendance& self, std::uint16_t from, std::uint32_t call) {

@@ -25,10 +25,10 @@ void Bind(nb::module_& m) {
       .def(nb::init<>())
       .def("note_called",
            [](CallNumbers& self, double now, std::uint16_t member, std::uint32_t call) {
-             self.NoteCalled(At(now), Rank(member), Sequence(call));
+             self.RecordCalled(At(now), Rank(member), Sequence(call));
            })
       .def("note_sum", [](CallNumbers& self, double now,
-                          std::uint32_t call) { self.NoteSum(At(now), Sequence(call)); })
+                          std::uint32_t call) { self.RecordSum(At(now), Sequence(call)); })
       .def("may_wait",
            [](const CallNumbers& self, std::uint32_t call) { return self.MayWait(Sequence(call)); })
       .def(
@@ -43,12 +43,12 @@ void Bind(nb::module_& m) {
            [](CallNumbers& self, std::uint32_t number) { self.BeginDrain(Sequence(number)); })
       .def("note_draining",
            [](CallNumbers& self, std::uint16_t member, std::uint32_t least) {
-             self.NoteDraining(Rank(member), Sequence(least));
+             self.RecordDraining(Rank(member), Sequence(least));
            })
       .def("draining", [](const CallNumbers& self,
                           std::uint16_t member) { return ValueOf(self.Draining(Rank(member))); })
       .def("note_begun",
-           [](CallNumbers& self, std::uint32_t drain) { self.NoteBegun(Sequence(drain)); })
+           [](CallNumbers& self, std::uint32_t drain) { self.RecordBegun(Sequence(drain)); })
       .def("begun", [](const CallNumbers& self) { return ValueOf(self.begun()); });
 
   nb::class_<SkippedCalls>(m, "SkippedCalls")

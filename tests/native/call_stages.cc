@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "ffi/protocol/call/all_gather_stage.h"
+#include "ffi/protocol/call/call_policy.h"
 #include "ffi/protocol/call/call_sender.h"
-#include "ffi/protocol/call/late_rules.h"
 #include "ffi/protocol/call/reduce_scatter_stage.h"
 #include "ffi/protocol/call/segment_codec.h"
 #include "ffi/schedule/tar.h"
@@ -43,11 +43,11 @@ class CallStages {
   CallStages(const Collective& collective, std::uint32_t sequence, double now, bool drain)
       : collective_(CollectiveId(1), collective.ToSpec(), MemberIndex(0), sizeof(float)),
         order_(TarSendOrder(collective_.layout.members(), MemberIndex(0))),
-        rules_(Rules(sequence, now, drain)),
+        policy_(Rules(sequence, now, drain)),
         codec_(collective_, Sequence(sequence), collective_.spec.wire_format, drain, pool_),
-        first_(collective_, rules_, codec_, pool_),
-        sender_(collective_, rules_, codec_, first_, bucket_, pool_, order_),
-        second_(collective_, rules_, sender_, bucket_, pool_) {}
+        first_(collective_, policy_, codec_, pool_),
+        sender_(collective_, policy_, codec_, first_, bucket_, pool_, order_),
+        second_(collective_, policy_, sender_, bucket_, pool_) {}
   CallStages(const CallStages&) = delete;
 
   // The program makes the call.
@@ -57,7 +57,7 @@ class CallStages {
                     .elements = values_.size()};
     bucket_ = BucketView({&leaf, 1}, sizeof(float));
     sender_.Submit();
-    rules_.Submit(At(now), /*in_order=*/true);
+    policy_.Submit(At(now), /*in_order=*/true);
     second_.Submit(At(now), {});
     first_.Submit(At(now), bucket_);
   }
@@ -140,29 +140,29 @@ class CallStages {
     return kAnswers[static_cast<int>(sender_.HandleLoss(MemberIndex(to), ToItem(item), refused))];
   }
   bool Served(std::uint16_t to) const { return sender_.Served(MemberIndex(to)); }
-  bool HeldBack(std::uint16_t to) const { return sender_.HeldBack(MemberIndex(to)); }
-  void Release(std::uint16_t peer) { sender_.Release(MemberIndex(peer)); }
+  bool OutOfTurn(std::uint16_t to) const { return sender_.OutOfTurn(MemberIndex(to)); }
+  void Release(std::uint16_t peer) { sender_.DropPeer(MemberIndex(peer)); }
   double InFlight() const { return sender_.InFlight(); }
   std::uint64_t retransmitted() const { return sender_.retransmitted(); }
 
-  // ---- LateRules.
+  // ---- CallPolicy.
 
-  LateRules& rules() { return rules_; }
+  CallPolicy& policy() { return policy_; }
   // Another call of the collective that is over here; returns what becomes of a contribution to it.
   std::string Over(double now, std::uint16_t from, std::uint32_t sequence, std::uint32_t segment,
                    float value) {
     Header header = HeaderOf(DatagramKind::kContribution, segment, 0);
     header.call.sequence = Sequence(sequence);
     return kReceipts[static_cast<int>(
-        LateRules::HandleOver(At(now), collective_, MemberIndex(from), header, BytesOf(value)))];
+        CallPolicy::HandleOver(At(now), collective_, MemberIndex(from), header, BytesOf(value)))];
   }
 
  private:
-  LateRules Rules(std::uint32_t sequence, double now, bool drain) {
+  CallPolicy Rules(std::uint32_t sequence, double now, bool drain) {
     EndpointOptions options;
     options.max_lag = 1;
-    LateRules::Prepare(collective_, options, pool_);
-    return LateRules::Open(collective_, Sequence(sequence), At(now), drain);
+    CallPolicy::Prepare(collective_, options, pool_);
+    return CallPolicy::Open(collective_, Sequence(sequence), At(now), drain);
   }
   static std::span<const std::byte> BytesOf(const float& value) {
     return std::as_bytes(std::span(&value, 1));
@@ -195,7 +195,7 @@ class CallStages {
   std::vector<MemberIndex> order_;
   std::vector<float> values_;
   BucketView bucket_;
-  LateRules rules_;
+  CallPolicy policy_;
   SegmentCodec codec_;
   ReduceScatterStage first_;
   CallSender sender_;
@@ -239,22 +239,22 @@ void Bind(nb::module_& m) {
       .def("deliver", &CallStages::Deliver)
       .def("lose", &CallStages::Lose, "to"_a, "item"_a, "refused"_a = false)
       .def("served", &CallStages::Served)
-      .def("held_back", &CallStages::HeldBack)
+      .def("held_back", &CallStages::OutOfTurn)
       .def("release", &CallStages::Release)
       .def_prop_ro("in_flight", &CallStages::InFlight)
       .def_prop_ro("retransmitted", &CallStages::retransmitted)
       .def("over", &CallStages::Over)
-      .def_prop_ro("waits", [](CallStages& self) { return self.rules().Waits(); })
-      .def_prop_ro("retains", [](CallStages& self) { return self.rules().retains(); })
-      .def_prop_ro("loses_late", [](CallStages& self) { return self.rules().LosesLate(); })
-      .def_prop_ro("continues_late", [](CallStages& self) { return self.rules().ContinuesLate(); })
-      .def_prop_ro("sums_need_all", [](CallStages& self) { return self.rules().SumsNeedAll(); })
+      .def_prop_ro("waits", [](CallStages& self) { return self.policy().Waits(); })
+      .def_prop_ro("retains", [](CallStages& self) { return self.policy().retains(); })
+      .def_prop_ro("loses_late", [](CallStages& self) { return self.policy().LosesLate(); })
+      .def_prop_ro("continues_late", [](CallStages& self) { return self.policy().ContinuesLate(); })
+      .def_prop_ro("sums_need_all", [](CallStages& self) { return self.policy().SumsNeedAll(); })
       .def_prop_ro("first_deadline",
                    [](CallStages& self) {
-                     return ToSeconds(self.rules().ReduceScatterDeadline(/*closing=*/false));
+                     return ToSeconds(self.policy().ReduceScatterDeadline(/*closing=*/false));
                    })
       .def_prop_ro("call_deadline",
-                   [](CallStages& self) { return ToSeconds(self.rules().CallDeadline()); });
+                   [](CallStages& self) { return ToSeconds(self.policy().CallDeadline()); });
 }
 
 const Binding binding(&Bind);

@@ -34,11 +34,11 @@ class TestCallStatsBuilder {
         builder_(collective_) {}
   TestCallStatsBuilder(const TestCallStatsBuilder&) = delete;
 
-  void NoteArrival(double now, std::uint16_t from) {
-    builder_.NoteArrival(At(now), MemberIndex(from));
+  void RecordArrival(double now, std::uint16_t from) {
+    builder_.RecordArrival(At(now), MemberIndex(from));
   }
-  void NoteResult(std::uint16_t from, std::uint64_t bytes, std::uint16_t contributors) {
-    builder_.NoteResult(MemberIndex(from), bytes, contributors);
+  void RecordResult(std::uint16_t from, std::uint64_t bytes, std::uint16_t contributors) {
+    builder_.RecordResult(MemberIndex(from), bytes, contributors);
   }
   std::uint64_t missing_bytes() const { return builder_.missing_bytes(); }
   // (rank, seconds behind the others, absent ranks); `missing`: segments by member.
@@ -64,8 +64,8 @@ class TestCallStatsBuilder {
 void Bind(nb::module_& m) {
   nb::class_<TestCallStatsBuilder>(m, "CallStatsBuilder")
       .def(nb::init<std::uint16_t, std::uint64_t>(), nb::arg("members"), nb::arg("elements"))
-      .def("note_arrival", &TestCallStatsBuilder::NoteArrival)
-      .def("note_result", &TestCallStatsBuilder::NoteResult)
+      .def("note_arrival", &TestCallStatsBuilder::RecordArrival)
+      .def("note_result", &TestCallStatsBuilder::RecordResult)
       .def("slowest", &TestCallStatsBuilder::Slowest)
       .def("missing", &TestCallStatsBuilder::Missing)
       .def_prop_ro("missing_bytes", &TestCallStatsBuilder::missing_bytes);

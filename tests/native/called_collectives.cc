@@ -19,7 +19,7 @@ void Bind(nb::module_& m) {
   nb::class_<CalledCollectives>(m, "CalledCollectives")
       .def(nb::init<>())
       .def("note", [](CalledCollectives& self, const std::string& key,
-                      const Collective& collective) { self.Note(key, collective.ToSpec()); })
+                      const Collective& collective) { self.Record(key, collective.ToSpec()); })
       // The error; empty if there is none.
       .def(
           "check",

@@ -42,7 +42,7 @@ class CheckedRun {
     record.submitted = true;
     record.owed.resize(scenario_.lanes);
     leaves_of_.push_back(leaves_.MakeLeaves(At(now), record));
-    log_.NoteCall(At(now), record);
+    log_.RecordCall(At(now), record);
     return log_.calls.size() - 1;
   }
   // Changes a byte at this distance from the begin of the first leaf.
@@ -88,8 +88,8 @@ class CheckedRun {
         At(now), Rank(rank),
         {.to = Rank(to), .pieces = {&piece, 1}, .bytes = bytes, .datagram_bytes = bytes}, 1);
   }
-  void NoteView(double now, std::uint16_t rank, const std::vector<std::uint16_t>& view) {
-    removals_.NoteView(At(now), Rank(rank), {view.begin(), view.end()});
+  void RecordView(double now, std::uint16_t rank, const std::vector<std::uint16_t>& view) {
+    removals_.RecordView(At(now), Rank(rank), {view.begin(), view.end()});
   }
   const std::string& failure() const { return log_.failure; }
 
@@ -122,7 +122,7 @@ void Bind(nb::module_& m) {
       .def("stop", &CheckedRun::Stop)
       .def("hear", &CheckedRun::Hear)
       .def("poll", &CheckedRun::Poll)
-      .def("note_view", &CheckedRun::NoteView)
+      .def("note_view", &CheckedRun::RecordView)
       .def_prop_ro("failure", &CheckedRun::failure);
 }
 

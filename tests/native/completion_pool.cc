@@ -30,7 +30,7 @@ class TestPool {
                                   .idle = FromSeconds(idle_s),
                                   .shutdown = FromSeconds(shutdown_s)})) {}
   ~TestPool() {
-    ReleaseAll();
+    DropAllPeers();
     Close();
   }
   TestPool(const TestPool&) = delete;
@@ -51,7 +51,7 @@ class TestPool {
     shared_->released.insert(task);
     shared_->changed.notify_all();
   }
-  void ReleaseAll() {
+  void DropAllPeers() {
     const std::lock_guard lock(shared_->mutex);
     shared_->all = true;
     shared_->changed.notify_all();

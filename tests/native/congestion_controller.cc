@@ -25,8 +25,8 @@ class TestCongestionController {
                      .same_host = same_host}) {}
 
   // A round trip of another path of this rank.
-  void NoteOtherPath(double now, double shortest) {
-    paths_.Note(At(now), shortest * 1e9, /*keep=*/false);
+  void RecordOtherPath(double now, double shortest) {
+    paths_.Record(At(now), shortest * 1e9, /*keep=*/false);
   }
 
   void HandleRoundTrip(double now, double elapsed, double shortest, std::size_t delivered,
@@ -59,7 +59,7 @@ void Bind(nb::module_& m) {
            "datagram_bytes_max"_a = 1472, "sharers"_a = 1, "same_host"_a = false)
       .def("handle_round_trip", &TestCongestionController::HandleRoundTrip, "now"_a, "elapsed"_a,
            "shortest"_a, "delivered"_a, "lost"_a = 0, "limited"_a = true)
-      .def("note_other_path", &TestCongestionController::NoteOtherPath, "now"_a, "shortest"_a)
+      .def("note_other_path", &TestCongestionController::RecordOtherPath, "now"_a, "shortest"_a)
       .def("handle_silence", &TestCongestionController::HandleSilence)
       .def("set_sharers", &TestCongestionController::SetSharers, "sharers"_a, "window_bytes_max"_a)
       .def("window_bytes", &TestCongestionController::WindowBytes)

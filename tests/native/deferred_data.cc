@@ -61,13 +61,13 @@ class TestDeferredData {
     data_.MoveDeferredSends(MemberIndex(to), ViewOf(bucket));
     return bucket;
   }
-  void NoteMissed(std::uint64_t bytes) { data_.NoteMissed(bytes); }
+  void RecordMissed(std::uint64_t bytes) { data_.RecordMissed(bytes); }
   std::uint64_t LateBytes() const { return data_.LateBytes(); }
 
   // A contribution of the call begins to go to the member, or is delivered there.
   void Begin(std::uint16_t to, std::uint32_t call) { Window(to).Begin(Sequence(call)); }
   void Deliver(std::uint16_t to, std::uint32_t call) { Window(to).Deliver(Sequence(call)); }
-  void Release(std::uint16_t peer) { data_.Release(MemberIndex(peer)); }
+  void Release(std::uint16_t peer) { data_.DropPeer(MemberIndex(peer)); }
   bool Lags(std::uint16_t peer, std::uint32_t call) const {
     return data_.Lags(MemberIndex(peer), Sequence(call));
   }
@@ -76,13 +76,13 @@ class TestDeferredData {
   void ResumeCaughtUp(std::uint32_t call) { data_.ResumeCaughtUp(Sequence(call)); }
   bool suspended(std::uint16_t peer) const { return data_.suspended(MemberIndex(peer)); }
 
-  void NoteResults(std::uint16_t owner, std::uint32_t call, bool complete) {
-    data_.NoteResults(MemberIndex(owner), Sequence(call), complete);
+  void RecordResults(std::uint16_t owner, std::uint32_t call, bool complete) {
+    data_.RecordResults(MemberIndex(owner), Sequence(call), complete);
   }
   std::uint16_t CompleteBefore(std::uint16_t owner, std::uint32_t call) const {
     return data_.CompleteBefore(MemberIndex(owner), Sequence(call));
   }
-  void NoteOpening(std::uint32_t call, double at) { data_.NoteOpening(Sequence(call), At(at)); }
+  void RecordOpening(std::uint32_t call, double at) { data_.RecordOpening(Sequence(call), At(at)); }
   std::optional<double> OpeningOf(std::uint32_t call) const {
     const std::optional<Instant> at = data_.OpeningOf(Sequence(call));
     return at ? std::optional(ToSeconds(*at)) : std::nullopt;
@@ -112,7 +112,7 @@ void Bind(nb::module_& m) {
       .def("submit_late", &TestDeferredData::SubmitLate)
       .def("pop_deferred", &TestDeferredData::PopDeferred)
       .def("move_deferred_sends", &TestDeferredData::MoveDeferredSends)
-      .def("note_missed", &TestDeferredData::NoteMissed)
+      .def("note_missed", &TestDeferredData::RecordMissed)
       .def_prop_ro("late_bytes", &TestDeferredData::LateBytes)
       .def("begin", &TestDeferredData::Begin)
       .def("deliver", &TestDeferredData::Deliver)
@@ -122,9 +122,9 @@ void Bind(nb::module_& m) {
       .def("suspend_lagging", &TestDeferredData::SuspendLagging)
       .def("resume_caught_up", &TestDeferredData::ResumeCaughtUp)
       .def("suspended", &TestDeferredData::suspended)
-      .def("note_results", &TestDeferredData::NoteResults)
+      .def("note_results", &TestDeferredData::RecordResults)
       .def("complete_before", &TestDeferredData::CompleteBefore)
-      .def("note_opening", &TestDeferredData::NoteOpening)
+      .def("note_opening", &TestDeferredData::RecordOpening)
       .def("opening_of", &TestDeferredData::OpeningOf);
 }
 

@@ -39,7 +39,7 @@ class TestDirectory {
 
   // Returns the identity.
   std::uint32_t Learn(const Collective& collective) {
-    return Unwrap(directory_.Learn(collective.ToSpec()))->id.value();
+    return Unwrap(directory_.FindOrAdd(collective.ToSpec()))->id.value();
   }
   // The description of the collective that is known under the identity.
   std::optional<std::string> Find(std::uint32_t id) const {

@@ -18,7 +18,7 @@
 #include <tuple>
 #include <vector>
 
-#include "ffi/protocol/wire/sender_note.h"
+#include "ffi/protocol/wire/sender_info.h"
 #include "ffi/schedule/tar.h"
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
@@ -45,7 +45,7 @@ class TestCalls {
     options.max_lag = 1;
     options.late_budget = late_budget_;
     options.on_lag = suspend_ ? LagPolicy::kSuspend : LagPolicy::kWait;
-    LateRules::Prepare(collective_, options, pool_);
+    CallPolicy::Prepare(collective_, options, pool_);
     calls_[sequence] =
         std::make_unique<Exchange>(collective_, Sequence(sequence), At(now), pool_,
                                    ExchangeOptions{.send_order = order_,
@@ -73,12 +73,12 @@ class TestCalls {
     header.segment = SegmentIndex(segment);
     header.contributors = contributors;
     header.flags = retransmission ? kFlagRetransmission : 0;
-    header.note = EncodeSenderNote({.since_call = At(since_call) - Instant{}});
+    header.sender_info = EncodeSenderInfo({.since_call = At(since_call) - Instant{}});
     const auto payload = std::as_bytes(std::span(&value, 1));
     const auto call = calls_.find(sequence);
     const Receipt receipt =
         call == calls_.end()
-            ? LateRules::HandleOver(At(now), collective_, MemberIndex(from), header, payload)
+            ? CallPolicy::HandleOver(At(now), collective_, MemberIndex(from), header, payload)
             : call->second->Handle(At(now), MemberIndex(from), header, payload).receipt;
     return kReceipts[static_cast<std::size_t>(receipt)];
   }

@@ -20,7 +20,7 @@ void Bind(nb::module_& m) {
       .def("expect",
            [](LastSegments& last, std::uint16_t member) { last.Await(MemberIndex(member)); })
       .def("see", [](LastSegments& last, std::uint16_t member) { last.See(MemberIndex(member)); })
-      .def("note", [](LastSegments& last, double now) { last.Note(At(now)); })
+      .def("note", [](LastSegments& last, double now) { last.Record(At(now)); })
       .def("last", [](const LastSegments& last) { return ToSeconds(last.last()); })
       .def("complete", &LastSegments::complete);
 }

@@ -22,7 +22,7 @@ void Bind(nb::module_& m) {
           [](ProgramState& self, double now, double held, std::uint64_t token,
              std::uint32_t skipped) {
             Submission submission;
-            submission.held = FromSeconds(held);
+            submission.pending_for = FromSeconds(held);
             submission.token = token;
             submission.skipped = skipped;
             self.Submit(At(now), submission);

@@ -51,7 +51,7 @@ class TestRelayedSums {
     relayed_.Deliver(MemberIndex(to), SegmentIndex(segment));
   }
   bool Delivered(std::uint16_t to) const { return relayed_.Delivered(MemberIndex(to)); }
-  void Release(std::uint16_t to) { relayed_.Release(MemberIndex(to)); }
+  void Release(std::uint16_t to) { relayed_.DropPeer(MemberIndex(to)); }
   std::uint32_t Unsent(std::uint16_t to) const { return relayed_.Unsent(MemberIndex(to)); }
   std::uint64_t memory_bytes() const { return pool_.used_bytes(); }
 

@@ -17,7 +17,7 @@
 #include "ffi/protocol/detectors/failure_detector.h"
 #include "ffi/protocol/detectors/mismatch_detector.h"
 #include "ffi/protocol/detectors/wait_monitor.h"
-#include "ffi/protocol/lifecycle/succession.h"
+#include "ffi/protocol/lifecycle/call_gate.h"
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
 #include "tests/native/membership_values.h"
@@ -56,7 +56,7 @@ class SessionParts {
   // ---- The scene.
 
   std::uint32_t Learn(const Collective& collective) {
-    return Unwrap(session_.directory.Learn(collective.ToSpec()))->id.value();
+    return Unwrap(session_.directory.FindOrAdd(collective.ToSpec()))->id.value();
   }
   void Open(double now, Pair call) {
     session_.calls.Open(At(now), Of(call), IdOf(call).sequence, false);
@@ -143,17 +143,17 @@ class SessionParts {
     return peer == nullptr ? std::nullopt : std::optional<int>(peer->rank.value());
   }
   // The calls that end by the loss of a peer; true if the members have to agree.
-  std::pair<std::vector<Pair>, bool> ReleasePeer(double now, std::uint16_t rank) {
-    const FailureDetector::Release release = failures_.ReleasePeer(At(now), Rank(rank));
+  std::pair<std::vector<Pair>, bool> DropPeer(double now, std::uint16_t rank) {
+    const FailureDetector::PeerLoss release = failures_.DropPeer(At(now), Rank(rank));
     return {Failed(release.verdicts), release.undecided};
   }
 
   // ---- LagMonitor.
 
-  std::vector<Pair> NoteAttendance(double now, Pair call, std::uint16_t from, bool past) {
+  std::vector<Pair> RecordAttendance(double now, Pair call, std::uint16_t from, bool past) {
     optireduce::Collective& collective = Of(call);
-    return Named(lag_.NoteAttendance(At(now), collective, *collective.MemberOf(Rank(from)),
-                                     IdOf(call).sequence, past));
+    return Named(lag_.RecordAttendance(At(now), collective, *collective.MemberOf(Rank(from)),
+                                       IdOf(call).sequence, past));
   }
   void AnswerPast(Pair call, std::uint16_t to) {
     optireduce::Collective& collective = Of(call);
@@ -178,7 +178,7 @@ class SessionParts {
   std::size_t NextToSend(double now, std::size_t first) {
     return session_.peers.NextToSend(At(now), first);
   }
-  void NoteQuiet(std::uint16_t rank) { session_.peers.NoteQuiet(Rank(rank)); }
+  void RecordQuiet(std::uint16_t rank) { session_.peers.RecordQuiet(Rank(rank)); }
   void Probe(std::uint16_t rank) {
     session_.peers.Touch(Rank(rank)).control.push_back({.kind = DatagramKind::kProbe});
   }
@@ -221,13 +221,13 @@ class SessionParts {
   bool UseFor(std::uint32_t collective) { return membership_.UseFor(Of({collective, 0}).spec); }
   bool Survives(std::uint32_t collective) { return membership_.Survives(Of({collective, 0}).spec); }
 
-  // ---- Succession.
+  // ---- CallGate.
 
-  void Hold(double now, Pair call) { succession_.Hold(At(now), SubmissionOf(call), std::nullopt); }
-  bool Holds() const { return !succession_.empty(); }
-  void Start(double now) { succession_.Start(At(now)); }
-  double SuccessionTimeout() const { return ToSeconds(succession_.timeout()); }
-  void ExpireHeld(double now) { succession_.HandleTimeout(At(now)); }
+  void Hold(double now, Pair call) { gate_.Add(At(now), SubmissionOf(call), std::nullopt); }
+  bool RefusedCalls() const { return !gate_.empty(); }
+  void Start(double now) { gate_.Start(At(now)); }
+  double SuccessionTimeout() const { return ToSeconds(gate_.timeout()); }
+  void ExpireHeld(double now) { gate_.HandleTimeout(At(now)); }
   std::optional<std::string> PollEvent() {
     const std::optional<CallDone> done = lifecycle_.PollEvent();
     return done ? std::optional(done->status.message()) : std::nullopt;
@@ -272,7 +272,7 @@ class SessionParts {
                             .transmitter = transmitter_,
                             .mismatch = mismatch_,
                             .waits = waits_}};
-  Succession succession_{session_, membership_, lifecycle_, waits_};
+  CallGate gate_{session_, membership_, lifecycle_, waits_};
 };
 
 // The scene, admission and waiting.
@@ -324,15 +324,15 @@ void Bind(nb::module_& m) {
       .def("mark_left", &SessionParts::MarkLeft)
       .def("find_silent", &SessionParts::FindSilent)
       .def("find_unreachable", &SessionParts::FindUnreachable)
-      .def("release_peer", &SessionParts::ReleasePeer)
-      .def("note_attendance", &SessionParts::NoteAttendance, nb::arg("now"), nb::arg("call"),
+      .def("release_peer", &SessionParts::DropPeer)
+      .def("note_attendance", &SessionParts::RecordAttendance, nb::arg("now"), nb::arg("call"),
            nb::arg("source"), nb::arg("past") = false)
       .def("answer_past", &SessionParts::AnswerPast)
       .def("contains", &SessionParts::Contains)
       .def("calls", &SessionParts::Calls)
       .def("has_called", &SessionParts::HasCalled)
       .def("next_to_send", &SessionParts::NextToSend, nb::arg("now"), nb::arg("first") = 0)
-      .def("note_quiet", &SessionParts::NoteQuiet)
+      .def("note_quiet", &SessionParts::RecordQuiet)
       .def("probe", &SessionParts::Probe)
       .def("next_due", &SessionParts::NextDue, nb::arg("now"), nb::arg("first") = 0)
       .def("announce_call", &SessionParts::AnnounceCall)
@@ -353,7 +353,7 @@ void Bind(nb::module_& m) {
       .def("use_for", &SessionParts::UseFor)
       .def("survives", &SessionParts::Survives)
       .def("hold", &SessionParts::Hold)
-      .def_prop_ro("holds", &SessionParts::Holds)
+      .def_prop_ro("holds", &SessionParts::RefusedCalls)
       .def("start", &SessionParts::Start)
       .def_prop_ro("succession_timeout", &SessionParts::SuccessionTimeout)
       .def("expire_held", &SessionParts::ExpireHeld)

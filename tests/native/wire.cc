@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "ffi/protocol/wire/sender_note.h"
+#include "ffi/protocol/wire/sender_info.h"
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
 
@@ -55,7 +55,7 @@ nb::bytes EncodeHeaderOf(const PlainHeader& plain) {
   header.segment = SegmentIndex(plain.segment);
   header.number = plain.number;
   header.contributors = plain.contributors;
-  header.note = plain.note;
+  header.sender_info = plain.note;
   std::array<std::byte, kHeaderBytes> bytes;
   EncodeHeader(header, bytes);
   return ToBytes(bytes);
@@ -77,7 +77,7 @@ nb::object ParseHeaderOf(const nb::bytes& datagram) {
                               .segment = header.segment.value(),
                               .number = header.number,
                               .contributors = header.contributors,
-                              .note = header.note});
+                              .note = header.sender_info});
 }
 
 nb::bytes EncodeAnnouncementOf(const Collective& collective, std::size_t bytes_max) {
@@ -126,7 +126,7 @@ void BindHeader(nb::module_& m) {
       .def(nb::self == nb::self);
   // As a receiver reads it.
   const auto read = [](std::uint16_t code) {
-    const SenderNote note = DecodeSenderNote(code);
+    const SenderInfo note = DecodeSenderInfo(code);
     return std::pair(note.calls_with_results,
                      std::chrono::duration<double>(note.since_call).count());
   };
@@ -134,7 +134,7 @@ void BindHeader(nb::module_& m) {
   m.def(
       "sender_note",
       [read](std::uint32_t calls, double since_call) {
-        return read(EncodeSenderNote(
+        return read(EncodeSenderInfo(
             {.calls_with_results = calls, .since_call = At(since_call) - Instant{}}));
       },
       "calls"_a, "since_call"_a);

@@ -5,10 +5,10 @@
 
 namespace optireduce {
 
-AllGatherStage::AllGatherStage(Collective& collective, LateRules& rules, CallSender& sender,
+AllGatherStage::AllGatherStage(Collective& collective, CallPolicy& policy, CallSender& sender,
                                const BucketView& bucket, BufferPool& pool)
     : collective_(collective),
-      rules_(rules),
+      policy_(policy),
       sender_(sender),
       bucket_(bucket),
       pool_(pool),
@@ -32,15 +32,15 @@ AllGatherStage::AllGatherStage(Collective& collective, LateRules& rules, CallSen
 bool AllGatherStage::Fits(MemberIndex from, const Header& header, std::size_t bytes) const {
   const BucketLayout& layout = collective_.layout;
   if (from == collective_.self || header.segment.value() >= layout.segments()) return false;
-  const bool relayed = rules_.MayRelay() && (header.flags & kFlagRelayed) != 0;
+  const bool relayed = policy_.MayRelay() && (header.flags & kFlagRelayed) != 0;
   const MemberIndex owner = layout.OwnerOf(header.segment);
   if (owner == collective_.self || (owner != from && !relayed)) return false;
   if (!layout.Fits(owner, header.segment, bytes)) return false;
   // No sum without this rank's contribution comes before that.
-  if (!called() && !over_ && rules_.SumsNeedAll()) return false;
+  if (!called() && !over_ && policy_.SumsNeedAll()) return false;
   // A sum without any contribution holds deferred data.
   return header.contributors <= collective_.layout.members() &&
-         (header.contributors > 0 || rules_.retains());
+         (header.contributors > 0 || policy_.retains());
 }
 
 Receipt AllGatherStage::Handle(Instant now, MemberIndex from, const Header& header,
@@ -48,11 +48,11 @@ Receipt AllGatherStage::Handle(Instant now, MemberIndex from, const Header& head
   const SegmentIndex segment = header.segment;
   if (received_.Contains(segment.index())) return Receipt::kDuplicate;
   if (TakesNoMore()) {
-    if (rules_.HandleLate(now, from, header, payload)) Insert(from, segment);
+    if (policy_.HandleLate(now, from, header, payload)) Insert(from, segment);
     return Receipt::kLate;
   }
   // The owner may have this rank's contribution, whose acknowledgement is still under way.
-  if (rules_.ShowsDelivery(header.contributors)) sender_.DeliverContribution(segment);
+  if (policy_.ShowsDelivery(header.contributors)) sender_.DeliverContribution(segment);
   const std::uint64_t offset = collective_.layout.Segment(segment).offset;
   if (called()) {
     sender_.RetainContribution(segment);
@@ -61,10 +61,10 @@ Receipt AllGatherStage::Handle(Instant now, MemberIndex from, const Header& head
     if (early_.size() == 0) early_ = pool_.Take(collective_.layout.bytes());
     std::memcpy(early_.data() + offset, payload.data(), payload.size());
   }
-  rules_.Learn(now, from, header);
+  policy_.RecordArrival(now, from, header);
   Insert(from, segment);
   if ((header.flags & kFlagDeferred) != 0) holds_deferred_.Insert(segment.index());
-  last_segments_.Note(now);
+  last_segments_.Record(now);
   if (header.flags & kFlagTail) last_segments_.See(from);
   return Receipt::kNew;
 }
@@ -78,7 +78,7 @@ void AllGatherStage::Add(SegmentIndex segment, std::span<const std::byte> sum,
 
 void AllGatherStage::Submit(Instant now, const Quorum& quorum) {
   quorum_ = quorum;
-  last_segments_.Note(now);
+  last_segments_.Record(now);
   if (early_.size() == 0) return;
   for (const MemberIndex owner : collective_.others) {
     for (const SegmentIndex segment : collective_.layout.Segments(owner)) {
@@ -123,7 +123,7 @@ bool AllGatherStage::HasQuorum() const {
 
 std::size_t AllGatherStage::EarlyBytes() const {
   if (called() || TakesNoMore() || early_.size() > 0) return 0;
-  return rules_.SumsNeedAll() ? 0 : collective_.layout.bytes();
+  return policy_.SumsNeedAll() ? 0 : collective_.layout.bytes();
 }
 
 void AllGatherStage::MakeOptional(MemberIndex absent) {
@@ -160,14 +160,14 @@ void AllGatherStage::DeferAll(const ReduceScatterStage& sums) {
   if (!HasAllGather(collective_.spec)) {
     // A sum is this rank's alone, and joins its next one.
     for (const SegmentIndex segment : collective_.layout.Segments(collective_.self)) {
-      rules_.Defer(Stage::kReduceScatter, segment, sums.Sum(segment));
+      policy_.Defer(Stage::kReduceScatter, segment, sums.Sum(segment));
     }
     return;
   }
   for (const SegmentIndex segment : collective_.layout.Segments()) {
     if (!received_.Contains(segment.index())) continue;
     const bool own = collective_.layout.OwnerOf(segment) == collective_.self;
-    rules_.Defer(Stage::kAllGather, segment, own ? sums.Sum(segment) : Early(segment));
+    policy_.Defer(Stage::kAllGather, segment, own ? sums.Sum(segment) : Early(segment));
   }
   early_ = Buffer();
 }

@@ -17,8 +17,8 @@
 #include "ffi/base/time.h"
 #include "ffi/protocol/bucket/bucket_view.h"
 #include "ffi/protocol/bucket/buffer_pool.h"
+#include "ffi/protocol/call/call_policy.h"
 #include "ffi/protocol/call/call_sender.h"
-#include "ffi/protocol/call/late_rules.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
@@ -26,7 +26,7 @@ namespace optireduce {
 class AllGatherStage {
  public:
   // All of them must outlive this. `bucket` is empty until the program has called.
-  AllGatherStage(Collective& collective, LateRules& rules, CallSender& sender,
+  AllGatherStage(Collective& collective, CallPolicy& policy, CallSender& sender,
                  const BucketView& bucket, BufferPool& pool);
 
   // The header and the size of a result fit the call, and the shard of `from`, or of the owner that
@@ -79,10 +79,10 @@ class AllGatherStage {
   bool HasQuorum() const;
   void Insert(MemberIndex owner, SegmentIndex segment);
   // Results that come now are late.
-  bool TakesNoMore() const { return over_ || (closed_ && rules_.LosesLate()); }
+  bool TakesNoMore() const { return over_ || (closed_ && policy_.LosesLate()); }
 
   Collective& collective_;
-  LateRules& rules_;
+  CallPolicy& policy_;
   CallSender& sender_;
   const BucketView& bucket_;
   BufferPool& pool_;

@@ -24,7 +24,7 @@ class Arrivals {
   Arrivals(MemberIndex self, std::uint16_t members) : self_(self), came_(members) {}
 
   // A segment of a contribution came.
-  void Note(Instant now, MemberIndex from) {
+  void Record(Instant now, MemberIndex from) {
     std::optional<Came>& came = came_[from.index()];
     if (!came) came = Came{.first = now, .last = now};
     came->last = now;

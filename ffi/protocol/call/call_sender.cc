@@ -7,11 +7,11 @@
 
 namespace optireduce {
 
-CallSender::CallSender(Collective& collective, LateRules& rules, SegmentCodec& codec,
+CallSender::CallSender(Collective& collective, CallPolicy& policy, SegmentCodec& codec,
                        const ReduceScatterStage& sums, const BucketView& bucket, BufferPool& pool,
                        std::span<const MemberIndex> send_order)
     : collective_(collective),
-      rules_(rules),
+      policy_(policy),
       codec_(codec),
       sums_(sums),
       bucket_(bucket),
@@ -44,12 +44,12 @@ void CallSender::Submit() {
   contributes_ = true;
   for (const MemberIndex member : collective_.others) {
     outbox(member).OfferContributions();
-    if (rules_.CountsDeliveries()) undelivered_[member.index()] = ContributionsFor(member);
+    if (policy_.CountsDeliveries()) undelivered_[member.index()] = ContributionsFor(member);
   }
 }
 
 bool CallSender::Contributes(MemberIndex to) const {
-  return contributes_ && rules_.MaySend(Stage::kReduceScatter, to);
+  return contributes_ && policy_.MaySend(Stage::kReduceScatter, to);
 }
 
 bool CallSender::IsTurnOf(MemberIndex to) const {
@@ -61,7 +61,7 @@ bool CallSender::IsTurnOf(MemberIndex to) const {
     if (peer == to) return true;
     const Outbox& other = outboxes_[peer.index()];
     const bool waits = other.contributing() && !other.stalled();
-    if (waits && rules_.MaySend(Stage::kReduceScatter, peer) && ++before >= incast_) return false;
+    if (waits && policy_.MaySend(Stage::kReduceScatter, peer) && ++before >= incast_) return false;
   }
   return false;
 }
@@ -91,7 +91,7 @@ bool CallSender::Needed(MemberIndex to, const Outbox::Item& item) const {
 std::optional<Outbox::Item> CallSender::Next(MemberIndex to) {
   const bool contribute = Contributes(to) && IsTurnOf(to);
   std::span<const SegmentIndex> sums;
-  if (rules_.MaySend(Stage::kAllGather, to)) sums = sums_.sums();
+  if (policy_.MaySend(Stage::kAllGather, to)) sums = sums_.sums();
   while (const auto item = outbox(to).Next(sums, contribute)) {
     if (Needed(to, *item)) {
       Begin(StageOf(item->kind), to);
@@ -108,7 +108,7 @@ std::optional<Outbox::Item> CallSender::Next(MemberIndex to) {
 }
 
 void CallSender::Begin(Stage stage, MemberIndex to) {
-  if (auto joining = rules_.Begin(stage, to)) Joining(stage, to) = std::move(joining);
+  if (auto joining = policy_.Begin(stage, to)) Joining(stage, to) = std::move(joining);
 }
 
 std::uint32_t CallSender::Unsent(MemberIndex to) const {
@@ -142,7 +142,7 @@ CallSender::Run CallSender::RunFrom(MemberIndex to, const Outbox::Item& first,
   Run run{.first = first, .bytes = PayloadBytes(first)};
   const bool sum = first.kind == DatagramKind::kResult;
   // A note of CallTiming belongs to one segment.
-  const bool several = codec_.rounds() && (sum || !rules_.LosesLate());
+  const bool several = codec_.rounds() && (sum || !policy_.LosesLate());
   while (several && run.segments < UINT8_MAX &&
          outboxes_[to.index()].Follows(first, run.segments, sums_.sums())) {
     Outbox::Item next = first;
@@ -203,7 +203,7 @@ std::span<const std::byte> CallSender::SegmentPayload(MemberIndex to, const Outb
 
 void CallSender::WriteRounded(MemberIndex to, const Outbox::Item& item, std::span<std::byte> out) {
   const bool contribution = item.kind == DatagramKind::kContribution;
-  SegmentStore* const errors = rules_.errors();
+  SegmentStore* const errors = policy_.errors();
   std::array<const std::byte*, 3> parts = {OwnPayload(item, scratch_).data()};
   std::size_t count = 1;
   // Deferred data that joins a contribution is part of it once it is sent.
@@ -249,14 +249,14 @@ void CallSender::FillHeader(Instant now, CallId call, MemberIndex to, const Run&
   header.kind = item.kind;
   header.call = call;
   header.segment = item.segment;
-  header.flags = rules_.FlagsFor(to);
+  header.flags = policy_.FlagsFor(to);
   if (run.segments > 1) header.flags |= kFlagSeveral;
   const std::uint32_t left = outboxes_[to.index()].Remaining(item.kind);
   if (left < kTailSegments + run.segments) header.flags |= kFlagTail;
   if (item.retransmission) header.flags |= kFlagRetransmission;
   if (HoldsDeferred(to, item)) header.flags |= kFlagDeferred;
   if (contribution) {
-    header.note = rules_.NoteFor(now, to, item.segment);
+    header.sender_info = policy_.SenderInfoFor(now, to, item.segment);
   } else if (IsRelayed(item)) {
     header.flags |= kFlagRelayed;
     header.contributors = collective_.layout.members();
@@ -277,7 +277,7 @@ CallSender::Retransmission CallSender::HandleLoss(MemberIndex to, const Outbox::
   }
   // Of a call that was erased, and has opened again for a peer that is behind.
   if (!contribution && !relayed && !sums_.HasSum(item.segment)) return Retransmission::kNotNeeded;
-  if (!rules_.Retransmits(StageOf(item.kind), to)) {
+  if (!policy_.Retransmits(StageOf(item.kind), to)) {
     // Nothing is retained for a loss that is not repaired.
     if (!contribution) outbox(to).Deliver(item.segment);
     return Retransmission::kAbandoned;
@@ -289,7 +289,7 @@ CallSender::Retransmission CallSender::HandleLoss(MemberIndex to, const Outbox::
 
 bool CallSender::HandleDelivery(MemberIndex to, const Outbox::Item& item) {
   if (item.kind == DatagramKind::kContribution) {
-    if (!rules_.CountsDeliveries()) return false;
+    if (!policy_.CountsDeliveries()) return false;
     DeliverContribution(item.segment);
     return ContributionsDelivered(to);
   }
@@ -304,13 +304,13 @@ bool CallSender::HandleDelivery(MemberIndex to, const Outbox::Item& item) {
 }
 
 void CallSender::DeliverContribution(SegmentIndex segment) {
-  if (rules_.CountsDeliveries() && !contributes_) return;
-  if (!delivered_.Insert(segment.index()) || !rules_.CountsDeliveries()) return;
+  if (policy_.CountsDeliveries() && !contributes_) return;
+  if (!delivered_.Insert(segment.index()) || !policy_.CountsDeliveries()) return;
   const MemberIndex owner = collective_.layout.OwnerOf(segment);
   if (retained_[owner.index()]) retained_[owner.index()]->Remove(segment);
   OR_CHECK(undelivered_[owner.index()] > 0);
   if (--undelivered_[owner.index()] > 0) return;
-  rules_.Deliver(Stage::kReduceScatter, owner);
+  policy_.Deliver(Stage::kReduceScatter, owner);
   Joining(Stage::kReduceScatter, owner).reset();
 }
 
@@ -320,7 +320,7 @@ void CallSender::DeliverContributions(MemberIndex to) {
 }
 
 void CallSender::DeliverSums(MemberIndex to) {
-  rules_.Deliver(Stage::kAllGather, to);
+  policy_.Deliver(Stage::kAllGather, to);
   Joining(Stage::kAllGather, to).reset();
 }
 
@@ -347,30 +347,30 @@ void CallSender::RetainContributions() {
 }
 
 bool CallSender::Contributed(MemberIndex to) const {
-  if (!rules_.WaitsForDelivery()) return true;
-  return rules_.Retransmits(Stage::kReduceScatter, to) ? ContributionsDelivered(to)
-                                                       : !outboxes_[to.index()].contributing();
+  if (!policy_.WaitsForDelivery()) return true;
+  return policy_.Retransmits(Stage::kReduceScatter, to) ? ContributionsDelivered(to)
+                                                        : !outboxes_[to.index()].contributing();
 }
 
 // ---- The end.
 
-void CallSender::ReleaseResults(MemberIndex peer) {
+void CallSender::ConfirmResults(MemberIndex peer) {
   outbox(peer).DeliverAll();
-  relayed_.Release(peer);
+  relayed_.DropPeer(peer);
   DeliverSums(peer);
 }
 
-void CallSender::Release(MemberIndex peer) {
+void CallSender::DropPeer(MemberIndex peer) {
   // Data of a drain joins no later call.
-  if (!ContributionsDelivered(peer) && rules_.DefersUnsent(Stage::kReduceScatter, peer)) {
+  if (!ContributionsDelivered(peer) && policy_.DefersUnsent(Stage::kReduceScatter, peer)) {
     DeferSends(Stage::kReduceScatter, peer);
   }
-  ReleaseResults(peer);
+  ConfirmResults(peer);
   DeliverContributions(peer);
   outbox(peer).AbandonContributions();
 }
 
-void CallSender::ReleaseAll() {
+void CallSender::DropAllPeers() {
   for (Outbox& outbox : outboxes_) {
     outbox.DeliverAll();
     outbox.AbandonContributions();
@@ -388,7 +388,7 @@ void CallSender::Fail() {
     DeliverContributions(member);
     outbox(member).AbandonContributions();
     // Peers get the sums all the same where those are deferred.
-    if (!rules_.retains() || rules_.drains()) ReleaseResults(member);
+    if (!policy_.retains() || policy_.drains()) ConfirmResults(member);
   }
 }
 
@@ -396,13 +396,13 @@ void CallSender::DeferRest(Stage stage) {
   const bool sums = stage == Stage::kAllGather;
   for (const MemberIndex to : collective_.others) {
     const bool delivered = sums ? outbox(to).Delivered() : ContributionsDelivered(to);
-    if (delivered || !rules_.DefersUnsent(stage, to)) continue;
-    if (rules_.MaySend(stage, to)) {
+    if (delivered || !policy_.DefersUnsent(stage, to)) continue;
+    if (policy_.MaySend(stage, to)) {
       Begin(stage, to);
       continue;
     }
     DeferSends(stage, to);
-    if (sums) ReleaseResults(to);
+    if (sums) ConfirmResults(to);
   }
 }
 

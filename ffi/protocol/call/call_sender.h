@@ -17,7 +17,7 @@
 #include "ffi/protocol/bucket/bucket_view.h"
 #include "ffi/protocol/bucket/buffer_pool.h"
 #include "ffi/protocol/bucket/segment_store.h"
-#include "ffi/protocol/call/late_rules.h"
+#include "ffi/protocol/call/call_policy.h"
 #include "ffi/protocol/call/outbox.h"
 #include "ffi/protocol/call/reduce_scatter_stage.h"
 #include "ffi/protocol/call/relayed_sums.h"
@@ -30,7 +30,7 @@ class CallSender {
  public:
   // All of them must outlive this. `bucket` is empty until the program has called. `send_order`:
   // the other members in the order of the schedule.
-  CallSender(Collective& collective, LateRules& rules, SegmentCodec& codec,
+  CallSender(Collective& collective, CallPolicy& policy, SegmentCodec& codec,
              const ReduceScatterStage& sums, const BucketView& bucket, BufferPool& pool,
              std::span<const MemberIndex> send_order);
 
@@ -67,13 +67,13 @@ class CallSender {
   // All of the header but the number and the sender.
   void FillHeader(Instant now, CallId call, MemberIndex to, const Run& run, Header& header) const;
   // There are contributions for `to`, but the turn of others comes first.
-  bool HeldBack(MemberIndex to) const {
+  bool OutOfTurn(MemberIndex to) const {
     return Contributes(to) && outboxes_[to.index()].contributing() && !IsTurnOf(to);
   }
   // `to` lacks sums, and there is nothing else to send to it.
   bool WantsSum(MemberIndex to) const {
-    return !outboxes_[to.index()].Delivered() && !HeldBack(to) &&
-           rules_.MaySend(Stage::kAllGather, to);
+    return !outboxes_[to.index()].Delivered() && !OutOfTurn(to) &&
+           policy_.MaySend(Stage::kAllGather, to);
   }
   // Segments that are still to be sent to the peer for the first time.
   std::uint32_t Unsent(MemberIndex to) const;
@@ -104,12 +104,12 @@ class CallSender {
 
   // ---- The end.
   // `peer` has every sum.
-  void ReleaseResults(MemberIndex peer);
+  void ConfirmResults(MemberIndex peer);
   // `peer` is gone: nothing is retained for it but contributions that were never sent, which are
   // deferred.
-  void Release(MemberIndex peer);
+  void DropPeer(MemberIndex peer);
   // No peer waits for anything.
-  void ReleaseAll();
+  void DropAllPeers();
   // All peers are done with contributions.
   void StopContributing();
   // The call has failed.
@@ -158,7 +158,7 @@ class CallSender {
   SegmentStore* RetainedOf(SegmentIndex segment) const;
 
   Collective& collective_;
-  LateRules& rules_;
+  CallPolicy& policy_;
   SegmentCodec& codec_;
   const ReduceScatterStage& sums_;
   const BucketView& bucket_;

@@ -23,12 +23,12 @@ class CallStatsBuilder {
         arrivals_(collective.self, collective.layout.members()) {}
 
   // A segment that shows the time of its sender's program.
-  void NoteArrival(Instant now, MemberIndex from) {
+  void RecordArrival(Instant now, MemberIndex from) {
     last_from_ = from;
-    arrivals_.Note(now, from);
+    arrivals_.Record(now, from);
   }
   // Of so many bytes of the result, with so many contributions.
-  void NoteResult(MemberIndex from, std::uint64_t bytes, std::uint16_t contributors) {
+  void RecordResult(MemberIndex from, std::uint64_t bytes, std::uint16_t contributors) {
     if (from != collective_.self) last_from_ = from;
     result_bytes_ += bytes;
     contributed_ += static_cast<double>(bytes) * contributors;

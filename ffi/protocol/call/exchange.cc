@@ -15,19 +15,19 @@ Exchange::Exchange(Collective& collective, Sequence sequence, Instant now, Buffe
       lag_timeout_(options.lag_timeout),
       relay_segments_min_(options.relay_segments_min),
       pool_(pool),
-      rules_(LateRules::Open(collective, sequence, now, options.drain)),
+      policy_(CallPolicy::Open(collective, sequence, now, options.drain)),
       codec_(collective, sequence, options.wire_format, options.drain, pool),
-      reduce_scatter_(collective, rules_, codec_, pool),
-      sender_(collective, rules_, codec_, reduce_scatter_, bucket_, pool, options.send_order),
-      all_gather_(collective, rules_, sender_, bucket_, pool),
+      reduce_scatter_(collective, policy_, codec_, pool),
+      sender_(collective, policy_, codec_, reduce_scatter_, bucket_, pool, options.send_order),
+      all_gather_(collective, policy_, sender_, bucket_, pool),
       report_(collective),
       heard_(collective.layout.members()),
       optional_(collective.layout.members()) {
-  for (const MemberIndex member : rules_.FindAbsent()) {
+  for (const MemberIndex member : policy_.FindAbsent()) {
     reduce_scatter_.MakeOptional(member);
     if (member == collective.self) continue;
     optional_[member.index()] = true;
-    if (!rules_.Serves(member)) all_gather_.MakeOptional(member);
+    if (!policy_.Serves(member)) all_gather_.MakeOptional(member);
   }
 }
 
@@ -40,8 +40,8 @@ void Exchange::Submit(Instant now, const Submission& submission, bool in_order) 
   bucket_ = BucketView(submission.leaves, SizeOf(collective_.spec.element_type));
   OR_CHECK(bucket_.bytes() == collective_.layout.bytes());
   // After the close contributions are of use only if they may be late.
-  if (rules_.retains() || !reduce_scatter_.closed()) sender_.Submit();
-  rules_.Submit(now, in_order);
+  if (policy_.retains() || !reduce_scatter_.closed()) sender_.Submit();
+  policy_.Submit(now, in_order);
   all_gather_.Submit(now, submission.quorum);
   sender_.RelaySums(FindRelays());
   reduce_scatter_.Submit(now, bucket_);
@@ -68,11 +68,11 @@ void Exchange::Report(Instant now, bool ok) {
   for (const MemberIndex member : collective_.others) {
     missed += reduce_scatter_.MissedBytes(member);
   }
-  if (rules_.retains()) {
+  if (policy_.retains()) {
     stats.deferred = static_cast<double>(all_gather_.DeferredBytes()) / all;
     stats.in_flight = sender_.InFlight();
     // Data that a drain has not brought was with a member that is gone.
-    collective_.deferred->NoteMissed(ok && !rules_.drains() ? missed : 0);
+    collective_.deferred->RecordMissed(ok && !policy_.drains() ? missed : 0);
   }
   stats.retransmitted = sender_.retransmitted();
   report_.FindSlowest(program_.submitted_at(), now, [this](MemberIndex member) {
@@ -84,19 +84,19 @@ void Exchange::Report(Instant now, bool ok) {
   stats.skipped = program_.skipped();
   stats.rounded = codec_.rounds();
   stats.live = collective_.layout.members();
-  if (rules_.CallDeadline() != kNever) stats.deadline = rules_.call_deadline();
-  stats.deadline_needed = rules_.deadline_needed();
+  if (policy_.CallDeadline() != kNever) stats.deadline = policy_.call_deadline();
+  stats.deadline_needed = policy_.deadline_needed();
 }
 
 CallDone Exchange::Finish(Instant now, Status status) {
   OR_CHECK(program_.running());
   Report(now, status.ok());
-  if (!rules_.retains()) sender_.StopContributing();
+  if (!policy_.retains()) sender_.StopContributing();
   if (status.ok()) {
     all_gather_.ZeroMissing();
     collective_.MoveLateResults(bucket_);
     // In an allreduce each was retained before a result took its place.
-    if (rules_.retains() && !HasAllGather(collective_.spec)) sender_.RetainContributions();
+    if (policy_.retains() && !HasAllGather(collective_.spec)) sender_.RetainContributions();
     if (!all_gather_.closed()) EndStage(now, Stage::kAllGather, StageExit::kComplete);
   } else {
     sender_.Fail();
@@ -113,9 +113,9 @@ void Exchange::Retire() {
   all_gather_.End();
   sender_.DeferRest(Stage::kReduceScatter);
   if (reduce_scatter_.finished()) sender_.DeferRest(Stage::kAllGather);
-  if (!rules_.retains()) return;
+  if (!policy_.retains()) return;
   for (const MemberIndex member : collective_.others) {
-    collective_.deferred->NoteResults(member, sequence_, all_gather_.NotReceived(member) == 0);
+    collective_.deferred->RecordResults(member, sequence_, all_gather_.NotReceived(member) == 0);
   }
 }
 
@@ -128,7 +128,7 @@ bool Exchange::Contributed() const {
 
 void Exchange::HeardResult(MemberIndex from) {
   // The sums of an absent program show that its process answers.
-  if (rules_.LosesLate()) return Heard(from);
+  if (policy_.LosesLate()) return Heard(from);
   heard_[from.index()] = true;
   all_gather_.Require(from);
 }
@@ -152,12 +152,12 @@ ArrivalOutcome Exchange::Handle(Instant now, MemberIndex from, const Header& hea
   if (!contribution && (header.flags & kFlagRelayed) != 0) {
     outcome.relayed = sender_.Relay(from, header.segment, payload);
   }
-  if (ShowsCall(collective_.spec, header.kind)) report_.NoteArrival(now, from);
+  if (ShowsCall(collective_.spec, header.kind)) report_.RecordArrival(now, from);
   if (contribution) {
     PlaceSums(now);
   } else {
-    report_.NoteResult(collective_.layout.OwnerOf(header.segment), payload.size(),
-                       header.contributors);
+    report_.RecordResult(collective_.layout.OwnerOf(header.segment), payload.size(),
+                         header.contributors);
   }
   outcome.sums_added = placed_ != placed;
   outcome.contributions_delivered = undelivered && sender_.ContributionsDelivered(from);
@@ -174,7 +174,7 @@ Receipt Exchange::Take(Instant now, MemberIndex from, const Header& header,
                         : all_gather_.Fits(from, header, payload.size());
   if (!fits) return Receipt::kMismatched;
   contribution ? Heard(from) : HeardResult(from);
-  rules_.HandleFlags(from, header);
+  policy_.HandleFlags(from, header);
   const Receipt receipt = contribution ? reduce_scatter_.Handle(now, from, header, payload)
                                        : all_gather_.Handle(now, from, header, payload);
   report_.stats.late += receipt == Receipt::kLate;
@@ -187,7 +187,7 @@ void Exchange::PlaceSums(Instant now) {
     const SegmentIndex segment = sums[placed_];
     const std::span<const std::byte> sum = reduce_scatter_.Sum(segment);
     all_gather_.Add(segment, sum, reduce_scatter_.HoldsDeferred(segment));
-    report_.NoteResult(collective_.self, sum.size(), reduce_scatter_.contributors(segment));
+    report_.RecordResult(collective_.self, sum.size(), reduce_scatter_.contributors(segment));
   }
   if (!reduce_scatter_.closed() && reduce_scatter_.finished()) {
     CloseReduceScatter(now, StageExit::kComplete);
@@ -202,8 +202,8 @@ bool Exchange::CloseNext(Instant now, MemberIndex to) {
 }
 
 void Exchange::Exclude(Instant now, MemberIndex gone) {
-  OR_CHECK(program_.submitted() && rules_.drains());
-  sender_.Release(gone);
+  OR_CHECK(program_.submitted() && policy_.drains());
+  sender_.DropPeer(gone);
   reduce_scatter_.Exclude(gone);
   PlaceSums(now);
   all_gather_.Exclude(gone);
@@ -212,36 +212,36 @@ void Exchange::Exclude(Instant now, MemberIndex gone) {
 // ---- Time.
 
 Instant Exchange::ReduceScatterEnd() const {
-  const Instant deadline = rules_.ReduceScatterDeadline(reduce_scatter_.closing());
+  const Instant deadline = policy_.ReduceScatterDeadline(reduce_scatter_.closing());
   if (!program_.submitted()) return deadline;
   return std::min(deadline,
-                  rules_.EarlyEnd(Stage::kReduceScatter, reduce_scatter_.last_segments()));
+                  policy_.EarlyEnd(Stage::kReduceScatter, reduce_scatter_.last_segments()));
 }
 
 Instant Exchange::CallEnd() const {
-  const Instant deadline = rules_.CallDeadline();
+  const Instant deadline = policy_.CallDeadline();
   const bool reduced = reduce_scatter_.closed() || reduce_scatter_.finished();
   if (!reduced || !program_.submitted()) return deadline;
   // Nothing is missing but results of absent members.
   if (all_gather_.complete() && !all_gather_.full()) return opened_at_;
-  if (!rules_.LosesLate()) return deadline;
-  return std::min(deadline, rules_.EarlyEnd(Stage::kAllGather, all_gather_.last_segments()));
+  if (!policy_.LosesLate()) return deadline;
+  return std::min(deadline, policy_.EarlyEnd(Stage::kAllGather, all_gather_.last_segments()));
 }
 
 Instant Exchange::LagDeadline() const {
   if (!WaitsForLag()) return kNever;
-  return SaturatingAdd(std::max(program_.submitted_at(), opened_at_ + rules_.call_deadline()),
+  return SaturatingAdd(std::max(program_.submitted_at(), opened_at_ + policy_.call_deadline()),
                        lag_timeout_);
 }
 
 Instant Exchange::deadline() const {
-  if (rules_.released() || AwaitsProgram()) return kNever;
+  if (policy_.service_ended() || AwaitsProgram()) return kNever;
   // A segment that was closed for a peer may have been the last one that the program waited for.
   if (complete()) return opened_at_;
   Instant at = kNever;
   if (!reduce_scatter_.closed() && !reduce_scatter_.finished()) at = ReduceScatterEnd();
   if (!all_gather_.closed() && !program_.over()) at = std::min(at, CallEnd());
-  return std::min({at, rules_.ReleaseAt(), LagDeadline()});
+  return std::min({at, policy_.ServiceEndsAt(), LagDeadline()});
 }
 
 ExpiryOutcome Exchange::Expire(Instant now) {
@@ -252,7 +252,7 @@ ExpiryOutcome Exchange::Expire(Instant now) {
   outcome.merged = program_.abandoned() && CanMerge();
   if (outcome.merged) Merge(now);
   if (now >= LagDeadline()) collective_.deferred->SuspendLagging(sequence_);
-  if (now >= rules_.ReleaseAt()) Release();
+  if (now >= policy_.ServiceEndsAt()) EndService();
   outcome.sums_added = placed_ != placed;
   return outcome;
 }
@@ -260,8 +260,8 @@ ExpiryOutcome Exchange::Expire(Instant now) {
 bool Exchange::ExpireReduceScatter(Instant now) {
   if (reduce_scatter_.closed() || now < ReduceScatterEnd()) return false;
   const bool expires = !reduce_scatter_.finished() && !reduce_scatter_.closing();
-  if (expires && rules_.ClosesInTurns()) reduce_scatter_.BeginClosing();
-  if (now >= rules_.ReduceScatterDeadline(reduce_scatter_.closing())) {
+  if (expires && policy_.ClosesInTurns()) reduce_scatter_.BeginClosing();
+  if (now >= policy_.ReduceScatterDeadline(reduce_scatter_.closing())) {
     CloseReduceScatter(now, StageExit::kExpired);
   } else if (!reduce_scatter_.closing()) {
     CloseReduceScatter(now, StageExit::kEarly);
@@ -274,9 +274,9 @@ bool Exchange::ExpireCall(Instant now) {
   all_gather_.Close();
   const bool complete = all_gather_.complete();
   EndStage(now, Stage::kAllGather,
-           complete                       ? StageExit::kComplete
-           : now >= rules_.CallDeadline() ? StageExit::kExpired
-                                          : StageExit::kEarly);
+           complete                        ? StageExit::kComplete
+           : now >= policy_.CallDeadline() ? StageExit::kExpired
+                                           : StageExit::kEarly);
   return !complete;
 }
 
@@ -288,7 +288,7 @@ void Exchange::CloseReduceScatter(Instant now, StageExit exit) {
 }
 
 void Exchange::EndStage(Instant now, Stage stage, StageExit exit) {
-  if (!rules_.LosesLate() || !program_.submitted() || report_.stats.passed) return;
+  if (!policy_.LosesLate() || !program_.submitted() || report_.stats.passed) return;
   const BucketLayout& layout = collective_.layout;
   const bool first = stage == Stage::kReduceScatter;
   // From the opening, as the deadlines count: a program that starts later than its peers is waited
@@ -306,27 +306,27 @@ void Exchange::EndStage(Instant now, Stage stage, StageExit exit) {
     end.expected_bytes += bytes;
     end.received_bytes += bytes * received / segments;
   }
-  rules_.EndStage(stage, end);
+  policy_.EndStage(stage, end);
 }
 
 // ---- The end.
 
-void Exchange::Release() {
-  rules_.Release();
+void Exchange::EndService() {
+  policy_.EndService();
   all_gather_.Close();
   // A peer that opened this call at the same time has closed it too.
-  sender_.ReleaseAll();
+  sender_.DropAllPeers();
 }
 
 void Exchange::Pass(Instant now) {
   report_.stats.passed = true;
   if (!reduce_scatter_.closed()) CloseReduceScatter(now, StageExit::kExpired);
-  Release();
+  EndService();
 }
 
 bool Exchange::removable() const {
   if (!program_.over()) return false;
-  return (reduce_scatter_.finished() || !rules_.retains()) &&
+  return (reduce_scatter_.finished() || !policy_.retains()) &&
          std::ranges::all_of(collective_.others,
                              [this](MemberIndex member) { return sender_.Served(member); });
 }
@@ -335,14 +335,14 @@ bool Exchange::Supersede(Instant now, bool too_old) {
   if (program_.uncalled()) program_.Abandon();
   if (!program_.over()) return false;
   // Each call holds a whole block, until its deadline.
-  if (too_old && rules_.LosesLate() && !HasReduceScatter(collective_.spec)) Release();
+  if (too_old && policy_.LosesLate() && !HasReduceScatter(collective_.spec)) EndService();
   bool trimmed = false;
   if (program_.finished()) {
     for (const MemberIndex member : collective_.others) {
-      if (optional_[member.index()] && rules_.LosesLate()) sender_.ReleaseResults(member);
+      if (optional_[member.index()] && policy_.LosesLate()) sender_.ConfirmResults(member);
     }
     // It has failed before its deadline.
-    const bool open = rules_.retains() && !reduce_scatter_.finished();
+    const bool open = policy_.retains() && !reduce_scatter_.finished();
     if (open) CloseReduceScatter(now, StageExit::kExpired);
     trimmed = open || removable();
   }
@@ -351,10 +351,10 @@ bool Exchange::Supersede(Instant now, bool too_old) {
 }
 
 void Exchange::Remember() {
-  if (!rules_.retains()) return;
+  if (!policy_.retains()) return;
   for (const MemberIndex member : collective_.others) {
-    rules_.Remember(Stage::kReduceScatter, member, reduce_scatter_.received_bitmap(member));
-    rules_.Remember(Stage::kAllGather, member, all_gather_.ReceivedOf(member));
+    policy_.Remember(Stage::kReduceScatter, member, reduce_scatter_.received_bitmap(member));
+    policy_.Remember(Stage::kAllGather, member, all_gather_.ReceivedOf(member));
   }
 }
 
@@ -368,13 +368,13 @@ void Exchange::Merge(Instant now) {
 
 void Exchange::Drain() {
   if (!reduce_scatter_.Drain()) return;
-  rules_.Drain();
+  policy_.Drain();
   codec_.Drain();
 }
 
 std::uint64_t Exchange::UndeliveredBytes() const {
-  if (!program_.over() || rules_.drains()) return 0;
-  return sender_.UndeliveredBytes(rules_.ContinuesLate() && reduce_scatter_.finished());
+  if (!program_.over() || policy_.drains()) return 0;
+  return sender_.UndeliveredBytes(policy_.ContinuesLate() && reduce_scatter_.finished());
 }
 
 }  // namespace optireduce

@@ -1,6 +1,6 @@
 // One call of one collective at one rank: contributions to its own shard come in and are summed
-// (ReduceScatterStage), sums go out (CallSender) and come in (AllGatherStage). LateRules decides on
-// late data; everything else is the same for every mode.
+// (ReduceScatterStage), sums go out (CallSender) and come in (AllGatherStage). CallPolicy decides
+// on late data; everything else is the same for every mode.
 //
 // A call may open before the local program makes it: it gathers contributions, and unless it waits
 // for them it closes its stage by itself, so that a slow program does not delay its shard. Where
@@ -20,9 +20,9 @@
 #include "ffi/protocol/bucket/bucket_view.h"
 #include "ffi/protocol/bucket/buffer_pool.h"
 #include "ffi/protocol/call/all_gather_stage.h"
+#include "ffi/protocol/call/call_policy.h"
 #include "ffi/protocol/call/call_sender.h"
 #include "ffi/protocol/call/call_stats_builder.h"
-#include "ffi/protocol/call/late_rules.h"
 #include "ffi/protocol/call/program_state.h"
 #include "ffi/protocol/call/reduce_scatter_stage.h"
 #include "ffi/protocol/call/segment_codec.h"
@@ -72,7 +72,7 @@ class Exchange {
   const Collective& collective() const { return collective_; }
   CallId call() const { return {.collective = collective_.id, .sequence = sequence_}; }
   const ProgramState& program() const { return program_; }
-  const LateRules& rules() const { return rules_; }
+  const CallPolicy& policy() const { return policy_; }
   const ReduceScatterStage& reduce_scatter() const { return reduce_scatter_; }
   const AllGatherStage& all_gather() const { return all_gather_; }
   // Its part in the turns of this rank's datagrams.
@@ -85,13 +85,13 @@ class Exchange {
   // collective is over.
   void Submit(Instant now, const Submission& submission, bool in_order);
   // The program waits for a stage that has no deadline. A final drain is no call of the program.
-  bool waiting() const { return program_.running() && rules_.Waits() && sequence_ != kFinalDrain; }
+  bool waiting() const { return program_.running() && policy_.Waits() && sequence_ != kFinalDrain; }
   // The result is there, or its missing part will not come.
   bool complete() const {
-    return program_.running() && all_gather_.ended() && !rules_.Lags() && Contributed();
+    return program_.running() && all_gather_.ended() && !policy_.Lags() && Contributed();
   }
   // The call waits only for peers that are too far behind.
-  bool WaitsForLag() const { return program_.running() && all_gather_.ended() && rules_.Lags(); }
+  bool WaitsForLag() const { return program_.running() && all_gather_.ended() && policy_.Lags(); }
   // Ends the call for the local program: the leaves are not touched afterwards.
   CallDone Finish(Instant now, Status status);
   // The program makes a later call. A call that it has not made is abandoned. Of one that failed,
@@ -101,7 +101,7 @@ class Exchange {
   bool Supersede(Instant now, bool too_old);
   // The call ends although the program has not made it: its results join the program's next call.
   bool CanMerge() const {
-    return program_.uncalled() && rules_.ContinuesLate() && reduce_scatter_.finished();
+    return program_.uncalled() && policy_.ContinuesLate() && reduce_scatter_.finished();
   }
   // Closes the first stage where it is open.
   void Merge(Instant now);
@@ -145,7 +145,7 @@ class Exchange {
 
   // No rank waits for the data that is left to send: the call has ended by its deadline.
   bool behind() const {
-    return rules_.ContinuesLate() &&
+    return policy_.ContinuesLate() &&
            (program_.merged() || (program_.finished() && all_gather_.closed()));
   }
   // Nothing is left to do for any rank.
@@ -159,7 +159,7 @@ class Exchange {
   bool Contributed() const;
   // Late ranks of this call may send their sums through others.
   bool AllowsRelays() const {
-    return rules_.MayRelay() && collective_.layout.segments() >= relay_segments_min_;
+    return policy_.MayRelay() && collective_.layout.segments() >= relay_segments_min_;
   }
   // The program is late: the members that relay its sums, none if it is not.
   std::vector<MemberIndex> FindRelays() const;
@@ -177,7 +177,7 @@ class Exchange {
   bool ExpireCall(Instant now);
   void PlaceSums(Instant now);
   void CloseReduceScatter(Instant now, StageExit exit);
-  void Release();
+  void EndService();
   void EndStage(Instant now, Stage stage, StageExit exit);
   void Retire();
   void Report(Instant now, bool ok);
@@ -190,7 +190,7 @@ class Exchange {
   BufferPool& pool_;
   ProgramState program_;
   BucketView bucket_;
-  LateRules rules_;
+  CallPolicy policy_;
   SegmentCodec codec_;
   ReduceScatterStage reduce_scatter_;
   CallSender sender_;

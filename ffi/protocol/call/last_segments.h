@@ -28,7 +28,7 @@ class LastSegments {
     awaited_[member.index()] = false;
   }
   // Something has come.
-  void Note(Instant now) { last_ = std::max(last_, now); }
+  void Record(Instant now) { last_ = std::max(last_, now); }
 
   bool complete() const { return missing_ == 0; }
   Instant last() const { return last_; }

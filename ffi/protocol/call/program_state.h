@@ -15,7 +15,7 @@ class ProgramState {
   void Submit(Instant now, const Submission& submission) {
     phase_ = Phase::kRunning;
     submitted_at_ = now;
-    called_at_ = now - submission.held;
+    called_at_ = now - submission.pending_for;
     token_ = submission.token;
     skipped_ = submission.skipped;
   }

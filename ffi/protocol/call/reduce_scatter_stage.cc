@@ -2,10 +2,10 @@
 
 namespace optireduce {
 
-ReduceScatterStage::ReduceScatterStage(Collective& collective, LateRules& rules,
+ReduceScatterStage::ReduceScatterStage(Collective& collective, CallPolicy& policy,
                                        SegmentCodec& codec, BufferPool& pool)
     : collective_(collective),
-      rules_(rules),
+      policy_(policy),
       codec_(codec),
       first_(collective.layout.FirstSegment(collective.self).value()),
       segments_(collective.layout.SegmentsOf(collective.self)),
@@ -17,7 +17,7 @@ ReduceScatterStage::ReduceScatterStage(Collective& collective, LateRules& rules,
       holds_deferred_(segments_),
       last_segments_(collective.layout.members()) {
   for (const MemberIndex member : collective.layout.Members()) {
-    if (rules.Straggles(member)) reduction_.MakeOptional(member);
+    if (policy.Straggles(member)) reduction_.MakeOptional(member);
   }
   for (const MemberIndex member : collective.others) {
     if (contributed_ > 0) last_segments_.Await(member);
@@ -26,12 +26,12 @@ ReduceScatterStage::ReduceScatterStage(Collective& collective, LateRules& rules,
 
 void ReduceScatterStage::Submit(Instant now, const BucketView& bucket) {
   absent_[collective_.self.index()] = false;
-  last_segments_.Note(now);
+  last_segments_.Record(now);
   std::vector<std::byte> scratch(sums_.empty() ? 0 : collective_.layout.LargestSegmentBytes());
   for (const SegmentIndex segment : sums_) {
     // The own contribution is late for a sum that exists.
     const ByteRange range = collective_.layout.Segment(segment);
-    rules_.Defer(Stage::kReduceScatter, segment, bucket.Read(range, scratch));
+    policy_.Defer(Stage::kReduceScatter, segment, bucket.Read(range, scratch));
     bucket.Write(range.offset, Sum(segment));
   }
   reduction_.Attach(&bucket);
@@ -43,13 +43,13 @@ Receipt ReduceScatterStage::Handle(Instant now, MemberIndex from, const Header& 
   const SegmentIndex segment = header.segment;
   // Nothing at all of this segment was there at the close.
   if (closed() && !HasSum(segment)) return Receipt::kLate;
-  rules_.HandleNote(from, header);
+  policy_.HandleSenderInfo(from, header);
   const Receipt receipt = reduction_.Receive(from, segment, payload);
-  if (receipt == Receipt::kLate) rules_.HandleLate(now, from, header, payload);
+  if (receipt == Receipt::kLate) policy_.HandleLate(now, from, header, payload);
   if (receipt != Receipt::kNew) return receipt;
-  rules_.Learn(now, from, header);
+  policy_.RecordArrival(now, from, header);
   if ((header.flags & kFlagDeferred) != 0) holds_deferred_.Insert(segment.value() - first_);
-  last_segments_.Note(now);
+  last_segments_.Record(now);
   if (header.flags & kFlagTail) last_segments_.See(from);
   if (reduction_.Ready(segment)) Reduce(segment);
   return Receipt::kNew;
@@ -82,21 +82,21 @@ void ReduceScatterStage::Reduce(SegmentIndex segment) {
   for (const MemberIndex member : collective_.others) {
     missed_[member.index()] += contributed_ > 0 && !reduction_.Received(member, segment);
   }
-  if (rules_.retains() && collective_.deferred->late_contributions().Contains(segment)) {
+  if (policy_.retains() && collective_.deferred->late_contributions().Contains(segment)) {
     SegmentStore& late = collective_.deferred->late_contributions();
     reduction_.Reduce(segment, late.Get(segment), /*rescale=*/false, Represented());
     late.Remove(segment);
     holds_deferred_.Insert(segment.value() - first_);
-  } else if (!reduction_.Reduce(segment, {}, rules_.RescalesSums(), Represented())) {
+  } else if (!reduction_.Reduce(segment, {}, policy_.RescalesSums(), Represented())) {
     return;
   }
-  if (codec_.active()) codec_.RoundSum(segment, reduction_, rules_.errors());
+  if (codec_.active()) codec_.RoundSum(segment, reduction_, policy_.errors());
   sums_.push_back(segment);
   incomplete_ = incomplete_ || contributors(segment) < collective_.layout.members();
 }
 
 std::size_t ReduceScatterStage::Represented() const {
-  if (!collective_.averages_present || rules_.LosesLate()) return 0;
+  if (!collective_.averages_present || policy_.LosesLate()) return 0;
   return static_cast<std::size_t>(std::ranges::count(absent_, true));
 }
 

@@ -15,7 +15,7 @@
 #include "ffi/protocol/bucket/bucket_view.h"
 #include "ffi/protocol/bucket/buffer_pool.h"
 #include "ffi/protocol/bucket/reduction.h"
-#include "ffi/protocol/call/late_rules.h"
+#include "ffi/protocol/call/call_policy.h"
 #include "ffi/protocol/call/segment_codec.h"
 #include "ffi/protocol/wire/wire.h"
 
@@ -24,7 +24,7 @@ namespace optireduce {
 class ReduceScatterStage {
  public:
   // All of them must outlive this.
-  ReduceScatterStage(Collective& collective, LateRules& rules, SegmentCodec& codec,
+  ReduceScatterStage(Collective& collective, CallPolicy& policy, SegmentCodec& codec,
                      BufferPool& pool);
 
   // The own contribution lies in `bucket`, until Detach().
@@ -100,7 +100,7 @@ class ReduceScatterStage {
   void ReduceReady();
 
   Collective& collective_;
-  LateRules& rules_;
+  CallPolicy& policy_;
   SegmentCodec& codec_;
   std::uint32_t first_;     // segment of the shard
   std::uint32_t segments_;  // of the shard

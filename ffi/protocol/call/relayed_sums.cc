@@ -68,7 +68,7 @@ bool RelayedSums::Delivered(MemberIndex to, SegmentIndex segment) const {
   return holders_.at(segment).Contains(to.index());
 }
 
-void RelayedSums::Release(MemberIndex to) {
+void RelayedSums::DropPeer(MemberIndex to) {
   members_[to.index()].gone = true;
   for (const SegmentIndex segment : order_) Deliver(to, segment);
 }

@@ -49,7 +49,7 @@ class RelayedSums {
   // The member has all of them.
   bool Delivered(MemberIndex to) const { return members_[to.index()].undelivered == 0; }
   // The member is gone.
-  void Release(MemberIndex to);
+  void DropPeer(MemberIndex to);
   // Those that are still to be sent to the member for the first time.
   std::uint32_t Unsent(MemberIndex to) const;
 

@@ -20,7 +20,7 @@ class Attendance {
 
   // Something of `from` has come, of `call`: in any order. True if it is past more calls than was
   // known.
-  bool Note(MemberIndex from, Sequence call) {
+  bool Record(MemberIndex from, Sequence call) {
     Member& member = members_[from.index()];
     member.calls_without = 0;
     if (call == member.newest || (member.before && call <= *member.before)) return false;
@@ -29,7 +29,7 @@ class Attendance {
     return true;
   }
   // `from` has said that it sends nothing more of `call`. True as above.
-  bool NotePast(MemberIndex from, Sequence call) {
+  bool RecordPast(MemberIndex from, Sequence call) {
     Member& member = members_[from.index()];
     const Sequence next(call.value() + 1);
     if (member.before && next <= *member.before) return false;

@@ -23,13 +23,13 @@ class CallNumbers {
   // ---- The others.
 
   // A member has made the call.
-  void NoteCalled(Instant now, Rank member, Sequence call) {
+  void RecordCalled(Instant now, Rank member, Sequence call) {
     const auto drain = draining_.find(member);
     if (drain != draining_.end() && call > drain->second) draining_.erase(drain);
-    NoteNewest(now, call);
+    RecordNewest(now, call);
   }
   // A sum of the call has come, so that some member has made it: contributions come to owners only.
-  void NoteSum(Instant now, Sequence call) { NoteNewest(now, call); }
+  void RecordSum(Instant now, Sequence call) { RecordNewest(now, call); }
   // The newest call that some other member has made.
   std::optional<Sequence> newest() const { return newest_; }
   // The others have made a newer call by then, unless they have become slower.
@@ -53,7 +53,7 @@ class CallNumbers {
     given_up_.reset();
   }
   // A member waits in a drain, whose number may not be below `least`.
-  void NoteDraining(Rank member, Sequence least) {
+  void RecordDraining(Rank member, Sequence least) {
     if (drained_ && least <= *drained_) return;
     Sequence& known = draining_.try_emplace(member, least).first->second;
     known = std::max(known, least);
@@ -63,12 +63,12 @@ class CallNumbers {
     return at == draining_.end() ? std::nullopt : std::optional(at->second);
   }
   // A member has begun the drain, after all had told its number.
-  void NoteBegun(Sequence drain) {
+  void RecordBegun(Sequence drain) {
     if (!drained_ || drain > *drained_) begun_ = drain;
   }
   std::optional<Sequence> begun() const { return begun_; }
   // A member has given up the drain that the others wait in, or come to next.
-  void NoteGivenUp(CallId drain) {
+  void RecordGivenUp(CallId drain) {
     if (!drained_ || drain.sequence > *drained_) given_up_ = drain;
   }
   std::optional<CallId> given_up() const { return given_up_; }
@@ -99,7 +99,7 @@ class CallNumbers {
   std::uint32_t outlasting = 0;
 
  private:
-  void NoteNewest(Instant now, Sequence call) {
+  void RecordNewest(Instant now, Sequence call) {
     if (newest_ && call <= *newest_) return;
     // During a wait in vain the others may have waited for this rank, outside of the session.
     const bool usual = !std::exchange(waited_in_vain_, false);

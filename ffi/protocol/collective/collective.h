@@ -25,7 +25,7 @@
 
 namespace optireduce {
 
-// The call that ends a collective whose members have changed, see succession.h. Source:
+// The call that ends a collective whose members have changed, see call_gate.h. Source:
 // the last number that there is; no program may use it.
 inline constexpr Sequence kFinalDrain(std::numeric_limits<std::uint32_t>::max());
 
@@ -104,12 +104,12 @@ struct Collective {
   };
   FinalDrain final_drain = FinalDrain::kNone;
   // `member` has shown that its program has made the call.
-  void NoteCalled(Instant now, MemberIndex member, Sequence sequence) {
+  void RecordCalled(Instant now, MemberIndex member, Sequence sequence) {
     std::optional<Sign>& newest = newest_call[member.index()];
     const bool newer = !newest || sequence > newest->sequence;
     if (!newer || sequence == kFinalDrain) return;
     newest = {.at = now, .sequence = sequence};
-    Origin().numbers.NoteCalled(now, RankOf(member), sequence);
+    Origin().numbers.RecordCalled(now, RankOf(member), sequence);
   }
   // The member has made a call of the collective, and not the one directly before `call`.
   bool HasMissedCallBefore(Sequence call, MemberIndex member) const {

@@ -84,7 +84,7 @@ std::unique_ptr<SegmentStore> DeferredData::PopDeferredSends(Stage stage, Member
   return popped;
 }
 
-void DeferredData::Release(MemberIndex peer) {
+void DeferredData::DropPeer(MemberIndex peer) {
   for (const Stage stage : kBothStages) sending(stage, peer).window.DeliverAll();
   sending(Stage::kAllGather, peer).deferred_sends.Clear();
 }
@@ -104,7 +104,7 @@ void DeferredData::SuspendLagging(Sequence call) {
   for (Peer& peer : peers_) peer.suspended = peer.suspended || Lags(peer, call);
 }
 
-void DeferredData::NoteOpening(Sequence call, Instant at) {
+void DeferredData::RecordOpening(Sequence call, Instant at) {
   openings_[opened_++ % kOpenings] = {call, at};
 }
 
@@ -119,7 +119,7 @@ void DeferredData::ResumeCaughtUp(Sequence call) {
   for (Peer& peer : peers_) peer.suspended = peer.suspended && Lags(peer, call);
 }
 
-void DeferredData::NoteResults(MemberIndex owner, Sequence call, bool complete) {
+void DeferredData::RecordResults(MemberIndex owner, Sequence call, bool complete) {
   // Calls need not end in their order.
   Peer& peer = peers_[owner.index()];
   auto& since = peer.complete_since;

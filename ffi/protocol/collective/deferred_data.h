@@ -53,7 +53,7 @@ class DeferredData {
   std::uint64_t MoveLateResults(const BucketView& bucket);
 
   // The newest call is over, and has missed so many bytes.
-  void NoteMissed(std::uint64_t bytes) { missed_bytes_ = bytes; }
+  void RecordMissed(std::uint64_t bytes) { missed_bytes_ = bytes; }
   // Bytes that no call has had yet: late or missing data, and deferred sends.
   std::uint64_t LateBytes() const;
 
@@ -70,7 +70,7 @@ class DeferredData {
   // The deferred sends, null if there are none; none are left.
   std::unique_ptr<SegmentStore> PopDeferredSends(Stage stage, MemberIndex to);
   // The peer is gone: only contributions that it was never sent are retained.
-  void Release(MemberIndex peer);
+  void DropPeer(MemberIndex peer);
   // Adds the deferred contributions to `to`, and their errors, to the bucket instead.
   void MoveDeferredSends(MemberIndex to, const BucketView& bucket);
 
@@ -93,13 +93,13 @@ class DeferredData {
 
   // ---- Data of a peer.
   // When one of the newest calls was opened here.
-  void NoteOpening(Sequence call, Instant at);
+  void RecordOpening(Sequence call, Instant at);
   std::optional<Instant> OpeningOf(Sequence call) const;
   CallHistory& history(Stage stage, MemberIndex from) {
     return peers_[from.index()].history[Index(stage)];
   }
   // A call is over here; `complete`: all its results of `owner` had come.
-  void NoteResults(MemberIndex owner, Sequence call, bool complete);
+  void RecordResults(MemberIndex owner, Sequence call, bool complete);
   // The number of sequences before `call` whose results of `owner` are complete.
   std::uint16_t CompleteBefore(MemberIndex owner, Sequence call) const;
 

@@ -9,7 +9,7 @@ Directory::Directory(const EndpointOptions& options)
       payload_bytes_max_(options.datagram_bytes_max - kOverheadBytes),
       shard_bytes_min_(options.shard_bytes_min) {}
 
-Result<Collective*> Directory::Learn(const CollectiveSpec& spec) {
+Result<Collective*> Directory::FindOrAdd(const CollectiveSpec& spec) {
   const CollectiveId id = IdOf(spec);
   if (Collective* known = Find(id)) {
     if (SameCollective(known->spec, spec) && known->spec.name == spec.name) {

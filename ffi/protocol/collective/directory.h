@@ -29,7 +29,7 @@ class Directory {
   // The collective of this spec, new or known. `self` must be one of its members. The description
   // is the first that is not empty. An error when another collective has the same identity, or the
   // directory is full.
-  Result<Collective*> Learn(const CollectiveSpec& spec);
+  Result<Collective*> FindOrAdd(const CollectiveSpec& spec);
   std::size_t size() const { return by_id_.size(); }
   // Null when it is not known.
   Collective* Find(CollectiveId id) const;

@@ -64,13 +64,13 @@ DeadlineController::DeadlineController(const DeadlineOptions& options, std::size
 }
 
 void DeadlineController::BeginCall(Instant now) {
-  NotePeriod(now, call_.ExceededBy(NegligibleShare()));
+  RecordPeriod(now, call_.ExceededBy(NegligibleShare()));
   if (call_.total() > 0) LearnFromCall();
   FindStragglers();
   chosen_ = Choose();
 }
 
-void DeadlineController::NotePeriod(Instant now, Duration needed) {
+void DeadlineController::RecordPeriod(Instant now, Duration needed) {
   if (opened_at_ && call_.total() > 0) {
     const Duration waited = std::min(needed, deadline());
     computations_.Add(std::max(now - *opened_at_ - waited, Duration(0)));

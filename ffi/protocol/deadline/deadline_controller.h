@@ -96,7 +96,7 @@ class DeadlineController {
 
   void LearnFromCall();
   // `needed`: by the call since the last opening.
-  void NotePeriod(Instant now, Duration needed);
+  void RecordPeriod(Instant now, Duration needed);
   Duration Choose() const;
   // The share of the data that is never waited for.
   double NegligibleShare() const;

@@ -63,7 +63,7 @@ Duration EarlyExit::EndStage(const StageEnd& end) {
   AdaptGrace(static_cast<double>(std::exchange(late_bytes_, 0)) / expected);
   const double loss = 1 - static_cast<double>(end.received_bytes) / expected;
   // Loss on the way that did not delay the stage is no evidence about the bound.
-  if (calibrated()) NoteCut(end.exit == StageExit::kExpired && loss > kMissingMax);
+  if (calibrated()) RecordCut(end.exit == StageExit::kExpired && loss > kMissingMax);
   return sample;
 }
 
@@ -72,7 +72,7 @@ void EarlyExit::Told(std::size_t member, std::optional<Duration> sample) {
   if (sample) samples_[member] = sample;
 }
 
-void EarlyExit::NoteCut(bool cut) {
+void EarlyExit::RecordCut(bool cut) {
   cuts_ <<= 1;
   cuts_.set(0, cut);
   if (cuts_.count() < kCutsToRecalibrate) return;

@@ -61,7 +61,7 @@ class EarlyExit {
   Duration MedianOfMembers();
   void AdaptGrace(double late);
   // Measures the hard bound again, as at the start, if it has become too short.
-  void NoteCut(bool cut);
+  void RecordCut(bool cut);
 
   Duration bound_;
   std::size_t own_;

@@ -27,7 +27,7 @@ void FailureDetector::Heard(Instant now, Peer& peer) {
   peer.Heard(now, session_.options.peer_timeout);
   // A sign of life of a peer to which data does not pass changes nothing.
   if (!peer.silent() || peer.black_hole) return;
-  transmitter_.NoteIncastOfPeers();
+  transmitter_.RecordIncastOfPeers();
   peer.SetState(PeerState::kAlive, "");
 }
 
@@ -74,7 +74,7 @@ std::string FailureDetector::WhySilent(Rank rank) const {
          OnLane(session_.options);
 }
 
-void FailureDetector::NoteUnanswered(Rank rank) {
+void FailureDetector::RecordUnanswered(Rank rank) {
   if (session_.peers[rank]->flow.unanswered()) unanswered_.insert(rank);
 }
 
@@ -164,11 +164,11 @@ std::string FailureDetector::DescribeHole(const BlackHole& hole, const std::stri
          "(JAX_OPTIREDUCE_DATAGRAM_BYTES_MAX) on every rank to what passes";
 }
 
-void FailureDetector::NoteNarrowPath(const Header& header) {
+void FailureDetector::RecordNarrowPath(const Header& header) {
   const std::uint32_t lengths = header.segment.value();
-  const bool known = header.note < session_.options.world_size;
+  const bool known = header.sender_info < session_.options.world_size;
   session_.peers.Touch(header.source).narrow_path = {
-      .to = Rank(header.note),
+      .to = Rank(header.sender_info),
       .lost_bytes = static_cast<std::uint16_t>(known ? lengths >> 16 : 0),
       .delivered_bytes = static_cast<std::uint16_t>(lengths)};
 }
@@ -215,7 +215,7 @@ std::vector<Verdict> FailureDetector::FindUnserved(Rank rank, const std::string&
     } else if (!served) {
       // The call is over here, but not at the peer.
       over.push_back({.call = call, .why = error});
-      exchange.sender().Release(*member);
+      exchange.sender().DropPeer(*member);
     }
   }
   std::ranges::move(over, std::back_inserter(verdicts));
@@ -224,21 +224,21 @@ std::vector<Verdict> FailureDetector::FindUnserved(Rank rank, const std::string&
 
 // ---- The end of a peer.
 
-FailureDetector::Loss FailureDetector::ReleaseIn(Instant now, OpenCall& open, MemberIndex gone) {
+FailureDetector::Loss FailureDetector::DropPeerIn(Instant now, OpenCall& open, MemberIndex gone) {
   Exchange& exchange = open.exchange;
   const Collective& collective = exchange.collective();
   const Peer& peer = *session_.peers[collective.RankOf(gone)];
   const bool survives = membership_.Survives(collective.spec);
   open.queued[gone.index()] = false;
   // A drain continues among the members that are left, once they agree.
-  const bool drains = survives && exchange.rules().drains() && exchange.program().submitted();
+  const bool drains = survives && exchange.policy().drains() && exchange.program().submitted();
   if (drains && (exchange.call().sequence == kFinalDrain || peer.removed())) {
     exchange.Exclude(now, gone);
     transmitter_.QueueAll(open);
     return Loss::kNone;
   }
   const bool needs = NeedsGone(exchange, peer, gone);
-  exchange.sender().Release(gone);
+  exchange.sender().DropPeer(gone);
   if (!needs) return Loss::kNone;
   return drains ? Loss::kUndecided : Loss::kFatal;
 }
@@ -270,8 +270,8 @@ bool FailureDetector::OnlyOpenedBy(const Peer& gone, const Exchange& exchange) {
          exchange.reduce_scatter().sums().empty();
 }
 
-FailureDetector::Release FailureDetector::ReleasePeer(Instant now, Rank gone) {
-  transmitter_.NoteIncastOfPeers();
+FailureDetector::PeerLoss FailureDetector::DropPeer(Instant now, Rank gone) {
+  transmitter_.RecordIncastOfPeers();
   Peer& peer = session_.peers.Touch(gone);
   if (peer.gone()) {
     peer.DropQueued();
@@ -283,33 +283,33 @@ FailureDetector::Release FailureDetector::ReleasePeer(Instant now, Rank gone) {
   const auto kept = [&](const CollectiveSpec& spec) {
     return membership_.Survives(spec) && !peer.gone();
   };
-  Release release;
+  PeerLoss lost;
   std::vector<Verdict> over;
   for (auto& [call, open] : session_.calls) {
     if (peer.gone() && OnlyOpenedBy(peer, open.exchange)) {
-      release.verdicts.push_back({.call = call, .discard = true});
+      lost.verdicts.push_back({.call = call, .discard = true});
       continue;
     }
     const CollectiveSpec& spec = open.exchange.collective().spec;
     const std::optional<MemberIndex> member = MemberOf(spec, gone);
     if (!member || kept(spec)) continue;
-    const Loss loss = ReleaseIn(now, open, *member);
+    const Loss loss = DropPeerIn(now, open, *member);
     if (loss == Loss::kFatal) {
-      release.verdicts.push_back(
+      lost.verdicts.push_back(
           {.call = call,
            .why = {StatusCode::kUnavailable,
                    waits + Describe(spec, call.sequence) + AdviceFor(peer), peer.blame()}});
     }
-    release.undecided = release.undecided || loss == Loss::kUndecided;
+    lost.undecided = lost.undecided || loss == Loss::kUndecided;
     if (open.exchange.program().over()) over.push_back({.call = call});
   }
   session_.directory.ForEach([&](Collective& collective) {
     const auto member = collective.MemberOf(gone);
     if (!member || !collective.deferred || kept(collective.spec)) return;
-    collective.deferred->Release(*member);
+    collective.deferred->DropPeer(*member);
   });
-  std::ranges::move(over, std::back_inserter(release.verdicts));
-  return release;
+  std::ranges::move(over, std::back_inserter(lost.verdicts));
+  return lost;
 }
 
 }  // namespace optireduce

@@ -51,7 +51,7 @@ class FailureDetector {
   // ---- Silence.
 
   // After a timeout of the path to the peer.
-  void NoteUnanswered(Rank rank);
+  void RecordUnanswered(Rank rank);
   // Peers that have not answered for too long, whether or not a call waits for them.
   std::vector<Rank> FindUnanswered(Instant now);
   // Members that have been silent for too long since a call of theirs began to wait; of a call that
@@ -72,7 +72,7 @@ class FailureDetector {
   };
   PathChange CheckPath(Rank rank);
   // A message about the members may name a path of its sender.
-  void NoteNarrowPath(const Header& header);
+  void RecordNarrowPath(const Header& header);
   // A path from the rank, or to it, that loses long datagrams, with their lengths; empty if none is
   // known.
   std::string DescribeNarrowPath(Rank rank) const;
@@ -81,12 +81,12 @@ class FailureDetector {
 
   // ---- The end of a peer.
 
-  struct Release {
+  struct PeerLoss {
     std::vector<Verdict> verdicts;
     bool undecided = false;  // the members have to agree on how some call continues
   };
   // After a change of state: keeps nothing more for a peer that is gone.
-  Release ReleasePeer(Instant now, Rank gone);
+  PeerLoss DropPeer(Instant now, Rank gone);
 
  private:
   // `from` names the sender, unless it is this rank.
@@ -98,7 +98,7 @@ class FailureDetector {
     kFatal,      // the call cannot be completed
   };
   // The call waits for the member no more, and keeps nothing for it.
-  Loss ReleaseIn(Instant now, OpenCall& open, MemberIndex gone);
+  Loss DropPeerIn(Instant now, OpenCall& open, MemberIndex gone);
   // The call cannot be completed without the member.
   bool NeedsGone(const Exchange& exchange, const Peer& peer, MemberIndex gone) const;
   // Only the peer had opened the call, which will never be made here.

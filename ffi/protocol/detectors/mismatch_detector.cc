@@ -24,7 +24,7 @@ constexpr int kLoneTimeouts = 6;
 Status ErrorOf(const Header& header, const std::string& why, std::uint16_t world_size) {
   const int cause = header.flags >> kCauseShift & kCauseMask;
   const bool known = cause <= static_cast<int>(Cause::kCancelled);
-  const Rank other = header.note < world_size ? Rank(header.note) : header.source;
+  const Rank other = header.sender_info < world_size ? Rank(header.sender_info) : header.source;
   std::vector<Rank> ranks{other};
   if ((header.flags & kFlagSenderToo) != 0 && other != header.source) {
     ranks.push_back(header.source);
@@ -197,7 +197,7 @@ Status MismatchDetector::FindCrossed(Instant now, const Exchange& exchange) {
       if (!IsElsewhere(now, exchange, report)) continue;
       for (const Rank other : ours.spec.members) {
         if (other == options_.rank) continue;
-        for (const Peer::Waiting& each : peers_[other]->waiting) NoteDisagreement(each.call);
+        for (const Peer::Waiting& each : peers_[other]->waiting) RecordDisagreement(each.call);
       }
       const Collective& theirs = *directory_.Find(report.call.collective);
       return Disagreement(exchange, member, theirs.spec, report.call.sequence);
@@ -221,7 +221,7 @@ Status MismatchDetector::FindMismatched(const Exchange& exchange) {
       const bool there = (announced && announced->sequence == sequence) ||
                          (open != nullptr && open->exchange.heard(member));
       if (!there || member == ours.self) continue;
-      NoteDisagreement(call);
+      RecordDisagreement(call);
       return Disagreement(exchange, theirs->RankOf(member), theirs->spec, sequence);
     }
   }
@@ -250,7 +250,7 @@ std::vector<Verdict> MismatchDetector::FindConflicting(const Collective& collect
 }
 
 Status MismatchDetector::FindDropped(Instant now, const Exchange& exchange) const {
-  if (exchange.rules().Waits()) return {};
+  if (exchange.policy().Waits()) return {};
   const Collective& collective = exchange.collective();
   for (const Rank member : collective.spec.members) {
     if (member == options_.rank) continue;
@@ -347,7 +347,7 @@ std::vector<Verdict> MismatchDetector::HandleGivenUp(Instant now, const Header& 
   }
   const MemberIndex member = *collective.MemberOf(from);
   collective.given_up[member].Add(calls, error);
-  collective.NoteCalled(now, member, calls.last);
+  collective.RecordCalled(now, member, calls.last);
   return verdicts;
 }
 
@@ -358,7 +358,7 @@ bool MismatchDetector::DisagreementKnown(CallId call) const {
   return ours != collective.given_up.end() && ours->second.Find(call.sequence) != nullptr;
 }
 
-void MismatchDetector::NoteDisagreement(CallId theirs) {
+void MismatchDetector::RecordDisagreement(CallId theirs) {
   disagreed_.push_back(theirs);
   if (disagreed_.size() > kDisagreedMax) disagreed_.pop_front();
 }

@@ -98,7 +98,7 @@ class MismatchDetector {
                       Sequence their_sequence) const;
   // This rank has already ended a call on account of this one.
   bool DisagreementKnown(CallId call) const;
-  void NoteDisagreement(CallId theirs);
+  void RecordDisagreement(CallId theirs);
   // The error of a call that cannot be completed since `rank` has ended it, or another, with one.
   Status FailureOf(Rank rank, bool disagreed, const Status& theirs, const std::string& ours) const;
   static void QueueGivenUp(Peer& to, CallId call, const GivenUpCalls::Interval& calls);

@@ -13,7 +13,7 @@ WaitingCall WaitMonitor::WaitingFor(const Exchange& exchange) const {
   // A rank without a shard gets no contributions: the reports of the others tell who is in the
   // call.
   const bool owns = collective.layout.SegmentsOf(collective.self) > 0;
-  const bool awaits_call = !owns && exchange.rules().SumsNeedAll();
+  const bool awaits_call = !owns && exchange.policy().SumsNeedAll();
   const auto holds_up = [&](MemberIndex member, bool contributed) {
     if (member == collective.self) return false;
     if (contributed) return exchange.WaitsFor(member);

@@ -53,7 +53,7 @@ void CallLifecycle::Expire(Instant now, CallId call) {
   const ExpiryOutcome outcome = open->exchange.Expire(now);
   counters_.stages_expired += static_cast<std::uint64_t>(outcome.stages_expired);
   if (outcome.stages_expired > 0 || outcome.sums_added) transmitter_.QueueAll(*open);
-  if (outcome.merged) NoteMerged(call);
+  if (outcome.merged) RecordMerged(call);
   Apply(now, {{.call = call}});
 }
 
@@ -86,7 +86,7 @@ void CallLifecycle::FinishIfComplete(Instant now, OpenCall& open) {
     }
     // Data that peers lack is sent although the call is over.
     if (collective.deferred) transmitter_.QueueAll(open);
-    if (exchange.rules().LosesLate()) transmitter_.AdaptIncast();
+    if (exchange.policy().LosesLate()) transmitter_.AdaptIncast();
   }
   EraseIfRemovable(exchange.call());
 }
@@ -117,14 +117,14 @@ void CallLifecycle::Fail(Instant now, OpenCall& open, Status why) {
     return EraseIfRemovable(call);
   }
   ++counters_.calls_failed;
-  admission_.NoteChange();
+  admission_.RecordChange();
   // Peers that wait in the same call, now or later, must not wait for this rank. Where they
   // continue without it, the news that it leaves is enough.
   const bool missed = !(leaving_ && membership_.Survives(collective.spec));
   if (exchange.waiting() && missed) report();
   events_.push_back(exchange.Finish(now, std::move(why)));
   // Peers that wait for its sums fail with it. Others have them by their deadline.
-  if (!collective.deferred || exchange.rules().Waits()) return Erase(open);
+  if (!collective.deferred || exchange.policy().Waits()) return Erase(open);
   transmitter_.QueueAll(open);
   EraseIfRemovable(call);
 }
@@ -138,7 +138,7 @@ Status CallLifecycle::ForPeers(const Status& why) const {
 void CallLifecycle::EraseIfRemovable(CallId call) {
   OpenCall* const open = calls_.Find(call);
   if (open == nullptr || !open->exchange.removable()) return;
-  admission_.NoteChange();
+  admission_.RecordChange();
   Erase(*open);
 }
 

@@ -1,6 +1,6 @@
 // The calls of this rank from their start to their end: made by the program (call_start.cc) or
 // opened by a peer's datagram, complete or failed (call_lifecycle.cc), and over for the program but
-// not for its peers (late_calls.cc).
+// not for its peers (ended_calls.cc).
 //
 // Only this class ends calls; the others return verdicts on them.
 
@@ -65,7 +65,7 @@ class CallLifecycle {
   // ---- What comes in.
 
   // The peer calls `header.call`: it has the results of calls before.
-  void ReleaseEarlier(Instant now, const Header& header);
+  void ConfirmEarlierCalls(Instant now, const Header& header);
   // A peer has all of some call: others may go on that had to wait for this.
   void Advance(Instant now, CollectiveId collective, Rank peer);
   std::vector<LateData> FindLateData() const;
@@ -82,7 +82,7 @@ class CallLifecycle {
   void FinishComplete(Instant now);
   void FinishIfComplete(Instant now, OpenCall& open);
   // The call has merged into a later one.
-  void NoteMerged(CallId call);
+  void RecordMerged(CallId call);
   // Data that was due before the call's end has been sent, or nothing is left of it.
   void EraseIfRemovable(CallId call);
   // Fails the program's calls, all or those that outlive their members; false if there are none.
@@ -110,7 +110,7 @@ class CallLifecycle {
   // All others have called a drain that comes after `call`: their data for the call comes with it.
   bool OthersDrain(const Collective& collective, Sequence call);
   // The call has begun without the members that are gone.
-  void ReleaseGone(Instant now, const Collective& collective, Exchange& exchange);
+  void DropGonePeers(Instant now, const Collective& collective, Exchange& exchange);
   // Does what is due in the call.
   void Expire(Instant now, CallId call);
   void Fail(Instant now, OpenCall& open, Status why);

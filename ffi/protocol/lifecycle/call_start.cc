@@ -22,22 +22,23 @@ void AdoptUnsent(const Collective& successor, const BucketView& bucket) {
 }
 
 // Results of calls up to `last`, which the program has not made, may be under way.
-void NoteMissedResults(Collective& collective, Sequence last) {
+void RecordMissedResults(Collective& collective, Sequence last) {
   for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
-    collective.deferred->NoteResults(MemberIndex(m), last, /*complete=*/false);
+    collective.deferred->RecordResults(MemberIndex(m), last, /*complete=*/false);
   }
 }
 
 }  // namespace
 
 void CallLifecycle::Begin(Instant now, Collective& collective, Submission submission) {
-  admission_.NoteChange();
+  admission_.RecordChange();
   counters_.calls_skipped += submission.skipped;
   const bool first = !collective.submitted;
   const std::uint32_t sequence = submission.sequence.value();
   const std::uint32_t next = first ? 0 : collective.submitted->value() + 1;
   // The program may jump over calls (step=).
-  if (collective.deferred && sequence > next) NoteMissedResults(collective, Sequence(sequence - 1));
+  if (collective.deferred && sequence > next)
+    RecordMissedResults(collective, Sequence(sequence - 1));
   collective.submitted = submission.sequence;
   collective.averages_present = options_.catches_up() && submission.averages &&
                                 OutlivesMembers(collective.spec) &&
@@ -48,7 +49,7 @@ void CallLifecycle::Begin(Instant now, Collective& collective, Submission submis
     collective.MoveLateResults(bucket);
     return Report({.token = submission.token,
                    .status = {},
-                   .stats = {.elapsed = submission.held,
+                   .stats = {.elapsed = submission.pending_for,
                              .slowest = options_.rank,
                              .live = collective.layout.members(),
                              .number = submission.sequence,
@@ -84,15 +85,15 @@ void CallLifecycle::SkipTo(Instant now, Collective& collective, Sequence next, b
   Supersede(now, collective, next, drain);
   const Sequence last(next.value() - 1);
   collective.merged = std::max(collective.merged.value_or(last), last);
-  admission_.NoteChange();
+  admission_.RecordChange();
 }
 
 void CallLifecycle::Abandon(Instant now, const Collective& collective, CallId call, bool drain) {
   Exchange& exchange = calls_.At(call).exchange;
-  if (drain && collective.deferred && !exchange.rules().Waits()) {
+  if (drain && collective.deferred && !exchange.policy().Waits()) {
     // Its sums are part of the data that the drain brings: they go before it.
     exchange.Merge(now);
-    NoteMerged(call);
+    RecordMerged(call);
   } else if (NeedsNoMember(collective.spec)) {
     calls_.Erase(call);
   } else if (collective.deferred) {
@@ -100,13 +101,13 @@ void CallLifecycle::Abandon(Instant now, const Collective& collective, CallId ca
   }
 }
 
-void CallLifecycle::ReleaseGone(Instant now, const Collective& collective, Exchange& exchange) {
+void CallLifecycle::DropGonePeers(Instant now, const Collective& collective, Exchange& exchange) {
   for (const Rank member : collective.spec.members) {
     if (member == options_.rank || !peer(member).gone()) continue;
     const MemberIndex gone = *collective.MemberOf(member);
     const bool excluded = exchange.call().sequence == kFinalDrain ||
-                          (exchange.rules().drains() && peer(member).removed());
-    excluded ? exchange.Exclude(now, gone) : exchange.sender().Release(gone);
+                          (exchange.policy().drains() && peer(member).removed());
+    excluded ? exchange.Exclude(now, gone) : exchange.sender().DropPeer(gone);
   }
 }
 
@@ -131,9 +132,9 @@ void CallLifecycle::SubmitTo(Instant now, Collective& collective, Submission sub
   if (drains) exchange.Drain();
   if (collective.deferred) collective.deferred->ResumeCaughtUp(call.sequence);
   exchange.Submit(now, submission, in_order);
-  if (collective.deferred) ReleaseGone(now, collective, exchange);
+  if (collective.deferred) DropGonePeers(now, collective, exchange);
   transmitter_.QueueAll(*open);
-  transmitter_.NoteSubmitted();
+  transmitter_.RecordSubmitted();
   if (exchange.waiting()) waits_.Add(now, exchange);
   Status why = mismatch_.FindMismatched(exchange);
   if (why.ok() && exchange.waiting()) why = mismatch_.WhyGivenUp(collective, call.sequence);
@@ -147,7 +148,7 @@ void CallLifecycle::GiveUpUncalled(Instant now, Collective& collective, const Su
   const Sequence sequence = call.sequence;
   if (!collective.submitted) transmitter_.Announce(collective, sequence);
   collective.submitted = sequence;
-  if (collective.deferred) NoteMissedResults(collective, sequence);
+  if (collective.deferred) RecordMissedResults(collective, sequence);
   if (!WaitsForMembers(collective.spec, call.drain)) {
     // Peers need no error: the call ends by its deadline there.
     Supersede(now, collective, Sequence(sequence.value() + 1), /*drain=*/false);
@@ -166,7 +167,7 @@ OpenCall* CallLifecycle::Admit(Instant now, const Header& header) {
   const auto [decision, oldest] = admission_.Decide(collective, IsSuspended(header));
   if (decision == Admission::Decision::kMerge) {
     calls_.At(oldest).exchange.Merge(now);
-    NoteMerged(oldest);
+    RecordMerged(oldest);
   }
   if (decision == Admission::Decision::kRefuse || !admission_.HasRoomFor(collective)) {
     return nullptr;

@@ -137,7 +137,7 @@ bool CatchUp::OthersWait(Instant now) const {
   for (const auto& [call, open] : std::as_const(session_.calls)) {
     const Exchange& exchange = open.exchange;
     const Collective& collective = exchange.collective();
-    const bool waits = !HasDeadlines(collective.spec) || exchange.rules().drains();
+    const bool waits = !HasDeadlines(collective.spec) || exchange.policy().drains();
     if (!waits || !exchange.program().uncalled() || call.sequence == kFinalDrain) continue;
     const auto heard = [&](MemberIndex member) { return exchange.heard(member); };
     if (std::ranges::any_of(collective.others, heard)) return true;
@@ -179,7 +179,7 @@ void CatchUp::Tell(Collective& origin, Sequence least) {
 
 void CatchUp::TellReturn(Instant now, Collective& collective, Sequence number) {
   const CallId skipped{.collective = collective.id, .sequence = Sequence(number.value() - 1)};
-  LateRules::LearnReturn(now, collective, collective.self, skipped.sequence);
+  CallPolicy::RecordReturn(now, collective, collective.self, skipped.sequence);
   TellOthers(collective, {.kind = DatagramKind::kReturned, .call = skipped});
 }
 

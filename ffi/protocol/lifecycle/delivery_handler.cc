@@ -35,9 +35,9 @@ void DeliveryHandler::HandleOne(Instant now, Rank to, const Delivery& delivery,
   const SentInfo& info = delivery.info;
   const bool refused = delivery.outcome == Delivery::Outcome::kRefused;
   const bool delivered = delivery.outcome == Delivery::Outcome::kDelivered;
-  Holds& holds = session_.peers.Touch(to).holds;
-  if (refused) holds.Refused(now, info.call);
-  if (delivered) holds.Delivered(info.call);
+  RefusedCalls& refused_calls = session_.peers.Touch(to).refused_calls;
+  if (refused) refused_calls.Refused(now, info.call);
+  if (delivered) refused_calls.Delivered(info.call);
   OpenCall* const open = session_.calls.Find(info.call);
   if (open == nullptr) return;
   Exchange& exchange = open->exchange;

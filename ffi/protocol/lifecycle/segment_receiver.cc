@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "ffi/protocol/call/call_policy.h"
 #include "ffi/protocol/call/exchange.h"
-#include "ffi/protocol/call/late_rules.h"
 #include "ffi/protocol/call/segment_codec.h"
 
 namespace optireduce {
@@ -42,11 +42,11 @@ bool SegmentReceiver::HandleOne(Instant now, Collective& collective, MemberIndex
     return false;
   }
   const Sequence call = header.call.sequence;
-  lifecycle_.Apply(now, lag_.NoteAttendance(now, collective, from, call, /*past=*/false));
+  lifecycle_.Apply(now, lag_.RecordAttendance(now, collective, from, call, /*past=*/false));
   if (ShowsCall(collective.spec, header.kind)) {
-    collective.NoteCalled(now, from, call);
+    collective.RecordCalled(now, from, call);
   } else if (header.contributors > 0 && call != kFinalDrain) {
-    collective.Origin().numbers.NoteSum(now, call);
+    collective.Origin().numbers.RecordSum(now, call);
   }
   return HandleValues(now, collective, from, header, *values);
 }
@@ -55,7 +55,7 @@ bool SegmentReceiver::HandleValues(Instant now, Collective& collective, MemberIn
                                    const Header& header, std::span<const std::byte> payload) {
   if (admission_.IsOver(collective, header.call.sequence)) {
     lag_.AnswerPast(collective, from, header.call.sequence);
-    Count(LateRules::HandleOver(now, collective, from, header, payload), header.source);
+    Count(CallPolicy::HandleOver(now, collective, from, header, payload), header.source);
     return true;
   }
   if (admission_.IsAbandoned(collective)) {
@@ -95,7 +95,7 @@ bool SegmentReceiver::HandleOpen(Instant now, OpenCall& open, MemberIndex from,
   lifecycle_.FinishIfComplete(now, open);
   if (outcome.contributions_delivered) lifecycle_.Advance(now, collective.id, header.source);
   if (outcome.first && ShowsCall(collective.spec, header.kind))
-    lifecycle_.ReleaseEarlier(now, header);
+    lifecycle_.ConfirmEarlierCalls(now, header);
   return true;
 }
 

@@ -98,7 +98,7 @@ std::size_t Scale(std::size_t bytes, double by) {
 
 }  // namespace
 
-void WindowedMin::Note(Instant now, double value, bool keep) {
+void WindowedMin::Record(Instant now, double value, bool keep) {
   if (now - since_ > kBestLifetime / 2 && !keep) {
     before_ = recent_;
     recent_ = value;
@@ -184,15 +184,15 @@ void CongestionController::Measure(Instant now, const RoundTrip& round) {
   // While competitors fill the queue, recent minima are not those of the path.
   const bool keep = share_ > share_min_;
   const double shortest = Nanoseconds(round.shortest);
-  path_.Note(now, shortest, keep);
-  if (options_.paths) options_.paths->Note(now, shortest, keep);
+  path_.Record(now, shortest, keep);
+  if (options_.paths) options_.paths->Record(now, shortest, keep);
   if (!round.limited) return;
   rate_bytes_ += static_cast<double>(round.delivered_bytes) - rate_bytes_ / kRateRounds;
   rate_time_ += Nanoseconds(round.elapsed) - rate_time_ / kRateRounds;
   if (rate_rounds_ < kRateRounds) {
     ++rate_rounds_;
   } else if (rate_bytes_ > 0) {
-    fastest_.Note(now, rate_time_ / rate_bytes_, keep);
+    fastest_.Record(now, rate_time_ / rate_bytes_, keep);
   }
 }
 

@@ -30,7 +30,7 @@ namespace optireduce {
 class WindowedMin {
  public:
   // Old values expire, unless `keep`.
-  void Note(Instant now, double value, bool keep);
+  void Record(Instant now, double value, bool keep);
   // Infinite if there is none.
   double value() const { return recent_ < before_ ? recent_ : before_; }
 

@@ -73,11 +73,11 @@ bool Flow::CanSend(std::size_t bytes) const {
 }
 
 bool Flow::MayStart(Instant now) {
-  held_back_ = now < send_at_;
+  paced_ = now < send_at_;
   const bool small = !rate_.paced() && ExpectsAcknowledgement() &&
                      Room() < std::min(rate_.BurstBytes(), window_bytes() / kSmallRoom);
-  if (held_back_ || small) round_trip_.limited = true;
-  return !held_back_ && !small;
+  if (paced_ || small) round_trip_.limited = true;
+  return !paced_ && !small;
 }
 
 std::uint64_t Flow::Track(Instant now, const SentInfo& info, std::size_t bytes,
@@ -198,7 +198,7 @@ Duration Flow::ProbeInterval(int unanswered) const {
 
 const std::vector<Delivery>& Flow::HandleTimeout(Instant now) {
   deliveries_.clear();
-  held_back_ = held_back_ && now < send_at_;
+  paced_ = paced_ && now < send_at_;
   lengths_.HandleTimeout(now);
   if (now >= overtaken_lost_at_) {
     DetectLoss(now);
@@ -260,7 +260,7 @@ bool Flow::unanswered() const { return probes_unanswered_ >= kProbesUnansweredMa
 
 Instant Flow::timeout() const {
   Instant at = std::min({received_.timeout(), overtaken_lost_at_, lengths_.timeout()});
-  if (held_back_) at = std::min(at, send_at_);
+  if (paced_) at = std::min(at, send_at_);
   at = std::min(at, RoomAt());
   if (!under_way_.empty() && !probe_due_) {
     at = std::min(at,

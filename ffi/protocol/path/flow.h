@@ -166,7 +166,7 @@ class Flow {
   Instant round_trip_start_{};
   std::uint64_t round_trip_first_ = 0;  // the number whose acknowledgement ends it
   Instant send_at_{};                   // time at which pacing permits the next batch
-  bool held_back_ = false;              // a batch waits for that
+  bool paced_ = false;                  // a batch waits for that
   bool wants_room_ = false;             // data waits for the window
   std::size_t overdue_bytes_ = 0;       // of the window, while acknowledgements are overdue
 

@@ -14,7 +14,7 @@ namespace optireduce {
 class AnswerTime {
  public:
   // The peer was heard, `gap` after it was asked.
-  void Note(Instant now, Duration gap, Duration peer_timeout) {
+  void Record(Instant now, Duration gap, Duration peer_timeout) {
     if (now - since_ > kMemory / 2) {
       before_ = recent_;
       recent_ = Duration::zero();

@@ -45,9 +45,9 @@ struct Peer {
 
   Rank rank;
   Flow flow;
-  Holds holds;
+  RefusedCalls refused_calls;
   // When something has to be done that concerns this peer alone.
-  Instant timeout() const { return std::min(flow.timeout(), holds.timeout()); }
+  Instant timeout() const { return std::min(flow.timeout(), refused_calls.timeout()); }
   // Number of ranks that may send to the peer at the same time, as it advertised last.
   std::uint8_t incast = UINT8_MAX;
   Sealer seal;  // datagrams to the peer
@@ -101,7 +101,8 @@ struct Peer {
   bool AwaitsAnswer() const { return asked > last_heard; }
   void Heard(Instant now, Duration peer_timeout) {
     // Before the first time its process may not have started.
-    if (AwaitsAnswer() && last_heard > Instant{}) answer_time.Note(now, now - asked, peer_timeout);
+    if (AwaitsAnswer() && last_heard > Instant{})
+      answer_time.Record(now, now - asked, peer_timeout);
     last_heard = now;
   }
   // The silence after which calls do not wait for it. Its usual response time is unknown until it
@@ -125,7 +126,7 @@ struct Peer {
     control.clear();
     ready.clear();
     backlog.clear();
-    holds.Clear();
+    refused_calls.Clear();
   }
   std::uint32_t turns = 0;  // of sending segments to it
 

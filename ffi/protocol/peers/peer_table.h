@@ -61,7 +61,7 @@ class PeerTable {
     return quiet_until_.FirstBefore(now + Duration(1), first);
   }
   // There was nothing to send to the peer.
-  void NoteQuiet(Rank rank) {
+  void RecordQuiet(Rank rank) {
     const Peer& peer = *peers_[rank.index()];
     if (peer.HasQueued() || peer.flow.probe_due()) return;
     const Instant timeout = peer.timeout();

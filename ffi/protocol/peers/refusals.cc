@@ -37,8 +37,8 @@ void Refusals::Forget(Rank rank) {
 
 // ---- The sender.
 
-std::vector<CollectiveId> Holds::Update(Instant now, std::uint64_t number,
-                                        std::vector<CallId> refusals) {
+std::vector<CollectiveId> RefusedCalls::Update(Instant now, std::uint64_t number,
+                                               std::vector<CallId> refusals) {
   if (number < number_) return {};
   number_ = number;
   if (refusals.empty() && listed_.empty()) return {};
@@ -57,12 +57,12 @@ std::vector<CollectiveId> Holds::Update(Instant now, std::uint64_t number,
   return lifted;
 }
 
-bool Holds::Listed(CallId call) const {
+bool RefusedCalls::Listed(CallId call) const {
   const auto at = std::ranges::lower_bound(listed_, call.collective, {}, &CallId::collective);
   return at != listed_.end() && at->collective == call.collective && at->sequence <= call.sequence;
 }
 
-void Holds::Refused(Instant now, CallId call) {
+void RefusedCalls::Refused(Instant now, CallId call) {
   if (Listed(call)) return;
   const auto at = std::ranges::find(timed_, call, &Timed::call);
   if (at != timed_.end()) {
@@ -77,28 +77,28 @@ void Holds::Refused(Instant now, CallId call) {
   timed_.push_back({.call = call, .since = now, .until = now});
 }
 
-void Holds::Delivered(CallId call) {
+void RefusedCalls::Delivered(CallId call) {
   std::erase_if(timed_, [&](const Timed& timed) { return timed.call == call; });
 }
 
-bool Holds::Contains(Instant now, CallId call) const {
+bool RefusedCalls::Contains(Instant now, CallId call) const {
   if (Listed(call)) return true;
   const auto at = std::ranges::find(timed_, call, &Timed::call);
   return at != timed_.end() && now < at->until;
 }
 
-void Holds::Ask(Instant now) {
+void RefusedCalls::Ask(Instant now) {
   if (ask_at_ != kNever || listed_.empty()) return;
   ask_at_ = now + std::clamp((now - changed_at_) / kAskPart, kAskIntervalMin, kAskIntervalMax);
 }
 
-bool Holds::PopAsk(Instant now) {
+bool RefusedCalls::PopAsk(Instant now) {
   if (now < ask_at_) return false;
   ask_at_ = kNever;
   return true;
 }
 
-std::vector<CallId> Holds::PopExpired(Instant now) {
+std::vector<CallId> RefusedCalls::PopExpired(Instant now) {
   std::vector<CallId> calls;
   for (Timed& timed : timed_) {
     if (timed.waits && now >= timed.until) {
@@ -109,7 +109,7 @@ std::vector<CallId> Holds::PopExpired(Instant now) {
   return calls;
 }
 
-Instant Holds::timeout() const {
+Instant RefusedCalls::timeout() const {
   Instant at = ask_at_;
   for (const Timed& timed : timed_) {
     if (timed.waits) at = std::min(at, timed.until);
@@ -117,7 +117,7 @@ Instant Holds::timeout() const {
   return at;
 }
 
-void Holds::Clear() {
+void RefusedCalls::Clear() {
   listed_.clear();
   timed_.clear();
   ask_at_ = kNever;

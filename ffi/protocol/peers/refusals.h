@@ -58,7 +58,7 @@ class Refusals {
 };
 
 // The calls of this rank that one peer refuses.
-class Holds {
+class RefusedCalls {
  public:
   // The peer's list, from the acknowledgement of that number. Returns the collectives of which it
   // takes more than before.

@@ -11,7 +11,7 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/bucket/reduction.h"
-#include "ffi/protocol/collective/late_policy.h"
+#include "ffi/protocol/collective/policy_traits.h"
 #include "ffi/protocol/peers/refusals.h"
 #include "ffi/protocol/session/session_state.h"
 #include "ffi/protocol/wire/wire.h"
@@ -53,7 +53,7 @@ class Admission {
   // Counts the datagram, and lets its sender know.
   void Refuse(Instant now, const Header& header);
   // Something has happened that may lift a refusal.
-  void NoteChange() { changed_ = true; }
+  void RecordChange() { changed_ = true; }
   // Tells the peers that were refused data that is accepted now.
   void Lift(Instant now);
   void Forget(Rank gone) { refusals_.Forget(gone); }

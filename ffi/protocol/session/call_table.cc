@@ -37,7 +37,7 @@ OpenCall& CallTable::Open(Instant now, Collective& collective, Sequence sequence
   const std::uint16_t members = collective.layout.members();
   std::vector<MemberIndex>& order = send_orders_[{members, collective.self}];
   if (order.empty()) order = TarSendOrder(members, collective.self);
-  LateRules::Prepare(collective, options_, pool_);
+  CallPolicy::Prepare(collective, options_, pool_);
   const ExchangeOptions options{.send_order = order,
                                 .lag_timeout = options_.peer_timeout,
                                 .drain = drain,
@@ -51,7 +51,7 @@ OpenCall& CallTable::Open(Instant now, Collective& collective, Sequence sequence
   if (!collective.deferred) return opened;
   for (const Rank member : collective.spec.members) {
     if (member == options_.rank || !peers_[member]->gone()) continue;
-    opened.exchange.sender().ReleaseResults(*collective.MemberOf(member));
+    opened.exchange.sender().ConfirmResults(*collective.MemberOf(member));
   }
   return opened;
 }

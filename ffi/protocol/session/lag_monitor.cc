@@ -103,12 +103,12 @@ bool LagMonitor::OthersArePast(const Exchange& exchange) const {
   return past && (all || exchange.all_gather().SparesAll(with_it));
 }
 
-std::vector<Verdict> LagMonitor::NoteAttendance(Instant now, Collective& collective,
-                                                MemberIndex from, Sequence call, bool past) {
+std::vector<Verdict> LagMonitor::RecordAttendance(Instant now, Collective& collective,
+                                                  MemberIndex from, Sequence call, bool past) {
   std::vector<Verdict> verdicts;
   if (!NeedsNoMember(collective.spec)) return verdicts;
   Attendance& attendance = collective.attendance;
-  const bool news = past ? attendance.NotePast(from, call) : attendance.Note(from, call);
+  const bool news = past ? attendance.RecordPast(from, call) : attendance.Record(from, call);
   if (!news) return verdicts;
   calls_.ForEach(collective.id, [&](CallId open, OpenCall& active) {
     Exchange& exchange = active.exchange;

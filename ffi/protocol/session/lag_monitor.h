@@ -38,8 +38,8 @@ class LagMonitor {
 
   // A member has shown its position: it is in `call`, or `past` it. Names the calls that all others
   // are past.
-  std::vector<Verdict> NoteAttendance(Instant now, Collective& collective, MemberIndex from,
-                                      Sequence call, bool past);
+  std::vector<Verdict> RecordAttendance(Instant now, Collective& collective, MemberIndex from,
+                                        Sequence call, bool past);
   // A member has sent data of a call that is over here. It learns that nothing comes in return: if
   // the program here makes no more calls, no data tells it.
   void AnswerPast(Collective& collective, MemberIndex to, Sequence call);

@@ -1,5 +1,5 @@
 // The membership of the rank as one lane, this endpoint, follows it: the views that the lane has
-// adopted, and messages of the membership in both directions. FailureDetector and Succession apply
+// adopted, and messages of the membership in both directions. FailureDetector and CallGate apply
 // a view to peers and calls.
 
 #ifndef FFI_PROTOCOL_SESSION_LANE_MEMBERSHIP_H_
@@ -16,7 +16,7 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
-#include "ffi/protocol/collective/late_policy.h"
+#include "ffi/protocol/collective/policy_traits.h"
 #include "ffi/protocol/membership/membership.h"
 #include "ffi/protocol/membership/shared_membership.h"
 #include "ffi/protocol/session/session_state.h"

@@ -49,25 +49,25 @@ void Transmitter::QueueAll(OpenCall& active) {
   for (std::uint16_t m = 0; m < active.queued.size(); ++m) Queue(active, MemberIndex(m));
 }
 
-void Transmitter::QueueHeld(CollectiveId id, Rank to) {
+void Transmitter::QueueRefused(CollectiveId id, Rank to) {
   calls_.ForEach(id, [&](CallId, OpenCall& active) {
     if (const auto member = active.exchange.collective().MemberOf(to)) Queue(active, *member);
   });
 }
 
-void Transmitter::AskHeld(Instant now, Rank to) {
+void Transmitter::AskRefused(Instant now, Rank to) {
   Peer& other = peers_.Touch(to);
-  for (const CallId call : other.holds.PopExpired(now)) QueueHeld(call.collective, to);
-  if (!other.holds.PopAsk(now)) return;
+  for (const CallId call : other.refused_calls.PopExpired(now)) QueueRefused(call.collective, to);
+  if (!other.refused_calls.PopAsk(now)) return;
   bool needed = false;
-  for (const CallId& first : other.holds.listed()) {
+  for (const CallId& first : other.refused_calls.listed()) {
     calls_.ForEach(first.collective,
                    [&](CallId call, const OpenCall&) { needed = needed || call >= first; });
   }
   if (!needed) return;
   // One more probe would put off those that show a silence.
   if (!other.flow.awaits_acknowledgement()) other.control.push_back({.kind = DatagramKind::kProbe});
-  other.holds.Ask(now);
+  other.refused_calls.Ask(now);
 }
 
 void Transmitter::Announce(const Collective& collective, Sequence sequence) {
@@ -102,7 +102,7 @@ std::optional<Transmit> Transmitter::Poll(Instant now, bool stuck, std::span<std
         next_peer_ = Rank(static_cast<std::uint16_t>((r + 1) % ranks));
         return transmit;
       }
-      peers_.NoteQuiet(to);
+      peers_.RecordQuiet(to);
     }
   }
   return std::nullopt;
@@ -119,7 +119,7 @@ Transmit Transmitter::SealMembership(Rank to, std::size_t payload_bytes,
     if (!hole) continue;
     header.segment = SegmentIndex(static_cast<std::uint32_t>(hole->lost_bytes << 16) |
                                   static_cast<std::uint32_t>(hole->delivered_bytes));
-    header.note = peer.rank.value();
+    header.sender_info = peer.rank.value();
     break;
   }
   header.number = peers_.Touch(to).flow.Untracked();
@@ -213,7 +213,7 @@ std::optional<Transmit> Transmitter::SendControl(Instant now, Rank to,
     header.flags = static_cast<std::uint8_t>(static_cast<int>(blame.cause) << kCauseShift);
     if (std::ranges::find(blame.ranks, options_.rank) != blame.ranks.end())
       header.flags |= kFlagSenderToo;
-    header.note = (blamed == blame.ranks.end() ? options_.rank : *blamed).value();
+    header.sender_info = (blamed == blame.ranks.end() ? options_.rank : *blamed).value();
     payload_bytes = EncodeAnnouncement(collective.spec, ours.why().message(), payload);
   } else if (IsAnnouncement(info.kind)) {
     const CollectiveSpec& spec = directory_.Find(info.call.collective)->spec;
@@ -246,10 +246,10 @@ OpenCall* Transmitter::NextSegment(Instant now, Rank to, Ring<CallId>& calls, Ou
       OpenCall& active = *open;
       Exchange& exchange = active.exchange;
       const MemberIndex member = *exchange.collective().MemberOf(to);
-      const bool held = other.holds.Contains(now, call);
+      const bool held = other.refused_calls.Contains(now, call);
       exchange.sender().SetStalled(member, held || other.flow.unanswered());
       if (held) {
-        other.holds.Ask(now);
+        other.refused_calls.Ask(now);
         active.queued[member.index()] = false;
         calls.pop_front();
         continue;
@@ -271,7 +271,7 @@ OpenCall* Transmitter::NextSegment(Instant now, Rank to, Ring<CallId>& calls, Ou
         item = *next;
         return &active;
       }
-      active.queued[member.index()] = behind || exchange.sender().HeldBack(member);
+      active.queued[member.index()] = behind || exchange.sender().OutOfTurn(member);
       // Not its turn yet among the `incast`; it stays, behind the others.
       if (active.queued[member.index()]) (behind ? other.backlog : calls).push_back(call);
     }
@@ -422,7 +422,7 @@ void Transmitter::AdaptIncast() {
 
 std::uint16_t Transmitter::IncastOf(const Exchange& exchange) {
   if (options_.incast != 0) return options_.incast;
-  if (!exchange.rules().LosesLate()) return UINT16_MAX;
+  if (!exchange.policy().LosesLate()) return UINT16_MAX;
   if (incast_of_peers_) return *incast_of_peers_;
   std::uint8_t least = UINT8_MAX;
   for (const Peer& peer : peers_.others()) {

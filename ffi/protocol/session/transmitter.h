@@ -34,19 +34,19 @@ class Transmitter {
   void Queue(OpenCall& open, MemberIndex to);
   void QueueAll(OpenCall& open);
   // Held data of the collective for the peer may be sent.
-  void QueueHeld(CollectiveId collective, Rank to);
+  void QueueRefused(CollectiveId collective, Rank to);
   // Asks the peer whether it still refuses what this rank has for it.
-  void AskHeld(Instant now, Rank to);
+  void AskRefused(Instant now, Rank to);
   void Announce(const Collective& collective, Sequence sequence);
   // From now on each peer gets one farewell, after the data that this rank has for it.
   void Leave(const Status& why);
 
   // A call has begun: the batches left to send have to be counted anew.
-  void NoteSubmitted() { batches_left_ = 0; }
+  void RecordSubmitted() { batches_left_ = 0; }
   // A call has ended: how many may send to this rank from now on?
   void AdaptIncast();
   // A peer is gone or back, or has advertised another incast.
-  void NoteIncastOfPeers() { incast_of_peers_.reset(); }
+  void RecordIncastOfPeers() { incast_of_peers_.reset(); }
 
   // The next datagrams to a peer. `stuck`: no agreement can be reached; then peers that are silent
   // and awaited get nothing.

@@ -46,7 +46,7 @@ std::optional<LatePolicy> PolicyOf(std::uint8_t value) {
 }
 
 // Of the two meanings of the last field.
-bool HasNote(DatagramKind kind) {
+bool HasSenderInfo(DatagramKind kind) {
   return kind == DatagramKind::kContribution || kind == DatagramKind::kGaveUp ||
          kind == DatagramKind::kMembership;
 }
@@ -65,7 +65,7 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out) 
   writer.Write(header.call.sequence.value());
   writer.Write(header.segment.value());
   writer.Write(header.number, 6);
-  writer.Write(HasNote(header.kind) ? header.note : header.contributors);
+  writer.Write(HasSenderInfo(header.kind) ? header.sender_info : header.contributors);
   OR_CHECK(writer.ok() && writer.size() == kHeaderBytes);
 }
 
@@ -88,7 +88,8 @@ ParsedHeader ParseHeader(std::span<const std::byte> datagram) {
   header.call.sequence = Sequence(reader.Read<std::uint32_t>());
   header.segment = SegmentIndex(reader.Read<std::uint32_t>());
   header.number = reader.Read<std::uint64_t>(6);
-  (HasNote(header.kind) ? header.note : header.contributors) = reader.Read<std::uint16_t>();
+  (HasSenderInfo(header.kind) ? header.sender_info : header.contributors) =
+      reader.Read<std::uint16_t>();
   return {.header = header, .error = {}};
 }
 

@@ -12,7 +12,7 @@
 //           (upper 16 bits), and that do, from the sender to some rank; 0: there is none
 //   20 u48  number: counts the datagrams of one direction; the nonce of the tag
 //   26 u16  in a result: the number of its contributors; in a contribution where late data is
-//           deferred: a SenderNote; where late data is dropped: the duration of a stage
+//           deferred: a SenderInfo; where late data is dropped: the duration of a stage
 //           (CallTiming::SampleFor); of a call that was given up: the rank to blame;
 //           of a message about members: that rank
 //
@@ -122,8 +122,8 @@ struct Header {
   SegmentIndex segment;
   std::uint64_t number = 0;
   std::uint16_t contributors = 0;  // of a result: ranks in the sum
-  // Of a contribution: see LateRules::NoteFor; of kGaveUp and kMembership: a rank.
-  std::uint16_t note = 0;
+  // Of a contribution: see CallPolicy::SenderInfoFor; of kGaveUp and kMembership: a rank.
+  std::uint16_t sender_info = 0;
 
   friend bool operator==(const Header&, const Header&) = default;
 };

@@ -1,9 +1,9 @@
-#include "ffi/protocol/call/late_rules.h"
+#include "ffi/protocol/call/call_policy.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "ffi/protocol/wire/sender_note.h"
+#include "ffi/protocol/wire/sender_info.h"
 
 namespace optireduce {
 namespace {
@@ -14,7 +14,7 @@ LatePolicy PolicyOf(const CollectiveSpec& spec, Stage stage) {
 
 }  // namespace
 
-LateRules::LateRules(Collective& collective, Sequence sequence, Instant opened_at, bool drain)
+CallPolicy::CallPolicy(Collective& collective, Sequence sequence, Instant opened_at, bool drain)
     : collective_(collective),
       sequence_(sequence),
       opened_at_(opened_at),
@@ -22,7 +22,7 @@ LateRules::LateRules(Collective& collective, Sequence sequence, Instant opened_a
       deferred_(collective.deferred.get()),
       timing_(collective.timing.get()) {}
 
-void LateRules::Prepare(Collective& collective, const EndpointOptions& options, BufferPool& pool) {
+void CallPolicy::Prepare(Collective& collective, const EndpointOptions& options, BufferPool& pool) {
   const CollectiveSpec& spec = collective.spec;
   if (HasDeadlines(spec) && !collective.timing) {
     collective.timing = std::make_unique<CallTiming>(spec, collective.self, options.late_budget,
@@ -35,20 +35,20 @@ void LateRules::Prepare(Collective& collective, const EndpointOptions& options, 
   }
 }
 
-LateRules LateRules::Open(Collective& collective, Sequence sequence, Instant now, bool drain) {
-  LateRules rules(collective, sequence, now, drain);
-  if (rules.timing_ == nullptr) return rules;
-  rules.timing_->Open(now);
-  rules.reduce_scatter_deadline_ = rules.timing_->reduce_scatter_deadline();
-  rules.call_deadline_ = rules.timing_->call_deadline();
-  if (!rules.retains()) return rules;
-  rules.deferred_->NoteOpening(sequence, now);
-  for (auto& began : rules.began_) began.assign(collective.layout.members(), kNever);
-  rules.complete_before_.resize(collective.layout.members());
-  return rules;
+CallPolicy CallPolicy::Open(Collective& collective, Sequence sequence, Instant now, bool drain) {
+  CallPolicy policy(collective, sequence, now, drain);
+  if (policy.timing_ == nullptr) return policy;
+  policy.timing_->Open(now);
+  policy.reduce_scatter_deadline_ = policy.timing_->reduce_scatter_deadline();
+  policy.call_deadline_ = policy.timing_->call_deadline();
+  if (!policy.retains()) return policy;
+  policy.deferred_->RecordOpening(sequence, now);
+  for (auto& began : policy.began_) began.assign(collective.layout.members(), kNever);
+  policy.complete_before_.resize(collective.layout.members());
+  return policy;
 }
 
-void LateRules::Submit(Instant now, bool in_order) {
+void CallPolicy::Submit(Instant now, bool in_order) {
   if (!retains()) return;
   submitted_at_ = now;
   for (const MemberIndex member : collective_.others) {
@@ -62,17 +62,17 @@ void LateRules::Submit(Instant now, bool in_order) {
   timing_->Arrived(Stage::kReduceScatter, collective_.self, after_opening, Duration(0), 1.0);
 }
 
-bool LateRules::Windowed(Stage stage) const {
+bool CallPolicy::Windowed(Stage stage) const {
   // A call can be over, given up, before any call of its collective has opened.
   return retains() && PolicyOf(collective_.spec, stage) == LatePolicy::kDefer;
 }
 
-LatePolicy LateRules::policy(Stage stage) const {
+LatePolicy CallPolicy::policy(Stage stage) const {
   const LatePolicy of_spec = PolicyOf(collective_.spec, stage);
   return drain_ && of_spec != LatePolicy::kNoStage ? LatePolicy::kWait : of_spec;
 }
 
-bool LateRules::MaySend(Stage stage, MemberIndex to) const {
+bool CallPolicy::MaySend(Stage stage, MemberIndex to) const {
   if (!Windowed(stage)) return true;
   const SendWindow& window = deferred_->sending(stage, to).window;
   if (window.Begun(sequence_)) return true;
@@ -80,72 +80,72 @@ bool LateRules::MaySend(Stage stage, MemberIndex to) const {
   return drain_ ? window.all_delivered() : window.MayBegin(sequence_);
 }
 
-std::unique_ptr<SegmentStore> LateRules::Begin(Stage stage, MemberIndex to) {
+std::unique_ptr<SegmentStore> CallPolicy::Begin(Stage stage, MemberIndex to) {
   if (!Unsent(stage, to)) return nullptr;
   deferred_->sending(stage, to).window.Begin(sequence_);
   return deferred_->PopDeferredSends(stage, to);
 }
 
-bool LateRules::Unsent(Stage stage, MemberIndex to) const {
+bool CallPolicy::Unsent(Stage stage, MemberIndex to) const {
   return Windowed(stage) && !deferred_->sending(stage, to).window.Begun(sequence_);
 }
 
-void LateRules::Deliver(Stage stage, MemberIndex to) {
+void CallPolicy::Deliver(Stage stage, MemberIndex to) {
   if (Windowed(stage)) deferred_->sending(stage, to).window.Deliver(sequence_);
 }
 
-std::uint16_t LateRules::NoteFor(Instant now, MemberIndex to, SegmentIndex segment) const {
+std::uint16_t CallPolicy::SenderInfoFor(Instant now, MemberIndex to, SegmentIndex segment) const {
   if (retains()) {
-    return EncodeSenderNote(
+    return EncodeSenderInfo(
         {.calls_with_results = complete_before_[to.index()], .since_call = now - submitted_at_});
   }
   if (timing_ == nullptr) return 0;
   return timing_->SampleFor({.collective = collective_.id, .sequence = sequence_}, segment);
 }
 
-std::uint8_t LateRules::FlagsFor(MemberIndex to) const {
+std::uint8_t CallPolicy::FlagsFor(MemberIndex to) const {
   if (LosesLate()) return timing_->calibrating() ? kFlagMeasures : std::uint8_t{0};
   if (!retains()) return 0;
   return static_cast<std::uint8_t>((drain_ ? kFlagDrain : 0) |
                                    (deferred_->suspended(to) ? kFlagSuspended : 0));
 }
 
-void LateRules::HandleNote(MemberIndex from, const Header& header) {
-  if (LosesLate()) timing_->HandleSample(from, header.call, header.segment, header.note);
+void CallPolicy::HandleSenderInfo(MemberIndex from, const Header& header) {
+  if (LosesLate()) timing_->HandleSample(from, header.call, header.segment, header.sender_info);
 }
 
-void LateRules::HandleFlags(MemberIndex from, const Header& header) {
+void CallPolicy::HandleFlags(MemberIndex from, const Header& header) {
   if (LosesLate()) timing_->HandleMeasures(from, (header.flags & kFlagMeasures) != 0);
 }
 
-std::uint32_t LateRules::CallsWithResults(const Collective& collective, const Header& header) {
+std::uint32_t CallPolicy::CallsWithResults(const Collective& collective, const Header& header) {
   if (NeedsNoMember(collective.spec)) return 0;
   const std::uint32_t before = header.call.sequence.value();
   // Where results are waited for, a later call proves that all before are there.
   if (WaitsForMembers(collective.spec, /*drain=*/false)) return before;
-  return std::min(DecodeSenderNote(header.note).calls_with_results, before);
+  return std::min(DecodeSenderInfo(header.sender_info).calls_with_results, before);
 }
 
-bool LateRules::Retransmits(Stage stage, MemberIndex to) const {
+bool CallPolicy::Retransmits(Stage stage, MemberIndex to) const {
   if (policy(stage) != LatePolicy::kDrop) return true;
   // Nothing estimates a value that an all_gather lacks.
-  if (!HasReduceScatter(collective_.spec)) return !released_;
+  if (!HasReduceScatter(collective_.spec)) return !service_ended_;
   // The first calls measure the time until everything is there.
-  return !released_ && (timing_->calibrating() || timing_->measures(to));
+  return !service_ended_ && (timing_->calibrating() || timing_->measures(to));
 }
 
-Instant LateRules::ReduceScatterDeadline(bool closing) const {
+Instant CallPolicy::ReduceScatterDeadline(bool closing) const {
   const LatePolicy late = policy(Stage::kReduceScatter);
   if (late == LatePolicy::kWait || late == LatePolicy::kNoStage) return kNever;
   return SaturatingAdd(opened_at_, closing ? call_deadline_ : reduce_scatter_deadline_);
 }
 
-Instant LateRules::CallDeadline() const {
+Instant CallPolicy::CallDeadline() const {
   if (policy_of_last_stage() == LatePolicy::kWait) return kNever;
   return SaturatingAdd(opened_at_, call_deadline_);
 }
 
-Instant LateRules::EarlyEnd(Stage stage, const LastSegments& last) const {
+Instant CallPolicy::EarlyEnd(Stage stage, const LastSegments& last) const {
   if (policy(stage) != LatePolicy::kDrop || !HasReduceScatter(collective_.spec)) return kNever;
   if (!last.complete()) return kNever;
   const Duration grace = timing_->grace(Stage::kReduceScatter);
@@ -154,11 +154,11 @@ Instant LateRules::EarlyEnd(Stage stage, const LastSegments& last) const {
   return last.last() + grace + timing_->grace(Stage::kAllGather);
 }
 
-bool LateRules::Straggles(MemberIndex member) const {
+bool CallPolicy::Straggles(MemberIndex member) const {
   return retains() && !drain_ && timing_->straggles(member);
 }
 
-std::vector<MemberIndex> LateRules::FindAbsent() const {
+std::vector<MemberIndex> CallPolicy::FindAbsent() const {
   const bool goes_on = OutlivesMembers(collective_.spec) && !drain_ && deferred_->suspends();
   std::vector<MemberIndex> absent;
   for (const MemberIndex member : collective_.layout.Members()) {
@@ -171,38 +171,38 @@ std::vector<MemberIndex> LateRules::FindAbsent() const {
   return few || LosesLate() ? absent : std::vector<MemberIndex>();
 }
 
-bool LateRules::HandleLate(Instant now, MemberIndex from, const Header& header,
-                           std::span<const std::byte> payload) {
-  Learn(now, from, header);
+bool CallPolicy::HandleLate(Instant now, MemberIndex from, const Header& header,
+                            std::span<const std::byte> payload) {
+  RecordArrival(now, from, header);
   const Stage stage = StageOf(header.kind);
   if (policy(stage) == LatePolicy::kDrop) timing_->CameLate(stage, payload.size());
   return Defer(stage, header.segment, payload);
 }
 
-Receipt LateRules::HandleOver(Instant now, Collective& collective, MemberIndex from,
-                              const Header& header, std::span<const std::byte> payload) {
+Receipt CallPolicy::HandleOver(Instant now, Collective& collective, MemberIndex from,
+                               const Header& header, std::span<const std::byte> payload) {
   const BucketLayout& layout = collective.layout;
   const Sequence sequence = header.call.sequence;
   const Stage stage = StageOf(header.kind);
   const MemberIndex shard = stage == Stage::kReduceScatter ? collective.self : from;
-  LateRules rules(collective, sequence, kNever, /*drain=*/false);
+  CallPolicy policy(collective, sequence, kNever, /*drain=*/false);
   if (!layout.Fits(shard, header.segment, payload.size())) return Receipt::kStale;
-  if (!rules.Windowed(stage)) {
+  if (!policy.Windowed(stage)) {
     // Without timing no call has opened here.
     const bool first = (header.flags & kFlagRetransmission) == 0;
-    if (rules.timing_ != nullptr && first) rules.timing_->CameLate(stage, payload.size());
+    if (policy.timing_ != nullptr && first) policy.timing_->CameLate(stage, payload.size());
     return Receipt::kStale;
   }
   CallHistory& history = collective.deferred->history(stage, from);
   const std::size_t within = header.segment.value() - layout.FirstSegment(shard).value();
   const Receipt receipt = history.Take(sequence, within, layout.SegmentsOf(shard));
   if (receipt != Receipt::kNew) return receipt;
-  rules.opened_at_ = collective.deferred->OpeningOf(sequence).value_or(kNever);
-  rules.HandleLate(now, from, header, payload);
+  policy.opened_at_ = collective.deferred->OpeningOf(sequence).value_or(kNever);
+  policy.HandleLate(now, from, header, payload);
   return Receipt::kLate;
 }
 
-bool LateRules::Defer(Stage stage, SegmentIndex segment, std::span<const std::byte> values) {
+bool CallPolicy::Defer(Stage stage, SegmentIndex segment, std::span<const std::byte> values) {
   if (!Windowed(stage)) return false;
   SegmentStore& late =
       stage == Stage::kReduceScatter ? deferred_->late_contributions() : deferred_->late_results();
@@ -210,7 +210,7 @@ bool LateRules::Defer(Stage stage, SegmentIndex segment, std::span<const std::by
   return true;
 }
 
-void LateRules::Learn(Instant now, MemberIndex from, const Header& header) {
+void CallPolicy::RecordArrival(Instant now, MemberIndex from, const Header& header) {
   if (!retains() || drain_ || opened_at_ == kNever) return;
   const Stage stage = StageOf(header.kind);
   Instant began = BeganAt(now, header);
@@ -229,8 +229,8 @@ void LateRules::Learn(Instant now, MemberIndex from, const Header& header) {
                        static_cast<double>(layout.Shard(shard).bytes));
 }
 
-void LateRules::LearnReturn(Instant now, Collective& collective, MemberIndex member,
-                            Sequence skipped) {
+void CallPolicy::RecordReturn(Instant now, Collective& collective, MemberIndex member,
+                              Sequence skipped) {
   if (!collective.deferred) return;
   const std::optional<Instant> opened = collective.deferred->OpeningOf(skipped);
   if (opened) collective.timing->Began(Stage::kReduceScatter, member, now - *opened);
@@ -238,21 +238,23 @@ void LateRules::LearnReturn(Instant now, Collective& collective, MemberIndex mem
 
 // A contribution tells when its sender called. A result that is not retransmitted is among the
 // first of its shard.
-Instant LateRules::BeganAt(Instant now, const Header& header) const {
+Instant CallPolicy::BeganAt(Instant now, const Header& header) const {
   if (header.kind == DatagramKind::kContribution) {
-    return std::max(now - DecodeSenderNote(header.note).since_call, opened_at_);
+    return std::max(now - DecodeSenderInfo(header.sender_info).since_call, opened_at_);
   }
   return (header.flags & kFlagRetransmission) != 0 ? opened_at_ : now;
 }
 
-Instant LateRules::ReleaseAt() const { return LosesLate() && !released_ ? CallDeadline() : kNever; }
+Instant CallPolicy::ServiceEndsAt() const {
+  return LosesLate() && !service_ended_ ? CallDeadline() : kNever;
+}
 
-void LateRules::Remember(Stage stage, MemberIndex from, Bitmap received) {
+void CallPolicy::Remember(Stage stage, MemberIndex from, Bitmap received) {
   if (!Windowed(stage) || received.count() == 0) return;
   deferred_->history(stage, from).Remember(sequence_, std::move(received));
 }
 
-void LateRules::EndStage(Stage stage, StageEnd end) {
+void CallPolicy::EndStage(Stage stage, StageEnd end) {
   if (stage == Stage::kReduceScatter) {
     reduce_scatter_elapsed_ = end.elapsed;
   } else {
@@ -261,7 +263,7 @@ void LateRules::EndStage(Stage stage, StageEnd end) {
   timing_->Ended(stage, end);
 }
 
-Duration LateRules::deadline_needed() const {
+Duration CallPolicy::deadline_needed() const {
   return timing_ != nullptr && !drain_ ? timing_->deadline_needed() : Duration{};
 }
 

@@ -5,8 +5,8 @@
 // last call of the old one is its final drain, a drain that no program makes: it brings everything
 // that was late among the members that are left. Its result comes with a call of the successor.
 
-#ifndef FFI_PROTOCOL_LIFECYCLE_SUCCESSION_H_
-#define FFI_PROTOCOL_LIFECYCLE_SUCCESSION_H_
+#ifndef FFI_PROTOCOL_LIFECYCLE_CALL_GATE_H_
+#define FFI_PROTOCOL_LIFECYCLE_CALL_GATE_H_
 
 #include <deque>
 #include <optional>
@@ -23,11 +23,11 @@
 
 namespace optireduce {
 
-class Succession {
+class CallGate {
  public:
   // All must outlive this.
-  Succession(SessionState& session, LaneMembership& membership, CallLifecycle& lifecycle,
-             WaitMonitor& waits)
+  CallGate(SessionState& session, LaneMembership& membership, CallLifecycle& lifecycle,
+           WaitMonitor& waits)
       : session_(session),
         membership_(membership),
         lifecycle_(lifecycle),
@@ -36,19 +36,19 @@ class Succession {
 
   // Keeps a call until it can begin. `given_up`: the program never makes it, which peers learn once
   // it is known which ranks these are.
-  void Hold(Instant now, Submission submission, std::optional<Status> given_up);
-  bool empty() const { return held_.empty(); }
+  void Add(Instant now, Submission submission, std::optional<Status> given_up);
+  bool empty() const { return pending_.empty(); }
   // An error if the call can never begin.
   Status Check(const Submission& submission) const { return catch_up_.Check(submission); }
   // Calls `visit(spec, since)` for the drains that wait for all members.
   template <typename Visit>
-  void ForEachHeldDrain(Visit visit) const {
-    for (const Held& held : held_) {
-      if (held.waits_for != nullptr) visit(held.waits_for->spec, held.since);
+  void ForEachPendingDrain(Visit visit) const {
+    for (const PendingCall& pending : pending_) {
+      if (pending.waits_for != nullptr) visit(pending.waits_for->spec, pending.since);
     }
   }
-  // Starts the held calls, and the final drains, that can begin. True if it has suspected a member:
-  // the membership may change.
+  // Starts the pending calls, and the final drains, that can begin. True if it has suspected a
+  // member: the membership may change.
   bool Start(Instant now);
   void HandleReturn(Collective& collective, MemberIndex member, Sequence skipped) {
     catch_up_.HandleReturn(collective, member, skipped);
@@ -57,16 +57,16 @@ class Succession {
   // they have no final drain.
   void HandleView(Instant now);
 
-  // Fails the held calls; false if there are none.
+  // Fails the pending calls; false if there are none.
   bool FailAll(Instant now, const Status& why);
   // Their peers learn of the end in another way.
-  void Clear() { held_.clear(); }
-  // Fails the calls that were held for too long.
+  void Clear() { pending_.clear(); }
+  // Fails the calls that were pending for too long.
   void HandleTimeout(Instant now);
   Instant timeout() const;
 
  private:
-  struct Held {
+  struct PendingCall {
     Submission submission;
     Instant since;
     std::optional<Status> given_up;
@@ -74,27 +74,27 @@ class Succession {
     Instant waits_until = kNever;           // with nothing else in its way
     const Collective* waits_for = nullptr;  // a drain, until all members wait in it
   };
-  // The outcome of one pass over the held calls.
+  // The outcome of one pass over the pending calls.
   struct Pass {
     bool started = false;    // some call
     bool frozen = false;     // no call may begin
     bool suspected = false;  // some member
   };
-  Pass StartHeld(Instant now);
+  Pass StartPending(Instant now);
   // The collective among the ranks that take part in the call. Wants a final drain where the
   // members have changed.
   Result<Collective*> CollectiveInView(Collective& origin, Sequence sequence);
   // False if the call begins now.
-  bool MustHold(Instant now, Held& held, const CatchUp::Turn& turn, Collective& origin,
+  bool MustWait(Instant now, PendingCall& pending, const CatchUp::Turn& turn, Collective& origin,
                 Collective& in_view, Pass& pass);
   // The call waits for a final drain, or for a decision on a member that has left.
   bool AwaitsAgreement(Instant now, const Collective& in_view, Sequence number, bool drain,
                        Pass& pass);
   // Ends a drain that a peer has given up, without telling the others, who know.
-  bool EndGivenUpDrain(Instant now, Held& held, Collective& origin);
-  void Begin(Instant now, Held held, const CatchUp::Turn& turn, Collective& origin,
+  bool EndGivenUpDrain(Instant now, PendingCall& pending, Collective& origin);
+  void Begin(Instant now, PendingCall pending, const CatchUp::Turn& turn, Collective& origin,
              Collective& in_view);
-  void Fail(Instant now, Held& held, Status why);
+  void Fail(Instant now, PendingCall& pending, Status why);
   // Ends the calls that only peers have opened. False while calls of the collective are under way.
   bool EndUncalled(Instant now, const Collective& collective);
   // Likewise.
@@ -105,10 +105,10 @@ class Succession {
   CallLifecycle& lifecycle_;
   WaitMonitor& waits_;
   CatchUp catch_up_;
-  std::deque<Held> held_;                          // in order
+  std::deque<PendingCall> pending_;                // in order
   std::vector<Collective*> awaiting_final_drain_;  // want a final drain
 };
 
 }  // namespace optireduce
 
-#endif  // FFI_PROTOCOL_LIFECYCLE_SUCCESSION_H_
+#endif  // FFI_PROTOCOL_LIFECYCLE_CALL_GATE_H_

@@ -1,7 +1,7 @@
 // The last field of the header of a contribution where late data is deferred.
 
-#ifndef FFI_PROTOCOL_WIRE_SENDER_NOTE_H_
-#define FFI_PROTOCOL_WIRE_SENDER_NOTE_H_
+#ifndef FFI_PROTOCOL_WIRE_SENDER_INFO_H_
+#define FFI_PROTOCOL_WIRE_SENDER_INFO_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace optireduce {
 
-struct SenderNote {
+struct SenderInfo {
   // Calls directly before this one of which the sender has every result of the receiver; at most
   // kCallsMax, more are cut.
   std::uint32_t calls_with_results = 0;
@@ -32,16 +32,16 @@ inline constexpr std::int64_t kUnitNs = 1000;
 
 }  // namespace sender_note
 
-constexpr std::uint16_t EncodeSenderNote(const SenderNote& note) {
+constexpr std::uint16_t EncodeSenderInfo(const SenderInfo& note) {
   using namespace sender_note;
-  const std::uint32_t calls = std::min(note.calls_with_results, SenderNote::kCallsMax);
+  const std::uint32_t calls = std::min(note.calls_with_results, SenderInfo::kCallsMax);
   const auto units =
       static_cast<std::uint64_t>(std::max<std::int64_t>(note.since_call.count() / kUnitNs, 0));
   return static_cast<std::uint16_t>(calls << kTimeBits |
                                     std::min(LogStep<kStepBits>(units), kTimeMax));
 }
 
-constexpr SenderNote DecodeSenderNote(std::uint16_t code) {
+constexpr SenderInfo DecodeSenderInfo(std::uint16_t code) {
   using namespace sender_note;
   const auto units = static_cast<std::int64_t>(LogStepBegin<kStepBits>(code & kTimeMax));
   return {.calls_with_results = static_cast<std::uint32_t>(code) >> kTimeBits,
@@ -50,4 +50,4 @@ constexpr SenderNote DecodeSenderNote(std::uint16_t code) {
 
 }  // namespace optireduce
 
-#endif  // FFI_PROTOCOL_WIRE_SENDER_NOTE_H_
+#endif  // FFI_PROTOCOL_WIRE_SENDER_INFO_H_

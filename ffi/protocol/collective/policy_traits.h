@@ -1,5 +1,5 @@
 // The consequences of a collective's mode for the other parts of an endpoint. This file and
-// LateRules are the only code that derives behavior from late policies.
+// CallPolicy are the only code that derives behavior from late policies.
 //
 //                          exact  agreed  bounded  lossy
 //   HasDeadlines           no     yes     yes      yes
@@ -11,8 +11,8 @@
 // A reduce_scatter that defers is as one in mode bounded, but does not outlive its members: the
 // shard of a removed rank would have no owner. An all_gather is as one in mode exact or lossy.
 
-#ifndef FFI_PROTOCOL_COLLECTIVE_LATE_POLICY_H_
-#define FFI_PROTOCOL_COLLECTIVE_LATE_POLICY_H_
+#ifndef FFI_PROTOCOL_COLLECTIVE_POLICY_TRAITS_H_
+#define FFI_PROTOCOL_COLLECTIVE_POLICY_TRAITS_H_
 
 #include "ffi/protocol/submission.h"
 
@@ -51,4 +51,4 @@ inline bool OutlivesMembers(const CollectiveSpec& spec) {
 
 }  // namespace optireduce
 
-#endif  // FFI_PROTOCOL_COLLECTIVE_LATE_POLICY_H_
+#endif  // FFI_PROTOCOL_COLLECTIVE_POLICY_TRAITS_H_

@@ -19,8 +19,8 @@
 //
 // A value of this class also stands for a call that is over, in HandleOver().
 
-#ifndef FFI_PROTOCOL_CALL_LATE_RULES_H_
-#define FFI_PROTOCOL_CALL_LATE_RULES_H_
+#ifndef FFI_PROTOCOL_CALL_CALL_POLICY_H_
+#define FFI_PROTOCOL_CALL_CALL_POLICY_H_
 
 #include <array>
 #include <cstdint>
@@ -34,7 +34,7 @@
 #include "ffi/protocol/bucket/segment_store.h"
 #include "ffi/protocol/call/last_segments.h"
 #include "ffi/protocol/collective/collective.h"
-#include "ffi/protocol/collective/late_policy.h"
+#include "ffi/protocol/collective/policy_traits.h"
 #include "ffi/protocol/options.h"
 #include "ffi/protocol/wire/wire.h"
 
@@ -49,12 +49,12 @@ inline bool ShowsCall(const CollectiveSpec& spec, DatagramKind kind) {
   return kind == DatagramKind::kContribution || !HasReduceScatter(spec);
 }
 
-class LateRules {
+class CallPolicy {
  public:
   // Makes the parts of the collective that its calls need, unless it has them.
   static void Prepare(Collective& collective, const EndpointOptions& options, BufferPool& pool);
   // Those of a call that opens now. `collective` must outlive them.
-  static LateRules Open(Collective& collective, Sequence sequence, Instant now, bool drain);
+  static CallPolicy Open(Collective& collective, Sequence sequence, Instant now, bool drain);
   // The program makes the call. `in_order`: every earlier call of the collective is over.
   void Submit(Instant now, bool in_order);
   // The call drains its collective.
@@ -73,9 +73,9 @@ class LateRules {
   // Errors of rounding, which join later data; null where they are lost.
   SegmentStore* errors() { return retains() ? &deferred_->errors() : nullptr; }
   // For the headers of contributions to a peer, and of all data for it.
-  std::uint16_t NoteFor(Instant now, MemberIndex to, SegmentIndex segment) const;
+  std::uint16_t SenderInfoFor(Instant now, MemberIndex to, SegmentIndex segment) const;
   std::uint8_t FlagsFor(MemberIndex to) const;
-  void HandleNote(MemberIndex from, const Header& header);
+  void HandleSenderInfo(MemberIndex from, const Header& header);
   void HandleFlags(MemberIndex from, const Header& header);
   // The number of calls directly before the header's whose results the sender is known to have.
   static std::uint32_t CallsWithResults(const Collective& collective, const Header& header);
@@ -144,10 +144,10 @@ class LateRules {
   // Sums are scaled up for contributions that they lack.
   bool RescalesSums() const { return policy(Stage::kReduceScatter) == LatePolicy::kDrop; }
   // Learns deadlines from a segment that is new, in time or late.
-  void Learn(Instant now, MemberIndex from, const Header& header);
+  void RecordArrival(Instant now, MemberIndex from, const Header& header);
   // The program of the member has come too late for the call, and waits for the next one.
-  static void LearnReturn(Instant now, Collective& collective, MemberIndex member,
-                          Sequence skipped);
+  static void RecordReturn(Instant now, Collective& collective, MemberIndex member,
+                           Sequence skipped);
 
   // ---- What happens when the call is over?
   // Contributions are retained until they are delivered, also after the end of the call.
@@ -155,9 +155,9 @@ class LateRules {
   // The call is over by its deadline at every rank, and is sent to its end afterwards.
   bool ContinuesLate() const { return policy_of_last_stage() == LatePolicy::kDefer; }
   // When no rank waits for anything any longer, and nothing is retained; kNever once released.
-  Instant ReleaseAt() const;
-  bool released() const { return released_; }
-  void Release() { released_ = true; }
+  Instant ServiceEndsAt() const;
+  bool service_ended() const { return service_ended_; }
+  void EndService() { service_ended_ = true; }
   // Before the removal of the call: its segments that have come from a peer are not added again.
   void Remember(Stage stage, MemberIndex from, Bitmap received);
   // Learns from the end of a stage that drops late data.
@@ -166,7 +166,7 @@ class LateRules {
 
  private:
   // `opened_at`: kNever if it is forgotten.
-  LateRules(Collective& collective, Sequence sequence, Instant opened_at, bool drain);
+  CallPolicy(Collective& collective, Sequence sequence, Instant opened_at, bool drain);
   // The stage is sent as SendWindow permits.
   bool Windowed(Stage stage) const;
   // Nothing of such a stage was sent to the peer.
@@ -182,7 +182,7 @@ class LateRules {
   Sequence sequence_;
   Instant opened_at_;
   bool drain_;
-  bool released_ = false;
+  bool service_ended_ = false;
   Instant submitted_at_{};  // where late data is deferred
   DeferredData* deferred_;  // null unless a stage defers
   CallTiming* timing_;      // null if both stages wait
@@ -196,4 +196,4 @@ class LateRules {
 
 }  // namespace optireduce
 
-#endif  // FFI_PROTOCOL_CALL_LATE_RULES_H_
+#endif  // FFI_PROTOCOL_CALL_CALL_POLICY_H_

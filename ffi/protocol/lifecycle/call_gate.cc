@@ -1,4 +1,4 @@
-#include "ffi/protocol/lifecycle/succession.h"
+#include "ffi/protocol/lifecycle/call_gate.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,16 +9,16 @@
 
 namespace optireduce {
 
-void Succession::Hold(Instant now, Submission submission, std::optional<Status> given_up) {
-  held_.push_back(
+void CallGate::Add(Instant now, Submission submission, std::optional<Status> given_up) {
+  pending_.push_back(
       {.submission = std::move(submission), .since = now, .given_up = std::move(given_up)});
 }
 
-bool Succession::Start(Instant now) {
+bool CallGate::Start(Instant now) {
   bool suspected = false;
   // A final drain that is over may let a drain begin; a call that begins may want a final drain.
   for (bool again = true; again;) {
-    const Pass pass = StartHeld(now);
+    const Pass pass = StartPending(now);
     suspected = suspected || pass.suspected;
     if (pass.frozen) break;
     const auto begins = [&](Collective* old) { return BeginFinalDrain(now, *old); };
@@ -27,70 +27,71 @@ bool Succession::Start(Instant now) {
   return suspected;
 }
 
-Succession::Pass Succession::StartHeld(Instant now) {
+CallGate::Pass CallGate::StartPending(Instant now) {
   Pass pass;
   std::vector<CollectiveId> waiting;
-  for (std::size_t i = 0; i < held_.size();) {
-    const Submission& next = held_[i].submission;
+  for (std::size_t i = 0; i < pending_.size();) {
+    const Submission& next = pending_[i].submission;
     Collective& origin = *session_.directory.Find(IdOf(next.spec));
     // Calls of the same collective stay behind one that waits.
     if (std::ranges::find(waiting, origin.id) != waiting.end()) {
       ++i;
       continue;
     }
-    if (EndGivenUpDrain(now, held_[i], origin)) {
-      held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (EndGivenUpDrain(now, pending_[i], origin)) {
+      pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
       pass.started = true;
       continue;
     }
     const CatchUp::Turn turn =
-        held_[i].given_up ? catch_up_.FindGivenUp(origin, next)
-                          : catch_up_.Find(now, held_[i].since, held_[i].number, origin, next);
+        pending_[i].given_up
+            ? catch_up_.FindGivenUp(origin, next)
+            : catch_up_.Find(now, pending_[i].since, pending_[i].number, origin, next);
     Result<Collective*> in_view = CollectiveInView(origin, turn.number);
-    if (in_view.ok() && MustHold(now, held_[i], turn, origin, *in_view.value(), pass)) {
+    if (in_view.ok() && MustWait(now, pending_[i], turn, origin, *in_view.value(), pass)) {
       waiting.push_back(origin.id);
       ++i;
       continue;
     }
-    Held held = std::move(held_[i]);
-    held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+    PendingCall pending = std::move(pending_[i]);
+    pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
     pass.started = true;
     if (in_view.ok()) {
-      Begin(now, std::move(held), turn, origin, *in_view.value());
+      Begin(now, std::move(pending), turn, origin, *in_view.value());
       origin.submitted = turn.number;
-    } else if (!held.given_up) {
-      Fail(now, held, in_view.status());
+    } else if (!pending.given_up) {
+      Fail(now, pending, in_view.status());
     }
   }
   return pass;
 }
 
-bool Succession::EndGivenUpDrain(Instant now, Held& held, Collective& origin) {
-  const auto call = catch_up_.FindDrainGivenUp(origin, held.submission);
-  if (!call || held.given_up) return false;
+bool CallGate::EndGivenUpDrain(Instant now, PendingCall& pending, Collective& origin) {
+  const auto call = catch_up_.FindDrainGivenUp(origin, pending.submission);
+  if (!call || pending.given_up) return false;
   Status why = lifecycle_.WhyGivenUp(*call);
   if (why.ok()) return false;
-  const CatchUp::Turn turn = catch_up_.FindGivenUp(origin, held.submission);
-  catch_up_.Begin(turn, origin, held.submission);
+  const CatchUp::Turn turn = catch_up_.FindGivenUp(origin, pending.submission);
+  catch_up_.Begin(turn, origin, pending.submission);
   origin.submitted = turn.number;
-  Fail(now, held, std::move(why));
+  Fail(now, pending, std::move(why));
   return true;
 }
 
-void Succession::Begin(Instant now, Held held, const CatchUp::Turn& turn, Collective& origin,
-                       Collective& in_view) {
-  Submission& submission = held.submission;
+void CallGate::Begin(Instant now, PendingCall pending, const CatchUp::Turn& turn,
+                     Collective& origin, Collective& in_view) {
+  Submission& submission = pending.submission;
   catch_up_.Begin(turn, origin, submission);
   catch_up_.AnswerReturned(in_view, turn.number);
-  if (held.given_up) {
-    lifecycle_.GiveUpUncalled(now, in_view, held.submission, *held.given_up);
+  if (pending.given_up) {
+    lifecycle_.GiveUpUncalled(now, in_view, pending.submission, *pending.given_up);
   } else {
-    submission.held = now - held.since;
+    submission.pending_for = now - pending.since;
     lifecycle_.Begin(now, in_view, std::move(submission));
   }
 }
 
-Result<Collective*> Succession::CollectiveInView(Collective& origin, Sequence sequence) {
+Result<Collective*> CallGate::CollectiveInView(Collective& origin, Sequence sequence) {
   Collective* in_view = &origin;
   Sequence first(0);
   for (const View& view : membership_.views()) {
@@ -99,9 +100,9 @@ Result<Collective*> Succession::CollectiveInView(Collective& origin, Sequence se
     CollectiveSpec spec = origin.spec;
     std::erase_if(spec.members, [&](Rank member) { return !view.Has(member); });
     if (spec.members == in_view->spec.members) continue;
-    Result<Collective*> learnt = session_.directory.Learn(spec);
-    if (!learnt.ok()) return learnt.status();
-    Collective& next = *learnt.value();
+    Result<Collective*> found = session_.directory.FindOrAdd(spec);
+    if (!found.ok()) return found.status();
+    Collective& next = *found.value();
     if (next.predecessor == nullptr) {
       next.predecessor = in_view;
       // All members that are left know from the agreement whether there was a call.
@@ -116,22 +117,23 @@ Result<Collective*> Succession::CollectiveInView(Collective& origin, Sequence se
   return in_view;
 }
 
-bool Succession::MustHold(Instant now, Held& held, const CatchUp::Turn& turn, Collective& origin,
-                          Collective& in_view, Pass& pass) {
-  held.waits_until = kNever;
-  held.waits_for = nullptr;
-  const bool drain = held.submission.drain;
+bool CallGate::MustWait(Instant now, PendingCall& pending, const CatchUp::Turn& turn,
+                        Collective& origin, Collective& in_view, Pass& pass) {
+  pending.waits_until = kNever;
+  pending.waits_for = nullptr;
+  const bool drain = pending.submission.drain;
   // Before it waits: the number may put the drain of others into the present view.
   if (turn.tells) catch_up_.Tell(origin, turn.number);
-  if (!held.given_up && !turn.passed && AwaitsAgreement(now, in_view, turn.number, drain, pass)) {
+  if (!pending.given_up && !turn.passed &&
+      AwaitsAgreement(now, in_view, turn.number, drain, pass)) {
     return true;
   }
   if (turn.waits_until > now) {
-    held.waits_until = turn.waits_until;
-    if (drain) held.waits_for = &in_view;
-    if (held.number != turn.number) lifecycle_.SkipTo(now, in_view, turn.number, drain);
-    if (held.number != turn.number && !drain) catch_up_.TellReturn(now, in_view, turn.number);
-    held.number = turn.number;
+    pending.waits_until = turn.waits_until;
+    if (drain) pending.waits_for = &in_view;
+    if (pending.number != turn.number) lifecycle_.SkipTo(now, in_view, turn.number, drain);
+    if (pending.number != turn.number && !drain) catch_up_.TellReturn(now, in_view, turn.number);
+    pending.number = turn.number;
     return true;
   }
   if (membership_.TryStart(origin, in_view, turn.number)) return false;
@@ -139,8 +141,8 @@ bool Succession::MustHold(Instant now, Held& held, const CatchUp::Turn& turn, Co
   return true;
 }
 
-bool Succession::AwaitsAgreement(Instant now, const Collective& in_view, Sequence number,
-                                 bool drain, Pass& pass) {
+bool CallGate::AwaitsAgreement(Instant now, const Collective& in_view, Sequence number, bool drain,
+                               Pass& pass) {
   if (drain) {
     for (const Collective* c = in_view.predecessor; c != nullptr; c = c->predecessor) {
       using enum Collective::FinalDrain;
@@ -159,7 +161,7 @@ bool Succession::AwaitsAgreement(Instant now, const Collective& in_view, Sequenc
   return left;
 }
 
-bool Succession::EndUncalled(Instant now, const Collective& collective) {
+bool CallGate::EndUncalled(Instant now, const Collective& collective) {
   bool under_way = false;
   std::vector<CallId> uncalled;
   session_.calls.ForEach(collective.id, [&](CallId call, const OpenCall& open) {
@@ -171,9 +173,9 @@ bool Succession::EndUncalled(Instant now, const Collective& collective) {
   if (under_way) return false;
   for (const CallId call : uncalled) {
     Exchange& exchange = session_.calls.At(call).exchange;
-    if (!exchange.rules().drains()) {
+    if (!exchange.policy().drains()) {
       exchange.Merge(now);
-      lifecycle_.NoteMerged(call);
+      lifecycle_.RecordMerged(call);
     } else {
       lifecycle_.Apply(now, {{.call = call, .discard = true}});
     }
@@ -181,7 +183,7 @@ bool Succession::EndUncalled(Instant now, const Collective& collective) {
   return true;
 }
 
-bool Succession::BeginFinalDrain(Instant now, Collective& collective) {
+bool CallGate::BeginFinalDrain(Instant now, Collective& collective) {
   if (!EndUncalled(now, collective)) return false;
   const CallId call{.collective = collective.id, .sequence = kFinalDrain};
   OpenCall* open = session_.calls.Find(call);
@@ -197,11 +199,11 @@ bool Succession::BeginFinalDrain(Instant now, Collective& collective) {
                        .drain = true});
   // Later data of it is a repetition.
   collective.merged = kFinalDrain;
-  if (!held_.empty()) waits_.LookAt(now);
+  if (!pending_.empty()) waits_.LookAt(now);
   return true;
 }
 
-void Succession::HandleView(Instant now) {
+void CallGate::HandleView(Instant now) {
   session_.directory.ForEach([&](Collective& collective) {
     const bool whole = std::ranges::all_of(
         collective.spec.members, [&](Rank member) { return membership_.view().Has(member); });
@@ -219,43 +221,43 @@ void Succession::HandleView(Instant now) {
 
 // ---- Calls that end before they begin.
 
-bool Succession::FailAll(Instant now, const Status& why) {
+bool CallGate::FailAll(Instant now, const Status& why) {
   bool any = false;
-  for (Held& held : held_) {
-    if (held.given_up) continue;
-    Fail(now, held, why);
+  for (PendingCall& pending : pending_) {
+    if (pending.given_up) continue;
+    Fail(now, pending, why);
     any = true;
   }
   return any;
 }
 
-void Succession::Fail(Instant now, Held& held, Status why) {
-  held.given_up = why;
-  lifecycle_.Report({.token = held.submission.token,
+void CallGate::Fail(Instant now, PendingCall& pending, Status why) {
+  pending.given_up = why;
+  lifecycle_.Report({.token = pending.submission.token,
                      .status = std::move(why),
-                     .stats = {.elapsed = now - held.since, .slowest = session_.options.rank}});
+                     .stats = {.elapsed = now - pending.since, .slowest = session_.options.rank}});
 }
 
-void Succession::HandleTimeout(Instant now) {
-  for (Held& held : held_) {
+void CallGate::HandleTimeout(Instant now) {
+  for (PendingCall& pending : pending_) {
     // One that waits for its turn begins by itself.
-    const bool begins = held.waits_until != kNever;
-    if (held.given_up || begins || now < waits_.ExpiresAt(held.since)) continue;
-    Fail(now, held,
+    const bool begins = pending.waits_until != kNever;
+    if (pending.given_up || begins || now < waits_.ExpiresAt(pending.since)) continue;
+    Fail(now, pending,
          {StatusCode::kDeadlineExceeded,
-          "jax_optireduce: " + Describe(held.submission.spec, held.submission.sequence) +
-              " has waited " + RoundedSeconds(now - held.since) +
+          "jax_optireduce: " + Describe(pending.submission.spec, pending.submission.sequence) +
+              " has waited " + RoundedSeconds(now - pending.since) +
               " (call_timeout_s) for the ranks to agree on which of them take part in it",
           {.cause = Cause::kCallTimeout}});
   }
 }
 
-Instant Succession::timeout() const {
+Instant CallGate::timeout() const {
   Instant at = kNever;
-  for (const Held& held : held_) {
-    if (held.given_up) continue;
-    const bool begins = held.waits_until != kNever;
-    at = std::min(at, begins ? held.waits_until : waits_.ExpiresAt(held.since));
+  for (const PendingCall& pending : pending_) {
+    if (pending.given_up) continue;
+    const bool begins = pending.waits_until != kNever;
+    at = std::min(at, begins ? pending.waits_until : waits_.ExpiresAt(pending.since));
   }
   return at;
 }

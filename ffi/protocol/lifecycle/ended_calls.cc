@@ -14,12 +14,12 @@ void CallLifecycle::SubmitLate(const Submission& submission, Collective& collect
   collective.deferred->SubmitLate(bucket);
   // Results of it may still be under way.
   for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
-    collective.deferred->NoteResults(MemberIndex(m), submission.sequence, /*complete=*/false);
+    collective.deferred->RecordResults(MemberIndex(m), submission.sequence, /*complete=*/false);
   }
-  collective.deferred->NoteMissed(0);
+  collective.deferred->RecordMissed(0);
   CallStats stats{.missing_results = 1.0,
                   .in_flight = 1.0,
-                  .elapsed = submission.held,
+                  .elapsed = submission.pending_for,
                   .slowest = options_.rank,
                   .live = collective.layout.members(),
                   .passed = true,
@@ -36,7 +36,7 @@ bool CallLifecycle::OthersDrain(const Collective& collective, Sequence call) {
   bool all = false;
   calls_.ForEach(collective.id, [&](CallId other, OpenCall& active) {
     const Exchange& exchange = active.exchange;
-    if (other.sequence <= call || !exchange.rules().drains()) return;
+    if (other.sequence <= call || !exchange.policy().drains()) return;
     std::uint16_t heard = 0;
     for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
       const MemberIndex member(m);
@@ -48,24 +48,24 @@ bool CallLifecycle::OthersDrain(const Collective& collective, Sequence call) {
   return all;
 }
 
-void CallLifecycle::NoteMerged(CallId call) {
-  admission_.NoteChange();
+void CallLifecycle::RecordMerged(CallId call) {
+  admission_.RecordChange();
   Collective& collective = *directory_.Find(call.collective);
   collective.merged = std::max(collective.merged.value_or(call.sequence), call.sequence);
   transmitter_.QueueAll(calls_.At(call));
   EraseIfRemovable(call);
 }
 
-void CallLifecycle::ReleaseEarlier(Instant now, const Header& header) {
+void CallLifecycle::ConfirmEarlierCalls(Instant now, const Header& header) {
   const CallId call = header.call;
   const Collective& collective = *directory_.Find(call.collective);
   const MemberIndex from = *collective.MemberOf(header.source);
-  const std::uint32_t before = LateRules::CallsWithResults(collective, header);
+  const std::uint32_t before = CallPolicy::CallsWithResults(collective, header);
   std::vector<CallId> released;
   calls_.ForEach(call.collective, [&](CallId earlier, OpenCall& active) {
     if (earlier >= call || earlier.sequence.value() < call.sequence.value() - before) return;
-    active.exchange.sender().ReleaseResults(from);
-    if (!collective.deferred) active.exchange.sender().Release(from);
+    active.exchange.sender().ConfirmResults(from);
+    if (!collective.deferred) active.exchange.sender().DropPeer(from);
     released.push_back(earlier);
   });
   for (const CallId earlier : released) EraseIfRemovable(earlier);
