@@ -48,14 +48,14 @@ def build(
         subprocess.run(command, check=True, env=environment, stdout=sys.stderr)
 
 
-def make_package(built: Path, folder: Path) -> dict[str, str]:
-    """Puts the package with the modules of a build into a folder.
+def make_package(built: Path, folder: Path, source: Path = ROOT) -> dict[str, str]:
+    """Puts the package of a source tree, with the modules of a build, into a folder.
 
     Returns the environment in which Python and its child processes use that package.
     """
     write(folder / "sitecustomize.py", _SITE)
-    for path in (ROOT / "jax_optireduce").rglob("*.py"):
-        write(folder / path.relative_to(ROOT), path.read_text())
+    for path in (source / "jax_optireduce").rglob("*.py"):
+        write(folder / path.relative_to(source), path.read_text())
     package = folder / "jax_optireduce"
     (package / "bin").mkdir(exist_ok=True)
     for module in built.glob("_native.*.so"):
