@@ -3,11 +3,10 @@
     python benchmarks/accuracy.py
 
 The program trains two small models with SGD and AdamW on 4 ranks of this host, with
-each scheme (`exact`, `lossy`, `bounded`; `--schemes` also takes `agreed`, and steps
-that overlap with their calls), with lost datagrams or one slow rank, with several
-seeds. It writes into `accuracy-output/` the figures of each run (results.jsonl,
-a line each) and tables (tables.md), and the tables into a page with
-`--page docs/accuracy.md`, between the marks named by `--marks`.
+each scheme (`exact`, `lossy`, `bounded`; `--schemes` also takes `agreed`, the steps of
+ACCO, and a share of each gradient that is one step late), with lost datagrams or one
+slow rank, with several seeds. It writes into `accuracy-output/` the figures of each run
+(results.jsonl, a line each) and tables (tables.md).
 
 Cells in `results.jsonl` are not run again: the next start continues an interrupted run.
 `--at-most 20` runs the next 20 cells; `--tasks text --optimizers adamw` selects a part
@@ -74,8 +73,6 @@ def parse_arguments() -> argparse.Namespace:
         default=Path("accuracy-output"),
         help="folder for the results (default accuracy-output)",
     )
-    add("--page", type=Path, help="page with marks around the tables")
-    add("--marks", default="accuracy", help="name of the marks (default accuracy)")
     return parser.parse_args()
 
 
@@ -135,8 +132,6 @@ def main() -> int:
         tables = accuracy_report.tables(list(done.values()), args.processes)
         print(tables)
         (args.output / "tables.md").write_text(tables + "\n")
-        if args.page:
-            accuracy_report.write(tables, args.page, args.marks)
     return 0 if len(done) == len(wanted) else 1
 
 

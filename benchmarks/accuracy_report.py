@@ -1,21 +1,17 @@
-"""The tables of `accuracy.py`, and their place in a page."""
+"""The tables of `accuracy.py`."""
 
 import os
 import platform
-import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
+from results import Row, having
 
 TITLES = {
     "digits": "Digits: a convolutional network of {parameters:,} parameters",
     "text": "Text: a character transformer of {parameters:,} parameters",
 }
 OPTIMIZERS = {"sgd": "SGD with momentum", "adamw": "AdamW"}
-
-Row = dict[str, Any]
 
 
 def tables(rows: Sequence[Row], processes: int) -> str:
@@ -33,12 +29,12 @@ def tables(rows: Sequence[Row], processes: int) -> str:
         f"{one['steps']} steps, {len({row['seed'] for row in rows})} seed(s); deadline "
         f"of `lossy` and `bounded`: {deadline}"
     )
-    if _having(rows, condition="straggler"):
+    if having(rows, condition="straggler"):
         setting += f"; the straggler sleeps {one['straggler_ms']:g} ms in each step"
     parts = [f"{setting}."]
     for task in TITLES:
         for optimizer in OPTIMIZERS:
-            chosen = _having(rows, task=task, optimizer=optimizer)
+            chosen = having(rows, task=task, optimizer=optimizer)
             if chosen:
                 parts.append(_table(task, optimizer, chosen))
     return "\n\n".join(parts)
@@ -46,7 +42,7 @@ def tables(rows: Sequence[Row], processes: int) -> str:
 
 def _table(task: str, optimizer: str, rows: Sequence[Row]) -> str:
     reference = {
-        row["seed"]: row for row in _having(rows, scheme="exact", condition="0")
+        row["seed"]: row for row in having(rows, scheme="exact", condition="0")
     }
     title = TITLES[task].format(**rows[0])
     lines = [f"### {title}, {OPTIMIZERS[optimizer]}", ""]
@@ -57,13 +53,13 @@ def _table(task: str, optimizer: str, rows: Sequence[Row]) -> str:
             f"{len(accuracies)} seed(s) {_deviation(accuracies):.2f} points."
         )
         lines += [spread, ""]
-    columns = _columns(task, reference)
+    columns = _columns(reference)
     lines.append("| network | scheme | " + " | ".join(columns) + " |")
     lines.append("| --- | --- |" + " --: |" * len(columns))
     conditions = sorted({row["condition"] for row in rows}, key=_order)
     for condition in conditions:
         for scheme in dict.fromkeys(row["scheme"] for row in rows):
-            cell = _having(rows, condition=condition, scheme=scheme)
+            cell = having(rows, condition=condition, scheme=scheme)
             if cell:
                 values = (str(column(cell)) for column in columns.values())
                 network = _network(condition)
@@ -73,9 +69,7 @@ def _table(task: str, optimizer: str, rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _columns(
-    task: str, reference: dict[int, Row]
-) -> dict[str, Callable[[Sequence[Row]], str]]:
+def _columns(reference: dict[int, Row]) -> dict[str, Callable[[Sequence[Row]], str]]:
     """Returns the columns: heading -> content for the runs (one per seed) of a cell."""
 
     def accuracy(rows: Sequence[Row]) -> str:
@@ -96,41 +90,17 @@ def _columns(
         ]
         return f"{np.mean(differences):+.2f}"
 
-    columns = {
+    return {
         "accuracy": accuracy,
         "worst rank": worst,
         "against `exact`, points": against_exact,
-    }
-    columns["loss"] = lambda rows: _loss(_mean(rows, "loss_by_rank"))
-    if task == "text":
-        columns["perplexity"] = lambda rows: _perplexity(_mean(rows, "loss_by_rank"))
-    return columns | {
         "drift": lambda rows: _share(_mean(rows, "drift")),
         "ms a step": lambda rows: f"{_mean(rows, 'step_ms'):.0f}",
         "contributions missing": lambda rows: _share(
             _mean(rows, "missing_contributions")
         ),
         "results missing": lambda rows: _share(_mean(rows, "missing_results")),
-        "deferred": lambda rows: _share(_mean(rows, "deferred")),
     }
-
-
-def write(text: str, page: Path, marks: str) -> None:
-    """Puts the tables between the marks of a page.
-
-    Raises:
-      ValueError: the page has no marks of this name.
-    """
-    begin, end = (f"<!-- {marks}: {place} -->" for place in ("begin", "end"))
-    before = page.read_text()
-    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
-    if not pattern.search(before):
-        raise ValueError(f"{page} must have a line {begin} and, below it, a line {end}")
-    page.write_text(pattern.sub(lambda _: f"{begin}\n\n{text}\n\n{end}", before))
-
-
-def _having(rows: Sequence[Row], **fields: str) -> list[Row]:
-    return [row for row in rows if all(row[k] == v for k, v in fields.items())]
 
 
 def _order(condition: str) -> float:
@@ -153,18 +123,6 @@ def _deviation(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def _loss(loss: float) -> str:
-    """Formats a loss, in nats; that of a random guess is at most 4.6."""
-    return f"{loss:.3f}" if loss < 1000 else "diverges"
-
-
-def _perplexity(loss: float) -> str:
-    """Formats a perplexity below 1000; that of a random guess is 96."""
-    return f"{np.exp(loss):.2f}" if loss < np.log(1000) else "over 1000"
-
-
 def _share(share: float) -> str:
     """Formats a share as a percentage of three digits; 0 is exactly 0."""
-    if np.isnan(share):  # Of a training that diverges.
-        return "-"
     return f"{100 * share:.3g} %" if share else "0"

@@ -3,8 +3,8 @@
     python -m jax_optireduce launch -n 4 benchmarks/accuracy_train.py in.json out.jsonl
 
 Every cell has a separate session, with its own faults and deadline. Compiled programs
-are reused: a program uses the open session. The steps are those of
-`examples/overlapped_steps.py`.
+are reused: a program uses the open session. The plain step, and that of ACCO, are those
+of `examples/overlapped_steps.py`.
 """
 
 import dataclasses
@@ -21,20 +21,29 @@ import accuracy_models
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import results
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
+from train_ranks import (
+    AXIS,
+    DIVIDED,
+    EVERYWHERE,
+    divided,
+    make_optimizer,
+    mesh_of_ranks,
+    of_this_rank,
+    rank_and_ranks,
+    replicated,
+    shares,
+    stepped,
+    vector_of,
+)
 
 import jax_optireduce
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 import overlapped_steps as steps
-
-AXIS = "ranks"
-EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
-
-MOMENTUM = 0.9
 
 # Steps between two calls of `resync` in the scheme that has it.
 # Source: docs/checkpoints.md, for optimizers like AdamW.
@@ -47,13 +56,15 @@ class Scheme:
 
     Attributes:
       mode: of the calls.
-      step: "plain", "delayed" or "ACCO"; see docs/overlap.md.
+      step: "plain" or "ACCO"; see docs/overlap.md.
       resync: whether `resync` is called.
+      late: share of each gradient that joins the next step, drawn at random.
     """
 
     mode: str
     step: str = "plain"
     resync: bool = False
+    late: float = 0.0
 
 
 SCHEMES = {
@@ -62,10 +73,9 @@ SCHEMES = {
     "agreed": Scheme("agreed"),
     "bounded": Scheme("bounded"),
     "bounded+resync": Scheme("bounded", resync=True),
-    "exact, delayed": Scheme("exact", "delayed"),
     "exact, ACCO": Scheme("exact", "ACCO"),
-    "bounded, delayed": Scheme("bounded", "delayed"),
     "bounded, ACCO": Scheme("bounded", "ACCO"),
+    **{f"{late} % late": Scheme("exact", late=late / 100) for late in (2, 10, 25, 50)},
 }
 
 
@@ -99,16 +109,8 @@ class Cell:
         lost = 0.0 if self.condition == "straggler" else float(self.condition) / 100
         # Losses differ by rank; a host has fewer than 64 ranks.
         seed = 64 * self.seed + jax.process_index()
-        faults = {"loss": lost, "seed": seed} if lost else {}
-        advanced: dict[str, Any] = {"faults": faults}
-        if not self.deadline_ms:
-            # The whole cost of lateness, without a choice of the deadline by time.
-            advanced["late_budget"] = 0.01
-        return {
-            "deadline_s": self.deadline_ms / 1000,
-            "on_lag": "wait",
-            "advanced": advanced,
-        }
+        faults = {"faults": {"loss": lost, "seed": seed}} if lost else {}
+        return {"deadline_s": self.deadline_ms / 1000, **faults}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,19 +122,6 @@ class Programs:
     step: Callable[..., Any]
     resync: Callable[..., Any]
     evaluate: Callable[..., Any]
-
-
-def make_optimizer(task: accuracy_models.Task, name: str) -> Any:
-    """Returns the optimizer by name, with the rate of the task."""
-    rate = task.rates[name]
-    return optax.sgd(rate, MOMENTUM) if name == "sgd" else optax.adamw(rate)
-
-
-def shares(stats: jax_optireduce.CollectiveStats) -> jax.Array:
-    """Returns contributions and results missing, and results deferred, float32 [3]."""
-    return jnp.stack(
-        [stats.missing_contributions, stats.missing_results, stats.deferred]
-    )
 
 
 def training(
@@ -154,13 +143,33 @@ def make_step(how: steps.Training, scheme: Scheme) -> Callable[..., Any]:
         if scheme.step == "ACCO":
             second, first = zip(*(jnp.split(x, 2) for x in rows), strict=True)
             state, stats = steps.acco_step(state, second, first, how)
-        elif scheme.step == "delayed":
-            state, stats = steps.delayed_step(state, rows, how)
+        elif scheme.late:
+            state, stats = late_step(state, rows, how, scheme.late)
         else:
             state, stats = steps.plain_step(state, rows, how)
         return state, jnp.mean(jnp.stack([shares(each) for each in stats]), axis=0)
 
     return step
+
+
+def late_step(
+    state: steps.State, rows: steps.Batch, how: steps.Training, share: float
+) -> tuple[steps.State, steps.Stats]:
+    """A random part of a gradient joins the next step, as data that misses a call."""
+    params, inner, (held, number) = state
+    vector, restored = ravel_pytree(jax.grad(how.loss)(params, rows))
+    key = jax.random.fold_in(jax.random.key(number), jax.lax.axis_index(AXIS))
+    late = jax.random.bernoulli(key, share, vector.shape)
+    means, stats = jax_optireduce.average_gradients(
+        restored(jnp.where(late, 0, vector) + held),
+        AXIS,
+        mode=how.mode,
+        name=steps.NAME,
+        return_stats=True,
+    )
+    held = jnp.where(late, vector, 0)
+    params, inner = steps.updated(params, inner, means, how)
+    return steps.State(params, inner, (held, number + 1)), [stats]
 
 
 def make_start(how: steps.Training, scheme: Scheme) -> Callable[..., Any]:
@@ -171,9 +180,9 @@ def make_start(how: steps.Training, scheme: Scheme) -> Callable[..., Any]:
 
     def start(params: Any, *rows: jax.Array) -> steps.State:
         state = steps.State(params, how.optimizer.init(params), None)
-        if scheme.step == "delayed":
-            handle = jax_optireduce.empty_handle(params, AXIS, mode=scheme.mode)
-            state = state._replace(handle=handle)
+        if scheme.late:
+            nothing = jnp.zeros_like(ravel_pytree(params)[0])
+            state = state._replace(handle=(nothing, jnp.uint32(0)))
         if scheme.step == "ACCO":
             first = tuple(x[: len(x) // 2] for x in rows)
             state = steps.acco_start(state, first, how)
@@ -213,45 +222,30 @@ def compiled(
     def initial(seed: jax.Array) -> Any:
         return task.model.init(jax.random.key(seed), task.held_out_inputs[:1])
 
-    def step(state: Any, *rows: jax.Array) -> tuple[Any, Any]:
-        state, report = make_step(how, scheme)(state, *rows)
-        return state, report[None]
-
     def resync(state: Any) -> Any:
         return jax_optireduce.resync(state, AXIS)
 
-    initial = jax.jit(initial, out_shardings=NamedSharding(mesh, EVERYWHERE))
-    rows = multihost_rows(mesh, next(task.batches(0, *rank_and_ranks())))
+    initial = replicated(mesh, initial)
+    rows = divided(mesh, next(task.batches(0, *rank_and_ranks())))
     over_ranks = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
-    in_specs = (EVERYWHERE, DIVIDED, DIVIDED)
     started = over_ranks(
-        make_start(how, scheme), in_specs=in_specs, out_specs=EVERYWHERE
+        make_start(how, scheme),
+        in_specs=(EVERYWHERE, DIVIDED, DIVIDED),
+        out_specs=EVERYWHERE,
     )
-    stepped = over_ranks(step, in_specs=in_specs, out_specs=(EVERYWHERE, DIVIDED))
     params = initial(np.uint32(0))
     start = jax.jit(started).lower(params, *rows).compile()
-    state = start.out_info
+    step = stepped(mesh, make_step(how, scheme))
     return Programs(
         initial=initial,
         start=start,
-        step=jax.jit(stepped, donate_argnums=0).lower(state, *rows).compile(),
+        step=step.lower(start.out_info, *rows).compile(),
         resync=jax.jit(
             over_ranks(resync, in_specs=EVERYWHERE, out_specs=EVERYWHERE),
             donate_argnums=0,
         ),
         evaluate=jax.jit(task.evaluate),
     )
-
-
-def rank_and_ranks() -> tuple[int, int]:
-    """Returns the index of this process, and the number of processes."""
-    return jax.process_index(), jax.process_count()
-
-
-def multihost_rows(mesh: Mesh, rows: list[np.ndarray]) -> list[jax.Array]:
-    """Makes global arrays from the part of each rank."""
-    sharding = NamedSharding(mesh, DIVIDED)
-    return [jax.make_array_from_process_local_data(sharding, part) for part in rows]
 
 
 def train(cell: Cell, mesh: Mesh) -> dict[str, Any]:
@@ -261,14 +255,14 @@ def train(cell: Cell, mesh: Mesh) -> dict[str, Any]:
     params = programs.initial(np.uint32(cell.seed))
     rank, ranks = rank_and_ranks()
     batches = batches_of(accuracy_models.load(cell.task), scheme, cell.seed)
-    first = multihost_rows(mesh, next(batches))
+    first = divided(mesh, next(batches))
     sleeps = cell.condition == "straggler" and rank == ranks - 1
     seconds, reports = [], []
     multihost_utils.sync_global_devices("start")
     began = time.perf_counter()
     state = programs.start(params, *first)
     for number, rows in enumerate(itertools.islice(batches, cell.steps), 1):
-        batch = multihost_rows(mesh, rows)
+        batch = divided(mesh, rows)
         if sleeps:
             time.sleep(cell.straggler_ms / 1000)
         start = time.perf_counter()
@@ -278,8 +272,7 @@ def train(cell: Cell, mesh: Mesh) -> dict[str, Any]:
         if scheme.resync and number % RESYNC_EVERY == 0:
             state = programs.resync(state)
     elapsed = time.perf_counter() - began
-    params = of_this_rank(state.params)
-    own = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
+    params, own = of_this_rank(state.params), vector_of(state.params)
     figures = [*np.asarray(programs.evaluate(params)), *np.mean(reports, axis=0)]
     return {
         **dataclasses.asdict(cell),
@@ -318,20 +311,13 @@ def gather(row: np.ndarray) -> np.ndarray:
     return multihost_utils.process_allgather(row).reshape(-1, row.size)
 
 
-def of_this_rank(tree: Any) -> Any:
-    """Returns the part of global arrays that this process holds."""
-    return jax.tree.map(lambda x: x.addressable_data(0), tree)
-
-
 def main() -> None:
     """Runs all cells of a file; rank 0 appends the figures to another file."""
     cells_path, results_path = map(Path, sys.argv[1:])
     cells = [Cell(**fields) for fields in json.loads(cells_path.read_text())]
     # A first session initialises JAX, whose devices the mesh needs.
     jax_optireduce.init().close()
-    mesh = jax.make_mesh(
-        (jax.process_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,)
-    )
+    mesh = mesh_of_ranks()
     began = time.perf_counter()
     for number, cell in enumerate(cells, 1):
         with jax_optireduce.init(**cell.options()):

@@ -85,8 +85,9 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
     """Makes the calls of a plan and a drain; returns their statistics.
 
     Args:
-      plan: `mode`, `bytes` of the bucket, number of `calls`, and `sleep_s`: sleep of
-        the last rank before each call, in seconds.
+      plan: `mode`, `bytes` of the bucket, number of `calls` of the session, some of
+        which a rank may skip, and `sleep_s`: sleep of the last rank before each call,
+        in seconds.
     """
     rank, ranks = jax.process_index(), jax.process_count()
     pause_s = COMPUTE_S + (plan["sleep_s"] if rank == ranks - 1 else 0.0)
@@ -94,15 +95,15 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
     arguments = {"mode": plan["mode"], "name": "lateness"}
     call = mapped(
         mesh,
-        lambda x: jax_optireduce.average_gradients(
-            x, AXIS, **arguments, return_stats=True
-        ),
+        lambda x: jax_optireduce.psum(x, AXIS, **arguments, return_stats=True),
     )
-    drain = mapped(mesh, lambda x: jax_optireduce.drain(x, AXIS, **arguments))
+    drain = mapped(
+        mesh, lambda x: jax_optireduce.drain(x, AXIS, mean=False, **arguments)
+    )
     together = mapped(mesh, lambda x: jax_optireduce.psum(x, AXIS, name="together"))
 
     random = np.random.default_rng(1)
-    row = random.integers(-9, 10, plan["bytes"] // 4).astype(np.float32)
+    row = random.integers(1, 10, plan["bytes"] // 4).astype(np.float32)
     sharding = NamedSharding(mesh, PartitionSpec(AXIS))
     scaled = {
         weight: jax.make_array_from_process_local_data(sharding, (row * weight)[None])
@@ -113,34 +114,39 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
         jax.block_until_ready(program(scaled[1]))
     print("pid", os.getpid(), flush=True)
 
-    got = np.zeros(row.size)
+    got, given = np.zeros(row.size), 0
     began, seconds, reports, error = [], [], [], ""
-    cpu_s = time.process_time()
+    cpu_s, last = time.process_time(), 0
     try:
-        for number in range(plan["calls"]):
-            if number % REPORT_EVERY == 0:
-                print("call", number, flush=True)
+        # The first call of the session is that of the compilation.
+        while last < plan["calls"]:
+            if len(began) % REPORT_EVERY == 0:
+                print("call", len(began), flush=True)
             time.sleep(pause_s)
-            given = scaled[weight_of(rank, number)]
+            weight = weight_of(rank, len(began))
             start = time.monotonic()
-            mean, report = jax.block_until_ready(call(given))
+            total, report = jax.block_until_ready(call(scaled[weight]))
             seconds.append(time.monotonic() - start)
             began.append(start)
-            reports.append([float(getattr(own(report), name)) for name in NOTED])
-            live = reports[-1][NOTED.index("live_processes")]
-            got += own(mean) * live
+            report = own(report)
+            reports.append([float(getattr(report, name)) for name in NOTED])
+            given += weight
+            got += own(total)
+            last = int(report.sequence)
         cpu_s = time.process_time() - cpu_s
-        got += own(drain(mean)) * live
+        got += own(drain(total))
     except (jax.errors.JaxRuntimeError, ValueError) as failure:
         error = str(failure).splitlines()[0]
-    weights = sum(weight_of(r, n) for r in range(ranks) for n in range(plan["calls"]))
+    received = got / row
     return {
         "began": began,
         "seconds": seconds,
         "reports": reports,
         "error": error,
         "cpu_s": cpu_s,
-        "conservation": None if error else float(np.abs(got - row * weights).max()),
+        # The factors of this rank's contributions, and the extremes of all results.
+        "given": given,
+        "received": [] if error else [received.min(), received.max()],
     }
 
 

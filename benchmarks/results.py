@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 Cell = TypeVar("Cell")
+Row = dict[str, Any]
 
 
 def read(path: Path, wanted: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
@@ -30,3 +31,8 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
     """Adds the figures of a run."""
     with path.open("a") as file:
         file.write(json.dumps(row) + "\n")
+
+
+def having(rows: Sequence[Row], **fields: Any) -> list[Row]:
+    """Returns the rows with these values."""
+    return [row for row in rows if all(row[k] == v for k, v in fields.items())]

@@ -6,9 +6,8 @@ The program makes 4 hosts on this machine (see `hosts.py`; needs root), each wit
 to one switch, and trains two small models on them, a rank on each host: with
 `lax.pmean` over Gloo, in float32 and bfloat16, with every mode of this package, and
 with `wire_format="auto"`, with default settings. `--search` adds fixed settings of
-`bounded`, of which the table shows the best. `--schemes exact "exact, delay 1"`
-compares a mode with the same mode with gradients of the step before, and
-`--schemes exact "coded, 1 late"` with gradient coding. Impairments:
+`bounded`, of which the table shows the best. `--schemes exact "coded, 1 late"` compares
+a mode with gradient coding. Impairments:
 
     quiet                none
     pauses...            every rank independently pauses 0.5 s before 5 % of its steps
@@ -49,15 +48,15 @@ import numpy as np
 import results
 import tta_report
 from hosts import MISSING, RANKS, Link, environment, network, program
-from tta_train import CODED, DELAYED, SCHEMES, Pauses, fixed_schemes
+from tta_train import CODED, SCHEMES, Pauses, fixed_schemes
 
 HERE = Path(__file__).parent
 # The programs of the hosts import modules of this folder.
 SIBLINGS = {"PYTHONPATH": str(HERE)}
 
 # glibc decides by the size of a block whether it returns the temporary memory of each
-# step to the system; with these settings it keeps it (docs/performance.md, "Memory of a
-# step"). The first value is the largest that mallopt(3) accepts, in bytes.
+# step to the system; with these settings it keeps it (docs/figures.md, "Memory").
+# The first value is the largest that mallopt(3) accepts, in bytes.
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
@@ -119,7 +118,7 @@ class Cell:
     Attributes:
       task: "digits" or "text".
       optimizer: "sgd" (with momentum) or "adamw".
-      scheme: of `tta_train.SCHEMES`, `DELAYED`, `CODED` or `fixed_schemes`.
+      scheme: of `tta_train.SCHEMES`, `CODED` or `fixed_schemes`.
       impairment: of `IMPAIRMENTS`.
       seed: of the parameters, the order of the examples, the pauses and the bursts.
       steps: of the optimizer.
@@ -234,7 +233,7 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--tasks", **several(["digits", "text"], ["digits", "text"]))
     add("--optimizers", **several(["sgd", "adamw"], ["sgd", "adamw"]))
-    schemes = [*SCHEMES, *DELAYED, *CODED, *fixed_schemes()]
+    schemes = [*SCHEMES, *CODED, *fixed_schemes()]
     add("--schemes", **several(schemes, list(SCHEMES)))
     add("--search", action="store_true", help="add fixed settings of `bounded`")
     add("--impairments", **several(list(IMPAIRMENTS), list(IMPAIRMENTS)))
@@ -288,7 +287,7 @@ def main() -> int:
         print(tta_report.line(row), flush=True)
     rows = list(results.read(path, wanted).values())
     if rows:
-        table = tta_report.table(rows, [*SCHEMES, *DELAYED, *CODED], TARGETS)
+        table = tta_report.table(rows, [*SCHEMES, *CODED], TARGETS)
         print(table)
         (args.output / "table.md").write_text(table + "\n")
         tta_report.draw(rows, list(SCHEMES), TARGETS, args.output / "tta.png")

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from results import Row, having
 
-Row = dict[str, Any]
 Targets = Mapping[tuple[str, str], float]
 
 # The faster one of a table is its reference.
@@ -85,7 +84,7 @@ def table(rows: Sequence[Row], defaults: Sequence[str], targets: Targets) -> str
     """
     parts = []
     for (task, optimizer), target in targets.items():
-        mine = _having(rows, task=task, optimizer=optimizer)
+        mine = having(rows, task=task, optimizer=optimizer)
         if not mine:
             continue
         seeds = len({row["seed"] for row in mine})
@@ -96,14 +95,14 @@ def table(rows: Sequence[Row], defaults: Sequence[str], targets: Targets) -> str
         parts.append(f"| {' | '.join(COLUMNS)} |")
         parts.append(f"| --- | --- |{' --: |' * (len(COLUMNS) - 2)}")
         for impairment in dict.fromkeys(row["impairment"] for row in mine):
-            parts += _lines(_having(mine, impairment=impairment), defaults)
+            parts += _lines(having(mine, impairment=impairment), defaults)
         parts.append("")
     return "\n".join(parts)
 
 
 def _lines(rows: Sequence[Row], defaults: Sequence[str]) -> list[str]:
     by_scheme = {
-        scheme: _having(rows, scheme=scheme)
+        scheme: having(rows, scheme=scheme)
         for scheme in dict.fromkeys(row["scheme"] for row in rows)
     }
     reference = min(_time(by_scheme.get(name, [])) for name in REFERENCES)
@@ -151,10 +150,6 @@ def _mean(rows: Sequence[Row], name: str) -> float:
     return float(np.mean([row[name] for row in rows]))
 
 
-def _having(rows: Sequence[Row], **fields: Any) -> list[Row]:
-    return [row for row in rows if all(row[k] == v for k, v in fields.items())]
-
-
 def draw(
     rows: Sequence[Row], schemes: Sequence[str], targets: Targets, path: Path
 ) -> None:
@@ -170,7 +165,7 @@ def draw(
     trainings = [
         training
         for training in targets
-        if _having(rows, task=training[0], optimizer=training[1])
+        if having(rows, task=training[0], optimizer=training[1])
     ]
     impairments = list(dict.fromkeys(row["impairment"] for row in rows))
     if not trainings:
@@ -181,9 +176,9 @@ def draw(
     )
     for row_of_axes, (task, optimizer) in zip(grid, trainings, strict=True):
         for axes, impairment in zip(row_of_axes, impairments, strict=True):
-            shown = _having(rows, task=task, optimizer=optimizer, impairment=impairment)
+            shown = having(rows, task=task, optimizer=optimizer, impairment=impairment)
             for scheme in schemes:
-                for row in _having(shown, scheme=scheme):
+                for row in having(shown, scheme=scheme):
                     accuracy = 100 * np.array(row["curve"])
                     colour = _COLOURS[scheme]
                     axes.plot(row["curve_s"], accuracy, color=colour, label=scheme)

@@ -11,7 +11,6 @@ and of results with deferred data, the deadline in seconds, and the calls skippe
 """
 
 import dataclasses
-import itertools
 import json
 import os
 import signal
@@ -28,15 +27,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from train_ranks import (
+    AXIS,
+    divided,
+    make_optimizer,
+    mesh_of_ranks,
+    of_this_rank,
+    rank_and_ranks,
+    replicated,
+    shares,
+    stepped,
+    vector_of,
+)
 
 import jax_optireduce
 from jax_optireduce import coding
-
-AXIS = "ranks"
-EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
-
-MOMENTUM = 0.9
 
 # Steps between two notes of the parameters.
 NOTED_EVERY = 5
@@ -51,8 +56,6 @@ class Scheme:
       wire_format: format of `average_gradients`, or dtype of `lax.pmean`.
       flat: whether `lax.pmean` reduces all gradients as one array.
       options: options of `jax_optireduce.init`.
-      delay: age of the gradients in a step, in steps: 0 or 1.
-      momentum: of SGD; the first decay rate of AdamW.
       late: ranks of each cluster that coded gradients do without; None: no code.
     """
 
@@ -60,8 +63,6 @@ class Scheme:
     wire_format: str = "float32"
     flat: bool = False
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    delay: int = 0
-    momentum: float = MOMENTUM
     late: int | None = None
 
 
@@ -78,42 +79,21 @@ SCHEMES = {
 }
 
 
-# Schemes whose calls overlap with the next step. Momentum multiplies the effect of the
-# delay: with momentum m the largest stable rate falls from 2 (1 + m) to 1 - m, in units
-# of the inverse curvature; see docs/overlap.md.
-DELAYED = {
-    f"{mode}, delay 1{text}": Scheme(mode, delay=1, momentum=momentum)
-    for mode in ("exact", "bounded")
-    for text, momentum in (("", MOMENTUM), (", no momentum", 0.0))
-}
-
-
 # Gradient coding: late + 1 times the computation.
 CODED = {"coded, 1 late": Scheme("lossy", late=1)}
 
 
 def fixed_schemes() -> dict[str, Scheme]:
     """Returns the fixed settings of `bounded` for the search of the best."""
-    lags = (
-        {"on_lag": "suspend"},
-        {"on_lag": "catch_up"},
-        {"on_lag": "wait", "max_lag": 8},
-    )
-    return (
-        {
-            f"bounded, {deadline_ms} ms, {lag['on_lag']}": Scheme(
-                "bounded", options={"deadline_s": deadline_ms / 1000, **lag}
-            )
-            for deadline_ms, lag in itertools.product((30, 60, 120, 300), lags)
-        }
-        | {
-            "bounded, wait": Scheme("bounded", options={"on_lag": "wait"}),
-        }
-        | {
-            f"bounded, {wire_format}": Scheme("bounded", wire_format)
-            for wire_format in ("bfloat16", "int8")
-        }
-    )
+    return {
+        f"bounded, {deadline_ms} ms": Scheme(
+            "bounded", options={"deadline_s": deadline_ms / 1000}
+        )
+        for deadline_ms in (30, 60, 120, 300)
+    } | {
+        f"bounded, {wire_format}": Scheme("bounded", wire_format)
+        for wire_format in ("bfloat16", "int8")
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,56 +154,37 @@ def make_step(
     task: accuracy_models.Task,
     optimizer: Any,
     scheme: Scheme,
-    mesh: Mesh,
     plan: coding.Plan | None,
 ) -> Callable[..., Any]:
-    """Returns the train step: (state, inputs, targets) -> (state, report)."""
+    """Returns the step of a rank: (state, inputs, targets) -> (state, report)."""
 
-    def averaged(gradients: Any, handle: Any) -> tuple[Any, Any, jax.Array]:
+    def averaged(gradients: Any) -> tuple[Any, jax.Array]:
         if scheme.mode is None:
             sent = optax.tree.cast(gradients, scheme.wire_format)
             restored = optax.tree.cast(mean_over_gloo(sent, scheme.flat), jnp.float32)
-            return restored, handle, jnp.zeros(5)
-        arguments = {
-            "mode": scheme.mode,
-            "wire_format": scheme.wire_format,
-            "name": "gradients",
-        }
-        if scheme.delay:
-            following = jax_optireduce.begin(gradients, AXIS, **arguments)
-            gradients, stats = jax_optireduce.end(
-                handle, after=following, return_stats=True
-            )
-            handle = following
-        else:
-            gradients, stats = jax_optireduce.average_gradients(
-                gradients, AXIS, **arguments, return_stats=True
-            )
-        shares = (stats.missing_contributions, stats.missing_results, stats.deferred)
-        report = (*shares, stats.deadline_s, stats.skipped)
-        return gradients, handle, jnp.stack([x.astype(jnp.float32) for x in report])
+            return restored, jnp.zeros(5)
+        gradients, stats = jax_optireduce.average_gradients(
+            gradients,
+            AXIS,
+            mode=scheme.mode,
+            wire_format=scheme.wire_format,
+            name="gradients",
+            return_stats=True,
+        )
+        others = jnp.stack([stats.deadline_s, stats.skipped.astype(jnp.float32)])
+        return gradients, jnp.concatenate([shares(stats), others])
 
     def step(state: Any, inputs: jax.Array, targets: jax.Array) -> tuple[Any, Any]:
         if plan is not None:
             found = coded_gradients(task, plan, state, inputs, targets)
-            gradients, (params, inner, handle), report = found
+            gradients, (params, inner, coded), report = found
         else:
-            params, inner, handle = state
-            gradients = jax.grad(task.loss)(params, inputs, targets)
-            gradients, handle, report = averaged(gradients, handle)
+            params, inner, coded = state
+            gradients, report = averaged(jax.grad(task.loss)(params, inputs, targets))
         updates, inner = optimizer.update(gradients, inner, params)
-        return (optax.apply_updates(params, updates), inner, handle), report[None]
+        return (optax.apply_updates(params, updates), inner, coded), report
 
-    return jax.jit(
-        jax.shard_map(
-            step,
-            mesh=mesh,
-            in_specs=(EVERYWHERE, DIVIDED, DIVIDED),
-            out_specs=(EVERYWHERE, DIVIDED),
-            check_vma=False,
-        ),
-        donate_argnums=0,
-    )
+    return step
 
 
 def batches_of(
@@ -233,7 +194,7 @@ def batches_of(
 
     A whole batch has the same examples with and without a code.
     """
-    rank, ranks = jax.process_index(), jax.process_count()
+    rank, ranks = rank_and_ranks()
     members = [rank]
     if plan is not None:
         clusters = plan.codes[0].clusters
@@ -246,7 +207,7 @@ def sleeps_of(
     cell: Mapping[str, Any], plan: coding.Plan | None
 ) -> tuple[np.ndarray, float]:
     """Returns the pause before each step, and the computation of one, in seconds."""
-    rank, ranks = jax.process_index(), jax.process_count()
+    rank, ranks = rank_and_ranks()
     compute_s = cell["compute_ms"] / 1000 * (cell["slow"] if rank == ranks - 1 else 1)
     # Of the data of an uncoded step.
     compute_s *= plan.load * ranks if plan else 1
@@ -260,41 +221,30 @@ def sleeps_of(
 def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
     """Trains in the open session; returns the figures of this rank."""
     task = accuracy_models.load(cell["task"])
-    rate = task.rates[cell["optimizer"]]
-    sgd = cell["optimizer"] == "sgd"
-    make = optax.sgd if sgd else optax.adamw
-    optimizer = make(rate, scheme.momentum)
-    rank, ranks = jax.process_index(), jax.process_count()
-    mesh = jax.make_mesh((ranks,), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+    optimizer = make_optimizer(task, cell["optimizer"])
+    rank, ranks = rank_and_ranks()
+    mesh = mesh_of_ranks()
     plan = None
     if scheme.late is not None:
         # The batches are those of the task, not of the plan.
         plan = coding.plan(ranks, late=scheme.late, dataset=ranks, batch=ranks)
-    over = NamedSharding(mesh, DIVIDED)
 
     def initial() -> Any:
         key = jax.random.key(cell["seed"])
         params = task.model.init(key, task.held_out_inputs[:1])
-        handle = None
-        if scheme.delay:
-            handle = jax_optireduce.empty_handle(params, AXIS, mode=scheme.mode)
-        if plan is not None:
-            handle = coding.start(None)
-        return params, optimizer.init(params), handle
-
-    def divided(rows: list[np.ndarray]) -> list[jax.Array]:
-        return [jax.make_array_from_process_local_data(over, part) for part in rows]
+        return params, optimizer.init(params), coding.start(None) if plan else None
 
     batches = batches_of(task, cell["seed"], plan)
-    state = jax.jit(initial, out_shardings=NamedSharding(mesh, EVERYWHERE))()
-    first = divided(next(batches))
-    step = make_step(task, optimizer, scheme, mesh, plan).lower(state, *first).compile()
+    state = replicated(mesh, initial)()
+    first = divided(mesh, next(batches))
+    step = stepped(mesh, make_step(task, optimizer, scheme, plan))
+    step = step.lower(state, *first).compile()
     pauses, compute_s = sleeps_of(cell, plan)
     ends_s, notes, reports = [], {}, []
     multihost_utils.sync_global_devices("start")
     began = time.perf_counter()
     for number, pause_s in enumerate(pauses, 1):
-        batch = divided(next(batches))
+        batch = divided(mesh, next(batches))
         # A rank that the others have passed skips the gradient.
         skips = plan is not None and bool(state[2].behind.addressable_data(0))
         time.sleep(pause_s + (0 if skips else compute_s))
@@ -302,26 +252,23 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
         ends_s.append(time.perf_counter() - began)
         reports.append(np.asarray(report.addressable_data(0))[0])
         if number % NOTED_EVERY == 0:
-            notes[number] = jax.tree.map(
-                lambda x: np.array(x.addressable_data(0)), state[0]
-            )
+            notes[number] = jax.tree.map(np.array, of_this_rank(state[0]))
         if number == cell["killed_after"] and rank == ranks - 1:
             os.kill(os.getpid(), signal.SIGKILL)
     evaluate = jax.jit(task.evaluate)
-    leaves = [leaf.addressable_data(0) for leaf in jax.tree.leaves(state[0])]
     return {
         "ends_s": ends_s,
         "noted": list(notes),
         "accuracies": [float(evaluate(params)[0]) for params in notes.values()],
         "reports": np.array(reports),
-        "parameters": np.concatenate([np.ravel(leaf) for leaf in leaves]),
+        "parameters": vector_of(state[0]),
     }
 
 
 def main() -> None:
     """Trains the cell of a file."""
     cell = json.loads(Path(sys.argv[1]).read_text())
-    scheme = (SCHEMES | DELAYED | CODED | fixed_schemes())[cell["scheme"]]
+    scheme = (SCHEMES | CODED | fixed_schemes())[cell["scheme"]]
     if scheme.mode is None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(

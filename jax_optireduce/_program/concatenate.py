@@ -14,8 +14,7 @@ def concatenate(rows: Sequence[jax.Array]) -> jax.Array:
 
     On a CPU a handler copies. XLA fuses a concatenation with the computation of its
     operands, and one compilation in four of the gradients of a small network makes a
-    loop of it that takes 36 ms for 600 kB, instead of one or two (jaxlib 0.10.2,
-    benchmarks/concatenation.py).
+    loop of it that takes 36 ms for 600 kB, instead of one or two (jaxlib 0.10.2).
 
     Args:
       rows: at least one, all [r, n_i] of one dtype.

@@ -44,18 +44,16 @@ def _run(*arguments, folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with some schemes of one task, and a page with their tables."""
+    """A folder with the results of some schemes of one task."""
     folder = tmp_path_factory.mktemp("accuracy")
-    page = folder / "page.md"
-    page.write_text("before\n<!-- accuracy: begin -->\nold\n<!-- accuracy: end -->\n")
-    schemes = ("exact", "bounded", "bounded, ACCO")
+    schemes = ("exact", "bounded", "bounded, ACCO", "50 % late")
     some = ("--tasks", "text", "--optimizers", "sgd", "--schemes", *schemes)
-    ended = _run(*some, "--page", "page.md", folder=folder)
+    ended = _run(*some, folder=folder)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "3 cells, 0 of them done" in ended.stdout
+    assert "4 cells, 0 of them done" in ended.stdout
     again = _run(*some, folder=folder)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "3 cells, 3 of them done" in again.stdout
+    assert "4 cells, 4 of them done" in again.stdout
     assert "ms a step;" not in again.stdout
     return folder
 
@@ -67,9 +65,9 @@ def _results(folder):
 
 @pytest.mark.long
 def test_every_cell_reports_what_each_rank_holds(folder):
-    exact, bounded, acco = rows = _results(folder)
+    exact, bounded, acco, late = rows = _results(folder)
     names = [row["scheme"] for row in rows]
-    assert names == ["exact", "bounded", "bounded, ACCO"]
+    assert names == ["exact", "bounded", "bounded, ACCO", "50 % late"]
     for row in rows:
         assert len(row["accuracy_by_rank"]) == len(row["loss_by_rank"]) == 2
         assert row["parameters"] == 96_016
@@ -81,47 +79,18 @@ def test_every_cell_reports_what_each_rank_holds(folder):
     # The same examples, half of them at estimated parameters.
     losses = [row["loss_by_rank"][0] for row in (exact, acco)]
     assert losses[0] != losses[1] == pytest.approx(losses[0], abs=0.1)
+    # Half of a gradient is one step late, on all ranks alike.
+    assert late["drift"] == 0
+    assert late["accuracy_by_rank"] != exact["accuracy_by_rank"]
 
 
 @pytest.mark.long
-def test_tables_stand_between_the_marks_of_the_page(folder):
-    page = (folder / "page.md").read_text()
+def test_tables_have_a_line_of_every_scheme(folder):
     tables = (folder / "accuracy-output/tables.md").read_text()
-    assert page.startswith("before\n<!-- accuracy: begin -->\n")
-    assert page.endswith("<!-- accuracy: end -->\n")
-    assert "old" not in page
-    assert tables in page
     assert "### Text: a character transformer of 96,016 parameters, SGD" in tables
     assert "over 1 seed(s)" in tables
-    assert "| clean | `exact` |" in tables
-    assert "| clean | `bounded` |" in tables
-    assert "| clean | `bounded, ACCO` |" in tables
-
-
-@pytest.mark.long
-def test_page_without_marks_is_an_error(folder):
-    (folder / "other.md").write_text("nothing\n")
-    some = ("--tasks", "text", "--optimizers", "sgd", "--schemes", "exact")
-    ended = _run(*some, "--page", "other.md", folder=folder)
-    assert ended.returncode == 1
-    assert "must have a line <!-- accuracy: begin -->" in ended.stderr
-
-
-def test_marks_of_another_name_are_those_of_other_tables(benchmark, tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("".join(f"<!-- {m}: begin -->\n<!-- {m}: end -->\n" for m in "ab"))
-    benchmark.accuracy_report.write("text", page, "b")
-    assert page.read_text() == (
-        "<!-- a: begin -->\n<!-- a: end -->\n"
-        "<!-- b: begin -->\n\ntext\n\n<!-- b: end -->\n"
-    )
-
-
-def test_a_training_that_diverges_is_called_so(benchmark):
-    report = benchmark.accuracy_report
-    losses = [report._loss(loss) for loss in (2.5, 1e12, np.nan)]
-    assert losses == ["2.500", "diverges", "diverges"]
-    assert report._share(np.nan) == "-"
+    for scheme in ("exact", "bounded", "bounded, ACCO", "50 % late"):
+        assert f"| clean | `{scheme}` |" in tables
 
 
 @pytest.mark.usefixtures("benchmark")

@@ -188,7 +188,7 @@ def test_a_run_apart_has_hosts_with_stalls_for_each_kind():
     assert row.startswith("| 16K | 1000 | tail3 | cubic | exact")
     ours, gloo = done.stderr.split("tail3 16K xla")
     for part in (ours, gloo):
-        stalls = re.findall(r"stalls\.py: (\d+) stalls", part)
+        stalls = re.findall(r"hosts\.py: (\d+) stalls", part)
         assert len(stalls) == 4
         assert sum(map(int, stalls)) > 0
 
@@ -224,33 +224,3 @@ def test_trainings_on_hosts_reach_the_same(tmp_path):
     _train(tmp_path, "Gloo", "exact")
     gloo, exact = _trained(tmp_path)
     np.testing.assert_allclose(gloo["curve"], exact["curve"], atol=0.002)
-
-
-@needs_hosts
-def test_overlapped_steps_have_lines_of_a_table():
-    small = ("--steps", "3", "--batch", "8", "--layers", "2", "--width", "8")
-    command = [sys.executable, str(BENCHMARKS / "step_overlap.py"), *small]
-    # Other tests have several devices in a process.
-    env = {**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"}
-    output = _run([*command, "--lines", "computation alone"], env=env)
-    lines = output.splitlines()
-    printed = [line for line in lines if line.startswith("|")]
-    assert re.fullmatch(r"\| computation alone \| \d+ \|", printed[2])
-
-
-def test_ranks_of_overlapped_steps_differ_by_their_line(benchmark):
-    del benchmark
-    import step_overlap
-
-    def variables(line):
-        return [step_overlap.variables(line, rank, 8) for rank in range(2)]
-
-    alone, by_layer, dear = map(
-        variables, ("computation alone", "plain, a bucket for each layer", "DeAR")
-    )
-    assert [v["JAX_NUM_PROCESSES"] for v in alone] == ["1", "1"]
-    assert [v["JAX_PROCESS_ID"] for v in dear] == ["0", "1"]
-    assert len({v["JAX_COORDINATOR_ADDRESS"] for v in alone}) == 2
-    assert len({v["JAX_COORDINATOR_ADDRESS"] for v in dear}) == 1
-    # The weights and the bias of a layer.
-    assert by_layer[0]["JAX_OPTIREDUCE_BUCKET_BYTES"] == str(4 * (8 * 8 + 8))

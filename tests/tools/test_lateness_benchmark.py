@@ -26,7 +26,8 @@ def _rank(calls):
         "reports": [REPORT] * calls,
         "error": "",
         "cpu_s": 1.0,
-        "conservation": 0.0,
+        "given": 2 * calls,
+        "received": [8.0 * calls] * 2,
         "log": ["rank 3 is slow: its data came last."],
     }
 
