@@ -133,7 +133,7 @@ def _complete(_app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += _navigation()
     elif page == "docs/api":
         source[0] = _with_docstrings(source[0])
-    elif page in {"docs/decisions/index", "docs/lab/index"}:
+    elif page == "docs/decisions/index":
         folder = page.removesuffix("index")
         links = "".join(
             f"]({name})" for name in _LINK.findall(source[0]) if "/" not in name

@@ -17,7 +17,7 @@ from jax_optireduce._session import host_facts
 _CORES_PER_LANE = 4
 
 # Rate of a lane with a core of its own, both ways at once, in 10^6 bit/s.
-# Source: docs/performance.md.
+# Source: docs/figures.md, "One lane".
 _LANE_MBPS = 3000
 
 # Chosen: 24 Gbit/s. Faster hosts are left to a measurement by their users.

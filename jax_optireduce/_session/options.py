@@ -23,8 +23,8 @@ HOST_COMPUTATION = "host_computation"
 CALLBACK = "callback"
 
 # Default of the largest share of the data that may miss a learned deadline.
-# Chosen: of the shares in docs/accuracy.md the largest that costs no more than its part
-# of the progress.
+# Chosen: of the shares in docs/figures.md the largest that costs less than a point of
+# accuracy.
 _LATE_BUDGET = 0.1
 
 # Largest UDP payload on a network without an explicit option, in bytes.

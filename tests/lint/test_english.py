@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from source_tree import comments_and_texts, files, relative, text
 
-# History belongs into the changelog, a decision record or a lab log.
+# History belongs into the changelog or a decision record.
 _HISTORY = re.compile(
     r"\b(used to|any more|no longer(?! than)|previously|earlier versions?)\b",
     re.IGNORECASE,
 )
-_WITH_HISTORY = ("CHANGELOG.md", "docs/decisions/", "docs/lab/")
+_WITH_HISTORY = ("CHANGELOG.md", "docs/decisions/")
 
 # Rule -> the correction.
 _RULES = {

@@ -30,8 +30,8 @@ def _run(arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def _documented_fields() -> list[str]:
     """The fields of the file, in the order of the page."""
-    page = (Path(__file__).parents[2] / "docs/benchmarking.md").read_text()
-    return re.findall(r"^\| `(\w+)` \|", page.split("\n## The file\n")[1], re.MULTILINE)
+    page = (Path(__file__).parents[2] / "docs/figures.md").read_text()
+    return re.findall(r"`(\w+)`", page.split("\n### The file\n")[1])
 
 
 def _measure(
