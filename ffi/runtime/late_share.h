@@ -17,7 +17,8 @@ namespace optireduce {
 // Calls over which the share is averaged.
 // Chosen: a few minutes of training at most; a phase of some calls costs little.
 inline constexpr std::size_t kLateShareCalls = 50;
-// Source: docs/figures.md: a quarter of late data costs 2 to 3 points of accuracy, a tenth up to 0.8.
+// Source: docs/figures.md: a quarter of late data costs 2 to 3 points of accuracy, a tenth up to
+// 0.8.
 inline constexpr double kHarmfulLate = 0.25;
 inline constexpr double kHarmlessLate = 0.1;
 
