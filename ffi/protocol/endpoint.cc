@@ -364,29 +364,32 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
     }
     return false;
   }
-  Collective& collective = *found.value();
-  if (gave_up) {
+  HandleAnnounced(now, header, *found.value(), why);
+  return true;
+}
+
+void Endpoint::HandleAnnounced(Instant now, const Header& header, Collective& collective,
+                               const std::string& why) {
+  if (header.kind == DatagramKind::kGaveUp) {
     if (OutlivesMembers(collective.spec)) collective.Origin().numbers.RecordGivenUp(header.call);
-    lifecycle_.Apply(now, mismatch_.HandleGivenUp(now, header, collective, why));
-    return true;
+    return lifecycle_.Apply(now, mismatch_.HandleGivenUp(now, header, collective, why));
   }
   const Sequence sequence = header.call.sequence;
   if (header.kind == DatagramKind::kDraining) {
     CallNumbers& numbers = collective.Origin().numbers;
     numbers.RecordDraining(header.source, sequence);
     if ((header.flags & kFlagBegun) != 0) numbers.RecordBegun(sequence);
-    return true;
+    return;
   }
   const MemberIndex from = *collective.MemberOf(header.source);
   if ((header.flags & kFlagPast) != 0 && header.kind == DatagramKind::kAnnouncement) {
-    lifecycle_.Apply(now, lag_.RecordAttendance(now, collective, from, sequence, /*past=*/true));
-    return true;
+    return lifecycle_.Apply(now,
+                            lag_.RecordAttendance(now, collective, from, sequence, /*past=*/true));
   }
   collective.RecordCalled(now, from, sequence);
   if (header.kind == DatagramKind::kReturned) {
     CallPolicy::RecordReturn(now, collective, from, sequence);
-    gate_.HandleReturn(collective, from, sequence);
-    return true;
+    return gate_.HandleReturn(collective, from, sequence);
   }
   auto& announced = collective.announced_at[from.index()];
   if (!announced) announced = {.at = now, .sequence = sequence};
@@ -395,7 +398,6 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
   lifecycle_.Apply(now, lag_.RecordAttendance(now, collective, from, sequence, /*past=*/false));
   if (OpenCall* const open = session_.calls.Find(header.call)) open->exchange.Heard(from);
   lifecycle_.Apply(now, mismatch_.FindMismatched(collective.spec.name, sequence));
-  return true;
 }
 
 void Endpoint::HandleAcknowledgement(Instant now, const Header& header,

@@ -157,6 +157,9 @@ class Endpoint {
                        std::span<const std::byte> payload, std::size_t datagram_bytes);
   bool Dispatch(Instant now, const Header& header, std::span<const std::byte> payload);
   bool HandleAnnouncement(Instant now, const Header& header, std::span<const std::byte> payload);
+  // `why`: the reason of a call that was given up.
+  void HandleAnnounced(Instant now, const Header& header, Collective& collective,
+                       const std::string& why);
   void HandleAcknowledgement(Instant now, const Header& header, std::span<const std::byte> payload);
 
   // ---- Peers and members.

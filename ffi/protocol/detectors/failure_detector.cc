@@ -277,12 +277,24 @@ FailureDetector::PeerLoss FailureDetector::DropPeer(Instant now, Rank gone) {
     peer.DropQueued();
     admission_.Forget(gone);
   }
+  PeerLoss lost = DropPeerInCalls(now, peer);
+  session_.directory.ForEach([&](Collective& collective) {
+    const auto member = collective.MemberOf(gone);
+    if (member && collective.deferred && !Keeps(collective.spec, peer)) {
+      collective.deferred->DropPeer(*member);
+    }
+  });
+  return lost;
+}
+
+bool FailureDetector::Keeps(const CollectiveSpec& spec, const Peer& peer) const {
+  // The members agree on calls that survive a peer before these are without it.
+  return membership_.Survives(spec) && !peer.gone();
+}
+
+FailureDetector::PeerLoss FailureDetector::DropPeerInCalls(Instant now, const Peer& peer) {
   const std::string waits =
       "jax_optireduce: " + peer.why() + "; " + NameOf(session_.options.rank) + " waits for it in ";
-  // The members agree on calls that survive a peer before these are without it.
-  const auto kept = [&](const CollectiveSpec& spec) {
-    return membership_.Survives(spec) && !peer.gone();
-  };
   PeerLoss lost;
   std::vector<Verdict> over;
   for (auto& [call, open] : session_.calls) {
@@ -291,8 +303,8 @@ FailureDetector::PeerLoss FailureDetector::DropPeer(Instant now, Rank gone) {
       continue;
     }
     const CollectiveSpec& spec = open.exchange.collective().spec;
-    const std::optional<MemberIndex> member = MemberOf(spec, gone);
-    if (!member || kept(spec)) continue;
+    const std::optional<MemberIndex> member = MemberOf(spec, peer.rank);
+    if (!member || Keeps(spec, peer)) continue;
     const Loss loss = DropPeerIn(now, open, *member);
     if (loss == Loss::kFatal) {
       lost.verdicts.push_back(
@@ -303,11 +315,6 @@ FailureDetector::PeerLoss FailureDetector::DropPeer(Instant now, Rank gone) {
     lost.undecided = lost.undecided || loss == Loss::kUndecided;
     if (open.exchange.program().over()) over.push_back({.call = call});
   }
-  session_.directory.ForEach([&](Collective& collective) {
-    const auto member = collective.MemberOf(gone);
-    if (!member || !collective.deferred || kept(collective.spec)) return;
-    collective.deferred->DropPeer(*member);
-  });
   std::ranges::move(over, std::back_inserter(lost.verdicts));
   return lost;
 }

@@ -99,6 +99,9 @@ class FailureDetector {
   };
   // The call waits for the member no more, and keeps nothing for it.
   Loss DropPeerIn(Instant now, OpenCall& open, MemberIndex gone);
+  PeerLoss DropPeerInCalls(Instant now, const Peer& peer);
+  // Nothing is dropped yet: the members will agree on who takes part.
+  bool Keeps(const CollectiveSpec& spec, const Peer& peer) const;
   // The call cannot be completed without the member.
   bool NeedsGone(const Exchange& exchange, const Peer& peer, MemberIndex gone) const;
   // Only the peer had opened the call, which will never be made here.

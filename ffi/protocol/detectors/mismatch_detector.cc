@@ -185,25 +185,33 @@ Status MismatchDetector::FindCrossed(Instant now, const Exchange& exchange) {
   // A rank that waits for one that does not answer, wherever that is, gets its own error, or goes
   // on without it.
   const Collective& ours = exchange.collective();
-  const bool silent = std::ranges::any_of(ours.spec.members, [&](Rank member) {
-    return member != options_.rank && now - peers_[member]->last_heard >= options_.peer_timeout / 2;
-  });
-  if (silent || (membership_.Survives(ours.spec) && membership_.agreeing())) return {};
-  for (const Rank member : ours.spec.members) {
-    if (member == options_.rank || exchange.heard(*ours.MemberOf(member))) continue;
+  if (HasSilentMember(now, ours) || (membership_.Survives(ours.spec) && membership_.agreeing()))
+    return {};
+  for (const MemberIndex member : ours.others) {
     // It may be past the call, with a result that is still to come here.
-    if (!exchange.WaitsFor(*ours.MemberOf(member))) continue;
-    for (const Peer::Waiting& report : peers_[member]->waiting) {
+    if (exchange.heard(member) || !exchange.WaitsFor(member)) continue;
+    for (const Peer::Waiting& report : peers_[ours.RankOf(member)]->waiting) {
       if (!IsElsewhere(now, exchange, report)) continue;
-      for (const Rank other : ours.spec.members) {
-        if (other == options_.rank) continue;
-        for (const Peer::Waiting& each : peers_[other]->waiting) RecordDisagreement(each.call);
-      }
+      RecordDisagreements(ours);
       const Collective& theirs = *directory_.Find(report.call.collective);
-      return Disagreement(exchange, member, theirs.spec, report.call.sequence);
+      return Disagreement(exchange, ours.RankOf(member), theirs.spec, report.call.sequence);
     }
   }
   return {};
+}
+
+bool MismatchDetector::HasSilentMember(Instant now, const Collective& collective) const {
+  return std::ranges::any_of(collective.others, [&](MemberIndex member) {
+    return now - peers_[collective.RankOf(member)]->last_heard >= options_.peer_timeout / 2;
+  });
+}
+
+void MismatchDetector::RecordDisagreements(const Collective& ours) {
+  for (const MemberIndex member : ours.others) {
+    for (const Peer::Waiting& report : peers_[ours.RankOf(member)]->waiting) {
+      RecordDisagreement(report.call);
+    }
+  }
 }
 
 Status MismatchDetector::FindMismatched(const Exchange& exchange) {

@@ -1,5 +1,6 @@
 #include "ffi/protocol/detectors/wait_monitor.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -15,22 +16,18 @@ WaitingCall WaitMonitor::WaitingFor(const Exchange& exchange) const {
   const bool owns = collective.layout.SegmentsOf(collective.self) > 0;
   const bool awaits_call = !owns && exchange.policy().SumsNeedAll();
   const auto holds_up = [&](MemberIndex member, bool contributed) {
-    if (member == collective.self) return false;
     if (contributed) return exchange.WaitsFor(member);
     return awaits_call ? !exchange.heard(member) : exchange.reduce_scatter().Awaits(member);
   };
   // Results wait for the slowest contribution: only when all of these are here, their owners are
   // the ones to be asked.
-  bool contributed = true;
-  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
-    if (holds_up(MemberIndex(m), false)) contributed = false;
-  }
+  const bool contributed = std::ranges::none_of(
+      collective.others, [&](MemberIndex member) { return holds_up(member, false); });
   WaitingCall call{.token = exchange.program().token(),
                    .sequence = exchange.call().sequence,
                    .ranks = {},
                    .absent = {}};
-  for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
-    const MemberIndex member(m);
+  for (const MemberIndex member : collective.others) {
     if (!holds_up(member, contributed)) continue;
     call.ranks.push_back(collective.RankOf(member));
     if (!exchange.heard(member)) call.absent.push_back(collective.RankOf(member));

@@ -142,14 +142,14 @@ bool CatchUp::OthersWait(Instant now) const {
     const auto heard = [&](MemberIndex member) { return exchange.heard(member); };
     if (std::ranges::any_of(collective.others, heard)) return true;
   }
-  for (const Peer& peer : session_.peers.others()) {
-    for (const Peer::Waiting& report : peer.waiting) {
-      const Collective& collective = *session_.directory.Find(report.call.collective);
-      const bool called = collective.submitted && report.call.sequence <= *collective.submitted;
-      if (!called && now - report.last <= kReportLifetime) return true;
-    }
-  }
-  return false;
+  const auto awaits = [&](const Peer::Waiting& report) {
+    const Collective& collective = *session_.directory.Find(report.call.collective);
+    const bool called = collective.submitted && report.call.sequence <= *collective.submitted;
+    return !called && now - report.last <= kReportLifetime;
+  };
+  return std::ranges::any_of(session_.peers.others(), [&](const Peer& peer) {
+    return std::ranges::any_of(peer.waiting, awaits);
+  });
 }
 
 bool CatchUp::OthersHaveEnded(const Collective& origin, Sequence number, Sequence position) const {

@@ -111,43 +111,46 @@ void Membership::SendAll(std::span<const Rank> ranks, MembershipKind kind) {
 std::optional<MembershipMailbox::Draft> Membership::Make(Instant now, Rank to,
                                                          MembershipKind kind) const {
   using Draft = MembershipMailbox::Draft;
+  if (!IsDue(to, kind)) return std::nullopt;
   if (kind == MembershipKind::kDecision) {
-    if (view_.number == 0) return std::nullopt;
     return Draft{{.kind = kind, .view = view_.number, .ranks = view_.members}, view_.firsts};
   }
-  if (removed() || !view_.Has(to)) return std::nullopt;
   Draft draft{{.kind = kind, .view = view_.number, .ballot = paxos_.ballot()}};
-  const bool for_coordinator = to == paxos_.ballot().coordinator;
   const bool accepted = paxos_.accepted_ballot().round > 0;
-  bool due = false;
+  if (kind == MembershipKind::kVote) draft.message.accepted = paxos_.accepted_ballot();
+  if (kind == MembershipKind::kProposal || (kind == MembershipKind::kVote && accepted)) {
+    draft.message.ranks = paxos_.accepted().members;
+    draft.calls = paxos_.accepted().firsts;
+  } else if (kind == MembershipKind::kVote) {
+    draft.message.ranks = connectivity_.SuspectsAmong(view_.members);
+    draft.calls = newest_;
+  } else if (kind == MembershipKind::kStatus) {
+    draft.message.ranks = connectivity_.SuspectsAmong(view_.members);
+    draft.message.asks = InDoubt(now);
+  }
+  return draft;
+}
+
+bool Membership::IsDue(Rank to, MembershipKind kind) const {
+  // A removed rank may be the only one left that knows the decision.
+  if (kind == MembershipKind::kDecision) return view_.number > 0;
+  if (removed() || !view_.Has(to)) return false;
+  const bool for_coordinator = to == paxos_.ballot().coordinator;
   switch (kind) {
     case MembershipKind::kStatus:
-      due = true;
-      draft.message.asks = InDoubt(now);
-      draft.message.ranks = connectivity_.SuspectsAmong(view_.members);
-      break;
+      return true;
     case MembershipKind::kPrepare:
-      due = paxos_.coordinates() && !paxos_.proposed();
-      break;
+      return paxos_.coordinates() && !paxos_.proposed();
     case MembershipKind::kVote:
-      due = frozen() && for_coordinator;
-      draft.message.accepted = paxos_.accepted_ballot();
-      draft.message.ranks =
-          accepted ? paxos_.accepted().members : connectivity_.SuspectsAmong(view_.members);
-      draft.calls = accepted ? paxos_.accepted().firsts : newest_;
-      break;
+      return frozen() && for_coordinator;
     case MembershipKind::kProposal:
-      due = paxos_.coordinates() && paxos_.proposed();
-      draft.message.ranks = paxos_.accepted().members;
-      draft.calls = paxos_.accepted().firsts;
-      break;
+      return paxos_.coordinates() && paxos_.proposed();
     case MembershipKind::kAccepted:
-      due = paxos_.accepted_ballot() == paxos_.ballot() && for_coordinator;
-      break;
+      return paxos_.accepted_ballot() == paxos_.ballot() && for_coordinator;
     case MembershipKind::kDecision:
       break;
   }
-  return due ? std::optional(std::move(draft)) : std::nullopt;
+  return false;
 }
 
 std::optional<Membership::Outgoing> Membership::Poll(Instant now, std::uint16_t lane,
@@ -172,13 +175,8 @@ bool Membership::Handle(Instant now, std::uint16_t lane, Rank from,
     auto decision = mailbox_.Assemble(from, std::move(*part));
     return !decision || HandleDecision(now, std::move(*decision));
   }
-  if (part->view < view_.number) {
-    mailbox_.QueueDecision(now, lane, from);
-    return true;
-  }
-  if (part->view > view_.number) {
-    // It answers with the decision.
-    mailbox_.Queue(lane, from, MembershipKind::kStatus);
+  if (part->view != view_.number) {
+    HandleOtherView(now, lane, from, part->view);
     return true;
   }
   const bool members = part->kind == MembershipKind::kProposal || part->accepted.round > 0;
@@ -187,6 +185,15 @@ bool Membership::Handle(Instant now, std::uint16_t lane, Rank from,
   auto message = mailbox_.Assemble(from, std::move(*part));
   if (message) HandleMember(now, lane, from, std::move(*message));
   return true;
+}
+
+void Membership::HandleOtherView(Instant now, std::uint16_t lane, Rank from, std::uint32_t view) {
+  if (view < view_.number) {
+    mailbox_.QueueDecision(now, lane, from);
+  } else {
+    // It answers with the decision.
+    mailbox_.Queue(lane, from, MembershipKind::kStatus);
+  }
 }
 
 void Membership::HandleMember(Instant now, std::uint16_t lane, Rank from,

@@ -117,6 +117,10 @@ class Membership {
   void SendAll(std::span<const Rank> ranks, MembershipKind kind);
   // Nothing if the message is obsolete.
   std::optional<MembershipMailbox::Draft> Make(Instant now, Rank to, MembershipKind kind) const;
+  // The state calls for a message of this kind to the member.
+  bool IsDue(Rank to, MembershipKind kind) const;
+  // A member has another view than this rank.
+  void HandleOtherView(Instant now, std::uint16_t lane, Rank from, std::uint32_t view);
   // A message of a member about the present view.
   void HandleMember(Instant now, std::uint16_t lane, Rank from, MembershipMessage message);
   void HandleSuspects(Instant now, Rank from, const std::vector<Rank>& suspects);

@@ -202,19 +202,7 @@ std::optional<Transmit> Transmitter::SendControl(Instant now, Rank to,
   Header header;
   header.call = info.call;
   if (info.kind == DatagramKind::kGaveUp) {
-    const Collective& collective = *directory_.Find(info.call.collective);
-    const GivenUpCalls& ours = collective.given_up.at(collective.self);
-    const GivenUpCalls::Interval& calls = *ours.Find(info.call.sequence);
-    header.call.sequence = calls.last;
-    header.segment = SegmentIndex(calls.last.value() - calls.first.value());
-    const Blame& blame = ours.why().blame();
-    const auto blamed =
-        std::ranges::find_if(blame.ranks, [this](Rank rank) { return rank != options_.rank; });
-    header.flags = static_cast<std::uint8_t>(static_cast<int>(blame.cause) << kCauseShift);
-    if (std::ranges::find(blame.ranks, options_.rank) != blame.ranks.end())
-      header.flags |= kFlagSenderToo;
-    header.sender_info = (blamed == blame.ranks.end() ? options_.rank : *blamed).value();
-    payload_bytes = EncodeAnnouncement(collective.spec, ours.why().message(), payload);
+    payload_bytes = WriteGivenUp(info.call, header, payload);
   } else if (IsAnnouncement(info.kind)) {
     const CollectiveSpec& spec = directory_.Find(info.call.collective)->spec;
     payload_bytes = EncodeAnnouncement(spec, spec.description, payload);
@@ -237,60 +225,79 @@ std::optional<Transmit> Transmitter::SendControl(Instant now, Rank to,
   return SealOne(to, header, payload_bytes, buffer);
 }
 
+std::size_t Transmitter::WriteGivenUp(CallId call, Header& header, std::span<std::byte> payload) {
+  const Collective& collective = *directory_.Find(call.collective);
+  const GivenUpCalls& ours = collective.given_up.at(collective.self);
+  const GivenUpCalls::Interval& calls = *ours.Find(call.sequence);
+  header.call.sequence = calls.last;
+  header.segment = SegmentIndex(calls.last.value() - calls.first.value());
+  const Blame& blame = ours.why().blame();
+  const auto blamed =
+      std::ranges::find_if(blame.ranks, [this](Rank rank) { return rank != options_.rank; });
+  header.flags = static_cast<std::uint8_t>(static_cast<int>(blame.cause) << kCauseShift);
+  if (std::ranges::find(blame.ranks, options_.rank) != blame.ranks.end())
+    header.flags |= kFlagSenderToo;
+  header.sender_info = (blamed == blame.ranks.end() ? options_.rank : *blamed).value();
+  return EncodeAnnouncement(collective.spec, ours.why().message(), payload);
+}
+
 OpenCall* Transmitter::NextSegment(Instant now, Rank to, Ring<CallId>& calls, Outbox::Item& item) {
-  Peer& other = peers_.Touch(to);
   for (std::size_t left = calls.size(); left > 0; --left) {
     const CallId call = calls.front();
-    auto* const open = calls_.Find(call);
-    if (open != nullptr) {
-      OpenCall& active = *open;
-      Exchange& exchange = active.exchange;
-      const MemberIndex member = *exchange.collective().MemberOf(to);
-      const bool held = other.refused_calls.Contains(now, call);
-      exchange.sender().SetStalled(member, held || other.flow.unanswered());
-      if (held) {
-        other.refused_calls.Ask(now);
-        active.queued[member.index()] = false;
-        calls.pop_front();
-        continue;
-      }
-      exchange.sender().SetIncast(IncastOf(exchange));
-      const bool behind = &calls == &other.ready && exchange.behind();
-      auto next = behind ? std::nullopt : exchange.sender().Next(member);
-      if (!next && !behind && exchange.CloseNext(now, member)) {
-        QueueAll(active);
-        next = exchange.sender().Next(member);
-      }
-      if (next && other.flow.Blocks(now, kOverheadBytes + exchange.sender().PayloadBytes(*next))) {
-        // Segments of other calls may be shorter.
-        calls.push_back(call);
-        calls.pop_front();
-        continue;
-      }
-      if (next) {
-        item = *next;
-        return &active;
-      }
-      active.queued[member.index()] = behind || exchange.sender().OutOfTurn(member);
-      // Not its turn yet among the `incast`; it stays, behind the others.
-      if (active.queued[member.index()]) (behind ? other.backlog : calls).push_back(call);
-    }
     calls.pop_front();
+    OpenCall* const open = calls_.Find(call);
+    if (open == nullptr) continue;
+    const Offer offer = FindOffer(now, to, *open, calls, item);
+    if (offer == Offer::kNext) {
+      calls.push_front(call);
+      return open;
+    }
+    Peer& peer = peers_.Touch(to);
+    open->queued[open->exchange.collective().MemberOf(to)->index()] = offer != Offer::kNone;
+    if (offer == Offer::kLater) calls.push_back(call);
+    if (offer == Offer::kBacklog) peer.backlog.push_back(call);
   }
   return nullptr;
 }
 
+Transmitter::Offer Transmitter::FindOffer(Instant now, Rank to, OpenCall& open,
+                                          const Ring<CallId>& calls, Outbox::Item& item) {
+  Peer& peer = peers_.Touch(to);
+  Exchange& exchange = open.exchange;
+  CallSender& sender = exchange.sender();
+  const MemberIndex member = *exchange.collective().MemberOf(to);
+  const bool refused = peer.refused_calls.Contains(now, exchange.call());
+  sender.SetStalled(member, refused || peer.flow.unanswered());
+  if (refused) {
+    peer.refused_calls.Ask(now);
+    return Offer::kNone;
+  }
+  sender.SetIncast(IncastOf(exchange));
+  if (&calls == &peer.ready && exchange.behind()) return Offer::kBacklog;
+  auto next = sender.Next(member);
+  if (!next && exchange.CloseNext(now, member)) {
+    QueueAll(open);
+    next = sender.Next(member);
+  }
+  // Not its turn yet among the `incast`; it stays, behind the others.
+  if (!next) return sender.OutOfTurn(member) ? Offer::kLater : Offer::kNone;
+  // Segments of other calls may be shorter.
+  if (peer.flow.Blocks(now, kOverheadBytes + sender.PayloadBytes(*next))) return Offer::kLater;
+  item = *next;
+  return Offer::kNext;
+}
+
 std::optional<Transmit> Transmitter::SendSegments(Instant now, Rank to, std::span<std::byte> buffer,
                                                   std::size_t batch_max) {
-  Peer& other = peers_.Touch(to);
-  // Chosen: the backlog goes behind, but not to the end: what stands before it may be refused for
-  // as long as the peer's program waits for something of the backlog. While a call of this rank
-  // waits for something of it, it is the other way round.
-  constexpr std::uint32_t kOtherTurns = 8;
-  if (other.ready.empty() && other.backlog.empty()) return std::nullopt;
-  const bool behind_first = (++other.turns % kOtherTurns == 0) != lag_.PutFirst(to);
-  for (const bool behind : {behind_first, !behind_first}) {
-    auto& calls = behind ? other.backlog : other.ready;
+  Peer& peer = peers_.Touch(to);
+  // Every eighth turn serves the backlog first, because the peer may refuse newer data until it
+  // gets backlog data. While a call of this rank waits for the backlog, seven of eight turns do.
+  // Chosen: newer calls keep most of the link.
+  constexpr std::uint32_t kBacklogTurns = 8;
+  if (peer.ready.empty() && peer.backlog.empty()) return std::nullopt;
+  const bool backlog_first = (++peer.turns % kBacklogTurns == 0) != lag_.PutFirst(to);
+  for (const bool backlog : {backlog_first, !backlog_first}) {
+    auto& calls = backlog ? peer.backlog : peer.ready;
     if (const auto transmit = SendSegmentsOf(now, to, calls, buffer, batch_max)) return transmit;
   }
   return std::nullopt;
@@ -356,54 +363,64 @@ std::optional<Transmit> Transmitter::SendSegmentsOf(Instant now, Rank to, Ring<C
                                                     std::span<std::byte> buffer,
                                                     std::size_t batch_max) {
   Flow& flow = peers_.Touch(to).flow;
-  Transmit transmit{.to = to, .pieces = {}};
+  Transmit batch{.to = to, .pieces = {}};
   Outbox::Item item{};
   for (std::size_t count = 0; count < batch_max; ++count) {
-    OpenCall* active = NextSegment(now, to, calls, item);
-    if (active == nullptr) break;
-    Exchange& exchange = active->exchange;
-    const MemberIndex member = *exchange.collective().MemberOf(to);
-    if (transmit.bytes == 0) flow.SetWeight(SendWeight(to));
-    const std::size_t payload_bytes_max = options_.datagram_bytes_max - kOverheadBytes;
-    CallSender::Run run = exchange.sender().RunFrom(member, item, payload_bytes_max);
-    if (run.segments > 1 && flow.Blocks(now, kOverheadBytes + run.bytes)) {
-      run = exchange.sender().RunFrom(member, item, 0);
-    }
+    OpenCall* const open = NextSegment(now, to, calls, item);
+    if (open == nullptr) break;
+    if (batch.bytes == 0) flow.SetWeight(SendWeight(to));
+    const CallSender::Run run = FindRun(now, to, open->exchange, item);
     const std::size_t bytes = kOverheadBytes + run.bytes;
-    if (transmit.bytes + bytes > buffer.size()) break;
-    if (!flow.CanSend(bytes)) {
-      flow.RequestRoom();
-      break;
-    }
-    if (transmit.bytes == 0) {
-      if (!flow.MayStart(now)) return std::nullopt;
-      transmit.datagram_bytes = bytes;
-    } else if (transmit.bytes + bytes > flow.BurstBytes())
-      break;
-    // A batch is cut into equal datagrams; only its last may be shorter.
-    if (bytes > transmit.datagram_bytes) break;
-    SealSegments(now, to, exchange, run, transmit.datagram_bytes,
-                 buffer.subspan(transmit.bytes, bytes));
-    transmit.bytes += bytes;
-    if (bytes < transmit.datagram_bytes) break;
+    if (!HasRoom(now, batch, bytes, buffer.size(), flow)) break;
+    if (batch.bytes == 0) batch.datagram_bytes = bytes;
+    SealSegments(now, to, open->exchange, run, batch.datagram_bytes,
+                 buffer.subspan(batch.bytes, bytes));
+    batch.bytes += bytes;
+    if (bytes < batch.datagram_bytes) break;
   }
-  if (transmit.bytes == 0) return std::nullopt;
+  if (batch.bytes == 0) return std::nullopt;
   --batches_left_;
-  transmit.pieces = pieces_;
+  batch.pieces = pieces_;
+  Rotate(calls, item.retransmission);
+  return batch;
+}
+
+CallSender::Run Transmitter::FindRun(Instant now, Rank to, Exchange& exchange,
+                                     const Outbox::Item& first) {
+  const MemberIndex member = *exchange.collective().MemberOf(to);
+  const std::size_t payload_bytes_max = options_.datagram_bytes_max - kOverheadBytes;
+  const CallSender::Run run = exchange.sender().RunFrom(member, first, payload_bytes_max);
+  const bool blocked =
+      run.segments > 1 && peers_.Touch(to).flow.Blocks(now, kOverheadBytes + run.bytes);
+  return blocked ? exchange.sender().RunFrom(member, first, 0) : run;
+}
+
+bool Transmitter::HasRoom(Instant now, const Transmit& batch, std::size_t bytes,
+                          std::size_t buffer_bytes, Flow& flow) {
+  if (batch.bytes + bytes > buffer_bytes) return false;
+  if (!flow.CanSend(bytes)) {
+    flow.RequestRoom();
+    return false;
+  }
+  if (batch.bytes == 0) return flow.MayStart(now);
+  // A batch is cut into equal datagrams; only its last may be shorter.
+  return batch.bytes + bytes <= flow.BurstBytes() && bytes <= batch.datagram_bytes;
+}
+
+void Transmitter::Rotate(Ring<CallId>& calls, bool retransmission) {
   // A call whose segments are refused for now is retransmitted again and again; the others, one of
   // which may be what the peer waits for, get their turn in between. Then the older calls of a
   // collective come first again: a peer cannot go on without them.
-  if (item.retransmission && !calls.empty()) {
+  if (retransmission && !calls.empty()) {
     calls.push_back(calls.front());
     calls.pop_front();
-  } else {
-    for (std::size_t i = 1; i < calls.size(); ++i) {
-      CallId& first = calls.front();
-      const bool same = calls[i].collective == first.collective;
-      if (same && calls[i].sequence < first.sequence) std::swap(calls[i], first);
-    }
+    return;
   }
-  return transmit;
+  for (std::size_t i = 1; i < calls.size(); ++i) {
+    CallId& first = calls.front();
+    const bool same = calls[i].collective == first.collective;
+    if (same && calls[i].sequence < first.sequence) std::swap(calls[i], first);
+  }
 }
 
 void Transmitter::AdaptIncast() {

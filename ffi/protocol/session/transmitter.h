@@ -62,11 +62,29 @@ class Transmitter {
   std::optional<Transmit> SendControl(Instant now, Rank to, std::span<std::byte> buffer);
   std::optional<Transmit> SendSegments(Instant now, Rank to, std::span<std::byte> buffer,
                                        std::size_t batch_max);
+  // Writes a report of calls that this rank has given up; returns its length in bytes.
+  std::size_t WriteGivenUp(CallId call, Header& header, std::span<std::byte> payload);
   std::optional<Transmit> SendSegmentsOf(Instant now, Rank to, Ring<CallId>& calls,
                                          std::span<std::byte> buffer, std::size_t batch_max);
   // Completes a datagram with the segments of `run`, in a batch of datagrams of `batch_bytes`.
   void SealSegments(Instant now, Rank to, Exchange& exchange, const CallSender::Run& run,
                     std::size_t batch_bytes, std::span<std::byte> datagram);
+  // The segments of one datagram, from `first` on.
+  CallSender::Run FindRun(Instant now, Rank to, Exchange& exchange, const Outbox::Item& first);
+  // A datagram of `bytes` may join the batch.
+  static bool HasRoom(Instant now, const Transmit& batch, std::size_t bytes,
+                      std::size_t buffer_bytes, Flow& flow);
+  // Chooses the call of the next batch.
+  static void Rotate(Ring<CallId>& calls, bool retransmission);
+  // The offer of a call to a peer.
+  enum class Offer : std::uint8_t {
+    kNext,     // a segment
+    kLater,    // a segment that cannot be sent now
+    kBacklog,  // segments that no rank waits for
+    kNone,
+  };
+  Offer FindOffer(Instant now, Rank to, OpenCall& open, const Ring<CallId>& calls,
+                  Outbox::Item& item);
   // The next segment for a peer, and the call of `calls` it belongs to; drops calls that have none.
   OpenCall* NextSegment(Instant now, Rank to, Ring<CallId>& calls, Outbox::Item& item);
   // Completes a datagram, which has its place in the buffer, and adds it to `pieces_`. If its

@@ -30,15 +30,18 @@ bool IsValid(const Ballot& ballot, std::uint16_t world_size) {
          ballot.round < std::numeric_limits<std::uint32_t>::max();
 }
 
-// True if the fields match the kind.
+// True if the fields that only some kinds have match the kind.
+bool HasFieldsOfKind(const MembershipMessage& message) {
+  if (message.asks && message.kind != MembershipKind::kStatus) return false;
+  if (message.accepted == Ballot()) return true;
+  return message.kind == MembershipKind::kVote && message.accepted <= message.ballot &&
+         !message.ranks.empty();
+}
+
+// True if the fields that all kinds have match the kind.
 bool Consistent(const MembershipMessage& message) {
   const bool none = message.ballot == Ballot();
-  const bool accepted = message.accepted != Ballot();
   const bool plain = message.calls.empty() && message.parts == 1;
-  if (message.asks && message.kind != MembershipKind::kStatus) return false;
-  if (accepted && (message.kind != MembershipKind::kVote || message.accepted > message.ballot)) {
-    return false;
-  }
   switch (message.kind) {
     case MembershipKind::kStatus:
       return plain;
@@ -46,7 +49,7 @@ bool Consistent(const MembershipMessage& message) {
     case MembershipKind::kAccepted:
       return plain && !none && message.ranks.empty();
     case MembershipKind::kVote:
-      return !none && (!accepted || !message.ranks.empty());
+      return !none;
     case MembershipKind::kProposal:
       return !none && !message.ranks.empty();
     case MembershipKind::kDecision:
@@ -104,7 +107,8 @@ std::optional<MembershipMessage> ParseMembership(std::span<const std::byte> byte
     }
     message.calls.push_back({.collective = collective, .sequence = sequence});
   }
-  if (message.calls.size() > kMembershipCallsMax || !Consistent(message)) return std::nullopt;
+  if (message.calls.size() > kMembershipCallsMax) return std::nullopt;
+  if (!HasFieldsOfKind(message) || !Consistent(message)) return std::nullopt;
   return message;
 }
 

@@ -177,6 +177,20 @@ std::size_t EncodeAnnouncement(const CollectiveSpec& spec, std::string_view text
   return writer.size();
 }
 
+namespace {
+
+// The fields of an announcement fit each other.
+bool IsPossible(const CollectiveSpec& spec) {
+  for (const Duration deadline : {spec.reduce_scatter_deadline, spec.all_gather_deadline}) {
+    if (deadline < Duration::zero() || deadline > kDeadlineMax) return false;
+  }
+  if (Rounds(spec) && spec.element_type != ElementType::kFloat32) return false;
+  if (spec.members.empty() || spec.elements > kElementsMax) return false;
+  return HasMode(spec) && HasWholeShards(spec);
+}
+
+}  // namespace
+
 std::optional<CollectiveSpec> ParseAnnouncement(std::span<const std::byte> payload,
                                                 std::uint16_t world_size) {
   ByteReader reader(payload);
@@ -192,22 +206,15 @@ std::optional<CollectiveSpec> ParseAnnouncement(std::span<const std::byte> paylo
   auto members = ReadRanks(reader, world_size);
   spec.name = ReadText(reader);
   spec.description = ReadText(reader);
-  if (!reader.ok() || reader.remaining() != 0 || !reduce_scatter || !all_gather)
-    return std::nullopt;
-  if (element_type >= kElementTypes || spec.elements > kElementsMax) return std::nullopt;
-  if (wire_format >= kWireFormats) return std::nullopt;
-  for (const Duration deadline : {spec.reduce_scatter_deadline, spec.all_gather_deadline}) {
-    if (deadline < Duration::zero() || deadline > kDeadlineMax) return std::nullopt;
-  }
+  if (!reader.ok() || reader.remaining() != 0) return std::nullopt;
+  if (!reduce_scatter || !all_gather || !members) return std::nullopt;
+  if (element_type >= kElementTypes || wire_format >= kWireFormats) return std::nullopt;
   spec.element_type = static_cast<ElementType>(element_type);
   spec.wire_format = static_cast<WireFormat>(wire_format);
-  if (Rounds(spec) && spec.element_type != ElementType::kFloat32) return std::nullopt;
   spec.reduce_scatter = *reduce_scatter;
   spec.all_gather = *all_gather;
-  if (!members || members->empty()) return std::nullopt;
   spec.members = std::move(*members);
-  if (!HasMode(spec) || !HasWholeShards(spec)) return std::nullopt;
-  return spec;
+  return IsPossible(spec) ? std::optional(std::move(spec)) : std::nullopt;
 }
 
 std::uint64_t HashBytes(std::string_view bytes, std::uint64_t seed) {
